@@ -1,0 +1,416 @@
+"""The typed configuration, its checks, and the sizes derived from it.  Pure: standard library alone.
+
+Hydra composes YAML into a dictionary; `from_dict` turns that into the frozen `Config` below and
+`validate` checks its values.  Ranks read the same dictionary back from `config.yaml`.
+"""
+
+import dataclasses
+import difflib
+import math
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
+
+
+class ConfigError(ValueError):
+    """Bad input: one line that says what, where, and what to do.  Ends a run with exit status 2."""
+
+
+@dataclass(frozen=True)
+class Augment:
+    """What a training image goes through, in this order."""
+
+    crop: str = "random_resized"  # random_resized | random | center
+    scale: List[float] = field(default_factory=lambda: [0.08, 1.0])  # area share of random_resized
+    ratio: List[float] = field(default_factory=lambda: [0.75, 1.3333333333333333])  # its aspect ratio
+    pad: int = 0  # pixels added around the image before a random crop
+    flip: bool = True  # horizontally, one in two
+    brightness: float = 0.0  # each: at most this share up or down
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
+
+
+@dataclass(frozen=True)
+class Data:
+    kind: str = "digits"  # digits | imagefolder | recordio | synthetic
+    root: Optional[str] = None  # imagefolder: root/<class>/*.jpg, or root/{train,val,test}/<class>/
+    train: Optional[str] = None  # recordio: the .rec of each split, its .idx beside it
+    val: Optional[str] = None
+    test: Optional[str] = None
+    classes: Optional[List[str]] = None  # names of the classes to keep, in label order; null: all
+    num_classes: Optional[int] = None  # recordio: null reads it off the labels; synthetic: 1000
+    num_images: int = 1280  # synthetic alone: images per epoch
+    train_per_class: Optional[int] = None  # keep this many training images of each class
+    val_share: float = 0.2  # of a set that comes without splits
+    test_share: float = 0.2
+    split_seed: int = 0
+    image_size: int = 32  # height and width that the network sees
+    pack_size: Optional[int] = None  # shorter side of a packed image; null: as it is
+    min_side: Optional[int] = None  # smaller images are bad; null: image_size
+    pack_format: str = "jpeg"  # jpeg | png (lossless)
+    pack_quality: int = 95  # of JPEG
+    on_bad: str = "error"  # error | skip: what an image that can't be read does
+    cache: str = "runs/data"  # where packed sets are kept
+    eval_resize: Optional[int] = None  # shorter side before the centre crop of validation; null: as packed
+    mean: List[float] = field(default_factory=lambda: [123.68, 116.779, 103.939])  # RGB, of 0-255
+    std: List[float] = field(default_factory=lambda: [58.393, 57.12, 57.375])
+    augment: Augment = field(default_factory=Augment)
+    shards: Optional[int] = None  # virtual shards; null: the ranks of the first start
+    threads: int = 2  # decode threads of each reader; part of what makes the order of augmentation
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str = "small"  # see `mxscale.nets.zoo.names()`
+    pretrained: Optional[str] = None  # latest | a run directory | a .params file
+    freeze: str = "none"  # none | features: all but the head
+    zero_gamma: bool = True  # of each residual block's last BN (arXiv:1706.02677, sec. 5.1)
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    name: str = "nag"  # sgd | nag | adam | any name that mx.optimizer.create knows
+    lr: float = 0.1  # at schedule.reference_batch
+    momentum: Optional[float] = 0.9  # null: not passed (adam and others have none)
+    weight_decay: float = 1e-4
+    decay_norm_bias: bool = False  # decay BN's gamma and beta and all biases as well
+    clip_gradient: Optional[float] = None  # per element, as MXNet's optimizers do
+    multi_precision: bool = True  # float32 master weights of float16 networks
+    params: Dict[str, Any] = field(default_factory=dict)  # passed on as they are
+
+
+@dataclass(frozen=True)
+class Schedule:
+    kind: str = "cosine"  # constant | step | cosine | poly
+    reference_batch: Optional[int] = 256  # linear scaling: lr x global batch / this; null: no scaling
+    warmup_epochs: float = 0.0
+    warmup_lr: Optional[float] = None  # lr that warm-up starts from; null: the unscaled lr
+    milestones: List[float] = field(default_factory=lambda: [30.0, 60.0, 80.0])  # epochs, of step
+    factor: float = 0.1  # of step
+    power: float = 2.0  # of poly
+    final_lr: float = 0.0  # of cosine and poly, before scaling
+
+
+@dataclass(frozen=True)
+class Batch:
+    per_device: int = 32
+    accumulation: int = 1  # batches summed before an update
+
+
+@dataclass(frozen=True)
+class Comm:
+    backend: str = "horovod"  # horovod | local (one rank, no communicator)
+    transport: str = "gloo"  # gloo | mpi
+    bucket_mb: float = 32.0  # gradients are exchanged in buckets of this size
+
+
+@dataclass(frozen=True)
+class Launch:
+    ranks: Any = "auto"  # auto: the GPUs, else up to 2 on a CPU
+    device: str = "auto"  # auto | cpu | gpu
+    threads: Optional[int] = None  # OMP threads of a rank; null: cores / ranks
+    setup_minutes: float = 0.0  # billed before the run: booting, copying data
+    stop_grace_s: float = 120.0  # from the wish to stop until ranks are killed
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What an hour costs.  Unknown stays unknown: no price, no cost."""
+
+    provider: str = "local"  # local | aws | custom | owned
+    instance: Optional[str] = None
+    region: Optional[str] = None
+    market: str = "on_demand"
+    as_of: Optional[str] = None  # YYYY-MM-DD; null: the newest row
+    usd_per_hour: Optional[float] = None
+    eur_per_hour: Optional[float] = None
+    nodes: int = 1
+    billing: str = "per_second"  # per_second (60 s at least) | per_hour
+    # owned: purchase spread over its years of use, and electricity
+    purchase: Optional[float] = None
+    currency: str = "usd"  # usd | eur: of purchase and electricity
+    years: Optional[float] = None
+    utilisation: float = 1.0  # share of the time in use
+    watts: Optional[float] = None
+    per_kwh: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Tracking:
+    enabled: bool = True
+    uri: Optional[str] = None  # null: MLFLOW_TRACKING_URI, else sqlite:///runs/mlflow.db
+    experiment: str = "mxscale"
+    timeout_s: float = 10.0  # of one request
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    every_epochs: int = 1
+    every_steps: Optional[int] = None  # as well
+    keep: int = 2  # last ones, beside the best
+
+
+@dataclass(frozen=True)
+class Config:
+    entry: str = "train"  # train | finetune
+    name: str = "run"
+    seed: int = 1
+    epochs: int = 20
+    max_steps: Optional[int] = None  # end earlier, after this many steps
+    precision: str = "float32"  # float32 | float16 | amp
+    label_smoothing: float = 0.0
+    log_every: int = 10  # steps between two lines of metrics
+    runs: str = "runs"
+    resume: Optional[str] = None  # a run directory | auto: the newest unfinished run of this config
+    batch: Batch = field(default_factory=Batch)
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    schedule: Schedule = field(default_factory=Schedule)
+    comm: Comm = field(default_factory=Comm)
+    launch: Launch = field(default_factory=Launch)
+    machine: Machine = field(default_factory=Machine)
+    tracking: Tracking = field(default_factory=Tracking)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+
+
+# ---------------------------------------------------------------- dictionary -> typed
+
+
+def from_dict(values: Dict[str, Any], cls=Config, where: str = ""):
+    """Build `cls` from plain values.  Raises ConfigError naming an unknown key or a wrong type."""
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    hints = typing.get_type_hints(cls)
+    taken = {}
+    for key, value in values.items():
+        if key not in fields:
+            raise ConfigError(f"unknown key {where}{key}{nearest(key, fields, where)}")
+        taken[key] = _typed(value, hints[key], f"{where}{key}")
+    return cls(**taken)
+
+
+def nearest(key: str, names, where: str = "") -> str:
+    """': did you mean X?', or the possible names where none is near."""
+    near = difflib.get_close_matches(str(key), [str(n) for n in names], n=1, cutoff=0.5)
+    if near:
+        return f": did you mean {where}{near[0]}?"
+    return f": expected one of {', '.join(sorted(map(str, names)))}"
+
+
+def _typed(value, hint, where):
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where}={value}: expected a group of settings")
+        return from_dict(value, hint, where + ".")
+    if hint is Any:
+        return value
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Union:
+        return None if value is None else _typed(value, arguments[0], where)
+    if origin is list:
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{where}={value}: expected a list such as [1,2]")
+        return [_typed(v, arguments[0], where) for v in value]
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where}={value}: expected a mapping such as {{a:1}}")
+        return dict(value)
+    return _scalar(value, hint, where)
+
+
+def _scalar(value, hint, where):
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if hint is str and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        return str(value)
+    if type(value) is hint:
+        return value
+    wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[hint]
+    raise ConfigError(f"{where}={'null' if value is None else value}: expected {wanted}")
+
+
+def to_dict(config) -> Dict[str, Any]:
+    """The plain values again, for config.yaml."""
+    return dataclasses.asdict(config)
+
+
+def flatten(values: Dict[str, Any], where: str = "") -> Dict[str, Any]:
+    """{'a': {'b': 1}} -> {'a.b': 1}; an empty mapping stays a value."""
+    flat = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            flat.update(flatten(value, f"{where}{key}."))
+        else:
+            flat[f"{where}{key}"] = value
+    return flat
+
+
+# ---------------------------------------------------------------- checks of values
+
+CHOICES = {
+    "entry": ("train", "finetune"),
+    "precision": ("float32", "float16", "amp"),
+    "data.kind": ("digits", "imagefolder", "recordio", "synthetic"),
+    "data.pack_format": ("jpeg", "png"),
+    "data.on_bad": ("error", "skip"),
+    "data.augment.crop": ("random_resized", "random", "center"),
+    "model.freeze": ("none", "features"),
+    "schedule.kind": ("constant", "step", "cosine", "poly"),
+    "comm.backend": ("horovod", "local"),
+    "comm.transport": ("gloo", "mpi"),
+    "launch.device": ("auto", "cpu", "gpu"),
+    "machine.provider": ("local", "aws", "custom", "owned"),
+    "machine.market": ("on_demand", "spot"),
+    "machine.billing": ("per_second", "per_hour"),
+    "machine.currency": ("usd", "eur"),
+}
+
+# key -> (smallest, largest); an open end is None.  A null value passes.
+RANGES = {
+    "seed": (0, 2**31 - 1),
+    "epochs": (1, None),
+    "max_steps": (1, None),
+    "label_smoothing": (0, 0.999),
+    "log_every": (1, None),
+    "batch.per_device": (1, None),
+    "batch.accumulation": (1, None),
+    "data.num_classes": (2, None),
+    "data.num_images": (1, None),
+    "data.train_per_class": (1, None),
+    "data.val_share": (0, 0.9),
+    "data.test_share": (0, 0.9),
+    "data.split_seed": (0, 2**31 - 1),
+    "data.image_size": (8, None),
+    "data.pack_size": (8, None),
+    "data.min_side": (1, None),
+    "data.pack_quality": (1, 100),
+    "data.eval_resize": (8, None),
+    "data.augment.pad": (0, None),
+    "data.augment.brightness": (0, 1),
+    "data.augment.contrast": (0, 1),
+    "data.augment.saturation": (0, 1),
+    "data.augment.hue": (0, 1),
+    "data.shards": (1, None),
+    "data.threads": (1, None),
+    "optimizer.lr": (0, None),
+    "optimizer.momentum": (0, 1),
+    "optimizer.weight_decay": (0, None),
+    "optimizer.clip_gradient": (0, None),
+    "schedule.reference_batch": (1, None),
+    "schedule.warmup_epochs": (0, None),
+    "schedule.warmup_lr": (0, None),
+    "schedule.factor": (0, 1),
+    "schedule.power": (0, None),
+    "schedule.final_lr": (0, None),
+    "comm.bucket_mb": (0.001, None),
+    "launch.threads": (1, None),
+    "launch.setup_minutes": (0, None),
+    "launch.stop_grace_s": (1, None),
+    "machine.usd_per_hour": (0, None),
+    "machine.eur_per_hour": (0, None),
+    "machine.nodes": (1, None),
+    "machine.purchase": (0, None),
+    "machine.years": (0.001, None),
+    "machine.utilisation": (0.001, 1),
+    "machine.watts": (0, None),
+    "machine.per_kwh": (0, None),
+    "tracking.timeout_s": (0.1, None),
+    "checkpoint.every_epochs": (1, None),
+    "checkpoint.every_steps": (1, None),
+    "checkpoint.keep": (1, None),
+}
+
+
+def validate(config: Config) -> Config:
+    """The same config, its values checked; raises ConfigError.  Needs no file, device or data."""
+    flat = flatten(to_dict(config))
+    for key, choices in CHOICES.items():
+        if flat[key] not in choices:
+            raise ConfigError(f"{key}={flat[key]}{nearest(flat[key], choices)}")
+    for key, (low, high) in RANGES.items():
+        value = flat[key]
+        if value is None:
+            continue
+        if not math.isfinite(value) or (low is not None and value < low) or (high is not None and value > high):
+            bounds = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise ConfigError(f"{key}={value}: expected {bounds}")
+    _validate_together(config)
+    return config
+
+
+def _validate_together(c: Config) -> None:
+    ranks = c.launch.ranks
+    if ranks != "auto" and (type(ranks) is not int or ranks < 1):
+        raise ConfigError(f"launch.ranks={ranks}: expected auto or a whole number of at least 1")
+    if c.comm.backend == "local" and ranks not in ("auto", 1):
+        raise ConfigError(f"launch.ranks={ranks} with comm=local: one rank has no communicator; use comm=horovod")
+    if isinstance(ranks, int) and c.data.shards is not None and c.data.shards < ranks:
+        raise ConfigError(f"data.shards={c.data.shards} is less than launch.ranks={ranks}: every rank reads a shard")
+    if c.data.val_share + c.data.test_share >= 1:
+        raise ConfigError("data.val_share + data.test_share: expected less than 1, so that something is left to train on")
+    for key in ("mean", "std"):
+        if len(getattr(c.data, key)) != 3:
+            raise ConfigError(f"data.{key}={getattr(c.data, key)}: expected three numbers, one per colour")
+    if min(c.data.std) <= 0:
+        raise ConfigError(f"data.std={c.data.std}: expected numbers above 0")
+    for key in ("scale", "ratio"):
+        pair = getattr(c.data.augment, key)
+        if len(pair) != 2 or not 0 < pair[0] <= pair[1]:
+            raise ConfigError(f"data.augment.{key}={pair}: expected [smallest,largest], above 0")
+    if c.data.augment.scale[1] > 1:
+        raise ConfigError(f"data.augment.scale={c.data.augment.scale}: expected shares of the image's area, up to 1")
+    if list(c.schedule.milestones) != sorted(c.schedule.milestones):
+        raise ConfigError(f"schedule.milestones={c.schedule.milestones}: expected growing epochs")
+    if c.data.kind == "imagefolder" and not c.data.root:
+        raise ConfigError("data.root is missing: data=imagefolder needs data.root=DIR with DIR/<class>/<image>.jpg")
+    if c.data.kind == "recordio" and not (c.data.train and c.data.val):
+        raise ConfigError("data.train and data.val are missing: data=recordio needs data.train=FILE.rec data.val=FILE.rec")
+
+
+# ---------------------------------------------------------------- derived sizes
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What follows from a config, the number of ranks and of training images; computed once per run."""
+
+    ranks: int
+    shards: int
+    per_device_batch: int
+    global_batch: int
+    effective_lr: float
+    train_images: int
+    steps_per_epoch: int
+    total_steps: int
+    dropped_per_epoch: int  # training images of the last, partial global batch
+
+
+def sizes(config: Config, ranks: int, train_images: int, shards: Optional[int] = None) -> Sizes:
+    """Global batch = per-device batch x shards x accumulation; a rank with several shards accumulates.
+
+    `shards` given: those of the run that is resumed.
+    """
+    shards = shards or config.data.shards or ranks
+    if shards < ranks:
+        raise ConfigError(f"launch.ranks={ranks} is more than the {shards} shards of this run: use at most {shards} ranks")
+    global_batch = config.batch.per_device * shards * config.batch.accumulation
+    steps = train_images // global_batch
+    if steps < 1:
+        raise ConfigError(
+            f"batch.per_device={config.batch.per_device}: the global batch of {global_batch} is more than the "
+            f"{train_images} training images; use at most {train_images // (shards * config.batch.accumulation)}"
+        )
+    reference = config.schedule.reference_batch
+    total = config.epochs * steps
+    return Sizes(
+        ranks=ranks,
+        shards=shards,
+        per_device_batch=config.batch.per_device,
+        global_batch=global_batch,
+        effective_lr=config.optimizer.lr * (global_batch / reference if reference else 1.0),
+        train_images=train_images,
+        steps_per_epoch=steps,
+        total_steps=min(total, config.max_steps or total),
+        dropped_per_epoch=train_images - steps * global_batch,
+    )
