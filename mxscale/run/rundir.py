@@ -1,0 +1,211 @@
+"""The run directory: where everything that a run leaves behind lies, and how it is read back.
+
+Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use it.
+
+    config.yaml environment.json price.json plan.json status.json summary.json best.json
+    metrics.jsonl             rank 0 appends; the truth
+    stop alive                the parent's word to the ranks
+    ranks/<r>.{log,json}      what each rank printed, and how it ended
+    checkpoints/<step>/       params trainer state.json MANIFEST
+"""
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional
+
+import yaml
+
+from mxscale.config import Config, ConfigError, from_dict, to_dict
+
+RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
+DONE, FAILURE, REFUSED, INTERRUPTED = 0, 1, 2, 75  # exit status
+
+
+class RunDir:
+    """Paths and files of one run."""
+
+    def __init__(self, path):
+        self.path = Path(path).resolve()
+
+    def __str__(self):
+        return str(self.path)
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def stop_file(self) -> Path:
+        return self.path / "stop"
+
+    @property
+    def alive_file(self) -> Path:
+        return self.path / "alive"
+
+    def rank_log(self, rank: int) -> Path:
+        return self.path / "ranks" / f"{rank}.log"
+
+    def rank_status(self, rank: int) -> str:
+        return f"ranks/{rank}.json"
+
+    # ------------------------------------------------------------ small JSON files
+
+    def read(self, name: str) -> Optional[Dict[str, Any]]:
+        """A JSON file's object; None where there is none yet."""
+        try:
+            return json.loads((self.path / name).read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+
+    def write(self, name: str, values: Dict[str, Any]) -> None:
+        """Replace a JSON file whole: readers see the old one or the new one."""
+        replace(self.path / name, json.dumps(values, indent=1, sort_keys=True) + "\n")
+
+    def config(self) -> Config:
+        """The frozen configuration that this run was started with."""
+        try:
+            return from_dict(yaml.safe_load((self.path / "config.yaml").read_text()))
+        except (OSError, yaml.YAMLError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{self.path} is no run directory: {str(error).splitlines()[0]}") from None
+
+    def write_config(self, config: Config) -> None:
+        replace(self.path / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
+
+    # ------------------------------------------------------------ metrics
+
+    def lines(self) -> Iterator[Dict[str, Any]]:
+        """Every whole line of metrics.jsonl, in order; a torn last line is ignored."""
+        try:
+            text = self.metrics_file.read_text(errors="replace")
+        except FileNotFoundError:
+            return
+        for line in text.splitlines():
+            parsed = parse_line(line)
+            if parsed is not None:
+                yield parsed
+
+    def history(self) -> List[Dict[str, Any]]:
+        """The lines that count: of lines with the same step and names, the highest attempt's.
+
+        Steps that a later attempt had not reached when it started (it resumed from an earlier
+        checkpoint and went another way) belong to the later attempt.
+        """
+        kept: Dict[Any, Dict[str, Any]] = {}
+        for line in self.lines():
+            key = (line["step"], tuple(sorted(line["metrics"])))
+            if key not in kept or line["attempt"] >= kept[key]["attempt"]:
+                kept[key] = line
+        return sorted(kept.values(), key=lambda line: (line["step"], line["time_ms"]))
+
+    def last(self, name: str) -> Optional[float]:
+        """The newest value of a metric."""
+        values = [line["metrics"][name] for line in self.history() if name in line["metrics"]]
+        return values[-1] if values else None
+
+    # ------------------------------------------------------------ the parent's word
+
+    def ask_to_stop(self, reason: str) -> None:
+        """`reason` is one line; the ranks read it, checkpoint and end."""
+        replace(self.stop_file, reason + "\n")
+
+    def stop_reason(self) -> Optional[str]:
+        try:
+            return self.stop_file.read_text().strip() or "unknown"
+        except FileNotFoundError:
+            return None
+
+    def touch_alive(self) -> None:
+        self.alive_file.touch()
+
+
+def parse_line(line: str) -> Optional[Dict[str, Any]]:
+    """One line of metrics.jsonl, or None where it is torn."""
+    try:
+        parsed = json.loads(line)
+        return parsed if {"attempt", "step", "time_ms", "metrics"} <= parsed.keys() else None
+    except (json.JSONDecodeError, AttributeError):
+        return None
+
+
+def replace(path: Path, text: str) -> None:
+    """Write to a new name, fsync, rename: a reader or a crash never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(new, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+
+
+# ---------------------------------------------------------------- finding and making runs
+
+
+def create(config: Config, now: Optional[float] = None) -> RunDir:
+    """A new run directory with its config.yaml.  Raises ConfigError where it can't be written."""
+    stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(now))
+    base = Path(config.runs) / config.entry
+    for suffix in [""] + [f"-{n}" for n in range(2, 1000)]:
+        path = base / f"{stamp}_{config.name}{suffix}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if path.is_dir():
+                continue
+            raise ConfigError(f"runs={config.runs}: {path} is in the way of the run directory") from None
+        except OSError as error:
+            raise ConfigError(
+                f"runs={config.runs}: can't write a run directory there ({error.strerror}); set runs=DIR"
+            ) from None
+        run = RunDir(path)
+        (path / "ranks").mkdir()
+        run.write_config(config)
+        return run
+    raise ConfigError(f"runs={config.runs}: no free name for {stamp}_{config.name}")
+
+
+def runs_of(root, entry: str) -> List[RunDir]:
+    """Run directories under `root/entry`, newest first."""
+    paths = [p.parent for p in (Path(root) / entry).glob("*/config.yaml")]
+    return [RunDir(p) for p in sorted(paths, key=lambda p: (p.stat().st_mtime_ns, p.name), reverse=True)]
+
+
+def latest_trained(root) -> RunDir:
+    """The newest `train` run that ended with a best checkpoint: what model.pretrained=latest means."""
+    for run in runs_of(root, "train"):
+        status = run.read("status.json") or {}
+        if status.get("state") == FINISHED and run.read("best.json"):
+            return run
+    raise ConfigError(f"model.pretrained=latest: no finished training run under {root}/train; run train.py first")
+
+
+# ---------------------------------------------------------------- what makes two runs the same
+
+OUTSIDE_SIGNATURE = ("tracking", "resume", "runs", "name", "launch.setup_minutes", "launch.stop_grace_s", "checkpoint.keep")
+
+
+def signature(config: Config, data_digest: str, weights_digest: Optional[str]) -> str:
+    """SHA-256 of the canonical config with the digests of data and pretrained weights.
+
+    Machine and seed count; where a run is recorded and how it is resumed do not.  Paths of data and
+    weights are replaced by their digests, so that the same files elsewhere are the same run.
+    """
+    values = to_dict(config)
+    for key in OUTSIDE_SIGNATURE:
+        group, _, name = key.partition(".")
+        if name:
+            del values[group][name]
+        else:
+            del values[group]
+    for name in ("root", "train", "val", "test", "cache"):
+        del values["data"][name]
+    values["data"]["digest"] = data_digest
+    values["model"]["pretrained"] = weights_digest
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
