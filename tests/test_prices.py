@@ -1,0 +1,414 @@
+"""Prices, exchange rates and bills against numbers worked by hand."""
+
+import datetime
+import json
+import pathlib
+
+import pytest
+import yaml
+
+from mxscale import config
+from mxscale.config import ConfigError, Machine
+from mxscale.scale import prices
+
+TODAY = datetime.date(2025, 6, 1)
+MACHINES = pathlib.Path(__file__).parent.parent / "conf" / "machine"
+
+
+def freeze(setup_minutes=0.0, today=TODAY, **fields):
+    return prices.freeze_price(Machine(**fields), setup_minutes, today)
+
+
+def aws(instance="p3.16xlarge", region="eu-west-1", **fields):
+    return freeze(provider="aws", instance=instance, region=region, **fields)
+
+
+def refusal(**fields):
+    with pytest.raises(ConfigError) as caught:
+        freeze(**fields)
+    return str(caught.value)
+
+
+BY_HAND = "or give machine.usd_per_hour or machine.eur_per_hour"
+
+
+# ---------------------------------------------------------------- a listed price
+
+
+def test_the_row_of_the_table_is_frozen_with_its_date_source_and_exchange_rate():
+    price = aws(as_of="2017-11-12", nodes=8, setup_minutes=10)
+    assert price.pop("eur_per_hour") == pytest.approx(25.0830, abs=5e-5)  # 26.44 / 1.0541
+    assert price == {
+        "known": True,
+        "usd_per_hour": 26.44,
+        "currency": "usd",
+        "provider": "aws",
+        "instance": "p3.16xlarge",
+        "region": "eu-west-1",
+        "market": "on_demand",
+        "as_of": "2017-11-12",
+        "source": "vantage-sh/ec2instances.info@94e1f006",
+        "note": None,
+        "date": "2017-11-12",
+        "usd_per_eur": 1.0541,
+        "fx_date": "2016-12-30",
+        "fx_source": "ECB euro reference rate",
+        "nodes": 8,
+        "billing": "per_second",
+        "minimum_s": 60,
+        "setup_minutes": 10,
+    }
+
+
+def test_a_price_survives_json():
+    price = aws(as_of="2017-11-12")
+    again = json.loads(json.dumps(price))
+    assert again == price
+    assert prices.cost(again, [3600]) == prices.cost(price, [3600])
+
+
+def test_without_as_of_the_exchange_rate_is_that_of_today():
+    price = aws()
+    assert (price["usd_per_hour"], price["as_of"]) == (26.44, "2017-11-12")
+    assert (price["date"], price["usd_per_eur"], price["fx_date"]) == ("2025-06-01", 1.0389, "2024-12-31")
+
+
+def test_the_newest_row_on_or_before_the_date_is_taken(tmp_path, monkeypatch):
+    (tmp_path / "prices.csv").write_text(
+        "provider,instance,region,market,usd_per_hour,as_of,source\n"
+        "aws,x,r,on_demand,3,2019-05-01,c\n"
+        "aws,x,r,on_demand,9,undated snapshot,d\n"
+        "aws,x,r,on_demand,1,2017-05-01,a\n"
+        "aws,x,r,on_demand,2,2018-02,b\n"
+    )
+    (tmp_path / "fx.csv").write_text("date,usd_per_eur,source\n")
+    monkeypatch.setattr(prices, "TABLES", tmp_path)
+    days = {"2017-05-01": 1, "2018-02-27": 1, "2018-02-28": 2, "2018-02": 2, "2019-04-30": 2, "2019-05-01": 3}
+    for day, expected in {**days, None: 3}.items():
+        assert aws("x", "r", as_of=day)["usd_per_hour"] == expected, day
+
+
+def test_a_month_counts_from_its_last_day():
+    assert aws("p4de.24xlarge", "us-east-1", as_of="2024-04-30")["usd_per_hour"] == 40.96575
+    assert refusal(provider="aws", instance="p4de.24xlarge", region="us-east-1", as_of="2024-04-29") == (
+        "machine.as_of=2024-04-29: before the first price of p4de.24xlarge us-east-1 on_demand; "
+        f"it has prices of 2024-04-30 ({BY_HAND})"
+    )
+
+
+def test_a_dated_row_goes_before_one_without_a_date():
+    price = aws("p4de.24xlarge", "us-east-1")
+    assert (price["usd_per_hour"], price["as_of"], price["note"]) == (40.96575, "2024-04", None)
+
+
+def test_a_row_without_a_date_is_used_where_no_date_is_asked_for_and_says_so():
+    price = aws("p5.48xlarge", "us-east-1")
+    assert (price["usd_per_hour"], price["as_of"]) == (55.04, "undated snapshot")
+    assert price["note"] == (
+        "p5.48xlarge us-east-1 on_demand has no dated price: that of a snapshot without a date is used"
+    )
+
+
+def test_a_row_without_a_date_does_not_answer_for_a_date():
+    assert refusal(provider="aws", instance="p5.48xlarge", region="us-east-1", as_of="2024-04-30") == (
+        "machine.as_of=2024-04-30: the price of p5.48xlarge us-east-1 on_demand has no date; "
+        f"leave machine.as_of out to use it, {BY_HAND}"
+    )
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def test_an_unknown_instance_names_the_nearest():
+    assert refusal(provider="aws", instance="p3.16xlrge", region="eu-west-1") == (
+        f"machine.instance=p3.16xlrge: did you mean machine.instance=p3.16xlarge? ({BY_HAND})"
+    )
+
+
+def test_a_missing_instance_lists_the_instances():
+    line = refusal(provider="aws")
+    assert line.startswith("machine.instance is missing: aws has prices for c5.18xlarge, c5n.18xlarge, g4dn.12xlarge,")
+    assert line.endswith(f", p5en.48xlarge ({BY_HAND})")
+
+
+def test_a_missing_region_lists_the_regions_of_the_instance():
+    assert refusal(provider="aws", instance="p3.16xlarge") == (
+        f"machine.region is missing: p3.16xlarge has prices for eu-west-1, us-east-1 ({BY_HAND})"
+    )
+
+
+def test_an_unknown_region_names_the_nearest():
+    assert refusal(provider="aws", instance="p3.16xlarge", region="eu-wst-1") == (
+        f"machine.region=eu-wst-1: did you mean machine.region=eu-west-1? ({BY_HAND})"
+    )
+
+
+def test_a_region_that_the_instance_has_no_price_in_is_not_taken_for_a_slip():
+    assert refusal(provider="aws", instance="p3dn.24xlarge", region="eu-west-1") == (
+        f"machine.region=eu-west-1: p3dn.24xlarge has prices for us-east-1 ({BY_HAND})"
+    )
+
+
+def test_a_market_without_a_price_lists_those_with_one():
+    assert refusal(provider="aws", instance="p3.16xlarge", region="eu-west-1", market="spot") == (
+        f"machine.market=spot: p3.16xlarge eu-west-1 has prices for on_demand ({BY_HAND})"
+    )
+
+
+def test_a_date_before_the_first_price_names_the_dates_that_exist():
+    assert refusal(provider="aws", instance="p3.16xlarge", region="eu-west-1", as_of="2017-11-11") == (
+        "machine.as_of=2017-11-11: before the first price of p3.16xlarge eu-west-1 on_demand; "
+        f"it has prices of 2017-11-12 ({BY_HAND})"
+    )
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2017-13-01", "2017-02-30", "12.11.2017", "20171112", "2017", ""])
+def test_an_as_of_that_is_no_date_is_refused(text):
+    line = f"machine.as_of={text}: expected a date such as 2017-11-12, or null for today"
+    assert refusal(provider="aws", instance="p3.16xlarge", region="eu-west-1", as_of=text) == line
+    assert refusal(provider="local", as_of=text) == line
+
+
+def test_a_date_to_come_is_refused():
+    assert refusal(provider="custom", usd_per_hour=1.0, as_of="2071-11-12") == (
+        "machine.as_of=2071-11-12: later than today, 2025-06-01; prices to come are not known"
+    )
+
+
+def test_today_is_a_date_like_any_other():
+    assert freeze(provider="custom", usd_per_hour=1.0, as_of="2025-06-01")["date"] == "2025-06-01"
+
+
+def test_two_prices_by_hand_are_refused():
+    assert refusal(provider="custom", usd_per_hour=1.0, eur_per_hour=1.0) == (
+        "machine.usd_per_hour and machine.eur_per_hour are both given: "
+        "give one, the other follows from the exchange rate"
+    )
+
+
+def test_custom_without_a_price_is_refused():
+    assert refusal(provider="custom") == (
+        "machine=custom has no price: give machine.usd_per_hour or machine.eur_per_hour"
+    )
+
+
+def test_an_owned_machine_names_what_is_missing():
+    assert refusal(provider="owned", purchase=149000.0, per_kwh=0.15) == (
+        f"machine=owned needs machine.years, machine.watts (0 where it costs nothing), {BY_HAND}"
+    )
+
+
+# ---------------------------------------------------------------- local, by hand, owned
+
+
+def test_a_local_machine_has_no_price_and_no_cost():
+    price = freeze(provider="local")
+    assert price == {"known": False, "why": f"machine=local has no price: use machine=aws, machine=owned, {BY_HAND}"}
+    assert prices.cost(price, [3600]) is None
+    assert prices.describe(price) == (
+        f"price unknown: machine=local has no price: use machine=aws, machine=owned, {BY_HAND}"
+    )
+
+
+@pytest.mark.parametrize("provider", ["local", "aws", "custom", "owned"])
+def test_a_price_by_hand_goes_before_any_other(provider):
+    price = freeze(provider=provider, instance="no-such", usd_per_hour=2.83, as_of="2018-01-01")
+    assert (price["usd_per_hour"], price["currency"], price["source"], price["as_of"]) == (
+        2.83,
+        "usd",
+        "given",
+        "2018-01-01",
+    )
+    assert price["eur_per_hour"] == pytest.approx(2.35971, abs=5e-6)  # 2.83 / 1.1993
+
+
+def test_a_price_in_euros_gives_dollars():
+    price = freeze(provider="custom", eur_per_hour=2.4)
+    assert (price["eur_per_hour"], price["currency"], price["as_of"]) == (2.4, "eur", "2025-06-01")
+    assert price["usd_per_hour"] == pytest.approx(2.49336)  # 2.4 x 1.0389
+
+
+def test_a_price_of_0_by_hand_is_a_known_price():
+    assert prices.cost(freeze(usd_per_hour=0.0), [3600]) == {"usd": 0.0, "eur": 0.0}
+
+
+def test_an_owned_machine_costs_its_write_off_and_electricity():
+    dgx1 = {"purchase": 149000.0, "years": 4.0, "utilisation": 0.5, "watts": 3200.0, "per_kwh": 0.15}
+    price = freeze(provider="owned", **dgx1)
+    # 149000 / (4 x 8766 x 0.5 = 17532 h) = 8.49875, and 3.2 kW x 0.15 = 0.48
+    assert price["usd_per_hour"] == pytest.approx(8.97875, abs=5e-6)
+    assert price["market"] == "owned"
+    assert price["source"] == "purchase 149000 USD / (4 years x 8766 h x 0.5) + 3200 W at 0.15 per kWh"
+
+
+def test_an_owned_machine_in_euros():
+    price = freeze(provider="owned", purchase=8766.0, years=1.0, watts=0.0, per_kwh=0.0, currency="eur")
+    assert price["eur_per_hour"] == 1.0
+    assert price["usd_per_hour"] == pytest.approx(1.0389)
+
+
+# ---------------------------------------------------------------- exchange rates
+
+
+@pytest.mark.parametrize(
+    "day, rate, of",
+    [
+        ("2016-12-30", 1.0541, "2016-12-30"),
+        ("2017-12-28", 1.0541, "2016-12-30"),
+        ("2017-12-29", 1.1993, "2017-12-29"),
+        ("2030-01-01", 1.0389, "2024-12-31"),
+    ],
+)
+def test_the_exchange_rate_is_the_last_on_or_before_the_date(day, rate, of):
+    found = prices.exchange_rate(datetime.date.fromisoformat(day))
+    assert (found["usd_per_eur"], found["fx_date"]) == (rate, of)
+
+
+def test_before_the_first_rate_the_other_currency_is_unknown_and_left_out():
+    dollars = freeze(provider="custom", usd_per_hour=2.0, as_of="2016-12-29")
+    assert (dollars["eur_per_hour"], dollars["usd_per_eur"], dollars["fx_date"]) == (None, None, None)
+    assert prices.cost(dollars, [1800]) == {"usd": 1.0}
+    euros = freeze(provider="custom", eur_per_hour=2.0, as_of="2016-12-29")
+    assert euros["usd_per_hour"] is None
+    assert prices.cost(euros, [1800]) == {"eur": 1.0}
+
+
+# ---------------------------------------------------------------- bills
+
+
+def dollars(attempts_s, **fields):
+    return prices.cost(freeze(provider="custom", usd_per_hour=36.0, **fields), attempts_s)["usd"]
+
+
+def test_a_fine_tuning_of_ten_minutes_after_ten_of_set_up_on_p2_8xlarge_is_less_than_2_50_euros():
+    price = aws("p2.8xlarge", as_of="2017-10-26", setup_minutes=10)
+    bill = prices.cost(price, [600])
+    assert bill["usd"] == pytest.approx(2.592)  # 7.776 USD/h x 20 min
+    assert bill["eur"] == pytest.approx(2.459, abs=5e-4)  # / 1.0541
+    assert bill["eur"] < 2.5
+
+
+def test_the_same_fine_tuning_billed_by_the_hour_is_not():
+    price = aws("p2.8xlarge", as_of="2017-10-26", setup_minutes=10, billing="per_hour")
+    assert prices.cost(price, [600])["usd"] == 7.776
+
+
+def test_all_nodes_are_billed():
+    price = aws(as_of="2017-11-12", nodes=8)
+    assert prices.cost(price, [1800])["usd"] == pytest.approx(105.76)  # 8 x 26.44 / 2
+
+
+def test_seconds_are_billed_for_a_minute_at_least():
+    assert dollars([1]) == pytest.approx(0.60)
+    assert dollars([60]) == pytest.approx(0.60)
+    assert dollars([61.5]) == pytest.approx(0.615)
+
+
+def test_each_attempt_is_billed_with_its_own_minimum():
+    assert dollars([20, 100, 20]) == pytest.approx(2.20)  # 60 + 100 + 60 s
+
+
+def test_set_up_is_billed_with_the_first_attempt_alone():
+    assert dollars([20, 20], setup_minutes=2) == pytest.approx(2.00)  # 120 + 20, then 60 s
+
+
+def test_each_started_hour_of_each_attempt_is_billed():
+    assert dollars([3600], billing="per_hour") == 36
+    assert dollars([3601], billing="per_hour") == 72
+    assert dollars([5, 5], billing="per_hour") == 72
+    assert dollars([3000, 3000], billing="per_hour", setup_minutes=10) == 72
+    assert dollars([3000.5], billing="per_hour", setup_minutes=10) == 72
+
+
+def test_an_attempt_that_ended_at_once_is_a_started_hour():
+    assert dollars([0], billing="per_hour") == 36
+
+
+def test_a_rounding_error_starts_no_second_hour():
+    assert dollars([3600.0000000001], billing="per_hour") == 36
+
+
+def test_an_owned_machine_is_billed_for_no_minimum():
+    price = freeze(provider="owned", purchase=8766.0, years=1.0, watts=0.0, per_kwh=0.0)
+    assert prices.cost(price, [36])["usd"] == pytest.approx(0.01)
+
+
+def test_a_run_without_an_attempt_cost_nothing():
+    assert dollars([], setup_minutes=10) == 0
+
+
+# ---------------------------------------------------------------- one line for the terminal
+
+
+def test_the_line_of_a_listed_price():
+    assert prices.describe(aws(as_of="2017-11-12")) == (
+        "p3.16xlarge eu-west-1 on_demand 26.44 USD/h (2017-11-12, vantage-sh/ec2instances.info@94e1f006), "
+        "25.08 EUR/h at 1.0541 USD/EUR of 2016-12-30"
+    )
+
+
+def test_the_line_counts_nodes_and_keeps_the_digits_of_a_cheap_hour():
+    assert prices.describe(aws("g4dn.xlarge", "us-east-1", as_of="2024-05-01", nodes=4)) == (
+        "4 x g4dn.xlarge us-east-1 on_demand 0.526 USD/h (2024-04, vantage-sh/ec2instances.info@1dbfd1da), "
+        "0.476 EUR/h at 1.105 USD/EUR of 2023-12-29"
+    )
+
+
+def test_the_line_of_a_price_in_euros_begins_with_euros():
+    assert prices.describe(freeze(provider="custom", instance="gpu-box", eur_per_hour=2.4)) == (
+        "gpu-box 2.4 EUR/h (2025-06-01, given), 2.493 USD/h at 1.0389 USD/EUR of 2024-12-31"
+    )
+
+
+def test_the_line_of_an_owned_machine_shows_what_its_hour_is_made_of():
+    price = freeze(provider="owned", instance="dgx-1", purchase=87660.0, years=2.0, watts=3000.0, per_kwh=0.2)
+    assert prices.describe(price) == (  # 5 + 0.6
+        "dgx-1 5.6 USD/h (2025-06-01, purchase 87660 USD / (2 years x 8766 h x 1) + 3000 W at 0.2 per kWh), "
+        "5.39 EUR/h at 1.0389 USD/EUR of 2024-12-31"
+    )
+
+
+def test_the_line_says_where_a_currency_is_unknown():
+    assert prices.describe(freeze(provider="custom", usd_per_hour=2.0, as_of="2016-01-01")) == (
+        "custom 2 USD/h (2016-01-01, given), EUR unknown: no exchange rate on or before 2016-01-01"
+    )
+
+
+# ---------------------------------------------------------------- tables and configs
+
+
+def test_every_row_of_prices_has_a_positive_price_a_source_and_a_readable_date():
+    rows = prices.read_table("prices")
+    assert len(rows) == 26
+    for row in rows:
+        assert float(row["usd_per_hour"]) > 0 and row["source"], row
+        assert prices.parse_date(row["as_of"]) or row["as_of"] == "undated snapshot", row
+        assert row["market"] in config.CHOICES["machine.market"], row
+
+
+def test_no_two_rows_of_prices_answer_the_same_question():
+    keys = [
+        tuple(row[k] for k in ("provider", "instance", "region", "market", "as_of"))
+        for row in prices.read_table("prices")
+    ]
+    assert len(keys) == len(set(keys))
+
+
+def test_every_exchange_rate_has_a_date_and_a_source():
+    rows = prices.read_table("fx")
+    assert len(rows) == 9
+    for row in rows:
+        assert prices.parse_date(row["date"]) and 0.5 < float(row["usd_per_eur"]) < 2 and row["source"], row
+
+
+@pytest.mark.parametrize("name", ["local", "aws", "owned", "custom"])
+def test_a_machine_config_has_known_keys_and_valid_values(name):
+    values = yaml.safe_load((MACHINES / f"{name}.yaml").read_text())
+    whole = config.from_dict({"machine": values})
+    assert config.validate(whole).machine.provider == name
+
+
+@pytest.mark.parametrize("name", ["local", "aws", "owned", "custom"])
+def test_what_a_machine_config_leaves_out_has_the_default_of_the_dataclass(name):
+    values = yaml.safe_load((MACHINES / f"{name}.yaml").read_text())
+    assert config.from_dict(values, Machine) == Machine(provider=name)
