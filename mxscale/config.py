@@ -62,7 +62,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Model:
-    name: str = "small"  # see `mxscale.nets.zoo.names()`
+    name: Optional[str] = "small"  # null: that of the run in model.pretrained; see `mxscale.nets.zoo.names()`
     pretrained: Optional[str] = None  # latest | a run directory | a .params file
     freeze: str = "none"  # none | features: all but the head
     zero_gamma: bool = True  # of each residual block's last BN (arXiv:1706.02677, sec. 5.1)
@@ -161,6 +161,8 @@ class Config:
     precision: str = "float32"  # float32 | float16 | amp
     label_smoothing: float = 0.0
     log_every: int = 10  # steps between two lines of metrics
+    validate_every: int = 1  # epochs; the last one is always validated
+    target_top1: Optional[float] = None  # percent on val: time and cost to reach it are recorded
     runs: str = "runs"
     resume: Optional[str] = None  # a run directory | auto: the newest unfinished run of this config
     batch: Batch = field(default_factory=Batch)
@@ -273,6 +275,8 @@ RANGES = {
     "max_steps": (1, None),
     "label_smoothing": (0, 0.999),
     "log_every": (1, None),
+    "validate_every": (1, None),
+    "target_top1": (0, 100),
     "batch.per_device": (1, None),
     "batch.accumulation": (1, None),
     "data.num_classes": (2, None),
@@ -348,7 +352,9 @@ def _validate_together(c: Config) -> None:
     if isinstance(ranks, int) and c.data.shards is not None and c.data.shards < ranks:
         raise ConfigError(f"data.shards={c.data.shards} is less than launch.ranks={ranks}: every rank reads a shard")
     if c.data.val_share + c.data.test_share >= 1:
-        raise ConfigError("data.val_share + data.test_share: expected less than 1, so that something is left to train on")
+        raise ConfigError(
+            "data.val_share + data.test_share: expected less than 1, so that something is left to train on"
+        )
     for key in ("mean", "std"):
         if len(getattr(c.data, key)) != 3:
             raise ConfigError(f"data.{key}={getattr(c.data, key)}: expected three numbers, one per colour")
@@ -365,7 +371,9 @@ def _validate_together(c: Config) -> None:
     if c.data.kind == "imagefolder" and not c.data.root:
         raise ConfigError("data.root is missing: data=imagefolder needs data.root=DIR with DIR/<class>/<image>.jpg")
     if c.data.kind == "recordio" and not (c.data.train and c.data.val):
-        raise ConfigError("data.train and data.val are missing: data=recordio needs data.train=FILE.rec data.val=FILE.rec")
+        raise ConfigError(
+            "data.train and data.val are missing: data=recordio needs data.train=FILE.rec data.val=FILE.rec"
+        )
 
 
 # ---------------------------------------------------------------- derived sizes
@@ -393,7 +401,9 @@ def sizes(config: Config, ranks: int, train_images: int, shards: Optional[int] =
     """
     shards = shards or config.data.shards or ranks
     if shards < ranks:
-        raise ConfigError(f"launch.ranks={ranks} is more than the {shards} shards of this run: use at most {shards} ranks")
+        raise ConfigError(
+            f"launch.ranks={ranks} is more than the {shards} shards of this run: use at most {shards} ranks"
+        )
     global_batch = config.batch.per_device * shards * config.batch.accumulation
     steps = train_images // global_batch
     if steps < 1:

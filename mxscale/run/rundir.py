@@ -188,7 +188,15 @@ def latest_trained(root) -> RunDir:
 
 # ---------------------------------------------------------------- what makes two runs the same
 
-OUTSIDE_SIGNATURE = ("tracking", "resume", "runs", "name", "launch.setup_minutes", "launch.stop_grace_s", "checkpoint.keep")
+OUTSIDE_SIGNATURE = (
+    "tracking",
+    "resume",
+    "runs",
+    "name",
+    "launch.setup_minutes",
+    "launch.stop_grace_s",
+    "checkpoint.keep",
+)
 
 
 def signature(config: Config, data_digest: str, weights_digest: Optional[str]) -> str:

@@ -1,0 +1,41 @@
+# `make help` lists what there is.  Every target does its own set-up first.
+PY := .venv/bin/python
+
+.PHONY: help setup train finetune test test-quick lint bench ui clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
+
+setup: .venv/run.stamp  ## .venv with locked packages and Horovod (a few minutes, once)
+
+train: .venv/run.stamp  ## the main job: learn the handwritten digits 0-4
+	@$(PY) train.py
+
+finetune: .venv/run.stamp  ## then the digits 5-9, from a few labels each
+	@$(PY) finetune.py
+
+test: .venv/dev.stamp  ## all tests, with coverage
+	@$(PY) -m pytest --cov --cov-report=term:skip-covered
+
+test-quick: .venv/dev.stamp  ## the tests that take seconds
+	@$(PY) -m pytest -m "not slow"
+
+lint: .venv/dev.stamp  ## ruff: errors and layout
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+
+bench: .venv/run.stamp  ## every bench; QUICK=1 takes a minute each at most
+	@set -e; for bench in bench/*.py; do echo "== $$bench"; $(PY) $$bench $(if $(QUICK),--quick); done
+
+ui: .venv/run.stamp  ## MLflow on 127.0.0.1:5000 with what was recorded
+	@$(PY) -m mxscale.run.tracking ui
+
+clean:  ## remove .venv; runs/ stays
+	rm -rf .venv
+
+.venv/run.stamp: requirements/run.lock requirements/horovod.lock requirements/setup
+	@requirements/setup run
+
+.venv/dev.stamp: .venv/run.stamp requirements/dev.lock
+	@requirements/setup dev

@@ -1,0 +1,200 @@
+"""Batches out of RecordIO, or made up: sharded, in an order that can be repeated.
+
+The training order is a function of (seed, epoch, shard): each virtual shard is a contiguous part of
+the packed file, read by an ImageRecordIter of its own, a new one each epoch with a seed made of the
+three.  (`reset()` would go on in the same random stream, and a resume could not find its place.)
+"""
+
+import hashlib
+import math
+from typing import Iterator, List, NamedTuple, Tuple
+
+import mxnet as mx
+from mxnet import nd
+
+from mxscale.config import Data
+
+
+class Micro(NamedTuple):
+    """One per-device batch: images (B, 3, H, W) float32, labels (B,) float32, on the device."""
+
+    shard: int
+    images: nd.NDArray
+    labels: nd.NDArray
+
+
+class Records(NamedTuple):
+    """A split of a packed set."""
+
+    rec: str
+    idx: str
+    count: int
+
+
+def part_sizes(count: int, parts: int) -> List[int]:
+    """How ImageRecordIter divides `count` records: ceil(count / parts) each, the last ones less or none."""
+    step = math.ceil(count / parts)
+    return [max(0, min(step, count - part * step)) for part in range(parts)]
+
+
+def seed_of(*numbers: int) -> int:
+    """A 31-bit seed from several numbers; neighbours get unrelated ones."""
+    text = ",".join(map(str, numbers)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:4], "little") & 0x7FFFFFFF
+
+
+def open_reader(records: Records, data: Data, batch: int, part: Tuple[int, int], **settings):
+    """An ImageRecordIter over part (index, of) of the file.
+
+    `prefetch_buffer=1`: with a deeper queue each iterator leaks its buffers when it goes.
+    """
+    index, parts = part
+    red, green, blue = data.mean
+    std_red, std_green, std_blue = data.std
+    return mx.io.ImageRecordIter(
+        path_imgrec=records.rec,
+        path_imgidx=records.idx,
+        data_shape=(3, data.image_size, data.image_size),
+        batch_size=batch,
+        num_parts=parts,
+        part_index=index,
+        preprocess_threads=data.threads,
+        prefetch_buffer=1,
+        round_batch=True,
+        verbose=False,
+        mean_r=red,
+        mean_g=green,
+        mean_b=blue,
+        std_r=std_red,
+        std_g=std_green,
+        std_b=std_blue,
+        **settings,
+    )
+
+
+def augmentation(data: Data) -> dict:
+    """ImageRecordIter's words for our `data.augment`."""
+    a = data.augment
+    settings = dict(
+        rand_mirror=a.flip,
+        brightness=a.brightness,
+        contrast=a.contrast,
+        saturation=a.saturation,
+        random_h=round(a.hue * 180),  # OpenCV's hue goes to 180
+    )
+    if a.pad:
+        settings["pad"] = a.pad
+    if a.crop == "random_resized":
+        settings.update(
+            random_resized_crop=True,
+            min_random_area=a.scale[0],
+            max_random_area=a.scale[1],
+            min_aspect_ratio=a.ratio[0],
+            max_aspect_ratio=a.ratio[1],
+        )
+    elif a.crop == "random":
+        settings["rand_crop"] = True
+    return settings
+
+
+class TrainData:
+    """The training images of one rank.
+
+    shards: those of this rank, of `of` in all; accumulation: batches of each shard in one step.
+    """
+
+    def __init__(self, records: Records, data: Data, batch: int, shards: List[int], of: int, accumulation: int,
+                 steps_per_epoch: int, seed: int, ctx):  # fmt: skip
+        self.records, self.data, self.batch, self.ctx = records, data, batch, ctx
+        self.shards, self.of, self.accumulation = shards, of, accumulation
+        self.steps_per_epoch, self.seed = steps_per_epoch, seed
+        self.parts = readable_parts(part_sizes(records.count, of), batch)
+        self._epoch, self._streams = None, {}
+
+    def step(self, step: int) -> Iterator[Micro]:
+        """The batches of global step `step`, in the order of (accumulation, shard).
+
+        Steps are asked for in order; the first one asked for may be any (a resume).
+        """
+        epoch, within = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._streams = {shard: self._stream(epoch, shard, within * self.accumulation) for shard in self.shards}
+        for _ in range(self.accumulation):
+            for shard in self.shards:
+                images, labels = next(self._streams[shard])
+                # Copied, on a CPU too: a reader waits for every use of its last batch before it
+                # hands out another, so that lending its own arrays would put input after compute.
+                yield Micro(shard, images.copyto(self.ctx), labels.copyto(self.ctx))
+
+    def _stream(self, epoch: int, shard: int, skip: int):
+        """Endless batches of one shard in one epoch; a short shard wraps into another pass."""
+        tour = 0
+        while True:
+            seed = seed_of(self.seed, epoch, shard, tour)
+            reader = open_reader(
+                self.records,
+                self.data,
+                self.batch,
+                (self.parts[shard], self.of),
+                shuffle=True,
+                seed=seed,
+                seed_aug=seed,
+                **augmentation(self.data),
+            )
+            for batch in reader:
+                if skip:
+                    skip -= 1
+                    continue
+                yield batch.data[0], batch.label[0]
+            tour += 1
+
+
+def readable_parts(sizes: List[int], batch: int) -> List[int]:
+    """Shard -> the part it reads: its own, unless that is too short for one batch.
+
+    ImageRecordIter fills a last batch from the part's beginning, once; a part of less than half a
+    batch, or of nothing, it can't read.  Its shard then reads another shard's part, in an order of
+    its own.  That happens to sets of a few images per shard alone.
+    """
+    readable = [part for part, size in enumerate(sizes) if 2 * size >= batch and size > 0]
+    return [part if part in readable else readable[part % len(readable)] for part in range(len(sizes))]
+
+
+class SyntheticData:
+    """Random images and labels made once on the device: what the input costs nothing of."""
+
+    def __init__(self, data: Data, classes: int, batch: int, shards: List[int], accumulation: int, seed: int, ctx):
+        mx.random.seed(seed_of(seed, 0))
+        shape = (batch, 3, data.image_size, data.image_size)
+        self.images = nd.random.normal(shape=shape, ctx=ctx)
+        self.labels = nd.random.randint(0, classes, shape=(batch,), ctx=ctx).astype("float32")
+        self.shards, self.accumulation = shards, accumulation
+        nd.waitall()
+
+    def step(self, step: int) -> Iterator[Micro]:
+        for _ in range(self.accumulation):
+            for shard in self.shards:
+                yield Micro(shard, self.images, self.labels)
+
+
+def synthetic_evaluation(data: Data, classes: int, count: int, rank: int, seed: int, ctx):
+    """Made-up images to evaluate on, all of them on rank 0."""
+    if rank == 0:
+        made = SyntheticData(data, classes, count, [0], 1, seed + 1, ctx)
+        yield made.images, made.labels, count
+
+
+def evaluation_batches(records: Records, data: Data, batch: int, rank: int, ranks: int, ctx):
+    """(images, labels, how many of them count) of this rank's part, every image once.
+
+    A new reader each time: with `round_batch` only a reader's first epoch counts right.  A batch is
+    at most the part, because a reader wraps once.
+    """
+    mine = part_sizes(records.count, ranks)[rank]
+    if not mine:
+        return
+    settings = {"resize": data.eval_resize} if data.eval_resize else {}
+    for one in open_reader(records, data, min(batch, mine), (rank, ranks), **settings):
+        images, labels = one.data[0], one.label[0]
+        yield images.as_in_context(ctx), labels.as_in_context(ctx), images.shape[0] - one.pad

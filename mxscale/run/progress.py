@@ -1,0 +1,71 @@
+"""What the terminal shows while a run goes: a bar on a terminal, else one line per epoch."""
+
+import sys
+from typing import Callable
+
+from tqdm import tqdm
+
+from mxscale.run.rundir import RunDir, parse_line
+
+
+class Follower:
+    """Reads the whole lines that were added to metrics.jsonl since the last call."""
+
+    def __init__(self, run: RunDir):
+        self.file, self.offset = run.metrics_file, 0
+        if self.file.exists():
+            self.offset = self.file.stat().st_size
+
+    def new_lines(self):
+        try:
+            with open(self.file, "rb") as file:
+                file.seek(self.offset)
+                chunk = file.read()
+        except FileNotFoundError:
+            return []
+        whole = chunk[: chunk.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        return [line for line in map(parse_line, whole.decode(errors="replace").splitlines()) if line]
+
+
+class Progress:
+    """Follows one attempt.  cost_at: a line of metrics -> {"cost/usd": ...}."""
+
+    def __init__(self, run: RunDir, plan: dict, cost_at: Callable[[dict], dict]):
+        self.follower, self.sizes, self.cost_at = Follower(run), plan["sizes"], cost_at
+        self.shown = {}
+        self.bar = None
+        if sys.stderr.isatty():
+            total = self.sizes["total_steps"]
+            self.bar = tqdm(total=total, unit="step", dynamic_ncols=True, smoothing=0.1)
+
+    def update(self) -> bool:
+        """Show what is new; whether there was anything yet."""
+        for line in self.follower.new_lines():
+            if self.bar is not None and not self.shown:
+                self.bar.initial = self.bar.n = line["step"]  # a resume does not start at 0
+            self.shown.update(line["metrics"], **self.cost_at(line))
+            if self.bar is not None:
+                self.bar.n = line["step"]
+                self.bar.set_postfix_str(self._figures(), refresh=True)
+            elif "val/top1" in line["metrics"]:
+                epoch = line["step"] / self.sizes["steps_per_epoch"]
+                print(
+                    f"epoch {epoch:g}  step {line['step']}/{self.sizes['total_steps']}  {self._figures()}", flush=True
+                )
+        return bool(self.shown)
+
+    def close(self) -> None:
+        self.update()
+        if self.bar is not None:
+            self.bar.close()
+
+    def _figures(self) -> str:
+        parts = [
+            ("throughput/images_per_s", "{:,.0f} images/s"),
+            ("train/loss", "loss {:.3f}"),
+            ("train/top1", "top-1 {:.1f} %"),
+            ("val/top1", "val {:.2f} %"),
+            ("cost/usd", "{:.4f} USD"),
+        ]
+        return "  ".join(form.format(self.shown[name]) for name, form in parts if name in self.shown)

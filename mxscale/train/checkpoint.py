@@ -1,0 +1,118 @@
+"""Checkpoints: written to a new name, checked, renamed; read back only when whole.
+
+checkpoints/<9-digit step>/params      the network as it is evaluated and exported
+                           trainer     the optimizer's state, as Trainer.save_states writes it
+                           statistics  BN's running statistics of each shard, a .npy array
+                           state.json  step, shards, best so far, loss scale
+                           MANIFEST    sha256sum -c format
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import numpy as np
+
+from mxscale.config import ConfigError
+from mxscale.nets import weights
+
+FILES = ("params", "trainer", "statistics", "state.json")
+
+
+class Checkpoint(NamedTuple):
+    path: Path
+    state: Dict[str, Any]  # state.json
+    params: Dict[str, Any]  # structural name -> NDArray
+    statistics: np.ndarray  # (shards, values): running statistics of each shard, flat
+
+
+def write(folder: Path, state: Dict[str, Any], params, trainer, statistics: np.ndarray) -> Path:
+    """Write `folder/<step>` whole or not at all.  Raises OSError (a full disk, say) with nothing lost.
+
+    params: structural name -> NDArray; trainer: the gluon.Trainer.
+    """
+    final = folder / f"{state['step']:09d}"
+    new = folder / f".{final.name}.{os.getpid()}"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    try:
+        weights.save(new / "params", params)
+        _sync(new / "params")
+        trainer.save_states(str(new / "trainer"))
+        _sync(new / "trainer")
+        with open(new / "statistics", "wb") as file:
+            np.save(file, statistics)
+        _sync(new / "statistics")
+        _write(new / "state.json", (json.dumps(state, indent=1, sort_keys=True) + "\n").encode())
+        if weights.params_sha256(_numpy(weights.load(new / "params"))) != state["params_sha256"]:
+            raise OSError(f"{new / 'params'} does not read back as written (a full disk?)")
+        manifest = "".join(f"{_digest(new / name)}  {name}\n" for name in FILES)
+        _write(new / "MANIFEST", manifest.encode())
+        if final.exists():  # the same step again, after a resume from before it
+            shutil.rmtree(final)
+        os.rename(new, final)
+        _sync(folder)
+    except (OSError, ConfigError) as error:
+        shutil.rmtree(new, ignore_errors=True)
+        raise OSError(f"checkpoint of step {state['step']} not written: {error}") from error
+    return final
+
+
+def steps(folder: Path) -> List[int]:
+    """The steps that have a checkpoint, oldest first."""
+    return sorted(int(p.name) for p in folder.glob("[0-9]" * 9))
+
+
+def newest(folder: Path) -> Optional[Checkpoint]:
+    """The newest checkpoint that is whole; a damaged one is passed over."""
+    for step in reversed(steps(folder)):
+        if whole(folder / f"{step:09d}"):
+            return read(folder / f"{step:09d}")
+    return None
+
+
+def whole(path: Path) -> bool:
+    """Whether every file has the digest that MANIFEST gives."""
+    try:
+        lines = (path / "MANIFEST").read_text().splitlines()
+        return len(lines) == len(FILES) and all(_digest(path / line[66:]) == line[:64] for line in lines)
+    except OSError:
+        return False
+
+
+def read(path: Path) -> Checkpoint:
+    state = json.loads((path / "state.json").read_text())
+    return Checkpoint(path, state, weights.load(path / "params"), np.load(path / "statistics"))
+
+
+def prune(folder: Path, keep: int, best: Optional[int]) -> None:
+    """Remove all but the last `keep` and the best."""
+    for step in steps(folder)[:-keep]:
+        if step != best:
+            shutil.rmtree(folder / f"{step:09d}", ignore_errors=True)
+
+
+def _numpy(arrays) -> Dict[str, np.ndarray]:
+    return {name: array.asnumpy() for name, array in arrays.items()}
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,88 @@
+"""How ranks speak to each other.  The only module that imports horovod.
+
+Every method is a collective: all ranks call it, in the same order.
+"""
+
+import numpy as np
+from mxnet import nd
+
+from mxscale.config import Comm
+
+
+def open_communicator(comm: Comm):
+    """The communicator of this process, as the launcher set its surroundings up."""
+    return {"local": Local, "horovod": Horovod}[comm.backend]()
+
+
+class Local:
+    """One rank, nobody to speak to."""
+
+    rank, size, local_rank = 0, 1, 0
+
+    def broadcast(self, parameters) -> None:
+        """Rank 0's values of `parameters` (name -> gluon Parameter) to all."""
+
+    def all_reduce(self, array, name: str):
+        """Sum `array` over the ranks in place, asynchronously; returns it."""
+        return array
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        """Sum of float64 `values` over the ranks."""
+        return np.asarray(values, dtype=np.float64)
+
+    def vote(self, wish: bool):
+        """Whether any rank wishes; a call of the result waits for the answer."""
+        return lambda: wish
+
+    def close(self) -> None:
+        """Leave in order."""
+
+
+class Horovod(Local):
+    """Ranks started by horovodrun or mpirun, over Gloo, MPI or NCCL."""
+
+    def __init__(self):
+        import horovod.mxnet as hvd
+
+        hvd.init()
+        self.hvd = hvd
+        self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
+
+    def broadcast(self, parameters):
+        if self.size > 1:
+            self.hvd.broadcast_parameters(parameters, root_rank=0)
+            nd.waitall()
+
+    def all_reduce(self, array, name):
+        return self.hvd.allreduce_(array, average=False, name=name) if self.size > 1 else array
+
+    def total(self, values):
+        values = np.asarray(values, dtype=np.float64)
+        if self.size == 1:
+            return values
+        # A float64 NDArray of at least one element: MXNet has no empty arrays.
+        array = nd.array(values.reshape(-1), dtype="float64")
+        return self.hvd.allreduce(array, average=False, name="total").asnumpy().reshape(values.shape)
+
+    def vote(self, wish):
+        if self.size == 1:
+            return lambda: wish
+        # One number, sent before the step's own work: when it is read, after that work has been
+        # dispatched, it has long arrived, so agreeing on a stop at each step costs next to nothing.
+        votes = self.hvd.allreduce(nd.array([float(wish)]), average=False, name="vote")
+        return lambda: votes.asscalar() > 0
+
+    def close(self):
+        nd.waitall()
+        self.hvd.shutdown()
+
+
+def horovod_build() -> dict:
+    """Horovod's version and what it was built with, without starting it; {} where it is absent."""
+    try:
+        import horovod
+        import horovod.mxnet as hvd
+    except ImportError:
+        return {}
+    return {"version": horovod.__version__, "gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()),
+            "nccl": bool(hvd.nccl_built())}  # fmt: skip

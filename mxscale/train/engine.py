@@ -1,0 +1,245 @@
+"""One rank of a run: `python -m mxscale.train.engine RUN_DIR`, started by the launcher.
+
+Reads what the parent and the preparation wrote (config.yaml, plan.json); leaves checkpoints,
+metrics.jsonl (rank 0) and ranks/<r>.json behind.
+"""
+
+import math
+import sys
+import time
+import traceback
+
+import mxnet as mx
+from mxnet import autograd, gluon
+
+from mxscale.config import Config, ConfigError, Sizes
+from mxscale.data import loader
+from mxscale.nets import weights, zoo
+from mxscale.run import rundir
+from mxscale.run.rundir import RunDir
+from mxscale.train import precision
+from mxscale.train.comm import open_communicator
+from mxscale.train.exchange import Exchange
+from mxscale.train.journal import Journal
+from mxscale.train.keeper import Keeper, NotFinite
+from mxscale.train.meter import Clock, Samples, Tally
+from mxscale.train.optimizer import CrossEntropy, make_trainer
+from mxscale.train.schedule import learning_rate
+from mxscale.train.statistics import ShardStatistics
+from mxscale.train.watchdog import end_with_the_parent
+
+SAMPLE_EVERY = 50  # steps; one of them is timed apart
+
+
+def train(run: RunDir, config: Config, plan: dict, comm) -> dict:
+    """Train this rank to the end or to a stop; returns what ranks/<r>.json says of it.
+
+    plan: {"sizes": as config.Sizes, "splits": {name: {"rec", "idx", "count"}}, "classes": int,
+    "device": "cpu" | "gpu", "attempt": int, "pretrained": a .params file or None}.
+    Raises NotFinite on a NaN or infinite loss, OSError where a checkpoint can't be written.
+    """
+    sizes = Sizes(**plan["sizes"])
+    device = mx.gpu(comm.local_rank) if plan["device"] == "gpu" else mx.cpu()
+    shards = list(range(comm.rank, sizes.shards, comm.size))
+    accumulates = len(shards) * config.batch.accumulation > 1
+
+    # ---- data: each rank reads its own shards
+    batches = training_data(config, plan, sizes, shards, device)
+
+    # ---- network: the same values on every rank
+    precision.prepare(config.precision)
+    net = network(config, plan, device)
+    parameters = weights.parameters(net)
+    comm.broadcast(parameters)
+    trained = [p for p in parameters.values() if p.grad_req != "null"]
+    if accumulates:
+        for parameter in trained:
+            parameter.grad_req = "add"
+    grads = [parameter.grad() for parameter in trained]
+    statistics = ShardStatistics([parameters[name] for name in zoo.running_statistics(net)], shards, sizes.shards)
+
+    # ---- optimizer
+    objective = CrossEntropy(config.label_smoothing)
+    objective.hybridize(static_alloc=True, static_shape=True)
+    trainer = make_trainer(trained, config.optimizer, multi_precision=config.precision == "float16")
+    scale = precision.Precision(config.precision, trainer)
+    lr = learning_rate(config, sizes)
+    exchange = Exchange(comm, grads, int(config.comm.bucket_mb * 2**20))
+
+    # ---- restore: starting is resuming from step 0
+    keeper = Keeper(run, config, sizes, comm, parameters, trainer, statistics, scale)
+    step = keeper.restore()
+    reseed = reseeder(net, config.seed)
+    journal = Journal(run, comm, plan["attempt"])
+    tally, clock = Tally(device), Clock()
+    samples = Samples(SAMPLE_EVERY, clock)
+    journal.line(step, {"lr": lr(step)})
+
+    # ---- loop
+    while step < sizes.total_steps:
+        stop_voted = comm.vote(comm.rank == 0 and run.stop_reason() is not None)
+        sample = samples.begin(step)
+
+        # forward and backward: gradients add up over this rank's batches
+        asked_at = time.perf_counter()
+        for micro in batches.step(step):
+            clock.fetched(asked_at, micro.labels.shape[0])
+            statistics.use(micro.shard)
+            reseed(step, micro.shard)
+            with autograd.record():
+                logits = net(scale.cast(micro.images))
+                losses = objective(logits, micro.labels)
+            scale.backward(losses)
+            tally.add(losses, logits, micro.labels)
+            asked_at = time.perf_counter()
+
+        # exchange and update: one sum over ranks, divided by the global batch
+        sample.computed()
+        grads = exchange(grads)
+        sample.exchanged()
+        trainer.set_learning_rate(lr(step))
+        trainer.update(sizes.global_batch)
+        if accumulates:
+            net.collect_params().zero_grad()
+        clock.dispatched(trained[-1].data().reshape(-1)[:1].copy())
+        sample.end()
+        step += 1
+
+        # metrics, validation, checkpoint, stop: all ranks take the same turn
+        last, stop = step == sizes.total_steps, stop_voted()
+        validates = last or step % (config.validate_every * sizes.steps_per_epoch) == 0
+        saves = last or stop or keeper.due(step)
+        if not (validates or saves or step % config.log_every == 0):
+            continue
+        loss = journal.reading(step, tally, clock, samples, lr(step - 1))
+        if not math.isfinite(loss):
+            raise NotFinite(f"the loss is {loss} at step {step}; {keeper.last_good()}")
+        if validates:
+            table = statistics.gather(comm)
+            with statistics.averaged(table):
+                result = evaluate(net, config, plan, "val", comm, device, scale)
+            journal.line(step, result)
+            saves = keeper.improves(step, result) or saves
+        if saves:
+            keeper.save(step, journal)
+        if stop and not last:
+            return {"state": "interrupted", "exit": rundir.INTERRUPTED, "step": step}
+        clock.restart()
+
+    # ---- test: once, with the best
+    if plan["splits"].get("test"):
+        keeper.load_best()
+        journal.line(step, evaluate(net, config, plan, "test", comm, device, scale))
+    journal.sync()
+    return {"state": "done", "exit": rundir.DONE, "step": step, "params_sha256": keeper.params_sha256}
+
+
+def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale) -> dict:
+    """Loss, top-1 and top-5 in percent over the split `name`, every image once.  A collective.
+
+    Integers per rank, summed, asserted to equal the set's size, divided once.
+    """
+    objective = CrossEntropy()
+    loss, top1, top5, seen = 0.0, 0, 0, 0
+    for images, labels, count in evaluation_data(config, plan, name, comm, device):
+        logits = net(scale.cast(images)).astype("float32")
+        ranked = mx.nd.topk(logits, k=min(5, plan["classes"]), axis=-1)[:count]
+        right = ranked == labels[:count].reshape((-1, 1))
+        loss += objective(logits, labels)[:count].sum().asscalar()
+        top1 += int(right[:, 0].sum().asscalar())
+        top5 += int(right.sum().asscalar())
+        seen += count
+    loss, top1, top5, seen = comm.total([loss, top1, top5, seen])
+    wanted = plan["splits"][name]["count"]
+    assert seen == wanted, f"{name}: {seen:.0f} images counted of {wanted}"
+    metrics = {f"{name}/loss": loss / seen, f"{name}/top1": 100 * top1 / seen}
+    if plan["classes"] > 5:  # with five or fewer, top-5 is always 100 %
+        metrics[f"{name}/top5"] = 100 * top5 / seen
+    return metrics
+
+
+def evaluation_data(config: Config, plan: dict, name: str, comm, device):
+    """(images, labels, count) batches of this rank's part of a split."""
+    batch, split = config.batch.per_device, plan["splits"][name]
+    if config.data.kind == "synthetic":
+        return loader.synthetic_evaluation(config.data, plan["classes"], split["count"], comm.rank, config.seed, device)
+    return loader.evaluation_batches(loader.Records(**split), config.data, batch, comm.rank, comm.size, device)
+
+
+def training_data(config: Config, plan: dict, sizes: Sizes, shards, device):
+    """This rank's batches, from records or made up."""
+    batch, accumulation = sizes.per_device_batch, config.batch.accumulation
+    if config.data.kind == "synthetic":
+        return loader.SyntheticData(config.data, plan["classes"], batch, shards, accumulation, config.seed, device)
+    records = loader.Records(**plan["splits"]["train"])
+    return loader.TrainData(
+        records, config.data, batch, shards, sizes.shards, accumulation, sizes.steps_per_epoch, config.seed, device
+    )
+
+
+def network(config: Config, plan: dict, device):
+    """The network with its starting weights, hybridized, its shapes known."""
+    net = zoo.build(config.model.name, plan["classes"])
+    size = config.data.image_size
+    zoo.initialise(net, config.seed, device, config.model.zero_gamma)
+    zoo.finish(net, (1, 3, size, size), device)
+    if plan["pretrained"]:
+        weights.fit(net, weights.load(plan["pretrained"]), config.model.pretrained, head=plan["head"])
+    zoo.freeze(net, config.model.freeze)
+    if not config.optimizer.decay_norm_bias:
+        zoo.exclude_norm_bias_from_decay(net)
+    if config.precision == "float16":
+        net.cast("float16")
+    net.hybridize(static_alloc=True, static_shape=True)
+    return net
+
+
+def reseeder(net, seed: int):
+    """`reseed(step, shard)`: the random state of a network with Dropout is a function of both.
+
+    MXNet can't save its random state, so a resume could not go on with it otherwise.
+    """
+    if not has_dropout(net):
+        return lambda step, shard: None
+    return lambda step, shard: mx.random.seed(loader.seed_of(seed, step, shard, 1))
+
+
+def has_dropout(block) -> bool:
+    own = isinstance(block, gluon.nn.Dropout) and block._rate > 0
+    return own or any(has_dropout(child) for child in block._children.values())
+
+
+def main(run_path: str) -> int:
+    """Run one rank; its exit status.  Whatever happens is in ranks/<r>.json before it ends."""
+    run = RunDir(run_path)
+    end_with_the_parent(run)
+    config, plan = run.config(), run.read("plan.json")
+    comm = open_communicator(config.comm)
+    try:
+        outcome = train(run, config, plan, comm)
+        comm.close()
+    except NotFinite as error:
+        outcome = failure(rundir.FAILURE, str(error))
+    except ConfigError as error:
+        outcome = failure(rundir.REFUSED, str(error))
+    except Exception as error:
+        traceback.print_exc()
+        outcome = failure(rundir.FAILURE, one_line(error))
+    run.write(run.rank_status(comm.rank), {**outcome, "rank": comm.rank, "time_ms": int(time.time() * 1000)})
+    return outcome["exit"]
+
+
+def failure(status: int, error: str) -> dict:
+    """`consequence`: a peer was gone first, and Horovod says so."""
+    state = "failed" if status == rundir.FAILURE else "refused"
+    return {"state": state, "exit": status, "error": error, "consequence": "orovod" in error}
+
+
+def one_line(error: BaseException) -> str:
+    """MXNet's messages begin with pages of stack; the last line is the message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

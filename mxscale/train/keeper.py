@@ -1,0 +1,123 @@
+"""When a checkpoint is written, which are kept, and how a run goes on from one."""
+
+import json
+
+import numpy as np
+from mxnet import nd
+
+from mxscale.config import ConfigError
+from mxscale.nets import weights
+from mxscale.run.rundir import RunDir
+from mxscale.train import checkpoint
+
+
+class NotFinite(ArithmeticError):
+    """NaN or infinite numbers: the run ends, its last checkpoint stands."""
+
+
+class Keeper:
+    """The checkpoints of one run.  Every rank calls; rank 0 writes.
+
+    parameters: structural name -> Parameter; statistics: ShardStatistics; scale: Precision.
+    """
+
+    def __init__(self, run: RunDir, config, sizes, comm, parameters, trainer, statistics, scale):
+        self.run, self.config, self.sizes, self.comm = run, config, sizes, comm
+        self.parameters, self.trainer, self.statistics, self.scale = parameters, trainer, statistics, scale
+        self.best = None  # {"step", "val/top1", "val/loss"}
+        self.saved_step, self.params_sha256 = None, None
+
+    def restore(self) -> int:
+        """Go on from the newest whole checkpoint; returns its step, 0 where there is none."""
+        found = checkpoint.newest(self.run.checkpoints)
+        if found is None:
+            return 0
+        for name, parameter in self.parameters.items():
+            parameter.set_data(found.params[name])
+        self.trainer.load_states(str(found.path / "trainer"))
+        self.statistics.restore(found.statistics)
+        self.scale.restore(found.state["loss_scale"])
+        self.best = found.state["best"]
+        self.saved_step, self.params_sha256 = found.state["step"], found.state["params_sha256"]
+        nd.waitall()
+        return found.state["step"]
+
+    def due(self, step: int) -> bool:
+        """Whether the config wants a checkpoint after this step."""
+        every = self.config.checkpoint
+        at_epoch = step % (every.every_epochs * self.sizes.steps_per_epoch) == 0
+        return at_epoch or bool(every.every_steps and step % every.every_steps == 0)
+
+    def improves(self, step: int, result: dict) -> bool:
+        """Note a validation's result; True where it is the best so far (the earliest of equals)."""
+        if self.best is not None and result["val/top1"] <= self.best["val/top1"]:
+            return False
+        self.best = {"step": step, **result}
+        return True
+
+    def save(self, step: int, journal) -> None:
+        """Write a checkpoint of `step`; afterwards best.json speaks of one that is there.  A collective."""
+        if step == self.saved_step:
+            return
+        table = self.statistics.gather(self.comm)
+        with self.statistics.averaged(table):
+            params = {name: parameter.data().copy() for name, parameter in self.parameters.items()}
+            arrays = {name: array.asnumpy() for name, array in params.items()}
+        broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+        if broken:
+            raise NotFinite(f"{broken[0]} is not finite after step {step}; {self.last_good()}")
+        self.params_sha256 = weights.params_sha256(arrays)
+        failure = self._write(step, params, table, journal) if self.comm.rank == 0 else None
+        # All ranks end together where rank 0 could not write.
+        if self.comm.total(np.array([failure is not None]))[0]:
+            raise failure or OSError("rank 0 could not write its checkpoint")
+        self.saved_step = step
+
+    def _write(self, step, params, table, journal):
+        state = {
+            "step": step,
+            "shards": self.sizes.shards,
+            "global_batch": self.sizes.global_batch,
+            "best": self.best,
+            "loss_scale": self.scale.state(),
+            "params_sha256": self.params_sha256,
+        }
+        try:
+            journal.sync()
+            checkpoint.write(self.run.checkpoints, state, params, self.trainer, table)
+            if self.best:
+                self.run.write("best.json", {**self.best, "checkpoint": f"checkpoints/{self.best['step']:09d}"})
+            checkpoint.prune(self.run.checkpoints, self.config.checkpoint.keep, self.best and self.best["step"])
+        except OSError as error:
+            return error
+        return None
+
+    def load_best(self) -> None:
+        """Put the best checkpoint's values into the network; the last one's where nothing was validated."""
+        step = self.best["step"] if self.best else self.saved_step
+        found = checkpoint.read(self.run.checkpoints / f"{step:09d}")
+        for name, parameter in self.parameters.items():
+            parameter.set_data(found.params[name])
+
+    def last_good(self) -> str:
+        """For an error message: where the last whole checkpoint is."""
+        steps = [
+            s for s in checkpoint.steps(self.run.checkpoints) if checkpoint.whole(self.run.checkpoints / f"{s:09d}")
+        ]
+        return (
+            f"the last good checkpoint is {self.run.checkpoints}/{steps[-1]:09d}"
+            if steps
+            else "there is no checkpoint yet"
+        )
+
+
+def check_resumable(run: RunDir) -> dict:
+    """state.json of the newest whole checkpoint, {} where there is none yet; ConfigError where all are damaged."""
+    steps = checkpoint.steps(run.checkpoints)
+    if not steps:
+        return {}
+    for step in reversed(steps):
+        path = run.checkpoints / f"{step:09d}"
+        if checkpoint.whole(path):
+            return json.loads((path / "state.json").read_text())
+    raise ConfigError(f"resume={run.path}: every checkpoint there is damaged; start a new run")

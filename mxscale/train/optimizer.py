@@ -1,0 +1,54 @@
+"""The optimizer of a run, and the objective that it lowers."""
+
+import mxnet as mx
+from mxnet import gluon
+
+from mxscale.config import ConfigError, nearest
+from mxscale.config import Optimizer as OptimizerConfig
+
+
+def make_trainer(parameters, config: OptimizerConfig, multi_precision: bool) -> gluon.Trainer:
+    """A Trainer that updates locally (kvstore None); the engine exchanges gradients before it.
+
+    parameters: gluon Parameters, those with grad_req 'null' left out by the caller.
+    """
+    return gluon.Trainer(parameters, make_optimizer(config, multi_precision), kvstore=None, update_on_kvstore=False)
+
+
+def make_optimizer(config: OptimizerConfig, multi_precision: bool = False) -> mx.optimizer.Optimizer:
+    """MXNet's optimizer of that name.  Raises ConfigError for a name or an argument it does not know."""
+    known = mx.optimizer.Optimizer.opt_registry
+    if config.name.lower() not in known:
+        raise ConfigError(f"optimizer.name={config.name}{nearest(config.name, known)}")
+    arguments = dict(config.params, learning_rate=config.lr, wd=config.weight_decay)
+    if config.momentum is not None:
+        arguments["momentum"] = config.momentum
+    if config.clip_gradient is not None:
+        arguments["clip_gradient"] = config.clip_gradient
+    if multi_precision:
+        arguments["multi_precision"] = config.multi_precision
+    try:
+        return mx.optimizer.create(config.name.lower(), **arguments)
+    except (TypeError, ValueError, AssertionError) as error:
+        raise ConfigError(
+            f"optimizer.name={config.name} does not take these settings ({error}); "
+            "optimizer.momentum=null leaves momentum out, optimizer.params={...} adds others"
+        ) from None
+
+
+class CrossEntropy(gluon.HybridBlock):
+    """Softmax cross-entropy of each image against smoothed labels (arXiv:1512.00567, sec. 7).
+
+    logits (B, classes), labels (B,) as class numbers -> losses (B,), in nats, float32.
+    """
+
+    def __init__(self, smoothing: float = 0.0, **kwargs):
+        super().__init__(**kwargs)
+        self.smoothing = smoothing
+
+    def hybrid_forward(self, F, logits, labels):
+        log_p = F.log_softmax(F.cast(logits, "float32"), axis=-1)
+        loss = -F.pick(log_p, labels, axis=-1)
+        if self.smoothing:
+            loss = (1 - self.smoothing) * loss - self.smoothing * F.mean(log_p, axis=-1)
+        return loss

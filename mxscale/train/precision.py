@@ -1,0 +1,41 @@
+"""float32, float16 with float32 master weights, or automatic mixed precision."""
+
+import mxnet as mx
+from mxnet import autograd
+from mxnet.contrib import amp
+
+
+def prepare(precision: str) -> None:
+    """Before the network is built: AMP rewrites MXNet's operators as it starts."""
+    if precision == "amp":
+        amp.init()
+
+
+class Precision:
+    """How images go in and losses come back, and the loss scale that a checkpoint keeps."""
+
+    def __init__(self, precision: str, trainer=None):
+        self.dtype = "float16" if precision == "float16" else "float32"
+        self.trainer = trainer
+        self.amp = precision == "amp" and trainer is not None
+        if self.amp:
+            amp.init_trainer(trainer)  # its overflow check comes in trainer.update, after the exchange
+
+    def cast(self, images: mx.nd.NDArray) -> mx.nd.NDArray:
+        return images if self.dtype == "float32" else images.astype(self.dtype)
+
+    def backward(self, losses: mx.nd.NDArray) -> None:
+        """Gradients of the sum of `losses`."""
+        if not self.amp:
+            losses.backward()
+            return
+        with autograd.record(), amp.scale_loss(losses, self.trainer) as scaled:
+            pass
+        autograd.backward(scaled)
+
+    def state(self) -> dict:
+        return dict(vars(self.trainer._amp_loss_scaler)) if self.amp else {}
+
+    def restore(self, state: dict) -> None:
+        if self.amp:
+            vars(self.trainer._amp_loss_scaler).update(state)

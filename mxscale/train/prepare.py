@@ -1,0 +1,145 @@
+"""Preparation, in one child of the parent, before any rank: `python -m mxscale.train.prepare RUN_DIR`.
+
+Packs the data if need be, tries the network, its weights and the optimizer, settles ranks and sizes,
+and writes plan.json and MXNet's part of environment.json.  What is wrong is one line and exit 2: no
+rank packs, downloads, or finds out first.
+"""
+
+import os
+import sys
+
+import mxnet as mx
+
+from mxscale.config import Config, ConfigError, sizes
+from mxscale.data import pack
+from mxscale.nets import weights, zoo
+from mxscale.run import rundir
+from mxscale.run.rundir import RunDir
+from mxscale.train.comm import horovod_build
+from mxscale.train.keeper import check_resumable
+from mxscale.train.optimizer import make_optimizer
+
+
+def prepare(run: RunDir, config: Config) -> None:
+    """Raises ConfigError.  Safe to repeat: a resumed run is prepared again."""
+    plan = run.read("plan.json") or {}
+    state = check_resumable(run)
+    device, ranks = choose_device(config), choose_ranks(config)
+    manifest = describe_data(config)
+    if plan.get("data_digest", manifest["digest"]) != manifest["digest"]:
+        raise ConfigError(f"resume={run.path}: the data are not those that this run was trained on; start a new run")
+    classes = len(manifest["classes"])
+    check_network(config, classes, plan.get("pretrained"))
+    make_optimizer(config.optimizer)
+    train_images = manifest["splits"]["train"]["count"]
+    derived = sizes(config, ranks, train_images, shards=state.get("shards"))
+    if state and derived.global_batch != state["global_batch"]:
+        raise ConfigError(
+            f"resume={run.path}: its global batch is {state['global_batch']}, not {derived.global_batch}; start a new run"
+        )
+    plan.update(
+        sizes=vars(derived),
+        device=device,
+        classes=classes,
+        class_names=manifest["classes"],
+        splits=manifest["splits"],
+        data_digest=manifest["digest"],
+        data_dir=manifest.get("dir"),
+        skipped=len(manifest["skipped"]),
+        head="replace" if config.entry == "finetune" else "keep",
+    )
+    run.write("plan.json", plan)
+    run.write("environment.json", {**(run.read("environment.json") or {}), "mxnet": mxnet_build()})
+
+
+def choose_device(config: Config) -> str:
+    wanted, gpus = config.launch.device, mx.context.num_gpus()
+    if wanted == "gpu" and not gpus:
+        raise ConfigError("launch.device=gpu: MXNet sees no GPU here; use launch.device=cpu")
+    device = "gpu" if gpus and wanted != "cpu" else "cpu"
+    if device == "cpu" and config.precision != "float32":
+        raise ConfigError(f"precision={config.precision} needs a GPU; use precision=float32")
+    return device
+
+
+def choose_ranks(config: Config) -> int:
+    """auto: a rank per GPU, else up to 2 on a CPU."""
+    gpus = mx.context.num_gpus() if config.launch.device != "cpu" else 0
+    if config.launch.ranks == "auto":
+        if config.comm.backend == "local":
+            return 1
+        most = gpus or min(2, len(os.sched_getaffinity(0)))
+        return min(most, config.data.shards or most)
+    if gpus and config.launch.ranks > gpus:
+        raise ConfigError(
+            f"launch.ranks={config.launch.ranks} is more than the {gpus} GPUs here: one rank drives one GPU"
+        )
+    return config.launch.ranks
+
+
+def describe_data(config: Config) -> dict:
+    """The manifest of the data, its splits as the loader wants them."""
+    data = config.data
+    if data.kind == "synthetic":
+        classes = data.num_classes or 1000
+        return {
+            "classes": [str(c) for c in range(classes)],
+            "splits": {"train": {"count": data.num_images}, "val": {"count": config.batch.per_device}},
+            "digest": f"synthetic-{data.num_images}-{classes}-{data.image_size}",
+            "skipped": [],
+        }
+    manifest = pack.prepare(data)
+    splits = {}
+    for name, split in manifest["splits"].items():
+        if not split["count"]:
+            continue
+        rec, idx = pack.path_of(manifest, name)
+        splits[name] = {"rec": str(rec), "idx": str(idx), "count": split["count"]}
+    if "val" not in splits:
+        raise ConfigError("data.val_share leaves no image to validate on: give it a larger share")
+    return {**manifest, "splits": splits}
+
+
+def check_network(config: Config, classes: int, pretrained) -> None:
+    """Build the network as ranks will, on a CPU, with its weights."""
+    net = zoo.build(config.model.name, classes)
+    smallest = zoo.min_side(config.model.name)
+    size = config.data.image_size
+    if size < smallest:
+        raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
+    zoo.initialise(net, config.seed, mx.cpu(), config.model.zero_gamma)
+    try:
+        zoo.finish(net, (1, 3, size, size), mx.cpu())
+    except mx.MXNetError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ConfigError(f"data.image_size={size} does not fit model.name={config.model.name}: {reason}") from None
+    if pretrained:
+        head = "replace" if config.entry == "finetune" else "keep"
+        weights.fit(net, weights.load(pretrained), config.model.pretrained, head=head)
+
+
+def mxnet_build() -> dict:
+    """What this MXNet is and can do."""
+    import mxnet.runtime
+
+    features = mxnet.runtime.Features()
+    return {
+        "version": mx.__version__,
+        "features": sorted(name for name, feature in features.items() if feature.enabled),
+        "gpus": mx.context.num_gpus(),
+        "horovod": horovod_build(),
+    }
+
+
+def main(run_path: str) -> int:
+    run = RunDir(run_path)
+    try:
+        prepare(run, run.config())
+    except ConfigError as error:
+        run.write("refused.json", {"error": str(error)})
+        return rundir.REFUSED
+    return rundir.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,71 @@
+"""BN's running statistics, one set for each virtual shard.
+
+They belong to the shard and not to the rank, so that 1, 2 and 4 ranks over 4 shards end with the same
+ones.  What is evaluated and exported is their average, in a copy that is never written back.
+"""
+
+from contextlib import contextmanager
+
+import numpy as np
+from mxnet import nd
+
+
+class ShardStatistics:
+    """parameters: the running means and variances, in a fixed order; shards: this rank's, of `of`."""
+
+    def __init__(self, parameters, shards, of: int):
+        self.parameters, self.shards, self.of = parameters, list(shards), of
+        self.current = self.shards[0]
+        start = self._copies()
+        self.kept = {shard: start for shard in self.shards}
+
+    def use(self, shard: int) -> None:
+        """The network's BN layers go on with this shard's statistics."""
+        if shard != self.current:
+            self.kept[self.current] = self._copies()
+            self._put(self.kept[shard])
+            self.current = shard
+
+    def gather(self, comm) -> np.ndarray:
+        """All shards' statistics, (shards, values) float32, the same on every rank.  A collective."""
+        self.kept[self.current] = self._copies()
+        table = np.zeros((self.of, sum(p.data().size for p in self.parameters)))
+        for shard in self.shards:
+            if self.parameters:
+                table[shard] = np.concatenate([array.asnumpy().ravel() for array in self.kept[shard]])
+        return comm.total(table).astype(np.float32) if table.size else table.astype(np.float32)
+
+    def restore(self, table: np.ndarray) -> None:
+        """This rank's shards go on from `table`, as `gather` made it."""
+        self.kept = {shard: self._arrays(table[shard]) for shard in self.shards}
+        self._put(self.kept[self.current])
+
+    @contextmanager
+    def averaged(self, table: np.ndarray):
+        """Within, the network has the average of all shards' statistics; after, this shard's again."""
+        if not self.parameters:
+            yield
+            return
+        own = self._copies()
+        self._put(self._arrays(table.astype(np.float64).mean(axis=0).astype(np.float32)))
+        try:
+            yield
+        finally:
+            self._put(own)
+
+    def _copies(self):
+        return [p.data().copy() for p in self.parameters]
+
+    def _put(self, arrays):
+        for parameter, array in zip(self.parameters, arrays):
+            parameter.set_data(array)
+
+    def _arrays(self, row):
+        arrays, start = [], 0
+        for parameter in self.parameters:
+            data = parameter.data()
+            arrays.append(
+                nd.array(row[start : start + data.size].reshape(data.shape), dtype=data.dtype, ctx=data.context)
+            )
+            start += data.size
+        return arrays
