@@ -1,0 +1,60 @@
+"""ResNet with its stride in the 3x3 convolution and no bias in any ("v1.5", GluonCV's `_v1b`).
+
+This is the network of torchvision's and timm's ResNet weights.  Gluon's own `resnet50_v1` has the stride in
+the first 1x1 and biases in the 1x1 convolutions, so that those weights do not fit it.  The basic blocks of 18
+and 34 layers are the same in both; they have a `_v1b` name so that one name means one convention.
+"""
+
+from mxnet.gluon import nn
+from mxnet.gluon.model_zoo.vision.resnet import BasicBlockV1, ResNetV1
+
+EPSILON = 1e-5  # of batch normalisation, as in PyTorch; also what Gluon's BasicBlockV1 has
+
+
+class BottleneckV1b(nn.HybridBlock):
+    """1x1, 3x3 with the stride, 1x1; `body` and `downsample` are laid out as in Gluon's BottleneckV1."""
+
+    def __init__(self, channels: int, stride: int, downsample: bool = False, in_channels: int = 0, **kwargs):
+        super().__init__(**kwargs)
+        middle = channels // 4
+        self.body = nn.HybridSequential(prefix="")
+        self.body.add(
+            *_convolution(middle, 1, 1, in_channels),
+            nn.Activation("relu"),
+            *_convolution(middle, 3, stride, middle),
+            nn.Activation("relu"),
+            *_convolution(channels, 1, 1, middle),
+        )
+        self.downsample = None
+        if downsample:
+            self.downsample = nn.HybridSequential(prefix="")
+            self.downsample.add(*_convolution(channels, 1, stride, in_channels))
+
+    def hybrid_forward(self, F, x):
+        shortcut = self.downsample(x) if self.downsample else x
+        return F.Activation(self.body(x) + shortcut, act_type="relu")
+
+
+def _convolution(channels: int, kernel: int, stride: int, in_channels: int):
+    return (
+        nn.Conv2D(channels, kernel, stride, kernel // 2, use_bias=False, in_channels=in_channels),
+        nn.BatchNorm(epsilon=EPSILON, in_channels=channels),
+    )
+
+
+# layers -> (block, blocks of each stage, channels of the stem and of each stage): arXiv:1512.03385, table 1
+_BASIC = [64, 64, 128, 256, 512]
+_WIDE = [64, 256, 512, 1024, 2048]
+SPECIFICATION = {
+    18: (BasicBlockV1, [2, 2, 2, 2], _BASIC),
+    34: (BasicBlockV1, [3, 4, 6, 3], _BASIC),
+    50: (BottleneckV1b, [3, 4, 6, 3], _WIDE),
+    101: (BottleneckV1b, [3, 4, 23, 3], _WIDE),
+    152: (BottleneckV1b, [3, 8, 36, 3], _WIDE),
+}
+
+
+def resnet_v1b(layers: int, classes: int) -> nn.HybridBlock:
+    """The network of 18, 34, 50, 101 or 152 layers, uninitialised, with `.features` and `.output`."""
+    block, blocks, channels = SPECIFICATION[layers]
+    return ResNetV1(block, blocks, channels, classes=classes)

@@ -1,0 +1,233 @@
+"""Weights: their digest, their file, and putting them into a network."""
+
+import hashlib
+import random
+import struct
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxscale.config import ConfigError
+from mxscale.nets import weights, zoo
+
+CPU = mx.cpu()
+
+
+def ready(classes=5, seed=1):
+    net = zoo.build("small", classes)
+    zoo.initialise(net, seed, CPU, zero_gamma=True)
+    zoo.finish(net, (1, 3, 32, 32), CPU)
+    return net
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "a.params"
+    weights.save(path, {"features.0.weight": np.arange(6, dtype="f4").reshape(2, 3), "output.bias": np.ones(2, "f4")})
+    return path
+
+
+# ---------------------------------------------------------------- digest
+
+
+def test_the_digest_is_of_names_types_shapes_and_little_endian_bytes():
+    arrays = {"b": np.array([[1, 2]], dtype="float32"), "a.w": np.array([-1], dtype="int32")}
+    text = b"a.w\0int32\x001\0" + b"\xff\xff\xff\xff" + b"b\0float32\x001,2\0" + b"\0\0\x80\x3f\0\0\0\x40"
+    assert weights.params_sha256(arrays) == hashlib.sha256(text).hexdigest()
+    assert weights.params_sha256(arrays) == "08b4e83145588409bb3c3397bf5aa998628cb2cedc1939bff6ce9ccdc96a789c"
+
+
+def test_the_digest_does_not_depend_on_layout_order_or_endianness():
+    array = np.arange(6, dtype="float32").reshape(2, 3)
+    want = weights.params_sha256({"a": array, "b": array})
+    assert weights.params_sha256({"b": array, "a": np.asfortranarray(array)}) == want
+    assert weights.params_sha256({"a": array.astype(">f4"), "b": array}) == want
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"b": np.zeros((2, 3), "f4")},
+        {"a": np.zeros((3, 2), "f4")},
+        {"a": np.zeros((2, 3), "f2")},
+        {"a": -np.zeros((2, 3), "f4")},
+    ],
+)
+def test_the_digest_sees_names_shapes_types_and_every_bit(other):
+    assert weights.params_sha256(other) != weights.params_sha256({"a": np.zeros((2, 3), "f4")})
+
+
+def test_a_scalar_has_an_empty_shape():
+    assert weights.params_sha256({"a": np.float32(0)}) == hashlib.sha256(b"a\0float32\0\0\0\0\0\0").hexdigest()
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "uint8", "int8", "int32", "int64"])
+def test_a_file_gives_back_the_same_bits(tmp_path, dtype):
+    array = np.arange(-4, 20).reshape(2, 3, 4).astype(dtype)
+    if dtype == "float32":
+        array[0, 0] = np.nan, np.inf, -0.0, 1e-45
+    weights.save(tmp_path / "w", {"a.b": array, "c": array[0]})
+    loaded = weights.load(tmp_path / "w")
+    assert list(loaded) == ["a.b", "c"] and loaded["a.b"].dtype == array.dtype
+    assert loaded["a.b"].asnumpy().tobytes() == array.tobytes()
+    assert mx.nd.load(str(tmp_path / "w"))["c"].asnumpy().tobytes() == array[0].tobytes()
+
+
+def test_the_same_arrays_give_the_same_file_and_no_other_is_left(tmp_path):
+    a, b = np.ones(2, "f4"), np.zeros((1, 2), "f4")
+    weights.save(tmp_path / "1", {"a": a, "b": b})
+    weights.save(tmp_path / "2", {"b": mx.nd.array(b), "a": mx.nd.array(a)})
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["1", "2"]
+
+
+def test_a_network_round_trips_and_gluon_reads_the_file(tmp_path):
+    net = ready(seed=1)
+    weights.save(tmp_path / "w.params", weights.arrays(net))
+    want = weights.params_sha256(weights.arrays(net))
+    other = ready(seed=2)
+    weights.fit(other, weights.load(tmp_path / "w.params"), "w.params", "keep")
+    assert weights.params_sha256(weights.arrays(other)) == want
+    gluon = zoo.build("small", 5)
+    gluon.load_parameters(str(tmp_path / "w.params"))
+    assert weights.params_sha256(weights.arrays(gluon)) == want
+
+
+def test_arg_and_aux_prefixes_are_dropped(tmp_path):
+    mx.nd.save(str(tmp_path / "w"), {"arg:fc_weight": mx.nd.ones(2), "aux:bn_moving_mean": mx.nd.zeros(3)})
+    assert sorted(weights.load(tmp_path / "w")) == ["bn_moving_mean", "fc_weight"]
+
+
+@pytest.mark.parametrize("version", ["before 0.12", "V1", "V3"])
+def test_files_of_other_versions_are_read_as_mxnet_does(tmp_path, version):
+    shape = {
+        "before 0.12": struct.pack("<3I", 2, 2, 3),
+        "V1": struct.pack("<Ii2q", 0xF993FAC8, 2, 2, 3),
+        "V3": struct.pack("<Iii2q", 0xF993FACA, 0, 2, 2, 3),
+    }[version]
+    values = np.arange(6, dtype="<f4")
+    array = shape + struct.pack("<3i", 1, 0, 0) + values.tobytes()
+    path = tmp_path / "w"
+    path.write_bytes(struct.pack("<3Q", 0x112, 0, 1) + array + struct.pack("<QQ", 1, 5) + b"arg:w")
+    with mx.util.np_shape(version == "V3"):
+        assert mx.nd.load(str(path))["arg:w"].asnumpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert weights.load(path)["w"].asnumpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_missing_file_and_a_directory_are_one_line(tmp_path):
+    with pytest.raises(ConfigError, match=f"^model.pretrained={tmp_path}/no: no such file$"):
+        weights.load(tmp_path / "no")
+    with pytest.raises(ConfigError, match=f"^resume={tmp_path}: Is a directory$"):
+        weights.load(tmp_path, key="resume")
+
+
+def refused(path):
+    with pytest.raises(ConfigError, match=f"^model.pretrained={path} is not an MXNet parameter file") as error:
+        weights.load(path)
+    assert "truncated or corrupt" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_cut_at_any_byte_is_refused(file):
+    whole = file.read_bytes()
+    for length in range(len(whole)):
+        file.write_bytes(whole[:length])
+        refused(file)
+    file.write_bytes(whole + b"\0")
+    refused(file)
+
+
+def test_a_networks_file_cut_at_every_tenth_is_refused(tmp_path):
+    path = tmp_path / "w"
+    weights.save(path, weights.arrays(ready()))
+    whole = path.read_bytes()
+    for tenth in range(10):
+        path.write_bytes(whole[: len(whole) * tenth // 10])
+        refused(path)
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04" * 50, b"text, not weights\n" * 20, b"\0" * 500, b"\xff" * 500])
+def test_other_files_are_refused(tmp_path, content):
+    (tmp_path / "w").write_bytes(content)
+    refused(tmp_path / "w")
+
+
+def test_a_file_with_damaged_bytes_is_read_or_refused_but_never_crashes(file):
+    whole, draw = file.read_bytes(), random.Random(0)
+    outcomes = set()
+    for _ in range(2000):
+        damaged = bytearray(whole)
+        for _ in range(draw.randint(1, 4)):
+            damaged[draw.randrange(len(whole))] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
+        file.write_bytes(damaged)
+        try:
+            weights.load(file)
+            outcomes.add("read")
+        except ConfigError:
+            outcomes.add("refused")
+    assert outcomes == {"read", "refused"}
+
+
+def test_arrays_without_names_and_no_arrays_are_refused(tmp_path):
+    mx.nd.save(str(tmp_path / "list"), [mx.nd.ones(2)])
+    refused(tmp_path / "list")
+    (tmp_path / "none").write_bytes(struct.pack("<4Q", 0x112, 0, 0, 0))
+    refused(tmp_path / "none")
+
+
+def test_a_file_that_cannot_be_written_is_an_oserror(tmp_path):
+    with pytest.raises(OSError):
+        weights.save(tmp_path / "no" / "w", {"a": np.ones(2, "f4")})
+
+
+# ---------------------------------------------------------------- into a network
+
+
+def test_with_a_new_head_the_files_is_ignored_and_the_networks_stays():
+    source, net = ready(classes=10, seed=1), ready(classes=3, seed=2)
+    head = weights.arrays(net)["output.weight"]
+    given = {n: mx.nd.array(a) for n, a in weights.arrays(source).items()}
+    weights.fit(net, given, "x", "replace")
+    after = weights.arrays(net)
+    assert (after["output.weight"] == head).all()
+    assert all((after[n] == a.asnumpy()).all() for n, a in given.items() if n.startswith("features."))
+
+
+def test_weights_fit_before_shapes_are_settled():
+    given = {n: mx.nd.array(a) for n, a in weights.arrays(ready(seed=1)).items()}
+    net = zoo.build("small", 5)
+    zoo.initialise(net, 2, CPU, zero_gamma=True)
+    weights.fit(net, given, "x", "keep")
+    zoo.finish(net, (1, 3, 32, 32), CPU)
+    assert weights.params_sha256(weights.arrays(net)) == weights.params_sha256(weights.arrays(ready(seed=1)))
+
+
+def test_types_are_cast_to_the_networks():
+    net = ready()
+    given = {n: mx.nd.array(a, dtype="float16") for n, a in weights.arrays(ready(seed=3)).items()}
+    weights.fit(net, given, "x", "keep")
+    assert {a.dtype.name for a in weights.arrays(net).values()} == {"float32"}
+
+
+def test_misfits_are_named_in_one_line_and_nothing_is_changed():
+    net = ready()
+    before = weights.params_sha256(weights.arrays(net))
+    given = {n: mx.nd.array(a) for n, a in weights.arrays(ready(seed=2)).items()}
+    for name in [n for n in given if n.startswith("features.1.")]:
+        del given[name]
+    del given["output.bias"]
+    given["extra"] = mx.nd.ones(1)
+    given["output.weight"] = mx.nd.ones((7, 64))
+    given["features.0.weight"][0] = float("nan")
+    with pytest.raises(ConfigError) as error:
+        weights.fit(net, given, "w.params", "keep")
+    assert str(error.value) == (
+        "model.pretrained=w.params does not fit small: "
+        "missing features.1.beta, features.1.gamma, features.1.running_mean (and 2 more); left over extra; "
+        "shapes differ: output.weight (7,64) in the file, (5,64) in the network; "
+        "not a number or infinite: features.0.weight"
+    )
+    assert weights.params_sha256(weights.arrays(net)) == before

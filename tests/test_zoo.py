@@ -1,0 +1,305 @@
+"""Networks by name, and what is done to them before they train."""
+
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+import yaml
+from mxnet.gluon import nn
+from mxnet.gluon.model_zoo import vision
+
+from mxscale.config import ConfigError, Model, from_dict
+from mxscale.nets import weights, zoo
+
+CPU = mx.cpu()
+CONVOLUTION_HEADS = ["mobilenetv2_0.25", "squeezenet1.0"]
+
+
+def ready(name="small", classes=5, side=32, seed=1, zero_gamma=True, hybrid=False):
+    net = zoo.build(name, classes)
+    if hybrid:
+        net.hybridize()
+    zoo.initialise(net, seed, CPU, zero_gamma)
+    zoo.finish(net, (1, 3, side, side), CPU)
+    return net
+
+
+def output_shape(symbol, side):
+    try:
+        return symbol.infer_shape(data=(2, 3, side, side))[1][0]
+    except mx.MXNetError:
+        return None
+
+
+def trained_step(net, images):
+    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "wd": 0.1}, kvstore=None)
+    with mx.autograd.record():
+        loss = (net(images) ** 2).sum()
+    loss.backward()
+    trainer.step(1)
+
+
+def images(side=32, count=2):
+    return mx.nd.array(np.random.RandomState(0).normal(size=(count, 3, side, side)).astype("float32"))
+
+
+# ---------------------------------------------------------------- names and shapes
+
+
+def test_names_are_gluons_zoo_and_v1b_and_small():
+    with pytest.raises(ValueError) as error:
+        vision.get_model("?")
+    gluon = [line.strip() for line in str(error.value).splitlines()[1:]]
+    v1b = [f"resnet{layers}_v1b" for layers in (18, 34, 50, 101, 152)]
+    assert zoo.names() == sorted([*gluon, *v1b, "small"])
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_every_network_gives_a_score_per_class_from_its_smallest_side_on_and_takes_a_new_head(name):
+    net = zoo.build(name, 7)
+    smallest = zoo.min_side(name)
+    symbol = net(mx.sym.var("data"))
+    for side in (smallest, smallest + 1, 224, 299, 448):
+        if side >= smallest:
+            assert output_shape(symbol, side) == (2, 7), side
+    if smallest > 8:
+        assert output_shape(symbol, smallest - 1) is None
+    before = set(weights.parameters(net))
+    zoo.replace_head(net, 3, 1, CPU)
+    assert output_shape(net(mx.sym.var("data")), 224) == (2, 3)
+    assert set(weights.parameters(net)) == before
+    assert before == {n for n in before if n.startswith(("features.", "output."))}
+
+
+@pytest.mark.parametrize(
+    "name, message", [("resnet50_v1c", "did you mean resnet50_v1"), ("Small", "did you mean small")]
+)
+def test_an_unknown_name_is_one_line_with_the_nearest(name, message):
+    for call in (lambda: zoo.build(name, 2), lambda: zoo.min_side(name)):
+        with pytest.raises(ConfigError, match=f"^model.name={name}: {message}") as error:
+            call()
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("side", [8, 9, 33])
+def test_small_works_on_small_images(side):
+    assert ready(side=side)(images(side)).shape == (2, 5)
+
+
+@pytest.mark.parametrize("name, side", [("alexnet", 63), ("squeezenet1.1", 25), ("mobilenetv2_0.25", 8)])
+def test_networks_run_at_their_smallest_side(name, side):
+    assert zoo.min_side(name) == side
+    assert ready(name, side=side)(images(side)).shape == (2, 5)
+
+
+@pytest.mark.parametrize("name", ["densenet121", "inceptionv3", "vgg11_bn", "resnet50_v1b", "resnet18_v2"])
+def test_large_networks_run_at_their_smallest_side(name):
+    assert ready(name, side=zoo.min_side(name))(images(zoo.min_side(name))).shape == (2, 5)
+
+
+def test_global_pooling_changes_nothing_at_the_published_size():
+    net = ready("squeezenet1.1", side=224)
+    gluon = vision.get_model("squeezenet1.1", classes=5)
+    gluon.initialize()
+    gluon(images(224))
+    for name, parameter in weights.parameters(gluon).items():
+        parameter.set_data(weights.parameters(net)[name].data())
+    np.testing.assert_allclose(net(images(224)).asnumpy(), gluon(images(224)).asnumpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_model_groups_name_networks():
+    files = sorted(Path(__file__).parents[1].glob("conf/model/*.yaml"))
+    models = {file.stem: from_dict(yaml.safe_load(file.read_text()), Model) for file in files}
+    assert {"small", "resnet50_v1", *zoo.V1B} <= models.keys()
+    for stem, model in models.items():  # without a name the network is that of the pretrained weights' run
+        assert model.name == stem in zoo.names() or (model.name is None and model.pretrained)
+
+
+# ---------------------------------------------------------------- v1b and small
+
+
+@pytest.mark.parametrize(
+    "layers, published", [(18, 11689512), (34, 21797672), (50, 25557032), (101, 44549160), (152, 60192808)]
+)
+def test_v1b_has_torchvisions_number_of_parameters(layers, published):
+    net = zoo.build(f"resnet{layers}_v1b", 1000)
+    symbol = net(mx.sym.var("data"))
+    shapes = symbol.infer_shape(data=(1, 3, 224, 224))[0]
+    assert sum(int(np.prod(shape)) for shape in shapes[1:]) == published  # but for the image; statistics are apart
+
+
+def test_v1b_has_the_stride_in_the_3x3_no_bias_and_pytorchs_epsilon():
+    net = zoo.build("resnet50_v1b", 10)
+    block = net.features[5][0]
+    assert [block.body[i]._kwargs["stride"] for i in (0, 3, 6)] == [(1, 1), (2, 2), (1, 1)]
+    assert [n for n in weights.parameters(net) if n.endswith("bias")] == ["output.bias"]
+    epsilons = []
+    net.apply(lambda b: epsilons.append(b._kwargs["eps"]) if isinstance(b, nn.BatchNorm) else None)
+    assert len(epsilons) == 53 and set(epsilons) == {1e-5}
+
+
+def test_small_is_resnet_14():
+    net = ready(classes=10)
+    weighted = [n for n in weights.parameters(net) if n.endswith("weight") and "downsample" not in n]
+    assert len(weighted) == 14
+    trained = [p for p in weights.parameters(net).values() if p.grad_req != "null"]
+    assert sum(p.data().size for p in trained) == 175258
+
+
+# ---------------------------------------------------------------- initial values
+
+
+def test_the_same_seed_gives_the_same_bytes_hybridized_or_not_and_another_seed_others():
+    digests = [weights.params_sha256(weights.arrays(ready("mobilenet0.25", seed=3, hybrid=h))) for h in (False, True)]
+    assert digests[0] == digests[1]
+    assert digests[0] != weights.params_sha256(weights.arrays(ready("mobilenet0.25", seed=4)))
+
+
+def test_initialise_seeds_the_generators_and_can_be_repeated():
+    net = ready(seed=3)
+    first = weights.params_sha256(weights.arrays(net)), mx.nd.random.uniform(shape=3).asnumpy(), np.random.rand()
+    zoo.initialise(net, 3, CPU, True)
+    second = weights.params_sha256(weights.arrays(net)), mx.nd.random.uniform(shape=3).asnumpy(), np.random.rand()
+    assert first[0] == second[0] and (first[1] == second[1]).all() and first[2] == second[2]
+
+
+def test_weights_are_gaussian_by_fan_in_and_the_rest_constant():
+    values = weights.arrays(ready("resnet18_v1b", zero_gamma=False))
+    weight = values["features.7.1.body.3.weight"]  # 512 x 512 x 3 x 3
+    assert weight.std() == pytest.approx(np.sqrt(2 / (512 * 9)), rel=0.01) and abs(weight.mean()) < 1e-4
+    assert values["output.weight"].std() == pytest.approx(0.01, rel=0.05)
+    for kind, constant in {"bias": 0, "beta": 0, "gamma": 1, "running_mean": 0, "running_var": 1}.items():
+        assert all((v == constant).all() for n, v in values.items() if n.endswith(kind)), kind
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_every_parameter_is_a_weight_or_has_a_constant(name):
+    kinds = {n.rpartition(".")[2] for n in weights.parameters(zoo.build(name, 2))}
+    assert kinds <= {"weight", *zoo.CONSTANTS}
+
+
+@pytest.mark.parametrize(
+    "name, blocks, last",
+    [
+        ("small", 6, "body.4"),
+        ("resnet18_v1b", 8, "body.4"),
+        ("resnet18_v1", 8, "body.4"),
+        ("resnet50_v1b", 16, "body.7"),
+    ],
+)
+def test_zero_gamma_is_the_last_of_each_block_and_no_other(name, blocks, last):
+    values = weights.arrays(ready(name))
+    zero = {n for n, v in values.items() if n.endswith("gamma") and not v.any()}
+    assert zero == {n for n in values if n.endswith(f"{last}.gamma")} and len(zero) == blocks
+    assert not [n for n in zero if "downsample" in n]
+
+
+def test_zero_gamma_makes_a_block_its_shortcut():
+    net = ready()
+    x = mx.nd.abs(mx.nd.random.normal(shape=(1, 16, 8, 8)))
+    np.testing.assert_array_equal(net.features[3][0](x).asnumpy(), x.asnumpy())
+
+
+@pytest.mark.parametrize("name", ["resnet18_v2", "mobilenetv2_0.25"])
+def test_zero_gamma_leaves_networks_without_such_blocks_alone(name):
+    assert all(v.all() for n, v in weights.arrays(ready(name)).items() if n.endswith("gamma"))
+
+
+def test_finish_settles_all_shapes_and_moves_no_value():
+    net = ready()
+    before = weights.params_sha256(weights.arrays(net))
+    zoo.finish(net, (1, 3, 32, 32), CPU)
+    assert weights.params_sha256(weights.arrays(net)) == before
+    values = weights.arrays(net)
+    assert not any(values[n].any() for n in zoo.running_statistics(net) if n.endswith("running_mean"))
+
+
+def test_finish_refuses_an_image_that_is_too_small():
+    net = zoo.build("squeezenet1.1", 2)
+    zoo.initialise(net, 1, CPU, True)
+    with pytest.raises(mx.MXNetError):
+        zoo.finish(net, (1, 3, 24, 24), CPU)
+
+
+# ---------------------------------------------------------------- the head, freezing, decay
+
+
+@pytest.mark.parametrize("name", ["small", *CONVOLUTION_HEADS])
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_a_new_head_leaves_the_rest_untouched(name, hybrid):
+    net = ready(name, hybrid=hybrid)
+    assert net(images()).shape == (2, 5)
+    before = weights.arrays(net)
+    zoo.replace_head(net, 9, 2, CPU)
+    zoo.finish(net, (1, 3, 32, 32), CPU)
+    after = weights.arrays(net)
+    assert net(images()).shape == (2, 9) and after["output.weight" if name == "small" else "output.0.weight"].any()
+    features = [n for n in before if n.startswith("features.")]
+    assert all((before[n] == after[n]).all() for n in features) and before.keys() == after.keys()
+
+
+@pytest.mark.parametrize("name", ["small", "squeezenet1.1"])
+def test_a_new_head_is_a_function_of_the_seed_and_trains(name):
+    heads = []
+    for seed in (1, 1, 2):
+        net = ready(name)
+        zoo.replace_head(net, 4, seed, CPU)
+        heads.append(next(v for n, v in weights.arrays(net).items() if n.startswith("output.") and "weight" in n))
+    assert (heads[0] == heads[1]).all() and (heads[0] != heads[2]).any()
+    before = weights.arrays(net)
+    trained_step(net, images())
+    assert any((before[n] != v).any() for n, v in weights.arrays(net).items() if n.startswith("output."))
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_frozen_features_do_not_move_and_normalise_as_in_validation(hybrid):
+    net = ready(hybrid=hybrid, zero_gamma=False)
+    trained_step(net, images(count=8))  # statistics other than the initial ones, and a traced graph
+    zoo.freeze(net, "features")
+    before = weights.arrays(net)
+    trained_step(net, images(count=8))
+    moved = {n for n, v in weights.arrays(net).items() if (v != before[n]).any()}
+    assert moved == {"output.weight", "output.bias"}
+    validated = net(images()).asnumpy()
+    with mx.autograd.train_mode():
+        np.testing.assert_allclose(net(images()).asnumpy(), validated, rtol=1e-5)
+
+
+def test_freeze_none_leaves_all_and_another_word_is_refused():
+    net = ready()
+    zoo.freeze(net, "none")
+    assert all(p.grad_req == "write" for n, p in weights.parameters(net).items() if "running" not in n)
+    with pytest.raises(ConfigError, match=r"^model.freeze=feature: did you mean features\?"):
+        zoo.freeze(net, "feature")
+
+
+def test_decay_leaves_out_normalisation_and_biases():
+    net = ready("squeezenet1.1")
+    assert zoo.exclude_norm_bias_from_decay(net) == [n for n in weights.parameters(net) if n.endswith("bias")]
+    net = ready()
+    zoo.exclude_norm_bias_from_decay(net)
+    for name, parameter in weights.parameters(net).items():
+        if "running" not in name:
+            assert parameter.wd_mult == (1.0 if name.endswith("weight") else 0.0), name
+
+
+def test_without_decay_a_gamma_of_no_gradient_stays():
+    values = []
+    for exclude in (False, True):
+        net = ready(zero_gamma=False)
+        if exclude:
+            zoo.exclude_norm_bias_from_decay(net)
+        trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "wd": 0.1}, kvstore=None)
+        with mx.autograd.record():
+            loss = (net(images()) * 0).sum()
+        loss.backward()
+        trainer.step(1)
+        values.append(weights.arrays(net)["features.1.gamma"])
+    assert (values[0] < 1).all() and (values[1] == 1).all()
+
+
+def test_running_statistics_are_named_and_sorted():
+    found = zoo.running_statistics(ready())
+    assert found[:2] == ["features.1.running_mean", "features.1.running_var"]
+    assert len(found) == 2 * 15 and found == sorted(found)
