@@ -29,7 +29,8 @@ bench: .venv/run.stamp  ## every bench; QUICK=1 takes a minute each at most
 	@set -e; for bench in bench/*.py; do echo "== $$bench"; $(PY) $$bench $(if $(QUICK),--quick); done
 
 ui: .venv/run.stamp  ## MLflow on 127.0.0.1:5000 with what was recorded
-	@$(PY) -m mxscale.run.tracking ui
+	@mkdir -p runs
+	@.venv/bin/mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///runs/mlflow.db}"
 
 clean:  ## remove .venv; runs/ stays
 	rm -rf .venv

@@ -26,6 +26,7 @@ from mxscale.scale import prices
 ALIVE_EVERY_S = 5.0
 POLL_S = 0.1
 STRAGGLE_S = 15.0  # between one rank's failure and the end of the others
+ORPHANS_S = 60.0  # for ranks that a killed parent left behind
 TRACKING_S = 30.0  # for what is unsent when the ranks have ended
 
 
@@ -100,8 +101,23 @@ def begin_attempt(run: RunDir, config: Config, price: dict, weights_file: Option
     plan = run.read("plan.json") or {}
     run.write("plan.json", {**plan, "attempt": attempt, "pretrained": plan.get("pretrained") or weights_file})
     run.write("environment.json", environment.describe())
-    run.touch_alive()
+    run.begin_alive(attempt)
+    wait_for_orphans(run)
     return attempt
+
+
+def wait_for_orphans(run: RunDir) -> None:
+    """Ranks of an attempt whose parent was killed end by themselves in seconds; nothing may start before."""
+    deadline = time.monotonic() + ORPHANS_S
+    with run.ranks_lock() as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise ConfigError(f"{run.path}: ranks of an earlier attempt do not end; kill them") from None
+                time.sleep(0.1)
 
 
 def prepare(run: RunDir, signals: "Signals") -> Optional[str]:

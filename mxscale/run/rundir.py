@@ -121,8 +121,16 @@ class RunDir:
         except FileNotFoundError:
             return None
 
+    def begin_alive(self, attempt: int) -> None:
+        """The parent of `attempt` is there; ranks that an earlier parent left behind see it and end."""
+        replace(self.alive_file, f"{attempt}\n")
+
     def touch_alive(self) -> None:
         self.alive_file.touch()
+
+    def ranks_lock(self):
+        """The open file that every rank holds a shared lock on while it lives."""
+        return open(self.path / "ranks" / "lock", "w")
 
 
 def parse_line(line: str) -> Optional[Dict[str, Any]]:

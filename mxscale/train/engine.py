@@ -10,6 +10,7 @@ import time
 import traceback
 
 import mxnet as mx
+import psutil
 from mxnet import autograd, gluon
 
 from mxscale.config import Config, ConfigError, Sizes
@@ -211,10 +212,12 @@ def has_dropout(block) -> bool:
 
 def main(run_path: str) -> int:
     """Run one rank; its exit status.  Whatever happens is in ranks/<r>.json before it ends."""
+    stamps = {"started": psutil.Process().create_time(), "imported": time.time()}
     run = RunDir(run_path)
-    end_with_the_parent(run)
     config, plan = run.config(), run.read("plan.json")
+    end_with_the_parent(run, plan["attempt"])
     comm = open_communicator(config.comm)
+    stamps["communicator"] = time.time()
     try:
         outcome = train(run, config, plan, comm)
         comm.close()
@@ -225,7 +228,8 @@ def main(run_path: str) -> int:
     except Exception as error:
         traceback.print_exc()
         outcome = failure(rundir.FAILURE, one_line(error))
-    run.write(run.rank_status(comm.rank), {**outcome, "rank": comm.rank, "time_ms": int(time.time() * 1000)})
+    outcome.update(rank=comm.rank, time_ms=int(time.time() * 1000), stamps=stamps)
+    run.write(run.rank_status(comm.rank), outcome)
     return outcome["exit"]
 
 

@@ -12,6 +12,7 @@ import mxnet as mx
 
 from mxscale.config import Config, ConfigError, sizes
 from mxscale.data import pack
+from mxscale.data.manifest import path_of
 from mxscale.nets import weights, zoo
 from mxscale.run import rundir
 from mxscale.run.rundir import RunDir
@@ -93,7 +94,7 @@ def describe_data(config: Config) -> dict:
     for name, split in manifest["splits"].items():
         if not split["count"]:
             continue
-        rec, idx = pack.path_of(manifest, name)
+        rec, idx = path_of(manifest, name)
         splits[name] = {"rec": str(rec), "idx": str(idx), "count": split["count"]}
     if "val" not in splits:
         raise ConfigError("data.val_share leaves no image to validate on: give it a larger share")

@@ -1,0 +1,127 @@
+"""Images/s of the engine over a bare Gluon loop: same network, batch and data, runs in turn.
+
+    python bench/engine.py [--quick]
+
+The bare loop is what one would write by hand: no records, no checkpoints, no validation, no stop.
+Each throughput is the median over intervals of ten steps (two for ResNet-50).
+"""
+
+import statistics
+import tempfile
+import time
+
+import measure
+import mxnet as mx
+from mxnet import autograd, gluon
+
+from mxscale.config import from_dict, validate
+from mxscale.data import loader
+from mxscale.run import rundir
+from mxscale.train import engine, prepare
+from mxscale.train.comm import Local
+from mxscale.train.optimizer import CrossEntropy
+
+JOBS = {
+    # name: (settings, steps, steps per interval)
+    "digits": ({"data": "digits"}, 150, 10),
+    "resnet50": (
+        {
+            "data": {"kind": "synthetic", "image_size": 224, "num_images": 10**6},
+            "model": {"name": "resnet50_v1b"},
+            "batch": {"per_device": 16},
+        },
+        12,
+        2,
+    ),
+}
+
+
+def make_run(folder: str, settings: dict, steps: int, interval: int):
+    """A prepared run directory for one rank."""
+    config = {"runs": folder, "epochs": 10**4, "max_steps": steps, "log_every": interval, "validate_every": 10**4,
+              "comm": {"backend": "local"}, "checkpoint": {"every_epochs": 10**4}, **settings}  # fmt: skip
+    config = validate(from_dict(config))
+    run = rundir.create(config)
+    run.write("plan.json", {"attempt": 1, "pretrained": None})
+    assert prepare.main(str(run)) == 0, run.read("refused.json")
+    return run, config, run.read("plan.json")
+
+
+def engine_rate(run, config, plan) -> float:
+    """Images/s of `engine.train`, from its own metrics."""
+    run.metrics_file.unlink(missing_ok=True)
+    for path in sorted(run.checkpoints.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    engine.train(run, config, plan, Local())
+    rates = [line["metrics"].get("throughput/images_per_s") for line in run.history()]
+    return statistics.median([rate for rate in rates if rate][1:])
+
+
+def bare_rate(config, plan, interval: int) -> float:
+    """Images/s of a loop with nothing around it."""
+    sizes, batch = plan["sizes"], plan["sizes"]["per_device_batch"]
+    net = engine.network(config, plan, mx.cpu())
+    objective = CrossEntropy()
+    objective.hybridize(static_alloc=True, static_shape=True)
+    settings = {"learning_rate": sizes["effective_lr"], "momentum": 0.9, "wd": config.optimizer.weight_decay}
+    trainer = gluon.Trainer(net.collect_params(), "nag", settings, kvstore=None)
+    rates, steps, started = [], 0, time.perf_counter()
+    for images, labels in bare_batches(config, plan):
+        with autograd.record():
+            losses = objective(net(images), labels)
+        losses.backward()
+        trainer.step(batch)
+        steps += 1
+        if steps % interval == 0:
+            mx.nd.waitall()
+            rates.append(interval * batch / (time.perf_counter() - started))
+            started = time.perf_counter()
+        if steps == sizes["total_steps"]:
+            return statistics.median(rates[1:])
+
+
+def bare_batches(config, plan):
+    if config.data.kind == "synthetic":
+        made = loader.SyntheticData(config.data, plan["classes"], config.batch.per_device, [0], 1, 1, mx.cpu())
+        while True:
+            yield made.images, made.labels
+    records = loader.Records(**plan["splits"]["train"])
+    settings = loader.augmentation(config.data)
+    reader = loader.open_reader(records, config.data, config.batch.per_device, (0, 1), shuffle=True, **settings)
+    while True:
+        for batch in reader:
+            yield batch.data[0], batch.label[0]
+        reader.reset()
+
+
+def main() -> None:
+    options = measure.arguments(__doc__.splitlines()[0], pairs=(7, "pairs of runs"))
+    pairs = 2 if options.quick else options.pairs
+    figures = {}
+    for name, (settings, steps, interval) in JOBS.items():
+        if options.quick:
+            steps = steps // 3 if name == "digits" else 6
+        if settings["data"] == "digits":
+            settings = {"data": digits()}
+        with tempfile.TemporaryDirectory() as folder:
+            run, config, plan = make_run(folder, settings, steps, interval)
+            ours, bare = measure.in_turn(
+                lambda: engine_rate(run, config, plan), lambda: bare_rate(config, plan, interval), pairs
+            )  # noqa: B023
+        ratios = [a / b for a, b in zip(ours, bare)]
+        figures[name] = {"ratio": measure.spread(ratios), "engine": measure.spread(ours), "bare": measure.spread(bare)}
+        print(f"{name:10} engine {measure.show(figures[name]['engine'], '{:.1f}')} images/s")
+        print(f"{'':10} bare   {measure.show(figures[name]['bare'], '{:.1f}')} images/s")
+        print(f"{'':10} ratio  {measure.show(figures[name]['ratio'])}", flush=True)
+    measure.finish(figures)
+
+
+def digits() -> dict:
+    """What conf/data/digits.yaml says."""
+    import yaml
+
+    return yaml.safe_load((measure.ROOT / "conf/data/digits.yaml").read_text())
+
+
+if __name__ == "__main__":
+    main()

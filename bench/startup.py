@@ -1,0 +1,50 @@
+"""From `python train.py` to the end of the first step, and where that time goes.
+
+    python bench/startup.py [--quick]
+
+Parts: compose (imports of the parent and Hydra), preparation (a child: MXNet's import, data, network),
+start (horovodrun, interpreter), imports (of the rank), communicator, ready (data and network of the
+rank), first step.  Data are packed beforehand; the first run ever packs them in the preparation.
+"""
+
+import json
+
+import measure
+
+
+def parts(ranks: int) -> dict:
+    """Seconds of each part of one start."""
+    run = measure.train(f"launch.ranks={ranks}", "max_steps=1", "log_every=1", "tracking=none", "name=startup")
+    stamps, began = run["status"]["stamps"], run["status"]["stamps"]["began"]
+    rank = json.loads((run["path"] / "ranks/0.json").read_text())["stamps"]
+    lines = [json.loads(line) for line in (run["path"] / "metrics.jsonl").read_text().splitlines()]
+    ready = lines[0]["time_ms"] / 1000
+    stepped = next(line for line in lines if line["step"] == 1)["time_ms"] / 1000
+    prepared = began + stamps["compose"] + stamps["preparation"]
+    return {
+        "compose": stamps["compose"],
+        "preparation": stamps["preparation"],
+        "start": rank["started"] - prepared,
+        "imports": rank["imported"] - rank["started"],
+        "communicator": rank["communicator"] - rank["imported"],
+        "ready": ready - rank["communicator"],
+        "first step": stepped - ready,
+        "total": stepped - began,
+    }
+
+
+def main() -> None:
+    options = measure.arguments(__doc__.splitlines()[0], runs=(7, "starts for each number of ranks"))
+    figures = {}
+    parts(1)  # packs the data, fills the disk cache
+    for ranks in (1, 2):
+        starts = [parts(ranks) for _ in range(2 if options.quick else options.runs)]
+        figures[f"ranks={ranks}"] = {name: measure.spread([start[name] for start in starts]) for name in starts[0]}
+        print(f"{ranks} rank{'s' * (ranks > 1)}")
+        for name, value in figures[f"ranks={ranks}"].items():
+            print(f"  {name:13} {measure.show(value, '{:.2f}')} s", flush=True)
+    measure.finish(figures)
+
+
+if __name__ == "__main__":
+    main()

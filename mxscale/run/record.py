@@ -1,0 +1,295 @@
+"""What MLflow is told about a run, where, and how much of it has been told.  Pure: no mlflow.
+
+`tracking.py` sends what this module reads off the run directory, and keeps its place in `tracking.json`.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+from mxscale import config as configs
+from mxscale.run.rundir import FAILED, FINISHED, KILLED, RunDir, parse_line
+
+# mlflow.utils.validation of MLflow 3.17; longer ones are refused or cut by the server
+MAX_METRICS, MAX_PAIRS = 1000, 100  # of one request
+MAX_PARAM, MAX_TAG, MAX_DIGEST = 6000, 8000, 36  # characters
+
+ALIVE_S = 20.0  # the parent touches `alive` every 5 s; ranks give it up after this long
+STATE_FILE = "tracking.json"
+ARTIFACTS = (
+    "config.yaml",
+    "environment.json",
+    "price.json",
+    "plan.json",
+    "summary.json",
+    "status.json",
+    "metrics.jsonl",
+)
+PLAN = {
+    "batch/per_device": "per_device_batch",
+    "batch/global": "global_batch",
+    "lr/effective": "effective_lr",
+    "steps/total": "total_steps",
+}
+
+CostAt = Callable[[Dict[str, Any]], Dict[str, float]]
+Point = Tuple[str, float, int, int]  # metric, value, time in ms, step
+
+
+def no_cost(line: Dict[str, Any]) -> Dict[str, float]:
+    """The cost of a run without a price: nothing, not 0."""
+    return {}
+
+
+# ---------------------------------------------------------------- where
+
+SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
+
+
+def store_uri(tracking: configs.Tracking, runs: Path) -> str:
+    """tracking.uri, else MLFLOW_TRACKING_URI, else the SQLite file `runs/mlflow.db`.
+
+    A relative SQLite file becomes absolute, so that it is the same one from every directory.
+    Raises ConfigError for what no store is (MLflow 3.13 and later take no plain directory).
+    """
+    uri = tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path(runs).resolve()}/mlflow.db"
+    if re.split(r"[+:]", uri)[0] not in SCHEMES:
+        raise configs.ConfigError(
+            f"tracking.uri={masked(uri)}: expected http://HOST:PORT, sqlite:///FILE.db or another database of MLflow's"
+        )
+    file = sqlite_file(uri)
+    return f"sqlite:///{file}" if file else uri
+
+
+def sqlite_file(uri: str) -> Optional[Path]:
+    """The absolute path of a SQLite store; None for any other."""
+    return Path(uri[len("sqlite:///") :]).absolute() if uri.startswith("sqlite:///") else None
+
+
+def runs_root(run: RunDir) -> Path:
+    """runs, of runs/<entry>/<name>."""
+    return run.path.parent.parent
+
+
+def uri_of(run: RunDir, tracking: configs.Tracking, uri: Optional[str] = None) -> str:
+    """`uri`, else where the run is recorded already, else where it would be.  Raises ConfigError.
+
+    A noted store doesn't count where it can't be opened again: without its password, or when its file
+    is not there (a run directory that was moved, or was made in a container).
+    """
+    noted = (run.read(STATE_FILE) or {}).get("uri")
+    if uri is None and noted and "***" not in noted:
+        file = sqlite_file(noted)
+        if file is None or file.exists():
+            return noted
+    return store_uri(dataclasses.replace(tracking, uri=uri or tracking.uri), runs_root(run))
+
+
+def artifact_root(uri: str, runs: Path) -> Optional[str]:
+    """Where a new experiment keeps its files: beside the database; None lets a server choose."""
+    file = sqlite_file(uri)
+    if file:
+        return str(file.parent / "artifacts")
+    return None if uri.startswith(("http", "databricks")) else str(Path(runs).resolve() / "artifacts")
+
+
+def masked(text: str) -> str:
+    """The text with every password in a URI replaced by ***."""
+    text = re.sub(r"(://[^:/@\s]*):[^/@\s]+@", r"\1:***@", text)
+    text = re.sub(r"://(?!\*)[^:/@\s]+@", "://***@", text)  # a token in place of a name
+    return re.sub(r"\b(password|passwd|pwd|token)=[^&\s'\"]+", r"\1=***", text, flags=re.IGNORECASE)
+
+
+# ---------------------------------------------------------------- what
+
+
+def params(run: RunDir) -> Dict[str, str]:
+    """The flattened configuration and the sizes derived from it."""
+    values = configs.flatten(configs.to_dict(run.config()))
+    plan = run.read("plan.json") or {}
+    values.update({name: plan[key] for name, key in PLAN.items() if key in plan})
+    return {key: masked(str(value))[:MAX_PARAM] for key, value in values.items()}
+
+
+def tags(run: RunDir) -> Dict[str, str]:
+    """The tags of environment.json, and where the run and its checkpoints lie."""
+    values = dict((run.read("environment.json") or {}).get("tags") or {})
+    values["mxscale.dir"] = str(run)
+    if run.checkpoints.is_dir():
+        values["mxscale.checkpoints"] = str(run.checkpoints)
+    return {key: _text(value)[:MAX_TAG] for key, value in values.items() if value is not None}
+
+
+def _text(value) -> str:
+    return json.dumps(value, sort_keys=True) if isinstance(value, (dict, list)) else str(value)
+
+
+def dataset(run: RunDir) -> Optional[Dict[str, str]]:
+    """name, digest, source and profile of the data, as texts; None where environment.json has none."""
+    data = (run.read("environment.json") or {}).get("data")
+    if not isinstance(data, dict) or not (data.get("name") and data.get("digest")):
+        return None
+    texts = {key: _text(data.get(key) or "") for key in ("name", "digest", "source", "profile")}
+    return {**texts, "digest": texts["digest"][:MAX_DIGEST]}
+
+
+def batches(run: RunDir, offset: int, cost_at: CostAt) -> Iterator[Tuple[List[Point], int, int]]:
+    """(points, lines, end) of whole lines from byte `offset` of metrics.jsonl, up to MAX_METRICS points each.
+
+    `end` is the offset after the last line.  A torn last line stays for the next time.
+    """
+    points, lines, end = [], 0, offset
+    for line, after in _lines_from(run, offset):
+        new = _points({**line["metrics"], **cost_at(line)}, line["time_ms"], line["step"])
+        if lines and len(points) + len(new) > MAX_METRICS:
+            yield points, lines, end
+            points, lines = [], 0
+        points, lines, end = points + new, lines + 1, after
+    if lines:
+        yield points, lines, end
+
+
+def _lines_from(run: RunDir, offset: int) -> Iterator[Tuple[Dict[str, Any], int]]:
+    try:
+        with open(run.metrics_file, "rb") as file:
+            file.seek(offset)
+            pieces = file.readlines()
+    except FileNotFoundError:
+        return
+    for piece in pieces:
+        offset += len(piece)
+        parsed = parse_line(piece.decode(errors="replace"))
+        if parsed is not None:
+            yield parsed, offset
+
+
+def _points(metrics: Dict[str, Any], time_ms: int, step: int) -> List[Point]:
+    numbers = {key: value for key, value in metrics.items() if isinstance(value, (int, float))}
+    return [(key, float(value), int(time_ms), int(step)) for key, value in numbers.items()]
+
+
+def summary(run: RunDir) -> List[Point]:
+    """The metrics of the whole run, at its last step; an unknown one (null) is left out.
+
+    Stamped with the last line's time, not with now: sent twice, they are the same points.
+    """
+    step, time_ms = 0, int(run.path.stat().st_ctime * 1000)
+    for line in run.lines():
+        step, time_ms = max(step, line["step"]), line["time_ms"]
+    return _points((run.read("summary.json") or {}).get("metrics") or {}, time_ms, step)
+
+
+def artifacts(run: RunDir) -> List[Tuple[Path, Optional[str]]]:
+    """(file, folder) of what is uploaded; of checkpoints only their path is recorded (a tag)."""
+    files = [(run.path / name, None) for name in ARTIFACTS]
+    files += [(path, "ranks") for path in sorted((run.path / "ranks").glob("*.log"))]
+    return [(path, folder) for path, folder in files if path.is_file()]
+
+
+def started_ms(run: RunDir) -> int:
+    """When the run began: its first line or, if earlier, its config.yaml."""
+    first = next(run.lines(), None)
+    written = int((run.path / "config.yaml").stat().st_mtime * 1000)
+    return min(written, first["time_ms"]) if first else written
+
+
+def ended_ms(run: RunDir) -> int:
+    """When the run's last word was written."""
+    files = [run.path / "status.json", run.metrics_file, run.path / "config.yaml"]
+    return int(next(path for path in files if path.is_file()).stat().st_mtime * 1000)
+
+
+def going(run: RunDir) -> bool:
+    """Whether the run's parent is still at work."""
+    if _final_word(run):
+        return False
+    try:
+        return time.time() - run.alive_file.stat().st_mtime < ALIVE_S
+    except FileNotFoundError:
+        return False
+
+
+def end_state(run: RunDir) -> str:
+    """FINISHED, FAILED or KILLED; a parent that died without a last word was killed."""
+    return _final_word(run) or KILLED
+
+
+def _final_word(run: RunDir) -> Optional[str]:
+    state = (run.read("status.json") or {}).get("state")
+    return state if state in (FINISHED, FAILED, KILLED) else None
+
+
+def fingerprint(run: RunDir) -> str:
+    """Of everything that the closing of a run sends: the same again means nothing new to send."""
+    digest = hashlib.sha256()
+    for path, _ in artifacts(run):
+        # Logs and metrics only grow, and may be long
+        big = path.suffix in (".log", ".jsonl")
+        digest.update(path.name.encode() + (str(path.stat().st_size).encode() if big else path.read_bytes()))
+    return digest.hexdigest()
+
+
+# ---------------------------------------------------------------- how much of it
+
+
+@dataclass
+class Sent:
+    """What one store has been told."""
+
+    uri: str  # without password
+    experiment: str
+    experiment_id: Optional[str] = None
+    run_id: Optional[str] = None
+    lines_sent: int = 0
+    bytes_sent: int = 0  # of metrics.jsonl
+    status: Optional[str] = None  # that MLflow shows
+    closed: Optional[str] = None  # fingerprint of the end that was sent
+
+
+def load(run: RunDir, uri: str, experiment: str) -> Tuple[str, Sent]:
+    """The run's unique id and what the store at `uri` knows of it."""
+    file = _state(run)
+    for known in [file, *file.get("earlier", [])]:
+        if known.get("uri") == masked(uri):
+            names = {field.name for field in dataclasses.fields(Sent)}
+            return file["id"], Sent(**{key: value for key, value in known.items() if key in names})
+    return file.get("id") or uuid.uuid4().hex, Sent(uri=masked(uri), experiment=experiment)
+
+
+def save(run: RunDir, identity: str, sent: Sent) -> None:
+    """Keep `sent` as the newest; those of other stores stay, under `earlier`.  Call it under the run's lock."""
+    file = _state(run)
+    earlier = file.pop("earlier", [])
+    if file:
+        earlier.append({key: value for key, value in file.items() if key not in ("id", "dir")})
+    earlier = [known for known in earlier if known.get("uri") != sent.uri]
+    run.write(STATE_FILE, {"id": identity, "dir": str(run), **dataclasses.asdict(sent), "earlier": earlier})
+
+
+def _state(run: RunDir) -> Dict[str, Any]:
+    """tracking.json; {} where there is none, and in a copy of a run directory that is still there."""
+    file = run.read(STATE_FILE) or {}
+    original = file.get("dir")
+    if original and original != str(run) and (Path(original) / STATE_FILE).exists():
+        return {}
+    return file
+
+
+def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
+    """How to see the run in MLflow; `sent` None: in the store that it was sent to last."""
+    noted = dataclasses.asdict(sent) if sent else _state(run)
+    if not noted.get("run_id"):
+        return f"not in MLflow; send it with: python -m mxscale.run.tracking sync {run}"
+    uri, page = noted["uri"], f"#/experiments/{noted['experiment_id']}/runs/{noted['run_id']}"
+    if uri.startswith("http"):
+        return f"see {uri.rstrip('/')}/{page}"
+    own = sqlite_file(uri) == runs_root(run) / "mlflow.db"
+    server = "make ui" if own else f"mlflow ui --backend-store-uri {uri}"
+    return f"see it with: {server}, then http://127.0.0.1:5000/{page}"

@@ -1,0 +1,126 @@
+"""Runs as a user starts them: entry scripts in processes of their own, in a temporary run directory."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mxscale.run.rundir import RunDir
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Small enough to end in seconds: 120 training images, 5 steps of 24 in an epoch.
+SMALL = ["data.train_per_class=24", "batch.per_device=12", "epochs=2", "log_every=1", "tracking=none"]
+
+
+class Cli:
+    """Starts entry scripts with their runs in one folder."""
+
+    def __init__(self, folder: Path, cache: Path):
+        self.folder, self.cache = folder, cache
+        self.overrides = [f"runs={folder}", f"data.cache={cache}"]
+
+    def start(self, entry, *overrides, small=True, env=None):
+        argv = [sys.executable, f"{entry}.py", *self.overrides, *(SMALL if small else []), *overrides]
+        surroundings = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
+        return subprocess.Popen(
+            argv, cwd=ROOT, env={**surroundings, **(env or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def __call__(self, entry, *overrides, expect=0, small=True, env=None, timeout=180):
+        """Run to the end; the run directory where one is printed.  Fails on another exit status."""
+        return self.ended(self.start(entry, *overrides, small=small, env=env), expect, timeout)
+
+    def ended(self, process, expect=0, timeout=180):
+        out, err = process.communicate(timeout=timeout)
+        assert process.returncode == expect, f"exit {process.returncode}, expected {expect}\n{out}\n{err}"
+        found = re.search(r"^run +(\S+)$", out, re.MULTILINE)
+        run = RunDir(found[1]) if found else None
+        return Ended(run, out, err)
+
+    def run_of(self, process, timeout=60) -> RunDir:
+        """The run directory of a process that has just been started."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            line = process.stdout.readline()
+            if line.startswith("run "):
+                return RunDir(line.split(None, 1)[1].strip())
+        raise AssertionError("no run directory was printed")
+
+
+class Ended:
+    def __init__(self, run, out, err):
+        self.run, self.out, self.err = run, out, err
+
+    @property
+    def status(self):
+        return self.run.read("status.json")
+
+    @property
+    def sha(self):
+        return self.status["params_sha256"]
+
+
+@pytest.fixture(scope="session")
+def data_cache(tmp_path_factory):
+    """Packed sets, shared by all tests: packing is tested where it is tested."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture
+def cli(tmp_path, data_cache):
+    return Cli(tmp_path / "runs", data_cache)
+
+
+@pytest.fixture(scope="module")
+def shared_cli(tmp_path_factory, data_cache):
+    return Cli(tmp_path_factory.mktemp("shared") / "runs", data_cache)
+
+
+def wait_for_step(run: RunDir, step: int, timeout=60) -> None:
+    """Until metrics.jsonl has a line of `step` or later."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if any(line["step"] >= step for line in run.lines()):
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"step {step} was not reached in {timeout} s")
+
+
+def kill_session(process) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def rank_pids(run: RunDir):
+    """rank -> pid of the ranks of a run, from the process table."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            argv = (path / "cmdline").read_bytes().decode().split("\0")
+            if argv[1:4] == ["-m", "mxscale.train.engine", str(run)]:
+                env = dict(e.split("=", 1) for e in (path / "environ").read_bytes().decode().split("\0") if "=" in e)
+                found[int(env.get("HOROVOD_RANK", env.get("OMPI_COMM_WORLD_RANK", 0)))] = int(path.name)
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def params(run: RunDir, step=None):
+    """structural name -> numpy array of a checkpoint (the newest)."""
+    from mxscale.nets import weights
+
+    steps = sorted(p.name for p in run.checkpoints.glob("[0-9]*"))
+    name = steps[-1] if step is None else f"{step:09d}"
+    return {k: v.asnumpy() for k, v in weights.load(run.checkpoints / name / "params").items()}
+
+
+def read_json(path):
+    return json.loads(Path(path).read_text())

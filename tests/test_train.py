@@ -1,0 +1,102 @@
+"""The main job end to end, on real ranks."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from conftest import params
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def trained(shared_cli):
+    return shared_cli("train", "launch.ranks=2", "epochs=4", "tracking=mlflow", "machine.usd_per_hour=3.6")
+
+
+def test_a_run_leaves_everything_that_the_layout_promises(trained):
+    names = {p.name for p in trained.run.path.iterdir()}
+    assert names >= {"config.yaml", "environment.json", "price.json", "plan.json", "metrics.jsonl", "summary.json",
+                     "status.json", "best.json", "checkpoints", "ranks"}  # fmt: skip
+    checkpoint = trained.run.checkpoints / f"{trained.status['step']:09d}"
+    assert {p.name for p in checkpoint.iterdir()} == {"params", "trainer", "statistics", "state.json", "MANIFEST"}
+
+
+def test_two_ranks_learn_the_digits(trained):
+    assert trained.run.read("summary.json")["metrics"]["best/val_top1"] > 60
+    losses = [line["metrics"]["train/loss"] for line in trained.run.history() if "train/loss" in line["metrics"]]
+    assert np.mean(losses[-3:]) < 0.7 * np.mean(losses[:3])
+
+
+def test_validation_and_test_count_every_image_once(trained):
+    counts = {name: split["count"] for name, split in trained.run.read("plan.json")["splits"].items()}
+    lines = [line["metrics"] for line in trained.run.history()]
+    for name in ("val", "test"):
+        for top1 in [line[f"{name}/top1"] for line in lines if f"{name}/top1" in line]:
+            right = top1 / 100 * counts[name]
+            assert abs(right - round(right)) < 1e-6
+    assert sum("test/top1" in line for line in lines) == 1
+
+
+def test_cost_grows_with_wall_time_at_the_price_given(trained):
+    metrics = trained.run.read("summary.json")["metrics"]
+    # 3.60 USD an hour is 0.1 cent a second, a minute at least.
+    assert metrics["cost/total_usd"] == pytest.approx(max(60, metrics["time/wall_s"]) / 1000, rel=0.2)
+
+
+def test_mlflow_has_the_run_with_its_metrics_params_and_tags(trained):
+    from mlflow.tracking import MlflowClient
+
+    sent = json.loads((trained.run.path / "tracking.json").read_text())
+    recorded = MlflowClient(sent["uri"]).get_run(sent["run_id"])
+    assert recorded.info.status == "FINISHED"
+    assert recorded.data.params["batch/global"] == "24"
+    assert recorded.data.params["optimizer.name"] == "nag"
+    assert recorded.data.metrics["test/top1"] == pytest.approx(trained.run.last("test/top1"))
+    assert recorded.data.metrics["cost/total_usd"] > 0
+    assert {"git.commit", "mxnet.features", "versions", "machine", "signature", "data.digest", "build"} <= set(recorded.data.tags)
+    expected = [line["metrics"]["val/top1"] for line in trained.run.history() if "val/top1" in line["metrics"]]
+    history = MlflowClient(sent["uri"]).get_metric_history(sent["run_id"], "val/top1")
+    assert [m.value for m in sorted(history, key=lambda m: m.step)] == pytest.approx(expected)
+
+
+def test_the_terminal_shows_sizes_epochs_and_a_table(trained):
+    for text in ("batch     12 per device, 24 global", "epoch 4", "best val top-1", "images/s (median)", "USD", "to see it"):
+        assert text in trained.out, trained.out
+
+
+def test_no_price_means_no_cost(cli):
+    ended = cli("train", "epochs=1", "launch.ranks=1")
+    assert not [name for name in ended.run.read("summary.json")["metrics"] if name.startswith("cost")]
+    assert "unknown" in ended.out
+
+
+def test_fine_tuning_takes_the_latest_network_and_learns_other_digits(trained, shared_cli):
+    ended = shared_cli("finetune", "data.train_per_class=5", "batch.per_device=5", "launch.ranks=1", "epochs=20")
+    config = yaml.safe_load((ended.run.path / "config.yaml").read_text())
+    assert config["model"]["pretrained"] == str(trained.run.path)
+    assert ended.run.read("plan.json")["class_names"] == ["5", "6", "7", "8", "9"]
+    assert ended.run.read("summary.json")["metrics"]["best/val_top1"] > 40
+    start, end = params(trained.run, trained.run.read("best.json")["step"]), params(ended.run)
+    assert start.keys() == end.keys()
+
+
+def test_one_two_and_four_ranks_over_four_shards_end_with_the_same_weights(cli, capsys):
+    runs = {n: cli("train", "data.shards=4", f"launch.ranks={n}", "batch.per_device=6") for n in (1, 2, 4)}
+    arrays = {n: params(ended.run) for n, ended in runs.items()}
+    for n in (2, 4):
+        for name, array in arrays[1].items():
+            np.testing.assert_allclose(arrays[n][name], array, atol=1e-5, rtol=1e-5, err_msg=f"{n} ranks: {name}")
+    with capsys.disabled():
+        print("\nbit-identical to 1 rank:", {n: runs[n].sha == runs[1].sha for n in (2, 4)})
+
+
+def test_three_ranks_and_a_batch_of_seven_still_validate_every_image(cli):
+    ended = cli("train", "launch.ranks=3", "batch.per_device=7", "epochs=1")
+    assert ended.run.last("val/top1") is not None  # the engine asserts the count
+
+
+def test_the_same_config_gives_the_same_bytes(cli):
+    first, second = (cli("train", "launch.ranks=2") for _ in range(2))
+    assert first.sha == second.sha
