@@ -32,7 +32,7 @@ ARTIFACTS = (
     "status.json",
     "metrics.jsonl",
 )
-PLAN = {
+SIZES = {  # of plan.json
     "batch/per_device": "per_device_batch",
     "batch/global": "global_batch",
     "lr/effective": "effective_lr",
@@ -113,8 +113,8 @@ def masked(text: str) -> str:
 def params(run: RunDir) -> Dict[str, str]:
     """The flattened configuration and the sizes derived from it."""
     values = configs.flatten(configs.to_dict(run.config()))
-    plan = run.read("plan.json") or {}
-    values.update({name: plan[key] for name, key in PLAN.items() if key in plan})
+    sizes = (run.read("plan.json") or {}).get("sizes") or {}
+    values.update({name: sizes[key] for name, key in SIZES.items() if key in sizes})
     return {key: masked(str(value))[:MAX_PARAM] for key, value in values.items()}
 
 
@@ -194,16 +194,16 @@ def artifacts(run: RunDir) -> List[Tuple[Path, Optional[str]]]:
 
 
 def started_ms(run: RunDir) -> int:
-    """When the run began: its first line or, if earlier, its config.yaml."""
-    first = next(run.lines(), None)
-    written = int((run.path / "config.yaml").stat().st_mtime * 1000)
-    return min(written, first["time_ms"]) if first else written
+    """When the first attempt began."""
+    attempts = (run.read("status.json") or {}).get("attempts") or [{}]
+    return attempts[0].get("started_ms") or int((run.path / "config.yaml").stat().st_mtime * 1000)
 
 
 def ended_ms(run: RunDir) -> int:
-    """When the run's last word was written."""
-    files = [run.path / "status.json", run.metrics_file, run.path / "config.yaml"]
-    return int(next(path for path in files if path.is_file()).stat().st_mtime * 1000)
+    """When the last attempt ended, or was last heard of."""
+    attempts = (run.read("status.json") or {}).get("attempts") or [{}]
+    files = [path for path in (run.metrics_file, run.path / "config.yaml") if path.is_file()]
+    return attempts[-1].get("ended_ms") or int(files[0].stat().st_mtime * 1000)
 
 
 def going(run: RunDir) -> bool:
@@ -289,7 +289,7 @@ def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
         return f"not in MLflow; send it with: python -m mxscale.run.tracking sync {run}"
     uri, page = noted["uri"], f"#/experiments/{noted['experiment_id']}/runs/{noted['run_id']}"
     if uri.startswith("http"):
-        return f"see {uri.rstrip('/')}/{page}"
+        return uri.rstrip("/") + "/" + page
     own = sqlite_file(uri) == runs_root(run) / "mlflow.db"
     server = "make ui" if own else f"mlflow ui --backend-store-uri {uri}"
-    return f"see it with: {server}, then http://127.0.0.1:5000/{page}"
+    return f"{server}, then http://127.0.0.1:5000/{page}"

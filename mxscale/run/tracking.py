@@ -14,8 +14,8 @@ keys, steps, times and values, which MLflow's databases store once.
 
 Repeated steps.  A resumed run repeats the steps after its last checkpoint.  Every line is sent as it
 is, those of all attempts: what has been sent can't be taken back, so only this gives the same record
-live and later.  MLflow then holds several values of such a step; the one with the latest time is the
-highest attempt's, and it is also the one that MLflow takes for a metric's latest value.
+live and later.  MLflow then holds several values of such a step: the one with the latest time is the
+highest attempt's, and MLflow too prefers it where that step is a metric's last.
 
 MLflow is imported here alone, and only when there is something to send: the import takes over a second
 of CPU, the first use of a new SQLite store another 1.5 s.
@@ -104,7 +104,7 @@ class Sender:
         with _locked(self.run.path / ".tracking.lock", wait):
             identity, sent = record.load(self.run, self.uri, self.tracking.experiment)
             print_of_end = record.fingerprint(self.run) if end else None
-            if end and sent.closed == print_of_end:
+            if end and sent.closed == print_of_end and not self._wiped():
                 return 0
             self._connect()
             if not self.opened:
@@ -115,6 +115,11 @@ class Sender:
             if end:
                 self._close(identity, sent, end, print_of_end)
             return lines
+
+    def _wiped(self) -> bool:
+        """Whether the SQLite file was removed.  A server is not asked: delete tracking.json to send all again."""
+        file = record.sqlite_file(self.uri)
+        return file is not None and not file.exists()
 
     def _connect(self) -> None:
         if self.client is not None:
@@ -135,8 +140,7 @@ class Sender:
 
     def _open(self, identity: str, sent: Sent) -> None:
         if sent.run_id is None or not self._exists(sent.run_id):
-            fresh = Sent(uri=sent.uri, experiment=self.tracking.experiment)
-            sent.__dict__.update(fresh.__dict__)
+            sent.__dict__.update(Sent(sent.uri, self.tracking.experiment).__dict__)  # nothing sent yet
             record.save(self.run, identity, sent)  # the id is on disk before the run is made
             sent.experiment_id = self._experiment()
             sent.run_id = self._find(identity, sent) or self._create(identity, sent)
@@ -309,11 +313,11 @@ CAUSES = (
 
 def why(error: BaseException) -> str:
     """A failure in a few words, without passwords."""
-    text = str(error) or type(error).__name__
+    text = f"{type(error).__name__}: {error}"
     for pattern, words in CAUSES:
         if re.search(pattern, text, re.IGNORECASE):
             return words
-    return masked(text.strip().splitlines()[0])[:200]
+    return masked(text.removeprefix("MlflowException: ").splitlines()[0])[:200]
 
 
 # ---------------------------------------------------------------- while the run lasts
@@ -327,51 +331,51 @@ class Mirror:
         self.uri = record.store_uri(tracking, record.runs_root(run))
         self.reason = "no answer yet"  # of the last failure
         self._sender = Sender(run, self.uri, tracking, cost_at)
+        self._sent_all = False
         self._closing = threading.Event()
         self._left_behind = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="tracking", daemon=True)
 
     def start(self) -> None:
-        """Begin; call it after the ranks were started (they need the cores that the import takes)."""
-        self._thread.start()
-
-    def finish(self, timeout_s: float = 30.0) -> Optional[Unsent]:
-        """Send the rest, the artifacts and the final status; what could not be sent in `timeout_s`, or None.
-
-        Call it when status.json, summary.json and environment.json are final.
-        """
+        """Begin, if not begun; call it after the ranks were started (they need the cores that the import takes)."""
         if self._thread.ident is None:
             self._thread.start()
+
+    def finish(self, timeout_s: float = 30.0) -> Optional[Unsent]:
+        """Send the rest, the artifacts and the final status; None, or what was not sent.
+
+        Waits for one try and one retry, and never longer than `timeout_s`.  Call it when status.json,
+        summary.json and environment.json are final.
+        """
+        self.start()
         self._closing.set()
         self._thread.join(timeout_s)
-        if not self._thread.is_alive():
-            return None
         self._left_behind.set()
-        return self._sender.unsent(self.reason)
+        return None if self._sent_all else self._sender.unsent(self.reason)
 
     def _follow(self) -> None:
         with contextlib.suppress(OSError):  # Linux has a niceness per thread
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         failures = 0
-        while not self._left_behind.is_set():
-            closing = self._closing.is_set()
-            try:
-                self._sender.send(record.end_state(self.run) if closing else None)
-                if closing:
-                    return
-                failures, pause = 0, POLL_S
-            except Busy as busy:
-                self.reason, pause = str(busy), POLL_S
-            except Exception as error:
-                self.reason = why(error)
-                if failures == 1 and not closing:  # said once, after the retry
-                    log.warning("tracking: %s: %s; training goes on", masked(self.uri), self.reason)
-                pause = BACKOFF_S[min(failures, len(BACKOFF_S) - 1)]
-                failures += 1
-            if closing:
-                self._left_behind.wait(POLL_S)
-            else:
-                self._closing.wait(pause)
+        while not self._closing.is_set():
+            failures = 0 if self._try() else failures + 1
+            if failures == 2:  # said once, after the retry
+                log.warning("tracking: %s: %s; training goes on", masked(self.uri), self.reason)
+            self._closing.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1] if failures else POLL_S)
+        for _ in range(2):
+            self._sent_all = self._try(record.end_state(self.run))
+            if self._sent_all or self._left_behind.wait(POLL_S):
+                return
+
+    def _try(self, end: Optional[str] = None) -> bool:
+        try:
+            self._sender.send(end, wait=end is not None)
+            return True
+        except Busy:
+            return True  # somebody else sends; the next look will tell
+        except Exception as error:
+            self.reason = why(error)
+            return False
 
 
 class NoMirror:

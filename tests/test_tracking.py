@@ -1,0 +1,491 @@
+"""Run directory -> MLflow, against real MLflow stores and servers.  No mocks; faults are real ones."""
+
+import json
+import math
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from mxscale.config import Config, ConfigError, Tracking, from_dict
+from mxscale.run import record, rundir, tracking
+
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+REPO = Path(__file__).resolve().parent.parent
+T0 = 1_700_000_000_000  # ms
+
+
+@pytest.fixture(autouse=True)
+def no_outer_store(monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+# ---------------------------------------------------------------- runs to send
+
+
+def make_run(root, uri=None, name="run", timeout_s=2.0, **values):
+    values = {"name": name, "runs": str(root), "tracking": {"uri": uri, "timeout_s": timeout_s}, **values}
+    return rundir.create(from_dict(values))
+
+
+def add_lines(run, first, last, attempt=1):
+    with open(run.metrics_file, "a") as file:
+        for step in range(first, last):
+            metrics = {"train/loss": 1.0 / (step + 1), "lr": 0.1, "throughput/images_per_s": 100.0 + attempt}
+            line = {"attempt": attempt, "step": step, "time_ms": T0 + 1000 * step + attempt, "metrics": metrics}
+            file.write(json.dumps(line) + "\n")
+
+
+def end(run, state="FINISHED"):
+    sizes = {"per_device_batch": 32, "global_batch": 64, "effective_lr": 0.025, "total_steps": 30}
+    run.write("plan.json", {"attempt": 1, "sizes": sizes})
+    environment = {
+        "tags": {"git.commit": "abc", "git.dirty": False, "versions": {"mxnet": "1.9.1"}, "image.id": None},
+        "data": {"name": "digits", "digest": "d" * 64, "source": "built in", "profile": {"train": 1437}},
+    }
+    run.write("environment.json", environment)
+    run.write("summary.json", {"metrics": {"best/val_top1": 97.5, "cost/total_usd": None}})
+    attempts = [{"attempt": 1, "started_ms": T0, "ended_ms": T0 + 60_000}]
+    run.write("status.json", {"state": state, "attempts": attempts})
+    run.rank_log(0).write_text("hello\n")
+    (run.checkpoints / "000000010").mkdir(parents=True, exist_ok=True)
+    (run.checkpoints / "000000010" / "params").write_text("large")
+
+
+def cost(line):
+    return {"cost/usd": line["step"] * 0.01}
+
+
+def client_of(uri):
+    import mlflow
+
+    os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "60"  # ours, not the short one of a mirror before
+    return mlflow.MlflowClient(uri)
+
+
+def runs_in(uri, experiment="mxscale"):
+    client = client_of(uri)
+    return client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+
+
+def points_in(uri, run_id):
+    client = client_of(uri)
+    keys = client.get_run(run_id).data.metrics
+    history = [m for key in keys for m in client.get_metric_history(run_id, key)]
+    return sorted((m.key, m.step, m.timestamp, m.value) for m in history)
+
+
+def points_of(run, cost_at=record.no_cost):
+    points = [
+        (key, line["step"], line["time_ms"], value)
+        for line in run.lines()
+        for key, value in {**line["metrics"], **cost_at(line)}.items()
+    ]
+    points += [(key, step, time_ms, value) for key, value, time_ms, step in record.summary(run)]
+    return sorted(points)
+
+
+def wait_for(condition, seconds=20):
+    deadline = time.time() + seconds
+    while not condition():
+        assert time.time() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def child(code, *arguments, **options):
+    environment = {**os.environ, "PYTHONPATH": str(REPO)}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, text=True, stdout=-1, stderr=-1, **options)
+
+
+SYNC = "import sys; from mxscale.run.tracking import main; sys.exit(main(['sync', sys.argv[1]]))"
+
+
+# ---------------------------------------------------------------- a real server
+
+
+class Server:
+    """`mlflow server` on a free port, in a process group of its own."""
+
+    def __init__(self, folder):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.folder, self.uri, self.process = folder, f"http://127.0.0.1:{self.port}", None
+
+    def start(self):
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self.folder}/server.db"]
+        command += ["--artifacts-destination", f"{self.folder}/artifacts"]
+        with open(self.folder / "server.log", "a") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=self.folder)
+        wait_for(self.healthy, 60)
+
+    def healthy(self):
+        try:
+            return urllib.request.urlopen(self.uri + "/health", timeout=1).status == 200
+        except OSError:
+            return False
+
+    def signal(self, number):
+        os.killpg(self.process.pid, number)
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("server"))
+    server.start()
+    yield server
+    server.kill()
+
+
+# ---------------------------------------------------------------- where
+
+
+def test_store_uri(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert tracking.store_uri(Config(runs="r")) == f"sqlite:///{tmp_path}/r/mlflow.db"
+    assert tracking.store_uri(Config(tracking=Tracking(uri="sqlite:///x.db"))) == f"sqlite:///{tmp_path}/x.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
+    assert tracking.store_uri(Config()) == "http://host:5000"
+    assert tracking.store_uri(Config(tracking=Tracking(uri="https://other"))) == "https://other"
+    for wrong in ("mlruns", "file:///tmp/mlruns", "htp://x"):
+        with pytest.raises(ConfigError, match=r"tracking\.uri="):
+            tracking.store_uri(Config(tracking=Tracking(uri=wrong)))
+
+
+def test_passwords_are_masked():
+    assert tracking.masked("http://me:se:cret@host:1/x") == "http://me:***@host:1/x"
+    assert tracking.masked("failed: postgresql+pg://me:pw@h/d, again") == "failed: postgresql+pg://me:***@h/d, again"
+    assert tracking.masked("https://token@host") == "https://***@host"
+    assert tracking.masked("mssql://h/d?user=a&Password=pw&x=1") == "mssql://h/d?user=a&Password=***&x=1"
+    assert tracking.masked("http://host:5000/a@b") == "http://host:5000/a@b"
+
+
+def test_view_hint(tmp_path):
+    run = make_run(tmp_path)
+    assert "not in MLflow" in tracking.view_hint(run)
+    sent = record.Sent(f"sqlite:///{tmp_path}/mlflow.db", "mxscale", "1", "abc")
+    record.save(run, "id", sent)
+    assert tracking.view_hint(run) == "make ui, then http://127.0.0.1:5000/#/experiments/1/runs/abc"
+    record.save(run, "id", record.Sent("http://host:5000", "mxscale", "2", "def"))
+    assert tracking.view_hint(run) == "http://host:5000/#/experiments/2/runs/def"
+    assert record.load(run, sent.uri, "mxscale") == ("id", sent)  # the first store is not forgotten
+
+
+def test_a_copied_run_is_another_run(tmp_path):
+    run = make_run(tmp_path)
+    record.save(run, "id", record.Sent("http://host", "mxscale", "2", "def", lines_sent=3))
+    copy = rundir.RunDir(run.path.parent / "copy")
+    subprocess.run(["cp", "-r", run.path, copy.path], check=True)
+    assert record.load(copy, "http://host", "mxscale")[0] != "id"
+    subprocess.run(["rm", "-r", run.path], check=True)  # moved
+    assert record.load(copy, "http://host", "mxscale")[1].lines_sent == 3
+
+
+def test_torn_lines_wait(tmp_path):
+    run = make_run(tmp_path)
+    add_lines(run, 0, 3)
+    whole = run.metrics_file.stat().st_size
+    with open(run.metrics_file, "a") as file:
+        file.write('{"attempt": 1, "step": 3, "time_ms": 5, "met')
+    [(points, lines, offset)] = record.batches(run, 0, record.no_cost)
+    assert (len(points), lines, offset) == (9, 3, whole)
+    with open(run.metrics_file, "a") as file:
+        file.write('rics": {"lr": 0.5, "unknown": null}}\n')
+    assert list(record.batches(run, offset, record.no_cost)) == [
+        ([("lr", 0.5, 5, 3)], 1, run.metrics_file.stat().st_size)
+    ]
+
+
+def test_batches_stay_within_mlflows_limit(tmp_path):
+    run = make_run(tmp_path)
+    add_lines(run, 0, 700)
+    parts = list(record.batches(run, 0, record.no_cost))
+    assert [len(points) for points, _, _ in parts] == [999, 999, 102]
+    assert list(record.batches(run, parts[0][2], record.no_cost)) == parts[1:]
+
+
+def test_off_is_a_null_object(tmp_path):
+    run = make_run(tmp_path)
+    mirror = tracking.open_mirror(run, Tracking(enabled=False))
+    mirror.start()
+    assert mirror.finish(1) is None
+    assert not (run.path / record.STATE_FILE).exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["sync"], ["sync", "/nowhere"], ["push", "."]])
+def test_wrong_arguments_are_one_line(arguments):
+    command = [sys.executable, "-m", "mxscale.run.tracking", *arguments]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1 and not done.stdout
+
+
+def test_mlflow_is_imported_late(tmp_path):
+    code = "import sys, mxscale.run.tracking; sys.exit('mlflow' in sys.modules)"
+    assert child(code).wait() == 0
+
+
+# ---------------------------------------------------------------- SQLite
+
+
+@pytest.mark.slow
+def test_sqlite_has_everything_and_a_resumed_run_goes_on(tmp_path, capsys):
+    run = make_run(tmp_path)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    mirror = tracking.open_mirror(run, run.config().tracking, cost)
+    add_lines(run, 0, 5)
+    mirror.start()
+    mirror.start()  # once is enough
+    wait_for(lambda: mirror._sender.sent().lines_sent == 5)
+    assert runs_in(uri)[0].info.status == "RUNNING"
+    add_lines(run, 5, 20)
+    with open(run.metrics_file, "a") as file:
+        file.write(
+            json.dumps({"attempt": 1, "step": 19, "time_ms": T0 + 19_500, "metrics": {"val/loss": math.nan}}) + "\n"
+        )
+    end(run, "KILLED")
+    assert mirror.finish(20) is None
+
+    [found] = runs_in(uri)
+    data, run_id = found.data, found.info.run_id
+    assert found.info.status == "KILLED" and found.info.run_name == run.path.name
+    assert found.info.end_time == T0 + 60_000
+    assert data.params["optimizer.lr"] == "0.1" and data.params["batch/global"] == "64"
+    assert data.params["lr/effective"] == "0.025" and data.params["tracking.uri"] == "None"
+    assert data.tags["git.commit"] == "abc" and data.tags["versions"] == '{"mxnet": "1.9.1"}'
+    assert data.tags["mxscale.dir"] == str(run) and "image.id" not in data.tags
+    assert data.metrics["best/val_top1"] == 97.5 and "cost/total_usd" not in data.metrics
+    assert math.isnan(data.metrics["val/loss"])
+    whole = [point for point in points_of(run, cost) if point[0] != "val/loss"]
+    assert [point for point in points_in(uri, run_id) if point[0] != "val/loss"] == whole
+    assert found.inputs.dataset_inputs[0].dataset.name == "digits"
+    files = {file.path for file in client_of(uri).list_artifacts(run_id)}
+    assert {"config.yaml", "metrics.jsonl", "status.json", "summary.json", "ranks"} <= files
+    assert not any("checkpoint" in file for file in files)
+    assert found.info.artifact_uri.startswith(str(tmp_path / "artifacts"))
+
+    # Again: nothing is sent, and nothing is even opened
+    noted = (run.path / record.STATE_FILE).read_bytes()
+    assert tracking.sync(run, cost_at=cost) == 0
+    assert "0 lines sent, 21 in all; make ui" in capsys.readouterr().out
+    assert (run.path / record.STATE_FILE).read_bytes() == noted
+
+    # Resumed from step 15 with another setting: the same MLflow run, running again
+    run.write_config(from_dict({**json.loads(json.dumps(rundir.to_dict(run.config()))), "epochs": 40}))
+    run.write("status.json", {"state": "RUNNING"})
+    mirror = tracking.open_mirror(run, run.config().tracking, cost)
+    mirror.start()
+    add_lines(run, 15, 25, attempt=2)
+    wait_for(lambda: mirror._sender.sent().lines_sent == 31)
+    assert client_of(uri).get_run(run_id).info.status == "RUNNING"
+    end(run)
+    assert mirror.finish(20) is None
+    [found] = runs_in(uri)
+    assert found.info.run_id == run_id and found.info.status == "FINISHED"
+    assert found.data.params["epochs"] == "20" and found.data.tags["resumed.epochs"] == "40"
+    loss = [m for m in client_of(uri).get_metric_history(run_id, "throughput/images_per_s") if m.step == 17]
+    assert [m.value for m in sorted(loss, key=lambda m: m.timestamp)] == [101.0, 102.0]  # both attempts
+
+
+@pytest.mark.slow
+def test_killed_at_any_point_a_sync_sends_each_line_once(tmp_path):
+    """kill -9 just before each write of the place: after the request arrived, before it is noted."""
+    run = make_run(tmp_path)
+    add_lines(run, 0, 700)  # three batches
+    end(run)
+    client_of(f"sqlite:///{tmp_path}/warm.db")  # MLflow's import, once for all children
+
+    def dying_sync(writes):
+        save = record.save
+
+        def dying_save(*arguments):
+            nonlocal writes
+            writes -= 1
+            if writes < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            save(*arguments)
+
+        record.save = dying_save
+        sys.exit(tracking.sync(run))
+
+    def exit_of(writes):
+        process = multiprocessing.get_context("fork").Process(target=dying_sync, args=(writes,))
+        process.start()
+        process.join(60)
+        return process.exitcode
+
+    # Writes before each death: the id | the run | three batches | the status | the end
+    assert [exit_of(writes) for writes in (0, 1, 2, 1, 1, 1, 1)] == [-signal.SIGKILL] * 7
+    assert exit_of(9) == 0
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    [found] = runs_in(uri)
+    assert found.info.status == "FINISHED"
+    assert points_in(uri, found.info.run_id) == points_of(run)
+
+
+@pytest.mark.slow
+def test_two_at_once(tmp_path):
+    """Two processes open a new SQLite store at once, and two more send the same run."""
+    one, two = make_run(tmp_path, name="one"), make_run(tmp_path, name="two")
+    for run in (one, two):
+        add_lines(run, 0, 400)
+        end(run)
+    children = [child(SYNC, run) for run in (one, two, one)]
+    for process in children:
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (0, ""), (out, err)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    found = {run.info.run_name: run.info.run_id for run in runs_in(uri)}
+    assert sorted(found) == sorted([one.path.name, two.path.name]) and len(runs_in(uri)) == 2
+    for run in (one, two):
+        assert points_in(uri, found[run.path.name]) == points_of(run)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_going_and_a_parent_that_died(tmp_path, capsys):
+    run = make_run(tmp_path)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    add_lines(run, 0, 3)
+    run.write("status.json", {"state": "RUNNING"})
+    run.touch_alive()
+    assert tracking.sync(run) == 0
+    assert "the run is still going: 3 lines sent" in capsys.readouterr().out
+    [found] = runs_in(uri)
+    assert found.info.status == "RUNNING"
+    # A creation whose answer came too late left an empty twin
+    twin = client_of(uri).create_run(found.info.experiment_id, tags={"mxscale.run": found.data.tags["mxscale.run"]})
+    os.utime(run.alive_file, (1, 1))
+    assert tracking.sync(run) == 0
+    [found] = runs_in(uri)
+    assert found.info.status == "KILLED" and found.info.run_id != twin.info.run_id
+    # A store that was wiped gets the whole run again
+    (tmp_path / "mlflow.db").unlink()
+    assert child(SYNC, run).wait(60) == 0
+    uri = f"sqlite:///{tmp_path}/./mlflow.db"  # MLflow keeps stores open, by their address
+    [found] = runs_in(uri)
+    assert points_in(uri, found.info.run_id) == points_of(run)
+
+
+# ---------------------------------------------------------------- servers
+
+
+@pytest.mark.slow
+def test_server_and_password(tmp_path, server, capsys):
+    secret = server.uri.replace("http://", "http://me:s3cret@")
+    run = make_run(tmp_path, secret, timeout_s=20.0)
+    add_lines(run, 0, 10)
+    mirror = tracking.open_mirror(run, run.config().tracking, cost)
+    mirror.start()
+    wait_for(lambda: mirror._sender.sent().lines_sent == 10)
+    add_lines(run, 10, 20)
+    end(run)
+    assert mirror.finish(30) is None
+    run_id = run.read(record.STATE_FILE)["run_id"]
+    found = client_of(server.uri).get_run(run_id)
+    assert found.info.status == "FINISHED" and found.data.metrics["best/val_top1"] == 97.5
+    assert points_in(server.uri, run_id) == points_of(run, cost)
+    stored = Path(client_of(server.uri).download_artifacts(run_id, "", str(tmp_path)))
+    assert (stored / "ranks/0.log").read_text() == "hello\n"
+    assert "me:***@127.0.0.1" in (stored / "config.yaml").read_text()
+    assert tracking.sync(run, cost_at=cost) == 0
+    shown = [found.data.params["tracking.uri"], tracking.view_hint(run), capsys.readouterr().out]
+    assert not any("s3cret" in text for text in [*shown, (run.path / record.STATE_FILE).read_text()])
+
+
+@pytest.mark.slow
+def test_server_dead_from_the_start(tmp_path, server, capsys):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    run = make_run(tmp_path, nobody)
+    mirror = tracking.open_mirror(run, run.config().tracking)
+    mirror.start()
+    add_lines(run, 0, 7)
+    end(run)
+    start = time.monotonic()
+    unsent = mirror.finish(30)
+    assert time.monotonic() - start < 5  # a try and a retry
+    assert str(unsent) == (
+        f"tracking: 7 of 7 lines unsent ({nobody}: connection refused); "
+        f"send with: python -m mxscale.run.tracking sync {run}"
+    )
+    assert tracking.sync(run) == 1
+    assert capsys.readouterr().out.strip() == str(unsent)
+    assert tracking.sync(run, server.uri) == 0
+    assert tracking.sync(run, server.uri) == 0
+    run_id = record.load(run, server.uri, "mxscale")[1].run_id
+    assert points_in(server.uri, run_id) == points_of(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("warm", [False, True])
+def test_server_that_never_answers(tmp_path, warm):
+    """A whole process: `finish` keeps its time, and the interpreter's exit waits for nothing.
+
+    warm: MLflow is imported, the thread hangs in its request; else it may still be importing.
+    """
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(50)
+        run = make_run(tmp_path, f"http://127.0.0.1:{deaf.getsockname()[1]}", timeout_s=30.0)
+        add_lines(run, 0, 7)
+        end(run)
+        code = """
+import sys, time
+from mxscale.run import tracking
+run = tracking.RunDir(sys.argv[1])
+mirror = tracking.open_mirror(run, run.config().tracking)
+mirror.start()
+time.sleep(float(sys.argv[2]))
+start = time.time()
+print(mirror.finish(float(sys.argv[3])))
+print(time.time() - start, time.time(), flush=True)
+"""
+        process = child(code, run, 4 if warm else 0, 2 if warm else 0.5)
+        out, err = process.communicate(timeout=20)
+        ended = time.time()
+    assert (process.returncode, err) == (0, "")
+    line, took, printed = out.rsplit(maxsplit=2)
+    assert "7 of 7 lines unsent" in line and "no answer yet" in line
+    assert float(took) < 2.5
+    assert ended - float(printed) < 2
+
+
+@pytest.mark.slow
+def test_server_hangs_then_dies_midway(tmp_path, server):
+    run = make_run(tmp_path, server.uri, timeout_s=3.0)
+    add_lines(run, 0, 10)
+    mirror = tracking.open_mirror(run, run.config().tracking)
+    mirror.start()
+    wait_for(lambda: mirror._sender.sent().lines_sent == 10)
+    server.signal(signal.SIGSTOP)  # takes connections and answers none
+    add_lines(run, 10, 20)
+    time.sleep(5)
+    server.signal(signal.SIGCONT)  # now it works on a request that was given up
+    wait_for(lambda: mirror._sender.sent().lines_sent == 20)
+    server.kill()
+    add_lines(run, 20, 30)
+    end(run)
+    unsent = mirror.finish(3)
+    assert "10 of 30 lines unsent" in str(unsent) and "connection refused" in str(unsent)
+    server.start()
+    assert tracking.sync(run) == 0
+    run_id = run.read(record.STATE_FILE)["run_id"]
+    assert points_in(server.uri, run_id) == points_of(run)
+    assert tracking.sync(run) == 0
+    assert points_in(server.uri, run_id) == points_of(run)
+    assert client_of(server.uri).get_run(run_id).info.status == "FINISHED"
+    assert [r.info.run_name for r in runs_in(server.uri)].count(run.path.name) == 1
