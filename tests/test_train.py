@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def trained(shared_cli):
-    return shared_cli("train", "launch.ranks=2", "epochs=4", "tracking=mlflow", "machine.usd_per_hour=3.6")
+    return shared_cli("train", "launch.ranks=2", "epochs=12", "optimizer.lr=0.8", "tracking=mlflow", "machine.usd_per_hour=3.6")
 
 
 def test_a_run_leaves_everything_that_the_layout_promises(trained):
@@ -24,7 +24,7 @@ def test_a_run_leaves_everything_that_the_layout_promises(trained):
 
 
 def test_two_ranks_learn_the_digits(trained):
-    assert trained.run.read("summary.json")["metrics"]["best/val_top1"] > 60
+    assert trained.run.read("summary.json")["metrics"]["best/val_top1"] > 50  # chance is 20
     losses = [line["metrics"]["train/loss"] for line in trained.run.history() if "train/loss" in line["metrics"]]
     assert np.mean(losses[-3:]) < 0.7 * np.mean(losses[:3])
 
@@ -62,7 +62,7 @@ def test_mlflow_has_the_run_with_its_metrics_params_and_tags(trained):
 
 
 def test_the_terminal_shows_sizes_epochs_and_a_table(trained):
-    for text in ("batch     12 per device, 24 global", "epoch 4", "best val top-1", "images/s (median)", "USD", "to see it"):
+    for text in ("batch     12 per device, 24 global", "epoch 12", "best val top-1", "images/s (median)", "USD", "to see it"):
         assert text in trained.out, trained.out
 
 

@@ -46,7 +46,8 @@ def seed_of(*numbers: int) -> int:
 def open_reader(records: Records, data: Data, batch: int, part: Tuple[int, int], **settings):
     """An ImageRecordIter over part (index, of) of the file.
 
-    `prefetch_buffer=1`: with a deeper queue each iterator leaks its buffers when it goes.
+    `prefetch_buffer=1`: with a deeper queue each iterator leaks its buffers when it goes.  With this
+    one it still leaks the batch that it handed out last, unless it was read to its end.
     """
     index, parts = part
     red, green, blue = data.mean
@@ -83,7 +84,7 @@ def augmentation(data: Data) -> dict:
         random_h=round(a.hue * 180),  # OpenCV's hue goes to 180
     )
     if a.pad:
-        settings["pad"] = a.pad
+        settings.update(pad=a.pad, fill_value=0)  # black, as torchvision's RandomCrop; MXNet's own is white
     if a.crop == "random_resized":
         settings.update(
             random_resized_crop=True,
@@ -100,6 +101,9 @@ def augmentation(data: Data) -> dict:
 class TrainData:
     """The training images of one rank.
 
+    `seed_aug` makes augmentation a function of the seed and of the place in a batch, whatever the
+    threads do.  So the batches of one shard and epoch share their crops and flips, place by place.
+
     shards: those of this rank, of `of` in all; accumulation: batches of each shard in one step.
     """
 
@@ -109,7 +113,7 @@ class TrainData:
         self.shards, self.of, self.accumulation = shards, of, accumulation
         self.steps_per_epoch, self.seed = steps_per_epoch, seed
         self.parts = readable_parts(part_sizes(records.count, of), batch)
-        self._epoch, self._streams = None, {}
+        self._epoch, self._streams, self._readers = None, {}, {}
 
     def step(self, step: int) -> Iterator[Micro]:
         """The batches of global step `step`, in the order of (accumulation, shard).
@@ -118,6 +122,9 @@ class TrainData:
         """
         epoch, within = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
+            for reader in self._readers.values():
+                for _ in reader:  # what the epoch drops is read all the same: see open_reader
+                    pass
             self._epoch = epoch
             self._streams = {shard: self._stream(epoch, shard, within * self.accumulation) for shard in self.shards}
         for _ in range(self.accumulation):
@@ -132,7 +139,7 @@ class TrainData:
         tour = 0
         while True:
             seed = seed_of(self.seed, epoch, shard, tour)
-            reader = open_reader(
+            reader = self._readers[shard] = open_reader(
                 self.records,
                 self.data,
                 self.batch,

@@ -36,7 +36,8 @@ def write(folder: Path, state: Dict[str, Any], params, trainer, statistics: np.n
     """
     final = folder / f"{state['step']:09d}"
     new = folder / f".{final.name}.{os.getpid()}"
-    shutil.rmtree(new, ignore_errors=True)
+    for left in folder.glob(".[0-9]*"):  # by a writer that was killed
+        shutil.rmtree(left, ignore_errors=True)
     new.mkdir(parents=True)
     try:
         weights.save(new / "params", params)
@@ -79,7 +80,7 @@ def whole(path: Path) -> bool:
     try:
         lines = (path / "MANIFEST").read_text().splitlines()
         return len(lines) == len(FILES) and all(_digest(path / line[66:]) == line[:64] for line in lines)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a damaged MANIFEST is no text, or names no file
         return False
 
 

@@ -57,7 +57,9 @@ def train(run: RunDir, config: Config, plan: dict, comm) -> dict:
         for parameter in trained:
             parameter.grad_req = "add"
     grads = [parameter.grad() for parameter in trained]
-    statistics = ShardStatistics([parameters[name] for name in zoo.running_statistics(net)], shards, sizes.shards)
+    running = zoo.running_statistics(net)
+    statistics = ShardStatistics([parameters[name] for name in running], shards, sizes.shards)
+    examined = copy_to_evaluate(config, plan, device)
 
     # ---- optimizer
     objective = CrossEntropy(config.label_smoothing)
@@ -68,7 +70,7 @@ def train(run: RunDir, config: Config, plan: dict, comm) -> dict:
     exchange = Exchange(comm, grads, int(config.comm.bucket_mb * 2**20))
 
     # ---- restore: starting is resuming from step 0
-    keeper = Keeper(run, config, sizes, comm, parameters, trainer, statistics, scale)
+    keeper = Keeper(run, config, sizes, comm, parameters, running, trainer, statistics, scale)
     step = keeper.restore()
     reseed = reseeder(net, config.seed)
     journal = Journal(run, comm, plan["attempt"])
@@ -115,22 +117,23 @@ def train(run: RunDir, config: Config, plan: dict, comm) -> dict:
         loss = journal.reading(step, tally, clock, samples, lr(step - 1))
         if not math.isfinite(loss):
             raise NotFinite(f"the loss is {loss} at step {step}; {keeper.last_good()}")
+        if validates or saves:
+            snapshot = keeper.snapshot(step)
         if validates:
-            table = statistics.gather(comm)
-            with statistics.averaged(table):
-                result = evaluate(net, config, plan, "val", comm, device, scale)
+            put(snapshot.params, examined)
+            result = evaluate(examined, config, plan, "val", comm, device, scale)
             journal.line(step, result)
             saves = keeper.improves(step, result) or saves
         if saves:
-            keeper.save(step, journal)
+            keeper.save(snapshot, journal)
         if stop and not last:
             return {"state": "interrupted", "exit": rundir.INTERRUPTED, "step": step}
         clock.restart()
 
     # ---- test: once, with the best
     if plan["splits"].get("test"):
-        keeper.load_best()
-        journal.line(step, evaluate(net, config, plan, "test", comm, device, scale))
+        put(keeper.best_params(), examined)
+        journal.line(step, evaluate(examined, config, plan, "test", comm, device, scale))
     journal.sync()
     return {"state": "done", "exit": rundir.DONE, "step": step, "params_sha256": keeper.params_sha256}
 
@@ -193,6 +196,28 @@ def network(config: Config, plan: dict, device):
         net.cast("float16")
     net.hybridize(static_alloc=True, static_shape=True)
     return net
+
+
+def copy_to_evaluate(config: Config, plan: dict, device):
+    """A second network for evaluation alone, its values put in each time.
+
+    Evaluating the trained one would let oneDNN reorder its convolution weights in the background;
+    training then goes on from the one layout or the other, with other roundings each time.
+    """
+    net = zoo.build(config.model.name, plan["classes"])
+    net.initialize(mx.init.Zero(), ctx=device)
+    zoo.finish(net, (1, 3, config.data.image_size, config.data.image_size), device)
+    net.collect_params().setattr("grad_req", "null")
+    if config.precision == "float16":
+        net.cast("float16")
+    net.hybridize(static_alloc=True, static_shape=True)
+    return net
+
+
+def put(params: dict, net) -> None:
+    """structural name -> NDArray into the network's parameters."""
+    for name, parameter in weights.parameters(net).items():
+        parameter.set_data(params[name])
 
 
 def reseeder(net, seed: int):

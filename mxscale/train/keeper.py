@@ -1,6 +1,7 @@
 """When a checkpoint is written, which are kept, and how a run goes on from one."""
 
 import json
+from typing import Dict, NamedTuple
 
 import numpy as np
 from mxnet import nd
@@ -15,15 +16,23 @@ class NotFinite(ArithmeticError):
     """NaN or infinite numbers: the run ends, its last checkpoint stands."""
 
 
+class Snapshot(NamedTuple):
+    step: int
+    params: Dict[str, nd.NDArray]  # structural name -> copy; running statistics averaged over shards
+    statistics: np.ndarray  # of each shard, as ShardStatistics.gather makes it
+
+
 class Keeper:
     """The checkpoints of one run.  Every rank calls; rank 0 writes.
 
-    parameters: structural name -> Parameter; statistics: ShardStatistics; scale: Precision.
+    parameters: structural name -> Parameter; running: names of those that `statistics`
+    (ShardStatistics) keeps; scale: Precision.
     """
 
-    def __init__(self, run: RunDir, config, sizes, comm, parameters, trainer, statistics, scale):
+    def __init__(self, run: RunDir, config, sizes, comm, parameters, running, trainer, statistics, scale):
         self.run, self.config, self.sizes, self.comm = run, config, sizes, comm
-        self.parameters, self.trainer, self.statistics, self.scale = parameters, trainer, statistics, scale
+        self.parameters, self.running = parameters, running
+        self.trainer, self.statistics, self.scale = trainer, statistics, scale
         self.best = None  # {"step", "val/top1", "val/loss"}
         self.saved_step, self.params_sha256 = None, None
 
@@ -55,27 +64,31 @@ class Keeper:
         self.best = {"step": step, **result}
         return True
 
-    def save(self, step: int, journal) -> None:
-        """Write a checkpoint of `step`; afterwards best.json speaks of one that is there.  A collective."""
-        if step == self.saved_step:
-            return
+    def snapshot(self, step: int) -> Snapshot:
+        """The network after `step` as it is evaluated and exported, in copies.  A collective."""
         table = self.statistics.gather(self.comm)
-        with self.statistics.averaged(table):
-            params = {name: parameter.data().copy() for name, parameter in self.parameters.items()}
-            arrays = {name: array.asnumpy() for name, array in params.items()}
+        params = {name: parameter.data().copy() for name, parameter in self.parameters.items()}
+        params.update(zip(self.running, self.statistics.average(table)))
+        return Snapshot(step, params, table)
+
+    def save(self, snapshot: Snapshot, journal) -> None:
+        """Write a checkpoint; afterwards best.json speaks of one that is there.  A collective."""
+        if snapshot.step == self.saved_step:
+            return
+        arrays = {name: array.asnumpy() for name, array in snapshot.params.items()}
         broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
         if broken:
-            raise NotFinite(f"{broken[0]} is not finite after step {step}; {self.last_good()}")
+            raise NotFinite(f"{broken[0]} is not finite after step {snapshot.step}; {self.last_good()}")
         self.params_sha256 = weights.params_sha256(arrays)
-        failure = self._write(step, params, table, journal) if self.comm.rank == 0 else None
+        failure = self._write(snapshot, journal) if self.comm.rank == 0 else None
         # All ranks end together where rank 0 could not write.
         if self.comm.total(np.array([failure is not None]))[0]:
             raise failure or OSError("rank 0 could not write its checkpoint")
-        self.saved_step = step
+        self.saved_step = snapshot.step
 
-    def _write(self, step, params, table, journal):
+    def _write(self, snapshot: Snapshot, journal):
         state = {
-            "step": step,
+            "step": snapshot.step,
             "shards": self.sizes.shards,
             "global_batch": self.sizes.global_batch,
             "best": self.best,
@@ -84,7 +97,7 @@ class Keeper:
         }
         try:
             journal.sync()
-            checkpoint.write(self.run.checkpoints, state, params, self.trainer, table)
+            checkpoint.write(self.run.checkpoints, state, snapshot.params, self.trainer, snapshot.statistics)
             if self.best:
                 self.run.write("best.json", {**self.best, "checkpoint": f"checkpoints/{self.best['step']:09d}"})
             checkpoint.prune(self.run.checkpoints, self.config.checkpoint.keep, self.best and self.best["step"])
@@ -92,12 +105,10 @@ class Keeper:
             return error
         return None
 
-    def load_best(self) -> None:
-        """Put the best checkpoint's values into the network; the last one's where nothing was validated."""
+    def best_params(self) -> dict:
+        """structural name -> NDArray of the best checkpoint; of the last one where nothing was validated."""
         step = self.best["step"] if self.best else self.saved_step
-        found = checkpoint.read(self.run.checkpoints / f"{step:09d}")
-        for name, parameter in self.parameters.items():
-            parameter.set_data(found.params[name])
+        return checkpoint.read(self.run.checkpoints / f"{step:09d}").params
 
     def last_good(self) -> str:
         """For an error message: where the last whole checkpoint is."""

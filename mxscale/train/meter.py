@@ -44,6 +44,7 @@ class Clock:
 
     def __init__(self):
         self._done_at = time.perf_counter()
+        self._steps_out, self._steps_done = 0, 0
         self._under_way = queue.SimpleQueue()
         self._room = threading.Semaphore(1)  # one step may be under way while the next is dispatched
         self._error: Optional[BaseException] = None
@@ -66,7 +67,8 @@ class Clock:
 
     def fetched(self, asked_at: float, images: int) -> None:
         """A batch asked for at `asked_at` (perf_counter) has come."""
-        self.waited += max(0.0, time.perf_counter() - max(asked_at, self._done_at))
+        if self._steps_done == self._steps_out:  # else the device is still at work
+            self.waited += max(0.0, time.perf_counter() - max(asked_at, self._done_at))
         self.images += images
 
     def dispatched(self, result) -> None:
@@ -74,6 +76,7 @@ class Clock:
 
         Returns when the step before it is done: a bound on the memory of steps in flight.
         """
+        self._steps_out += 1
         self._under_way.put(result)
         self._room.acquire()
         if self._error:
@@ -91,6 +94,7 @@ class Clock:
             except BaseException as error:
                 self._error = error
             self._done_at = time.perf_counter()
+            self._steps_done += 1
             self._room.release()
 
 

@@ -7,6 +7,11 @@ from mxscale.config import ConfigError, nearest
 from mxscale.config import Optimizer as OptimizerConfig
 
 
+# MXNet's words for what has a key of its own.
+ELSEWHERE = {"learning_rate": "lr", "wd": "weight_decay", "momentum": "momentum", "clip_gradient": "clip_gradient",
+             "multi_precision": "multi_precision"}  # fmt: skip
+
+
 def make_trainer(parameters, config: OptimizerConfig, multi_precision: bool) -> gluon.Trainer:
     """A Trainer that updates locally (kvstore None); the engine exchanges gradients before it.
 
@@ -20,6 +25,9 @@ def make_optimizer(config: OptimizerConfig, multi_precision: bool = False) -> mx
     known = mx.optimizer.Optimizer.opt_registry
     if config.name.lower() not in known:
         raise ConfigError(f"optimizer.name={config.name}{nearest(config.name, known)}")
+    for name in config.params:
+        if name in ELSEWHERE:
+            raise ConfigError(f"optimizer.params.{name}: set optimizer.{ELSEWHERE[name]} instead")
     arguments = dict(config.params, learning_rate=config.lr, wd=config.weight_decay)
     if config.momentum is not None:
         arguments["momentum"] = config.momentum

@@ -4,8 +4,6 @@ They belong to the shard and not to the rank, so that 1, 2 and 4 ranks over 4 sh
 ones.  What is evaluated and exported is their average, in a copy that is never written back.
 """
 
-from contextlib import contextmanager
-
 import numpy as np
 from mxnet import nd
 
@@ -40,20 +38,14 @@ class ShardStatistics:
         self.kept = {shard: self._arrays(table[shard]) for shard in self.shards}
         self._put(self.kept[self.current])
 
-    @contextmanager
-    def averaged(self, table: np.ndarray):
-        """Within, the network has the average of all shards' statistics; after, this shard's again."""
-        if not self.parameters:
-            yield
-            return
-        own = self._copies()
-        self._put(self._arrays(table.astype(np.float64).mean(axis=0).astype(np.float32)))
-        try:
-            yield
-        finally:
-            self._put(own)
+    def average(self, table: np.ndarray):
+        """Arrays in the order of the parameters: the average of all shards' statistics."""
+        return self._arrays(table.astype(np.float64).mean(axis=0).astype(np.float32)) if self.parameters else []
 
     def _copies(self):
+        # BN writes its running statistics in backward, and under static_alloc MXNet's engine does not
+        # know: a copy asked for right after backward may be made before that write.  So wait.
+        nd.waitall()
         return [p.data().copy() for p in self.parameters]
 
     def _put(self, arrays):

@@ -1,0 +1,153 @@
+"""Any image file -> RGB pixels, or the reason why not: one policy for every format.
+
+| in the file                | becomes                                                             |
+|----------------------------|---------------------------------------------------------------------|
+| 1-bit, grey, palette, CMYK | RGB, by Pillow's conversion; colour profiles are not applied         |
+| 16-bit grey                | its 65,536 values scaled to 256                                      |
+| transparency               | laid over white                                                      |
+| EXIF orientation           | applied                                                              |
+| several frames             | the first                                                            |
+| a wrong extension          | decoded by content                                                   |
+| truncated, empty, no image, over `MAX_PIXELS`, float or 32-bit values | `BadImage`                |
+"""
+
+import io
+import os
+import warnings
+from typing import NamedTuple, Optional, Tuple, Union
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+Image.init()  # WebP, TIFF and others are registered by this alone
+
+# Those that photographs come in.  Others that Pillow reads (EPS runs Ghostscript) are refused.
+FORMATS = [
+    name
+    for name in ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF")
+    if name in Image.OPEN
+]
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+MAX_PIXELS = 178_956_970  # Pillow's limit against decompression bombs: 512 MiB as RGB
+MAX_JPEG_SIDE = 65_500  # of libjpeg
+
+
+class BadImage(Exception):
+    """An image that can't be used; `reason` is a few words on one line."""
+
+    def __init__(self, reason: str):
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Recipe(NamedTuple):
+    """How images are packed."""
+
+    pack_format: str  # jpeg | png
+    quality: int  # of JPEG, 1-100
+    pack_size: Optional[int]  # shorter side in pixels; None: as it is
+    min_side: int  # images with a shorter side than this are bad
+
+
+def repack(source: Union[str, bytes], recipe: Recipe) -> Tuple[bytes, Tuple[int, int]]:
+    """An image file (path or content) -> encoded bytes and their (height, width).  Raises BadImage."""
+    image = decode(source)
+    if min(image.size) < recipe.min_side:
+        width, height = image.size
+        raise BadImage(f"{width}x{height} pixels, smaller than {recipe.min_side} (data.min_side)")
+    return encode(image, recipe.pack_format, recipe.quality, recipe.pack_size)
+
+
+def decode(source: Union[str, os.PathLike, bytes]) -> Image.Image:
+    """An image file's path or content -> its RGB image, upright.  Raises BadImage."""
+    content = source if isinstance(source, bytes) else _read(source)
+    if not content:
+        raise BadImage("empty file")
+    try:
+        with warnings.catch_warnings():  # odd metadata is no concern of ours
+            warnings.simplefilter("ignore")
+            image = Image.open(io.BytesIO(content), formats=FORMATS)
+            _refuse_huge(*image.size)
+            image.load()
+            return _rgb(_upright(image))
+    except BadImage:
+        raise
+    except UnidentifiedImageError:
+        raise BadImage("no image of a known format") from None
+    except Image.DecompressionBombError:
+        raise BadImage(f"more than {MAX_PIXELS:,} pixels") from None
+    except Exception as error:  # decoders raise all sorts of things on broken files
+        raise BadImage(_one_line(error)) from None
+
+
+def encode(image: Image.Image, pack_format: str, quality: int, pack_size: Optional[int] = None):
+    """RGB image -> (JPEG or PNG bytes, (height, width)).
+
+    pack_size: the shorter side is resized to it, down or up (bicubic, with antialiasing), the
+    other in proportion.  The same image and library versions give the same bytes.  Raises BadImage
+    where the result would be too large.
+    """
+    width, height = image.size
+    if pack_size and pack_size != min(width, height):
+        scale = pack_size / min(width, height)
+        width, height = max(pack_size, round(width * scale)), max(pack_size, round(height * scale))
+        _refuse_huge(width, height)
+        # reducing_gap: a fast box reduction to 3x the size first; no visible difference
+        image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
+    out = io.BytesIO()
+    if pack_format == "png":
+        image.save(out, "PNG", compress_level=6)
+    else:
+        if max(width, height) > MAX_JPEG_SIDE:
+            raise BadImage(f"{width}x{height} pixels: a JPEG side has {MAX_JPEG_SIDE} at most")
+        image.save(out, "JPEG", quality=quality, subsampling="4:2:0")
+    return out.getvalue(), (height, width)
+
+
+def _read(path) -> bytes:
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):  # reading a pipe would never end
+            raise BadImage("not a file")
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise BadImage(error.strerror or str(error)) from None
+
+
+def _refuse_huge(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise BadImage(f"{width}x{height} pixels, more than {MAX_PIXELS:,}")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # unreadable EXIF: the pixels are fine
+        return image
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        image = _from_16_bit(image)
+    elif image.mode == "F":
+        raise BadImage("floating-point values, whose range is not known")
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        white = Image.new("RGBA", image.size, "white")
+        white.alpha_composite(image.convert("RGBA"))
+        image = white
+    image = image.convert("RGB")
+    image.info = {}  # or encoders would write its colour profile and comments
+    return image
+
+
+def _from_16_bit(image: Image.Image) -> Image.Image:
+    import numpy as np  # here: most workers never need it
+
+    values = np.asarray(image).astype(np.int64)
+    if values.min() < 0 or values.max() > 65_535:
+        raise BadImage("32-bit values, whose range is not known")
+    return Image.fromarray(((values * 255 + 32_767) // 65_535).astype(np.uint8))
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text[:120] if text else type(error).__name__

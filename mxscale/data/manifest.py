@@ -1,0 +1,85 @@
+"""manifest.json: what a packed set is.  Pure: standard library alone.
+
+    {"format": 1, "kind": ..., "classes": [names in label order],
+     "splits": {"train": {"count", "per_class": [..], "rec", "idx", "sha256", "bytes", "min_side"},
+                "val": .., "test": ..},
+     "digest": .., "settings": {what made it}, "skipped": [{"path", "reason"}]}
+
+`rec` and `idx` are names in the set's folder, or absolute paths of the user's own files; `sha256` and
+`bytes` are the .rec's; `min_side` is the smallest shorter side of the split's images in pixels, null
+where it isn't known; `test` may be missing.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+from mxscale.config import ConfigError
+
+FORMAT = 1
+NAME = "manifest.json"
+
+
+def load(folder) -> Dict[str, Any]:
+    """The manifest in `folder`, with the folder's absolute path as "dir".  Raises ConfigError."""
+    path = Path(folder).absolute() / NAME
+    try:
+        manifest = json.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; it is not a packed set") from None
+    except ValueError:
+        raise ConfigError(f"{path} is damaged: remove {path.parent} and it is packed again") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise ConfigError(f"{path} is of another version: remove {path.parent} and it is packed again")
+    return {**manifest, "dir": str(path.parent)}
+
+
+def path_of(manifest: Dict[str, Any], split: str) -> Tuple[str, str]:
+    """Absolute paths of a split's (.rec, .idx).  Raises ConfigError where the set has no such split."""
+    if split not in manifest["splits"]:
+        raise ConfigError(f"{manifest['dir']} has no {split} split, only {', '.join(manifest['splits'])}")
+    entry = manifest["splits"][split]
+    return os.path.join(manifest["dir"], entry["rec"]), os.path.join(manifest["dir"], entry["idx"])
+
+
+def intact(folder) -> Optional[Dict[str, Any]]:
+    """The manifest where the set is there, whole by the sizes of its files; else None."""
+    try:
+        manifest = load(folder)
+        for split, entry in manifest["splits"].items():
+            rec, idx = path_of(manifest, split)
+            if os.path.getsize(rec) != entry["bytes"] or not os.path.isfile(idx):
+                return None
+        return manifest
+    except (ConfigError, OSError, KeyError):
+        return None
+
+
+def save(folder, kind: str, classes: List[str], splits: Dict[str, Any], settings: Dict[str, Any], skipped=()) -> None:
+    """Write manifest.json, durably.  Raises OSError."""
+    manifest = {
+        "format": FORMAT,
+        "kind": kind,
+        "classes": classes,
+        "splits": splits,
+        "digest": digest(classes, splits),
+        "settings": settings,
+        "skipped": list(skipped),
+    }
+    with open(Path(folder) / NAME, "w") as file:
+        json.dump(manifest, file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def digest(classes: List[str], splits: Dict[str, Any]) -> str:
+    """SHA-256 of the classes' names and the splits' digests; where the files lie is no part of it."""
+    return hash_of({"classes": classes, "splits": {name: entry["sha256"] for name, entry in splits.items()}})
+
+
+def hash_of(values: Any) -> str:
+    """SHA-256 of the canonical JSON of `values`."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

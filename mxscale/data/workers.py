@@ -1,0 +1,161 @@
+"""Processes that decode and encode images, for packing.  Pillow alone: no mxnet is imported here.
+
+Each worker is a plain child, `python -m mxscale.data.workers`, fed through pipes by a thread.  Not
+multiprocessing: that runs the parent's main module again in every child (mxnet and all), leaves
+children behind when the parent is killed, and can't say on which image a decoder crashed.
+"""
+
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Iterable, Iterator, Optional
+
+from mxscale.data.images import BadImage, Recipe, repack
+
+PER_WORKER = 64  # images; for fewer another process isn't worth its start
+
+
+class Pool:
+    """Repacks images, in order, in `workers` processes; None: as many as cores and images suggest."""
+
+    def __init__(self, workers: Optional[int], images: int):
+        if workers is None:
+            workers = min(len(os.sched_getaffinity(0)), images // PER_WORKER)
+        self.workers = max(1, workers)
+
+    def map(self, sources: Iterable, recipe: Recipe) -> Iterator:
+        """For each path or content its `images.repack`, or the BadImage that it raised."""
+        if self.workers == 1:
+            for source in sources:
+                yield _attempt(source, recipe)
+            return
+        idle = queue.SimpleQueue()
+        workers = [_Worker() for _ in range(self.workers)]
+        for worker in workers:
+            idle.put(worker)
+
+        def work(source):
+            worker = idle.get()
+            try:
+                return worker(source, recipe)
+            finally:
+                idle.put(worker)
+
+        threads = ThreadPoolExecutor(self.workers)
+        try:
+            waiting = deque()
+            for source in sources:
+                waiting.append(threads.submit(work, source))
+                if len(waiting) >= 8 * self.workers:  # bounds the memory
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            threads.shutdown(cancel_futures=True)
+            for worker in workers:
+                worker.close()
+
+
+class _Worker:
+    """One child; started again when an image crashed it."""
+
+    def __init__(self):
+        self._start()
+
+    def _start(self):
+        paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "mxscale.data.workers"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        )
+        try:
+            pickle.load(self._child.stdout)  # it is up
+        except EOFError:
+            raise RuntimeError("a packing process did not start; its error is above") from None
+
+    def __call__(self, source, recipe):
+        try:
+            pickle.dump((source, recipe), self._child.stdin)
+            self._child.stdin.flush()
+            return pickle.load(self._child.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            self.close()
+            status = self._child.returncode
+            self._start()
+            how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+            return BadImage(f"its decoder died ({how})")
+
+    def close(self):
+        """The child ends by itself at the end of its input."""
+        for pipe in (self._child.stdin, self._child.stdout):
+            try:
+                pipe.close()
+            except OSError:  # unsent bytes to a dead child
+                pass
+        self._child.wait()
+
+
+def _attempt(source, recipe):
+    try:
+        return repack(source, recipe)
+    except BadImage as bad:
+        return bad
+
+
+def serve() -> None:
+    """A worker: (source, recipe) pickled on stdin -> the result pickled on stdout, until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    jobs = sys.stdin.buffer
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # a library that prints must not spoil the results
+    try:
+        pickle.dump("ready", results)
+        results.flush()
+        while True:
+            source, recipe = pickle.load(jobs)
+            pickle.dump(_attempt(source, recipe), results)
+            results.flush()
+    except (EOFError, BrokenPipeError):  # the parent is done, or gone
+        os._exit(0)
+
+
+class Progress:
+    """How far a long work is, on stderr: a bar on a terminal, else a line every 10 s."""
+
+    def __init__(self, what: str, total: int, unit: str, shown: bool = True):
+        self._what, self._total, self._unit = what, total, unit
+        self._done, self._said, self._lines, self._bar = 0, time.monotonic(), False, None
+        if shown and sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, desc=what, unit=unit, unit_scale=unit == "B", leave=False)
+        else:
+            self._lines = shown
+
+    def add(self, count: int = 1) -> None:
+        self._done += count
+        if self._bar is not None:
+            self._bar.update(count)
+        elif self._lines and time.monotonic() - self._said >= 10:
+            self._said = time.monotonic()
+            print(f"{self._what}: {self._done:,} of {self._total:,} {self._unit.strip()}", file=sys.stderr, flush=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self._bar is not None:
+            self._bar.close()
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,186 @@
+"""RecordIO: our own files against MXNet's, and sets that people bring as .rec."""
+
+import io
+import os
+
+import mxnet as mx
+import numpy as np
+import pytest
+from PIL import Image
+
+from mxscale.config import ConfigError, Data
+from mxscale.data import manifest, recordio
+from mxscale.data.pack import prepare
+
+# Bodies that hold the magic at a multiple of 4 (cut there) and elsewhere (not).
+MAGIC = recordio.MAGIC
+PAYLOADS = [
+    b"",
+    b"a",
+    b"abcd",
+    MAGIC,
+    b"abcd" + MAGIC * 2 + b"x",
+    b"ab" + MAGIC,
+    MAGIC + b"abcde",
+    b"x" * 1001 + MAGIC + b"12",
+]
+
+
+def test_our_records_are_mxnets_byte_for_byte(tmp_path):
+    theirs = mx.recordio.MXIndexedRecordIO(str(tmp_path / "b.idx"), str(tmp_path / "b.rec"), "w")
+    with recordio.Writer(tmp_path / "a.rec", tmp_path / "a.idx") as ours:
+        for number, payload in enumerate(PAYLOADS):
+            ours.write(number % 3, number, payload)
+            theirs.write_idx(number, mx.recordio.pack(mx.recordio.IRHeader(0, number % 3, number, 0), payload))
+        ours.close()
+    theirs.close()
+    for end in ("rec", "idx"):
+        assert (tmp_path / f"a.{end}").read_bytes() == (tmp_path / f"b.{end}").read_bytes()
+
+
+def test_a_scan_gives_back_every_record(tmp_path):
+    with recordio.Writer(tmp_path / "a.rec", tmp_path / "a.idx") as ours:
+        for number, payload in enumerate(PAYLOADS):
+            ours.write(number % 3, number, payload)
+        ours.close()
+    raw = []
+    found = list(recordio.scan(tmp_path / "a.rec", raw.append))
+    assert [record.payload for record in found] == PAYLOADS
+    assert [(record.header.label, record.header.id) for record in found] == [(n % 3, n) for n in range(len(PAYLOADS))]
+    assert [record.offset for record in found] == recordio.read_index(tmp_path / "a.idx")
+    assert b"".join(raw) == (tmp_path / "a.rec").read_bytes()
+
+
+# ---------------------------------------------------------------- sets of records
+
+
+def jpeg(seed=0) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(np.random.RandomState(seed).randint(0, 256, (20, 24, 3), "uint8")).save(out, "JPEG")
+    return out.getvalue()
+
+
+def write(folder, name, labels, content=None):
+    """A .rec with its .idx as im2rec writes them."""
+    rec, idx = str(folder / f"{name}.rec"), str(folder / f"{name}.idx")
+    writer = mx.recordio.MXIndexedRecordIO(idx, rec, "w")
+    for number, label in enumerate(labels):
+        header = mx.recordio.IRHeader(0, label, number, 0)
+        writer.write_idx(number, mx.recordio.pack(header, jpeg(number) if content is None else content))
+    writer.close()
+    return rec
+
+
+@pytest.fixture
+def given(tmp_path):
+    """Data of a good set; its files may be spoilt before it is prepared."""
+    write(tmp_path, "train", [0, 1, 2, 1, 0, 1])
+    write(tmp_path, "val", [2, 0, 1])
+
+    def data(**more):
+        files = {split: str(tmp_path / f"{split}.rec") for split in ("train", "val")}
+        return Data(**{**dict(kind="recordio", cache=str(tmp_path / "cache"), **files), **more})
+
+    return data
+
+
+def refused(data) -> str:
+    with pytest.raises(ConfigError) as error:
+        prepare(data, progress=False)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_set_of_records_is_read_where_it_lies(given, tmp_path):
+    write(tmp_path, "test", [1])
+    made = prepare(given(test=str(tmp_path / "test.rec")), progress=False)
+    assert made["classes"] == ["0", "1", "2"]
+    assert {name: (s["count"], s["per_class"]) for name, s in made["splits"].items()} == {
+        "train": (6, [2, 3, 1]),
+        "val": (3, [1, 1, 1]),
+        "test": (1, [0, 1, 0]),
+    }
+    assert manifest.path_of(made, "val") == (str(tmp_path / "val.rec"), str(tmp_path / "val.idx"))
+    assert made["splits"]["train"]["min_side"] is None
+    assert os.listdir(made["dir"]) == ["manifest.json"]
+
+
+def test_a_missing_index_is_made_beside_the_manifest(given, tmp_path):
+    expected = (tmp_path / "train.idx").read_text()
+    (tmp_path / "train.idx").unlink()
+    made = prepare(given(), progress=False)
+    rec, idx = manifest.path_of(made, "train")
+    assert rec == str(tmp_path / "train.rec") and idx == os.path.join(made["dir"], "train.idx")
+    assert open(idx).read() == expected
+    assert not (tmp_path / "train.idx").exists()
+
+
+def test_the_scan_is_made_once_and_again_for_a_changed_file(given, tmp_path, monkeypatch):
+    first = prepare(given(), progress=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(recordio, "scan", lambda *_: pytest.fail("scanned again"))
+        assert prepare(given(), progress=False) == first
+    write(tmp_path, "train", [0, 1, 2, 2])
+    assert prepare(given(), progress=False)["splits"]["train"]["count"] == 4
+
+
+def test_names_of_classes_can_be_given(given):
+    assert prepare(given(classes=["a", "b", "c"]), progress=False)["classes"] == ["a", "b", "c"]
+    assert prepare(given(num_classes=5), progress=False)["splits"]["val"]["per_class"] == [1, 1, 1, 0, 0]
+    assert "data.classes has 2 names for data.num_classes=3" in refused(given(classes=["a", "b"], num_classes=3))
+
+
+def test_labels_outside_are_refused(given, tmp_path):
+    train, val = tmp_path / "train.rec", tmp_path / "val.rec"
+    assert refused(given(num_classes=2)) == f"data.train={train}: label 2 is outside data.num_classes=2 (0 to 1)"
+    write(tmp_path, "val", [0, 7])
+    assert refused(given()) == f"data.val={val}: label 7 is outside the 3 classes of data.train (0 to 2)"
+    for label, shown in ((-1, "-1"), (0.5, "0.5"), (float("nan"), "nan"), (2**24, "1.67772e+07")):
+        write(tmp_path, "train", [0, label])
+        assert f"record 1 has the label {shown}; expected a class number" in refused(given())
+    write(tmp_path, "train", [0, [1.0, 2.0]])
+    assert "record 1 has 2 labels; expected one class number per image" in refused(given())
+    write(tmp_path, "train", [0, 0])
+    assert "1 class to learn; expected at least 2" in refused(given())
+
+
+def test_files_that_are_not_there_or_no_records_are_refused(given, tmp_path):
+    train = tmp_path / "train.rec"
+    assert refused(given(val=str(tmp_path / "x.rec"))) == (
+        f"data.val={tmp_path}/x.rec: no such file or directory; expected a .rec file of im2rec"
+    )
+    assert "not a file" in refused(given(train=str(tmp_path)))
+    train.write_bytes(b"")
+    assert refused(given()) == f"data.train={train} has no records; make it again with im2rec"
+    train.write_bytes(jpeg())
+    assert refused(given()).startswith(f"data.train={train}: no record at byte 0; copy the file again")
+    assert "train_per_class: with data=recordio" in refused(given(train_per_class=3))
+
+
+@pytest.mark.parametrize("keep", [3, 30, -1, -5, -900])
+def test_a_truncated_file_is_refused_with_the_byte(given, tmp_path, keep):
+    train = tmp_path / "train.rec"
+    content = train.read_bytes()[:keep]
+    train.write_bytes(content)
+    assert f"cut off at byte {len(content)}, inside a record" in refused(given())
+
+
+def test_an_index_of_another_file_is_refused(given, tmp_path):
+    idx = tmp_path / "train.idx"
+    lines = idx.read_text().splitlines()
+    idx.write_text("\n".join(lines[:-1]))
+    assert refused(given()) == (
+        f"data.train={tmp_path}/train.rec: {idx} is the index of another file (5 entries for 6 records); "
+        "remove it and it is made again"
+    )
+    idx.write_text("\n".join([*lines[:-1], "5\t8"]))
+    assert "is the index of another file (other offsets)" in refused(given())
+    idx.write_text("hello")
+    assert "line 1 is not `number<tab>offset`" in refused(given())
+    idx.write_text("\n".join(reversed(lines)))  # the order is free
+    assert prepare(given(), progress=False)["splits"]["train"]["count"] == 6
+
+
+def test_records_without_images_are_refused(given, tmp_path):
+    write(tmp_path, "val", [0, 1], content=b"no image")
+    assert "the image of record 0 can't be decoded (no image of a known format)" in refused(given())

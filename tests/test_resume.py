@@ -1,0 +1,176 @@
+"""Killed at any step and started again, a run ends with the bytes of one that never was."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import kill_session, rank_pids, wait_for_step
+
+from mxscale.run import launch
+from mxscale.run.rundir import RunDir
+
+pytestmark = pytest.mark.slow
+
+SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(10**6)))
+CASE = ["epochs=3", "checkpoint.every_steps=4"]
+
+
+@pytest.fixture(scope="module")
+def unbroken(shared_cli):
+    """ranks -> params_sha256 of a run that nothing interrupted, made once each."""
+    known = {}
+
+    def sha(ranks):
+        if ranks not in known:
+            known[ranks] = shared_cli("train", *CASE, f"launch.ranks={ranks}", "batch.per_device=8").sha
+        return known[ranks]
+
+    return sha
+
+
+def interrupted_run(cli, ranks, at_step, how):
+    """Start a run, let `how(process, run)` end it once it has reached `at_step`; the run directory."""
+    process = cli.start("train", *CASE, f"launch.ranks={ranks}", "batch.per_device=8")
+    run = cli.run_of(process)
+    wait_for_step(run, at_step)
+    how(process, run)
+    return process, run
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_parent_killed_at_a_random_step_resumes_to_the_same_bytes(cli, unbroken, ranks):
+    step = random.Random(SEED + ranks).randrange(1, 12)
+    print(f"KILL_SEED={SEED} ranks={ranks} step={step}")
+    _, run = interrupted_run(cli, ranks, step, lambda process, run: kill_session(process))
+    resumed = cli("train", f"resume={run}", small=False)
+    assert resumed.run.path == run.path
+    assert resumed.sha == unbroken(ranks)
+    assert resumed.status["attempt"] == 2
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rank_killed_at_a_random_step_ends_the_run_in_30_s_and_it_resumes_to_the_same_bytes(cli, unbroken, ranks):
+    step = random.Random(SEED + 10 * ranks).randrange(1, 12)
+    print(f"KILL_SEED={SEED} ranks={ranks} step={step}")
+    process, run = interrupted_run(
+        cli, ranks, step, lambda process, run: os.kill(rank_pids(run)[ranks - 1], signal.SIGKILL)
+    )
+    ended = cli.ended(process, expect=1, timeout=30)
+    assert f"rank {ranks - 1} ended without a word" in ended.err.splitlines()[-1]
+    assert f"python train.py resume={run}" in ended.out
+    assert not rank_pids(run)
+    assert cli("train", f"resume={run}", small=False).sha == unbroken(ranks)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_writes_a_checkpoint_and_exits_75_with_the_resume_command(cli, unbroken, number):
+    process, run = interrupted_run(cli, 2, 3, lambda process, run: process.send_signal(number))
+    ended = cli.ended(process, expect=75, timeout=30)
+    assert f"python train.py resume={run}" in ended.out
+    status = run.read("status.json")
+    assert status["state"] == "KILLED"
+    last = max(line["step"] for line in run.lines())
+    assert (run.checkpoints / f"{last:09d}").is_dir()
+    assert cli("train", f"resume={run}", small=False).sha == unbroken(2)
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_parent_alone(cli):
+    process, run = interrupted_run(cli, 2, 2, lambda process, run: os.killpg(process.pid, signal.SIGINT))
+    cli.ended(process, expect=75, timeout=30)
+    assert all((run.read(run.rank_status(rank)) or {}).get("exit") == 75 for rank in (0, 1))
+
+
+def test_fewer_ranks_keep_the_global_batch_and_the_shards(cli):
+    process, run = interrupted_run(cli, 2, 3, lambda process, run: process.send_signal(signal.SIGTERM))
+    cli.ended(process, expect=75)
+    before = run.read("plan.json")["sizes"]
+    resumed = cli("train", f"resume={run}", "launch.ranks=1", small=False)
+    after = run.read("plan.json")["sizes"]
+    assert (after["ranks"], after["shards"], after["global_batch"]) == (1, 2, before["global_batch"])
+    assert resumed.status["step"] == after["total_steps"]
+
+
+def test_resume_auto_goes_on_with_the_unfinished_run_of_the_same_config(cli):
+    process, run = interrupted_run(cli, 1, 2, lambda process, run: process.send_signal(signal.SIGTERM))
+    cli.ended(process, expect=75)
+    again = cli("train", *CASE, "launch.ranks=1", "batch.per_device=8", "resume=auto")
+    assert again.run.path == run.path
+    other = cli("train", *CASE, "launch.ranks=1", "batch.per_device=8", "resume=auto")
+    assert other.run.path != run.path, "a finished run is not gone on with"
+
+
+def test_a_damaged_checkpoint_is_passed_over(cli, unbroken):
+    process, run = interrupted_run(cli, 1, 9, lambda process, run: process.send_signal(signal.SIGTERM))
+    cli.ended(process, expect=75)
+    newest = max(run.checkpoints.glob("[0-9]*"))
+    (newest / "params").write_bytes((newest / "params").read_bytes()[:-100])
+    assert cli("train", f"resume={run}", small=False).sha == unbroken(1)
+
+
+JITTER = """
+import random, sys, time
+from mxscale.train import engine, exchange
+
+reduce = exchange._Bucket.pack
+random.seed()
+exchange._Bucket.pack = lambda bucket: (time.sleep(random.random() / 50), reduce(bucket))
+sys.exit(engine.main(sys.argv[1]))
+"""
+
+
+def test_three_ranks_with_jittered_enqueues_end_with_the_same_bytes(cli, tmp_path, data_cache):
+    """Ranks that reach each bucket in another order each time, as on a busy network."""
+    script = tmp_path / "jitter.py"
+    script.write_text(JITTER)
+    ended = cli("train", "launch.ranks=3", "batch.per_device=8", "comm.bucket_mb=0.05", "epochs=1")
+    shas = {ended.sha}
+    for attempt in (2, 3):
+        run = RunDir(tmp_path / f"again{attempt}")
+        (run.path / "ranks").mkdir(parents=True)
+        config = ended.run.config()
+        run.write_config(config)
+        run.write("plan.json", {**ended.run.read("plan.json"), "attempt": 1})
+        run.begin_alive(1)
+        command = launch.commands(config, str(run), 3, 2, os.environ)[0]
+        argv = command.argv[: command.argv.index(sys.executable)] + [sys.executable, str(script), str(run)]
+        subprocess.run(argv, env=command.env, check=True, timeout=120, capture_output=True)
+        shas.add(run.read("ranks/0.json")["params_sha256"])
+    assert len(shas) == 1
+
+
+def test_a_network_with_dropout_resumes_to_the_same_bytes(cli):
+    case = ["model.name=squeezenet1.1", "optimizer.lr=0.01", "epochs=1", "checkpoint.every_steps=1", "launch.ranks=2"]
+    whole = cli("train", *case)
+    process = cli.start("train", *case)
+    run = cli.run_of(process)
+    wait_for_step(run, 2)
+    kill_session(process)
+    assert cli("train", f"resume={run}", small=False).sha == whole.sha
+
+
+def test_two_parents_do_not_share_a_run(cli):
+    process = cli.start("train", *CASE, "launch.ranks=1", "epochs=30")
+    run = cli.run_of(process)
+    wait_for_step(run, 1)
+    refused = cli("train", f"resume={run}", small=False, expect=2)
+    assert "is in use by another process" in refused.err
+    process.send_signal(signal.SIGTERM)
+    cli.ended(process, expect=75)
+
+
+def test_ranks_end_by_themselves_when_the_parent_is_gone(cli):
+    process = cli.start("train", "launch.ranks=2", "epochs=500")
+    run = cli.run_of(process)
+    wait_for_step(run, 1)
+    assert len(rank_pids(run)) == 2
+    kill_session(process)
+    deadline = time.monotonic() + 30
+    while rank_pids(run) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert not rank_pids(run)
+
+
