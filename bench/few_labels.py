@@ -8,6 +8,8 @@ choose the labels, the weights of the new head (or network) and the order.
 
 import measure
 
+STEPS = 300  # of 5 images each, whatever the number of labels
+
 
 def main() -> None:
     options = measure.arguments(__doc__.splitlines()[0], seeds=(5, "seeds"))
@@ -19,7 +21,8 @@ def main() -> None:
     for per_class in labels:
         rows = {"finetuned": [], "scratch": []}
         for seed in seeds:
-            common = [f"seed={seed}", f"data.split_seed={seed}", f"data.train_per_class={per_class}", "name=few", "tracking=none"]
+            common = [f"seed={seed}", f"data.split_seed={seed}", f"data.train_per_class={per_class}", "launch.ranks=1",
+                      f"epochs={STEPS // per_class}", "validate_every=1000", "name=few", "tracking=none"]  # fmt: skip
             tuned = measure.train(*common, f"model.pretrained={origin}", entry="finetune")
             fresh = measure.train(*common, "model.name=small", "model.pretrained=null", entry="finetune")
             rows["finetuned"].append(tuned["summary"]["test/top1"])
