@@ -9,6 +9,7 @@ Each throughput is the median over intervals of ten steps (two for ResNet-50).
 import statistics
 import tempfile
 import time
+from functools import partial
 
 import measure
 import mxnet as mx
@@ -65,13 +66,12 @@ def bare_rate(config, plan, interval: int) -> float:
     objective.hybridize(static_alloc=True, static_shape=True)
     settings = {"learning_rate": sizes["effective_lr"], "momentum": 0.9, "wd": config.optimizer.weight_decay}
     trainer = gluon.Trainer(net.collect_params(), "nag", settings, kvstore=None)
-    rates, steps, started = [], 0, time.perf_counter()
-    for images, labels in bare_batches(config, plan):
+    rates, started = [], time.perf_counter()
+    for steps, (images, labels) in enumerate(bare_batches(config, plan), 1):
         with autograd.record():
             losses = objective(net(images), labels)
         losses.backward()
         trainer.step(batch)
-        steps += 1
         if steps % interval == 0:
             mx.nd.waitall()
             rates.append(interval * batch / (time.perf_counter() - started))
@@ -106,8 +106,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             run, config, plan = make_run(folder, settings, steps, interval)
             ours, bare = measure.in_turn(
-                lambda: engine_rate(run, config, plan), lambda: bare_rate(config, plan, interval), pairs
-            )  # noqa: B023
+                partial(engine_rate, run, config, plan), partial(bare_rate, config, plan, interval), pairs
+            )
         ratios = [a / b for a, b in zip(ours, bare)]
         figures[name] = {"ratio": measure.spread(ratios), "engine": measure.spread(ours), "bare": measure.spread(bare)}
         print(f"{name:10} engine {measure.show(figures[name]['engine'], '{:.1f}')} images/s")

@@ -44,11 +44,10 @@ def in_turn(first, second, pairs: int) -> tuple:
 
 def train(*overrides, entry="train") -> dict:
     """Run an entry script as a user does; summary.json's metrics with status.json beside them."""
-    done = subprocess.run(
-        [sys.executable, f"{entry}.py", *overrides], cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
+    argv = [sys.executable, f"{entry}.py", *overrides]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
-        raise SystemExit(f"{entry}.py {' '.join(overrides)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        raise SystemExit(f"{' '.join(argv[1:])} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
     path = Path(next(line.split(None, 1)[1] for line in done.stdout.splitlines() if line.startswith("run ")))
     read = lambda name: json.loads((path / name).read_text())  # noqa: E731
     return {"path": path, "summary": read("summary.json")["metrics"], "status": read("status.json")}

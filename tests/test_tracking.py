@@ -178,7 +178,10 @@ def test_view_hint(tmp_path):
     assert "not in MLflow" in tracking.view_hint(run)
     sent = record.Sent(f"sqlite:///{tmp_path}/mlflow.db", "mxscale", "1", "abc")
     record.save(run, "id", sent)
-    assert tracking.view_hint(run) == "make ui, then http://127.0.0.1:5000/#/experiments/1/runs/abc"
+    page = "http://127.0.0.1:5000/#/experiments/1/runs/abc"
+    assert tracking.view_hint(run) == f"mlflow ui --backend-store-uri {sent.uri}, then {page}"
+    record.save(run, "id", record.Sent(f"sqlite:///{record.ROOT}/runs/mlflow.db", "mxscale", "1", "abc"))
+    assert tracking.view_hint(run) == f"make ui, then {page}"
     record.save(run, "id", record.Sent("http://host:5000", "mxscale", "2", "def"))
     assert tracking.view_hint(run) == "http://host:5000/#/experiments/2/runs/def"
     assert record.load(run, sent.uri, "mxscale") == ("id", sent)  # the first store is not forgotten

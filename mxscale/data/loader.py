@@ -19,6 +19,7 @@ class Micro(NamedTuple):
     """One per-device batch: images (B, 3, H, W) float32, labels (B,) float32, on the device."""
 
     shard: int
+    turn: int  # of the accumulation
     images: nd.NDArray
     labels: nd.NDArray
 
@@ -127,12 +128,12 @@ class TrainData:
                     pass
             self._epoch = epoch
             self._streams = {shard: self._stream(epoch, shard, within * self.accumulation) for shard in self.shards}
-        for _ in range(self.accumulation):
+        for turn in range(self.accumulation):
             for shard in self.shards:
                 images, labels = next(self._streams[shard])
                 # Copied, on a CPU too: a reader waits for every use of its last batch before it
                 # hands out another, so that lending its own arrays would put input after compute.
-                yield Micro(shard, images.copyto(self.ctx), labels.copyto(self.ctx))
+                yield Micro(shard, turn, images.copyto(self.ctx), labels.copyto(self.ctx))
 
     def _stream(self, epoch: int, shard: int, skip: int):
         """Endless batches of one shard in one epoch; a short shard wraps into another pass."""
@@ -180,9 +181,9 @@ class SyntheticData:
         nd.waitall()
 
     def step(self, step: int) -> Iterator[Micro]:
-        for _ in range(self.accumulation):
+        for turn in range(self.accumulation):
             for shard in self.shards:
-                yield Micro(shard, self.images, self.labels)
+                yield Micro(shard, turn, self.images, self.labels)
 
 
 def synthetic_evaluation(data: Data, classes: int, count: int, rank: int, seed: int, ctx):

@@ -7,29 +7,34 @@ from mxscale.run.rundir import RunDir
 from mxscale.scale import prices
 
 
-def attempt_seconds(run: RunDir, until_ms: float, attempt: int) -> List[float]:
-    """Wall time of each attempt up to `until_ms` within `attempt`; later attempts are not counted."""
-    seconds = []
-    for entry in (run.read("status.json") or {}).get("attempts", []):
-        if entry["attempt"] > attempt:
-            break
-        end = until_ms if entry["attempt"] == attempt else entry.get("ended_ms") or last_seen(run, entry)
-        seconds.append(max(0.0, (end - entry["started_ms"]) / 1000))
-    return seconds
+class Attempts:
+    """Wall times of a run's attempts.  What is over is read once; only the attempt under way still grows."""
+
+    def __init__(self, run: RunDir):
+        attempts = (run.read("status.json") or {}).get("attempts", [])
+        self.spans = [{"ended_ms": last_seen(run, attempt), **attempt} for attempt in attempts]
+
+    def seconds(self, until_ms: float, attempt: int) -> List[float]:
+        """Seconds of each attempt, up to `until_ms` within `attempt`; later attempts are not counted."""
+        spans = [span for span in self.spans if span["attempt"] <= attempt]
+        ends = [until_ms if span["attempt"] == attempt else span["ended_ms"] for span in spans]
+        return [max(0.0, (end - span["started_ms"]) / 1000) for span, end in zip(spans, ends)]
 
 
-def last_seen(run: RunDir, entry: dict) -> float:
-    """When an attempt whose parent was killed last wrote a line, in ms."""
+def last_seen(run: RunDir, entry: dict) -> Optional[float]:
+    """When an attempt whose parent was killed last wrote a line, in ms; None where its end is known."""
+    if "ended_ms" in entry:
+        return None
     times = [line["time_ms"] for line in run.lines() if line["attempt"] == entry["attempt"]]
     return max(times, default=entry["started_ms"])
 
 
 def cost_of(run: RunDir) -> Callable[[dict], dict]:
     """`line of metrics.jsonl -> {"cost/usd", "cost/eur"}` at that moment; {} where the price is unknown."""
-    price = run.read("price.json") or {"known": False}
+    price, attempts = _price(run), Attempts(run)
 
     def at(line: dict) -> dict:
-        cost = prices.cost(price, attempt_seconds(run, line["time_ms"], line["attempt"]))
+        cost = prices.cost(price, attempts.seconds(line["time_ms"], line["attempt"]))
         return {f"cost/{currency}": value for currency, value in (cost or {}).items()}
 
     return at
@@ -37,5 +42,8 @@ def cost_of(run: RunDir) -> Callable[[dict], dict]:
 
 def total(run: RunDir, attempt: int, until_ms: Optional[float] = None) -> dict:
     """{"usd", "eur"} of all attempts up to now (or `until_ms`); {} where the price is unknown."""
-    price = run.read("price.json") or {"known": False}
-    return prices.cost(price, attempt_seconds(run, until_ms or time.time() * 1000, attempt)) or {}
+    return prices.cost(_price(run), Attempts(run).seconds(until_ms or time.time() * 1000, attempt)) or {}
+
+
+def _price(run: RunDir) -> dict:
+    return run.read("price.json") or {"known": False}

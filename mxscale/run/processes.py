@@ -41,6 +41,7 @@ class Processes:
         deadline = time.monotonic() + patience_s
         while self._alive() and time.monotonic() < deadline:
             time.sleep(0.05)
+            self._note_descendants()  # what was started meanwhile
         for process in self._alive():
             _signal(process, signal.SIGKILL)
         for process in self.running:

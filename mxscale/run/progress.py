@@ -35,15 +35,13 @@ class Progress:
         self.follower, self.sizes, self.cost_at = Follower(run), plan["sizes"], cost_at
         self.shown = {}
         self.bar = None
-        if sys.stderr.isatty():
-            total = self.sizes["total_steps"]
-            self.bar = tqdm(total=total, unit="step", dynamic_ncols=True, smoothing=0.1)
 
     def update(self) -> bool:
         """Show what is new; whether there was anything yet."""
         for line in self.follower.new_lines():
-            if self.bar is not None and not self.shown:
-                self.bar.initial = self.bar.n = line["step"]  # a resume does not start at 0
+            if not self.shown and sys.stderr.isatty():  # now, so that start-up is not in the time left
+                total, first = self.sizes["total_steps"], line["step"]
+                self.bar = tqdm(total=total, initial=first, unit="step", dynamic_ncols=True, smoothing=0.1)
             self.shown.update(line["metrics"], **self.cost_at(line))
             if self.bar is not None:
                 self.bar.n = line["step"]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from mxscale import config as configs
+from mxscale.run.environment import ROOT
 from mxscale.run.rundir import FAILED, FINISHED, KILLED, RunDir, parse_line
 
 # mlflow.utils.validation of MLflow 3.17; longer ones are refused or cut by the server
@@ -290,6 +291,6 @@ def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
     uri, page = noted["uri"], f"#/experiments/{noted['experiment_id']}/runs/{noted['run_id']}"
     if uri.startswith("http"):
         return uri.rstrip("/") + "/" + page
-    own = sqlite_file(uri) == runs_root(run) / "mlflow.db"
+    own = sqlite_file(uri) == ROOT / "runs" / "mlflow.db"  # the store that `make ui` shows
     server = "make ui" if own else f"mlflow ui --backend-store-uri {uri}"
     return f"{server}, then http://127.0.0.1:5000/{page}"

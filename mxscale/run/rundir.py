@@ -99,7 +99,11 @@ class RunDir:
         """
         kept: Dict[Any, Dict[str, Any]] = {}
         for line in self.lines():
-            key = (line["step"], tuple(sorted(line["metrics"])))
+            # Timings come and go with where an attempt started; the other names tell kinds of lines apart.
+            key = (
+                line["step"],
+                tuple(sorted(n for n in line["metrics"] if not n.startswith(("time/", "throughput/")))),
+            )
             if key not in kept or line["attempt"] >= kept[key]["attempt"]:
                 kept[key] = line
         return sorted(kept.values(), key=lambda line: (line["step"], line["time_ms"]))
@@ -207,8 +211,10 @@ OUTSIDE_SIGNATURE = (
 )
 
 
-def signature(config: Config, data_digest: str, weights_digest: Optional[str]) -> str:
+def signature(config: Config, data_digest: str, weights_digest: Optional[str], ranks: bool = True) -> str:
     """SHA-256 of the canonical config with the digests of data and pretrained weights.
+
+    ranks False: the same for any number of ranks at the same per-device batch (weak scaling).
 
     Machine and seed count; where a run is recorded and how it is resumed do not.  Paths of data and
     weights are replaced by their digests, so that the same files elsewhere are the same run.
@@ -222,6 +228,8 @@ def signature(config: Config, data_digest: str, weights_digest: Optional[str]) -
             del values[group]
     for name in ("root", "train", "val", "test", "cache"):
         del values["data"][name]
+    if not ranks:
+        del values["launch"]["ranks"], values["data"]["shards"], values["comm"]
     values["data"]["digest"] = data_digest
     values["model"]["pretrained"] = weights_digest
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

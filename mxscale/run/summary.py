@@ -4,7 +4,7 @@ import statistics
 from typing import Optional
 
 from mxscale.run import costs
-from mxscale.run.rundir import RunDir
+from mxscale.run.rundir import FINISHED, RunDir, runs_of
 
 
 def summarise(run: RunDir, attempt: int) -> dict:
@@ -24,13 +24,36 @@ def summarise(run: RunDir, attempt: int) -> dict:
             metrics[label] = statistics.median(values)
     ended = max((line["time_ms"] for line in history), default=None)
     if ended is not None:
-        metrics["time/wall_s"] = sum(costs.attempt_seconds(run, ended, attempt))
+        metrics["time/wall_s"] = sum(costs.Attempts(run).seconds(ended, attempt))
     metrics.update({f"cost/total_{currency}": value for currency, value in costs.total(run, attempt).items()})
     metrics.update(_to_target(run, history))
     usd = metrics.get("cost/total_usd")
     if usd is not None and metrics.get("best/val_top1"):
         metrics["cost/usd_per_point"] = usd / metrics["best/val_top1"]
-    return {"metrics": metrics, "attempt": attempt}
+    plan = run.read("plan.json")
+    if plan.get("skipped"):
+        metrics["data/skipped"] = plan["skipped"]
+    baseline = one_rank_baseline(run, plan)
+    if baseline and "throughput/median" in metrics:
+        rate, ranks = baseline.read("summary.json")["metrics"]["throughput/median"], plan["sizes"]["ranks"]
+        metrics["scaling/efficiency"] = metrics["throughput/median"] / (ranks * rate)
+    return {"metrics": metrics, "attempt": attempt, "baseline": baseline and str(baseline)}
+
+
+def one_rank_baseline(run: RunDir, plan: dict) -> Optional[RunDir]:
+    """The newest finished 1-rank run that is this one but for its ranks: what efficiency is measured against.
+
+    Its rank had as many OMP threads as each of these: else it had another share of the machine.
+    """
+    if plan["sizes"]["ranks"] == 1:
+        return None
+    for other in runs_of(run.path.parents[1], run.path.parent.name):
+        known = other.read("plan.json") or {}
+        same = all(known.get(key) == plan[key] for key in ("weak_signature", "threads"))
+        rate = ((other.read("summary.json") or {}).get("metrics") or {}).get("throughput/median")
+        if same and known["sizes"]["ranks"] == 1 and rate and (other.read("status.json") or {})["state"] == FINISHED:
+            return other
+    return None
 
 
 def _to_target(run: RunDir, history) -> dict:
@@ -39,19 +62,21 @@ def _to_target(run: RunDir, history) -> dict:
     reached = next((line for line in history if target and line["metrics"].get("val/top1", -1) >= target), None)
     if reached is None:
         return {}
-    figures = {"time/to_target_s": sum(costs.attempt_seconds(run, reached["time_ms"], reached["attempt"]))}
+    figures = {"time/to_target_s": sum(costs.Attempts(run).seconds(reached["time_ms"], reached["attempt"]))}
     usd = costs.total(run, reached["attempt"], reached["time_ms"]).get("usd")
     return figures if usd is None else {**figures, "cost/usd_to_target": usd}
 
 
 def table(run: RunDir, view: str) -> str:
     """What the terminal shows at the end.  view: how to see the record."""
-    figures, price = (run.read("summary.json") or {"metrics": {}})["metrics"], run.read("price.json") or {}
+    summary, price = run.read("summary.json") or {"metrics": {}}, run.read("price.json") or {}
+    figures = summary["metrics"]
     plan = run.read("plan.json")
     rows = [
         ("best val top-1", _percent(figures.get("best/val_top1"), f" at step {figures.get('best/step')}")),
         ("test top-1", _percent(figures.get("test/top1"))),
         ("throughput", _number(figures.get("throughput/median"), "{:,.0f} images/s (median)")),
+        ("scaling efficiency", _efficiency(summary)),
         ("waiting for data", _number(figures.get("time/data_wait_median"), "{:.1%} of the time (median)")),
         ("wall time", _number(figures.get("time/wall_s"), "{:.1f} s")),
         ("cost", _cost(figures, price)),
@@ -62,6 +87,12 @@ def table(run: RunDir, view: str) -> str:
     shown = [(name, value) for name, value in rows if value is not None]
     width = max(len(name) for name, _ in shown)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in shown)
+
+
+def _efficiency(summary: dict) -> Optional[str]:
+    if "scaling/efficiency" not in summary["metrics"]:
+        return None
+    return f"{summary['metrics']['scaling/efficiency']:.1%} of the 1-rank run {summary['baseline'].rpartition('/')[2]}"
 
 
 def _percent(value: Optional[float], more: str = "") -> Optional[str]:

@@ -70,7 +70,7 @@ class Horovod(Local):
         # One number, sent before the step's own work: when it is read, after that work has been
         # dispatched, it has long arrived, so agreeing on a stop at each step costs next to nothing.
         votes = self.hvd.allreduce(nd.array([float(wish)]), average=False, name="vote")
-        return lambda: votes.asscalar() > 0
+        return lambda: bool(votes.asscalar() > 0)
 
     def close(self):
         nd.waitall()

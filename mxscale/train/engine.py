@@ -5,6 +5,7 @@ metrics.jsonl (rank 0) and ranks/<r>.json behind.
 """
 
 import math
+import os
 import sys
 import time
 import traceback
@@ -76,7 +77,8 @@ def train(run: RunDir, config: Config, plan: dict, comm) -> dict:
     journal = Journal(run, comm, plan["attempt"])
     tally, clock = Tally(device), Clock()
     samples = Samples(SAMPLE_EVERY, clock)
-    journal.line(step, {"lr": lr(step)})
+    if step == 0:
+        journal.line(step, {"lr": lr(step)})
 
     # ---- loop
     while step < sizes.total_steps:
@@ -88,12 +90,14 @@ def train(run: RunDir, config: Config, plan: dict, comm) -> dict:
         for micro in batches.step(step):
             clock.fetched(asked_at, micro.labels.shape[0])
             statistics.use(micro.shard)
-            reseed(step, micro.shard)
+            reseed(step, micro.shard, micro.turn)
             with autograd.record():
                 logits = net(scale.cast(micro.images))
                 losses = objective(logits, micro.labels)
             scale.backward(losses)
             tally.add(losses, logits, micro.labels)
+            if accumulates:
+                clock.dispatched(grads[-1].reshape(-1)[:1].copy())
             asked_at = time.perf_counter()
 
         # exchange and update: one sum over ranks, divided by the global batch
@@ -221,13 +225,13 @@ def put(params: dict, net) -> None:
 
 
 def reseeder(net, seed: int):
-    """`reseed(step, shard)`: the random state of a network with Dropout is a function of both.
+    """`reseed(step, shard, turn)`: the random state of a network with Dropout is a function of the three.
 
     MXNet can't save its random state, so a resume could not go on with it otherwise.
     """
     if not has_dropout(net):
-        return lambda step, shard: None
-    return lambda step, shard: mx.random.seed(loader.seed_of(seed, step, shard, 1))
+        return lambda step, shard, turn: None
+    return lambda step, shard, turn: mx.random.seed(loader.seed_of(seed, step, shard, turn, 1))
 
 
 def has_dropout(block) -> bool:
@@ -243,6 +247,7 @@ def main(run_path: str) -> int:
     end_with_the_parent(run, plan["attempt"])
     comm = open_communicator(config.comm)
     stamps["communicator"] = time.time()
+    print_to(run.rank_log(comm.rank))
     try:
         outcome = train(run, config, plan, comm)
         comm.close()
@@ -259,9 +264,10 @@ def main(run_path: str) -> int:
 
 
 def failure(status: int, error: str) -> dict:
-    """`consequence`: a peer was gone first, and Horovod says so."""
+    """`consequence`: a peer was gone first, and Horovod says so; or rank 0 could not write."""
     state = "failed" if status == rundir.FAILURE else "refused"
-    return {"state": state, "exit": status, "error": error, "consequence": "orovod" in error}
+    follows = "orovod" in error or "rank 0 could not write" in error
+    return {"state": state, "exit": status, "error": error, "consequence": follows}
 
 
 def one_line(error: BaseException) -> str:
@@ -270,5 +276,15 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
 
 
+def print_to(path) -> None:
+    """Whatever this process prints from now on, MXNet's C++ included, goes to the end of `path`."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    exit_status = main(sys.argv[1])
+    sys.stdout.flush()
+    # Not sys.exit: where a peer is gone, MXNet would wait at exit for an exchange that never ends.
+    os._exit(exit_status)

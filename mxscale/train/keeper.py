@@ -106,9 +106,10 @@ class Keeper:
         return None
 
     def best_params(self) -> dict:
-        """structural name -> NDArray of the best checkpoint; of the last one where nothing was validated."""
-        step = self.best["step"] if self.best else self.saved_step
-        return checkpoint.read(self.run.checkpoints / f"{step:09d}").params
+        """structural name -> NDArray of the best checkpoint; of the last one where that is damaged."""
+        path = self.run.checkpoints / f"{self.best['step']:09d}"
+        found = checkpoint.read(path) if checkpoint.whole(path) else checkpoint.newest(self.run.checkpoints)
+        return found.params
 
     def last_good(self) -> str:
         """For an error message: where the last whole checkpoint is."""

@@ -6,7 +6,6 @@ from mxnet import gluon
 from mxscale.config import ConfigError, nearest
 from mxscale.config import Optimizer as OptimizerConfig
 
-
 # MXNet's words for what has a key of its own.
 ELSEWHERE = {"learning_rate": "lr", "wd": "weight_decay", "momentum": "momentum", "clip_gradient": "clip_gradient",
              "multi_precision": "multi_precision"}  # fmt: skip

@@ -1,0 +1,341 @@
+"""Checkpoints: read back bit by bit, passed over when damaged, never half written."""
+
+import os
+import resource
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxscale.config import ConfigError, from_dict, sizes
+from mxscale.nets import weights
+from mxscale.run.rundir import RunDir
+from mxscale.train import checkpoint
+from mxscale.train.comm import Local
+from mxscale.train.journal import Journal
+from mxscale.train.keeper import Keeper, NotFinite, check_resumable
+from mxscale.train.optimizer import make_trainer
+from mxscale.train.precision import Precision
+from mxscale.train.statistics import ShardStatistics
+
+WIDTH = 64
+
+
+class Training:
+    """A small network with BN that trains on numbers drawn from the step."""
+
+    def __init__(self, folder, seed=1, optimizer=None, **settings):
+        self.net = mx.gluon.nn.HybridSequential()
+        self.net.add(
+            mx.gluon.nn.Dense(WIDTH, in_units=WIDTH),
+            mx.gluon.nn.BatchNorm(in_channels=WIDTH),
+            mx.gluon.nn.Dense(2, in_units=WIDTH),
+        )
+        mx.random.seed(seed)
+        self.net.initialize(mx.init.Normal(0.1))
+        self.config = from_dict({"batch": {"per_device": 4}, "optimizer": optimizer or {}, **settings})
+        self.parameters = weights.parameters(self.net)
+        self.trainer = make_trainer(
+            [p for p in self.parameters.values() if p.grad_req != "null"], self.config.optimizer, False
+        )
+        running = [name for name in self.parameters if "running" in name]
+        self.statistics = ShardStatistics([self.parameters[name] for name in running], [0, 1], 2)
+        self.run = RunDir(folder)
+        self.run.path.mkdir(exist_ok=True)
+        self.journal = Journal(self.run, Local(), 1)
+        self.keeper = Keeper(
+            self.run, self.config, sizes(self.config, 1, 80, shards=2), Local(), self.parameters, running,
+            self.trainer, self.statistics, Precision("float32"),
+        )  # fmt: skip
+
+    def step(self, *steps):
+        for step in steps:
+            for shard in (0, 1):
+                self.statistics.use(shard)
+                images = mx.nd.array(np.random.RandomState([step, shard]).rand(4, WIDTH))
+                with mx.autograd.record():
+                    loss = (self.net(images) ** 2).sum()
+                loss.backward()
+            self.trainer.update(8)
+        return self
+
+    def save(self, step):
+        self.keeper.save(self.keeper.snapshot(step), self.journal)
+        return self
+
+    def digest(self):
+        return weights.params_sha256(weights.arrays(self.net))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A run with checkpoints of steps 1, 2 and 3."""
+    training = Training(tmp_path / "run", checkpoint={"keep": 9})
+    for step in (1, 2, 3):
+        training.step(step).save(step)
+    return training
+
+
+def newest_step(training):
+    found = checkpoint.newest(training.run.checkpoints)
+    return found and found.state["step"]
+
+
+# ---------------------------------------------------------------- round trip
+
+
+@pytest.mark.parametrize("optimizer", [{}, {"name": "adam", "momentum": None}])
+def test_a_resumed_run_goes_on_bit_by_bit(tmp_path, optimizer):
+    unbroken = Training(tmp_path / "run", optimizer=optimizer).step(1, 2, 3).save(3).step(4, 5)
+    resumed = Training(tmp_path / "run", seed=99, optimizer=optimizer)
+    assert resumed.keeper.restore() == 3
+    resumed.step(4, 5)
+    assert resumed.digest() == unbroken.digest()
+    tables = [training.statistics.gather(Local()) for training in (resumed, unbroken)]
+    assert np.array_equal(*tables) and not np.array_equal(tables[0][0], tables[0][1])
+
+
+def test_saving_does_not_disturb_training(tmp_path):
+    quiet = Training(tmp_path / "a").step(1, 2, 3, 4)
+    saving = Training(tmp_path / "b")
+    for step in (1, 2, 3, 4):
+        saving.step(step).save(step)
+    assert quiet.digest() == saving.digest()
+
+
+def test_what_is_written_is_read_back(saved):
+    found = checkpoint.newest(saved.run.checkpoints)
+    arrays = {name: array.asnumpy() for name, array in found.params.items()}
+    assert weights.params_sha256(arrays) == found.state["params_sha256"] == saved.keeper.params_sha256
+    assert found.path.name == "000000003"
+    assert (found.state["step"], found.state["shards"], found.state["global_batch"]) == (3, 2, 8)
+    assert found.statistics.shape == (2, 2 * WIDTH)
+    assert np.array_equal(found.statistics, saved.statistics.gather(Local()))
+
+
+def test_exported_statistics_are_the_average_of_the_shards(saved):
+    found = checkpoint.newest(saved.run.checkpoints)
+    mean = found.statistics.astype("float64").mean(axis=0)[:WIDTH]
+    assert found.params["1.running_mean"].asnumpy() == pytest.approx(mean, rel=1e-6)
+
+
+def test_the_manifest_passes_sha256sum(saved):
+    path = saved.run.checkpoints / "000000003"
+    done = subprocess.run(["sha256sum", "-c", "--strict", "MANIFEST"], cwd=path, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == ["params: OK", "trainer: OK", "statistics: OK", "state.json: OK"]
+    assert {p.name for p in path.iterdir()} == {*checkpoint.FILES, "MANIFEST"}
+
+
+def test_a_run_without_checkpoints_starts_at_0(tmp_path):
+    training = Training(tmp_path / "run")
+    assert training.keeper.restore() == 0
+    assert check_resumable(training.run) == {}
+
+
+# ---------------------------------------------------------------- damage
+
+
+def truncate(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path):
+    os.truncate(path, 0)
+
+
+def flip_first(path):
+    content = bytearray(path.read_bytes())
+    content[0] ^= 0xFF
+    path.write_bytes(content)
+
+
+def flip_middle(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def add_a_byte(path):
+    with open(path, "ab") as file:
+        file.write(b"\0")
+
+
+@pytest.mark.parametrize("name", [*checkpoint.FILES, "MANIFEST"])
+@pytest.mark.parametrize("damage", [truncate, empty, flip_first, flip_middle, Path.unlink])
+def test_a_damaged_checkpoint_is_passed_over(saved, name, damage):
+    damage(saved.run.checkpoints / "000000003" / name)
+    assert newest_step(saved) == 2
+    assert check_resumable(saved.run)["step"] == 2
+    assert saved.keeper.last_good().endswith("/000000002")
+
+
+@pytest.mark.parametrize("name", checkpoint.FILES)
+def test_a_file_that_has_grown_is_damaged(saved, name):
+    add_a_byte(saved.run.checkpoints / "000000003" / name)
+    assert newest_step(saved) == 2
+
+
+def test_several_damaged_ones_are_passed_over(saved):
+    empty(saved.run.checkpoints / "000000003" / "params")
+    (saved.run.checkpoints / "000000002" / "MANIFEST").unlink()
+    assert newest_step(saved) == 1
+
+
+def test_where_all_are_damaged_a_resume_is_refused_in_one_line(saved):
+    for step in (1, 2, 3):
+        empty(saved.run.checkpoints / f"{step:09d}" / "trainer")
+    assert newest_step(saved) is None
+    with pytest.raises(
+        ConfigError, match=f"^resume={saved.run.path}: every checkpoint there is damaged; start a new run$"
+    ):
+        check_resumable(saved.run)
+
+
+def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(saved):
+    flip_middle(saved.run.checkpoints / "000000003" / "params")
+    resumed = Training(saved.run.path, seed=99)
+    assert resumed.keeper.restore() == 2
+    resumed.step(3).save(3)
+    assert newest_step(saved) == 3
+    assert resumed.digest() == saved.digest()
+
+
+# ---------------------------------------------------------------- failing writes
+
+
+def leftovers(training):
+    return sorted(p.name for p in training.run.checkpoints.iterdir() if not p.name.isdigit())
+
+
+@contextmanager
+def files_of_at_most(size):
+    """Writes beyond `size` bytes of a file fail with OSError."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_write_that_fails_in_any_file_leaves_the_older_checkpoints_and_no_half_one(tmp_path):
+    training = Training(tmp_path / "run", optimizer={"name": "adam", "momentum": None}).step(1).save(1).step(2)
+    written = {p.name: p.stat().st_size for p in (training.run.checkpoints / "000000001").iterdir()}
+    assert written["params"] + 100 < written["trainer"]
+    for limit in (0, written["params"] // 2, written["params"] + 100):  # params, params, trainer
+        with pytest.raises(OSError, match=r"^checkpoint of step 2 not written: "), files_of_at_most(limit):
+            checkpoint_of(training, 2)
+        assert newest_step(training) == 1 and leftovers(training) == []
+    training.save(2)
+    assert newest_step(training) == 2
+
+
+def test_last_bytes_that_mxnet_loses_without_a_word_are_noticed(tmp_path):
+    training = Training(tmp_path / "run", optimizer={"name": "sgd", "momentum": None}).step(1).save(1).step(2)
+    written = {p.name: p.stat().st_size for p in (training.run.checkpoints / "000000001").iterdir()}
+    assert all(size < written["params"] - 100 for name, size in written.items() if name != "params")
+    with (
+        pytest.raises(OSError, match=r"^checkpoint of step 2 not written: "),
+        files_of_at_most(written["params"] - 100),
+    ):
+        checkpoint_of(training, 2)
+    assert newest_step(training) == 1 and leftovers(training) == []
+
+
+def checkpoint_of(training, step):
+    """Write as the keeper does, without its other files."""
+    params = {name: p.data().copy() for name, p in training.parameters.items()}
+    state = {"step": step, "params_sha256": training.digest()}
+    checkpoint.write(training.run.checkpoints, state, params, training.trainer, np.zeros((2, 3), "float32"))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 200 kB; for root alone."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    if mount is None or subprocess.run([mount, "-t", "tmpfs", "-o", "size=200k", "tmpfs", folder]).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)  # the journal is still open there
+
+
+def fill(disk, kb_left):
+    """Fill a file system up to this many kB."""
+    (disk / "filler").unlink(missing_ok=True)
+    found = os.statvfs(disk)
+    (disk / "filler").write_bytes(bytes(found.f_bavail * found.f_frsize - kb_left * 1024))
+
+
+def test_a_full_disk_leaves_the_older_checkpoints_and_no_half_one(small_disk):
+    training = Training(small_disk / "run").step(1).save(1).step(2)
+    written = sum(p.stat().st_size for p in (training.run.checkpoints / "000000001").iterdir())
+    assert 32_000 < written < 48_000
+    for kb_left in (4, 12, 20, 28, 36):  # full in one file or another
+        fill(small_disk, kb_left)
+        with pytest.raises(OSError, match=r"^checkpoint of step 2 not written: "):
+            training.save(2)
+        assert newest_step(training) == 1 and leftovers(training) == []
+    fill(small_disk, 80)
+    training.save(2)
+    assert newest_step(training) == 2
+
+
+def test_what_a_killed_writer_left_is_no_checkpoint_and_is_cleared_away(saved):
+    shutil.copytree(saved.run.checkpoints / "000000003", saved.run.checkpoints / ".000000004.1234")
+    assert newest_step(saved) == 3
+    saved.step(5).save(5)
+    assert leftovers(saved) == []
+
+
+def test_parameters_that_are_not_finite_are_not_saved(saved):
+    saved.net[0].bias.data()[:] = np.inf
+    with pytest.raises(
+        NotFinite, match=r"^0.bias is not finite after step 4; the last good checkpoint is .*/000000003$"
+    ):
+        saved.save(4)
+    assert newest_step(saved) == 3 and leftovers(saved) == []
+
+
+# ---------------------------------------------------------------- which are kept
+
+
+def test_the_last_ones_and_the_best_are_kept(tmp_path):
+    training = Training(tmp_path / "run", checkpoint={"keep": 2})
+    for step, top1 in enumerate([10.0, 50.0, 50.0, 40.0, 30.0, 20.0], start=1):
+        improved = training.keeper.improves(step, {"val/top1": top1})
+        assert improved == (step in (1, 2))
+        training.step(step).save(step)
+    assert checkpoint.steps(training.run.checkpoints) == [2, 5, 6]
+    best = training.run.read("best.json")
+    assert (best["step"], best["val/top1"], best["checkpoint"]) == (2, 50.0, "checkpoints/000000002")
+
+
+def test_the_best_is_remembered_by_a_resumed_run_and_can_be_read(tmp_path):
+    training = Training(tmp_path / "run")
+    training.step(1).keeper.improves(1, {"val/top1": 50.0})
+    best = training.save(1).keeper.params_sha256
+    training.step(2).save(2)
+    resumed = Training(tmp_path / "run", seed=99)
+    assert resumed.keeper.restore() == 2
+    assert not resumed.keeper.improves(3, {"val/top1": 49.0})
+    assert resumed.keeper.params_sha256 != best
+    found = {name: array.asnumpy() for name, array in resumed.keeper.best_params().items()}
+    assert weights.params_sha256(found) == best
+
+
+def test_a_checkpoint_is_due_after_epochs_and_steps(tmp_path):
+    training = Training(tmp_path / "run", checkpoint={"every_epochs": 2, "every_steps": 7})  # 10 steps an epoch
+    assert [step for step in range(1, 41) if training.keeper.due(step)] == [7, 14, 20, 21, 28, 35, 40]
+
+
+def test_the_same_step_is_saved_once(saved):
+    before = (saved.run.checkpoints / "000000003").stat().st_ino
+    saved.save(3)
+    assert (saved.run.checkpoints / "000000003").stat().st_ino == before

@@ -1,0 +1,249 @@
+"""The typed configuration: what it refuses and in which words, and the sizes that follow from it."""
+
+import dataclasses
+
+import pytest
+
+from mxscale.config import Config, ConfigError, flatten, from_dict, sizes, to_dict, validate
+
+
+def nested(key, value):
+    """('a.b', 1) -> {'a': {'b': 1}}."""
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return value
+
+
+def line_of(values) -> str:
+    with pytest.raises(ConfigError) as error:
+        validate(from_dict(values))
+    return str(error.value)
+
+
+# ---------------------------------------------------------------- dictionary <-> typed
+
+
+def test_the_defaults_are_valid():
+    assert validate(from_dict({})) == Config()
+
+
+def test_to_dict_and_from_dict_undo_each_other():
+    config = from_dict(
+        {
+            "seed": 7,
+            "data": {"classes": ["a", "b"], "augment": {"scale": [0.5, 1]}},
+            "optimizer": {"name": "adam", "momentum": None, "params": {"beta1": 0.8}},
+            "launch": {"ranks": 4},
+        }
+    )
+    assert from_dict(to_dict(config)) == config
+    assert config.data.augment.scale == [0.5, 1.0]
+    assert config.optimizer.momentum is None
+
+
+def test_a_whole_number_serves_as_a_number():
+    lr = from_dict({"optimizer": {"lr": 1}}).optimizer.lr
+    assert lr == 1.0 and type(lr) is float
+
+
+def test_a_number_serves_as_a_text():
+    assert from_dict({"name": 12}).name == "12"
+    assert from_dict({"data": {"classes": [0, 1]}}).data.classes == ["0", "1"]
+
+
+def test_the_config_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().seed = 2
+
+
+def test_flatten_joins_names_and_keeps_empty_mappings():
+    assert flatten({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
+
+
+@pytest.mark.parametrize(
+    "values, line",
+    [
+        ({"epoch": 3}, "unknown key epoch: did you mean epochs?"),
+        ({"batch": {"per_devise": 3}}, "unknown key batch.per_devise: did you mean batch.per_device?"),
+        ({"data": {"augment": {"flp": True}}}, "unknown key data.augment.flp: did you mean data.augment.flip?"),
+        ({"batch": {"zzz": 3}}, "unknown key batch.zzz: expected one of accumulation, per_device"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(values, line):
+    assert line_of(values) == line
+
+
+@pytest.mark.parametrize(
+    "key, value, line",
+    [
+        ("epochs", 1.5, "epochs=1.5: expected a whole number"),
+        ("epochs", "ten", "epochs=ten: expected a whole number"),
+        ("epochs", True, "epochs=True: expected a whole number"),
+        ("epochs", None, "epochs=null: expected a whole number"),
+        ("max_steps", "5", "max_steps=5: expected a whole number"),
+        ("optimizer.lr", "0.1x", "optimizer.lr=0.1x: expected a number"),
+        ("optimizer.lr", False, "optimizer.lr=False: expected a number"),
+        ("data.augment.flip", 1, "data.augment.flip=1: expected true or false"),
+        ("name", True, "name=True: expected a text"),
+        ("name", None, "name=null: expected a text"),
+        ("data.mean", 3, "data.mean=3: expected a list such as [1,2]"),
+        ("data.mean", [1, "a", 3], "data.mean=a: expected a number"),
+        ("data.mean", None, "data.mean=None: expected a list such as [1,2]"),
+        ("optimizer.params", [1], "optimizer.params=[1]: expected a mapping such as {a:1}"),
+        ("batch", 32, "batch=32: expected a group of settings"),
+    ],
+)
+def test_a_wrong_type_is_one_line(key, value, line):
+    assert line_of(nested(key, value)) == line
+
+
+# ---------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize(
+    "key, value, line",
+    [
+        ("optimizer.lr", -0.1, "optimizer.lr=-0.1: expected at least 0"),
+        ("optimizer.lr", float("nan"), "optimizer.lr=nan: expected at least 0"),
+        ("optimizer.lr", float("inf"), "optimizer.lr=inf: expected at least 0"),
+        ("optimizer.momentum", 1.5, "optimizer.momentum=1.5: expected from 0 to 1"),
+        ("optimizer.weight_decay", -1e-4, "optimizer.weight_decay=-0.0001: expected at least 0"),
+        ("batch.per_device", 0, "batch.per_device=0: expected at least 1"),
+        ("batch.accumulation", 0, "batch.accumulation=0: expected at least 1"),
+        ("epochs", -1, "epochs=-1: expected at least 1"),
+        ("epochs", 0, "epochs=0: expected at least 1"),
+        ("max_steps", 0, "max_steps=0: expected at least 1"),
+        ("seed", -1, "seed=-1: expected from 0 to 2147483647"),
+        ("label_smoothing", 1, "label_smoothing=1.0: expected from 0 to 0.999"),
+        ("data.image_size", 4, "data.image_size=4: expected at least 8"),
+        ("data.shards", 0, "data.shards=0: expected at least 1"),
+        ("data.threads", 0, "data.threads=0: expected at least 1"),
+        ("schedule.warmup_epochs", -5, "schedule.warmup_epochs=-5.0: expected at least 0"),
+        ("checkpoint.keep", 0, "checkpoint.keep=0: expected at least 1"),
+        ("machine.nodes", 0, "machine.nodes=0: expected at least 1"),
+        ("target_top1", 101, "target_top1=101.0: expected from 0 to 100"),
+        ("launch.ranks", 0, "launch.ranks=0: expected auto or a whole number of at least 1"),
+        ("launch.ranks", -2, "launch.ranks=-2: expected auto or a whole number of at least 1"),
+        ("launch.ranks", True, "launch.ranks=True: expected auto or a whole number of at least 1"),
+        ("launch.ranks", 2.0, "launch.ranks=2.0: expected auto or a whole number of at least 1"),
+        ("launch.ranks", "all", "launch.ranks=all: expected auto or a whole number of at least 1"),
+        ("schedule.kind", "cosin", "schedule.kind=cosin: did you mean cosine?"),
+        ("precision", "fp8", "precision=fp8: expected one of amp, float16, float32"),
+        ("comm.transport", "nccl", "comm.transport=nccl: expected one of gloo, mpi"),
+        ("data.std", [1, 1, 0], "data.std=[1.0, 1.0, 0.0]: expected numbers above 0"),
+        ("data.std", [1, float("nan"), 1], "data.std=[1.0, nan, 1.0]: expected finite numbers"),
+        ("data.mean", [float("inf"), 0, 0], "data.mean=[inf, 0.0, 0.0]: expected finite numbers"),
+        ("data.mean", [1, 2], "data.mean=[1.0, 2.0]: expected three numbers, one per colour"),
+        ("data.augment.scale", [1, 0.5], "data.augment.scale=[1.0, 0.5]: expected [smallest,largest], above 0"),
+        ("data.augment.scale", [0.5, 2], "data.augment.scale=[0.5, 2.0]: expected shares of the image's area, up to 1"),
+        ("data.augment.ratio", [0, 1], "data.augment.ratio=[0.0, 1.0]: expected [smallest,largest], above 0"),
+        ("schedule.milestones", [60, 30], "schedule.milestones=[60.0, 30.0]: expected growing epochs"),
+        ("name", "a/b", "name=a/b: expected a plain file name"),
+        ("name", "..", "name=..: expected a plain file name"),
+    ],
+)
+def test_a_value_out_of_range_is_one_line(key, value, line):
+    assert line_of(nested(key, value)) == line
+
+
+@pytest.mark.parametrize(
+    "values, line",
+    [
+        (
+            {"comm": {"backend": "local"}, "launch": {"ranks": 2}},
+            "launch.ranks=2 with comm=local: one rank has no communicator; use comm=horovod",
+        ),
+        (
+            {"data": {"shards": 2}, "launch": {"ranks": 4}},
+            "data.shards=2 is less than launch.ranks=4: every rank reads a shard",
+        ),
+        (
+            {"data": {"val_share": 0.5, "test_share": 0.5}},
+            "data.val_share + data.test_share: expected less than 1, so that something is left to train on",
+        ),
+        (
+            {"data": {"kind": "imagefolder"}},
+            "data.root is missing: data=imagefolder needs data.root=DIR with DIR/<class>/<image>.jpg",
+        ),
+        (
+            {"data": {"kind": "recordio", "train": "a.rec"}},
+            "data.train and data.val are missing: data=recordio needs data.train=FILE.rec data.val=FILE.rec",
+        ),
+    ],
+)
+def test_values_that_do_not_go_together_are_one_line(values, line):
+    assert line_of(values) == line
+
+
+@pytest.mark.parametrize("key", ["optimizer.lr", "schedule.warmup_epochs", "data.augment.hue", "label_smoothing"])
+def test_the_ends_of_a_range_are_in_it(key):
+    validate(from_dict(nested(key, 0)))
+
+
+# ---------------------------------------------------------------- sizes
+
+
+def test_sizes_multiply_device_batch_shards_and_accumulation():
+    config = from_dict(
+        {"batch": {"per_device": 8, "accumulation": 3}, "data": {"shards": 4}, "epochs": 10, "optimizer": {"lr": 0.1}}
+    )
+    assert dataclasses.asdict(sizes(config, ranks=2, train_images=1000)) == {
+        "ranks": 2,
+        "shards": 4,
+        "per_device_batch": 8,
+        "global_batch": 96,
+        "effective_lr": pytest.approx(0.0375),  # 0.1 x 96 / 256
+        "train_images": 1000,
+        "steps_per_epoch": 10,
+        "total_steps": 100,
+        "dropped_per_epoch": 40,
+    }
+
+
+def test_fewer_ranks_keep_the_global_batch_of_the_shards():
+    config = from_dict({"batch": {"per_device": 8}})
+    batches = {ranks: sizes(config, ranks, 320, shards=4).global_batch for ranks in (1, 2, 3, 4)}
+    assert batches == {1: 32, 2: 32, 3: 32, 4: 32}
+
+
+def test_without_shards_each_rank_is_one():
+    derived = sizes(from_dict({"batch": {"per_device": 8}}), 3, 240)
+    assert (derived.shards, derived.global_batch, derived.steps_per_epoch) == (3, 24, 10)
+
+
+def test_without_a_reference_batch_the_lr_is_not_scaled():
+    config = from_dict({"schedule": {"reference_batch": None}, "optimizer": {"lr": 0.1}, "batch": {"per_device": 8}})
+    assert sizes(config, 4, 320).effective_lr == 0.1
+
+
+def test_max_steps_bounds_the_steps():
+    assert sizes(from_dict({"epochs": 5, "max_steps": 7}), 1, 320).total_steps == 7
+
+
+def test_a_set_of_exactly_one_batch_is_one_step():
+    derived = sizes(from_dict({"batch": {"per_device": 8}}), 1, 8)
+    assert (derived.steps_per_epoch, derived.dropped_per_epoch) == (1, 0)
+
+
+def test_a_batch_larger_than_the_set_says_how_large_it_may_be():
+    with pytest.raises(ConfigError) as error:
+        sizes(from_dict({"batch": {"per_device": 64, "accumulation": 2}}), 4, 300)
+    assert str(error.value) == (
+        "batch.per_device=64: the global batch of 512 is more than the 300 training images; use at most 37"
+    )
+    assert sizes(from_dict({"batch": {"per_device": 37, "accumulation": 2}}), 4, 300).steps_per_epoch == 1
+
+
+def test_more_shards_than_images_does_not_advise_a_batch_of_0():
+    with pytest.raises(ConfigError) as error:
+        sizes(from_dict({"data": {"shards": 8}, "batch": {"per_device": 1}}), 1, 5)
+    assert str(error.value) == (
+        "batch.per_device=1: the global batch of 8 is more than the 5 training images; "
+        "use fewer ranks, shards or accumulation"
+    )
+
+
+def test_more_ranks_than_the_shards_of_a_resumed_run_are_refused():
+    with pytest.raises(ConfigError) as error:
+        sizes(from_dict({}), 4, 1000, shards=2)
+    assert str(error.value) == "launch.ranks=4 is more than the 2 shards of this run: use at most 2 ranks"

@@ -1,0 +1,101 @@
+"""The folders are the layers: who may import what."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "mxscale"
+CONFIG_TOOLS = {"hydra", "omegaconf"}
+
+
+def imported(path: Path) -> set:
+    """Top-level names of everything that a file imports, inside functions too; mxscale's own as `mxscale.x`."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {".".join(name.split(".")[: 2 if name.startswith("mxscale.") else 1]) for name in names}
+
+
+def importers(name: str) -> set:
+    return {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if name in imported(path)}
+
+
+def of_layer(layer: str) -> set:
+    files = [PACKAGE / f"{layer}.py"] if layer in ("config", "cli") else list((PACKAGE / layer).rglob("*.py"))
+    assert files
+    return set().union(*map(imported, files))
+
+
+@pytest.mark.parametrize(
+    "layer, forbidden",
+    [
+        ("config", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
+        ("scale", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod"}),
+        ("data", {*CONFIG_TOOLS, "mlflow", "horovod"}),
+        ("nets", {*CONFIG_TOOLS, "mlflow", "horovod"}),
+        ("train", {*CONFIG_TOOLS, "mlflow"}),
+        ("run", {"mxnet", "horovod", *CONFIG_TOOLS}),
+        ("cli", {"mxnet", "horovod", "mlflow"}),
+    ],
+)
+def test_a_layer_does_not_know(layer, forbidden):
+    assert of_layer(layer) & forbidden == set()
+
+
+@pytest.mark.parametrize(
+    "layer, known",
+    [
+        ("config", set()),
+        ("scale", {"mxscale.config", "mxscale.scale"}),
+        ("data", {"mxscale.config", "mxscale.data"}),
+        ("nets", {"mxscale.config", "mxscale.nets"}),
+        ("train", {"mxscale.config", "mxscale.data", "mxscale.nets", "mxscale.train", "mxscale.run"}),
+        ("run", {"mxscale.config", "mxscale.scale", "mxscale.run"}),
+    ],
+)
+def test_a_layer_knows_of_the_others_at_most(layer, known):
+    assert {name for name in of_layer(layer) if name.startswith("mxscale")} <= known
+
+
+def test_horovod_is_imported_in_comm_alone():
+    assert importers("horovod") == {"train/comm.py"}
+
+
+def test_mlflow_is_imported_in_tracking_alone():
+    assert importers("mlflow") == {"run/tracking.py"}
+
+
+def test_hydra_is_imported_in_cli_and_the_entry_scripts_alone():
+    assert importers("hydra") | importers("omegaconf") == {"cli.py"}
+
+
+def test_nothing_inside_imports_cli():
+    assert importers("mxscale.cli") == set()
+
+
+def loaded_by(module: str, names) -> list:
+    """Which of `names` a fresh interpreter has loaded after importing `module`."""
+    code = f"import sys, {module}; print(*[name for name in {sorted(names)!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_the_parent_loads_neither_mxnet_nor_mlflow():
+    assert loaded_by("mxscale.cli", {"mxnet", "horovod", "mlflow", "hydra"}) == ["hydra"]
+
+
+def test_a_rank_loads_no_config_tool_and_no_tracker():
+    assert loaded_by("mxscale.train.engine", {"mxnet", "hydra", "omegaconf", "mlflow"}) == ["mxnet"]
+
+
+def test_the_pure_layers_load_no_framework():
+    frameworks = {"mxnet", "horovod", "hydra", "omegaconf", "mlflow"}
+    assert loaded_by("mxscale.config, mxscale.scale.prices", frameworks) == []

@@ -1,0 +1,88 @@
+"""The commands that start ranks, as text."""
+
+import os
+import sys
+
+import pytest
+
+from mxscale.config import from_dict
+from mxscale.run.launch import ROOT, commands, threads_per_rank
+
+RANK = [sys.executable, "-m", "mxscale.train.engine", "/runs/a"]
+SURROUNDINGS = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/home/u",
+    "OMP_NUM_THREADS": "64",
+    "NCCL_DEBUG": "INFO",
+    "HOROVOD_CYCLE_TIME": "0.5",
+    "AWS_SECRET_ACCESS_KEY": "the-secret-1",
+    "AWS_SESSION_TOKEN": "the-secret-2",
+    "MLFLOW_TRACKING_PASSWORD": "the-secret-3",
+    "MLFLOW_TRACKING_URI": "https://u:the-secret-4@server",
+    "GITHUB_TOKEN": "the-secret-5",
+    "PYTHONPATH": "/elsewhere",
+}
+
+
+def only_command(comm, ranks=1, cores=8, surroundings=SURROUNDINGS, **settings):
+    config = from_dict({"comm": comm, **settings})
+    (command,) = commands(config, "/runs/a", ranks, cores, surroundings)
+    return command
+
+
+def test_a_local_rank_is_started_as_it_is():
+    assert only_command({"backend": "local"}).argv == RANK
+
+
+def test_gloo_ranks_are_started_by_horovodrun():
+    argv = only_command({"backend": "horovod", "transport": "gloo"}, ranks=3).argv
+    assert argv == ["horovodrun", "--gloo", "-np", "3", "-H", "localhost:3", *RANK]
+
+
+def test_one_rank_of_horovod_is_started_the_same_way():
+    argv = only_command({"backend": "horovod", "transport": "gloo"}, ranks=1).argv
+    assert argv == ["horovodrun", "--gloo", "-np", "1", "-H", "localhost:1", *RANK]
+
+
+def test_mpi_ranks_are_started_by_mpirun_which_is_told_names_of_variables_and_no_values():
+    argv = only_command({"backend": "horovod", "transport": "mpi"}, ranks=2, surroundings={"PATH": "/bin"}).argv
+    passed = ["HOROVOD_FUSION_THRESHOLD", "OMP_NUM_THREADS", "PATH", "PYTHONPATH", "PYTHONUNBUFFERED"]
+    options = ["--allow-run-as-root", "--oversubscribe", "-np", "2", "-bind-to", "none", "-map-by", "slot"]
+    assert argv == ["mpirun", *options, *[word for name in passed for word in ("-x", name)], *RANK]
+
+
+def test_the_environment_is_clean():
+    env = only_command({"backend": "horovod"}, ranks=2, cores=8).env
+    assert env == {
+        "PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin",
+        "HOME": "/home/u",
+        "NCCL_DEBUG": "INFO",
+        "HOROVOD_CYCLE_TIME": "0.5",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "4",
+        "HOROVOD_FUSION_THRESHOLD": "0",
+    }
+
+
+@pytest.mark.parametrize(
+    "comm", [{"backend": "local"}, {"backend": "horovod"}, {"backend": "horovod", "transport": "mpi"}]
+)
+def test_no_credential_of_the_surroundings_is_in_argv_or_environment(comm):
+    command = only_command(comm, ranks=1)
+    text = "\0".join([*command.argv, *command.env, *command.env.values()])
+    for forbidden in ("the-secret", "AWS_", "MLFLOW_", "TOKEN"):
+        assert forbidden not in text
+
+
+def test_the_fusion_threshold_of_the_surroundings_wins():
+    command = only_command({"backend": "horovod"}, surroundings={"HOROVOD_FUSION_THRESHOLD": "1024"})
+    assert command.env["HOROVOD_FUSION_THRESHOLD"] == "1024"
+
+
+@pytest.mark.parametrize(
+    "cores, ranks, threads, expected",
+    [(8, 1, None, 8), (8, 2, None, 4), (8, 3, None, 2), (2, 4, None, 1), (8, 2, 3, 3)],
+)
+def test_cores_are_divided_among_ranks_unless_threads_are_given(cores, ranks, threads, expected):
+    assert threads_per_rank(from_dict({"launch": {"threads": threads}}), ranks, cores) == expected

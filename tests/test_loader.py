@@ -1,0 +1,382 @@
+"""Batches out of record files: which images, in which order, how they look."""
+
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+from records import flat, make_records, noise, numbered, ramp
+
+from mxscale.config import Augment, Data
+from mxscale.data.loader import (
+    SyntheticData,
+    TrainData,
+    evaluation_batches,
+    open_reader,
+    part_sizes,
+    readable_parts,
+    seed_of,
+    synthetic_evaluation,
+)
+
+CPU = mx.cpu()
+PLAIN = Augment(crop="center", flip=False)
+RAW = Data(image_size=8, mean=[0.0, 0.0, 0.0], std=[1.0, 1.0, 1.0], augment=PLAIN)  # pixels as they are
+AUGMENTED = replace(RAW, image_size=12, augment=Augment(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1))
+
+
+def train_data(records, data=RAW, batch=4, rank=0, ranks=1, of=1, accumulation=1, steps_per_epoch=None, seed=1):
+    steps_per_epoch = steps_per_epoch or records.count // (batch * of * accumulation)
+    return TrainData(records, data, batch, list(range(rank, of, ranks)), of, accumulation, steps_per_epoch, seed, CPU)
+
+
+def micros(source, steps):
+    """[(step, shard, labels, pixels)] of all batches, read after the last was handed out."""
+    taken = [(step, micro) for step in steps for micro in source.step(step)]
+    return [(step, m.shard, m.labels.asnumpy().tolist(), m.images.asnumpy()) for step, m in taken]
+
+
+def same(some, others) -> bool:
+    """Whether two results of `micros` agree to the last bit."""
+    return len(some) == len(others) and all(
+        a[:3] == b[:3] and np.array_equal(a[3], b[3]) for a, b in zip(some, others, strict=True)
+    )
+
+
+def labels_of(found):
+    return [label for _, _, labels, _ in found for label in labels]
+
+
+# ---------------------------------------------------------------- parts
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 8, 9, 13, 16, 20, 31])
+def test_part_sizes_are_those_that_the_reader_gives(count, tmp_path):
+    records = numbered(tmp_path, count)
+    for parts in range(1, 9):
+        first = 0
+        for index, size in enumerate(part_sizes(count, parts)):
+            if size:  # an empty part can't be opened
+                reader = open_reader(records, RAW, 1, (index, parts))
+                read = [batch.label[0].asscalar() for batch in reader]
+                assert read == list(range(first, first + size)), (parts, index)
+            first += size
+        assert first == count
+
+
+def test_part_sizes_by_hand():
+    assert part_sizes(10, 4) == [3, 3, 3, 1]
+    assert part_sizes(9, 8) == [2, 2, 2, 2, 1, 0, 0, 0]
+    assert part_sizes(8, 4) == [2, 2, 2, 2]
+
+
+def test_seeds_differ_and_have_31_bits():
+    seeds = {seed_of(a, b, c) for a in range(10) for b in range(10) for c in range(10)}
+    assert len(seeds) == 1000
+    assert max(seeds) < 2**31 and max(seeds) > 2**30
+    assert seed_of(1, 23) != seed_of(12, 3)
+
+
+# ---------------------------------------------------------------- training order
+
+
+def test_the_order_is_a_function_of_seed_and_epoch(tmp_path):
+    records = numbered(tmp_path, 32)
+
+    def order(epoch, seed=1):
+        return labels_of(micros(train_data(records, seed=seed), range(8 * epoch, 8 * epoch + 8)))
+
+    orders = {name: order(*name) for name in [(0, 1), (1, 1), (2, 1), (0, 2), (1, 2)]}
+    assert all(sorted(found) == list(range(32)) for found in orders.values())
+    assert len({tuple(found) for found in orders.values()}) == 5
+    assert order(1, 1) == orders[1, 1]
+
+
+def test_each_shard_has_a_part_and_an_order_of_its_own(tmp_path):
+    found = micros(train_data(numbered(tmp_path, 32), of=2), range(4))
+    orders = [[x for _, shard, labels, _ in found if shard == wanted for x in labels] for wanted in (0, 1)]
+    assert [sorted(order) for order in orders] == [list(range(16)), list(range(16, 32))]
+    assert orders[1] != [x + 16 for x in orders[0]]
+
+
+def test_shuffling_mixes_the_whole_part(tmp_path):
+    first = labels_of(micros(train_data(numbered(tmp_path, 600), batch=60), [0]))
+    assert min(first) < 100 and max(first) > 500
+    assert 200 < np.mean(first) < 400
+
+
+def test_labels_belong_to_their_images(tmp_path):
+    for _, _, labels, pixels in micros(train_data(numbered(tmp_path, 300), batch=50), range(6)):
+        assert (pixels[:, 0, 0, 0] + 256 * pixels[:, 1, 0, 0]).tolist() == labels
+
+
+def test_an_epoch_has_every_image_once(tmp_path):
+    records = numbered(tmp_path, 64)
+    for of, accumulation in [(1, 1), (4, 1), (2, 2)]:
+        source = train_data(records, of=of, accumulation=accumulation)
+        for epoch in range(3):
+            steps = range(epoch * source.steps_per_epoch, (epoch + 1) * source.steps_per_epoch)
+            assert sorted(labels_of(micros(source, steps))) == list(range(64))
+
+
+def test_what_does_not_fill_a_global_batch_is_dropped_and_not_the_same_each_epoch(tmp_path):
+    source = train_data(numbered(tmp_path, 23), batch=4)  # 5 steps of 4
+    epochs = [labels_of(micros(source, range(5 * epoch, 5 * epoch + 5))) for epoch in range(3)]
+    assert all(len(set(found)) == 20 for found in epochs)
+    assert len({frozenset(found) for found in epochs}) > 1
+
+
+def test_a_short_shard_wraps_and_no_other_image_is_repeated(tmp_path):
+    # 30 images in 4 shards are 8, 8, 8 and 6; 3 steps of 2 images each need 6; 7 steps of 1, 7.
+    found = Counter(labels_of(micros(train_data(numbered(tmp_path, 30), batch=1, of=4), range(7))))
+    assert sum(found.values()) == 28
+    repeated = {label for label, times in found.items() if times > 1}
+    assert len(repeated) == 1 and repeated < set(range(24, 30))
+    found = Counter(labels_of(micros(train_data(numbered(tmp_path, 30), batch=2, of=4), range(3))))
+    assert set(found.values()) == {1}
+
+
+@pytest.mark.parametrize("count, of, batch", [(10, 4, 2), (17, 8, 2), (9, 8, 1), (5, 4, 1), (29, 4, 7), (3, 3, 1)])
+def test_short_and_empty_parts_still_fill_their_batches(count, of, batch, tmp_path):
+    source = train_data(numbered(tmp_path, count), batch=batch, of=of)
+    found = micros(source, range(3 * source.steps_per_epoch))
+    assert {shard for _, shard, _, _ in found} == set(range(of))
+    for _, _, labels, pixels in found:
+        assert len(labels) == batch
+        assert (pixels[:, 0, 0, 0]).tolist() == labels  # no stale image of another batch
+        assert set(labels) <= set(range(count))
+
+
+def test_a_shard_whose_part_is_too_short_reads_another():
+    assert readable_parts([3, 3, 3, 1], 2) == [0, 1, 2, 3]
+    assert readable_parts([3, 3, 3, 1], 3) == [0, 1, 2, 0]
+    assert readable_parts([2, 2, 2, 2, 1, 0, 0, 0], 2) == [0, 1, 2, 3, 4, 0, 1, 2]
+
+
+# ---------------------------------------------------------------- ranks, shards, resume
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_1_2_and_4_ranks_over_4_shards_see_the_same_batches_to_the_last_bit(accumulation, tmp_path):
+    records = noise(tmp_path, 50)
+
+    def by_shard(ranks):
+        found = [
+            micros(train_data(records, AUGMENTED, 3, rank, ranks, 4, accumulation), range(6)) for rank in range(ranks)
+        ]
+        return sorted((m for one in found for m in one), key=lambda m: (m[0], m[1]))
+
+    alone = by_shard(1)
+    assert len(alone) == 6 * 4 * accumulation
+    assert same(alone, by_shard(2))
+    assert same(alone, by_shard(4))
+
+
+def test_one_rank_goes_through_its_shards_once_per_accumulation(tmp_path):
+    source = train_data(numbered(tmp_path, 64), of=4, rank=1, ranks=2, accumulation=2)
+    assert [micro.shard for micro in source.step(0)] == [1, 3, 1, 3]
+
+
+@pytest.mark.parametrize("of, accumulation", [(1, 1), (2, 2)])
+def test_starting_at_any_step_gives_the_rest_of_the_unbroken_order_pixels_too(of, accumulation, tmp_path):
+    records = noise(tmp_path, 50)
+    settings = {"data": AUGMENTED, "of": of, "accumulation": accumulation}
+    last = 2 * train_data(records, **settings).steps_per_epoch + 2
+    unbroken = micros(train_data(records, **settings), range(last))
+    for start in range(last):
+        resumed = micros(train_data(records, **settings), range(start, last))
+        assert same(resumed, [m for m in unbroken if m[0] >= start]), start
+
+
+def test_a_resume_finds_its_place_in_a_shard_that_wraps(tmp_path):
+    records = numbered(tmp_path, 30)
+    unbroken = micros(train_data(records, batch=1, of=4), range(14))
+    assert same(micros(train_data(records, batch=1, of=4), range(6, 14)), [m for m in unbroken if m[0] >= 6])
+
+
+# ---------------------------------------------------------------- evaluation
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6, 7, 8, 13, 14, 15, 29, 50])
+def test_evaluation_counts_every_image_once(count, tmp_path):
+    records = numbered(tmp_path, count)
+    for ranks in (1, 2, 3, 4):
+        for _ in range(2):  # the second validation as the first
+            seen = []
+            for rank in range(ranks):
+                for images, labels, counted in evaluation_batches(records, RAW, 7, rank, ranks, CPU):
+                    assert images.shape[0] == labels.shape[0] >= counted
+                    assert images[:, 0, 0, 0].asnumpy().tolist() == labels.asnumpy().tolist()
+                    seen += labels.asnumpy()[:counted].tolist()
+            assert sorted(seen) == list(range(count)), ranks
+
+
+def test_evaluation_is_not_augmented(tmp_path):
+    records = make_records(tmp_path, [ramp()] * 4)
+    data = replace(RAW, image_size=16, augment=Augment(brightness=1.0, hue=1.0))
+    ((images, _, _),) = evaluation_batches(records, data, 4, 0, 1, CPU)
+    # The centre: columns and rows 8 to 23.
+    assert all(np.array_equal(image, ramp()[8:24, 8:24].transpose(2, 0, 1)) for image in images.asnumpy())
+
+
+def test_evaluation_resizes_the_shorter_side_before_it_crops(tmp_path):
+    records = make_records(tmp_path, [ramp(width=36, height=24)])
+    ((images, _, _),) = evaluation_batches(records, replace(RAW, eval_resize=8), 1, 0, 1, CPU)
+    red, green, _ = images.asnumpy()[0]
+    assert green[:, 0] == pytest.approx(7 * (np.arange(8) * 3 + 1), abs=8)  # all 24 rows, in 8
+    assert 20 < red[0, 0] < 60 and 190 < red[0, -1] < 230  # the middle 24 of 36 columns: 6 to 29
+
+
+def test_pixels_are_normalised_colour_by_colour(tmp_path):
+    records = make_records(tmp_path, [flat((100, 150, 200))] * 4)
+    data = replace(RAW, mean=[110.0, 140.0, 0.0], std=[50.0, 25.0, 10.0])
+    ((images, _, _),) = evaluation_batches(records, data, 4, 0, 1, CPU)
+    ((_, _, _, trained),) = micros(train_data(records, data), [0])
+    for pixels in (images.asnumpy(), trained):
+        assert pixels.shape == (4, 3, 8, 8) and pixels.dtype == np.float32
+        assert pixels[2, :, 3, 5] == pytest.approx([-0.2, 0.4, 20.0])
+
+
+def test_a_mean_of_0_is_subtracted_and_std_still_divides(tmp_path):
+    records = make_records(tmp_path, [flat((100, 150, 200))])
+    ((images, _, _),) = evaluation_batches(records, replace(RAW, std=[255.0] * 3), 1, 0, 1, CPU)
+    assert images[0, :, 0, 0].asnumpy() == pytest.approx([100 / 255, 150 / 255, 200 / 255])
+
+
+# ---------------------------------------------------------------- augmentation
+
+
+def looks(tmp_path, size=16, **augment):
+    """64 training images of a 32 x 32 ramp (red: columns, green: rows, 7 each; blue: 60)."""
+    records = make_records(tmp_path, [ramp()] * 64)
+    data = replace(RAW, image_size=size, augment=Augment(**{"crop": "center", "flip": False, **augment}))
+    return np.concatenate([pixels for *_, pixels in micros(train_data(records, data, 32), range(2))])
+
+
+def test_without_augmentation_all_are_the_centre(tmp_path):
+    images = looks(tmp_path)
+    assert all(np.array_equal(image, ramp()[8:24, 8:24].transpose(2, 0, 1)) for image in images)
+
+
+def test_flips_are_horizontal_and_one_in_two(tmp_path):
+    images = looks(tmp_path, flip=True)
+    flipped = images[:, 0, 0, 0] > images[:, 0, 0, -1]
+    assert 16 <= flipped.sum() <= 48
+    assert np.array_equal(images[flipped][0], images[~flipped][0][:, :, ::-1])
+
+
+def test_random_crops_are_whole_windows_from_everywhere(tmp_path):
+    images = looks(tmp_path, crop="random")
+    left, top = images[:, 0, 0, 0] / 7, images[:, 1, 0, 0] / 7
+    for offsets in (left, top):
+        assert 0 <= min(offsets) < 4 and 12 < max(offsets) <= 16
+        assert len(set(offsets)) > 8
+    x, y = int(left[0]), int(top[0])
+    assert np.array_equal(images[0], ramp()[y : y + 16, x : x + 16].transpose(2, 0, 1))
+
+
+def test_padding_is_black_and_random_crops_reach_it(tmp_path):
+    images = looks(tmp_path, size=32, crop="random", pad=4)
+    blue = images[:, 2]
+    assert set(np.unique(blue)) == {0.0, 60.0}
+    shares = (blue == 0).mean(axis=(1, 2))
+    assert 0 < shares.mean() < 0.25 and shares.max() <= 1 - (28 / 32) ** 2
+
+
+def test_random_resized_crops_have_the_asked_area_and_ratio(tmp_path):
+    images = looks(tmp_path, crop="random_resized", scale=[0.2, 0.5], ratio=[0.8, 1.25])
+    width = (images[:, 0, 8, 14] - images[:, 0, 8, 1]) / 7 * 16 / 13
+    height = (images[:, 1, 14, 8] - images[:, 1, 1, 8]) / 7 * 16 / 13
+    area, ratio = width * height / 32**2, width / height
+    assert 0.17 < area.min() < 0.27 and 0.42 < area.max() < 0.55
+    assert 0.7 < ratio.min() < 0.9 and 1.1 < ratio.max() < 1.45
+
+
+def test_images_of_a_batch_and_epochs_are_augmented_in_ways_of_their_own(tmp_path):
+    records = make_records(tmp_path, [ramp()] * 64)
+    source = train_data(records, replace(RAW, image_size=16, augment=Augment(flip=False)), 32, of=2)
+    batches = [pixels for *_, pixels in micros(source, range(3))]  # 3 epochs of a batch for each of 2 shards
+    assert len({image.tobytes() for batch in batches for image in batch}) > 180  # of 192
+
+
+@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation", "hue"])
+def test_colours_jitter_when_asked_to(name, tmp_path):
+    images = looks(tmp_path, **{name: 0.4})
+    plain = looks(tmp_path)
+    assert len({image.tobytes() for image in images}) > 20
+    assert images.min() >= 0 and images.max() <= 255
+    assert abs(images.mean() - plain.mean()) < 0.15 * plain.mean()
+
+
+def test_brightness_stays_within_its_share(tmp_path):
+    blue = looks(tmp_path, brightness=0.4)[:, 2].mean(axis=(1, 2))
+    assert 36 <= blue.min() < 45 and 75 < blue.max() <= 84  # 60, 40 % down and up
+
+
+def test_images_smaller_than_the_network_sees_are_enlarged(tmp_path):
+    for crop in ("center", "random", "random_resized"):
+        images = looks(tmp_path, size=48, crop=crop)
+        assert images.shape == (64, 3, 48, 48)
+        assert (images[:, 2] == 60).all()
+
+
+# ---------------------------------------------------------------- made-up images
+
+
+def test_synthetic_batches_are_the_same_for_the_same_seed():
+    def made(seed):
+        (micro,) = SyntheticData(replace(RAW, image_size=16), 5, 32, [0], 1, seed, CPU).step(0)
+        return micro.images.asnumpy(), micro.labels.asnumpy()
+
+    images, labels = made(3)
+    assert images.shape == (32, 3, 16, 16) and images.dtype == labels.dtype == np.float32
+    assert abs(images.mean()) < 0.05 and abs(images.std() - 1) < 0.05
+    assert set(labels) == {0, 1, 2, 3, 4}
+    assert np.array_equal(images, made(3)[0]) and not np.array_equal(images, made(4)[0])
+
+
+def test_synthetic_steps_cost_a_batch_per_shard_and_accumulation():
+    source = SyntheticData(RAW, 5, 2, [1, 3], 2, 1, CPU)
+    assert [micro.shard for micro in source.step(7)] == [1, 3, 1, 3]
+
+
+def test_synthetic_evaluation_is_on_rank_0_alone():
+    counts = [[count for *_, count in synthetic_evaluation(RAW, 5, 12, rank, 1, CPU)] for rank in (0, 1)]
+    assert counts == [[12], []]
+
+
+# ---------------------------------------------------------------- memory
+
+GROWTH = """
+import sys
+import mxnet as mx
+from mxscale.config import Augment, Data
+from mxscale.data.loader import Records, TrainData, evaluation_batches
+records = Records(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+data = Data(image_size=112, augment=Augment())
+source = TrainData(records, data, 16, [0, 1], 2, 1, 1, 1, mx.cpu())
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
+for epoch in range(60):
+    for micro in source.step(epoch):
+        micro.images.wait_to_read()
+    for images, labels, count in evaluation_batches(records, data, 16, 0, 1, mx.cpu()):
+        images.wait_to_read()
+    if epoch == 9:
+        before = resident()
+print(resident() - before)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_over_50_epochs(tmp_path):
+    records = noise(tmp_path, 40)
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH, records.rec, records.idx, "40"],
+        cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert float(done.stdout) < 30  # MB; a batch here is 2.4 MB

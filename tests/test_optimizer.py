@@ -1,0 +1,199 @@
+"""Optimizers by MXNet's names, the objective, and dropout that a resume can repeat."""
+
+import re
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxscale.config import ConfigError, Optimizer
+from mxscale.nets import zoo
+from mxscale.train.engine import has_dropout, reseeder
+from mxscale.train.optimizer import CrossEntropy, make_optimizer, make_trainer
+
+
+def backward(parameter, gradient):
+    """Give a parameter of one number this gradient."""
+    with mx.autograd.record():
+        loss = parameter.data() * gradient
+    loss.backward()
+
+
+def after_steps(config, gradients, weight=1.0, global_batch=1):
+    """A weight of one number after one update per gradient."""
+    parameter = mx.gluon.Parameter("w", shape=(1,))
+    parameter.initialize(mx.init.Constant(weight))
+    trainer = make_trainer([parameter], config, multi_precision=False)
+    for gradient in gradients:
+        backward(parameter, gradient)
+        trainer.update(global_batch)
+    return parameter.data().asscalar()
+
+
+# ---------------------------------------------------------------- updates by hand
+
+
+def test_sgd_goes_against_gradient_and_decay():
+    config = Optimizer(name="sgd", lr=0.1, momentum=None, weight_decay=0.5)
+    assert after_steps(config, [2.0]) == pytest.approx(1 - 0.1 * (2 + 0.5 * 1))
+
+
+def test_momentum_adds_up():
+    config = Optimizer(name="sgd", lr=0.1, momentum=0.9, weight_decay=0.0)
+    assert after_steps(config, [1.0, 1.0]) == pytest.approx(1 - 0.1 - (0.09 + 0.1))
+
+
+def test_nag_looks_ahead():
+    config = Optimizer(name="nag", lr=0.1, momentum=0.9, weight_decay=0.0)
+    # m = 0.9 m + g; w -= lr (g + 0.9 m): 1.9 and then 1 + 0.9 x 1.9 = 2.71.
+    assert after_steps(config, [1.0, 1.0]) == pytest.approx(1 - 0.19 - 0.271)
+
+
+def test_adams_first_step_is_the_lr():
+    config = Optimizer(name="adam", lr=0.01, momentum=None, weight_decay=0.0, params={"beta1": 0.8})
+    assert after_steps(config, [5.0]) == pytest.approx(0.99, abs=1e-6)
+
+
+def test_gradients_are_divided_by_the_global_batch():
+    config = Optimizer(name="sgd", lr=1.0, momentum=None, weight_decay=0.0)
+    assert after_steps(config, [32.0], global_batch=64) == pytest.approx(0.5)
+
+
+def test_gradients_are_clipped_after_the_division():
+    config = Optimizer(name="sgd", lr=1.0, momentum=None, weight_decay=0.0, clip_gradient=0.25)
+    assert after_steps(config, [-64.0], global_batch=64) == pytest.approx(1.25)
+
+
+def test_the_lr_of_a_schedule_replaces_the_first():
+    parameter = mx.gluon.Parameter("w", shape=(1,))
+    parameter.initialize(mx.init.One())
+    trainer = make_trainer([parameter], Optimizer(name="sgd", lr=9.0, momentum=None, weight_decay=0.0), False)
+    trainer.set_learning_rate(0.5)
+    backward(parameter, 1.0)
+    trainer.update(1)
+    assert parameter.data().asscalar() == 0.5
+
+
+# ---------------------------------------------------------------- names and arguments
+
+
+def test_every_name_of_mxnet_is_made_or_refused_in_one_line():
+    made = set()
+    for name in mx.optimizer.Optimizer.opt_registry:
+        try:
+            make_optimizer(Optimizer(name=name, momentum=None))
+            made.add(name)
+        except ConfigError as error:
+            assert "\n" not in str(error)
+    assert made >= {"sgd", "nag", "adam", "rmsprop", "adagrad", "lamb", "lars", "ftrl", "nadam", "signum"}
+
+
+@pytest.mark.parametrize("name, nearest", [("sdg", "sgd"), ("adaam", "adam"), ("rmsprob", "rmsprop"), ("nagg", "nag")])
+def test_an_unknown_name_names_the_nearest(name, nearest):
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'optimizer.name={name}: did you mean {nearest}?')}$"):
+        make_optimizer(Optimizer(name=name))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Optimizer(name="adam", momentum=0.9),
+        Optimizer(name="sgd", params={"beta3": 1}),
+        Optimizer(name="NAG", params={"x": 1}),
+    ],
+)
+def test_an_argument_that_an_optimizer_does_not_take_is_one_line_with_a_way_out(config):
+    with pytest.raises(ConfigError) as error:
+        make_optimizer(config)
+    assert str(error.value).startswith(f"optimizer.name={config.name} does not take these settings (")
+    assert "optimizer.momentum=null leaves momentum out" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name, key", [("wd", "weight_decay"), ("learning_rate", "lr"), ("momentum", "momentum")])
+def test_what_has_a_key_of_its_own_is_not_silently_overridden(name, key):
+    with pytest.raises(ConfigError, match=f"^optimizer.params.{name}: set optimizer.{key} instead$"):
+        make_optimizer(Optimizer(name="sgd", params={name: 0.5}))
+
+
+def test_master_weights_are_kept_where_precision_asks_for_them():
+    assert make_optimizer(Optimizer(), multi_precision=True).multi_precision is True
+    assert make_optimizer(Optimizer(multi_precision=False), multi_precision=True).multi_precision is False
+    assert make_optimizer(Optimizer(), multi_precision=False).multi_precision is False
+
+
+# ---------------------------------------------------------------- objective
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_cross_entropy_is_numpys(smoothing, hybrid):
+    logits = np.random.RandomState(0).normal(size=(6, 4)).astype("float32") * 3
+    labels = np.array([0, 1, 2, 3, 1, 1])
+    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    target = (1 - smoothing) * np.eye(4)[labels] + smoothing / 4
+    objective = CrossEntropy(smoothing)
+    if hybrid:
+        objective.hybridize(static_alloc=True, static_shape=True)
+    found = objective(mx.nd.array(logits), mx.nd.array(labels))
+    assert found.shape == (6,)
+    assert found.asnumpy() == pytest.approx(-(target * log_p).sum(axis=1), rel=1e-5)
+
+
+def test_equal_scores_cost_the_logarithm_of_the_classes():
+    assert CrossEntropy(0.1)(mx.nd.zeros((1, 1000)), mx.nd.zeros(1)).asscalar() == pytest.approx(6.9078, abs=1e-4)
+
+
+def test_float16_scores_give_float32_losses_without_overflow():
+    loss = CrossEntropy()(mx.nd.array([[60000, -60000]], dtype="float16"), mx.nd.array([1]))
+    assert loss.dtype == np.float32 and loss.asscalar() == pytest.approx(120000, rel=1e-3)
+
+
+# ---------------------------------------------------------------- dropout
+
+
+def with_dropout(hybrid):
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Flatten(), mx.gluon.nn.Dropout(0.5))
+    net.initialize()
+    if hybrid:
+        net.hybridize(static_alloc=True, static_shape=True)
+    return net
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_a_step_has_the_same_dropout_after_a_resume_and_another_step_another(hybrid):
+    def mask(net, reseed, step, shard):
+        reseed(step, shard, 0)
+        with mx.autograd.record():
+            return net(mx.nd.ones((4, 64))).asnumpy().tobytes()
+
+    net = with_dropout(hybrid)
+    reseed = reseeder(net, seed=1)
+    masks = {(step, shard): mask(net, reseed, step, shard) for step in range(3) for shard in range(2)}
+    assert len(set(masks.values())) == 6
+    resumed = with_dropout(hybrid)
+    mx.nd.random.uniform(shape=100)  # another past
+    again = reseeder(resumed, seed=1)
+    assert mask(resumed, again, 2, 1) == masks[2, 1] and mask(resumed, again, 1, 0) == masks[1, 0]
+    assert mask(resumed, reseeder(resumed, seed=2), 2, 1) != masks[2, 1]
+
+
+def test_a_network_without_dropout_leaves_the_random_state_alone():
+    net = zoo.build("small", 5)
+    mx.random.seed(3)
+    first = mx.nd.random.uniform(shape=3).asnumpy()
+    mx.random.seed(3)
+    reseeder(net, seed=1)(7, 0, 0)
+    assert np.array_equal(mx.nd.random.uniform(shape=3).asnumpy(), first)
+
+
+@pytest.mark.parametrize(
+    "name, has", [("alexnet", True), ("squeezenet1.0", True), ("small", False), ("resnet18_v1", False)]
+)
+def test_dropout_is_found_however_deep(name, has):
+    assert has_dropout(zoo.build(name, 5)) is has
+
+
+def test_dropout_of_rate_0_is_none():
+    assert not has_dropout(mx.gluon.nn.Dropout(0.0))

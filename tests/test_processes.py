@@ -1,0 +1,156 @@
+"""Starting, watching and stopping commands, with real ones."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from mxscale.run.launch import Command
+from mxscale.run.processes import Processes, available_cores
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start shell scripts; whatever they leave is killed after the test."""
+    started = []
+
+    def starter(*scripts):
+        with open(tmp_path / "log", "ab") as log:
+            env = {"PATH": os.environ["PATH"], "DIR": str(tmp_path)}
+            processes = Processes([Command(["bash", "-c", script], env) for script in scripts], log)
+        started.append(processes)
+        return processes
+
+    yield starter
+    for file in tmp_path.glob("*.pid"):
+        if psutil.pid_exists(int(file.read_text())):
+            os.kill(int(file.read_text()), signal.SIGKILL)
+    for processes in started:
+        processes.stop(patience_s=0)
+
+
+def until(condition, timeout=10):
+    """The first true value of `condition()`."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError("it did not happen in time")
+
+
+def pid_in(path) -> int:
+    """The number that a script writes into a file."""
+    return int(until(lambda: path.exists() and path.read_text().strip()))
+
+
+def runs(pid) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_the_watch_goes_on_while_any_command_runs_and_ends_with_0(start, tmp_path):
+    processes = start("true", "until [ -e $DIR/go ]; do sleep 0.02; done")
+    until(lambda: processes.running[0].poll() is not None)
+    assert processes.ended() is None
+    (tmp_path / "go").touch()
+    until(lambda: processes.ended() is not None)
+    assert processes.ended() == 0
+
+
+def test_one_bad_status_ends_the_watch(start):
+    processes = start("sleep 60", "exit 3", "sleep 60")
+    assert until(processes.ended) == 3
+    processes.stop()
+    assert [process.returncode for process in processes.running] == [-signal.SIGTERM, 3, -signal.SIGTERM]
+
+
+def test_a_killed_command_ends_the_watch_with_its_signal(start):
+    processes = start("kill -9 $$")
+    assert until(processes.ended) == -9
+
+
+def test_stopping_is_quick_where_commands_listen(start):
+    processes = start("sleep 60")
+    began = time.monotonic()
+    processes.stop(patience_s=30)
+    assert time.monotonic() - began < 5
+    assert processes.running[0].returncode == -signal.SIGTERM
+
+
+def test_a_command_may_use_its_patience_to_end_in_order(start, tmp_path):
+    processes = start(
+        "trap 'sleep 0.3; echo done > $DIR/done; exit 0' TERM; touch $DIR/up; while :; do sleep 0.02; done"
+    )
+    until((tmp_path / "up").exists)
+    processes.stop(patience_s=10)
+    assert (tmp_path / "done").read_text() == "done\n"
+    assert processes.running[0].returncode == 0
+
+
+def test_a_command_that_ignores_sigterm_is_killed(start, tmp_path):
+    processes = start("trap '' TERM; touch $DIR/up; while :; do sleep 0.05; done")
+    until((tmp_path / "up").exists)
+    processes.stop(patience_s=0.3)
+    assert processes.running[0].returncode == -signal.SIGKILL
+
+
+GRANDCHILD = "setsid bash -c 'trap \"\" TERM; echo $$ > $DIR/grand.pid; while :; do sleep 0.05; done' & "
+
+
+def test_a_grandchild_in_another_session_that_ignores_sigterm_is_killed(start, tmp_path):
+    processes = start(GRANDCHILD + "wait")
+    grandchild = pid_in(tmp_path / "grand.pid")
+    assert os.getsid(grandchild) != processes.running[0].pid
+    processes.stop(patience_s=0.3)
+    until(lambda: not runs(grandchild))
+
+
+def test_a_grandchild_is_killed_when_its_parent_has_died_first(start, tmp_path):
+    processes = start(GRANDCHILD + "sleep 60")
+    grandchild = pid_in(tmp_path / "grand.pid")
+    assert processes.ended() is None  # the watch has looked once
+    processes.running[0].kill()
+    assert until(processes.ended) == -9
+    assert runs(grandchild)
+    processes.stop(patience_s=0.3)
+    until(lambda: not runs(grandchild))
+
+
+def test_what_a_command_starts_on_its_way_out_is_stopped_too(start, tmp_path):
+    script = "trap 'setsid bash -c \"echo \\$\\$ > $DIR/late.pid; exec sleep 60\" & wait' TERM; touch $DIR/up; "
+    processes = start(script + "while :; do sleep 0.02; done")
+    until((tmp_path / "up").exists)
+    processes.stop(patience_s=1)
+    late = pid_in(tmp_path / "late.pid")
+    until(lambda: not runs(late))
+
+
+def test_ctrl_c_reaches_the_parent_alone(start):
+    processes = start("sleep 60", "sleep 60")
+    for process in processes.running:
+        until(lambda pid=process.pid: os.getsid(pid) == pid)
+        assert os.getpgid(process.pid) != os.getpgid(0)
+
+
+def test_stopping_twice_or_after_the_end_is_harmless(start):
+    processes = start("true")
+    assert until(lambda: processes.ended() is not None)
+    processes.stop()
+    processes.stop()
+    assert processes.ended() == 0
+
+
+def test_output_goes_to_the_log(start, tmp_path):
+    processes = start("echo out; echo err >&2")
+    until(lambda: processes.ended() is not None)
+    assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]
+
+
+def test_there_is_a_core():
+    assert 1 <= available_cores() <= os.cpu_count()

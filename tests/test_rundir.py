@@ -1,0 +1,173 @@
+"""The run directory: its files, its metrics, and what makes two runs the same."""
+
+import json
+import os
+
+import pytest
+
+from mxscale.config import ConfigError, from_dict
+from mxscale.run import rundir
+from mxscale.run.rundir import FAILED, FINISHED, RunDir, create, latest_trained, runs_of, signature
+
+
+@pytest.fixture
+def run(tmp_path):
+    return create(from_dict({"runs": str(tmp_path), "name": "a"}), now=0)
+
+
+def write_lines(run, *lines):
+    """(attempt, step, metrics) each."""
+    with open(run.metrics_file, "a") as file:
+        for number, (attempt, step, metrics) in enumerate(lines):
+            entry = {"attempt": attempt, "step": step, "time_ms": 1000 * attempt + number, "metrics": metrics}
+            file.write(json.dumps(entry) + "\n")
+
+
+# ---------------------------------------------------------------- making and finding
+
+
+def test_runs_of_one_second_get_names_of_their_own(tmp_path):
+    config = from_dict({"runs": str(tmp_path), "name": "a"})
+    names = [create(config, now=0).path.name for _ in range(3)]
+    assert names[1:] == [f"{names[0]}-2", f"{names[0]}-3"]
+    assert names[0].endswith("_a")
+
+
+def test_the_config_is_read_back_as_it_was_written(tmp_path):
+    config = from_dict({"runs": str(tmp_path), "seed": 5, "optimizer": {"lr": 1e-5, "params": {"beta1": 0.5}}})
+    assert create(config).config() == config
+
+
+def test_a_folder_that_is_no_run_directory_is_one_line(tmp_path):
+    with pytest.raises(ConfigError, match=f"^{tmp_path} is no run directory: [^\n]*$"):
+        RunDir(tmp_path).config()
+
+
+def test_a_place_that_can_not_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        ConfigError, match=r"^runs=.*/file: can't write a run directory there \(Not a directory\); set runs=DIR$"
+    ):
+        create(from_dict({"runs": str(tmp_path / "file")}))
+
+
+def test_runs_are_found_newest_first(tmp_path):
+    config = from_dict({"runs": str(tmp_path)})
+    made = [create(config, now=n) for n in range(3)]
+    for age, run in enumerate(made):
+        os.utime(run.path, (1000 - age, 1000 - age))
+    assert [run.path for run in runs_of(tmp_path, "train")] == [run.path for run in made]
+
+
+def test_latest_is_the_newest_finished_training_run_with_a_best_checkpoint(tmp_path):
+    config = from_dict({"runs": str(tmp_path)})
+    for age, (state, best) in enumerate([(FAILED, True), (FINISHED, False), (FINISHED, True), (FINISHED, True)]):
+        run = create(config, now=age)
+        run.write("status.json", {"state": state})
+        if best:
+            run.write("best.json", {"step": 1})
+        os.utime(run.path, (1000 - age, 1000 - age))
+    assert latest_trained(tmp_path).path == runs_of(tmp_path, "train")[2].path
+
+
+def test_without_a_finished_run_latest_is_one_line(tmp_path):
+    with pytest.raises(ConfigError, match=r"^model.pretrained=latest: no finished training run under "):
+        latest_trained(tmp_path)
+
+
+# ---------------------------------------------------------------- small files
+
+
+def test_json_files_are_replaced_whole_and_leave_nothing_else(run):
+    run.write("status.json", {"state": "RUNNING"})
+    run.write("status.json", {"state": "FINISHED"})
+    assert run.read("status.json") == {"state": "FINISHED"}
+    assert not [name for name in os.listdir(run.path) if name.startswith(".")]
+
+
+def test_a_file_that_is_missing_or_torn_reads_as_none(run):
+    assert run.read("status.json") is None
+    (run.path / "status.json").write_text('{"state": "RUN')
+    assert run.read("status.json") is None
+
+
+def test_the_wish_to_stop_is_read_with_its_reason(run):
+    assert run.stop_reason() is None
+    run.ask_to_stop("signal SIGTERM")
+    assert run.stop_reason() == "signal SIGTERM"
+
+
+# ---------------------------------------------------------------- metrics
+
+
+def test_a_torn_last_line_and_other_rubbish_are_passed_over(run):
+    write_lines(run, (1, 1, {"lr": 0.1}))
+    with open(run.metrics_file, "ab") as file:
+        file.write(b'null\n[1]\n{"step":1}\n\xff\xfe\n{"attempt":1,"step":2,"time_ms":5,"metrics":{"lr"')
+    assert [line["step"] for line in run.lines()] == [1]
+
+
+def test_there_are_no_lines_before_the_first(run):
+    assert list(run.lines()) == [] and run.history() == [] and run.last("lr") is None
+
+
+def test_after_a_resume_the_highest_attempt_wins_for_each_step(run):
+    write_lines(run, (1, 1, {"lr": 0.1}), (1, 2, {"lr": 0.2}), (1, 3, {"lr": 0.3}))
+    write_lines(run, (2, 2, {"lr": 2.2}), (2, 3, {"lr": 2.3}), (2, 4, {"lr": 2.4}))
+    write_lines(run, (3, 4, {"lr": 3.4}))
+    assert [(line["step"], line["metrics"]["lr"]) for line in run.history()] == [(1, 0.1), (2, 2.2), (3, 2.3), (4, 3.4)]
+    assert run.last("lr") == 3.4
+
+
+def test_an_earlier_attempts_line_does_not_win_by_coming_later_in_the_file(run):
+    write_lines(run, (2, 1, {"lr": 2.0}), (1, 1, {"lr": 1.0}))
+    assert [line["metrics"]["lr"] for line in run.history()] == [2.0]
+
+
+def test_training_and_validation_lines_of_one_step_both_count(run):
+    write_lines(run, (1, 5, {"train/loss": 1.0}), (1, 5, {"val/top1": 50.0}), (2, 5, {"val/top1": 60.0}))
+    assert [line["metrics"] for line in run.history()] == [{"train/loss": 1.0}, {"val/top1": 60.0}]
+
+
+def test_a_sample_more_or_less_in_a_later_attempt_does_not_leave_both_lines(run):
+    write_lines(run, (1, 50, {"train/loss": 1.0, "time/compute": 0.1}), (2, 50, {"train/loss": 2.0}))
+    assert [line["metrics"]["train/loss"] for line in run.history()] == [2.0]
+
+
+# ---------------------------------------------------------------- signature
+
+DIGESTS = ("data", None)
+
+
+def test_machine_and_seed_count_in_the_signature():
+    plain = signature(from_dict({}), *DIGESTS)
+    assert len(plain) == 64
+    others = [
+        from_dict({"seed": 2}),
+        from_dict({"machine": {"provider": "aws"}}),
+        from_dict({"launch": {"ranks": 2}}),
+        from_dict({"optimizer": {"lr": 0.2}}),
+    ]
+    different = {plain, *(signature(config, *DIGESTS) for config in others)}
+    different |= {signature(from_dict({}), "other data", None), signature(from_dict({}), "data", "weights")}
+    assert len(different) == 7
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"tracking": {"enabled": False}},
+        {"resume": "runs/train/x"},
+        {"runs": "/elsewhere"},
+        {"name": "other"},
+        {"launch": {"stop_grace_s": 5}},
+        {"data": {"root": "/x", "cache": "/y"}},
+        {"model": {"pretrained": "/z"}},
+    ],
+)
+def test_where_a_run_is_recorded_and_read_from_does_not_count(values):
+    assert signature(from_dict(values), *DIGESTS) == signature(from_dict({}), *DIGESTS)
+
+
+def test_exit_statuses_are_the_documented_ones():
+    assert (rundir.DONE, rundir.FAILURE, rundir.REFUSED, rundir.INTERRUPTED) == (0, 1, 2, 75)
