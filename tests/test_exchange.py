@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mxscale.train.comm import Local
-from mxscale.train.exchange import Exchange, fill
+from mxscale.train.exchange import Exchange, fill, pairwise
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -218,3 +218,24 @@ def test_three_ranks_that_arrive_at_random_get_the_same_bits_in_each_run(tmp_pat
     first, second = on_ranks(3, tmp_path / "first"), on_ranks(3, tmp_path / "second")
     check(first)
     assert [one["all"] for one in first] == [one["all"] for one in second]
+
+
+def test_pairwise_sums_are_the_same_tree_however_the_items_are_dealt_out():
+    items = [mx.nd.array(np.random.RandomState(i).randn(1000)) for i in range(8)]
+    alone = pairwise(items).asnumpy()
+    for ranks in (2, 4, 8):
+        dealt = [pairwise(items[rank::ranks]) for rank in range(ranks)]
+        assert np.array_equal(pairwise(dealt).asnumpy(), alone), f"{ranks} ranks"
+    assert np.allclose(alone, sum(item.asnumpy() for item in items), atol=1e-5)
+
+
+def test_a_rank_with_several_shards_sums_them():
+    grads = [mx.nd.zeros((2, 3)), mx.nd.zeros(4)]
+    exchange = Exchange(Local(), grads, bucket_bytes=2**20, shards=3)
+    for shard in range(3):
+        grads[0][:] = shard + 1
+        grads[1][:] = 10 * shard
+        exchange.shard_done()
+    exchange(grads)
+    assert grads[0].asnumpy().tolist() == [[6.0] * 3] * 2
+    assert grads[1].asnumpy().tolist() == [30.0] * 4

@@ -117,7 +117,7 @@ class TrainData:
         self._epoch, self._streams, self._readers = None, {}, {}
 
     def step(self, step: int) -> Iterator[Micro]:
-        """The batches of global step `step`, in the order of (accumulation, shard).
+        """The batches of global step `step`, in the order of (shard, accumulation).
 
         Steps are asked for in order; the first one asked for may be any (a resume).
         """
@@ -128,8 +128,8 @@ class TrainData:
                     pass
             self._epoch = epoch
             self._streams = {shard: self._stream(epoch, shard, within * self.accumulation) for shard in self.shards}
-        for turn in range(self.accumulation):
-            for shard in self.shards:
+        for shard in self.shards:
+            for turn in range(self.accumulation):
                 images, labels = next(self._streams[shard])
                 # Copied, on a CPU too: a reader waits for every use of its last batch before it
                 # hands out another, so that lending its own arrays would put input after compute.
@@ -181,8 +181,8 @@ class SyntheticData:
         nd.waitall()
 
     def step(self, step: int) -> Iterator[Micro]:
-        for turn in range(self.accumulation):
-            for shard in self.shards:
+        for shard in self.shards:
+            for turn in range(self.accumulation):
                 yield Micro(shard, turn, self.images, self.labels)
 
 

@@ -43,8 +43,12 @@ def environment(config: Config, ranks: int, cores: int, surroundings: Mapping[st
 
 
 def threads_per_rank(config: Config, ranks: int, cores: int) -> int:
-    """OMP threads are divided among the ranks of a machine: more threads than cores slow every one down."""
-    return config.launch.threads or max(1, cores // ranks)
+    """OMP threads are divided among the ranks of a machine: more threads than cores slow every one down.
+
+    With `data.shards` given, among the shards: the last bit depends on the threads too, and the same
+    weights from any number of ranks are what the shards are fixed for.
+    """
+    return config.launch.threads or max(1, cores // (config.data.shards or ranks))
 
 
 def _gloo(ranks: int, env) -> List[str]:

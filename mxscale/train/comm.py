@@ -26,6 +26,10 @@ class Local:
         """Sum `array` over the ranks in place, asynchronously; returns it."""
         return array
 
+    def all_gather(self, array, name: str):
+        """(values,) of each rank -> (ranks, values), in the order of ranks."""
+        return array.reshape((1, -1))
+
     def total(self, values: np.ndarray) -> np.ndarray:
         """Sum of float64 `values` over the ranks."""
         return np.asarray(values, dtype=np.float64)
@@ -55,6 +59,9 @@ class Horovod(Local):
 
     def all_reduce(self, array, name):
         return self.hvd.allreduce_(array, average=False, name=name) if self.size > 1 else array
+
+    def all_gather(self, array, name):
+        return self.hvd.allgather(array.reshape((1, -1)), name=name)
 
     def total(self, values):
         values = np.asarray(values, dtype=np.float64)

@@ -43,7 +43,7 @@ def train(run: RunDir, config: Config, plan: dict, comm) -> dict:
     sizes = Sizes(**plan["sizes"])
     device = mx.gpu(comm.local_rank) if plan["device"] == "gpu" else mx.cpu()
     shards = list(range(comm.rank, sizes.shards, comm.size))
-    accumulates = len(shards) * config.batch.accumulation > 1
+    turns = config.batch.accumulation
 
     # ---- data: each rank reads its own shards
     batches = training_data(config, plan, sizes, shards, device)
@@ -54,7 +54,7 @@ def train(run: RunDir, config: Config, plan: dict, comm) -> dict:
     parameters = weights.parameters(net)
     comm.broadcast(parameters)
     trained = [p for p in parameters.values() if p.grad_req != "null"]
-    if accumulates:
+    if turns > 1:
         for parameter in trained:
             parameter.grad_req = "add"
     grads = [parameter.grad() for parameter in trained]
@@ -68,7 +68,8 @@ def train(run: RunDir, config: Config, plan: dict, comm) -> dict:
     trainer = make_trainer(trained, config.optimizer, multi_precision=config.precision == "float16")
     scale = precision.Precision(config.precision, trainer)
     lr = learning_rate(config, sizes)
-    exchange = Exchange(comm, grads, int(config.comm.bucket_mb * 2**20))
+    ordered = config.data.shards is not None  # who fixes the shards wants the same weights from any number of ranks
+    exchange = Exchange(comm, grads, int(config.comm.bucket_mb * 2**20), len(shards), ordered)
 
     # ---- restore: starting is resuming from step 0
     keeper = Keeper(run, config, sizes, comm, parameters, running, trainer, statistics, scale)
@@ -85,10 +86,12 @@ def train(run: RunDir, config: Config, plan: dict, comm) -> dict:
         stop_voted = comm.vote(comm.rank == 0 and run.stop_reason() is not None)
         sample = samples.begin(step)
 
-        # forward and backward: gradients add up over this rank's batches
+        # forward and backward of each of this rank's shards
         asked_at = time.perf_counter()
         for micro in batches.step(step):
             clock.fetched(asked_at, micro.labels.shape[0])
+            if turns > 1 and micro.turn == 0:
+                net.collect_params().zero_grad()
             statistics.use(micro.shard)
             reseed(step, micro.shard, micro.turn)
             with autograd.record():
@@ -96,18 +99,18 @@ def train(run: RunDir, config: Config, plan: dict, comm) -> dict:
                 losses = objective(logits, micro.labels)
             scale.backward(losses)
             tally.add(losses, logits, micro.labels)
-            if accumulates:
+            if micro.turn == turns - 1:
+                exchange.shard_done()
+            if len(shards) * turns > 1:
                 clock.dispatched(grads[-1].reshape(-1)[:1].copy())
             asked_at = time.perf_counter()
 
-        # exchange and update: one sum over ranks, divided by the global batch
+        # exchange and update: one sum over shards and ranks, divided by the global batch
         sample.computed()
         grads = exchange(grads)
         sample.exchanged()
         trainer.set_learning_rate(lr(step))
         trainer.update(sizes.global_batch)
-        if accumulates:
-            net.collect_params().zero_grad()
         clock.dispatched(trained[-1].data().reshape(-1)[:1].copy())
         sample.end()
         step += 1
