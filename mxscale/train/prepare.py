@@ -19,6 +19,7 @@ from mxscale.run.rundir import RunDir
 from mxscale.train.comm import horovod_build
 from mxscale.train.keeper import check_resumable
 from mxscale.train.optimizer import make_optimizer
+from mxscale.train.watchdog import end_with_the_parent
 
 
 def prepare(run: RunDir, config: Config) -> None:
@@ -26,12 +27,12 @@ def prepare(run: RunDir, config: Config) -> None:
     plan = run.read("plan.json") or {}
     state = check_resumable(run)
     device, ranks = choose_device(config), choose_ranks(config)
+    check_settings(config, plan.get("pretrained"))  # first: packing may take an hour
     manifest = describe_data(config)
     if plan.get("data_digest", manifest["digest"]) != manifest["digest"]:
         raise ConfigError(f"resume={run.path}: the data are not those that this run was trained on; start a new run")
     classes = len(manifest["classes"])
     check_network(config, classes, plan.get("pretrained"))
-    make_optimizer(config.optimizer)
     train_images = manifest["splits"]["train"]["count"]
     derived = sizes(config, ranks, train_images, shards=state.get("shards"))
     if state and derived.global_batch != state["global_batch"]:
@@ -101,13 +102,20 @@ def describe_data(config: Config) -> dict:
     return {**manifest, "splits": splits}
 
 
+def check_settings(config: Config, pretrained) -> None:
+    """What can be known without the data."""
+    smallest, size = zoo.min_side(config.model.name), config.data.image_size
+    if size < smallest:
+        raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
+    make_optimizer(config.optimizer)
+    if pretrained:
+        weights.load(pretrained)
+
+
 def check_network(config: Config, classes: int, pretrained) -> None:
     """Build the network as ranks will, on a CPU, with its weights."""
     net = zoo.build(config.model.name, classes)
-    smallest = zoo.min_side(config.model.name)
     size = config.data.image_size
-    if size < smallest:
-        raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
     zoo.initialise(net, config.seed, mx.cpu(), config.model.zero_gamma)
     try:
         zoo.finish(net, (1, 3, size, size), mx.cpu())
@@ -134,6 +142,7 @@ def mxnet_build() -> dict:
 
 def main(run_path: str) -> int:
     run = RunDir(run_path)
+    end_with_the_parent(run, run.read("plan.json")["attempt"])
     try:
         prepare(run, run.config())
     except ConfigError as error:
