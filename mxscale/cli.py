@@ -1,5 +1,6 @@
 """Hydra in, exit status out.  Entry scripts name a config and call here; every bad input is one line."""
 
+import argparse
 import os
 import re
 import sys
@@ -7,45 +8,65 @@ from typing import Optional
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mxscale.config import Config, ConfigError, flatten, from_dict, nearest, to_dict, validate
 from mxscale.run import job, rundir
-from mxscale.run.rundir import REFUSED, RunDir
+from mxscale.run.rundir import DONE, FAILURE, INTERRUPTED, REFUSED, RunDir
 
 # Every key with its default; the YAML files of conf/ only choose other values.
-ConfigStore.instance().store(name="defaults", node=to_dict(Config()))
+DEFAULTS = OmegaConf.create(to_dict(Config()))
+OmegaConf.set_struct(DEFAULTS.optimizer.params, False)  # takes any name; the optimizer knows which
+ConfigStore.instance().store(name="defaults", node=DEFAULTS)
 
 _statuses = []  # of the runs of this process: one, or the cells of a sweep
 
 
 def run(main) -> None:
-    """Call a `@hydra.main` function; end the process with DESIGN's exit status."""
+    """Call a `@hydra.main` function; end the process with DESIGN's exit status, of a sweep the worst."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit 1
+    argparse.ArgumentParser.error = _refuse_option  # it would print a page
     try:
         main()
-    except (HydraException, OmegaConfBaseException) as error:
-        refuse(explain(error))
-    sys.exit(max(_statuses, default=REFUSED))
+    except KeyboardInterrupt:  # before a run took the signals over
+        _statuses.append(INTERRUPTED)
+    except Exception as error:
+        if _statuses:  # a run has begun: not the command line's fault
+            raise
+        _statuses.append(refuse(explain(error)))
+    sys.exit(max(_statuses, default=DONE))
 
 
 def train(composed) -> Optional[float]:
     """Run what Hydra composed.  Returns the best val/top1: a sweep's objective."""
+    if INTERRUPTED in _statuses:  # who stops a sweep means all of it
+        return None
+    _statuses.append(FAILURE)  # until it is known
     try:
         config, resumed = configure(OmegaConf.to_container(composed, resolve=True), HydraConfig.get().overrides.task)
         status = job.execute(config, resumed)
-    except ConfigError as error:
-        refuse(str(error))
+    except (ConfigError, OmegaConfBaseException) as error:
+        _statuses[-1] = refuse(str(error) if isinstance(error, ConfigError) else explain(error))
         return None
-    _statuses.append(status["exit"])
-    return (status.get("summary") or {}).get("best/val_top1")
+    except job.DiskFailed as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return None
+    _statuses[-1] = status["exit"]
+    return status["summary"].get("best/val_top1")
 
 
-def refuse(line: str) -> None:
-    print(f"error: {line}", file=sys.stderr, flush=True)
-    _statuses.append(REFUSED)
+def refuse(line: str) -> int:
+    """Say what is wrong in one line; the exit status for it."""
+    print(f"error: {' '.join(line.splitlines())}", file=sys.stderr, flush=True)
+    return REFUSED
+
+
+def _refuse_option(parser, message: str) -> None:
+    sys.exit(
+        refuse(f"{message}: settings are KEY=VALUE (epochs=3); options such as -m come before or after all of them")
+    )
 
 
 # ---------------------------------------------------------------- the config of a run
@@ -60,6 +81,9 @@ def configure(values: dict, overrides) -> tuple:
         found = unfinished_run_of(settle(config))
         return (settle(config), None) if found is None else (found.config(), found)
     found = RunDir(config.resume)
+    if not (found.path / "config.yaml").is_file():
+        such = f"{config.runs}/{config.entry}/DATE_TIME_run"
+        raise ConfigError(f"resume={config.resume} is no run directory: expected one such as {such}")
     saved = found.config()
     if (found.read("status.json") or {}).get("state") == rundir.FINISHED:
         raise ConfigError(f"resume={config.resume}: that run is finished; start a new one without resume=")
@@ -80,8 +104,8 @@ def settle(config: Config) -> Config:
 
 
 # What a resume may set anew; anything else would make it another run.
-RESUMABLE = ("launch", "tracking", "machine", "checkpoint", "comm", "log_every", "validate_every", "epochs", "max_steps",
-             "target_top1", "resume")  # fmt: skip
+RESUMABLE = ("launch", "tracking", "machine", "checkpoint", "comm", "log_every", "validate_every", "epochs",
+             "max_steps", "target_top1", "resume")  # fmt: skip
 
 
 def merge_for_resume(saved: Config, values: dict, overrides, resume: str) -> Config:
@@ -91,9 +115,8 @@ def merge_for_resume(saved: Config, values: dict, overrides, resume: str) -> Con
         key = override.split("=")[0].lstrip("+~")
         for name in [n for n in composed if n == key or n.startswith(key + ".")]:
             if key.split(".")[0] not in RESUMABLE and merged[name] != composed[name]:
-                raise ConfigError(
-                    f"{override} with resume={resume}: that run has {name}={merged[name]}; leave it out, or start a new run"
-                )
+                has = f"that run has {name}={merged[name]}"
+                raise ConfigError(f"{override} with resume={resume}: {has}; leave it out, or start a new run")
             merged[name] = composed[name]
     return validate(from_dict(unflatten(merged)))
 
@@ -125,14 +148,39 @@ def unfinished_run_of(config: Config) -> Optional[RunDir]:
 
 
 def explain(error: Exception) -> str:
-    """What is wrong on the command line, with the nearest right name."""
+    """What is wrong on the command line, with the nearest right name, or how to write it."""
     text = str(error).strip()
-    known = list(flatten(to_dict(Config()))) + list(to_dict(Config()))
+    defaults = to_dict(Config())
+    if isinstance(error, OSError) and error.filename:  # Hydra writes down what a sweep is
+        return f"runs: can't write {error.filename} ({error.strerror}); set runs=DIR"
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: {_how_to_write(error.override)}"
+    ambiguous = re.search(r"Ambiguous value for argument '([^=]+)=(.*)'", text)
+    if ambiguous:
+        key, value = ambiguous.groups()
+        return f"{key}={value}: write a list as '{key}=[{value}]'; to sweep over the values, add -m"
+    deleted = re.search(r"Could not delete from config. '([^']+)'", text)
+    if deleted:
+        return f"~{deleted[1]}: can't be deleted; to leave it out, set {deleted[1]}=null"
     unknown = re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' is not in struct", text)
-    if unknown:
-        return f"unknown key {unknown[1]}{nearest(unknown[1], known)}"
-    missing = re.search(r"Could not find '([^']+)/([^'/]+)'", text)
+    if unknown and unknown[1] not in defaults:
+        return f"unknown key {unknown[1]}{nearest(unknown[1], [*flatten(defaults), *defaults])}"
+    if unknown or "Config group" in text or "resolving interpolation" in text:
+        groups = [name for name, value in defaults.items() if isinstance(value, dict)]
+        given = [word for word in sys.argv[1:] if word.lstrip("+~").partition("=")[0] in ["", *groups]]
+        return f"{' '.join(given)}: a group takes the name of one of its choices, such as data=digits"
+    missing = re.search(r"Could not find '([^'/]+)/([^']*)'", text)
     if missing:
-        options = re.findall(r"^\s+(\S+)$", text.partition("Available options")[2], re.MULTILINE)
+        listed = text.partition("Available options")[2].partition("Config search path")[0]
+        options = re.findall(r"^\s+(\S+)$", listed, re.MULTILINE)
         return f"{missing[1]}={missing[2]}{nearest(missing[2], options)}"
     return " ".join(line.strip() for line in text.splitlines()[:2])
+
+
+def _how_to_write(override: str) -> str:
+    key, equals, value = override.partition("=")
+    if not equals or not re.fullmatch(r"[+~]{0,2}\w[\w/@]*(\.\w+)*", key):
+        return "expected KEY=VALUE, such as optimizer.lr=0.1"
+    if value[:1] in "[{\"'":
+        return f"is not closed, or not quoted; a list is written '{key}=[a,b]'"
+    return f"such a value is quoted twice, for the shell and for Hydra: '{key}=\"{value}\"'"

@@ -339,11 +339,16 @@ def validate(config: Config) -> Config:
         if not math.isfinite(value) or (low is not None and value < low) or (high is not None and value > high):
             bounds = f"at least {low}" if high is None else f"from {low} to {high}"
             raise ConfigError(f"{key}={value}: expected {bounds}")
+    for key, value in flat.items():
+        if isinstance(value, list) and any(isinstance(v, float) and not math.isfinite(v) for v in value):
+            raise ConfigError(f"{key}={value}: expected finite numbers")
     _validate_together(config)
     return config
 
 
 def _validate_together(c: Config) -> None:
+    if "/" in c.name or c.name in ("", ".", ".."):
+        raise ConfigError(f"name={c.name}: expected a plain file name")
     ranks = c.launch.ranks
     if ranks != "auto" and (type(ranks) is not int or ranks < 1):
         raise ConfigError(f"launch.ranks={ranks}: expected auto or a whole number of at least 1")
@@ -407,9 +412,11 @@ def sizes(config: Config, ranks: int, train_images: int, shards: Optional[int] =
     global_batch = config.batch.per_device * shards * config.batch.accumulation
     steps = train_images // global_batch
     if steps < 1:
+        most = train_images // (shards * config.batch.accumulation)
+        advice = f"at most {most}" if most else "fewer ranks, shards or accumulation"
         raise ConfigError(
             f"batch.per_device={config.batch.per_device}: the global batch of {global_batch} is more than the "
-            f"{train_images} training images; use at most {train_images // (shards * config.batch.accumulation)}"
+            f"{train_images} training images; use {advice}"
         )
     reference = config.schedule.reference_batch
     total = config.epochs * steps

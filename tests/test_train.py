@@ -1,11 +1,14 @@
 """The main job end to end, on real ranks."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import yaml
 from conftest import params
+
+from mxscale.train.comm import horovod_build
 
 pytestmark = pytest.mark.slow
 
@@ -95,6 +98,21 @@ def test_one_two_and_four_ranks_over_four_shards_end_with_the_same_weights(cli):
 def test_three_ranks_and_a_batch_of_seven_still_validate_every_image(cli):
     ended = cli("train", "launch.ranks=3", "batch.per_device=7", "epochs=1")
     assert ended.run.last("val/top1") is not None  # the engine asserts the count
+
+
+@pytest.mark.skipif(not (shutil.which("mpirun") and horovod_build().get("mpi")), reason="Horovod without MPI here")
+def test_ranks_over_mpi_train_to_the_same_bytes_as_over_gloo(cli):
+    over = {transport: cli("train", "launch.ranks=2", f"comm.transport={transport}") for transport in ("gloo", "mpi")}
+    assert over["mpi"].sha == over["gloo"].sha
+
+
+def test_efficiency_is_against_a_named_run_of_one_rank_with_as_many_threads(cli):
+    alone = cli("train", "launch.ranks=1", "launch.threads=1", "epochs=1")
+    assert "scaling/efficiency" not in alone.run.read("summary.json")["metrics"]
+    two = cli("train", "launch.ranks=2", "epochs=1").run.read("summary.json")
+    assert two["baseline"] == str(alone.run)
+    rate = alone.run.read("summary.json")["metrics"]["throughput/median"]
+    assert two["metrics"]["scaling/efficiency"] == pytest.approx(two["metrics"]["throughput/median"] / (2 * rate))
 
 
 def test_the_same_config_gives_the_same_bytes(cli):

@@ -3,6 +3,7 @@
 The parent never imports mxnet: a child answers for it.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -28,32 +29,42 @@ POLL_S = 0.1
 STRAGGLE_S = 15.0  # between one rank's failure and the end of the others
 ORPHANS_S = 60.0  # for ranks that a killed parent left behind
 TRACKING_S = 30.0  # for what is unsent when the ranks have ended
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # of the disk, not of the program
+
+
+class DiskFailed(Exception):
+    """The run directory can't be written any more; the message is one line."""
 
 
 def execute(config: Config, run: Optional[RunDir] = None) -> dict:
-    """Start a run, or go on with `run`; returns its status ({"state", "exit", ...}).  Raises ConfigError."""
+    """Start a run, or go on with `run`; returns its status ({"state", "exit", ...}).
+
+    Raises ConfigError before the first step, DiskFailed where not even the status could be written.
+    """
     began = psutil.Process().create_time()
     price = prices.freeze_price(config.machine, config.launch.setup_minutes, date.today())
     weights_file = pretrained_file(config)
+    if config.tracking.enabled:
+        tracking.store_uri(config)  # refuses what is none
     fresh = run is None
-    run = run or rundir.create(config)
-    with locked(run), Signals() as signals:
-        attempt = begin_attempt(run, config, price, weights_file, fresh)
-        stamps = {"compose": time.time() - began}
-        refusal = prepare(run, signals)
-        if refusal:
-            if fresh:
-                discard(run)
-            raise ConfigError(refusal)
-        stamps["preparation"] = time.time() - began - sum(stamps.values())
-        plan = run.read("plan.json")
-        announce(run, config, plan, price)
-        record_environment(run, config, plan)
-        mirror = tracking.open_mirror(run, config.tracking, costs.cost_of(run))
-        stopped = signals.reason or supervise(run, config, plan, attempt, signals, mirror)
-        status = end_attempt(run, plan, attempt, stopped, {"began": began, **stamps})
+    run = run or create_run(config)
+    with locked(run), disk_watched(run, config), Signals() as signals:
+        with undone_if_refused(run, config, fresh):
+            attempt = begin_attempt(run, config, price, weights_file, fresh)
+            stamps = {"compose": time.time() - began}
+            prepare(run, signals)
+            stamps["preparation"] = time.time() - began - sum(stamps.values())
+            mirror = tracking.open_mirror(run, config.tracking, costs.cost_of(run))
+        ranks, stopped = 0, signals.reason
+        if not stopped:
+            plan = run.read("plan.json")
+            announce(run, config, plan, price)
+            record_environment(run, config, plan)
+            ranks, stopped = plan["sizes"]["ranks"], supervise(run, config, plan, attempt, signals, mirror)
+        status = end_attempt(run, ranks, attempt, stopped, {"began": began, **stamps})
         unsent = mirror.finish(TRACKING_S)
-    print(summary.table(run, tracking.view_hint(run)))
+    if ranks:
+        print(summary.table(run, tracking.view_hint(run)))
     if unsent:
         print(unsent)
     tell_how_it_ended(run, config, status)
@@ -76,6 +87,29 @@ def pretrained_file(config: Config) -> Optional[str]:
 # ---------------------------------------------------------------- before the ranks
 
 
+def create_run(config: Config) -> RunDir:
+    try:
+        return rundir.create(config)
+    except OSError as error:
+        raise ConfigError(_unwritable(config, error)) from None
+
+
+def _unwritable(config: Config, error: OSError) -> str:
+    return f"runs={config.runs}: can't write a run directory there ({error.strerror}); make room, or set runs=DIR"
+
+
+@contextmanager
+def disk_watched(run: RunDir, config: Config):
+    """A disk that fills up under a run ends it in one line."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        go_on = f"make room, then go on with: python {config.entry}.py resume={run.path}"
+        raise DiskFailed(f"can't write to {run.path} ({error.strerror}); {go_on}") from None
+
+
 @contextmanager
 def locked(run: RunDir):
     """One parent per run directory."""
@@ -85,6 +119,24 @@ def locked(run: RunDir):
         except OSError:
             raise ConfigError(f"{run.path} is in use by another process: wait for it, or stop it") from None
         yield
+
+
+@contextmanager
+def undone_if_refused(run: RunDir, config: Config, fresh: bool):
+    """A refusal leaves a new run's directory gone, and the files of an old one as they were."""
+    files = [*run.path.glob("*.yaml"), *run.path.glob("*.json"), *run.path.glob("ranks/*.json")]
+    before = {path: path.read_text() for path in files}
+    try:
+        yield
+    except (ConfigError, OSError) as error:
+        if fresh:
+            discard(run)
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise ConfigError(_unwritable(config, error)) from None
+        else:
+            for path, text in before.items():
+                rundir.replace(path, text)
+        raise
 
 
 def begin_attempt(run: RunDir, config: Config, price: dict, weights_file: Optional[str], fresh: bool) -> int:
@@ -120,20 +172,22 @@ def wait_for_orphans(run: RunDir) -> None:
                 time.sleep(0.1)
 
 
-def prepare(run: RunDir, signals: "Signals") -> Optional[str]:
-    """Run the preparation child; why it refused, or None."""
+def prepare(run: RunDir, signals: "Signals") -> None:
+    """Run the preparation child to its end, or to a signal's.  Raises ConfigError where it refuses."""
     env = {**os.environ, "PYTHONPATH": str(launch.ROOT), "OMP_NUM_THREADS": str(available_cores())}
     child = subprocess.Popen([sys.executable, "-m", "mxscale.train.prepare", str(run)], env=env, start_new_session=True)
+    touched = 0.0
     while child.poll() is None:
+        if time.monotonic() - touched > ALIVE_EVERY_S:
+            run.touch_alive()
+            touched = time.monotonic()
         if signals.reason:
             child.terminate()
         time.sleep(0.02)
-    if child.returncode == 0 or signals.reason:
-        return None
-    refused = run.read("refused.json")
-    return (
-        refused["error"] if refused else f"the preparation ended with status {child.returncode}; its messages are above"
-    )
+    if child.returncode and not signals.reason:
+        refused = run.read("refused.json") or {}
+        messages = f"the preparation ended with status {child.returncode}; its messages are above"
+        raise ConfigError(refused.get("error", messages))
 
 
 def discard(run: RunDir) -> None:
@@ -146,8 +200,10 @@ def discard(run: RunDir) -> None:
 def record_environment(run: RunDir, config: Config, plan: dict) -> None:
     facts = run.read("environment.json")
     digest = file_digest(plan["pretrained"]) if plan.get("pretrained") else None
-    signature = rundir.signature(config, plan["data_digest"], digest)
-    facts["tags"] = environment.tags(facts, plan, signature)
+    facts["tags"] = environment.tags(facts, plan, rundir.signature(config, plan["data_digest"], digest))
+    plan["weak_signature"] = rundir.signature(config, plan["data_digest"], digest, ranks=False)
+    plan["threads"] = launch.threads_per_rank(config, plan["sizes"]["ranks"], available_cores())
+    run.write("plan.json", plan)
     facts["data"] = {
         "name": config.data.kind,
         "digest": plan["data_digest"][:36],
@@ -175,8 +231,9 @@ def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
     print(
         f"batch     {s['per_device_batch']} per device, {s['global_batch']} global; effective lr {s['effective_lr']:g}"
     )
-    print(f"steps     {s['total_steps']:,} ({s['steps_per_epoch']:,} per epoch"
-          + (f", the last {s['dropped_per_epoch']} images of an epoch's order are dropped)" if s["dropped_per_epoch"] else ")"))  # fmt: skip
+    dropped = s["dropped_per_epoch"]
+    rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
+    print(f"steps     {s['total_steps']:,} ({s['steps_per_epoch']:,} per epoch{rest})")
     print(f"price     {prices.describe(price) if price['known'] else 'unknown'}", flush=True)
 
 
@@ -245,15 +302,16 @@ def _watch(run: RunDir, config: Config, processes: Processes, progress: Progress
 # ---------------------------------------------------------------- after the ranks
 
 
-def end_attempt(run: RunDir, plan: dict, attempt: int, stopped: Optional[str], stamps: dict) -> dict:
-    """Merge the ranks' status, sum the run up, and write both."""
+def end_attempt(run: RunDir, ranks: int, attempt: int, stopped: Optional[str], stamps: dict) -> dict:
+    """Merge the ranks' status (ranks 0: none was started), sum the run up, and write both."""
     status = run.read("status.json")
     status["attempts"][-1]["ended_ms"] = int(time.time() * 1000)
-    status.update(merge([run.read(run.rank_status(r)) for r in range(plan["sizes"]["ranks"])], stopped))
+    status.update(merge([run.read(run.rank_status(r)) for r in range(ranks)], stopped))
     status["stamps"] = stamps
     run.write("status.json", status)
-    run.write("summary.json", summary.summarise(run, attempt))
-    return status
+    if ranks:
+        run.write("summary.json", summary.summarise(run, attempt))
+    return {**status, "summary": (run.read("summary.json") or {"metrics": {}})["metrics"]}
 
 
 def any_failure(run: RunDir) -> bool:
@@ -266,7 +324,7 @@ def merge(ranks: list, stopped: Optional[str]) -> dict:
     A rank whose peer is gone fails as well, in Horovod; a rank that was killed writes nothing.
     """
     written = [r for r in ranks if r]
-    if len(written) == len(ranks) and all(r["exit"] == 0 for r in written):
+    if ranks and len(written) == len(ranks) and all(r["exit"] == 0 for r in written):
         return {
             "state": FINISHED,
             "exit": 0,

@@ -6,11 +6,12 @@ rank packs, downloads, or finds out first.
 """
 
 import os
+import shutil
 import sys
 
 import mxnet as mx
 
-from mxscale.config import Config, ConfigError, sizes
+from mxscale.config import Comm, Config, ConfigError, sizes
 from mxscale.data import pack
 from mxscale.data.manifest import path_of
 from mxscale.nets import weights, zoo
@@ -36,9 +37,8 @@ def prepare(run: RunDir, config: Config) -> None:
     train_images = manifest["splits"]["train"]["count"]
     derived = sizes(config, ranks, train_images, shards=state.get("shards"))
     if state and derived.global_batch != state["global_batch"]:
-        raise ConfigError(
-            f"resume={run.path}: its global batch is {state['global_batch']}, not {derived.global_batch}; start a new run"
-        )
+        its, asked = state["global_batch"], derived.global_batch
+        raise ConfigError(f"resume={run.path}: its global batch is {its}, not {asked}; start a new run")
     plan.update(
         sizes=vars(derived),
         device=device,
@@ -108,8 +108,23 @@ def check_settings(config: Config, pretrained) -> None:
     if size < smallest:
         raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
     make_optimizer(config.optimizer)
+    check_transport(config.comm)
     if pretrained:
         weights.load(pretrained)
+
+
+def check_transport(comm: Comm) -> None:
+    """Whether this Horovod can speak that way."""
+    if comm.backend != "horovod":
+        return
+    build, transport = horovod_build(), comm.transport
+    if not build:
+        raise ConfigError("comm=horovod: Horovod is not installed; run make setup, or use comm=local")
+    if not build[transport]:
+        able = [name for name in ("gloo", "mpi") if build[name]]
+        raise ConfigError(f"comm.transport={transport}: this Horovod was built with {' and '.join(able)} alone")
+    if transport == "mpi" and not shutil.which("mpirun"):
+        raise ConfigError("comm.transport=mpi: there is no mpirun on the PATH; install Open MPI, or use gloo")
 
 
 def check_network(config: Config, classes: int, pretrained) -> None:

@@ -1,0 +1,137 @@
+"""Every file under conf/ composes with its entry; every experiment and debug config runs a step."""
+
+import re
+import shlex
+
+import mxnet as mx
+import numpy as np
+import pytest
+from composed import composed
+from conftest import ROOT
+from PIL import Image
+from records import make_records
+
+from mxscale import cli
+from mxscale.nets import weights, zoo
+from mxscale.run import rundir
+from mxscale.train import engine, prepare
+from mxscale.train.comm import Local
+
+CONF = ROOT / "conf"
+ENTRIES = ("train", "finetune")
+GROUPS = sorted(p.relative_to(CONF).with_suffix("") for p in CONF.glob("*/*.yaml") if p.parent.name != "recipe")
+
+# What a choice can't do without.
+NEEDED = {
+    "data/imagefolder": ["data.root=/x"],
+    "data/recordio": ["data.train=/x.rec", "data.val=/y.rec"],
+    "experiment/imagenet_goyal": ["data.train=/x.rec", "data.val=/y.rec"],
+    "experiment/finetune_folder": ["data.root=/x"],
+    "experiment/p2_caltech": ["data.root=/x"],
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("choice", map(str, GROUPS))
+def test_every_choice_composes_to_a_valid_config(choice, entry):
+    group, name = choice.split("/")
+    config = composed(entry, f"{group}={name}", *NEEDED.get(choice, []))
+    assert config.entry == entry or group == "experiment"
+
+
+def test_the_entries_differ_in_what_they_say_and_in_nothing_else():
+    train, finetune = composed("train"), composed("finetune", "data=digits", "model=small")
+    assert finetune == composed("train", "entry=finetune") != train
+
+
+# ---------------------------------------------------------------- one step of each experiment
+
+
+@pytest.fixture
+def own_files(tmp_path):
+    """What the experiments ask for, small: a folder of images, records, weights."""
+    pixels = np.random.RandomState(0).randint(0, 256, (12, 64, 64, 3), dtype=np.uint8)
+    for n, image in enumerate(pixels):
+        folder = tmp_path / "photos" / ("cat" if n % 2 else "dog")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{n}.png")
+    for name in ("train", "val"):
+        make_records(tmp_path, pixels[:6], [0, 1, 2] * 2, name)
+    return tmp_path
+
+
+def weights_of(name, folder):
+    net = zoo.build(name, 7)
+    zoo.initialise(net, 0, mx.cpu(), True)
+    zoo.finish(net, (1, 3, 64, 64), mx.cpu())
+    weights.save(folder / f"{name}.params", weights.arrays(net))
+    return f"model.pretrained={folder}/{name}.params"
+
+
+TINY = ["data.image_size=64", "data.pack_size=64", "batch.per_device=2"]
+
+
+def photos(folder, name):
+    return [f"data.root={folder}/photos", f"model.name={name}", weights_of(name, folder), *TINY]
+
+
+CASES = {  # what is added to each experiment for a step in seconds
+    "digits": ("train", lambda folder: []),
+    "large_batch_digits": ("train", lambda folder: []),
+    "imagenet_goyal": ("train", lambda folder: [f"data.train={folder}/train.rec", f"data.val={folder}/val.rec", *TINY]),
+    "finetune_folder": ("finetune", lambda folder: photos(folder, "resnet18_v1b")),
+    "p2_caltech": ("finetune", lambda folder: [*photos(folder, "resnet152_v1b"), "data.train_per_class=2"]),
+}
+
+
+def test_every_experiment_has_a_case():
+    assert sorted(CASES) == sorted(p.stem for p in CONF.glob("experiment/*.yaml"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_an_experiment_runs_one_step(name, own_files, data_cache):
+    entry, own = CASES[name]
+    overrides = [f"experiment={name}", "debug=one_step", *own(own_files), "launch.ranks=1", f"data.cache={data_cache}"]
+    run = ended_run(own_files / "run", composed(entry, *overrides), steps=1)
+    assert {"train/loss", "val/top1"} <= {metric for line in run.lines() for metric in line["metrics"]}
+
+
+def ended_run(path, config, steps):
+    """The preparation and the only rank, in this process: imports would be most of the time."""
+    run = rundir.RunDir(path)
+    run.write_config(cli.settle(config))
+    run.write("plan.json", {"attempt": 1, "pretrained": config.model.pretrained})
+    prepare.prepare(run, run.config())
+    ended = engine.train(run, run.config(), run.read("plan.json"), Local())
+    assert (ended["state"], ended["step"]) == ("done", steps)
+    return run
+
+
+def test_the_fast_debug_config_trains_two_epochs(tmp_path, data_cache):
+    config = composed("train", "debug=fast", "launch.ranks=1", f"data.cache={data_cache}")
+    ended_run(tmp_path / "run", config, steps=20)  # of 12 images of 120, twice
+
+
+def test_every_debug_config_is_run_here():
+    assert {p.stem for p in CONF.glob("debug/*.yaml")} == {"one_step", "fast"}
+
+
+# ---------------------------------------------------------------- commands that people copy
+
+
+def commands():
+    """(entry, overrides) of each `python train.py ...` in README.md and in the headers of conf/.
+
+    Of a sweep its first cell; one that leaves something out ("...") is left out.
+    """
+    texts = [path.read_text() for path in [ROOT / "README.md", *CONF.glob("**/*.yaml")] if path.exists()]
+    for entry, line in re.findall(r"^[# ]*python (train|finetune)\.py(.*)$", "\n".join(texts), re.MULTILINE):
+        words = shlex.split(re.split(r" {3,}|\s#", line)[0])
+        if "..." not in words:
+            yield entry, tuple(word if "[" in word else word.split(",")[0] for word in words if "=" in word)
+
+
+@pytest.mark.parametrize("entry, overrides", sorted(set(commands())), ids=str)
+def test_a_command_in_the_documents_composes(entry, overrides):
+    composed(entry, *overrides)

@@ -1,0 +1,241 @@
+"""What goes wrong during a run: numbers, disks, tracking servers, impatient users."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from conftest import rank_pids, wait_for_step
+from PIL import Image
+
+from mxscale.run import tracking
+from mxscale.run.rundir import FAILED, FINISHED, KILLED, RunDir
+from mxscale.train import checkpoint
+
+pytestmark = pytest.mark.slow
+
+CASE = ["launch.ranks=2", "epochs=4"]
+
+
+@pytest.fixture(scope="module")
+def unbroken(shared_cli):
+    return shared_cli("train", *CASE)
+
+
+def last_error(ended):
+    """The last line on stderr; there is but one error, and no traceback."""
+    errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and ended.err.splitlines()[-1] == errors[0], ended.err
+    assert "Traceback" not in ended.err
+    return errors[0]
+
+
+def test_an_infinite_loss_ends_the_run_with_its_step_and_the_last_good_checkpoint(cli):
+    ended = cli(
+        "train", "optimizer.lr=1e20", "schedule=constant", "checkpoint.every_steps=1", "launch.ranks=1", expect=1
+    )
+    good = ended.run.checkpoints / "000000001"
+    assert re.search(rf"the loss is (inf|nan) at step 2; the last good checkpoint is {good}$", last_error(ended))
+    assert ended.status["state"] == FAILED
+    assert checkpoint.steps(ended.run.checkpoints) == [1] and checkpoint.whole(good)
+
+
+# ---------------------------------------------------------------- a full disk
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A tmpfs of 4 MB: two checkpoints of 1.4 MB fit, a third one does not."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", folder], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint_and_more_room_resumes_to_the_same_bytes(cli, disk, unbroken):
+    ended = cli("train", *CASE, f"runs={disk}", expect=1)
+    assert "rank 0: OSError: checkpoint of step 15 not written" in last_error(ended)
+    assert ended.status["state"] == FAILED
+    steps = checkpoint.steps(ended.run.checkpoints)
+    assert steps == [5, 10] and all(checkpoint.whole(ended.run.checkpoints / f"{step:09d}") for step in steps)
+    subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+    resumed = cli("train", f"resume={ended.run}", f"runs={disk}", small=False)
+    assert resumed.sha == unbroken.sha
+
+
+def test_a_disk_without_a_byte_left_ends_the_run_in_one_line(cli, disk):
+    process = cli.start("train", "launch.ranks=1", "epochs=500", f"runs={disk}")
+    run = cli.run_of(process)
+    wait_for_step(run, 11)  # the first checkpoint is there
+    with pytest.raises(OSError), open(disk / "full", "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1024))
+    ended = cli.ended(process, expect=1, timeout=60)
+    assert re.search("No space left|not written", last_error(ended))
+    assert f"python train.py resume={run}" in ended.out + ended.err
+    assert checkpoint.newest(run.checkpoints) is not None
+    assert not rank_pids(run)
+
+
+# ---------------------------------------------------------------- a tracking server that does not answer
+
+
+def test_a_tracking_server_that_is_not_there_is_one_line_at_the_end(cli):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        ended = cli("train", "launch.ranks=1", "max_steps=1", "tracking=mlflow", f"tracking.uri={address}")
+    assert unsent(ended).startswith("tracking: ") and "connection refused" in unsent(ended)
+
+
+def unsent(ended):
+    (line,) = [line for line in ended.out.splitlines() if line.startswith("tracking:")]
+    assert line.endswith(f"send with: python -m mxscale.run.tracking sync {ended.run}")
+    return line
+
+
+@pytest.fixture
+def hanging_server():
+    """The address of a server that takes requests and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(100)
+        taken = []
+        threading.Thread(target=accept_all, args=(listener, taken), daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        assert taken, "nothing was sent"
+
+
+def accept_all(listener, taken):
+    try:
+        while True:
+            taken.append(listener.accept()[0])
+    except OSError:
+        pass
+
+
+def test_a_hanging_tracking_server_delays_nothing_and_sync_sends_all_of_it_once(
+    cli, hanging_server, unbroken, tmp_path, capfd
+):
+    ended = cli("train", *CASE, "tracking=mlflow", f"tracking.uri={hanging_server}", "tracking.timeout_s=1")
+    assert ended.sha == unbroken.sha
+    assert "no answer in time" in unsent(ended)
+    assert throughput(ended) > throughput(unbroken) / 2
+
+    store = f"sqlite:///{tmp_path}/later.db"
+    for expected in (len(list(ended.run.lines())), 0):
+        assert tracking.main(["sync", str(ended.run), "--uri", store]) == 0
+        assert f"tracking: {expected} lines sent" in capfd.readouterr().out
+    losses = [(line["step"], line["metrics"].get("train/loss")) for line in ended.run.lines()]
+    assert points(store, "train/loss") == [(step, loss) for step, loss in losses if loss is not None]
+
+
+def throughput(ended):
+    return ended.run.read("summary.json")["metrics"]["throughput/median"]
+
+
+def points(store, name):
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(store)
+    (recorded,) = client.search_runs([client.get_experiment_by_name("mxscale").experiment_id])
+    assert recorded.info.status == FINISHED
+    return sorted((m.step, m.value) for m in client.get_metric_history(recorded.info.run_id, name))
+
+
+# ---------------------------------------------------------------- signals
+
+SECRETS = {"MLFLOW_TRACKING_PASSWORD": "hunter2", "AWS_SECRET_ACCESS_KEY": "hunter3"}
+
+
+@pytest.fixture(scope="module")
+def stopped_sweep(shared_cli):
+    """A sweep whose first cell gets a second SIGTERM while its ranks can't come to an end."""
+    process = shared_cli.start("train", "launch.ranks=2", "epochs=500", "seed=1,2", "-m", env=SECRETS)
+    run = shared_cli.run_of(process)
+    wait_for_step(run, 1)
+    ranks = rank_pids(run)
+    argv = [line for path in Path("/proc").glob("[0-9]*/cmdline") for line in [read(path)] if b"hunter" in line]
+    environ = {rank: read(Path(f"/proc/{pid}/environ")) for rank, pid in ranks.items()}
+    for pid in ranks.values():
+        os.kill(pid, signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    asked = time.monotonic()
+    ended = shared_cli.ended(process, expect=75, timeout=60)
+    return run, ended, {"argv": argv, "environ": environ, "seconds": time.monotonic() - asked}
+
+
+def read(path):
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended
+        return b""
+
+
+def test_no_credential_is_in_any_command_line_nor_in_a_rank(stopped_sweep):
+    _, _, seen = stopped_sweep
+    assert seen["argv"] == []
+    assert len(seen["environ"]) == 2
+    assert all(b"PATH=" in environ and b"hunter" not in environ for environ in seen["environ"].values())
+
+
+def test_a_second_sigterm_ends_at_once(stopped_sweep):
+    run, ended, seen = stopped_sweep
+    assert seen["seconds"] < 15  # of 120 that ranks have to write their checkpoint
+    assert run.read("status.json")["state"] == KILLED
+    assert f"python train.py resume={run}" in ended.out
+    assert not rank_pids(run)
+
+
+def test_a_stopped_sweep_starts_no_further_cell(stopped_sweep):
+    run, _, _ = stopped_sweep
+    assert 2 not in [RunDir(path).config().seed for path in run.path.parent.iterdir()]
+
+
+def test_a_run_that_is_stopped_while_it_packs_leaves_no_process_and_can_go_on(cli, tmp_path):
+    root = tmp_path / "photos"
+    image = tmp_path / "large.png"
+    pixels = np.random.RandomState(0).randint(0, 256, (900, 900, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(image, compress_level=1)
+    for n in range(160):
+        folder = root / ("cat" if n % 2 else "dog")
+        folder.mkdir(parents=True, exist_ok=True)
+        os.link(image, folder / f"{n}.png")
+    case = ["data=imagefolder", f"data.root={root}", "data.image_size=16", "data.pack_size=16", "batch.per_device=4"]
+    process = cli.start("train", *case, "tracking=none", "launch.ranks=1", "max_steps=1", small=False)
+    children = wait_for_workers(process)
+    process.send_signal(signal.SIGTERM)
+    ended = cli.ended(process, expect=75, timeout=20)
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    (path,) = (cli.folder / "train").iterdir()
+    run = RunDir(path)
+    assert run.read("status.json")["state"] == KILLED
+    assert f"python train.py resume={run}" in ended.out
+    assert cli("train", f"resume={run}", small=False).status["step"] == 1
+
+
+def wait_for_workers(process, timeout=30):
+    """The processes below an entry script, once some of them pack."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        children = psutil.Process(process.pid).children(recursive=True)
+        try:
+            if any("mxscale.data.workers" in child.cmdline() for child in children):
+                return children
+        except psutil.Error:
+            continue
+        time.sleep(0.02)
+    raise AssertionError("no packing process was started")
