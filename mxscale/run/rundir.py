@@ -229,7 +229,7 @@ def signature(config: Config, data_digest: str, weights_digest: Optional[str], r
     for name in ("root", "train", "val", "test", "cache"):
         del values["data"][name]
     if not ranks:
-        del values["launch"]["ranks"], values["data"]["shards"], values["comm"]
+        del values["launch"]["ranks"], values["launch"]["threads"], values["data"]["shards"], values["comm"]
     values["data"]["digest"] = data_digest
     values["model"]["pretrained"] = weights_digest
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
