@@ -1,6 +1,6 @@
 """Images/s with MLflow mirroring over without, on the default job: pairs of runs in turn.
 
-    python bench/mirror.py [--quick]
+python bench/mirror.py [--quick]
 """
 
 import measure

@@ -136,7 +136,7 @@ def test_three_ranks_with_jittered_enqueues_end_with_the_same_bytes(cli, tmp_pat
         run.write("plan.json", {**ended.run.read("plan.json"), "attempt": 1})
         run.begin_alive(1)
         command = launch.commands(config, str(run), 3, 2, os.environ)[0]
-        argv = command.argv[: command.argv.index(sys.executable)] + [sys.executable, str(script), str(run)]
+        argv = [*command.argv[: command.argv.index(sys.executable)], sys.executable, str(script), str(run)]
         subprocess.run(argv, env=command.env, check=True, timeout=120, capture_output=True)
         shas.add(run.read("ranks/0.json")["params_sha256"])
     assert len(shas) == 1
@@ -172,5 +172,3 @@ def test_ranks_end_by_themselves_when_the_parent_is_gone(cli):
     while rank_pids(run) and time.monotonic() < deadline:
         time.sleep(0.5)
     assert not rank_pids(run)
-
-
