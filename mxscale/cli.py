@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mxscale.config import Config, ConfigError, flatten, from_dict, nearest, to_dict, validate
-from mxscale.run import job, rundir
+from mxscale.run import job, opening, rundir
 from mxscale.run.rundir import DONE, FAILURE, INTERRUPTED, REFUSED, RunDir
 
 # Every key with its default; the YAML files of conf/ only choose other values.
@@ -50,7 +50,7 @@ def train(composed) -> Optional[float]:
     except (ConfigError, OmegaConfBaseException) as error:
         _statuses[-1] = refuse(str(error) if isinstance(error, ConfigError) else explain(error))
         return None
-    except job.DiskFailed as error:
+    except opening.DiskFailed as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return None
     _statuses[-1] = status["exit"]

@@ -1,0 +1,191 @@
+"""What comes before the ranks of an attempt: the run directory, the preparation, what is announced.
+
+A refusal here is exit 2, and leaves nothing of a new run and an old one as it was.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import Optional
+
+from mxscale.config import Config, ConfigError
+from mxscale.run import environment, launch, rundir
+from mxscale.run.processes import available_cores
+from mxscale.run.rundir import RUNNING, RunDir
+from mxscale.run.watch import ALIVE_EVERY_S, Signals
+from mxscale.scale import prices
+
+ORPHANS_S = 60.0  # for ranks that a killed parent left behind
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # of the disk, not of the program
+
+
+class DiskFailed(Exception):
+    """The run directory can't be written any more; the message is one line."""
+
+
+def pretrained_file(config: Config) -> Optional[str]:
+    """The .params file that model.pretrained names: a file, or a run's best checkpoint."""
+    source = config.model.pretrained
+    if source is None or not os.path.isdir(source):
+        if source is not None and not os.path.isfile(source):
+            raise ConfigError(f"model.pretrained={source}: no such file or run directory")
+        return source
+    best = RunDir(source).read("best.json")
+    if best is None:
+        raise ConfigError(f"model.pretrained={source}: that is no run directory with a best checkpoint")
+    return os.path.join(source, best["checkpoint"], "params")
+
+
+def create_run(config: Config) -> RunDir:
+    try:
+        return rundir.create(config)
+    except OSError as error:
+        raise ConfigError(_unwritable(config, error)) from None
+
+
+def _unwritable(config: Config, error: OSError) -> str:
+    return f"runs={config.runs}: can't write a run directory there ({error.strerror}); make room, or set runs=DIR"
+
+
+@contextmanager
+def disk_watched(run: RunDir, config: Config):
+    """A disk that fills up under a run ends it in one line."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        go_on = f"make room, then go on with: python {config.entry}.py resume={run.path}"
+        raise DiskFailed(f"can't write to {run.path} ({error.strerror}); {go_on}") from None
+
+
+@contextmanager
+def locked(run: RunDir):
+    """One parent per run directory."""
+    with open(run.path / "lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"{run.path} is in use by another process: wait for it, or stop it") from None
+        yield
+
+
+@contextmanager
+def undone_if_refused(run: RunDir, config: Config, fresh: bool):
+    """A refusal leaves a new run's directory gone, and the files of an old one as they were."""
+    files = [*run.path.glob("*.yaml"), *run.path.glob("*.json"), *run.path.glob("ranks/*.json")]
+    before = {path: path.read_text() for path in files}
+    try:
+        yield
+    except (ConfigError, OSError) as error:
+        if fresh:
+            discard(run)
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise ConfigError(_unwritable(config, error)) from None
+        else:
+            for path, text in before.items():
+                rundir.replace(path, text)
+        raise
+
+
+def begin_attempt(run: RunDir, config: Config, price: dict, weights_file: Optional[str], fresh: bool) -> int:
+    """Note that an attempt begins, and take away what the last one left for the parent and the ranks."""
+    status = run.read("status.json") or {"attempts": []}
+    attempt = len(status["attempts"]) + 1
+    for stale in [run.stop_file, run.path / "refused.json", *run.path.glob("ranks/*.json")]:
+        stale.unlink(missing_ok=True)
+    status["attempts"].append({"attempt": attempt, "started_ms": int(time.time() * 1000)})
+    run.write("status.json", {**status, "state": RUNNING, "attempt": attempt})
+    run.write_config(config)
+    if fresh:
+        run.write("price.json", price)
+    plan = run.read("plan.json") or {}
+    run.write("plan.json", {**plan, "attempt": attempt, "pretrained": plan.get("pretrained") or weights_file})
+    run.write("environment.json", environment.describe())
+    run.begin_alive(attempt)
+    wait_for_orphans(run)
+    return attempt
+
+
+def wait_for_orphans(run: RunDir) -> None:
+    """Ranks of an attempt whose parent was killed end by themselves in seconds; nothing may start before."""
+    deadline = time.monotonic() + ORPHANS_S
+    with run.ranks_lock() as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise ConfigError(f"{run.path}: ranks of an earlier attempt do not end; kill them") from None
+                time.sleep(0.1)
+
+
+def prepare(run: RunDir, signals: Signals) -> None:
+    """Run the preparation child to its end, or to a signal's.  Raises ConfigError where it refuses."""
+    env = {**os.environ, "PYTHONPATH": str(launch.ROOT), "OMP_NUM_THREADS": str(available_cores())}
+    child = subprocess.Popen([sys.executable, "-m", "mxscale.train.prepare", str(run)], env=env, start_new_session=True)
+    touched = 0.0
+    while child.poll() is None:
+        if time.monotonic() - touched > ALIVE_EVERY_S:
+            run.touch_alive()
+            touched = time.monotonic()
+        if signals.reason:
+            child.terminate()
+        time.sleep(0.02)
+    if child.returncode and not signals.reason:
+        refused = run.read("refused.json") or {}
+        messages = f"the preparation ended with status {child.returncode}; its messages are above"
+        raise ConfigError(refused.get("error", messages))
+
+
+def discard(run: RunDir) -> None:
+    """A run that was refused before its first step leaves nothing behind."""
+    for path in sorted(run.path.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    run.path.rmdir()
+
+
+def record_environment(run: RunDir, config: Config, plan: dict) -> None:
+    facts = run.read("environment.json")
+    digest = file_digest(plan["pretrained"]) if plan.get("pretrained") else None
+    facts["tags"] = environment.tags(facts, plan, rundir.signature(config, plan["data_digest"], digest))
+    plan["weak_signature"] = rundir.signature(config, plan["data_digest"], digest, ranks=False)
+    plan["threads"] = launch.threads_per_rank(config, plan["sizes"]["ranks"], available_cores())
+    run.write("plan.json", plan)
+    facts["data"] = {
+        "name": config.data.kind,
+        "digest": plan["data_digest"][:36],
+        "source": plan.get("data_dir") or "made up",
+    }
+    run.write("environment.json", facts)
+
+
+def file_digest(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for chunk in iter(lambda: file.read(2**20), b""):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
+    """The sizes that follow from the config, and the price, before anything is spent."""
+    s = plan["sizes"]
+    print(f"run       {run.path}")
+    print(f"data      {config.data.kind}: {s['train_images']:,} training images, {plan['classes']} classes"
+          + (f"; {plan['skipped']} bad images skipped" if plan["skipped"] else ""))  # fmt: skip
+    print(f"model     {config.model.name}" + (f" from {config.model.pretrained}" if config.model.pretrained else ""))
+    print(f"ranks     {s['ranks']} on {plan['device']}, {s['shards']} data shards")
+    print(
+        f"batch     {s['per_device_batch']} per device, {s['global_batch']} global; effective lr {s['effective_lr']:g}"
+    )
+    dropped = s["dropped_per_epoch"]
+    rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
+    print(f"steps     {s['total_steps']:,} ({s['steps_per_epoch']:,} per epoch{rest})")
+    print(f"price     {prices.describe(price) if price['known'] else 'unknown'}", flush=True)
