@@ -25,7 +25,7 @@ _statuses = []  # of the runs of this process: one, or the cells of a sweep
 
 
 def run(main) -> None:
-    """Call a `@hydra.main` function; end the process with DESIGN's exit status, of a sweep the worst."""
+    """Call a `@hydra.main` function; end the process with the run's exit status, of a sweep the worst."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit 1
     argparse.ArgumentParser.error = _refuse_option  # it would print a page
     try:
@@ -79,7 +79,9 @@ def configure(values: dict, overrides) -> tuple:
         return settle(config), None
     if config.resume == "auto":
         found = unfinished_run_of(settle(config))
-        return (settle(config), None) if found is None else (found.config(), found)
+        if found is None:
+            return settle(config), None
+        return merge_for_resume(found.config(), values, overrides, str(found)), found
     found = RunDir(config.resume)
     if not (found.path / "config.yaml").is_file():
         such = f"{config.runs}/{config.entry}/DATE_TIME_run"
@@ -104,7 +106,8 @@ def settle(config: Config) -> Config:
 
 
 # What a resume may set anew; anything else would make it another run.
-RESUMABLE = ("launch", "tracking", "machine", "checkpoint", "comm", "log_every", "validate_every", "epochs",
+# (The price of its first start holds for all of a run.)
+RESUMABLE = ("launch", "tracking", "checkpoint", "comm", "log_every", "validate_every", "epochs",
              "max_steps", "target_top1", "resume")  # fmt: skip
 
 
@@ -113,9 +116,11 @@ def merge_for_resume(saved: Config, values: dict, overrides, resume: str) -> Con
     merged, composed = flatten(to_dict(saved)), flatten(values)
     for override in overrides:
         key = override.split("=")[0].lstrip("+~")
+        if key in ("experiment", "debug"):
+            raise ConfigError(f"{override} with resume={resume}: set single keys, or start a new run")
         for name in [n for n in composed if n == key or n.startswith(key + ".")]:
-            if key.split(".")[0] not in RESUMABLE and merged[name] != composed[name]:
-                has = f"that run has {name}={merged[name]}"
+            if name.split(".")[0] not in RESUMABLE and merged.get(name) != composed[name]:
+                has = f"that run has {name}={merged.get(name)}"
                 raise ConfigError(f"{override} with resume={resume}: {has}; leave it out, or start a new run")
             merged[name] = composed[name]
     return validate(from_dict(unflatten(merged)))
@@ -138,7 +143,10 @@ def unfinished_run_of(config: Config) -> Optional[RunDir]:
     for found in rundir.runs_of(config.runs, config.entry):
         if (found.read("status.json") or {}).get("state") == rundir.FINISHED:
             continue
-        saved = flatten(to_dict(found.config()))
+        try:
+            saved = flatten(to_dict(found.config()))
+        except ConfigError:  # of another version
+            continue
         if all(saved.get(key, None) == value for key, value in wanted.items()):
             return found
     return None

@@ -342,7 +342,7 @@ def everything(run: RunDir):
         ("model.name=resnet18_v1b", ["model.name=resnet18_v1b", "model.name=small", "start a new run"]),
         ("data=digits", ["data=digits", "start a new run"]),
         ("optimizer.lr=1", ["optimizer.lr=1", "leave it out"]),
-        ("launch.ranks=1 machine=aws", ["machine.instance is missing"]),
+        ("launch.ranks=1 machine=aws", ["machine=aws", "that run has machine.provider=local"]),
     ],
 )
 def test_a_resume_that_would_be_another_run_is_refused_and_changes_nothing(refused, stopped, override, words):

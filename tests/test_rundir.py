@@ -125,8 +125,16 @@ def test_an_earlier_attempts_line_does_not_win_by_coming_later_in_the_file(run):
 
 
 def test_training_and_validation_lines_of_one_step_both_count(run):
-    write_lines(run, (1, 5, {"train/loss": 1.0}), (1, 5, {"val/top1": 50.0}), (2, 5, {"val/top1": 60.0}))
-    assert [line["metrics"] for line in run.history()] == [{"train/loss": 1.0}, {"val/top1": 60.0}]
+    both = [(5, {"train/loss": 1.0}), (5, {"val/top1": 50.0})]
+    write_lines(run, *[(1, *line) for line in both], (2, 5, {"train/loss": 1.5}), (2, 5, {"val/top1": 60.0}))
+    assert [line["metrics"] for line in run.history()] == [{"train/loss": 1.5}, {"val/top1": 60.0}]
+
+
+def test_an_attempt_takes_over_from_its_first_line_on(run):
+    write_lines(
+        run, (1, 2, {"lr": 1.0}), (1, 4, {"lr": 1.0}), (1, 6, {"lr": 1.0}), (2, 5, {"lr": 2.0}), (2, 10, {"lr": 2.0})
+    )
+    assert [(line["attempt"], line["step"]) for line in run.history()] == [(1, 2), (1, 4), (2, 5), (2, 10)]
 
 
 def test_a_sample_more_or_less_in_a_later_attempt_does_not_leave_both_lines(run):

@@ -283,7 +283,7 @@ def test_sqlite_has_everything_and_a_resumed_run_goes_on(tmp_path, capsys):
     # Again: nothing is sent, and nothing is even opened
     noted = (run.path / record.STATE_FILE).read_bytes()
     assert tracking.sync(run, cost_at=cost) == 0
-    assert "0 lines sent, 21 in all; make ui" in capsys.readouterr().out
+    assert "0 lines sent, 21 in all; mlflow ui" in capsys.readouterr().out
     assert (run.path / record.STATE_FILE).read_bytes() == noted
 
     # Resumed from step 15 with another setting: the same MLflow run, running again

@@ -1,7 +1,6 @@
 """What a run has cost so far: its price, and the wall time of its attempts."""
 
-import time
-from typing import Callable, List, Optional
+from typing import Callable, List
 
 from mxscale.run.rundir import RunDir
 from mxscale.scale import prices
@@ -12,21 +11,14 @@ class Attempts:
 
     def __init__(self, run: RunDir):
         attempts = (run.read("status.json") or {}).get("attempts", [])
-        self.spans = [{"ended_ms": last_seen(run, attempt), **attempt} for attempt in attempts]
+        self.spans = attempts
 
     def seconds(self, until_ms: float, attempt: int) -> List[float]:
         """Seconds of each attempt, up to `until_ms` within `attempt`; later attempts are not counted."""
         spans = [span for span in self.spans if span["attempt"] <= attempt]
+        # An earlier attempt's end is known: the next one noted it where its parent could not.
         ends = [until_ms if span["attempt"] == attempt else span["ended_ms"] for span in spans]
         return [max(0.0, (end - span["started_ms"]) / 1000) for span, end in zip(spans, ends)]
-
-
-def last_seen(run: RunDir, entry: dict) -> Optional[float]:
-    """When an attempt whose parent was killed last wrote a line, in ms; None where its end is known."""
-    if "ended_ms" in entry:
-        return None
-    times = [line["time_ms"] for line in run.lines() if line["attempt"] == entry["attempt"]]
-    return max(times, default=entry["started_ms"])
 
 
 def cost_of(run: RunDir) -> Callable[[dict], dict]:
@@ -40,9 +32,9 @@ def cost_of(run: RunDir) -> Callable[[dict], dict]:
     return at
 
 
-def total(run: RunDir, attempt: int, until_ms: Optional[float] = None) -> dict:
-    """{"usd", "eur"} of all attempts up to now (or `until_ms`); {} where the price is unknown."""
-    return prices.cost(_price(run), Attempts(run).seconds(until_ms or time.time() * 1000, attempt)) or {}
+def total(run: RunDir, attempt: int, until_ms: float) -> dict:
+    """{"usd", "eur"} of all attempts up to `until_ms` within `attempt`; {} where the price is unknown."""
+    return prices.cost(_price(run), Attempts(run).seconds(until_ms, attempt)) or {}
 
 
 def _price(run: RunDir) -> dict:

@@ -26,7 +26,7 @@ def describe() -> dict:
 
 
 def tags(environment: dict, plan: dict, signature: str) -> dict:
-    """The tags of DESIGN's record, as texts."""
+    """The tags of a run, as texts."""
     mxnet, machine = environment.get("mxnet", {}), environment["machine"]
     known = {
         "git.commit": environment["git"]["commit"],

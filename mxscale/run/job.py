@@ -33,7 +33,7 @@ def execute(config: Config, run: Optional[RunDir] = None) -> dict:
     run = run or opening.create_run(config)
     with opening.locked(run), opening.disk_watched(run, config), Signals() as signals:
         with opening.undone_if_refused(run, config, fresh):
-            attempt = opening.begin_attempt(run, config, price, weights_file, fresh)
+            attempt = opening.begin_attempt(run, config, price, weights_file, began)
             stamps = {"compose": time.time() - began}
             opening.prepare(run, signals)
             stamps["preparation"] = time.time() - began - sum(stamps.values())
@@ -41,7 +41,7 @@ def execute(config: Config, run: Optional[RunDir] = None) -> dict:
         ranks, stopped = 0, signals.reason
         if not stopped:
             plan = run.read("plan.json")
-            opening.announce(run, config, plan, price)
+            opening.announce(run, config, plan, run.read("price.json"))
             opening.record_environment(run, config, plan)
             ranks, stopped = plan["sizes"]["ranks"], supervise(run, config, plan, attempt, signals, mirror)
         status = end_attempt(run, ranks, attempt, stopped, {"began": began, **stamps})

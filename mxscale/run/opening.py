@@ -67,7 +67,11 @@ def disk_watched(run: RunDir, config: Config):
 @contextmanager
 def locked(run: RunDir):
     """One parent per run directory."""
-    with open(run.path / "lock", "w") as file:
+    try:
+        file = open(run.path / "lock", "w")
+    except OSError as error:
+        raise ConfigError(f"{run.path}: can't write there ({error.strerror})") from None
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -93,23 +97,36 @@ def undone_if_refused(run: RunDir, config: Config, fresh: bool):
         raise
 
 
-def begin_attempt(run: RunDir, config: Config, price: dict, weights_file: Optional[str], fresh: bool) -> int:
-    """Note that an attempt begins, and take away what the last one left for the parent and the ranks."""
-    status = run.read("status.json") or {"attempts": []}
-    attempt = len(status["attempts"]) + 1
+def begin_attempt(run: RunDir, config: Config, price: dict, weights_file: Optional[str], began: float) -> int:
+    """Note that an attempt begins, and take away what the last one left for the parent and the ranks.
+
+    began: when this process was started, in seconds since 1970: billed from there.
+    """
+    attempts = (run.read("status.json") or {"attempts": []})["attempts"]
+    attempt = len(attempts) + 1
+    for earlier in attempts:
+        earlier.setdefault("ended_ms", last_seen_ms(run, earlier))  # its parent was killed
+    run.begin_alive(attempt)
+    wait_for_orphans(run)  # before their last words are taken away
     for stale in [run.stop_file, run.path / "refused.json", *run.path.glob("ranks/*.json")]:
         stale.unlink(missing_ok=True)
-    status["attempts"].append({"attempt": attempt, "started_ms": int(time.time() * 1000)})
-    run.write("status.json", {**status, "state": RUNNING, "attempt": attempt})
+    attempts.append({"attempt": attempt, "started_ms": int(began * 1000)})
+    run.write("status.json", {"attempts": attempts, "state": RUNNING, "attempt": attempt})
     run.write_config(config)
-    if fresh:
+    if attempt == 1:
         run.write("price.json", price)
     plan = run.read("plan.json") or {}
     run.write("plan.json", {**plan, "attempt": attempt, "pretrained": plan.get("pretrained") or weights_file})
     run.write("environment.json", environment.describe())
-    run.begin_alive(attempt)
-    wait_for_orphans(run)
     return attempt
+
+
+def last_seen_ms(run: RunDir, attempt: dict) -> int:
+    """When the parent of a killed attempt was last there: its last touch of `alive`, or its last line."""
+    times = [line["time_ms"] for line in run.lines() if line["attempt"] == attempt["attempt"]]
+    if run.alive_file.exists():
+        times.append(int(run.alive_file.stat().st_mtime * 1000))
+    return max(times, default=attempt["started_ms"])
 
 
 def wait_for_orphans(run: RunDir) -> None:
@@ -186,6 +203,9 @@ def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
         f"batch     {s['per_device_batch']} per device, {s['global_batch']} global; effective lr {s['effective_lr']:g}"
     )
     dropped = s["dropped_per_epoch"]
+    short = plan.get("short_shards")
+    if short:
+        print(f"shards    {short} of {s['shards']} are short of an epoch's images and begin again")
     rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
     print(f"steps     {s['total_steps']:,} ({s['steps_per_epoch']:,} per epoch{rest})")
     print(f"price     {prices.describe(price) if price['known'] else 'unknown'}", flush=True)

@@ -41,7 +41,7 @@ class Progress:
         for line in self.follower.new_lines():
             if not self.shown and sys.stderr.isatty():  # now, so that start-up is not in the time left
                 total, first = self.sizes["total_steps"], line["step"]
-                self.bar = tqdm(total=total, initial=first, unit="step", dynamic_ncols=True, smoothing=0.1)
+                self.bar = tqdm(total=total, initial=first, unit="step", dynamic_ncols=True)
             self.shown.update(line["metrics"], **self.cost_at(line))
             if self.bar is not None:
                 self.bar.n = line["step"]
@@ -65,5 +65,6 @@ class Progress:
             ("train/top1", "top-1 {:.1f} %"),
             ("val/top1", "val {:.2f} %"),
             ("cost/usd", "{:.4f} USD"),
+            ("cost/eur", "{:.4f} EUR"),
         ]
         return "  ".join(form.format(self.shown[name]) for name, form in parts if name in self.shown)

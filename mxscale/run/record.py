@@ -123,6 +123,8 @@ def tags(run: RunDir) -> Dict[str, str]:
     """The tags of environment.json, and where the run and its checkpoints lie."""
     values = dict((run.read("environment.json") or {}).get("tags") or {})
     values["mxscale.dir"] = str(run)
+    values["scaling.baseline"] = (run.read("summary.json") or {}).get("baseline")
+    values["params_sha256"] = (run.read("status.json") or {}).get("params_sha256")
     if run.checkpoints.is_dir():
         values["mxscale.checkpoints"] = str(run.checkpoints)
     return {key: _text(value)[:MAX_TAG] for key, value in values.items() if value is not None}

@@ -6,7 +6,8 @@ Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use 
     metrics.jsonl             rank 0 appends; the truth
     stop alive                the parent's word to the ranks
     ranks/<r>.{log,json}      what each rank printed, and how it ended
-    checkpoints/<step>/       params trainer state.json MANIFEST
+    checkpoints/<step>/       params trainer statistics state.json MANIFEST
+    tracking.json lock        what MLflow has; one parent at a time
 """
 
 import hashlib
@@ -92,21 +93,21 @@ class RunDir:
                 yield parsed
 
     def history(self) -> List[Dict[str, Any]]:
-        """The lines that count: of lines with the same step and names, the highest attempt's.
+        """The lines that count, by step: an attempt takes over from its own first line on.
 
-        Steps that a later attempt had not reached when it started (it resumed from an earlier
-        checkpoint and went another way) belong to the later attempt.
+        It went on from an earlier checkpoint, so what an attempt before it had written of those steps
+        happened again.
         """
-        kept: Dict[Any, Dict[str, Any]] = {}
-        for line in self.lines():
-            # Timings come and go with where an attempt started; the other names tell kinds of lines apart.
-            key = (
-                line["step"],
-                tuple(sorted(n for n in line["metrics"] if not n.startswith(("time/", "throughput/")))),
-            )
-            if key not in kept or line["attempt"] >= kept[key]["attempt"]:
-                kept[key] = line
-        return sorted(kept.values(), key=lambda line: (line["step"], line["time_ms"]))
+        lines = list(self.lines())
+        first = {}
+        for line in lines:
+            first[line["attempt"]] = min(line["step"], first.get(line["attempt"], line["step"]))
+        kept = [
+            line
+            for line in lines
+            if not any(later > line["attempt"] and line["step"] >= step for later, step in first.items())
+        ]
+        return sorted(kept, key=lambda line: (line["step"], line["time_ms"]))
 
     def last(self, name: str) -> Optional[float]:
         """The newest value of a metric."""

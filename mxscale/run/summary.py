@@ -22,10 +22,9 @@ def summarise(run: RunDir, attempt: int) -> dict:
         values = [line["metrics"][name] for line in history if name in line["metrics"]]
         if values:
             metrics[label] = statistics.median(values)
-    ended = max((line["time_ms"] for line in history), default=None)
-    if ended is not None:
-        metrics["time/wall_s"] = sum(costs.Attempts(run).seconds(ended, attempt))
-    metrics.update({f"cost/total_{currency}": value for currency, value in costs.total(run, attempt).items()})
+    ended = run.read("status.json")["attempts"][-1]["ended_ms"]
+    metrics["time/wall_s"] = sum(costs.Attempts(run).seconds(ended, attempt))
+    metrics.update({f"cost/total_{currency}": value for currency, value in costs.total(run, attempt, ended).items()})
     metrics.update(_to_target(run, history))
     usd = metrics.get("cost/total_usd")
     if usd is not None and metrics.get("best/val_top1"):
@@ -47,13 +46,22 @@ def one_rank_baseline(run: RunDir, plan: dict) -> Optional[RunDir]:
     """
     if plan["sizes"]["ranks"] == 1:
         return None
+    if plan["sizes"]["shards"] != plan["sizes"]["ranks"]:
+        return None  # several shards a rank are slower than one
+    machine = _machine(run)
     for other in runs_of(run.path.parents[1], run.path.parent.name):
         known = other.read("plan.json") or {}
-        same = all(known.get(key) == plan[key] for key in ("weak_signature", "threads"))
+        same = all(known.get(key) == plan[key] for key in ("weak_signature", "threads", "device"))
         rate = ((other.read("summary.json") or {}).get("metrics") or {}).get("throughput/median")
-        if same and known["sizes"]["ranks"] == 1 and rate and (other.read("status.json") or {})["state"] == FINISHED:
+        finished = (other.read("status.json") or {}).get("state") == FINISHED
+        if same and rate and finished and known["sizes"]["shards"] == 1 and _machine(other) == machine:
             return other
     return None
+
+
+def _machine(run: RunDir) -> list:
+    tags = (run.read("environment.json") or {}).get("tags", {})
+    return [tags.get(name) for name in ("machine", "build", "versions")]
 
 
 def _to_target(run: RunDir, history) -> dict:

@@ -52,6 +52,7 @@ def write(folder: Path, state: Dict[str, Any], params, trainer, statistics: np.n
             raise OSError(f"{new / 'params'} does not read back as written (a full disk?)")
         manifest = "".join(f"{_digest(new / name)}  {name}\n" for name in FILES)
         _write(new / "MANIFEST", manifest.encode())
+        _sync(new)
         if final.exists():  # the same step again, after a resume from before it
             shutil.rmtree(final)
         os.rename(new, final)
@@ -89,10 +90,15 @@ def read(path: Path) -> Checkpoint:
     return Checkpoint(path, state, weights.load(path / "params"), np.load(path / "statistics"))
 
 
-def prune(folder: Path, keep: int, best: Optional[int]) -> None:
-    """Remove all but the last `keep` and the best."""
-    for step in steps(folder)[:-keep]:
-        if step != best:
+def prune(folder: Path, current: int, keep: int, best: Optional[int]) -> None:
+    """Remove all but the last `keep` up to `current` and the best.
+
+    Later ones than `current` go as well: they were damaged, or the run would have gone on from them.
+    """
+    known = steps(folder)
+    kept = [step for step in known if step <= current][-keep:]
+    for step in known:
+        if step not in (*kept, best):
             shutil.rmtree(folder / f"{step:09d}", ignore_errors=True)
 
 

@@ -30,6 +30,9 @@ from mxscale.train.schedule import learning_rate
 from mxscale.train.statistics import ShardStatistics
 from mxscale.train.watchdog import end_with_the_parent
 
+# What the other ranks say when one is gone.
+PEER_GONE = ("orovod", "Connection reset", "Connection closed", "Broken pipe", "gloo", "rank 0 could not write")
+
 SAMPLE_EVERY = 50  # steps; one of them is timed apart
 
 
@@ -162,7 +165,8 @@ def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale) ->
         seen += count
     loss, top1, top5, seen = comm.total([loss, top1, top5, seen])
     wanted = plan["splits"][name]["count"]
-    assert seen == wanted, f"{name}: {seen:.0f} images counted of {wanted}"
+    if seen != wanted:
+        raise RuntimeError(f"{name}: {seen:.0f} images counted of {wanted}")
     metrics = {f"{name}/loss": loss / seen, f"{name}/top1": 100 * top1 / seen}
     if plan["classes"] > 5:  # with five or fewer, top-5 is always 100 %
         metrics[f"{name}/top5"] = 100 * top5 / seen
@@ -267,10 +271,9 @@ def main(run_path: str) -> int:
 
 
 def failure(status: int, error: str) -> dict:
-    """`consequence`: a peer was gone first, and Horovod says so; or rank 0 could not write."""
+    """`consequence`: a peer was gone first, and its communicator says so; or rank 0 could not write."""
     state = "failed" if status == rundir.FAILURE else "refused"
-    follows = "orovod" in error or "rank 0 could not write" in error
-    return {"state": state, "exit": status, "error": error, "consequence": follows}
+    return {"state": state, "exit": status, "error": error, "consequence": any(sign in error for sign in PEER_GONE)}
 
 
 def one_line(error: BaseException) -> str:

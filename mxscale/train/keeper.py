@@ -100,7 +100,8 @@ class Keeper:
             checkpoint.write(self.run.checkpoints, state, snapshot.params, self.trainer, snapshot.statistics)
             if self.best:
                 self.run.write("best.json", {**self.best, "checkpoint": f"checkpoints/{self.best['step']:09d}"})
-            checkpoint.prune(self.run.checkpoints, self.config.checkpoint.keep, self.best and self.best["step"])
+            best = self.best and self.best["step"]
+            checkpoint.prune(self.run.checkpoints, snapshot.step, self.config.checkpoint.keep, best)
         except OSError as error:
             return error
         return None

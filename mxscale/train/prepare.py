@@ -5,17 +5,18 @@ and writes plan.json and MXNet's part of environment.json.  What is wrong is one
 rank packs, downloads, or finds out first.
 """
 
-import os
 import shutil
 import sys
 
 import mxnet as mx
 
-from mxscale.config import Comm, Config, ConfigError, sizes
+from mxscale.config import Comm, Config, ConfigError, Sizes, sizes
 from mxscale.data import pack
+from mxscale.data.loader import part_sizes
 from mxscale.data.manifest import path_of
 from mxscale.nets import weights, zoo
 from mxscale.run import rundir
+from mxscale.run.processes import available_cores
 from mxscale.run.rundir import RunDir
 from mxscale.train.comm import horovod_build
 from mxscale.train.keeper import check_resumable
@@ -35,12 +36,14 @@ def prepare(run: RunDir, config: Config) -> None:
     classes = len(manifest["classes"])
     check_network(config, classes, plan.get("pretrained"))
     train_images = manifest["splits"]["train"]["count"]
-    derived = sizes(config, ranks, train_images, shards=state.get("shards"))
+    known_shards = plan.get("sizes", {}).get("shards")  # of the first start, before any checkpoint
+    derived = sizes(config, ranks, train_images, shards=state.get("shards") or known_shards)
     if state and derived.global_batch != state["global_batch"]:
         its, asked = state["global_batch"], derived.global_batch
         raise ConfigError(f"resume={run.path}: its global batch is {its}, not {asked}; start a new run")
     plan.update(
         sizes=vars(derived),
+        short_shards=short_shards(config, derived),
         device=device,
         classes=classes,
         class_names=manifest["classes"],
@@ -70,7 +73,7 @@ def choose_ranks(config: Config) -> int:
     if config.launch.ranks == "auto":
         if config.comm.backend == "local":
             return 1
-        most = gpus or min(2, len(os.sched_getaffinity(0)))
+        most = gpus or min(2, available_cores())
         return min(most, config.data.shards or most)
     if gpus and config.launch.ranks > gpus:
         raise ConfigError(
@@ -100,6 +103,14 @@ def describe_data(config: Config) -> dict:
     if "val" not in splits:
         raise ConfigError("data.val_share leaves no image to validate on: give it a larger share")
     return {**manifest, "splits": splits}
+
+
+def short_shards(config: Config, derived: Sizes) -> int:
+    """How many shards have fewer images than an epoch takes of each."""
+    if config.data.kind == "synthetic":
+        return 0
+    wanted = derived.steps_per_epoch * config.batch.accumulation * derived.per_device_batch
+    return sum(size < wanted for size in part_sizes(derived.train_images, derived.shards))
 
 
 def check_settings(config: Config, pretrained) -> None:

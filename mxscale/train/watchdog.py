@@ -21,10 +21,14 @@ def end_with_the_parent(run: RunDir, attempt: int, patience_s: float = PATIENCE_
     fcntl.flock(lock, fcntl.LOCK_SH)
 
     def watch():
+        seen, since = None, time.monotonic()  # not the wall clock: it may be set, or stand still in suspend
         while True:
             time.sleep(2)
             try:
-                silent = time.time() - run.alive_file.stat().st_mtime
+                touched = run.alive_file.stat().st_mtime_ns
+                if touched != seen:
+                    seen, since = touched, time.monotonic()
+                silent = time.monotonic() - since
                 current = int(run.alive_file.read_text())
             except (FileNotFoundError, ValueError):
                 continue
