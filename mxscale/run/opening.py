@@ -17,7 +17,7 @@ from mxscale.config import Config, ConfigError
 from mxscale.run import environment, launch, rundir
 from mxscale.run.processes import available_cores
 from mxscale.run.rundir import RUNNING, RunDir
-from mxscale.run.watch import ALIVE_EVERY_S, Signals
+from mxscale.run.watch import Signals, kept_alive
 from mxscale.scale import prices
 
 ORPHANS_S = 60.0  # for ranks that a killed parent left behind
@@ -147,14 +147,11 @@ def prepare(run: RunDir, signals: Signals) -> None:
     """Run the preparation child to its end, or to a signal's.  Raises ConfigError where it refuses."""
     env = {**os.environ, "PYTHONPATH": str(launch.ROOT), "OMP_NUM_THREADS": str(available_cores())}
     child = subprocess.Popen([sys.executable, "-m", "mxscale.train.prepare", str(run)], env=env, start_new_session=True)
-    touched = 0.0
-    while child.poll() is None:
-        if time.monotonic() - touched > ALIVE_EVERY_S:
-            run.touch_alive()
-            touched = time.monotonic()
-        if signals.reason:
-            child.terminate()
-        time.sleep(0.02)
+    with kept_alive(run):
+        while child.poll() is None:
+            if signals.reason:
+                child.terminate()
+            time.sleep(0.02)
     if child.returncode and not signals.reason:
         refused = run.read("refused.json") or {}
         messages = f"the preparation ended with status {child.returncode}; its messages are above"

@@ -51,7 +51,7 @@ def prepare(run: RunDir, config: Config) -> None:
         data_digest=manifest["digest"],
         data_dir=manifest.get("dir"),
         skipped=len(manifest["skipped"]),
-        head="replace" if config.entry == "finetune" else "keep",
+        head=head_of(config),
     )
     run.write("plan.json", plan)
     run.write("environment.json", {**(run.read("environment.json") or {}), "mxnet": mxnet_build()})
@@ -138,6 +138,11 @@ def check_transport(comm: Comm) -> None:
         raise ConfigError("comm.transport=mpi: there is no mpirun on the PATH; install Open MPI, or use gloo")
 
 
+def head_of(config: Config) -> str:
+    """What happens to the classifier of pretrained weights: fine-tuning learns a new one."""
+    return "replace" if config.entry == "finetune" else "keep"
+
+
 def check_network(config: Config, classes: int, pretrained) -> None:
     """Build the network as ranks will, on a CPU, with its weights."""
     net = zoo.build(config.model.name, classes)
@@ -149,8 +154,7 @@ def check_network(config: Config, classes: int, pretrained) -> None:
         reason = str(error).strip().splitlines()[-1]
         raise ConfigError(f"data.image_size={size} does not fit model.name={config.model.name}: {reason}") from None
     if pretrained:
-        head = "replace" if config.entry == "finetune" else "keep"
-        weights.fit(net, weights.load(pretrained), config.model.pretrained, head=head)
+        weights.fit(net, weights.load(pretrained), config.model.pretrained, head=head_of(config))
 
 
 def mxnet_build() -> dict:
