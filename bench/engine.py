@@ -15,7 +15,8 @@ import measure
 import mxnet as mx
 from mxnet import autograd, gluon
 
-from mxscale.config import from_dict, validate
+from mxscale.checks import validate
+from mxscale.config import from_dict
 from mxscale.data import loader
 from mxscale.run import rundir
 from mxscale.train import engine, prepare
@@ -43,8 +44,8 @@ def make_run(folder: str, settings: dict, steps: int, interval: int):
               "comm": {"backend": "local"}, "checkpoint": {"every_epochs": 10**4}, **settings}  # fmt: skip
     config = validate(from_dict(config))
     run = rundir.create(config)
-    run.write("plan.json", {"attempt": 1, "pretrained": None})
-    assert prepare.main(str(run)) == 0, run.read("refused.json")
+    run.write("plan.json", {"pretrained": None})
+    assert prepare.main(str(run), attempt=1) == 0, run.read("refused.json")
     return run, config, run.read("plan.json")
 
 
@@ -53,7 +54,7 @@ def engine_rate(run, config, plan) -> float:
     run.metrics_file.unlink(missing_ok=True)
     for path in sorted(run.checkpoints.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
-    engine.train(run, config, plan, Local())
+    engine.train(run, config, plan, Local(), attempt=1)
     rates = [line["metrics"].get("throughput/images_per_s") for line in run.history()]
     return statistics.median([rate for rate in rates if rate][1:])
 

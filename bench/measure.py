@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from mxscale.run.environment import cpu_model  # noqa: E402
+from mxscale.run.machine import cpu_model  # noqa: E402
 from mxscale.run.processes import available_cores  # noqa: E402
 
 

@@ -12,7 +12,9 @@ from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mxscale.config import Config, ConfigError, flatten, from_dict, nearest, to_dict, validate
+from mxscale.checks import validate
+from mxscale.config import Config, ConfigError, flatten, from_dict, nearest, to_dict
+from mxscale.run import doctor as examination
 from mxscale.run import job, opening, rundir
 from mxscale.run.rundir import DONE, FAILURE, INTERRUPTED, REFUSED, RunDir
 
@@ -55,6 +57,21 @@ def train(composed) -> Optional[float]:
         return None
     _statuses[-1] = status["exit"]
     return status["summary"].get("best/val_top1")
+
+
+def doctor(composed) -> None:
+    """Say what stands in the way of the run that Hydra composed."""
+    _statuses.append(FAILURE)
+    try:
+        values = OmegaConf.to_container(composed, resolve=True)
+        as_json = values.pop("json")
+        if not isinstance(as_json, bool):
+            raise ConfigError(f"json={as_json}: expected true or false")
+        config = validate(from_dict(values))
+    except (ConfigError, OmegaConfBaseException) as error:
+        _statuses[-1] = refuse(str(error) if isinstance(error, ConfigError) else explain(error))
+        return
+    _statuses[-1] = examination.main(config, as_json)
 
 
 def refuse(line: str) -> int:
@@ -102,7 +119,16 @@ def settle(config: Config) -> Config:
         if not source or not os.path.isdir(source):
             raise ConfigError("model.name is missing: name the network that model.pretrained fits")
         values["model"]["name"] = RunDir(source).config().model.name
+    if config.launch.kind == "docker":  # another home and another folder in there
+        values["runs"] = _absolute(values["runs"])
+        values["model"]["pretrained"] = _absolute(values["model"]["pretrained"])
+        for name in ("root", "train", "val", "test", "cache"):
+            values["data"][name] = _absolute(values["data"][name])
     return validate(from_dict(values))
+
+
+def _absolute(path: Optional[str]) -> Optional[str]:
+    return path and os.path.abspath(os.path.expanduser(path))
 
 
 # What a resume may set anew; anything else would make it another run.

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,21 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Small enough to end in seconds: 120 training images, 5 steps of 24 in an epoch.
 SMALL = ["data.train_per_class=24", "batch.per_device=12", "epochs=2", "log_every=1", "tracking=none"]
+
+
+# test, or the file that it is in -> why MXNet 1.5, whose API mxnet-cu90 has, can't pass it
+NOT_WITH_1_5 = {
+    "test_optimizer.py::test_an_optimizer_of_mxnet_is_made[lamb]": "MXNet 1.5 has no LAMB",
+    "test_optimizer.py::test_an_optimizer_of_mxnet_is_made[lars]": "MXNet 1.5 has no LARS",
+}
+
+
+def pytest_collection_modifyitems(items):
+    if metadata.version("mxnet").startswith("1.5."):
+        for item in items:
+            for test, reason in NOT_WITH_1_5.items():
+                if item.nodeid.endswith(test):
+                    item.add_marker(pytest.mark.skip(reason=reason))
 
 
 class Cli:

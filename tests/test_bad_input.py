@@ -43,7 +43,7 @@ def unprepared(tmp_path, data_cache):
     def prepared(*overrides, entry="train"):
         config = composed(entry, f"runs={tmp_path}/runs", f"data.cache={data_cache}", *overrides)
         run = rundir.create(config)
-        run.write("plan.json", {"attempt": 1, "pretrained": config.model.pretrained})
+        run.write("plan.json", {"pretrained": config.model.pretrained})
         with pytest.raises(ConfigError) as raised:
             prepare.prepare(run, config)
         assert len(str(raised.value).splitlines()) == 1
@@ -324,10 +324,10 @@ def stopped(cli, photos):
     root = photos({"cat": 12, "dog": 12})
     settings = folder_of(root, f"runs={cli.folder}", f"data.cache={cli.cache}", "launch.ranks=1", "batch.per_device=4")
     run = rundir.create(composed("train", *settings))
-    run.write("plan.json", {"attempt": 1, "pretrained": None})
+    run.write("plan.json", {"pretrained": None})
     prepare.prepare(run, run.config())
     run.write("status.json", {"state": rundir.KILLED, "attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 1}]})
-    run.write("ranks/0.json", {"state": "interrupted", "exit": 75})
+    run.write("ranks/0.json", {"attempt": 1, "state": "interrupted", "exit": 75})
     return run, root
 
 

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from mxscale.config import Config, ConfigError, flatten, from_dict, sizes, to_dict, validate
+from mxscale.checks import validate
+from mxscale.config import Config, ConfigError, flatten, from_dict, sizes, to_dict
 
 
 def nested(key, value):

@@ -101,9 +101,9 @@ def ended_run(path, config, steps):
     """The preparation and the only rank, in this process: imports would be most of the time."""
     run = rundir.RunDir(path)
     run.write_config(cli.settle(config))
-    run.write("plan.json", {"attempt": 1, "pretrained": config.model.pretrained})
+    run.write("plan.json", {"pretrained": config.model.pretrained})
     prepare.prepare(run, run.config())
-    ended = engine.train(run, run.config(), run.read("plan.json"), Local())
+    ended = engine.train(run, run.config(), run.read("plan.json"), Local(), attempt=1)
     assert (ended["state"], ended["step"]) == ("done", steps)
     return run
 

@@ -97,6 +97,25 @@ def test_a_tracking_server_that_is_not_there_is_one_line_at_the_end(cli):
     assert unsent(ended).startswith("tracking: ") and "connection refused" in unsent(ended)
 
 
+def test_ctrl_c_does_not_wait_for_a_hanging_server(cli, hanging_server):
+    process = cli.start("train", "launch.ranks=1", "max_steps=1", "tracking=mlflow", f"tracking.uri={hanging_server}")
+    run = cli.run_of(process)
+    wait_for_state(run, FINISHED)
+    time.sleep(4)  # MLflow is imported, a request is under way
+    process.send_signal(signal.SIGINT)
+    asked = time.monotonic()
+    ended = cli.ended(process)  # the run itself is done
+    assert time.monotonic() - asked < 5  # of 30
+    assert "unsent" in ended.out
+
+
+def wait_for_state(run, state, timeout=60):
+    deadline = time.monotonic() + timeout
+    while (run.read("status.json") or {}).get("state") != state:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def unsent(ended):
     (line,) = [line for line in ended.out.splitlines() if line.startswith("tracking:")]
     assert line.endswith(f"send with: python -m mxscale.run.tracking sync {ended.run}")
@@ -192,6 +211,28 @@ def test_no_credential_is_in_any_command_line_nor_in_a_rank(stopped_sweep):
     assert all(b"PATH=" in environ and b"hunter" not in environ for environ in seen["environ"].values())
 
 
+def test_a_reader_that_is_gone_does_not_end_the_run(cli, unbroken):
+    process = cli.start("train", *CASE)
+    run = cli.run_of(process)
+    process.stdout.close()  # as of `python train.py | head -1`
+    process.stderr.close()
+    assert process.wait(60) == 0
+    status = run.read("status.json")
+    assert (status["state"], status["params_sha256"]) == (FINISHED, unbroken.sha)
+
+
+def test_ranks_that_never_begin_are_ended(cli):
+    """As ranks that don't reach each other: here one is stopped while it starts."""
+    process = cli.start("train", "launch.ranks=2", "launch.start_timeout_s=8")
+    run = cli.run_of(process)
+    while 1 not in rank_pids(run):
+        time.sleep(0.02)
+    os.kill(rank_pids(run)[1], signal.SIGSTOP)
+    ended = cli.ended(process, expect=1, timeout=40)
+    assert "the ranks did not begin within 8 s (launch.start_timeout_s)" in last_error(ended)
+    assert not rank_pids(run)
+
+
 def test_a_second_sigterm_ends_at_once(stopped_sweep):
     run, ended, seen = stopped_sweep
     assert seen["seconds"] < 15  # of 120 that ranks have to write their checkpoint
@@ -219,6 +260,7 @@ def test_a_run_that_is_stopped_while_it_packs_leaves_no_process_and_can_go_on(cl
     children = wait_for_workers(process)
     process.send_signal(signal.SIGTERM)
     ended = cli.ended(process, expect=75, timeout=20)
+    _, children = psutil.wait_procs(children, timeout=2)  # a worker first ends the image that it has
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     (path,) = (cli.folder / "train").iterdir()
     run = RunDir(path)

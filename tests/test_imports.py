@@ -29,7 +29,7 @@ def importers(name: str) -> set:
 
 
 def of_layer(layer: str) -> set:
-    files = [PACKAGE / f"{layer}.py"] if layer in ("config", "cli") else list((PACKAGE / layer).rglob("*.py"))
+    files = [PACKAGE / f"{layer}.py"] if layer in ("config", "checks", "cli") else list((PACKAGE / layer).rglob("*.py"))
     assert files
     return set().union(*map(imported, files))
 
@@ -38,6 +38,7 @@ def of_layer(layer: str) -> set:
     "layer, forbidden",
     [
         ("config", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
+        ("checks", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
         ("scale", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod"}),
         ("data", {*CONFIG_TOOLS, "mlflow", "horovod"}),
         ("nets", {*CONFIG_TOOLS, "mlflow", "horovod"}),
@@ -54,11 +55,12 @@ def test_a_layer_does_not_know(layer, forbidden):
     "layer, known",
     [
         ("config", set()),
-        ("scale", {"mxscale.config", "mxscale.scale"}),
+        ("checks", {"mxscale.config"}),
+        ("scale", {"mxscale.checks", "mxscale.config", "mxscale.scale"}),
         ("data", {"mxscale.config", "mxscale.data"}),
         ("nets", {"mxscale.config", "mxscale.nets"}),
         ("train", {"mxscale.config", "mxscale.data", "mxscale.nets", "mxscale.train", "mxscale.run"}),
-        ("run", {"mxscale.config", "mxscale.scale", "mxscale.run"}),
+        ("run", {"mxscale.checks", "mxscale.config", "mxscale.scale", "mxscale.run"}),
     ],
 )
 def test_a_layer_knows_of_the_others_at_most(layer, known):
@@ -69,8 +71,8 @@ def test_horovod_is_imported_in_comm_alone():
     assert importers("horovod") == {"train/comm.py"}
 
 
-def test_mlflow_is_imported_in_tracking_alone():
-    assert importers("mlflow") == {"run/tracking.py"}
+def test_mlflow_is_imported_in_the_sender_alone():
+    assert importers("mlflow") == {"run/sender.py"}
 
 
 def test_hydra_is_imported_in_cli_and_the_entry_scripts_alone():

@@ -1,14 +1,16 @@
 """The commands that start ranks, as text."""
 
 import os
+import shlex
 import sys
 
 import pytest
 
 from mxscale.config import from_dict
-from mxscale.run.launch import ROOT, commands, threads_per_rank
+from mxscale.run.hosts import Host
+from mxscale.run.launch import ROOT, Placement, commands, threads_per_rank
 
-RANK = [sys.executable, "-m", "mxscale.train.engine", "/runs/a"]
+RANK = [sys.executable, "-m", "mxscale.train.engine", "/runs/a", "1"]
 SURROUNDINGS = {
     "PATH": "/usr/bin:/bin",
     "HOME": "/home/u",
@@ -24,9 +26,9 @@ SURROUNDINGS = {
 }
 
 
-def only_command(comm, ranks=1, cores=8, surroundings=SURROUNDINGS, **settings):
+def only_command(comm, ranks=1, cores=8, surroundings=SURROUNDINGS, hosts=(), **settings):
     config = from_dict({"comm": comm, **settings})
-    (command,) = commands(config, "/runs/a", ranks, cores, surroundings)
+    (command,) = commands(config, "/runs/a", 1, Placement(ranks, cores, hosts), surroundings)
     return command
 
 
@@ -85,4 +87,33 @@ def test_the_fusion_threshold_of_the_surroundings_wins():
     [(8, 1, None, 8), (8, 2, None, 4), (8, 3, None, 2), (2, 4, None, 1), (8, 2, 3, 3)],
 )
 def test_cores_are_divided_among_ranks_unless_threads_are_given(cores, ranks, threads, expected):
-    assert threads_per_rank(from_dict({"launch": {"threads": threads}}), ranks, cores) == expected
+    assert threads_per_rank(from_dict({"launch": {"threads": threads}}), Placement(ranks, cores)) == expected
+
+
+HOSTS = (Host("10.0.0.2", 2, "a"), Host("10.0.0.3", 1, "b"))
+
+
+def test_hosts_are_given_with_their_slots():
+    argv = only_command({"transport": "gloo"}, ranks=3, hosts=HOSTS).argv
+    patient = ["--disable-cache", "--start-timeout", "600"]
+    assert argv == ["horovodrun", "--gloo", *patient, "-np", "3", "-H", "10.0.0.2:2,10.0.0.3:1", *RANK]
+    argv = only_command({"transport": "mpi"}, ranks=3, hosts=HOSTS).argv
+    assert argv[argv.index("-H") + 1] == "10.0.0.2:2,10.0.0.3:1"
+
+
+def test_threads_are_those_of_the_fullest_host():
+    env = only_command({"transport": "gloo"}, ranks=3, cores=8, hosts=HOSTS).env
+    assert env["OMP_NUM_THREADS"] == "4"
+
+
+def test_a_single_host_elsewhere_starts_its_ranks_itself():
+    command = only_command({"transport": "gloo"}, ranks=2, hosts=(HOSTS[0],))
+    *ssh, address, words = command.argv
+    assert ssh[0] == "ssh" and address == "10.0.0.2"
+    assert words.startswith("env ") and words.endswith(shlex.join(["-np", "2", "-H", "localhost:2", *RANK]))
+    assert "the-secret" not in words and set(command.env) <= {"HOME", "PATH", "SSH_AUTH_SOCK"}
+
+
+def test_a_single_host_that_is_this_machine_needs_no_ssh():
+    here = Host("localhost", 2, "a", here=True)
+    assert only_command({"transport": "gloo"}, ranks=2, hosts=(here,)).argv[0] == "horovodrun"

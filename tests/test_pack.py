@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,8 @@ import pytest
 from PIL import Image
 
 from mxscale.config import ConfigError, Data
-from mxscale.data import manifest, recordio, workers
-from mxscale.data.images import BadImage, Recipe
+from mxscale.data import images, manifest, recordio, workers
+from mxscale.data.images import BadImage
 from mxscale.data.pack import prepare
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -337,9 +338,9 @@ def test_a_decoder_that_dies_makes_its_image_bad_and_is_replaced(tmp_path):
     worker = workers._Worker()
     try:
         os.kill(worker._child.pid, signal.SIGKILL)
-        result = worker(str(tmp_path / "a.png"), Recipe("png", 0, None, 1))
+        result = worker(str(tmp_path / "a.png"), partial(images.examine, min_side=1))
         assert isinstance(result, BadImage) and result.reason == "its decoder died (signal SIGKILL)"
-        assert worker(str(tmp_path / "a.png"), Recipe("png", 0, None, 1))[1] == (16, 20)
+        assert worker(str(tmp_path / "a.png"), partial(images.examine, min_side=1)) == 16
     finally:
         worker.close()
 

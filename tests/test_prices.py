@@ -7,7 +7,7 @@ import pathlib
 import pytest
 import yaml
 
-from mxscale import config
+from mxscale import checks, config
 from mxscale.config import ConfigError, Machine
 from mxscale.scale import prices
 
@@ -308,6 +308,11 @@ def test_each_attempt_is_billed_with_its_own_minimum():
     assert dollars([20, 100, 20]) == pytest.approx(2.20)  # 60 + 100 + 60 s
 
 
+def test_each_attempt_is_billed_with_its_own_number_of_machines():
+    price = freeze(provider="custom", usd_per_hour=36.0)
+    assert prices.cost(price, [3600, 3600], nodes=[2, 1])["usd"] == 108.0
+
+
 def test_set_up_is_billed_with_the_first_attempt_alone():
     assert dollars([20, 20], setup_minutes=2) == pytest.approx(2.00)  # 120 + 20, then 60 s
 
@@ -383,7 +388,7 @@ def test_every_row_of_prices_has_a_positive_price_a_source_and_a_readable_date()
     for row in rows:
         assert float(row["usd_per_hour"]) > 0 and row["source"], row
         assert prices.parse_date(row["as_of"]) or row["as_of"] == "undated snapshot", row
-        assert row["market"] in config.CHOICES["machine.market"], row
+        assert row["market"] in checks.CHOICES["machine.market"], row
 
 
 def test_no_two_rows_of_prices_answer_the_same_question():
@@ -405,7 +410,7 @@ def test_every_exchange_rate_has_a_date_and_a_source():
 def test_a_machine_config_has_known_keys_and_valid_values(name):
     values = yaml.safe_load((MACHINES / f"{name}.yaml").read_text())
     whole = config.from_dict({"machine": values})
-    assert config.validate(whole).machine.provider == name
+    assert checks.validate(whole).machine.provider == name
 
 
 @pytest.mark.parametrize("name", ["local", "aws", "owned", "custom"])

@@ -79,7 +79,7 @@ def given(tmp_path):
 
     def data(**more):
         files = {split: str(tmp_path / f"{split}.rec") for split in ("train", "val")}
-        return Data(**{**dict(kind="recordio", cache=str(tmp_path / "cache"), **files), **more})
+        return Data(**{**dict(kind="recordio", image_size=16, cache=str(tmp_path / "cache"), **files), **more})
 
     return data
 
@@ -101,7 +101,7 @@ def test_a_set_of_records_is_read_where_it_lies(given, tmp_path):
         "test": (1, [0, 1, 0]),
     }
     assert manifest.path_of(made, "val") == (str(tmp_path / "val.rec"), str(tmp_path / "val.idx"))
-    assert made["splits"]["train"]["min_side"] is None
+    assert made["splits"]["train"]["min_side"] == 20
     assert os.listdir(made["dir"]) == ["manifest.json"]
 
 
@@ -183,4 +183,49 @@ def test_an_index_of_another_file_is_refused(given, tmp_path):
 
 def test_records_without_images_are_refused(given, tmp_path):
     write(tmp_path, "val", [0, 1], content=b"no image")
-    assert "the image of record 0 can't be decoded (no image of a known format)" in refused(given())
+    assert "can't use the image of record 0 (no image of a known format)" in refused(given())
+
+
+@pytest.fixture
+def spoilt(given, tmp_path):
+    """A good set but for two images in the middle of its training file: one is cut off, one is small."""
+    rec, idx = str(tmp_path / "train.rec"), str(tmp_path / "train.idx")
+    small = io.BytesIO()
+    Image.new("RGB", (15, 40)).save(small, "JPEG")
+    contents = [jpeg(number) for number in range(12)]
+    contents[5], contents[7] = contents[5][:200], small.getvalue()
+    writer = mx.recordio.MXIndexedRecordIO(idx, rec, "w")
+    for number, content in enumerate(contents):
+        writer.write_idx(number, mx.recordio.pack(mx.recordio.IRHeader(0, number % 3, 100 + number, 0), content))
+    writer.close()
+    return given
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_bad_image_anywhere_is_refused_with_its_number(spoilt, workers):
+    with pytest.raises(ConfigError, match=r"train\.rec: can't use the image of record 5 \(.*\): .*data\.on_bad=skip"):
+        prepare(spoilt(), workers, progress=False)
+
+
+def test_bad_images_are_skipped_if_asked_and_the_file_is_left_as_it_was(spoilt, tmp_path):
+    before = (tmp_path / "train.rec").read_bytes()
+    made = prepare(spoilt(on_bad="skip"), progress=False)
+    assert made["splits"]["train"]["per_class"] == [4, 3, 3] and made["splits"]["train"]["count"] == 10
+    assert [skipped["path"].split(", ")[1].split(" at")[0] for skipped in made["skipped"]] == ["record 5", "record 7"]
+    assert made["skipped"][1]["reason"] == "15x40 pixels, smaller than 16 (data.min_side)"
+    rec, idx = manifest.path_of(made, "train")
+    assert os.path.dirname(rec) == made["dir"] and (tmp_path / "train.rec").read_bytes() == before
+    kept = [record.header.id for record in recordio.scan(rec)]
+    assert kept == [100, 101, 102, 103, 104, 106, 108, 109, 110, 111]
+    assert recordio.read_index(idx) == [record.offset for record in recordio.scan(rec)]
+    assert manifest.path_of(made, "val")[0] == str(tmp_path / "val.rec")  # nothing was wrong with that one
+
+
+def test_smaller_images_can_be_allowed(spoilt):
+    made = prepare(spoilt(on_bad="skip", min_side=15), progress=False)
+    assert len(made["skipped"]) == 1 and made["splits"]["train"]["min_side"] == 15
+
+
+def test_a_class_that_skipping_leaves_without_an_image_is_refused(given, tmp_path):
+    write(tmp_path, "train", [0, 1, 2], content=b"no image")
+    assert "class 0 has no usable image, 3 bad images were skipped" in refused(given(on_bad="skip"))

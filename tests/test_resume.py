@@ -2,7 +2,9 @@
 
 import os
 import random
+import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -66,6 +68,56 @@ def test_a_rank_killed_at_a_random_step_ends_the_run_in_30_s_and_it_resumes_to_t
     assert cli("train", f"resume={run}", small=False).sha == unbroken(ranks)
 
 
+def test_fine_tuning_goes_on_without_the_weights_that_it_began_with(cli):
+    source = cli("train", "epochs=1", "launch.ranks=1")
+    case = ["checkpoint.every_steps=1", "launch.ranks=1", "epochs=1", "data.train_per_class=8", "batch.per_device=4"]
+    process = cli.start("finetune", *case, f"model.pretrained={source.run}")
+    run = cli.run_of(process)
+    wait_for_step(run, 2)
+    process.send_signal(signal.SIGTERM)
+    cli.ended(process, expect=75)
+    signature = run.read("environment.json")["tags"]["signature"]
+    shutil.rmtree(source.run.path)
+    resumed = cli("finetune", f"resume={run}", small=False)
+    assert resumed.status["state"] == "FINISHED"
+    assert run.read("environment.json")["tags"]["signature"] == signature
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_rank_that_crashes_while_it_starts_is_started_once_more(cli, unbroken, times):
+    process = cli.start("train", *CASE, "launch.ranks=2", "batch.per_device=8")
+    run = cli.run_of(process)
+    seen = set()
+    for _ in range(times):
+        crashed = wait_for_rank(run, 1, seen)
+        os.kill(crashed, signal.SIGSEGV)
+        seen.add(crashed)
+    if times == 1:
+        ended = cli.ended(process)
+        assert "starting the ranks once more" in ended.out
+        assert run.read("status.json")["params_sha256"] == unbroken(2)
+    else:
+        ended = cli.ended(process, expect=1)
+        assert "ended without a word" in ended.err.splitlines()[-1]
+
+
+def wait_for_rank(run, rank, but, timeout=30):
+    """The pid of a rank that has just been started, not one of `but`."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        pid = rank_pids(run).get(rank)
+        if pid and pid not in but:
+            return pid
+        time.sleep(0.02)
+    raise AssertionError(f"no rank {rank} was started")
+
+
+def test_the_words_of_another_attempts_rank_are_not_heard(tmp_path):
+    run = RunDir(tmp_path)
+    run.write(run.rank_status(0), {"attempt": 1, "exit": 1})
+    assert run.last_words(0, 1) and run.last_words(0, 2) is None and run.last_words(1, 1) is None
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_writes_a_checkpoint_and_exits_75_with_the_resume_command(cli, unbroken, number):
     process, run = interrupted_run(cli, 2, 3, lambda process, run: process.send_signal(number))
@@ -91,6 +143,10 @@ def test_fewer_ranks_keep_the_global_batch_and_the_shards(cli):
     resumed = cli("train", f"resume={run}", "launch.ranks=1", small=False)
     after = run.read("plan.json")["sizes"]
     assert (after["ranks"], after["shards"], after["global_batch"]) == (1, 2, before["global_batch"])
+    assert [attempt["ranks"] for attempt in resumed.status["attempts"]] == [2, 1]
+    rates = [line["metrics"].get("throughput/images_per_s") for line in run.lines() if line["attempt"] == 2]
+    median = statistics.median([rate for rate in rates if rate])
+    assert run.read("summary.json")["metrics"]["throughput/median"] == median  # of one rank, not mixed
     assert resumed.status["step"] == after["total_steps"]
 
 
@@ -118,7 +174,7 @@ from mxscale.train import engine, exchange
 reduce = exchange._Bucket.pack
 random.seed()
 exchange._Bucket.pack = lambda bucket: (time.sleep(random.random() / 50), reduce(bucket))
-sys.exit(engine.main(sys.argv[1]))
+sys.exit(engine.main(sys.argv[1], int(sys.argv[2])))
 """
 
 
@@ -133,10 +189,10 @@ def test_three_ranks_with_jittered_enqueues_end_with_the_same_bytes(cli, tmp_pat
         (run.path / "ranks").mkdir(parents=True)
         config = ended.run.config()
         run.write_config(config)
-        run.write("plan.json", {**ended.run.read("plan.json"), "attempt": 1})
+        run.write("plan.json", ended.run.read("plan.json"))
         run.begin_alive(1)
-        command = launch.commands(config, str(run), 3, 2, os.environ)[0]
-        argv = [*command.argv[: command.argv.index(sys.executable)], sys.executable, str(script), str(run)]
+        command = launch.commands(config, str(run), 1, launch.Placement(3, 2), os.environ)[0]
+        argv = [*command.argv[: command.argv.index(sys.executable)], sys.executable, str(script), str(run), "1"]
         subprocess.run(argv, env=command.env, check=True, timeout=120, capture_output=True)
         shas.add(run.read("ranks/0.json")["params_sha256"])
     assert len(shas) == 1

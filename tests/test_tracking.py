@@ -45,7 +45,7 @@ def add_lines(run, first, last, attempt=1):
 
 def end(run, state="FINISHED"):
     sizes = {"per_device_batch": 32, "global_batch": 64, "effective_lr": 0.025, "total_steps": 30}
-    run.write("plan.json", {"attempt": 1, "sizes": sizes})
+    run.write("plan.json", {"sizes": sizes})
     environment = {
         "tags": {"git.commit": "abc", "git.dirty": False, "versions": {"mxnet": "1.9.1"}, "image.id": None},
         "data": {"name": "digits", "digest": "d" * 64, "source": "built in", "profile": {"train": 1437}},
@@ -166,24 +166,24 @@ def test_store_uri(tmp_path, monkeypatch):
 
 
 def test_passwords_are_masked():
-    assert tracking.masked("http://me:se:cret@host:1/x") == "http://me:***@host:1/x"
-    assert tracking.masked("failed: postgresql+pg://me:pw@h/d, again") == "failed: postgresql+pg://me:***@h/d, again"
-    assert tracking.masked("https://token@host") == "https://***@host"
-    assert tracking.masked("mssql://h/d?user=a&Password=pw&x=1") == "mssql://h/d?user=a&Password=***&x=1"
-    assert tracking.masked("http://host:5000/a@b") == "http://host:5000/a@b"
+    assert record.masked("http://me:se:cret@host:1/x") == "http://me:***@host:1/x"
+    assert record.masked("failed: postgresql+pg://me:pw@h/d, again") == "failed: postgresql+pg://me:***@h/d, again"
+    assert record.masked("https://token@host") == "https://***@host"
+    assert record.masked("mssql://h/d?user=a&Password=pw&x=1") == "mssql://h/d?user=a&Password=***&x=1"
+    assert record.masked("http://host:5000/a@b") == "http://host:5000/a@b"
 
 
 def test_view_hint(tmp_path):
     run = make_run(tmp_path)
-    assert "not in MLflow" in tracking.view_hint(run)
+    assert "not in MLflow" in record.view_hint(run)
     sent = record.Sent(f"sqlite:///{tmp_path}/mlflow.db", "mxscale", "1", "abc")
     record.save(run, "id", sent)
     page = "http://127.0.0.1:5000/#/experiments/1/runs/abc"
-    assert tracking.view_hint(run) == f"mlflow ui --backend-store-uri {sent.uri}, then {page}"
+    assert record.view_hint(run) == f"mlflow ui --backend-store-uri {sent.uri}, then {page}"
     record.save(run, "id", record.Sent(f"sqlite:///{record.ROOT}/runs/mlflow.db", "mxscale", "1", "abc"))
-    assert tracking.view_hint(run) == f"make ui, then {page}"
+    assert record.view_hint(run) == f"make ui, then {page}"
     record.save(run, "id", record.Sent("http://host:5000", "mxscale", "2", "def"))
-    assert tracking.view_hint(run) == "http://host:5000/#/experiments/2/runs/def"
+    assert record.view_hint(run) == "http://host:5000/#/experiments/2/runs/def"
     assert record.load(run, sent.uri, "mxscale") == ("id", sent)  # the first store is not forgotten
 
 
@@ -404,7 +404,7 @@ def test_server_and_password(tmp_path, server, capsys):
     assert (stored / "ranks/0.log").read_text() == "hello\n"
     assert "me:***@127.0.0.1" in (stored / "config.yaml").read_text()
     assert tracking.sync(run, cost_at=cost) == 0
-    shown = [found.data.params["tracking.uri"], tracking.view_hint(run), capsys.readouterr().out]
+    shown = [found.data.params["tracking.uri"], record.view_hint(run), capsys.readouterr().out]
     assert not any("s3cret" in text for text in [*shown, (run.path / record.STATE_FILE).read_text()])
 
 

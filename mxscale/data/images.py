@@ -50,11 +50,20 @@ class Recipe(NamedTuple):
 
 def repack(source: Union[str, bytes], recipe: Recipe) -> Tuple[bytes, Tuple[int, int]]:
     """An image file (path or content) -> encoded bytes and their (height, width).  Raises BadImage."""
-    image = decode(source)
-    if min(image.size) < recipe.min_side:
-        width, height = image.size
-        raise BadImage(f"{width}x{height} pixels, smaller than {recipe.min_side} (data.min_side)")
+    image = _large_enough(decode(source), recipe.min_side)
     return encode(image, recipe.pack_format, recipe.quality, recipe.pack_size)
+
+
+def examine(source: Union[str, bytes], min_side: int) -> int:
+    """The shorter side in pixels of an image file (path or content).  Raises BadImage."""
+    return min(_large_enough(decode(source), min_side).size)
+
+
+def _large_enough(image: Image.Image, min_side: int) -> Image.Image:
+    width, height = image.size
+    if min(image.size) < min_side:
+        raise BadImage(f"{width}x{height} pixels, smaller than {min_side} (data.min_side)")
+    return image
 
 
 def decode(source: Union[str, os.PathLike, bytes]) -> Image.Image:

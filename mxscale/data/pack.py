@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 import uuid
+from functools import partial
 from itertools import chain
 from typing import Any, Callable, Dict, List, Optional
 
@@ -22,7 +23,7 @@ import PIL
 
 from mxscale.config import ConfigError, Data
 from mxscale.data import manifest, recordio, records, sources
-from mxscale.data.images import BadImage, Recipe
+from mxscale.data.images import BadImage, Recipe, repack
 from mxscale.data.workers import Pool, Progress
 
 MANY = 100  # bad images, after which the rest isn't tried
@@ -164,7 +165,7 @@ def _imagefolder(data: Data, workers, progress):
 
 
 def _recordio(data: Data, workers, progress):
-    return records.settings(data), lambda folder: records.build(data, folder, progress)
+    return records.settings(data), lambda folder: records.build(data, folder, workers, progress)
 
 
 KINDS = {"digits": _digits, "imagefolder": _imagefolder, "recordio": _recordio}
@@ -209,7 +210,7 @@ def _write(tree, splits, recipe: Recipe, folder: str, pool: Pool, most: Optional
     made, bad = {}, {}
     items = list(chain.from_iterable(splits.values()))
     with Progress("packing", len(items), " images", progress) as bar:
-        results = pool.map((item.source for item in items), recipe)
+        results = pool.map((item.source for item in items), partial(repack, recipe=recipe))
         with contextlib.closing(results):
             for split, wanted in splits.items():
                 made[split] = _write_split(folder, split, wanted, results, len(tree.classes), bad, most, bar)

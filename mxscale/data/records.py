@@ -1,19 +1,22 @@
-"""Sets that come as .rec files, as im2rec makes them: nothing is copied, everything is checked.
+"""Sets that come as .rec files, as im2rec makes them: read where they lie, everything checked.
 
-Each file is read once, for its digest, its labels and its index; after that the manifest answers.
+Each file is read once, by all cores: its digest, its labels, its index, and every image decoded; after
+that the manifest answers.  With data.on_bad=skip a file that has bad images is copied without them.
 """
 
+import contextlib
 import hashlib
 import os
-from collections import Counter, deque
-from typing import Any, Dict, List, Optional, Tuple
+from collections import Counter
+from functools import partial
+from typing import Any, Dict, Iterator, List, Optional
 
 from mxscale.config import ConfigError, Data
 from mxscale.data import manifest, recordio
-from mxscale.data.images import BadImage, decode
-from mxscale.data.workers import Progress
+from mxscale.data.images import BadImage, examine
+from mxscale.data.workers import Pool, Progress
 
-TRIED = 2  # images decoded at either end of a file
+TYPICAL_BYTES = 4096  # of a small image: more than one process is worth its start for a file of many
 MOST_CLASSES = 1 << 24  # labels are float32: whole numbers beyond are not exact
 
 
@@ -27,24 +30,26 @@ def settings(data: Data) -> Dict[str, Any]:
     for split, rec in _files(data).items():
         idx = _beside(rec)
         files[split] = {"rec": _stamp(rec, f"data.{split}={getattr(data, split)}"), "idx": idx and _stamp(idx, idx)}
-    return {"files": files, "num_classes": data.num_classes, "classes": data.classes}
+    names = ("num_classes", "classes", "on_bad")
+    return {"files": files, "min_side": _min_side(data), **{name: getattr(data, name) for name in names}}
 
 
-def build(data: Data, folder: str, progress: bool) -> None:
-    """Check the files and write their manifest (and an .idx that is missing) into `folder`.
+def build(data: Data, folder: str, workers: Optional[int], progress: bool) -> None:
+    """Check the files and write their manifest (an .idx that is missing, a copy without bad images) into `folder`.
 
     Raises ConfigError, and OSError where `folder` can't be written.
     """
     made = settings(data)  # before reading: a file that changes meanwhile is read again next time
-    splits, labels = {}, {}
+    splits, skipped = {}, []
     total = sum(file["rec"]["bytes"] for file in made["files"].values())
+    pool = Pool(workers, total // TYPICAL_BYTES)
     with Progress("checking records", total, "B", progress) as bar:
-        for split, rec in _files(data).items():
-            splits[split], labels[split] = _check(split, rec, getattr(data, split), folder, bar)
-    classes = _classes(data, labels)
-    for split, counts in labels.items():
-        splits[split]["per_class"] = [counts[label] for label in range(len(classes))]
-    manifest.save(folder, "recordio", classes, splits, made)
+        checked = {split: _Checked(split, rec, data, pool, bar) for split, rec in _files(data).items()}
+    classes = _classes(data, {split: found.all_labels for split, found in checked.items()})
+    for split, found in checked.items():
+        splits[split] = found.in_manifest(folder, len(classes))
+        skipped += [{"path": found.name_of(number), "reason": reason} for number, reason in found.bad.items()]
+    manifest.save(folder, "recordio", classes, splits, made, skipped)
 
 
 def _files(data: Data) -> Dict[str, str]:
@@ -71,42 +76,79 @@ def _lower(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def _check(split: str, rec: str, given: str, folder: str, bar: Progress) -> Tuple[Dict[str, Any], Counter]:
-    """A split's part of the manifest and how many images each label has."""
-    where = f"data.{split}={given}"
-    digest, labels, offsets = hashlib.sha256(), Counter(), []
-    first, last = [], deque(maxlen=TRIED)
+def _min_side(data: Data) -> int:
+    return data.min_side or data.image_size
 
-    def seen(raw: bytes) -> None:
-        digest.update(raw)
-        bar.add(len(raw))
 
-    try:
-        for number, record in enumerate(recordio.scan(rec, seen)):
-            labels[_label(record.header, number, where)] += 1
-            offsets.append(record.offset)
-            if number < TRIED:
-                first.append((number, record.payload))
-            last.append((number, record.payload))
-    except recordio.BadRecords as bad:
-        raise ConfigError(f"{where}: {bad}; copy the file again, or make it again with im2rec") from None
-    except OSError as error:
-        raise ConfigError(f"{where}: {_lower(error)}; expected a .rec file of im2rec") from None
-    if not offsets:
-        raise ConfigError(f"{where} has no records; make it again with im2rec")
-    for number, payload in dict([*first, *last]).items():
+class _Checked:
+    """What is known of one file once it was read."""
+
+    def __init__(self, split: str, rec: str, data: Data, pool: Pool, bar: Progress):
+        self.split, self.rec, self.where = split, rec, f"data.{split}={getattr(data, split)}"
+        self.labels: List[int] = []
+        self.offsets: List[int] = []
+        self.bad: Dict[int, str] = {}  # number of the record -> why
+        self.smallest: Optional[int] = None  # shorter side in pixels
+        self._digest = hashlib.sha256()
+        results = pool.map(self._images(bar), partial(examine, min_side=_min_side(data)))
+        with contextlib.closing(results):
+            for number, result in enumerate(results):
+                if not isinstance(result, BadImage):
+                    self.smallest = min(result, self.smallest or result)
+                    continue
+                self.bad[number] = result.reason
+                if data.on_bad == "error":
+                    raise ConfigError(
+                        f"{self.where}: can't use the image of record {number} ({result.reason}): "
+                        "make the file again without it, or set data.on_bad=skip"
+                    )
+        if not self.offsets:
+            raise ConfigError(f"{self.where} has no records; make it again with im2rec")
+        self.all_labels = Counter(self.labels)
+
+    def _images(self, bar: Progress) -> Iterator[bytes]:
+        def seen(raw: bytes) -> None:
+            self._digest.update(raw)
+            bar.add(len(raw))
+
         try:
-            decode(payload)
-        except BadImage as bad:
-            raise ConfigError(f"{where}: the image of record {number} can't be decoded ({bad.reason})") from None
-    return {
-        "count": len(offsets),
-        "rec": rec,
-        "idx": _index(rec, offsets, folder, split, where),
-        "sha256": digest.hexdigest(),
-        "bytes": os.path.getsize(rec),
-        "min_side": None,
-    }, labels
+            for number, record in enumerate(recordio.scan(self.rec, seen)):
+                self.labels.append(_label(record.header, number, self.where))
+                self.offsets.append(record.offset)
+                yield record.payload
+        except recordio.BadRecords as bad:
+            raise ConfigError(f"{self.where}: {bad}; copy the file again, or make it again with im2rec") from None
+        except OSError as error:
+            raise ConfigError(f"{self.where}: {_lower(error)}; expected a .rec file of im2rec") from None
+
+    def name_of(self, number: int) -> str:
+        return f"{self.rec}, record {number} at byte {self.offsets[number]}"
+
+    def in_manifest(self, folder: str, classes: int) -> Dict[str, Any]:
+        """The split's part of the manifest.  Raises ConfigError where too little is left, and OSError."""
+        kept = Counter(label for number, label in enumerate(self.labels) if number not in self.bad)
+        empty = [label for label in self.all_labels if not kept[label]]
+        if empty and (self.split == "train" or not kept):
+            raise ConfigError(
+                f"{self.where}: class {empty[0]} has no usable image, {len(self.bad)} bad images were skipped; "
+                "see the first with data.on_bad=error"
+            )
+        files = self._copy(folder) if self.bad else self._as_it_is(folder)
+        per_class = [kept[label] for label in range(classes)]
+        return {"count": sum(per_class), "per_class": per_class, "min_side": self.smallest, **files}
+
+    def _as_it_is(self, folder: str) -> Dict[str, Any]:
+        idx = _index(self.rec, self.offsets, folder, self.split, self.where)
+        return {"rec": self.rec, "idx": idx, "sha256": self._digest.hexdigest(), "bytes": os.path.getsize(self.rec)}
+
+    def _copy(self, folder: str) -> Dict[str, Any]:
+        names = f"{self.split}.rec", f"{self.split}.idx"
+        with recordio.Writer(*(os.path.join(folder, name) for name in names)) as writer:
+            for number, record in enumerate(recordio.scan(self.rec)):
+                if number not in self.bad:
+                    writer.write(self.labels[number], record.header.id, record.payload)
+            sha256, length = writer.close()
+        return {"rec": names[0], "idx": names[1], "sha256": sha256, "bytes": length}
 
 
 def _label(header: recordio.Header, number: int, where: str) -> int:

@@ -1,4 +1,4 @@
-"""Processes that decode and encode images, for packing.  Pillow alone: no mxnet is imported here.
+"""Processes that decode and encode images, to check and to pack them.  Pillow alone: no mxnet is imported here.
 
 Each worker is a plain child, `python -m mxscale.data.workers`, fed through pipes by a thread.  Not
 multiprocessing: that runs the parent's main module again in every child (mxnet and all), leaves
@@ -15,36 +15,37 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Iterable, Iterator, Optional
+from typing import Any, Callable, Iterable, Iterator, Optional, Union
 
-from mxscale.data.images import BadImage, Recipe, repack
+from mxscale.data.images import BadImage
 
+Work = Callable[[Union[str, bytes]], Any]  # a function of mxscale.data.images, or a partial of one
 PER_WORKER = 64  # images; for fewer another process isn't worth its start
 
 
 class Pool:
-    """Repacks images, in order, in `workers` processes; None: as many as cores and images suggest."""
+    """Works on images, in order, in `workers` processes; None: as many as cores and images suggest."""
 
     def __init__(self, workers: Optional[int], images: int):
         if workers is None:
             workers = min(len(os.sched_getaffinity(0)), images // PER_WORKER)
         self.workers = max(1, workers)
 
-    def map(self, sources: Iterable, recipe: Recipe) -> Iterator:
-        """For each path or content its `images.repack`, or the BadImage that it raised."""
+    def map(self, sources: Iterable, work: Work) -> Iterator:
+        """For each path or content `work(it)`, or the BadImage that it raised."""
         if self.workers == 1:
             for source in sources:
-                yield _attempt(source, recipe)
+                yield _attempt(source, work)
             return
         idle = queue.SimpleQueue()
         workers = [_Worker() for _ in range(self.workers)]
         for worker in workers:
             idle.put(worker)
 
-        def work(source):
+        def submit(source):
             worker = idle.get()
             try:
-                return worker(source, recipe)
+                return worker(source, work)
             finally:
                 idle.put(worker)
 
@@ -52,7 +53,7 @@ class Pool:
         try:
             waiting = deque()
             for source in sources:
-                waiting.append(threads.submit(work, source))
+                waiting.append(threads.submit(submit, source))
                 if len(waiting) >= 8 * self.workers:  # bounds the memory
                     yield waiting.popleft().result()
             while waiting:
@@ -82,9 +83,9 @@ class _Worker:
         except EOFError:
             raise RuntimeError("a packing process did not start; its error is above") from None
 
-    def __call__(self, source, recipe):
+    def __call__(self, source, work):
         try:
-            pickle.dump((source, recipe), self._child.stdin)
+            pickle.dump((source, work), self._child.stdin)
             self._child.stdin.flush()
             return pickle.load(self._child.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
@@ -104,15 +105,15 @@ class _Worker:
         self._child.wait()
 
 
-def _attempt(source, recipe):
+def _attempt(source, work: Work):
     try:
-        return repack(source, recipe)
+        return work(source)
     except BadImage as bad:
         return bad
 
 
 def serve() -> None:
-    """A worker: (source, recipe) pickled on stdin -> the result pickled on stdout, until stdin ends."""
+    """A worker: (source, work) pickled on stdin -> the result pickled on stdout, until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     jobs = sys.stdin.buffer
     results = os.fdopen(os.dup(1), "wb")
@@ -121,8 +122,8 @@ def serve() -> None:
         pickle.dump("ready", results)
         results.flush()
         while True:
-            source, recipe = pickle.load(jobs)
-            pickle.dump(_attempt(source, recipe), results)
+            source, work = pickle.load(jobs)
+            pickle.dump(_attempt(source, work), results)
             results.flush()
     except (EOFError, BrokenPipeError):  # the parent is done, or gone
         os._exit(0)

@@ -20,13 +20,17 @@ class Attempts:
         ends = [until_ms if span["attempt"] == attempt else span["ended_ms"] for span in spans]
         return [max(0.0, (end - span["started_ms"]) / 1000) for span, end in zip(spans, ends)]
 
+    def nodes(self, attempt: int, default: int) -> List[int]:
+        """Of each attempt up to `attempt`: a resume may have had more machines or fewer."""
+        return [span.get("nodes", default) for span in self.spans if span["attempt"] <= attempt]
+
 
 def cost_of(run: RunDir) -> Callable[[dict], dict]:
     """`line of metrics.jsonl -> {"cost/usd", "cost/eur"}` at that moment; {} where the price is unknown."""
     price, attempts = _price(run), Attempts(run)
 
     def at(line: dict) -> dict:
-        cost = prices.cost(price, attempts.seconds(line["time_ms"], line["attempt"]))
+        cost = _cost(price, attempts, line["attempt"], line["time_ms"])
         return {f"cost/{currency}": value for currency, value in (cost or {}).items()}
 
     return at
@@ -34,7 +38,11 @@ def cost_of(run: RunDir) -> Callable[[dict], dict]:
 
 def total(run: RunDir, attempt: int, until_ms: float) -> dict:
     """{"usd", "eur"} of all attempts up to `until_ms` within `attempt`; {} where the price is unknown."""
-    return prices.cost(_price(run), Attempts(run).seconds(until_ms, attempt)) or {}
+    return _cost(_price(run), Attempts(run), attempt, until_ms) or {}
+
+
+def _cost(price: dict, attempts: Attempts, attempt: int, until_ms: float):
+    return prices.cost(price, attempts.seconds(until_ms, attempt), attempts.nodes(attempt, price.get("nodes", 1)))
 
 
 def _price(run: RunDir) -> dict:

@@ -1,5 +1,6 @@
 """What a run ran in: code, machine, packages.  MXNet's own part is written by the preparation."""
 
+import json
 import os
 import platform
 import subprocess
@@ -7,34 +8,53 @@ from importlib import metadata
 from pathlib import Path
 from typing import Optional
 
-from mxscale.run.processes import available_cores
+from mxscale.run import machine
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("mxnet", "numpy", "horovod", "hydra-core", "mlflow", "pillow")
+PACKAGES = ("mxnet", "mxnet-cu90", "numpy", "horovod", "hydra-core", "mlflow", "mlflow-skinny", "pillow")
 
 
-def describe() -> dict:
-    """Facts of this machine and checkout, for environment.json."""
+def describe(runs) -> dict:
+    """Facts of this machine and checkout, for environment.json.  `runs`: where the run is written."""
     commit, dirty = git_state()
+    image = identity()
     return {
-        "git": {"commit": commit, "dirty": dirty},
+        "git": {"commit": commit or image.get("commit"), "dirty": dirty},
+        "image": image,
         "python": platform.python_version(),
         "versions": versions(),
-        "machine": {"host": platform.node(), "cpu": cpu_model(), "cores": available_cores(), "memory_gb": memory_gb(),
-                    "system": platform.platform()},
-    }  # fmt: skip
+        "machine": machine.describe(runs),
+    }
+
+
+def identity() -> dict:
+    """What an image says of itself (build, commit, image.id): build.json, written when it was built; {} elsewhere."""
+    try:
+        found = json.loads(Path(os.environ.get("MXSCALE_IDENTITY", ROOT / "build.json")).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def tags(environment: dict, plan: dict, signature: str) -> dict:
     """The tags of a run, as texts."""
-    mxnet, machine = environment.get("mxnet", {}), environment["machine"]
+    mxnet, here = environment.get("mxnet", {}), environment["machine"]
+    image = mxnet.get("image") or environment.get("image", {})  # launch=docker: that of the ranks
+    started = plan.get("image") or {}
+    told = {
+        "mxnet": mxnet.get("version"),
+        "numpy": mxnet.get("numpy"),
+        "horovod": mxnet.get("horovod", {}).get("version"),
+    }
+    known_versions = {**environment["versions"], **{name: value for name, value in told.items() if value}}
     known = {
         "git.commit": environment["git"]["commit"],
         "git.dirty": environment["git"]["dirty"],
-        "build": os.environ.get("MXSCALE_BUILD", "wheel"),
+        "build": image.get("build", "wheel"),
+        "image.id": started.get("digest") or image.get("image.id") or started.get("id"),
         "mxnet.features": " ".join(mxnet.get("features", [])),
-        "versions": " ".join(f"{name}={version}" for name, version in environment["versions"].items()),
-        "machine": f"{machine['cpu']}, {machine['cores']} cores, {mxnet.get('gpus', 0)} GPUs",
+        "versions": " ".join(f"{name}={version}" for name, version in known_versions.items()),
+        "machine": f"{here['cpu']}, {here['cores']} cores, {mxnet.get('gpus', 0)} GPUs",
         "signature": signature,
         "data.digest": plan["data_digest"],
     }
@@ -64,17 +84,3 @@ def versions() -> dict:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def memory_gb() -> float:
-    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)

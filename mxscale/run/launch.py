@@ -1,11 +1,13 @@
 """Back end -> the commands that start its ranks.  A pure function, tested as text."""
 
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Mapping
+from typing import Dict, List, Mapping, Sequence
 
 from mxscale.config import Config
+from mxscale.run.hosts import SSH, Host
 
 ROOT = Path(__file__).resolve().parents[2]  # where `import mxscale` works
 
@@ -22,41 +24,108 @@ class Command:
     env: Dict[str, str]
 
 
-def commands(config: Config, run_dir: str, ranks: int, cores: int, surroundings: Mapping[str, str]) -> List[Command]:
-    """The processes to start for `ranks` ranks on this machine of `cores` cores."""
-    rank = [sys.executable, "-m", "mxscale.train.engine", str(run_dir)]
-    env = environment(config, ranks, cores, surroundings)
-    if config.comm.backend == "local":
-        return [Command(rank, env)]
-    return [Command(LAUNCHERS[config.comm.transport](ranks, env) + rank, env)]
+@dataclass(frozen=True)
+class Placement:
+    """How many ranks, and where."""
+
+    ranks: int
+    cores: int  # of each machine
+    hosts: Sequence[Host] = ()  # none: this machine
+
+    @classmethod
+    def of(cls, plan: dict, cores: int) -> "Placement":
+        """What plan.json says."""
+        return cls(plan["sizes"]["ranks"], cores, [Host(**host) for host in plan["hosts"]])
+
+    @property
+    def per_host(self) -> int:
+        """The most ranks that any one machine runs."""
+        return min(self.ranks, max((host.slots for host in self.hosts), default=self.ranks))
 
 
-def environment(config: Config, ranks: int, cores: int, surroundings: Mapping[str, str]) -> Dict[str, str]:
+def commands(
+    config: Config, run_dir: str, attempt: int, placed: Placement, surroundings: Mapping[str, str]
+) -> List[Command]:
+    """The processes to start for the ranks of `placed`.
+
+    The attempt stands in the command, not in a file: a rank that starts late, of a parent that was
+    killed meanwhile, must not take itself for one of the next attempt.
+    """
+    rank = [python(config), "-m", "mxscale.train.engine", str(run_dir), str(attempt)]
+    env = environment(config, placed, surroundings)
+    if config.comm.transport == "gloo" and len(placed.hosts) == 1 and not placed.hosts[0].here:
+        return [_over_there(placed.hosts[0], Command(_gloo(config, placed.ranks, env, "") + rank, env), surroundings)]
+    if config.comm.backend != "local":
+        where = ",".join(f"{host.address}:{host.slots}" for host in placed.hosts)
+        rank = LAUNCHERS[config.comm.transport](config, placed.ranks, env, where) + rank
+    return [boxed(config, run_dir, Command(rank, env), surroundings)]
+
+
+def _over_there(host: Host, command: Command, surroundings: Mapping[str, str]) -> Command:
+    """The command on the only host.
+
+    From elsewhere horovodrun would look for a network that one host has in common with itself, and in half of
+    the cases take the loopback, where nobody else finds it.
+    """
+    words = ["env", *(f"{name}={value}" for name, value in sorted(command.env.items())), *command.argv]
+    own = {name: surroundings[name] for name in ("HOME", "PATH", "SSH_AUTH_SOCK") if name in surroundings}
+    return Command([*SSH, host.address, shlex.join(words)], own)
+
+
+def preparation(config: Config, run_dir: str, attempt: int, cores: int, surroundings: Mapping[str, str]) -> Command:
+    """The child that comes before the ranks.  It may fetch data, so it keeps its surroundings."""
+    argv = [python(config), "-m", "mxscale.train.prepare", str(run_dir), str(attempt)]
+    env = {**surroundings, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(cores)}
+    return boxed(config, run_dir, Command(argv, env), surroundings)
+
+
+def python(config: Config) -> str:
+    """This interpreter, or the first on the image's PATH."""
+    return sys.executable if config.launch.kind == "process" else "python"
+
+
+def boxed(config: Config, run_dir: str, command: Command, surroundings: Mapping[str, str]) -> Command:
+    """The command as it is, or in a container."""
+    if config.launch.kind == "process":
+        return command
+    docker = {name: value for name, value in surroundings.items() if name.startswith("DOCKER_")}
+    argv = [sys.executable, "-m", "mxscale.run.container", str(run_dir), *command.argv]
+    return Command(argv, {**command.env, **docker})
+
+
+def environment(config: Config, placed: Placement, surroundings: Mapping[str, str]) -> Dict[str, str]:
     """The clean environment of the ranks."""
     env = {k: v for k, v in surroundings.items() if k in INHERITED or k.startswith(INHERITED_PREFIXES)}
     env["PATH"] = f"{Path(sys.executable).parent}:{env.get('PATH', '/usr/bin:/bin')}"
     env["PYTHONPATH"] = str(ROOT)
     env["PYTHONUNBUFFERED"] = "1"
-    env["OMP_NUM_THREADS"] = str(threads_per_rank(config, ranks, cores))
+    if placed.hosts and "SSH_AUTH_SOCK" in surroundings:
+        env["SSH_AUTH_SOCK"] = surroundings["SSH_AUTH_SOCK"]  # where the agent listens; no secret
+    env["OMP_NUM_THREADS"] = str(threads_per_rank(config, placed))
     env.setdefault("HOROVOD_FUSION_THRESHOLD", "0")  # buckets are ours: see train/exchange.py
     return env
 
 
-def threads_per_rank(config: Config, ranks: int, cores: int) -> int:
+def threads_per_rank(config: Config, placed: Placement) -> int:
     """OMP threads are divided among the ranks of a machine: more threads than cores slow every one down.
 
     With `data.shards` given, among the shards: the last bit depends on the threads too, and the same
     weights from any number of ranks are what the shards are fixed for.
     """
-    return config.launch.threads or max(1, cores // (config.data.shards or ranks))
+    return config.launch.threads or max(1, placed.cores // (config.data.shards or placed.per_host))
 
 
-def _gloo(ranks: int, env) -> List[str]:
-    return ["horovodrun", "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"]
+def _gloo(config: Config, ranks: int, env, where: str) -> List[str]:
+    # Its own 30 s are too short for busy hosts, and its cache holds interfaces that are gone
+    remote = ["--disable-cache", "--start-timeout", f"{config.launch.start_timeout_s:.0f}"] if where else []
+    return ["horovodrun", "--gloo", *remote, "-np", str(ranks), "-H", where or f"localhost:{ranks}"]
 
 
-def _mpi(ranks: int, env) -> List[str]:
+def _mpi(config: Config, ranks: int, env, where: str) -> List[str]:
     passed = [word for name in sorted(env) for word in ("-x", name)]
+    # docker0 has one address on every host that runs Docker: a rank that takes it for its peer's waits forever
+    told = any(name.startswith("OMPI_MCA_btl_tcp_if_") for name in env)
+    interfaces = ["-mca", "btl_tcp_if_exclude", "127.0.0.0/8,docker0"] if where and not told else []
     return [
         "mpirun",
         "--allow-run-as-root",
@@ -67,6 +136,8 @@ def _mpi(ranks: int, env) -> List[str]:
         "none",
         "-map-by",
         "slot",
+        *(["-H", where] if where else []),
+        *interfaces,
         *passed,
     ]
 

@@ -7,15 +7,17 @@ import errno
 import fcntl
 import hashlib
 import os
+import shlex
 import subprocess
-import sys
 import time
 from contextlib import contextmanager
-from typing import Optional
+from dataclasses import asdict
+from typing import List, Optional
 
 from mxscale.config import Config, ConfigError
-from mxscale.run import environment, launch, rundir
+from mxscale.run import doctor, environment, hosts, launch, rundir
 from mxscale.run.processes import available_cores
+from mxscale.run.progress import say
 from mxscale.run.rundir import RUNNING, RunDir
 from mxscale.run.watch import Signals, kept_alive
 from mxscale.scale import prices
@@ -28,9 +30,14 @@ class DiskFailed(Exception):
     """The run directory can't be written any more; the message is one line."""
 
 
-def pretrained_file(config: Config) -> Optional[str]:
-    """The .params file that model.pretrained names: a file, or a run's best checkpoint."""
+def pretrained_file(config: Config, run: Optional[RunDir] = None) -> Optional[str]:
+    """The .params file that model.pretrained names: a file, or a run's best checkpoint.
+
+    None too where `run` goes on from a checkpoint: the weights it began with may be gone by then.
+    """
     source = config.model.pretrained
+    if run is not None and run.has_checkpoint():
+        return None
     if source is None or not os.path.isdir(source):
         if source is not None and not os.path.isfile(source):
             raise ConfigError(f"model.pretrained={source}: no such file or run directory")
@@ -52,6 +59,10 @@ def _unwritable(config: Config, error: OSError) -> str:
     return f"runs={config.runs}: can't write a run directory there ({error.strerror}); make room, or set runs=DIR"
 
 
+def resume_command(run: RunDir, config: Config) -> str:
+    return shlex.join(["python", f"{config.entry}.py", f"resume={run.path}"])
+
+
 @contextmanager
 def disk_watched(run: RunDir, config: Config):
     """A disk that fills up under a run ends it in one line."""
@@ -60,7 +71,7 @@ def disk_watched(run: RunDir, config: Config):
     except OSError as error:
         if error.errno not in FULL:
             raise
-        go_on = f"make room, then go on with: python {config.entry}.py resume={run.path}"
+        go_on = f"make room, then go on with: {resume_command(run, config)}"
         raise DiskFailed(f"can't write to {run.path} ({error.strerror}); {go_on}") from None
 
 
@@ -74,8 +85,10 @@ def locked(run: RunDir):
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise ConfigError(f"{run.path} is in use by another process: wait for it, or stop it") from None
+        except OSError as error:
+            raise ConfigError(f"{run.path}: can't be locked ({error.strerror}); set runs=DIR to another disk") from None
         yield
 
 
@@ -100,7 +113,7 @@ def undone_if_refused(run: RunDir, config: Config, fresh: bool):
 def begin_attempt(run: RunDir, config: Config, price: dict, weights_file: Optional[str], began: float) -> int:
     """Note that an attempt begins, and take away what the last one left for the parent and the ranks.
 
-    began: when this process was started, in seconds since 1970: billed from there.
+    began: when this process was started, in seconds since 1970: billed from there, on the price's nodes.
     """
     attempts = (run.read("status.json") or {"attempts": []})["attempts"]
     attempt = len(attempts) + 1
@@ -110,14 +123,13 @@ def begin_attempt(run: RunDir, config: Config, price: dict, weights_file: Option
     wait_for_orphans(run)  # before their last words are taken away
     for stale in [run.stop_file, run.path / "refused.json", *run.path.glob("ranks/*.json")]:
         stale.unlink(missing_ok=True)
-    attempts.append({"attempt": attempt, "started_ms": int(began * 1000)})
+    attempts.append({"attempt": attempt, "started_ms": int(began * 1000), "nodes": price.get("nodes", 1)})
     run.write("status.json", {"attempts": attempts, "state": RUNNING, "attempt": attempt})
     run.write_config(config)
     if attempt == 1:
         run.write("price.json", price)
-    plan = run.read("plan.json") or {}
-    run.write("plan.json", {**plan, "attempt": attempt, "pretrained": plan.get("pretrained") or weights_file})
-    run.write("environment.json", environment.describe())
+    run.write("plan.json", {**(run.read("plan.json") or {}), "pretrained": weights_file})
+    run.write("environment.json", environment.describe(run.path))
     return attempt
 
 
@@ -137,20 +149,30 @@ def wait_for_orphans(run: RunDir) -> None:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
-            except OSError:
+            except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise ConfigError(f"{run.path}: ranks of an earlier attempt do not end; kill them") from None
                 time.sleep(0.1)
 
 
-def prepare(run: RunDir, signals: Signals) -> None:
+def place(run: RunDir, nodes: List[hosts.Host], image: Optional[dict]) -> None:
+    """See that the hosts are there; note them ([]: this machine) and the image in plan.json.  Raises ConfigError."""
+    hosts.check(nodes, run)
+    run.write("plan.json", {**run.read("plan.json"), "hosts": [asdict(host) for host in nodes], "image": image})
+
+
+def prepare(run: RunDir, config: Config, attempt: int, signals: Signals) -> None:
     """Run the preparation child to its end, or to a signal's.  Raises ConfigError where it refuses."""
-    env = {**os.environ, "PYTHONPATH": str(launch.ROOT), "OMP_NUM_THREADS": str(available_cores())}
-    child = subprocess.Popen([sys.executable, "-m", "mxscale.train.prepare", str(run)], env=env, start_new_session=True)
+    command = launch.preparation(config, str(run), attempt, available_cores(), os.environ)
+    child = subprocess.Popen(command.argv, env=command.env, start_new_session=True)
     with kept_alive(run):
+        asked = False
         while child.poll() is None:
-            if signals.reason:
+            if signals.reason and not asked:
                 child.terminate()
+                asked = True
+            if signals.urgent:
+                child.kill()
             time.sleep(0.02)
     if child.returncode and not signals.reason:
         refused = run.read("refused.json") or {}
@@ -167,17 +189,28 @@ def discard(run: RunDir) -> None:
 
 def record_environment(run: RunDir, config: Config, plan: dict) -> None:
     facts = run.read("environment.json")
-    digest = file_digest(plan["pretrained"]) if plan.get("pretrained") else None
+    if plan["pretrained"]:
+        plan["pretrained_sha256"] = file_digest(plan["pretrained"])
+    digest = plan.get("pretrained_sha256")
     facts["tags"] = environment.tags(facts, plan, rundir.signature(config, plan["data_digest"], digest))
     plan["weak_signature"] = rundir.signature(config, plan["data_digest"], digest, ranks=False)
-    plan["threads"] = launch.threads_per_rank(config, plan["sizes"]["ranks"], available_cores())
+    placed = launch.Placement.of(plan, available_cores())
+    plan["threads"] = launch.threads_per_rank(config, placed)
     run.write("plan.json", plan)
+    facts["doctor"] = doctor.of_run(facts, config, plan, placed.per_host)
     facts["data"] = {
         "name": config.data.kind,
         "digest": plan["data_digest"][:36],
         "source": plan.get("data_dir") or "made up",
     }
     run.write("environment.json", facts)
+
+
+def note_ranks(run: RunDir, ranks: int) -> None:
+    """Of the attempt under way: rates of attempts with other ranks are not mixed with its own."""
+    status = run.read("status.json")
+    status["attempts"][-1]["ranks"] = ranks
+    run.write("status.json", status)
 
 
 def file_digest(path: str) -> str:
@@ -191,18 +224,21 @@ def file_digest(path: str) -> str:
 def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
     """The sizes that follow from the config, and the price, before anything is spent."""
     s = plan["sizes"]
-    print(f"run       {run.path}")
-    print(f"data      {config.data.kind}: {s['train_images']:,} training images, {plan['classes']} classes"
-          + (f"; {plan['skipped']} bad images skipped" if plan["skipped"] else ""))  # fmt: skip
-    print(f"model     {config.model.name}" + (f" from {config.model.pretrained}" if config.model.pretrained else ""))
-    print(f"ranks     {s['ranks']} on {plan['device']}, {s['shards']} data shards")
-    print(
-        f"batch     {s['per_device_batch']} per device, {s['global_batch']} global; effective lr {s['effective_lr']:g}"
-    )
+    skipped = f"; {plan['skipped']} bad images skipped" if plan["skipped"] else ""
+    source = f" from {config.model.pretrained}" if config.model.pretrained else ""
     dropped = s["dropped_per_epoch"]
+    rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
+    where = f" on {', '.join(host['name'] for host in plan['hosts'])}" if plan["hosts"] else ""
+    lines = [
+        f"run       {run.path}",
+        f"data      {config.data.kind}: {s['train_images']:,} training images, {plan['classes']} classes{skipped}",
+        f"model     {config.model.name}{source}",
+        f"ranks     {s['ranks']}{where} on {plan['device']}, {s['shards']} data shards",
+        f"batch     {s['per_device_batch']} per device, {s['global_batch']} global; effective lr {s['effective_lr']:g}",
+        f"steps     {s['total_steps']:,} ({s['steps_per_epoch']:,} per epoch{rest})",
+        f"price     {prices.describe(price) if price['known'] else 'unknown'}",
+    ]
     short = plan.get("short_shards")
     if short:
-        print(f"shards    {short} of {s['shards']} are short of an epoch's images and begin again")
-    rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
-    print(f"steps     {s['total_steps']:,} ({s['steps_per_epoch']:,} per epoch{rest})")
-    print(f"price     {prices.describe(price) if price['known'] else 'unknown'}", flush=True)
+        lines.insert(-2, f"shards    {short} of {s['shards']} are short of an epoch's images and begin again")
+    say("\n".join(lines))

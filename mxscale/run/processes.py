@@ -10,6 +10,8 @@ import psutil
 
 from mxscale.run.launch import Command
 
+LOOK_EVERY_S = 1.0  # at the whole process table: 5 ms of a core
+
 
 class Processes:
     """The commands of one attempt, each in a session of its own, so that Ctrl-C reaches the parent alone."""
@@ -23,10 +25,13 @@ class Processes:
             for command in commands
         ]  # fmt: skip
         self._known = {}
+        self._looked_at = 0.0
 
     def ended(self) -> Optional[int]:
         """None while all run; the first bad exit status as soon as one ends badly; 0 when all ended well."""
-        self._note_descendants()
+        if time.monotonic() - self._looked_at > LOOK_EVERY_S:
+            self._looked_at = time.monotonic()
+            self._note_descendants()
         statuses = [process.poll() for process in self.running]
         bad = [status for status in statuses if status]
         if bad:

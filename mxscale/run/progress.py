@@ -1,11 +1,29 @@
-"""What the terminal shows while a run goes: a bar on a terminal, else one line per epoch."""
+"""What the terminal shows while a run goes: a bar on a terminal, else one line per epoch.
 
+A terminal that is gone, or a pipe that nobody reads, is no reason to end a run that is paid for.
+"""
+
+import contextlib
+import os
 import sys
 from typing import Callable
 
 from tqdm import tqdm
 
 from mxscale.run.rundir import RunDir, parse_line
+
+
+def say(text: str, stream=None) -> None:
+    """Print to `stream` (stdout); where nobody can read it any more, that and all later output is dropped."""
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        drop(stream or sys.stdout)
+
+
+def drop(stream) -> None:
+    """Whatever is written to `stream` from now on goes nowhere; what it holds back would fail at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Follower:
@@ -29,7 +47,7 @@ class Follower:
 
 
 class Progress:
-    """Follows one attempt.  cost_at: a line of metrics -> {"cost/usd": ...}."""
+    """Follows one attempt; a context manager.  cost_at: a line of metrics -> {"cost/usd": ...}."""
 
     def __init__(self, run: RunDir, plan: dict, cost_at: Callable[[dict], dict]):
         self.follower, self.sizes, self.cost_at = Follower(run), plan["sizes"], cost_at
@@ -39,24 +57,31 @@ class Progress:
     def update(self) -> bool:
         """Show what is new; whether there was anything yet."""
         for line in self.follower.new_lines():
-            if not self.shown and sys.stderr.isatty():  # now, so that start-up is not in the time left
-                total, first = self.sizes["total_steps"], line["step"]
-                self.bar = tqdm(total=total, initial=first, unit="step", dynamic_ncols=True)
+            first = not self.shown
             self.shown.update(line["metrics"], **self.cost_at(line))
-            if self.bar is not None:
-                self.bar.n = line["step"]
-                self.bar.set_postfix_str(self._figures(), refresh=True)
+            if sys.stderr.isatty():
+                self._move_bar(line["step"], first)
             elif "val/top1" in line["metrics"]:
                 epoch = line["step"] / self.sizes["steps_per_epoch"]
-                print(
-                    f"epoch {epoch:g}  step {line['step']}/{self.sizes['total_steps']}  {self._figures()}", flush=True
-                )
+                say(f"epoch {epoch:g}  step {line['step']}/{self.sizes['total_steps']}  {self._figures()}")
         return bool(self.shown)
 
-    def close(self) -> None:
-        self.update()
+    def _move_bar(self, step: int, first: bool) -> None:
+        try:
+            if first:  # made now, so that start-up is not in the time left
+                self.bar = tqdm(total=self.sizes["total_steps"], initial=step, unit="step", dynamic_ncols=True)
+            self.bar.n = step
+            self.bar.set_postfix_str(self._figures(), refresh=True)
+        except OSError:
+            drop(sys.stderr)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
         if self.bar is not None:
-            self.bar.close()
+            with contextlib.suppress(OSError):
+                self.bar.close()
 
     def _figures(self) -> str:
         parts = [

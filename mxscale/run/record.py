@@ -123,6 +123,10 @@ def tags(run: RunDir) -> Dict[str, str]:
     """The tags of environment.json, and where the run and its checkpoints lie."""
     values = dict((run.read("environment.json") or {}).get("tags") or {})
     values["mxscale.dir"] = str(run)
+    # Columns of MLflow's own pages
+    values["mlflow.source.name"] = f"{run.config().entry}.py"
+    values["mlflow.source.type"] = "LOCAL"
+    values["mlflow.source.git.commit"] = values.get("git.commit")
     values["scaling.baseline"] = (run.read("summary.json") or {}).get("baseline")
     values["params_sha256"] = (run.read("status.json") or {}).get("params_sha256")
     if run.checkpoints.is_dir():
@@ -291,8 +295,9 @@ def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
     if not noted.get("run_id"):
         return f"not in MLflow; send it with: python -m mxscale.run.tracking sync {run}"
     uri, page = noted["uri"], f"#/experiments/{noted['experiment_id']}/runs/{noted['run_id']}"
-    if uri.startswith("http"):
-        return uri.rstrip("/") + "/" + page
+    if uri.startswith("http"):  # in a container the server has another name than on the host
+        own = uri == masked(os.environ.get("MLFLOW_TRACKING_URI", ""))
+        return (os.environ.get("MXSCALE_UI", uri) if own else uri).rstrip("/") + "/" + page
     own = sqlite_file(uri) == ROOT / "runs" / "mlflow.db"  # the store that `make ui` shows
     server = "make ui" if own else f"mlflow ui --backend-store-uri {uri}"
     return f"{server}, then http://127.0.0.1:5000/{page}"

@@ -42,6 +42,9 @@ class RunDir:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    def has_checkpoint(self) -> bool:
+        return any(self.checkpoints.glob("[0-9]*"))
+
     @property
     def stop_file(self) -> Path:
         return self.path / "stop"
@@ -78,6 +81,11 @@ class RunDir:
 
     def write_config(self, config: Config) -> None:
         replace(self.path / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
+
+    def last_words(self, rank: int, attempt: int) -> Optional[Dict[str, Any]]:
+        """How a rank of `attempt` ended; None while it has not said."""
+        words = self.read(self.rank_status(rank))
+        return words if words and words["attempt"] == attempt else None
 
     # ------------------------------------------------------------ metrics
 
@@ -135,7 +143,7 @@ class RunDir:
 
     def ranks_lock(self):
         """The open file that every rank holds a shared lock on while it lives."""
-        return open(self.path / "ranks" / "lock", "w")
+        return open(self.path / "ranks" / "lock", "a+")  # NFS takes a shared lock on a file that is read alone
 
 
 def parse_line(line: str) -> Optional[Dict[str, Any]]:
@@ -207,6 +215,7 @@ OUTSIDE_SIGNATURE = (
     "runs",
     "name",
     "launch.setup_minutes",
+    "launch.start_timeout_s",
     "launch.stop_grace_s",
     "checkpoint.keep",
 )
@@ -230,7 +239,9 @@ def signature(config: Config, data_digest: str, weights_digest: Optional[str], r
     for name in ("root", "train", "val", "test", "cache"):
         del values["data"][name]
     if not ranks:
-        del values["launch"]["ranks"], values["launch"]["threads"], values["data"]["shards"], values["comm"]
+        for name in ("ranks", "threads", "hosts"):
+            del values["launch"][name]
+        del values["data"]["shards"], values["comm"]
     values["data"]["digest"] = data_digest
     values["model"]["pretrained"] = weights_digest
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

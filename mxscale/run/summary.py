@@ -10,6 +10,8 @@ from mxscale.run.rundir import FINISHED, RunDir, runs_of
 def summarise(run: RunDir, attempt: int) -> dict:
     """{"metrics": the figures of the whole run, ...}.  What is not known is not there."""
     history = run.history()
+    attempts = run.read("status.json")["attempts"]
+    alike = {each["attempt"] for each in attempts if each.get("ranks") == attempts[-1].get("ranks")}
     metrics = {}
     best = run.read("best.json")
     if best:
@@ -19,10 +21,10 @@ def summarise(run: RunDir, attempt: int) -> dict:
         if run.last(name) is not None:
             metrics[name] = run.last(name)
     for name, label in (("throughput/images_per_s", "throughput/median"), ("time/data_wait", "time/data_wait_median")):
-        values = [line["metrics"][name] for line in history if name in line["metrics"]]
+        values = [line["metrics"][name] for line in history if name in line["metrics"] and line["attempt"] in alike]
         if values:
             metrics[label] = statistics.median(values)
-    ended = run.read("status.json")["attempts"][-1]["ended_ms"]
+    ended = attempts[-1]["ended_ms"]
     metrics["time/wall_s"] = sum(costs.Attempts(run).seconds(ended, attempt))
     metrics.update({f"cost/total_{currency}": value for currency, value in costs.total(run, attempt, ended).items()})
     metrics.update(_to_target(run, history))

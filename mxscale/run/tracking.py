@@ -6,41 +6,28 @@
 nothing and loses nothing: all requests are made by a daemon thread of the parent, and what it could
 not send, `sync` sends.
 
-Exactly once.  `tracking.json` keeps the MLflow run and how much of `metrics.jsonl` it has, written
-after each request that was answered, under a lock in the run directory.  Two gaps remain, and each is
-closed: a run that was created but not noted is found again by its tag `mxscale.run` (an id that is on
-disk before the run is created), and a batch that arrived but was not noted is sent again with the same
-keys, steps, times and values, which MLflow's databases store once.
-
-Repeated steps.  A resumed run repeats the steps after its last checkpoint.  Every line is sent as it
-is, those of all attempts: what has been sent can't be taken back, so only this gives the same record
-live and later.  MLflow then holds several values of such a step: the one with the latest time is the
-highest attempt's, and MLflow too prefers it where that step is a metric's last.
-
-MLflow is imported here alone, and only when there is something to send: the import takes over a second
-of CPU, the first use of a new SQLite store another 1.5 s.
+How it is sent, and why exactly once: sender.py.
 """
 
 import argparse
 import contextlib
-import fcntl
 import logging
-import math
 import os
-import re
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import List, Optional
+from typing import Callable, List, Optional
 
 from mxscale.config import Config, ConfigError, Tracking
 from mxscale.run import record
-from mxscale.run.record import CostAt, Sent, masked, no_cost, view_hint
-from mxscale.run.rundir import DONE, FAILURE, REFUSED, RUNNING, RunDir
+from mxscale.run.costs import cost_of
+from mxscale.run.record import CostAt, masked, no_cost, view_hint
+from mxscale.run.rundir import DONE, FAILURE, REFUSED, RunDir
+from mxscale.run.sender import Busy, Sender, Unsent, why
 
-POLL_S = 1.0  # between two looks at metrics.jsonl
+POLL_S = 5.0  # between two looks at metrics.jsonl: each one that finds something costs 30 ms of a core
+RETRY_S = 1.0
 BACKOFF_S = (1.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # after the 1st, 2nd, ... failure in a row
 NICENESS = 10  # the cores belong to the ranks
 
@@ -53,271 +40,6 @@ def store_uri(config: Config) -> str:
     May hold a password: show `masked(uri)`.
     """
     return record.store_uri(config.tracking, Path(config.runs))
-
-
-@dataclass(frozen=True)
-class Unsent:
-    """What MLflow does not have when the parent ends."""
-
-    run: RunDir
-    uri: str
-    lines: int  # unsent
-    total: int
-    status: Optional[str]  # that MLflow shows
-    reason: str
-
-    def __str__(self):
-        end = "the artifacts" if self.status == record.end_state(self.run) else "the final status and the artifacts"
-        missing = f"{self.lines} of {self.total} lines" if self.lines else end
-        command = f"python -m mxscale.run.tracking sync {self.run}"
-        return f"tracking: {missing} unsent ({masked(self.uri)}: {self.reason}); send with: {command}"
-
-
-# ---------------------------------------------------------------- sending
-
-
-class Busy(Exception):
-    """Another process is sending this run."""
-
-
-class Sender:
-    """Sends what a store lacks of one run.  Every call may fail, and may be made again."""
-
-    def __init__(self, run: RunDir, uri: str, tracking: Tracking, cost_at: CostAt = no_cost):
-        self.run, self.uri, self.tracking, self.cost_at = run, uri, tracking, cost_at
-        self.client = None
-        self.opened = False  # the MLflow run is there, with params and tags
-
-    def sent(self) -> Sent:
-        return record.load(self.run, self.uri, self.tracking.experiment)[1]
-
-    def unsent(self, reason: str) -> Unsent:
-        sent, total = self.sent(), sum(1 for _ in self.run.lines())
-        return Unsent(self.run, self.uri, total - sent.lines_sent, total, sent.status, reason)
-
-    def send(self, end: Optional[str] = None, wait: bool = False) -> int:
-        """Send all new lines and, where `end` (FINISHED, FAILED or KILLED) is given, close the run.
-
-        Returns the number of lines.  Raises Busy while another process sends (`wait`: waits for it),
-        and whatever MLflow raises.
-        """
-        with _locked(self.run.path / ".tracking.lock", wait):
-            identity, sent = record.load(self.run, self.uri, self.tracking.experiment)
-            print_of_end = record.fingerprint(self.run) if end else None
-            if end and sent.closed == print_of_end and not self._wiped():
-                return 0
-            self._connect()
-            if not self.opened:
-                self._open(identity, sent)
-            if not end:
-                self._set_running(identity, sent)
-            lines = self._send_lines(identity, sent)
-            if end:
-                self._close(identity, sent, end, print_of_end)
-            return lines
-
-    def _wiped(self) -> bool:
-        """Whether the SQLite file was removed.  A server is not asked: delete tracking.json to send all again."""
-        file = record.sqlite_file(self.uri)
-        return file is not None and not file.exists()
-
-    def _connect(self) -> None:
-        if self.client is not None:
-            return
-        mlflow = _import_mlflow(self.tracking.timeout_s)
-        file = record.sqlite_file(self.uri)
-        if file is None:
-            self.client = mlflow.MlflowClient(self.uri)
-            return
-        # Two processes that open a new SQLite store at once would both create its tables
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(file.with_name(file.name + ".lock"), wait=True):
-            client = mlflow.MlflowClient(self.uri)
-            client.get_experiment_by_name(self.tracking.experiment)
-        self.client = client
-
-    # ------------------------------------------------------------ opening
-
-    def _open(self, identity: str, sent: Sent) -> None:
-        if sent.run_id is None or not self._exists(sent.run_id):
-            sent.__dict__.update(Sent(sent.uri, self.tracking.experiment).__dict__)  # nothing sent yet
-            record.save(self.run, identity, sent)  # the id is on disk before the run is made
-            sent.experiment_id = self._experiment()
-            sent.run_id = self._find(identity, sent) or self._create(identity, sent)
-            record.save(self.run, identity, sent)
-        self._describe(sent)
-        self.opened = True
-
-    def _exists(self, run_id: str) -> bool:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            self.client.get_run(run_id)
-            return True
-        except MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                return False
-            raise
-
-    def _experiment(self) -> str:
-        from mlflow.exceptions import MlflowException
-
-        name = self.tracking.experiment
-        found = self.client.get_experiment_by_name(name)
-        if found is None:
-            try:
-                return self.client.create_experiment(name, record.artifact_root(self.uri, record.runs_root(self.run)))
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                    raise
-            found = self.client.get_experiment_by_name(name)  # another process was faster
-        return found.experiment_id
-
-    def _search(self, identity: str, sent: Sent) -> List[str]:
-        found = self.client.search_runs([sent.experiment_id], f"tags.`mxscale.run` = '{identity}'")
-        return [run.info.run_id for run in sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))]
-
-    def _find(self, identity: str, sent: Sent) -> Optional[str]:
-        return next(iter(self._search(identity, sent)), None)
-
-    def _create(self, identity: str, sent: Sent) -> str:
-        created = self.client.create_run(
-            sent.experiment_id,
-            start_time=record.started_ms(self.run),
-            tags={"mxscale.run": identity, "mxscale.dir": str(self.run)},
-            run_name=self.run.path.name,
-        )
-        return created.info.run_id
-
-    def _describe(self, sent: Sent) -> None:
-        """Params, tags and the data set; what is there already is not sent again.
-
-        MLflow never changes a param: one that a resumed run changed (launch.ranks, say) keeps its
-        first value, and the new one becomes the tag `resumed.<param>`.
-        """
-        from mlflow.entities import Param, RunTag
-
-        there = self.client.get_run(sent.run_id).data
-        params, tags = record.params(self.run), record.tags(self.run)
-        for key, value in params.items():
-            if there.params.get(key, value) != value or f"resumed.{key}" in there.tags:
-                tags[f"resumed.{key}"] = value
-        new = [Param(key, value) for key, value in params.items() if key not in there.params]
-        for part in _parts(new, record.MAX_PAIRS):
-            self.client.log_batch(sent.run_id, params=part, synchronous=True)
-        new = [RunTag(key, value) for key, value in tags.items() if there.tags.get(key) != value]
-        for part in _parts(new, record.MAX_PAIRS):
-            self.client.log_batch(sent.run_id, tags=part, synchronous=True)
-        self._log_dataset(sent)
-
-    def _log_dataset(self, sent: Sent) -> None:
-        from mlflow.entities import Dataset, DatasetInput, InputTag
-
-        data = record.dataset(self.run)
-        if data:  # MLflow keeps one of each name and digest
-            entity = Dataset(data["name"], data["digest"], "local", data["source"] or "unknown", None, data["profile"])
-            context = [InputTag("mlflow.data.context", "training")]
-            self.client.log_inputs(sent.run_id, datasets=[DatasetInput(entity, context)])
-
-    # ------------------------------------------------------------ following
-
-    def _set_running(self, identity: str, sent: Sent) -> None:
-        if sent.status != RUNNING:  # new, or resumed
-            self.client.update_run(sent.run_id, status=RUNNING)
-            sent.status = RUNNING
-            record.save(self.run, identity, sent)
-
-    def _send_lines(self, identity: str, sent: Sent) -> int:
-        before = sent.lines_sent
-        for points, lines, end in record.batches(self.run, sent.bytes_sent, self.cost_at):
-            self._log_points(sent.run_id, points)
-            sent.lines_sent += lines
-            sent.bytes_sent = end
-            record.save(self.run, identity, sent)
-        return sent.lines_sent - before
-
-    def _log_points(self, run_id: str, points: List[record.Point]) -> None:
-        from mlflow.entities import Metric
-
-        for part in _parts([Metric(*point) for point in points], record.MAX_METRICS):
-            self.client.log_batch(run_id, metrics=part, synchronous=True)
-
-    # ------------------------------------------------------------ closing
-
-    def _close(self, identity: str, sent: Sent, end: str, print_of_end: str) -> None:
-        self._describe(sent)  # plan.json and environment.json may have grown since
-        there = self.client.get_run(sent.run_id).data.metrics
-        self._log_points(sent.run_id, [point for point in record.summary(self.run) if there.get(point[0]) != point[1]])
-        self._drop_twins(identity, sent)
-        self.client.set_terminated(sent.run_id, status=end, end_time=record.ended_ms(self.run))
-        sent.status = end
-        record.save(self.run, identity, sent)
-        for path, folder in record.artifacts(self.run):  # last: their storage may fail where MLflow works
-            self._upload(sent.run_id, path, folder)
-        sent.closed = print_of_end
-        record.save(self.run, identity, sent)
-
-    def _upload(self, run_id: str, path: Path, folder: Optional[str]) -> None:
-        # One file at a time: MLflow uploads a folder in a thread pool, and the interpreter's exit would
-        # wait for such threads when the server hangs
-        if path.name == "config.yaml" and masked(path.read_text()) != path.read_text():
-            self.client.log_text(run_id, masked(path.read_text()), path.name)
-        else:
-            self.client.log_artifact(run_id, str(path), folder)
-
-    def _drop_twins(self, identity: str, sent: Sent) -> None:
-        """Delete the empty second run of a creation that was asked again because its answer came too late."""
-        for run_id in self._search(identity, sent):
-            if run_id != sent.run_id:
-                self.client.delete_run(run_id)
-
-
-def _import_mlflow(timeout_s: float):
-    """MLflow, quiet and impatient.  It reads these variables at each request."""
-    os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(max(1, math.ceil(timeout_s)))
-    # The one retry is ours: it first asks what arrived.  MLflow's own would repeat a creation blindly
-    os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
-    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    import mlflow
-
-    for name in ("mlflow", "alembic", "urllib3"):  # failures are reported here, in one line
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    return mlflow
-
-
-@contextlib.contextmanager
-def _locked(path: Path, wait: bool):
-    """An exclusive file lock, freed by the kernel when its process dies.  Raises Busy, or waits."""
-    with open(path, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise Busy("another process is sending this run") from None
-        yield
-
-
-def _parts(items: list, size: int):
-    return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-CAUSES = (
-    (r"connection refused", "connection refused"),
-    (r"timed out|timeout", "no answer in time"),
-    (r"name or service not known|failed to resolve|name resolution|nodename nor servname", "unknown host"),
-    (r"\b401\b|unauthorized", "401: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
-    (r"\b403\b|invalid host header", "403: not allowed (a server of MLflow 3 needs --allowed-hosts)"),
-    (r"connection reset|connection aborted|remote end closed", "connection lost"),
-)
-
-
-def why(error: BaseException) -> str:
-    """A failure in a few words, without passwords."""
-    text = f"{type(error).__name__}: {error}"
-    for pattern, words in CAUSES:
-        if re.search(pattern, text, re.IGNORECASE):
-            return words
-    return masked(text.removeprefix("MlflowException: ").splitlines()[0])[:200]
 
 
 # ---------------------------------------------------------------- while the run lasts
@@ -341,15 +63,17 @@ class Mirror:
         if self._thread.ident is None:
             self._thread.start()
 
-    def finish(self, timeout_s: float = 30.0) -> Optional[Unsent]:
+    def finish(self, timeout_s: float = 30.0, unwanted: Callable[[], bool] = lambda: False) -> Optional[Unsent]:
         """Send the rest, the artifacts and the final status; None, or what was not sent.
 
-        Waits for one try and one retry, and never longer than `timeout_s`.  Call it when status.json,
-        summary.json and environment.json are final.
+        Waits for one try and one retry, never longer than `timeout_s`, and only until it is `unwanted`.
+        Call it when status.json, summary.json and environment.json are final.
         """
         self.start()
         self._closing.set()
-        self._thread.join(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while self._thread.is_alive() and time.monotonic() < deadline and not unwanted():
+            self._thread.join(0.1)
         self._left_behind.set()
         return None if self._sent_all else self._sender.unsent(self.reason)
 
@@ -364,7 +88,7 @@ class Mirror:
             self._closing.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1] if failures else POLL_S)
         for _ in range(2):
             self._sent_all = self._try(record.end_state(self.run))
-            if self._sent_all or self._left_behind.wait(POLL_S):
+            if self._sent_all or self._left_behind.wait(RETRY_S):
                 return
 
     def _try(self, end: Optional[str] = None) -> bool:
@@ -384,7 +108,7 @@ class NoMirror:
     def start(self) -> None:
         pass
 
-    def finish(self, timeout_s: float = 30.0) -> Optional[Unsent]:
+    def finish(self, timeout_s: float = 30.0, unwanted: Callable[[], bool] = lambda: False) -> Optional[Unsent]:
         return None
 
 
@@ -439,8 +163,6 @@ def main(argv: Optional[List[str]] = None) -> int:
     run = RunDir(asked.run_dir)
     try:
         run.config()
-        from mxscale.run.costs import cost_of
-
         return sync(run, asked.uri, cost_of(run))
     except ConfigError as error:
         print(f"tracking: {error}", file=sys.stderr)

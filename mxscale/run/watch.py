@@ -5,12 +5,12 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from mxscale.config import Config
 from mxscale.run import costs, launch
 from mxscale.run.processes import Processes, available_cores
-from mxscale.run.progress import Progress
+from mxscale.run.progress import Progress, say
 from mxscale.run.rundir import RunDir
 
 ALIVE_EVERY_S = 5.0
@@ -28,7 +28,8 @@ class Signals:
         self.urgent = False
 
     def __enter__(self):
-        self._before = {n: signal.signal(n, self._note) for n in self.NUMBERS}
+        heard = [n for n in self.NUMBERS if signal.getsignal(n) is not signal.SIG_IGN]  # nohup stays nohup
+        self._before = {n: signal.signal(n, self._note) for n in heard}
         return self
 
     def __exit__(self, *_):
@@ -40,26 +41,39 @@ class Signals:
         self.reason = self.reason or signal.Signals(number).name
 
 
-def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Signals, mirror) -> Optional[str]:
-    """Start the ranks and stay until they have ended; the reason where they were asked to stop."""
-    ranks = plan["sizes"]["ranks"]
-    commands = launch.commands(config, str(run), ranks, available_cores(), os.environ)
-    progress = Progress(run, plan, costs.cost_of(run))
-    with open(run.path / "ranks" / "launch.log", "ab") as log, kept_alive(run):
+class Watched(NamedTuple):
+    """How the ranks came to their end, apart from what they say themselves."""
+
+    stopped: Optional[str]  # the reason, where they were asked to stop
+    error: Optional[str]  # why they were ended
+
+
+def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Signals, mirror) -> Watched:
+    """Start the ranks and stay until they have ended."""
+    placed = launch.Placement.of(plan, available_cores())
+    ranks, commands = placed.ranks, launch.commands(config, str(run), attempt, placed, os.environ)
+    with (
+        open(run.path / "ranks" / "launch.log", "ab") as log,
+        kept_alive(run),
+        Progress(run, plan, costs.cost_of(run)) as progress,
+    ):
         for last_try in (False, True):
             processes = Processes(commands, log)
             try:
-                _watch(run, config, processes, progress, signals, mirror)
+                error = _watch(run, config, attempt, processes, progress, signals, mirror)
             finally:
                 processes.stop()
-            if last_try or signals.reason or not crashed_at_start(run, attempt, ranks):
+                progress.update()
+            # Of ranks elsewhere nobody here can say that the first ones have ended
+            elsewhere = placed.hosts or config.launch.kind == "docker"
+            given_up = last_try or signals.reason or error or elsewhere
+            if given_up or not crashed_at_start(run, attempt, ranks):
                 break
-            print("a rank crashed before its first step: starting the ranks once more", flush=True)
+            say("a rank crashed before its first step: starting the ranks once more")
             for path in run.path.glob("ranks/*.json"):
                 path.unlink()
-        progress.close()
     mirror.start()
-    return signals.reason
+    return Watched(signals.reason, error)
 
 
 @contextmanager
@@ -85,34 +99,41 @@ def kept_alive(run: RunDir):
 
 
 def crashed_at_start(run: RunDir, attempt: int, ranks: int) -> bool:
-    """A rank ended without a word before anything was measured.
+    """A rank ended without a word before a step was measured.
 
-    MXNet with Horovod did so, by a segmentation fault, in one of some hundred starts.
+    MXNet with Horovod did so, by a segmentation fault, in one of some hundred starts (docs/log.md).
     """
-    silent = [rank for rank in range(ranks) if run.read(run.rank_status(rank)) is None]
-    return bool(silent) and not any(line["attempt"] == attempt for line in run.lines())
+    silent = [rank for rank in range(ranks) if run.last_words(rank, attempt) is None]
+    measured = (line for line in run.lines() if line["attempt"] == attempt and "train/loss" in line["metrics"])
+    return bool(silent) and not any(measured)
 
 
-def _watch(run: RunDir, config: Config, processes: Processes, progress: Progress, signals: Signals, mirror) -> None:
-    asked_at, failed_at = None, None
+def _watch(run: RunDir, config: Config, attempt: int, processes, progress, signals, mirror) -> Optional[str]:
+    """Until the ranks have ended, or have to be; the error where they never began."""
+    began, asked_at, failed_at = time.monotonic(), None, None
     while processes.ended() is None:
         now = time.monotonic()
         if progress.update():
             mirror.start()  # not before the ranks are busy with steps: its imports cost seconds of a core
+        elif now - began > config.launch.start_timeout_s:
+            return (
+                f"the ranks did not begin within {config.launch.start_timeout_s:g} s (launch.start_timeout_s): "
+                f"they may not reach each other; see {run.path}/ranks/launch.log"
+            )
         if signals.reason and asked_at is None:
             run.ask_to_stop(f"signal {signals.reason}")
-            print(
-                f"\n{signals.reason}: finishing the step and writing a checkpoint; once more ends at once", flush=True
-            )
+            say(f"\n{signals.reason}: finishing the step and writing a checkpoint; once more ends at once")
             asked_at = now
         if signals.urgent or (asked_at and now - asked_at > config.launch.stop_grace_s):
-            return
-        if any_failure(run):
+            return None
+        if any_failure(run, attempt):
             failed_at = failed_at or now
             if now - failed_at > STRAGGLE_S:
-                return
+                return None
         time.sleep(POLL_S)
+    return None
 
 
-def any_failure(run: RunDir) -> bool:
-    return any((run.read(f"ranks/{p.name}") or {}).get("exit") for p in run.path.glob("ranks/*.json"))
+def any_failure(run: RunDir, attempt: int) -> bool:
+    ranks = [int(path.stem) for path in run.path.glob("ranks/*.json")]
+    return any((run.last_words(rank, attempt) or {}).get("exit") for rank in ranks)

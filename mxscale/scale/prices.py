@@ -13,7 +13,8 @@ import pathlib
 import re
 from typing import Dict, List, Optional, Sequence
 
-from mxscale.config import CHOICES, ConfigError, Machine, nearest
+from mxscale.checks import CHOICES
+from mxscale.config import ConfigError, Machine, nearest
 
 TABLES = pathlib.Path(__file__).with_name("tables")
 
@@ -72,7 +73,7 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date) -
     electricity (owned).  `date` is machine.as_of, or `today` where it is null; both the row and the
     exchange rate are the last on or before it.  `currency` is that of the source, the other one follows
     from the rate and is None without one.  `setup_minutes` are billed once, before the first step.
-    Raises ConfigError.  `machine` went through `config.validate`.
+    Raises ConfigError.  `machine` went through `checks.validate`.
     """
     date = _date(machine, today)
     if machine.usd_per_hour is not None and machine.eur_per_hour is not None:
@@ -216,18 +217,19 @@ def _newest(rows: List[Dict], machine: Machine, date: datetime.date, what: str) 
 # ---------------------------------------------------------------- a bill
 
 
-def cost(price: Dict, attempts_s: Sequence[float]) -> Optional[Dict[str, float]]:
+def cost(price: Dict, attempts_s: Sequence[float], nodes: Sequence[int] = ()) -> Optional[Dict[str, float]]:
     """{'usd': ..., 'eur': ...} for the wall seconds of each attempt of a run, on all nodes.
 
     An attempt is one start of the machines: a run that was resumed twice has three, each billed with its
-    own minimum or its own started hours.  Set-up time is added to the first.  A currency that is
-    unknown is left out; None where the price is unknown.
+    own minimum or its own started hours, on its own number of `nodes` (default: the price's).  Set-up time
+    is added to the first.  A currency that is unknown is left out; None where the price is unknown.
     """
     if not price["known"]:
         return None
     setup_s = 60 * price["setup_minutes"]
     seconds = [s + (setup_s if i == 0 else 0) for i, s in enumerate(attempts_s)]
-    node_hours = sum(_billed_hours(price, s) for s in seconds) * price["nodes"]
+    nodes = nodes or [price["nodes"]] * len(seconds)
+    node_hours = sum(_billed_hours(price, s) * count for s, count in zip(seconds, nodes, strict=True))
     per_hour = {"usd": price["usd_per_hour"], "eur": price["eur_per_hour"]}
     return {name: node_hours * value for name, value in per_hour.items() if value is not None}
 

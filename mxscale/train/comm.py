@@ -7,6 +7,7 @@ import numpy as np
 from mxnet import nd
 
 from mxscale.config import Comm
+from mxscale.train.gpus import nccl_version
 
 
 def open_communicator(comm: Comm):
@@ -53,8 +54,18 @@ class Horovod(Local):
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
 
     def broadcast(self, parameters):
-        if self.size > 1:
-            self.hvd.broadcast_parameters(parameters, root_rank=0)
+        # One message per type, not one per array: less to wait for, and less of what a crash at the start
+        # was seen in (docs/log.md)
+        arrays = [parameter.data() for _, parameter in sorted(parameters.items())]
+        for dtype in sorted({np.dtype(array.dtype).name for array in arrays}) if self.size > 1 else ():
+            alike = [array for array in arrays if np.dtype(array.dtype).name == dtype]
+            flat = nd.concat(*(array.reshape((-1,)) for array in alike), dim=0)
+            flat.wait_to_read()
+            self.hvd.broadcast_(flat, root_rank=0, name=f"parameters.{dtype}")
+            start = 0
+            for array in alike:
+                array[:] = flat[start : start + array.size].reshape(array.shape)
+                start += array.size
             nd.waitall()
 
     def all_reduce(self, array, name):
@@ -85,11 +96,11 @@ class Horovod(Local):
 
 
 def horovod_build() -> dict:
-    """Horovod's version and what it was built with, without starting it; {} where it is absent."""
+    """Horovod's version and what it was built with (nccl: its version), without starting it; {} where it is absent."""
     try:
         import horovod
         import horovod.mxnet as hvd
     except ImportError:
         return {}
     return {"version": horovod.__version__, "gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()),
-            "nccl": bool(hvd.nccl_built())}  # fmt: skip
+            "nccl": nccl_version(hvd.nccl_built())}  # fmt: skip

@@ -1,9 +1,10 @@
-"""One rank of a run: `python -m mxscale.train.engine RUN_DIR`, started by the launcher.
+"""One rank of a run: `python -m mxscale.train.engine RUN_DIR ATTEMPT`, started by the launcher.
 
 Reads what the parent and the preparation wrote (config.yaml, plan.json); leaves checkpoints,
 metrics.jsonl (rank 0) and ranks/<r>.json behind.
 """
 
+import faulthandler
 import math
 import os
 import sys
@@ -36,11 +37,11 @@ PEER_GONE = ("orovod", "Connection reset", "Connection closed", "Broken pipe", "
 SAMPLE_EVERY = 50  # steps; one of them is timed apart
 
 
-def train(run: RunDir, config: Config, plan: dict, comm) -> dict:
+def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
     """Train this rank to the end or to a stop; returns what ranks/<r>.json says of it.
 
     plan: {"sizes": as config.Sizes, "splits": {name: {"rec", "idx", "count"}}, "classes": int,
-    "device": "cpu" | "gpu", "attempt": int, "pretrained": a .params file or None}.
+    "device": "cpu" | "gpu", "pretrained": a .params file or None}.
     Raises NotFinite on a NaN or infinite loss, OSError where a checkpoint can't be written.
     """
     sizes = Sizes(**plan["sizes"])
@@ -78,7 +79,7 @@ def train(run: RunDir, config: Config, plan: dict, comm) -> dict:
     keeper = Keeper(run, config, sizes, comm, parameters, running, trainer, statistics, scale)
     step = keeper.restore()
     reseed = reseeder(net, config.seed)
-    journal = Journal(run, comm, plan["attempt"])
+    journal = Journal(run, comm, attempt)
     tally, clock = Tally(device), Clock()
     samples = Samples(SAMPLE_EVERY, clock)
     if step == 0:
@@ -246,17 +247,18 @@ def has_dropout(block) -> bool:
     return own or any(has_dropout(child) for child in block._children.values())
 
 
-def main(run_path: str) -> int:
+def main(run_path: str, attempt: int) -> int:
     """Run one rank; its exit status.  Whatever happens is in ranks/<r>.json before it ends."""
     stamps = {"started": psutil.Process().create_time(), "imported": time.time()}
     run = RunDir(run_path)
+    faulthandler.enable()  # a crash in MXNet's or Horovod's C++ says where Python was
+    end_with_the_parent(run, attempt)
     config, plan = run.config(), run.read("plan.json")
-    end_with_the_parent(run, plan["attempt"])
     comm = open_communicator(config.comm)
     stamps["communicator"] = time.time()
     print_to(run.rank_log(comm.rank))
     try:
-        outcome = train(run, config, plan, comm)
+        outcome = train(run, config, plan, comm, attempt)
         comm.close()
     except NotFinite as error:
         outcome = failure(rundir.FAILURE, str(error))
@@ -265,7 +267,7 @@ def main(run_path: str) -> int:
     except Exception as error:
         traceback.print_exc()
         outcome = failure(rundir.FAILURE, one_line(error))
-    outcome.update(rank=comm.rank, time_ms=int(time.time() * 1000), stamps=stamps)
+    outcome.update(rank=comm.rank, attempt=attempt, time_ms=int(time.time() * 1000), stamps=stamps)
     run.write(run.rank_status(comm.rank), outcome)
     return outcome["exit"]
 
@@ -290,7 +292,7 @@ def print_to(path) -> None:
 
 
 if __name__ == "__main__":
-    exit_status = main(sys.argv[1])
+    exit_status = main(sys.argv[1], int(sys.argv[2]))
     sys.stdout.flush()
     # Not sys.exit: where a peer is gone, MXNet would wait at exit for an exchange that never ends.
     os._exit(exit_status)

@@ -10,6 +10,8 @@ from mxscale.config import Optimizer as OptimizerConfig
 ELSEWHERE = {"learning_rate": "lr", "wd": "weight_decay", "momentum": "momentum", "clip_gradient": "clip_gradient",
              "multi_precision": "multi_precision"}  # fmt: skip
 
+NEWER = ("lamb", "lars")  # than MXNet 1.5
+
 
 def make_trainer(parameters, config: OptimizerConfig, multi_precision: bool) -> gluon.Trainer:
     """A Trainer that updates locally (kvstore None); the engine exchanges gradients before it.
@@ -23,6 +25,10 @@ def make_optimizer(config: OptimizerConfig, multi_precision: bool = False) -> mx
     """MXNet's optimizer of that name.  Raises ConfigError for a name or an argument it does not know."""
     known = mx.optimizer.Optimizer.opt_registry
     if config.name.lower() not in known:
+        if config.name.lower() in NEWER:
+            raise ConfigError(
+                f"optimizer.name={config.name}: MXNet {mx.__version__} does not have it; use another, or MXNet 1.9.1"
+            )
         raise ConfigError(f"optimizer.name={config.name}{nearest(config.name, known)}")
     for name in config.params:
         if name in ELSEWHERE:

@@ -4,9 +4,23 @@ import mxnet as mx
 from mxnet import autograd
 from mxnet.contrib import amp
 
+from mxscale.config import ConfigError
+
+
+def check(precision: str) -> None:
+    """Whether this MXNet can train that way.  Raises ConfigError.
+
+    AMP of 1.5 puts functions into the optimizer which a checkpoint can't hold, so that no run could go on from one.
+    """
+    if precision == "amp" and mx.__version__.startswith("1.5."):
+        raise ConfigError(
+            f"precision=amp: MXNet {mx.__version__} can't resume with it; use precision=float16, or MXNet 1.9.1"
+        )
+
 
 def prepare(precision: str) -> None:
-    """Before the network is built: AMP rewrites MXNet's operators as it starts."""
+    """Before the network is built: AMP rewrites MXNet's operators as it starts.  Raises ConfigError."""
+    check(precision)
     if precision == "amp":
         amp.init()
 

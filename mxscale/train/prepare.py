@@ -1,4 +1,4 @@
-"""Preparation, in one child of the parent, before any rank: `python -m mxscale.train.prepare RUN_DIR`.
+"""Preparation, in one child of the parent, before any rank: `python -m mxscale.train.prepare RUN_DIR ATTEMPT`.
 
 Packs the data if need be, tries the network, its weights and the optimizer, settles ranks and sizes,
 and writes plan.json and MXNet's part of environment.json.  What is wrong is one line and exit 2: no
@@ -18,6 +18,8 @@ from mxscale.nets import weights, zoo
 from mxscale.run import rundir
 from mxscale.run.processes import available_cores
 from mxscale.run.rundir import RunDir
+from mxscale.train import precision
+from mxscale.train.build import build
 from mxscale.train.comm import horovod_build
 from mxscale.train.keeper import check_resumable
 from mxscale.train.optimizer import make_optimizer
@@ -28,7 +30,7 @@ def prepare(run: RunDir, config: Config) -> None:
     """Raises ConfigError.  Safe to repeat: a resumed run is prepared again."""
     plan = run.read("plan.json") or {}
     state = check_resumable(run)
-    device, ranks = choose_device(config), choose_ranks(config)
+    device, ranks = choose_device(config), choose_ranks(config, plan.get("hosts"))
     check_settings(config, plan.get("pretrained"))  # first: packing may take an hour
     manifest = describe_data(config)
     if plan.get("data_digest", manifest["digest"]) != manifest["digest"]:
@@ -54,7 +56,7 @@ def prepare(run: RunDir, config: Config) -> None:
         head=head_of(config),
     )
     run.write("plan.json", plan)
-    run.write("environment.json", {**(run.read("environment.json") or {}), "mxnet": mxnet_build()})
+    run.write("environment.json", {**(run.read("environment.json") or {}), "mxnet": build()})
 
 
 def choose_device(config: Config) -> str:
@@ -67,8 +69,14 @@ def choose_device(config: Config) -> str:
     return device
 
 
-def choose_ranks(config: Config) -> int:
-    """auto: a rank per GPU, else up to 2 on a CPU."""
+def choose_ranks(config: Config, hosts=None) -> int:
+    """auto: all slots of `hosts` (of plan.json), else a rank per GPU, else up to 2 on a CPU."""
+    if hosts:
+        slots, asked = sum(host["slots"] for host in hosts), config.launch.ranks
+        if asked != "auto" and asked > slots:
+            raise ConfigError(f"launch.ranks={asked} is more than launch.hosts takes ({slots}): give NAME:RANKS")
+        ranks = slots if asked == "auto" else asked
+        return min(ranks, config.data.shards or ranks) if asked == "auto" else ranks
     gpus = mx.context.num_gpus() if config.launch.device != "cpu" else 0
     if config.launch.ranks == "auto":
         if config.comm.backend == "local":
@@ -119,6 +127,7 @@ def check_settings(config: Config, pretrained) -> None:
     if size < smallest:
         raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
     make_optimizer(config.optimizer)
+    precision.check(config.precision)
     check_transport(config.comm)
     if pretrained:
         weights.load(pretrained)
@@ -157,22 +166,9 @@ def check_network(config: Config, classes: int, pretrained) -> None:
         weights.fit(net, weights.load(pretrained), config.model.pretrained, head=head_of(config))
 
 
-def mxnet_build() -> dict:
-    """What this MXNet is and can do."""
-    import mxnet.runtime
-
-    features = mxnet.runtime.Features()
-    return {
-        "version": mx.__version__,
-        "features": sorted(name for name, feature in features.items() if feature.enabled),
-        "gpus": mx.context.num_gpus(),
-        "horovod": horovod_build(),
-    }
-
-
-def main(run_path: str) -> int:
+def main(run_path: str, attempt: int) -> int:
     run = RunDir(run_path)
-    end_with_the_parent(run, run.read("plan.json")["attempt"])
+    end_with_the_parent(run, attempt)
     try:
         prepare(run, run.config())
     except ConfigError as error:
@@ -182,4 +178,4 @@ def main(run_path: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,165 @@
+"""What values a configuration may have.  Pure: needs no file, device or data.
+
+A key that is new in config.py gets its line in CHOICES or RANGES here.
+"""
+
+import math
+import re
+
+from mxscale.config import Config, ConfigError, flatten, nearest, to_dict
+
+CHOICES = {
+    "entry": ("train", "finetune"),
+    "precision": ("float32", "float16", "amp"),
+    "data.kind": ("digits", "imagefolder", "recordio", "synthetic"),
+    "data.pack_format": ("jpeg", "png"),
+    "data.on_bad": ("error", "skip"),
+    "data.augment.crop": ("random_resized", "random", "center"),
+    "model.freeze": ("none", "features"),
+    "schedule.kind": ("constant", "step", "cosine", "poly"),
+    "comm.backend": ("horovod", "local"),
+    "comm.transport": ("gloo", "mpi"),
+    "launch.kind": ("process", "docker"),
+    "launch.device": ("auto", "cpu", "gpu"),
+    "machine.provider": ("local", "aws", "custom", "owned"),
+    "machine.market": ("on_demand", "spot"),
+    "machine.billing": ("per_second", "per_hour"),
+    "machine.currency": ("usd", "eur"),
+}
+
+# key -> (smallest, largest); an open end is None.  A null value passes.
+RANGES = {
+    "seed": (0, 2**31 - 1),
+    "epochs": (1, None),
+    "max_steps": (1, None),
+    "label_smoothing": (0, 0.999),
+    "log_every": (1, None),
+    "validate_every": (1, None),
+    "target_top1": (0, 100),
+    "batch.per_device": (1, None),
+    "batch.accumulation": (1, None),
+    "data.num_classes": (2, None),
+    "data.num_images": (1, None),
+    "data.train_per_class": (1, None),
+    "data.val_share": (0, 0.9),
+    "data.test_share": (0, 0.9),
+    "data.split_seed": (0, 2**31 - 1),
+    "data.image_size": (8, None),
+    "data.pack_size": (8, None),
+    "data.min_side": (1, None),
+    "data.pack_quality": (1, 100),
+    "data.eval_resize": (8, None),
+    "data.augment.pad": (0, None),
+    "data.augment.brightness": (0, 1),
+    "data.augment.contrast": (0, 1),
+    "data.augment.saturation": (0, 1),
+    "data.augment.hue": (0, 1),
+    "data.shards": (1, None),
+    "data.threads": (1, None),
+    "optimizer.lr": (0, None),
+    "optimizer.momentum": (0, 1),
+    "optimizer.weight_decay": (0, None),
+    "optimizer.clip_gradient": (0, None),
+    "schedule.reference_batch": (1, None),
+    "schedule.warmup_epochs": (0, None),
+    "schedule.warmup_lr": (0, None),
+    "schedule.factor": (0, 1),
+    "schedule.power": (0, None),
+    "schedule.final_lr": (0, None),
+    "comm.bucket_mb": (0.001, None),
+    "launch.threads": (1, None),
+    "launch.setup_minutes": (0, None),
+    "launch.start_timeout_s": (1, None),
+    "launch.stop_grace_s": (1, None),
+    "machine.usd_per_hour": (0, None),
+    "machine.eur_per_hour": (0, None),
+    "machine.nodes": (1, None),
+    "machine.purchase": (0, None),
+    "machine.years": (0.001, None),
+    "machine.utilisation": (0.001, 1),
+    "machine.watts": (0, None),
+    "machine.per_kwh": (0, None),
+    "tracking.timeout_s": (0.1, None),
+    "checkpoint.every_epochs": (1, None),
+    "checkpoint.every_steps": (1, None),
+    "checkpoint.keep": (1, None),
+}
+
+
+def validate(config: Config) -> Config:
+    """The same config, its values checked; raises ConfigError.  Needs no file, device or data."""
+    flat = flatten(to_dict(config))
+    for key, choices in CHOICES.items():
+        if flat[key] not in choices:
+            raise ConfigError(f"{key}={flat[key]}{nearest(flat[key], choices)}")
+    for key, (low, high) in RANGES.items():
+        value = flat[key]
+        if value is None:
+            continue
+        if not math.isfinite(value) or (low is not None and value < low) or (high is not None and value > high):
+            bounds = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise ConfigError(f"{key}={value}: expected {bounds}")
+    for key, value in flat.items():
+        if isinstance(value, list) and any(isinstance(v, float) and not math.isfinite(v) for v in value):
+            raise ConfigError(f"{key}={value}: expected finite numbers")
+    _validate_together(config)
+    return config
+
+
+def _validate_together(c: Config) -> None:
+    if "/" in c.name or c.name in ("", ".", ".."):
+        raise ConfigError(f"name={c.name}: expected a plain file name")
+    ranks = c.launch.ranks
+    if ranks != "auto" and (type(ranks) is not int or ranks < 1):
+        raise ConfigError(f"launch.ranks={ranks}: expected auto or a whole number of at least 1")
+    if c.comm.backend == "local" and ranks not in ("auto", 1):
+        raise ConfigError(f"launch.ranks={ranks} with comm=local: one rank has no communicator; use comm=horovod")
+    if isinstance(ranks, int) and c.data.shards is not None and c.data.shards < ranks:
+        raise ConfigError(f"data.shards={c.data.shards} is less than launch.ranks={ranks}: every rank reads a shard")
+    _validate_hosts(c)
+    if c.data.val_share + c.data.test_share >= 1:
+        raise ConfigError(
+            "data.val_share + data.test_share: expected less than 1, so that something is left to train on"
+        )
+    for key in ("mean", "std"):
+        if len(getattr(c.data, key)) != 3:
+            raise ConfigError(f"data.{key}={getattr(c.data, key)}: expected three numbers, one per colour")
+    if min(c.data.std) <= 0:
+        raise ConfigError(f"data.std={c.data.std}: expected numbers above 0")
+    for key in ("scale", "ratio"):
+        pair = getattr(c.data.augment, key)
+        if len(pair) != 2 or not 0 < pair[0] <= pair[1]:
+            raise ConfigError(f"data.augment.{key}={pair}: expected [smallest,largest], above 0")
+    if c.data.augment.scale[1] > 1:
+        raise ConfigError(f"data.augment.scale={c.data.augment.scale}: expected shares of the image's area, up to 1")
+    if list(c.schedule.milestones) != sorted(c.schedule.milestones):
+        raise ConfigError(f"schedule.milestones={c.schedule.milestones}: expected growing epochs")
+    if c.data.kind == "imagefolder" and not c.data.root:
+        raise ConfigError("data.root is missing: data=imagefolder needs data.root=DIR with DIR/<class>/<image>.jpg")
+    if c.data.kind == "recordio" and not (c.data.train and c.data.val):
+        raise ConfigError(
+            "data.train and data.val are missing: data=recordio needs data.train=FILE.rec data.val=FILE.rec"
+        )
+
+
+def _validate_hosts(c: Config) -> None:
+    hosts = c.launch.hosts
+    if c.launch.kind == "docker" and (hosts or not c.launch.image):
+        what = "launch.image is missing" if not c.launch.image else "launch.hosts with launch=docker"
+        raise ConfigError(f"{what}: launch=docker runs the ranks in one image (launch.image=NAME) on this machine")
+    if hosts is None or hosts == "compose":
+        return
+    wanted = "expected a list such as '[a:4,b:4]', or compose"
+    if not isinstance(hosts, list) or not hosts:
+        raise ConfigError(f"launch.hosts={hosts}: {wanted}")
+    for host in hosts:
+        # A name that begins with - would be an option of ssh
+        if not isinstance(host, str) or not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(:[1-9]\d{0,3})?", host):
+            raise ConfigError(
+                f"launch.hosts={host}: {wanted}; the number is that host's ranks, its user belongs in ~/.ssh/config"
+            )
+    names = [host.partition(":")[0] for host in hosts]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"launch.hosts={hosts}: {wanted}, each host once")
+    if c.comm.backend == "local":
+        raise ConfigError("launch.hosts with comm=local: one rank has no communicator; use comm=horovod")

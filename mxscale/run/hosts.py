@@ -1,0 +1,154 @@
+"""The machines that ranks are spread over: found, reached by ssh, and seen to share the run directory.
+
+`launch.hosts` is a list of `NAME` or `NAME:SLOTS` (ranks that it takes, one without a number), or the
+word `compose`: the workers of docker-compose.yml's cluster profile.  How ssh gets there (user, port, key)
+is said in ssh's own configuration.
+"""
+
+import re
+import secrets
+import shlex
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import List, Optional
+
+import psutil
+
+from mxscale.config import Config, ConfigError
+from mxscale.run.rundir import RunDir
+
+WORKER = "worker"  # the service's name in docker-compose.yml
+CONNECT_S = 5
+SSH = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", "-o", "StrictHostKeyChecking=accept-new"]
+
+
+@dataclass(frozen=True)
+class Host:
+    address: str  # that ssh takes
+    slots: int  # ranks that it runs
+    name: str  # that people read
+    here: bool = False  # this machine: nobody needs ssh to it
+
+
+def find(config: Config) -> List[Host]:
+    """The hosts of `launch.hosts`; [] where the ranks run on this machine.  Raises ConfigError."""
+    asked = config.launch.hosts
+    if not asked:
+        return []
+    found = _workers() if asked == "compose" else [_host(text) for text in asked]
+    return [replace(host, here=is_here(host)) for host in found]
+
+
+def _host(text: str) -> Host:
+    name, _, slots = text.partition(":")
+    return Host(name, int(slots or 1), name)
+
+
+def setting(hosts: List[Host]) -> str:
+    """`hosts` as a command line gives them; find() reads it back."""
+    return f"launch.hosts=[{','.join(f'{host.address}:{host.slots}' for host in hosts)}]"
+
+
+def _workers() -> List[Host]:
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(WORKER, None, socket.AF_INET)}
+    except OSError:
+        raise ConfigError(
+            "launch.hosts=compose: no worker is up; start some with: "
+            "docker compose --profile cluster up -d --scale worker=2"
+        ) from None
+    return sorted((Host(address, 1, _name(address)) for address in found), key=lambda host: _natural(host.name))
+
+
+def _name(address: str) -> str:
+    """mxscale-worker-1, of 172.18.0.3."""
+    try:
+        return socket.gethostbyaddr(address)[0].partition(".")[0]
+    except OSError:
+        return address
+
+
+def _natural(name: str) -> list:
+    """worker-2 comes before worker-10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def of_rank(hosts: List[Host], rank: int) -> Optional[Host]:
+    """Where a rank runs: the launchers fill the first host's slots, then the next one's."""
+    for host in hosts:
+        if rank < host.slots:
+            return host
+        rank -= host.slots
+    return None
+
+
+# ---------------------------------------------------------------- are they there
+
+
+def check(hosts: List[Host], run: RunDir) -> None:
+    """Every other host answers, has this Python, and sees what was just written to the run directory.
+
+    Raises ConfigError naming the first that does not.
+    """
+    hosts = [host for host in hosts if not host.here]
+    if not hosts:
+        return
+    nonce = secrets.token_hex(8)
+    (run.path / "nonce").write_text(nonce)
+    try:
+        _compare(hosts, run, nonce)
+    finally:
+        (run.path / "nonce").unlink()
+
+
+def _compare(hosts: List[Host], run: RunDir, nonce: str) -> None:
+    question = f"cat {shlex.quote(f'{run.path}/nonce')}; test -x {shlex.quote(sys.executable)} && echo +"
+    for host, answer in zip(hosts, _ask_all(hosts, question)):
+        if answer.returncode == 255:
+            raise ConfigError(f"launch.hosts: {host.name} can't be reached by ssh ({_reason(answer)})")
+        if nonce not in answer.stdout:  # after whatever the host's shell greets with
+            raise ConfigError(
+                f"launch.hosts: {host.name} does not see {run.path}: set runs=DIR to storage that all hosts share"
+            )
+        if not answer.stdout.endswith("+\n"):
+            raise ConfigError(
+                f"launch.hosts: {host.name} has no {sys.executable}: install mxscale at the same place on every host"
+            )
+
+
+def unreachable(hosts: List[Host]) -> List[Host]:
+    """Those that do not answer any more."""
+    hosts = [host for host in hosts if not host.here]
+    return [host for host, answer in zip(hosts, _ask_all(hosts, "true")) if answer.returncode]
+
+
+def is_here(host: Host) -> bool:
+    """Whether it is this machine, as horovodrun and mpirun see it: they start ranks here without ssh."""
+    try:
+        address = socket.gethostbyname(host.address)
+    except OSError:  # a name that ssh's configuration alone knows
+        return False
+    return any(own.address == address for interface in psutil.net_if_addrs().values() for own in interface)
+
+
+def _ask_all(hosts: List[Host], command: str) -> list:
+    with ThreadPoolExecutor(max(1, min(32, len(hosts)))) as threads:
+        return list(threads.map(lambda host: _ask(host, command), hosts))
+
+
+def _ask(host: Host, command: str) -> subprocess.CompletedProcess:
+    argv = [*SSH, host.address, command]
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, timeout=2 * CONNECT_S, stdin=subprocess.DEVNULL)
+    except FileNotFoundError:
+        raise ConfigError("launch.hosts needs ssh: install openssh-client") from None
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(argv, 255, "", f"no answer in {2 * CONNECT_S} s")
+
+
+def _reason(answer: subprocess.CompletedProcess) -> str:
+    lines = [line for line in answer.stderr.splitlines() if line.strip() and "Permanently added" not in line]
+    return lines[-1].strip() if lines else "no reason given"

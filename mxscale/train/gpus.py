@@ -1,0 +1,118 @@
+"""GPUs as the driver names them, and those that a library has code for.  Needs neither MXNet nor CUDA's tools."""
+
+import ctypes
+import mmap
+import struct
+from typing import Optional
+
+CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76  # CUdevice_attribute, in cuda.h
+NO_DEVICE = 100  # CUresult, in cuda.h
+SECTIONS = (b".nv_fatbin", b"__nv_relfatbin")  # the second: device code that was linked
+FATBIN = struct.pack("<IH", 0xBA55ED50, 1)  # magic, version: as nvcc writes them
+KINDS = {1: "ptx", 2: "cubin"}
+
+
+def driver() -> dict:
+    """{'cuda': '12.4', 'gpus': [{'name': 'Tesla V100-SXM2-16GB', 'capability': '7.0'}]}; {} without a driver.
+
+    `cuda` is the newest CUDA that the driver runs.  `error` is added where the driver does not start.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return {}
+    number = ctypes.c_int()
+    cuda.cuDriverGetVersion(ctypes.byref(number))
+    found = {"cuda": cuda_version(number.value), "gpus": []}
+    status = cuda.cuInit(0)
+    if status:
+        return found if status == NO_DEVICE else {**found, "error": f"cuInit answered {status}"}
+    cuda.cuDeviceGetCount(ctypes.byref(number))
+    found["gpus"] = [_gpu(cuda, device) for device in range(number.value)]
+    return found
+
+
+def _gpu(cuda, device: int) -> dict:
+    name, number = ctypes.create_string_buffer(128), ctypes.c_int()
+    cuda.cuDeviceGetName(name, len(name), device)
+    capability = []
+    for attribute in (CAPABILITY_MAJOR, CAPABILITY_MINOR):
+        cuda.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+        capability.append(str(number.value))
+    return {"name": name.value.decode(errors="replace"), "capability": ".".join(capability)}
+
+
+# ---------------------------------------------------------------- versions, as the libraries number them
+
+
+def cuda_version(number: int) -> Optional[str]:
+    """11020 -> 11.2"""
+    return f"{number // 1000}.{number % 1000 // 10}" if number else None
+
+
+def cudnn_version(number: int) -> Optional[str]:
+    """8101 -> 8.1.1, and since cuDNN 9: 90100 -> 9.1.0"""
+    major = 10000 if number >= 90000 else 1000
+    return f"{number // major}.{number % major // 100}.{number % 100}" if number else None
+
+
+def nccl_version(number: int) -> Optional[str]:
+    """2708 -> 2.7.8, and since NCCL 2.9: 21205 -> 2.12.5"""
+    major = 10000 if number >= 10000 else 1000
+    return f"{number // major}.{number % major // 100}.{number % 100}" if number else None
+
+
+# ---------------------------------------------------------------- code in a library
+
+
+def architectures(library: str) -> Optional[dict]:
+    """{'cubin': ['7.0', '8.0'], 'ptx': ['8.0']}: what an ELF library has GPU code for; None where none is found.
+
+    Walks the headers that nvcc puts before each piece of code, the ones that `cuobjdump --list-elf
+    --list-ptx` prints; the code itself, most of the file, is not read.
+    """
+    found = {kind: set() for kind in KINDS.values()}
+    with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            for start, end in _sections(data):
+                for kind, architecture in _pieces(data, start, end):
+                    found[kind].add(architecture)
+        except (struct.error, IndexError):  # a file cut short
+            return None
+    if not any(found.values()):
+        return None
+    return {kind: [f"{number // 10}.{number % 10}" for number in sorted(numbers)] for kind, numbers in found.items()}
+
+
+def _sections(data):
+    """(start, end) of the sections with device code in a 64-bit ELF file."""
+    if data[:5] != b"\x7fELF\x02":
+        return
+    (table,) = struct.unpack_from("<Q", data, 0x28)
+    size, count, names_index = struct.unpack_from("<HHH", data, 0x3A)
+    headers = [struct.unpack_from("<II8x8xQQ", data, table + size * i) for i in range(count)]
+    names = headers[names_index][2] if headers else 0
+    for name, _, offset, length in headers:
+        text = data[names + name : names + name + 32].partition(b"\0")[0]
+        if text in SECTIONS:
+            yield offset, offset + length
+
+
+def _pieces(data, start: int, end: int):
+    """(kind, architecture such as 70) of each piece of code.
+
+    A container is a header of 16 bytes (magic, version, its own size, that of what follows), then
+    pieces, each with a header: kind, its own size at byte 4, the code's at 8, the architecture at 28.
+    """
+    container = data.find(FATBIN, start, end)
+    while container >= 0:
+        header, length = struct.unpack_from("<HQ", data, container + 6)
+        piece, stop = container + header, min(container + header + length, end)
+        while piece + 32 <= stop:
+            kind, header, code, architecture = struct.unpack_from("<HxxIQ12xI", data, piece)
+            if kind in KINDS:
+                yield KINDS[kind], architecture
+            if header + code <= 0:
+                break
+            piece += header + code
+        container = data.find(FATBIN, max(piece, container + 16), end)

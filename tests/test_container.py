@@ -1,0 +1,71 @@
+"""Ranks in a container: what it sees of this machine.  With a real engine: test_docker.py."""
+
+import subprocess
+import sys
+
+import pytest
+
+from mxscale.checks import validate
+from mxscale.config import ConfigError, from_dict
+from mxscale.run import container, launch
+from mxscale.run.rundir import RunDir
+
+
+def config(**values):
+    return validate(from_dict({"launch": {"kind": "docker", "image": "mxscale:cpu"}, **values}))
+
+
+def run_in(tmp_path):
+    return RunDir(tmp_path / "runs" / "train" / "a")
+
+
+def test_the_run_and_the_cache_are_writable_and_data_and_code_are_not(tmp_path):
+    photos, weights = tmp_path / "photos", tmp_path / "w" / "a.params"
+    for folder in (photos, weights.parent):
+        folder.mkdir()
+    weights.touch()
+    data = {"kind": "imagefolder", "root": str(photos), "cache": str(tmp_path / "cache")}
+    seen = container.mounts(config(data=data, model={"pretrained": str(weights)}), run_in(tmp_path))
+    assert seen == {
+        str(launch.ROOT): "ro",
+        str(photos): "ro",
+        str(weights.parent): "ro",
+        str(tmp_path / "runs"): "rw",
+        str(tmp_path / "cache"): "rw",
+    }
+
+
+def test_no_credential_and_no_path_of_this_machine_gets_in():
+    outside = {
+        "PATH": "/x",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "LD_LIBRARY_PATH": "/y",
+        "OMP_NUM_THREADS": "2",
+        "HOME": "/h",
+    }
+    assert container.passed(outside) == {"OMP_NUM_THREADS": "2", "HOME": "/tmp", "USER": "mxscale"}
+
+
+def test_the_same_command_runs_in_the_image_with_the_images_python():
+    (command,) = launch.commands(config(), "/runs/a", 1, launch.Placement(2, 8), {"DOCKER_HOST": "unix:///x"})
+    argv = ["horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "python", "-m", "mxscale.train.engine", "/runs/a"]
+    assert command.argv == [sys.executable, "-m", "mxscale.run.container", "/runs/a", *argv, "1"]
+    assert command.env["DOCKER_HOST"] == "unix:///x" and command.env["OMP_NUM_THREADS"] == "4"
+
+
+def test_an_engine_that_does_not_answer_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    with pytest.raises(
+        ConfigError, match=r"^launch=docker: no Docker engine answers \(.*\); start it, or set DOCKER_HOST"
+    ):
+        container.connect()
+
+
+def test_the_image_must_be_named():
+    with pytest.raises(ConfigError, match=r"launch\.image is missing"):
+        validate(from_dict({"launch": {"kind": "docker"}}))
+
+
+def test_a_parent_that_starts_no_container_does_not_load_the_sdk():
+    code = "import sys, mxscale.run.job; sys.exit('docker' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=launch.ROOT).returncode == 0

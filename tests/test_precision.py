@@ -1,0 +1,31 @@
+"""Number formats, and what an MXNet can't do with them."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxscale.config import ConfigError
+from mxscale.train.precision import Precision, check, prepare
+
+
+def test_float32_changes_nothing():
+    scale, images = Precision("float32"), mx.nd.ones((2, 3))
+    assert scale.cast(images) is images and scale.state() == {}
+
+
+def test_float16_casts_images():
+    assert Precision("float16").cast(mx.nd.ones((2, 3))).dtype == np.float16
+
+
+def test_amp_of_1_5_is_refused_before_it_starts(monkeypatch):
+    monkeypatch.setattr(mx, "__version__", "1.5.0")
+    with pytest.raises(
+        ConfigError, match=r"^precision=amp: MXNet 1\.5\.0 can't resume with it; use precision=float16, or"
+    ):
+        prepare("amp")
+
+
+@pytest.mark.parametrize("version, precision", [("1.9.1", "amp"), ("1.5.0", "float16"), ("1.5.0", "float32")])
+def test_the_others_are_taken(monkeypatch, version, precision):
+    monkeypatch.setattr(mx, "__version__", version)
+    check(precision)

@@ -1,0 +1,146 @@
+"""Ranks over ssh: Debian's own sshd on a port of its own, with keys and a client's configuration in a folder."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from mxscale.config import from_dict
+from mxscale.run.hosts import Host, is_here
+from mxscale.run.launch import Placement, commands
+
+SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+
+CLIENT = """\
+Host hosta hostb
+  HostName 127.0.0.1
+Host hosta hostb 127.0.0.*
+  Port {port}
+  IdentityFile {key}
+  IdentitiesOnly yes
+  UserKnownHostsFile {folder}/known_hosts
+  GlobalKnownHostsFile /dev/null
+"""
+
+
+class Ssh:
+    """A server and the surroundings in which `ssh` knows how to reach it."""
+
+    def __init__(self, folder: Path, port: int, log: Path, key="user"):
+        folder.mkdir()
+        self.log = log
+        (folder / "config").write_text(CLIENT.format(port=port, folder=folder, key=log.parent / key))
+        # ssh takes its own configuration from the user's entry in passwd, whatever HOME says
+        (folder / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/config "$@"\n')
+        (folder / "ssh").chmod(0o755)
+        # HOME: horovodrun keeps for an hour what it found out about hosts
+        self.env = {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(folder)}
+
+    def logins(self) -> int:
+        return self.log.read_text().count("Accepted publickey")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """(folder, port) of a server that takes the key `user`, not the key `stranger`."""
+    if not SSHD or not shutil.which("ssh"):
+        pytest.skip("sshd is not installed (apt install openssh-server openssh-client)")
+    if not Path("/run/sshd").is_dir():
+        if os.getuid():
+            pytest.skip("there is no /run/sshd, which sshd wants")
+        Path("/run/sshd").mkdir(mode=0o755)
+    folder = tmp_path_factory.mktemp("sshd")
+    for key in ("host", "user", "stranger"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = {
+        "ListenAddress": f"127.0.0.1:{port}", "HostKey": folder / "host", "AuthorizedKeysFile": folder / "user.pub",
+        "StrictModes": "no", "UsePAM": "no", "PasswordAuthentication": "no", "KbdInteractiveAuthentication": "no",
+        "PermitRootLogin": "prohibit-password", "PidFile": "none", "MaxStartups": "50",
+    }  # fmt: skip
+    words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    with open(folder / "log", "w") as log:
+        server = subprocess.Popen([SSHD, "-D", "-e", "-f", "/dev/null", *words], stderr=log, stdin=subprocess.DEVNULL)
+    try:
+        until_answered(port)
+        yield folder, port
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def until_answered(port, timeout=20):
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=2).close()
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def ssh(server, tmp_path):
+    folder, port = server
+    return Ssh(tmp_path / "client", port, folder / "log")
+
+
+WORDS = ["launch.threads=1"]
+
+
+@pytest.fixture(scope="module")
+def on_this_machine(shared_cli):
+    return shared_cli("train", *WORDS, "launch.ranks=2").sha
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "transport, hosts",
+    [("gloo", "hosta:1,hostb:1"), ("gloo", "127.0.0.1:1,hostb:1"), ("mpi", "hosta:1,hostb:1")],
+)
+def test_two_hosts_end_with_the_weights_of_one(cli, ssh, on_this_machine, transport, hosts):
+    """Names that ssh alone knows, and this machine as one of the two."""
+    before = ssh.logins()
+    # Both hosts are this machine: its containers' bridges, which come and go, are no way from one to the other
+    env = {**ssh.env, "OMPI_MCA_btl_tcp_if_include": "127.0.0.0/8"}
+    ended = cli("train", *WORDS, f"comm.transport={transport}", f"launch.hosts=[{hosts}]", env=env)
+    a, b = (host.partition(":")[0] for host in hosts.split(","))
+    assert f"ranks     2 on {a}, {b} on cpu" in ended.out
+    assert ssh.logins() > before
+    assert ended.sha == on_this_machine
+
+
+@pytest.mark.slow
+def test_a_wrong_key_is_refused_by_name_with_sshs_reason(cli, server, tmp_path):
+    folder, port = server
+    stranger = Ssh(tmp_path / "client", port, folder / "log", key="stranger")
+    ended = cli("train", "launch.hosts=[127.0.0.1:1,hostb:1]", env=stranger.env, expect=2)
+    (line,) = ended.err.splitlines()
+    assert line.startswith("error: launch.hosts: hostb can't be reached by ssh (")
+    assert line.endswith("Permission denied (publickey).)")
+    assert not list((cli.folder / "train").glob("*"))
+
+
+def test_this_machine_is_told_from_others():
+    assert is_here(Host("127.0.0.1", 1, "a")) and is_here(Host("localhost", 1, "a"))
+    assert not any(is_here(Host(address, 1, "a")) for address in ("127.0.0.2", "user@localhost", "nobody.invalid"))
+
+
+def test_ranks_of_mpi_leave_dockers_bridge_alone_unless_they_are_told_their_networks():
+    config = from_dict({"comm": {"transport": "mpi"}})
+
+    def argv(hosts, **surroundings):
+        (command,) = commands(config, "/runs/a", 1, Placement(2, 2, hosts), {"PATH": "/bin", **surroundings})
+        return command.argv
+
+    nodes = [Host("a", 1, "a"), Host("b", 1, "b")]
+    exclude = ["-mca", "btl_tcp_if_exclude", "127.0.0.0/8,docker0"]
+    assert [word for word in argv(nodes) if word in exclude] == exclude
+    assert "btl_tcp_if_exclude" not in argv(nodes, OMPI_MCA_btl_tcp_if_include="10.0.0.0/8")
+    assert "btl_tcp_if_exclude" not in argv([])
