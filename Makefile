@@ -1,7 +1,7 @@
 # `make help` lists what there is.  Every target does its own set-up first.
 PY := .venv/bin/python
 
-.PHONY: help setup train finetune test test-quick lint bench ui clean
+.PHONY: help setup train finetune doctor test test-quick test-docker lint bench ui clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -15,15 +15,22 @@ train: .venv/run.stamp  ## the main job: learn the handwritten digits 0-4
 finetune: .venv/run.stamp  ## then the digits 5-9, from a few labels each
 	@$(PY) finetune.py
 
-test: .venv/dev.stamp  ## all tests, with coverage
-	@$(PY) -m pytest --cov --cov-report=term:skip-covered
+doctor: .venv/run.stamp  ## what stands in the way of a run here
+	@$(PY) doctor.py
+
+test: .venv/dev.stamp  ## all tests but those of images, with coverage
+	@$(PY) -m pytest -m "not docker" --cov --cov-report=term:skip-covered
+
+test-docker: .venv/dev.stamp  ## images, Compose, a cluster: needs a Docker engine (20 minutes)
+	@$(PY) -m pytest -m docker
 
 test-quick: .venv/dev.stamp  ## the tests that take seconds
-	@$(PY) -m pytest -m "not slow"
+	@$(PY) -m pytest -m "not slow and not docker"
 
-lint: .venv/dev.stamp  ## ruff: errors and layout
+lint: .venv/dev.stamp  ## ruff, and shellcheck where it is: errors and layout
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+	@if command -v shellcheck >/dev/null; then shellcheck $$(grep -lE '^#!.*(ba)?sh$$' docker/* requirements/setup .ci/run); fi
 
 bench: .venv/run.stamp  ## every bench; QUICK=1 takes a minute each at most
 	@set -e; for bench in $(filter-out bench/measure.py,$(wildcard bench/*.py)); do echo "== $$bench"; $(PY) $$bench $(if $(QUICK),--quick); done

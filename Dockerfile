@@ -1,0 +1,239 @@
+# Images of one product, by target:
+#
+#   cpu      Debian, the MXNet wheel, Horovod with Gloo and Open MPI                      (default)
+#   ngc      NVIDIA's last MXNet image, its own MXNet and Horovod
+#   source   MXNet 1.9.1 from the Apache release: CUDA, cuDNN, NCCL, OpenBLAS, OpenCV
+#   cu90     the published pip flavour mxnet-cu90, with the CUDA 9.0 libraries of an old NVIDIA image
+#   test     cpu with the tests in it
+#   mlflow   the tracking server alone
+#
+#   docker build --target source -t mxscale:source .          needs BuildKit
+#
+# Behind a proxy that inspects TLS: --secret id=ca,src=its-certificate.pem (see docs/images.md).
+# Layers go from what changes least to what changes most: the code comes last.
+
+ARG CUDA_IMAGE=nvcr.io/nvidia/cuda:11.8.0-cudnn8-devel-ubuntu22.04
+ARG CUDA_RUNTIME_IMAGE=nvcr.io/nvidia/cuda:11.8.0-cudnn8-runtime-ubuntu22.04
+ARG CUDA9_IMAGE=nvcr.io/nvidia/mxnet:18.06-py3
+ARG NGC_TAG=24.06-py3
+ARG NGC_IMAGE=nvcr.io/nvidia/mxnet:${NGC_TAG}
+# download | local: with `local` the release lies unpacked in docker/mxnet-src/ (where --build-context
+# mxnet-src=DIR is not to be had: before Docker 23)
+ARG MXNET_SRC=download
+
+# ---------------------------------------------------------------- what all of ours share
+
+FROM scratch AS code
+COPY train.py finetune.py doctor.py pyproject.toml /mxscale/
+COPY conf /mxscale/conf
+COPY docker/ssh_config /etc/ssh/ssh_config.d/mxscale.conf
+COPY docker/entrypoint docker/finish docker/identify docker/make-keys docker/worker /mxscale/docker/
+COPY mxscale /mxscale/mxscale
+# For the commit; there is none in an archive of the sources
+COPY .gi[t]/HEA[D] .gi[t]/packed-ref[s] /git/
+COPY .gi[t]/refs/heads /git/refs/heads
+
+FROM debian:bookworm-slim AS debian
+ENV DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8 PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+RUN rm -f /etc/apt/apt.conf.d/docker-clean
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends python3 >/dev/null \
+    && groupadd --gid 1000 mxscale && useradd --uid 1000 --gid 1000 --create-home mxscale
+
+FROM debian AS debian-build
+COPY docker/with-ca /usr/local/bin/
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends \
+    python3-venv python3-dev g++ make libopenmpi-dev openmpi-bin >/dev/null
+RUN python3 -m venv /opt/venv
+
+# ---------------------------------------------------------------- cpu
+
+FROM debian-build AS cpu-build
+# A published release by its lock in requirements/flavours; the API of mxnet-cu90 is that of mxnet==1.5.0
+ARG MXNET=mxnet==1.9.1
+COPY requirements/rank.lock requirements/horovod.lock /requirements/
+COPY requirements/flavours /requirements/flavours
+COPY docker/install-packages /usr/local/bin/
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca with-ca install-packages "$MXNET"
+
+FROM debian AS debian-run
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends \
+    libgomp1 libquadmath0 openmpi-bin openssh-client openssh-server >/dev/null
+
+FROM debian-run AS cpu-packages
+COPY --from=cpu-build /opt/venv /opt/venv
+
+# ---------------------------------------------------------------- mlflow
+
+FROM debian-build AS mlflow-build
+COPY requirements/mlflow.lock /requirements/
+COPY docker/install-mlflow /usr/local/bin/
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca with-ca install-mlflow
+
+FROM debian AS mlflow
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.title="mxscale tracking server" org.opencontainers.image.version=0.1.0 \
+      org.opencontainers.image.revision=$COMMIT
+COPY --from=mlflow-build /opt/venv /opt/venv
+COPY docker/serve-mlflow /usr/local/bin/
+RUN install -d -o mxscale -g mxscale /mlflow
+USER mxscale
+ENV HOME=/home/mxscale MLFLOW_DISABLE_TELEMETRY=true
+WORKDIR /mlflow
+EXPOSE 5000
+ENTRYPOINT ["serve-mlflow"]
+
+# ---------------------------------------------------------------- ngc
+
+FROM ${NGC_IMAGE} AS ngc-packages
+RUN apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    openssh-client openssh-server >/dev/null && rm -rf /var/lib/apt/lists/*
+COPY docker/with-ca docker/install-beside /usr/local/bin/
+COPY requirements/rank.lock /requirements/
+# Its own MXNet, Horovod and numpy are not touched: ours lie in a virtual environment on top
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca with-ca install-beside /opt/venv
+ENV PATH=/opt/venv/bin:$PATH
+
+FROM ngc-packages AS ngc
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.title="mxscale (ngc)" org.opencontainers.image.version=0.1.0 \
+      org.opencontainers.image.revision=$COMMIT com.mxscale.build=ngc
+COPY --from=code / /
+RUN /mxscale/docker/finish ngc
+ENV MXSCALE_IDENTITY=/mxscale/build.json
+WORKDIR /mxscale
+ENTRYPOINT ["/mxscale/docker/entrypoint"]
+CMD ["python", "train.py"]
+
+# ---------------------------------------------------------------- source
+
+# The unpacked release.  `docker buildx build --build-context mxnet-src=DIR` puts another in its place
+FROM debian AS mxnet-release
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends curl ca-certificates >/dev/null
+COPY docker/with-ca docker/fetch-mxnet /usr/local/bin/
+RUN --mount=type=secret,id=ca with-ca fetch-mxnet /mxnet
+
+FROM scratch AS mxnet-src-download
+COPY --from=mxnet-release /mxnet /
+
+FROM scratch AS mxnet-src-local
+COPY docker/mxnet-sr[c] /
+
+FROM mxnet-src-${MXNET_SRC} AS mxnet-src
+
+# A build with USE_CUDA=OFF takes --build-arg CUDA_IMAGE=debian:bookworm-slim and the same for CUDA_RUNTIME_IMAGE
+FROM ${CUDA_IMAGE} AS mxnet-build
+ENV DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8
+RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends \
+    build-essential cmake ninja-build protobuf-compiler libprotobuf-dev libopenblas-dev liblapack-dev liblapacke-dev \
+    libopencv-dev libzmq3-dev python3-venv python3-dev libopenmpi-dev openmpi-bin >/dev/null \
+    && rm -rf /var/lib/apt/lists/*
+COPY docker/build-mxnet docker/check-features /usr/local/bin/
+ARG USE_CUDA=ON
+ARG MXNET_CUDA_ARCH="7.0;8.0;9.0+PTX"
+COPY --from=mxnet-src / /src
+RUN build-mxnet /src /build
+COPY docker/with-ca docker/install-packages docker/install-mxnet /usr/local/bin/
+COPY requirements/rank.lock requirements/horovod.lock /requirements/
+RUN python3 -m venv /opt/venv
+ENV PATH=/opt/venv/bin:$PATH
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca \
+    install-mxnet /src /build /opt/venv \
+    # The machine that builds may have no driver: a stub of libcuda stands in while MXNet is imported
+    && LD_LIBRARY_PATH=/build/stubs:${LD_LIBRARY_PATH:-} with-ca install-packages none
+
+FROM ${CUDA_RUNTIME_IMAGE} AS source-packages
+ENV DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8 PATH=/opt/venv/bin:$PATH
+COPY --from=mxnet-build /build/runtime-packages /tmp/
+RUN apt-get update -qq && xargs apt-get install -y -qq --no-install-recommends </tmp/runtime-packages >/dev/null \
+    && apt-get install -y -qq --no-install-recommends python3 openmpi-bin openssh-client openssh-server >/dev/null \
+    && rm -rf /var/lib/apt/lists/* && useradd --create-home mxscale
+COPY --from=mxnet-build /opt/venv /opt/venv
+RUN --mount=type=bind,from=mxnet-build,source=/build,target=/build \
+    --mount=type=bind,source=docker/check-features,target=/usr/local/bin/check-features \
+    export LD_LIBRARY_PATH=/build/stubs:${LD_LIBRARY_PATH:-} \
+    && xargs check-features </build/features && python3 -c 'import horovod.mxnet'
+
+FROM source-packages AS source
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.title="mxscale (source)" org.opencontainers.image.version=0.1.0 \
+      org.opencontainers.image.revision=$COMMIT com.mxscale.build=source
+COPY --from=code / /
+RUN /mxscale/docker/finish source
+ENV MXSCALE_IDENTITY=/mxscale/build.json
+WORKDIR /mxscale
+ENTRYPOINT ["/mxscale/docker/entrypoint"]
+CMD ["python", "train.py"]
+
+# ---------------------------------------------------------------- cu90
+
+FROM ${CUDA9_IMAGE} AS cuda9
+# What mxnet-cu90 links to, under one folder; it says what is missing
+COPY docker/collect-cuda9 /usr/local/bin/
+RUN collect-cuda9 /cuda9
+
+# Horovod compiles a kernel, and CUDA 9.0's own compiler takes no g++ that is still to be had
+FROM ${CUDA_IMAGE} AS cuda11
+
+FROM debian-build AS cu90-build
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends g++-11 >/dev/null
+COPY requirements/rank.lock requirements/horovod.lock /requirements/
+COPY requirements/flavours /requirements/flavours
+COPY docker/install-packages /usr/local/bin/
+COPY --from=cuda9 /cuda9 /usr/local/cuda9
+RUN ldconfig /usr/local/cuda9
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca \
+    --mount=type=bind,from=cuda11,source=/usr/local/cuda-11.8,target=/usr/local/cuda \
+    CC=gcc-11 CXX=g++-11 HOROVOD_CUDA_HOME=/usr/local/cuda HOROVOD_BUILD_CUDA_CC_LIST=60,70 \
+    LD_LIBRARY_PATH=/usr/local/cuda9:/usr/local/cuda9/stubs with-ca install-packages mxnet-cu90==1.5.0
+
+FROM debian-run AS cu90-packages
+COPY --from=cu90-build /opt/venv /opt/venv
+COPY --from=cuda9 /cuda9 /usr/local/cuda9
+RUN rm -rf /usr/local/cuda9/stubs && echo /usr/local/cuda9 >/etc/ld.so.conf.d/cuda9.conf && ldconfig
+RUN --mount=type=bind,from=cuda9,source=/cuda9/stubs,target=/stubs LD_LIBRARY_PATH=/stubs python3 -c 'import horovod.mxnet'
+
+FROM cu90-packages AS cu90
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.title="mxscale (cu90)" org.opencontainers.image.version=0.1.0 \
+      org.opencontainers.image.revision=$COMMIT com.mxscale.build=cu90
+COPY --from=code / /
+RUN /mxscale/docker/finish cu90
+ENV MXSCALE_IDENTITY=/mxscale/build.json
+WORKDIR /mxscale
+ENTRYPOINT ["/mxscale/docker/entrypoint"]
+CMD ["python", "train.py"]
+
+# ---------------------------------------------------------------- cpu, and with its tests
+
+FROM cpu-packages AS cpu-final
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.title="mxscale (cpu)" org.opencontainers.image.version=0.1.0 \
+      org.opencontainers.image.revision=$COMMIT com.mxscale.build=wheel
+COPY --from=code / /
+RUN /mxscale/docker/finish wheel
+ENV MXSCALE_IDENTITY=/mxscale/build.json
+WORKDIR /mxscale
+ENTRYPOINT ["/mxscale/docker/entrypoint"]
+CMD ["python", "train.py"]
+
+FROM cpu-build AS test-build
+COPY requirements/run.lock requirements/dev.lock /requirements/
+COPY docker/install-tests /usr/local/bin/
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca with-ca install-tests
+
+FROM cpu-final AS test
+COPY --from=test-build /opt/venv /opt/venv
+COPY README.md Makefile Dockerfile docker-compose.yml compose.gpu.yml /mxscale/
+COPY bench /mxscale/bench
+COPY docs /mxscale/docs
+COPY requirements /mxscale/requirements
+COPY docker /mxscale/docker
+COPY tests /mxscale/tests
+CMD ["python", "-m", "pytest", "-m", "not slow and not docker"]
+
+FROM cpu-final AS cpu

@@ -1,0 +1,356 @@
+"""The scripts that build the images, as far as they go without an image: with false tools and the real wheel."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+DOCKER = Path(__file__).resolve().parents[1] / "docker"
+WHEEL = Path(find_spec("mxnet").origin).parent
+HEADERS = ["dlpack", "dmlc", "mkldnn", "mshadow", "nnvm"]
+LINKED = ["libgfortran.so.3", "libopenblas.so.0"]  # by the wheel's libmxnet.so, and beside it
+CPU_FEATURES = ["OPENMP", "BLAS_OPEN", "LAPACK", "MKLDNN", "OPENCV", "DIST_KVSTORE"]
+
+pytestmark = pytest.mark.skipif(not (WHEEL / LINKED[1]).exists(), reason="needs the parts of the 1.9.1 wheel")
+
+
+def run(script, *arguments, **env):
+    """(exit status, stdout, stderr) of a script of docker/, by the python of these tests."""
+    path = os.pathsep.join(
+        [*filter(None, [env.pop("PATH", None)]), str(Path(sys.executable).parent), os.environ["PATH"]]
+    )
+    ended = subprocess.run(
+        [DOCKER / script, *map(str, arguments)], env={"PATH": path, **env}, capture_output=True, text=True, timeout=60
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def refused(outcome, *words, status=2):
+    """One line on stderr, that has all of `words`."""
+    code, _, stderr = outcome
+    assert code == status, stderr
+    assert stderr.count("\n") == 1, stderr
+    for word in words:
+        assert word in stderr
+
+
+def executable(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def put(path, content=""):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+
+
+def lay(file, folder):
+    """A second name of a file in a folder; a copy where that can't be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(file, folder / file.name)
+    except OSError:
+        shutil.copy(file, folder)
+
+
+@pytest.fixture
+def room(tmp_path):
+    """A folder that is gone after the test: libmxnet.so is 150 MB."""
+    yield tmp_path
+    shutil.rmtree(tmp_path)
+
+
+@pytest.fixture
+def source(room):
+    """What build-mxnet and install-mxnet look at in the release: its headers by links into 3rdparty."""
+    put(room / "src/CMakeLists.txt")
+    shutil.copytree(WHEEL / "include/mxnet", room / "src/include/mxnet")
+    for name in HEADERS:
+        shutil.copytree(WHEEL / "include" / name, room / "src/3rdparty" / name)
+        (room / "src/include" / name).symlink_to(f"../3rdparty/{name}")
+    return room / "src"
+
+
+@pytest.fixture
+def tools(room):
+    """A cmake that 'builds' the wheel's library, and leaves what it links to elsewhere in the build."""
+    made = "\n".join(f"ln {WHEEL}/{name} $2/3rdparty/ 2>/dev/null || cp {WHEEL}/{name} $2/3rdparty/" for name in LINKED)
+    executable(
+        room / "bin/cmake",
+        "#!/bin/bash\n"
+        'if [[ $1 != --build ]]; then exec cp "$CACHE" "$6"/CMakeCache.txt; fi\n'
+        f"mkdir -p $2/3rdparty\nln {WHEEL}/libmxnet.so $2/ 2>/dev/null || cp {WHEEL}/libmxnet.so $2/\n{made}\n",
+    )
+    executable(room / "bin/ninja", "#!/bin/sh\n")
+    put(room / "cache")
+    return {"PATH": str(room / "bin"), "CACHE": str(room / "cache")}
+
+
+@pytest.fixture
+def cuda(room):
+    """A CUDA 11.8 with cuDNN and NCCL, as far as build-mxnet looks at it."""
+    home = room / "cuda"
+    executable(home / "bin/nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 11.8, V11.8.89'\n")
+    put(home / "lib64/stubs/libcuda.so")
+    for name in ["cudnn.h", "nccl.h"]:
+        put(home / "include" / name)
+    return {"CUDA_HOME": str(home), "CUDNN_ROOT": str(home), "NCCL_ROOT_DIR": str(home)}
+
+
+# ---- build-mxnet: what it is asked for
+
+
+def printed(source, **env):
+    """(the cmake command, the features) of --print."""
+    code, out, err = run("build-mxnet", "--print", source, "/build", **env)
+    assert code == 0, err
+    command, features = out.splitlines()
+    return command, features.split()
+
+
+def test_a_build_has_cuda_cudnn_and_nccl_if_nothing_is_said(source):
+    command, features = printed(source)
+    assert features == [*CPU_FEATURES, "CUDA", "CUDNN", "NCCL"]
+    assert command.startswith(f"cmake -G Ninja -S {source} -B /build ")
+    for flag in ["USE_CUDA=ON", "USE_CUDNN=ON", "USE_NCCL=ON", "USE_BLAS=open", "USE_MKL_IF_AVAILABLE=OFF"]:
+        assert f"-D{flag} " in command
+    assert r"-DMXNET_CUDA_ARCH=7.0\;8.0\;9.0+PTX " in command
+
+
+def test_a_build_without_cuda_asks_for_nothing_of_it(source):
+    command, features = printed(source, USE_CUDA="OFF", MXNET_CUDA_ARCH="")
+    assert features == CPU_FEATURES
+    for flag in ["USE_CUDA=OFF", "USE_CUDNN=OFF", "USE_NCCL=OFF", "USE_DIST_KVSTORE=ON", "USE_MKLDNN=ON"]:
+        assert f"-D{flag} " in command
+    assert "ARCH" not in command and "nvcc" not in command
+
+
+def test_print_only_prints(source):
+    before = sorted(source.parent.rglob("*"))
+    printed(source, USE_CUDA="ON", CUDA_HOME="/nowhere")
+    assert sorted(source.parent.rglob("*")) == before
+
+
+def test_a_folder_that_is_no_release_is_refused(room):
+    refused(run("build-mxnet", "--print", room, "/build"), f"{room} is no source of MXNet", "unpack")
+
+
+def test_another_release_is_refused_by_its_version(source):
+    base = source / "include/mxnet/base.h"
+    base.write_text(re.sub("(#define MXNET_MINOR) 9", r"\1 8", base.read_text()))
+    refused(run("build-mxnet", "--print", source, "/build"), "is MXNet 1.8.1", "1.9.1")
+    base.write_text("")
+    refused(run("build-mxnet", "--print", source, "/build"), "of no known version")
+
+
+@pytest.mark.parametrize("given", ["yes", "on", "1"])
+def test_a_word_that_is_neither_on_nor_off_is_refused(source, given):
+    refused(run("build-mxnet", "--print", source, "/build", USE_CUDA=given), f"USE_CUDA={given}", "ON or OFF")
+
+
+@pytest.mark.parametrize("given", ["Common", "All", "Auto", "Volta", "70", "7.0,8.0", "7.0;", "7.0;Common", "7.0+ptx"])
+def test_an_architecture_that_is_no_number_is_refused(source, given):
+    refused(run("build-mxnet", "--print", source, "/build", MXNET_CUDA_ARCH=given), f"MXNET_CUDA_ARCH={given}:")
+
+
+@pytest.mark.parametrize("given", ["7.0", "9.0+PTX", "7.0;7.5+PTX"])
+def test_architectures_are_numbers_one_or_more(source, given):
+    assert f"-DMXNET_CUDA_ARCH={given}".replace(";", r"\;") + " " in printed(source, MXNET_CUDA_ARCH=given)[0]
+
+
+def test_no_compilers_and_missing_arguments_are_refused(source):
+    refused(run("build-mxnet", source, "/build", JOBS="0"), "JOBS=0")
+    refused(run("build-mxnet", source), "SRC", "BUILD")
+
+
+@pytest.mark.parametrize("missing", ["bin/nvcc", "include/cudnn.h", "include/nccl.h"])
+def test_a_cuda_that_is_not_whole_is_refused_before_the_build(source, tools, cuda, room, missing):
+    (room / "cuda" / missing).unlink()
+    refused(run("build-mxnet", source, room / "build", **tools, **cuda), Path(missing).name, str(room / "cuda"))
+    assert not (room / "build").exists()
+
+
+def test_cuda_12_is_refused_before_the_build(source, tools, cuda, room):
+    executable(room / "cuda/bin/nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 12.4, V12.4.131'\n")
+    refused(run("build-mxnet", source, room / "build", **tools, **cuda), "CUDA 12.4", "11.8")
+
+
+# ---- build-mxnet: what it makes, with a false cmake
+
+needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-query"), reason="needs Debian or Ubuntu")
+
+
+@needs_dpkg
+def test_a_build_leaves_the_library_what_it_links_to_and_the_packages_of_the_rest(source, tools, room):
+    code, out, err = run("build-mxnet", source, room / "build", USE_CUDA="OFF", **tools)
+    assert code == 0, err
+    assert re.search(r"^MXNet 1\.9\.1 built in \d+ s$", out, re.MULTILINE)
+    assert (room / "build/features").read_text().split() == CPU_FEATURES
+    assert (room / "build" / LINKED[0]).exists()
+    packages = (room / "build/runtime-packages").read_text().split()
+    assert {"libgomp1", "libstdc++6", "libgcc-s1"} <= set(packages) and "libc6" not in packages
+    assert packages == sorted(set(packages))
+
+
+def test_a_library_that_no_package_owns_ends_the_build(source, tools, room):
+    executable(room / "bin/dpkg-query", "#!/bin/sh\nexit 1\n")
+    code, _, err = run("build-mxnet", source, room / "build", USE_CUDA="OFF", **tools)
+    assert code == 1 and "which no package owns" in err
+
+
+@needs_dpkg
+def test_a_build_without_what_was_asked_for_fails_and_names_it(source, tools, cuda, room):
+    refused(run("build-mxnet", source, room / "build", **tools, **cuda), "is without CUDA CUDNN NCCL; it has", status=1)
+    assert not (room / "build/features").exists()
+
+
+@needs_dpkg
+def test_a_cudnn_that_cmake_does_not_find_ends_the_build_before_the_compiler(source, tools, cuda, room):
+    put(room / "cache", "CUDNN_LIBRARY:FILEPATH=CUDNN_LIBRARY-NOTFOUND\n")
+    code, _, err = run("build-mxnet", source, room / "build", **tools, **cuda)
+    assert code == 1 and "CUDNN_LIBRARY-NOTFOUND" in err and "set CUDNN_ROOT" in err
+    assert not (room / "build/libmxnet.so").exists()
+
+
+# ---- check-features
+
+
+LIBRARY = f"--library={WHEEL / 'libmxnet.so'}"
+
+
+@pytest.mark.parametrize("asked", [[], [LIBRARY]], ids=["package", "library"])
+def test_the_wheel_has_its_features(asked):
+    code, out, err = run("check-features", *asked, *CPU_FEATURES)
+    assert code == 0, err
+    assert out.endswith(" ".join(CPU_FEATURES) + "\n")
+
+
+@pytest.mark.parametrize("asked", [[], [LIBRARY]], ids=["package", "library"])
+def test_what_the_wheel_does_not_have_is_named(asked):
+    missing = run("check-features", *asked, "OPENMP", "CUDA", "NCCL", "NO_SUCH")
+    refused(missing, "is without CUDA NCCL NO_SUCH; it has", "MKLDNN", status=1)
+
+
+def test_a_library_that_can_not_be_loaded_is_one_line(room):
+    put(room / "libmxnet.so", "no library")
+    refused(run("check-features", f"--library={room / 'libmxnet.so'}", "CUDA"), "can't be loaded", status=1)
+
+
+# ---- install-mxnet
+
+
+@pytest.fixture
+def built(room):
+    """What install-mxnet takes out of a build: the library, what lies beside it, the headers that oneDNN has made."""
+    for name in ["libmxnet.so", *LINKED]:
+        lay(WHEEL / name, room / "build")
+    put(room / "build/3rdparty/mkldnn/include/oneapi/dnnl/dnnl_version.h", "made by the build")
+    return room / "build"
+
+
+@pytest.fixture
+def venv(room):
+    """A virtual environment that has what these tests have, but for MXNet."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", room / "venv"], check=True)
+    site = next((room / "venv/lib").glob("python3*")) / "site-packages"
+    for path in WHEEL.parent.iterdir():
+        if not path.name.startswith("mxnet"):
+            (site / path.name).symlink_to(path)
+    return room / "venv"
+
+
+ASKED = """
+import importlib.metadata, mxnet as mx
+print(importlib.metadata.version("mxnet"), mx.__file__)
+print(*mx.libinfo.find_lib_path()[:1])
+print(mx.libinfo.find_include_path())
+print(int(mx.nd.ones((2, 3)).sum().asscalar()))
+"""
+
+
+def test_what_is_installed_imports_and_shows_its_library_and_headers(source, built, venv):
+    ignored = shutil.ignore_patterns("*.so*", "include", "__pycache__")
+    shutil.copytree(WHEEL, source / "python/mxnet", ignore=ignored)
+    for _ in range(2):  # a second time in place of the first
+        code, _, err = run("install-mxnet", source, built, venv)
+        assert code == 0, err
+    ended = subprocess.run([venv / "bin/python", "-c", ASKED], capture_output=True, text=True, cwd="/", timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    package, library, include, total = ended.stdout.splitlines()
+    site = next((venv / "lib").glob("python3*")) / "site-packages"
+    assert package == f"1.9.1 {site / 'mxnet/__init__.py'}"
+    assert library == str(site / "mxnet/libmxnet.so") and include == f"{site / 'mxnet/include'}/"
+    assert total == "6"
+    for name in ["mxnet", *HEADERS]:
+        assert (site / "mxnet/include" / name).is_dir() and not (site / "mxnet/include" / name).is_symlink()
+    assert (site / "mxnet/include/dmlc/base.h").exists()
+    assert (site / "mxnet/include/mkldnn/oneapi/dnnl/dnnl_version.h").read_text() == "made by the build"
+
+
+def test_an_installation_from_what_is_not_there_is_refused(source, room):
+    refused(run("install-mxnet", source, room / "build", room / "venv"), f"{source}/python/mxnet is not")
+    put(source / "python/mxnet/libinfo.py", '__version__ = "1.9.1"\n')
+    refused(run("install-mxnet", source, room / "build", room / "venv"), "libmxnet.so is missing", "build-mxnet")
+    put(room / "build/libmxnet.so")
+    refused(run("install-mxnet", source, room / "build", room / "venv"), "no virtual environment")
+    executable(room / "venv/bin/python", "#!/bin/sh\n")
+    (source / "include/nnvm").unlink()
+    refused(run("install-mxnet", source, room / "build", room / "venv"), "include/nnvm is missing")
+
+
+# ---- collect-cuda9
+
+CUDA9 = ["libcudart", "libcublas", "libcufft", "libcurand", "libcusolver", "libnvrtc", "libnvrtc-builtins"]
+
+
+@pytest.fixture
+def image(room):
+    """The root of an image with CUDA 9.0: libraries by links to their full version."""
+    lib = room / "root/usr/local/cuda/lib64"
+    for name in CUDA9:
+        put(lib / f"{name}.so.9.0.176", name)
+        (lib / f"{name}.so.9.0").symlink_to(f"{name}.so.9.0.176")
+    put(lib / "stubs/libcuda.so", "stub")
+    put(room / "root/usr/local/cuda/doc/EULA.txt", "licence")
+    return room / "root"
+
+
+def test_cuda_9_is_collected_by_the_names_that_the_loader_looks_for(image, room):
+    code, _, err = run("collect-cuda9", room / "out", ROOT=str(image))
+    assert code == 0, err
+    for name in CUDA9:
+        file = room / "out" / f"{name}.so.9.0"
+        assert file.read_text() == name and not file.is_symlink()
+    assert (room / "out/libnvrtc-builtins.so").read_text() == "libnvrtc-builtins"
+    assert (room / "out/stubs/libcuda.so.1").read_text() == "stub"
+    assert (room / "out/licences/EULA.txt").read_text() == "licence"
+
+
+@pytest.mark.parametrize("missing", ["lib64/libcufft.so.9.0", "lib64/stubs/libcuda.so", "doc/EULA.txt"])
+def test_a_part_of_cuda_9_that_is_missing_is_named(image, room, missing):
+    (image / "usr/local/cuda" / missing).unlink()
+    refused(run("collect-cuda9", room / "out", ROOT=str(image)), Path(missing).name, status=1)
+
+
+def test_an_image_without_cuda_is_refused(room):
+    refused(run("collect-cuda9", room / "out", ROOT=str(room)), f"{room}/usr/local/cuda is missing", status=1)
+    refused(run("collect-cuda9"), "folder")
+
+
+# ---- install-packages
+
+
+def test_an_mxnet_without_a_lock_is_refused_with_those_that_have_one(room):
+    put(room / "flavours/mxnet-cu90==1.5.0.lock")
+    refused(
+        run("install-packages", "mxnet==1.6.0", REQUIREMENTS=str(room)),
+        "MXNET=mxnet==1.6.0 has no lock",
+        "there are mxnet==1.9.1 mxnet-cu90==1.5.0",
+    )
+    refused(run("install-packages"), "MXNET")
