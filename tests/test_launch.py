@@ -8,7 +8,7 @@ import pytest
 
 from mxscale.config import from_dict
 from mxscale.run.hosts import Host
-from mxscale.run.launch import ROOT, Placement, commands, threads_per_rank
+from mxscale.run.launch import ROOT, Placement, commands, first_gone, threads_per_rank
 
 RANK = [sys.executable, "-m", "mxscale.train.engine", "/runs/a", "1"]
 SURROUNDINGS = {
@@ -117,3 +117,15 @@ def test_a_single_host_elsewhere_starts_its_ranks_itself():
 def test_a_single_host_that_is_this_machine_needs_no_ssh():
     here = Host("localhost", 2, "a", here=True)
     assert only_command({"transport": "gloo"}, ranks=2, hosts=(here,)).argv[0] == "horovodrun"
+
+
+@pytest.mark.parametrize(
+    "line, rank",
+    [
+        ("Terminating remaining workers after failure of Process 2.", 2),
+        ("mpirun noticed that process rank 1 with PID 4711 on node a exited on signal 9 (Killed).", 1),
+        ("Process 0 exit with status code 143.", None),
+    ],
+)
+def test_the_rank_whose_end_came_first_is_read_from_the_launchers_own_words(line, rank):
+    assert first_gone(f"[2]<stderr>: some words\n{line}\nProcess 0 exit with status code 143.\n") == rank

@@ -1,10 +1,11 @@
 """Back end -> the commands that start its ranks.  A pure function, tested as text."""
 
+import re
 import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Mapping, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from mxscale.config import Config
 from mxscale.run.hosts import SSH, Host
@@ -143,3 +144,13 @@ def _mpi(config: Config, ranks: int, env, where: str) -> List[str]:
 
 
 LAUNCHERS = {"gloo": _gloo, "mpi": _mpi}
+
+
+# What horovodrun (Gloo) and mpirun write when the end of one rank makes them end the others
+FIRST_GONE = re.compile(r"after failure of Process (\d+)|process rank (\d+) with PID .* exited on signal")
+
+
+def first_gone(log: str) -> Optional[int]:
+    """The rank whose end came first, where the launcher says so."""
+    found = FIRST_GONE.search(log)
+    return int(found[1] or found[2]) if found else None

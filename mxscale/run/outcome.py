@@ -14,7 +14,7 @@ def end_attempt(run: RunDir, ranks: int, attempt: int, watched: Watched, stamps:
     status = run.read("status.json")
     status["attempts"][-1]["ended_ms"] = int(time.time() * 1000)
     nodes = [Host(**host) for host in (run.read("plan.json") or {}).get("hosts", [])]
-    merged = merge([run.last_words(rank, attempt) for rank in range(ranks)], watched.stopped)
+    merged = merge([run.last_words(rank, attempt) for rank in range(ranks)], watched.stopped, watched.first_gone)
     if merged["state"] == FAILED and not merged.pop("own", False):
         merged["error"] = _with_lost_hosts(watched.error or merged["error"], nodes, ranks)
     status.update(merged)
@@ -25,10 +25,11 @@ def end_attempt(run: RunDir, ranks: int, attempt: int, watched: Watched, stamps:
     return {**status, "summary": (run.read("summary.json") or {"metrics": {}})["metrics"]}
 
 
-def merge(ranks: list, stopped: Optional[str]) -> dict:
+def merge(ranks: list, stopped: Optional[str], first_gone: Optional[int] = None) -> dict:
     """One status out of the ranks' (None: that rank wrote none).  The earliest real failure is the cause.
 
-    A rank whose peer is gone fails as well, in Horovod; a rank that was killed writes nothing.
+    A rank whose peer is gone fails as well, in Horovod; a rank that was killed writes nothing.  Of several
+    such ones, the launcher ended those that waited for `first_gone`.
     """
     written = [r for r in ranks if r]
     if ranks and len(written) == len(ranks) and all(r["exit"] == 0 for r in written):
@@ -46,12 +47,13 @@ def merge(ranks: list, stopped: Optional[str]) -> dict:
         return {"state": FAILED, "exit": cause["exit"], "error": f"rank {cause['rank']}: {cause['error']}", "own": True}
     if stopped or any(r["exit"] == INTERRUPTED for r in written):
         return {"state": KILLED, "exit": INTERRUPTED, "error": None, "reason": stopped or "the parent was gone"}
-    silent = [str(r) for r, status in enumerate(ranks) if status is None]
+    silent = [r for r, status in enumerate(ranks) if status is None]
     if silent:
+        gone = [first_gone] if first_gone in silent else silent
         return {
             "state": FAILED,
             "exit": 1,
-            "error": f"rank {', '.join(silent)} ended without a word (killed, or out of memory? see ranks/launch.log)",
+            "error": f"rank {', '.join(map(str, gone))} ended without a word (killed, or out of memory? see ranks/launch.log)",
         }
     return {"state": FAILED, "exit": 1, "error": f"rank {failures[0]['rank']}: {failures[0]['error']}"}
 

@@ -46,6 +46,7 @@ class Watched(NamedTuple):
 
     stopped: Optional[str]  # the reason, where they were asked to stop
     error: Optional[str]  # why they were ended
+    first_gone: Optional[int] = None  # the rank whose end made the launcher end the others
 
 
 def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Signals, mirror) -> Watched:
@@ -58,6 +59,7 @@ def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Si
         Progress(run, plan, costs.cost_of(run)) as progress,
     ):
         for last_try in (False, True):
+            begins = os.path.getsize(log.name)
             processes = Processes(commands, log)
             try:
                 error = _watch(run, config, attempt, processes, progress, signals, mirror)
@@ -73,7 +75,13 @@ def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Si
             for path in run.path.glob("ranks/*.json"):
                 path.unlink()
     mirror.start()
-    return Watched(signals.reason, error)
+    return Watched(signals.reason, error, launch.first_gone(_since(log.name, begins)))
+
+
+def _since(path, begins: int) -> str:
+    with open(path, errors="replace") as log:
+        log.seek(begins)
+        return log.read()
 
 
 @contextmanager
