@@ -269,6 +269,14 @@ class Sizes:
     dropped_per_epoch: int  # training images of the last, partial global batch
 
 
+def auto_ranks(config: Config, slots: int, gpus: int, cores: int) -> int:
+    """What launch.ranks=auto stands for: the slots of launch.hosts (0: none), else a rank per GPU, else up to 2."""
+    if config.comm.backend == "local":
+        return 1
+    most = slots or gpus or min(2, cores)
+    return min(most, config.data.shards or most)
+
+
 def sizes(config: Config, ranks: int, train_images: int, shards: Optional[int] = None) -> Sizes:
     """Global batch = per-device batch x shards x accumulation; a rank with several shards accumulates.
 
