@@ -165,6 +165,7 @@ class Config:
     label_smoothing: float = 0.0
     log_every: int = 10  # steps between two lines of metrics
     validate_every: int = 1  # epochs; the last one is always validated
+    claims: List[str] = field(default_factory=list)  # published figures (scale/tables/claims.csv) that it repeats
     target_top1: Optional[float] = None  # percent on val: time and cost to reach it are recorded
     runs: str = "runs"
     resume: Optional[str] = None  # a run directory | auto: the newest unfinished run of this config
