@@ -5,6 +5,7 @@ The store's hosts are gone since 2024, so that one of the two has to be given: t
 """
 
 import hashlib
+import http.client
 import os
 import tempfile
 import urllib.error
@@ -48,8 +49,8 @@ def fetch(name: str, sums: Optional[Dict[str, str]] = None) -> str:
             if found != sums[name]:
                 raise ValueError(f"its SHA-1 is {found}, not {sums[name]}")
             os.replace(os.path.join(new, file), path)
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        reason = getattr(error, "reason", None) or error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, http.client.HTTPException) as error:
+        reason = error.reason if type(error) is urllib.error.URLError else error
         raise ConfigError(
             f"model.pretrained=zoo: {address} can't be had ({reason}); the zoo's own hosts are gone since 2024: "
             f"place the file at {path}, or set MXNET_GLUON_REPO to a mirror"
