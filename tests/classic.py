@@ -53,16 +53,16 @@ def resnet(units=(1, 1, 1, 1), classes=11, width=8):
 
 def arrays_of(network, side=32, seed=0):
     """{"arg:conv0_weight": ...} of all but the image and the label: random, with gammas off 1 where they are learnt."""
-    draw = np.random.RandomState(seed)
+    draw = np.random.default_rng(seed)
     shapes, _, states = network.infer_shape(data=(1, 3, side, side))
     found = {}
     for name, shape in zip(network.list_arguments(), shapes):
         if name == "data" or name.endswith("label"):
             continue
         spread = np.sqrt(2 / np.prod(shape[1:])) if name.endswith("weight") else 0.1
-        found[f"arg:{name}"] = draw.standard_normal(shape) * spread + (1 if name.endswith("gamma") else 0)
+        found[f"arg:{name}"] = draw.standard_normal(shape, "float32") * spread + (1 if name.endswith("gamma") else 0)
     for name, shape in zip(network.list_auxiliary_states(), states):
-        moved = draw.standard_normal(shape) * 0.1
+        moved = draw.standard_normal(shape, "float32") * 0.1
         found[f"aux:{name}"] = 1 + np.abs(moved) if name.endswith("var") else moved
     return {name: mx.nd.array(array) for name, array in found.items()}
 

@@ -12,6 +12,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from composed import composed
+from conftest import params
 from PIL import Image
 
 from mxscale import cli
@@ -365,7 +366,7 @@ def caltech(tmp_path):
     for folder in ("001.ak47", "002.american-flag", "003.backpack", "256.toad"):
         (tmp_path / "caltech256" / folder).mkdir(parents=True)
         colour = draw.randint(0, 256, 3)
-        for number in range(1, 9):
+        for number in range(1, 6):
             grain = draw.randint(-60, 60, (200, 256, 3))
             pixels = np.clip(colour + grain, 0, 255).astype("uint8")
             Image.fromarray(pixels).save(tmp_path / "caltech256" / folder / f"{folder[:3]}_{number:04d}.jpg")
@@ -374,13 +375,13 @@ def caltech(tmp_path):
 
 @pytest.mark.slow
 def test_the_published_fine_tuning_runs_from_end_to_end(cli, caltech, tmp_path):
+    """Its network with random weights, 58 M of them and 23 M in a head of 11,221 classes; a few images."""
     network = classic.resnet(classic.UNITS[152], classes=11221, width=64)
-    arrays = classic.arrays_of(network)
-    sizes = sum(int(np.prod(array.shape)) for name, array in arrays.items() if name.startswith("arg:"))
-    assert sizes == 81_158_000 or sizes  # see the figure below
-    prefix = classic.save(network, tmp_path / "resnet-152", arrays)
-    ended = cli("finetune", "experiment=beeva_caltech256", f"data.root={caltech}", "data.train_per_class=4",
-                f"model.pretrained=symbol:{prefix}", "data.min_side=1", "batch.per_device=4", "epochs=1",
+    prefix = classic.save(network, tmp_path / "resnet-152")
+    ended = cli("finetune", "experiment=beeva_caltech256", f"data.root={caltech}", "data.train_per_class=2",
+                f"model.pretrained=symbol:{prefix}", "data.min_side=1", "batch.per_device=2", "epochs=1",
                 "launch.ranks=2", "tracking=none", "launch.threads=1", small=False)  # fmt: skip
-    assert ended.status["state"] == "FINISHED"
+    assert ended.status["state"] == "FINISHED" and ended.run.last("val/top1") is not None
+    assert params(ended.run)["output.weight"].shape == (4, 2048)
+    assert ended.run.config().data.image_size == 224 and ended.run.config().data.mean == [0.0] * 3
     assert "symbol from symbol:" in ended.out and "mean [0.0, 0.0, 0.0], std [1.0, 1.0, 1.0]" in ended.out
