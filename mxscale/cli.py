@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mxscale.checks import validate
-from mxscale.config import Config, ConfigError, flatten, from_dict, nearest, to_dict
+from mxscale.config import Config, ConfigError, flatten, from_dict, nearest, origin_of, to_dict
 from mxscale.run import doctor as examination
-from mxscale.run import job, opening, rundir
+from mxscale.run import job, opening, rundir, tracking
 from mxscale.run.rundir import DONE, FAILURE, INTERRUPTED, REFUSED, RunDir
 
 # Every key with its default; the YAML files of conf/ only choose other values.
@@ -95,36 +95,63 @@ def configure(values: dict, overrides) -> tuple:
     if config.resume is None:
         return settle(config), None
     if config.resume == "auto":
-        found = unfinished_run_of(settle(config))
+        settled = settle(config)
+        found = unfinished_run_of(settled)
         if found is None:
-            return settle(config), None
-        return merge_for_resume(found.config(), values, overrides, str(found)), found
+            return settled, None
+        return merge_for_resume(found, to_dict(settled), overrides), found
     found = RunDir(config.resume)
     if not (found.path / "config.yaml").is_file():
         such = f"{config.runs}/{config.entry}/DATE_TIME_run"
         raise ConfigError(f"resume={config.resume} is no run directory: expected one such as {such}")
-    saved = found.config()
+    found.config()
     if (found.read("status.json") or {}).get("state") == rundir.FINISHED:
         raise ConfigError(f"resume={config.resume}: that run is finished; start a new one without resume=")
-    return merge_for_resume(saved, values, overrides, config.resume), found
+    return merge_for_resume(found, values, overrides), found
 
 
 def settle(config: Config) -> Config:
-    """Put in place what the words `latest` and a missing model.name stand for."""
+    """Put in place what the words `latest`, `run:` and a missing model.name stand for."""
     values = to_dict(config)
-    if config.model.pretrained == "latest":
+    kind, rest = origin_of(config.model.pretrained or "")
+    if kind == "latest":
         values["model"]["pretrained"] = str(rundir.latest_trained(config.runs).path)
-    source = values["model"]["pretrained"]
-    if config.model.name is None:
-        if not source or not os.path.isdir(source):
-            raise ConfigError("model.name is missing: name the network that model.pretrained fits")
-        values["model"]["name"] = RunDir(source).config().model.name
+    if kind == "run":
+        values["model"]["pretrained"] = str(tracking.find_run(config, rest))
+    values["model"]["name"] = network_of(config.model.name, values["model"]["pretrained"])
     if config.launch.kind == "docker":  # another home and another folder in there
         values["runs"] = _absolute(values["runs"])
-        values["model"]["pretrained"] = _absolute(values["model"]["pretrained"])
+        values["model"]["pretrained"] = _absolute_source(values["model"]["pretrained"])
         for name in ("root", "train", "val", "test", "cache"):
             values["data"][name] = _absolute(values["data"][name])
     return validate(from_dict(values))
+
+
+def network_of(name: Optional[str], source: Optional[str]) -> str:
+    """The name of the network: a graph that comes with its weights, that of a run, or as it is given."""
+    if source and origin_of(source)[0] == "symbol":
+        if name not in (None, "symbol"):
+            raise ConfigError(
+                f"model.name={name}: model.pretrained={source} brings its own network; set model.name=null"
+            )
+        return "symbol"
+    if source and os.path.isdir(source) and name in (None, "symbol"):
+        known = RunDir(source).config().model.name
+        if name == "symbol" != known:
+            raise ConfigError(f"model.name=symbol: the network of {source} is {known}; set model.name=null")
+        return known
+    if name is None:
+        raise ConfigError("model.name is missing: name the network that model.pretrained fits")
+    if name == "symbol":
+        raise ConfigError("model.name=symbol needs the network's graph: give model.pretrained=symbol:PREFIX")
+    return name
+
+
+def _absolute_source(source: Optional[str]) -> Optional[str]:
+    kind, rest = origin_of(source or "")
+    if kind in ("symbol", "torch"):
+        return f"{kind}:{_absolute(rest)}"
+    return _absolute(source) if kind == "path" else source
 
 
 def _absolute(path: Optional[str]) -> Optional[str]:
@@ -137,18 +164,19 @@ RESUMABLE = ("launch", "tracking", "checkpoint", "comm", "log_every", "validate_
              "max_steps", "target_top1", "resume")  # fmt: skip
 
 
-def merge_for_resume(saved: Config, values: dict, overrides, resume: str) -> Config:
-    """The saved config with what this command line sets; ConfigError where that makes another run."""
-    merged, composed = flatten(to_dict(saved)), flatten(values)
+def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
+    """The run's config with what this command line sets; ConfigError where that makes another run."""
+    merged, asked, composed = flatten(to_dict(run.config())), flatten(to_dict(run.asked())), flatten(values)
     for override in overrides:
         key = override.split("=")[0].lstrip("+~")
         if key in ("experiment", "debug"):
-            raise ConfigError(f"{override} with resume={resume}: set single keys, or start a new run")
+            raise ConfigError(f"{override} with resume={run}: set single keys, or start a new run")
         for name in [n for n in composed if n == key or n.startswith(key + ".")]:
-            if name.split(".")[0] not in RESUMABLE and merged.get(name) != composed[name]:
-                has = f"that run has {name}={merged.get(name)}"
-                raise ConfigError(f"{override} with resume={resume}: {has}; leave it out, or start a new run")
-            merged[name] = composed[name]
+            if name.split(".")[0] in RESUMABLE:
+                merged[name] = composed[name]
+            elif asked.get(name) != composed[name]:
+                has = f"that run has {name}={asked.get(name)}"
+                raise ConfigError(f"{override} with resume={run}: {has}; leave it out, or start a new run")
     return validate(from_dict(unflatten(merged)))
 
 
@@ -170,7 +198,7 @@ def unfinished_run_of(config: Config) -> Optional[RunDir]:
         if (found.read("status.json") or {}).get("state") == rundir.FINISHED:
             continue
         try:
-            saved = flatten(to_dict(found.config()))
+            saved = flatten(to_dict(found.asked()))
         except ConfigError:  # of another version
             continue
         if all(saved.get(key, None) == value for key, value in wanted.items()):

@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import typing
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 
 class ConfigError(ValueError):
@@ -52,6 +52,7 @@ class Data:
     on_bad: str = "error"  # error | skip: what an image that can't be read does
     cache: str = "runs/data"  # where packed sets are kept
     eval_resize: Optional[int] = None  # shorter side before the centre crop of validation; null: as packed
+    interpolation: str = "bilinear"  # bilinear | bicubic | area | lanczos: of what the loader resizes
     mean: List[float] = field(default_factory=lambda: [123.68, 116.779, 103.939])  # RGB, of 0-255
     std: List[float] = field(default_factory=lambda: [58.393, 57.12, 57.375])
     augment: Augment = field(default_factory=Augment)
@@ -61,9 +62,13 @@ class Data:
 
 @dataclass(frozen=True)
 class Model:
-    name: Optional[str] = "small"  # null: that of the run in model.pretrained; see `mxscale.nets.zoo.names()`
-    pretrained: Optional[str] = None  # latest | a run directory | a .params file
-    freeze: str = "none"  # none | features: all but the head
+    # null: that of the run in model.pretrained; symbol: the graph of model.pretrained; see `mxscale.nets.zoo.names()`
+    name: Optional[str] = "small"
+    # latest | run:<MLflow's id> | a run directory | a .params file | zoo | symbol:<prefix>[@<epoch>]
+    # | torch:<file> | hf:<owner>/<model>[@<revision>]
+    pretrained: Optional[str] = None
+    input: str = "checkpoint"  # checkpoint: image size, mean, std, ... of the weights where known | config: as in data
+    freeze: str = "none"  # none | features: all but the head | stage1 ...: up to and with that stage
     zero_gamma: bool = True  # of each residual block's last BN (arXiv:1706.02677, sec. 5.1)
 
 
@@ -179,6 +184,14 @@ class Config:
     machine: Machine = field(default_factory=Machine)
     tracking: Tracking = field(default_factory=Tracking)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+
+
+def origin_of(pretrained: str) -> Tuple[str, str]:
+    """What `model.pretrained` is: ("symbol", "x/resnet-50") of symbol:x/resnet-50, ("zoo", ""), ("path", itself)."""
+    word, _, rest = pretrained.partition(":")
+    if word in (("run", "symbol", "torch", "hf") if rest else ("latest", "zoo")):
+        return word, rest
+    return "path", pretrained
 
 
 # ---------------------------------------------------------------- dictionary -> typed

@@ -3,6 +3,7 @@
 import re
 import shlex
 
+import classic
 import mxnet as mx
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from records import make_records
 
 from mxscale import cli
 from mxscale.nets import weights, zoo
-from mxscale.run import rundir
+from mxscale.run import opening, rundir
 from mxscale.train import engine, prepare
 from mxscale.train.comm import Local
 
@@ -27,7 +28,6 @@ NEEDED = {
     "data/recordio": ["data.train=/x.rec", "data.val=/y.rec"],
     "experiment/imagenet_goyal": ["data.train=/x.rec", "data.val=/y.rec"],
     "experiment/finetune_folder": ["data.root=/x"],
-    "experiment/p2_caltech": ["data.root=/x"],
 }
 
 
@@ -75,12 +75,19 @@ def photos(folder, name):
     return [f"data.root={folder}/photos", f"model.name={name}", weights_of(name, folder), *TINY]
 
 
+def classic_photos(folder):
+    """Of a small network in the classic format; its own input would be 224 pixels."""
+    prefix = classic.save(classic.resnet(), folder / "resnet")
+    words = [f"data.root={folder}/photos", "data.train_per_class=2", f"model.pretrained=symbol:{prefix}"]
+    return [*words, "model.input=config", *TINY]
+
+
 CASES = {  # what is added to each experiment for a step in seconds
     "digits": ("train", lambda folder: []),
     "large_batch_digits": ("train", lambda folder: []),
     "imagenet_goyal": ("train", lambda folder: [f"data.train={folder}/train.rec", f"data.val={folder}/val.rec", *TINY]),
     "finetune_folder": ("finetune", lambda folder: photos(folder, "resnet18_v1b")),
-    "p2_caltech": ("finetune", lambda folder: [*photos(folder, "resnet152_v1b"), "data.train_per_class=2"]),
+    "beeva_caltech256": ("finetune", classic_photos),
 }
 
 
@@ -101,7 +108,7 @@ def ended_run(path, config, steps):
     """The preparation and the only rank, in this process: imports would be most of the time."""
     run = rundir.RunDir(path)
     run.write_config(cli.settle(config))
-    run.write("plan.json", {"pretrained": config.model.pretrained})
+    run.write("plan.json", {"pretrained": opening.pretrained_file(run.config())})
     prepare.prepare(run, run.config())
     ended = engine.train(run, run.config(), run.read("plan.json"), Local(), attempt=1)
     assert (ended["state"], ended["step"]) == ("done", steps)

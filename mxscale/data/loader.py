@@ -32,6 +32,10 @@ class Records(NamedTuple):
     count: int
 
 
+# ImageRecordIter's inter_method, which is OpenCV's number: no antialiasing but in area
+INTERPOLATIONS = {"bilinear": 1, "bicubic": 2, "area": 3, "lanczos": 4}
+
+
 def part_sizes(count: int, parts: int) -> List[int]:
     """How ImageRecordIter divides `count` records: ceil(count / parts) each, the last ones less or none."""
     step = math.ceil(count / parts)
@@ -62,6 +66,7 @@ def open_reader(records: Records, data: Data, batch: int, part: Tuple[int, int],
         part_index=index,
         preprocess_threads=data.threads,
         prefetch_buffer=1,
+        inter_method=INTERPOLATIONS[data.interpolation],
         round_batch=True,
         verbose=False,
         mean_r=red,

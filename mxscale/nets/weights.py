@@ -180,6 +180,17 @@ def _name(cursor: _Cursor) -> str:
 # ---------------------------------------------------------------- into a network
 
 
+def structural(net, arrays: Dict[str, mx.nd.NDArray]) -> Dict[str, mx.nd.NDArray]:
+    """The arrays by structural name.
+
+    Files of Gluon before 1.2 call them as the network did within its own prefix: `conv0_weight`.
+    """
+    if any("." in name for name in arrays):
+        return arrays
+    names = {p.name[len(net.prefix) :]: name for name, p in parameters(net).items()}
+    return {names.get(name, name): array for name, array in arrays.items()}
+
+
 def fit(net, arrays: Dict[str, mx.nd.NDArray], source: str, head: str) -> None:
     """Put the arrays into an initialised network: all of them, or none and a ConfigError that names the misfits.
 
@@ -199,16 +210,21 @@ def fit(net, arrays: Dict[str, mx.nd.NDArray], source: str, head: str) -> None:
         parameter.set_data(given[name].astype(parameter.dtype))
 
 
+def differences(wanted, given) -> str:
+    """Which names are missing and which left over; empty where they are the same."""
+    missing, over = [n for n in wanted if n not in given], [n for n in sorted(given) if n not in wanted]
+    return "; ".join(f"{what} {_first(items)}" for what, items in (("missing", missing), ("left over", over)) if items)
+
+
 def _problems(wanted: dict, given: dict) -> list:
     both = [n for n in wanted if n in given]
     other = [n for n in both if not _same_shape(wanted[n].shape, given[n].shape)]
+    names = differences(wanted, given)
     lists = (
-        ("missing", [n for n in wanted if n not in given]),
-        ("left over", [n for n in sorted(given) if n not in wanted]),
         ("shapes differ:", [f"{n} {_spell(given[n])} in the file, {_spell(wanted[n])} in the network" for n in other]),
         ("not a number or infinite:", [n for n in both if not np.isfinite(_host(given[n])).all()]),
     )
-    return [f"{what} {_first(items)}" for what, items in lists if items]
+    return [names] * bool(names) + [f"{what} {_first(items)}" for what, items in lists if items]
 
 
 def _same_shape(known: tuple, shape: tuple) -> bool:

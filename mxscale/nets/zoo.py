@@ -5,15 +5,16 @@ Every network has `.features` and `.output`, the head.
 """
 
 import zlib
-from typing import List
+from typing import Dict, List, Optional
 
 import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
-from mxnet.gluon.model_zoo.vision.resnet import BasicBlockV1, BottleneckV1
+from mxnet.gluon.model_zoo.vision.resnet import BasicBlockV1, BottleneckV1, ResNetV1, ResNetV2
 
 from mxscale.config import ConfigError, nearest
+from mxscale.nets import symbol
 from mxscale.nets.resnet_v1b import SPECIFICATION, BottleneckV1b, resnet_v1b
 from mxscale.nets.small import Small
 from mxscale.nets.weights import parameters
@@ -45,7 +46,12 @@ def names() -> List[str]:
 
 
 def min_side(name: str) -> int:
-    """The smallest height and width in pixels that the network takes; at least 8.  Raises ConfigError."""
+    """The smallest height and width in pixels that the network takes; at least 8.  Raises ConfigError.
+
+    Of a symbol network only its graph knows: `finish` finds out.
+    """
+    if name == symbol.NAME:
+        return 8
     _check(name)
     return MIN_SIDE[name]
 
@@ -58,13 +64,18 @@ def _check(name: str) -> None:
 # ---------------------------------------------------------------- building
 
 
-def build(name: str, classes: int) -> nn.HybridBlock:
+def build(name: str, classes: int, graph: Optional[str] = None) -> nn.HybridBlock:
     """The network, uninitialised: images (n, 3, side, side) to scores (n, classes).
 
+    graph: where the network is `symbol`, the file that its graph is in.
     Raises ConfigError for an unknown name.  Gluon's SqueezeNet, DenseNet and Inception end in a pooling of the
     size that fits 224 or 299 pixels alone; here it is global: the same there, and right at other sizes (at 448
     pixels Gluon's SqueezeNet gives four scores per class).
     """
+    if name == symbol.NAME:
+        net = symbol.build(graph, classes)
+        net.zoo_name = name
+        return net
     _check(name)
     if name == "small":
         net = Small(classes)
@@ -200,7 +211,7 @@ def _like(layer, classes: int):
 
 
 def freeze(net, what: str) -> None:
-    """'none': leave all as it is; 'features': train the head alone.
+    """'none': leave all as it is; 'features': train the head alone; 'stage2': train what comes after that stage.
 
     Frozen parameters get no gradient, and frozen batch normalisation uses its running statistics in training
     too: without gradients MXNet would still normalise by each batch, other than in validation.  Dropout in the
@@ -208,17 +219,39 @@ def freeze(net, what: str) -> None:
     """
     if what == "none":
         return
-    if what != "features":
-        raise ConfigError(f"model.freeze={what}{nearest(what, ('none', 'features'))}")
-    for parameter in parameters(net.features).values():
+    known = ["none", "features", *stages(net)]
+    if what not in known:
+        raise ConfigError(f"model.freeze={what}: expected one of {', '.join(known)} with this network")
+    if isinstance(net.features, symbol.Features):
+        net.features.freeze(None if what == "features" else what)
+    else:
+        for block in [net.features] if what == "features" else list(net.features)[: _ends(net)[what]]:
+            _freeze_block(block)
+    net.apply(lambda block: block._clear_cached_op())  # a graph traced before has the old setting
+
+
+def _freeze_block(block) -> None:
+    for parameter in block.collect_params().values():
         parameter.grad_req = "null"
 
     def use_running_statistics(block):
         if isinstance(block, nn.BatchNorm):
             block._kwargs["use_global_stats"] = True
 
-    net.features.apply(use_running_statistics)
-    net.apply(lambda block: block._clear_cached_op())  # a graph traced before has the old setting
+    block.apply(use_running_statistics)
+
+
+def stages(net) -> List[str]:
+    """The stages of a residual network, `stage1` ...; none of another."""
+    return net.features.stages() if isinstance(net.features, symbol.Features) else list(_ends(net))
+
+
+def _ends(net) -> Dict[str, int]:
+    """stage -> how many children of the features come up to its end."""
+    if not isinstance(net, (ResNetV1, ResNetV2, Small)):
+        return {}
+    after = [i + 1 for i, block in enumerate(net.features) if isinstance(block, nn.HybridSequential)]
+    return {f"stage{number}": end for number, end in enumerate(after, 1)}
 
 
 def exclude_norm_bias_from_decay(net) -> List[str]:

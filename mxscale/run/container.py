@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Dict
 
-from mxscale.config import Config, ConfigError
+from mxscale.config import Config, ConfigError, origin_of
 from mxscale.run.environment import ROOT
 from mxscale.run.rundir import FAILURE, RunDir
 
@@ -90,7 +90,9 @@ def mounts(config: Config, run: RunDir) -> Dict[str, str]:
     The paths in `config` are absolute: cli.settle made them so.
     """
     data, seen = config.data, {str(ROOT): "ro"}
-    for source in (data.root, data.train, data.val, data.test, config.model.pretrained):
+    weights = origin_of(config.model.pretrained or "")[1]
+    weights = weights if os.path.exists(weights) else os.path.dirname(weights)  # symbol: names no file but a prefix
+    for source in (data.root, data.train, data.val, data.test, weights):
         if source and os.path.exists(source):
             seen[source if os.path.isdir(source) else os.path.dirname(source)] = "ro"
     runs, cache = run.path.parents[1], Path(data.cache)

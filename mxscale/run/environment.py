@@ -58,8 +58,20 @@ def tags(environment: dict, plan: dict, signature: str, claims: Sequence[str] = 
         "signature": signature,
         "data.digest": plan["data_digest"],
         "claims": " ".join(claims) or None,
+        **pretrained_tags(plan.get("origin")),
     }
     return {name: str(value) for name, value in known.items() if value is not None}
+
+
+def pretrained_tags(origin: Optional[dict]) -> dict:
+    """Where the weights come from that the run began with."""
+    if not origin:
+        return {}
+    return {
+        "pretrained.kind": origin["kind"],
+        "pretrained.sha256": " ".join(origin["files"].values()),
+        "pretrained.revision": origin["revision"],
+    }
 
 
 def git_state() -> tuple:

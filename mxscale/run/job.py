@@ -44,6 +44,7 @@ def execute(config: Config, run: Optional[RunDir] = None) -> dict:
             stamps = {"compose": time.time() - began}
             opening.place(run, nodes, image)
             opening.prepare(run, config, attempt, signals)
+            config = run.config()  # the preparation may have put the input of pretrained weights into it
             stamps["preparation"] = time.time() - began - sum(stamps.values())
             mirror = tracking.open_mirror(run, config.tracking, costs.cost_of(run))
         ranks, watched = 0, Watched(signals.reason, None)

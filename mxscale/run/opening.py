@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import List, Optional
 
-from mxscale.config import Config, ConfigError
+from mxscale.config import Config, ConfigError, origin_of
 from mxscale.run import doctor, environment, hosts, launch, rundir
 from mxscale.run.processes import available_cores
 from mxscale.run.progress import say
@@ -33,13 +33,14 @@ class DiskFailed(Exception):
 def pretrained_file(config: Config, run: Optional[RunDir] = None) -> Optional[str]:
     """The .params file that model.pretrained names: a file, or a run's best checkpoint.
 
-    None too where `run` goes on from a checkpoint: the weights it began with may be gone by then.
+    None where the preparation makes it of something else, and where `run` goes on from a checkpoint: the weights
+    it began with may be gone by then.
     """
     source = config.model.pretrained
-    if run is not None and run.has_checkpoint():
+    if source is None or origin_of(source)[0] != "path" or (run is not None and run.has_checkpoint()):
         return None
-    if source is None or not os.path.isdir(source):
-        if source is not None and not os.path.isfile(source):
+    if not os.path.isdir(source):
+        if not os.path.isfile(source):
             raise ConfigError(f"model.pretrained={source}: no such file or run directory")
         return source
     best = RunDir(source).read("best.json")
@@ -191,6 +192,9 @@ def record_environment(run: RunDir, config: Config, plan: dict) -> None:
     facts = run.read("environment.json")
     if plan["pretrained"]:
         plan["pretrained_sha256"] = file_digest(plan["pretrained"])
+        if plan.get("graph"):  # the same arrays in another graph are another network
+            both = plan["pretrained_sha256"] + file_digest(plan["graph"])
+            plan["pretrained_sha256"] = hashlib.sha256(both.encode()).hexdigest()
     digest = plan.get("pretrained_sha256")
     facts["tags"] = environment.tags(facts, plan, rundir.signature(config, plan["data_digest"], digest), config.claims)
     plan["weak_signature"] = rundir.signature(config, plan["data_digest"], digest, ranks=False)
@@ -226,6 +230,8 @@ def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
     s = plan["sizes"]
     skipped = f"; {plan['skipped']} bad images skipped" if plan["skipped"] else ""
     source = f" from {config.model.pretrained}" if config.model.pretrained else ""
+    revision = (plan.get("origin") or {}).get("revision")
+    source += f" ({revision})" if revision else ""
     dropped = s["dropped_per_epoch"]
     rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
     where = f" on {', '.join(host['name'] for host in plan['hosts'])}" if plan["hosts"] else ""
@@ -238,6 +244,10 @@ def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
         f"steps     {s['total_steps']:,} ({s['steps_per_epoch']:,} per epoch{rest})",
         f"price     {prices.describe(price) if price['known'] else 'unknown'}",
     ]
+    taken = (plan.get("input") or {}).get("taken")
+    if taken:
+        values = ", ".join(f"{key} {value}" for key, value in taken.items())
+        lines.insert(3, f"input     as the weights learnt it: {values} (model.input=config: as in data)")
     short = plan.get("short_shards")
     if short:
         lines.insert(-2, f"shards    {short} of {s['shards']} are short of an epoch's images and begin again")

@@ -10,7 +10,7 @@ from typing import Callable
 
 from tqdm import tqdm
 
-from mxscale.run.rundir import RunDir, parse_line
+from mxscale.run.rundir import WARNINGS, RunDir, parse_line
 
 
 def say(text: str, stream=None) -> None:
@@ -53,6 +53,7 @@ class Progress:
         self.follower, self.sizes, self.cost_at = Follower(run), plan["sizes"], cost_at
         self.shown = {}
         self.bar = None
+        self.run, self.warned = run, run.read(WARNINGS)
 
     def update(self) -> bool:
         """Show what is new; whether there was anything yet."""
@@ -64,6 +65,10 @@ class Progress:
             elif "val/top1" in line["metrics"]:
                 epoch = line["step"] / self.sizes["steps_per_epoch"]
                 say(f"epoch {epoch:g}  step {line['step']}/{self.sizes['total_steps']}  {self._figures()}")
+        if not self.warned:
+            self.warned = self.run.read(WARNINGS)
+            for warning in (self.warned or {}).values():
+                say(f"warning: {warning}")
         return bool(self.shown)
 
     def _move_bar(self, step: int, first: bool) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from mxscale import config as configs
 from mxscale.run.environment import ROOT
-from mxscale.run.rundir import FAILED, FINISHED, KILLED, RunDir, parse_line
+from mxscale.run.rundir import FAILED, FINISHED, KILLED, WARNINGS, RunDir, parse_line
 
 # mlflow.utils.validation of MLflow 3.17; longer ones are refused or cut by the server
 MAX_METRICS, MAX_PAIRS = 1000, 100  # of one request
@@ -32,6 +32,7 @@ ARTIFACTS = (
     "summary.json",
     "status.json",
     "metrics.jsonl",
+    WARNINGS,
 )
 SIZES = {  # of plan.json
     "batch/per_device": "per_device_batch",
@@ -128,6 +129,7 @@ def tags(run: RunDir) -> Dict[str, str]:
     values["mlflow.source.type"] = "LOCAL"
     values["mlflow.source.git.commit"] = values.get("git.commit")
     values["scaling.baseline"] = (run.read("summary.json") or {}).get("baseline")
+    values["warning"] = " ".join((run.read(WARNINGS) or {}).values()) or None
     values["params_sha256"] = (run.read("status.json") or {}).get("params_sha256")
     if run.checkpoints.is_dir():
         values["mxscale.checkpoints"] = str(run.checkpoints)

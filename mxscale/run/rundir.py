@@ -4,12 +4,15 @@ Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use 
 
     config.yaml environment.json price.json plan.json status.json summary.json best.json
     metrics.jsonl             rank 0 appends; the truth
+    warnings.json             what rank 0 found strange, if anything
+    pretrained.params network.json   weights and graph that came from elsewhere
     stop alive                the parent's word to the ranks
     ranks/<r>.{log,json}      what each rank printed, and how it ended
     checkpoints/<step>/       params trainer statistics state.json MANIFEST
     tracking.json lock        what MLflow has; one parent at a time
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -22,6 +25,7 @@ import yaml
 from mxscale.config import Config, ConfigError, from_dict, to_dict
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
+WARNINGS = "warnings.json"  # what rank 0 found strange: {of what: a line}
 DONE, FAILURE, REFUSED, INTERRUPTED = 0, 1, 2, 75  # exit status
 
 
@@ -78,6 +82,11 @@ class RunDir:
             return from_dict(yaml.safe_load((self.path / "config.yaml").read_text()))
         except (OSError, yaml.YAMLError, TypeError, AttributeError) as error:
             raise ConfigError(f"{self.path} is no run directory: {str(error).splitlines()[0]}") from None
+
+    def asked(self) -> Config:
+        """The same as it was asked for: before the input of pretrained weights was taken over."""
+        config, given = self.config(), (self.read("plan.json") or {}).get("input") or {}
+        return dataclasses.replace(config, data=dataclasses.replace(config.data, **given.get("instead", {})))
 
     def write_config(self, config: Config) -> None:
         replace(self.path / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
@@ -215,6 +224,7 @@ OUTSIDE_SIGNATURE = (
     "runs",
     "name",
     "claims",
+    "model.input",
     "launch.setup_minutes",
     "launch.start_timeout_s",
     "launch.stop_grace_s",

@@ -250,6 +250,17 @@ class Sender:
                 self.client.delete_run(run_id)
 
 
+def look_up(uri: str, run_id: str, timeout_s: float) -> Optional[dict]:
+    """The tags of a run, by MLflow's own id; None where the store has no such run.  Raises whatever MLflow raises."""
+    mlflow = _import_mlflow(timeout_s)
+    try:
+        return dict(mlflow.MlflowClient(uri).get_run(run_id).data.tags)
+    except mlflow.MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return None
+        raise
+
+
 def _import_mlflow(timeout_s: float):
     """MLflow, quiet and impatient.  It reads these variables at each request."""
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(max(1, math.ceil(timeout_s)))

@@ -24,7 +24,7 @@ from mxscale.run import record
 from mxscale.run.costs import cost_of
 from mxscale.run.record import CostAt, masked, no_cost, view_hint
 from mxscale.run.rundir import DONE, FAILURE, REFUSED, RunDir
-from mxscale.run.sender import Busy, Sender, Unsent, why
+from mxscale.run.sender import Busy, Sender, Unsent, look_up, why
 
 POLL_S = 5.0  # between two looks at metrics.jsonl: each one that finds something costs 30 ms of a core
 RETRY_S = 1.0
@@ -40,6 +40,32 @@ def store_uri(config: Config) -> str:
     May hold a password: show `masked(uri)`.
     """
     return record.store_uri(config.tracking, Path(config.runs))
+
+
+def find_run(config: Config, run_id: str) -> RunDir:
+    """The directory of the run that MLflow knows by that id.  Raises ConfigError."""
+    source, uri = f"model.pretrained=run:{run_id}", store_uri(config)
+    file = record.sqlite_file(uri)
+    try:
+        if file and not file.is_file():  # asking would make it
+            raise FileNotFoundError("no such file")
+        tags = look_up(uri, run_id, config.tracking.timeout_s)
+    except Exception as error:
+        raise ConfigError(f"{source}: {masked(uri)} can't be asked ({why(error)}); set tracking.uri") from None
+    if tags is None:
+        raise ConfigError(f"{source}: {masked(uri)} knows no such run; its id is at the end of the run's address")
+    if "mxscale.dir" not in tags:
+        raise ConfigError(f"{source}: that run is not one of train.py or finetune.py")
+    there = Path(tags["mxscale.dir"])
+    # A container, or a machine that mounts `runs` elsewhere, knows the same directory by another path
+    for path in (there, Path(config.runs, *there.parts[-2:])):
+        found = RunDir(path)
+        if (found.read(record.STATE_FILE) or {}).get("id") == tags.get("mxscale.run"):
+            return found
+    raise ConfigError(
+        f"{source}: its directory {there} is not here, and MLflow has no checkpoints; bring it to {config.runs}/"
+        f"{'/'.join(there.parts[-2:])}, or name its params file"
+    )
 
 
 # ---------------------------------------------------------------- while the run lasts

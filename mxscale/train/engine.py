@@ -17,10 +17,10 @@ from mxnet import autograd, gluon
 
 from mxscale.config import Config, ConfigError, Sizes
 from mxscale.data import loader
-from mxscale.nets import weights, zoo
+from mxscale.nets import symbol, weights, zoo
 from mxscale.run import rundir
 from mxscale.run.rundir import RunDir
-from mxscale.train import precision
+from mxscale.train import head, precision
 from mxscale.train.comm import open_communicator
 from mxscale.train.exchange import Exchange
 from mxscale.train.journal import Journal
@@ -81,6 +81,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
     reseed = reseeder(net, config.seed)
     journal = Journal(run, comm, attempt)
     tally, clock = Tally(device), Clock()
+    gate = head.Gate(run, config, plan, comm) if step == 0 else head.NoGate()
     samples = Samples(SAMPLE_EVERY, clock)
     if step == 0:
         journal.line(step, {"lr": lr(step)})
@@ -108,6 +109,8 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
             if len(shards) * turns > 1:
                 clock.dispatched(grads[-1].reshape(-1)[:1].copy())
             asked_at = time.perf_counter()
+
+        gate.look(tally)
 
         # exchange and update: one sum over shards and ranks, divided by the global batch
         sample.computed()
@@ -195,7 +198,7 @@ def training_data(config: Config, plan: dict, sizes: Sizes, shards, device):
 
 def network(config: Config, plan: dict, device):
     """The network with its starting weights, hybridized, its shapes known."""
-    net = zoo.build(config.model.name, plan["classes"])
+    net = zoo.build(config.model.name, plan["classes"], plan.get("graph"))
     size = config.data.image_size
     zoo.initialise(net, config.seed, device, config.model.zero_gamma)
     zoo.finish(net, (1, 3, size, size), device)
@@ -216,7 +219,7 @@ def copy_to_evaluate(config: Config, plan: dict, device):
     Evaluating the trained one would let oneDNN reorder its convolution weights in the background;
     training then goes on from the one layout or the other, with other roundings each time.
     """
-    net = zoo.build(config.model.name, plan["classes"])
+    net = zoo.build(config.model.name, plan["classes"], plan.get("graph"))
     net.initialize(mx.init.Zero(), ctx=device)
     zoo.finish(net, (1, 3, config.data.image_size, config.data.image_size), device)
     net.collect_params().setattr("grad_req", "null")
@@ -243,6 +246,8 @@ def reseeder(net, seed: int):
 
 
 def has_dropout(block) -> bool:
+    if isinstance(block, symbol.Features):
+        return block.has_dropout()
     own = isinstance(block, gluon.nn.Dropout) and block._rate > 0
     return own or any(has_dropout(child) for child in block._children.values())
 

@@ -28,6 +28,10 @@ class Tally:
         self.correct += (logits.argmax(axis=-1).astype("float32") == labels).sum()
         self.seen += labels.shape[0]
 
+    def so_far(self) -> np.ndarray:
+        """[sum of losses, seen] since the last reading, which goes on; waits for the device."""
+        return np.array([self.loss.asscalar(), self.seen], dtype=np.float64)
+
     def read(self) -> np.ndarray:
         """[sum of losses, right, seen] since the last reading, float64; waits for the device."""
         values = np.array([self.loss.asscalar(), self.correct.asscalar(), self.seen], dtype=np.float64)

@@ -18,7 +18,7 @@ from mxscale.nets import weights, zoo
 from mxscale.run import rundir
 from mxscale.run.processes import available_cores
 from mxscale.run.rundir import RunDir
-from mxscale.train import precision
+from mxscale.train import origin, precision
 from mxscale.train.build import build
 from mxscale.train.comm import horovod_build
 from mxscale.train.keeper import check_resumable
@@ -31,12 +31,13 @@ def prepare(run: RunDir, config: Config) -> None:
     plan = run.read("plan.json") or {}
     state = check_resumable(run)
     device, ranks = choose_device(config), choose_ranks(config, plan.get("hosts"))
+    config = origin.obtain(run, config, plan, head_of(config))
     check_settings(config, plan.get("pretrained"))  # first: packing may take an hour
     manifest = describe_data(config)
     if plan.get("data_digest", manifest["digest"]) != manifest["digest"]:
         raise ConfigError(f"resume={run.path}: the data are not those that this run was trained on; start a new run")
     classes = len(manifest["classes"])
-    check_network(config, classes, plan.get("pretrained"))
+    check_network(config, classes, plan)
     train_images = manifest["splits"]["train"]["count"]
     known_shards = plan.get("sizes", {}).get("shards")  # of the first start, before any checkpoint
     derived = sizes(config, ranks, train_images, shards=state.get("shards") or known_shards)
@@ -56,6 +57,7 @@ def prepare(run: RunDir, config: Config) -> None:
         head=head_of(config),
     )
     run.write("plan.json", plan)
+    run.write_config(config)  # with the input of the weights, which ranks read and records show
     run.write("environment.json", {**(run.read("environment.json") or {}), "mxnet": build()})
 
 
@@ -144,9 +146,9 @@ def head_of(config: Config) -> str:
     return "replace" if config.entry == "finetune" else "keep"
 
 
-def check_network(config: Config, classes: int, pretrained) -> None:
+def check_network(config: Config, classes: int, plan: dict) -> None:
     """Build the network as ranks will, on a CPU, with its weights."""
-    net = zoo.build(config.model.name, classes)
+    net, pretrained = zoo.build(config.model.name, classes, plan.get("graph")), plan.get("pretrained")
     size = config.data.image_size
     zoo.initialise(net, config.seed, mx.cpu(), config.model.zero_gamma)
     try:
@@ -156,6 +158,10 @@ def check_network(config: Config, classes: int, pretrained) -> None:
         raise ConfigError(f"data.image_size={size} does not fit model.name={config.model.name}: {reason}") from None
     if pretrained:
         weights.fit(net, weights.load(pretrained), config.model.pretrained, head=head_of(config))
+    scores = net(mx.sym.var("data")).infer_shape(data=(1, 3, size, size))[1][0]
+    if scores != (1, classes):
+        raise ConfigError(f"model.name={config.model.name} gives {scores[1:]} scores of an image, not {classes}")
+    zoo.freeze(net, config.model.freeze)
 
 
 def main(run_path: str, attempt: int) -> int:

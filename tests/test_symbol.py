@@ -1,0 +1,288 @@
+"""Classic networks: what their graphs say, and that they do all that a network does here."""
+
+import json
+import shutil
+
+import classic
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxscale.config import ConfigError
+from mxscale.nets import pretrained, weights, zoo
+
+CPU = mx.cpu()
+
+
+def images(count=2, side=32):
+    return mx.nd.array(np.random.RandomState(1).uniform(0, 255, (count, 3, side, side)))
+
+
+def brought(folder, prefix, head="keep"):
+    """As the preparation does it."""
+    return pretrained.bring(f"symbol:{prefix}", "symbol", folder, head)
+
+
+def ready(folder, classes, head="keep", seed=1):
+    net = zoo.build("symbol", classes, folder / pretrained.GRAPH)
+    zoo.initialise(net, seed, CPU, zero_gamma=True)
+    zoo.finish(net, (1, 3, 32, 32), CPU)
+    weights.fit(net, weights.load(folder / pretrained.WEIGHTS), "classic", head)
+    return net
+
+
+def module_says(network, arrays, pixels, outputs=None, train=False):
+    """What MXNet's own executor gives for the graph and its arrays, by name."""
+    network = network if outputs is None else network.get_internals()[outputs]
+    values = {name[4:]: array for name, array in arrays.items()}
+    # Without gradients MXNet would fuse convolutions with running statistics, in training mode too
+    bound = network.simple_bind(CPU, grad_req="write", data=pixels.shape)
+    bound.copy_params_from(values, {n: v for n, v in values.items() if n in bound.aux_dict}, allow_extra_params=True)
+    return bound.forward(is_train=train, data=pixels)[0].asnumpy()
+
+
+@pytest.fixture
+def resnet(tmp_path):
+    """A small network of the published kind: (its folder as brought, graph, arrays)."""
+    network = classic.resnet()
+    arrays = classic.arrays_of(network)
+    brought(tmp_path, classic.save(network, tmp_path / "resnet", arrays))
+    return tmp_path, network, arrays
+
+
+# ---------------------------------------------------------------- what the graph says
+
+
+def test_the_network_computes_what_the_graph_does(resnet):
+    folder, network, arrays = resnet
+    scores = ready(folder, 11)(images()).asnumpy()
+    np.testing.assert_allclose(scores, module_says(network, arrays, images(), "fc1_output"), rtol=1e-4, atol=1e-5)
+
+
+def test_names_are_structural(resnet):
+    names = set(weights.parameters(ready(resnet[0], 11)))
+    assert {"features.bn_data.running_mean", "features.conv0.weight", "features.stage4_unit1_sc.weight"} <= names
+    assert {"features.stage1_unit1_bn1.gamma", "features.bn1.running_var", "output.weight", "output.bias"} <= names
+    assert len(names) == len(resnet[2])
+
+
+def test_a_graph_of_2016_is_read_as_the_same_network(tmp_path, resnet):
+    folder, network, arrays = resnet
+    old = tmp_path / "old"
+    old.mkdir()
+    prefix = classic.save(network, old / "resnet", arrays)
+    (old / "resnet-symbol.json").write_text(classic.as_of_2016(network))
+    brought(old, prefix)
+    assert (old / pretrained.WEIGHTS).read_bytes() == (folder / pretrained.WEIGHTS).read_bytes()
+    np.testing.assert_array_equal(ready(old, 11)(images()).asnumpy(), ready(folder, 11)(images()).asnumpy())
+
+
+def test_a_gluon_export_is_read_too(tmp_path):
+    net = mx.gluon.model_zoo.vision.get_model("mobilenet0.25", classes=7)
+    net.initialize()
+    net.hybridize()
+    wanted = net(images()).asnumpy()
+    net.export(str(tmp_path / "mobilenet"))
+    found = brought(tmp_path, tmp_path / "mobilenet")
+    np.testing.assert_allclose(ready(tmp_path, 7)(images()).asnumpy(), wanted, rtol=1e-4, atol=1e-6)
+    assert found["input"] is None  # it does not begin with a normalisation: what it takes is not known
+
+
+def test_a_head_of_a_1x1_convolution_is_found_and_replaced(tmp_path):
+    body = mx.sym.Activation(
+        mx.sym.Convolution(mx.sym.var("x"), num_filter=6, kernel=(3, 3), name="a"), act_type="relu"
+    )
+    last = mx.sym.Convolution(mx.sym.Dropout(body), num_filter=9, kernel=(1, 1), name="b")
+    pooled = mx.sym.Pooling(mx.sym.Activation(last, act_type="relu"), global_pool=True, pool_type="avg", kernel=(1, 1))
+    network = mx.sym.SoftmaxOutput(mx.sym.Flatten(pooled, name="scores"), name="softmax")
+    shapes, _, _ = network.infer_shape(x=(1, 3, 32, 32))
+    arrays = {
+        f"arg:{name}": mx.nd.random.normal(shape=shape)
+        for name, shape in zip(network.list_arguments(), shapes)
+        if name not in ("x", "softmax_label")
+    }
+    brought(tmp_path, classic.save(network, tmp_path / "net", arrays))
+    kept = ready(tmp_path, 9)
+    assert set(weights.parameters(kept)) == {"features.a.weight", "features.a.bias", "output.0.weight", "output.0.bias"}
+    values = {name[4:]: array for name, array in arrays.items()}
+    scores = network.get_internals()["scores_output"]
+    inner = scores.bind(CPU, {**values, "x": images()}).forward()[0].asnumpy()
+    np.testing.assert_allclose(kept(images()).asnumpy(), inner, rtol=1e-4)
+    assert ready(tmp_path, 4, "replace")(images()).shape == (2, 4)
+
+
+def test_the_input_is_that_of_the_published_networks_where_they_normalise_pixels(tmp_path, resnet):
+    assert brought(tmp_path, tmp_path / "resnet")["input"] == {"image_size": 224, "mean": [0.0] * 3, "std": [1.0] * 3}
+
+
+def test_an_epoch_may_be_named(tmp_path):
+    network = classic.resnet()
+    prefix = classic.save(network, tmp_path / "resnet", epoch=126)
+    assert brought(tmp_path, f"{prefix}@126")["files"].keys() == {f"{prefix}-symbol.json", f"{prefix}-0126.params"}
+
+
+# ---------------------------------------------------------------- normalisation
+
+
+def test_a_fixed_gamma_is_one_and_is_not_trained(tmp_path):
+    network = classic.resnet()
+    arrays = classic.arrays_of(network)
+    arrays["arg:bn_data_gamma"][:] = 5  # what a file may hold: fix_gamma computes with 1 all the same
+    brought(tmp_path, classic.save(network, tmp_path / "resnet", arrays))
+    net = ready(tmp_path, 11)
+    gamma = weights.parameters(net)["features.bn_data.gamma"]
+    assert gamma.grad_req == "null" and (gamma.data().asnumpy() == 1).all()
+    arrays["arg:bn_data_gamma"][:] = 1
+    wanted = module_says(network, arrays, images(), "fc1_output")
+    np.testing.assert_allclose(net(images()).asnumpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def trained_step(net, pixels, hybrid=True):
+    if hybrid:
+        net.hybridize(static_alloc=True, static_shape=True)
+    trained = [p for p in weights.parameters(net).values() if p.grad_req != "null"]
+    trainer = mx.gluon.Trainer(trained, "sgd", {"learning_rate": 0.01, "wd": 0.01}, kvstore=None)
+    with mx.autograd.record():
+        loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()(net(pixels), mx.nd.array([0, 1]))
+    loss.backward()
+    trainer.step(2)
+
+
+def moved(net, before):
+    return {name for name, value in weights.arrays(net).items() if (value != before[name]).any()}
+
+
+def test_training_moves_everything_but_fixed_gammas(resnet):
+    net = ready(resnet[0], 11)
+    before = weights.arrays(net)
+    trained_step(net, images())
+    still = set(before) - moved(net, before)
+    assert still == {"features.bn_data.gamma"}
+    assert len(zoo.running_statistics(net)) == len([name for name in resnet[2] if name.startswith("aux:")])
+
+
+def test_training_mode_normalises_by_the_batch_as_the_graph_does(resnet):
+    folder, network, arrays = resnet
+    net = ready(folder, 11)
+    pixels = images(8, 64)  # enough values in each channel for its variance to say something
+    with mx.autograd.train_mode():
+        scores = net(pixels).asnumpy()
+    wanted = module_says(network, arrays, pixels, "fc1_output", train=True)
+    np.testing.assert_allclose(scores, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_norms_and_biases_are_left_out_of_decay(resnet):
+    net = ready(resnet[0], 11)
+    excluded = zoo.exclude_norm_bias_from_decay(net)
+    assert "features.bn0.gamma" in excluded and "output.bias" in excluded
+    assert not [name for name in excluded if name.endswith("weight")]
+
+
+def test_the_same_seed_gives_the_same_new_head(resnet):
+    digests = [weights.params_sha256(weights.arrays(ready(resnet[0], 5, "replace", seed))) for seed in (1, 1, 2)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize("stage", ["stage1", "stage3", "features"])
+def test_frozen_stages_do_not_move_and_the_rest_does(resnet, stage):
+    net = ready(resnet[0], 11)
+    zoo.freeze(net, stage)
+    before = weights.arrays(net)
+    trained_step(net, images())
+    last = int(stage[5:]) if stage != "features" else 4
+    frozen = ["features.bn_data.", "features.conv0.", "features.bn0."]
+    frozen += [f"features.stage{number}_" for number in range(1, last + 1)]
+    frozen += ["features.bn1."] if stage == "features" else []
+    assert moved(net, before) == {name for name in before if not name.startswith(tuple(frozen))}
+
+
+def test_a_frozen_network_normalises_in_training_as_in_validation(resnet):
+    net = ready(resnet[0], 11)
+    zoo.freeze(net, "features")
+    validated = net(images()).asnumpy()
+    with mx.autograd.train_mode():
+        np.testing.assert_allclose(net(images()).asnumpy(), validated, rtol=1e-5)
+
+
+def test_a_stage_that_is_not_there_is_refused_with_those_that_are(resnet):
+    with pytest.raises(ConfigError, match=r"^model.freeze=stage5: expected one of none, features, stage1, .*stage4"):
+        zoo.freeze(ready(resnet[0], 11), "stage5")
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def refused(folder, prefix):
+    with pytest.raises(ConfigError) as raised:
+        brought(folder, prefix)
+    assert len(str(raised.value).splitlines()) == 1 and f"symbol:{prefix}" in str(raised.value)
+    assert not (folder / pretrained.WEIGHTS).exists()
+    return str(raised.value)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    network = classic.resnet()
+    arrays = classic.arrays_of(network)
+    return tmp_path, network, arrays, classic.save(network, tmp_path / "net", arrays)
+
+
+def test_missing_files_are_named(saved):
+    folder, _, _, prefix = saved
+    (folder / "net-0000.params").unlink()
+    assert f"there is no {prefix}-0000.params" in refused(folder, prefix)
+    assert f"there is no {prefix}-0003.params" in refused(folder, f"{prefix}@3")
+    (folder / "net-symbol.json").unlink()
+    assert f"there is no {prefix}-symbol.json" in refused(folder, prefix)
+
+
+def test_a_graph_cut_at_every_tenth_is_refused(saved):
+    folder, _, _, prefix = saved
+    whole = (folder / "net-symbol.json").read_text()
+    for tenth in range(10):
+        (folder / "net-symbol.json").write_text(whole[: len(whole) * tenth // 10])
+        assert "truncated or no JSON" in refused(folder, prefix)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"nodes": 3}', '{"nodes": [], "heads": []}', "7"])
+def test_other_json_is_refused(saved, text):
+    folder, _, _, prefix = saved
+    (folder / "net-symbol.json").write_text(text)
+    refused(folder, prefix)
+
+
+def test_an_operator_that_this_mxnet_does_not_have_is_named(saved):
+    folder, _, _, prefix = saved
+    file = folder / "net-symbol.json"
+    file.write_text(file.read_text().replace('"Pooling"', '"PoolingOfTomorrow"'))
+    assert "PoolingOfTomorrow" in refused(folder, prefix)
+
+
+def test_arrays_that_are_missing_or_left_over_are_named(saved):
+    folder, network, arrays, prefix = saved
+    del arrays["arg:conv0_weight"]
+    arrays["aux:strange"] = mx.nd.ones(2)
+    classic.save(network, folder / "net", arrays)
+    assert "missing conv0_weight; left over strange" in refused(folder, prefix)
+
+
+def test_a_graph_without_a_classifier_is_refused_with_what_it_ends_in(saved):
+    folder, network, _, prefix = saved
+    network.get_internals()["bn1_output"].save(f"{prefix}-symbol.json")
+    assert "no classifier in it: before its output is bn1 (BatchNorm)" in refused(folder, prefix)
+
+
+def test_a_graph_with_several_outputs_is_refused(saved):
+    folder, network, _, prefix = saved
+    mx.sym.Group([network, network.get_internals()["bn1_output"]]).save(f"{prefix}-symbol.json")
+    assert "2 outputs (softmax, bn1)" in refused(folder, prefix)
+
+
+def test_a_saved_graph_that_was_damaged_is_refused(resnet):
+    file = resnet[0] / pretrained.GRAPH
+    file.write_text(json.dumps({"graph": {}, "input": "data"}))
+    with pytest.raises(ConfigError, match=f"^{file}: no network can be read from it"):
+        zoo.build("symbol", 3, file)
+    shutil.rmtree(resnet[0])
+    with pytest.raises(ConfigError, match="no network can be read from it"):
+        zoo.build("symbol", 3, file)
