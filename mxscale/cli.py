@@ -122,6 +122,14 @@ def export(config: Config, own: dict) -> None:
     infer.export(config.model.name, source, made)
 
 
+def test_io(config: Config, own: dict) -> None:
+    """Images/s by decode threads, without a network."""
+    io = own["io"] if isinstance(own["io"], dict) else {}
+    from mxscale.data import rates
+
+    rates.show(config, io.get("seconds"), io.get("threads"))
+
+
 def _path(own: dict, key: str) -> str:
     if not isinstance(own[key], str):
         raise ConfigError(f"{key} is missing: {key}=PATH")
@@ -129,7 +137,7 @@ def _path(own: dict, key: str) -> str:
 
 
 # name -> what it does with the run's settings and those of its own in conf/NAME.yaml; raises ConfigError
-TOOLS: Dict[str, Callable[[Config, dict], None]] = {"export": export, "logits": logits}
+TOOLS: Dict[str, Callable[[Config, dict], None]] = {"export": export, "logits": logits, "test_io": test_io}
 
 
 def refuse(line: str) -> int:

@@ -8,7 +8,8 @@ import pytest
 from conftest import ROOT
 from records import make_records, noise
 
-from mxscale.config import Batch, Config, ConfigError, Data, to_dict
+from mxscale import cli
+from mxscale.config import Batch, Config, Data
 from mxscale.data import rates
 
 
@@ -26,7 +27,9 @@ def asked(tmp_path, **data) -> Config:
 
 
 def test_each_split_work_and_number_of_threads_is_a_row(tmp_path, capsys):
-    rows = rates.measure(asked(tmp_path, keep="ram"), 0.05, [1, 2])
+    rates.show(asked(tmp_path, keep="ram"), 0.05, [1, 2])
+    *table, last = capsys.readouterr().out.splitlines()
+    rows = json.loads(last)["rates"]
     assert [(row["split"], row["work"], row["threads"]) for row in rows] == [
         (split, work, threads) for split in ("train", "val") for work in ("decode", "all") for threads in (1, 2)
     ]
@@ -35,7 +38,7 @@ def test_each_split_work_and_number_of_threads_is_a_row(tmp_path, capsys):
         assert 0 < rate["min"] <= rate["median"] <= rate["max"] and rate["runs"] == rates.INTERVALS
         assert row["ms_per_image"] == pytest.approx(1000 / rate["median"])
         assert 1 <= row["used"] <= row["threads"]
-    assert len(capsys.readouterr().out.splitlines()) == len(rows)
+    assert len(table) == 2 + len(rows)
 
 
 def test_the_rate_is_images_by_time(monkeypatch):
@@ -69,17 +72,29 @@ def test_decoding_alone_leaves_augmentation_and_resizing_out(tmp_path, monkeypat
     assert val_decode == {} and val_everything == {"resize": 20}
 
 
-def test_made_up_images_are_refused():
-    with pytest.raises(ConfigError, match=r"data=synthetic: .*choose data=imagefolder"):
-        rates.measure(Config(data=Data(kind="synthetic")), 1, [1])
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        (["data=synthetic"], "data=synthetic: its images are made once"),
+        (["io.seconds=0"], "io.seconds=0: expected a number above 0"),
+        (["io.threads=2"], "io.threads=2: expected a list of whole numbers"),
+        (["io.threads=[0,1]"], "io.threads=[0, 1]: expected a list of whole numbers"),
+        (["io=5"], "io.seconds=None: expected a number above 0"),
+        (["io.second=5"], "io.second"),
+        (["data.keep=disk"], "data.keep=disk: expected one of packed, ram"),
+    ],
+)
+def test_bad_input_is_one_line(settings, said, capsys):
+    assert cli.tool(["test_io", *settings]) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("error: ") and said in err and len(err.splitlines()) == 1 and not out
 
 
-def test_as_a_child_it_ends_with_one_json_object(tmp_path):
-    question = {"config": to_dict(asked(tmp_path)), "seconds": 0.05, "threads": [1]}
-    argv = [sys.executable, "-m", "mxscale.data.rates"]
-    done = subprocess.run(argv, input=json.dumps(question), cwd=ROOT, capture_output=True, text=True, check=True)
+@pytest.mark.slow
+def test_the_command_ends_with_one_json_object(data_cache):
+    settings = ["data=digits", f"data.cache={data_cache}", "io.seconds=0.1", "io.threads=[1,3]", "data.keep=ram"]
+    argv = [sys.executable, "-m", "mxscale.cli", "test_io", *settings]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
     said = json.loads(done.stdout.splitlines()[-1])
-    assert said["image_size"] == 16 and said["batch"] == 8 and len(said["rates"]) == 4
-    question["config"]["data"]["kind"] = "synthetic"
-    done = subprocess.run(argv, input=json.dumps(question), cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.startswith("error: data=synthetic")
+    assert said["image_size"] == 32 and said["batch"] == 32 and said["keep"] == "ram"
+    assert [row["threads"] for row in said["rates"]] == [1, 3] * 4

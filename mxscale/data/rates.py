@@ -1,20 +1,16 @@
-"""How fast batches come, without a network: `python -m mxscale.cli test_io`, the published test-io.
-
-A child of its own, `python -m mxscale.data.rates` with {"config", "seconds", "threads"} as JSON on stdin:
-packs the data if need be, prints a table, and one JSON object as the last line.
-"""
+"""How fast batches come, without a network: `python -m mxscale.cli test_io`, the published test-io."""
 
 import json
+import math
 import os
 import re
 import statistics
-import sys
 import tempfile
 import time
 from dataclasses import replace
-from typing import Callable, Dict, List
+from typing import Callable, Dict, Iterator, List
 
-from mxscale.config import Augment, Config, ConfigError, Data, from_dict
+from mxscale.config import Augment, Config, ConfigError, Data
 from mxscale.data import loader, manifest, pack
 
 INTERVALS = 5  # of each measurement, for its spread
@@ -22,12 +18,33 @@ INTERVALS = 5  # of each measurement, for its spread
 WORK = {"train": ("decode", "all"), "val": ("decode", "all")}
 
 
-def measure(config: Config, seconds: float, threads: List[int]) -> List[Dict]:
-    """A row for each split, work and number of threads.  Raises ConfigError."""
+def show(config: Config, seconds, threads) -> None:
+    """Measure each split, work and number of threads for so many seconds: a table, then one JSON object.
+
+    The data are settled as a run settles them: packed if need be.  Raises ConfigError.
+    """
+    check(config, seconds, threads)
+    packed = pack.prepare(config.data)
+    print(f"{config.data.image_size} px, batch {config.batch.per_device}, data.keep={config.data.keep}\n{HEAD}")
+    rows = []
+    for row in measure(config, packed, seconds, threads):
+        print(line(row), flush=True)
+        rows.append(row)
+    about = {"digest": packed["digest"], "image_size": config.data.image_size, "batch": config.batch.per_device}
+    print(json.dumps({**about, "keep": config.data.keep, "rates": rows}))
+
+
+def check(config: Config, seconds, threads) -> None:
     if config.data.kind == "synthetic":
         raise ConfigError("data=synthetic: its images are made once and read from nowhere; choose data=imagefolder")
-    packed = pack.prepare(config.data)
-    rows = []
+    if type(seconds) not in (int, float) or not 0 < seconds < math.inf:
+        raise ConfigError(f"io.seconds={seconds}: expected a number above 0")
+    if not isinstance(threads, list) or not threads or any(type(one) is not int or one < 1 for one in threads):
+        raise ConfigError(f"io.threads={threads}: expected a list of whole numbers of at least 1, such as '[1,2,4]'")
+
+
+def measure(config: Config, packed: Dict, seconds: float, threads: List[int]) -> Iterator[Dict]:
+    """A row for each split, work and number of threads; `packed` is the set's manifest."""
     for split, works in WORK.items():
         entry = packed["splits"].get(split)
         if not entry or not entry["count"]:
@@ -38,9 +55,7 @@ def measure(config: Config, seconds: float, threads: List[int]) -> List[Dict]:
                 data = replace(config.data, threads=wanted)
                 rates = images_per_second(opener(records, data, split, work, config.batch.per_device), seconds)
                 row = {"split": split, "work": work, "threads": wanted, "used": used_threads(records, data)}
-                rows.append({**row, "images_per_s": spread(rates), "ms_per_image": 1000 / statistics.median(rates)})
-                print(line(rows[-1]), flush=True)
-    return rows
+                yield {**row, "images_per_s": spread(rates), "ms_per_image": 1000 / statistics.median(rates)}
 
 
 def opener(records: loader.Records, data: Data, split: str, work: str, batch: int) -> Callable:
@@ -99,21 +114,3 @@ HEAD = f"{'split':6} {'work':7} {'threads':>7} {'used':>4}  {'images/s (smallest
 def line(row: Dict) -> str:
     rate = "{median:,.0f} ({min:,.0f} to {max:,.0f})".format(**row["images_per_s"])
     return f"{row['split']:6} {row['work']:7} {row['threads']:7} {row['used']:4}  {rate:32} {row['ms_per_image']:12.3f}"
-
-
-def main() -> int:
-    asked = json.load(sys.stdin)
-    config = from_dict(asked["config"])
-    try:
-        print(f"{config.data.image_size} px, batch {config.batch.per_device}, data.keep={config.data.keep}\n{HEAD}")
-        rows = measure(config, asked["seconds"], asked["threads"])
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    about = {"image_size": config.data.image_size, "batch": config.batch.per_device, "keep": config.data.keep}
-    print(json.dumps({**about, "rates": rows}))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
