@@ -14,6 +14,7 @@ CHOICES = {
     "data.kind": ("digits", "imagefolder", "recordio", "synthetic"),
     "data.pack_format": ("jpeg", "png"),
     "data.on_bad": ("error", "skip"),
+    "data.keep": ("packed", "ram"),
     "data.augment.crop": ("random_resized", "random", "center"),
     "data.interpolation": ("bilinear", "bicubic", "area", "lanczos"),
     "model.input": ("checkpoint", "config"),
@@ -47,7 +48,6 @@ RANGES = {
     "data.test_share": (0, 0.9),
     "data.split_seed": (0, 2**31 - 1),
     "data.image_size": (8, None),
-    "data.pack_size": (8, None),
     "data.min_side": (1, None),
     "data.pack_quality": (1, 100),
     "data.eval_resize": (8, None),
@@ -123,6 +123,9 @@ def _validate_together(c: Config) -> None:
         raise ConfigError(
             "data.val_share + data.test_share: expected less than 1, so that something is left to train on"
         )
+    side = c.data.pack_short_side
+    if side != "original" and (type(side) is not int or side < 8):
+        raise ConfigError(f"data.pack_short_side={side}: expected original or a whole number of at least 8")
     for key in ("mean", "std"):
         if len(getattr(c.data, key)) != 3:
             raise ConfigError(f"data.{key}={getattr(c.data, key)}: expected three numbers, one per colour")

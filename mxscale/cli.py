@@ -4,8 +4,10 @@ import argparse
 import os
 import re
 import sys
-from typing import Optional
+from pathlib import Path
+from typing import Callable, Dict, List, Optional
 
+from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import OverrideParseException
@@ -72,6 +74,70 @@ def doctor(composed) -> None:
         _statuses[-1] = refuse(str(error) if isinstance(error, ConfigError) else explain(error))
         return
     _statuses[-1] = examination.main(config, as_json)
+
+
+# ---------------------------------------------------------------- small tools: python -m mxscale.cli NAME KEY=VALUE ...
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+
+
+def tool(argv: List[str]) -> int:
+    """Do what `argv` names, with the settings of conf/NAME.yaml and its own beside them; returns the exit status."""
+    name, *overrides = argv or [""]
+    if name not in TOOLS:
+        return refuse(f"python -m mxscale.cli {name}{nearest(name, TOOLS)}")
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            values = OmegaConf.to_container(compose(name, overrides), resolve=True)
+    except Exception as error:  # of Hydra's grammar and its files: the command line's fault
+        return refuse(explain(error))
+    own = {key: values.pop(key) for key in list(values) if key not in DEFAULTS}
+    try:
+        TOOLS[name](settle(validate(from_dict(values))), own)
+    except ConfigError as error:
+        return refuse(str(error))
+    return DONE
+
+
+def logits(config: Config, own: dict) -> None:
+    """What a pretrained network makes of the images in a file."""
+    source = config.model.pretrained
+    if source is None:
+        raise ConfigError("model.pretrained is missing: name the weights to look at")
+    given, made = (_path(own, key) for key in ("input", "output"))
+    if source.partition(":")[0] not in ("torch", "hf"):
+        source = opening.pretrained_file(config)
+    from mxscale.nets import infer  # imports MXNet: not before the command line is known to be good
+
+    infer.logits(config.model.name, source, given, made)
+
+
+def export(config: Config, own: dict) -> None:
+    """Write the network of a run for PyTorch."""
+    _path(own, "run")
+    made = _path(own, "output")
+    source = opening.pretrained_file(config)
+    from mxscale.nets import infer
+
+    infer.export(config.model.name, source, made)
+
+
+def test_io(config: Config, own: dict) -> None:
+    """Images/s by decode threads, without a network."""
+    io = own["io"] if isinstance(own["io"], dict) else {}
+    from mxscale.data import rates
+
+    rates.show(config, io.get("seconds"), io.get("threads"))
+
+
+def _path(own: dict, key: str) -> str:
+    if not isinstance(own[key], str):
+        raise ConfigError(f"{key} is missing: {key}=PATH")
+    return own[key]
+
+
+# name -> what it does with the run's settings and those of its own in conf/NAME.yaml; raises ConfigError
+TOOLS: Dict[str, Callable[[Config, dict], None]] = {"export": export, "logits": logits, "test_io": test_io}
 
 
 def refuse(line: str) -> int:
@@ -246,3 +312,7 @@ def _how_to_write(override: str) -> str:
     if value[:1] in "[{\"'":
         return f"is not closed, or not quoted; a list is written '{key}=[a,b]'"
     return f"such a value is quoted twice, for the shell and for Hydra: '{key}=\"{value}\"'"
+
+
+if __name__ == "__main__":
+    sys.exit(tool(sys.argv[1:]))

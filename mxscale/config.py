@@ -45,12 +45,13 @@ class Data:
     test_share: float = 0.2
     split_seed: int = 0
     image_size: int = 32  # height and width that the network sees
-    pack_size: Optional[int] = None  # shorter side of a packed image; null: as it is
+    pack_short_side: Any = "original"  # shorter side of a packed image in pixels; original: as it is
     min_side: Optional[int] = None  # smaller images are bad; null: image_size
     pack_format: str = "jpeg"  # jpeg | png (lossless)
     pack_quality: int = 95  # of JPEG
     on_bad: str = "error"  # error | skip: what an image that can't be read does
     cache: str = "runs/data"  # where packed sets are kept
+    keep: str = "packed"  # packed: decoded again each epoch | ram: decoded once, in memory, for sets that fit
     eval_resize: Optional[int] = None  # shorter side before the centre crop of validation; null: as packed
     interpolation: str = "bilinear"  # bilinear | bicubic | area | lanczos: of what the loader resizes
     mean: List[float] = field(default_factory=lambda: [123.68, 116.779, 103.939])  # RGB, of 0-255
@@ -58,6 +59,11 @@ class Data:
     augment: Augment = field(default_factory=Augment)
     shards: Optional[int] = None  # virtual shards; null: the ranks of the first start
     threads: int = 2  # decode threads of each reader; part of what makes the order of augmentation
+
+    @property
+    def short_side(self) -> Optional[int]:
+        """pack_short_side in pixels; None: as it is."""
+        return None if self.pack_short_side == "original" else self.pack_short_side
 
 
 @dataclass(frozen=True)

@@ -250,7 +250,7 @@ def photos(tmp_path):
 
 
 def folder_of(root, *overrides):
-    return ["data=imagefolder", f"data.root={root}", "data.image_size=16", "data.pack_size=16", *overrides]
+    return ["data=imagefolder", f"data.root={root}", "data.image_size=16", "data.pack_short_side=16", *overrides]
 
 
 def test_a_root_that_is_missing_or_empty_is_refused(unprepared, tmp_path):

@@ -68,7 +68,7 @@ def weights_of(name, folder):
     return f"model.pretrained={folder}/{name}.params"
 
 
-TINY = ["data.image_size=64", "data.pack_size=64", "batch.per_device=2"]
+TINY = ["data.image_size=64", "data.pack_short_side=64", "batch.per_device=2"]
 
 
 def photos(folder, name):

@@ -203,7 +203,7 @@ def test_the_manifest_says_what_is_there(tmp_path):
 
 def test_a_pack_size_is_every_images_shorter_side(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 4, "bee": 4})
-    made = pack(folder_data(root, tmp_path, pack_size=24, pack_format="jpeg"))
+    made = pack(folder_data(root, tmp_path, pack_short_side=24, pack_format="jpeg"))
     for split, entry in made["splits"].items():
         assert entry["min_side"] == 24
         for record in recordio.scan(manifest.path_of(made, split)[0]):
@@ -214,7 +214,7 @@ def test_the_workers_do_not_change_a_byte(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 30, "bee": 30})
     (root / "ant" / "000.png").write_bytes(b"")
     made = [
-        pack(folder_data(root, tmp_path, cache=str(tmp_path / str(n)), on_bad="skip", pack_size=64), workers=n)
+        pack(folder_data(root, tmp_path, cache=str(tmp_path / str(n)), on_bad="skip", pack_short_side=64), workers=n)
         for n in (1, 3)
     ]
     assert made[0]["digest"] == made[1]["digest"] and made[0]["skipped"] == made[1]["skipped"]
@@ -291,7 +291,7 @@ def child(data: Data, **options):
 
 
 def test_two_processes_pack_a_set_once(tmp_path):
-    data = folder_data(make_tree(tmp_path / "set", {"ant": 60, "bee": 60}), tmp_path, pack_size=300)
+    data = folder_data(make_tree(tmp_path / "set", {"ant": 60, "bee": 60}), tmp_path, pack_short_side=300)
     children = [child(data) for _ in range(2)]
     outs = [process.communicate(timeout=60) for process in children]
     assert [process.returncode for process in children] == [0, 0], outs
@@ -312,7 +312,7 @@ def helpers_of(pid: int):
 
 
 def test_after_a_kill_midway_the_next_one_starts_clean(tmp_path):
-    data = folder_data(make_tree(tmp_path / "set", {"ant": 100, "bee": 100}), tmp_path, pack_size=500)
+    data = folder_data(make_tree(tmp_path / "set", {"ant": 100, "bee": 100}), tmp_path, pack_short_side=500)
     process = child(data)
     cache, deadline = tmp_path / "cache", time.monotonic() + 30
     while len(helpers := helpers_of(process.pid)) < 2 and time.monotonic() < deadline:
@@ -340,7 +340,7 @@ def test_a_decoder_that_dies_makes_its_image_bad_and_is_replaced(tmp_path):
         os.kill(worker._child.pid, signal.SIGKILL)
         result = worker(str(tmp_path / "a.png"), partial(images.examine, min_side=1))
         assert isinstance(result, BadImage) and result.reason == "its decoder died (signal SIGKILL)"
-        assert worker(str(tmp_path / "a.png"), partial(images.examine, min_side=1)) == 16
+        assert worker(str(tmp_path / "a.png"), partial(images.examine, min_side=1)).side == 16
     finally:
         worker.close()
 
@@ -358,7 +358,7 @@ def limit_files():
 
 
 def test_a_full_disk_is_one_line_that_names_the_cache(tmp_path):
-    data = folder_data(make_tree(tmp_path / "set", {"ant": 20, "bee": 20}), tmp_path, pack_size=500)
+    data = folder_data(make_tree(tmp_path / "set", {"ant": 20, "bee": 20}), tmp_path, pack_short_side=500)
     process = child(data, preexec_fn=limit_files)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -484,9 +484,11 @@ def test_a_class_with_nothing_left_is_refused(tmp_path):
 def test_small_images_pass_where_they_are_allowed(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 5, "bee": 5})
     assert "20x16 pixels, smaller than 32 (data.min_side)" in refused(folder_data(root, tmp_path, image_size=32))
-    made = pack(folder_data(root, tmp_path, image_size=32, min_side=8, pack_size=40))
+    made = pack(folder_data(root, tmp_path, image_size=32, min_side=8, pack_short_side=40))
     assert made["splits"]["train"]["min_side"] == 40
-    assert "data.pack_size=24 is less than" in refused(folder_data(root, tmp_path, image_size=32, pack_size=24))
+    assert "data.pack_short_side=24 is less than" in refused(
+        folder_data(root, tmp_path, image_size=32, pack_short_side=24)
+    )
 
 
 def test_odd_file_names_are_packed_and_named_on_one_line(tmp_path):

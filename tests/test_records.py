@@ -7,9 +7,11 @@ import mxnet as mx
 import numpy as np
 import pytest
 from PIL import Image
+from test_images import wild
 
 from mxscale.config import ConfigError, Data
-from mxscale.data import manifest, recordio
+from mxscale.data import loader, manifest, recordio
+from mxscale.data.images import decode
 from mxscale.data.pack import prepare
 
 # Bodies that hold the magic at a multiple of 4 (cut there) and elsewhere (not).
@@ -229,3 +231,41 @@ def test_smaller_images_can_be_allowed(spoilt):
 def test_a_class_that_skipping_leaves_without_an_image_is_refused(given, tmp_path):
     write(tmp_path, "train", [0, 1, 2], content=b"no image")
     assert "class 0 has no usable image, 3 bad images were skipped" in refused(given(on_bad="skip"))
+
+
+# ---------------------------------------------------------------- images that MXNet takes for others
+
+
+def test_what_mxnet_would_take_for_another_picture_is_written_anew_in_a_copy(given, tmp_path):
+    """Each image of a training set in the wild, read by the loader: it is what `decode` sees."""
+    random = np.random.RandomState(3)
+    photo = Image.fromarray(random.randint(0, 256, (4, 5, 3), "uint8")).resize((40, 30), Image.Resampling.BICUBIC)
+    contents = {name: content for name, (content, _) in wild(photo).items()}
+    rec, idx = str(tmp_path / "train.rec"), str(tmp_path / "train.idx")
+    with recordio.Writer(f"{rec}.new", f"{idx}.new") as writer:
+        for number, content in enumerate(contents.values()):
+            writer.write(number, 100 + number, content)
+        writer.close()
+    for path in (rec, idx):
+        os.replace(f"{path}.new", path)
+    before = open(rec, "rb").read()
+    data = given(pack_format="png", val=rec, image_size=16, eval_resize=None, mean=[0.0] * 3, std=[1.0] * 3)
+    made = prepare(data, progress=False)
+    entry = made["splits"]["train"]
+    assert entry["count"] == len(contents) and entry["rewritten"] == sum(not alike for _, alike in wild(photo).values())
+    assert open(rec, "rb").read() == before and entry["rec"] == "train.rec"
+    records = loader.Records(*manifest.path_of(made, "train"), entry["count"])
+    assert [record.header.id for record in recordio.scan(records.rec)] == [100 + n for n in range(len(contents))]
+    seen = np.concatenate(
+        [images.asnumpy() for images, *_ in loader.evaluation_batches(records, data, 1, 0, 1, mx.cpu())]
+    )
+    for pixels, (name, content) in zip(seen, contents.items(), strict=True):
+        image = decode(content)
+        left, top = (image.width - 16) // 2, (image.height - 16) // 2
+        expected = np.asarray(image.crop((left, top, left + 16, top + 16))).transpose(2, 0, 1)
+        assert np.abs(pixels - expected).max() <= 2, name
+
+
+def test_a_file_of_plain_images_is_not_copied(given):
+    made = prepare(given(), progress=False)
+    assert made["splits"]["train"]["rewritten"] == 0 and os.listdir(made["dir"]) == ["manifest.json"]

@@ -4,14 +4,21 @@
 |----------------------------|---------------------------------------------------------------------|
 | 1-bit, grey, palette, CMYK | RGB, by Pillow's conversion; colour profiles are not applied         |
 | 16-bit grey                | its 65,536 values scaled to 256                                      |
+| 16-bit colour              | the upper 8 bits of each                                             |
 | transparency               | laid over white                                                      |
 | EXIF orientation           | applied                                                              |
 | several frames             | the first                                                            |
 | a wrong extension          | decoded by content                                                   |
 | truncated, empty, no image, over `MAX_PIXELS`, float or 32-bit values | `BadImage`                |
+
+Images in records that people bring are decoded by MXNet, which lays nothing over white, turns nothing
+but JPEG, and reads few formats (OpenCV's imread, flag 1).  Where that gives another picture than the
+table, `examine` says so, and the record is written anew.
 """
 
+import contextlib
 import io
+import math
 import os
 import warnings
 from typing import NamedTuple, Optional, Tuple, Union
@@ -29,6 +36,11 @@ FORMATS = [
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 MAX_PIXELS = 178_956_970  # Pillow's limit against decompression bombs: 512 MiB as RGB
 MAX_JPEG_SIDE = 65_500  # of libjpeg
+GAP = 2.0  # a JPEG is decoded at least this many times larger than wanted: Pillow's own choice for thumbnails
+POLICY = 2  # of this module: where it changes, sets are packed again
+# Format -> modes of Pillow that MXNet's reader sees as we do, unless turned or transparent.
+ALIKE = {"JPEG": ("L", "RGB"), "MPO": ("L", "RGB"), "PNG": ("1", "L", "P", "RGB"), "BMP": ("RGB",)}
+ORIENTATION = 0x0112  # EXIF
 
 
 class BadImage(Exception):
@@ -48,26 +60,54 @@ class Recipe(NamedTuple):
     min_side: int  # images with a shorter side than this are bad
 
 
+class Examined(NamedTuple):
+    side: int  # the shorter one, in pixels
+    alike: bool  # MXNet's reader sees the picture that we see
+
+
 def repack(source: Union[str, bytes], recipe: Recipe) -> Tuple[bytes, Tuple[int, int]]:
     """An image file (path or content) -> encoded bytes and their (height, width).  Raises BadImage."""
-    image = _large_enough(decode(source), recipe.min_side)
+    image = decode(source, recipe.min_side, recipe.pack_size)
     return encode(image, recipe.pack_format, recipe.quality, recipe.pack_size)
 
 
-def examine(source: Union[str, bytes], min_side: int) -> int:
-    """The shorter side in pixels of an image file (path or content).  Raises BadImage."""
-    return min(_large_enough(decode(source), min_side).size)
+def examine(source: Union[str, bytes], min_side: int) -> Examined:
+    """What there is to know of an image file (path or content) that is read in its place.  Raises BadImage."""
+    with _opened(source) as image:
+        _refuse_small(image, min_side)
+        image.load()
+        return Examined(min(_rgb(_upright(image)).size), _alike(image))
 
 
-def _large_enough(image: Image.Image, min_side: int) -> Image.Image:
-    width, height = image.size
-    if min(image.size) < min_side:
-        raise BadImage(f"{width}x{height} pixels, smaller than {min_side} (data.min_side)")
-    return image
+def size_of(content: bytes) -> Tuple[int, int]:
+    """(width, height) that an image's header tells.  Raises BadImage."""
+    with _opened(content) as image:
+        return image.size
 
 
-def decode(source: Union[str, os.PathLike, bytes]) -> Image.Image:
-    """An image file's path or content -> its RGB image, upright.  Raises BadImage."""
+def _alike(image: Image.Image) -> bool:
+    plain = image.mode in ALIKE.get(image.format, ()) and "transparency" not in image.info
+    return plain and image.getexif().get(ORIENTATION, 1) == 1
+
+
+def decode(source: Union[str, os.PathLike, bytes], min_side: int = 1, wanted: Optional[int] = None) -> Image.Image:
+    """An image file's path or content -> its RGB image, upright.  Raises BadImage.
+
+    min_side: images with a shorter side than this are bad.  wanted: the shorter side that it will be
+    resized to; a JPEG of twice that and more is decoded at a half, a quarter or an eighth of its size.
+    """
+    with _opened(source) as image:
+        _refuse_small(image, min_side)
+        if wanted:
+            scale = GAP * wanted / min(image.size)
+            image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
+        image.load()
+        return _rgb(_upright(image))
+
+
+@contextlib.contextmanager
+def _opened(source: Union[str, os.PathLike, bytes]):
+    """The image, its header read; whatever goes wrong with it in the `with` is a BadImage."""
     content = source if isinstance(source, bytes) else _read(source)
     if not content:
         raise BadImage("empty file")
@@ -76,8 +116,7 @@ def decode(source: Union[str, os.PathLike, bytes]) -> Image.Image:
             warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(content), formats=FORMATS)
             _refuse_huge(*image.size)
-            image.load()
-            return _rgb(_upright(image))
+            yield image
     except BadImage:
         raise
     except UnidentifiedImageError:
@@ -86,6 +125,12 @@ def decode(source: Union[str, os.PathLike, bytes]) -> Image.Image:
         raise BadImage(f"more than {MAX_PIXELS:,} pixels") from None
     except Exception as error:  # decoders raise all sorts of things on broken files
         raise BadImage(_one_line(error)) from None
+
+
+def _refuse_small(image: Image.Image, min_side: int) -> None:
+    width, height = image.size
+    if min(image.size) < min_side:
+        raise BadImage(f"{width}x{height} pixels, smaller than {min_side} (data.min_side)")
 
 
 def encode(image: Image.Image, pack_format: str, quality: int, pack_size: Optional[int] = None):

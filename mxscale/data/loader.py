@@ -5,6 +5,7 @@ the packed file, read by an ImageRecordIter of its own, a new one each epoch wit
 three.  (`reset()` would go on in the same random stream, and a resume could not find its place.)
 """
 
+import contextlib
 import hashlib
 import math
 from typing import Iterator, List, NamedTuple, Tuple
@@ -13,6 +14,9 @@ import mxnet as mx
 from mxnet import nd
 
 from mxscale.config import Data
+from mxscale.data.kept import Kept
+
+KEPT = Kept()  # of this process: what data.keep=ram holds
 
 
 class Micro(NamedTuple):
@@ -48,35 +52,45 @@ def seed_of(*numbers: int) -> int:
     return int.from_bytes(hashlib.sha256(text).digest()[:4], "little") & 0x7FFFFFFF
 
 
-def open_reader(records: Records, data: Data, batch: int, part: Tuple[int, int], **settings):
-    """An ImageRecordIter over part (index, of) of the file.
+def open_reader(records: Records, data: Data, batch: int, part: Tuple[int, int], verbose=False, **settings):
+    """An ImageRecordIter over part (index, of) of the file, or of the same images in memory.
 
     `prefetch_buffer=1`: with a deeper queue each iterator leaks its buffers when it goes.  With this
     one it still leaks the batch that it handed out last, unless it was read to its end.
     """
-    index, parts = part
     red, green, blue = data.mean
     std_red, std_green, std_blue = data.std
-    return mx.io.ImageRecordIter(
-        path_imgrec=records.rec,
-        path_imgidx=records.idx,
-        data_shape=(3, data.image_size, data.image_size),
-        batch_size=batch,
-        num_parts=parts,
-        part_index=index,
-        preprocess_threads=data.threads,
-        prefetch_buffer=1,
-        inter_method=INTERPOLATIONS[data.interpolation],
-        round_batch=True,
-        verbose=False,
-        mean_r=red,
-        mean_g=green,
-        mean_b=blue,
-        std_r=std_red,
-        std_g=std_green,
-        std_b=std_blue,
-        **settings,
-    )
+    with _files(records, data, part) as (rec, idx, (index, parts)):
+        return mx.io.ImageRecordIter(
+            path_imgrec=rec,
+            path_imgidx=idx,
+            data_shape=(3, data.image_size, data.image_size),
+            batch_size=batch,
+            num_parts=parts,
+            part_index=index,
+            preprocess_threads=data.threads,
+            prefetch_buffer=1,
+            inter_method=INTERPOLATIONS[data.interpolation],
+            round_batch=True,
+            verbose=verbose,
+            mean_r=red,
+            mean_g=green,
+            mean_b=blue,
+            std_r=std_red,
+            std_g=std_green,
+            std_b=std_blue,
+            **settings,
+        )
+
+
+@contextlib.contextmanager
+def _files(records: Records, data: Data, part: Tuple[int, int]):
+    """(.rec, .idx, which part of them) to open."""
+    if data.keep == "ram":
+        with KEPT.paths(records.rec, records.idx, part, data.threads) as (rec, idx):
+            yield rec, idx, (0, 1)
+    else:
+        yield records.rec, records.idx, part
 
 
 def augmentation(data: Data) -> dict:

@@ -23,7 +23,7 @@ import PIL
 
 from mxscale.config import ConfigError, Data
 from mxscale.data import manifest, recordio, records, sources
-from mxscale.data.images import BadImage, Recipe, repack
+from mxscale.data.images import POLICY, BadImage, Recipe, repack
 from mxscale.data.workers import Pool, Progress
 
 MANY = 100  # bad images, after which the rest isn't tried
@@ -127,7 +127,9 @@ def _say(text: str) -> None:
 def _summary(made: Dict[str, Any], data: Data) -> str:
     counts = ", ".join(f"{entry['count']:,} {split}" for split, entry in made["splits"].items())
     skipped = f"; {len(made['skipped']):,} bad images skipped, see its manifest.json" if made["skipped"] else ""
-    return f"{data.kind}: {len(made['classes'])} classes, {counts} images in {made['dir']}{skipped}"
+    anew = sum(entry.get("rewritten", 0) for entry in made["splits"].values())
+    copied = f"; copied, {anew:,} images written anew that MXNet would take for others" if anew else ""
+    return f"{data.kind}: {len(made['classes'])} classes, {counts} images in {made['dir']}{skipped}{copied}"
 
 
 # ---------------------------------------------------------------- what each kind is made of
@@ -136,7 +138,7 @@ def _summary(made: Dict[str, Any], data: Data) -> str:
 def _digits(data: Data, workers, progress):
     classes = sources.chosen(data, sources.DIGITS, "data=digits")
     # The scans are enlarged to what the network sees; they are too small to be cropped from.
-    recipe = _recipe(data, pack_size=data.pack_size or data.image_size, min_side=1)
+    recipe = _recipe(data, pack_size=data.short_side or data.image_size, min_side=1)
     settings = _settings(data, recipe, classes=classes)
 
     def build(folder: str) -> None:
@@ -146,13 +148,13 @@ def _digits(data: Data, workers, progress):
 
 
 def _imagefolder(data: Data, workers, progress):
-    if data.pack_size is not None and data.pack_size < data.image_size:
+    if data.short_side is not None and data.short_side < data.image_size:
         raise ConfigError(
-            f"data.pack_size={data.pack_size} is less than data.image_size={data.image_size}: "
+            f"data.pack_short_side={data.pack_short_side} is less than data.image_size={data.image_size}: "
             "expected images at least as large as the network sees"
         )
     tree, stamp = sources.imagefolder(data)
-    recipe = _recipe(data, data.pack_size, data.min_side or data.image_size)
+    recipe = _recipe(data, data.short_side, data.min_side or data.image_size)
     settings = _settings(data, recipe, classes=tree.classes, source=stamp, on_bad=data.on_bad)
     settings["root"] = os.path.abspath(os.path.expanduser(data.root))
     if "train" in tree.splits:  # it came with its splits
@@ -179,7 +181,8 @@ def _recipe(data: Data, pack_size: Optional[int], min_side: int) -> Recipe:
 def _settings(data: Data, recipe: Recipe, **more) -> Dict[str, Any]:
     names = ("kind", "train_per_class", "val_share", "test_share", "split_seed")
     # Another Pillow may encode otherwise: its sets are others.
-    return {**{name: getattr(data, name) for name in names}, **recipe._asdict(), "pillow": PIL.__version__, **more}
+    chosen = {name: getattr(data, name) for name in names}
+    return {**chosen, **recipe._asdict(), "pillow": PIL.__version__, "policy": POLICY, **more}
 
 
 # ---------------------------------------------------------------- packing

@@ -92,13 +92,14 @@ class Record(NamedTuple):
     payload: bytes
 
 
-def scan(path: str, seen: Callable[[bytes], None] = lambda raw: None) -> Iterator[Record]:
-    """Every record in the file's order.  `seen` is called with all raw bytes, piece by piece.
+def scan(path: str, seen: Callable[[bytes], None] = lambda raw: None, start: int = 0) -> Iterator[Record]:
+    """Every record in the file's order, from byte `start`.  `seen` is called with all raw bytes, piece by piece.
 
     Raises BadRecords naming the byte where the file is broken or cut off, and OSError.
     """
     with open(path, "rb", BUFFER) as file:
-        offset = 0
+        file.seek(start)
+        offset = start
         while True:
             body, read = _next(file, offset, seen)
             if body is None:

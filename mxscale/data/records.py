@@ -1,7 +1,9 @@
 """Sets that come as .rec files, as im2rec makes them: read where they lie, everything checked.
 
 Each file is read once, by all cores: its digest, its labels, its index, and every image decoded; after
-that the manifest answers.  With data.on_bad=skip a file that has bad images is copied without them.
+that the manifest answers.  With data.on_bad=skip a file that has bad images is copied without them; and
+one with images that MXNet's reader takes for other pictures than images.py (transparent, turned, CMYK, 16
+bits, other formats) is copied with those written anew.
 """
 
 import contextlib
@@ -9,11 +11,11 @@ import hashlib
 import os
 from collections import Counter
 from functools import partial
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Set
 
 from mxscale.config import ConfigError, Data
 from mxscale.data import manifest, recordio
-from mxscale.data.images import BadImage, examine
+from mxscale.data.images import POLICY, BadImage, Recipe, examine, repack
 from mxscale.data.workers import Pool, Progress
 
 TYPICAL_BYTES = 4096  # of a small image: more than one process is worth its start for a file of many
@@ -30,8 +32,9 @@ def settings(data: Data) -> Dict[str, Any]:
     for split, rec in _files(data).items():
         idx = _beside(rec)
         files[split] = {"rec": _stamp(rec, f"data.{split}={getattr(data, split)}"), "idx": idx and _stamp(idx, idx)}
-    names = ("num_classes", "classes", "on_bad")
-    return {"files": files, "min_side": _min_side(data), **{name: getattr(data, name) for name in names}}
+    names = ("num_classes", "classes", "on_bad", "pack_format", "pack_quality")
+    chosen = {name: getattr(data, name) for name in names}
+    return {"files": files, "min_side": _min_side(data), "policy": POLICY, **chosen}
 
 
 def build(data: Data, folder: str, workers: Optional[int], progress: bool) -> None:
@@ -85,16 +88,20 @@ class _Checked:
 
     def __init__(self, split: str, rec: str, data: Data, pool: Pool, bar: Progress):
         self.split, self.rec, self.where = split, rec, f"data.{split}={getattr(data, split)}"
+        self.recipe = Recipe(data.pack_format, data.pack_quality, pack_size=None, min_side=1)
         self.labels: List[int] = []
         self.offsets: List[int] = []
         self.bad: Dict[int, str] = {}  # number of the record -> why
+        self.rewritten: Set[int] = set()
         self.smallest: Optional[int] = None  # shorter side in pixels
         self._digest = hashlib.sha256()
         results = pool.map(self._images(bar), partial(examine, min_side=_min_side(data)))
         with contextlib.closing(results):
             for number, result in enumerate(results):
                 if not isinstance(result, BadImage):
-                    self.smallest = min(result, self.smallest or result)
+                    self.smallest = min(result.side, self.smallest or result.side)
+                    if not result.alike:
+                        self.rewritten.add(number)
                     continue
                 self.bad[number] = result.reason
                 if data.on_bad == "error":
@@ -133,9 +140,10 @@ class _Checked:
                 f"{self.where}: class {empty[0]} has no usable image, {len(self.bad)} bad images were skipped; "
                 "see the first with data.on_bad=error"
             )
-        files = self._copy(folder) if self.bad else self._as_it_is(folder)
+        files = self._copy(folder) if self.bad or self.rewritten else self._as_it_is(folder)
         per_class = [kept[label] for label in range(classes)]
-        return {"count": sum(per_class), "per_class": per_class, "min_side": self.smallest, **files}
+        counts = {"count": sum(per_class), "per_class": per_class, "rewritten": len(self.rewritten)}
+        return {**counts, "min_side": self.smallest, **files}
 
     def _as_it_is(self, folder: str) -> Dict[str, Any]:
         idx = _index(self.rec, self.offsets, folder, self.split, self.where)
@@ -145,8 +153,11 @@ class _Checked:
         names = f"{self.split}.rec", f"{self.split}.idx"
         with recordio.Writer(*(os.path.join(folder, name) for name in names)) as writer:
             for number, record in enumerate(recordio.scan(self.rec)):
-                if number not in self.bad:
-                    writer.write(self.labels[number], record.header.id, record.payload)
+                if number in self.bad:
+                    continue
+                anew = number in self.rewritten
+                content = repack(record.payload, self.recipe)[0] if anew else record.payload
+                writer.write(self.labels[number], record.header.id, content)
             sha256, length = writer.close()
         return {"rec": names[0], "idx": names[1], "sha256": sha256, "bytes": length}
 

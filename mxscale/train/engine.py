@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import traceback
+from dataclasses import replace
 
 import mxnet as mx
 import psutil
@@ -182,7 +183,8 @@ def evaluation_data(config: Config, plan: dict, name: str, comm, device):
     batch, split = config.batch.per_device, plan["splits"][name]
     if config.data.kind == "synthetic":
         return loader.synthetic_evaluation(config.data, plan["classes"], split["count"], comm.rank, config.seed, device)
-    return loader.evaluation_batches(loader.Records(**split), config.data, batch, comm.rank, comm.size, device)
+    data = config.data if name == "val" else replace(config.data, keep="packed")  # the test images are read once
+    return loader.evaluation_batches(loader.Records(**split), data, batch, comm.rank, comm.size, device)
 
 
 def training_data(config: Config, plan: dict, sizes: Sizes, shards, device):

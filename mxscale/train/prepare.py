@@ -11,7 +11,7 @@ import sys
 import mxnet as mx
 
 from mxscale.config import Comm, Config, ConfigError, Sizes, auto_ranks, sizes
-from mxscale.data import pack
+from mxscale.data import kept, pack
 from mxscale.data.loader import part_sizes
 from mxscale.data.manifest import path_of
 from mxscale.nets import weights, zoo
@@ -38,6 +38,8 @@ def prepare(run: RunDir, config: Config) -> None:
         raise ConfigError(f"resume={run.path}: the data are not those that this run was trained on; start a new run")
     classes = len(manifest["classes"])
     check_network(config, classes, plan)
+    if config.data.keep == "ram" and config.data.kind != "synthetic":
+        kept.announce(manifest["splits"], share_of_a_host(plan.get("hosts")))
     train_images = manifest["splits"]["train"]["count"]
     known_shards = plan.get("sizes", {}).get("shards")  # of the first start, before any checkpoint
     derived = sizes(config, ranks, train_images, shards=state.get("shards") or known_shards)
@@ -82,6 +84,12 @@ def choose_ranks(config: Config, hosts=None) -> int:
     if gpus and asked > gpus:
         raise ConfigError(f"launch.ranks={asked} is more than the {gpus} GPUs here: one rank drives one GPU")
     return asked
+
+
+def share_of_a_host(hosts=None) -> float:
+    """How much of the set the ranks of one host read at most; `hosts` of plan.json, None: this machine alone."""
+    slots = [host["slots"] for host in hosts or [{"slots": 1}]]
+    return max(slots) / sum(slots)
 
 
 def describe_data(config: Config) -> dict:

@@ -1,0 +1,317 @@
+"""Images/s of the input pipelines, over the same JPEGs with the same augmentation, and what a decoder alone does.
+
+    python bench/input.py [--quick]
+
+500x375 JPEGs are made that look like photographs to a decoder (20 to 60 KB each); training's batches of 32 come out,
+224 px random-resized, flipped, normalised, as float32.  Nothing is computed with them.  Every run is a process of its
+own; pairs take turns.  Per core: images by second of processor time, of all processes of a pipeline.
+Without PyTorch (an optional `pip install torch`) its row is left out.
+"""
+
+import importlib.util
+import io
+import itertools
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import measure
+import numpy as np
+import psutil
+from PIL import Image
+
+from mxscale.checks import validate
+from mxscale.config import Data, from_dict
+
+BATCH, SIDE = 32, 224
+JPEG_QUALITY = 88  # makes the files 20 to 60 KB
+MEAN, STD = Data().mean, Data().std
+
+
+# ---------------------------------------------------------------- the images
+
+
+def photograph(seed: int) -> bytes:
+    """A JPEG whose detail falls off with frequency as a photograph's does, with a camera's noise."""
+    random = np.random.RandomState(seed)
+    total = np.zeros((375, 500, 3))
+    for octave in range(1, 8):
+        grid = random.randint(0, 256, (2**octave * 3 // 4 + 1, 2**octave + 1, 3)).astype("uint8")
+        layer = np.asarray(Image.fromarray(grid).resize((500, 375), Image.Resampling.BICUBIC), "float64")
+        total += (layer - 128) / 1.8**octave
+    total += random.normal(0, random.uniform(0.02, 0.06) * 128, total.shape) / 2
+    out = io.BytesIO()
+    Image.fromarray(np.clip(128 + total, 0, 255).astype("uint8")).save(out, "JPEG", quality=JPEG_QUALITY)
+    return out.getvalue()
+
+
+def make(folder: Path, count: int) -> str:
+    """`count` JPEGs of ten classes in folder/set/<class>/, and as records in folder; what they weigh."""
+    from mxscale.data import recordio
+
+    sizes = []
+    for name in "train", "val":
+        with recordio.Writer(folder / f"{name}.rec", folder / f"{name}.idx") as writer:
+            for number in range(count if name == "train" else 20):
+                content = photograph(number)
+                sizes.append(len(content))
+                writer.write(number % 10, number, content)
+                path = folder / "set" / name / str(number % 10) / f"{number:05}.jpg"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            writer.close()
+    low, middle, high = (round(value / 1000) for value in (min(sizes), np.median(sizes), max(sizes)))
+    return f"{count} JPEGs of {low} to {high} KB, {middle} in the middle"
+
+
+# ---------------------------------------------------------------- pipelines: each yields how many images have come
+
+
+def config(folder: Path, **data):
+    files = {"kind": "recordio", "train": str(folder / "train.rec"), "val": str(folder / "val.rec")}
+    given = {**files, "image_size": SIDE, "cache": str(folder / "packed"), **data}
+    return validate(from_dict({"data": given, "batch": {"per_device": BATCH}}))
+
+
+def packed_by(folder: Path, **data):
+    """(config, the training records) of a set that is settled as a run settles it."""
+    from mxscale.data import loader, manifest, pack
+
+    settled = config(folder, **data)
+    made = pack.prepare(settled.data, progress=False)
+    return settled, loader.Records(*manifest.path_of(made, "train"), made["splits"]["train"]["count"])
+
+
+def ours(folder: Path, **data):
+    """mxscale's loader, as a rank drives it."""
+    import mxnet as mx
+
+    from mxscale.data import loader
+
+    settled, records = packed_by(folder, **data)
+    source = loader.TrainData(records, settled.data, BATCH, [0], 1, 1, records.count // BATCH, 1, mx.cpu())
+    for step in itertools.count():
+        for micro in source.step(step):
+            micro.images.wait_to_read()
+            yield BATCH
+
+
+def packed_256(folder: Path):
+    yield from ours(folder, **stored_at(folder, 256))
+
+
+def in_memory(folder: Path):
+    yield from ours(folder, keep="ram", **stored_at(folder, 256))
+
+
+def stored_at(folder: Path, side) -> dict:
+    return {"kind": "imagefolder", "root": str(folder / "set"), "pack_short_side": side}
+
+
+def bare(folder: Path):
+    """An ImageRecordIter as one writes it by hand."""
+    import mxnet as mx
+
+    names = ("mean_r", "mean_g", "mean_b", "std_r", "std_g", "std_b")
+    reader = mx.io.ImageRecordIter(
+        path_imgrec=str(folder / "train.rec"), path_imgidx=str(folder / "train.idx"), data_shape=(3, SIDE, SIDE),
+        batch_size=BATCH, shuffle=True, random_resized_crop=True, min_random_area=0.08, max_random_area=1.0,
+        min_aspect_ratio=0.75, max_aspect_ratio=4 / 3, rand_mirror=True, preprocess_threads=2, verbose=False,
+        **dict(zip(names, [*MEAN, *STD])),
+    )  # fmt: skip
+    while True:
+        for batch in reader:
+            batch.data[0].wait_to_read()
+            yield BATCH - batch.pad
+        reader.reset()
+
+
+def gluon(folder: Path):
+    """Gluon's DataLoader with two workers over the same records."""
+    from mxnet.gluon.data import DataLoader
+    from mxnet.gluon.data.vision import ImageRecordDataset, transforms
+
+    augment = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(SIDE, scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3)),
+            transforms.RandomFlipLeftRight(),
+            transforms.ToTensor(),
+            transforms.Normalize([value / 255 for value in MEAN], [value / 255 for value in STD]),
+        ]
+    )
+    images = ImageRecordDataset(str(folder / "train.rec")).transform_first(augment)
+    loader = DataLoader(images, BATCH, shuffle=True, last_batch="discard", num_workers=2)
+    while True:
+        for batch, _ in loader:
+            batch.wait_to_read()
+            yield BATCH
+
+
+def torch(folder: Path):
+    """PyTorch's DataLoader with two workers and Pillow, over the same files; the crop as torchvision draws it."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(
+        Photographs(folder), BATCH, shuffle=True, drop_last=True, num_workers=2, persistent_workers=True
+    )
+    torch.set_num_threads(1)
+    while True:
+        for batch, _ in loader:
+            yield batch.shape[0]
+
+
+class Photographs:
+    """JPEG files -> normalised crops (3, SIDE, SIDE) with labels."""
+
+    def __init__(self, folder: Path):
+        import torch
+
+        self.paths = sorted((folder / "set" / "train").rglob("*.jpg"))
+        self.mean, self.std = (torch.tensor(values).reshape(3, 1, 1) for values in (MEAN, STD))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, number: int):
+        import torch
+
+        image = Image.open(self.paths[number]).convert("RGB")
+        image = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=random_box(image.size))
+        if torch.rand(()) < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        pixels = torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy()).float()
+        return (pixels - self.mean) / self.std, int(self.paths[number].parent.name)
+
+
+def random_box(size):
+    """8 % to all of the area, 3/4 to 4/3 wide, ten tries; then the middle."""
+    import torch
+
+    width, height = size
+    for _ in range(10):
+        area = width * height * float(torch.empty(()).uniform_(0.08, 1.0))
+        ratio = math.exp(float(torch.empty(()).uniform_(math.log(3 / 4), math.log(4 / 3))))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            x, y = int(torch.randint(width - w + 1, ())), int(torch.randint(height - h + 1, ()))
+            return x, y, x + w, y + h
+    side = min(size)
+    return (width - side) // 2, (height - side) // 2, (width + side) // 2, (height + side) // 2
+
+
+# ---------------------------------------------------------------- decoders alone: one process, no augmentation
+
+
+def contents(folder: Path):
+    files = [path.read_bytes() for path in sorted((folder / "set" / "train").rglob("*.jpg"))]
+    return itertools.cycle(files)
+
+
+def pillow(folder: Path):
+    """libjpeg-turbo as it comes with Pillow: whole images."""
+    for content in contents(folder):
+        Image.open(io.BytesIO(content)).load()
+        yield 1
+
+
+def opencv(folder: Path):
+    """libjpeg-turbo as it comes with MXNet's OpenCV: whole images."""
+    import mxnet as mx
+
+    for content in contents(folder):
+        mx.image.imdecode(content, to_rgb=0).wait_to_read()
+        yield 1
+
+
+# ---------------------------------------------------------------- runs
+
+PIPELINES = {
+    "ours": (ours, "mxscale's loader, records as they are"),
+    "bare": (bare, "a bare ImageRecordIter, same records"),
+    "packed_256": (packed_256, "mxscale's loader, packed at 256 (quality 95)"),
+    "in_memory": (in_memory, "the same with data.keep=ram"),
+    "gluon": (gluon, "Gluon's DataLoader, 2 workers"),
+    "torch": (torch, "PyTorch's DataLoader, 2 workers, Pillow"),
+    "pillow": (pillow, "libjpeg-turbo alone (Pillow), 1 process"),
+    "opencv": (opencv, "libjpeg-turbo alone (MXNet's OpenCV), 1 process"),
+}
+
+
+def processor_time() -> float:
+    """Seconds of this process and of those that it started."""
+    here = psutil.Process()
+    return sum(sum(one.cpu_times()[:2]) for one in [here, *here.children(recursive=True)])
+
+
+def one(name: str, folder: Path, seconds: float) -> dict:
+    """Images/s after two seconds of warming up, and images by second of processor time."""
+    arriving = PIPELINES[name][0](folder)
+    next(arriving)
+    warm = time.perf_counter() + 2
+    while time.perf_counter() < warm:
+        next(arriving)
+    images, began, cpu = 0, time.perf_counter(), processor_time()
+    while time.perf_counter() < began + seconds:
+        images += next(arriving)
+    took, used = time.perf_counter() - began, processor_time() - cpu
+    return {"images_per_s": images / took, "per_core": images / used, "cores": used / took}
+
+
+def run(name: str, folder: Path, seconds: float) -> dict:
+    argv = [sys.executable, __file__, "--one", name, "--folder", str(folder), "--seconds", str(seconds)]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=measure.ROOT)
+    if done.returncode:
+        raise SystemExit(f"{name} ended with {done.returncode}:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    options = measure.arguments(
+        __doc__.splitlines()[0], runs=(5, "runs of each"), images=(2000, "JPEGs"), seconds=(10.0, "of each run"),
+        one=("", "that pipeline alone, in this process"), folder=("", "of its images"),
+    )  # fmt: skip
+    if options.one:
+        print(json.dumps(one(options.one, Path(options.folder), options.seconds)))
+        return
+    runs, images, seconds = (2, 200, 1.0) if options.quick else (options.runs, options.images, options.seconds)
+    names = [name for name in PIPELINES if name != "torch" or importlib.util.find_spec("torch")]
+    if "torch" not in names:
+        print("PyTorch is not installed: its DataLoader is left out")
+    with tempfile.TemporaryDirectory() as folder:
+        print(make(Path(folder), images), flush=True)
+        found = {name: [] for name in names}
+        for turn in range(runs):
+            for name in names if turn % 2 == 0 else reversed(names):
+                found[name].append(run(name, Path(folder), seconds))
+    show(found)
+
+
+def show(found: dict) -> None:
+    """Ratios are of the runs of one turn."""
+    figures = {}
+    print(f"{'':48} {'images/s':34} {'cores':>5}  {'per core':>8}  ours over it")
+    for name, results in found.items():
+        row = {key: measure.spread([one[key] for one in results]) for key in results[0]}
+        row["ours_over_it"] = measure.spread(
+            [a["images_per_s"] / b["images_per_s"] for a, b in zip(found["ours"], results)]
+        )
+        row["ours_over_it_per_core"] = measure.spread(
+            [a["per_core"] / b["per_core"] for a, b in zip(found["ours"], results)]
+        )
+        figures[name] = row
+        cores, per_core = row["cores"]["median"], row["per_core"]["median"]
+        shown = measure.show(row["images_per_s"], "{:.0f}")
+        print(
+            f"{PIPELINES[name][1]:48} {shown:34} {cores:5.2f}  {per_core:8.0f}  {measure.show(row['ours_over_it'])}, "
+            f"per core {measure.show(row['ours_over_it_per_core'])}"
+        )
+    measure.finish(figures)
+
+
+if __name__ == "__main__":
+    main()

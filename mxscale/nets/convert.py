@@ -1,0 +1,167 @@
+"""PyTorch's names of a ResNet's tensors and ours, both ways; what a checkpoint says of its input.
+
+torchvision and timm name the tensors of the plain ResNets alike (torchvision/models/resnet.py and
+timm/models/resnet.py: conv1, bn1, layer1.0.conv1, downsample.0, fc), and both have the stride in the 3x3, as our
+`_v1b` has it.  Layouts agree as well: (out, in, height, width) and (out, in).
+"""
+
+import json
+import math
+import os
+from typing import Dict, List, NamedTuple, Optional
+
+import numpy as np
+
+from mxscale.config import ConfigError
+from mxscale.nets import torch_file
+from mxscale.nets.resnet_v1b import SPECIFICATION, BottleneckV1b
+from mxscale.nets.weights import NAMED_FIRST
+
+BATCH_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "running_mean", "running_var": "running_var"}
+# How many batches a running statistic is of: PyTorch needs it where momentum is None alone.
+UNUSED = "num_batches_tracked"
+# What wrappers put before every name: DataParallel, Lightning, torch.compile
+PREFIXES = ("module.", "model.", "_orig_mod.")
+HEAD = {"fc.weight": "output.weight", "fc.bias": "output.bias"}
+
+
+def names(layers: int) -> Dict[str, str]:
+    """PyTorch's name -> ours, of each tensor of a ResNet with that many layers, in PyTorch's order."""
+    block, blocks, _ = SPECIFICATION[layers]
+    convolutions = 3 if block is BottleneckV1b else 2
+    table = {"conv1.weight": "features.0.weight", **_norm("bn1", "features.1")}
+    for stage, count in enumerate(blocks, 1):
+        for index in range(count):
+            theirs, ours = f"layer{stage}.{index}", f"features.{stage + 3}.{index}"
+            for k in range(convolutions):  # in `body` convolution, normalisation and ReLU follow each other
+                table[f"{theirs}.conv{k + 1}.weight"] = f"{ours}.body.{3 * k}.weight"
+                table.update(_norm(f"{theirs}.bn{k + 1}", f"{ours}.body.{3 * k + 1}"))
+            if index == 0 and (stage > 1 or convolutions == 3):  # where the number of channels changes
+                table[f"{theirs}.downsample.0.weight"] = f"{ours}.downsample.0.weight"
+                table.update(_norm(f"{theirs}.downsample.1", f"{ours}.downsample.1"))
+    return {**table, **HEAD}
+
+
+def _norm(theirs: str, ours: str) -> Dict[str, str]:
+    return {f"{theirs}.{a}": f"{ours}.{b}" for a, b in BATCH_NORM.items()}
+
+
+# ---------------------------------------------------------------- into ours
+
+
+class Converted(NamedTuple):
+    arrays: Dict[str, np.ndarray]  # by our names, float32
+    ignored: List[str]  # tensors of the file that have no place in a network here, by its names
+
+
+def load(path: str, name: str, source: Optional[str] = None) -> Dict[str, np.ndarray]:
+    """The arrays of network `name` by our names; without a head where the file has none.  See `convert`."""
+    return convert(path, name, source).arrays
+
+
+def convert(path: str, name: str, source: Optional[str] = None) -> Converted:
+    """Every tensor of the file in its place, or ConfigError with the names.  `source`: as the user wrote it."""
+    source = source or f"torch:{path}"
+    layers = layers_of(name, source)
+    tensors = _unwrapped(torch_file.read(path, source))
+    ignored = [n for n in tensors if n.rpartition(".")[2] == UNUSED]
+    given = {n: tensor for n, tensor in tensors.items() if n not in ignored}
+    table = _table(layers, given)
+    if set(given) != set(table):
+        raise ConfigError(f"model.pretrained={source} does not fit {name}: {_misfits(given, layers)}")
+    whole = [n for n, tensor in given.items() if not tensor.is_floating()]
+    if whole:
+        raise ConfigError(f"model.pretrained={source}: not of a floating type: {_first(whole)}")
+    return Converted({table[n]: tensor.as_float32() for n, tensor in given.items()}, ignored)
+
+
+def layers_of(name: str, source: str) -> int:
+    """How many layers the network `name` has.  Raises ConfigError if it has no names in PyTorch."""
+    known = {f"resnet{layers}_v1b": layers for layers in SPECIFICATION}
+    if name not in known:
+        raise ConfigError(f"model.pretrained={source}: such weights fit {', '.join(known)}, not model.name={name}")
+    return known[name]
+
+
+def _unwrapped(tensors: dict) -> dict:
+    for _ in PREFIXES:
+        for prefix in PREFIXES:
+            if tensors and all(n.startswith(prefix) for n in tensors):
+                tensors = {n[len(prefix) :]: tensor for n, tensor in tensors.items()}
+    return tensors
+
+
+def _table(layers: int, given) -> Dict[str, str]:
+    """The names to expect.  A file without any of the head's is a network that was cut off before it."""
+    table = names(layers)
+    return table if HEAD.keys() & set(given) else {n: ours for n, ours in table.items() if n not in HEAD}
+
+
+def _misfits(given, layers: int) -> str:
+    for other in SPECIFICATION:
+        if set(given) == set(_table(other, given)):
+            return f"these are weights of a ResNet-{other}: take model=resnet{other}_v1b"
+    table = _table(layers, given)
+    lists = (("missing", [n for n in table if n not in given]), ("left over", [n for n in given if n not in table]))
+    return "; ".join(f"{what} {_first(items)}" for what, items in lists if items)
+
+
+def _first(items: list) -> str:
+    more = len(items) - NAMED_FIRST
+    return ", ".join(items[:NAMED_FIRST]) + (f" (and {more} more)" if more > 0 else "")
+
+
+# ---------------------------------------------------------------- out of ours
+
+
+def to_torch(arrays: Dict[str, np.ndarray], name: str, source: str) -> Dict[str, np.ndarray]:
+    """The arrays of network `name` by PyTorch's names, in its order.  Raises ConfigError if it has none there."""
+    return {theirs: arrays[ours] for theirs, ours in names(layers_of(name, source)).items()}
+
+
+# ---------------------------------------------------------------- the input
+
+
+def input_of(path: str) -> Optional[dict]:
+    """What images the network in the file at `path` was trained on, from timm's config.json beside it.
+
+    image_size in pixels, mean and std (RGB, of 0-255), interpolation (a word such as bicubic), crop (the share
+    of the shorter side that validation sees, or None).  None where nothing is stated, as of torchvision's files.
+    Raises ConfigError for a config.json that states what can't be.
+    """
+    beside = os.path.join(os.path.dirname(path), "config.json")
+    try:
+        with open(beside, encoding="utf-8") as file:
+            found = json.load(file)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{beside}, which says what input the weights want, can't be read ({error})") from None
+    stated = found.get("pretrained_cfg", found) if isinstance(found, dict) else {}
+    if not isinstance(stated, dict) or "input_size" not in stated:  # of something else
+        return None
+    try:
+        return _input(stated)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{beside} does not say what input the weights want: {error!r}") from None
+
+
+def _input(stated: dict) -> dict:
+    colours, height, width = stated["input_size"]
+    if (colours, height) != (3, width) or type(height) is not int or height < 1:
+        raise ValueError(f"input_size={stated['input_size']}, expected [3, side, side]")
+    crop = stated.get("crop_pct")
+    return {
+        "image_size": height,
+        "mean": _scaled(stated["mean"]),
+        "std": _scaled(stated["std"]),
+        "interpolation": str(stated["interpolation"]),
+        "crop": None if crop is None else float(crop),
+    }
+
+
+def _scaled(shares: list) -> List[float]:
+    values = [round(float(share) * 255, 6) for share in shares]  # 123.675, not 123.67499999999998
+    if len(values) != 3 or not all(math.isfinite(value) for value in values):
+        raise ValueError(f"{shares}, expected three numbers")
+    return values

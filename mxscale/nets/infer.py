@@ -1,0 +1,87 @@
+"""What a pretrained network makes of given images, and its weights for PyTorch: the work of the small tools."""
+
+import os
+from typing import Dict
+
+import mxnet as mx
+import numpy as np
+from safetensors.numpy import save_file
+
+from mxscale.config import ConfigError
+from mxscale.nets import convert, hub, weights, zoo
+
+BATCH = 16  # images at a time
+
+
+def logits(name: str, source: str, given: str, made: str) -> None:
+    """Scores (n, classes) of the images (n, 3, height, width) in `given`, both .npy of float32.  ConfigError.
+
+    The images are taken as they are: whoever made them has normalised them.
+    """
+    images = _images(given)
+    arrays = arrays_of(source, name)
+    if "output.weight" not in arrays:
+        raise ConfigError(f"model.pretrained={source} has no classifier: there are no logits")
+    net = zoo.build(name, len(arrays["output.weight"]))
+    zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
+    try:
+        zoo.finish(net, (1, *images.shape[1:]), mx.cpu())
+    except mx.MXNetError as error:
+        raise ConfigError(f"input={given} does not fit {name}: {str(error).strip().splitlines()[-1]}") from None
+    weights.fit(net, {n: mx.nd.array(array) for n, array in arrays.items()}, source, "keep")
+    scores = [net(mx.nd.array(images[at : at + BATCH])).asnumpy() for at in range(0, len(images), BATCH)]
+    scores = np.concatenate(scores)
+    _replace(made, lambda path: _save_npy(path, scores))
+    print(f"{made}: {scores.shape[0]} x {scores.shape[1]} logits of {name}, {len(arrays)} tensors of {source}")
+
+
+def export(name: str, source: str, made: str) -> None:
+    """The network `name` whose weights are in the .params file `source`, as safetensors in PyTorch's names."""
+    arrays = {n: array.asnumpy() for n, array in weights.load(source).items()}
+    tensors = convert.to_torch(arrays, name, source)
+    _replace(made, lambda path: save_file(tensors, path, metadata={"format": "pt"}))  # which libraries look for
+    print(f"{made}: {len(tensors)} tensors of {name} from {source}")
+
+
+def arrays_of(source: str, name: str) -> Dict[str, np.ndarray]:
+    """The pretrained weights of network `name`, by structural name."""
+    kind, _, rest = source.partition(":")
+    if kind == "torch":
+        return convert.load(rest, name)
+    if kind == "hf":
+        return convert.load(hub.fetch(rest).path, name, source)
+    return weights.load(source)
+
+
+def _images(path: str) -> np.ndarray:
+    try:
+        images = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise ConfigError(f"input={path}: no such file") from None
+    except OSError as error:
+        raise ConfigError(f"input={path}: {error.strerror or error}") from None
+    except (ValueError, EOFError) as error:
+        raise ConfigError(f"input={path} is no .npy file: {str(error).splitlines()[0]}") from None
+    if not isinstance(images, np.ndarray) or images.dtype != np.float32 or images.ndim != 4 or images.shape[1] != 3:
+        found = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else "several arrays"
+        raise ConfigError(f"input={path}: expected float32 (n, 3, height, width), found {found}")
+    if not images.size:
+        raise ConfigError(f"input={path}: there is no image in it")
+    return images
+
+
+def _save_npy(path: str, array: np.ndarray) -> None:
+    with open(path, "wb") as file:
+        np.save(file, array)
+
+
+def _replace(path: str, write) -> None:
+    """Write under a new name, sync, then rename: `path` is whole or as it was before."""
+    new = f"{path}.new"
+    try:
+        write(new)
+        with open(new, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except OSError as error:
+        raise ConfigError(f"output={path}: can't be written ({error.strerror or error})") from None

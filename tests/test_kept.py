@@ -1,0 +1,197 @@
+"""data.keep=ram: decoded images in memory give the batches that packed ones give."""
+
+import io
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+from PIL import Image
+from test_loader import AUGMENTED, RAW, micros, same, train_data
+
+from mxscale.config import ConfigError
+from mxscale.data import kept, recordio
+from mxscale.data.loader import KEPT, Records, evaluation_batches
+
+CPU = mx.cpu()
+
+
+def jpegs(folder, count=50) -> Records:
+    """JPEGs of all sorts of sizes, wider and higher, some grey, with magics of RecordIO among the pixels."""
+    random, records = np.random.RandomState(0), Records(str(folder / "j.rec"), str(folder / "j.idx"), count)
+    with recordio.Writer(records.rec, records.idx) as writer:
+        for number in range(count):
+            height, width = random.randint(20, 60, 2)
+            shape = (height, width) if number % 10 == 9 else (height, width, 3)
+            out = io.BytesIO()
+            Image.fromarray(random.randint(0, 256, shape).astype("uint8")).save(out, "JPEG", quality=90)
+            writer.write(number, number, out.getvalue())
+        writer.close()
+    return records
+
+
+def in_memory(data):
+    return replace(data, keep="ram")
+
+
+@pytest.mark.parametrize("data", [RAW, AUGMENTED], ids=["plain", "augmented"])
+def test_batches_are_those_of_packed_images_to_the_last_bit(data, tmp_path):
+    records = jpegs(tmp_path)
+    for of, accumulation in ((1, 1), (4, 1), (2, 2)):
+        settings = {"of": of, "accumulation": accumulation}
+        packed = micros(train_data(records, data, 5, **settings), range(9))  # into the third epoch and later
+        assert same(packed, micros(train_data(records, in_memory(data), 5, **settings), range(9))), settings
+
+
+def test_ranks_and_resumes_see_the_same_batches_too(tmp_path):
+    records = jpegs(tmp_path)
+    packed = micros(train_data(records, AUGMENTED, 3, of=4), range(10))
+    for ranks in (2, 4):
+        found = [
+            micros(train_data(records, in_memory(AUGMENTED), 3, rank, ranks, 4), range(4, 10)) for rank in range(ranks)
+        ]
+        found = sorted((m for one in found for m in one), key=lambda m: (m[0], m[1]))
+        assert same(found, [m for m in packed if m[0] >= 4])
+
+
+def test_short_shards_wrap_as_they_do_packed(tmp_path):
+    records = jpegs(tmp_path, 9)
+    packed = micros(train_data(records, AUGMENTED, 1, of=8), range(3))
+    assert same(packed, micros(train_data(records, in_memory(AUGMENTED), 1, of=8), range(3)))
+
+
+def test_evaluation_sees_the_same_images(tmp_path):
+    records = jpegs(tmp_path)
+    data = replace(RAW, eval_resize=12)
+    for rank in (0, 1):
+        for _ in range(2):
+            batches = [list(evaluation_batches(records, one, 7, rank, 2, CPU)) for one in (data, in_memory(data))]
+            for (images, labels, count), (kept_images, kept_labels, kept_count) in zip(*batches, strict=True):
+                assert np.array_equal(images.asnumpy(), kept_images.asnumpy())
+                assert labels.asnumpy().tolist() == kept_labels.asnumpy().tolist() and count == kept_count
+
+
+def test_images_are_decoded_once(tmp_path, monkeypatch):
+    records = jpegs(tmp_path)
+    source = train_data(records, in_memory(RAW), 5)
+    micros(source, range(2))
+    monkeypatch.setattr(kept, "bitmap", lambda _: pytest.fail("decoded again"))
+    assert len(micros(source, range(10, 32))) == 22
+
+
+def test_a_rank_keeps_its_own_shards_alone_and_as_much_as_was_said(tmp_path):
+    records = jpegs(tmp_path)
+    micros(train_data(records, in_memory(RAW), 5, rank=1, ranks=2, of=4), range(1))
+    taken = {
+        part: os.fstat(found.files[0].fileno()).st_size
+        for (rec, part, _), found in KEPT._parts.items()
+        if rec == records.rec
+    }
+    assert sorted(taken) == [1, 3]
+    for part, size in taken.items():
+        said = kept.bytes_of(records.rec, kept.offsets_of(records.idx, (part, 4)))
+        assert 0.9 * said < size <= said
+
+
+def test_several_processes_decode_to_the_same_records(tmp_path):
+    records = jpegs(tmp_path, 140)
+    contents = []
+    for workers in (1, 2):
+        part = kept._Part(records.rec, records.idx, (0, 1), workers)
+        contents.append([os.pread(file.fileno(), 10**8, 0) for file in part.files])
+    assert contents[0] == contents[1]
+
+
+def test_nothing_is_left_in_the_file_system(tmp_path, monkeypatch):
+    records = jpegs(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    assert micros(train_data(records, in_memory(RAW), 5), range(25))
+    assert os.listdir(tmp_path / "tmp") == []
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_what_does_not_fit_is_refused_with_both_figures(tmp_path, monkeypatch):
+    records = jpegs(tmp_path)
+    monkeypatch.setattr(kept, "free_memory", lambda: 1000)
+    with pytest.raises(
+        ConfigError, match=r"data\.keep=ram: .* take 0\.00 GB, and 0\.00 GB .* free here .*data\.keep=packed"
+    ):
+        micros(train_data(records, in_memory(RAW), 5), range(1))
+    splits = {name: {"rec": records.rec, "idx": records.idx} for name in ("train", "val")}
+    with pytest.raises(ConfigError, match=r"data\.keep=ram"):
+        kept.announce(splits, 1.0)
+
+
+def test_the_memory_is_named_before_it_is_taken(tmp_path, capsys):
+    records = jpegs(tmp_path)
+    kept.announce({name: {"rec": records.rec, "idx": records.idx} for name in ("train", "val", "test")}, 0.5)
+    assert capsys.readouterr().err.startswith("data.keep=ram: 0.00 GB for the decoded images, ")
+
+
+def machine(folder, available_kb, cgroup="0::/", files=()) -> int:
+    """What is free on a machine with this /proc and these cgroup files."""
+    proc, cgroups = folder / "proc", folder / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text(f"MemTotal:       99999999 kB\nMemAvailable:   {available_kb} kB\n")
+    (proc / "self" / "cgroup").write_text(cgroup + "\n")
+    for name, text in files:
+        (cgroups / name).parent.mkdir(parents=True, exist_ok=True)
+        (cgroups / name).write_text(text)
+    return kept.free_memory(str(proc), str(cgroups))
+
+
+def test_free_memory_is_the_machines_where_nothing_limits_it(tmp_path):
+    assert machine(tmp_path / "a", 2000) == 2000 * 1024
+    unlimited = [("x/memory.max", "max\n"), ("x/memory.current", "5\n"), ("x/memory.stat", "inactive_file 1\n")]
+    assert machine(tmp_path / "b", 2000, "0::/x", unlimited) == 2000 * 1024
+
+
+def test_a_containers_limit_counts_less_what_is_used_and_not_given_back(tmp_path):
+    own = [
+        ("memory.max", "1000000\n"),
+        ("memory.current", "400000\n"),
+        ("memory.stat", "anon 9\ninactive_file 100000\n"),
+    ]
+    assert machine(tmp_path / "v2", 2000, "0::/", own) == 700_000
+    v1 = [("memory/memory.limit_in_bytes", "1000000\n"), ("memory/memory.usage_in_bytes", "400000\n"),
+          ("memory/memory.stat", "total_inactive_file 50000\n")]  # fmt: skip
+    assert machine(tmp_path / "v1", 2000, "9:memory:/docker/abc\n3:cpu:/", v1) == 650_000
+
+
+def test_the_narrowest_of_nested_groups_counts(tmp_path):
+    files = []
+    for folder, limit in (("slice", 500_000), ("slice/job", 900_000)):
+        files += [(f"{folder}/memory.max", f"{limit}\n"), (f"{folder}/memory.current", "100000\n"),
+                  (f"{folder}/memory.stat", "inactive_file 0\n")]  # fmt: skip
+    assert machine(tmp_path, 2000, "0::/slice/job", files) == 400_000
+
+
+DIES = """
+import os, sys
+import mxnet as mx
+from mxscale.config import Data
+from mxscale.data.loader import Records, evaluation_batches
+records = Records(sys.argv[1], sys.argv[2], 50)
+for images, *_ in evaluation_batches(records, Data(image_size=8, keep="ram"), 5, 0, 1, mx.cpu()):
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_killed_rank_leaves_no_memory_behind(tmp_path):
+    records = jpegs(tmp_path)
+    (tmp_path / "tmp").mkdir()
+    before = set(os.listdir("/dev/shm"))
+    done = subprocess.run(
+        [sys.executable, "-c", DIES, records.rec, records.idx],
+        cwd=Path(__file__).resolve().parents[1], env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+    )  # fmt: skip
+    assert done.returncode == -9
+    assert os.listdir(tmp_path / "tmp") == [] and set(os.listdir("/dev/shm")) <= before
