@@ -149,11 +149,11 @@ OWN = {"image_size": 288, "mean": [1.0, 2.0, 3.0], "std": [4.0, 5.0, 6.0], "inte
 
 
 def test_what_is_known_of_the_input_is_taken_over_and_what_it_replaces_is_kept():
-    found = origin.taken_over(Data(image_size=224, eval_resize=256, pack_size=256), OWN, "x")
+    found = origin.taken_over(Data(image_size=224, eval_resize=256, pack_short_side=256), OWN, "x")
     assert found["taken"] == {
         **{key: OWN[key] for key in ("image_size", "mean", "std", "interpolation")},
         "eval_resize": 303,  # 288 / 0.95
-        "pack_size": 303,
+        "pack_short_side": 303,
     }
     assert found["instead"] == {
         "image_size": 224,
@@ -161,14 +161,14 @@ def test_what_is_known_of_the_input_is_taken_over_and_what_it_replaces_is_kept()
         "std": Data().std,
         "interpolation": "bilinear",
         "eval_resize": 256,
-        "pack_size": 256,
+        "pack_short_side": 256,
     }
 
 
 def test_sizes_that_follow_from_the_image_size_keep_their_ratio():
-    data = Data(image_size=224, eval_resize=256, pack_size=480)
+    data = Data(image_size=224, eval_resize=256, pack_short_side=480)
     assert origin.taken_over(data, {"image_size": 448}, "x")["taken"] == {
-        "image_size": 448, "eval_resize": 512, "pack_size": 512}  # fmt: skip
+        "image_size": 448, "eval_resize": 512, "pack_short_side": 512}  # fmt: skip
     assert origin.taken_over(data, {"image_size": 112}, "x")["taken"] == {"image_size": 112, "eval_resize": 128}
     assert origin.taken_over(data, {}, "x") == {"taken": {}, "instead": {}}
 

@@ -35,8 +35,8 @@ def publisher():
 @functools.lru_cache
 def conf(kind) -> Data:
     """The set's own conf, small where its images are large."""
-    small = {"caltech256": {"train_per_class": 6, "image_size": 16, "pack_size": 20}}
-    small["imagenet"] = {"image_size": 16, "pack_size": 20}
+    small = {"caltech256": {"train_per_class": 6, "image_size": 16, "pack_short_side": 20}}
+    small["imagenet"] = {"image_size": 16, "pack_short_side": 20}
     return dataclasses.replace(composed("train", f"data={kind}").data, **small.get(kind, {}))
 
 

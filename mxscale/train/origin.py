@@ -62,8 +62,8 @@ def taken_over(data: Data, given: dict, source: str) -> dict:
         wanted["eval_resize"] = round(side / given["crop"])
     elif data.eval_resize:
         wanted["eval_resize"] = round(data.eval_resize * side / data.image_size)
-    if data.pack_size:
-        wanted["pack_size"] = max(data.pack_size, wanted.get("eval_resize", side))
+    if data.short_side:
+        wanted["pack_short_side"] = max(data.short_side, wanted.get("eval_resize", side))
     changed = {key: value for key, value in wanted.items() if value != getattr(data, key)}
     return {"taken": changed, "instead": {key: getattr(data, key) for key in changed}}
 
