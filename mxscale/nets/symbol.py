@@ -297,7 +297,9 @@ def _read_graph(path: str, source: str) -> dict:
     try:
         with open(path) as file:
             text = file.read()
-        json.loads(text)
+        parts = json.loads(text)
+        if not isinstance(parts, dict) or not all(isinstance(parts.get(key), list) for key in ("nodes", "heads")):
+            raise ValueError("no graph in it")
         return json.loads(mx.sym.load_json(text).tojson())
     except FileNotFoundError:
         raise ConfigError(f"model.pretrained={source}: there is no {path}: {FILES}") from None
