@@ -16,7 +16,7 @@ from conftest import params
 from PIL import Image
 
 from mxscale import cli
-from mxscale.config import ConfigError, Data, origin_of
+from mxscale.config import ConfigError, Data, from_dict, origin_of
 from mxscale.nets import gluon_store, pretrained, weights, zoo
 from mxscale.run import opening, rundir
 from mxscale.train import engine, origin, prepare
@@ -354,6 +354,12 @@ def test_a_network_without_stages_says_what_can_be_frozen():
         zoo.freeze(zoo.build("mobilenet0.25", 3), "stage1")
     with pytest.raises(ConfigError, match="stage4: expected one of none, features, stage1, stage2, stage3 with"):
         zoo.freeze(zoo.build("small", 3), "stage4")
+
+
+def test_amp_which_would_not_reach_into_a_graph_is_refused():
+    config = from_dict({"precision": "amp", "model": {"name": "symbol"}})
+    with pytest.raises(ConfigError, match=r"^precision=amp .*use precision=float16$"):
+        prepare.check_settings(config, None)
 
 
 # ---------------------------------------------------------------- the published fine-tuning
