@@ -68,7 +68,7 @@ def _large_enough(image: Image.Image, min_side: int) -> Image.Image:
 
 def decode(source: Union[str, os.PathLike, bytes]) -> Image.Image:
     """An image file's path or content -> its RGB image, upright.  Raises BadImage."""
-    content = source if isinstance(source, bytes) else _read(source)
+    content = source if isinstance(source, bytes) else read(source)
     if not content:
         raise BadImage("empty file")
     try:
@@ -112,7 +112,8 @@ def encode(image: Image.Image, pack_format: str, quality: int, pack_size: Option
     return out.getvalue(), (height, width)
 
 
-def _read(path) -> bytes:
+def read(path) -> bytes:
+    """An image file's content.  Raises BadImage."""
     try:
         if os.path.exists(path) and not os.path.isfile(path):  # reading a pipe would never end
             raise BadImage("not a file")

@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any, Dict, Iterator, List, Optional
 
 from mxscale.config import ConfigError, Data
-from mxscale.data import manifest, recordio
-from mxscale.data.images import BadImage, examine
+from mxscale.data import content, manifest, recordio
+from mxscale.data.duplicates import Copies
+from mxscale.data.images import BadImage
 from mxscale.data.workers import Pool, Progress
 
 TYPICAL_BYTES = 4096  # of a small image: more than one process is worth its start for a file of many
@@ -43,13 +44,14 @@ def build(data: Data, folder: str, workers: Optional[int], progress: bool) -> No
     splits, skipped = {}, []
     total = sum(file["rec"]["bytes"] for file in made["files"].values())
     pool = Pool(workers, total // TYPICAL_BYTES)
+    copies = Copies()
     with Progress("checking records", total, "B", progress) as bar:
-        checked = {split: _Checked(split, rec, data, pool, bar) for split, rec in _files(data).items()}
+        checked = {split: _Checked(split, rec, data, pool, copies, bar) for split, rec in _files(data).items()}
     classes = _classes(data, {split: found.all_labels for split, found in checked.items()})
     for split, found in checked.items():
         splits[split] = found.in_manifest(folder, len(classes))
         skipped += [{"path": found.name_of(number), "reason": reason} for number, reason in found.bad.items()]
-    manifest.save(folder, "recordio", classes, splits, made, skipped)
+    manifest.save(folder, "recordio", classes, splits, made, skipped, copies.in_manifest())
 
 
 def _files(data: Data) -> Dict[str, str]:
@@ -83,18 +85,20 @@ def _min_side(data: Data) -> int:
 class _Checked:
     """What is known of one file once it was read."""
 
-    def __init__(self, split: str, rec: str, data: Data, pool: Pool, bar: Progress):
+    def __init__(self, split: str, rec: str, data: Data, pool: Pool, copies: Copies, bar: Progress):
         self.split, self.rec, self.where = split, rec, f"data.{split}={getattr(data, split)}"
         self.labels: List[int] = []
         self.offsets: List[int] = []
         self.bad: Dict[int, str] = {}  # number of the record -> why
         self.smallest: Optional[int] = None  # shorter side in pixels
         self._digest = hashlib.sha256()
-        results = pool.map(self._images(bar), partial(examine, min_side=_min_side(data)))
+        results = pool.map(self._images(bar), partial(content.check, min_side=_min_side(data)))
         with contextlib.closing(results):
             for number, result in enumerate(results):
                 if not isinstance(result, BadImage):
-                    self.smallest = min(result, self.smallest or result)
+                    side, key = result
+                    self.smallest = min(side, self.smallest or side)
+                    copies.seen(key, f"{os.path.basename(rec)} record {number}", split)
                     continue
                 self.bad[number] = result.reason
                 if data.on_bad == "error":
@@ -194,6 +198,12 @@ def _classes(data: Data, labels: Dict[str, Counter]) -> List[str]:
     if count < 2:
         raise ConfigError(f"data.train={data.train}: {count} class to learn; expected at least 2")
     for split, counts in labels.items():
+        unlearnt = sorted(set(counts) - set(labels["train"]))
+        if unlearnt and max(counts) < count:
+            raise ConfigError(
+                f"data.{split}={getattr(data, split)}: label {unlearnt[0]} is not in data.train={data.train}: "
+                "were the two made with different lists of classes?"
+            )
         if max(counts) >= count:
             raise ConfigError(
                 f"data.{split}={getattr(data, split)}: label {max(counts)} is outside {source} (0 to {count - 1})"
