@@ -17,7 +17,7 @@ from conftest import params
 from mxscale import cli
 from mxscale.config import ConfigError, Data, from_dict, origin_of
 from mxscale.nets import gluon_store, pretrained, weights, zoo
-from mxscale.run import opening, rundir
+from mxscale.run import environment, opening, rundir
 from mxscale.train import engine, origin, prepare
 from mxscale.train.comm import Local
 
@@ -119,6 +119,9 @@ def test_the_plan_says_what_the_weights_are(prepared, prefix):
     sums = {f"{prefix}{end}": digest_of(f"{prefix}{end}") for end in ("-symbol.json", "-0000.params")}
     assert (known["kind"], known["files"]) == ("symbol", sums)
     assert not [name for name in weights.load(run.path / "pretrained.params") if name.startswith("output.")]
+    tags = environment.pretrained_tags(run.read("plan.json"))
+    assert tags["pretrained.kind"] == "symbol" and set(tags["pretrained.sha256"].split()) == set(sums.values())
+    assert tags["pretrained.input"] is None and environment.pretrained_tags({"origin": None}) == {}
 
 
 def digest_of(path, kind="sha256"):
