@@ -170,7 +170,7 @@ def configure(values: dict, overrides) -> tuple:
     if not (found.path / "config.yaml").is_file():
         such = f"{config.runs}/{config.entry}/DATE_TIME_run"
         raise ConfigError(f"resume={config.resume} is no run directory: expected one such as {such}")
-    found.config()
+    found.config()  # raises where it is damaged
     if (found.read("status.json") or {}).get("state") == rundir.FINISHED:
         raise ConfigError(f"resume={config.resume}: that run is finished; start a new one without resume=")
     return merge_for_resume(found, values, overrides), found

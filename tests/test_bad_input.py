@@ -14,7 +14,7 @@ from PIL import Image
 from records import make_records
 
 from mxscale.config import Config, ConfigError, Launch
-from mxscale.run import rundir
+from mxscale.run import opening, rundir
 from mxscale.run.rundir import RunDir
 from mxscale.train import prepare
 
@@ -43,7 +43,7 @@ def unprepared(tmp_path, data_cache):
     def prepared(*overrides, entry="train"):
         config = composed(entry, f"runs={tmp_path}/runs", f"data.cache={data_cache}", *overrides)
         run = rundir.create(config)
-        run.write("plan.json", {"pretrained": config.model.pretrained})
+        run.write("plan.json", {"pretrained": opening.pretrained_file(config)})
         with pytest.raises(ConfigError) as raised:
             prepare.prepare(run, config)
         assert len(str(raised.value).splitlines()) == 1
@@ -71,7 +71,7 @@ def says(line, *words):
         ("optimizer.lrr=1", ["unknown key optimizer.lrr", "did you mean optimizer.lr?"]),
         ("+foo=1", ["unknown key foo", "expected one of", "batch"]),
         ("++data.rot=1", ["unknown key data.rot", "did you mean data.root?"]),
-        ("data=flower", ["data=flower", "expected one of digits", "imagefolder"]),
+        ("data=flower", ["data=flower", "expected one of", "digits", "imagefolder"]),
         ("model=resnet50_v1x", ["did you mean resnet50_v1"]),
         ("experiment=nonsense", ["experiment=nonsense"]),
         ("debug=nonsense", ["debug=nonsense"]),
@@ -224,6 +224,14 @@ def test_weights_that_do_not_fit_are_refused_with_names_and_shapes(unprepared, t
     file = str(tmp_path / "other.params")
     mx.nd.save(file, {"features.0.weight": mx.nd.zeros((7, 3, 3, 3)), "strange": mx.nd.zeros((1,))})
     says(unprepared(f"model.pretrained={file}"), file, "features.0.weight (7,3,3,3) in the file", "left over strange")
+
+
+def test_a_symbol_network_that_is_not_there_is_refused_before_any_packing(unprepared, tmp_path):
+    words = ["model.name=symbol", f"model.pretrained=symbol:{tmp_path}/net", f"data.cache={tmp_path}/fresh"]
+    says(
+        unprepared(*words, entry="finetune"), f"{tmp_path}/net-symbol.json", "PREFIX-symbol.json and PREFIX-0000.params"
+    )
+    assert not (tmp_path / "fresh").exists()
 
 
 def test_a_folder_that_is_no_run_has_no_weights(refused, tmp_path):
@@ -404,7 +412,7 @@ def test_skipped_images_are_counted_in_the_terminal_and_in_the_record(swept):
 
 
 def test_an_unknown_choice_anywhere_in_a_sweep_is_refused_before_its_first_cell(refused):
-    says(refused("data=digits,flower", "-m"), "data=flower", "expected one of digits")
+    says(refused("data=digits,flower", "-m"), "data=flower", "expected one of", "digits")
 
 
 def test_runs_of_one_second_get_a_directory_each(tmp_path):

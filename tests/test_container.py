@@ -35,6 +35,15 @@ def test_the_run_and_the_cache_are_writable_and_data_and_code_are_not(tmp_path):
     }
 
 
+@pytest.mark.parametrize("source", ["symbol:{}/net", "symbol:{}/net@3", "torch:{}/a.pth"])
+def test_a_container_sees_the_folder_of_weights_that_have_a_prefix(tmp_path, source):
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    seen = container.mounts(config(model={"pretrained": source.format(folder)}), run_in(tmp_path))
+    assert seen[str(folder)] == "ro"
+    assert not [path for path in container.mounts(config(model={"pretrained": "zoo"}), run_in(tmp_path)) if not path]
+
+
 def test_no_credential_and_no_path_of_this_machine_gets_in():
     outside = {
         "PATH": "/x",

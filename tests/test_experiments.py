@@ -4,6 +4,7 @@ import re
 import shlex
 
 import classic
+import made_sets
 import mxnet as mx
 import numpy as np
 import pytest
@@ -75,11 +76,13 @@ def photos(folder, name):
     return [f"data.root={folder}/photos", f"model.name={name}", weights_of(name, folder), *TINY]
 
 
-def classic_photos(folder):
-    """Of a small network in the classic format; its own input would be 224 pixels."""
+def caltech(folder):
+    """Two classes of Caltech's archive, and a small network in the classic format; its own input would be 224."""
     prefix = classic.save(classic.resnet(), folder / "resnet")
-    words = [f"data.root={folder}/photos", "data.train_per_class=2", f"model.pretrained=symbol:{prefix}"]
-    return [*words, "model.input=config", *TINY]
+    for name, content in made_sets.caltech256().items():
+        (folder / name).write_bytes(content)
+    words = [f"data.root={folder}", "data.checksum=first_use", "data.train_per_class=2"]
+    return [*words, f"model.pretrained=symbol:{prefix}", "model.input=config", *TINY]
 
 
 CASES = {  # what is added to each experiment for a step in seconds
@@ -87,7 +90,7 @@ CASES = {  # what is added to each experiment for a step in seconds
     "large_batch_digits": ("train", lambda folder: []),
     "imagenet_goyal": ("train", lambda folder: [f"data.train={folder}/train.rec", f"data.val={folder}/val.rec", *TINY]),
     "finetune_folder": ("finetune", lambda folder: photos(folder, "resnet18_v1b")),
-    "beeva_caltech256": ("finetune", classic_photos),
+    "beeva_caltech256": ("finetune", caltech),
 }
 
 

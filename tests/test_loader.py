@@ -12,6 +12,7 @@ import pytest
 from records import flat, make_records, noise, numbered, ramp
 
 from mxscale.config import Augment, Data
+from mxscale.data import loader
 from mxscale.data.loader import (
     SyntheticData,
     TrainData,
@@ -380,3 +381,25 @@ def test_memory_does_not_grow_over_50_epochs(tmp_path):
         cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert float(done.stdout) < 30  # MB; a batch here is 2.4 MB
+
+
+# ---------------------------------------------------------------- interpolation
+
+
+@pytest.mark.parametrize("name, number", [("bilinear", 1), ("bicubic", 2), ("area", 3), ("lanczos", 4)])
+def test_images_are_resized_as_asked(tmp_path, name, number):
+    records = noise(tmp_path, 1, side=24)
+    data = replace(RAW, image_size=12, eval_resize=12, interpolation=name)
+    [(pixels, _, _)] = evaluation_batches(records, data, 1, 0, 1, CPU)
+    source = np.random.RandomState(0).randint(0, 256, (1, 24, 24, 3))[0].astype("uint8")
+    wanted = mx.image.imresize(mx.nd.array(source, dtype="uint8"), 12, 12, number).asnumpy().transpose(2, 0, 1)
+    np.testing.assert_allclose(pixels.asnumpy()[0], wanted, atol=1)
+
+
+def test_every_interpolation_gives_other_pixels_in_training_too(tmp_path):
+    records, crops = noise(tmp_path, 4, side=24), Augment(crop="random_resized", scale=[0.3, 0.5], flip=False)
+    seen = set()
+    for name in loader.INTERPOLATIONS:
+        data = replace(RAW, image_size=12, augment=crops, interpolation=name)
+        seen.add(micros(train_data(records, data), [0])[0][3].tobytes())
+    assert len(seen) == len(loader.INTERPOLATIONS)

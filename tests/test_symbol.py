@@ -137,6 +137,17 @@ def test_a_fixed_gamma_is_one_and_is_not_trained(tmp_path):
     np.testing.assert_allclose(net(images()).asnumpy(), wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_running_statistics_are_used_in_training_where_the_graph_says_so(tmp_path):
+    body = mx.sym.Convolution(mx.sym.var("data"), num_filter=4, kernel=(3, 3), name="a")
+    body = mx.sym.Pooling(mx.sym.BatchNorm(body, use_global_stats=True, name="n"), global_pool=True, pool_type="avg")
+    network = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(body, num_hidden=11, name="f"), name="softmax")
+    brought(tmp_path, classic.save(network, tmp_path / "net"))
+    net = ready(tmp_path, 11)
+    before = weights.arrays(net)
+    trained_step(net, images())
+    assert moved(net, before) == {n for n in before if not n.startswith("features.n.")} | {"features.n.beta"}
+
+
 def trained_step(net, pixels, hybrid=True):
     if hybrid:
         net.hybridize(static_alloc=True, static_shape=True)

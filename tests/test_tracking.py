@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from mxscale import cli
 from mxscale.config import Config, ConfigError, Tracking, from_dict
 from mxscale.run import record, rundir, tracking
 
@@ -492,3 +493,68 @@ def test_server_hangs_then_dies_midway(tmp_path, server):
     assert points_in(server.uri, run_id) == points_of(run)
     assert client_of(server.uri).get_run(run_id).info.status == "FINISHED"
     assert [r.info.run_name for r in runs_in(server.uri)].count(run.path.name) == 1
+
+
+# ---------------------------------------------------------------- a run by MLflow's id
+
+
+def recorded(root, uri=None):
+    """(run, MLflow's id) of a run that was sent."""
+    run = make_run(root, uri)
+    end(run)
+    assert tracking.sync(run) == 0
+    return run, json.loads((run.path / "tracking.json").read_text())["run_id"]
+
+
+def not_found(run_id, *words, **values):
+    with pytest.raises(ConfigError) as raised:
+        tracking.find_run(from_dict(values), run_id)
+    said = str(raised.value)
+    assert said.startswith(f"model.pretrained=run:{run_id}: ") and len(said.splitlines()) == 1
+    assert not [word for word in words if word not in said], said
+
+
+def test_a_run_is_found_by_its_id_in_a_sqlite_store_here_and_where_it_was_moved_to(tmp_path):
+    run, run_id = recorded(tmp_path / "runs")
+    config = from_dict({"runs": str(tmp_path / "runs"), "model": {"pretrained": f"run:{run_id}", "name": "small"}})
+    assert tracking.find_run(config, run_id).path == run.path
+    assert cli.settle(config).model.pretrained == str(run)  # what is recorded, and needs MLflow no more
+    (tmp_path / "runs").rename(tmp_path / "moved")  # as a container's volume is, outside
+    moved = from_dict({"runs": str(tmp_path / "moved")})
+    assert tracking.find_run(moved, run_id).path == tmp_path / "moved" / "train" / run.path.name
+    (tmp_path / "moved" / "train").rename(tmp_path / "moved" / "gone")
+    not_found(run_id, f"its directory {run} is not here", "no checkpoints", "params file", runs=str(tmp_path / "moved"))
+
+
+def test_an_unknown_id_and_a_missing_store_are_refused(tmp_path):
+    recorded(tmp_path)
+    for unknown in ("0" * 32, "no/id", "x"):
+        not_found(unknown, "knows no such run", f"sqlite:///{tmp_path}/mlflow.db", runs=str(tmp_path))
+    not_found("0" * 32, "no such file", "tracking.uri", runs=str(tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_run_of_something_else_is_refused(tmp_path):
+    recorded(tmp_path)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    other = client_of(uri).create_run("0").info.run_id
+    not_found(other, "not one of train.py or finetune.py", runs=str(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_run_is_found_by_its_id_on_a_server(server, tmp_path):
+    run, run_id = recorded(tmp_path, server.uri)
+    there = {"runs": str(tmp_path), "tracking": {"uri": server.uri, "timeout_s": 10.0}}
+    assert tracking.find_run(from_dict(there), run_id).path == run.path
+    not_found("0" * 32, "knows no such run", server.uri, **there)
+
+
+def test_a_server_that_is_gone_or_does_not_answer_is_refused_in_seconds(tmp_path):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
+        not_found("0" * 32, uri, "no answer in time", tracking={"uri": uri, "timeout_s": 1.0})
+        assert time.monotonic() - began < 10
+    not_found("0" * 32, uri, "connection refused", "set tracking.uri", tracking={"uri": uri, "timeout_s": 1.0})

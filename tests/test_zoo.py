@@ -270,7 +270,7 @@ def test_freeze_none_leaves_all_and_another_word_is_refused():
     net = ready()
     zoo.freeze(net, "none")
     assert all(p.grad_req == "write" for n, p in weights.parameters(net).items() if "running" not in n)
-    with pytest.raises(ConfigError, match=r"^model.freeze=feature: did you mean features\?"):
+    with pytest.raises(ConfigError, match=r"^model.freeze=feature: expected one of none, features, stage1,"):
         zoo.freeze(net, "feature")
 
 

@@ -48,7 +48,7 @@ def _symbol(rest: str, name: str, source: str) -> Loaded:
 def _torch(rest: str, name: str, source: str) -> Loaded:
     from mxscale.nets import convert
 
-    return Loaded(convert.load(rest, name), [rest], convert.input_of(rest))
+    return Loaded(convert.load(rest, name, source), [rest], convert.input_of(rest))
 
 
 def _hub(rest: str, name: str, source: str) -> Loaded:
@@ -56,10 +56,20 @@ def _hub(rest: str, name: str, source: str) -> Loaded:
 
     path, config_path, revision = hub.fetch(rest)
     files = [path, config_path] if config_path else [path]
-    return Loaded(convert.load(path, name), files, convert.input_of(path), revision)
+    return Loaded(convert.load(path, name, source), files, convert.input_of(path), revision)
 
 
 LOADERS = {"zoo": _zoo, "symbol": _symbol, "torch": _torch, "hf": _hub}
+
+
+def load(source: str, name: str) -> Loaded:
+    """Whatever `source` names, for the network `name`; a run's is its .params file.  Raises ConfigError."""
+    kind, rest = origin_of(source)
+    if kind not in LOADERS:
+        return Loaded(weights.load(source), [source])
+    if kind != "symbol":
+        zoo.min_side(name)  # an unknown name, before anything is fetched
+    return LOADERS[kind](rest, name, source)
 
 
 # ---------------------------------------------------------------- into a run
@@ -70,16 +80,13 @@ def bring(source: str, name: str, folder, head: str) -> dict:
 
     head 'replace': without the arrays of the output layer, which nobody will read.  Raises ConfigError.
     """
-    kind, rest = origin_of(source)
-    if kind != "symbol":
-        zoo.min_side(name)  # an unknown name, before anything is fetched
-    loaded = LOADERS[kind](rest, name, source)
+    loaded = load(source, name)
     arrays = {n: a for n, a in loaded.arrays.items() if head == "keep" or not n.startswith("output.")}
     weights.save(os.path.join(folder, WEIGHTS), arrays)
     if loaded.graph:
         _write(os.path.join(folder, GRAPH), json.dumps(loaded.graph))
     return {
-        "kind": kind,
+        "kind": origin_of(source)[0],
         "files": {path: sha256(path) for path in loaded.files},
         "revision": loaded.revision,
         "input": loaded.input and checked(loaded.input, source),

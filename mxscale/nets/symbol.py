@@ -249,11 +249,14 @@ def _head(network: Network, classes: int) -> nn.HybridBlock:
 # ---------------------------------------------------------------- files
 
 
-def build(path, classes: int) -> SymbolNetwork:
-    """The network of a file {"graph", "input"}, uninitialised.  Raises ConfigError."""
+def build(saved, classes: int) -> SymbolNetwork:
+    """The network of {"graph", "input"}, or of a file that holds it, uninitialised.  Raises ConfigError."""
+    path = "the graph"
     try:
-        with open(path) as file:
-            saved = json.load(file)
+        if not isinstance(saved, dict):
+            path = saved
+            with open(path) as file:
+                saved = json.load(file)
         return SymbolNetwork(take_apart(saved["graph"], input=saved["input"]), classes)
     except (OSError, KeyError, TypeError, ValueError, mx.MXNetError) as error:
         raise ConfigError(f"{path}: no network can be read from it ({str(error).strip().splitlines()[-1]})") from None
@@ -297,7 +300,9 @@ def _read_graph(path: str, source: str) -> dict:
     try:
         with open(path) as file:
             text = file.read()
-        json.loads(text)
+        parts = json.loads(text)
+        if not isinstance(parts, dict) or not all(isinstance(parts.get(key), list) for key in ("nodes", "heads")):
+            raise ValueError("no graph in it")
         return json.loads(mx.sym.load_json(text).tojson())
     except FileNotFoundError:
         raise ConfigError(f"model.pretrained={source}: there is no {path}: {FILES}") from None

@@ -5,7 +5,7 @@ Every network has `.features` and `.output`, the head.
 """
 
 import zlib
-from typing import Dict, List, Optional
+from typing import Dict, List
 
 import mxnet as mx
 import numpy as np
@@ -64,10 +64,10 @@ def _check(name: str) -> None:
 # ---------------------------------------------------------------- building
 
 
-def build(name: str, classes: int, graph: Optional[str] = None) -> nn.HybridBlock:
+def build(name: str, classes: int, graph=None) -> nn.HybridBlock:
     """The network, uninitialised: images (n, 3, side, side) to scores (n, classes).
 
-    graph: where the network is `symbol`, the file that its graph is in.
+    graph: where the network is `symbol`, what `symbol.build` takes.
     Raises ConfigError for an unknown name.  Gluon's SqueezeNet, DenseNet and Inception end in a pooling of the
     size that fits 224 or 299 pixels alone; here it is global: the same there, and right at other sizes (at 448
     pixels Gluon's SqueezeNet gives four scores per class).

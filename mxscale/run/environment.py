@@ -58,19 +58,21 @@ def tags(environment: dict, plan: dict, signature: str, claims: Sequence[str] = 
         "signature": signature,
         "data.digest": plan["data_digest"],
         "claims": " ".join(claims) or None,
-        **pretrained_tags(plan.get("origin")),
+        **pretrained_tags(plan),
     }
     return {name: str(value) for name, value in known.items() if value is not None}
 
 
-def pretrained_tags(origin: Optional[dict]) -> dict:
-    """Where the weights come from that the run began with."""
+def pretrained_tags(plan: dict) -> dict:
+    """Where the weights come from that the run began with, and what of their input was taken over."""
+    origin, taken = plan.get("origin"), (plan.get("input") or {}).get("taken")
     if not origin:
         return {}
     return {
         "pretrained.kind": origin["kind"],
         "pretrained.sha256": " ".join(origin["files"].values()),
         "pretrained.revision": origin["revision"],
+        "pretrained.input": json.dumps(taken, sort_keys=True) if taken else None,
     }
 
 

@@ -16,7 +16,7 @@ def obtain(run: RunDir, config: Config, plan: dict, head: str) -> Config:
     Safe to repeat: what an earlier attempt brought is used again, and the origin not asked.  Raises ConfigError.
     """
     source, graph = config.model.pretrained, run.path / pretrained.GRAPH
-    if source and not plan.get("origin"):
+    if source and not plan.get("origin") and not run.has_checkpoint():
         if origin_of(source)[0] in pretrained.LOADERS:
             plan["origin"] = pretrained.bring(source, config.model.name, run.path, head)
         else:
@@ -62,7 +62,7 @@ def taken_over(data: Data, given: dict, source: str) -> dict:
         wanted["eval_resize"] = round(side / given["crop"])
     elif data.eval_resize:
         wanted["eval_resize"] = round(data.eval_resize * side / data.image_size)
-    if data.short_side:
+    if data.short_side and (given.get("crop") or side != data.image_size):
         wanted["pack_short_side"] = max(data.short_side, wanted.get("eval_resize", side))
     changed = {key: value for key, value in wanted.items() if value != getattr(data, key)}
     return {"taken": changed, "instead": {key: getattr(data, key) for key in changed}}

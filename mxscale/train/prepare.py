@@ -14,7 +14,7 @@ from mxscale.config import Comm, Config, ConfigError, Sizes, auto_ranks, sizes
 from mxscale.data import kept, pack
 from mxscale.data.loader import part_sizes
 from mxscale.data.manifest import path_of
-from mxscale.nets import weights, zoo
+from mxscale.nets import symbol, weights, zoo
 from mxscale.run import rundir
 from mxscale.run.processes import available_cores
 from mxscale.run.rundir import RunDir
@@ -131,6 +131,9 @@ def check_settings(config: Config, pretrained) -> None:
     make_optimizer(config.optimizer)
     precision.check(config.precision)
     check_transport(config.comm)
+    if config.precision == "amp" and config.model.name == symbol.NAME:
+        # It casts around operators as Python calls them; those of a graph are called by the graph
+        raise ConfigError("precision=amp does not reach into the graph of model.name=symbol; use precision=float16")
     if pretrained:
         weights.load(pretrained)
 

@@ -1,0 +1,104 @@
+"""The first loss of a new classifier, and what is said where it is not ln(classes)."""
+
+import math
+
+import mxnet as mx
+import numpy as np
+import pytest
+from composed import composed
+
+from mxscale import cli
+from mxscale.config import Config, from_dict
+from mxscale.nets import weights, zoo
+from mxscale.run import opening, progress, record, rundir
+from mxscale.train import engine, head, prepare
+from mxscale.train.comm import Local
+
+PRETRAINED = from_dict({"model": {"pretrained": "x.params"}})
+
+
+@pytest.mark.parametrize("classes", [2, 5, 256, 1000])
+def test_a_loss_near_ln_of_the_classes_is_as_it_should_be(classes):
+    for away in (-0.49, 0, 0.49):
+        assert head.judge(math.log(classes) + away, classes, Config()) is None
+
+
+@pytest.mark.parametrize(
+    "loss, config, words",
+    [
+        (
+            30.0,
+            PRETRAINED,
+            ["first loss is 30", "ln(256) = 5.55", "not normalised as these weights expect", "data.mean"],
+        ),
+        (30.0, Config(), ["the features are out of scale", "data.std"]),
+        (6.1, PRETRAINED, ["out of scale"]),
+        (1.0, PRETRAINED, ["the head knows these labels already"]),
+        (float("inf"), PRETRAINED, ["out of scale"]),
+        (float("nan"), PRETRAINED, ["not a number comes out"]),
+    ],
+)
+def test_a_loss_far_from_it_is_said_with_its_likely_cause_in_a_line(loss, config, words):
+    said = head.judge(loss, 256, config)
+    assert len(said.splitlines()) == 1 and not [word for word in words if word not in said], said
+
+
+def begun(tmp_path, data_cache, *overrides, entry="finetune"):
+    """A run of two steps in this process; its directory."""
+    words = ["data=digits_few", "model=small", "batch.per_device=8", "launch.ranks=1", "max_steps=2", "log_every=1",
+             f"runs={tmp_path}/runs", f"data.cache={data_cache}", "data.train_per_class=4"]  # fmt: skip
+    config = cli.settle(composed(entry, *words, *overrides))
+    run = rundir.create(config)
+    run.write("plan.json", {"pretrained": opening.pretrained_file(config)})
+    prepare.prepare(run, config)
+    assert engine.train(run, run.config(), run.read("plan.json"), Local(), 1)["state"] == "done"
+    return run
+
+
+@pytest.fixture
+def loud(tmp_path):
+    """Weights whose features are a thousand times as large as they should be."""
+    net = zoo.build("small", 5)
+    zoo.initialise(net, 1, mx.cpu(), False)
+    zoo.finish(net, (1, 3, 32, 32), mx.cpu())
+    arrays = weights.arrays(net)
+    arrays["features.5.1.body.4.gamma"] = arrays["features.5.1.body.4.gamma"] * 1000
+    weights.save(tmp_path / "loud.params", arrays)
+    return f"model.pretrained={tmp_path}/loud.params"
+
+
+@pytest.mark.slow
+def test_a_run_says_so_in_its_directory_on_the_terminal_and_in_the_record_and_goes_on(
+    tmp_path, data_cache, loud, capsys
+):
+    run = begun(tmp_path, data_cache, loud)
+    said = run.read("warnings.json")["first_loss"]
+    assert "not normalised as these weights expect" in said
+    assert f"warning: {said}" in capsys.readouterr().out  # a rank's log
+    watched = progress.Progress(run, run.read("plan.json"), lambda line: {})
+    watched.update()
+    assert said not in capsys.readouterr().out  # of an earlier attempt
+    watched.warned = None
+    watched.update()
+    watched.update()
+    assert capsys.readouterr().out.count(said) == 1
+    assert record.tags(run)["warning"] == said
+    assert (run.path / "warnings.json", None) in record.artifacts(run)
+
+
+@pytest.mark.slow
+def test_new_heads_begin_as_they_should_and_a_kept_one_is_not_judged(tmp_path, data_cache, loud):
+    assert begun(tmp_path, data_cache, entry="train").read("warnings.json") is None  # from scratch
+    assert begun(tmp_path, data_cache, loud, entry="train").read("warnings.json") is None  # its head is kept
+
+
+@pytest.mark.slow
+def test_frozen_parameters_are_the_same_bytes_after_training(tmp_path, data_cache, loud):
+    run = begun(tmp_path, data_cache, loud, "model.freeze=stage2", "optimizer.weight_decay=0.1")
+    before = {n: a.asnumpy() for n, a in weights.load(tmp_path / "loud.params").items()}
+    after = {n: a.asnumpy() for n, a in weights.load(run.checkpoints / "000000002" / "params").items()}
+    same = {n for n in before if before[n].tobytes() == after[n].tobytes()}
+    assert {n.split(".")[1] for n in same} >= {"0", "1", "3", "4"}
+    assert not [n for n in before if n.split(".")[1] in ("0", "1", "3", "4") and n not in same]
+    assert not [n for n in same if n.startswith("output.") or (n.endswith("running_mean") and n[9] == "5")]
+    assert np.isfinite([line["metrics"]["train/loss"] for line in run.lines() if "train/loss" in line["metrics"]]).all()
