@@ -11,12 +11,15 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
+from composed import composed
 from PIL import Image
 from test_loader import AUGMENTED, RAW, micros, same, train_data
 
 from mxscale.config import ConfigError
 from mxscale.data import kept, recordio
 from mxscale.data.loader import KEPT, Records, evaluation_batches
+from mxscale.run import rundir
+from mxscale.train import prepare
 
 CPU = mx.cpu()
 
@@ -194,3 +197,30 @@ def test_a_killed_rank_leaves_no_memory_behind(tmp_path):
     )  # fmt: skip
     assert done.returncode == -9
     assert os.listdir(tmp_path / "tmp") == [] and set(os.listdir("/dev/shm")) <= before
+
+
+# ---------------------------------------------------------------- runs
+
+
+@pytest.mark.slow
+def test_a_run_of_two_ranks_ends_with_the_same_bytes_however_its_images_are_read(cli):
+    packed, ram, pillow = (
+        cli("train", "launch.ranks=2", "max_steps=7", *how)
+        for how in ([], ["data.keep=ram"], ["data.decoder=pillow", "data.threads=3"])
+    )
+    assert packed.sha == ram.sha == pillow.sha
+    assert "data.keep=ram: 0.00 GB for the decoded images" in ram.err
+
+
+def test_a_run_whose_images_do_not_fit_is_refused_before_any_rank(tmp_path, data_cache, monkeypatch):
+    settings = [f"runs={tmp_path}", f"data.cache={data_cache}", "launch.ranks=1"]
+    run = rundir.create(composed("train", *settings, "data.keep=ram"))
+    run.write("plan.json", {"pretrained": None})
+    monkeypatch.setattr(kept, "free_memory", lambda: 10_000)
+    assert prepare.main(str(run), attempt=1) == rundir.REFUSED
+    assert "data.keep=ram: the decoded images take" in run.read("refused.json")["error"]
+
+
+def test_of_several_hosts_the_largest_share_counts():
+    assert prepare.share_of_a_host(None) == 1
+    assert prepare.share_of_a_host([{"slots": 4}, {"slots": 8}]) == pytest.approx(2 / 3)
