@@ -172,6 +172,7 @@ class Config:
     label_smoothing: float = 0.0
     log_every: int = 10  # steps between two lines of metrics
     validate_every: int = 1  # epochs; the last one is always validated
+    claims: List[str] = field(default_factory=list)  # published figures (scale/tables/claims.csv) that it repeats
     target_top1: Optional[float] = None  # percent on val: time and cost to reach it are recorded
     runs: str = "runs"
     resume: Optional[str] = None  # a run directory | auto: the newest unfinished run of this config
@@ -274,6 +275,14 @@ class Sizes:
     steps_per_epoch: int
     total_steps: int
     dropped_per_epoch: int  # training images of the last, partial global batch
+
+
+def auto_ranks(config: Config, slots: int, gpus: int, cores: int) -> int:
+    """What launch.ranks=auto stands for: the slots of launch.hosts (0: none), else a rank per GPU, else up to 2."""
+    if config.comm.backend == "local":
+        return 1
+    most = slots or gpus or min(2, cores)
+    return min(most, config.data.shards or most)
 
 
 def sizes(config: Config, ranks: int, train_images: int, shards: Optional[int] = None) -> Sizes:

@@ -107,6 +107,7 @@ def test_what_hydra_refuses_is_one_line_with_the_right_spelling(refused, overrid
         ("epochs=1.5", ["epochs=1.5", "a whole number"]),
         ("precision=float8", ["precision=float8", "did you mean float"]),
         ("name=a/b", ["name=a/b"]),
+        ("claims=[finetune-costs]", ["finetune-costs", "did you mean finetune-cost?"]),
         ("data=imagefolder", ["data.root is missing", "DIR/<class>/<image>.jpg"]),
         ("data=recordio", ["data.train", "FILE.rec"]),
         ("tracking.uri=/tmp/x", ["tracking.uri=/tmp/x", "sqlite:///FILE.db"]),

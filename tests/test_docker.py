@@ -306,6 +306,19 @@ def test_builds_are_compared_by_a_sweep_from_the_host(images, cli):
     assert not sh("docker", "ps", "-aq", "--filter", "label=mxscale.run")[0]
 
 
+def test_doctor_looks_into_the_image(images):
+    older = ["--target", "cpu", "--build-arg", "MXNET=mxnet==1.5.0", "-t", "mxscale:mxnet-1.5.0"]
+    sh("docker", "build", *older, ".", timeout=1500)
+    said = sh(sys.executable, "doctor.py", "launch=docker", "launch.image=mxscale:mxnet-1.5.0", "tracking=none")[0]
+    assert re.search(r"^ok +mxnet +1\.5\.0 with numpy", said, re.MULTILINE)
+    assert re.search(r"^ok +code +wheel, ", said, re.MULTILINE)
+
+
+def test_doctor_names_an_image_that_is_nowhere():
+    said = sh(sys.executable, "doctor.py", "launch=docker", "launch.image=mxscale:nothing", expect=1)[0]
+    assert re.search(r"^fail +mxnet +launch\.image=mxscale:nothing: not here.*; build it with", said, re.MULTILINE)
+
+
 def test_an_image_that_is_nowhere_is_one_line(cli):
     ended = cli("train", "launch=docker", "launch.image=mxscale:nothing", expect=2)
     assert re.match(

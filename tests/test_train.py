@@ -15,7 +15,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def trained(shared_cli):
-    return shared_cli("train", "launch.ranks=2", "epochs=12", "tracking=mlflow", "machine.usd_per_hour=3.6")
+    priced = ["machine.usd_per_hour=3.6", "claims=[finetune-cost]"]
+    return shared_cli("train", "launch.ranks=2", "epochs=12", "tracking=mlflow", *priced)
 
 
 def test_a_run_leaves_everything_that_the_layout_promises(trained):
@@ -60,6 +61,7 @@ def test_mlflow_has_the_run_with_its_metrics_params_and_tags(trained):
     assert recorded.data.metrics["cost/total_usd"] > 0
     wanted = {"git.commit", "mxnet.features", "versions", "machine", "signature", "data.digest", "build"}
     assert wanted <= set(recorded.data.tags)
+    assert recorded.data.tags["claims"] == "finetune-cost"
     expected = [line["metrics"]["val/top1"] for line in trained.run.history() if "val/top1" in line["metrics"]]
     history = MlflowClient(sent["uri"]).get_metric_history(sent["run_id"], "val/top1")
     assert [m.value for m in sorted(history, key=lambda m: m.step)] == pytest.approx(expected)

@@ -70,6 +70,20 @@ def identify(name: str) -> Dict[str, str]:
     return {"name": name, "id": image.id, "digest": next(iter(image.attrs.get("RepoDigests") or []), "")}
 
 
+def answer(config: Config, *command: str) -> str:
+    """What a short command of this checkout's code prints in the run's image.
+
+    Raises ConfigError where engine or image are not there, docker.errors.DockerException where it fails.
+    """
+    client, image = connect(), identify(config.launch.image)["id"]
+    volumes = {str(ROOT): {"bind": str(ROOT), "mode": "ro"}}
+    environment = {**passed(dict(os.environ)), "PYTHONPATH": str(ROOT)}
+    return client.containers.run(
+        image, list(command), entrypoint=[], environment=environment, volumes=volumes, working_dir=str(ROOT),
+        remove=True, **machine(wants_gpus(config, client)),
+    ).decode()  # fmt: skip
+
+
 def mounts(config: Config, run: RunDir) -> Dict[str, str]:
     """path -> rw | ro of what a container sees of this machine, each at its own path.
 
@@ -94,20 +108,31 @@ def passed(surroundings: Dict[str, str]) -> Dict[str, str]:
 
 def settings(config: Config, run: RunDir, gpus: bool) -> dict:
     """What the SDK's `containers.run` is given beside image and command."""
-    import docker.types
-
-    ulimits = [docker.types.Ulimit(name=name, soft=limit, hard=limit) for name, limit in LIMITS.items()]
     return {
         "entrypoint": [],
         "environment": passed(dict(os.environ)),
         "volumes": {path: {"bind": path, "mode": mode} for path, mode in mounts(config, run).items()},
         "working_dir": str(ROOT),
         "user": f"{os.getuid()}:{os.getgid()}",
+        "init": True,
+        "labels": {"mxscale.run": str(run)},
+        **machine(gpus),
+    }
+
+
+def wants_gpus(config: Config, client) -> bool:
+    return config.launch.device != "cpu" and "nvidia" in client.info().get("Runtimes", {})
+
+
+def machine(gpus: bool) -> dict:
+    """What a container gets of this machine."""
+    import docker.types
+
+    ulimits = [docker.types.Ulimit(name=name, soft=limit, hard=limit) for name, limit in LIMITS.items()]
+    return {
         "shm_size": SHARED_MEMORY,
         "ulimits": ulimits if gpus else None,
         "device_requests": [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])] if gpus else None,
-        "init": True,
-        "labels": {"mxscale.run": str(run)},
     }
 
 
@@ -115,12 +140,11 @@ def main(run_path: str, *command: str) -> int:
     """Run `command` to its end; its exit status.  Raises ConfigError, and whatever the engine's client raises."""
     run, container = RunDir(run_path), None
     config, client = run.config(), connect()
-    gpus = config.launch.device != "cpu" and "nvidia" in client.info().get("Runtimes", {})
     image = run.read("plan.json")["image"]["id"]  # what was recorded, though its name may be another's by now
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     try:
-        container = client.containers.create(image, list(command), **settings(config, run, gpus))
+        container = client.containers.create(image, list(command), **settings(config, run, wants_gpus(config, client)))
         container.start()
         for piece in container.logs(stream=True, follow=True):
             sys.stdout.buffer.write(piece)

@@ -17,8 +17,8 @@ import sys
 from dataclasses import asdict
 from typing import List, Mapping, Optional
 
-from mxscale.config import Config
-from mxscale.run import environment, reach
+from mxscale.config import Config, auto_ranks
+from mxscale.run import container, environment, hosts, reach
 from mxscale.run.finding import FAIL, OK, WARN, Finding, Wish, count, table
 from mxscale.run.gpu_checks import architecture, cuda, gpu, nccl, on_cpu
 from mxscale.run.machine import UNLIMITED
@@ -70,6 +70,8 @@ def mxnet(facts: dict, wish: Wish):
     found = facts["mxnet"]
     if "error" not in found:
         return OK, f"{found['version']} with numpy {found['numpy']}"
+    if found["error"].startswith("launch"):  # no engine, no image: it says itself what to do
+        return FAIL, found["error"]
     fixes = [fix for pattern, fix in IMPORT_FIXES if re.search(pattern, found["error"])]
     numpy = facts["versions"].get("numpy", "none")
     return FAIL, f"{found['error']} (numpy: {numpy})", fixes[0] if fixes else "make setup, or take one of the images"
@@ -216,11 +218,13 @@ CHECKS = {
 # ---------------------------------------------------------------- the command
 
 IMPORT_S = 120.0  # for MXNet's import, from a disk that is cold or far away
+BUILD = ("-m", "mxscale.train.build")
 
 
 def main(config: Config, as_json: bool) -> int:
     """Look, print; the exit status: 1 where something fails."""
-    facts = {**environment.describe(config.runs), "mxnet": ask_mxnet()}
+    found = ask_image(config) if config.launch.kind == "docker" else ask_mxnet()
+    facts = {**environment.describe(config.runs), "mxnet": found}
     findings = [*examine(facts, wish_of(config, facts)), *reach.look(config)]
     if as_json:
         counts = {state: count(findings, state) for state in (OK, WARN, FAIL)}
@@ -233,9 +237,8 @@ def main(config: Config, as_json: bool) -> int:
 def ask_mxnet(env: Optional[Mapping[str, str]] = None) -> dict:
     """MXNet's part of the facts, from a child, in the surroundings of ranks; {'error'} where it can't be imported."""
     env = env or {**os.environ, "PYTHONPATH": str(environment.ROOT)}
-    argv = [sys.executable, "-m", "mxscale.train.build"]
     try:
-        done = subprocess.run(argv, env=dict(env), capture_output=True, text=True, timeout=IMPORT_S)
+        done = subprocess.run([sys.executable, *BUILD], env=dict(env), capture_output=True, text=True, timeout=IMPORT_S)
     except subprocess.TimeoutExpired:
         return {"error": f"import mxnet did not end in {IMPORT_S:g} s"}
     lines = done.stdout.splitlines()
@@ -246,14 +249,19 @@ def ask_mxnet(env: Optional[Mapping[str, str]] = None) -> dict:
     return {"error": (done.stderr.strip().splitlines() or [f"import mxnet ended with {done.returncode}"])[-1]}
 
 
+def ask_image(config: Config) -> dict:
+    """The same from inside `launch.image`, where launch=docker starts the ranks."""
+    try:
+        return json.loads(container.answer(config, "python", *BUILD).splitlines()[-1])
+    except Exception as error:  # of the engine, of the image, of what is in it: a finding, whichever
+        return {"error": str(error).splitlines()[0][:200]}
+
+
 def wish_of(config: Config, facts: dict) -> Wish:
     """The ranks that a run of `config` would start, as the preparation chooses them."""
-    listed = config.launch.hosts if isinstance(config.launch.hosts, list) else []
-    slots = [int(text.partition(":")[2] or 1) for text in listed]
+    slots = [host.slots for host in hosts.listed(config)]
     gpus = 0 if config.launch.device == "cpu" else facts["mxnet"].get("gpus", 0)
     ranks = config.launch.ranks
     if ranks == "auto":
-        alone = 1 if config.comm.backend == "local" else gpus or min(2, facts["machine"]["cores"])
-        ranks = sum(slots) or alone
-        ranks = min(ranks, config.data.shards or ranks)
+        ranks = auto_ranks(config, sum(slots), gpus, facts["machine"]["cores"])
     return Wish(config.launch.device, ranks, min(ranks, max(slots, default=ranks)), config.comm.transport)

@@ -6,7 +6,7 @@ import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Sequence
 
 from mxscale.run import machine
 
@@ -36,7 +36,7 @@ def identity() -> dict:
     return found if isinstance(found, dict) else {}
 
 
-def tags(environment: dict, plan: dict, signature: str) -> dict:
+def tags(environment: dict, plan: dict, signature: str, claims: Sequence[str] = ()) -> dict:
     """The tags of a run, as texts."""
     mxnet, here = environment.get("mxnet", {}), environment["machine"]
     image = mxnet.get("image") or environment.get("image", {})  # launch=docker: that of the ranks
@@ -57,6 +57,7 @@ def tags(environment: dict, plan: dict, signature: str) -> dict:
         "machine": f"{here['cpu']}, {here['cores']} cores, {mxnet.get('gpus', 0)} GPUs",
         "signature": signature,
         "data.digest": plan["data_digest"],
+        "claims": " ".join(claims) or None,
     }
     return {name: str(value) for name, value in known.items() if value is not None}
 

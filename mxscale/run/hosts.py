@@ -38,8 +38,13 @@ def find(config: Config) -> List[Host]:
     asked = config.launch.hosts
     if not asked:
         return []
-    found = _workers() if asked == "compose" else [_host(text) for text in asked]
+    found = _workers() if asked == "compose" else listed(config)
     return [replace(host, here=is_here(host)) for host in found]
+
+
+def listed(config: Config) -> List[Host]:
+    """Those that `launch.hosts` lists; nobody is asked about them."""
+    return [_host(text) for text in config.launch.hosts] if isinstance(config.launch.hosts, list) else []
 
 
 def _host(text: str) -> Host:

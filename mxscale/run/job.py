@@ -17,7 +17,7 @@ from mxscale.run.progress import say
 from mxscale.run.record import view_hint
 from mxscale.run.rundir import FINISHED, KILLED, RunDir
 from mxscale.run.watch import Signals, Watched, supervise
-from mxscale.scale import prices
+from mxscale.scale import claims, prices
 
 TRACKING_S = 30.0  # for what is unsent when the ranks have ended
 
@@ -28,6 +28,7 @@ def execute(config: Config, run: Optional[RunDir] = None) -> dict:
     Raises ConfigError before the first step, opening.DiskFailed where not even the status could be written.
     """
     began = psutil.Process().create_time()
+    claims.check(config.claims)
     nodes = hosts.find(config)
     machine = replace(config.machine, nodes=max(config.machine.nodes, len(nodes)))
     price = prices.freeze_price(machine, config.launch.setup_minutes, date.today())

@@ -192,7 +192,7 @@ def record_environment(run: RunDir, config: Config, plan: dict) -> None:
     if plan["pretrained"]:
         plan["pretrained_sha256"] = file_digest(plan["pretrained"])
     digest = plan.get("pretrained_sha256")
-    facts["tags"] = environment.tags(facts, plan, rundir.signature(config, plan["data_digest"], digest))
+    facts["tags"] = environment.tags(facts, plan, rundir.signature(config, plan["data_digest"], digest), config.claims)
     plan["weak_signature"] = rundir.signature(config, plan["data_digest"], digest, ranks=False)
     placed = launch.Placement.of(plan, available_cores())
     plan["threads"] = launch.threads_per_rank(config, placed)

@@ -50,11 +50,9 @@ def merge(ranks: list, stopped: Optional[str], first_gone: Optional[int] = None)
     silent = [r for r, status in enumerate(ranks) if status is None]
     if silent:
         gone = [first_gone] if first_gone in silent else silent
-        return {
-            "state": FAILED,
-            "exit": 1,
-            "error": f"rank {', '.join(map(str, gone))} ended without a word (killed, or out of memory? see ranks/launch.log)",
-        }
+        named = f"rank {', '.join(map(str, gone))}"
+        error = f"{named} ended without a word (killed, or out of memory? see ranks/launch.log)"
+        return {"state": FAILED, "exit": 1, "error": error}
     return {"state": FAILED, "exit": 1, "error": f"rank {failures[0]['rank']}: {failures[0]['error']}"}
 
 

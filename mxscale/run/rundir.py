@@ -214,6 +214,7 @@ OUTSIDE_SIGNATURE = (
     "resume",
     "runs",
     "name",
+    "claims",
     "launch.setup_minutes",
     "launch.start_timeout_s",
     "launch.stop_grace_s",

@@ -6,17 +6,14 @@ unknown: without a price there is no cost, and without an exchange rate there is
 """
 
 import calendar
-import csv
 import datetime
 import math
-import pathlib
 import re
 from typing import Dict, List, Optional, Sequence
 
 from mxscale.checks import CHOICES
 from mxscale.config import ConfigError, Machine, nearest
-
-TABLES = pathlib.Path(__file__).with_name("tables")
+from mxscale.scale import tables
 
 HOURS_PER_YEAR = 8766  # 365.25 days x 24 h
 
@@ -28,12 +25,6 @@ BY_HAND = "or give machine.usd_per_hour or machine.eur_per_hour"
 
 
 # ---------------------------------------------------------------- tables
-
-
-def read_table(name: str) -> List[Dict[str, str]]:
-    """The rows of tables/<name>.csv, their cells as text."""
-    with open(TABLES / f"{name}.csv", newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def parse_date(text: str) -> Optional[datetime.date]:
@@ -56,7 +47,7 @@ def exchange_rate(date: datetime.date) -> Dict:
 
     The table has the last rate of each year, so a rate may be up to a year older than the price.
     """
-    past = [row for row in read_table("fx") if parse_date(row["date"]) <= date]
+    past = [row for row in tables.read("fx") if parse_date(row["date"]) <= date]
     if not past:
         return {"usd_per_eur": None, "fx_date": None, "fx_source": None}
     last = max(past, key=lambda row: parse_date(row["date"]))
@@ -169,7 +160,7 @@ def _listed(machine: Machine, date: datetime.date) -> Dict:
 
     A row without a date is used only where no date is asked for and the machine has no dated row.
     """
-    rows = [row for row in read_table("prices") if row["provider"] == machine.provider]
+    rows = [row for row in tables.read("prices") if row["provider"] == machine.provider]
     what = machine.provider
     for key in ("instance", "region", "market"):
         rows = _pick(rows, key, getattr(machine, key), what)
@@ -198,7 +189,7 @@ def _pick(rows: List[Dict], key: str, value: Optional[str], what: str) -> List[D
     if value is None:
         raise ConfigError(f"machine.{key} is missing: {choose}")
     # A right region that this instance has no row for is no slip of the pen: don't call it one.
-    elsewhere = {row[key] for row in read_table("prices")} | set(CHOICES.get(f"machine.{key}", ()))
+    elsewhere = {row[key] for row in tables.read("prices")} | set(CHOICES.get(f"machine.{key}", ()))
     if value in elsewhere:
         raise ConfigError(f"machine.{key}={value}: {choose}")
     raise ConfigError(f"machine.{key}={value}{nearest(value, names, f'machine.{key}=')} ({BY_HAND})")

@@ -10,7 +10,7 @@ import sys
 
 import mxnet as mx
 
-from mxscale.config import Comm, Config, ConfigError, Sizes, sizes
+from mxscale.config import Comm, Config, ConfigError, Sizes, auto_ranks, sizes
 from mxscale.data import kept, pack
 from mxscale.data.loader import part_sizes
 from mxscale.data.manifest import path_of
@@ -72,24 +72,16 @@ def choose_device(config: Config) -> str:
 
 
 def choose_ranks(config: Config, hosts=None) -> int:
-    """auto: all slots of `hosts` (of plan.json), else a rank per GPU, else up to 2 on a CPU."""
-    if hosts:
-        slots, asked = sum(host["slots"] for host in hosts), config.launch.ranks
-        if asked != "auto" and asked > slots:
-            raise ConfigError(f"launch.ranks={asked} is more than launch.hosts takes ({slots}): give NAME:RANKS")
-        ranks = slots if asked == "auto" else asked
-        return min(ranks, config.data.shards or ranks) if asked == "auto" else ranks
-    gpus = mx.context.num_gpus() if config.launch.device != "cpu" else 0
-    if config.launch.ranks == "auto":
-        if config.comm.backend == "local":
-            return 1
-        most = gpus or min(2, available_cores())
-        return min(most, config.data.shards or most)
-    if gpus and config.launch.ranks > gpus:
-        raise ConfigError(
-            f"launch.ranks={config.launch.ranks} is more than the {gpus} GPUs here: one rank drives one GPU"
-        )
-    return config.launch.ranks
+    """`hosts`: of plan.json.  Raises ConfigError where more ranks are asked for than there is room."""
+    asked, slots = config.launch.ranks, sum(host["slots"] for host in hosts or [])
+    gpus = mx.context.num_gpus() if config.launch.device != "cpu" and not slots else 0
+    if asked == "auto":
+        return auto_ranks(config, slots, gpus, available_cores())
+    if slots and asked > slots:
+        raise ConfigError(f"launch.ranks={asked} is more than launch.hosts takes ({slots}): give NAME:RANKS")
+    if gpus and asked > gpus:
+        raise ConfigError(f"launch.ranks={asked} is more than the {gpus} GPUs here: one rank drives one GPU")
+    return asked
 
 
 def share_of_a_host(hosts=None) -> float:
