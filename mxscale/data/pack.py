@@ -168,6 +168,9 @@ def _imagefolder(data: Data, workers, progress):
 
 def _public(data: Data, workers, progress):
     known = public.SETS[data.kind]
+    folder = public.unpacked(known, data)
+    if folder is not None:
+        return _imagefolder(folder, workers, progress)
     if known.scans:
         recipe = _recipe(data, data.pack_size or data.image_size, min_side=1)
     else:
