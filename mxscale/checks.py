@@ -8,10 +8,13 @@ import re
 
 from mxscale.config import Config, ConfigError, flatten, nearest, to_dict
 
+PUBLIC = ("mnist", "cifar10", "cifar100", "caltech256", "imagenet")  # data.kind: sets with a publisher
+
 CHOICES = {
     "entry": ("train", "finetune"),
     "precision": ("float32", "float16", "amp"),
-    "data.kind": ("digits", "imagefolder", "recordio", "synthetic"),
+    "data.kind": ("digits", "imagefolder", "recordio", "synthetic", *PUBLIC),
+    "data.checksum": ("published", "first_use"),
     "data.pack_format": ("jpeg", "png"),
     "data.on_bad": ("error", "skip"),
     "data.keep": ("packed", "ram"),
@@ -118,13 +121,17 @@ def _validate_together(c: Config) -> None:
     if isinstance(ranks, int) and c.data.shards is not None and c.data.shards < ranks:
         raise ConfigError(f"data.shards={c.data.shards} is less than launch.ranks={ranks}: every rank reads a shard")
     _validate_hosts(c)
-    if c.data.val_share + c.data.test_share >= 1:
+    if (c.data.val_share or 0) + c.data.test_share >= 1:
         raise ConfigError(
             "data.val_share + data.test_share: expected less than 1, so that something is left to train on"
         )
     side = c.data.pack_short_side
     if side != "original" and (type(side) is not int or side < 8):
         raise ConfigError(f"data.pack_short_side={side}: expected original or a whole number of at least 8")
+    if c.data.val_share is None and c.data.train_per_class is None:
+        raise ConfigError(
+            "data.val_share=null validates on what training leaves: set data.train_per_class, or give it a share"
+        )
     for key in ("mean", "std"):
         if len(getattr(c.data, key)) != 3:
             raise ConfigError(f"data.{key}={getattr(c.data, key)}: expected three numbers, one per colour")
@@ -140,6 +147,10 @@ def _validate_together(c: Config) -> None:
         raise ConfigError(f"schedule.milestones={c.schedule.milestones}: expected growing epochs")
     if c.data.kind == "imagefolder" and not c.data.root:
         raise ConfigError("data.root is missing: data=imagefolder needs data.root=DIR with DIR/<class>/<image>.jpg")
+    if c.data.kind in PUBLIC and not c.data.root:
+        raise ConfigError(f"data.root is missing: data={c.data.kind} needs the folder of its files, or for them")
+    if c.data.mirror is not None and not re.match(r"https?://[^/]", c.data.mirror):
+        raise ConfigError(f"data.mirror={c.data.mirror}: expected http://HOST/FOLDER or https://HOST/FOLDER")
     if c.data.kind == "recordio" and not (c.data.train and c.data.val):
         raise ConfigError(
             "data.train and data.val are missing: data=recordio needs data.train=FILE.rec data.val=FILE.rec"

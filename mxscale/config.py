@@ -32,8 +32,13 @@ class Augment:
 
 @dataclass(frozen=True)
 class Data:
-    kind: str = "digits"  # digits | imagefolder | recordio | synthetic
-    root: Optional[str] = None  # imagefolder: root/<class>/*.jpg, or root/{train,val,test}/<class>/
+    # digits | imagefolder | recordio | synthetic, or a public set: mnist | cifar10 | cifar100 | caltech256 | imagenet
+    kind: str = "digits"
+    # imagefolder: root/<class>/*.jpg, or root/{train,val,test}/<class>/; public sets: where their files are, or go
+    root: Optional[str] = None
+    mirror: Optional[str] = None  # public sets: fetch mirror/NAME; null: from the publisher
+    checksum: str = "published"  # public sets: published | first_use: what is there first is trusted
+    clutter: bool = False  # caltech256: keep 257.clutter, which is no class
     train: Optional[str] = None  # recordio: the .rec of each split, its .idx beside it
     val: Optional[str] = None
     test: Optional[str] = None
@@ -41,7 +46,7 @@ class Data:
     num_classes: Optional[int] = None  # recordio: null reads it off the labels; synthetic: 1000
     num_images: int = 1280  # synthetic alone: images per epoch
     train_per_class: Optional[int] = None  # keep this many training images of each class
-    val_share: float = 0.2  # of a set that comes without splits
+    val_share: Optional[float] = 0.2  # of a set that comes without it; null: what train_per_class leaves
     test_share: float = 0.2
     split_seed: int = 0
     image_size: int = 32  # height and width that the network sees
@@ -50,6 +55,7 @@ class Data:
     pack_format: str = "jpeg"  # jpeg | png (lossless)
     pack_quality: int = 95  # of JPEG
     on_bad: str = "error"  # error | skip: what an image that can't be read does
+    allow_duplicates: bool = False  # images that are in two splits: false refuses the set, true counts them
     cache: str = "runs/data"  # where packed sets are kept
     keep: str = "packed"  # packed: decoded again each epoch | ram: decoded once, in memory, for sets that fit
     eval_resize: Optional[int] = None  # shorter side before the centre crop of validation; null: as packed

@@ -35,6 +35,12 @@ def test_the_run_and_the_cache_are_writable_and_data_and_code_are_not(tmp_path):
     }
 
 
+def test_a_public_set_is_fetched_to_a_folder_that_the_container_may_write(tmp_path):
+    root = tmp_path / "sets" / "mnist"
+    data = {"kind": "mnist", "root": str(root), "cache": str(tmp_path / "cache")}
+    assert container.mounts(config(data=data), run_in(tmp_path))[str(root)] == "rw" and root.is_dir()
+
+
 def test_no_credential_and_no_path_of_this_machine_gets_in():
     outside = {
         "PATH": "/x",

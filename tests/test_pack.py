@@ -30,11 +30,11 @@ def paint(path: Path, colour, size=(20, 16)) -> None:
     Image.new("RGB", size, colour).save(path)
 
 
-def make_tree(root: Path, counts, name="{}.png") -> Path:
-    """counts: class -> images; the n-th image of the c-th class has the colour (c, n, 0)."""
+def make_tree(root: Path, counts, name="{}.png", blue=0) -> Path:
+    """counts: class -> images; the n-th image of the c-th class has the colour (c, n, blue)."""
     for number, (folder, count) in enumerate(counts.items()):
         for n in range(count):
-            paint(root / folder / name.format(f"{n:03d}"), (number, n, 0))
+            paint(root / folder / name.format(f"{n:03d}"), (number, n, blue))
     return root
 
 
@@ -161,10 +161,10 @@ def test_a_folder_is_split_by_shares_in_each_class(tmp_path):
 def test_folders_with_their_own_splits_keep_them(tmp_path):
     root = tmp_path / "set"
     make_tree(root / "train", {"ant": 4, "bee": 5})
-    make_tree(root / "valid", {"ant": 2, "bee": 1})
+    make_tree(root / "valid", {"ant": 2, "bee": 1}, blue=1)
     made = pack(folder_data(root, tmp_path))
     assert {name: split["per_class"] for name, split in made["splits"].items()} == {"train": [4, 5], "val": [2, 1]}
-    make_tree(root / "test", {"ant": 1, "bee": 1})
+    make_tree(root / "test", {"ant": 1, "bee": 1}, blue=2)
     assert pack(folder_data(root, tmp_path))["splits"]["test"]["per_class"] == [1, 1]
 
 
@@ -494,8 +494,8 @@ def test_small_images_pass_where_they_are_allowed(tmp_path):
 def test_odd_file_names_are_packed_and_named_on_one_line(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 4, "bee": 4})
     names = ["a b.png", "ä漢.png", "a,b;'\".png", os.fsdecode(b"\xff.png")]
-    for name in names:
-        paint(root / "ant" / name, "red")
+    for number, name in enumerate(names):
+        paint(root / "ant" / name, (255, number, 0))
     assert pack(folder_data(root, tmp_path), workers=2)["splits"]["train"]["per_class"] == [4, 2]
     (root / "ant" / "new\nline.png").write_bytes(b"")
     assert "new\\nline.png" in refused(folder_data(root, tmp_path))

@@ -108,7 +108,7 @@ def decode(source: Union[str, os.PathLike, bytes], min_side: int = 1, wanted: Op
 @contextlib.contextmanager
 def _opened(source: Union[str, os.PathLike, bytes]):
     """The image, its header read; whatever goes wrong with it in the `with` is a BadImage."""
-    content = source if isinstance(source, bytes) else _read(source)
+    content = source if isinstance(source, bytes) else read(source)
     if not content:
         raise BadImage("empty file")
     try:
@@ -157,7 +157,8 @@ def encode(image: Image.Image, pack_format: str, quality: int, pack_size: Option
     return out.getvalue(), (height, width)
 
 
-def _read(path) -> bytes:
+def read(path) -> bytes:
+    """An image file's content.  Raises BadImage."""
     try:
         if os.path.exists(path) and not os.path.isfile(path):  # reading a pipe would never end
             raise BadImage("not a file")

@@ -1,15 +1,18 @@
 """manifest.json: what a packed set is.  Pure: standard library alone.
 
-    {"format": 1, "kind": ..., "classes": [names in label order],
+    {"format": 2, "kind": ..., "classes": [names in label order],
      "splits": {"train": {"count", "per_class": [..], "rec", "idx", "sha256", "bytes", "min_side"},
                 "val": .., "test": ..},
-     "digest": .., "settings": {what made it}, "skipped": [{"path", "reason"}]}
+     "digest": .., "settings": {what made it}, "skipped": [{"path", "reason"}],
+     "duplicates": {"within": {"train": n, ..}, "across": n, "example": [name, split, name, split]}}
 
 `rec` and `idx` are names in the set's folder, or absolute paths of the user's own files; `sha256` and
 `bytes` are the .rec's; `min_side` is the smallest shorter side of the split's images in pixels, null
-where it isn't known; `test` may be missing.
+where it isn't known; `test` may be missing.  `duplicates` counts exact copies: images that
+an earlier one of their split equals, and images of a later split that are in an earlier one.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -18,7 +21,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from mxscale.config import ConfigError
 
-FORMAT = 1
+FORMAT = 2
 NAME = "manifest.json"
 
 
@@ -45,19 +48,54 @@ def path_of(manifest: Dict[str, Any], split: str) -> Tuple[str, str]:
 
 
 def intact(folder) -> Optional[Dict[str, Any]]:
-    """The manifest where the set is there, whole by the sizes of its files; else None."""
+    """The manifest where the set is there and is what was packed; else None."""
     try:
-        manifest = load(folder)
+        manifest, written_ns = load(folder), os.stat(Path(folder) / NAME).st_mtime_ns
         for split, entry in manifest["splits"].items():
             rec, idx = path_of(manifest, split)
-            if os.path.getsize(rec) != entry["bytes"] or not os.path.isfile(idx):
+            if not _same(rec, entry, written_ns) or not os.path.isfile(idx):
                 return None
         return manifest
     except (ConfigError, OSError, KeyError):
         return None
 
 
-def save(folder, kind: str, classes: List[str], splits: Dict[str, Any], settings: Dict[str, Any], skipped=()) -> None:
+def _same(rec: str, entry: Dict[str, Any], written_ns: int) -> bool:
+    """Whether a .rec is the one that was packed: of its size and older than its manifest, else by its digest."""
+    status = os.stat(rec)
+    if status.st_size != entry["bytes"]:
+        return False
+    if status.st_mtime_ns <= written_ns:
+        return True
+    if _sha256(rec) != entry["sha256"]:
+        return False
+    if not os.path.isabs(entry["rec"]):  # a copy of the set: the next start needn't read all of it again
+        with contextlib.suppress(OSError):
+            os.utime(rec, ns=(status.st_atime_ns, written_ns))
+    return True
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for chunk in iter(lambda: file.read(1 << 20), b""):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def refuse_copies(manifest: Dict[str, Any], where: str) -> None:
+    """Raises ConfigError where an image is in two splits: the later one would measure what was learnt by heart."""
+    copies = manifest["duplicates"]
+    if copies["across"]:
+        first, split, second, other = copies["example"]
+        more = f" ({copies['across']:,} images are in two splits)" if copies["across"] > 1 else ""
+        raise ConfigError(
+            f"{where}: {first} ({split}) and {second} ({other}) are the same image{more}: "
+            "remove the copies, or set data.allow_duplicates=true"
+        )
+
+
+def save(folder, kind: str, classes: List[str], splits: Dict[str, Any], settings, skipped, duplicates) -> None:
     """Write manifest.json, durably.  Raises OSError."""
     manifest = {
         "format": FORMAT,
@@ -67,6 +105,7 @@ def save(folder, kind: str, classes: List[str], splits: Dict[str, Any], settings
         "digest": digest(classes, splits),
         "settings": settings,
         "skipped": list(skipped),
+        "duplicates": duplicates,
     }
     with open(Path(folder) / NAME, "w") as file:
         json.dump(manifest, file, indent=1)

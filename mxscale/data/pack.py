@@ -3,9 +3,9 @@
     <data.cache>/<kind>-<12 hex digits>/{manifest.json,train.rec,train.idx,val.rec,...}
 
 The digits of the folder's name are a hash of the settings and of the source (paths, sizes, times of
-change), so that a set that other runs are reading is never written to.  A set is built under another
-name, by one process at a time, and renamed when all of it is on the disk: what is there is whole.
-Sets that are no longer wanted can be removed by hand.
+change; of a public set the checksums of its files), so that a set that other runs are reading is never
+written to.  A set is built under another name, by one process at a time, and renamed when all of it is
+on the disk: what is there is whole.  Sets that are no longer wanted can be removed by hand.
 """
 
 import contextlib
@@ -22,8 +22,9 @@ from typing import Any, Callable, Dict, List, Optional
 import PIL
 
 from mxscale.config import ConfigError, Data
-from mxscale.data import manifest, recordio, records, sources
-from mxscale.data.images import POLICY, BadImage, Recipe, repack
+from mxscale.data import content, manifest, public, recordio, records, sources
+from mxscale.data.duplicates import Copies
+from mxscale.data.images import POLICY, BadImage, Recipe
 from mxscale.data.workers import Pool, Progress
 
 MANY = 100  # bad images, after which the rest isn't tried
@@ -38,7 +39,10 @@ def prepare(data: Data, workers: Optional[int] = None, progress: bool = True) ->
     Any kind but synthetic.  Raises ConfigError: bad input, or a cache that can't be written.
     """
     try:
-        return _find_or_make(data, workers, progress)
+        made = _find_or_make(data, workers, progress)
+        if not data.allow_duplicates:
+            manifest.refuse_copies(made, f"data.root={data.root}" if data.root else f"data={data.kind}")
+        return made
     except ConfigError as error:  # file names may hold line ends and worse
         raise ConfigError("".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error))) from None
 
@@ -46,7 +50,7 @@ def prepare(data: Data, workers: Optional[int] = None, progress: bool = True) ->
 def _find_or_make(data: Data, workers: Optional[int], progress: bool) -> Dict[str, Any]:
     settings, build = KINDS[data.kind](data, workers, progress)
     cache = os.path.abspath(os.path.expanduser(data.cache))
-    folder = os.path.join(cache, f"{data.kind}-{manifest.hash_of(settings)[:12]}")
+    folder = os.path.join(cache, f"{data.kind}-{manifest.hash_of([manifest.FORMAT, settings])[:12]}")
     found = manifest.intact(folder)
     if found:
         return found
@@ -127,9 +131,11 @@ def _say(text: str) -> None:
 def _summary(made: Dict[str, Any], data: Data) -> str:
     counts = ", ".join(f"{entry['count']:,} {split}" for split, entry in made["splits"].items())
     skipped = f"; {len(made['skipped']):,} bad images skipped, see its manifest.json" if made["skipped"] else ""
+    across = made["duplicates"]["across"]
+    copies = f"; {across:,} images are exact copies of images in another split" if across else ""
     anew = sum(entry.get("rewritten", 0) for entry in made["splits"].values())
     copied = f"; copied, {anew:,} images written anew that MXNet would take for others" if anew else ""
-    return f"{data.kind}: {len(made['classes'])} classes, {counts} images in {made['dir']}{skipped}{copied}"
+    return f"{data.kind}: {len(made['classes'])} classes, {counts} images in {made['dir']}{skipped}{copies}{copied}"
 
 
 # ---------------------------------------------------------------- what each kind is made of
@@ -148,11 +154,7 @@ def _digits(data: Data, workers, progress):
 
 
 def _imagefolder(data: Data, workers, progress):
-    if data.short_side is not None and data.short_side < data.image_size:
-        raise ConfigError(
-            f"data.pack_short_side={data.pack_short_side} is less than data.image_size={data.image_size}: "
-            "expected images at least as large as the network sees"
-        )
+    _refuse_small(data)
     tree, stamp = sources.imagefolder(data)
     recipe = _recipe(data, data.short_side, data.min_side or data.image_size)
     settings = _settings(data, recipe, classes=tree.classes, source=stamp, on_bad=data.on_bad)
@@ -166,11 +168,43 @@ def _imagefolder(data: Data, workers, progress):
     return settings, build
 
 
+def _public(data: Data, workers, progress):
+    known = public.SETS[data.kind]
+    folder = public.unpacked(known, data)
+    if folder is not None:
+        return _imagefolder(folder, workers, progress)
+    if known.scans:
+        recipe = _recipe(data, data.short_side or data.image_size, min_side=1)
+    else:
+        _refuse_small(data)
+        recipe = _recipe(data, data.short_side, data.min_side or data.image_size)
+    files = public.identity(known, data, progress)
+    settings = _settings(data, recipe, classes=data.classes, files=files, on_bad=data.on_bad, clutter=data.clutter)
+
+    def build(folder: str) -> None:
+        _pack(public.tree(known, data, progress), data, recipe, settings, folder, workers, progress)
+
+    return settings, build
+
+
+def _refuse_small(data: Data) -> None:
+    if data.short_side is not None and data.short_side < data.image_size:
+        raise ConfigError(
+            f"data.pack_short_side={data.pack_short_side} is less than data.image_size={data.image_size}: "
+            "expected images at least as large as the network sees"
+        )
+
+
 def _recordio(data: Data, workers, progress):
     return records.settings(data), lambda folder: records.build(data, folder, workers, progress)
 
 
-KINDS = {"digits": _digits, "imagefolder": _imagefolder, "recordio": _recordio}
+KINDS = {
+    "digits": _digits,
+    "imagefolder": _imagefolder,
+    "recordio": _recordio,
+    **{name: _public for name in public.SETS},
+}
 
 
 def _recipe(data: Data, pack_size: Optional[int], min_side: int) -> Recipe:
@@ -195,7 +229,8 @@ def _pack(tree, data: Data, recipe: Recipe, settings, folder: str, workers, prog
         splits = sources.plan(tree, data, frozenset(bad))
         pool = Pool(workers, sum(map(len, splits.values())))
         most = MANY if data.on_bad == "error" else None
-        made, new = _write(tree, splits, recipe, folder, pool, most, progress)
+        copies = Copies()
+        made, new = _write(tree, splits, recipe, folder, pool, most, copies, progress)
         bad.update(new)
         if new and data.on_bad == "error":
             raise ConfigError(_about(tree, [new[number] for number in sorted(new)]))
@@ -205,24 +240,26 @@ def _pack(tree, data: Data, recipe: Recipe, settings, folder: str, workers, prog
             os.remove(os.path.join(folder, name))
     _refuse_empty(tree, made, len(bad))
     skipped = [bad[number] for number in sorted(bad)]
-    manifest.save(folder, data.kind, tree.classes, made, settings, skipped)
+    manifest.save(folder, data.kind, tree.classes, made, settings, skipped, copies.in_manifest())
 
 
-def _write(tree, splits, recipe: Recipe, folder: str, pool: Pool, most: Optional[int], progress: bool):
+def _write(tree, splits, recipe: Recipe, folder: str, pool: Pool, most: Optional[int], copies, progress: bool):
     """(the manifest's splits, id -> path and reason of each bad image); no further than `most` bad ones."""
     made, bad = {}, {}
     items = list(chain.from_iterable(splits.values()))
     with Progress("packing", len(items), " images", progress) as bar:
-        results = pool.map((item.source for item in items), partial(repack, recipe=recipe))
+        results = pool.map((item.source for item in items), partial(content.pack, recipe=recipe))
         with contextlib.closing(results):
             for split, wanted in splits.items():
-                made[split] = _write_split(folder, split, wanted, results, len(tree.classes), bad, most, bar)
+                made[split] = _write_split(folder, split, wanted, results, len(tree.classes), bad, most, copies, bar)
                 if len(bad) == most:
                     break
     return made, bad
 
 
-def _write_split(folder, split, items: List[sources.Item], results, classes: int, bad, most, bar) -> Dict[str, Any]:
+def _write_split(
+    folder, split, items: List[sources.Item], results, classes: int, bad, most, copies, bar
+) -> Dict[str, Any]:
     names = f"{split}.rec", f"{split}.idx"
     per_class, min_side = [0] * classes, None
     with recordio.Writer(*(os.path.join(folder, name) for name in names)) as writer:
@@ -234,10 +271,10 @@ def _write_split(folder, split, items: List[sources.Item], results, classes: int
                 if len(bad) == most:
                     break
                 continue
-            content, size = result
-            writer.write(item.label, item.id, content)
+            writer.write(item.label, item.id, result.image)
+            copies.seen(result.key, item.name, split)
             per_class[item.label] += 1
-            min_side = min(size) if min_side is None else min(min_side, *size)
+            min_side = min(result.size) if min_side is None else min(min_side, *result.size)
         sha256, length = writer.close()
     return {
         "count": writer.count,

@@ -11,11 +11,12 @@ import hashlib
 import os
 from collections import Counter
 from functools import partial
-from typing import Any, Dict, Iterator, List, Optional, Set
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from mxscale.config import ConfigError, Data
-from mxscale.data import manifest, recordio
-from mxscale.data.images import POLICY, BadImage, Recipe, examine, repack
+from mxscale.data import content, manifest, recordio
+from mxscale.data.duplicates import Copies
+from mxscale.data.images import POLICY, BadImage, Recipe, repack
 from mxscale.data.workers import Pool, Progress
 
 TYPICAL_BYTES = 4096  # of a small image: more than one process is worth its start for a file of many
@@ -42,17 +43,47 @@ def build(data: Data, folder: str, workers: Optional[int], progress: bool) -> No
 
     Raises ConfigError, and OSError where `folder` can't be written.
     """
+    _refuse_other_lists(data)
     made = settings(data)  # before reading: a file that changes meanwhile is read again next time
     splits, skipped = {}, []
     total = sum(file["rec"]["bytes"] for file in made["files"].values())
     pool = Pool(workers, total // TYPICAL_BYTES)
+    copies = Copies()
     with Progress("checking records", total, "B", progress) as bar:
-        checked = {split: _Checked(split, rec, data, pool, bar) for split, rec in _files(data).items()}
+        checked = {split: _Checked(split, rec, data, pool, copies, bar) for split, rec in _files(data).items()}
     classes = _classes(data, {split: found.all_labels for split, found in checked.items()})
     for split, found in checked.items():
         splits[split] = found.in_manifest(folder, len(classes))
         skipped += [{"path": found.name_of(number), "reason": reason} for number, reason in found.bad.items()]
-    manifest.save(folder, "recordio", classes, splits, made, skipped)
+    manifest.save(folder, "recordio", classes, splits, made, skipped, copies.in_manifest())
+
+
+def _refuse_other_lists(data: Data) -> None:
+    """The lists that im2rec leaves beside its records, where they are there: a folder has one label in all of them."""
+    known: Dict[str, set] = {}  # folder -> its labels in data.train
+    for split, rec in _files(data).items():
+        for label, folder in _listed(os.path.splitext(rec)[0] + ".lst"):
+            if split == "train":
+                known.setdefault(folder, set()).add(label)
+            elif label not in known.get(folder, {label}):
+                raise ConfigError(
+                    f"data.{split}={getattr(data, split)}: its list has {folder} as label {label:g}, that of "
+                    f"data.train as {min(known[folder]):g}: make both with the same list of classes"
+                )
+
+
+def _listed(path: str) -> Iterator[Tuple[float, str]]:
+    """(label, the image's folder) of the lines `number<tab>label<tab>path`; nothing where there is no such file."""
+    try:
+        with open(path, errors="replace") as file:
+            for line in file:
+                words = line.rstrip("\n").split("\t")
+                folder = os.path.basename(os.path.dirname(words[-1]))
+                if len(words) == 3 and folder:
+                    with contextlib.suppress(ValueError):
+                        yield float(words[1]), folder
+    except OSError:
+        return
 
 
 def _files(data: Data) -> Dict[str, str]:
@@ -86,7 +117,7 @@ def _min_side(data: Data) -> int:
 class _Checked:
     """What is known of one file once it was read."""
 
-    def __init__(self, split: str, rec: str, data: Data, pool: Pool, bar: Progress):
+    def __init__(self, split: str, rec: str, data: Data, pool: Pool, copies: Copies, bar: Progress):
         self.split, self.rec, self.where = split, rec, f"data.{split}={getattr(data, split)}"
         self.recipe = Recipe(data.pack_format, data.pack_quality, pack_size=None, min_side=1)
         self.labels: List[int] = []
@@ -95,13 +126,15 @@ class _Checked:
         self.rewritten: Set[int] = set()
         self.smallest: Optional[int] = None  # shorter side in pixels
         self._digest = hashlib.sha256()
-        results = pool.map(self._images(bar), partial(examine, min_side=_min_side(data)))
+        results = pool.map(self._images(bar), partial(content.check, min_side=_min_side(data)))
         with contextlib.closing(results):
             for number, result in enumerate(results):
                 if not isinstance(result, BadImage):
-                    self.smallest = min(result.side, self.smallest or result.side)
-                    if not result.alike:
+                    (side, alike), key = result
+                    self.smallest = min(side, self.smallest or side)
+                    if not alike:
                         self.rewritten.add(number)
+                    copies.seen(key, f"{os.path.basename(rec)} record {number}", split)
                     continue
                 self.bad[number] = result.reason
                 if data.on_bad == "error":
@@ -205,6 +238,12 @@ def _classes(data: Data, labels: Dict[str, Counter]) -> List[str]:
     if count < 2:
         raise ConfigError(f"data.train={data.train}: {count} class to learn; expected at least 2")
     for split, counts in labels.items():
+        unlearnt = sorted(set(counts) - set(labels["train"]))
+        if unlearnt and max(counts) < count:
+            raise ConfigError(
+                f"data.{split}={getattr(data, split)}: label {unlearnt[0]} is not in data.train={data.train}: "
+                "were the two made with different lists of classes?"
+            )
         if max(counts) >= count:
             raise ConfigError(
                 f"data.{split}={getattr(data, split)}: label {max(counts)} is outside {source} (0 to {count - 1})"

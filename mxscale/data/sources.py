@@ -9,9 +9,10 @@ import hashlib
 import io
 import os
 from itertools import chain
-from typing import Dict, FrozenSet, List, NamedTuple, Tuple, Union
+from typing import Dict, FrozenSet, List, NamedTuple, Tuple
 
 from mxscale.config import ConfigError, Data, nearest
+from mxscale.data.content import Source
 from mxscale.data.images import EXTENSIONS
 
 VAL_NAMES = ("val", "valid", "validation")
@@ -23,12 +24,12 @@ class Item(NamedTuple):
     id: int  # its number in the whole listing
     label: int
     name: str  # for people: the path below data.root
-    source: Union[str, bytes]  # path or content of the file
+    source: Source
 
 
 class Tree(NamedTuple):
     classes: List[str]  # in label order
-    splits: Dict[str, List[List[Item]]]  # split -> class -> images; a set without splits: {"all": ..}
+    splits: Dict[str, List[List[Item]]]  # split -> class -> images; without splits: {"all": ..}; val may be missing
     where: str  # for errors, as `data.root=/x`
 
 
@@ -40,17 +41,31 @@ def plan(tree: Tree, data: Data, exclude: FrozenSet[int] = frozenset()) -> Dict[
 
     The training images are shuffled once, so that contiguous shards are mixed; the others stay in
     the order of the listing.  exclude: ids of images that can't be used; the splits stay as they
-    are without them.  Raises ConfigError where a class is too small.
+    are without them (with data.val_share=null others take their places in train).  Raises ConfigError
+    where a class is too small.
     """
     shuffled = {
         split: [_shuffle(items, data.split_seed, tree.classes[label]) for label, items in enumerate(classes)]
         for split, classes in tree.splits.items()
     }
-    splits = _divide(tree, shuffled["all"], data) if "all" in shuffled else shuffled
-    splits = {split: [[i for i in items if i.id not in exclude] for items in each] for split, each in splits.items()}
+    if data.val_share is None:
+        shuffled = {split: _without(classes, exclude) for split, classes in shuffled.items()}
+    if "all" in shuffled:
+        splits = _divide(tree, shuffled["all"], data, data.test_share)
+    elif "val" in shuffled:
+        splits = shuffled
+    elif data.val_share == 0:  # validate on the publisher's test images, as papers do
+        splits = {"train": shuffled["train"], "val": shuffled["test"]}
+    else:
+        splits = {**_divide(tree, shuffled["train"], data, 0), "test": shuffled["test"]}
+    splits = {split: _without(classes, exclude) for split, classes in splits.items()}
     train = list(chain.from_iterable(_first(tree, splits.pop("train"), data.train_per_class)))
     others = {split: sorted(chain.from_iterable(each)) for split, each in splits.items()}
     return {"train": _shuffle(train, data.split_seed, "train"), **others}
+
+
+def _without(classes: List[List[Item]], exclude: FrozenSet[int]) -> List[List[Item]]:
+    return [[item for item in items if item.id not in exclude] for items in classes]
 
 
 def _shuffle(items: List[Item], seed: int, name: str) -> List[Item]:
@@ -60,25 +75,35 @@ def _shuffle(items: List[Item], seed: int, name: str) -> List[Item]:
     return [items[i] for i in RandomState(own).permutation(len(items))]
 
 
-def _divide(tree: Tree, classes: List[List[Item]], data: Data) -> Dict[str, List[List[Item]]]:
-    if not data.val_share:
+def _divide(tree: Tree, classes: List[List[Item]], data: Data, test_share: float) -> Dict[str, List[List[Item]]]:
+    if data.val_share == 0:
         raise ConfigError("data.val_share=0: the set has no val split of its own and validation needs images")
     splits: Dict[str, List[List[Item]]] = {"train": [], "val": [], "test": []}
     for name, items in zip(tree.classes, classes, strict=True):
-        test = _share(len(items), data.test_share)
-        rest = test + _share(len(items), data.val_share)
-        if rest >= len(items):
-            needed = 3 if data.test_share else 2
-            raise ConfigError(
-                f"{tree.where}: class {name} has {len(items)} images, too few to split by data.val_share="
-                f"{data.val_share} and data.test_share={data.test_share}: expected at least {needed}"
-            )
+        test = _share(len(items), test_share)
+        rest = test + (_share(len(items), data.val_share) if data.val_share else _left(items[test:], data))
+        if rest >= len(items) or rest == test:
+            raise ConfigError(_too_few(tree, name, len(items), data, test_share))
         splits["test"].append(items[:test])
         splits["val"].append(items[test:rest])
         splits["train"].append(items[rest:])
-    if not data.test_share:
+    if not test_share:
         del splits["test"]
     return splits
+
+
+def _left(items: List[Item], data: Data) -> int:
+    """What data.train_per_class leaves."""
+    return max(0, len(items) - data.train_per_class)
+
+
+def _too_few(tree: Tree, name: str, count: int, data: Data, test_share: float) -> str:
+    if data.val_share is None:
+        needed, by = data.train_per_class + (2 if test_share else 1), f"data.train_per_class={data.train_per_class}"
+    else:
+        needed, by = (3 if test_share else 2), f"data.val_share={data.val_share}"
+    by += f" and data.test_share={test_share}" if test_share else ""
+    return f"{tree.where}: class {name} has {count} images, too few to split by {by}: expected at least {needed}"
 
 
 def _share(count: int, share: float) -> int:

@@ -237,7 +237,7 @@ def signature(config: Config, data_digest: str, weights_digest: Optional[str], r
             del values[group][name]
         else:
             del values[group]
-    for name in ("root", "train", "val", "test", "cache"):
+    for name in ("root", "train", "val", "test", "cache", "mirror"):
         del values["data"][name]
     if not ranks:
         for name in ("ranks", "threads", "hosts"):

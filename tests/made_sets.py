@@ -1,0 +1,130 @@
+"""Small archives in the public sets' real formats."""
+
+import functools
+import gzip
+import io
+import struct
+import tarfile
+
+import numpy as np
+from PIL import Image
+from scipy.io import savemat
+
+
+def tar(members, mode="w", **kinds) -> bytes:
+    """(name, content) -> a tar; content may be a TarInfo type with its target, for what is no plain file."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, tuple):
+                info.type, info.linkname = content
+                archive.addfile(info)
+            else:
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def jpeg(seed: int, side=24) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(np.random.RandomState(seed).randint(0, 256, (side, side + 4, 3), "uint8")).save(out, "JPEG")
+    return out.getvalue()
+
+
+def idx(array) -> bytes:
+    array = np.asarray(array, "uint8")
+    return gzip.compress(struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes(), mtime=0)
+
+
+def mnist(train=100, test=20):
+    """Image n of a split has the label n % 10."""
+    files = {}
+    for seed, (prefix, count) in enumerate((("train", train), ("t10k", test))):
+        pixels = np.random.RandomState(seed).randint(0, 256, (count, 28, 28))
+        files[f"{prefix}-images-idx3-ubyte.gz"] = idx(pixels)
+        files[f"{prefix}-labels-idx1-ubyte.gz"] = idx(np.arange(count) % 10)
+    return files
+
+
+CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+CIFAR100 = [f"class{n:02d}" for n in range(100)]
+
+
+def cifar_pixels(seed, count):
+    """(count, 3, 32, 32)"""
+    return np.random.RandomState(seed).randint(0, 256, (count, 3, 32, 32)).astype("uint8")
+
+
+def cifar10(per_batch=20, test=20):
+    """Image n of a batch has the label n % 10."""
+    folder, members = "cifar-10-batches-bin", []
+    for seed, name in enumerate([f"data_batch_{n}.bin" for n in range(1, 6)] + ["test_batch.bin"]):
+        count = test if name.startswith("test") else per_batch
+        records = [bytes([n % 10]) + image.tobytes() for n, image in enumerate(cifar_pixels(seed, count))]
+        members.append((f"{folder}/{name}", b"".join(records)))
+    members.append((f"{folder}/batches.meta.txt", ("\n".join(CIFAR10) + "\n\n").encode()))
+    return {"cifar-10-binary.tar.gz": tar(members, "w:gz")}
+
+
+def cifar100(train=300, test=100):
+    """Image n has the fine label n % 100 and the coarse one 7."""
+    folder, members = "cifar-100-binary", []
+    for seed, (name, count) in enumerate((("train.bin", train), ("test.bin", test))):
+        records = [bytes([7, n % 100]) + image.tobytes() for n, image in enumerate(cifar_pixels(seed, count))]
+        members.append((f"{folder}/{name}", b"".join(records)))
+    members.append((f"{folder}/fine_label_names.txt", ("\n".join(CIFAR100) + "\n").encode()))
+    members.append((f"{folder}/coarse_label_names.txt", b"many\n"))
+    return {"cifar-100-binary.tar.gz": tar(members, "w:gz")}
+
+
+def caltech256(classes=("001.ak47", "002.american-flag", "257.clutter"), per_class=8, further=()):
+    """As the real one: folders of JPEG files, with an odd file and an odd folder among them."""
+    top, members, seed = "256_ObjectCategories", [("256_ObjectCategories/", (tarfile.DIRTYPE, ""))], 0
+    for name in classes:
+        members.append((f"{top}/{name}/", (tarfile.DIRTYPE, "")))
+        for n in range(1, per_class + 1):
+            members.append((f"{top}/{name}/{name[:3]}_{n:04d}.jpg", jpeg(seed)))
+            seed += 1
+    members += [(f"{top}/{classes[0]}/RENAME2", b"mv a b"), (f"{top}/{classes[0]}/greg/", (tarfile.DIRTYPE, ""))]
+    members += [(f"{top}/{classes[0]}/greg/vision.jpg", b"no class's image")]
+    return {"256_ObjectCategories.tar": tar([*members, *further])}
+
+
+WNIDS = ["n01440764", "n01443537", "n02119789"]
+
+
+def imagenet(per_class=4, val=6, further=()):
+    """ILSVRC ids are in another order than the WordNet ids, as in the real one: id i is WNIDS[-i]."""
+    inner, seed = [], 0
+    for wnid in WNIDS:
+        images = []
+        for n in range(per_class):
+            images.append((f"{wnid}_{n}.JPEG", jpeg(seed)))
+            seed += 1
+        inner.append((f"{wnid}.tar", tar(images)))
+    flat = [(f"ILSVRC2012_val_{n:08d}.JPEG", jpeg(1000 + n)) for n in range(1, val + 1)]
+    dtype = [(name, object) for name in ("ILSVRC2012_ID", "WNID", "words", "gloss", "num_children")]
+    rows = [(n, wnid, f"word {n}", "gloss", 0) for n, wnid in enumerate(reversed(WNIDS), 1)]
+    rows.append((4, "n00001740", "entity", "a class above the others", 3))
+    out = io.BytesIO()
+    savemat(out, {"synsets": np.array(rows, dtype).reshape(-1, 1)})
+    truth = "".join(f"{n % 3 + 1}\n" for n in range(val))
+    devkit = [
+        ("ILSVRC2012_devkit_t12/data/meta.mat", out.getvalue()),
+        ("ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt", truth.encode()),
+    ]
+    return {
+        "ILSVRC2012_img_train.tar": tar([*inner, *further]),
+        "ILSVRC2012_img_val.tar": tar(flat[::-1]),  # its order is of no matter
+        "ILSVRC2012_devkit_t12.tar.gz": tar(devkit, "w:gz"),
+    }
+
+
+SETS = {"mnist": mnist, "cifar10": cifar10, "cifar100": cifar100, "caltech256": caltech256, "imagenet": imagenet}
+
+
+@functools.lru_cache
+def made(kind):
+    """File name -> content of a set as it should be."""
+    return SETS[kind]()

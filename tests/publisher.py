@@ -1,0 +1,90 @@
+"""A publisher on this machine: files over HTTP with ranges, and what may go wrong with that."""
+
+import contextlib
+import hashlib
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from mxscale.data.fetch import File
+
+
+class Publisher:
+    """`files`: name -> content.  `cuts`: after how many bytes the next answers break off; None: not.
+
+    `statuses`: of the next answers, before anything is sent.  `asked`: (name, Range header) of each request.
+    """
+
+    def __init__(self):
+        self.files, self.cuts, self.statuses, self.asked = {}, [], [], []
+        self.ranges, self.etags, self.headers = True, True, {}
+
+    def url(self, name: str) -> str:
+        return f"{self.base}/{name}"
+
+    def file(self, name: str, **changed) -> File:
+        """What a table would say of it."""
+        content = self.files[name]
+        known = File(name, len(content), hashlib.sha256(content).hexdigest(), (self.url(name),))
+        return known._replace(**changed)
+
+    def etag(self, content: bytes) -> str:
+        return f'"{hashlib.md5(content).hexdigest()}"'
+
+    @contextlib.contextmanager
+    def serving(self):
+        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        self.base = f"http://127.0.0.1:{server.server_port}/sets"
+        try:
+            yield self
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+def _handler(publisher: Publisher):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            name, wanted = self.path.rpartition("/")[2], self.headers.get("Range")
+            publisher.asked.append((name, wanted))
+            status = publisher.statuses.pop(0) if publisher.statuses else 200
+            content = publisher.files.get(name)
+            if content is None or status != 200:
+                self.send_response(404 if content is None else status)
+                for key, value in publisher.headers.items():
+                    self.send_header(key, value)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            self.answer(content, self.first_byte(content, wanted))
+
+        def first_byte(self, content, wanted) -> int:
+            asked = re.fullmatch(r"bytes=(\d+)-", wanted or "")
+            same = self.headers.get("If-Range") in (None, publisher.etag(content))
+            return int(asked[1]) if asked and same and publisher.ranges else 0
+
+        def answer(self, content, start):
+            if start and start >= len(content):
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{len(content)}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            self.send_response(206 if start else 200)
+            if start:
+                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            if publisher.etags:
+                self.send_header("ETag", publisher.etag(content))
+            body = content[start:]
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            cut = publisher.cuts.pop(0) if publisher.cuts else None
+            self.wfile.write(body[:cut])  # the connection then ends: HTTP/1.0
+
+        def log_message(self, *_):
+            pass
+
+    return Handler

@@ -1,0 +1,136 @@
+"""Archives are read where they lie; what is damaged or means ill is refused."""
+
+import gzip
+import io
+import tarfile
+
+import numpy as np
+import pytest
+from made_sets import tar
+
+from mxscale.data.archives import BadArchive, contents, gunzip, members
+
+FILES = [("set/a.jpg", b"a" * 1000), ("set/long" + "g" * 150 + ".jpg", b"bc" * 3000), ("set/empty.jpg", b"")]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(content: bytes) -> str:
+        path = tmp_path / "archive"
+        path.write_bytes(content)
+        return str(path)
+
+    return save
+
+
+def refused(read) -> str:
+    with pytest.raises(BadArchive) as error:
+        read()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def sliced(path, member) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(member.offset)
+        return file.read(member.size)
+
+
+def test_each_member_is_where_the_listing_says(saved):
+    path = saved(tar(FILES))
+    assert [(member.name, sliced(path, member)) for member in members(path)] == FILES
+
+
+def test_a_tar_inside_a_tar_is_read_without_unpacking_it(saved):
+    path = saved(tar([("first.tar", tar(FILES[:1])), ("second.tar", tar(FILES[1:]))]))
+    found = [one for outer in members(path) for one in members(path, outer.offset, outer.offset + outer.size)]
+    assert [(member.name, sliced(path, member)) for member in found] == FILES
+
+
+def test_reading_is_told_with_all_bytes(saved):
+    content, seen = tar(FILES), []
+    list(members(saved(content), seen=seen.append))
+    assert len(content.rstrip(b"\0")) <= sum(seen) <= len(content)
+
+
+BAD = {
+    "../out.jpg": (b"x", "../out.jpg would lie outside the archive's folder"),
+    "set/../../out.jpg": (b"x", "set/../../out.jpg would lie outside the archive's folder"),
+    "/etc/out.jpg": (b"x", "/etc/out.jpg would lie outside the archive's folder"),
+    "set/link.jpg": ((tarfile.SYMTYPE, "/etc/passwd"), "set/link.jpg is a link"),
+    "set/hard.jpg": ((tarfile.LNKTYPE, "set/a.jpg"), "set/hard.jpg is a link"),
+    "set/null": ((tarfile.CHRTYPE, ""), "set/null is neither a plain file nor a folder"),
+    "set/pipe": ((tarfile.FIFOTYPE, ""), "set/pipe is neither a plain file nor a folder"),
+    "set/new\nline/..": (b"x", "set/new\\nline/.. would lie outside the archive's folder"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_member_that_means_ill_is_refused_by_name(saved, name):
+    content, reason = BAD[name]
+    assert refused(lambda: list(members(saved(tar([*FILES, (name, content)]))))) == reason
+    assert refused(lambda: contents(saved(tar([*FILES, (name, content)], "w:gz")), ["a.jpg"], 10**6)) == reason
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_a_tar_that_is_cut_off_is_refused(saved, tenth):
+    content = tar(FILES).rstrip(b"\0")
+    path = saved(content[: len(content) * tenth // 10])
+    assert refused(lambda: list(members(path)))
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_a_gzip_that_is_cut_off_is_refused(saved, tenth):
+    noise = [("set/a.jpg", np.random.RandomState(0).bytes(5000))]
+    content = tar(noise, "w:gz")
+    path = saved(content[: len(content) * tenth // 10])
+    assert refused(lambda: contents(path, ["a.jpg"], 10**6))
+    content = gzip.compress(noise[0][1])
+    path = saved(content[: len(content) * tenth // 10])
+    if tenth:
+        assert "no .gz, or cut off" in refused(lambda: gunzip(path, 10**6))
+    else:
+        assert gunzip(path, 10**6) == b""  # an empty file is an empty gzip: its reader refuses what it lacks
+
+
+def test_a_tar_that_is_cut_between_two_members_is_refused(saved):
+    whole = tar(FILES[:1]).rstrip(b"\0")
+    path = saved(whole + b"\0" * (-len(whole) % 512))
+    assert refused(lambda: list(members(path))) == "cut off or damaged at byte 1536"
+
+
+def test_rubbish_after_the_first_member_is_refused(saved):
+    whole = tar(FILES[:1]).rstrip(b"\0")
+    path = saved(whole + b"\0" * (-len(whole) % 512) + b"rubbish" * 1000)
+    assert "cut off or damaged at byte 1536" in refused(lambda: list(members(path)))
+
+
+def test_an_inner_tar_does_not_reach_into_the_next(saved):
+    inner = tar(FILES[:1])[:1536]  # without its end
+    path = saved(tar([("first.tar", inner), ("second.tar", tar(FILES))]))
+    outer = next(iter(members(path)))
+    assert refused(lambda: list(members(path, outer.offset, outer.offset + outer.size)))
+
+
+def test_what_is_no_archive_is_refused(saved):
+    path = saved(b"<html>not found</html>" * 100)
+    assert "no tar" in refused(lambda: list(members(path)))
+    assert "no .tar.gz" in refused(lambda: contents(path, ["a"], 10**6))
+    assert "no .gz" in refused(lambda: gunzip(path, 10**6))
+
+
+def test_wanted_files_are_found_and_missing_ones_are_named(saved):
+    path = saved(tar(FILES, "w:gz"))
+    assert contents(path, ["a.jpg"], 10**6) == {"a.jpg": b"a" * 1000}
+    assert refused(lambda: contents(path, ["a.jpg", "b", "c"], 10**6)) == "has no b, c"
+
+
+def test_more_than_expected_is_not_decompressed(saved):
+    bomb = io.BytesIO()
+    with gzip.open(bomb, "wb") as file:
+        for _ in range(50):
+            file.write(bytes(1 << 20))
+    assert len(bomb.getvalue()) < 60_000
+    assert refused(lambda: gunzip(saved(bomb.getvalue()), 1 << 20)) == "more than 1,048,576 bytes when decompressed"
+    path = saved(tar([("a", bytes(600_000)), ("b", bytes(600_000))], "w:gz"))
+    assert refused(lambda: contents(path, ["b"], 1 << 20)) == "more than 1,048,576 bytes when decompressed"

@@ -1,0 +1,222 @@
+"""Fetching a publisher's files: from a real server, whole or in pieces, and what is refused."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+from publisher import Publisher
+
+from mxscale.config import ConfigError
+from mxscale.data.fetch import File, Place, obtain
+
+CONTENT = np.random.RandomState(0).bytes(300_007)
+NAME = "set.tar"
+
+
+@pytest.fixture
+def publisher():
+    one = Publisher()
+    one.files[NAME] = CONTENT
+    with one.serving():
+        yield one
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(str(tmp_path / "set"), "data.root=set", "http://page", progress=False, pauses=(0.01, 0.01))
+
+
+def refused(files, place) -> str:
+    with pytest.raises(ConfigError) as error:
+        obtain(files, place)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def there(place):
+    """name -> content of the files in the folder."""
+    return {name: open(os.path.join(place.folder, name), "rb").read() for name in sorted(os.listdir(place.folder))}
+
+
+# ---------------------------------------------------------------- as it should be
+
+
+def test_a_file_is_fetched_once_and_then_checked_where_it_lies(publisher, place):
+    file = publisher.file(NAME)
+    assert obtain([file], place) == {NAME: file.sha256} == obtain([file], place)
+    assert there(place) == {NAME: CONTENT} and publisher.asked == [(NAME, None)]
+
+
+def test_a_file_that_was_placed_is_not_fetched(publisher, place):
+    os.makedirs(place.folder)
+    with open(os.path.join(place.folder, NAME), "wb") as file:
+        file.write(CONTENT)
+    obtain([publisher.file(NAME)], place)
+    assert publisher.asked == []
+
+
+def test_a_mirror_takes_the_place_of_the_publishers_address(publisher, place):
+    file = publisher.file(NAME, urls=("http://127.0.0.1:9/never",))
+    obtain([file], place._replace(mirror=publisher.base + "/"))
+    assert there(place) == {NAME: CONTENT}
+
+
+def test_addresses_are_tried_in_turn(publisher, place):
+    urls = (publisher.url("nowhere"), "http://host.invalid/set.tar", publisher.url(NAME))
+    obtain([publisher.file(NAME, urls=urls)], place)
+    assert there(place) == {NAME: CONTENT}
+
+
+def test_two_at_once_fetch_once(publisher, place):
+    threads = [threading.Thread(target=obtain, args=([publisher.file(NAME)], place)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert there(place) == {NAME: CONTENT} and len(publisher.asked) == 1
+
+
+# ---------------------------------------------------------------- cut
+
+
+@pytest.mark.parametrize("tenth", range(1, 10))
+def test_what_is_cut_goes_on_where_it_ended(publisher, place, tenth):
+    cut = len(CONTENT) * tenth // 10
+    publisher.cuts = [cut]
+    obtain([publisher.file(NAME)], place)
+    assert publisher.asked == [(NAME, None), (NAME, f"bytes={cut}-")]
+    assert there(place) == {NAME: CONTENT}
+
+
+def test_a_line_that_breaks_again_and_again_gets_there(publisher, place):
+    publisher.cuts = [len(CONTENT) // 10] * 10
+    obtain([publisher.file(NAME)], place)
+    assert len(publisher.asked) == 11 and there(place) == {NAME: CONTENT}
+
+
+def test_the_next_start_goes_on_with_what_an_earlier_one_left(publisher, place):
+    publisher.cuts = [1000]
+    assert "cut off after 1,000 of 300,007 bytes" in refused([publisher.file(NAME)], place._replace(pauses=()))
+    assert NAME not in there(place)
+    obtain([publisher.file(NAME)], place)
+    assert publisher.asked[-1] == (NAME, "bytes=1000-") and there(place) == {NAME: CONTENT}
+
+
+def test_a_part_that_is_whole_already_is_taken(publisher, place):
+    publisher.cuts = [1000]
+    refused([publisher.file(NAME)], place._replace(pauses=()))
+    with open(os.path.join(place.folder, NAME + ".part"), "wb") as file:
+        file.write(CONTENT)
+    obtain([publisher.file(NAME)], place)
+    assert there(place) == {NAME: CONTENT} and len(publisher.asked) == 2
+
+
+def test_a_server_without_ranges_begins_again(publisher, place):
+    publisher.ranges, publisher.cuts = False, [200_000]
+    obtain([publisher.file(NAME)], place)
+    assert there(place) == {NAME: CONTENT} and len(publisher.asked) == 2
+
+
+def test_a_server_that_does_not_identify_its_file_begins_again(publisher, place):
+    publisher.etags, publisher.cuts = False, [200_000]
+    obtain([publisher.file(NAME)], place)
+    assert publisher.asked == [(NAME, None)] * 2 and there(place) == {NAME: CONTENT}
+
+
+def test_a_file_that_changes_meanwhile_is_not_mixed_with_the_old_one(publisher, place):
+    unknown = publisher.file(NAME, bytes=None, sha256=None)
+    publisher.cuts = [1000]
+    refused([unknown], place._replace(pauses=()))
+    publisher.files[NAME] = b"other" * 1000
+    obtain([unknown], place)
+    assert there(place)[NAME] == b"other" * 1000
+
+
+def test_a_part_that_was_damaged_on_the_disk_is_fetched_again(publisher, place):
+    publisher.cuts = [1000]
+    refused([publisher.file(NAME)], place._replace(pauses=()))
+    with open(os.path.join(place.folder, NAME + ".part"), "r+b") as file:
+        file.write(b"\0" * 500)
+    obtain([publisher.file(NAME)], place)
+    assert there(place) == {NAME: CONTENT}
+
+
+def test_a_busy_server_is_asked_again(publisher, place):
+    publisher.statuses, publisher.headers = [503, 429], {"Retry-After": "0"}
+    obtain([publisher.file(NAME)], place)
+    assert there(place) == {NAME: CONTENT}
+
+
+# ---------------------------------------------------------------- refused
+
+
+def test_another_content_of_the_same_length_is_refused(publisher, place):
+    file = publisher.file(NAME)
+    publisher.files[NAME] = CONTENT[:-1] + b"x"
+    assert refused([file], place) == (
+        f"data.root=set lacks {NAME}, and {NAME} could not be fetched ({publisher.url(NAME)}: what came has another "
+        f"SHA-256 than {file.sha256}): place them in {place.folder} (from http://page), or set data.mirror=URL"
+    )
+    assert there(place) == {}
+
+
+@pytest.mark.parametrize("content, said", [(CONTENT[:-1], "300,006"), (CONTENT + b"x", "300,008")])
+def test_another_length_is_refused_before_it_is_fetched(publisher, place, content, said):
+    file = publisher.file(NAME)
+    publisher.files[NAME] = content
+    assert f"has {said} bytes there, not 300,007" in refused([file], place)
+
+
+def test_a_placed_file_that_is_another_one_is_refused_and_left_alone(publisher, place):
+    os.makedirs(place.folder)
+    path = os.path.join(place.folder, NAME)
+    for content, how in ((CONTENT[:-1] + b"x", "has the SHA-256 "), (CONTENT[:-1], "has 300,006 bytes, not 300,007")):
+        with open(path, "wb") as file:
+            file.write(content)
+        text = refused([publisher.file(NAME)], place)
+        assert text.startswith(f"data.root=set: {path} {how}") and "remove it and it is fetched again" in text
+        assert there(place) == {NAME: content} and publisher.asked == []
+
+
+def test_without_a_server_the_files_and_their_place_are_named(place):
+    urls = ("http://127.0.0.1:9/a", "http://host.invalid/a")
+    text = refused([File("a", 1, "0", urls), File("b", 1, "0", urls)], place)
+    assert text == (
+        "data.root=set lacks a, b, and a could not be fetched (http://127.0.0.1:9/a: connection refused; "
+        f"http://host.invalid/a: unknown host): place them in {place.folder} (from http://page), or set data.mirror=URL"
+    )
+
+
+def test_an_address_that_is_gone_is_not_asked_again(publisher, place):
+    assert "404 Not Found" in refused([publisher.file(NAME, urls=(publisher.url("gone"),))], place)
+    assert len(publisher.asked) == 1
+
+
+def test_files_behind_a_licence_are_named_with_their_place(place):
+    text = refused([File("train.tar", 1, "0", ()), File("val.tar", 1, "0", ())], place)
+    assert text == (
+        "data.root=set lacks train.tar, val.tar, which their licence keeps from being fetched: get them at "
+        f"http://page and place them in {place.folder}"
+    )
+
+
+def test_a_folder_that_can_not_be_written_is_one_line(publisher, place, tmp_path):
+    (tmp_path / "set").write_text("a file")
+    below = place._replace(folder=f"{place.folder}/below")
+    assert f"can't read or write the files in {below.folder} (not a directory)" in refused(
+        [publisher.file(NAME)], below
+    )
+
+
+# ---------------------------------------------------------------- trust on first use
+
+
+def test_without_a_published_checksum_the_first_is_noted_and_kept(publisher, place):
+    unknown = publisher.file(NAME, bytes=None, sha256=None)
+    known = publisher.file(NAME).sha256
+    assert obtain([unknown], place) == {NAME: known} == obtain([unknown], place)
+    assert there(place)[NAME + ".sha256"] == f"{known}  {NAME}\n".encode()
+    with open(os.path.join(place.folder, NAME), "ab") as file:
+        file.write(b"more")
+    assert f", not {known}: it is damaged or another file" in refused([unknown], place)
