@@ -170,6 +170,18 @@ def test_a_value_out_of_range_is_one_line(key, value, line):
             {"data": {"kind": "recordio", "train": "a.rec"}},
             "data.train and data.val are missing: data=recordio needs data.train=FILE.rec data.val=FILE.rec",
         ),
+        (
+            {"data": {"kind": "mnist"}},
+            "data.root is missing: data=mnist needs the folder of its files, or for them",
+        ),
+        (
+            {"data": {"val_share": None}},
+            "data.val_share=null validates on what training leaves: set data.train_per_class, or give it a share",
+        ),
+        (
+            {"data": {"mirror": "file:///etc"}},
+            "data.mirror=file:///etc: expected http://HOST/FOLDER or https://HOST/FOLDER",
+        ),
     ],
 )
 def test_values_that_do_not_go_together_are_one_line(values, line):

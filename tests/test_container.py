@@ -44,6 +44,12 @@ def test_a_container_sees_the_folder_of_weights_that_have_a_prefix(tmp_path, sou
     assert not [path for path in container.mounts(config(model={"pretrained": "zoo"}), run_in(tmp_path)) if not path]
 
 
+def test_a_public_set_is_fetched_to_a_folder_that_the_container_may_write(tmp_path):
+    root = tmp_path / "sets" / "mnist"
+    data = {"kind": "mnist", "root": str(root), "cache": str(tmp_path / "cache")}
+    assert container.mounts(config(data=data), run_in(tmp_path))[str(root)] == "rw" and root.is_dir()
+
+
 def test_no_credential_and_no_path_of_this_machine_gets_in():
     outside = {
         "PATH": "/x",

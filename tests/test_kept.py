@@ -11,12 +11,15 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
+from composed import composed
 from PIL import Image
 from test_loader import AUGMENTED, RAW, micros, same, train_data
 
 from mxscale.config import ConfigError
 from mxscale.data import kept, recordio
 from mxscale.data.loader import KEPT, Records, evaluation_batches
+from mxscale.run import rundir
+from mxscale.train import prepare
 
 CPU = mx.cpu()
 
@@ -80,7 +83,7 @@ def test_images_are_decoded_once(tmp_path, monkeypatch):
     records = jpegs(tmp_path)
     source = train_data(records, in_memory(RAW), 5)
     micros(source, range(2))
-    monkeypatch.setattr(kept, "bitmap", lambda _: pytest.fail("decoded again"))
+    monkeypatch.setattr(kept, "decoded", lambda *_: pytest.fail("decoded again"))
     assert len(micros(source, range(10, 32))) == 22
 
 
@@ -88,9 +91,7 @@ def test_a_rank_keeps_its_own_shards_alone_and_as_much_as_was_said(tmp_path):
     records = jpegs(tmp_path)
     micros(train_data(records, in_memory(RAW), 5, rank=1, ranks=2, of=4), range(1))
     taken = {
-        part: os.fstat(found.files[0].fileno()).st_size
-        for (rec, part, _), found in KEPT._parts.items()
-        if rec == records.rec
+        part: os.fstat(found.rec.fileno()).st_size for (rec, part, _), found in KEPT.parts.items() if rec == records.rec
     }
     assert sorted(taken) == [1, 3]
     for part, size in taken.items():
@@ -98,13 +99,14 @@ def test_a_rank_keeps_its_own_shards_alone_and_as_much_as_was_said(tmp_path):
         assert 0.9 * said < size <= said
 
 
-def test_several_processes_decode_to_the_same_records(tmp_path):
+def test_any_number_of_processes_and_either_decoder_give_the_same_records(tmp_path):
     records = jpegs(tmp_path, 140)
-    contents = []
-    for workers in (1, 2):
-        part = kept._Part(records.rec, records.idx, (0, 1), workers)
-        contents.append([os.pread(file.fileno(), 10**8, 0) for file in part.files])
-    assert contents[0] == contents[1]
+    contents = set()
+    for workers, decoder in ((1, "mxnet"), (2, "mxnet"), (1, "pillow")):
+        memory = kept.decoded(records.rec, kept.offsets_of(records.idx, (0, 1)), workers, decoder)
+        with memory.names() as (rec, idx):
+            contents.add((Path(rec).read_bytes(), Path(idx).read_bytes()))
+    assert len(contents) == 1
 
 
 def test_nothing_is_left_in_the_file_system(tmp_path, monkeypatch):
@@ -195,3 +197,30 @@ def test_a_killed_rank_leaves_no_memory_behind(tmp_path):
     )  # fmt: skip
     assert done.returncode == -9
     assert os.listdir(tmp_path / "tmp") == [] and set(os.listdir("/dev/shm")) <= before
+
+
+# ---------------------------------------------------------------- runs
+
+
+@pytest.mark.slow
+def test_a_run_of_two_ranks_ends_with_the_same_bytes_however_its_images_are_read(cli):
+    packed, ram, pillow = (
+        cli("train", "launch.ranks=2", "max_steps=7", *how)
+        for how in ([], ["data.keep=ram"], ["data.decoder=pillow", "data.threads=3"])
+    )
+    assert packed.sha == ram.sha == pillow.sha
+    assert "data.keep=ram: 0.00 GB for the decoded images" in ram.err
+
+
+def test_a_run_whose_images_do_not_fit_is_refused_before_any_rank(tmp_path, data_cache, monkeypatch):
+    settings = [f"runs={tmp_path}", f"data.cache={data_cache}", "launch.ranks=1"]
+    run = rundir.create(composed("train", *settings, "data.keep=ram"))
+    run.write("plan.json", {"pretrained": None})
+    monkeypatch.setattr(kept, "free_memory", lambda: 10_000)
+    assert prepare.main(str(run), attempt=1) == rundir.REFUSED
+    assert "data.keep=ram: the decoded images take" in run.read("refused.json")["error"]
+
+
+def test_of_several_hosts_the_largest_share_counts():
+    assert prepare.share_of_a_host(None) == 1
+    assert prepare.share_of_a_host([{"slots": 4}, {"slots": 8}]) == pytest.approx(2 / 3)

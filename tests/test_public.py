@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import tarfile
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import made_sets
 import numpy as np
 import pytest
 from composed import composed
+from conftest import read_json
 from PIL import Image
 from publisher import Publisher
 
@@ -200,6 +202,15 @@ def test_nothing_is_unpacked_and_nothing_else_stays(publisher, tmp_path):
     assert sorted(os.listdir(tmp_path / "set")) == ["256_ObjectCategories.tar", "256_ObjectCategories.tar.sha256"]
 
 
+def test_caltech256_may_lie_there_unpacked(publisher, tmp_path):
+    archived = packed(publisher, "caltech256", tmp_path)
+    folder = tmp_path / "own"
+    with tarfile.open(tmp_path / "set" / "256_ObjectCategories.tar") as archive:
+        archive.extractall(folder, filter="data")
+    made = pack.prepare(data_of("caltech256", tmp_path, root=str(folder)), workers=1, progress=False)
+    assert made["dir"] != archived["dir"] and made["digest"] == archived["digest"]
+
+
 # ---------------------------------------------------------------- on the way
 
 
@@ -351,11 +362,22 @@ def test_an_archive_of_something_else_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_fetches_packs_and_trains(publisher, cli, tmp_path):
+def test_a_run_fetches_packs_trains_and_shows_the_set_in_mlflow(publisher, cli, tmp_path):
+    import mlflow
+
     publisher.files.update(made_sets.cifar10(per_batch=40))
     own = [f"data.mirror={publisher.base}", f"data.root={tmp_path}/set", "data.checksum=first_use"]
-    ended = cli("train", "data=cifar10", *own, "data.train_per_class=12", "epochs=1", "launch.ranks=1")
-    made = json.loads((Path(ended.run.read("plan.json")["data_dir"]) / "manifest.json").read_text())
-    assert ended.run.read("plan.json")["data_digest"] == made["digest"]
-    assert hashlib.sha256(publisher.files["cifar-10-binary.tar.gz"]).hexdigest() in made["settings"]["files"].values()
+    own += ["tracking=mlflow", f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"]
+    run = cli("train", "data=cifar10", *own, "data.train_per_class=12", "epochs=1", "launch.ranks=1").run
     assert Counter(name for name, _ in publisher.asked) == {"cifar-10-binary.tar.gz": 1}
+    plan = run.read("plan.json")
+    made = read_json(Path(plan["data_dir"]) / "manifest.json")
+    assert plan["data_digest"] == made["digest"]
+    assert hashlib.sha256(publisher.files["cifar-10-binary.tar.gz"]).hexdigest() in made["settings"]["files"].values()
+
+    recorded = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db").get_run(run.read("tracking.json")["run_id"])
+    (shown,) = recorded.inputs.dataset_inputs
+    assert recorded.data.tags["data.digest"] == made["digest"]
+    assert (shown.dataset.name, shown.dataset.digest) == ("cifar10", made["digest"][:36])
+    assert json.loads(shown.dataset.source) == {"uri": plan["data_dir"]}
+    assert json.loads(shown.dataset.profile) == {"num_rows": 160, "classes": 10, "train": 120, "val": 20, "test": 20}

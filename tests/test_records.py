@@ -250,7 +250,15 @@ def test_what_mxnet_would_take_for_another_picture_is_written_anew_in_a_copy(giv
     for path in (rec, idx):
         os.replace(f"{path}.new", path)
     before = open(rec, "rb").read()
-    data = given(pack_format="png", val=rec, image_size=16, eval_resize=None, mean=[0.0] * 3, std=[1.0] * 3)
+    data = given(
+        allow_duplicates=True,
+        pack_format="png",
+        val=rec,
+        image_size=16,
+        eval_resize=None,
+        mean=[0.0] * 3,
+        std=[1.0] * 3,
+    )
     made = prepare(data, progress=False)
     entry = made["splits"]["train"]
     assert entry["count"] == len(contents) and entry["rewritten"] == sum(not alike for _, alike in wild(photo).values())

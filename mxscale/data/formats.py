@@ -123,12 +123,16 @@ def caltech256(folder: str, data: Data, where: str, progress: bool) -> Tree:
     images = []
     for member in archives.members(path):
         parts = member.name.removeprefix("./").split("/")
-        if len(parts) == 3 and re.match(r"\d{3}\.", parts[1]) and parts[2].lower().endswith((".jpg", ".jpeg")):
+        if len(parts) == 3 and is_class(parts[1], data) and parts[2].lower().endswith((".jpg", ".jpeg")):
             images.append((parts[1], "/".join(parts[1:]), Slice(path, member.offset, member.size)))
-    images = [image for image in images if data.clutter or not image[0].startswith("257.")]
     if not images:
         raise BadArchive("256_ObjectCategories.tar has no 256_ObjectCategories/<NNN.name>/<image>.jpg")
     return _tree(data, where, sorted({name for name, _, _ in images}), {"all": sorted(images)})
+
+
+def is_class(folder: str, data: Data) -> bool:
+    """Whether a folder of Caltech-256 is a class that `data` wants; the 257th is clutter."""
+    return re.match(r"\d{3}\.", folder) is not None and (data.clutter or not folder.startswith("257."))
 
 
 # ---------------------------------------------------------------- ImageNet

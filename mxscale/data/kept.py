@@ -7,83 +7,46 @@ the shards that it reads, no others.  The memory goes with the process, however 
 """
 
 import contextlib
-import os
-import struct
 import sys
-import tempfile
 from pathlib import Path
 from typing import Dict, Iterator, List, Tuple
 
-import mxnet as mx
-import numpy as np
-
 from mxscale.config import ConfigError
 from mxscale.data import recordio
+from mxscale.data.bitmaps import DECODERS, Memory, row_bytes
 from mxscale.data.images import BadImage, size_of
 from mxscale.data.workers import PER_WORKER, Pool
-
-BMP = struct.Struct("<2sIIIIiiHHIIiiII")  # file header (14 bytes), BITMAPINFOHEADER (40)
 
 
 class Kept:
     """Parts of record files: (.rec, index, of) -> their decoded images.  One for a process."""
 
     def __init__(self):
-        self._parts: Dict[Tuple[str, int, int], _Part] = {}
+        self.parts: Dict[Tuple[str, int, int], Memory] = {}
 
-    @contextlib.contextmanager
-    def paths(self, rec: str, idx: str, part: Tuple[int, int], workers: int):
-        """(.rec, .idx) of the part's decoded images; the first time they are decoded, by `workers` processes.
+    def part(self, rec: str, idx: str, part: Tuple[int, int], workers: int, decoder: str) -> Memory:
+        """The part's images; the first time they are decoded, by `workers` processes.
 
-        The names hold within the `with`; who opened the files there may go on reading.  Raises
-        ConfigError where they don't fit into the memory.
+        Raises ConfigError where they don't fit into the memory.
         """
         key = (rec, *part)
-        if key not in self._parts:
-            self._parts[key] = _Part(rec, idx, part, workers)
-        # A folder of its own: MXNet looks at everything beside a file that it opens.
-        with tempfile.TemporaryDirectory(prefix="mxscale-") as folder:
-            names = os.path.join(folder, "part.rec"), os.path.join(folder, "part.idx")
-            for name, file in zip(names, self._parts[key].files, strict=True):
-                os.symlink(f"/proc/{os.getpid()}/fd/{file.fileno()}", name)
-            yield names
+        if key not in self.parts:
+            offsets = offsets_of(idx, part)
+            fit(bytes_of(rec, offsets), free_memory())
+            self.parts[key] = decoded(rec, offsets, workers, decoder)
+        return self.parts[key]
 
 
-class _Part:
-    """The decoded images of one part, in a .rec and an .idx that only this process has."""
-
-    def __init__(self, rec: str, idx: str, part: Tuple[int, int], workers: int):
-        offsets = offsets_of(idx, part)
-        fit(bytes_of(rec, offsets), free_memory())
-        self.files = [os.fdopen(os.memfd_create(name), "wb") for name in ("part.rec", "part.idx")]
-        headers: List[recordio.Header] = []
-        at = 0
-        pool = Pool(min(workers, len(offsets) // PER_WORKER), len(offsets))
-        with contextlib.closing(pool.map(_payloads(rec, offsets, headers), bitmap)) as results:
-            for number, content in enumerate(results):
-                if isinstance(content, BadImage):
-                    raise RuntimeError(f"{rec}, record at byte {offsets[number]}: {content.reason}")
-                header = headers[number]
-                record = recordio.frame(recordio.HEADER.pack(*header) + content)
-                self.files[0].write(record)
-                self.files[1].write(f"{number}\t{at}\n".encode())
-                at += len(record)
-        for file in self.files:
-            file.flush()
-
-
-def bitmap(content: bytes) -> bytes:
-    """An encoded image -> the same pixels as a BMP, decoded as an ImageRecordIter does."""
-    pixels = mx.image.imdecode(content, to_rgb=0).asnumpy()
-    height, width, _ = pixels.shape
-    rows = np.zeros((height, _row_bytes(width)), "uint8")
-    rows[:, : 3 * width] = pixels.reshape(height, 3 * width)
-    body = BMP.size + rows.size
-    return BMP.pack(b"BM", body, 0, BMP.size, 40, width, -height, 1, 24, 0, rows.size, 0, 0, 0, 0) + rows.tobytes()
-
-
-def _row_bytes(width: int) -> int:
-    return (3 * width + 3) // 4 * 4
+def decoded(rec: str, offsets: List[int], workers: int, decoder: str) -> Memory:
+    """The records at `offsets`, which follow one another, with decoded images."""
+    memory, headers = Memory(), []
+    pool = Pool(min(workers, len(offsets) // PER_WORKER), len(offsets))
+    with contextlib.closing(pool.map(_payloads(rec, offsets, headers), DECODERS[decoder])) as results:
+        for number, content in enumerate(results):
+            if isinstance(content, BadImage):
+                raise RuntimeError(f"{rec}, record at byte {offsets[number]}: {content.reason}")
+            memory.add(headers[number], content)
+    return memory
 
 
 def _payloads(rec: str, offsets: List[int], headers: List[recordio.Header]) -> Iterator[bytes]:
@@ -110,7 +73,7 @@ def bytes_of(rec: str, offsets: List[int]) -> int:
     total = 0
     for content in _payloads(rec, offsets, []):
         width, height = size_of(content)
-        total += height * _row_bytes(width) + 128  # headers and padding are less
+        total += height * row_bytes(width) + 128  # headers and padding are less
     return total
 
 

@@ -5,18 +5,21 @@ the packed file, read by an ImageRecordIter of its own, a new one each epoch wit
 three.  (`reset()` would go on in the same random stream, and a resume could not find its place.)
 """
 
-import contextlib
 import hashlib
 import math
+from dataclasses import replace
 from typing import Iterator, List, NamedTuple, Tuple
 
 import mxnet as mx
 from mxnet import nd
 
 from mxscale.config import Data
+from mxscale.data import ahead
+from mxscale.data.bitmaps import Memory
 from mxscale.data.kept import Kept
 
 KEPT = Kept()  # of this process: what data.keep=ram holds
+PARTS = ahead.Parts()  # and what data.decoder=pillow knows of the files
 
 
 class Micro(NamedTuple):
@@ -53,44 +56,55 @@ def seed_of(*numbers: int) -> int:
 
 
 def open_reader(records: Records, data: Data, batch: int, part: Tuple[int, int], verbose=False, **settings):
-    """An ImageRecordIter over part (index, of) of the file, or of the same images in memory.
+    """Batches of part (index, of) of the file, as an ImageRecordIter gives them."""
+    if data.keep == "ram":
+        memory = KEPT.part(records.rec, records.idx, part, data.threads, data.decoder)
+        return _over(memory, data, batch, verbose=verbose, **settings)
+    if data.decoder == "mxnet":
+        return _image_record_iter(records.rec, records.idx, part, data, batch, verbose=verbose, **settings)
+    shuffled = {name: settings.pop(name) for name in ("shuffle", "seed") if name in settings}
+    dots = replace(data, image_size=1)
+    return ahead.batches(
+        PARTS.part(records, part),
+        data.threads,
+        lambda memory: _over(memory, dots, batch, **shuffled),
+        lambda memory: _over(memory, data, batch, **settings),
+    )
 
-    `prefetch_buffer=1`: with a deeper queue each iterator leaks its buffers when it goes.  With this
-    one it still leaks the batch that it handed out last, unless it was read to its end.
+
+def _over(memory: Memory, data: Data, batch: int, **settings):
+    """An ImageRecordIter over records in memory."""
+    with memory.names() as (rec, idx):
+        return _image_record_iter(rec, idx, (0, 1), data, batch, **settings)
+
+
+def _image_record_iter(rec: str, idx: str, part: Tuple[int, int], data: Data, batch: int, **settings):
+    """`prefetch_buffer=1`: with a deeper queue each iterator leaks its buffers when it goes.
+
+    With this one it still leaks the batch that it handed out last, unless it was read to its end.
     """
+    index, parts = part
     red, green, blue = data.mean
     std_red, std_green, std_blue = data.std
-    with _files(records, data, part) as (rec, idx, (index, parts)):
-        return mx.io.ImageRecordIter(
-            path_imgrec=rec,
-            path_imgidx=idx,
-            data_shape=(3, data.image_size, data.image_size),
-            batch_size=batch,
-            num_parts=parts,
-            part_index=index,
-            preprocess_threads=data.threads,
-            prefetch_buffer=1,
-            inter_method=INTERPOLATIONS[data.interpolation],
-            round_batch=True,
-            verbose=verbose,
-            mean_r=red,
-            mean_g=green,
-            mean_b=blue,
-            std_r=std_red,
-            std_g=std_green,
-            std_b=std_blue,
-            **settings,
-        )
-
-
-@contextlib.contextmanager
-def _files(records: Records, data: Data, part: Tuple[int, int]):
-    """(.rec, .idx, which part of them) to open."""
-    if data.keep == "ram":
-        with KEPT.paths(records.rec, records.idx, part, data.threads) as (rec, idx):
-            yield rec, idx, (0, 1)
-    else:
-        yield records.rec, records.idx, part
+    return mx.io.ImageRecordIter(
+        path_imgrec=rec,
+        path_imgidx=idx,
+        data_shape=(3, data.image_size, data.image_size),
+        batch_size=batch,
+        num_parts=parts,
+        part_index=index,
+        preprocess_threads=data.threads,
+        prefetch_buffer=1,
+        inter_method=INTERPOLATIONS[data.interpolation],
+        round_batch=True,
+        mean_r=red,
+        mean_g=green,
+        mean_b=blue,
+        std_r=std_red,
+        std_g=std_green,
+        std_b=std_blue,
+        **{"verbose": False, **settings},
+    )
 
 
 def augmentation(data: Data) -> dict:

@@ -131,11 +131,11 @@ def _say(text: str) -> None:
 def _summary(made: Dict[str, Any], data: Data) -> str:
     counts = ", ".join(f"{entry['count']:,} {split}" for split, entry in made["splits"].items())
     skipped = f"; {len(made['skipped']):,} bad images skipped, see its manifest.json" if made["skipped"] else ""
-    anew = sum(entry.get("rewritten", 0) for entry in made["splits"].values())
-    copied = f"; copied, {anew:,} images written anew that MXNet would take for others" if anew else ""
     across = made["duplicates"]["across"]
     copies = f"; {across:,} images are exact copies of images in another split" if across else ""
-    return f"{data.kind}: {len(made['classes'])} classes, {counts} images in {made['dir']}{skipped}{copied}{copies}"
+    anew = sum(entry.get("rewritten", 0) for entry in made["splits"].values())
+    copied = f"; copied, {anew:,} images written anew that MXNet would take for others" if anew else ""
+    return f"{data.kind}: {len(made['classes'])} classes, {counts} images in {made['dir']}{skipped}{copies}{copied}"
 
 
 # ---------------------------------------------------------------- what each kind is made of
@@ -170,6 +170,9 @@ def _imagefolder(data: Data, workers, progress):
 
 def _public(data: Data, workers, progress):
     known = public.SETS[data.kind]
+    folder = public.unpacked(known, data)
+    if folder is not None:
+        return _imagefolder(folder, workers, progress)
     if known.scans:
         recipe = _recipe(data, data.short_side or data.image_size, min_side=1)
     else:

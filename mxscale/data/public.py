@@ -5,8 +5,9 @@ pytorch/vision, torchvision/prototype/datasets/_builtin/<set>.py.  CIFAR's page 
 (c32a1d4ab5d03f1284b67883e8d87530, 03b5dce01913d631647c71ecec9e9cb8); the other publishers give none.
 """
 
+import dataclasses
 import os
-from typing import Any, Callable, Dict, NamedTuple, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from mxscale.config import ConfigError, Data
 from mxscale.data import formats
@@ -20,6 +21,7 @@ class Public(NamedTuple):
     files: Tuple[File, ...]
     tree: Callable[[str, Data, str, bool], Tree]
     scans: bool = False  # small images, enlarged to what the network sees where they are smaller
+    folder: Optional[str] = None  # what its only archive unpacks to: classes as folders
 
 
 def _mnist(name: str, size: int, sha256: str) -> File:
@@ -102,6 +104,7 @@ SETS = {
             ),
         ),
         formats.caltech256,
+        folder="256_ObjectCategories",
     ),
     "imagenet": Public(
         "https://image-net.org/download.php",
@@ -147,6 +150,18 @@ def tree(known: Public, data: Data, progress: bool) -> Tree:
         return known.tree(place.folder, data, place.where, progress)
     except (BadArchive, OSError) as bad:
         raise ConfigError(f"{place.where}: {bad}; place the files that {known.page} has in {place.folder}") from None
+
+
+def unpacked(known: Public, data: Data) -> Optional[Data]:
+    """The same set as a folder of images, where it lies in data.root unpacked and without its archive."""
+    root = os.path.abspath(os.path.expanduser(data.root))
+    if not known.folder or os.path.exists(os.path.join(root, known.files[0].name)):
+        return None
+    folder = os.path.join(root, known.folder)
+    if not os.path.isdir(folder):
+        return None
+    names = [name for name in sorted(os.listdir(folder)) if formats.is_class(name, data)]
+    return dataclasses.replace(data, root=folder, classes=data.classes or names)
 
 
 def _files(known: Public, data: Data) -> Tuple[File, ...]:

@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections import Counter
 from functools import partial
-from typing import Any, Dict, Iterator, List, Optional, Set
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from mxscale.config import ConfigError, Data
 from mxscale.data import content, manifest, recordio
@@ -43,6 +43,7 @@ def build(data: Data, folder: str, workers: Optional[int], progress: bool) -> No
 
     Raises ConfigError, and OSError where `folder` can't be written.
     """
+    _refuse_other_lists(data)
     made = settings(data)  # before reading: a file that changes meanwhile is read again next time
     splits, skipped = {}, []
     total = sum(file["rec"]["bytes"] for file in made["files"].values())
@@ -55,6 +56,34 @@ def build(data: Data, folder: str, workers: Optional[int], progress: bool) -> No
         splits[split] = found.in_manifest(folder, len(classes))
         skipped += [{"path": found.name_of(number), "reason": reason} for number, reason in found.bad.items()]
     manifest.save(folder, "recordio", classes, splits, made, skipped, copies.in_manifest())
+
+
+def _refuse_other_lists(data: Data) -> None:
+    """The lists that im2rec leaves beside its records, where they are there: a folder has one label in all of them."""
+    known: Dict[str, set] = {}  # folder -> its labels in data.train
+    for split, rec in _files(data).items():
+        for label, folder in _listed(os.path.splitext(rec)[0] + ".lst"):
+            if split == "train":
+                known.setdefault(folder, set()).add(label)
+            elif label not in known.get(folder, {label}):
+                raise ConfigError(
+                    f"data.{split}={getattr(data, split)}: its list has {folder} as label {label:g}, that of "
+                    f"data.train as {min(known[folder]):g}: make both with the same list of classes"
+                )
+
+
+def _listed(path: str) -> Iterator[Tuple[float, str]]:
+    """(label, the image's folder) of the lines `number<tab>label<tab>path`; nothing where there is no such file."""
+    try:
+        with open(path, errors="replace") as file:
+            for line in file:
+                words = line.rstrip("\n").split("\t")
+                folder = os.path.basename(os.path.dirname(words[-1]))
+                if len(words) == 3 and folder:
+                    with contextlib.suppress(ValueError):
+                        yield float(words[1]), folder
+    except OSError:
+        return
 
 
 def _files(data: Data) -> Dict[str, str]:
@@ -101,9 +130,9 @@ class _Checked:
         with contextlib.closing(results):
             for number, result in enumerate(results):
                 if not isinstance(result, BadImage):
-                    found, key = result
-                    self.smallest = min(found.side, self.smallest or found.side)
-                    if not found.alike:
+                    (side, alike), key = result
+                    self.smallest = min(side, self.smallest or side)
+                    if not alike:
                         self.rewritten.add(number)
                     copies.seen(key, f"{os.path.basename(rec)} record {number}", split)
                     continue

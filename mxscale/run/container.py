@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Dict
 
+from mxscale.checks import PUBLIC
 from mxscale.config import Config, ConfigError, origin_of
 from mxscale.run.environment import ROOT
 from mxscale.run.rundir import FAILURE, RunDir
@@ -95,6 +96,10 @@ def mounts(config: Config, run: RunDir) -> Dict[str, str]:
     for source in (data.root, data.train, data.val, data.test, weights):
         if source and os.path.exists(source):
             seen[source if os.path.isdir(source) else os.path.dirname(source)] = "ro"
+    if data.kind in PUBLIC:  # the preparation, which runs in there, may fetch it
+        with contextlib.suppress(OSError):  # it then says what it lacks
+            os.makedirs(data.root, exist_ok=True)
+            seen[data.root] = "rw"
     runs, cache = run.path.parents[1], Path(data.cache)
     for path in (runs, cache):
         path.mkdir(parents=True, exist_ok=True)  # or the engine would make it, as root

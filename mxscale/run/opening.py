@@ -202,10 +202,12 @@ def record_environment(run: RunDir, config: Config, plan: dict) -> None:
     plan["threads"] = launch.threads_per_rank(config, placed)
     run.write("plan.json", plan)
     facts["doctor"] = doctor.of_run(facts, config, plan, placed.per_host)
+    counts = {name: split["count"] for name, split in plan["splits"].items()}
     facts["data"] = {
         "name": config.data.kind,
         "digest": plan["data_digest"][:36],
-        "source": plan.get("data_dir") or "made up",
+        "source": {"uri": plan.get("data_dir") or "made up"},  # as MLflow's own local source writes it
+        "profile": {"num_rows": sum(counts.values()), "classes": plan["classes"], **counts},
     }
     run.write("environment.json", facts)
 

@@ -1,0 +1,175 @@
+"""The gate before training: what is packed is what it says, and no image is in two splits."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from composed import composed
+from PIL import Image
+from records import make_records
+
+from mxscale.config import ConfigError, Data
+from mxscale.data import manifest, pack
+
+
+def prepare(data):
+    return pack.prepare(data, workers=1, progress=False)
+
+
+def refused(data) -> str:
+    with pytest.raises(ConfigError) as error:
+        prepare(data)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def noise(seed, side=20):
+    return np.random.RandomState(seed).randint(0, 256, (side, side, 3), dtype="uint8")
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Two classes of five images, all different, with splits of their own."""
+    seed = 0
+    for split, count in (("train", 4), ("val", 2)):
+        for name in ("ant", "bee"):
+            folder = tmp_path / "set" / split / name
+            folder.mkdir(parents=True)
+            for n in range(count):
+                Image.fromarray(noise(seed)).save(folder / f"{n}.png")
+                seed += 1
+    return Data(kind="imagefolder", root=str(tmp_path / "set"), cache=str(tmp_path / "cache"), image_size=16)
+
+
+def copy(data, source, target):
+    (Path(data.root) / target).write_bytes((Path(data.root) / source).read_bytes())
+
+
+def packed_sets(data):
+    return sorted(str(path) for path in Path(data.cache).glob("[!.]*"))
+
+
+# ---------------------------------------------------------------- copies
+
+
+def test_an_image_in_two_splits_is_refused_with_both_names(data):
+    copy(data, "train/ant/1.png", "val/ant/9.png")
+    assert refused(data) == (
+        f"data.root={data.root}: train/ant/1.png (train) and val/ant/9.png (val) are the same image: "
+        "remove the copies, or set data.allow_duplicates=true"
+    )
+    copy(data, "train/bee/0.png", "val/bee/8.png")
+    assert "(2 images are in two splits)" in refused(data)
+
+
+def test_it_may_be_allowed_and_is_counted_and_the_set_is_packed_once(data):
+    copy(data, "train/ant/1.png", "val/ant/9.png")
+    allowed = dataclasses.replace(data, allow_duplicates=True)
+    made = prepare(allowed)
+    assert made["duplicates"] == {
+        "within": {"train": 0, "val": 0},
+        "across": 1,
+        "example": ["train/ant/1.png", "train", "val/ant/9.png", "val"],
+    }
+    refused(data)
+    assert prepare(allowed) == made and packed_sets(data) == [made["dir"]]
+
+
+def test_copies_within_a_split_are_counted_alone(data):
+    copy(data, "train/ant/1.png", "train/ant/8.png")
+    copy(data, "train/ant/1.png", "train/bee/9.png")  # with two labels
+    assert prepare(data)["duplicates"] == {"within": {"train": 2, "val": 0}, "across": 0, "example": None}
+
+
+def test_the_same_pixels_in_another_file_are_no_exact_copy(data):
+    Image.open(Path(data.root) / "train/ant/1.png").save(Path(data.root) / "val/ant/9.png", compress_level=0)
+    assert prepare(data)["duplicates"]["across"] == 0
+
+
+def test_the_digits_hold_no_copies(tmp_path):
+    for conf in ("digits", "digits_few"):
+        own = dataclasses.replace(composed("train", f"data={conf}").data, cache=str(tmp_path / "cache"), image_size=8)
+        duplicates = prepare(own)["duplicates"]
+        assert duplicates["across"] == 0 and set(duplicates["within"].values()) == {0}
+        assert own.allow_duplicates is False
+
+
+def test_an_image_in_two_record_files_is_refused_with_both_names(tmp_path):
+    make_records(tmp_path, [noise(n) for n in range(4)], [0, 1, 0, 1], "train")
+    make_records(tmp_path, [noise(9), noise(2)], [0, 1], "val")
+    files = {name: str(tmp_path / f"{name}.rec") for name in ("train", "val")}
+    data = Data(kind="recordio", image_size=16, cache=str(tmp_path / "cache"), **files)
+    assert refused(data) == (
+        "data=recordio: train.rec record 2 (train) and val.rec record 1 (val) are the same image: "
+        "remove the copies, or set data.allow_duplicates=true"
+    )
+    assert prepare(dataclasses.replace(data, allow_duplicates=True))["duplicates"]["across"] == 1
+
+
+# ---------------------------------------------------------------- what is there is what was packed
+
+
+def test_records_that_were_changed_in_place_are_packed_again(data):
+    made = prepare(data)
+    rec, written = Path(made["dir"]) / "train.rec", (Path(made["dir"]) / "manifest.json").stat().st_mtime_ns
+    whole = rec.read_bytes()
+    rec.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    assert rec.stat().st_mtime_ns > written
+    assert prepare(data) == made and rec.read_bytes() == whole
+
+
+def test_a_copied_set_is_read_once_to_see_that_it_is_the_same(data, monkeypatch):
+    made = prepare(data)
+    rec, written = Path(made["dir"]) / "train.rec", (Path(made["dir"]) / "manifest.json").stat().st_mtime_ns
+    os.utime(rec, ns=(written + 10**9, written + 10**9))
+    assert prepare(data) == made
+    assert (Path(made["dir"]) / "manifest.json").stat().st_mtime_ns == written  # not packed again
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "_sha256", lambda path: pytest.fail("read again"))
+        assert prepare(data) == made
+
+
+def test_the_manifest_holds_what_the_gate_looks_at(data):
+    made = prepare(data)
+    written = json.loads((Path(made["dir"]) / "manifest.json").read_text())
+    assert written["classes"] == ["ant", "bee"] and written["digest"] == made["digest"]
+    assert {name: (split["count"], split["per_class"]) for name, split in written["splits"].items()} == {
+        "train": (8, [4, 4]),
+        "val": (4, [2, 2]),
+    }
+    assert written["settings"]["kind"] == "imagefolder" and len(written["splits"]["train"]["sha256"]) == 64
+
+
+# ---------------------------------------------------------------- label maps
+
+
+@pytest.fixture
+def record_files(tmp_path):
+    make_records(tmp_path, [noise(n) for n in range(6)], [0, 1, 3] * 2, "train")
+    make_records(tmp_path, [noise(10 + n) for n in range(3)], [0, 1, 3], "val")
+    files = {name: str(tmp_path / f"{name}.rec") for name in ("train", "val")}
+    return Data(kind="recordio", image_size=16, cache=str(tmp_path / "cache"), **files)
+
+
+def test_a_label_that_training_never_shows_is_refused(record_files, tmp_path):
+    prepare(record_files)
+    make_records(tmp_path, [noise(20), noise(21)], [0, 2], "val")
+    assert refused(record_files) == (
+        f"data.val={tmp_path}/val.rec: label 2 is not in data.train={tmp_path}/train.rec: "
+        "were the two made with different lists of classes?"
+    )
+
+
+def test_lists_that_number_the_classes_differently_are_refused(record_files, tmp_path):
+    (tmp_path / "train.lst").write_text("0\t0.000000\ttrain/ant/a.jpg\n1\t1.000000\ttrain/bee/b.jpg\n")
+    (tmp_path / "val.lst").write_text("0\t0.000000\tval/bee/c.jpg\n")
+    assert refused(record_files) == (
+        f"data.val={tmp_path}/val.rec: its list has bee as label 0, that of data.train as 1: "
+        "make both with the same list of classes"
+    )
+    for harmless in ("0\t1.000000\tval/bee/c.jpg\n", "0\t0.000000\tval/c.jpg\nno list\n", "0\t5\tcow/c.jpg\n"):
+        (tmp_path / "val.lst").write_text(harmless)
+        prepare(record_files)
