@@ -35,12 +35,11 @@ def logits(name: str, source: str, given: str, made: str) -> None:
     print(f"{made}: {scores.shape[0]} x {scores.shape[1]} logits of {name}, {len(arrays)} tensors of {source}")
 
 
-def export(name: str, source: str, made: str) -> None:
-    """The network `name` whose weights are in the .params file `source`, as safetensors in PyTorch's names."""
-    arrays = {n: array.asnumpy() for n, array in weights.load(source).items()}
-    tensors = convert.to_torch(arrays, name, source)
-    _replace(made, lambda path: save_file(tensors, path, metadata={"format": "pt"}))  # which libraries look for
-    print(f"{made}: {len(tensors)} tensors of {name} from {source}")
+def export(name: str, path: str, made: str, source: str) -> None:
+    """The network `name` whose weights are in the .params file at `path`, as safetensors in PyTorch's names."""
+    tensors = convert.to_torch(name, {n: array.asnumpy() for n, array in weights.load(path).items()}, source)
+    _replace(made, lambda new: save_file(tensors, new, metadata={"format": "pt"}))  # which libraries look for
+    print(f"{made}: {len(tensors)} tensors of {name}, {source}")
 
 
 def arrays_of(source: str, name: str) -> Dict[str, np.ndarray]:

@@ -95,9 +95,8 @@ def _numpy(kind: str) -> np.dtype:
     return np.dtype("<u2" if kind == BFLOAT16 else kind)
 
 
-def _short(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+def _short(text) -> str:
+    return " ".join(str(text).split())[:200]
 
 
 # ---------------------------------------------------------------- .pth
@@ -214,7 +213,7 @@ class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str):
         if (module, name) not in ALLOWED:
             raise _Refused(
-                f"refers to {module}.{name}, which is no part of a state dict and is not run: "
+                f"refers to {_short(f'{module}.{name}')}, which is no part of a state dict and is not run: "
                 "write it again with torch.save(model.state_dict(), FILE)"
             )
         return ALLOWED[module, name]
