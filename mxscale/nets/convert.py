@@ -79,10 +79,10 @@ def convert(path: str, name: str, source: Optional[str] = None) -> Converted:
     table = _table(layers, given)
     if set(given) != set(table):
         raise ConfigError(f"model.pretrained={source} does not fit {name}: {_misfits(given, layers)}")
-    whole = [n for n, tensor in given.items() if not tensor.is_floating()]
+    whole = [n for n in table if not given[n].is_floating()]
     if whole:
         raise ConfigError(f"model.pretrained={source}: not of a floating type: {_first(whole)}")
-    return Converted({table[n]: tensor.as_float32() for n, tensor in given.items()}, ignored)
+    return Converted({ours: given[n].as_float32() for n, ours in table.items()}, ignored)
 
 
 def _unwrapped(tensors: dict) -> dict:

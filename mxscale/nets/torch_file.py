@@ -56,7 +56,7 @@ class _Refused(ValueError):
 
 
 def read(path: str, source: str) -> Dict[str, Tensor]:
-    """Name -> tensor, in the file's order.  Raises ConfigError, which calls the file `source`."""
+    """Name -> tensor.  Raises ConfigError, which calls the file `source`."""
     try:
         return _safetensors(path) if _is_safetensors(path) else _pickled(path)
     except FileNotFoundError:
@@ -82,7 +82,7 @@ def _safetensors(path: str) -> Dict[str, Tensor]:
     except safetensors.SafetensorError as error:
         raise _Refused(f"is no whole safetensors file (truncated or corrupt: {_short(error)})") from None
     tensors = {}
-    for name, entry in entries:
+    for name, entry in sorted(entries, key=lambda named: named[0]):  # they come in another order each time
         if entry["dtype"] not in SAFETENSORS:
             raise _Refused(f"{name} is of type {entry['dtype']}, which is not read here")
         kind = SAFETENSORS[entry["dtype"]]
