@@ -1,11 +1,11 @@
 # `make help` lists what there is.  Every target does its own set-up first.
 PY := .venv/bin/python
 
-.PHONY: help setup train finetune doctor test test-quick test-docker lint bench ui clean
+.PHONY: help setup train finetune doctor test test-quick test-docker test-reference lint bench ui clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 setup: .venv/run.stamp  ## .venv with locked packages and Horovod (a few minutes, once)
 
@@ -27,6 +27,10 @@ test-docker: .venv/dev.stamp  ## images, Compose, a cluster: needs a Docker engi
 test-quick: .venv/dev.stamp  ## the tests that take seconds
 	@$(PY) -m pytest -m "not slow and not docker"
 
+test-reference: .venv/dev.stamp .venv-reference/stamp  ## converted networks against PyTorch's own (fetches its build for CPUs)
+	@PYTHONPATH=$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+	  .venv-reference/bin/python -m pytest tests/test_reference.py
+
 lint: .venv/dev.stamp  ## ruff, and shellcheck where it is: errors and layout
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -40,10 +44,13 @@ ui: .venv/run.stamp  ## MLflow on 127.0.0.1:5000 with what was recorded
 	@.venv/bin/mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///runs/mlflow.db}"
 
 clean:  ## remove .venv; runs/ stays
-	rm -rf .venv
+	rm -rf .venv .venv-reference
 
 .venv/run.stamp: requirements/run.lock requirements/horovod.lock requirements/setup
 	@requirements/setup run
 
 .venv/dev.stamp: .venv/run.stamp requirements/dev.lock
 	@requirements/setup dev
+
+.venv-reference/stamp: .venv/run.stamp requirements/reference.lock
+	@requirements/setup reference

@@ -86,14 +86,15 @@ def tool(argv: List[str]) -> int:
     name, *overrides = argv or [""]
     if name not in TOOLS:
         return refuse(f"python -m mxscale.cli {name}{nearest(name, TOOLS)}")
+    its_own = [key for key in OmegaConf.load(CONF / f"{name}.yaml") if key not in (*DEFAULTS, "defaults", "hydra")]
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             values = OmegaConf.to_container(compose(name, overrides), resolve=True)
     except Exception as error:  # of Hydra's grammar and its files: the command line's fault
-        return refuse(explain(error))
-    own = {key: values.pop(key) for key in list(values) if key not in DEFAULTS}
+        return refuse(explain(error, its_own))
+    own = {key: values.pop(key) for key in its_own}
     try:
-        TOOLS[name](settle(validate(from_dict(values))), own)
+        TOOLS[name](validate(from_dict(values)), own)
     except ConfigError as error:
         return refuse(str(error))
     return DONE
@@ -101,10 +102,11 @@ def tool(argv: List[str]) -> int:
 
 def logits(config: Config, own: dict) -> None:
     """What a pretrained network makes of the images in a file."""
+    given, made = _path(own, "input"), _path(own, "output")
+    if config.model.pretrained is None:
+        raise ConfigError("model.pretrained is missing: name the weights to look at, such as torch:FILE")
+    config = settle(config)
     source = config.model.pretrained
-    if source is None:
-        raise ConfigError("model.pretrained is missing: name the weights to look at")
-    given, made = (_path(own, key) for key in ("input", "output"))
     if source.partition(":")[0] not in ("torch", "hf"):
         source = opening.pretrained_file(config)
     from mxscale.nets import infer  # imports MXNet: not before the command line is known to be good
@@ -113,13 +115,15 @@ def logits(config: Config, own: dict) -> None:
 
 
 def export(config: Config, own: dict) -> None:
-    """Write the network of a run for PyTorch."""
-    _path(own, "run")
-    made = _path(own, "output")
-    source = opening.pretrained_file(config)
+    """Write a run's network for PyTorch."""
+    run, made = _path(own, "run"), _path(own, "output")
+    found = rundir.latest_trained(config.runs) if run == "latest" else RunDir(run)
+    best = found.read("best.json")
+    if best is None:
+        raise ConfigError(f"run={run} is no run directory with a best checkpoint")
     from mxscale.nets import infer
 
-    infer.export(config.model.name, source, made)
+    infer.export(found.config().model.name, str(found.path / best["checkpoint"] / "params"), made, f"run={run}")
 
 
 def test_io(config: Config, own: dict) -> None:
@@ -275,10 +279,13 @@ def unfinished_run_of(config: Config) -> Optional[RunDir]:
 # ---------------------------------------------------------------- Hydra's errors in one line
 
 
-def explain(error: Exception) -> str:
-    """What is wrong on the command line, with the nearest right name, or how to write it."""
+def explain(error: Exception, its_own=()) -> str:
+    """What is wrong on the command line, with the nearest right name, or how to write it.
+
+    its_own: the keys of a tool, beside the run's.
+    """
     text = str(error).strip()
-    defaults = to_dict(Config())
+    defaults = {**to_dict(Config()), **dict.fromkeys(its_own)}
     if isinstance(error, OSError) and error.filename:  # Hydra writes down what a sweep is
         return f"runs: can't write {error.filename} ({error.strerror}); set runs=DIR"
     if isinstance(error, OverrideParseException):

@@ -8,6 +8,7 @@ timm/models/resnet.py: conv1, bn1, layer1.0.conv1, downsample.0, fc), and both h
 import json
 import math
 import os
+import re
 from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
@@ -23,6 +24,11 @@ UNUSED = "num_batches_tracked"
 # What wrappers put before every name: DataParallel, Lightning, torch.compile
 PREFIXES = ("module.", "model.", "_orig_mod.")
 HEAD = {"fc.weight": "output.weight", "fc.bias": "output.bias"}
+
+NETWORKS = {f"resnet{layers}_v1b": layers for layers in SPECIFICATION}
+# What timm calls them (timm/models/resnet.py), and called them before tags.  Others have tensors of the same names
+# and do other things with them: resnetaa50 averages before it strides.
+ARCHITECTURES = r"(tv_|gluon_|ssl_|swsl_)?resnet(18|34|50|101|152)(_v1b)?"
 
 
 def names(layers: int) -> Dict[str, str]:
@@ -62,25 +68,21 @@ def load(path: str, name: str, source: Optional[str] = None) -> Dict[str, np.nda
 def convert(path: str, name: str, source: Optional[str] = None) -> Converted:
     """Every tensor of the file in its place, or ConfigError with the names.  `source`: as the user wrote it."""
     source = source or f"torch:{path}"
-    layers = layers_of(name, source)
+    if name not in NETWORKS:
+        known = ", ".join(NETWORKS)
+        raise ConfigError(f"model.pretrained={source}: weights of PyTorch fit {known}, not model.name={name}")
+    layers = NETWORKS[name]
+    _check_architecture(path, source)
     tensors = _unwrapped(torch_file.read(path, source))
     ignored = [n for n in tensors if n.rpartition(".")[2] == UNUSED]
     given = {n: tensor for n, tensor in tensors.items() if n not in ignored}
     table = _table(layers, given)
     if set(given) != set(table):
         raise ConfigError(f"model.pretrained={source} does not fit {name}: {_misfits(given, layers)}")
-    whole = [n for n, tensor in given.items() if not tensor.is_floating()]
+    whole = [n for n in table if not given[n].is_floating()]
     if whole:
         raise ConfigError(f"model.pretrained={source}: not of a floating type: {_first(whole)}")
-    return Converted({table[n]: tensor.as_float32() for n, tensor in given.items()}, ignored)
-
-
-def layers_of(name: str, source: str) -> int:
-    """How many layers the network `name` has.  Raises ConfigError if it has no names in PyTorch."""
-    known = {f"resnet{layers}_v1b": layers for layers in SPECIFICATION}
-    if name not in known:
-        raise ConfigError(f"model.pretrained={source}: such weights fit {', '.join(known)}, not model.name={name}")
-    return known[name]
+    return Converted({ours: given[n].as_float32() for n, ours in table.items()}, ignored)
 
 
 def _unwrapped(tensors: dict) -> dict:
@@ -114,9 +116,11 @@ def _first(items: list) -> str:
 # ---------------------------------------------------------------- out of ours
 
 
-def to_torch(arrays: Dict[str, np.ndarray], name: str, source: str) -> Dict[str, np.ndarray]:
-    """The arrays of network `name` by PyTorch's names, in its order.  Raises ConfigError if it has none there."""
-    return {theirs: arrays[ours] for theirs, ours in names(layers_of(name, source)).items()}
+def to_torch(name: str, arrays: Dict[str, np.ndarray], source: str) -> Dict[str, np.ndarray]:
+    """The arrays of network `name` by PyTorch's names, in its order; ConfigError, which calls them `source`."""
+    if name not in NETWORKS:
+        raise ConfigError(f"{source} is a {name}, which has no names in PyTorch: {', '.join(NETWORKS)} have")
+    return {theirs: arrays[ours] for theirs, ours in names(NETWORKS[name]).items()}
 
 
 # ---------------------------------------------------------------- the input
@@ -129,21 +133,37 @@ def input_of(path: str) -> Optional[dict]:
     of the shorter side that validation sees, or None).  None where nothing is stated, as of torchvision's files.
     Raises ConfigError for a config.json that states what can't be.
     """
-    beside = os.path.join(os.path.dirname(path), "config.json")
-    try:
-        with open(beside, encoding="utf-8") as file:
-            found = json.load(file)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{beside}, which says what input the weights want, can't be read ({error})") from None
-    stated = found.get("pretrained_cfg", found) if isinstance(found, dict) else {}
+    settings = _settings(path)
+    stated = settings.get("pretrained_cfg", settings)
     if not isinstance(stated, dict) or "input_size" not in stated:  # of something else
         return None
     try:
         return _input(stated)
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{beside} does not say what input the weights want: {error!r}") from None
+        raise ConfigError(f"{_beside(path)} does not say what input the weights want: {error!r}") from None
+
+
+def _beside(path: str) -> str:
+    return os.path.join(os.path.dirname(path), "config.json")
+
+
+def _settings(path: str) -> dict:
+    """What config.json beside the file says; empty where there is none.  Raises ConfigError."""
+    try:
+        with open(_beside(path), encoding="utf-8") as file:
+            found = json.load(file)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{_beside(path)}, which says what the weights beside it are, is no JSON: {error}") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _check_architecture(path: str, source: str) -> None:
+    """ConfigError where config.json beside the file says that it is another network."""
+    architecture = _settings(path).get("architecture")
+    if isinstance(architecture, str) and not re.fullmatch(ARCHITECTURES, architecture):
+        raise ConfigError(f"model.pretrained={source} is a {architecture} ({_beside(path)}), and no network here")
 
 
 def _input(stated: dict) -> dict:

@@ -1,10 +1,11 @@
 """What a pretrained network makes of given images, and its weights for PyTorch: the work of the small tools."""
 
 import os
-from typing import Dict
+from contextlib import suppress
 
 import mxnet as mx
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from mxscale.config import ConfigError
@@ -19,7 +20,7 @@ def logits(name: str, source: str, given: str, made: str) -> None:
     The images are taken as they are: whoever made them has normalised them.
     """
     images = _images(given)
-    arrays = arrays_of(source, name)
+    arrays, ignored = arrays_of(source, name)
     if "output.weight" not in arrays:
         raise ConfigError(f"model.pretrained={source} has no classifier: there are no logits")
     net = zoo.build(name, len(arrays["output.weight"]))
@@ -32,25 +33,26 @@ def logits(name: str, source: str, given: str, made: str) -> None:
     scores = [net(mx.nd.array(images[at : at + BATCH])).asnumpy() for at in range(0, len(images), BATCH)]
     scores = np.concatenate(scores)
     _replace(made, lambda path: _save_npy(path, scores))
-    print(f"{made}: {scores.shape[0]} x {scores.shape[1]} logits of {name}, {len(arrays)} tensors of {source}")
+    print(f"{made}: {len(scores)} x {scores.shape[1]} logits of {name}")
+    rest = f", {len(ignored)} {convert.UNUSED} ignored" if ignored else ""
+    print(f"{source}: {len(arrays)} tensors used{rest}")
 
 
-def export(name: str, source: str, made: str) -> None:
-    """The network `name` whose weights are in the .params file `source`, as safetensors in PyTorch's names."""
-    arrays = {n: array.asnumpy() for n, array in weights.load(source).items()}
-    tensors = convert.to_torch(arrays, name, source)
-    _replace(made, lambda path: save_file(tensors, path, metadata={"format": "pt"}))  # which libraries look for
-    print(f"{made}: {len(tensors)} tensors of {name} from {source}")
+def export(name: str, path: str, made: str, source: str) -> None:
+    """The network `name` whose weights are in the .params file at `path`, as safetensors in PyTorch's names."""
+    tensors = convert.to_torch(name, {n: array.asnumpy() for n, array in weights.load(path).items()}, source)
+    _replace(made, lambda new: save_file(tensors, new, metadata={"format": "pt"}))  # which libraries look for
+    print(f"{made}: {len(tensors)} tensors of {name}, {source}")
 
 
-def arrays_of(source: str, name: str) -> Dict[str, np.ndarray]:
-    """The pretrained weights of network `name`, by structural name."""
+def arrays_of(source: str, name: str) -> convert.Converted:
+    """The pretrained weights of network `name`, by structural name, and what was left out."""
     kind, _, rest = source.partition(":")
     if kind == "torch":
-        return convert.load(rest, name)
+        return convert.convert(rest, name, source)
     if kind == "hf":
-        return convert.load(hub.fetch(rest).path, name, source)
-    return weights.load(source)
+        return convert.convert(hub.fetch(rest).path, name, source)
+    return convert.Converted({n: array.asnumpy() for n, array in weights.load(source).items()}, [])
 
 
 def _images(path: str) -> np.ndarray:
@@ -83,5 +85,7 @@ def _replace(path: str, write) -> None:
         with open(new, "rb") as file:
             os.fsync(file.fileno())
         os.replace(new, path)
-    except OSError as error:
-        raise ConfigError(f"output={path}: can't be written ({error.strerror or error})") from None
+    except (OSError, SafetensorError) as error:
+        with suppress(OSError):
+            os.remove(new)
+        raise ConfigError(f"output={path}: can't be written ({getattr(error, 'strerror', None) or error})") from None

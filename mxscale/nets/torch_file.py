@@ -56,7 +56,7 @@ class _Refused(ValueError):
 
 
 def read(path: str, source: str) -> Dict[str, Tensor]:
-    """Name -> tensor, in the file's order.  Raises ConfigError, which calls the file `source`."""
+    """Name -> tensor.  Raises ConfigError, which calls the file `source`."""
     try:
         return _safetensors(path) if _is_safetensors(path) else _pickled(path)
     except FileNotFoundError:
@@ -82,7 +82,7 @@ def _safetensors(path: str) -> Dict[str, Tensor]:
     except safetensors.SafetensorError as error:
         raise _Refused(f"is no whole safetensors file (truncated or corrupt: {_short(error)})") from None
     tensors = {}
-    for name, entry in entries:
+    for name, entry in sorted(entries, key=lambda named: named[0]):  # they come in another order each time
         if entry["dtype"] not in SAFETENSORS:
             raise _Refused(f"{name} is of type {entry['dtype']}, which is not read here")
         kind = SAFETENSORS[entry["dtype"]]
@@ -95,9 +95,8 @@ def _numpy(kind: str) -> np.dtype:
     return np.dtype("<u2" if kind == BFLOAT16 else kind)
 
 
-def _short(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+def _short(text) -> str:
+    return " ".join(str(text).split())[:200]
 
 
 # ---------------------------------------------------------------- .pth
@@ -214,7 +213,7 @@ class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str):
         if (module, name) not in ALLOWED:
             raise _Refused(
-                f"refers to {module}.{name}, which is no part of a state dict and is not run: "
+                f"refers to {_short(f'{module}.{name}')}, which is no part of a state dict and is not run: "
                 "write it again with torch.save(model.state_dict(), FILE)"
             )
         return ALLOWED[module, name]

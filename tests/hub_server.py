@@ -1,0 +1,82 @@
+"""As much of the Hugging Face hub as downloading a file needs, on localhost.
+
+Headers as huggingface_hub's `get_hf_file_metadata` and `hf_raise_for_status` read them.
+"""
+
+import hashlib
+import re
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Hub:
+    """`files`: (revision, name) -> bytes of the one model; `asked` is what was asked for."""
+
+    def __init__(self, model, commit, files):
+        self.model, self.commit, self.files = model, commit, files
+        self.asked, self.url = [], None
+        self.cut_after = None  # bytes after which the next answer breaks off
+        self.gated = False
+        self.spoil = False  # other bytes than the stated SHA-256 has
+
+    def find(self, path):
+        """(status, headers, content) of a path."""
+        match = re.fullmatch(r"/(\w+/\w+)/resolve/(\w+)/([\w.]+)", path)
+        if not match or match[1] != self.model:
+            return 404, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}, b""
+        if self.gated:
+            return 403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"}, b""
+        revision, name = match[2], match[3]
+        if revision not in ("main", self.commit):
+            return 404, {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id"}, b""
+        if name not in self.files:
+            return 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": self.commit}, b""
+        content = self.files[name]
+        etag = hashlib.sha256(content).hexdigest()
+        if self.spoil:
+            content = bytes(len(content))
+        return 200, {"X-Repo-Commit": self.commit, "ETag": f'"{etag}"', "Accept-Ranges": "bytes"}, content
+
+
+@contextmanager
+def serving(hub: Hub):
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self):
+            self.answer(body=False)
+
+        def do_GET(self):
+            self.answer(body=True)
+
+        def answer(self, body):
+            hub.asked.append((self.command, self.path, self.headers.get("Range")))
+            status, headers, content = hub.find(self.path)
+            whole = len(content)
+            part = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
+            if status == 200 and part:
+                status, content = 206, content[int(part[1]) :]
+                headers = {**headers, "Content-Range": f"bytes {part[1]}-{whole - 1}/{whole}"}
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(content))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if not body:
+                return
+            if hub.cut_after is not None and hub.cut_after < len(content):
+                content, hub.cut_after = content[: hub.cut_after], None
+                self.close_connection = True
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,148 @@
+"""Weights from the hub, against a real server on localhost."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+from hub_server import Hub, serving
+from huggingface_hub import constants
+
+from mxscale.config import ConfigError
+from mxscale.nets import hub as client
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+WEIGHTS = os.urandom(300_000)
+SETTINGS = json.dumps({"architecture": "resnet18"}).encode()
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    files = {"model.safetensors": WEIGHTS, "config.json": SETTINGS}
+    with serving(Hub("timm/resnet18", COMMIT, files)) as hub:
+        set_endpoint(monkeypatch, hub.url)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the library's tries: 24 s in all
+        yield hub
+
+
+def set_endpoint(monkeypatch, url):
+    """As HF_ENDPOINT does it when the library is imported."""
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + template[template.index("/{repo_id}") :])
+
+
+def refused(reference, match):
+    with pytest.raises(ConfigError, match=match) as error:
+        client.fetch(reference)
+    assert str(error.value).startswith(f"model.pretrained=hf:{reference}") and "\n" not in str(error.value)
+
+
+def content(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def gets(hub):
+    return [path.rpartition("/")[2] for method, path, _ in hub.asked if method == "GET"]
+
+
+def test_weights_and_settings_are_fetched_and_the_commit_is_known(hub):
+    found = client.fetch("timm/resnet18")
+    assert content(found.path) == WEIGHTS and content(found.config_path) == SETTINGS
+    assert os.path.dirname(found.path) == os.path.dirname(found.config_path)
+    assert found.revision == COMMIT
+
+
+def test_what_is_in_the_cache_is_not_fetched_again(hub):
+    first = client.fetch("timm/resnet18")
+    assert client.fetch("timm/resnet18") == first == client.fetch(f"timm/resnet18@{COMMIT}")
+    assert gets(hub) == ["model.safetensors", "config.json"]
+
+
+def test_the_cache_answers_where_the_hub_does_not(hub, monkeypatch):
+    first = client.fetch("timm/resnet18")
+    set_endpoint(monkeypatch, closed_port())
+    assert client.fetch("timm/resnet18") == first
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert client.fetch("timm/resnet18") == first
+
+
+def test_a_model_without_settings_has_none(hub):
+    del hub.files["config.json"]
+    assert client.fetch("timm/resnet18").config_path is None
+
+
+def test_a_download_that_is_cut_goes_on_where_it_ended(hub, monkeypatch):
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 50_000)  # 10 MB: what it writes at a time
+    hub.cut_after = 100_000
+    assert content(client.fetch("timm/resnet18").path) == WEIGHTS
+    assert [part for method, path, part in hub.asked if part] == ["bytes=100000-"]
+
+
+@pytest.mark.parametrize(
+    "reference, match",
+    [
+        ("timm/resnet19", "has no such model, or HF_TOKEN does not open it"),
+        ("timm/resnet18@v9", "has no revision v9 of it"),
+        ("resnet18", "expected hf:OWNER/MODEL"),
+        ("timm/resnet18@", "expected hf:OWNER/MODEL"),
+        ("../../etc/passwd", "expected hf:OWNER/MODEL"),
+        ("timm/..", "Repo id"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_one_line(hub, reference, match):
+    refused(reference, match)
+
+
+def test_a_model_without_safetensors_is_one_line(hub):
+    del hub.files["model.safetensors"]
+    refused("timm/resnet18", "there is no model.safetensors in it")
+
+
+def test_a_model_behind_terms_is_one_line(hub):
+    hub.gated = True
+    refused("timm/resnet18", "wants its terms accepted first")
+
+
+def test_other_bytes_than_the_hub_states_are_refused(hub):
+    hub.spoil = True
+    refused("timm/resnet18", "its SHA-256 differs; remove it")
+
+
+def test_a_file_too_large_for_a_network_here_is_not_fetched(hub, monkeypatch):
+    monkeypatch.setattr(client, "MAX_BYTES", 1000)
+    refused("timm/resnet18", "that is no network here")
+    assert gets(hub) == []
+
+
+def closed_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_without_a_hub_it_is_one_line(hub, monkeypatch):
+    set_endpoint(monkeypatch, closed_port())
+    refused("timm/resnet18", f"{constants.ENDPOINT} does not answer, and it is not in the cache .*torch:FILE")
+
+
+def fetch_in_a_process(**surroundings):
+    code = "from mxscale.nets import hub; print(hub.fetch('timm/resnet18').path)"
+    env = {**os.environ, **surroundings}
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=100)
+
+
+def test_the_librarys_own_variables_hold(hub, tmp_path):
+    done = fetch_in_a_process(HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "home"))
+    assert done.stdout.startswith(str(tmp_path / "home" / "hub")), done.stderr
+    done = fetch_in_a_process(HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "home"))
+    assert done.stdout.startswith(str(tmp_path / "home" / "hub")), done.stderr
+    done = fetch_in_a_process(HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "other"))
+    last = done.stderr.strip().splitlines()[-1]
+    assert "model.pretrained=hf:timm/resnet18: HF_HUB_OFFLINE is set, and it is not in the cache" in last

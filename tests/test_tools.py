@@ -1,0 +1,161 @@
+"""The small tools: python -m mxscale.cli NAME KEY=VALUE ..."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from safetensors.numpy import load_file, save_file
+from torch_state import images, state
+
+from mxscale import cli
+from mxscale.config import from_dict
+from mxscale.nets import convert, infer, weights
+from mxscale.run import rundir
+
+REFERENCE = json.loads((Path(__file__).parent / "reference" / "logits.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """A ResNet-18 in PyTorch's names, and images."""
+    folder = tmp_path_factory.mktemp("torch")
+    save_file(state(18), folder / "w.safetensors")
+    np.save(folder / "x.npy", images(REFERENCE["images"], REFERENCE["side"]))
+    return folder / "w.safetensors"
+
+
+@pytest.fixture
+def run(tmp_path, file):
+    """The directory of a finished run of a ResNet-18 with those weights, as far as the tools look at it."""
+    config = from_dict({"runs": str(tmp_path / "runs"), "model": {"name": "resnet18_v1b"}})
+    run = rundir.create(config)
+    folder = run.checkpoints / "000000001"
+    folder.mkdir(parents=True)
+    weights.save(folder / "params", convert.load(str(file), "resnet18_v1b"))
+    run.write("best.json", {"checkpoint": "checkpoints/000000001"})
+    return run
+
+
+def refused(capsys, match, *argv):
+    assert cli.tool(list(argv)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1
+    assert match in error
+
+
+def agree(found):
+    want = np.array(REFERENCE["logits"]["18"])
+    assert found.dtype == np.float32 and np.abs(found - want).max() < 1e-4 * (want.max() - want.min())
+
+
+@pytest.mark.slow
+def test_logits_are_written_for_whoever_checks_a_conversion(file, tmp_path):
+    argv = ["logits", "model=resnet18_v1b", f"model.pretrained=torch:{file}", f"input={file.parent / 'x.npy'}"]
+    argv = [sys.executable, "-m", "mxscale.cli", *argv, f"output={tmp_path / 'y.npy'}"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{REFERENCE['images']} x 10 logits of resnet18_v1b" in done.stdout
+    assert "20 num_batches_tracked ignored" in done.stdout
+    agree(np.load(tmp_path / "y.npy"))
+    assert [path.name for path in tmp_path.iterdir()] == ["y.npy"]
+
+
+def test_logits_of_a_run_and_of_its_params_are_the_same(run, file, tmp_path):
+    for source in (run.path, run.checkpoints / "000000001" / "params"):
+        argv = ["logits", "model=resnet18_v1b", f"model.pretrained={source}", f"input={file.parent / 'x.npy'}"]
+        assert cli.tool([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
+        agree(np.load(tmp_path / "y.npy"))
+
+
+def test_a_batch_more_than_is_taken_at_a_time_comes_in_order(run, file, tmp_path, monkeypatch):
+    monkeypatch.setattr(infer, "BATCH", 2)
+    argv = ["logits", "model=pretrained", f"model.pretrained={run.path}", f"input={file.parent / 'x.npy'}"]
+    assert cli.tool([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
+    agree(np.load(tmp_path / "y.npy"))
+
+
+def test_a_runs_network_round_trips_through_pytorchs_names(run, file, tmp_path):
+    out = tmp_path / "out.safetensors"
+    assert cli.tool(["export", f"run={run.path}", f"output={out}"]) == 0
+    want = {n: a for n, a in state(18).items() if not n.endswith("num_batches_tracked")}
+    found = load_file(out)
+    assert found.keys() == want.keys() and all(found[n].tobytes() == a.tobytes() for n, a in want.items())
+    back = convert.load(str(out), "resnet18_v1b")
+    mine = {n: a.asnumpy() for n, a in weights.load(run.checkpoints / "000000001" / "params").items()}
+    assert weights.params_sha256(back) == weights.params_sha256(mine)
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def test_a_tool_that_is_none_and_a_key_that_is_none_are_one_line(capsys):
+    refused(capsys, "did you mean logits?", "logit")
+    refused(capsys, "expected one of export, logits")
+    refused(capsys, "unknown key inputs: did you mean input?", "logits", "inputs=x")
+    refused(capsys, "model=resnet18_v1c", "logits", "model=resnet18_v1c")
+    refused(capsys, "expected KEY=VALUE", "export", "run")
+
+
+def test_what_is_missing_is_named(capsys, tmp_path):
+    refused(capsys, "input is missing: input=PATH", "logits", "output=y")
+    refused(capsys, "output is missing", "logits", "input=x")
+    refused(capsys, "model.pretrained is missing", "logits", "input=x", "output=y")
+    refused(capsys, "run is missing", "export", "output=y")
+    refused(capsys, "output is missing", "export", "run=x")
+    refused(capsys, "run=no is no run directory", "export", "run=no", "output=y")
+    refused(capsys, "no such file", "logits", "model.pretrained=torch:no", f"input={npy(tmp_path)}", "output=y")
+
+
+def npy(folder, array=None):
+    path = folder / "x.npy"
+    np.save(path, images(1, 32) if array is None else array)
+    return path
+
+
+@pytest.mark.parametrize(
+    "array, found",
+    [
+        (np.zeros((1, 3, 8, 8)), "found float64 (1, 3, 8, 8)"),
+        (np.zeros((3, 8, 8), "f4"), "found float32 (3, 8, 8)"),
+        (np.zeros((1, 8, 8, 3), "f4"), "found float32 (1, 8, 8, 3)"),
+        (np.zeros((0, 3, 8, 8), "f4"), "no image in it"),
+        (np.array([{}], dtype=object), "is no .npy file"),
+    ],
+)
+def test_an_input_of_another_kind_is_one_line(capsys, tmp_path, array, found):
+    argv = ["logits", "model.pretrained=torch:no", f"input={npy(tmp_path, array)}", "output=y"]
+    refused(capsys, found, *argv)
+
+
+def test_an_input_that_is_cut_or_missing_is_one_line(capsys, tmp_path):
+    path = npy(tmp_path)
+    refused(capsys, "no such file", "logits", "model.pretrained=torch:no", f"input={tmp_path / 'no'}", "output=y")
+    for length in (0, 5, 50, 500):
+        path.write_bytes(path.read_bytes()[:length])
+        refused(capsys, "is no .npy file", "logits", "model.pretrained=torch:no", f"input={path}", "output=y")
+
+
+def test_an_output_that_cannot_be_written_is_one_line_and_leaves_nothing(capsys, run, file, tmp_path):
+    refused(capsys, "can't be written", "export", f"run={run.path}", f"output={tmp_path / 'no' / 'w'}")
+    (tmp_path / "folder").mkdir()
+    refused(capsys, "can't be written", "export", f"run={run.path}", f"output={tmp_path / 'folder'}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "runs"]
+
+
+def test_a_network_that_pytorch_has_no_names_for_is_not_exported(capsys, tmp_path):
+    other = rundir.create(from_dict({"runs": str(tmp_path / "runs"), "model": {"name": "small"}}))
+    folder = other.checkpoints / "000000001"
+    folder.mkdir(parents=True)
+    weights.save(folder / "params", {"output.bias": np.zeros(2, "f4")})
+    other.write("best.json", {"checkpoint": "checkpoints/000000001"})
+    refused(capsys, "is a small, which has no names in PyTorch", "export", f"run={other.path}", "output=y")
+
+
+def test_weights_without_a_classifier_have_no_logits(capsys, tmp_path):
+    save_file({n: a for n, a in state(18).items() if not n.startswith("fc.")}, tmp_path / "w.safetensors")
+    argv = ["logits", "model=resnet18_v1b", f"model.pretrained=torch:{tmp_path / 'w.safetensors'}"]
+    refused(capsys, "has no classifier", *argv, f"input={npy(tmp_path)}", "output=y")

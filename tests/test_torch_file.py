@@ -1,0 +1,240 @@
+"""Files of tensors read without PyTorch.  tests/reference/kinds*.pth were written by PyTorch (make_reference.py)."""
+
+import io
+import json
+import os
+import pickle
+import struct
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from mxscale.config import ConfigError
+from mxscale.nets import torch_file
+
+REFERENCE = Path(__file__).parent / "reference"
+KINDS = json.loads((REFERENCE / "kinds.json").read_text())
+FILES = ["kinds.pth", "kinds_legacy.pth", "kinds_protocol4.pth", "kinds_nested.pth"]
+
+
+def refused(path, match):
+    with pytest.raises(ConfigError, match=match) as error:
+        torch_file.read(str(path), "torch:x")
+    assert str(error.value).startswith("model.pretrained=torch:x") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_kind_of_tensor_that_pytorch_wrote_is_read(name):
+    found = torch_file.read(str(REFERENCE / name), "x")
+    assert list(found) == list(KINDS)
+    for kind, values in KINDS.items():
+        array = found[kind].as_float32()
+        assert array.dtype == np.float32 and array.flags.c_contiguous
+        assert array.tolist() == values
+    assert found["empty"].array.shape == (0, 3)
+    floating = {n for n, tensor in found.items() if tensor.is_floating()}
+    assert set(KINDS) - floating == {"int64", "uint8", "bool"}
+
+
+def test_safetensors_of_every_kind_are_read(tmp_path):
+    arrays = {k: np.array([1.5, -2.0]).astype(k) for k in ("float64", "float32", "float16", "int64", "uint8", "bool")}
+    save_file(arrays, tmp_path / "w.safetensors")
+    found = torch_file.read(str(tmp_path / "w.safetensors"), "x")
+    assert {n: t.array.tolist() for n, t in found.items()} == {n: a.tolist() for n, a in arrays.items()}
+
+
+def test_bfloat16_is_the_upper_half_of_a_float32(tmp_path):
+    values = np.array([1.5, -96.0, np.inf, 0.0], "<f4")
+    data = (values.view("<u4") >> 16).astype("<u2").tobytes()
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}}).encode()
+    (tmp_path / "w").write_bytes(struct.pack("<Q", len(header)) + header + data)
+    found = torch_file.read(str(tmp_path / "w"), "x")["w"]  # known by its content, not by its name
+    assert found.is_floating() and found.as_float32().tolist() == values.tolist()
+
+
+def test_types_of_safetensors_that_are_not_read_are_named(tmp_path):
+    header = json.dumps({"w": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "w").write_bytes(struct.pack("<Q", len(header)) + header + b"1234")
+    refused(tmp_path / "w", "w is of type F8_E4M3")
+
+
+def test_a_missing_file_and_a_folder_are_one_line(tmp_path):
+    refused(tmp_path / "no", "no such file$")
+    refused(tmp_path, "Is a directory$")
+
+
+# ---------------------------------------------------------------- damage
+
+
+@pytest.mark.parametrize("name", [*FILES, "w.safetensors"])
+def test_a_file_cut_at_any_byte_is_refused(tmp_path, name):
+    if name == "w.safetensors":
+        save_file({"a": np.ones(3, "f4"), "b": np.ones((2, 2), "f2")}, tmp_path / "whole")
+        whole = (tmp_path / "whole").read_bytes()
+    else:
+        whole = (REFERENCE / name).read_bytes()
+    step = 1 if len(whole) < 1000 else 7
+    for length in range(0, len(whole), step):
+        (tmp_path / name).write_bytes(whole[:length])
+        refused(tmp_path / name, "truncated or corrupt|no PyTorch file|refers to")  # a name cut short
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_with_damaged_bytes_is_read_or_refused_but_never_crashes(tmp_path, name):
+    whole, draw, outcomes = (REFERENCE / name).read_bytes(), np.random.RandomState(0), set()
+    for _ in range(600):
+        damaged = bytearray(whole)
+        for at in draw.randint(len(whole), size=draw.randint(1, 4)):
+            damaged[at] = draw.randint(256)
+        (tmp_path / "w").write_bytes(damaged)
+        try:
+            for tensor in torch_file.read(str(tmp_path / "w"), "x").values():
+                tensor.as_float32()
+            outcomes.add("read")
+        except ConfigError:
+            outcomes.add("refused")
+    assert "refused" in outcomes
+
+
+@pytest.mark.parametrize("content", [b"", b"text, not weights\n" * 20, b"\0" * 500, b"\xff" * 500, b"PK\3\4" * 50])
+def test_other_files_are_refused(tmp_path, content):
+    (tmp_path / "w.pth").write_bytes(content)
+    refused(tmp_path / "w.pth", "is no")
+    (tmp_path / "w.safetensors").write_bytes(content)
+    refused(tmp_path / "w.safetensors", "is no whole safetensors file")
+
+
+def test_an_archive_that_torch_save_did_not_write_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "w.pth", "w") as archive:
+        archive.writestr("photo.jpg", b"x")
+    refused(tmp_path / "w.pth", "no data.pkl in it")
+    repack(tmp_path / "z.pth", lambda name, data: data, zipfile.ZIP_DEFLATED)
+    refused(tmp_path / "z.pth", "compressed archive")
+
+
+# ---------------------------------------------------------------- what a pickle may not do
+
+
+def repack(path, change, how=zipfile.ZIP_STORED):
+    """A copy of kinds.pth at `path`, each member changed by `change(name, data)`."""
+    with zipfile.ZipFile(REFERENCE / "kinds.pth") as old, zipfile.ZipFile(path, "w", how) as new:
+        for name in old.namelist():
+            new.writestr(name, change(name, old.read(name)))
+
+
+def with_pickle(path, content):
+    repack(path, lambda name, data: content if name.endswith("/data.pkl") else data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "content, named",
+    [
+        (b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00id\x85R.", "posix.system"),
+        (b"\x80\x02cbuiltins\neval\nX\x01\x00\x00\x001\x85R.", "builtins.eval"),
+        (b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x02id\x85R.", "os.system"),
+        (b"\x80\x02ctorch\nload\n.", "torch.load"),
+        (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2.__globals__\n.", "torch._utils._rebuild_tensor_v2.__globals__"),
+        (b"\x80\x02ccollections\nOrderedDict.fromkeys\n.", "collections.OrderedDict.fromkeys"),
+    ],
+)
+def test_a_name_outside_of_a_state_dict_is_refused_by_name(tmp_path, content, named):
+    refused(with_pickle(tmp_path / "w.pth", content), f"refers to {named}, .*is not run")
+
+
+def test_what_a_pickle_asks_for_is_not_done(tmp_path):
+    class Harm:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    refused(with_pickle(tmp_path / "w.pth", pickle.dumps({"w": Harm()}, protocol=2)), "refers to posix.mkdir")
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_whole_module_is_refused_with_what_to_do():
+    refused(REFERENCE / "module.pth", r"refers to torch.nn.modules.linear.Linear.*torch.save\(model.state_dict\(\)")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02ccollections\nOrderedDict\n}b.",  # attributes of the class itself
+        b"\x80\x02ccollections\nOrderedDict\n)\x81.",  # a new object
+        b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b".",  # a byte array of a terabyte
+        b"\x80\x02}r" + struct.pack("<I", 0xFFFFFFFF) + b".",  # a place far out in the memo
+        b"\x80\x02" + b"(" * 100000 + b".",
+        b"\x80\x02J" + struct.pack("<i", 3) + b"K\x01R.",  # a number is called
+        b"\x80\x02K\x01.",
+        b"\x80\x02}.",
+        b"\x80\x02}X\x01\x00\x00\x00wK\x01s.",
+    ],
+)
+def test_other_pickles_are_one_line_at_once(tmp_path, content):
+    refused(with_pickle(tmp_path / "w.pth", content), "truncated or corrupt|is corrupt|holds no state dict")
+
+
+def view(offset, shape, strides, size=24):
+    """kinds.pth's state dict, with one tensor alone, of that view of a storage of 24 numbers, as the pickle says."""
+    file = io.BytesIO()
+
+    class Pickler(pickle._Pickler):
+        def persistent_id(self, thing):
+            return thing.pid if isinstance(thing, Stored) else None
+
+        def save_view(self, thing):
+            self.write(b"ctorch._utils\n_rebuild_tensor_v2\n")
+            self.save((Stored(), offset, shape, strides, False, {}))
+            self.write(b"R")
+
+        dispatch = {**pickle._Pickler.dispatch}
+
+    class Stored:
+        pass
+
+    class View:
+        pass
+
+    Pickler.dispatch[View] = Pickler.save_view
+    Stored.pid = ("storage", FloatStorage(), "8", "cpu", size)
+    Pickler.dispatch[FloatStorage] = lambda pickler, thing: pickler.write(b"ctorch\nFloatStorage\n")
+    Pickler(file, 2).dump({"w": View()})
+    return file.getvalue()
+
+
+class FloatStorage:
+    pass
+
+
+def test_a_view_written_by_hand_is_read(tmp_path):
+    path = with_pickle(tmp_path / "w.pth", view(1, (2, 3), (1, 4)))
+    assert torch_file.read(str(path), "x")["w"].as_float32().tolist() == [[1, 5, 9], [2, 6, 10]]
+
+
+@pytest.mark.parametrize(
+    "offset, shape, strides, size",
+    [
+        (0, (25,), (1,), 24),  # past the end
+        (20, (2, 3), (3, 1), 24),
+        (-1, (2,), (1,), 24),
+        (8, (2,), (-1,), 24),
+        (0, (1 << 40,), (0,), 24),  # a terabyte out of one number
+        (0, (2, 3), (1,), 24),
+        (0, (1,) * 40, (1,) * 40, 24),
+        (0, (2.0,), (1,), 24),
+        (0, (24,), (1,), 48),  # more than the file has
+        (0, (24,), (1,), 1 << 60),
+    ],
+)
+def test_a_view_that_its_storage_does_not_hold_is_refused(tmp_path, offset, shape, strides, size):
+    refused(with_pickle(tmp_path / "w.pth", view(offset, shape, strides, size)), "corrupt")
+
+
+def test_an_ordered_dictionary_is_all_that_is_built():
+    allowed = {name: thing for name, thing in torch_file.ALLOWED.items() if callable(thing)}
+    assert allowed.pop(("collections", "OrderedDict")) is OrderedDict
+    assert {module for module, _ in allowed} == {"torch._utils"}
+    assert all(thing.__module__ == "mxscale.nets.torch_file" for thing in allowed.values())
