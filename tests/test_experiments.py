@@ -56,8 +56,8 @@ def own_files(tmp_path):
         folder = tmp_path / "photos" / ("cat" if n % 2 else "dog")
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(folder / f"{n}.png")
-    for name in ("train", "val"):
-        make_records(tmp_path, pixels[:6], [0, 1, 2] * 2, name)
+    for name, part in (("train", pixels[:6]), ("val", pixels[6:])):
+        make_records(tmp_path, part, [0, 1, 2] * 2, name)
     return tmp_path
 
 

@@ -255,13 +255,8 @@ def test_a_run_that_is_stopped_while_it_packs_leaves_no_process_and_can_go_on(cl
         folder = root / ("cat" if n % 2 else "dog")
         folder.mkdir(parents=True, exist_ok=True)
         os.link(image, folder / f"{n}.png")
-    case = [
-        "data=imagefolder",
-        f"data.root={root}",
-        "data.image_size=16",
-        "data.pack_short_side=16",
-        "batch.per_device=4",
-    ]
+    case = ["data=imagefolder", f"data.root={root}", "data.image_size=16", "data.pack_short_side=16"]
+    case += ["batch.per_device=4", "data.allow_duplicates=true"]
     process = cli.start("train", *case, "tracking=none", "launch.ranks=1", "max_steps=1", small=False)
     children = wait_for_workers(process)
     process.send_signal(signal.SIGTERM)

@@ -172,7 +172,7 @@ def test_sizes_that_follow_from_the_image_size_keep_their_ratio():
     assert origin.taken_over(data, {"image_size": 448}, "x")["taken"] == {
         "image_size": 448, "eval_resize": 512, "pack_short_side": 512}  # fmt: skip
     assert origin.taken_over(data, {"image_size": 112}, "x")["taken"] == {"image_size": 112, "eval_resize": 128}
-    small = Data(image_size=64, eval_resize=256, pack_size=64)
+    small = Data(image_size=64, eval_resize=256, pack_short_side=64)
     assert origin.taken_over(small, {}, "x") == {"taken": {}, "instead": {}}
     assert origin.taken_over(small, {"mean": [0.0] * 3}, "x")["taken"] == {"mean": [0.0] * 3}
 
