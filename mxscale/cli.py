@@ -94,7 +94,7 @@ def tool(argv: List[str]) -> int:
         return refuse(explain(error, its_own))
     own = {key: values.pop(key) for key in its_own}
     try:
-        TOOLS[name](validate(from_dict(values)), own)
+        TOOLS[name](settle(validate(from_dict(values))), own)
     except ConfigError as error:
         return refuse(str(error))
     return DONE
@@ -105,7 +105,6 @@ def logits(config: Config, own: dict) -> None:
     given, made = _path(own, "input"), _path(own, "output")
     if config.model.pretrained is None:
         raise ConfigError("model.pretrained is missing: name the weights to look at, such as torch:FILE")
-    config = settle(config)
     source = config.model.pretrained
     if source.partition(":")[0] not in ("torch", "hf"):
         source = opening.pretrained_file(config)

@@ -9,6 +9,8 @@ import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from huggingface_hub import constants
+
 
 class Hub:
     """`files`: (revision, name) -> bytes of the one model; `asked` is what was asked for."""
@@ -80,3 +82,10 @@ def serving(hub: Hub):
     finally:
         server.shutdown()
         server.server_close()
+
+
+def set_endpoint(monkeypatch, url):
+    """As HF_ENDPOINT does it when the library is imported."""
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + template[template.index("/{repo_id}") :])

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from conftest import ROOT
-from hub_server import Hub, serving
+from hub_server import Hub, serving, set_endpoint
 from huggingface_hub import constants
 
 from mxscale.config import ConfigError
@@ -28,13 +28,6 @@ def hub(tmp_path, monkeypatch):
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the library's tries: 24 s in all
         yield hub
-
-
-def set_endpoint(monkeypatch, url):
-    """As HF_ENDPOINT does it when the library is imported."""
-    monkeypatch.setattr(constants, "ENDPOINT", url)
-    template = constants.HUGGINGFACE_CO_URL_TEMPLATE
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + template[template.index("/{repo_id}") :])
 
 
 def refused(reference, match):

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT
+from hub_server import Hub, serving, set_endpoint
+from huggingface_hub import constants
 from safetensors.numpy import load_file, save_file
 from torch_state import images, state
 
@@ -87,6 +89,18 @@ def test_a_runs_network_round_trips_through_pytorchs_names(run, file, tmp_path):
     back = convert.load(str(out), "resnet18_v1b")
     mine = {n: a.asnumpy() for n, a in weights.load(run.checkpoints / "000000001" / "params").items()}
     assert weights.params_sha256(back) == weights.params_sha256(mine)
+
+
+def test_logits_of_a_model_of_the_hub(file, tmp_path, monkeypatch, capsys):
+    with serving(Hub("timm/resnet18", "0" * 40, {"model.safetensors": file.read_bytes()})) as hub:
+        set_endpoint(monkeypatch, hub.url)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        argv = ["logits", "model=resnet18_v1b", "model.pretrained=hf:timm/resnet18", f"input={file.parent / 'x.npy'}"]
+        assert cli.tool([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
+        agree(np.load(tmp_path / "y.npy"))
+        argv[1:3] = ["model=resnet50_v1b", "model.pretrained=hf:timm/resnet18@main"]
+        capsys.readouterr()
+        refused(capsys, "hf:timm/resnet18@main does not fit resnet50_v1b: these are", *argv, "output=y")
 
 
 # ---------------------------------------------------------------- bad input

@@ -21,9 +21,10 @@ def logits(name: str, source: str, given: str, made: str) -> None:
     """
     images = _images(given)
     arrays, ignored = arrays_of(source, name)
-    if "output.weight" not in arrays:
+    heads = [array for n, array in arrays.items() if n.startswith("output.") and n.endswith(".weight")]
+    if not heads:
         raise ConfigError(f"model.pretrained={source} has no classifier: there are no logits")
-    net = zoo.build(name, len(arrays["output.weight"]))
+    net = zoo.build(name, len(heads[0]))
     zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
     try:
         zoo.finish(net, (1, *images.shape[1:]), mx.cpu())
