@@ -374,10 +374,10 @@ def test_the_published_fine_tuning_runs_from_end_to_end(cli, tmp_path):
     """Its network with random weights, 58 M of them and 23 M in a head of 11,221 classes; a small archive."""
     prefix = classic.save(classic.resnet(classic.UNITS[152], classes=11221, width=64), tmp_path / "resnet-152")
     classes = ("001.ak47", "002.american-flag", "003.backpack", "256.toad", "257.clutter")
-    for name, content in made_sets.caltech256(classes, per_class=3).items():
+    for name, content in made_sets.caltech256(classes, per_class=2).items():
         (tmp_path / name).write_bytes(content)
     ended = cli("finetune", "experiment=beeva_caltech256", f"data.root={tmp_path}", "data.checksum=first_use",
-                "data.train_per_class=2", f"model.pretrained=symbol:{prefix}", "batch.per_device=2", "epochs=1",
+                "data.train_per_class=1", f"model.pretrained=symbol:{prefix}", "batch.per_device=2", "epochs=1",
                 "launch.ranks=2", "tracking=none", small=False)  # fmt: skip
     assert ended.status["state"] == "FINISHED" and ended.run.last("val/top1") is not None
     assert params(ended.run)["output.weight"].shape == (4, 2048)

@@ -156,6 +156,15 @@ def test_the_same_seed_gives_the_same_bytes_hybridized_or_not_and_another_seed_o
     assert digests[0] != weights.params_sha256(weights.arrays(ready("mobilenet0.25", seed=4)))
 
 
+def test_of_a_network_that_will_be_fitted_the_head_is_drawn_as_it_always_is():
+    drawn, fitted = ready(seed=3), zoo.build("small", 5)
+    zoo.initialise(fitted, 3, CPU, True, fitted=True)
+    zoo.finish(fitted, (1, 3, 32, 32), CPU)
+    for name, value in weights.arrays(fitted).items():
+        same = weights.arrays(drawn)[name]
+        assert (value == (same if name.startswith("output.") else 0)).all(), name
+
+
 def test_initialise_seeds_the_generators_and_can_be_repeated():
     net = ready(seed=3)
     first = weights.params_sha256(weights.arrays(net)), mx.nd.random.uniform(shape=3).asnumpy(), np.random.rand()

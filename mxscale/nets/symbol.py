@@ -181,7 +181,7 @@ class Features(SymbolBlock):
     """All of a graph before its classifier."""
 
     def __init__(self, network: Network):
-        super().__init__(network.features, mx.sym.var(network.input))
+        super().__init__(network.features, mx.sym.var(network.input, dtype="float32"))
         self._reg_params = {network.names[name]: parameter for name, parameter in self.params.items()}
         for name in network.fixed:
             self.params.get(name).grad_req = "null"

@@ -123,13 +123,14 @@ HEAD_STD = 0.01  # of the last layer's weights: arXiv:1706.02677, sec. 5.1
 CONSTANTS = {"bias": 0, "beta": 0, "gamma": 1, "running_mean": 0, "running_var": 1}
 
 
-def initialise(net, seed: int, ctx, zero_gamma: bool) -> None:
+def initialise(net, seed: int, ctx, zero_gamma: bool, fitted: bool = False) -> None:
     """Give every parameter its initial value on `ctx` (a context or a list); same seed, same bytes.
 
     Weights of convolutions and hidden layers: He, gaussian, by fan-in; of the head: gaussian, 0.01; biases 0;
     batch normalisation the identity.  `zero_gamma`: the last normalisation of each residual block starts with
     gamma 0, so that the block starts as its shortcut (arXiv:1706.02677, sec. 5.1), in ResNet v1, v1b and
     `small`; a v2 block ends in a convolution and stays, and so do all other networks.
+    `fitted`: `weights.fit` comes next, so that only the head's values, which it may leave, are worth drawing.
     Also seeds MXNet's and numpy's generators, whose next use is dropout's.
     Shapes that wait for the input are left to `finish`.
     """
@@ -137,7 +138,8 @@ def initialise(net, seed: int, ctx, zero_gamma: bool) -> None:
     np.random.seed(seed)
     zeroed = {id(gamma) for gamma in _last_gammas(net)} if zero_gamma else set()
     for name, parameter in parameters(net).items():
-        value = mx.init.Zero() if id(parameter) in zeroed else _initial(name, seed)
+        zero = id(parameter) in zeroed or (fitted and not name.startswith("output."))
+        value = mx.init.Zero() if zero else _initial(name, seed)
         parameter.initialize(value, ctx=ctx, default_init=value, force_reinit=True)
 
 

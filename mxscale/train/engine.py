@@ -202,7 +202,7 @@ def network(config: Config, plan: dict, device):
     """The network with its starting weights, hybridized, its shapes known."""
     net = zoo.build(config.model.name, plan["classes"], plan.get("graph"))
     size = config.data.image_size
-    zoo.initialise(net, config.seed, device, config.model.zero_gamma)
+    zoo.initialise(net, config.seed, device, config.model.zero_gamma, fitted=bool(plan["pretrained"]))
     zoo.finish(net, (1, 3, size, size), device)
     if plan["pretrained"]:
         weights.fit(net, weights.load(plan["pretrained"]), config.model.pretrained, head=plan["head"])

@@ -161,7 +161,7 @@ def check_network(config: Config, classes: int, plan: dict) -> None:
     """Build the network as ranks will, on a CPU, with its weights."""
     net, pretrained = zoo.build(config.model.name, classes, plan.get("graph")), plan.get("pretrained")
     size = config.data.image_size
-    zoo.initialise(net, config.seed, mx.cpu(), config.model.zero_gamma)
+    zoo.initialise(net, config.seed, mx.cpu(), config.model.zero_gamma, fitted=bool(pretrained))
     try:
         zoo.finish(net, (1, 3, size, size), mx.cpu())
     except mx.MXNetError as error:
