@@ -93,4 +93,5 @@ def test_neither_memory_nor_files_nor_threads_grow_over_50_epochs(tmp_path):
         cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True, check=True,
     )  # fmt: skip
     megabytes, files, threads = map(float, done.stdout.split())
-    assert megabytes < 30 and files < 10 and threads < 10
+    # Six readers an epoch: one that left a batch behind would make 700 MB.  The allocator's own ups and downs are 100.
+    assert megabytes < 250 and files < 10 and threads < 10
