@@ -100,16 +100,8 @@ def ours(folder: Path, **data):
             yield BATCH
 
 
-def ahead(folder: Path):
-    yield from ours(folder, decoder="pillow")
-
-
 def packed_256(folder: Path):
     yield from ours(folder, **stored_at(folder, 256))
-
-
-def ahead_256(folder: Path):
-    yield from ours(folder, decoder="pillow", **stored_at(folder, 256))
 
 
 def in_memory(folder: Path):
@@ -241,9 +233,7 @@ def opencv(folder: Path):
 PIPELINES = {
     "ours": (ours, "mxscale's loader, records as they are"),
     "bare": (bare, "a bare ImageRecordIter, same records"),
-    "ahead": (ahead, "ours with data.decoder=pillow, same records"),
     "packed_256": (packed_256, "mxscale's loader, packed at 256 (quality 95)"),
-    "ahead_256": (ahead_256, "the same with data.decoder=pillow"),
     "in_memory": (in_memory, "the same with data.keep=ram"),
     "gluon": (gluon, "Gluon's DataLoader, 2 workers"),
     "torch": (torch, "PyTorch's DataLoader, 2 workers, Pillow"),

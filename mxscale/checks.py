@@ -18,7 +18,6 @@ CHOICES = {
     "data.pack_format": ("jpeg", "png"),
     "data.on_bad": ("error", "skip"),
     "data.keep": ("packed", "ram"),
-    "data.decoder": ("mxnet", "pillow"),
     "data.augment.crop": ("random_resized", "random", "center"),
     "data.interpolation": ("bilinear", "bicubic", "area", "lanczos"),
     "model.input": ("checkpoint", "config"),

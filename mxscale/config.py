@@ -64,7 +64,6 @@ class Data:
     std: List[float] = field(default_factory=lambda: [58.393, 57.12, 57.375])
     augment: Augment = field(default_factory=Augment)
     shards: Optional[int] = None  # virtual shards; null: the ranks of the first start
-    decoder: str = "mxnet"  # mxnet | pillow: the same pixels, faster for JPEGs, and all `threads` are used
     threads: int = 2  # decode threads of each reader; part of what makes the order of augmentation
 
     @property

@@ -12,12 +12,11 @@ import mxnet as mx
 import numpy as np
 
 from mxscale.data import recordio
-from mxscale.data.images import decode
 
 BMP = struct.Struct("<2sIIIIiiHHIIiiII")  # file header (14 bytes), BITMAPINFOHEADER (40)
 
 
-def by_mxnet(content: bytes) -> bytes:
+def bitmap(content: bytes) -> bytes:
     """An encoded image -> the same pixels as a BMP, decoded as an ImageRecordIter does."""
     pixels = mx.image.imdecode(content, to_rgb=0).asnumpy()
     height, width, _ = pixels.shape
@@ -26,24 +25,10 @@ def by_mxnet(content: bytes) -> bytes:
     return _header(width, height) + rows.tobytes()
 
 
-def by_pillow(content: bytes) -> bytes:
-    """The same by images.py.  Raises BadImage."""
-    image = decode(content)
-    return _header(*image.size) + image.tobytes("raw", "BGR", row_bytes(image.width), 1)
-
-
-DECODERS = {"mxnet": by_mxnet, "pillow": by_pillow}
-
-
 def _header(width: int, height: int) -> bytes:
     size = height * row_bytes(width)
     # A negative height: from the top row down.
     return BMP.pack(b"BM", BMP.size + size, 0, BMP.size, 40, width, -height, 1, 24, 0, size, 0, 0, 0, 0)
-
-
-def dot() -> bytes:
-    """One black pixel."""
-    return _header(1, 1) + bytes(row_bytes(1))
 
 
 def row_bytes(width: int) -> int:
@@ -75,7 +60,3 @@ class Memory:
             for name, file in zip(names, (self.rec, self.idx), strict=True):
                 os.symlink(f"/proc/{os.getpid()}/fd/{file.fileno()}", name)
             yield names
-
-    def close(self) -> None:
-        self.rec.close()
-        self.idx.close()

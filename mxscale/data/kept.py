@@ -13,7 +13,7 @@ from typing import Dict, Iterator, List, Tuple
 
 from mxscale.config import ConfigError
 from mxscale.data import recordio
-from mxscale.data.bitmaps import DECODERS, Memory, row_bytes
+from mxscale.data.bitmaps import Memory, bitmap, row_bytes
 from mxscale.data.images import BadImage, size_of
 from mxscale.data.workers import PER_WORKER, Pool
 
@@ -24,7 +24,7 @@ class Kept:
     def __init__(self):
         self.parts: Dict[Tuple[str, int, int], Memory] = {}
 
-    def part(self, rec: str, idx: str, part: Tuple[int, int], workers: int, decoder: str) -> Memory:
+    def part(self, rec: str, idx: str, part: Tuple[int, int], workers: int) -> Memory:
         """The part's images; the first time they are decoded, by `workers` processes.
 
         Raises ConfigError where they don't fit into the memory.
@@ -33,15 +33,15 @@ class Kept:
         if key not in self.parts:
             offsets = offsets_of(idx, part)
             fit(bytes_of(rec, offsets), free_memory())
-            self.parts[key] = decoded(rec, offsets, workers, decoder)
+            self.parts[key] = decoded(rec, offsets, workers)
         return self.parts[key]
 
 
-def decoded(rec: str, offsets: List[int], workers: int, decoder: str) -> Memory:
+def decoded(rec: str, offsets: List[int], workers: int) -> Memory:
     """The records at `offsets`, which follow one another, with decoded images."""
     memory, headers = Memory(), []
     pool = Pool(min(workers, len(offsets) // PER_WORKER), len(offsets))
-    with contextlib.closing(pool.map(_payloads(rec, offsets, headers), DECODERS[decoder])) as results:
+    with contextlib.closing(pool.map(_payloads(rec, offsets, headers), bitmap)) as results:
         for number, content in enumerate(results):
             if isinstance(content, BadImage):
                 raise RuntimeError(f"{rec}, record at byte {offsets[number]}: {content.reason}")

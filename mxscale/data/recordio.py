@@ -9,7 +9,6 @@ MXNet's own writer does not look at what closing the file returns, so that a ful
 """
 
 import hashlib
-import io
 import os
 import struct
 from typing import Callable, Iterator, List, NamedTuple, Tuple
@@ -109,12 +108,6 @@ def scan(path: str, seen: Callable[[bytes], None] = lambda raw: None, start: int
                 raise BadRecords(f"the record at byte {offset} is no image record")
             yield Record(offset, Header(*HEADER.unpack_from(body)), body[HEADER.size :])
             offset += read
-
-
-def record_at(handle: int, offset: int, size: int) -> Record:
-    """The record in those bytes of an open file; threads may share the handle."""
-    body, _ = _next(io.BytesIO(os.pread(handle, size, offset)), offset, lambda raw: None)
-    return Record(offset, Header(*HEADER.unpack_from(body)), body[HEADER.size :])
 
 
 def _next(file, start: int, seen):
