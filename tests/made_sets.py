@@ -11,7 +11,7 @@ from PIL import Image
 from scipy.io import savemat
 
 
-def tar(members, mode="w", **kinds) -> bytes:
+def tar(members, mode="w") -> bytes:
     """(name, content) -> a tar; content may be a TarInfo type with its target, for what is no plain file."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode=mode) as archive:
