@@ -105,9 +105,7 @@ def logits(config: Config, own: dict) -> None:
     given, made = _path(own, "input"), _path(own, "output")
     if config.model.pretrained is None:
         raise ConfigError("model.pretrained is missing: name the weights to look at, such as torch:FILE")
-    source = config.model.pretrained
-    if source.partition(":")[0] not in ("torch", "hf"):
-        source = opening.pretrained_file(config)
+    source = opening.pretrained_file(config) or config.model.pretrained
     from mxscale.nets import infer  # imports MXNet: not before the command line is known to be good
 
     infer.logits(config.model.name, source, given, made)

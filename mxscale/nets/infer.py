@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from mxscale.config import ConfigError
-from mxscale.nets import convert, hub, weights, zoo
+from mxscale.nets import convert, hub, pretrained, symbol, weights, zoo
 
 BATCH = 16  # images at a time
 
@@ -20,11 +20,11 @@ def logits(name: str, source: str, given: str, made: str) -> None:
     The images are taken as they are: whoever made them has normalised them.
     """
     images = _images(given)
-    arrays, ignored = arrays_of(source, name)
+    (arrays, ignored), graph = arrays_of(source, name)
     heads = [array for n, array in arrays.items() if n.startswith("output.") and n.endswith(".weight")]
     if not heads:
         raise ConfigError(f"model.pretrained={source} has no classifier: there are no logits")
-    net = zoo.build(name, len(heads[0]))
+    net = zoo.build(name, len(heads[0]), graph)
     zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
     try:
         zoo.finish(net, (1, *images.shape[1:]), mx.cpu())
@@ -46,14 +46,17 @@ def export(name: str, path: str, made: str, source: str) -> None:
     print(f"{made}: {len(tensors)} tensors of {name}, {source}")
 
 
-def arrays_of(source: str, name: str) -> convert.Converted:
-    """The pretrained weights of network `name`, by structural name, and what was left out."""
+def arrays_of(source: str, name: str):
+    """The pretrained weights of network `name` by structural name with what was left out, and a graph or None."""
     kind, _, rest = source.partition(":")
     if kind == "torch":
-        return convert.convert(rest, name, source)
+        return convert.convert(rest, name, source), None
     if kind == "hf":
-        return convert.convert(hub.fetch(rest).path, name, source)
-    return convert.Converted({n: array.asnumpy() for n, array in weights.load(source).items()}, [])
+        return convert.convert(hub.fetch(rest).path, name, source), None
+    loaded = pretrained.load(source, name)
+    if name == symbol.NAME and loaded.graph is None:
+        raise ConfigError(f"model.pretrained={source} is without its graph: name the origin, symbol:PREFIX")
+    return convert.Converted({n: weights.host(array) for n, array in loaded.arrays.items()}, []), loaded.graph
 
 
 def _images(path: str) -> np.ndarray:

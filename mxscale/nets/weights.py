@@ -62,7 +62,7 @@ def _on_cpu(array) -> mx.nd.NDArray:
     return mx.nd.array(array, ctx=mx.cpu(), dtype=array.dtype)
 
 
-def _host(array) -> np.ndarray:
+def host(array) -> np.ndarray:
     return array.asnumpy() if isinstance(array, mx.nd.NDArray) else array
 
 
@@ -222,7 +222,7 @@ def _problems(wanted: dict, given: dict) -> list:
     names = differences(wanted, given)
     lists = (
         ("shapes differ:", [f"{n} {_spell(given[n])} in the file, {_spell(wanted[n])} in the network" for n in other]),
-        ("not a number or infinite:", [n for n in both if not np.isfinite(_host(given[n])).all()]),
+        ("not a number or infinite:", [n for n in both if not np.isfinite(host(given[n])).all()]),
     )
     return [names] * bool(names) + [f"{what} {_first(items)}" for what, items in lists if items]
 
