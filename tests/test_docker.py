@@ -186,6 +186,14 @@ def test_bad_input_is_one_line_and_exit_2(project):
     assert line.startswith("error: unknown key optimizer.lrr")
 
 
+def test_a_public_set_is_fetched_to_a_volume(project):
+    """Nobody is there to fetch from; before that, the folder is made."""
+    nowhere = ["data=mnist", "data.mirror=http://127.0.0.1:9", "tracking=none"]
+    _, err = project.compose("run", "--rm", "-T", "--no-deps", "train", *nowhere, expect=2)
+    assert "could not be fetched (http://127.0.0.1:9/train-images-idx3-ubyte.gz" in err.splitlines()[-1], err
+    assert project.inside("ls", "/mxscale/data") == "mnist\n"
+
+
 def test_stopping_the_container_leaves_a_checkpoint_to_go_on_from(project, trained):
     process = project.start("train", "launch.ranks=2", "epochs=500", "name=stopped")
     run = wait_for(process, r"^run +(\S+)$")[1]

@@ -63,6 +63,7 @@ def _on_cpu(array) -> mx.nd.NDArray:
 
 
 def host(array) -> np.ndarray:
+    """An NDArray's or a numpy array's values, on the host."""
     return array.asnumpy() if isinstance(array, mx.nd.NDArray) else array
 
 
