@@ -206,7 +206,9 @@ def test_caltech256_may_lie_there_unpacked(publisher, tmp_path):
     archived = packed(publisher, "caltech256", tmp_path)
     folder = tmp_path / "own"
     with tarfile.open(tmp_path / "set" / "256_ObjectCategories.tar") as archive:
-        archive.extractall(folder)
+        for member in archive:
+            member.mode = 0o755  # that of made folders lets nobody in but root
+            archive.extract(member, folder)
     made = pack.prepare(data_of("caltech256", tmp_path, root=str(folder)), workers=1, progress=False)
     assert made["dir"] != archived["dir"] and made["digest"] == archived["digest"]
 
