@@ -12,6 +12,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.config import ConfigError
 from mxscale.data.download import CHUNK, PAUSES, Unreached, download
+from mxscale.data.durable import sync
 from mxscale.data.workers import Progress
 
 
@@ -140,7 +141,7 @@ def _fetch(file: File, place: Place) -> Tuple[str, List[str]]:
             if found is None:
                 raise Unreached(f"what came has another SHA-256 than {file.sha256}")
             os.replace(part, path)
-            _sync(place.folder)
+            sync(place.folder)
             return found, []
         except Unreached as error:
             reasons.append(f"{url}: {error}")
@@ -181,13 +182,5 @@ def _alone(folder: str):
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(handle)
-
-
-def _sync(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
     finally:
         os.close(handle)

@@ -24,6 +24,7 @@ import PIL
 from mxscale.config import ConfigError, Data
 from mxscale.data import content, manifest, public, recordio, records, sources
 from mxscale.data.duplicates import Copies
+from mxscale.data.durable import sync
 from mxscale.data.images import POLICY, BadImage, Recipe
 from mxscale.data.workers import Pool, Progress
 
@@ -100,13 +101,13 @@ def _publish(folder: str, build: Callable[[str], None], alone: bool) -> Dict[str
     os.mkdir(new)
     try:
         build(new)
-        _sync(new)
+        sync(new)
         try:
             os.rename(new, folder)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
-        _sync(os.path.dirname(folder))
+        sync(os.path.dirname(folder))
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return manifest.load(folder)
@@ -114,14 +115,6 @@ def _publish(folder: str, build: Callable[[str], None], alone: bool) -> Dict[str
 
 def _hidden(folder: str, what: str) -> str:
     return os.path.join(os.path.dirname(folder), f".{os.path.basename(folder)}.{what}")
-
-
-def _sync(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _say(text: str) -> None:

@@ -4,7 +4,6 @@ The store's hosts are gone since 2024, so that one of the two has to be given: t
 `$MXNET_HOME/models`, or a mirror in MXNET_GLUON_REPO.
 """
 
-import hashlib
 import http.client
 import os
 import tempfile
@@ -17,6 +16,7 @@ import mxnet as mx
 from mxnet.gluon.model_zoo import model_store
 
 from mxscale.config import ConfigError, nearest
+from mxscale.nets import digest
 
 TIMEOUT_S = 30.0  # without a byte
 CHUNK = 2**20
@@ -35,7 +35,7 @@ def fetch(name: str, sums: Optional[Dict[str, str]] = None) -> str:
     file = f"{name}-{sums[name][:8]}.params"
     path = os.path.join(folder, file)
     if os.path.exists(path):
-        found = _sha1(path)
+        found = digest.of_file(path, "sha1")
         if found != sums[name]:
             raise ConfigError(f"model.pretrained=zoo: {path} is damaged (SHA-1 {found}, not {sums[name]}); remove it")
         return path
@@ -45,7 +45,7 @@ def fetch(name: str, sums: Optional[Dict[str, str]] = None) -> str:
         os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as new:
             _take_out(_download(address, new), file, os.path.join(new, file))
-            found = _sha1(os.path.join(new, file))
+            found = digest.of_file(os.path.join(new, file), "sha1")
             if found != sums[name]:
                 raise ValueError(f"its SHA-1 is {found}, not {sums[name]}")
             os.replace(os.path.join(new, file), path)
@@ -79,11 +79,3 @@ def _take_out(archive: str, member: str, path: str) -> None:
                 file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
-
-
-def _sha1(path: str) -> str:
-    digest = hashlib.sha1()
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()

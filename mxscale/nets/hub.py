@@ -4,7 +4,6 @@ HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE mean what they mean there; wha
 fetched again; a download that was cut goes on where it ended.
 """
 
-import hashlib
 import re
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -13,6 +12,7 @@ import huggingface_hub
 from huggingface_hub import constants, errors
 
 from mxscale.config import ConfigError
+from mxscale.nets import digest
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"  # as timm writes them
 MAX_BYTES = 2 << 30  # a ResNet-152 has 0.24 GB: what is larger is another network
@@ -53,11 +53,7 @@ def _verify(path: Path, source: str) -> None:
     blob = path.resolve()
     if not re.fullmatch(r"[0-9a-f]{64}", blob.name):
         return
-    digest = hashlib.sha256()
-    with open(blob, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    if digest.hexdigest() != blob.name:
+    if digest.of_file(blob) != blob.name:
         raise ConfigError(f"{source}: {blob} is not what the hub has: its SHA-256 differs; remove it, and try again")
 
 

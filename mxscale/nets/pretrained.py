@@ -4,14 +4,13 @@ A run directory or a `.params` file is read where it lies; everything else goes 
 run's own directory, so that ranks and a resumed run need neither the origin nor the network.
 """
 
-import hashlib
 import json
 import math
 import os
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from mxscale.config import ConfigError, origin_of
-from mxscale.nets import gluon_store, symbol, weights, zoo
+from mxscale.nets import digest, gluon_store, symbol, weights, zoo
 
 WEIGHTS, GRAPH = "pretrained.params", "network.json"  # in the run's directory
 
@@ -87,7 +86,7 @@ def bring(source: str, name: str, folder, head: str) -> dict:
         _write(os.path.join(folder, GRAPH), json.dumps(loaded.graph))
     return {
         "kind": origin_of(source)[0],
-        "files": {path: sha256(path) for path in loaded.files},
+        "files": {path: digest.of_file(path) for path in loaded.files},
         "revision": loaded.revision,
         "input": loaded.input and checked(loaded.input, source),
     }
@@ -107,14 +106,6 @@ def checked(taken: dict, source: str) -> dict:
     if wrong:
         raise ConfigError(f"model.pretrained={source}: its own input makes no sense ({taken}); set model.input=config")
     return taken
-
-
-def sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(2**20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _write(path: str, text: str) -> None:

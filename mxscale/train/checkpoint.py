@@ -17,6 +17,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 import numpy as np
 
 from mxscale.config import ConfigError
+from mxscale.data.durable import sync
 from mxscale.nets import weights
 
 FILES = ("params", "trainer", "statistics", "state.json")
@@ -41,22 +42,22 @@ def write(folder: Path, state: Dict[str, Any], params, trainer, statistics: np.n
     new.mkdir(parents=True)
     try:
         weights.save(new / "params", params)
-        _sync(new / "params")
+        sync(new / "params")
         trainer.save_states(str(new / "trainer"))
-        _sync(new / "trainer")
+        sync(new / "trainer")
         with open(new / "statistics", "wb") as file:
             np.save(file, statistics)
-        _sync(new / "statistics")
+        sync(new / "statistics")
         _write(new / "state.json", (json.dumps(state, indent=1, sort_keys=True) + "\n").encode())
         if weights.params_sha256(_numpy(weights.load(new / "params"))) != state["params_sha256"]:
             raise OSError(f"{new / 'params'} does not read back as written (a full disk?)")
         manifest = "".join(f"{_digest(new / name)}  {name}\n" for name in FILES)
         _write(new / "MANIFEST", manifest.encode())
-        _sync(new)
+        sync(new)
         if final.exists():  # the same step again, after a resume from before it
             shutil.rmtree(final)
         os.rename(new, final)
-        _sync(folder)
+        sync(folder)
     except (OSError, ConfigError) as error:
         shutil.rmtree(new, ignore_errors=True)
         raise OSError(f"checkpoint of step {state['step']} not written: {error}") from error
@@ -111,14 +112,6 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _digest(path: Path) -> str:
