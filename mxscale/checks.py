@@ -23,7 +23,7 @@ CHOICES = {
     "model.input": ("checkpoint", "config"),
     "model.freeze": ("none", "features", "stage1", "stage2", "stage3", "stage4"),
     "schedule.kind": ("constant", "step", "cosine", "poly"),
-    "comm.backend": ("horovod", "local"),
+    "comm.backend": ("horovod", "local", "device", "nccl"),
     "comm.transport": ("gloo", "mpi"),
     "comm.compression": ("none", "fp16"),
     "launch.kind": ("process", "docker"),
@@ -180,3 +180,8 @@ def _validate_hosts(c: Config) -> None:
         raise ConfigError(f"launch.hosts={hosts}: {wanted}, each host once")
     if c.comm.backend == "local":
         raise ConfigError("launch.hosts with comm=local: one rank has no communicator; use comm=horovod")
+    if c.comm.drives_all:
+        raise ConfigError(
+            f"launch.hosts with comm={c.comm.backend}: one process drives all devices, so on one machine; "
+            "use comm=horovod"
+        )

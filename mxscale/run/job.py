@@ -52,8 +52,8 @@ def execute(config: Config, run: Optional[RunDir] = None) -> dict:
             plan = run.read("plan.json")
             opening.announce(run, config, plan, run.read("price.json"))
             opening.record_environment(run, config, plan)
-            ranks = plan["sizes"]["ranks"]
-            opening.note_ranks(run, ranks)
+            opening.note_ranks(run, plan["sizes"]["ranks"])
+            ranks = config.comm.processes(plan["sizes"]["ranks"])
             watched = supervise(run, config, plan, attempt, signals, mirror)
         status = outcome.end_attempt(run, ranks, attempt, watched, {"began": began, **stamps})
         # Who presses Ctrl-C now does not want to wait for a slow server

@@ -30,7 +30,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Placement:
-    """How many ranks, and where."""
+    """How many devices train, which is how many ranks there are unless one drives them all, and where."""
 
     ranks: int
     cores: int  # of each machine
@@ -59,7 +59,7 @@ def commands(
     env = environment(config, placed, surroundings)
     if config.comm.transport == "gloo" and len(placed.hosts) == 1 and not placed.hosts[0].here:
         return [_over_there(placed.hosts[0], Command(_gloo(config, placed.ranks, env, "") + rank, env), surroundings)]
-    if config.comm.backend != "local":
+    if config.comm.backend != "local" and not config.comm.drives_all:
         where = ",".join(f"{host.address}:{host.slots}" for host in placed.hosts)
         rank = LAUNCHERS[config.comm.transport](config, placed.ranks, env, where) + rank
     return [boxed(config, run_dir, Command(rank, env), surroundings)]
