@@ -48,15 +48,22 @@ class Placement:
 
 
 def commands(
-    config: Config, run_dir: str, attempt: int, placed: Placement, surroundings: Mapping[str, str]
-) -> List[Command]:
+    config: Config, run_dir: str, attempt: int, placed: Placement, surroundings: Mapping[str, str],
+    what: Sequence[str] = ("mxscale.train.engine",),
+) -> List[Command]:  # fmt: skip
     """The processes to start for the ranks of `placed`.
+
+    what: the module that a rank runs, and what its command ends with.
 
     The attempt stands in the command, not in a file: a rank that starts late, of a parent that was
     killed meanwhile, must not take itself for one of the next attempt.
     """
-    rank = [python(config), "-m", "mxscale.train.engine", str(run_dir), str(attempt)]
+    rank = [python(config), "-m", what[0], str(run_dir), str(attempt), *what[1:]]
     env = environment(config, placed, surroundings)
+    if config.comm.timeline:
+        env["HOROVOD_TIMELINE"] = f"{run_dir}/timeline_{attempt}.json"  # rank 0's
+    if config.comm.hierarchical:
+        env["HOROVOD_HIERARCHICAL_ALLREDUCE"] = "1"
     if config.comm.transport == "gloo" and len(placed.hosts) == 1 and not placed.hosts[0].here:
         return [_over_there(placed.hosts[0], Command(_gloo(config, placed.ranks, env, "") + rank, env), surroundings)]
     if config.comm.backend != "local" and not config.comm.drives_all:
