@@ -166,6 +166,11 @@ def _validate_together(c: Config) -> None:
 
 def _validate_hosts(c: Config) -> None:
     hosts = c.launch.hosts
+    if hosts and c.comm.drives_all:
+        raise ConfigError(
+            f"launch.hosts with comm={c.comm.backend}: one process drives all devices, so on one machine; "
+            "use comm=horovod"
+        )
     if c.launch.kind == "docker" and (hosts or not c.launch.image):
         what = "launch.image is missing" if not c.launch.image else "launch.hosts with launch=docker"
         raise ConfigError(f"{what}: launch=docker runs the ranks in one image (launch.image=NAME) on this machine")
@@ -185,8 +190,3 @@ def _validate_hosts(c: Config) -> None:
         raise ConfigError(f"launch.hosts={hosts}: {wanted}, each host once")
     if c.comm.backend == "local":
         raise ConfigError("launch.hosts with comm=local: one rank has no communicator; use comm=horovod")
-    if c.comm.drives_all:
-        raise ConfigError(
-            f"launch.hosts with comm={c.comm.backend}: one process drives all devices, so on one machine; "
-            "use comm=horovod"
-        )

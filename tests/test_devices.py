@@ -222,7 +222,8 @@ def test_a_run_on_two_devices_resumes_to_the_same_bytes(trained, options):
 @pytest.mark.slow
 def test_a_killed_run_on_four_devices_ends_on_two_with_the_bytes_of_two_ranks_of_horovod(cli):
     case = ["data.shards=4", "batch.per_device=6", "epochs=2"]
-    ranks = cli("train", *case, "launch.ranks=2")
+    ranks = cli("train", *case, "launch.ranks=2", "comm.timeline=true")
+    assert "grads.0" in (ranks.run.path / "timeline_1.json").read_text()
     process = cli.start("train", *case, "comm=device", "launch.ranks=4", "checkpoint.every_steps=1")
     run = cli.run_of(process)
     wait_for_step(run, random.randrange(1, 4))

@@ -97,7 +97,7 @@ def test_a_resumed_run_keeps_what_was_chosen(tmp_path):
 
 @pytest.mark.slow
 def test_real_ranks_are_tried_and_the_fastest_trains(cli):
-    ended = cli("train", "comm=auto", "launch.ranks=2", "max_steps=2", "comm.timeline=false")
+    ended = cli("train", "comm=auto", "launch.ranks=2", "max_steps=2")
     record = ended.run.read(probe.RECORD)
     figures = record["figures"]
     assert figures["horovod-gloo"]["seconds"] > 0 and figures["device"]["seconds"] > 0
