@@ -47,7 +47,7 @@ def random_lanes(devices, dtype="float32", shapes=((3, 4), (5,), (1000,))):
 def test_every_device_gets_the_sum_of_all(count, dtype):
     comm = Elsewhere("device", count)
     lanes, values = random_lanes(comm.devices("cpu"), dtype)
-    exchange = make_exchange(comm, lanes, Comm(bucket_mb=2**-8), images=1)
+    exchange = make_exchange(comm, lanes, Comm(bucket_mb=2**-10), images=1)
     assert len(exchange.buckets) > 1 and exchange()
     for place in range(3):
         wanted = sum(own[place].astype("float64") for own in values)
