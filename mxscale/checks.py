@@ -23,7 +23,7 @@ CHOICES = {
     "model.input": ("checkpoint", "config"),
     "model.freeze": ("none", "features", "stage1", "stage2", "stage3", "stage4"),
     "schedule.kind": ("constant", "step", "cosine", "poly"),
-    "comm.backend": ("horovod", "local"),
+    "comm.backend": ("auto", "horovod", "local", "device", "nccl"),
     "comm.transport": ("gloo", "mpi"),
     "comm.compression": ("none", "fp16"),
     "launch.kind": ("process", "docker"),
@@ -73,6 +73,7 @@ RANGES = {
     "schedule.power": (0, None),
     "schedule.final_lr": (0, None),
     "comm.bucket_mb": (0.001, None),
+    "comm.probe_s": (1, None),
     "launch.threads": (1, None),
     "launch.setup_minutes": (0, None),
     "launch.start_timeout_s": (1, None),
@@ -123,6 +124,10 @@ def _validate_together(c: Config) -> None:
     if isinstance(ranks, int) and c.data.shards is not None and c.data.shards < ranks:
         raise ConfigError(f"data.shards={c.data.shards} is less than launch.ranks={ranks}: every rank reads a shard")
     _validate_hosts(c)
+    if c.comm.backend not in ("auto", "horovod"):
+        for key in ("hierarchical", "timeline"):
+            if getattr(c.comm, key):
+                raise ConfigError(f"comm.{key}=true with comm={c.comm.backend}: that is Horovod's; use comm=horovod")
     if (c.data.val_share or 0) + c.data.test_share >= 1:
         raise ConfigError(
             "data.val_share + data.test_share: expected less than 1, so that something is left to train on"
@@ -161,6 +166,11 @@ def _validate_together(c: Config) -> None:
 
 def _validate_hosts(c: Config) -> None:
     hosts = c.launch.hosts
+    if hosts and c.comm.drives_all:
+        raise ConfigError(
+            f"launch.hosts with comm={c.comm.backend}: one process drives all devices, so on one machine; "
+            "use comm=horovod"
+        )
     if c.launch.kind == "docker" and (hosts or not c.launch.image):
         what = "launch.image is missing" if not c.launch.image else "launch.hosts with launch=docker"
         raise ConfigError(f"{what}: launch=docker runs the ranks in one image (launch.image=NAME) on this machine")

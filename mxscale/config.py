@@ -116,12 +116,26 @@ class Batch:
 
 @dataclass(frozen=True)
 class Comm:
-    backend: str = "horovod"  # horovod | local (one rank, no communicator)
+    # horovod | local (one rank, no communicator) | device, nccl: one process drives all devices, a kvstore sums
+    # | auto: the fastest of those, by a short trial before the first step
+    backend: str = "horovod"
     transport: str = "gloo"  # gloo | mpi
     bucket_mb: float = 32.0  # gradients are exchanged in buckets of this size
     overlap: bool = True  # while backward is still at earlier layers; false: after it
     compression: str = "none"  # none | fp16: float32 gradients travel as float16
     double_buffering: bool = False  # apply a step's gradients one step later, exchange them meanwhile
+    hierarchical: bool = False  # Horovod with NCCL over MPI: sum within each machine first, then between them
+    timeline: bool = False  # Horovod writes what it does and when to the run directory; it grows with every step
+    probe_s: float = 30.0  # of auto: what each back end may take, its start included
+
+    @property
+    def drives_all(self) -> bool:
+        """Whether one process drives all devices; else each has a process of its own."""
+        return self.backend in ("device", "nccl")
+
+    def processes(self, devices: int) -> int:
+        """How many ranks' processes train on that many devices."""
+        return 1 if self.drives_all else devices
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Optional
 import psutil
 
 from mxscale.config import Config
-from mxscale.run import container, costs, hosts, opening, outcome, summary, tracking
+from mxscale.run import container, costs, hosts, opening, outcome, probe, summary, tracking
 from mxscale.run.progress import say
 from mxscale.run.record import view_hint
 from mxscale.run.rundir import FINISHED, KILLED, RunDir
@@ -46,14 +46,15 @@ def execute(config: Config, run: Optional[RunDir] = None) -> dict:
             opening.prepare(run, config, attempt, signals)
             config = run.config()  # the preparation may have put the input of pretrained weights into it
             stamps["preparation"] = time.time() - began - sum(stamps.values())
+            config = probe.settle(run, config, attempt, signals)
             mirror = tracking.open_mirror(run, config.tracking, costs.cost_of(run))
         ranks, watched = 0, Watched(signals.reason, None)
         if not watched.stopped:
             plan = run.read("plan.json")
             opening.announce(run, config, plan, run.read("price.json"))
             opening.record_environment(run, config, plan)
-            ranks = plan["sizes"]["ranks"]
-            opening.note_ranks(run, ranks)
+            opening.note_ranks(run, plan["sizes"]["ranks"])
+            ranks = config.comm.processes(plan["sizes"]["ranks"])
             watched = supervise(run, config, plan, attempt, signals, mirror)
         status = outcome.end_attempt(run, ranks, attempt, watched, {"began": began, **stamps})
         # Who presses Ctrl-C now does not want to wait for a slow server

@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence
 
@@ -21,13 +21,16 @@ INHERITED_PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "OMP_", "KMP_"
 
 @dataclass(frozen=True)
 class Command:
+    """One process to start.  The first of a run's commands is the ranks'; the others serve it, each under its name."""
+
     argv: List[str]
     env: Dict[str, str]
+    name: str = "ranks"  # or "scheduler", "server 0", ...: what an error calls it
 
 
 @dataclass(frozen=True)
 class Placement:
-    """How many ranks, and where."""
+    """How many devices train, which is how many ranks there are unless one drives them all, and where."""
 
     ranks: int
     cores: int  # of each machine
@@ -45,18 +48,25 @@ class Placement:
 
 
 def commands(
-    config: Config, run_dir: str, attempt: int, placed: Placement, surroundings: Mapping[str, str]
-) -> List[Command]:
+    config: Config, run_dir: str, attempt: int, placed: Placement, surroundings: Mapping[str, str],
+    what: Sequence[str] = ("mxscale.train.engine",),
+) -> List[Command]:  # fmt: skip
     """The processes to start for the ranks of `placed`.
+
+    what: the module that a rank runs, and what its command ends with.
 
     The attempt stands in the command, not in a file: a rank that starts late, of a parent that was
     killed meanwhile, must not take itself for one of the next attempt.
     """
-    rank = [python(config), "-m", "mxscale.train.engine", str(run_dir), str(attempt)]
+    rank = [python(config), "-m", what[0], str(run_dir), str(attempt), *what[1:]]
     env = environment(config, placed, surroundings)
+    if config.comm.timeline:
+        env["HOROVOD_TIMELINE"] = f"{run_dir}/timeline_{attempt}.json"  # rank 0's
+    if config.comm.hierarchical:
+        env["HOROVOD_HIERARCHICAL_ALLREDUCE"] = "1"
     if config.comm.transport == "gloo" and len(placed.hosts) == 1 and not placed.hosts[0].here:
         return [_over_there(placed.hosts[0], Command(_gloo(config, placed.ranks, env, "") + rank, env), surroundings)]
-    if config.comm.backend != "local":
+    if config.comm.backend != "local" and not config.comm.drives_all:
         where = ",".join(f"{host.address}:{host.slots}" for host in placed.hosts)
         rank = LAUNCHERS[config.comm.transport](config, placed.ranks, env, where) + rank
     return [boxed(config, run_dir, Command(rank, env), surroundings)]
@@ -70,7 +80,7 @@ def _over_there(host: Host, command: Command, surroundings: Mapping[str, str]) -
     """
     words = ["env", *(f"{name}={value}" for name, value in sorted(command.env.items())), *command.argv]
     own = {name: surroundings[name] for name in ("HOME", "PATH", "SSH_AUTH_SOCK") if name in surroundings}
-    return Command([*SSH, host.address, shlex.join(words)], own)
+    return replace(command, argv=[*SSH, host.address, shlex.join(words)], env=own)
 
 
 def preparation(config: Config, run_dir: str, attempt: int, cores: int, surroundings: Mapping[str, str]) -> Command:
@@ -91,7 +101,7 @@ def boxed(config: Config, run_dir: str, command: Command, surroundings: Mapping[
         return command
     docker = {name: value for name, value in surroundings.items() if name.startswith("DOCKER_")}
     argv = [sys.executable, "-m", "mxscale.run.container", str(run_dir), *command.argv]
-    return Command(argv, {**command.env, **docker})
+    return replace(command, argv=argv, env={**command.env, **docker})
 
 
 def environment(config: Config, placed: Placement, surroundings: Mapping[str, str]) -> Dict[str, str]:

@@ -52,7 +52,8 @@ class Watched(NamedTuple):
 def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Signals, mirror) -> Watched:
     """Start the ranks and stay until they have ended."""
     placed = launch.Placement.of(plan, available_cores())
-    ranks, commands = placed.ranks, launch.commands(config, str(run), attempt, placed, os.environ)
+    ranks = config.comm.processes(placed.ranks)
+    commands = launch.commands(config, str(run), attempt, placed, os.environ)
     with (
         open(run.path / "ranks" / "launch.log", "ab") as log,
         kept_alive(run),
@@ -121,6 +122,9 @@ def _watch(run: RunDir, config: Config, attempt: int, processes, progress, signa
     began, asked_at, failed_at = time.monotonic(), None, None
     while processes.ended() is None:
         now = time.monotonic()
+        lost = processes.lost()
+        if lost and not any_failure(run, attempt):
+            return str(lost)
         if progress.update():
             mirror.start()  # not before the ranks are busy with steps: its imports cost seconds of a core
         elif now - began > config.launch.start_timeout_s:

@@ -46,26 +46,26 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
     Raises NotFinite on a NaN or infinite loss, OSError where a checkpoint can't be written.
     """
     sizes = Sizes(**plan["sizes"])
-    device = mx.gpu(comm.local_rank) if plan["device"] == "gpu" else mx.cpu()
+    devices = comm.devices(plan["device"])  # one, or with kvstore device or nccl all of the run
     shards = list(range(comm.rank, sizes.shards, comm.size))
     turns = config.batch.accumulation
 
-    # ---- data: each rank reads its own shards
-    batches = training_data(config, plan, sizes, shards, device)
+    # ---- data: each rank reads its own shards, each device computes its part of them
+    batches = training_data(config, plan, sizes, shards, devices)
 
-    # ---- network: the same values on every rank
+    # ---- network: the same values on every rank and device
     precision.prepare(config.precision)
-    net = network(config, plan, device)
+    net = network(config, plan, devices)
     parameters = weights.parameters(net)
     comm.broadcast(parameters)
     trained = [p for p in parameters.values() if p.grad_req != "null"]
     if turns > 1:
         for parameter in trained:
             parameter.grad_req = "add"
-    grads = [parameter.grad() for parameter in trained]
+    grads = [[parameter.grad(device) for parameter in trained] for device in devices]
     running = zoo.running_statistics(net)
     statistics = ShardStatistics([parameters[name] for name in running], shards, sizes.shards)
-    examined = copy_to_evaluate(config, plan, device)
+    examined = copy_to_evaluate(config, plan, devices[0])
 
     # ---- optimizer
     objective = CrossEntropy(config.label_smoothing)
@@ -74,15 +74,15 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
     scale = precision.Precision(config.precision, trainer)
     lr = learning_rate(config, sizes)
     ordered = config.data.shards is not None  # who fixes the shards wants the same weights from any number of ranks
-    images = len(shards) * turns * sizes.per_device_batch
-    exchange = make_exchange(comm, [grads], config.comm, images, len(shards), ordered)
+    each = math.ceil(sizes.shards / sizes.ranks)  # shards of a device, or one less
+    exchange = make_exchange(comm, grads, config.comm, each * turns * sizes.per_device_batch, each, ordered)
 
     # ---- restore: starting is resuming from step 0
     keeper = Keeper(run, config, sizes, comm, parameters, running, trainer, statistics, scale, exchange)
     step = keeper.restore()
     reseed = reseeder(net, config.seed)
     journal = Journal(run, comm, attempt)
-    tally, clock = Tally(device), Clock()
+    tally, clock = Tally(devices), Clock(len(devices))
     gate = head.Gate(run, config, plan, comm) if step == 0 else head.NoGate()
     samples = Samples(SAMPLE_EVERY, clock)
     if step == 0:
@@ -93,35 +93,36 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
         stop_voted = comm.vote(comm.rank == 0 and run.stop_reason() is not None)
         sample = samples.begin(step)
 
-        # forward and backward of each of this rank's shards
+        # forward and backward of each of this rank's shards: dispatched, so that devices work side by side
         asked_at = time.perf_counter()
         for micro in batches.step(step):
             clock.fetched(asked_at, micro.labels.shape[0])
             if turns > 1 and micro.turn == 0:
-                net.collect_params().zero_grad()
+                zero(grads[micro.lane])
             statistics.use(micro.shard)
-            reseed(step, micro.shard, micro.turn)
+            reseed(step, micro.shard, micro.turn, devices[micro.lane])
             with autograd.record():
                 logits = net(scale.cast(micro.images))
                 losses = objective(logits, micro.labels)
             scale.backward(losses)
             tally.add(losses, logits, micro.labels)
             if micro.turn == turns - 1:
-                exchange.shard_done()
-            if len(shards) * turns > 1:
-                clock.dispatched(grads[-1].reshape(-1)[:1].copy())
+                exchange.shard_done(micro.lane)
+            if len(shards) * turns > len(devices):
+                clock.dispatched(first_of(grads[micro.lane][-1]))
             asked_at = time.perf_counter()
 
         gate.look(tally)
 
-        # exchange and update: one sum over shards and ranks, divided by the global batch
+        # exchange and update: one sum over shards, devices and ranks, divided by the global batch
         sample.computed()
         summed = exchange()
         sample.exchanged()
         if summed:
             trainer.set_learning_rate(lr(step))
             trainer.update(sizes.global_batch)
-        clock.dispatched(trained[-1].data().reshape(-1)[:1].copy())
+        for replica in trained[-1].list_data():
+            clock.dispatched(first_of(replica))
         sample.end()
         step += 1
 
@@ -138,7 +139,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
             snapshot = keeper.snapshot(step)
         if validates:
             put(snapshot.params, examined)
-            result = evaluate(examined, config, plan, "val", comm, device, scale)
+            result = evaluate(examined, config, plan, "val", comm, devices[0], scale)
             journal.line(step, result)
             saves = keeper.improves(step, result) or saves
         if saves:
@@ -150,7 +151,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
     # ---- test: once, with the best
     if plan["splits"].get("test"):
         put(keeper.best_params(), examined)
-        journal.line(step, evaluate(examined, config, plan, "test", comm, device, scale))
+        journal.line(step, evaluate(examined, config, plan, "test", comm, devices[0], scale))
     journal.sync()
     return {"state": "done", "exit": rundir.DONE, "step": step, "params_sha256": keeper.params_sha256}
 
@@ -189,23 +190,23 @@ def evaluation_data(config: Config, plan: dict, name: str, comm, device):
     return loader.evaluation_batches(loader.Records(**split), data, batch, comm.rank, comm.size, device)
 
 
-def training_data(config: Config, plan: dict, sizes: Sizes, shards, device):
+def training_data(config: Config, plan: dict, sizes: Sizes, shards, devices):
     """This rank's batches, from records or made up."""
     batch, accumulation = sizes.per_device_batch, config.batch.accumulation
     if config.data.kind == "synthetic":
-        return loader.SyntheticData(config.data, plan["classes"], batch, shards, accumulation, config.seed, device)
+        return loader.SyntheticData(config.data, plan["classes"], batch, shards, accumulation, config.seed, devices)
     records = loader.Records(**plan["splits"]["train"])
     return loader.TrainData(
-        records, config.data, batch, shards, sizes.shards, accumulation, sizes.steps_per_epoch, config.seed, device
+        records, config.data, batch, shards, sizes.shards, accumulation, sizes.steps_per_epoch, config.seed, devices
     )
 
 
-def network(config: Config, plan: dict, device):
-    """The network with its starting weights, hybridized, its shapes known."""
+def network(config: Config, plan: dict, devices):
+    """The network with its starting weights on each device, hybridized, its shapes known."""
     net = zoo.build(config.model.name, plan["classes"], plan.get("graph"))
     size = config.data.image_size
-    zoo.initialise(net, config.seed, device, config.model.zero_gamma, fitted=bool(plan["pretrained"]))
-    zoo.finish(net, (1, 3, size, size), device)
+    zoo.initialise(net, config.seed, devices, config.model.zero_gamma, fitted=bool(plan["pretrained"]))
+    zoo.finish(net, (1, 3, size, size), devices)
     if plan["pretrained"]:
         weights.fit(net, weights.load(plan["pretrained"]), config.model.pretrained, head=plan["head"])
     zoo.freeze(net, config.model.freeze)
@@ -239,14 +240,26 @@ def put(params: dict, net) -> None:
         parameter.set_data(params[name])
 
 
-def reseeder(net, seed: int):
-    """`reseed(step, shard, turn)`: the random state of a network with Dropout is a function of the three.
+def zero(grads) -> None:
+    """Make way for gradients that are added up (grad_req="add")."""
+    for grad in grads:
+        grad[:] = 0
 
-    MXNet can't save its random state, so a resume could not go on with it otherwise.
+
+def first_of(array):
+    """Its first number in an array of its own: ready when `array` is, and nothing that comes after waits for it."""
+    return array.reshape(-1)[:1].copy()
+
+
+def reseeder(net, seed: int):
+    """`reseed(step, shard, turn, device)`: the random state of a network with Dropout is a function of the first three.
+
+    MXNet can't save its random state, so a resume could not go on with it otherwise.  On that device alone: others
+    may be at work, and MXNet would seed each of them otherwise.
     """
     if not has_dropout(net):
-        return lambda step, shard, turn: None
-    return lambda step, shard, turn: mx.random.seed(loader.seed_of(seed, step, shard, turn, 1))
+        return lambda step, shard, turn, device: None
+    return lambda step, shard, turn, device: mx.random.seed(loader.seed_of(seed, step, shard, turn, 1), ctx=device)
 
 
 def has_dropout(block) -> bool:
@@ -263,7 +276,7 @@ def main(run_path: str, attempt: int) -> int:
     faulthandler.enable()  # a crash in MXNet's or Horovod's C++ says where Python was
     end_with_the_parent(run, attempt)
     config, plan = run.config(), run.read("plan.json")
-    comm = open_communicator(config.comm)
+    comm = open_communicator(config.comm, plan["sizes"]["ranks"])
     stamps["communicator"] = time.time()
     print_to(run.rank_log(comm.rank))
     try:

@@ -21,6 +21,19 @@ def make_trainer(parameters, config: OptimizerConfig, multi_precision: bool) -> 
     return gluon.Trainer(parameters, make_optimizer(config, multi_precision), kvstore=None, update_on_kvstore=False)
 
 
+def load_states(trainer: gluon.Trainer, path: str) -> None:
+    """Go on from what `trainer.save_states` wrote, on whatever devices.
+
+    MXNet counts updates by device.  One that the file does not know would begin at 0 again, and Adam's steps there
+    would be others than on the rest.
+    """
+    trainer.load_states(path)
+    counts = trainer.optimizer._all_index_update_counts
+    known = max(counts.values(), key=len)
+    for device in trainer._contexts:
+        counts[device.device_id] = dict(known)
+
+
 def make_optimizer(config: OptimizerConfig, multi_precision: bool = False) -> mx.optimizer.Optimizer:
     """MXNet's optimizer of that name.  Raises ConfigError for a name or an argument it does not know."""
     known = mx.optimizer.Optimizer.opt_registry
