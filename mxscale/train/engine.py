@@ -27,7 +27,7 @@ from mxscale.train.exchange import Exchange
 from mxscale.train.journal import Journal
 from mxscale.train.keeper import Keeper, NotFinite
 from mxscale.train.meter import Clock, Samples, Tally
-from mxscale.train.optimizer import CrossEntropy, make_trainer
+from mxscale.train.optimizer import CrossEntropy, advance, make_trainer
 from mxscale.train.schedule import learning_rate
 from mxscale.train.statistics import ShardStatistics
 from mxscale.train.watchdog import end_with_the_parent
@@ -117,7 +117,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
         sample.computed()
         grads = exchange(grads)
         sample.exchanged()
-        trainer.set_learning_rate(lr(step))
+        advance(trainer, lr(step), step / sizes.steps_per_epoch)
         trainer.update(sizes.global_batch)
         clock.dispatched(trained[-1].data().reshape(-1)[:1].copy())
         sample.end()
@@ -207,6 +207,7 @@ def network(config: Config, plan: dict, device):
     if plan["pretrained"]:
         weights.fit(net, weights.load(plan["pretrained"]), config.model.pretrained, head=plan["head"])
     zoo.freeze(net, config.model.freeze)
+    zoo.choose_statistics(net, config.model.bn_statistics)
     if not config.optimizer.decay_norm_bias:
         zoo.exclude_norm_bias_from_decay(net)
     if config.precision == "float16":
