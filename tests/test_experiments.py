@@ -28,6 +28,7 @@ NEEDED = {
     "data/imagefolder": ["data.root=/x"],
     "data/recordio": ["data.train=/x.rec", "data.val=/y.rec"],
     "experiment/imagenet_goyal": ["data.train=/x.rec", "data.val=/y.rec"],
+    "experiment/chainermn_in15": ["data.train=/x.rec", "data.val=/y.rec"],
     "experiment/finetune_folder": ["data.root=/x"],
 }
 
@@ -89,6 +90,7 @@ CASES = {  # what is added to each experiment for a step in seconds
     "digits": ("train", lambda folder: []),
     "large_batch_digits": ("train", lambda folder: []),
     "imagenet_goyal": ("train", lambda folder: [f"data.train={folder}/train.rec", f"data.val={folder}/val.rec", *TINY]),
+    "chainermn_in15": ("train", lambda folder: [f"data.train={folder}/train.rec", f"data.val={folder}/val.rec", *TINY]),
     "finetune_folder": ("finetune", lambda folder: photos(folder, "resnet18_v1b")),
     "beeva_caltech256": ("finetune", caltech),
 }
