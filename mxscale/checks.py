@@ -21,6 +21,7 @@ CHOICES = {
     "data.augment.crop": ("random_resized", "random", "center"),
     "data.interpolation": ("bilinear", "bicubic", "area", "lanczos"),
     "model.input": ("checkpoint", "config"),
+    "model.bn_statistics": ("moving", "last_batch"),
     "model.freeze": ("none", "features", "stage1", "stage2", "stage3", "stage4"),
     "schedule.kind": ("constant", "step", "cosine", "poly"),
     "comm.backend": ("auto", "horovod", "local", "device", "nccl"),
@@ -152,6 +153,7 @@ def _validate_together(c: Config) -> None:
         raise ConfigError(f"data.augment.scale={c.data.augment.scale}: expected shares of the image's area, up to 1")
     if list(c.schedule.milestones) != sorted(c.schedule.milestones):
         raise ConfigError(f"schedule.milestones={c.schedule.milestones}: expected growing epochs")
+    _validate_factors(c)
     if c.data.kind == "imagefolder" and not c.data.root:
         raise ConfigError("data.root is missing: data=imagefolder needs data.root=DIR with DIR/<class>/<image>.jpg")
     if c.data.kind in PUBLIC and not c.data.root:
@@ -162,6 +164,27 @@ def _validate_together(c: Config) -> None:
         raise ConfigError(
             "data.train and data.val are missing: data=recordio needs data.train=FILE.rec data.val=FILE.rec"
         )
+
+
+def _validate_factors(c: Config) -> None:
+    schedule, optimizer = c.schedule, c.optimizer
+    factors, phases = schedule.factors, len(schedule.milestones) + 1
+    if factors is not None and (len(factors) != phases or min(factors) < 0):
+        raise ConfigError(
+            f"schedule.factors={factors}: expected {phases} numbers of at least 0, one before, between and after the "
+            "milestones"
+        )
+    if optimizer.name.lower() != "rmsprop_warmup":
+        return
+    rates = {"optimizer.lr": optimizer.lr}
+    if schedule.warmup_epochs:
+        rates["schedule.warmup_lr"] = schedule.warmup_lr
+    if schedule.kind == "step":
+        rates["schedule.factor"] = schedule.factor
+        rates["schedule.factors"] = min(factors or [1])
+    for key, value in rates.items():
+        if value == 0:
+            raise ConfigError(f"{key} has a 0: optimizer=rmsprop_warmup divides by the learning rate; give more than 0")
 
 
 def _validate_hosts(c: Config) -> None:

@@ -82,11 +82,12 @@ class Model:
     input: str = "checkpoint"  # checkpoint: image size, mean, std, ... of the weights where known | config: as in data
     freeze: str = "none"  # none | features: all but the head | stage1 ...: up to and with that stage
     zero_gamma: bool = True  # of each residual block's last BN (arXiv:1706.02677, sec. 5.1)
+    bn_statistics: str = "moving"  # moving | last_batch: what validation normalises by (arXiv:1711.04325, sec. 2)
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    name: str = "nag"  # sgd | nag | adam | any name that mx.optimizer.create knows
+    name: str = "nag"  # sgd | nag | adam | rmsprop_warmup | any name that mx.optimizer.create knows
     lr: float = 0.1  # at schedule.reference_batch
     momentum: Optional[float] = 0.9  # null: not passed (adam and others have none)
     weight_decay: float = 1e-4
@@ -104,6 +105,7 @@ class Schedule:
     warmup_lr: Optional[float] = None  # lr that warm-up starts from; null: the unscaled lr
     milestones: List[float] = field(default_factory=lambda: [30.0, 60.0, 80.0])  # epochs, of step
     factor: float = 0.1  # of step
+    factors: Optional[List[float]] = None  # of step, in place of factor: one before, between and after the milestones
     power: float = 2.0  # of poly
     final_lr: float = 0.0  # of cosine and poly, before scaling
 

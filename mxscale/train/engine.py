@@ -27,7 +27,7 @@ from mxscale.train.exchange import make_exchange
 from mxscale.train.journal import Journal
 from mxscale.train.keeper import Keeper, NotFinite
 from mxscale.train.meter import Clock, Samples, Tally
-from mxscale.train.optimizer import CrossEntropy, make_trainer
+from mxscale.train.optimizer import CrossEntropy, advance, make_trainer
 from mxscale.train.schedule import learning_rate
 from mxscale.train.statistics import ShardStatistics
 from mxscale.train.watchdog import end_with_the_parent
@@ -109,7 +109,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
             if micro.turn == turns - 1:
                 exchange.shard_done(micro.lane)
             if len(shards) * turns > len(devices):
-                clock.dispatched(first_of(grads[micro.lane][-1]))
+                clock.dispatched(first_of(grads[micro.lane][0]))  # backward ends with the first layer
             asked_at = time.perf_counter()
 
         gate.look(tally)
@@ -119,9 +119,9 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
         summed = exchange()
         sample.exchanged()
         if summed:
-            trainer.set_learning_rate(lr(step))
+            advance(trainer, lr(step), step / sizes.steps_per_epoch)
             trainer.update(sizes.global_batch)
-        for replica in trained[-1].list_data():
+        for replica in trained[0].list_data():  # its gradient is the last one to be there
             clock.dispatched(first_of(replica))
         sample.end()
         step += 1
@@ -210,6 +210,7 @@ def network(config: Config, plan: dict, devices):
     if plan["pretrained"]:
         weights.fit(net, weights.load(plan["pretrained"]), config.model.pretrained, head=plan["head"])
     zoo.freeze(net, config.model.freeze)
+    zoo.choose_statistics(net, config.model.bn_statistics)
     if not config.optimizer.decay_norm_bias:
         zoo.exclude_norm_bias_from_decay(net)
     if config.precision == "float16":
