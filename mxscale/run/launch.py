@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence
 
@@ -21,8 +21,11 @@ INHERITED_PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "OMP_", "KMP_"
 
 @dataclass(frozen=True)
 class Command:
+    """One process to start.  The first of a run's commands is the ranks'; the others serve it, each under its name."""
+
     argv: List[str]
     env: Dict[str, str]
+    name: str = "ranks"  # or "scheduler", "server 0", ...: what an error calls it
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def _over_there(host: Host, command: Command, surroundings: Mapping[str, str]) -
     """
     words = ["env", *(f"{name}={value}" for name, value in sorted(command.env.items())), *command.argv]
     own = {name: surroundings[name] for name in ("HOME", "PATH", "SSH_AUTH_SOCK") if name in surroundings}
-    return Command([*SSH, host.address, shlex.join(words)], own)
+    return replace(command, argv=[*SSH, host.address, shlex.join(words)], env=own)
 
 
 def preparation(config: Config, run_dir: str, attempt: int, cores: int, surroundings: Mapping[str, str]) -> Command:
@@ -91,7 +94,7 @@ def boxed(config: Config, run_dir: str, command: Command, surroundings: Mapping[
         return command
     docker = {name: value for name, value in surroundings.items() if name.startswith("DOCKER_")}
     argv = [sys.executable, "-m", "mxscale.run.container", str(run_dir), *command.argv]
-    return Command(argv, {**command.env, **docker})
+    return replace(command, argv=argv, env={**command.env, **docker})
 
 
 def environment(config: Config, placed: Placement, surroundings: Mapping[str, str]) -> Dict[str, str]:

@@ -121,6 +121,9 @@ def _watch(run: RunDir, config: Config, attempt: int, processes, progress, signa
     began, asked_at, failed_at = time.monotonic(), None, None
     while processes.ended() is None:
         now = time.monotonic()
+        lost = processes.lost()
+        if lost and not any_failure(run, attempt):
+            return str(lost)
         if progress.update():
             mirror.start()  # not before the ranks are busy with steps: its imports cost seconds of a core
         elif now - began > config.launch.start_timeout_s:
