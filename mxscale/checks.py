@@ -76,6 +76,8 @@ RANGES = {
     "launch.setup_minutes": (0, None),
     "launch.start_timeout_s": (1, None),
     "launch.stop_grace_s": (1, None),
+    "launch.stall_s": (5, None),
+    "launch.restarts": (0, None),
     "machine.usd_per_hour": (0, None),
     "machine.eur_per_hour": (0, None),
     "machine.nodes": (1, None),

@@ -3,11 +3,14 @@
 Every method is a collective: all ranks call it, in the same order.
 """
 
+import os
+
 import numpy as np
 from mxnet import nd
 
 from mxscale.config import Comm
 from mxscale.train.gpus import nccl_version
+from mxscale.train.meeting import meet
 
 
 def open_communicator(comm: Comm):
@@ -49,6 +52,7 @@ class Horovod(Local):
     def __init__(self):
         import horovod.mxnet as hvd
 
+        meet(os.environ)
         hvd.init()
         self.hvd = hvd
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
