@@ -95,6 +95,7 @@ class Processes:
                 time.sleep(0.02)
         for process in self._alive():
             _signal(process, signal.SIGTERM)
+            _signal(process, signal.SIGCONT)  # one that is stopped would not hear of it
         deadline = time.monotonic() + patience_s
         while self._alive() and time.monotonic() < deadline:
             time.sleep(0.05)
