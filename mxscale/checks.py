@@ -25,6 +25,7 @@ CHOICES = {
     "schedule.kind": ("constant", "step", "cosine", "poly"),
     "comm.backend": ("horovod", "local"),
     "comm.transport": ("gloo", "mpi"),
+    "comm.compression": ("none", "fp16"),
     "launch.kind": ("process", "docker"),
     "launch.device": ("auto", "cpu", "gpu"),
     "machine.provider": ("local", "aws", "custom", "owned"),

@@ -119,6 +119,9 @@ class Comm:
     backend: str = "horovod"  # horovod | local (one rank, no communicator)
     transport: str = "gloo"  # gloo | mpi
     bucket_mb: float = 32.0  # gradients are exchanged in buckets of this size
+    overlap: bool = True  # while backward is still at earlier layers; false: after it
+    compression: str = "none"  # none | fp16: float32 gradients travel as float16
+    double_buffering: bool = False  # apply a step's gradients one step later, exchange them meanwhile
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from mxscale.nets import weights
 from mxscale.run.rundir import RunDir
 from mxscale.train import checkpoint
 from mxscale.train.comm import Local
+from mxscale.train.exchange import make_exchange
 from mxscale.train.journal import Journal
 from mxscale.train.keeper import Keeper, NotFinite, check_resumable
 from mxscale.train.optimizer import make_trainer
@@ -49,7 +50,7 @@ class Training:
         self.journal = Journal(self.run, Local(), 1)
         self.keeper = Keeper(
             self.run, self.config, sizes(self.config, 1, 80, shards=2), Local(), self.parameters, running,
-            self.trainer, self.statistics, Precision("float32"),
+            self.trainer, self.statistics, Precision("float32"), make_exchange(Local(), [[]], self.config.comm, 8),
         )  # fmt: skip
 
     def step(self, *steps):

@@ -10,8 +10,9 @@ import mxnet as mx
 import numpy as np
 import pytest
 
+from mxscale.config import Comm
 from mxscale.train.comm import Local
-from mxscale.train.exchange import Exchange, fill, pairwise
+from mxscale.train.exchange import fill, make_exchange, pairwise
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -28,31 +29,37 @@ class AnotherAlike(Local):
     def __init__(self):
         self.sent = []
 
-    def all_reduce(self, array, name):
-        self.sent.append((name, array.dtype, array.size))
-        array *= 2
-        return array
+    def all_reduce(self, arrays, name):
+        for array in arrays:
+            self.sent.append((name, array.dtype, array.size))
+            array *= 2
+
+
+def exchange_of(comm, grads, bucket_bytes=2**20, shards=1, images=1, **options):
+    return make_exchange(comm, [grads], Comm(bucket_mb=bucket_bytes / 2**20, **options), images, shards)
+
+
+def sizes_of(groups, grads):
+    return [[grads[place].size for place in group] for group in groups]
 
 
 # ---------------------------------------------------------------- buckets
 
 
-def test_neighbours_share_a_bucket_up_to_its_size():
-    grads = arrays(3, 3, 2, 5, 1)  # of 4 bytes: 12, 12, 8, 20, 4
-    assert [[g.size for g in group] for group in fill(grads, 24)] == [[3, 3], [2], [5, 1]]
-    assert [[g.size for g in group] for group in fill(grads, 1000)] == [[3, 3, 2, 5, 1]]
+def test_neighbours_share_a_bucket_up_to_its_size_the_last_ones_first():
+    grads = arrays(1, 5, 2, 3, 3)  # of 4 bytes: 4, 20, 8, 12, 12
+    assert sizes_of(fill(grads, 24), grads) == [[3, 3], [2], [1, 5]]
+    assert sizes_of(fill(grads, 1000), grads) == [[1, 5, 2, 3, 3]]
 
 
 def test_a_gradient_larger_than_a_bucket_is_alone():
-    assert [[g.size for g in group] for group in fill(arrays(1, 100, 1), 8)] == [[1], [100], [1]]
+    grads = arrays(1, 100, 1)
+    assert sizes_of(fill(grads, 8), grads) == [[1], [100], [1]]
 
 
-def test_each_type_has_its_buckets_and_the_order_is_kept():
+def test_each_type_has_its_buckets():
     grads = arrays(2, 2) + arrays(2, dtype="float16") + arrays(4)
-    groups = fill(grads, 1000)
-    assert [[g.size for g in group] for group in groups] == [[2, 2], [2], [4]]
-    assert [group[0].dtype for group in groups] == [np.float32, np.float16, np.float32]
-    assert all(a is b for a, b in zip([g for group in groups for g in group], grads, strict=True))
+    assert fill(grads, 1000) == [range(3, 4), range(2, 3), range(0, 2)]
 
 
 def test_half_the_bytes_is_twice_the_numbers():
@@ -69,21 +76,139 @@ def test_every_gradient_comes_back_in_its_own_place_and_shape():
     values = [np.random.RandomState(i).rand(*shape).astype("float32") for i, shape in enumerate(shapes)]
     grads = [mx.nd.array(value) for value in values]
     comm = AnotherAlike()
-    exchange = Exchange(comm, grads, bucket_bytes=44)
-    back = exchange(grads)
-    assert comm.sent == [("grads.0", np.float32, 10), ("grads.1", np.float32, 8), ("grads.2", np.float32, 5)]
-    for given, value, found in zip(grads, values, back, strict=True):
-        assert found is given
-        assert np.array_equal(found.asnumpy(), 2 * value)
-    exchange(grads)
+    exchange = exchange_of(comm, grads, bucket_bytes=44)
+    assert exchange()
+    assert comm.sent == [("grads.0", np.float32, 5), ("grads.1", np.float32, 8), ("grads.2", np.float32, 10)]
+    for grad, value in zip(grads, values, strict=True):
+        assert np.array_equal(grad.asnumpy(), 2 * value)
+    exchange()
     assert np.array_equal(grads[2].asnumpy(), 4 * values[2])
 
 
 def test_one_rank_exchanges_nothing():
     grads = arrays(3, 4)
-    exchange = Exchange(Local(), grads, 100)
+    exchange = exchange_of(Local(), grads)
     assert exchange.buckets == []
-    assert exchange(grads) is grads and grads[0].asnumpy().tolist() == [1, 2, 3]
+    assert exchange() and grads[0].asnumpy().tolist() == [1, 2, 3]
+
+
+def test_after_backward_and_while_it_runs_are_the_same_sums():
+    sums = []
+    for overlap in (True, False):
+        grads = arrays(30, 4)
+        exchange_of(AnotherAlike(), grads, overlap=overlap)()
+        sums.append([grad.asnumpy().tolist() for grad in grads])
+    assert sums[0] == sums[1]
+
+
+# ---------------------------------------------------------------- float16 on the way
+
+
+def test_float16_travels_as_means_in_half_the_bytes_and_float32_comes_back():
+    values = np.random.RandomState(0).normal(size=1000).astype("float32") * 3000
+    comm, grads = AnotherAlike(), [mx.nd.array(values)]
+    exchange_of(comm, grads, images=100, compression="fp16")()
+    assert comm.sent == [("grads.0", np.float16, 1000)]
+    as_sent = (values / 128).astype("float16") * np.float16(2)  # 128: the power of two next to 100
+    assert np.array_equal(grads[0].asnumpy(), as_sent.astype("float32") * 128)
+    assert grads[0].dtype == np.float32
+
+
+def test_sums_beyond_the_range_of_float16_come_through():
+    grads = [mx.nd.array([1e6, -2e6])]
+    exchange_of(AnotherAlike(), grads, images=256, compression="fp16")()
+    assert grads[0].asnumpy() == pytest.approx(np.array([2e6, -4e6]), rel=1e-3)
+
+
+def test_what_is_float16_already_is_not_scaled():
+    grads = [mx.nd.array([3, 5], dtype="float16")]
+    exchange_of(AnotherAlike(), grads, images=256, compression="fp16")()
+    assert grads[0].asnumpy().tolist() == [6, 10]
+
+
+# ---------------------------------------------------------------- double buffering
+
+
+def quadratic(weight, step):
+    """A gradient that depends on the weights and on the step, in numpy's float32."""
+    return (weight - np.float32(step)) * np.float32(0.25)
+
+
+LR = np.float32(0.5)
+
+
+def stale_sgd(weight, steps):
+    """The reference: w(t+1) = w(t) - lr g(t-1), where g(t) was computed at w(t); the first step updates nothing."""
+    before, path = None, []
+    for step in range(steps):
+        gradient = quadratic(weight, step) + quadratic(weight, step)  # two ranks alike
+        if before is not None:
+            weight = weight - LR * before
+        before = gradient
+        path.append(weight)
+    return path
+
+
+def with_double_buffering(weight, exchange, grads, steps):
+    path = []
+    for step in steps:
+        grads[0][:] = mx.nd.array(quadratic(weight, step))
+        if exchange():
+            weight = weight - LR * grads[0].asnumpy()
+        path.append(weight)
+    return path
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_double_buffering_is_one_step_stale_sgd_to_the_bit(overlap):
+    start, grads = np.random.RandomState(3).normal(size=7).astype("float32"), [mx.nd.zeros(7)]
+    exchange = exchange_of(AnotherAlike(), grads, double_buffering=True, overlap=overlap)
+    found = with_double_buffering(start, exchange, grads, range(20))
+    assert np.array_equal(found, stale_sgd(start, 20))
+
+
+@pytest.mark.parametrize("compression", ["none", "fp16"])
+def test_double_buffering_goes_on_from_a_checkpoint_as_if_never_stopped(compression):
+    options = {"double_buffering": True, "compression": compression, "images": 8}
+    start, grads = np.random.RandomState(4).normal(size=7).astype("float32"), [mx.nd.zeros(7)]
+    exchange = exchange_of(AnotherAlike(), grads, **options)
+    whole = with_double_buffering(start, exchange, grads, range(20))
+
+    exchange = exchange_of(AnotherAlike(), grads, **options)
+    half = with_double_buffering(start, exchange, grads, range(9))
+    state = exchange.state()
+    grads = [mx.nd.zeros(7)]
+    resumed = exchange_of(AnotherAlike(), grads, bucket_bytes=8, **options)
+    resumed.restore(state)
+    assert np.array_equal(half + with_double_buffering(half[-1], resumed, grads, range(9, 20)), whole)
+
+
+def test_before_the_first_step_nothing_is_under_way():
+    exchange = exchange_of(AnotherAlike(), arrays(2), double_buffering=True)
+    assert exchange.state() == {}
+    exchange.restore({})
+    assert not exchange() and exchange()
+
+
+def test_one_rank_with_double_buffering_is_a_step_late_too():
+    grads = arrays(2)
+    exchange = exchange_of(Local(), grads, double_buffering=True)
+    assert not exchange()
+    grads[0][:] = 7
+    assert exchange() and grads[0].asnumpy().tolist() == [1, 2]
+
+
+def test_double_buffering_sums_a_ranks_shards_of_the_same_step():
+    grads = [mx.nd.zeros(2)]
+    exchange = exchange_of(Local(), grads, shards=2, double_buffering=True)
+    sums = []
+    for step in range(3):
+        for shard in range(2):
+            grads[0][:] = 10 * step + shard
+            exchange.shard_done()
+        if exchange():
+            sums.append(grads[0].asnumpy().tolist())
+    assert sums == [[1, 1], [21, 21]]
 
 
 # ---------------------------------------------------------------- alone
@@ -104,7 +229,7 @@ import mxnet as mx, numpy as np
 from mxscale.config import Comm
 from mxscale.nets import weights, zoo
 from mxscale.train.comm import open_communicator
-from mxscale.train.exchange import Exchange
+from mxscale.train.exchange import make_exchange
 from mxscale.train.statistics import ShardStatistics
 
 comm = open_communicator(Comm())
@@ -117,19 +242,18 @@ def of_rank(rank, step):
     return [random.normal(size=s).astype("float16" if i == 1 else "float32") for i, s in enumerate(shapes)]
 
 grads = [mx.nd.array(a, dtype=a.dtype) for a in of_rank(comm.rank, 0)]
-exchange = Exchange(comm, grads, 6000)
+exchange = make_exchange(comm, [grads], Comm(bucket_mb=6000 / 2**20), 1)
 worst, digests = 0.0, []
 for step in range(20):
     for grad, value in zip(grads, of_rank(comm.rank, step)):
         grad[:] = mx.nd.array(value, dtype=value.dtype)
     time.sleep(pause.uniform(0, 0.02))
     for bucket in exchange.buckets:  # as in exchange(), each rank in its own time
-        bucket.pack()
+        flats = bucket.pack()
         mx.nd.waitall()
         time.sleep(pause.uniform(0, 0.003))
-        comm.all_reduce(bucket.flat, bucket.name)
-    for bucket in exchange.buckets:
-        bucket.unpack()
+        comm.all_reduce(flats, bucket.name)
+    exchange.receive()
     found = [g.asnumpy() for g in grads]
     wanted = [sum(of_rank(r, step)[i].astype("float64") for r in range(comm.size)) for i in range(len(found))]
     worst = max(worst, max(np.abs(f - w).max() / (1000 if f.dtype == "float16" else 1) for f, w in zip(found, wanted)))
@@ -149,7 +273,7 @@ net.hybridize(static_alloc=True, static_shape=True)
 trained = [p for p in parameters.values() if p.grad_req != "null"]
 images = mx.nd.array(np.random.RandomState(comm.rank).normal(size=(4, 3, 16, 16)))
 grads = [p.grad() for p in trained]
-exchange = Exchange(comm, grads, 2**16)
+exchange = make_exchange(comm, [grads], Comm(bucket_mb=2**-4), 4)
 def backward():
     with mx.autograd.record():
         loss = (net(images) ** 2).sum()
@@ -158,9 +282,12 @@ backward()
 own = [g.asnumpy().astype("float64") for g in grads]
 wanted = [comm.total(g) for g in own]
 backward()
-exchange(grads)
+exchange()
 scale = max(np.abs(w).max() for w in wanted)
 said["network"] = float(max(np.abs(g.asnumpy() - w).max() for g, w in zip(grads, wanted)) / scale)
+backward()
+make_exchange(comm, [grads], Comm(bucket_mb=2**-4, compression="fp16"), 4)()
+said["fp16"] = float(max(np.abs(g.asnumpy() - w).max() for g, w in zip(grads, wanted)) / scale)
 
 table = ShardStatistics([parameters[n] for n in zoo.running_statistics(net)], [comm.rank], comm.size).gather(comm)
 said["table"] = [list(table.shape), len({row.tobytes() for row in table}), weights.params_sha256({"t": table})]
@@ -199,6 +326,7 @@ def check(said):
         assert one["size"] == ranks
         assert one["worst"] < 1e-5
         assert one["network"] < 1e-5
+        assert one["fp16"] < 1e-3
         assert one["total"] == [[ranks * (ranks + 1) / 2, 2**53 - 2 + ranks - 1]]
         assert one["vote"] == [True, False]
         assert one["table"][:2] == [[ranks, one["table"][0][1]], ranks]
@@ -231,11 +359,11 @@ def test_pairwise_sums_are_the_same_tree_however_the_items_are_dealt_out():
 
 def test_a_rank_with_several_shards_sums_them():
     grads = [mx.nd.zeros((2, 3)), mx.nd.zeros(4)]
-    exchange = Exchange(Local(), grads, bucket_bytes=2**20, shards=3)
+    exchange = exchange_of(Local(), grads, shards=3)
     for shard in range(3):
         grads[0][:] = shard + 1
         grads[1][:] = 10 * shard
         exchange.shard_done()
-    exchange(grads)
+    exchange()
     assert grads[0].asnumpy().tolist() == [[6.0] * 3] * 2
     assert grads[1].asnumpy().tolist() == [30.0] * 4

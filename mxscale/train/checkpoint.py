@@ -3,6 +3,7 @@
 checkpoints/<9-digit step>/params      the network as it is evaluated and exported
                            trainer     the optimizer's state, as Trainer.save_states writes it
                            statistics  BN's running statistics of each shard, a .npy array
+                           exchange    with double buffering: the summed gradients under way
                            state.json  step, shards, best so far, loss scale
                            MANIFEST    sha256sum -c format
 """
@@ -15,12 +16,13 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
+from mxnet import nd
 
 from mxscale.config import ConfigError
 from mxscale.data.durable import sync
 from mxscale.nets import weights
 
-FILES = ("params", "trainer", "statistics", "state.json")
+FILES = ("params", "trainer", "statistics", "state.json")  # of every checkpoint
 
 
 class Checkpoint(NamedTuple):
@@ -28,12 +30,13 @@ class Checkpoint(NamedTuple):
     state: Dict[str, Any]  # state.json
     params: Dict[str, Any]  # structural name -> NDArray
     statistics: np.ndarray  # (shards, values): running statistics of each shard, flat
+    exchange: Dict[str, Any]  # place -> NDArray: sums of gradients under way, {} without
 
 
-def write(folder: Path, state: Dict[str, Any], params, trainer, statistics: np.ndarray) -> Path:
+def write(folder: Path, state: Dict[str, Any], params, trainer, statistics: np.ndarray, exchange=None) -> Path:
     """Write `folder/<step>` whole or not at all.  Raises OSError (a full disk, say) with nothing lost.
 
-    params: structural name -> NDArray; trainer: the gluon.Trainer.
+    params: structural name -> NDArray; trainer: the gluon.Trainer; exchange: place -> NDArray, what is under way.
     """
     final = folder / f"{state['step']:09d}"
     new = folder / f".{final.name}.{os.getpid()}"
@@ -48,10 +51,14 @@ def write(folder: Path, state: Dict[str, Any], params, trainer, statistics: np.n
         with open(new / "statistics", "wb") as file:
             np.save(file, statistics)
         sync(new / "statistics")
+        if exchange:
+            nd.save(str(new / "exchange"), exchange)
+            sync(new / "exchange")
         _write(new / "state.json", (json.dumps(state, indent=1, sort_keys=True) + "\n").encode())
         if weights.params_sha256(_numpy(weights.load(new / "params"))) != state["params_sha256"]:
             raise OSError(f"{new / 'params'} does not read back as written (a full disk?)")
-        manifest = "".join(f"{_digest(new / name)}  {name}\n" for name in FILES)
+        names = [*FILES, "exchange"] if exchange else FILES
+        manifest = "".join(f"{_digest(new / name)}  {name}\n" for name in names)
         _write(new / "MANIFEST", manifest.encode())
         sync(new)
         if final.exists():  # the same step again, after a resume from before it
@@ -81,14 +88,16 @@ def whole(path: Path) -> bool:
     """Whether every file has the digest that MANIFEST gives."""
     try:
         lines = (path / "MANIFEST").read_text().splitlines()
-        return len(lines) == len(FILES) and all(_digest(path / line[66:]) == line[:64] for line in lines)
+        listed = {line[66:]: line[:64] for line in lines}
+        return listed.keys() >= set(FILES) and all(_digest(path / name) == sum_ for name, sum_ in listed.items())
     except (OSError, ValueError):  # ValueError: a damaged MANIFEST is no text, or names no file
         return False
 
 
 def read(path: Path) -> Checkpoint:
     state = json.loads((path / "state.json").read_text())
-    return Checkpoint(path, state, weights.load(path / "params"), np.load(path / "statistics"))
+    exchange = nd.load(str(path / "exchange")) if (path / "exchange").exists() else {}
+    return Checkpoint(path, state, weights.load(path / "params"), np.load(path / "statistics"), exchange)
 
 
 def prune(folder: Path, current: int, keep: int, best: Optional[int]) -> None:

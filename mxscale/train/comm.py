@@ -19,17 +19,17 @@ class Local:
     """One rank, nobody to speak to."""
 
     rank, size, local_rank = 0, 1, 0
+    gathers = True  # whether `all_gather` is there
 
     def broadcast(self, parameters) -> None:
         """Rank 0's values of `parameters` (name -> gluon Parameter) to all."""
 
-    def all_reduce(self, array, name: str):
-        """Sum `array` over the ranks in place, asynchronously; returns it."""
-        return array
+    def all_reduce(self, arrays, name: str) -> None:
+        """Sum `arrays`, one for each device of this rank, over all devices of all ranks; in place, asynchronously."""
 
-    def all_gather(self, array, name: str):
-        """(values,) of each rank -> (ranks, values), in the order of ranks."""
-        return array.reshape((1, -1))
+    def all_gather(self, arrays, name: str) -> list:
+        """(values,) of each device -> those of all devices of all ranks, in the order of ranks."""
+        return arrays
 
     def total(self, values: np.ndarray) -> np.ndarray:
         """Sum of float64 `values` over the ranks."""
@@ -68,11 +68,12 @@ class Horovod(Local):
                 start += array.size
             nd.waitall()
 
-    def all_reduce(self, array, name):
-        return self.hvd.allreduce_(array, average=False, name=name) if self.size > 1 else array
+    def all_reduce(self, arrays, name):
+        if self.size > 1:
+            self.hvd.allreduce_(arrays[0], average=False, name=name)
 
-    def all_gather(self, array, name):
-        return self.hvd.allgather(array.reshape((1, -1)), name=name)
+    def all_gather(self, arrays, name):
+        return list(self.hvd.allgather(arrays[0].reshape((1, -1)), name=name))
 
     def total(self, values):
         values = np.asarray(values, dtype=np.float64)

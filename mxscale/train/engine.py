@@ -23,7 +23,7 @@ from mxscale.run import rundir
 from mxscale.run.rundir import RunDir
 from mxscale.train import head, precision
 from mxscale.train.comm import open_communicator
-from mxscale.train.exchange import Exchange
+from mxscale.train.exchange import make_exchange
 from mxscale.train.journal import Journal
 from mxscale.train.keeper import Keeper, NotFinite
 from mxscale.train.meter import Clock, Samples, Tally
@@ -74,10 +74,11 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
     scale = precision.Precision(config.precision, trainer)
     lr = learning_rate(config, sizes)
     ordered = config.data.shards is not None  # who fixes the shards wants the same weights from any number of ranks
-    exchange = Exchange(comm, grads, int(config.comm.bucket_mb * 2**20), len(shards), ordered)
+    images = len(shards) * turns * sizes.per_device_batch
+    exchange = make_exchange(comm, [grads], config.comm, images, len(shards), ordered)
 
     # ---- restore: starting is resuming from step 0
-    keeper = Keeper(run, config, sizes, comm, parameters, running, trainer, statistics, scale)
+    keeper = Keeper(run, config, sizes, comm, parameters, running, trainer, statistics, scale, exchange)
     step = keeper.restore()
     reseed = reseeder(net, config.seed)
     journal = Journal(run, comm, attempt)
@@ -115,10 +116,11 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
 
         # exchange and update: one sum over shards and ranks, divided by the global batch
         sample.computed()
-        grads = exchange(grads)
+        summed = exchange()
         sample.exchanged()
-        trainer.set_learning_rate(lr(step))
-        trainer.update(sizes.global_batch)
+        if summed:
+            trainer.set_learning_rate(lr(step))
+            trainer.update(sizes.global_batch)
         clock.dispatched(trained[-1].data().reshape(-1)[:1].copy())
         sample.end()
         step += 1

@@ -1,49 +1,131 @@
-"""Gradients summed over shards and ranks: fixed buckets that we pack ourselves.
+"""Gradients summed over shards, devices and ranks: fixed buckets that we pack ourselves.
 
 Horovod's own fusion groups tensors by arrival, so that with three and more ranks the order of
 additions, and with it the last bit, changes from run to run.  Here a bucket holds the same gradients
 in the same order each time, and Horovod's fusion is switched off by the launcher.
 """
 
-from typing import List
+import math
+from typing import Dict, List, Optional
 
 from mxnet import nd
 
+from mxscale.config import Comm
+
+Lanes = List[List[nd.NDArray]]  # for each device of this rank its gradients, in the same order
+
+
+def make_exchange(comm, lanes: Lanes, options: Comm, images: int, shards: int = 1, ordered: bool = False):
+    """The exchange that `options` ask for: call it once per step; True where there is something to update with.
+
+    images: that one lane's gradients are a sum over; shards, ordered: see Exchange.
+    """
+    half = images if options.compression == "fp16" else None
+    bucket_bytes = int(options.bucket_mb * 2**20)
+
+    def exchange(name: str, always: bool) -> Exchange:
+        groups = fill(lanes[0], bucket_bytes) if always or comm.size * len(lanes) * shards > 1 else []
+        buckets = [Bucket(part, f"{name}.{i}", half) for i, part in enumerate(parts(lanes, groups))]
+        return Exchange(comm, lanes, buckets, shards, ordered, options.overlap)
+
+    if options.double_buffering:
+        return Delayed(exchange("even", True), exchange("odd", True))
+    return exchange("grads", False)
+
 
 class Exchange:
-    """`grads = exchange(grads)`: pack -> sum over shards, then ranks -> unpack.
+    """pack -> cast -> sum over shards, then devices and ranks -> cast back -> unpack.
 
     The sum is divided once, by the global batch, in the optimizer's update.
 
-    shards: of this rank; with several, `shard_done` is called after each one's gradients are whole.
+    shards: of each lane; with several, `shard_done` is called after each one's gradients are whole.
     ordered: add in an order that is a function of the shards alone, so that 1, 2, 4 ... ranks get the
     same bits (where ranks divide shards and both are powers of two).  A ring adds in the order of
     ranks; gathering and adding here moves ranks / 2 times as many bytes.
+    overlap: nothing here waits, and MXNet's engine sends a bucket as soon as its gradients are there, while backward is
+    still at those of earlier layers; else the first bucket leaves when backward is done.
     """
 
-    def __init__(self, comm, grads: List[nd.NDArray], bucket_bytes: int, shards: int = 1, ordered: bool = False):
-        self.comm, self.shards = comm, shards
-        self.gathers = ordered and comm.size > 2  # two ranks add the same either way
-        alone = comm.size == 1 and shards == 1
-        self.buckets = [] if alone else [_Bucket(group, i) for i, group in enumerate(fill(grads, bucket_bytes))]
+    def __init__(self, comm, lanes: Lanes, buckets: List["Bucket"], shards=1, ordered=False, overlap=True):
+        self.comm, self.lanes, self.buckets, self.shards, self.overlap = comm, lanes, buckets, shards, overlap
+        self.gathers = ordered and comm.gathers and comm.size * len(lanes) > 2  # two add the same either way
 
-    def shard_done(self) -> None:
-        """The gradients of one of this rank's shards are whole: keep them, make way for the next."""
+    def shard_done(self, lane: int = 0) -> None:
+        """The gradients of one of this lane's shards are whole: keep them, make way for the next."""
         if self.shards > 1:
             for bucket in self.buckets:
-                bucket.keep()
+                bucket.keep(lane)
 
-    def __call__(self, grads):
+    def __call__(self) -> bool:
+        self.send()
+        self.receive()
+        return True
+
+    def send(self) -> None:
+        """The gradients into the buckets, and on their way."""
+        if not self.overlap:
+            for grad in (grad for lane in self.lanes for grad in lane):
+                grad.wait_to_read()
         for bucket in self.buckets:
-            bucket.pack()
+            flats = bucket.pack()
             if self.gathers:
-                rows = self.comm.all_gather(bucket.flat, bucket.name)
-                pairwise(list(rows)).copyto(bucket.flat)
+                total = pairwise(self.comm.all_gather(flats, bucket.name))
+                for flat in flats:
+                    total.copyto(flat)
             else:
-                self.comm.all_reduce(bucket.flat, bucket.name)
+                self.comm.all_reduce(flats, bucket.name)
+
+    def receive(self) -> None:
+        """The sums out of the buckets, to where the gradients were."""
         for bucket in self.buckets:
             bucket.unpack()
-        return grads
+
+    def state(self) -> Dict[str, nd.NDArray]:
+        """What a checkpoint has to hold: between two steps nothing is under way."""
+        return {}
+
+    def restore(self, state: Dict[str, nd.NDArray]) -> None:
+        """Go on from `state()`."""
+
+
+class Delayed:
+    """Double buffering: what is sent at one step is handed out at the next one, while that one's is under way.
+
+    So the first step sends alone, and what the last one sends is never applied.  Two exchanges over the same gradients
+    take turns.  Source: ChainerMN's double_buffering_optimizer.
+    """
+
+    def __init__(self, now: Exchange, before: Exchange):
+        self.now, self.before = now, before
+        self.pending = False
+
+    def shard_done(self, lane: int = 0) -> None:
+        self.now.shard_done(lane)
+
+    def __call__(self) -> bool:
+        ready, self.pending = self.pending, True
+        self.now.send()
+        if ready:
+            self.before.receive()
+        self.now, self.before = self.before, self.now
+        return ready
+
+    def state(self) -> Dict[str, nd.NDArray]:
+        """The sums under way, by gradient and not by bucket: other ranks and buckets can go on from them."""
+        if not self.pending:
+            return {}
+        self.before.receive()
+        return {str(i): grad.copy() for i, grad in enumerate(self.before.lanes[0])}
+
+    def restore(self, state: Dict[str, nd.NDArray]) -> None:
+        self.pending = bool(state)
+        if not state:
+            return
+        for lane in self.before.lanes:
+            for i, grad in enumerate(lane):
+                state[str(i)].copyto(grad)
+        for bucket in self.before.buckets:
+            bucket.pack()
 
 
 def pairwise(arrays: List[nd.NDArray]) -> nd.NDArray:
@@ -58,25 +140,58 @@ def pairwise(arrays: List[nd.NDArray]) -> nd.NDArray:
     return arrays[0]
 
 
-def fill(grads, bucket_bytes: int):
-    """Neighbouring gradients of one dtype, up to `bucket_bytes` a bucket (a larger one is alone)."""
+def fill(grads, bucket_bytes: int) -> List[range]:
+    """Neighbouring gradients of one dtype, up to `bucket_bytes` a bucket (a larger one is alone).
+
+    The places of each bucket's gradients; the last layers come first, as backward makes them.
+    """
     groups, size = [], 0
-    for grad in grads:
+    for place in reversed(range(len(grads))):
+        grad = grads[place]
         nbytes = grad.size * grad.dtype().itemsize
-        if groups and groups[-1][0].dtype == grad.dtype and size + nbytes <= bucket_bytes:
-            groups[-1].append(grad)
+        if groups and grads[groups[-1].start].dtype == grad.dtype and size + nbytes <= bucket_bytes:
+            groups[-1] = range(place, groups[-1].stop)
             size += nbytes
         else:
-            groups.append([grad])
+            groups.append(range(place, place + 1))
             size = nbytes
     return groups
 
 
-class _Bucket:
-    """One flat array and the views of it that mirror its gradients; made once, used each step."""
+def parts(lanes: Lanes, groups: List[range]) -> List[Lanes]:
+    """For each group of places the gradients there, of each lane."""
+    return [[lane[group.start : group.stop] for lane in lanes] for group in groups]
 
-    def __init__(self, grads, index):
-        self.name = f"grads.{index}"
+
+class Bucket:
+    """One flat array for each lane and the views of it that mirror its gradients; made once, used each step.
+
+    half: None, or how many images a gradient is a sum over.  Then float32 travels as float16, of about the mean over
+    these images (divided by the power of two next to them, which costs no bit): float16 ends at 65,504.
+    """
+
+    def __init__(self, lanes: Lanes, name: str, half: Optional[int] = None):
+        self.name = name
+        self.flats = [_Flat(grads, half) for grads in lanes]
+
+    def keep(self, lane: int) -> None:
+        self.flats[lane].keep()
+
+    def pack(self) -> List[nd.NDArray]:
+        """What travels, of each lane: to be summed in place."""
+        for flat in self.flats:
+            flat.pack()
+        return [flat.wire for flat in self.flats]
+
+    def unpack(self) -> None:
+        for flat in self.flats:
+            flat.unpack()
+
+
+class _Flat:
+    """A bucket on one device."""
+
+    def __init__(self, grads, half):
         self.grads = grads
         self.rows = [grad.reshape(-1) for grad in grads]  # views
         self.kept = []  # flat copies, one per shard done
@@ -85,6 +200,9 @@ class _Bucket:
         for grad in grads:
             self.views.append(self.flat[start : start + grad.size].reshape(grad.shape))
             start += grad.size
+        casts = half is not None and self.flat.dtype().itemsize > 2
+        self.scale = 2.0 ** round(math.log2(half)) if casts else 1.0
+        self.wire = nd.zeros(self.flat.shape, ctx=self.flat.context, dtype="float16") if casts else self.flat
 
     def keep(self):
         self.kept.append(nd.concat(*self.rows, dim=0))
@@ -95,7 +213,13 @@ class _Bucket:
             self.kept = []
         else:
             nd.concat(*self.rows, dim=0, out=self.flat)
+        if self.wire is not self.flat:
+            self.flat /= self.scale
+            nd.cast(self.flat, dtype="float16", out=self.wire)
 
     def unpack(self):
+        if self.wire is not self.flat:
+            nd.cast(self.wire, dtype=self.flat.dtype, out=self.flat)
+            self.flat *= self.scale
         for view, grad in zip(self.views, self.grads):
             view.copyto(grad)

@@ -26,13 +26,13 @@ class Keeper:
     """The checkpoints of one run.  Every rank calls; rank 0 writes.
 
     parameters: structural name -> Parameter; running: names of those that `statistics`
-    (ShardStatistics) keeps; scale: Precision.
+    (ShardStatistics) keeps; scale: Precision; exchange: may have sums under way.
     """
 
-    def __init__(self, run: RunDir, config, sizes, comm, parameters, running, trainer, statistics, scale):
+    def __init__(self, run: RunDir, config, sizes, comm, parameters, running, trainer, statistics, scale, exchange):
         self.run, self.config, self.sizes, self.comm = run, config, sizes, comm
         self.parameters, self.running = parameters, running
-        self.trainer, self.statistics, self.scale = trainer, statistics, scale
+        self.trainer, self.statistics, self.scale, self.exchange = trainer, statistics, scale, exchange
         self.best = None  # {"step", "val/top1", "val/loss"}
         self.saved_step, self.params_sha256 = None, None
 
@@ -46,6 +46,7 @@ class Keeper:
         self.trainer.load_states(str(found.path / "trainer"))
         self.statistics.restore(found.statistics)
         self.scale.restore(found.state["loss_scale"])
+        self.exchange.restore(found.exchange)
         self.best = found.state["best"]
         self.saved_step, self.params_sha256 = found.state["step"], found.state["params_sha256"]
         nd.waitall()
@@ -97,7 +98,8 @@ class Keeper:
         }
         try:
             journal.sync()
-            checkpoint.write(self.run.checkpoints, state, snapshot.params, self.trainer, snapshot.statistics)
+            under_way = self.exchange.state()
+            checkpoint.write(self.run.checkpoints, state, snapshot.params, self.trainer, snapshot.statistics, under_way)
             if self.best:
                 self.run.write("best.json", {**self.best, "checkpoint": f"checkpoints/{self.best['step']:09d}"})
             best = self.best and self.best["step"]

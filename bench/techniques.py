@@ -1,0 +1,39 @@
+"""What an exchange that is not exact costs in accuracy: the main job with each technique, five seeds.
+
+    python bench/techniques.py [--quick]
+
+Digits 0-4 on two ranks, test top-1 in percent; the spread is that of the seeds.
+"""
+
+import tempfile
+
+import measure
+
+TECHNIQUES = {
+    "exact": [],
+    "fp16": ["comm.compression=fp16"],
+    "double buffering": ["comm.double_buffering=true"],
+    "both": ["comm.compression=fp16", "comm.double_buffering=true"],
+    "2bit": ["comm=parameter_server", "comm.compression=2bit"],
+    "dist_async": ["comm=dist_async"],
+}
+
+
+def main() -> None:
+    options = measure.arguments(__doc__.splitlines()[0], seeds=(5, "seeds of each technique"))
+    seeds = range(1, 3 if options.quick else options.seeds + 1)
+    found = {name: [] for name in TECHNIQUES}
+    with tempfile.TemporaryDirectory() as runs:
+        for seed in seeds:  # in turn, so that a machine that changes changes all alike
+            for name, overrides in TECHNIQUES.items():
+                common = [f"runs={runs}", "tracking=none", "launch.ranks=2", f"seed={seed}"]
+                epochs = ["epochs=4"] if options.quick else []
+                found[name].append(measure.train(*common, *epochs, *overrides)["summary"]["test/top1"])
+    figures = {name: measure.spread(values) for name, values in found.items()}
+    for name, value in figures.items():
+        print(f"{name:17} test top-1 {measure.show(value, '{:.1f}')} %")
+    measure.finish(figures)
+
+
+if __name__ == "__main__":
+    main()
