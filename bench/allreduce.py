@@ -41,7 +41,7 @@ def rank_main(out: str, seconds: str, largest: str) -> None:
 
     comm, measured = open_communicator(Comm()), {}
     started = nd.ones((16,))
-    comm.all_reduce(started, "check")
+    comm.all_reduce([started], "check")
     assert (started.asnumpy() == comm.size).all(), "an all-reduce gave a wrong sum"
     for size in [size for size in SIZES if size <= int(largest)]:
         array = nd.zeros((size // 4,))
@@ -57,7 +57,8 @@ def rank_main(out: str, seconds: str, largest: str) -> None:
 def _once(comm, array, name: str) -> float:
     comm.total([0.0])  # all ranks begin together
     began = time.perf_counter()
-    comm.all_reduce(array, name).wait_to_read()
+    comm.all_reduce([array], name)
+    array.wait_to_read()
     return time.perf_counter() - began
 
 
