@@ -1,6 +1,6 @@
 """Faults at random, and whether anything is lost or left hanging.
 
-    python bench/faults.py [--count 40] [--seed 1] [--quick]
+    python bench/faults.py [--count 40] [--seed 1] [--only TEXT] [--quick]
 
 Each time a run is started, struck by one fault at a random step, and brought to its end by `launch.restarts` or
 by `resume=`, as the dice have it.  Survived: the attempt ended within 30 s of the fault and named what failed, no
@@ -71,9 +71,12 @@ class Bench:
 
 def main() -> None:
     options = measure.arguments(
-        __doc__.splitlines()[0], count=(40, "faults"), seed=(random.SystemRandom().randrange(10**6), "of the dice")
+        __doc__.splitlines()[0],
+        count=(40, "faults"),
+        seed=(random.SystemRandom().randrange(10**6), "of the dice"),
+        only=("", "those whose name has this in it"),
     )
-    names = [name for name in faults.FAULTS if faults.possible(name)]
+    names = [name for name in faults.FAULTS if faults.possible(name) and options.only in name]
     dice, folder = random.Random(options.seed), Path(tempfile.mkdtemp(prefix="mxscale-faults-"))
     bench, results = Bench(folder), []
     print(f"seed {options.seed}; runs in {folder}", flush=True)

@@ -64,7 +64,7 @@ def kill_a_server(role: str) -> Callable[[Job], str]:
     def strike(job):
         name, pid = job.dice.choice([(name, pid) for name, pid in server_pids(job.run) if name.startswith(role)])
         os.kill(pid, signal.SIGKILL)
-        return rf"^{name.replace('_', ' ')} was ended by signal 9"
+        return rf"^{name} was ended by signal 9"
 
     return strike
 
@@ -73,7 +73,7 @@ def server_pids(run: RunDir) -> List[tuple]:
     """(role, pid) of the servers and the scheduler of a run, from the process table."""
     words = [(process.info["cmdline"] or [], process.pid) for process in psutil.process_iter(["cmdline"])]
     mine = [(argv, pid) for argv, pid in words if argv[1:4] == ["-m", "mxscale.train.server", str(run)]]
-    return [("_".join(argv[5:]), pid) for argv, pid in mine]
+    return [(argv[5].replace(".", " "), pid) for argv, pid in mine]
 
 
 def cut_a_link(job: Job) -> str:

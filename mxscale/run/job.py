@@ -79,7 +79,7 @@ def begin(run, config, nodes, image, price, weights_file, began: float, signals:
     attempt = opening.begin_attempt(run, config, price, weights_file, began, signals)
     logs = Logs(run.path / "ranks")
     stamps = {"began": began, "compose": time.time() - began}
-    opening.place(run, nodes, image)
+    opening.place(run, config, nodes, image)
     opening.prepare(run, config, attempt, signals)
     stamps["preparation"] = time.time() - began - stamps["compose"]
     config = run.config()

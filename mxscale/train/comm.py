@@ -4,18 +4,22 @@ Every method is a collective: all ranks call it, in the same order.
 """
 
 import os
+from typing import Optional
 
 import numpy as np
-from mxnet import nd
+from mxnet import kvstore, nd
 
 from mxscale.config import Comm
 from mxscale.train.gpus import nccl_version
 from mxscale.train.meeting import meet
+from mxscale.train.server import name_own_address
 
 
 def open_communicator(comm: Comm):
     """The communicator of this process, as the launcher set its surroundings up."""
-    return {"local": Local, "horovod": Horovod}[comm.backend]()
+    return {"local": Local, "horovod": Horovod, "parameter_server": Served, "dist_async": ServedAsync}[comm.backend](
+        comm
+    )
 
 
 class Local:
@@ -23,6 +27,10 @@ class Local:
 
     rank, size, local_rank = 0, 1, 0
     gathers = True  # whether `all_gather` is there
+    in_step = True  # ranks take each step together: after any of them all can meet
+
+    def __init__(self, options: Optional[Comm] = None):
+        pass
 
     def broadcast(self, parameters) -> None:
         """Rank 0's values of `parameters` (name -> gluon Parameter) to all."""
@@ -49,7 +57,7 @@ class Local:
 class Horovod(Local):
     """Ranks started by horovodrun or mpirun, over Gloo, MPI or NCCL."""
 
-    def __init__(self):
+    def __init__(self, options: Optional[Comm] = None):
         import horovod.mxnet as hvd
 
         meet(os.environ)
@@ -98,6 +106,47 @@ class Horovod(Local):
     def close(self):
         nd.waitall()
         self.hvd.shutdown()
+
+
+class Served(Horovod):
+    """Gradients are summed by parameter servers, in the order in which they arrive; the rest goes by Horovod.
+
+    With three and more ranks the last bit of a sum is another from run to run.
+    """
+
+    gathers = False
+    kind = "dist_sync"
+
+    def __init__(self, options: Comm):
+        super().__init__(options)
+        name_own_address()
+        self.kvstore = kvstore.create(self.kind)
+        if options.compression == "2bit":
+            self.kvstore.set_gradient_compression({"type": "2bit", "threshold": options.threshold})
+        self.known = set()
+
+    def all_reduce(self, arrays, name):
+        (array,) = arrays
+        if name not in self.known:  # all ranks come here in the same order; servers need a first value
+            self.kvstore.init(name, array)
+            self.known.add(name)
+        self.kvstore.push(name, array)
+        self.kvstore.pull(name, out=array)
+
+    def close(self):
+        nd.waitall()
+        del self.kvstore  # the servers end once every rank has let go
+        super().close()
+
+
+class ServedAsync(Served):
+    """Servers that apply each rank's gradients at once.  Ranks meet where the engine lets them, not at every step."""
+
+    kind = "dist_async"
+    in_step = False
+
+    def vote(self, wish):
+        return lambda: bool(self.total([wish])[0] > 0)
 
 
 def horovod_build() -> dict:

@@ -5,12 +5,15 @@ and writes plan.json and MXNet's part of environment.json.  What is wrong is one
 rank packs, downloads, or finds out first.
 """
 
+import math
 import shutil
 import sys
+from pathlib import Path
 
 import mxnet as mx
+import mxnet.runtime
 
-from mxscale.config import Comm, Config, ConfigError, Sizes, auto_ranks, sizes
+from mxscale.config import SERVED, Comm, Config, ConfigError, Sizes, auto_ranks, server_count, sizes, unsaved
 from mxscale.data import kept, pack
 from mxscale.data.loader import part_sizes
 from mxscale.data.manifest import path_of
@@ -25,12 +28,17 @@ from mxscale.train.keeper import check_resumable
 from mxscale.train.optimizer import make_optimizer
 from mxscale.train.watchdog import end_with_the_parent
 
+PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # those that the kernel gives to who asks for any
+
 
 def prepare(run: RunDir, config: Config) -> None:
     """Raises ConfigError.  Safe to repeat: a resumed run is prepared again."""
     plan = run.read("plan.json") or {}
     state = check_resumable(run)
+    if state and unsaved(config.comm):
+        raise ConfigError(f"resume={run.path}: {unsaved(config.comm)}; start a new run")
     device, ranks = choose_device(config), choose_ranks(config, plan.get("hosts"))
+    check_ports(config, ranks, plan.get("hosts"))
     config = origin.obtain(run, config, plan, head_of(config))
     check_settings(config, plan.get("pretrained"))  # first: packing may take an hour
     manifest = describe_data(config)
@@ -140,16 +148,39 @@ def check_settings(config: Config, pretrained) -> None:
 
 def check_transport(comm: Comm) -> None:
     """Whether this Horovod can speak that way."""
-    if comm.backend != "horovod":
+    if comm.backend == "local":
         return
+    if comm.backend in SERVED and not mxnet.runtime.Features().is_enabled("DIST_KVSTORE"):
+        raise ConfigError(f"comm={comm.backend}: this MXNet was built without it (USE_DIST_KVSTORE); use comm=horovod")
     build, transport = horovod_build(), comm.transport
     if not build:
-        raise ConfigError("comm=horovod: Horovod is not installed; run make setup, or use comm=local")
+        raise ConfigError(f"comm={comm.backend}: Horovod is not installed; run make setup, or use comm=local")
     if not build[transport]:
         able = [name for name in ("gloo", "mpi") if build[name]]
         raise ConfigError(f"comm.transport={transport}: this Horovod was built with {' and '.join(able)} alone")
     if transport == "mpi" and not shutil.which("mpirun"):
         raise ConfigError("comm.transport=mpi: there is no mpirun on the PATH; install Open MPI, or use gloo")
+
+
+def check_ports(config: Config, ranks: int, hosts=None) -> None:
+    """Whether the fullest machine has the ports that its servers and ranks want.  Raises ConfigError.
+
+    Every one listens on a port, and has a connection of its own to each one of the other kind and to the scheduler,
+    which has one to each of them.
+    """
+    servers = server_count(config.comm, ranks)
+    if not servers:
+        return
+    its_servers = math.ceil(servers / len(hosts or [None]))
+    its_ranks = min(ranks, max((host["slots"] for host in hosts or []), default=ranks))
+    wanted = its_servers * (ranks + 2) + its_ranks * (servers + 2) + servers + ranks + 1
+    first, last = map(int, PORTS.read_text().split())
+    there = last - first + 1
+    if wanted > there:
+        raise ConfigError(
+            f"comm.servers={config.comm.servers}: {servers} servers and {ranks} ranks take {wanted:,} ports of one "
+            f"machine, which has {there:,} ({PORTS}); use fewer"
+        )
 
 
 def head_of(config: Config) -> str:
