@@ -6,7 +6,7 @@ A key that is new in config.py gets its line in CHOICES or RANGES here.
 import math
 import re
 
-from mxscale.config import SERVED, Config, ConfigError, flatten, nearest, to_dict
+from mxscale.config import SERVED, Config, ConfigError, flatten, nearest, to_dict, unsaved
 
 PUBLIC = ("mnist", "cifar10", "cifar100", "caltech256", "imagenet")  # data.kind: sets with a publisher
 
@@ -92,6 +92,8 @@ RANGES = {
     "launch.setup_minutes": (0, None),
     "launch.start_timeout_s": (1, None),
     "launch.stop_grace_s": (1, None),
+    "launch.stall_s": (5, None),
+    "launch.restarts": (0, None),
     "machine.usd_per_hour": (0, None),
     "machine.eur_per_hour": (0, None),
     "machine.nodes": (1, None),
@@ -145,6 +147,8 @@ def _validate_together(c: Config) -> None:
             if getattr(c.comm, key):
                 raise ConfigError(f"comm.{key}=true with comm={c.comm.backend}: that is Horovod's; use comm=horovod")
     _validate_exchange(c)
+    if c.launch.restarts and unsaved(c.comm):
+        raise ConfigError(f"launch.restarts={c.launch.restarts}: {unsaved(c.comm)}; use launch.restarts=0")
     if (c.data.val_share or 0) + c.data.test_share >= 1:
         raise ConfigError(
             "data.val_share + data.test_share: expected less than 1, so that something is left to train on"

@@ -22,7 +22,7 @@ from mxscale.run.rundir import RUNNING, RunDir
 from mxscale.run.watch import Signals, kept_alive
 from mxscale.scale import prices
 
-ORPHANS_S = 60.0  # for ranks that a killed parent left behind
+ORPHANS_S = 120.0  # for ranks that a killed parent left behind, or a lost host
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # of the disk, not of the program
 
 
@@ -111,7 +111,9 @@ def undone_if_refused(run: RunDir, config: Config, fresh: bool):
         raise
 
 
-def begin_attempt(run: RunDir, config: Config, price: dict, weights_file: Optional[str], began: float) -> int:
+def begin_attempt(
+    run: RunDir, config: Config, price: dict, weights_file: Optional[str], began: float, signals: Signals
+) -> int:
     """Note that an attempt begins, and take away what the last one left for the parent and the ranks.
 
     began: when this process was started, in seconds since 1970: billed from there, on the price's nodes.
@@ -121,8 +123,9 @@ def begin_attempt(run: RunDir, config: Config, price: dict, weights_file: Option
     for earlier in attempts:
         earlier.setdefault("ended_ms", last_seen_ms(run, earlier))  # its parent was killed
     run.begin_alive(attempt)
-    wait_for_orphans(run)  # before their last words are taken away
-    for stale in [run.stop_file, run.path / "refused.json", *run.path.glob("ranks/*.json")]:
+    wait_for_orphans(run, signals)  # before their last words are taken away
+    signs = [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]
+    for stale in [run.stop_file, run.path / "refused.json", *signs]:
         stale.unlink(missing_ok=True)
     attempts.append({"attempt": attempt, "started_ms": int(began * 1000), "nodes": price.get("nodes", 1)})
     run.write("status.json", {"attempts": attempts, "state": RUNNING, "attempt": attempt})
@@ -142,8 +145,12 @@ def last_seen_ms(run: RunDir, attempt: dict) -> int:
     return max(times, default=attempt["started_ms"])
 
 
-def wait_for_orphans(run: RunDir) -> None:
-    """Ranks of an attempt whose parent was killed end by themselves in seconds; nothing may start before."""
+def wait_for_orphans(run: RunDir, signals: Signals) -> None:
+    """Ranks of an attempt whose parent was killed end by themselves in seconds; nothing may start before.
+
+    The same goes for those on a host that can't be reached, where an NFS server holds their lock for a lease's
+    time (90 s as a rule).
+    """
     deadline = time.monotonic() + ORPHANS_S
     with run.ranks_lock() as lock:
         while True:
@@ -151,6 +158,8 @@ def wait_for_orphans(run: RunDir) -> None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
+                if signals.reason:
+                    return  # no rank will be started
                 if time.monotonic() > deadline:
                     raise ConfigError(f"{run.path}: ranks of an earlier attempt do not end; kill them") from None
                 time.sleep(0.1)

@@ -3,6 +3,7 @@
 Every method is a collective: all ranks call it, in the same order.
 """
 
+import os
 from typing import Optional
 
 import mxnet as mx
@@ -11,6 +12,7 @@ from mxnet import kvstore, nd
 
 from mxscale.config import Comm
 from mxscale.train.gpus import nccl_version
+from mxscale.train.meeting import meet
 from mxscale.train.server import name_own_address
 
 
@@ -91,6 +93,7 @@ class Horovod(Local):
     def __init__(self, options: Optional[Comm] = None):
         import horovod.mxnet as hvd
 
+        meet(os.environ)
         hvd.init()
         self.hvd = hvd
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()

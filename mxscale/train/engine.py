@@ -31,7 +31,7 @@ from mxscale.train.optimizer import CrossEntropy, advance, make_trainer
 from mxscale.train.schedule import learning_rate
 from mxscale.train.servers import ServerUpdate
 from mxscale.train.statistics import ShardStatistics
-from mxscale.train.watchdog import end_with_the_parent
+from mxscale.train.watchdog import UNSEEN, Life, NoLife, end_with_the_parent, rank_to_be
 
 # What the other ranks say when one is gone.
 PEER_GONE = ("orovod", "Connection reset", "Connection closed", "Broken pipe", "gloo", "rank 0 could not write")
@@ -39,7 +39,7 @@ PEER_GONE = ("orovod", "Connection reset", "Connection closed", "Broken pipe", "
 SAMPLE_EVERY = 50  # steps; one of them is timed apart
 
 
-def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
+def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoLife = UNSEEN) -> dict:
     """Train this rank to the end or to a stop; returns what ranks/<r>.json says of it.
 
     plan: {"sizes": as config.Sizes, "splits": {name: {"rec", "idx", "count"}}, "classes": int,
@@ -129,6 +129,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
             clock.dispatched(first_of(replica))
         sample.end()
         step += 1
+        life.moved()
 
         # metrics, validation, checkpoint, stop: all ranks take the same turn
         last = step == sizes.total_steps
@@ -148,24 +149,26 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
             snapshot = keeper.snapshot(step)
         if validates:
             put(snapshot.params, examined)
-            result = evaluate(examined, config, plan, "val", comm, devices[0], scale)
+            result = evaluate(examined, config, plan, "val", comm, devices[0], scale, life)
             journal.line(step, result)
             saves = keeper.improves(step, result) or saves
         if saves:
-            keeper.save(snapshot, journal)
+            with life.saving():
+                keeper.save(snapshot, journal)
         if stop and not last:
             return {"state": "interrupted", "exit": rundir.INTERRUPTED, "step": step}
         clock.restart()
 
     # ---- test: once, with the best
     if plan["splits"].get("test"):
-        put(keeper.best_params(), examined)
-        journal.line(step, evaluate(examined, config, plan, "test", comm, devices[0], scale))
+        with life.saving():
+            put(keeper.best_params(), examined)
+        journal.line(step, evaluate(examined, config, plan, "test", comm, devices[0], scale, life))
     journal.sync()
     return {"state": "done", "exit": rundir.DONE, "step": step, "params_sha256": keeper.params_sha256}
 
 
-def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale) -> dict:
+def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, life: NoLife) -> dict:
     """Loss, top-1 and top-5 in percent over the split `name`, every image once.  A collective.
 
     Integers per rank, summed, asserted to equal the set's size, divided once.
@@ -180,6 +183,7 @@ def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale) ->
         top1 += int(right[:, 0].sum().asscalar())
         top5 += int(right.sum().asscalar())
         seen += count
+        life.moved()
     loss, top1, top5, seen = comm.total([loss, top1, top5, seen])
     wanted = plan["splits"][name]["count"]
     if seen != wanted:
@@ -285,12 +289,13 @@ def main(run_path: str, attempt: int) -> int:
     run = RunDir(run_path)
     faulthandler.enable()  # a crash in MXNet's or Horovod's C++ says where Python was
     end_with_the_parent(run, attempt)
+    life = Life(run, rank_to_be(), attempt)
     config, plan = run.config(), run.read("plan.json")
     comm = open_communicator(config.comm, plan["sizes"]["ranks"])
     stamps["communicator"] = time.time()
     print_to(run.rank_log(comm.rank))
     try:
-        outcome = train(run, config, plan, comm, attempt)
+        outcome = train(run, config, plan, comm, attempt, life)
         comm.close()
     except NotFinite as error:
         outcome = failure(rundir.FAILURE, str(error))
