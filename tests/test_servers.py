@@ -1,8 +1,6 @@
 """Parameter servers, and the promise of every synchronous back end: the same shards give the same weights."""
 
-import json
 import os
-import pickle
 import re
 import signal
 import time
