@@ -14,6 +14,7 @@ from composed import composed
 from conftest import params, wait_for_step
 
 from mxscale import cli as command_line
+from mxscale.checks import validate
 from mxscale.config import Comm, ConfigError, Sizes, from_dict, server_count, unsaved
 from mxscale.data import loader
 from mxscale.nets import weights, zoo
@@ -80,12 +81,15 @@ def where(found):
 
 def test_servers_are_dealt_out_over_the_hosts_and_the_scheduler_is_on_the_first():
     found = commands(6, HOSTS, servers=4)
-    assert where(found) == {
-        "scheduler": "10.0.0.2", "server 0": "10.0.0.2", "server 1": "here", "server 2": "10.0.0.4", "server 3": "10.0.0.2",
-    }  # fmt: skip
-    assert "DMLC_ROLE=server" in found[2].argv[-1] and found[2].argv[-1].endswith(
-        "mxscale.train.server /runs/a 3 server.0"
-    )
+    assert [*where(found).items()] == [
+        ("scheduler", "10.0.0.2"),
+        ("server 0", "10.0.0.2"),
+        ("server 1", "here"),
+        ("server 2", "10.0.0.4"),
+        ("server 3", "10.0.0.2"),
+    ]
+    words = found[2].argv[-1]
+    assert "DMLC_ROLE=server" in words and words.endswith("-m mxscale.train.server /runs/a 3 server.0")
 
 
 def test_hosts_that_have_no_rank_take_the_servers():
@@ -102,7 +106,7 @@ def test_servers_and_ranks_meet_on_the_first_host_at_a_port_that_is_free():
 
 
 def test_a_first_host_that_others_could_not_reach_is_refused():
-    with pytest.raises(ConfigError, match="launch.hosts: a is not known by an address that b could reach"):
+    with pytest.raises(ConfigError, match=r"launch.hosts: a is not known by an address that b could reach"):
         meeting_point([Host("127.0.0.1", 1, "a"), Host("127.0.0.2", 1, "b")])
 
 
@@ -138,7 +142,7 @@ def test_a_server_updates_as_a_rank_does_schedule_and_decay_included(optimizer):
     for step in range(8):
         for parameter, grad in zip(trained, grads[step]):
             parameter.grad()[:] = grad
-            parameter._fresh_grad = True
+            parameter.data()._fresh_grad = True
         trainer.set_learning_rate(lr(step))
         trainer.update(8, ignore_stale_grad=True)
     for ours, its in zip(on_server, trained):
@@ -146,9 +150,8 @@ def test_a_server_updates_as_a_rank_does_schedule_and_decay_included(optimizer):
 
 
 def test_without_momentum_what_two_ranks_send_one_by_one_moves_weights_as_far_as_their_sum():
-    config = from_dict(
-        {"optimizer": {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}, "schedule": {"kind": "constant"}}
-    )
+    plain_sgd = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+    config = from_dict({"optimizer": plain_sgd, "schedule": {"kind": "constant"}})
     sizes, trained = Sizes(2, 2, 4, 8, 0.1, 32, 4, 8, 0), two_parameters()
     ranks = [[mx.nd.array(np.random.RandomState(rank).normal(size=p.shape)) for p in trained] for rank in range(2)]
     together = [[a + b for a, b in zip(*ranks)]]
@@ -161,6 +164,56 @@ def test_the_schedule_of_a_server_counts_steps_and_not_updates():
     config, sizes = from_dict({"epochs": 2}), Sizes(2, 2, 4, 8, 0.4, 32, 4, 8, 0)
     lr, on_server = learning_rate(config, sizes), ByUpdates(config, sizes, 2)
     assert [on_server(count) for count in (1, 2, 3, 16)] == [lr(0) / 2, lr(0) / 2, lr(1) / 2, lr(7) / 2]
+
+
+# ---------------------------------------------------------------- what does not go together
+
+SERVER = {"backend": "parameter_server", "update_on": "server"}
+ASYNC = {"backend": "dist_async", "update_on": "server"}
+
+
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        ({"comm": {"backend": "dist_sync"}}, ["comm.backend=dist_sync", "use comm=parameter_server"]),
+        ({"comm": {"backend": "dist_async_device"}}, ["comm.backend=dist_async_device", "use comm=dist_async"]),
+        ({"comm": {"backend": "p3"}}, ["comm.backend=p3", "use comm=parameter_server"]),
+        ({"comm": {"backend": "parameter_server", "servers": 0}}, ["comm.servers=0", "1x, 2x"]),
+        ({"comm": {"backend": "parameter_server", "servers": "x"}}, ["comm.servers=x", "1x, 2x"]),
+        ({"comm": {"backend": "parameter_server", "servers": "0x"}}, ["comm.servers=0x", "1x, 2x"]),
+        ({"comm": {"backend": "parameter_server", "servers": 1.5}}, ["comm.servers=1.5", "1x, 2x"]),
+        ({"comm": {"backend": "parameter_server", "servers": True}}, ["comm.servers=True", "1x, 2x"]),
+        ({"comm": {"servers": 2}}, ["comm.servers=2 with comm=horovod", "use comm=parameter_server"]),
+        ({"comm": {"update_on": "server"}}, ["comm.update_on=server with comm=horovod", "use comm=parameter_server"]),
+        ({"comm": {"compression": "2bit"}}, ["comm.compression=2bit with comm=horovod", "use fp16"]),
+        ({"comm": {"threshold": 0}}, ["comm.threshold=0", "at least 1e-06"]),
+        (
+            {"comm": {"backend": "dist_async"}},
+            ["comm.update_on=worker with comm=dist_async", "use comm.update_on=server"],
+        ),
+        ({"comm": {**ASYNC, "double_buffering": True}}, ["comm.double_buffering=true: comm=dist_async"]),
+        ({"comm": {**SERVER, "double_buffering": True}}, ["comm.double_buffering=true", "comm.update_on=worker"]),
+        ({"comm": {**SERVER, "compression": "fp16"}}, ["comm.compression=fp16", "comm.update_on=worker"]),
+        ({"comm": SERVER, "precision": "amp"}, ["precision=amp", "comm.update_on=worker"]),
+        (
+            {"comm": {**SERVER, "servers": 2}, "optimizer": {"name": "lamb"}},
+            ["optimizer.name=lamb", "use comm.servers=1"],
+        ),
+        (
+            {"comm": {"backend": "parameter_server", "compression": "2bit"}, "precision": "float16"},
+            ["comm.compression=2bit with precision=float16", "use precision=amp"],
+        ),
+        (
+            {"comm": {"backend": "parameter_server"}, "launch": {"kind": "docker", "image": "a"}},
+            ["comm=parameter_server with launch=docker", "use launch=auto"],
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_one_line(values, words):
+    with pytest.raises(ConfigError) as refused:
+        validate(from_dict(values))
+    line = str(refused.value)
+    assert "\n" not in line and not [word for word in words if word not in line], line
 
 
 # ---------------------------------------------------------------- what no checkpoint holds
@@ -181,12 +234,15 @@ def test_what_mxnet_can_not_save_is_named(comm, reason):
 
 
 def test_more_servers_than_ports_are_refused():
+    def check(ranks, servers, backend="parameter_server"):
+        prepare.check_ports(from_dict({"comm": {"backend": backend, "servers": servers}}), ranks)
+
     with pytest.raises(
         ConfigError, match=r"comm.servers=9000x: 18000 servers and 2 ranks take \S+ ports of one machine"
     ):
-        prepare.check_ports(from_dict({"comm": {"backend": "parameter_server", "servers": "9000x"}}), ranks=2)
-    prepare.check_ports(from_dict({"comm": {"backend": "parameter_server", "servers": "2x"}}), ranks=64)
-    prepare.check_ports(from_dict({}), ranks=100_000)
+        check(2, "9000x")
+    check(64, "1x")
+    check(100_000, 1, "horovod")
 
 
 # ---------------------------------------------------------------- the same weights as a plain loop
@@ -194,10 +250,10 @@ def test_more_servers_than_ports_are_refused():
 STEPS = 20
 SHARDS = 4
 CASE = [
-    "data.train_per_class=24", "batch.per_device=4", f"data.shards={SHARDS}", "epochs=4", f"max_steps={STEPS}", "validate_every=4",
-    "checkpoint.every_epochs=4",
+    "data.train_per_class=24", "batch.per_device=4", f"data.shards={SHARDS}", "epochs=4", f"max_steps={STEPS}",
     "optimizer=sgd", "optimizer.lr=0.05", "optimizer.momentum=0.9", "optimizer.weight_decay=0.01", "schedule=cosine",
-    "schedule.reference_batch=null", "schedule.warmup_epochs=0", "tracking=none", "launch.threads=1", "comm.bucket_mb=0.1",
+    "schedule.reference_batch=null", "schedule.warmup_epochs=0", "tracking=none", "launch.threads=1",
+    "comm.bucket_mb=0.1", "validate_every=4", "checkpoint.every_epochs=4",
 ]  # fmt: skip
 LR, MOMENTUM, DECAY, BATCH, EPOCHS = 0.05, 0.9, 0.01, 4, 4
 
