@@ -4,13 +4,14 @@ import sys
 import time
 
 import pytest
+from composed import composed
 
 from mxscale.cli import merge_for_resume
 from mxscale.config import from_dict, to_dict
-from mxscale.run import launch, probe
+from mxscale.run import launch, opening, probe
 from mxscale.run.rundir import RunDir
 from mxscale.run.watch import Signals
-from mxscale.train.comm import horovod_build
+from mxscale.train import prepare
 
 FIGURES = {
     "horovod-gloo": {"seconds": 0.0042, "between": [0.004, 0.006], "times": 10},
@@ -96,16 +97,29 @@ def test_a_resumed_run_keeps_what_was_chosen(tmp_path):
 
 
 @pytest.mark.slow
-def test_real_ranks_are_tried_and_the_fastest_trains(cli):
-    ended = cli("train", "comm=auto", "launch.ranks=2", "max_steps=2")
-    record = ended.run.read(probe.RECORD)
+def test_real_ranks_are_tried_and_the_fastest_is_taken(tmp_path, data_cache, monkeypatch, capsys):
+    run = RunDir(tmp_path)
+    run.write_config(composed("train", "comm=auto", "launch.ranks=2", f"data.cache={data_cache}"))
+    run.write("plan.json", {"pretrained": None, "hosts": []})
+    prepare.prepare(run, run.config())
+    for seconds in ("horovod-mpi", "parameter_server"):  # each more of them costs seconds
+        monkeypatch.delitem(probe.CANDIDATES, seconds, raising=False)
+    run.begin_alive(1)
+    settled = probe.settle(run, run.config(), 1, Signals())
+    record = run.read(probe.RECORD)
     figures = record["figures"]
     assert figures["horovod-gloo"]["seconds"] > 0 and figures["device"]["seconds"] > 0
     assert "built without NCCL" in figures["nccl"]["no"]
-    chosen = probe.choose(figures)
-    comm = ended.run.config().comm
-    assert {"backend": comm.backend, "transport": comm.transport}.items() >= probe.CANDIDATES[chosen].items()
-    assert "<- taken" in ended.out and record["reason"] in ended.out
+    assert record["chosen"] == probe.CANDIDATES[probe.choose(figures)]
+    assert settled.comm.backend == record["chosen"]["backend"] and run.config() == settled
+    assert "<- taken" in capsys.readouterr().out
+    assert record["reason"] in opening.said_of_exchange(run, settled, run.read("plan.json"))
+
+
+@pytest.mark.slow
+def test_a_run_trains_with_what_was_chosen_and_keeps_the_figures(cli):
+    ended = cli("train", "comm=auto", "launch.ranks=1", "max_steps=1")
+    assert ended.run.config().comm.backend == "local"
+    record = ended.run.read(probe.RECORD)
     assert ended.run.read("environment.json")["probe"] == record
-    if not horovod_build()["mpi"]:
-        assert "built with gloo alone" in figures["horovod-mpi"]["no"]
+    assert f"chosen by comm=auto ({record['reason']})" in ended.out

@@ -240,7 +240,7 @@ def file_digest(path: str) -> str:
     return digest.hexdigest()
 
 
-def _exchange(run: RunDir, config: Config, plan: dict) -> str:
+def said_of_exchange(run: RunDir, config: Config, plan: dict) -> str:
     """What is to be said of how gradients are exchanged."""
     comm, said = config.comm, []
     if comm.drives_all:
@@ -281,7 +281,7 @@ def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
         f"steps     {s['total_steps']:,} ({s['steps_per_epoch']:,} per epoch{rest})",
         f"price     {prices.describe(price) if price['known'] else 'unknown'}",
     ]
-    if exchange := _exchange(run, config, plan):
+    if exchange := said_of_exchange(run, config, plan):
         lines.insert(4, f"exchange  {exchange}")
     taken = (plan.get("input") or {}).get("taken")
     if taken:
