@@ -8,7 +8,7 @@ from composed import composed
 
 from mxscale.cli import merge_for_resume
 from mxscale.config import from_dict, to_dict
-from mxscale.run import launch, opening, probe
+from mxscale.run import announcement, launch, probe
 from mxscale.run.rundir import RunDir
 from mxscale.run.watch import Signals
 from mxscale.train import prepare
@@ -113,7 +113,7 @@ def test_real_ranks_are_tried_and_the_fastest_is_taken(tmp_path, data_cache, mon
     assert record["chosen"] == probe.CANDIDATES[probe.choose(figures)]
     assert settled.comm.backend == record["chosen"]["backend"] and run.config() == settled
     assert "<- taken" in capsys.readouterr().out
-    assert record["reason"] in opening.said_of_exchange(run, settled, run.read("plan.json"))
+    assert record["reason"] in announcement.said_of_exchange(run, settled, run.read("plan.json"))
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 import psutil
 
 from mxscale.config import Config, ConfigError, Machine
-from mxscale.run import container, costs, hosts, opening, outcome, probe, restart, summary, tracking
+from mxscale.run import announcement, container, costs, hosts, opening, outcome, probe, restart, summary, tracking
 from mxscale.run.failure import Failure, Logs
 from mxscale.run.progress import say
 from mxscale.run.record import view_hint
@@ -86,7 +86,7 @@ def begin(run, config, nodes, image, price, weights_file, began: float, signals:
     if signals.reason:
         return Ready(config, attempt, stamps, logs, False)
     plan = run.read("plan.json")
-    opening.announce(run, config, plan, run.read("price.json"))
+    announcement.announce(run, config, plan, run.read("price.json"))
     opening.record_environment(run, config, plan)
     opening.note_ranks(run, plan["sizes"]["ranks"])
     return Ready(config, attempt, stamps, logs, True)
