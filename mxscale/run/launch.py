@@ -1,5 +1,6 @@
 """Back end -> the commands that start its ranks.  A pure function, tested as text."""
 
+import math
 import re
 import shlex
 import sys
@@ -30,7 +31,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Placement:
-    """How many ranks, and where."""
+    """How many devices train, which is how many ranks there are unless one drives them all, and where."""
 
     ranks: int
     cores: int  # of each machine
@@ -59,22 +60,29 @@ class Placement:
 
 
 def commands(
-    config: Config, run_dir: str, attempt: int, placed: Placement, surroundings: Mapping[str, str]
-) -> List[Command]:
+    config: Config, run_dir: str, attempt: int, placed: Placement, surroundings: Mapping[str, str],
+    what: Sequence[str] = ("mxscale.train.engine",),
+) -> List[Command]:  # fmt: skip
     """The processes to start for the ranks of `placed`: what starts the ranks, then what serves them.
+
+    what: the module that a rank runs, and what its command ends with.
 
     The attempt stands in the command, not in a file: a rank that starts late, of a parent that was
     killed meanwhile, must not take itself for one of the next attempt.
     """
-    rank = [python(config), "-m", "mxscale.train.engine", str(run_dir), str(attempt)]
+    rank = [python(config), "-m", what[0], str(run_dir), str(attempt), *what[1:]]
     env = environment(config, placed, surroundings)
+    if config.comm.timeline:
+        env["HOROVOD_TIMELINE"] = f"{run_dir}/timeline_{attempt}.json"  # rank 0's
+    if config.comm.hierarchical:
+        env["HOROVOD_HIERARCHICAL_ALLREDUCE"] = "1"
     serving = servers(config, run_dir, attempt, placed, env, surroundings)
     if serving:
         env = {**env, **meeting(config, placed), "DMLC_ROLE": "worker"}
     if config.comm.transport == "gloo" and len(placed.hosts) == 1 and not placed.hosts[0].here:
         started = Command(_gloo(config, placed.ranks, env, "") + rank, env)
         return [_over_there(placed.hosts[0], started, surroundings), *serving]
-    if config.comm.backend != "local":
+    if config.comm.backend != "local" and not config.comm.drives_all:
         where = ",".join(f"{host.address}:{host.slots}" for host in placed.hosts)
         rank = LAUNCHERS[config.comm.transport](config, placed.ranks, env, where) + rank
     return [boxed(config, run_dir, Command(rank, env), surroundings), *serving]
@@ -152,6 +160,9 @@ def environment(config: Config, placed: Placement, surroundings: Mapping[str, st
     if placed.hosts and "SSH_AUTH_SOCK" in surroundings:
         env["SSH_AUTH_SOCK"] = surroundings["SSH_AUTH_SOCK"]  # where the agent listens; no secret
     env["OMP_NUM_THREADS"] = str(threads_per_rank(config, placed))
+    # How long Gloo waits for a peer, and after how long Horovod says which rank the others wait for
+    env.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(config.launch.stall_s)))
+    env.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(math.ceil(config.launch.stall_s / 5)))
     env.setdefault("HOROVOD_FUSION_THRESHOLD", "0")  # buckets are ours: see train/exchange.py
     if config.comm.backend in SERVED and config.comm.update_on == "worker":
         # Keys are buckets, few and large: all servers share each, where MXNet shares from 1,000,000 numbers on

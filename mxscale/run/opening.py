@@ -15,14 +15,14 @@ from dataclasses import asdict
 from typing import List, Optional
 
 from mxscale.config import SERVED, Config, ConfigError, origin_of, server_count
-from mxscale.run import doctor, environment, hosts, launch, rundir
+from mxscale.run import doctor, environment, hosts, launch, probe, rundir
 from mxscale.run.processes import available_cores
 from mxscale.run.progress import say
 from mxscale.run.rundir import RUNNING, RunDir
 from mxscale.run.watch import Signals, kept_alive
 from mxscale.scale import prices
 
-ORPHANS_S = 60.0  # for ranks that a killed parent left behind
+ORPHANS_S = 120.0  # for ranks that a killed parent left behind, or a lost host
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # of the disk, not of the program
 
 
@@ -111,7 +111,9 @@ def undone_if_refused(run: RunDir, config: Config, fresh: bool):
         raise
 
 
-def begin_attempt(run: RunDir, config: Config, price: dict, weights_file: Optional[str], began: float) -> int:
+def begin_attempt(
+    run: RunDir, config: Config, price: dict, weights_file: Optional[str], began: float, signals: Signals
+) -> int:
     """Note that an attempt begins, and take away what the last one left for the parent and the ranks.
 
     began: when this process was started, in seconds since 1970: billed from there, on the price's nodes.
@@ -121,8 +123,9 @@ def begin_attempt(run: RunDir, config: Config, price: dict, weights_file: Option
     for earlier in attempts:
         earlier.setdefault("ended_ms", last_seen_ms(run, earlier))  # its parent was killed
     run.begin_alive(attempt)
-    wait_for_orphans(run)  # before their last words are taken away
-    for stale in [run.stop_file, run.path / "refused.json", *run.path.glob("ranks/*.json")]:
+    wait_for_orphans(run, signals)  # before their last words are taken away
+    signs = [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]
+    for stale in [run.stop_file, run.path / "refused.json", *signs]:
         stale.unlink(missing_ok=True)
     attempts.append({"attempt": attempt, "started_ms": int(began * 1000), "nodes": price.get("nodes", 1)})
     run.write("status.json", {"attempts": attempts, "state": RUNNING, "attempt": attempt})
@@ -142,8 +145,12 @@ def last_seen_ms(run: RunDir, attempt: dict) -> int:
     return max(times, default=attempt["started_ms"])
 
 
-def wait_for_orphans(run: RunDir) -> None:
-    """Ranks of an attempt whose parent was killed end by themselves in seconds; nothing may start before."""
+def wait_for_orphans(run: RunDir, signals: Signals) -> None:
+    """Ranks of an attempt whose parent was killed end by themselves in seconds; nothing may start before.
+
+    The same goes for those on a host that can't be reached, where an NFS server holds their lock for a lease's
+    time (90 s as a rule).
+    """
     deadline = time.monotonic() + ORPHANS_S
     with run.ranks_lock() as lock:
         while True:
@@ -151,6 +158,8 @@ def wait_for_orphans(run: RunDir) -> None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
+                if signals.reason:
+                    return  # no rank will be started
                 if time.monotonic() > deadline:
                     raise ConfigError(f"{run.path}: ranks of an earlier attempt do not end; kill them") from None
                 time.sleep(0.1)
@@ -205,6 +214,7 @@ def record_environment(run: RunDir, config: Config, plan: dict) -> None:
     plan["threads"] = launch.threads_per_rank(config, placed)
     run.write("plan.json", plan)
     facts["doctor"] = doctor.of_run(facts, config, plan, placed.per_host)
+    facts["probe"] = run.read(probe.RECORD)
     counts = {name: split["count"] for name, split in plan["splits"].items()}
     facts["data"] = {
         "name": config.data.kind,
@@ -228,6 +238,21 @@ def file_digest(path: str) -> str:
         for chunk in iter(lambda: file.read(2**20), b""):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def said_of_exchange(run: RunDir, config: Config, plan: dict) -> str:
+    """What is to be said of how gradients are exchanged."""
+    comm, said = config.comm, []
+    if comm.drives_all:
+        said.append(f"kvstore {comm.backend}, one process")
+        if plan["device"] == "cpu":
+            said.append("over a CPU's contexts it is to learn and to test with")
+    chosen = run.read(probe.RECORD)
+    if chosen:
+        said.append(f"chosen by comm=auto ({chosen['reason']})")
+    if comm.hierarchical and len(plan["hosts"]) < 2:
+        said.append("comm.hierarchical has no effect on one machine")
+    return "; ".join(said)
 
 
 def not_repeatable(config: Config, ranks: int) -> Optional[str]:
@@ -256,6 +281,8 @@ def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
         f"steps     {s['total_steps']:,} ({s['steps_per_epoch']:,} per epoch{rest})",
         f"price     {prices.describe(price) if price['known'] else 'unknown'}",
     ]
+    if exchange := said_of_exchange(run, config, plan):
+        lines.insert(4, f"exchange  {exchange}")
     taken = (plan.get("input") or {}).get("taken")
     if taken:
         values = ", ".join(f"{key} {value}" for key, value in taken.items())
