@@ -8,7 +8,7 @@ from typing import Optional
 
 import mxnet as mx
 import numpy as np
-from mxnet import kvstore, nd
+from mxnet import nd
 
 from mxscale.config import Comm
 from mxscale.train.gpus import nccl_version
@@ -153,7 +153,7 @@ class Served(Horovod):
     def __init__(self, options: Comm):
         super().__init__(options)
         name_own_address()
-        self.kvstore = kvstore.create(self.kind)
+        self.kvstore = mx.kv.create(self.kind)
         if options.compression == "2bit":
             self.kvstore.set_gradient_compression({"type": "2bit", "threshold": options.threshold})
         self.known = set()
