@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 
 import psutil
 
-from mxscale.config import Config, ConfigError, Machine
+from mxscale.config import Config, ConfigError, Machine, unsaved
 from mxscale.run import announcement, container, costs, hosts, opening, outcome, probe, restart, summary, tracking
 from mxscale.run.failure import Failure, Logs
 from mxscale.run.progress import say
@@ -125,13 +125,18 @@ def tell_how_it_ended(run: RunDir, config: Config, status: dict, failure: Option
     """What the one that failed said last, how to go on, and the error as the last line."""
     if status["state"] == FINISHED:
         return
-    go_on = opening.resume_command(run, config)
     if status["state"] == KILLED:
-        say(f"interrupted ({status['reason']}); go on with: {go_on}")
+        say(f"interrupted ({status['reason']}); {way_on(run, config, 'go on with')}")
         return
     for name in failure.of:
         lines = logs.last_lines(name)
         say("\n".join([f"the last lines of ranks/{name}.log:", *(f"  {line}" for line in lines)] if lines else
                       [f"ranks/{name}.log says nothing of this attempt"]))  # fmt: skip
-    say(f"the ranks' logs are in {run.path}/ranks; to go on: {go_on}")
+    say(f"the ranks' logs are in {run.path}/ranks; {way_on(run, config, 'to go on')}")
     say(f"error: {status['error']}", sys.stderr)
+
+
+def way_on(run: RunDir, config: Config, how: str) -> str:
+    """`how`, and the command; or why there is none."""
+    lost = unsaved(config.comm) if run.has_checkpoint() else None
+    return f"it can't go on: {lost}" if lost else f"{how}: {opening.resume_command(run, config)}"
