@@ -14,7 +14,7 @@ from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mxscale.checks import validate
+from mxscale.checks import KVSTORES, kvstore, validate
 from mxscale.config import Config, ConfigError, flatten, from_dict, nearest, origin_of, to_dict
 from mxscale.run import doctor as examination
 from mxscale.run import job, opening, rundir, tracking
@@ -307,6 +307,8 @@ def explain(error: Exception, its_own=()) -> str:
     if missing:
         listed = text.partition("Available options")[2].partition("Config search path")[0]
         options = re.findall(r"^\s+(\S+)$", listed, re.MULTILINE)
+        if missing[1] == "comm" and missing[2] in KVSTORES:
+            return kvstore("comm", missing[2])
         return f"{missing[1]}={missing[2]}{nearest(missing[2], options)}"
     return " ".join(line.strip() for line in text.splitlines()[:2])
 

@@ -10,6 +10,8 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
+SERVED = ("parameter_server", "dist_async")  # values of comm.backend: gradients go to servers
+
 
 class ConfigError(ValueError):
     """Bad input: one line that says what, where, and what to do.  Ends a run with exit status 2."""
@@ -117,13 +119,16 @@ class Batch:
 @dataclass(frozen=True)
 class Comm:
     # horovod | local (one rank, no communicator) | device, nccl: one process drives all devices, a kvstore sums
-    # | auto: the fastest of those, by a short trial before the first step
+    # | parameter_server | dist_async | auto: the fastest of those that a short trial before the first step knows
     backend: str = "horovod"
     transport: str = "gloo"  # gloo | mpi
     bucket_mb: float = 32.0  # gradients are exchanged in buckets of this size
     overlap: bool = True  # while backward is still at earlier layers; false: after it
-    compression: str = "none"  # none | fp16: float32 gradients travel as float16
+    compression: str = "none"  # none | fp16: float32 gradients travel as float16 | 2bit: parameter servers alone
+    threshold: float = 0.5  # of 2bit: each number that travels is this, minus this, or 0
     double_buffering: bool = False  # apply a step's gradients one step later, exchange them meanwhile
+    servers: Any = 1  # parameter servers: a number, or 1x, 2x ...: so many for each rank
+    update_on: str = "worker"  # of parameter servers: worker | server
     hierarchical: bool = False  # Horovod with NCCL over MPI: sum within each machine first, then between them
     timeline: bool = False  # Horovod writes what it does and when to the run directory; it grows with every step
     probe_s: float = 30.0  # of auto: what each back end may take, its start included
@@ -318,6 +323,25 @@ def auto_ranks(config: Config, slots: int, gpus: int, cores: int) -> int:
         return 1
     most = slots or gpus or min(2, cores)
     return min(most, config.data.shards or most)
+
+
+def server_count(comm: Comm, ranks: int) -> int:
+    """How many parameter servers: comm.servers, or as many times the ranks; 0 where the back end has none."""
+    if comm.backend not in SERVED:
+        return 0
+    text = str(comm.servers)
+    return int(text[:-1]) * ranks if text.endswith("x") else int(text)
+
+
+def unsaved(comm: Comm) -> Optional[str]:
+    """What of this exchange no checkpoint can hold, so that nothing goes on from one; None where all of it can."""
+    if comm.backend == "dist_async":
+        return "with comm=dist_async the optimizer's state is on the servers, and MXNet can't save it there"
+    if comm.update_on == "server":
+        return "with comm.update_on=server the optimizer's state is on the servers, and MXNet can't save it there"
+    if comm.compression == "2bit":
+        return "with comm.compression=2bit each rank holds back what it did not send, and MXNet can't save that"
+    return None
 
 
 def sizes(config: Config, ranks: int, train_images: int, shards: Optional[int] = None) -> Sizes:

@@ -42,7 +42,7 @@ def execute(config: Config, run: Optional[RunDir] = None) -> dict:
         with opening.undone_if_refused(run, config, fresh):
             attempt = opening.begin_attempt(run, config, price, weights_file, began)
             stamps = {"compose": time.time() - began}
-            opening.place(run, nodes, image)
+            opening.place(run, config, nodes, image)
             opening.prepare(run, config, attempt, signals)
             config = run.config()  # the preparation may have put the input of pretrained weights into it
             stamps["preparation"] = time.time() - began - sum(stamps.values())

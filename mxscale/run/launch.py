@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from mxscale.config import Config
+from mxscale.config import SERVED, Config, server_count
 from mxscale.run.hosts import SSH, Host
 
 ROOT = Path(__file__).resolve().parents[2]  # where `import mxscale` works
@@ -35,11 +35,22 @@ class Placement:
     ranks: int
     cores: int  # of each machine
     hosts: Sequence[Host] = ()  # none: this machine
+    scheduler: Optional[Mapping] = None  # of parameter servers: {"address", "port"}
 
     @classmethod
     def of(cls, plan: dict, cores: int) -> "Placement":
         """What plan.json says."""
-        return cls(plan["sizes"]["ranks"], cores, [Host(**host) for host in plan["hosts"]])
+        hosts = [Host(**host) for host in plan["hosts"]]
+        return cls(plan["sizes"]["ranks"], cores, hosts, plan.get("scheduler"))
+
+    @property
+    def hosts_with_ranks(self) -> int:
+        """The launchers fill the first host's slots, then the next one's."""
+        used, left = 0, self.ranks
+        while used < len(self.hosts) and left > 0:
+            left -= self.hosts[used].slots
+            used += 1
+        return used
 
     @property
     def per_host(self) -> int:
@@ -51,7 +62,7 @@ def commands(
     config: Config, run_dir: str, attempt: int, placed: Placement, surroundings: Mapping[str, str],
     what: Sequence[str] = ("mxscale.train.engine",),
 ) -> List[Command]:  # fmt: skip
-    """The processes to start for the ranks of `placed`.
+    """The processes to start for the ranks of `placed`: what starts the ranks, then what serves them.
 
     what: the module that a rank runs, and what its command ends with.
 
@@ -64,12 +75,47 @@ def commands(
         env["HOROVOD_TIMELINE"] = f"{run_dir}/timeline_{attempt}.json"  # rank 0's
     if config.comm.hierarchical:
         env["HOROVOD_HIERARCHICAL_ALLREDUCE"] = "1"
+    serving = servers(config, run_dir, attempt, placed, env, surroundings)
+    if serving:
+        env = {**env, **meeting(config, placed), "DMLC_ROLE": "worker"}
     if config.comm.transport == "gloo" and len(placed.hosts) == 1 and not placed.hosts[0].here:
-        return [_over_there(placed.hosts[0], Command(_gloo(config, placed.ranks, env, "") + rank, env), surroundings)]
+        started = Command(_gloo(config, placed.ranks, env, "") + rank, env)
+        return [_over_there(placed.hosts[0], started, surroundings), *serving]
     if config.comm.backend != "local" and not config.comm.drives_all:
         where = ",".join(f"{host.address}:{host.slots}" for host in placed.hosts)
         rank = LAUNCHERS[config.comm.transport](config, placed.ranks, env, where) + rank
-    return [boxed(config, run_dir, Command(rank, env), surroundings)]
+    return [boxed(config, run_dir, Command(rank, env), surroundings), *serving]
+
+
+def servers(config: Config, run_dir: str, attempt: int, placed: Placement, env: Dict[str, str], surroundings):
+    """The commands of the parameter servers, their scheduler first; [] where the back end has none.
+
+    The scheduler is on the first host.  Servers are dealt out over the hosts that have no rank, or, where every
+    host has one, over all of them.
+    """
+    count = server_count(config.comm, placed.ranks)
+    if not count:
+        return []
+    free = placed.hosts[placed.hosts_with_ranks :] or placed.hosts
+    places = [("scheduler", 0, placed.hosts)] + [("server", number, free) for number in range(count)]
+    found = []
+    for role, number, among in places:
+        name = role if role == "scheduler" else f"{role} {number}"
+        argv = [python(config), "-m", "mxscale.train.server", str(run_dir), str(attempt), name.replace(" ", ".")]
+        command = Command(argv, {**env, **meeting(config, placed), "DMLC_ROLE": role}, name)
+        host = among[number % len(among)] if among else None
+        found.append(command if host is None or host.here else _over_there(host, command, surroundings))
+    return found
+
+
+def meeting(config: Config, placed: Placement) -> Dict[str, str]:
+    """What ps-lite, which MXNet's servers are made of, wants to be told of all of them."""
+    return {
+        "DMLC_PS_ROOT_URI": placed.scheduler["address"],
+        "DMLC_PS_ROOT_PORT": str(placed.scheduler["port"]),
+        "DMLC_NUM_WORKER": str(placed.ranks),
+        "DMLC_NUM_SERVER": str(server_count(config.comm, placed.ranks)),
+    }
 
 
 def _over_there(host: Host, command: Command, surroundings: Mapping[str, str]) -> Command:
@@ -114,6 +160,9 @@ def environment(config: Config, placed: Placement, surroundings: Mapping[str, st
         env["SSH_AUTH_SOCK"] = surroundings["SSH_AUTH_SOCK"]  # where the agent listens; no secret
     env["OMP_NUM_THREADS"] = str(threads_per_rank(config, placed))
     env.setdefault("HOROVOD_FUSION_THRESHOLD", "0")  # buckets are ours: see train/exchange.py
+    if config.comm.backend in SERVED and config.comm.update_on == "worker":
+        # Keys are buckets, few and large: all servers share each, where MXNet shares from 1,000,000 numbers on
+        env.setdefault("MXNET_KVSTORE_BIGARRAY_BOUND", "16384")
     return env
 
 

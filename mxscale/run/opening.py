@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import List, Optional
 
-from mxscale.config import Config, ConfigError, origin_of
+from mxscale.config import SERVED, Config, ConfigError, origin_of, server_count
 from mxscale.run import doctor, environment, hosts, launch, probe, rundir
 from mxscale.run.processes import available_cores
 from mxscale.run.progress import say
@@ -156,10 +156,13 @@ def wait_for_orphans(run: RunDir) -> None:
                 time.sleep(0.1)
 
 
-def place(run: RunDir, nodes: List[hosts.Host], image: Optional[dict]) -> None:
+def place(run: RunDir, config: Config, nodes: List[hosts.Host], image: Optional[dict]) -> None:
     """See that the hosts are there; note them ([]: this machine) and the image in plan.json.  Raises ConfigError."""
     hosts.check(nodes, run)
-    run.write("plan.json", {**run.read("plan.json"), "hosts": [asdict(host) for host in nodes], "image": image})
+    noted = {"hosts": [asdict(host) for host in nodes], "image": image}
+    if config.comm.backend in SERVED:
+        noted["scheduler"] = hosts.meeting_point(nodes)
+    run.write("plan.json", {**run.read("plan.json"), **noted})
 
 
 def prepare(run: RunDir, config: Config, attempt: int, signals: Signals) -> None:
@@ -243,6 +246,13 @@ def said_of_exchange(run: RunDir, config: Config, plan: dict) -> str:
     return "; ".join(said)
 
 
+def not_repeatable(config: Config, ranks: int) -> Optional[str]:
+    """Why another run of this config with servers ends with other weights; None where it ends with the same."""
+    if config.comm.backend == "dist_async":
+        return "not repeatable: updates come in another order each time"
+    return "not repeatable to the last bit: servers add in the order of arrival" if ranks > 2 else None
+
+
 def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
     """The sizes that follow from the config, and the price, before anything is spent."""
     s = plan["sizes"]
@@ -268,6 +278,10 @@ def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
     if taken:
         values = ", ".join(f"{key} {value}" for key, value in taken.items())
         lines.insert(3, f"input     as the weights learnt it: {values} (model.input=config: as in data)")
+    servers = server_count(config.comm, s["ranks"])
+    if servers:
+        promise = f"; {not_repeatable(config, s['ranks'])}" if not_repeatable(config, s["ranks"]) else ""
+        lines.insert(-2, f"servers   {servers}, the update on the {config.comm.update_on}s{promise}")
     short = plan.get("short_shards")
     if short:
         lines.insert(-2, f"shards    {short} of {s['shards']} are short of an epoch's images and begin again")

@@ -3,12 +3,15 @@
 Every method is a collective: all ranks call it, in the same order.
 """
 
+from typing import Optional
+
 import mxnet as mx
 import numpy as np
-from mxnet import nd
+from mxnet import kvstore, nd
 
 from mxscale.config import Comm
 from mxscale.train.gpus import nccl_version
+from mxscale.train.server import name_own_address
 
 
 def open_communicator(comm: Comm, devices: int = 1):
@@ -18,7 +21,9 @@ def open_communicator(comm: Comm, devices: int = 1):
     """
     if comm.drives_all:
         return Devices(comm.backend, devices)
-    return {"local": Local, "horovod": Horovod}[comm.backend]()
+    return {"local": Local, "horovod": Horovod, "parameter_server": Served, "dist_async": ServedAsync}[comm.backend](
+        comm
+    )
 
 
 class Local:
@@ -26,6 +31,10 @@ class Local:
 
     rank, size, local_rank = 0, 1, 0
     gathers = True  # whether `all_gather` is there
+    in_step = True  # ranks take each step together: after any of them all can meet
+
+    def __init__(self, options: Optional[Comm] = None):
+        pass
 
     def devices(self, kind: str) -> list:
         """What this rank computes on; kind: cpu | gpu."""
@@ -56,11 +65,11 @@ class Local:
 class Devices(Local):
     """One process that drives several devices, whose gradients a kvstore of MXNet's sums.
 
-    kvstore: device (each sum on one of the devices, which take turns) | nccl.
+    name: of the kvstore, device (each sum on one of the devices, which take turns) | nccl; count: of devices.
     """
 
-    def __init__(self, kvstore: str, count: int):
-        self.store, self.count = mx.kv.create(kvstore), count
+    def __init__(self, name: str, count: int):
+        self.kvstore, self.count = kvstore.create(name), count
         self.known = set()
 
     def devices(self, kind):
@@ -69,9 +78,9 @@ class Devices(Local):
     def all_reduce(self, arrays, name):
         if name not in self.known:
             self.known.add(name)
-            self.store.init(name, arrays[0])
-        self.store.push(name, arrays)
-        self.store.pull(name, out=arrays)
+            self.kvstore.init(name, arrays[0])
+        self.kvstore.push(name, arrays)
+        self.kvstore.pull(name, out=arrays)
 
     def all_gather(self, arrays, name):
         return [array.as_in_context(arrays[0].context) for array in arrays]
@@ -80,7 +89,7 @@ class Devices(Local):
 class Horovod(Local):
     """Ranks started by horovodrun or mpirun, over Gloo, MPI or NCCL."""
 
-    def __init__(self):
+    def __init__(self, options: Optional[Comm] = None):
         import horovod.mxnet as hvd
 
         hvd.init()
@@ -128,6 +137,47 @@ class Horovod(Local):
     def close(self):
         nd.waitall()
         self.hvd.shutdown()
+
+
+class Served(Horovod):
+    """Gradients are summed by parameter servers, in the order in which they arrive; the rest goes by Horovod.
+
+    With three and more ranks the last bit of a sum is another from run to run.
+    """
+
+    gathers = False
+    kind = "dist_sync"
+
+    def __init__(self, options: Comm):
+        super().__init__(options)
+        name_own_address()
+        self.kvstore = kvstore.create(self.kind)
+        if options.compression == "2bit":
+            self.kvstore.set_gradient_compression({"type": "2bit", "threshold": options.threshold})
+        self.known = set()
+
+    def all_reduce(self, arrays, name):
+        (array,) = arrays
+        if name not in self.known:  # all ranks come here in the same order; servers need a first value
+            self.kvstore.init(name, array)
+            self.known.add(name)
+        self.kvstore.push(name, array)
+        self.kvstore.pull(name, out=array)
+
+    def close(self):
+        nd.waitall()
+        del self.kvstore  # the servers end once every rank has let go
+        super().close()
+
+
+class ServedAsync(Served):
+    """Servers that apply each rank's gradients at once.  Ranks meet where the engine lets them, not at every step."""
+
+    kind = "dist_async"
+    in_step = False
+
+    def vote(self, wish):
+        return lambda: bool(self.total([wish])[0] > 0)
 
 
 def horovod_build() -> dict:

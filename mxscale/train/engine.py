@@ -29,6 +29,7 @@ from mxscale.train.keeper import Keeper, NotFinite
 from mxscale.train.meter import Clock, Samples, Tally
 from mxscale.train.optimizer import CrossEntropy, make_trainer
 from mxscale.train.schedule import learning_rate
+from mxscale.train.servers import ServerUpdate
 from mxscale.train.statistics import ShardStatistics
 from mxscale.train.watchdog import end_with_the_parent
 
@@ -75,7 +76,10 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
     lr = learning_rate(config, sizes)
     ordered = config.data.shards is not None  # who fixes the shards wants the same weights from any number of ranks
     each = math.ceil(sizes.shards / sizes.ranks)  # shards of a device, or one less
-    exchange = make_exchange(comm, grads, config.comm, each * turns * sizes.per_device_batch, each, ordered)
+    if config.comm.update_on == "server":
+        exchange = ServerUpdate(comm, trained, config, sizes, each)
+    else:
+        exchange = make_exchange(comm, grads, config.comm, each * turns * sizes.per_device_batch, each, ordered)
 
     # ---- restore: starting is resuming from step 0
     keeper = Keeper(run, config, sizes, comm, parameters, running, trainer, statistics, scale, exchange)
@@ -127,14 +131,19 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
         step += 1
 
         # metrics, validation, checkpoint, stop: all ranks take the same turn
-        last, stop = step == sizes.total_steps, stop_voted()
+        last = step == sizes.total_steps
         validates = last or step % (config.validate_every * sizes.steps_per_epoch) == 0
-        saves = last or stop or keeper.due(step)
+        saves = last or keeper.due(step)
+        together = comm.in_step or validates or saves
+        stop = together and stop_voted()
+        saves = saves or stop
         if not (validates or saves or step % config.log_every == 0):
             continue
-        loss = journal.reading(step, tally, clock, samples, lr(step - 1))
+        loss = journal.reading(step, tally, clock, samples, lr(step - 1), together)
         if not math.isfinite(loss):
             raise NotFinite(f"the loss is {loss} at step {step}; {keeper.last_good()}")
+        if not together:
+            continue
         if validates or saves:
             snapshot = keeper.snapshot(step)
         if validates:

@@ -68,6 +68,7 @@ class Keeper:
 
     def snapshot(self, step: int) -> Snapshot:
         """The network after `step` as it is evaluated and exported, in copies.  A collective."""
+        self.exchange.settle()
         table = self.statistics.gather(self.comm)
         params = {name: parameter.list_data()[0].copy() for name, parameter in self.parameters.items()}
         params.update(zip(self.running, self.statistics.average(table)))

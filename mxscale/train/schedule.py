@@ -38,6 +38,19 @@ def learning_rate(config: Config, sizes: Sizes) -> Callable[[int], float]:
     return at
 
 
+class ByUpdates:
+    """The same for an optimizer on a parameter server, which counts its updates from 1, `updates` of them a step.
+
+    Of several each moves the weights by its share.  Made of values alone: it travels pickled.
+    """
+
+    def __init__(self, config: Config, sizes: Sizes, updates: int = 1):
+        self.config, self.sizes, self.updates = config, sizes, updates
+
+    def __call__(self, count: int) -> float:
+        return learning_rate(self.config, self.sizes)((count - 1) // self.updates) / self.updates
+
+
 def warmup(step: int, steps: int, start: float, end: float) -> float:
     """Linear from `start` at step 0 to `end` at step `steps`."""
     return start + (end - start) * step / steps
