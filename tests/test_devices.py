@@ -241,6 +241,10 @@ def test_one_process_is_started_with_the_threads_of_one_device(tmp_path):
 # ---------------------------------------------------------------- what is refused
 
 
+def check(comm, device, optimizer="sgd", ranks=2):
+    prepare.check_back_end(from_dict({"comm": comm, "optimizer": {"name": optimizer}}), device, ranks)
+
+
 @pytest.mark.parametrize("backend", ["device", "nccl"])
 def test_other_machines_are_refused(backend):
     with pytest.raises(ConfigError, match=f"launch.hosts with comm={backend}: one process drives all devices"):
@@ -262,11 +266,11 @@ def test_nccl_is_refused_where_mxnet_lacks_it_or_there_is_no_gpu(monkeypatch):
 
     monkeypatch.setattr(mx.runtime, "Features", Features)
     with pytest.raises(ConfigError, match="this MXNet was built without NCCL; use comm=device"):
-        prepare.check_back_end(Comm(backend="nccl"), "gpu")
+        check({"backend": "nccl"}, "gpu")
     Features.nccl = True
     with pytest.raises(ConfigError, match="NCCL sums on GPUs alone"):
-        prepare.check_back_end(Comm(backend="nccl"), "cpu")
-    prepare.check_back_end(Comm(backend="nccl"), "gpu")
+        check({"backend": "nccl"}, "cpu")
+    check({"backend": "nccl"}, "gpu")
 
 
 def test_sums_in_a_hierarchy_are_refused_without_what_they_need(monkeypatch):
@@ -275,15 +279,16 @@ def test_sums_in_a_hierarchy_are_refused_without_what_they_need(monkeypatch):
     monkeypatch.setattr(prepare.shutil, "which", lambda name: name)
     asked = {"hierarchical": True, "transport": "mpi"}
     with pytest.raises(ConfigError, match="without NCCL"):
-        prepare.check_back_end(Comm(**asked), "gpu")
+        check(asked, "gpu")
     build["nccl"] = "2.12.5"
     with pytest.raises(ConfigError, match=r"set comm\.transport=mpi"):
-        prepare.check_back_end(Comm(hierarchical=True), "gpu")
-    prepare.check_back_end(Comm(**asked), "gpu")
+        check({"hierarchical": True}, "gpu")
+    check(asked, "gpu")
 
 
 @pytest.mark.parametrize("optimizer", ["nadam", "sgld", "lbsgd"])
 def test_an_optimizer_whose_numbers_devices_would_share_is_refused(optimizer):
     with pytest.raises(ConfigError, match=f"optimizer.name={optimizer} keeps numbers"):
-        prepare.check_replicas(optimizer)
-    prepare.check_replicas("adam")
+        check({"backend": "device"}, "cpu", optimizer)
+    check({"backend": "device"}, "cpu", "adam")
+    check({"backend": "device"}, "cpu", optimizer, ranks=1)

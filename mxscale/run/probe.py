@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Dict, List, Optional
 
 from mxscale.checks import validate
-from mxscale.config import Config, ConfigError
-from mxscale.run import launch
+from mxscale.config import SERVED, Config, ConfigError
+from mxscale.run import hosts, launch
 from mxscale.run.processes import Processes, available_cores
 from mxscale.run.progress import say
 from mxscale.run.rundir import RunDir
@@ -22,6 +22,7 @@ CANDIDATES = {
     "horovod-mpi": {"backend": "horovod", "transport": "mpi"},
     "device": {"backend": "device"},
     "nccl": {"backend": "nccl"},
+    "parameter_server": {"backend": "parameter_server", "servers": "1x"},
 }
 
 RECORD = "probe.json"
@@ -53,6 +54,8 @@ def _take(run: RunDir, config: Config, comm: dict, record: dict) -> Config:
     run.write(RECORD, {"chosen": comm, **record})
     config = replace(config, comm=replace(config.comm, **comm))
     run.write_config(config)
+    plan = run.read("plan.json")
+    run.write("plan.json", {**plan, **meeting(config, plan)})
     return config
 
 
@@ -96,16 +99,23 @@ def _told(figure: dict) -> str:
 
 def _figures(run: RunDir, config: Config, plan: dict, attempt: int, name: str, signals: Signals) -> dict:
     """{"seconds", "between", "times"} of an exchange, or {"no": why}."""
+    if plan["probe"]["no"].get(name):
+        return {"no": plan["probe"]["no"][name]}
     candidate = replace(config, comm=replace(config.comm, **CANDIDATES[name]))
     try:
         validate(candidate)
+        placed = launch.Placement.of({**plan, **meeting(candidate, plan)}, available_cores())
     except ConfigError as error:
         return {"no": str(error)}
-    if plan["probe"]["no"].get(name):
-        return {"no": plan["probe"]["no"][name]}
-    placed = launch.Placement.of(plan, available_cores())
     commands = launch.commands(candidate, str(run), attempt, placed, os.environ, ["mxscale.train.probe", name])
     return measured(run, name, commands, config.comm.probe_s, signals)
+
+
+def meeting(config: Config, plan: dict) -> dict:
+    """Where servers and ranks find each other, as plan.json has it; {} where there are no servers."""
+    if config.comm.backend not in SERVED:
+        return {}
+    return {"scheduler": hosts.meeting_point([hosts.Host(**host) for host in plan["hosts"]])}
 
 
 def measured(run: RunDir, name: str, commands: List[launch.Command], limit_s: float, signals: Signals) -> dict:
