@@ -84,11 +84,12 @@ class Model:
     input: str = "checkpoint"  # checkpoint: image size, mean, std, ... of the weights where known | config: as in data
     freeze: str = "none"  # none | features: all but the head | stage1 ...: up to and with that stage
     zero_gamma: bool = True  # of each residual block's last BN (arXiv:1706.02677, sec. 5.1)
+    bn_statistics: str = "moving"  # moving | last_batch: what validation normalises by (arXiv:1711.04325, sec. 2)
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    name: str = "nag"  # sgd | nag | adam | any name that mx.optimizer.create knows
+    name: str = "nag"  # sgd | nag | adam | rmsprop_warmup | any name that mx.optimizer.create knows
     lr: float = 0.1  # at schedule.reference_batch
     momentum: Optional[float] = 0.9  # null: not passed (adam and others have none)
     weight_decay: float = 1e-4
@@ -106,6 +107,7 @@ class Schedule:
     warmup_lr: Optional[float] = None  # lr that warm-up starts from; null: the unscaled lr
     milestones: List[float] = field(default_factory=lambda: [30.0, 60.0, 80.0])  # epochs, of step
     factor: float = 0.1  # of step
+    factors: Optional[List[float]] = None  # of step, in place of factor: one before, between and after the milestones
     power: float = 2.0  # of poly
     final_lr: float = 0.0  # of cosine and poly, before scaling
 
@@ -118,7 +120,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class Comm:
-    # horovod | local (one rank, no communicator) | parameter_server | dist_async
+    # horovod | local (one rank, no communicator) | device, nccl: one process drives all devices, a kvstore sums
+    # | parameter_server | dist_async | auto: the fastest, by a short trial before the first step
     backend: str = "horovod"
     transport: str = "gloo"  # gloo | mpi
     bucket_mb: float = 32.0  # gradients are exchanged in buckets of this size
@@ -128,6 +131,18 @@ class Comm:
     double_buffering: bool = False  # apply a step's gradients one step later, exchange them meanwhile
     servers: Any = 1  # parameter servers: a number, or 1x, 2x ...: so many for each rank
     update_on: str = "worker"  # of parameter servers: worker | server
+    hierarchical: bool = False  # Horovod with NCCL over MPI: sum within each machine first, then between them
+    timeline: bool = False  # Horovod writes what it does and when to the run directory; it grows with every step
+    probe_s: float = 30.0  # of auto: what each back end may take, its start included
+
+    @property
+    def drives_all(self) -> bool:
+        """Whether one process drives all devices; else each has a process of its own."""
+        return self.backend in ("device", "nccl")
+
+    def processes(self, devices: int) -> int:
+        """How many ranks' processes train on that many devices."""
+        return 1 if self.drives_all else devices
 
 
 @dataclass(frozen=True)

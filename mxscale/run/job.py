@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 import psutil
 
 from mxscale.config import Config, ConfigError, Machine
-from mxscale.run import container, costs, hosts, opening, outcome, restart, summary, tracking
+from mxscale.run import container, costs, hosts, opening, outcome, probe, restart, summary, tracking
 from mxscale.run.failure import Failure, Logs
 from mxscale.run.progress import say
 from mxscale.run.record import view_hint
@@ -82,7 +82,7 @@ def begin(run, config, nodes, image, price, weights_file, began: float, signals:
     opening.place(run, config, nodes, image)
     opening.prepare(run, config, attempt, signals)
     stamps["preparation"] = time.time() - began - stamps["compose"]
-    config = run.config()
+    config = probe.settle(run, run.config(), attempt, signals)
     if signals.reason:
         return Ready(config, attempt, stamps, logs, False)
     plan = run.read("plan.json")
@@ -116,7 +116,7 @@ def train(run: RunDir, ready: Ready, signals: Signals, mirror):
     ranks, watched = 0, Watched(signals.reason, None)
     if ready.trains:
         plan = run.read("plan.json")
-        ranks = plan["sizes"]["ranks"]
+        ranks = ready.config.comm.processes(plan["sizes"]["ranks"])
         watched = supervise(run, ready.config, plan, ready.attempt, signals, mirror, ready.logs)
     return outcome.end_attempt(run, ranks, ready.attempt, watched, ready.stamps, ready.logs)
 

@@ -31,7 +31,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Placement:
-    """How many ranks, and where."""
+    """How many devices train, which is how many ranks there are unless one drives them all, and where."""
 
     ranks: int
     cores: int  # of each machine
@@ -60,22 +60,29 @@ class Placement:
 
 
 def commands(
-    config: Config, run_dir: str, attempt: int, placed: Placement, surroundings: Mapping[str, str]
-) -> List[Command]:
+    config: Config, run_dir: str, attempt: int, placed: Placement, surroundings: Mapping[str, str],
+    what: Sequence[str] = ("mxscale.train.engine",),
+) -> List[Command]:  # fmt: skip
     """The processes to start for the ranks of `placed`: what starts the ranks, then what serves them.
+
+    what: the module that a rank runs, and what its command ends with.
 
     The attempt stands in the command, not in a file: a rank that starts late, of a parent that was
     killed meanwhile, must not take itself for one of the next attempt.
     """
-    rank = [python(config), "-m", "mxscale.train.engine", str(run_dir), str(attempt)]
+    rank = [python(config), "-m", what[0], str(run_dir), str(attempt), *what[1:]]
     env = environment(config, placed, surroundings)
+    if config.comm.timeline:
+        env["HOROVOD_TIMELINE"] = f"{run_dir}/timeline_{attempt}.json"  # rank 0's
+    if config.comm.hierarchical:
+        env["HOROVOD_HIERARCHICAL_ALLREDUCE"] = "1"
     serving = servers(config, run_dir, attempt, placed, env, surroundings)
     if serving:
         env = {**env, **meeting(config, placed), "DMLC_ROLE": "worker"}
     if config.comm.transport == "gloo" and len(placed.hosts) == 1 and not placed.hosts[0].here:
         started = Command(_gloo(config, placed.ranks, env, "") + rank, env)
         return [_over_there(placed.hosts[0], started, surroundings), *serving]
-    if config.comm.backend != "local":
+    if config.comm.backend != "local" and not config.comm.drives_all:
         where = ",".join(f"{host.address}:{host.slots}" for host in placed.hosts)
         rank = LAUNCHERS[config.comm.transport](config, placed.ranks, env, where) + rank
     return [boxed(config, run_dir, Command(rank, env), surroundings), *serving]

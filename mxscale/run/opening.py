@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import List, Optional
 
 from mxscale.config import SERVED, Config, ConfigError, origin_of, server_count
-from mxscale.run import doctor, environment, hosts, launch, rundir
+from mxscale.run import doctor, environment, hosts, launch, probe, rundir
 from mxscale.run.processes import available_cores
 from mxscale.run.progress import say
 from mxscale.run.rundir import RUNNING, RunDir
@@ -214,6 +214,7 @@ def record_environment(run: RunDir, config: Config, plan: dict) -> None:
     plan["threads"] = launch.threads_per_rank(config, placed)
     run.write("plan.json", plan)
     facts["doctor"] = doctor.of_run(facts, config, plan, placed.per_host)
+    facts["probe"] = run.read(probe.RECORD)
     counts = {name: split["count"] for name, split in plan["splits"].items()}
     facts["data"] = {
         "name": config.data.kind,
@@ -237,6 +238,21 @@ def file_digest(path: str) -> str:
         for chunk in iter(lambda: file.read(2**20), b""):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def said_of_exchange(run: RunDir, config: Config, plan: dict) -> str:
+    """What is to be said of how gradients are exchanged."""
+    comm, said = config.comm, []
+    if comm.drives_all:
+        said.append(f"kvstore {comm.backend}, one process")
+        if plan["device"] == "cpu":
+            said.append("over a CPU's contexts it is to learn and to test with")
+    chosen = run.read(probe.RECORD)
+    if chosen:
+        said.append(f"chosen by comm=auto ({chosen['reason']})")
+    if comm.hierarchical and len(plan["hosts"]) < 2:
+        said.append("comm.hierarchical has no effect on one machine")
+    return "; ".join(said)
 
 
 def not_repeatable(config: Config, ranks: int) -> Optional[str]:
@@ -265,6 +281,8 @@ def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
         f"steps     {s['total_steps']:,} ({s['steps_per_epoch']:,} per epoch{rest})",
         f"price     {prices.describe(price) if price['known'] else 'unknown'}",
     ]
+    if exchange := said_of_exchange(run, config, plan):
+        lines.insert(4, f"exchange  {exchange}")
     taken = (plan.get("input") or {}).get("taken")
     if taken:
         values = ", ".join(f"{key} {value}" for key, value in taken.items())

@@ -56,7 +56,8 @@ class Watched(NamedTuple):
 def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Signals, mirror, logs: Logs) -> Watched:
     """Start the ranks and stay until they have ended."""
     placed = launch.Placement.of(plan, available_cores())
-    ranks, commands = placed.ranks, launch.commands(config, str(run), attempt, placed, os.environ)
+    ranks = config.comm.processes(placed.ranks)
+    commands = launch.commands(config, str(run), attempt, placed, os.environ)
     with (
         open(run.path / "ranks" / "launch.log", "ab") as log,
         kept_alive(run),

@@ -6,6 +6,7 @@ Every method is a collective: all ranks call it, in the same order.
 import os
 from typing import Optional
 
+import mxnet as mx
 import numpy as np
 from mxnet import kvstore, nd
 
@@ -15,11 +16,15 @@ from mxscale.train.meeting import meet
 from mxscale.train.server import name_own_address
 
 
-def open_communicator(comm: Comm):
-    """The communicator of this process, as the launcher set its surroundings up."""
-    return {"local": Local, "horovod": Horovod, "parameter_server": Served, "dist_async": ServedAsync}[comm.backend](
-        comm
-    )
+def open_communicator(comm: Comm, devices: int = 1):
+    """The communicator of this process, as the launcher set its surroundings up.
+
+    devices: that train in all; with kvstore device or nccl this process drives every one of them.
+    """
+    if comm.drives_all:
+        return Devices(comm.backend, devices)
+    kinds = {"local": Local, "horovod": Horovod, "parameter_server": Served, "dist_async": ServedAsync}
+    return kinds[comm.backend](comm)
 
 
 class Local:
@@ -31,6 +36,10 @@ class Local:
 
     def __init__(self, options: Optional[Comm] = None):
         pass
+
+    def devices(self, kind: str) -> list:
+        """What this rank computes on; kind: cpu | gpu."""
+        return [mx.gpu(self.local_rank) if kind == "gpu" else mx.cpu()]
 
     def broadcast(self, parameters) -> None:
         """Rank 0's values of `parameters` (name -> gluon Parameter) to all."""
@@ -52,6 +61,30 @@ class Local:
 
     def close(self) -> None:
         """Leave in order."""
+
+
+class Devices(Local):
+    """One process that drives several devices, whose gradients a kvstore of MXNet's sums.
+
+    kvstore: device (each sum on one of the devices, which take turns) | nccl.
+    """
+
+    def __init__(self, kvstore: str, count: int):
+        self.store, self.count = mx.kv.create(kvstore), count
+        self.known = set()
+
+    def devices(self, kind):
+        return [mx.gpu(number) if kind == "gpu" else mx.cpu(number) for number in range(self.count)]
+
+    def all_reduce(self, arrays, name):
+        if name not in self.known:
+            self.known.add(name)
+            self.store.init(name, arrays[0])
+        self.store.push(name, arrays)
+        self.store.pull(name, out=arrays)
+
+    def all_gather(self, arrays, name):
+        return [array.as_in_context(arrays[0].context) for array in arrays]
 
 
 class Horovod(Local):
