@@ -177,6 +177,13 @@ def test_a_host_that_is_out_of_reach_is_why_its_rank_is_silent(run, clock, ssh):
     assert clock.passes(STALL_S + 1, lives).error == "rank 0 says nothing for 5 s: b can't be reached any more"
 
 
+def test_hosts_of_ranks_that_lost_touch_are_asked_whether_they_are_there_those_of_ranks_that_are_done_not(run, ssh):
+    lives = watched(run, 3, [Host(name, 1, name) for name in ("gone1", "gone2", "b")])
+    for rank, status in enumerate((1, 0, 1)):
+        run.write(run.rank_status(rank), {"attempt": 1, "exit": status})
+    assert [host.name for host in lives.end_elsewhere()] == ["gone1"]
+
+
 def test_a_number_that_went_to_another_process_is_not_killed(run, process, ssh):
     bystander = process("something else")
     lives = watched(run, 1, [Host("a", 1, "a")])

@@ -18,7 +18,7 @@ from mxscale.config import Launch
 from mxscale.run import hosts
 from mxscale.run.failure import Failure, Logs
 from mxscale.run.hosts import Host
-from mxscale.run.rundir import RunDir
+from mxscale.run.rundir import DONE, INTERRUPTED, RunDir
 
 LOOK_EVERY_S = 1.0
 HELD_UP_S = 3.0  # longer between two looks: this process was stopped itself, or asked a host
@@ -132,10 +132,12 @@ class Lives:
         self._read(time.monotonic())
         by_host: Dict[Host, List[int]] = {}
         for rank in range(self.ranks):
-            host = hosts.of_rank(self.nodes, rank)
-            if host and not host.here and not self.run.last_words(rank, self.attempt):
-                pids = by_host.setdefault(host, [])
-                pids += [self._signs[rank].pid] if rank in self._signs else []
+            host, words = hosts.of_rank(self.nodes, rank), self.run.last_words(rank, self.attempt)
+            if host is None or host.here or (words and words["exit"] in (DONE, INTERRUPTED)):
+                continue
+            pids = by_host.setdefault(host, [])  # asked although its ranks may have ended: they may have lost touch
+            if words is None and rank in self._signs:
+                pids.append(self._signs[rank].pid)
         kills = [[f"{self._is_ours(pid)} && kill -9 {pid}" for pid in pids] for pids in by_host.values()]
         answers = hosts.ask_each(list(by_host), ["; ".join([*kill, "true"]) for kill in kills])
         return [host for host, answer in zip(by_host, answers) if answer.returncode]
