@@ -6,7 +6,7 @@ A key that is new in config.py gets its line in CHOICES or RANGES here.
 import math
 import re
 
-from mxscale.config import Config, ConfigError, flatten, nearest, to_dict
+from mxscale.config import SERVED, Config, ConfigError, flatten, nearest, to_dict, unsaved
 
 PUBLIC = ("mnist", "cifar10", "cifar100", "caltech256", "imagenet")  # data.kind: sets with a publisher
 
@@ -21,11 +21,13 @@ CHOICES = {
     "data.augment.crop": ("random_resized", "random", "center"),
     "data.interpolation": ("bilinear", "bicubic", "area", "lanczos"),
     "model.input": ("checkpoint", "config"),
+    "model.bn_statistics": ("moving", "last_batch"),
     "model.freeze": ("none", "features", "stage1", "stage2", "stage3", "stage4"),
     "schedule.kind": ("constant", "step", "cosine", "poly"),
-    "comm.backend": ("horovod", "local"),
+    "comm.backend": ("auto", "horovod", "local", "device", "nccl", "parameter_server", "dist_async"),
     "comm.transport": ("gloo", "mpi"),
-    "comm.compression": ("none", "fp16"),
+    "comm.compression": ("none", "fp16", "2bit"),
+    "comm.update_on": ("worker", "server"),
     "launch.kind": ("process", "docker"),
     "launch.device": ("auto", "cpu", "gpu"),
     "machine.provider": ("local", "aws", "custom", "owned"),
@@ -33,6 +35,17 @@ CHOICES = {
     "machine.billing": ("per_second", "per_hour"),
     "machine.currency": ("usd", "eur"),
 }
+
+# MXNet's names of kvstores -> ours.  MXNet 1.9.1 takes most names that it does not know, p3 and horovod among them,
+# for `local`: it then trains each rank by itself without a word (src/kvstore/kvstore.cc, KVStore::Create).
+KVSTORES = {
+    **dict.fromkeys(("dist", "dist_sync", "dist_device_sync", "dist_sync_device", "p3"), "parameter_server"),
+    **dict.fromkeys(("async", "dist_device_async", "dist_async_device"), "dist_async"),
+    "byteps": "horovod",
+}
+
+# Optimizers that take the norm of a whole array
+LAYERWISE = ("lars", "lamb", "lbsgd")
 
 # key -> (smallest, largest); an open end is None.  A null value passes.
 RANGES = {
@@ -73,10 +86,14 @@ RANGES = {
     "schedule.power": (0, None),
     "schedule.final_lr": (0, None),
     "comm.bucket_mb": (0.001, None),
+    "comm.probe_s": (1, None),
+    "comm.threshold": (1e-6, None),
     "launch.threads": (1, None),
     "launch.setup_minutes": (0, None),
     "launch.start_timeout_s": (1, None),
     "launch.stop_grace_s": (1, None),
+    "launch.stall_s": (5, None),
+    "launch.restarts": (0, None),
     "machine.usd_per_hour": (0, None),
     "machine.eur_per_hour": (0, None),
     "machine.nodes": (1, None),
@@ -95,6 +112,8 @@ RANGES = {
 def validate(config: Config) -> Config:
     """The same config, its values checked; raises ConfigError.  Needs no file, device or data."""
     flat = flatten(to_dict(config))
+    if flat["comm.backend"] in KVSTORES:
+        raise ConfigError(kvstore("comm.backend", flat["comm.backend"]))
     for key, choices in CHOICES.items():
         if flat[key] not in choices:
             raise ConfigError(f"{key}={flat[key]}{nearest(flat[key], choices)}")
@@ -123,6 +142,13 @@ def _validate_together(c: Config) -> None:
     if isinstance(ranks, int) and c.data.shards is not None and c.data.shards < ranks:
         raise ConfigError(f"data.shards={c.data.shards} is less than launch.ranks={ranks}: every rank reads a shard")
     _validate_hosts(c)
+    if c.comm.backend not in ("auto", "horovod"):
+        for key in ("hierarchical", "timeline"):
+            if getattr(c.comm, key):
+                raise ConfigError(f"comm.{key}=true with comm={c.comm.backend}: that is Horovod's; use comm=horovod")
+    _validate_exchange(c)
+    if c.launch.restarts and unsaved(c.comm):
+        raise ConfigError(f"launch.restarts={c.launch.restarts}: {unsaved(c.comm)}; use launch.restarts=0")
     if (c.data.val_share or 0) + c.data.test_share >= 1:
         raise ConfigError(
             "data.val_share + data.test_share: expected less than 1, so that something is left to train on"
@@ -147,6 +173,7 @@ def _validate_together(c: Config) -> None:
         raise ConfigError(f"data.augment.scale={c.data.augment.scale}: expected shares of the image's area, up to 1")
     if list(c.schedule.milestones) != sorted(c.schedule.milestones):
         raise ConfigError(f"schedule.milestones={c.schedule.milestones}: expected growing epochs")
+    _validate_factors(c)
     if c.data.kind == "imagefolder" and not c.data.root:
         raise ConfigError("data.root is missing: data=imagefolder needs data.root=DIR with DIR/<class>/<image>.jpg")
     if c.data.kind in PUBLIC and not c.data.root:
@@ -159,8 +186,87 @@ def _validate_together(c: Config) -> None:
         )
 
 
+def _validate_factors(c: Config) -> None:
+    schedule, optimizer = c.schedule, c.optimizer
+    factors, phases = schedule.factors, len(schedule.milestones) + 1
+    if factors is not None and (len(factors) != phases or min(factors) < 0):
+        raise ConfigError(
+            f"schedule.factors={factors}: expected {phases} numbers of at least 0, one before, between and after the "
+            "milestones"
+        )
+    if optimizer.name.lower() != "rmsprop_warmup":
+        return
+    rates = {"optimizer.lr": optimizer.lr}
+    if schedule.warmup_epochs:
+        rates["schedule.warmup_lr"] = schedule.warmup_lr
+    if schedule.kind == "step":
+        rates["schedule.factor"] = schedule.factor
+        rates["schedule.factors"] = min(factors or [1])
+    for key, value in rates.items():
+        if value == 0:
+            raise ConfigError(f"{key} has a 0: optimizer=rmsprop_warmup divides by the learning rate; give more than 0")
+
+
+def kvstore(key: str, name: str) -> str:
+    """Why MXNet's name of a kvstore is refused."""
+    return f"{key}={name}: that is MXNet's name of a kvstore; use comm={KVSTORES[name]}"
+
+
+def _validate_exchange(c: Config) -> None:
+    comm, served = c.comm, c.comm.backend in SERVED
+    if not re.fullmatch(r"[1-9]\d{0,5}x?", str(comm.servers)) or isinstance(comm.servers, float):
+        raise ConfigError(
+            f"comm.servers={comm.servers}: expected a whole number of at least 1, or 1x, 2x ...: so many for each rank"
+        )
+    if not served:
+        for key, given in (("servers", comm.servers != 1), ("update_on", comm.update_on == "server")):
+            if given:
+                raise ConfigError(
+                    f"comm.{key}={getattr(comm, key)} with comm={comm.backend}: there are no servers; "
+                    "use comm=parameter_server"
+                )
+        if comm.compression == "2bit":
+            raise ConfigError(
+                f"comm.compression=2bit with comm={comm.backend}: only servers take two bits apart before they add; "
+                "use fp16, or comm=parameter_server"
+            )
+        return
+    if c.launch.kind == "docker":
+        raise ConfigError(f"comm={comm.backend} with launch=docker: a container runs ranks alone; use launch=auto")
+    if comm.backend == "dist_async" and comm.update_on == "worker":
+        raise ConfigError(
+            "comm.update_on=worker with comm=dist_async: servers apply each rank's gradients as they come; "
+            "use comm.update_on=server"
+        )
+    if comm.compression == "2bit" and c.precision == "float16":
+        raise ConfigError("comm.compression=2bit with precision=float16: MXNet packs float32 alone; use precision=amp")
+    if comm.update_on == "server":
+        _validate_server_update(c)
+
+
+def _validate_server_update(c: Config) -> None:
+    where = f"comm={c.comm.backend} with comm.update_on=server"
+    instead = "; use comm=parameter_server with comm.update_on=worker"
+    if c.comm.double_buffering:
+        raise ConfigError(f"comm.double_buffering=true: {where} has no sum that could be kept for a step{instead}")
+    if c.comm.compression == "fp16":
+        raise ConfigError(f"comm.compression=fp16: {where} sends gradients to float32 weights as they are{instead}")
+    if c.precision != "float32":
+        raise ConfigError(f"precision={c.precision}: {where} updates float32 weights alone{instead}")
+    if c.optimizer.name.lower() in LAYERWISE and c.comm.servers != 1:
+        raise ConfigError(
+            f"optimizer.name={c.optimizer.name} takes the norm of whole arrays, and {where} splits them over servers; "
+            "use comm.servers=1"
+        )
+
+
 def _validate_hosts(c: Config) -> None:
     hosts = c.launch.hosts
+    if hosts and c.comm.drives_all:
+        raise ConfigError(
+            f"launch.hosts with comm={c.comm.backend}: one process drives all devices, so on one machine; "
+            "use comm=horovod"
+        )
     if c.launch.kind == "docker" and (hosts or not c.launch.image):
         what = "launch.image is missing" if not c.launch.image else "launch.hosts with launch=docker"
         raise ConfigError(f"{what}: launch=docker runs the ranks in one image (launch.image=NAME) on this machine")

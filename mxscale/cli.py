@@ -14,7 +14,7 @@ from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mxscale.checks import validate
+from mxscale.checks import KVSTORES, kvstore, validate
 from mxscale.config import Config, ConfigError, flatten, from_dict, nearest, origin_of, to_dict
 from mxscale.run import doctor as examination
 from mxscale.run import job, opening, rundir, tracking
@@ -239,6 +239,8 @@ def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
         if key in ("experiment", "debug"):
             raise ConfigError(f"{override} with resume={run}: set single keys, or start a new run")
         for name in [n for n in composed if n == key or n.startswith(key + ".")]:
+            if composed.get("comm.backend") == "auto" and name in ("comm.backend", "comm.transport"):
+                continue  # what was chosen once stays
             if name.split(".")[0] in RESUMABLE:
                 merged[name] = composed[name]
             elif asked.get(name) != composed[name]:
@@ -305,6 +307,8 @@ def explain(error: Exception, its_own=()) -> str:
     if missing:
         listed = text.partition("Available options")[2].partition("Config search path")[0]
         options = re.findall(r"^\s+(\S+)$", listed, re.MULTILINE)
+        if missing[1] == "comm" and missing[2] in KVSTORES:
+            return kvstore("comm", missing[2])
         return f"{missing[1]}={missing[2]}{nearest(missing[2], options)}"
     return " ".join(line.strip() for line in text.splitlines()[:2])
 

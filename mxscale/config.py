@@ -10,6 +10,8 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
+SERVED = ("parameter_server", "dist_async")  # values of comm.backend: gradients go to servers
+
 
 class ConfigError(ValueError):
     """Bad input: one line that says what, where, and what to do.  Ends a run with exit status 2."""
@@ -82,11 +84,12 @@ class Model:
     input: str = "checkpoint"  # checkpoint: image size, mean, std, ... of the weights where known | config: as in data
     freeze: str = "none"  # none | features: all but the head | stage1 ...: up to and with that stage
     zero_gamma: bool = True  # of each residual block's last BN (arXiv:1706.02677, sec. 5.1)
+    bn_statistics: str = "moving"  # moving | last_batch: what validation normalises by (arXiv:1711.04325, sec. 2)
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    name: str = "nag"  # sgd | nag | adam | any name that mx.optimizer.create knows
+    name: str = "nag"  # sgd | nag | adam | rmsprop_warmup | any name that mx.optimizer.create knows
     lr: float = 0.1  # at schedule.reference_batch
     momentum: Optional[float] = 0.9  # null: not passed (adam and others have none)
     weight_decay: float = 1e-4
@@ -104,6 +107,7 @@ class Schedule:
     warmup_lr: Optional[float] = None  # lr that warm-up starts from; null: the unscaled lr
     milestones: List[float] = field(default_factory=lambda: [30.0, 60.0, 80.0])  # epochs, of step
     factor: float = 0.1  # of step
+    factors: Optional[List[float]] = None  # of step, in place of factor: one before, between and after the milestones
     power: float = 2.0  # of poly
     final_lr: float = 0.0  # of cosine and poly, before scaling
 
@@ -116,12 +120,29 @@ class Batch:
 
 @dataclass(frozen=True)
 class Comm:
-    backend: str = "horovod"  # horovod | local (one rank, no communicator)
+    # horovod | local (one rank, no communicator) | device, nccl: one process drives all devices, a kvstore sums
+    # | parameter_server | dist_async | auto: the fastest, by a short trial before the first step
+    backend: str = "horovod"
     transport: str = "gloo"  # gloo | mpi
     bucket_mb: float = 32.0  # gradients are exchanged in buckets of this size
     overlap: bool = True  # while backward is still at earlier layers; false: after it
-    compression: str = "none"  # none | fp16: float32 gradients travel as float16
+    compression: str = "none"  # none | fp16: float32 gradients travel as float16 | 2bit: parameter servers alone
+    threshold: float = 0.5  # of 2bit: each number that travels is this, minus this, or 0
     double_buffering: bool = False  # apply a step's gradients one step later, exchange them meanwhile
+    servers: Any = 1  # parameter servers: a number, or 1x, 2x ...: so many for each rank
+    update_on: str = "worker"  # of parameter servers: worker | server
+    hierarchical: bool = False  # Horovod with NCCL over MPI: sum within each machine first, then between them
+    timeline: bool = False  # Horovod writes what it does and when to the run directory; it grows with every step
+    probe_s: float = 30.0  # of auto: what each back end may take, its start included
+
+    @property
+    def drives_all(self) -> bool:
+        """Whether one process drives all devices; else each has a process of its own."""
+        return self.backend in ("device", "nccl")
+
+    def processes(self, devices: int) -> int:
+        """How many ranks' processes train on that many devices."""
+        return 1 if self.drives_all else devices
 
 
 @dataclass(frozen=True)
@@ -135,6 +156,8 @@ class Launch:
     setup_minutes: float = 0.0  # billed before the run: booting, copying data
     start_timeout_s: float = 600.0  # from the start of the ranks until their first line: else they are ended
     stop_grace_s: float = 120.0  # from the wish to stop until ranks are killed
+    stall_s: float = 15.0  # a rank that says nothing for so long ends the attempt: stopped, hung, cut off
+    restarts: int = 0  # after a failure that is not the run's own doing, go on by itself this many times
 
 
 @dataclass(frozen=True)
@@ -304,6 +327,25 @@ def auto_ranks(config: Config, slots: int, gpus: int, cores: int) -> int:
         return 1
     most = slots or gpus or min(2, cores)
     return min(most, config.data.shards or most)
+
+
+def server_count(comm: Comm, ranks: int) -> int:
+    """How many parameter servers: comm.servers, or as many times the ranks; 0 where the back end has none."""
+    if comm.backend not in SERVED:
+        return 0
+    text = str(comm.servers)
+    return int(text[:-1]) * ranks if text.endswith("x") else int(text)
+
+
+def unsaved(comm: Comm) -> Optional[str]:
+    """What of this exchange no checkpoint can hold, so that nothing goes on from one; None where all of it can."""
+    if comm.backend == "dist_async":
+        return "with comm=dist_async the optimizer's state is on the servers, and MXNet can't save it there"
+    if comm.update_on == "server":
+        return "with comm.update_on=server the optimizer's state is on the servers, and MXNet can't save it there"
+    if comm.compression == "2bit":
+        return "with comm.compression=2bit each rank holds back what it did not send, and MXNet can't save that"
+    return None
 
 
 def sizes(config: Config, ranks: int, train_images: int, shards: Optional[int] = None) -> Sizes:

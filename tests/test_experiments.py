@@ -27,7 +27,10 @@ GROUPS = sorted(p.relative_to(CONF).with_suffix("") for p in CONF.glob("*/*.yaml
 NEEDED = {
     "data/imagefolder": ["data.root=/x"],
     "data/recordio": ["data.train=/x.rec", "data.val=/y.rec"],
+    "experiment/aws_horovod": ["data.train=/x.rec", "data.val=/y.rec"],
+    "experiment/chainermn_double_buffering": ["data.train=/x.rec", "data.val=/y.rec"],
     "experiment/imagenet_goyal": ["data.train=/x.rec", "data.val=/y.rec"],
+    "experiment/chainermn_in15": ["data.train=/x.rec", "data.val=/y.rec"],
     "experiment/finetune_folder": ["data.root=/x"],
 }
 
@@ -85,10 +88,18 @@ def caltech(folder):
     return [*words, f"model.pretrained=symbol:{prefix}", "model.input=config", *TINY]
 
 
+def records(folder):
+    return [f"data.train={folder}/train.rec", f"data.val={folder}/val.rec", *TINY]
+
+
 CASES = {  # what is added to each experiment for a step in seconds
     "digits": ("train", lambda folder: []),
     "large_batch_digits": ("train", lambda folder: []),
-    "imagenet_goyal": ("train", lambda folder: [f"data.train={folder}/train.rec", f"data.val={folder}/val.rec", *TINY]),
+    "aws_horovod": ("train", lambda folder: [*records(folder), "precision=float32"]),  # amp takes a GPU
+    "beeva_kvstore": ("finetune", caltech),
+    "chainermn_double_buffering": ("train", records),
+    "chainermn_in15": ("train", records),
+    "imagenet_goyal": ("train", records),
     "finetune_folder": ("finetune", lambda folder: photos(folder, "resnet18_v1b")),
     "beeva_caltech256": ("finetune", caltech),
 }

@@ -32,7 +32,7 @@ AUGMENTED = replace(RAW, image_size=12, augment=Augment(brightness=0.4, contrast
 
 def train_data(records, data=RAW, batch=4, rank=0, ranks=1, of=1, accumulation=1, steps_per_epoch=None, seed=1):
     steps_per_epoch = steps_per_epoch or records.count // (batch * of * accumulation)
-    return TrainData(records, data, batch, list(range(rank, of, ranks)), of, accumulation, steps_per_epoch, seed, CPU)
+    return TrainData(records, data, batch, list(range(rank, of, ranks)), of, accumulation, steps_per_epoch, seed, [CPU])
 
 
 def micros(source, steps):
@@ -330,7 +330,7 @@ def test_images_smaller_than_the_network_sees_are_enlarged(tmp_path):
 
 def test_synthetic_batches_are_the_same_for_the_same_seed():
     def made(seed):
-        (micro,) = SyntheticData(replace(RAW, image_size=16), 5, 32, [0], 1, seed, CPU).step(0)
+        (micro,) = SyntheticData(replace(RAW, image_size=16), 5, 32, [0], 1, seed, [CPU]).step(0)
         return micro.images.asnumpy(), micro.labels.asnumpy()
 
     images, labels = made(3)
@@ -341,7 +341,7 @@ def test_synthetic_batches_are_the_same_for_the_same_seed():
 
 
 def test_synthetic_steps_cost_a_batch_per_shard_and_accumulation():
-    source = SyntheticData(RAW, 5, 2, [1, 3], 2, 1, CPU)
+    source = SyntheticData(RAW, 5, 2, [1, 3], 2, 1, [CPU])
     assert [micro.shard for micro in source.step(7)] == [1, 1, 3, 3]
 
 
@@ -359,7 +359,7 @@ from mxscale.config import Augment, Data
 from mxscale.data.loader import Records, TrainData, evaluation_batches
 records = Records(sys.argv[1], sys.argv[2], int(sys.argv[3]))
 data = Data(image_size=112, augment=Augment())
-source = TrainData(records, data, 16, [0, 1], 2, 1, 1, 1, mx.cpu())
+source = TrainData(records, data, 16, [0, 1], 2, 1, 1, 1, [mx.cpu()])
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
 for epoch in range(60):

@@ -54,7 +54,7 @@ def journal(tmp_path):
 
 
 def test_a_tally_adds_losses_and_right_answers_and_begins_anew_when_read():
-    tally = Tally(mx.cpu())
+    tally = Tally([mx.cpu()])
     logits = mx.nd.array([[0, 1, 0], [3, 1, 0], [0, 0, 9], [1, 0, 0]])
     tally.add(mx.nd.array([0.5, 1.5, 1, 1]), logits, mx.nd.array([1, 0, 1, 2]))
     tally.add(mx.nd.array([2, 2]), logits[:2], mx.nd.array([1, 1]))
@@ -63,7 +63,7 @@ def test_a_tally_adds_losses_and_right_answers_and_begins_anew_when_read():
 
 
 def test_a_tally_counts_float16_scores_by_the_thousand():
-    tally = Tally(mx.cpu())
+    tally = Tally([mx.cpu()])
     logits = mx.nd.array([[0, 1]] * 3000, dtype="float16")
     tally.add(mx.nd.ones(3000), logits, mx.nd.ones(3000))
     assert tally.read().tolist() == [3000.0, 3000.0, 3000.0]
@@ -209,7 +209,7 @@ def test_other_ranks_write_nothing(tmp_path):
 
 
 def test_a_reading_is_means_over_the_images_since_the_last(journal, tmp_path):
-    tally, clock = Tally(mx.cpu()), Clock()
+    tally, clock = Tally([mx.cpu()]), Clock()
     clock.started -= 2.0  # as if the interval had lasted for 2 s
     tally.add(mx.nd.array([1, 3]), mx.nd.array([[0, 1], [1, 0]]), mx.nd.array([1, 1]))
     clock.images, clock.waited = 100, 0.5
@@ -221,7 +221,7 @@ def test_a_reading_is_means_over_the_images_since_the_last(journal, tmp_path):
 
 
 def test_an_interval_of_samples_alone_gives_no_throughput(journal, tmp_path):
-    tally, clock = Tally(mx.cpu()), Clock()
+    tally, clock = Tally([mx.cpu()]), Clock()
     tally.add(mx.nd.ones(1), mx.nd.array([[0, 1]]), mx.nd.ones(1))
     journal.reading(1, tally, clock, Samples(50, clock), 0.1)
     (line,) = RunDir(tmp_path).lines()
@@ -229,6 +229,6 @@ def test_an_interval_of_samples_alone_gives_no_throughput(journal, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_is_returned_as_such(journal):
-    tally, clock = Tally(mx.cpu()), Clock()
+    tally, clock = Tally([mx.cpu()]), Clock()
     tally.add(mx.nd.array([np.nan]), mx.nd.array([[0, 1]]), mx.nd.ones(1))
     assert np.isnan(journal.reading(1, tally, clock, Samples(50, clock), 0.1))

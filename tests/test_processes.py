@@ -17,9 +17,12 @@ def start(tmp_path):
     started = []
 
     def starter(*scripts):
+        """The first stands for the ranks; the others serve it: server 0, server 1, ..."""
+        names = ["ranks", *(f"server {n}" for n in range(len(scripts) - 1))]
         with open(tmp_path / "log", "ab") as log:
             env = {"PATH": os.environ["PATH"], "DIR": str(tmp_path)}
-            processes = Processes([Command(["bash", "-c", script], env) for script in scripts], log)
+            commands = [Command(["bash", "-c", script], env, name) for script, name in zip(scripts, names)]
+            processes = Processes(commands, log)
         started.append(processes)
         return processes
 
@@ -54,20 +57,51 @@ def runs(pid) -> bool:
         return False
 
 
-def test_the_watch_goes_on_while_any_command_runs_and_ends_with_0(start, tmp_path):
-    processes = start("true", "until [ -e $DIR/go ]; do sleep 0.02; done")
-    until(lambda: processes.running[0].poll() is not None)
+def test_the_watch_ends_with_the_first_command_and_its_status(start, tmp_path):
+    processes = start("until [ -e $DIR/go ]; do sleep 0.02; done; exit 3", "sleep 60")
     assert processes.ended() is None
     (tmp_path / "go").touch()
     until(lambda: processes.ended() is not None)
-    assert processes.ended() == 0
-
-
-def test_one_bad_status_ends_the_watch(start):
-    processes = start("sleep 60", "exit 3", "sleep 60")
-    assert until(processes.ended) == 3
+    assert processes.ended() == 3
+    assert processes.lost() is None
     processes.stop()
-    assert [process.returncode for process in processes.running] == [-signal.SIGTERM, 3, -signal.SIGTERM]
+    assert [process.returncode for process in processes.running] == [3, -signal.SIGTERM]
+
+
+@pytest.mark.parametrize(
+    "script, told",
+    [("kill -9 $$", "server 1 was ended by signal 9"), ("exit 3", "server 1 ended with status 3")],
+)
+def test_a_command_that_ends_before_those_that_it_serves_is_named(start, script, told):
+    processes = start("sleep 60", "sleep 60", script)
+    assert str(until(processes.lost)) == f"{told} while ranks needed it"
+    assert processes.ended() is None
+
+
+def test_a_command_that_ends_well_is_lost_only_where_the_ranks_go_on(start, monkeypatch):
+    processes = start("sleep 60", "true")
+    until(lambda: processes.running[1].poll() is not None)
+    assert processes.lost() is None  # the ranks may be through as well
+    monkeypatch.setattr("mxscale.run.processes.LEAVE_S", 0.1)
+    assert until(processes.lost).status == 0
+
+
+def test_what_served_the_ranks_may_end_by_itself_before_it_is_stopped(start, tmp_path, monkeypatch):
+    processes = start("true", "until [ -e $DIR/go ]; do sleep 0.02; done", "sleep 60")
+    until(lambda: processes.ended() is not None)
+    (tmp_path / "go").touch()
+    monkeypatch.setattr("mxscale.run.processes.LEAVE_S", 1.0)
+    processes.stop()
+    assert [process.returncode for process in processes.running] == [0, 0, -signal.SIGTERM]
+
+
+def test_a_command_that_is_not_there_leaves_none_of_the_others(tmp_path):
+    env = {"PATH": os.environ["PATH"], "DIR": str(tmp_path)}
+    here = Command(["bash", "-c", "echo $$ > $DIR/here.pid; exec sleep 60"], env)
+    with open(tmp_path / "log", "ab") as log, pytest.raises(FileNotFoundError):
+        Processes([here, Command([str(tmp_path / "none")], env, "server 0")], log)
+    left = [p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get("DIR") == str(tmp_path)]
+    assert [p for p in left if runs(p.pid)] == []
 
 
 def test_a_killed_command_ends_the_watch_with_its_signal(start):
@@ -98,6 +132,13 @@ def test_a_command_that_ignores_sigterm_is_killed(start, tmp_path):
     until((tmp_path / "up").exists)
     processes.stop(patience_s=0.3)
     assert processes.running[0].returncode == -signal.SIGKILL
+
+
+def test_a_stopped_command_ends_by_sigterm_too(start):
+    processes = start("sleep 60")
+    processes.running[0].send_signal(signal.SIGSTOP)
+    processes.stop(patience_s=30)
+    assert processes.running[0].returncode == -signal.SIGTERM
 
 
 GRANDCHILD = "setsid bash -c 'trap \"\" TERM; echo $$ > $DIR/grand.pid; while :; do sleep 0.05; done' & "
@@ -146,10 +187,11 @@ def test_stopping_twice_or_after_the_end_is_harmless(start):
     assert processes.ended() == 0
 
 
-def test_output_goes_to_the_log(start, tmp_path):
-    processes = start("echo out; echo err >&2")
-    until(lambda: processes.ended() is not None)
+def test_output_goes_to_the_log_and_that_of_what_serves_to_one_of_its_own(start, tmp_path):
+    processes = start("echo out; echo err >&2", "echo served")
+    until(lambda: None not in [process.poll() for process in processes.running])
     assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]
+    assert (tmp_path / "server_0.log").read_text() == "served\n"
 
 
 def test_there_is_a_core():

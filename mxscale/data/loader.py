@@ -19,10 +19,11 @@ KEPT = Kept()  # of this process: what data.keep=ram holds
 
 
 class Micro(NamedTuple):
-    """One per-device batch: images (B, 3, H, W) float32, labels (B,) float32, on the device."""
+    """One per-device batch: images (B, 3, H, W) float32, labels (B,) float32, on the shard's device."""
 
     shard: int
     turn: int  # of the accumulation
+    lane: int  # which of the rank's devices has it
     images: nd.NDArray
     labels: nd.NDArray
 
@@ -116,7 +117,7 @@ def augmentation(data: Data) -> dict:
 
 
 class TrainData:
-    """The training images of one rank.
+    """The training images of one rank.  Shard s goes to device s modulo their number.
 
     `seed_aug` makes augmentation a function of the seed and of the place in a batch, whatever the
     threads do.  So the batches of one shard and epoch share their crops and flips, place by place.
@@ -125,8 +126,8 @@ class TrainData:
     """
 
     def __init__(self, records: Records, data: Data, batch: int, shards: List[int], of: int, accumulation: int,
-                 steps_per_epoch: int, seed: int, ctx):  # fmt: skip
-        self.records, self.data, self.batch, self.ctx = records, data, batch, ctx
+                 steps_per_epoch: int, seed: int, devices: list):  # fmt: skip
+        self.records, self.data, self.batch, self.devices = records, data, batch, devices
         self.shards, self.of, self.accumulation = shards, of, accumulation
         self.steps_per_epoch, self.seed = steps_per_epoch, seed
         self.parts = readable_parts(part_sizes(records.count, of), batch)
@@ -145,11 +146,12 @@ class TrainData:
             self._epoch = epoch
             self._streams = {shard: self._stream(epoch, shard, within * self.accumulation) for shard in self.shards}
         for shard in self.shards:
+            lane = shard % len(self.devices)
             for turn in range(self.accumulation):
-                images, labels = next(self._streams[shard])
                 # Copied, on a CPU too: a reader waits for every use of its last batch before it
                 # hands out another, so that lending its own arrays would put input after compute.
-                yield Micro(shard, turn, images.copyto(self.ctx), labels.copyto(self.ctx))
+                images, labels = (array.copyto(self.devices[lane]) for array in next(self._streams[shard]))
+                yield Micro(shard, turn, lane, images, labels)
 
     def _stream(self, epoch: int, shard: int, skip: int):
         """Endless batches of one shard in one epoch; a short shard wraps into another pass."""
@@ -186,26 +188,29 @@ def readable_parts(sizes: List[int], batch: int) -> List[int]:
 
 
 class SyntheticData:
-    """Random images and labels made once on the device: what the input costs nothing of."""
+    """Random images and labels made once, the same on each device: what the input costs nothing of."""
 
-    def __init__(self, data: Data, classes: int, batch: int, shards: List[int], accumulation: int, seed: int, ctx):
+    def __init__(self, data: Data, classes: int, batch: int, shards: List[int], accumulation: int, seed: int,
+                 devices: list):  # fmt: skip
         mx.random.seed(seed_of(seed, 0))
         shape = (batch, 3, data.image_size, data.image_size)
-        self.images = nd.random.normal(shape=shape, ctx=ctx)
-        self.labels = nd.random.randint(0, classes, shape=(batch,), ctx=ctx).astype("float32")
+        self.images = nd.random.normal(shape=shape, ctx=devices[0])
+        self.labels = nd.random.randint(0, classes, shape=(batch,), ctx=devices[0]).astype("float32")
+        self.lanes = [(self.images.as_in_context(device), self.labels.as_in_context(device)) for device in devices]
         self.shards, self.accumulation = shards, accumulation
         nd.waitall()
 
     def step(self, step: int) -> Iterator[Micro]:
         for shard in self.shards:
+            lane = shard % len(self.lanes)
             for turn in range(self.accumulation):
-                yield Micro(shard, turn, self.images, self.labels)
+                yield Micro(shard, turn, lane, *self.lanes[lane])
 
 
 def synthetic_evaluation(data: Data, classes: int, count: int, rank: int, seed: int, ctx):
     """Made-up images to evaluate on, all of them on rank 0."""
     if rank == 0:
-        made = SyntheticData(data, classes, count, [0], 1, seed + 1, ctx)
+        made = SyntheticData(data, classes, count, [0], 1, seed + 1, [ctx])
         yield made.images, made.labels, count
 
 

@@ -22,6 +22,7 @@ from mxscale.run.rundir import RunDir
 
 WORKER = "worker"  # the service's name in docker-compose.yml
 CONNECT_S = 5
+LOOPBACK = "127.0.0.1"
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", "-o", "StrictHostKeyChecking=accept-new"]
 
 
@@ -130,6 +131,45 @@ def unreachable(hosts: List[Host]) -> List[Host]:
     return [host for host, answer in zip(hosts, _ask_all(hosts, "true")) if answer.returncode]
 
 
+def own_address(towards: str) -> str:
+    """This machine's address on the way to another one.  Raises OSError where there is no way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:
+        unsent.connect((towards, 9))
+        return unsent.getsockname()[0]
+
+
+def meeting_point(hosts: List[Host]) -> dict:
+    """{"address", "port"} where servers and ranks find each other: on the first host, as the others see it.
+
+    Raises ConfigError.
+    """
+    if len(hosts) < 2:
+        return {"address": LOOPBACK, "port": _free_port()}
+    first, other = hosts[0], hosts[1]
+    try:
+        address = own_address(other.address) if first.here else socket.gethostbyname(first.address)
+    except OSError:  # names that ssh's configuration alone knows
+        address = LOOPBACK
+    if address.startswith("127."):
+        raise ConfigError(
+            f"launch.hosts: {first.name} is not known by an address that {other.name} could reach: give IP addresses"
+        )
+    return {"address": address, "port": _free_port()}
+
+
+def _free_port() -> int:
+    """A port that nobody has, below those that a kernel gives to whoever asks for any (32768 and up)."""
+    for _ in range(100):
+        port = 10000 + secrets.randbelow(20000)
+        with socket.socket() as tried:
+            try:
+                tried.bind(("", port))
+            except OSError:
+                continue
+            return port
+    raise ConfigError("no port between 10000 and 30000 is free on this machine")
+
+
 def is_here(host: Host) -> bool:
     """Whether it is this machine, as horovodrun and mpirun see it: they start ranks here without ssh."""
     try:
@@ -140,11 +180,17 @@ def is_here(host: Host) -> bool:
 
 
 def _ask_all(hosts: List[Host], command: str) -> list:
+    return ask_each(hosts, [command] * len(hosts))
+
+
+def ask_each(hosts: List[Host], commands: List[str]) -> list:
+    """What each host answers to its command, all at once."""
     with ThreadPoolExecutor(max(1, min(32, len(hosts)))) as threads:
-        return list(threads.map(lambda host: _ask(host, command), hosts))
+        return list(threads.map(ask, hosts, commands))
 
 
-def _ask(host: Host, command: str) -> subprocess.CompletedProcess:
+def ask(host: Host, command: str) -> subprocess.CompletedProcess:
+    """Run a command on a host; returncode 255 where it can't be reached."""
     argv = [*SSH, host.address, command]
     try:
         return subprocess.run(argv, capture_output=True, text=True, timeout=2 * CONNECT_S, stdin=subprocess.DEVNULL)

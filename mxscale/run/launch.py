@@ -1,13 +1,14 @@
 """Back end -> the commands that start its ranks.  A pure function, tested as text."""
 
+import math
 import re
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from mxscale.config import Config
+from mxscale.config import SERVED, Config, server_count
 from mxscale.run.hosts import SSH, Host
 
 ROOT = Path(__file__).resolve().parents[2]  # where `import mxscale` works
@@ -21,22 +22,36 @@ INHERITED_PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "OMP_", "KMP_"
 
 @dataclass(frozen=True)
 class Command:
+    """One process to start.  The first of a run's commands is the ranks'; the others serve it, each under its name."""
+
     argv: List[str]
     env: Dict[str, str]
+    name: str = "ranks"  # or "scheduler", "server 0", ...: what an error calls it
 
 
 @dataclass(frozen=True)
 class Placement:
-    """How many ranks, and where."""
+    """How many devices train, which is how many ranks there are unless one drives them all, and where."""
 
     ranks: int
     cores: int  # of each machine
     hosts: Sequence[Host] = ()  # none: this machine
+    scheduler: Optional[Mapping] = None  # of parameter servers: {"address", "port"}
 
     @classmethod
     def of(cls, plan: dict, cores: int) -> "Placement":
         """What plan.json says."""
-        return cls(plan["sizes"]["ranks"], cores, [Host(**host) for host in plan["hosts"]])
+        hosts = [Host(**host) for host in plan["hosts"]]
+        return cls(plan["sizes"]["ranks"], cores, hosts, plan.get("scheduler"))
+
+    @property
+    def hosts_with_ranks(self) -> int:
+        """The launchers fill the first host's slots, then the next one's."""
+        used, left = 0, self.ranks
+        while used < len(self.hosts) and left > 0:
+            left -= self.hosts[used].slots
+            used += 1
+        return used
 
     @property
     def per_host(self) -> int:
@@ -45,21 +60,63 @@ class Placement:
 
 
 def commands(
-    config: Config, run_dir: str, attempt: int, placed: Placement, surroundings: Mapping[str, str]
-) -> List[Command]:
-    """The processes to start for the ranks of `placed`.
+    config: Config, run_dir: str, attempt: int, placed: Placement, surroundings: Mapping[str, str],
+    what: Sequence[str] = ("mxscale.train.engine",),
+) -> List[Command]:  # fmt: skip
+    """The processes to start for the ranks of `placed`: what starts the ranks, then what serves them.
+
+    what: the module that a rank runs, and what its command ends with.
 
     The attempt stands in the command, not in a file: a rank that starts late, of a parent that was
     killed meanwhile, must not take itself for one of the next attempt.
     """
-    rank = [python(config), "-m", "mxscale.train.engine", str(run_dir), str(attempt)]
+    rank = [python(config), "-m", what[0], str(run_dir), str(attempt), *what[1:]]
     env = environment(config, placed, surroundings)
+    if config.comm.timeline:
+        env["HOROVOD_TIMELINE"] = f"{run_dir}/timeline_{attempt}.json"  # rank 0's
+    if config.comm.hierarchical:
+        env["HOROVOD_HIERARCHICAL_ALLREDUCE"] = "1"
+    serving = servers(config, run_dir, attempt, placed, env, surroundings)
+    if serving:
+        env = {**env, **meeting(config, placed), "DMLC_ROLE": "worker"}
     if config.comm.transport == "gloo" and len(placed.hosts) == 1 and not placed.hosts[0].here:
-        return [_over_there(placed.hosts[0], Command(_gloo(config, placed.ranks, env, "") + rank, env), surroundings)]
-    if config.comm.backend != "local":
+        started = Command(_gloo(config, placed.ranks, env, "") + rank, env)
+        return [_over_there(placed.hosts[0], started, surroundings), *serving]
+    if config.comm.backend != "local" and not config.comm.drives_all:
         where = ",".join(f"{host.address}:{host.slots}" for host in placed.hosts)
         rank = LAUNCHERS[config.comm.transport](config, placed.ranks, env, where) + rank
-    return [boxed(config, run_dir, Command(rank, env), surroundings)]
+    return [boxed(config, run_dir, Command(rank, env), surroundings), *serving]
+
+
+def servers(config: Config, run_dir: str, attempt: int, placed: Placement, env: Dict[str, str], surroundings):
+    """The commands of the parameter servers, their scheduler first; [] where the back end has none.
+
+    The scheduler is on the first host.  Servers are dealt out over the hosts that have no rank, or, where every
+    host has one, over all of them.
+    """
+    count = server_count(config.comm, placed.ranks)
+    if not count:
+        return []
+    free = placed.hosts[placed.hosts_with_ranks :] or placed.hosts
+    places = [("scheduler", 0, placed.hosts)] + [("server", number, free) for number in range(count)]
+    found = []
+    for role, number, among in places:
+        name = role if role == "scheduler" else f"{role} {number}"
+        argv = [python(config), "-m", "mxscale.train.server", str(run_dir), str(attempt), name.replace(" ", ".")]
+        command = Command(argv, {**env, **meeting(config, placed), "DMLC_ROLE": role}, name)
+        host = among[number % len(among)] if among else None
+        found.append(command if host is None or host.here else _over_there(host, command, surroundings))
+    return found
+
+
+def meeting(config: Config, placed: Placement) -> Dict[str, str]:
+    """What ps-lite, which MXNet's servers are made of, wants to be told of all of them."""
+    return {
+        "DMLC_PS_ROOT_URI": placed.scheduler["address"],
+        "DMLC_PS_ROOT_PORT": str(placed.scheduler["port"]),
+        "DMLC_NUM_WORKER": str(placed.ranks),
+        "DMLC_NUM_SERVER": str(server_count(config.comm, placed.ranks)),
+    }
 
 
 def _over_there(host: Host, command: Command, surroundings: Mapping[str, str]) -> Command:
@@ -70,7 +127,7 @@ def _over_there(host: Host, command: Command, surroundings: Mapping[str, str]) -
     """
     words = ["env", *(f"{name}={value}" for name, value in sorted(command.env.items())), *command.argv]
     own = {name: surroundings[name] for name in ("HOME", "PATH", "SSH_AUTH_SOCK") if name in surroundings}
-    return Command([*SSH, host.address, shlex.join(words)], own)
+    return replace(command, argv=[*SSH, host.address, shlex.join(words)], env=own)
 
 
 def preparation(config: Config, run_dir: str, attempt: int, cores: int, surroundings: Mapping[str, str]) -> Command:
@@ -91,7 +148,7 @@ def boxed(config: Config, run_dir: str, command: Command, surroundings: Mapping[
         return command
     docker = {name: value for name, value in surroundings.items() if name.startswith("DOCKER_")}
     argv = [sys.executable, "-m", "mxscale.run.container", str(run_dir), *command.argv]
-    return Command(argv, {**command.env, **docker})
+    return replace(command, argv=argv, env={**command.env, **docker})
 
 
 def environment(config: Config, placed: Placement, surroundings: Mapping[str, str]) -> Dict[str, str]:
@@ -103,7 +160,13 @@ def environment(config: Config, placed: Placement, surroundings: Mapping[str, st
     if placed.hosts and "SSH_AUTH_SOCK" in surroundings:
         env["SSH_AUTH_SOCK"] = surroundings["SSH_AUTH_SOCK"]  # where the agent listens; no secret
     env["OMP_NUM_THREADS"] = str(threads_per_rank(config, placed))
+    # How long Gloo waits for a peer, and after how long Horovod says which rank the others wait for
+    env.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(config.launch.stall_s)))
+    env.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(math.ceil(config.launch.stall_s / 5)))
     env.setdefault("HOROVOD_FUSION_THRESHOLD", "0")  # buckets are ours: see train/exchange.py
+    if config.comm.backend in SERVED and config.comm.update_on == "worker":
+        # Keys are buckets, few and large: all servers share each, where MXNet shares from 1,000,000 numbers on
+        env.setdefault("MXNET_KVSTORE_BIGARRAY_BOUND", "16384")
     return env
 
 

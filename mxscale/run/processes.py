@@ -4,45 +4,98 @@ import os
 import signal
 import subprocess
 import time
-from typing import List, Optional
+from pathlib import Path
+from typing import List, NamedTuple, Optional
 
 import psutil
 
 from mxscale.run.launch import Command
 
 LOOK_EVERY_S = 1.0  # at the whole process table: 5 ms of a core
+LEAVE_S = 5.0  # between the end of the ranks and that of what served them, whichever is seen first
+
+
+class Lost(NamedTuple):
+    """A command that served the ranks and is gone."""
+
+    name: str
+    status: int  # as subprocess has it
+
+    def __str__(self):
+        how = f"was ended by signal {-self.status}" if self.status < 0 else f"ended with status {self.status}"
+        return f"{self.name} {how} while ranks needed it"
+
+
+def file_name(name: str) -> str:
+    """server_0, of the command "server 0"; its log is ranks/server_0.log."""
+    return name.replace(" ", "_")
 
 
 class Processes:
-    """The commands of one attempt, each in a session of its own, so that Ctrl-C reaches the parent alone."""
+    """The commands of one attempt, each in a session of its own, so that Ctrl-C reaches the parent alone.
+
+    The first is the ranks' and writes to `log`; each of the others serves it, and writes beside it under its name.
+    """
 
     def __init__(self, commands: List[Command], log):
-        self.running = [
+        self.running, self._served = [], {}  # name -> process
+        self._known = {}
+        self._looked_at = 0.0
+        self._gone_at = {}  # name of a serving command -> when it was seen to have ended
+        try:
+            for command in commands:
+                if not self.running:
+                    self._start(command, log)
+                    continue
+                with open(Path(log.name).with_name(f"{file_name(command.name)}.log"), "ab") as its_own:
+                    self._served[command.name] = self._start(command, its_own)
+        except OSError:
+            self.stop(patience_s=0)
+            raise
+
+    def _start(self, command: Command, log) -> subprocess.Popen:
+        self.running.append(
             subprocess.Popen(
                 command.argv, env=command.env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            for command in commands
-        ]  # fmt: skip
-        self._known = {}
-        self._looked_at = 0.0
+        )  # fmt: skip
+        return self.running[-1]
 
     def ended(self) -> Optional[int]:
-        """None while all run; the first bad exit status as soon as one ends badly; 0 when all ended well."""
+        """None while the ranks' command runs; then its exit status."""
         if time.monotonic() - self._looked_at > LOOK_EVERY_S:
             self._looked_at = time.monotonic()
             self._note_descendants()
-        statuses = [process.poll() for process in self.running]
-        bad = [status for status in statuses if status]
-        if bad:
-            return bad[0]
-        return None if None in statuses else 0
+        return self.running[0].poll()
+
+    def lost(self) -> Optional[Lost]:
+        """A serving command that ended while the ranks need it.
+
+        One that ends well may have done so because the ranks are through; it is lost where they go on without it.
+        """
+        for name, process in self._served.items():
+            status = process.poll()
+            if status is None:
+                continue
+            since = time.monotonic() - self._gone_at.setdefault(name, time.monotonic())
+            if status or since > LEAVE_S:
+                return Lost(name, status)
+        return None
 
     def stop(self, patience_s: float = 5.0) -> None:
-        """End whatever is left: SIGTERM, then SIGKILL, to the commands and all that they started."""
+        """End whatever is left: SIGTERM, then SIGKILL, to the commands and all that they started.
+
+        Those that served ranks which have ended may end by themselves first.
+        """
         self._note_descendants()
+        if self.running and self.running[0].poll() == 0:
+            deadline = time.monotonic() + min(LEAVE_S, patience_s)
+            while any(process.poll() is None for process in self._served.values()) and time.monotonic() < deadline:
+                time.sleep(0.02)
         for process in self._alive():
             _signal(process, signal.SIGTERM)
+            _signal(process, signal.SIGCONT)  # one that is stopped would not hear of it
         deadline = time.monotonic() + patience_s
         while self._alive() and time.monotonic() < deadline:
             time.sleep(0.05)

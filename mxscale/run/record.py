@@ -32,6 +32,7 @@ ARTIFACTS = (
     "summary.json",
     "status.json",
     "metrics.jsonl",
+    "probe.json",
     WARNINGS,
 )
 SIZES = {  # of plan.json
@@ -198,6 +199,7 @@ def summary(run: RunDir) -> List[Point]:
 def artifacts(run: RunDir) -> List[Tuple[Path, Optional[str]]]:
     """(file, folder) of what is uploaded; of checkpoints only their path is recorded (a tag)."""
     files = [(run.path / name, None) for name in ARTIFACTS]
+    files += [(path, None) for path in sorted(run.path.glob("timeline_*.json"))]
     files += [(path, "ranks") for path in sorted((run.path / "ranks").glob("*.log"))]
     return [(path, folder) for path, folder in files if path.is_file()]
 

@@ -6,8 +6,11 @@ Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use 
     metrics.jsonl             rank 0 appends; the truth
     warnings.json             what rank 0 found strange, if anything
     pretrained.params network.json   weights and graph that came from elsewhere
+    probe.json probe/         how comm=auto came to its choice; what its ranks printed
+    timeline_<attempt>.json   Horovod's, with comm.timeline=true
     stop alive                the parent's word to the ranks
     ranks/<r>.{log,json}      what each rank printed, and how it ended
+    ranks/<r>.alive           touched while it lives: what it does, when it last got on
     checkpoints/<step>/       params trainer statistics state.json MANIFEST
     tracking.json lock        what MLflow has; one parent at a time
 """
@@ -59,6 +62,9 @@ class RunDir:
 
     def rank_log(self, rank: int) -> Path:
         return self.path / "ranks" / f"{rank}.log"
+
+    def rank_alive(self, rank: int) -> Path:
+        return self.path / "ranks" / f"{rank}.alive"
 
     def rank_status(self, rank: int) -> str:
         return f"ranks/{rank}.json"
@@ -225,9 +231,13 @@ OUTSIDE_SIGNATURE = (
     "name",
     "claims",
     "model.input",
+    "comm.timeline",
+    "comm.probe_s",
     "launch.setup_minutes",
     "launch.start_timeout_s",
     "launch.stop_grace_s",
+    "launch.stall_s",
+    "launch.restarts",
     "checkpoint.keep",
 )
 

@@ -3,16 +3,28 @@
 Every method is a collective: all ranks call it, in the same order.
 """
 
+import os
+from typing import Optional
+
+import mxnet as mx
 import numpy as np
-from mxnet import nd
+from mxnet import kvstore, nd
 
 from mxscale.config import Comm
 from mxscale.train.gpus import nccl_version
+from mxscale.train.meeting import meet
+from mxscale.train.server import name_own_address
 
 
-def open_communicator(comm: Comm):
-    """The communicator of this process, as the launcher set its surroundings up."""
-    return {"local": Local, "horovod": Horovod}[comm.backend]()
+def open_communicator(comm: Comm, devices: int = 1):
+    """The communicator of this process, as the launcher set its surroundings up.
+
+    devices: that train in all; with kvstore device or nccl this process drives every one of them.
+    """
+    if comm.drives_all:
+        return Devices(comm.backend, devices)
+    kinds = {"local": Local, "horovod": Horovod, "parameter_server": Served, "dist_async": ServedAsync}
+    return kinds[comm.backend](comm)
 
 
 class Local:
@@ -20,6 +32,14 @@ class Local:
 
     rank, size, local_rank = 0, 1, 0
     gathers = True  # whether `all_gather` is there
+    in_step = True  # ranks take each step together: after any of them all can meet
+
+    def __init__(self, options: Optional[Comm] = None):
+        pass
+
+    def devices(self, kind: str) -> list:
+        """What this rank computes on; kind: cpu | gpu."""
+        return [mx.gpu(self.local_rank) if kind == "gpu" else mx.cpu()]
 
     def broadcast(self, parameters) -> None:
         """Rank 0's values of `parameters` (name -> gluon Parameter) to all."""
@@ -43,12 +63,37 @@ class Local:
         """Leave in order."""
 
 
+class Devices(Local):
+    """One process that drives several devices, whose gradients a kvstore of MXNet's sums.
+
+    kvstore: device (each sum on one of the devices, which take turns) | nccl.
+    """
+
+    def __init__(self, kvstore: str, count: int):
+        self.store, self.count = mx.kv.create(kvstore), count
+        self.known = set()
+
+    def devices(self, kind):
+        return [mx.gpu(number) if kind == "gpu" else mx.cpu(number) for number in range(self.count)]
+
+    def all_reduce(self, arrays, name):
+        if name not in self.known:
+            self.known.add(name)
+            self.store.init(name, arrays[0])
+        self.store.push(name, arrays)
+        self.store.pull(name, out=arrays)
+
+    def all_gather(self, arrays, name):
+        return [array.as_in_context(arrays[0].context) for array in arrays]
+
+
 class Horovod(Local):
     """Ranks started by horovodrun or mpirun, over Gloo, MPI or NCCL."""
 
-    def __init__(self):
+    def __init__(self, options: Optional[Comm] = None):
         import horovod.mxnet as hvd
 
+        meet(os.environ)
         hvd.init()
         self.hvd = hvd
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
@@ -94,6 +139,47 @@ class Horovod(Local):
     def close(self):
         nd.waitall()
         self.hvd.shutdown()
+
+
+class Served(Horovod):
+    """Gradients are summed by parameter servers, in the order in which they arrive; the rest goes by Horovod.
+
+    With three and more ranks the last bit of a sum is another from run to run.
+    """
+
+    gathers = False
+    kind = "dist_sync"
+
+    def __init__(self, options: Comm):
+        super().__init__(options)
+        name_own_address()
+        self.kvstore = kvstore.create(self.kind)
+        if options.compression == "2bit":
+            self.kvstore.set_gradient_compression({"type": "2bit", "threshold": options.threshold})
+        self.known = set()
+
+    def all_reduce(self, arrays, name):
+        (array,) = arrays
+        if name not in self.known:  # all ranks come here in the same order; servers need a first value
+            self.kvstore.init(name, array)
+            self.known.add(name)
+        self.kvstore.push(name, array)
+        self.kvstore.pull(name, out=array)
+
+    def close(self):
+        nd.waitall()
+        del self.kvstore  # the servers end once every rank has let go
+        super().close()
+
+
+class ServedAsync(Served):
+    """Servers that apply each rank's gradients at once.  Ranks meet where the engine lets them, not at every step."""
+
+    kind = "dist_async"
+    in_step = False
+
+    def vote(self, wish):
+        return lambda: bool(self.total([wish])[0] > 0)
 
 
 def horovod_build() -> dict:

@@ -27,10 +27,11 @@ from mxscale.train.exchange import make_exchange
 from mxscale.train.journal import Journal
 from mxscale.train.keeper import Keeper, NotFinite
 from mxscale.train.meter import Clock, Samples, Tally
-from mxscale.train.optimizer import CrossEntropy, make_trainer
+from mxscale.train.optimizer import CrossEntropy, advance, make_trainer
 from mxscale.train.schedule import learning_rate
+from mxscale.train.servers import ServerUpdate
 from mxscale.train.statistics import ShardStatistics
-from mxscale.train.watchdog import end_with_the_parent
+from mxscale.train.watchdog import UNSEEN, Life, NoLife, end_with_the_parent, rank_to_be
 
 # What the other ranks say when one is gone.
 PEER_GONE = ("orovod", "Connection reset", "Connection closed", "Broken pipe", "gloo", "rank 0 could not write")
@@ -38,7 +39,7 @@ PEER_GONE = ("orovod", "Connection reset", "Connection closed", "Broken pipe", "
 SAMPLE_EVERY = 50  # steps; one of them is timed apart
 
 
-def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
+def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoLife = UNSEEN) -> dict:
     """Train this rank to the end or to a stop; returns what ranks/<r>.json says of it.
 
     plan: {"sizes": as config.Sizes, "splits": {name: {"rec", "idx", "count"}}, "classes": int,
@@ -46,26 +47,26 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
     Raises NotFinite on a NaN or infinite loss, OSError where a checkpoint can't be written.
     """
     sizes = Sizes(**plan["sizes"])
-    device = mx.gpu(comm.local_rank) if plan["device"] == "gpu" else mx.cpu()
+    devices = comm.devices(plan["device"])  # one, or with kvstore device or nccl all of the run
     shards = list(range(comm.rank, sizes.shards, comm.size))
     turns = config.batch.accumulation
 
-    # ---- data: each rank reads its own shards
-    batches = training_data(config, plan, sizes, shards, device)
+    # ---- data: each rank reads its own shards, each device computes its part of them
+    batches = training_data(config, plan, sizes, shards, devices)
 
-    # ---- network: the same values on every rank
+    # ---- network: the same values on every rank and device
     precision.prepare(config.precision)
-    net = network(config, plan, device)
+    net = network(config, plan, devices)
     parameters = weights.parameters(net)
     comm.broadcast(parameters)
     trained = [p for p in parameters.values() if p.grad_req != "null"]
     if turns > 1:
         for parameter in trained:
             parameter.grad_req = "add"
-    grads = [parameter.grad() for parameter in trained]
+    grads = [[parameter.grad(device) for parameter in trained] for device in devices]
     running = zoo.running_statistics(net)
     statistics = ShardStatistics([parameters[name] for name in running], shards, sizes.shards)
-    examined = copy_to_evaluate(config, plan, device)
+    examined = copy_to_evaluate(config, plan, devices[0])
 
     # ---- optimizer
     objective = CrossEntropy(config.label_smoothing)
@@ -74,15 +75,18 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
     scale = precision.Precision(config.precision, trainer)
     lr = learning_rate(config, sizes)
     ordered = config.data.shards is not None  # who fixes the shards wants the same weights from any number of ranks
-    images = len(shards) * turns * sizes.per_device_batch
-    exchange = make_exchange(comm, [grads], config.comm, images, len(shards), ordered)
+    each = math.ceil(sizes.shards / sizes.ranks)  # shards of a device, or one less
+    if config.comm.update_on == "server":
+        exchange = ServerUpdate(comm, trained, config, sizes, len(shards))
+    else:
+        exchange = make_exchange(comm, grads, config.comm, each * turns * sizes.per_device_batch, each, ordered)
 
     # ---- restore: starting is resuming from step 0
     keeper = Keeper(run, config, sizes, comm, parameters, running, trainer, statistics, scale, exchange)
     step = keeper.restore()
     reseed = reseeder(net, config.seed)
     journal = Journal(run, comm, attempt)
-    tally, clock = Tally(device), Clock()
+    tally, clock = Tally(devices), Clock(len(devices))
     gate = head.Gate(run, config, plan, comm) if step == 0 else head.NoGate()
     samples = Samples(SAMPLE_EVERY, clock)
     if step == 0:
@@ -93,69 +97,78 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
         stop_voted = comm.vote(comm.rank == 0 and run.stop_reason() is not None)
         sample = samples.begin(step)
 
-        # forward and backward of each of this rank's shards
+        # forward and backward of each of this rank's shards: dispatched, so that devices work side by side
         asked_at = time.perf_counter()
         for micro in batches.step(step):
             clock.fetched(asked_at, micro.labels.shape[0])
             if turns > 1 and micro.turn == 0:
-                net.collect_params().zero_grad()
+                zero(grads[micro.lane])
             statistics.use(micro.shard)
-            reseed(step, micro.shard, micro.turn)
+            reseed(step, micro.shard, micro.turn, devices[micro.lane])
             with autograd.record():
                 logits = net(scale.cast(micro.images))
                 losses = objective(logits, micro.labels)
             scale.backward(losses)
             tally.add(losses, logits, micro.labels)
             if micro.turn == turns - 1:
-                exchange.shard_done()
-            if len(shards) * turns > 1:
-                clock.dispatched(grads[-1].reshape(-1)[:1].copy())
+                exchange.shard_done(micro.lane)
+            if len(shards) * turns > len(devices):
+                clock.dispatched(first_of(grads[micro.lane][0]))  # backward ends with the first layer
             asked_at = time.perf_counter()
 
         gate.look(tally)
 
-        # exchange and update: one sum over shards and ranks, divided by the global batch
+        # exchange and update: one sum over shards, devices and ranks, divided by the global batch
         sample.computed()
         summed = exchange()
         sample.exchanged()
         if summed:
-            trainer.set_learning_rate(lr(step))
+            advance(trainer, lr(step), step / sizes.steps_per_epoch)
             trainer.update(sizes.global_batch)
-        clock.dispatched(trained[-1].data().reshape(-1)[:1].copy())
+        for replica in trained[0].list_data():  # its gradient is the last one to be there
+            clock.dispatched(first_of(replica))
         sample.end()
         step += 1
+        life.moved()
 
         # metrics, validation, checkpoint, stop: all ranks take the same turn
-        last, stop = step == sizes.total_steps, stop_voted()
+        last = step == sizes.total_steps
         validates = last or step % (config.validate_every * sizes.steps_per_epoch) == 0
-        saves = last or stop or keeper.due(step)
+        saves = last or keeper.due(step)
+        together = comm.in_step or validates or saves
+        stop = together and stop_voted()
+        saves = saves or stop
         if not (validates or saves or step % config.log_every == 0):
             continue
-        loss = journal.reading(step, tally, clock, samples, lr(step - 1))
+        loss = journal.reading(step, tally, clock, samples, lr(step - 1), together)
         if not math.isfinite(loss):
             raise NotFinite(f"the loss is {loss} at step {step}; {keeper.last_good()}")
+        if not together:
+            continue
         if validates or saves:
             snapshot = keeper.snapshot(step)
         if validates:
             put(snapshot.params, examined)
-            result = evaluate(examined, config, plan, "val", comm, device, scale)
+            result = evaluate(examined, config, plan, "val", comm, devices[0], scale, life)
             journal.line(step, result)
             saves = keeper.improves(step, result) or saves
         if saves:
-            keeper.save(snapshot, journal)
+            with life.saving():
+                keeper.save(snapshot, journal)
         if stop and not last:
             return {"state": "interrupted", "exit": rundir.INTERRUPTED, "step": step}
         clock.restart()
 
     # ---- test: once, with the best
     if plan["splits"].get("test"):
-        put(keeper.best_params(), examined)
-        journal.line(step, evaluate(examined, config, plan, "test", comm, device, scale))
+        with life.saving():
+            put(keeper.best_params(), examined)
+        journal.line(step, evaluate(examined, config, plan, "test", comm, devices[0], scale, life))
     journal.sync()
     return {"state": "done", "exit": rundir.DONE, "step": step, "params_sha256": keeper.params_sha256}
 
 
-def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale) -> dict:
+def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, life: NoLife) -> dict:
     """Loss, top-1 and top-5 in percent over the split `name`, every image once.  A collective.
 
     Integers per rank, summed, asserted to equal the set's size, divided once.
@@ -170,6 +183,7 @@ def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale) ->
         top1 += int(right[:, 0].sum().asscalar())
         top5 += int(right.sum().asscalar())
         seen += count
+        life.moved()
     loss, top1, top5, seen = comm.total([loss, top1, top5, seen])
     wanted = plan["splits"][name]["count"]
     if seen != wanted:
@@ -189,26 +203,27 @@ def evaluation_data(config: Config, plan: dict, name: str, comm, device):
     return loader.evaluation_batches(loader.Records(**split), data, batch, comm.rank, comm.size, device)
 
 
-def training_data(config: Config, plan: dict, sizes: Sizes, shards, device):
+def training_data(config: Config, plan: dict, sizes: Sizes, shards, devices):
     """This rank's batches, from records or made up."""
     batch, accumulation = sizes.per_device_batch, config.batch.accumulation
     if config.data.kind == "synthetic":
-        return loader.SyntheticData(config.data, plan["classes"], batch, shards, accumulation, config.seed, device)
+        return loader.SyntheticData(config.data, plan["classes"], batch, shards, accumulation, config.seed, devices)
     records = loader.Records(**plan["splits"]["train"])
     return loader.TrainData(
-        records, config.data, batch, shards, sizes.shards, accumulation, sizes.steps_per_epoch, config.seed, device
+        records, config.data, batch, shards, sizes.shards, accumulation, sizes.steps_per_epoch, config.seed, devices
     )
 
 
-def network(config: Config, plan: dict, device):
-    """The network with its starting weights, hybridized, its shapes known."""
+def network(config: Config, plan: dict, devices):
+    """The network with its starting weights on each device, hybridized, its shapes known."""
     net = zoo.build(config.model.name, plan["classes"], plan.get("graph"))
     size = config.data.image_size
-    zoo.initialise(net, config.seed, device, config.model.zero_gamma, fitted=bool(plan["pretrained"]))
-    zoo.finish(net, (1, 3, size, size), device)
+    zoo.initialise(net, config.seed, devices, config.model.zero_gamma, fitted=bool(plan["pretrained"]))
+    zoo.finish(net, (1, 3, size, size), devices)
     if plan["pretrained"]:
         weights.fit(net, weights.load(plan["pretrained"]), config.model.pretrained, head=plan["head"])
     zoo.freeze(net, config.model.freeze)
+    zoo.choose_statistics(net, config.model.bn_statistics)
     if not config.optimizer.decay_norm_bias:
         zoo.exclude_norm_bias_from_decay(net)
     if config.precision == "float16":
@@ -239,14 +254,26 @@ def put(params: dict, net) -> None:
         parameter.set_data(params[name])
 
 
-def reseeder(net, seed: int):
-    """`reseed(step, shard, turn)`: the random state of a network with Dropout is a function of the three.
+def zero(grads) -> None:
+    """Make way for gradients that are added up (grad_req="add")."""
+    for grad in grads:
+        grad[:] = 0
 
-    MXNet can't save its random state, so a resume could not go on with it otherwise.
+
+def first_of(array):
+    """Its first number in an array of its own: ready when `array` is, and nothing that comes after waits for it."""
+    return array.reshape(-1)[:1].copy()
+
+
+def reseeder(net, seed: int):
+    """`reseed(step, shard, turn, device)`: the random state of a network with Dropout is a function of the first three.
+
+    MXNet can't save its random state, so a resume could not go on with it otherwise.  On that device alone: others
+    may be at work, and MXNet would seed each of them otherwise.
     """
     if not has_dropout(net):
-        return lambda step, shard, turn: None
-    return lambda step, shard, turn: mx.random.seed(loader.seed_of(seed, step, shard, turn, 1))
+        return lambda step, shard, turn, device: None
+    return lambda step, shard, turn, device: mx.random.seed(loader.seed_of(seed, step, shard, turn, 1), ctx=device)
 
 
 def has_dropout(block) -> bool:
@@ -262,12 +289,13 @@ def main(run_path: str, attempt: int) -> int:
     run = RunDir(run_path)
     faulthandler.enable()  # a crash in MXNet's or Horovod's C++ says where Python was
     end_with_the_parent(run, attempt)
+    life = Life(run, rank_to_be(), attempt)
     config, plan = run.config(), run.read("plan.json")
-    comm = open_communicator(config.comm)
+    comm = open_communicator(config.comm, plan["sizes"]["ranks"])
     stamps["communicator"] = time.time()
     print_to(run.rank_log(comm.rank))
     try:
-        outcome = train(run, config, plan, comm, attempt)
+        outcome = train(run, config, plan, comm, attempt, life)
         comm.close()
     except NotFinite as error:
         outcome = failure(rundir.FAILURE, str(error))

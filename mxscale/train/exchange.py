@@ -80,6 +80,9 @@ class Exchange:
         for bucket in self.buckets:
             bucket.unpack()
 
+    def settle(self) -> None:
+        """Before a look at the weights: that they are every rank's.  Here they always are."""
+
     def state(self) -> Dict[str, nd.NDArray]:
         """What a checkpoint has to hold: between two steps nothing is under way."""
         return {}
@@ -109,6 +112,9 @@ class Delayed:
             self.before.receive()
         self.now, self.before = self.before, self.now
         return ready
+
+    def settle(self) -> None:
+        """See Exchange."""
 
     def state(self) -> Dict[str, nd.NDArray]:
         """The sums under way, by gradient and not by bucket: other ranks and buckets can go on from them."""

@@ -32,8 +32,16 @@ class Journal:
         if self.file is not None:
             os.fsync(self.file.fileno())
 
-    def reading(self, step: int, tally, clock, samples, lr: float) -> float:
-        """The line of an interval of training; returns its mean loss over all ranks.  A collective."""
+    def reading(self, step: int, tally, clock, samples, lr: float, together: bool = True) -> float:
+        """The line of an interval of training; returns its mean loss over all ranks.  A collective.
+
+        together False: ranks are at different steps and don't wait for each other.  Then it is rank 0's own loss, and
+        the clock goes on until they meet.
+        """
+        if not together:
+            loss, correct, seen = tally.read()
+            self.line(step, {"train/loss": loss / seen, "train/top1": 100 * correct / seen, "lr": lr})
+            return loss / seen
         loss, correct, seen, images, seconds, waited = self.comm.total(np.concatenate([tally.read(), clock.read()]))
         metrics = {"train/loss": loss / seen, "train/top1": 100 * correct / seen, "lr": lr}
         if images:

@@ -10,6 +10,7 @@ from mxscale.config import ConfigError
 from mxscale.nets import weights
 from mxscale.run.rundir import RunDir
 from mxscale.train import checkpoint
+from mxscale.train.optimizer import load_states
 
 
 class NotFinite(ArithmeticError):
@@ -43,7 +44,7 @@ class Keeper:
             return 0
         for name, parameter in self.parameters.items():
             parameter.set_data(found.params[name])
-        self.trainer.load_states(str(found.path / "trainer"))
+        load_states(self.trainer, str(found.path / "trainer"))
         self.statistics.restore(found.statistics)
         self.scale.restore(found.state["loss_scale"])
         self.exchange.restore(found.exchange)
@@ -67,8 +68,9 @@ class Keeper:
 
     def snapshot(self, step: int) -> Snapshot:
         """The network after `step` as it is evaluated and exported, in copies.  A collective."""
+        self.exchange.settle()
         table = self.statistics.gather(self.comm)
-        params = {name: parameter.data().copy() for name, parameter in self.parameters.items()}
+        params = {name: parameter.list_data()[0].copy() for name, parameter in self.parameters.items()}
         params.update(zip(self.running, self.statistics.average(table)))
         return Snapshot(step, params, table)
 

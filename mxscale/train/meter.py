@@ -6,51 +6,57 @@ import threading
 import time
 from typing import Dict, Optional
 
+import mxnet as mx
 import numpy as np
 from mxnet import nd
 
 
 class Tally:
-    """Loss, right answers and images seen, summed on the device; read once per line of metrics."""
+    """Loss, right answers and images seen, summed on each device; read once per line of metrics."""
 
-    def __init__(self, ctx):
-        self.ctx = ctx
+    def __init__(self, devices):
+        self.devices = devices
         self.reset()
 
     def reset(self):
-        self.loss = nd.zeros((1,), ctx=self.ctx)
-        self.correct = nd.zeros((1,), ctx=self.ctx)
+        self.loss = {device: nd.zeros((1,), ctx=device) for device in self.devices}
+        self.correct = {device: nd.zeros((1,), ctx=device) for device in self.devices}
         self.seen = 0
 
     def add(self, losses, logits, labels):
-        """losses (B,), logits (B, classes), labels (B,)."""
-        self.loss += losses.sum()
-        self.correct += (logits.argmax(axis=-1).astype("float32") == labels).sum()
+        """losses (B,), logits (B, classes), labels (B,), all on one of the devices."""
+        self.loss[labels.context] += losses.sum()
+        self.correct[labels.context] += (logits.argmax(axis=-1).astype("float32") == labels).sum()
         self.seen += labels.shape[0]
 
     def so_far(self) -> np.ndarray:
-        """[sum of losses, seen] since the last reading, which goes on; waits for the device."""
-        return np.array([self.loss.asscalar(), self.seen], dtype=np.float64)
+        """[sum of losses, seen] since the last reading, which goes on; waits for the devices."""
+        return np.array([_total(self.loss), self.seen], dtype=np.float64)
 
     def read(self) -> np.ndarray:
-        """[sum of losses, right, seen] since the last reading, float64; waits for the device."""
-        values = np.array([self.loss.asscalar(), self.correct.asscalar(), self.seen], dtype=np.float64)
+        """[sum of losses, right, seen] since the last reading, float64; waits for the devices."""
+        values = np.array([_total(self.loss), _total(self.correct), self.seen], dtype=np.float64)
         self.reset()
         return values
+
+
+def _total(sums: Dict[mx.Context, nd.NDArray]) -> float:
+    return sum(float(one.asscalar()) for one in sums.values())
 
 
 class Clock:
     """Times the steps between two lines of metrics: images, seconds, seconds waited for data.
 
-    A batch is waited for from the moment that the device has nothing left to do: fetching the next
-    one while the device still works costs nothing.  A thread notes when each step's work is done.
+    A batch is waited for from the moment that no device has anything left to do: fetching the next
+    one while one still works costs nothing.  A thread notes when each step's work is done.
     """
 
-    def __init__(self):
+    def __init__(self, devices: int = 1):
         self._done_at = time.perf_counter()
         self._steps_out, self._steps_done = 0, 0
         self._under_way = queue.SimpleQueue()
-        self._room = threading.Semaphore(1)  # one step may be under way while the next is dispatched
+        # On each device one step may be under way while the next is dispatched
+        self._room = threading.Semaphore(devices)
         self._error: Optional[BaseException] = None
         threading.Thread(target=self._watch, daemon=True, name="clock").start()
         self.restart()
@@ -76,9 +82,9 @@ class Clock:
         self.images += images
 
     def dispatched(self, result) -> None:
-        """A step's work is under way; `result` (NDArray) is ready when it is done.
+        """A device's part of a step is under way; `result` (NDArray) is ready when it is done.
 
-        Returns when the step before it is done: a bound on the memory of steps in flight.
+        Returns when the step before it is done there: a bound on the memory of steps in flight.
         """
         self._steps_out += 1
         self._under_way.put(result)

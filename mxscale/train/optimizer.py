@@ -5,10 +5,13 @@ from mxnet import gluon
 
 from mxscale.config import ConfigError, nearest
 from mxscale.config import Optimizer as OptimizerConfig
+from mxscale.train.rmsprop_warmup import RMSpropWarmup
+
+mx.optimizer.Optimizer.opt_registry["rmsprop_warmup"] = RMSpropWarmup  # MXNet's `register` would leave out the _
 
 # MXNet's words for what has a key of its own.
 ELSEWHERE = {"learning_rate": "lr", "wd": "weight_decay", "momentum": "momentum", "clip_gradient": "clip_gradient",
-             "multi_precision": "multi_precision"}  # fmt: skip
+             "multi_precision": "multi_precision", "mu1": "momentum"}  # fmt: skip
 
 NEWER = ("lamb", "lars")  # than MXNet 1.5
 
@@ -19,6 +22,25 @@ def make_trainer(parameters, config: OptimizerConfig, multi_precision: bool) -> 
     parameters: gluon Parameters, those with grad_req 'null' left out by the caller.
     """
     return gluon.Trainer(parameters, make_optimizer(config, multi_precision), kvstore=None, update_on_kvstore=False)
+
+
+def load_states(trainer: gluon.Trainer, path: str) -> None:
+    """Go on from what `trainer.save_states` wrote, on whatever devices.
+
+    MXNet counts updates by device.  One that the file does not know would begin at 0 again, and Adam's steps there
+    would be others than on the rest.
+    """
+    trainer.load_states(path)
+    counts = trainer.optimizer._all_index_update_counts
+    known = max(counts.values(), key=len)
+    for device in trainer._contexts:
+        counts[device.device_id] = dict(known)
+
+
+def advance(trainer: gluon.Trainer, lr: float, epoch: float) -> None:
+    """Tell the optimizer what its next update goes by."""
+    trainer.set_learning_rate(lr)
+    trainer.optimizer.epoch = epoch  # read by rmsprop_warmup alone
 
 
 def make_optimizer(config: OptimizerConfig, multi_precision: bool = False) -> mx.optimizer.Optimizer:

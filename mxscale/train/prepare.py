@@ -5,17 +5,22 @@ and writes plan.json and MXNet's part of environment.json.  What is wrong is one
 rank packs, downloads, or finds out first.
 """
 
+import math
 import shutil
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import mxnet as mx
+import mxnet.runtime
 
-from mxscale.config import Comm, Config, ConfigError, Sizes, auto_ranks, sizes
+from mxscale.config import SERVED, Comm, Config, ConfigError, Sizes, auto_ranks, server_count, sizes, unsaved
 from mxscale.data import kept, pack
 from mxscale.data.loader import part_sizes
 from mxscale.data.manifest import path_of
 from mxscale.nets import symbol, weights, zoo
 from mxscale.run import rundir
+from mxscale.run.probe import CANDIDATES
 from mxscale.run.processes import available_cores
 from mxscale.run.rundir import RunDir
 from mxscale.train import origin, precision
@@ -25,19 +30,29 @@ from mxscale.train.keeper import check_resumable
 from mxscale.train.optimizer import make_optimizer
 from mxscale.train.watchdog import end_with_the_parent
 
+PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # those that the kernel gives to who asks for any
+
 
 def prepare(run: RunDir, config: Config) -> None:
     """Raises ConfigError.  Safe to repeat: a resumed run is prepared again."""
     plan = run.read("plan.json") or {}
     state = check_resumable(run)
+    if state and unsaved(config.comm):
+        raise ConfigError(f"resume={run.path}: {unsaved(config.comm)}; start a new run")
     device, ranks = choose_device(config), choose_ranks(config, plan.get("hosts"))
+    check_ports(config, ranks, plan.get("hosts"))
     config = origin.obtain(run, config, plan, head_of(config))
     check_settings(config, plan.get("pretrained"))  # first: packing may take an hour
+    check_back_end(config.comm, device)
+    if config.comm.drives_all and ranks > 1:
+        check_replicas(config.optimizer.name)
     manifest = describe_data(config)
     if plan.get("data_digest", manifest["digest"]) != manifest["digest"]:
         raise ConfigError(f"resume={run.path}: the data are not those that this run was trained on; start a new run")
     classes = len(manifest["classes"])
-    check_network(config, classes, plan)
+    net = check_network(config, classes, plan)
+    if config.comm.backend == "auto":
+        plan["probe"] = to_probe(config, net, device)
     if config.data.keep == "ram" and config.data.kind != "synthetic":
         kept.announce(manifest["splits"], share_of_a_host(plan.get("hosts")))
     train_images = manifest["splits"]["train"]["count"]
@@ -130,7 +145,6 @@ def check_settings(config: Config, pretrained) -> None:
         raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
     make_optimizer(config.optimizer)
     precision.check(config.precision)
-    check_transport(config.comm)
     if config.precision == "amp" and config.model.name == symbol.NAME:
         # It casts around operators as Python calls them; those of a graph are called by the graph
         raise ConfigError("precision=amp does not reach into the graph of model.name=symbol; use precision=float16")
@@ -138,13 +152,63 @@ def check_settings(config: Config, pretrained) -> None:
         weights.load(pretrained)
 
 
+def check_back_end(comm: Comm, device: str) -> None:
+    """Whether this MXNet and this Horovod can exchange gradients that way."""
+    if comm.backend == "nccl":
+        check_nccl(device)
+    if comm.backend in ("horovod", *SERVED):
+        check_transport(comm)
+        check_hierarchical(comm, device)
+
+
+def check_nccl(device: str) -> None:
+    if not mxnet.runtime.Features().is_enabled("NCCL"):
+        raise ConfigError(
+            "comm=nccl: this MXNet was built without NCCL; use comm=device, comm=horovod or another build"
+        )
+    if device != "gpu":
+        raise ConfigError("comm=nccl: NCCL sums on GPUs alone; use comm=device, or launch.device=gpu")
+
+
+def check_hierarchical(comm: Comm, device: str) -> None:
+    """Horovod 0.28 has it in NCCLHierarchicalAllreduce alone, which takes MPI as well (its operations.cc)."""
+    if not comm.hierarchical:
+        return
+    if not horovod_build()["nccl"]:
+        raise ConfigError("comm.hierarchical=true: this Horovod was built without NCCL, and has it with NCCL alone")
+    if comm.transport != "mpi" or device != "gpu":
+        raise ConfigError("comm.hierarchical=true: Horovod has it on GPUs and over MPI alone; set comm.transport=mpi")
+
+
+def check_replicas(optimizer: str) -> None:
+    """Each device updates a copy of the weights of its own, so that an optimizer may keep nothing beside its states."""
+    if optimizer.lower() in ("lbsgd", "nadam", "sgld"):
+        raise ConfigError(
+            f"optimizer.name={optimizer} keeps numbers that several devices of one process would share or draw apart; "
+            "use comm=horovod, or another optimizer"
+        )
+
+
+def to_probe(config: Config, net, device: str) -> dict:
+    """What comm=auto needs to know: the gradients to sum, and which back ends can't be tried here."""
+    gradients = [list(p.shape) for p in weights.parameters(net).values() if p.grad_req != "null"]
+    dtype = "float16" if config.precision == "float16" else "float32"
+    reasons = {}
+    for name, settings in CANDIDATES.items():
+        try:
+            check_back_end(replace(config.comm, **settings), device)
+        except ConfigError as error:
+            reasons[name] = str(error)
+    return {"gradients": gradients, "dtype": dtype, "no": reasons}
+
+
 def check_transport(comm: Comm) -> None:
     """Whether this Horovod can speak that way."""
-    if comm.backend != "horovod":
-        return
+    if comm.backend in SERVED and not mxnet.runtime.Features().is_enabled("DIST_KVSTORE"):
+        raise ConfigError(f"comm={comm.backend}: this MXNet was built without it (USE_DIST_KVSTORE); use comm=horovod")
     build, transport = horovod_build(), comm.transport
     if not build:
-        raise ConfigError("comm=horovod: Horovod is not installed; run make setup, or use comm=local")
+        raise ConfigError(f"comm={comm.backend}: Horovod is not installed; run make setup, or use comm=local")
     if not build[transport]:
         able = [name for name in ("gloo", "mpi") if build[name]]
         raise ConfigError(f"comm.transport={transport}: this Horovod was built with {' and '.join(able)} alone")
@@ -152,13 +216,34 @@ def check_transport(comm: Comm) -> None:
         raise ConfigError("comm.transport=mpi: there is no mpirun on the PATH; install Open MPI, or use gloo")
 
 
+def check_ports(config: Config, ranks: int, hosts=None) -> None:
+    """Whether the fullest machine has the ports that its servers and ranks want.  Raises ConfigError.
+
+    Every one listens on a port, and has a connection of its own to each one of the other kind and to the scheduler,
+    which has one to each of them.
+    """
+    servers = server_count(config.comm, ranks)
+    if not servers:
+        return
+    its_servers = math.ceil(servers / len(hosts or [None]))
+    its_ranks = min(ranks, max((host["slots"] for host in hosts or []), default=ranks))
+    wanted = its_servers * (ranks + 2) + its_ranks * (servers + 2) + servers + ranks + 1
+    first, last = map(int, PORTS.read_text().split())
+    there = last - first + 1
+    if wanted > there:
+        raise ConfigError(
+            f"comm.servers={config.comm.servers}: {servers} servers and {ranks} ranks take {wanted:,} ports of one "
+            f"machine, which has {there:,} ({PORTS}); use fewer"
+        )
+
+
 def head_of(config: Config) -> str:
     """What happens to the classifier of pretrained weights: fine-tuning learns a new one."""
     return "replace" if config.entry == "finetune" else "keep"
 
 
-def check_network(config: Config, classes: int, plan: dict) -> None:
-    """Build the network as ranks will, on a CPU, with its weights."""
+def check_network(config: Config, classes: int, plan: dict):
+    """Build the network as ranks will, on a CPU, with its weights; returns it."""
     net, pretrained = zoo.build(config.model.name, classes, plan.get("graph")), plan.get("pretrained")
     size = config.data.image_size
     zoo.initialise(net, config.seed, mx.cpu(), config.model.zero_gamma, fitted=bool(pretrained))
@@ -173,6 +258,8 @@ def check_network(config: Config, classes: int, plan: dict) -> None:
     if scores != (1, classes):
         raise ConfigError(f"model.name={config.model.name} gives {scores[1:]} scores of an image, not {classes}")
     zoo.freeze(net, config.model.freeze)
+    zoo.choose_statistics(net, config.model.bn_statistics)
+    return net
 
 
 def main(run_path: str, attempt: int) -> int:

@@ -4,30 +4,38 @@ They belong to the shard and not to the rank, so that 1, 2 and 4 ranks over 4 sh
 ones.  What is evaluated and exported is their average, in a copy that is never written back.
 """
 
+import math
+
 import numpy as np
 from mxnet import nd
 
 
 class ShardStatistics:
-    """parameters: the running means and variances, in a fixed order; shards: this rank's, of `of`."""
+    """parameters: the running means and variances, in a fixed order; shards: this rank's, of `of`.
+
+    Of several devices each has its part of the shards: shard s is on device s modulo their number.
+    """
 
     def __init__(self, parameters, shards, of: int):
         self.parameters, self.shards, self.of = parameters, list(shards), of
-        self.current = self.shards[0]
-        start = self._copies()
+        self.devices = len(parameters[0].list_ctx()) if parameters else 1
+        self.current = {self._device(shard): shard for shard in reversed(self.shards)}  # device -> shard
+        start = self._copies(0)
         self.kept = {shard: start for shard in self.shards}
 
     def use(self, shard: int) -> None:
-        """The network's BN layers go on with this shard's statistics."""
-        if shard != self.current:
-            self.kept[self.current] = self._copies()
-            self._put(self.kept[shard])
-            self.current = shard
+        """The BN layers of that shard's device go on with its statistics."""
+        device = self._device(shard)
+        if shard != self.current[device]:
+            self.kept[self.current[device]] = self._copies(device)
+            self._put(self.kept[shard], device)
+            self.current[device] = shard
 
     def gather(self, comm) -> np.ndarray:
         """All shards' statistics, (shards, values) float32, the same on every rank.  A collective."""
-        self.kept[self.current] = self._copies()
-        table = np.zeros((self.of, sum(p.data().size for p in self.parameters)))
+        for device, shard in self.current.items():
+            self.kept[shard] = self._copies(device)
+        table = np.zeros((self.of, sum(math.prod(p.shape) for p in self.parameters)))
         for shard in self.shards:
             if self.parameters:
                 table[shard] = np.concatenate([array.asnumpy().ravel() for array in self.kept[shard]])
@@ -36,26 +44,30 @@ class ShardStatistics:
     def restore(self, table: np.ndarray) -> None:
         """This rank's shards go on from `table`, as `gather` made it."""
         self.kept = {shard: self._arrays(table[shard]) for shard in self.shards}
-        self._put(self.kept[self.current])
+        for device, shard in self.current.items():
+            self._put(self.kept[shard], device)
 
     def average(self, table: np.ndarray):
         """Arrays in the order of the parameters: the average of all shards' statistics."""
         return self._arrays(table.astype(np.float64).mean(axis=0).astype(np.float32)) if self.parameters else []
 
-    def _copies(self):
+    def _device(self, shard: int) -> int:
+        return shard % self.devices
+
+    def _copies(self, device: int):
         # BN writes its running statistics in backward, and under static_alloc MXNet's engine does not
         # know: a copy asked for right after backward may be made before that write.  So wait.
         nd.waitall()
-        return [p.data().copy() for p in self.parameters]
+        return [p.list_data()[device].copy() for p in self.parameters]
 
-    def _put(self, arrays):
+    def _put(self, arrays, device: int):
         for parameter, array in zip(self.parameters, arrays):
-            parameter.set_data(array)
+            parameter.list_data()[device][:] = array
 
     def _arrays(self, row):
         arrays, start = [], 0
         for parameter in self.parameters:
-            data = parameter.data()
+            data = parameter.list_data()[0]
             arrays.append(
                 nd.array(row[start : start + data.size].reshape(data.shape), dtype=data.dtype, ctx=data.context)
             )

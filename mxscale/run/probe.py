@@ -1,0 +1,128 @@
+"""comm=auto: before the ranks, each back end that fits sums the network's gradients for a moment; the fastest is taken.
+
+What is measured is the exchange alone, on real ranks that do nothing else: `python -m mxscale.train.probe` is one.
+"""
+
+import os
+import time
+from dataclasses import replace
+from typing import Dict, List, Optional
+
+from mxscale.checks import validate
+from mxscale.config import Config, ConfigError
+from mxscale.run import launch
+from mxscale.run.processes import Processes, available_cores
+from mxscale.run.progress import say
+from mxscale.run.rundir import RunDir
+from mxscale.run.watch import Signals, kept_alive
+
+# name -> what it sets of comm; of equals the first is taken
+CANDIDATES = {
+    "horovod-gloo": {"backend": "horovod", "transport": "gloo"},
+    "horovod-mpi": {"backend": "horovod", "transport": "mpi"},
+    "device": {"backend": "device"},
+    "nccl": {"backend": "nccl"},
+}
+
+RECORD = "probe.json"
+
+
+def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Config:
+    """The config with the back end that comm=auto stands for; written down with all figures.
+
+    Raises ConfigError where none works.
+    """
+    if config.comm.backend != "auto":
+        return config
+    plan = run.read("plan.json")
+    if plan["sizes"]["ranks"] == 1:
+        return _take(run, config, {"backend": "local"}, {"reason": "one rank has nobody to exchange with"})
+    say("comm=auto: trying the back ends")
+    with kept_alive(run):
+        figures = {name: _figures(run, config, plan, attempt, name, signals) for name in CANDIDATES}
+    if signals.reason:
+        return config
+    chosen = choose(figures)
+    say(table(figures, chosen))
+    if chosen is None:
+        raise ConfigError("comm=auto: no back end works here, see the table above; set comm=local launch.ranks=1")
+    return _take(run, config, CANDIDATES[chosen], {"figures": figures, "reason": reason(figures, chosen)})
+
+
+def _take(run: RunDir, config: Config, comm: dict, record: dict) -> Config:
+    run.write(RECORD, {"chosen": comm, **record})
+    config = replace(config, comm=replace(config.comm, **comm))
+    run.write_config(config)
+    return config
+
+
+# ---------------------------------------------------------------- the choice: pure
+
+
+def choose(figures: Dict[str, dict]) -> Optional[str]:
+    """The name with the fewest seconds; None where nothing could be measured."""
+    measured = [name for name, figure in figures.items() if "seconds" in figure]
+    return min(measured, key=lambda name: figures[name]["seconds"], default=None)
+
+
+def reason(figures: Dict[str, dict], chosen: str) -> str:
+    """Why that one, in a line."""
+    others = [name for name, figure in figures.items() if "seconds" in figure and name != chosen]
+    own = f"{1000 * figures[chosen]['seconds']:.1f} ms an exchange"
+    if not others:
+        return f"{chosen}: {own}, the only one that works here"
+    next_best = choose({name: figures[name] for name in others})
+    return f"{chosen}: {own}, against {1000 * figures[next_best]['seconds']:.1f} ms of {next_best}"
+
+
+def table(figures: Dict[str, dict], chosen: Optional[str]) -> str:
+    """A line for each: the median and what it lies between, or why there is none."""
+    width = max(map(len, figures))
+    return "\n".join(
+        f"  {name:<{width}}  {_told(figure)}{'   <- taken' if name == chosen else ''}"
+        for name, figure in figures.items()
+    )
+
+
+def _told(figure: dict) -> str:
+    if "seconds" not in figure:
+        return f"no: {figure['no']}"
+    low, high = (1000 * bound for bound in figure["between"])
+    return f"{1000 * figure['seconds']:.1f} ms ({low:.1f} to {high:.1f}, {figure['times']} times)"
+
+
+# ---------------------------------------------------------------- the figures
+
+
+def _figures(run: RunDir, config: Config, plan: dict, attempt: int, name: str, signals: Signals) -> dict:
+    """{"seconds", "between", "times"} of an exchange, or {"no": why}."""
+    candidate = replace(config, comm=replace(config.comm, **CANDIDATES[name]))
+    try:
+        validate(candidate)
+    except ConfigError as error:
+        return {"no": str(error)}
+    if plan["probe"]["no"].get(name):
+        return {"no": plan["probe"]["no"][name]}
+    placed = launch.Placement.of(plan, available_cores())
+    commands = launch.commands(candidate, str(run), attempt, placed, os.environ, ["mxscale.train.probe", name])
+    return measured(run, name, commands, config.comm.probe_s, signals)
+
+
+def measured(run: RunDir, name: str, commands: List[launch.Command], limit_s: float, signals: Signals) -> dict:
+    """Start the commands and give them `limit_s`; what rank 0 wrote, or {"no": why it did not}."""
+    (run.path / "probe").mkdir(exist_ok=True)
+    deadline = time.monotonic() + limit_s
+    with open(run.path / "probe" / f"{name}.log", "wb") as log:
+        processes = Processes(commands, log)
+        try:
+            while processes.ended() is None and not (processes.lost() or signals.reason):
+                if time.monotonic() > deadline:
+                    return {"no": f"not done in {limit_s:g} s (comm.probe_s)"}
+                time.sleep(0.05)
+            status, lost = processes.ended(), processes.lost()
+        finally:
+            processes.stop()
+    found = run.read(f"probe/{name}.json")
+    if status == 0 and found:
+        return found
+    return {"no": str(lost or signals.reason or f"ended with status {status}; see {log.name}")}

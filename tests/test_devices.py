@@ -1,0 +1,289 @@
+"""Several devices in one process: kvstore device over a CPU's contexts, and what is refused of it."""
+
+import itertools
+
+import mxnet as mx
+import numpy as np
+import pytest
+from composed import composed
+
+from mxscale import cli as entry
+from mxscale.checks import validate
+from mxscale.config import Comm, ConfigError, from_dict
+from mxscale.config import Optimizer as OptimizerConfig
+from mxscale.nets import weights
+from mxscale.run import launch, record, rundir
+from mxscale.train import engine, prepare
+from mxscale.train.comm import Devices, Local, open_communicator
+from mxscale.train.exchange import make_exchange
+from mxscale.train.meter import Tally
+from mxscale.train.optimizer import load_states, make_trainer
+from mxscale.train.statistics import ShardStatistics
+
+TWO = [mx.cpu(1), mx.cpu(2)]  # neither is the current context, as no GPU ever is
+
+
+class Elsewhere(Devices):
+    """As on GPUs: none of the devices is the one that MXNet takes where it is told none."""
+
+    def devices(self, kind):
+        return [mx.cpu(number + 1) for number in range(self.count)]
+
+
+def random_lanes(devices, dtype="float32", shapes=((3, 4), (5,), (1000,))):
+    values = [[np.random.RandomState([i, n]).normal(size=shape).astype(dtype) for n, shape in enumerate(shapes)]
+              for i in range(len(devices))]  # fmt: skip
+    lanes = [[mx.nd.array(v, ctx=device, dtype=dtype) for v in own] for device, own in zip(devices, values)]
+    return lanes, values
+
+
+# ---------------------------------------------------------------- sums
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_device_gets_the_sum_of_all(count, dtype):
+    comm = Elsewhere("device", count)
+    lanes, values = random_lanes(comm.devices("cpu"), dtype)
+    exchange = make_exchange(comm, lanes, Comm(bucket_mb=2**-10), images=1)
+    assert len(exchange.buckets) > 1 and exchange()
+    for place in range(3):
+        wanted = sum(own[place].astype("float64") for own in values)
+        for lane in lanes:
+            assert lane[place].asnumpy() == pytest.approx(wanted, abs=1e-6 if dtype == "float32" else 2e-2)
+
+
+def test_ordered_sums_are_those_of_one_device_with_as_many_shards():
+    comm = Elsewhere("device", 4)
+    lanes, values = random_lanes(comm.devices("cpu"))
+    make_exchange(comm, lanes, Comm(), images=1, ordered=True)()
+    alone = [mx.nd.zeros(v.shape) for v in values[0]]
+    exchange = make_exchange(Local(), [alone], Comm(), images=4, shards=4)
+    for own in values:
+        for grad, value in zip(alone, own):
+            grad[:] = mx.nd.array(value)
+        exchange.shard_done()
+    exchange()
+    for lane in lanes:
+        assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(lane, alone))
+
+
+def test_float16_and_double_buffering_work_between_devices_too():
+    comm = Elsewhere("device", 2)
+    lanes, values = random_lanes(TWO)
+    exchange = make_exchange(comm, lanes, Comm(compression="fp16", double_buffering=True), images=1)
+    assert not exchange()
+    for grad in itertools.chain(*lanes):
+        grad[:] = 7
+    assert exchange()
+    for lane in lanes:
+        for place, grad in enumerate(lane):
+            assert grad.asnumpy() == pytest.approx(values[0][place] + values[1][place], abs=5e-3)
+
+
+# ---------------------------------------------------------------- what each device keeps
+
+
+def test_a_tally_adds_up_what_each_device_counted():
+    tally = Tally(TWO)
+    for device, loss in zip(TWO, (1.0, 2.0)):
+        tally.add(mx.nd.full(3, loss, ctx=device), mx.nd.array([[1, 0]] * 3, ctx=device), mx.nd.zeros(3, ctx=device))
+    assert tally.so_far().tolist() == [9.0, 6.0]
+    assert tally.read().tolist() == [9.0, 6.0, 6.0] and tally.read().tolist() == [0.0, 0.0, 0.0]
+
+
+def bn(devices):
+    net = mx.gluon.nn.BatchNorm(in_channels=3)
+    net.initialize(ctx=devices)
+    net.hybridize(static_alloc=True, static_shape=True)
+    return net
+
+
+def statistics_after_three_steps(devices):
+    """The table of four shards, each with images of its own, and the statistics that know it."""
+    net = bn(devices)
+    statistics = ShardStatistics([net.running_mean, net.running_var], range(4), 4)
+    for step in range(3):
+        for shard in range(4):
+            statistics.use(shard)
+            images = np.random.RandomState([step, shard]).normal(shard, 1 + shard, (8, 3))
+            with mx.autograd.record():
+                out = net(mx.nd.array(images, ctx=devices[shard % len(devices)]))
+            out.backward()
+    return net, statistics, statistics.gather(Local())
+
+
+def test_each_shard_has_the_same_running_statistics_on_any_number_of_devices():
+    tables = [statistics_after_three_steps([mx.cpu(i) for i in range(count)])[2] for count in (1, 2, 4)]
+    assert len(np.unique(tables[0], axis=0)) == 4
+    assert np.array_equal(tables[0], tables[1]) and np.array_equal(tables[0], tables[2])
+
+
+def test_restored_statistics_lie_on_the_shards_own_device():
+    table = np.random.RandomState(0).rand(4, 6).astype("float32")
+    net, statistics, _ = statistics_after_three_steps(TWO)  # they end at shards 2 and 3
+    statistics.restore(table)
+    means = [replica.asnumpy().tolist() for replica in net.running_mean.list_data()]
+    assert means == table[2:, :3].tolist()
+    assert np.array_equal(statistics.gather(Local()), table)
+
+
+def updated(devices, path=None, steps=1):
+    """A weight on each device after some steps of Adam, whose length depends on how many there were."""
+    parameter = mx.gluon.Parameter("weight", shape=(2,))
+    parameter.initialize(mx.init.One(), ctx=devices)
+    trainer = make_trainer([parameter], OptimizerConfig(name="adam", momentum=None), multi_precision=False)
+    if path:
+        load_states(trainer, str(path))
+    for step in range(steps):
+        for device in devices:
+            with mx.autograd.record():
+                loss = parameter.data(device) * (step + 1)
+            loss.backward()
+        trainer.update(1)
+    return trainer, [replica.asnumpy().tolist() for replica in parameter.list_data()]
+
+
+def test_an_optimizer_that_counts_goes_on_alike_on_more_devices(tmp_path):
+    trainer, _ = updated([mx.cpu(0)], steps=5)
+    trainer.save_states(str(tmp_path / "trainer"))
+    (alone,) = updated([mx.cpu(0)], tmp_path / "trainer", steps=2)[1]
+    assert updated([mx.cpu(0), mx.cpu(1), mx.cpu(2)], tmp_path / "trainer", steps=2)[1] == [alone] * 3
+    assert updated([mx.cpu(3)], tmp_path / "trainer", steps=2)[1] == [alone]
+
+
+# ---------------------------------------------------------------- the engine, in this process
+
+TINY = ["data.train_per_class=24", "batch.per_device=4", "max_steps=6", "data.image_size=16", "log_every=3"]
+
+
+@pytest.fixture
+def trained(tmp_path, data_cache, monkeypatch):
+    """`trained(name, ...)`: rank 0's last words and the network's values on each device, of a run of that name.
+
+    The same name again goes on with it.
+    """
+    made = []
+    build = engine.network
+    monkeypatch.setattr(engine, "network", lambda *given: made.append(build(*given)) or made[-1])
+
+    def train(name, *overrides, stop=False, comm=None):
+        run = rundir.RunDir(tmp_path / name)
+        config = composed("train", f"data.cache={data_cache}", *TINY, *overrides)
+        run.write_config(entry.settle(config))
+        run.write("plan.json", {"pretrained": None})
+        prepare.prepare(run, run.config())
+        run.stop_file.write_text("a test") if stop else run.stop_file.unlink(missing_ok=True)
+        plan = run.read("plan.json")
+        comm = comm or open_communicator(config.comm, plan["sizes"]["ranks"])
+        words = engine.train(run, run.config(), plan, comm, attempt=1)
+        parameters = weights.parameters(made[-1])
+        count = len(parameters["output.weight"].list_ctx())
+        return words, [{n: p.list_data()[i].asnumpy() for n, p in parameters.items()} for i in range(count)]
+
+    return train
+
+
+def without_running(replica):
+    return {name: array for name, array in replica.items() if "running" not in name}
+
+
+@pytest.mark.slow
+def test_four_shards_end_with_the_same_bytes_on_any_number_of_devices(trained):
+    shards = ["data.shards=4", "batch.per_device=2"]
+    alone, _ = trained("alone", *shards, "comm=local")
+    for count in (2, 4):
+        words, replicas = trained(f"on{count}", *shards, "comm=device", f"launch.ranks={count}")
+        assert words["params_sha256"] == alone["params_sha256"], count
+        assert len(replicas) == count
+        first = weights.params_sha256(without_running(replicas[0]))
+        assert all(weights.params_sha256(without_running(other)) == first for other in replicas[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [[], ["comm.compression=fp16", "comm.double_buffering=true", "batch.accumulation=2"]], ids=str
+)
+def test_a_run_on_two_devices_resumes_to_the_same_bytes(trained, options):
+    case = ["comm=device", "launch.ranks=2", *options]
+    whole, replicas = trained("whole", *case, comm=Elsewhere("device", 2))
+    stopped, _ = trained("broken", *case, stop=True, comm=Elsewhere("device", 2))
+    assert (stopped["state"], stopped["step"]) == ("interrupted", 1)
+    resumed, _ = trained("broken", *case, comm=Elsewhere("device", 2))
+    assert resumed["params_sha256"] == whole["params_sha256"]
+    assert all(np.array_equal(a, b) for a, b in zip(*(without_running(each).values() for each in replicas)))
+
+
+# ---------------------------------------------------------------- a run, as people start it
+
+
+@pytest.mark.slow
+def test_four_devices_of_one_process_end_with_the_bytes_of_two_ranks_of_horovod(cli):
+    case = ["data.shards=4", "batch.per_device=6", "epochs=4"]  # 20 steps
+    ranks = cli("train", *case, "launch.ranks=2", "comm.timeline=true")
+    assert "grads.0" in (ranks.run.path / "timeline_1.json").read_text()
+    assert (ranks.run.path / "timeline_1.json", None) in record.artifacts(ranks.run)
+    devices = cli("train", *case, "comm=device", "launch.ranks=4")
+    assert devices.sha == ranks.sha
+    assert "kvstore device, one process" in devices.out and "to learn and to test with" in devices.out
+    assert [attempt["ranks"] for attempt in devices.status["attempts"]] == [4]
+    assert [path.name for path in devices.run.path.glob("ranks/*.json")] == ["0.json"]
+    assert devices.run.read("summary.json")["metrics"]["throughput/median"] > 0
+
+
+def test_one_process_is_started_with_the_threads_of_one_device(tmp_path):
+    config = from_dict({"comm": {"backend": "device"}})
+    (command,) = launch.commands(config, "/runs/a", 1, launch.Placement(4, 8), {"PATH": "/bin"})
+    assert command.argv[1:] == ["-m", "mxscale.train.engine", "/runs/a", "1"]
+    assert command.env["OMP_NUM_THREADS"] == "2"
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize("backend", ["device", "nccl"])
+def test_other_machines_are_refused(backend):
+    with pytest.raises(ConfigError, match=f"launch.hosts with comm={backend}: one process drives all devices"):
+        validate(from_dict({"comm": {"backend": backend}, "launch": {"hosts": ["a:2", "b:2"]}}))
+
+
+@pytest.mark.parametrize("key", ["hierarchical", "timeline"])
+def test_what_horovod_alone_has_is_refused_of_others(key):
+    with pytest.raises(ConfigError, match=f"comm.{key}=true with comm=device: that is Horovod's"):
+        validate(from_dict({"comm": {"backend": "device", key: True}}))
+
+
+def test_nccl_is_refused_where_mxnet_lacks_it_or_there_is_no_gpu(monkeypatch):
+    class Features:
+        nccl = False
+
+        def is_enabled(self, name):
+            return self.nccl and name == "NCCL"
+
+    monkeypatch.setattr(mx.runtime, "Features", Features)
+    with pytest.raises(ConfigError, match="this MXNet was built without NCCL; use comm=device"):
+        prepare.check_back_end(Comm(backend="nccl"), "gpu")
+    Features.nccl = True
+    with pytest.raises(ConfigError, match="NCCL sums on GPUs alone"):
+        prepare.check_back_end(Comm(backend="nccl"), "cpu")
+    prepare.check_back_end(Comm(backend="nccl"), "gpu")
+
+
+def test_sums_in_a_hierarchy_are_refused_without_what_they_need(monkeypatch):
+    build = {"gloo": True, "mpi": True, "nccl": None}
+    monkeypatch.setattr(prepare, "horovod_build", lambda: build)
+    monkeypatch.setattr(prepare.shutil, "which", lambda name: name)
+    asked = {"hierarchical": True, "transport": "mpi"}
+    with pytest.raises(ConfigError, match="without NCCL"):
+        prepare.check_back_end(Comm(**asked), "gpu")
+    build["nccl"] = "2.12.5"
+    with pytest.raises(ConfigError, match=r"set comm\.transport=mpi"):
+        prepare.check_back_end(Comm(hierarchical=True), "gpu")
+    prepare.check_back_end(Comm(**asked), "gpu")
+
+
+@pytest.mark.parametrize("optimizer", ["nadam", "sgld", "lbsgd"])
+def test_an_optimizer_whose_numbers_devices_would_share_is_refused(optimizer):
+    with pytest.raises(ConfigError, match=f"optimizer.name={optimizer} keeps numbers"):
+        prepare.check_replicas(optimizer)
+    prepare.check_replicas("adam")

@@ -1,0 +1,125 @@
+"""comm=auto: the choice, on figures that are given, and once on real ranks."""
+
+import sys
+import time
+
+import pytest
+from composed import composed
+
+from mxscale.cli import merge_for_resume
+from mxscale.config import from_dict, to_dict
+from mxscale.run import launch, opening, probe
+from mxscale.run.rundir import RunDir
+from mxscale.run.watch import Signals
+from mxscale.train import prepare
+
+FIGURES = {
+    "horovod-gloo": {"seconds": 0.0042, "between": [0.004, 0.006], "times": 10},
+    "horovod-mpi": {"no": "there is no mpirun on the PATH"},
+    "device": {"seconds": 0.0021, "between": [0.002, 0.003], "times": 10},
+}
+
+
+def test_the_fastest_is_taken_with_the_next_one_as_its_reason():
+    assert probe.choose(FIGURES) == "device"
+    assert probe.reason(FIGURES, "device") == "device: 2.1 ms an exchange, against 4.2 ms of horovod-gloo"
+
+
+def test_what_failed_is_never_taken():
+    assert probe.choose({"horovod-mpi": FIGURES["horovod-mpi"]}) is None
+    alone = {name: FIGURES[name] for name in ("horovod-gloo", "horovod-mpi")}
+    assert probe.choose(alone) == "horovod-gloo"
+    assert probe.reason(alone, "horovod-gloo").endswith("the only one that works here")
+
+
+def test_of_equals_the_first_is_taken():
+    assert probe.choose({"a": FIGURES["device"], "b": FIGURES["device"]}) == "a"
+
+
+def test_the_table_has_a_line_for_each_with_its_figures_or_the_reason():
+    assert probe.table(FIGURES, "device").splitlines() == [
+        "  horovod-gloo  4.2 ms (4.0 to 6.0, 10 times)",
+        "  horovod-mpi   no: there is no mpirun on the PATH",
+        "  device        2.1 ms (2.0 to 3.0, 10 times)   <- taken",
+    ]
+
+
+# ---------------------------------------------------------------- commands that do not do what they should
+
+
+def command(code):
+    return [launch.Command([sys.executable, "-c", code], {"PATH": "/usr/bin:/bin"})]
+
+
+def test_one_that_takes_too_long_is_ended_and_listed(tmp_path):
+    began = time.monotonic()
+    found = probe.measured(RunDir(tmp_path), "slow", command("import time; time.sleep(60)"), 0.5, Signals())
+    assert found == {"no": "not done in 0.5 s (comm.probe_s)"}
+    assert time.monotonic() - began < 20
+
+
+def test_one_that_fails_is_listed_with_its_status_and_its_log(tmp_path):
+    found = probe.measured(RunDir(tmp_path), "bad", command("import sys; sys.exit('no such thing')"), 20, Signals())
+    assert "status 1" in found["no"] and str(tmp_path / "probe" / "bad.log") in found["no"]
+    assert "no such thing" in (tmp_path / "probe" / "bad.log").read_text()
+
+
+def test_a_signal_ends_it(tmp_path):
+    signals = Signals()
+    signals.reason = "SIGTERM"
+    found = probe.measured(RunDir(tmp_path), "slow", command("import time; time.sleep(60)"), 60, signals)
+    assert found == {"no": "SIGTERM"}
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_one_rank_needs_no_trial(tmp_path):
+    run = RunDir(tmp_path)
+    run.write("plan.json", {"sizes": {"ranks": 1}})
+    config = from_dict({"comm": {"backend": "auto"}})
+    assert probe.settle(run, config, 1, Signals()).comm.backend == "local"
+    assert run.config().comm.backend == "local"
+
+
+def test_any_other_back_end_is_left_alone(tmp_path):
+    config = from_dict({"comm": {"backend": "horovod"}})
+    assert probe.settle(RunDir(tmp_path), config, 1, Signals()) is config
+    assert not (tmp_path / probe.RECORD).exists()
+
+
+def test_a_resumed_run_keeps_what_was_chosen(tmp_path):
+    run = RunDir(tmp_path)
+    run.write_config(from_dict({"comm": {"backend": "horovod", "transport": "mpi"}}))
+    asked = to_dict(from_dict({"comm": {"backend": "auto"}, "launch": {"ranks": 2}}))
+    merged = merge_for_resume(run, asked, ["comm=auto", "launch.ranks=2"])
+    assert (merged.comm.backend, merged.comm.transport, merged.launch.ranks) == ("horovod", "mpi", 2)
+
+
+@pytest.mark.slow
+def test_real_ranks_are_tried_and_the_fastest_is_taken(tmp_path, data_cache, monkeypatch, capsys):
+    run = RunDir(tmp_path)
+    run.write_config(composed("train", "comm=auto", "launch.ranks=2", f"data.cache={data_cache}"))
+    run.write("plan.json", {"pretrained": None, "hosts": []})
+    prepare.prepare(run, run.config())
+    for seconds in ("horovod-mpi", "parameter_server"):  # each more of them costs seconds
+        monkeypatch.delitem(probe.CANDIDATES, seconds, raising=False)
+    run.begin_alive(1)
+    settled = probe.settle(run, run.config(), 1, Signals())
+    record = run.read(probe.RECORD)
+    figures = record["figures"]
+    assert figures["horovod-gloo"]["seconds"] > 0 and figures["device"]["seconds"] > 0
+    assert "built without NCCL" in figures["nccl"]["no"]
+    assert record["chosen"] == probe.CANDIDATES[probe.choose(figures)]
+    assert settled.comm.backend == record["chosen"]["backend"] and run.config() == settled
+    assert "<- taken" in capsys.readouterr().out
+    assert record["reason"] in opening.said_of_exchange(run, settled, run.read("plan.json"))
+
+
+@pytest.mark.slow
+def test_a_run_trains_with_what_was_chosen_and_keeps_the_figures(cli):
+    ended = cli("train", "comm=auto", "launch.ranks=1", "max_steps=1")
+    assert ended.run.config().comm.backend == "local"
+    record = ended.run.read(probe.RECORD)
+    assert ended.run.read("environment.json")["probe"] == record
+    assert f"chosen by comm=auto ({record['reason']})" in ended.out

@@ -1,0 +1,435 @@
+"""Parameter servers, and the promise of every synchronous back end: the same shards give the same weights."""
+
+import os
+import pickle
+import signal
+import time
+from dataclasses import replace
+
+import mxnet as mx
+import numpy as np
+import psutil
+import pytest
+from composed import composed
+from conftest import params, wait_for_step
+
+from mxscale import cli as command_line
+from mxscale.checks import validate
+from mxscale.config import Comm, ConfigError, Sizes, from_dict, server_count, unsaved
+from mxscale.data import loader
+from mxscale.nets import weights, zoo
+from mxscale.run import launch, rundir
+from mxscale.run.hosts import Host, meeting_point
+from mxscale.run.launch import Placement
+from mxscale.run.processes import Processes
+from mxscale.train import engine, prepare
+from mxscale.train.comm import Local
+from mxscale.train.optimizer import make_trainer
+from mxscale.train.schedule import ByUpdates, learning_rate
+from mxscale.train.servers import optimizer_of
+
+# ---------------------------------------------------------------- how many
+
+
+@pytest.mark.parametrize("asked, ranks, count", [(1, 4, 1), (3, 2, 3), ("1x", 4, 4), ("2x", 3, 6), ("5", 1, 5)])
+def test_servers_are_a_number_or_so_many_for_each_rank(asked, ranks, count):
+    assert server_count(Comm(backend="parameter_server", servers=asked), ranks) == count
+    assert server_count(Comm(backend="horovod"), ranks) == 0
+
+
+# ---------------------------------------------------------------- where they run
+
+HOSTS = (Host("10.0.0.2", 2, "a"), Host("10.0.0.3", 2, "b", here=True), Host("10.0.0.4", 2, "c"))
+
+
+def commands(ranks, hosts=(), **comm):
+    config = from_dict({"comm": {"backend": "parameter_server", **comm}})
+    placed = Placement(ranks, 8, hosts, {"address": "10.0.0.2", "port": 12345})
+    return launch.commands(config, "/runs/a", 3, placed, {"PATH": "/bin", "DMLC_ROLE": "server"})
+
+
+def roles(found):
+    return {command.name: command.env["DMLC_ROLE"] for command in found}
+
+
+def test_scheduler_and_servers_are_commands_beside_the_ranks_one():
+    found = commands(2, servers="1x")
+    assert roles(found) == {"ranks": "worker", "scheduler": "scheduler", "server 0": "server", "server 1": "server"}
+    assert found[0].argv[0] == "horovodrun" and found[0].argv[-4:] == ["-m", "mxscale.train.engine", "/runs/a", "3"]
+    assert [command.argv[1:] for command in found[1:]] == [
+        ["-m", "mxscale.train.server", "/runs/a", "3", role] for role in ("scheduler", "server.0", "server.1")
+    ]
+    for command in found:
+        told = {name: value for name, value in command.env.items() if name.startswith("DMLC_") and name != "DMLC_ROLE"}
+        assert told == {
+            "DMLC_PS_ROOT_URI": "10.0.0.2",
+            "DMLC_PS_ROOT_PORT": "12345",
+            "DMLC_NUM_WORKER": "2",
+            "DMLC_NUM_SERVER": "2",
+        }
+
+
+def test_without_servers_no_rank_is_told_of_any():
+    (found,) = commands(2, backend="horovod")
+    assert not [name for name in found.env if name.startswith("DMLC_")]
+
+
+def where(found):
+    """name -> the host that ssh is told, or here."""
+    return {c.name: c.argv[-2] if c.argv[0] == "ssh" else "here" for c in found[1:]}
+
+
+def test_servers_are_dealt_out_over_the_hosts_and_the_scheduler_is_on_the_first():
+    found = commands(6, HOSTS, servers=4)
+    assert [*where(found).items()] == [
+        ("scheduler", "10.0.0.2"),
+        ("server 0", "10.0.0.2"),
+        ("server 1", "here"),
+        ("server 2", "10.0.0.4"),
+        ("server 3", "10.0.0.2"),
+    ]
+    words = found[2].argv[-1]
+    assert "DMLC_ROLE=server" in words and words.endswith("-m mxscale.train.server /runs/a 3 server.0")
+
+
+def test_hosts_that_have_no_rank_take_the_servers():
+    assert where(commands(2, HOSTS, servers=3)) == {
+        "scheduler": "10.0.0.2", "server 0": "here", "server 1": "10.0.0.4", "server 2": "here",
+    }  # fmt: skip
+
+
+def test_servers_and_ranks_meet_on_the_first_host_at_a_port_that_is_free():
+    here = Host("127.0.0.1", 2, "a", here=True)
+    assert meeting_point([])["address"] == meeting_point([here])["address"] == "127.0.0.1"
+    assert meeting_point([Host("10.0.0.2", 1, "a"), here])["address"] == "10.0.0.2"
+    assert 10000 <= meeting_point([])["port"] < 30000
+
+
+def test_a_first_host_that_others_could_not_reach_is_refused():
+    with pytest.raises(ConfigError, match=r"launch.hosts: a is not known by an address that b could reach"):
+        meeting_point([Host("127.0.0.1", 1, "a"), Host("127.0.0.2", 1, "b")])
+
+
+# ---------------------------------------------------------------- the update on servers
+
+
+def updated(optimizer, trained, grads):
+    """The weights after each of `grads` has been applied as a server does it: unpickled, by key."""
+    update = mx.optimizer.get_updater(pickle.loads(pickle.dumps(optimizer, 0)))
+    values = [parameter.data().copy() for parameter in trained]
+    for step in grads:
+        for key, value in enumerate(values):
+            update(key, step[key], value)
+    return values
+
+
+def two_parameters():
+    """A weight and a bias that is not decayed and learns at half the rate."""
+    made = [mx.gluon.Parameter("weight", shape=(3, 2)), mx.gluon.Parameter("bias", shape=(2,), wd_mult=0, lr_mult=0.5)]
+    for number, parameter in enumerate(made):
+        parameter.initialize(mx.init.Constant(1 + number))
+    return made
+
+
+@pytest.mark.parametrize("optimizer", [{"name": "nag"}, {"name": "adam", "momentum": None}])
+def test_a_server_updates_as_a_rank_does_schedule_and_decay_included(optimizer):
+    config = from_dict({"optimizer": {"weight_decay": 0.1, **optimizer}, "epochs": 2, "schedule": {"warmup_epochs": 1}})
+    sizes = Sizes(2, 2, 4, 8, 0.1, 32, 4, 8, 0)
+    trained, random = two_parameters(), np.random.RandomState(0)
+    grads = [[mx.nd.array(random.normal(size=p.shape)) for p in trained] for _ in range(8)]
+    on_server = updated(optimizer_of(trained, config, sizes, updates=1), trained, grads)
+    trainer, lr = make_trainer(trained, config.optimizer, multi_precision=False), learning_rate(config, sizes)
+    for step in range(8):
+        for parameter, grad in zip(trained, grads[step]):
+            parameter.grad()[:] = grad
+            parameter.data()._fresh_grad = True
+        trainer.set_learning_rate(lr(step))
+        trainer.update(8, ignore_stale_grad=True)
+    for ours, its in zip(on_server, trained):
+        assert np.allclose(ours.asnumpy(), its.data().asnumpy(), rtol=1e-6, atol=0)
+
+
+def test_without_momentum_what_two_ranks_send_one_by_one_moves_weights_as_far_as_their_sum():
+    plain_sgd = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+    config = from_dict({"optimizer": plain_sgd, "schedule": {"kind": "constant"}})
+    sizes, trained = Sizes(2, 2, 4, 8, 0.1, 32, 4, 8, 0), two_parameters()
+    ranks = [[mx.nd.array(np.random.RandomState(rank).normal(size=p.shape)) for p in trained] for rank in range(2)]
+    together = [[a + b for a, b in zip(*ranks)]]
+    sync = updated(optimizer_of(trained, config, sizes, updates=1), trained, together)
+    one_by_one = updated(optimizer_of(trained, config, sizes, updates=2), trained, ranks)
+    assert all(np.allclose(a.asnumpy(), b.asnumpy(), rtol=1e-5) for a, b in zip(sync, one_by_one))
+
+
+def test_the_schedule_of_a_server_counts_steps_and_not_updates():
+    config, sizes = from_dict({"epochs": 2}), Sizes(2, 2, 4, 8, 0.4, 32, 4, 8, 0)
+    lr, on_server = learning_rate(config, sizes), ByUpdates(config, sizes, 2)
+    assert [on_server(count) for count in (1, 2, 3, 16)] == [lr(0) / 2, lr(0) / 2, lr(1) / 2, lr(7) / 2]
+
+
+# ---------------------------------------------------------------- what does not go together
+
+SERVER = {"backend": "parameter_server", "update_on": "server"}
+ASYNC = {"backend": "dist_async", "update_on": "server"}
+
+
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        ({"comm": {"backend": "dist_sync"}}, ["comm.backend=dist_sync", "use comm=parameter_server"]),
+        ({"comm": {"backend": "dist_async_device"}}, ["comm.backend=dist_async_device", "use comm=dist_async"]),
+        ({"comm": {"backend": "p3"}}, ["comm.backend=p3", "use comm=parameter_server"]),
+        ({"comm": {"backend": "parameter_server", "servers": 0}}, ["comm.servers=0", "1x, 2x"]),
+        ({"comm": {"backend": "parameter_server", "servers": "x"}}, ["comm.servers=x", "1x, 2x"]),
+        ({"comm": {"backend": "parameter_server", "servers": "0x"}}, ["comm.servers=0x", "1x, 2x"]),
+        ({"comm": {"backend": "parameter_server", "servers": 1.5}}, ["comm.servers=1.5", "1x, 2x"]),
+        ({"comm": {"backend": "parameter_server", "servers": True}}, ["comm.servers=True", "1x, 2x"]),
+        ({"comm": {"servers": 2}}, ["comm.servers=2 with comm=horovod", "use comm=parameter_server"]),
+        ({"comm": {"update_on": "server"}}, ["comm.update_on=server with comm=horovod", "use comm=parameter_server"]),
+        ({"comm": {"compression": "2bit"}}, ["comm.compression=2bit with comm=horovod", "use fp16"]),
+        ({"comm": {"threshold": 0}}, ["comm.threshold=0", "at least 1e-06"]),
+        (
+            {"comm": {"backend": "dist_async"}},
+            ["comm.update_on=worker with comm=dist_async", "use comm.update_on=server"],
+        ),
+        ({"comm": {**ASYNC, "double_buffering": True}}, ["comm.double_buffering=true: comm=dist_async"]),
+        ({"comm": {**SERVER, "double_buffering": True}}, ["comm.double_buffering=true", "comm.update_on=worker"]),
+        ({"comm": {**SERVER, "compression": "fp16"}}, ["comm.compression=fp16", "comm.update_on=worker"]),
+        ({"comm": SERVER, "precision": "amp"}, ["precision=amp", "comm.update_on=worker"]),
+        (
+            {"comm": {**SERVER, "servers": 2}, "optimizer": {"name": "lamb"}},
+            ["optimizer.name=lamb", "use comm.servers=1"],
+        ),
+        (
+            {"comm": {"backend": "parameter_server", "compression": "2bit"}, "precision": "float16"},
+            ["comm.compression=2bit with precision=float16", "use precision=amp"],
+        ),
+        (
+            {"comm": {"backend": "parameter_server"}, "launch": {"kind": "docker", "image": "a"}},
+            ["comm=parameter_server with launch=docker", "use launch=auto"],
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_one_line(values, words):
+    with pytest.raises(ConfigError) as refused:
+        validate(from_dict(values))
+    line = str(refused.value)
+    assert "\n" not in line and not [word for word in words if word not in line], line
+
+
+# ---------------------------------------------------------------- what no checkpoint holds
+
+
+@pytest.mark.parametrize(
+    "comm, reason",
+    [
+        ({"backend": "dist_async", "update_on": "server"}, "comm=dist_async"),
+        ({"backend": "parameter_server", "update_on": "server"}, "comm.update_on=server"),
+        ({"backend": "parameter_server", "compression": "2bit"}, "comm.compression=2bit"),
+        ({"backend": "parameter_server", "compression": "fp16"}, None),
+        ({"backend": "horovod", "double_buffering": True}, None),
+    ],
+)
+def test_what_mxnet_can_not_save_is_named(comm, reason):
+    assert unsaved(Comm(**comm)) is None if reason is None else f"with {reason} " in unsaved(Comm(**comm))
+
+
+def test_more_servers_than_ports_are_refused():
+    def check(ranks, servers, backend="parameter_server"):
+        prepare.check_ports(from_dict({"comm": {"backend": backend, "servers": servers}}), ranks)
+
+    with pytest.raises(
+        ConfigError, match=r"comm.servers=9000x: 18000 servers and 2 ranks take \S+ ports of one machine"
+    ):
+        check(2, "9000x")
+    check(64, "1x")
+    check(100_000, 1, "horovod")
+
+
+# ---------------------------------------------------------------- the same weights as a plain loop
+
+STEPS = 20
+SHARDS = 4
+CASE = [
+    "data.train_per_class=24", "batch.per_device=4", f"data.shards={SHARDS}", "epochs=4", f"max_steps={STEPS}",
+    "optimizer=sgd", "optimizer.lr=0.05", "optimizer.momentum=0.9", "optimizer.weight_decay=0.01", "schedule=cosine",
+    "schedule.reference_batch=null", "schedule.warmup_epochs=0", "tracking=none", "launch.threads=1",
+    "comm.bucket_mb=0.1", "validate_every=4", "checkpoint.every_epochs=4",
+]  # fmt: skip
+LR, MOMENTUM, DECAY, BATCH, EPOCHS = 0.05, 0.9, 0.01, 4, 4
+
+
+def config_of(data_cache, *overrides):
+    return command_line.settle(composed("train", *CASE, f"data.cache={data_cache}", *overrides))
+
+
+def prepared(path, config, ranks):
+    """A run directory as the parent leaves it to its ranks."""
+    run = rundir.RunDir(path)
+    (path / "ranks").mkdir(parents=True)
+    run.write("plan.json", {"pretrained": None, "hosts": []})
+    run.write_config(config)
+    prepare.prepare(run, config)
+    run.write("plan.json", {**run.read("plan.json"), "sizes": {**run.read("plan.json")["sizes"], "ranks": ranks}})
+    return run
+
+
+@pytest.fixture(scope="module")
+def plain(data_cache, tmp_path_factory):
+    """The weights of one process that adds the shards' gradients up itself and does momentum SGD in numpy."""
+    config = config_of(data_cache)
+    plan = prepared(tmp_path_factory.mktemp("plain") / "run", config, 1).read("plan.json")
+    net = zoo.build("small", plan["classes"])
+    zoo.initialise(net, config.seed, mx.cpu(), config.model.zero_gamma, fitted=False)
+    zoo.finish(net, (1, 3, 32, 32), mx.cpu())
+    trained = {name: p for name, p in weights.parameters(net).items() if p.grad_req != "null"}
+    values = {name: p.data().asnumpy().astype("float64") for name, p in trained.items()}
+    speed = {name: np.zeros_like(value) for name, value in values.items()}
+    steps_per_epoch = plan["sizes"]["train_images"] // (SHARDS * BATCH)
+    records = loader.Records(**plan["splits"]["train"])
+    shards = list(range(SHARDS))
+    batches = loader.TrainData(records, config.data, BATCH, shards, SHARDS, 1, steps_per_epoch, config.seed, mx.cpu())
+    objective = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+    for step in range(STEPS):
+        total = {name: np.zeros_like(value) for name, value in values.items()}
+        for micro in batches.step(step):
+            with mx.autograd.record():
+                loss = objective(net(micro.images), micro.labels)
+            loss.backward()
+            for name, parameter in trained.items():
+                total[name] += parameter.grad().asnumpy()
+        lr = LR / 2 * (1 + np.cos(np.pi * step / (EPOCHS * steps_per_epoch)))
+        for name, parameter in trained.items():
+            decay = DECAY if name.endswith(".weight") else 0.0
+            speed[name] = MOMENTUM * speed[name] - lr * (total[name] / (SHARDS * BATCH) + decay * values[name])
+            values[name] += speed[name]
+            parameter.set_data(mx.nd.array(values[name]))
+    return values
+
+
+# The ranks: train; then what else a bucket may hold, two of each so that sums which pile up on the servers would show.
+RANKS = """
+import os, sys
+import mxnet as mx, numpy as np
+from mxscale.run.rundir import RunDir
+from mxscale.train import engine
+from mxscale.train.comm import open_communicator
+
+run = RunDir(sys.argv[1])
+comm = open_communicator(run.config().comm)
+engine.train(run, run.config(), run.read("plan.json"), comm, attempt=1)
+
+def summed(name, values):
+    array = mx.nd.array(values, dtype=values.dtype)
+    comm.all_reduce([array], name)
+    return array.asnumpy()
+
+if run.config().comm.update_on == "worker":
+    for name, dtype, size in [("half", "float16", 7), ("few", "float32", 3), ("many", "float32", 100_001)]:
+        values = (np.arange(size) % 97).astype(dtype)
+        for turn in range(2):
+            assert (summed(name, values + comm.rank) == comm.size * values + sum(range(comm.size))).all(), name
+
+    # 2-bit: of each rank's numbers -1, 0 or 1 thresholds travel, and the rest is added to the next ones
+    comm.kvstore.set_gradient_compression({"type": "2bit", "threshold": 0.5})
+    of_rank = lambda rank, step: np.random.RandomState([rank, step]).normal(size=40_003).astype("float32")
+    rest = [np.zeros(40_003, "float32") for rank in range(comm.size)]
+    for step in range(4):
+        wanted = 0
+        for rank in range(comm.size):
+            rest[rank] += of_rank(rank, step)
+            sent = np.float32(0.5) * ((rest[rank] >= 0.5).astype("float32") - (rest[rank] <= -0.5))
+            rest[rank] -= sent
+            wanted = wanted + sent
+        assert np.array_equal(summed("2bit", of_rank(comm.rank, step)), wanted), step
+comm.close()
+open(f"{run}/said.{comm.rank}", "w").write("done")
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def on_ranks(folder, config, ranks):
+    """Train with real servers, then what RANKS does; the run directory.  Servers have to end by themselves."""
+    run = prepared(folder / "run", config, ranks)
+    (folder / "ranks.py").write_text(RANKS)
+    placed = Placement(ranks, 2, scheduler=meeting_point([]))
+    first, *serving = launch.commands(config, str(run), 1, placed, os.environ)
+    argv = [*first.argv[: first.argv.index("-m")], str(folder / "ranks.py"), str(run)]
+    with open(folder / "launch.log", "wb") as log:
+        processes = Processes([replace(first, argv=argv), *serving], log)
+    try:
+        deadline = time.monotonic() + 120
+        while processes.ended() is None and not processes.lost() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        logs = "\n".join(path.read_text() for path in folder.glob("*.log"))
+        assert processes.ended() == 0 and not processes.lost(), logs
+        assert {process.wait(10) for process in processes.running} == {0}, logs
+    finally:
+        processes.stop()
+    assert len(list(run.path.glob("said.*"))) == ranks
+    return run
+
+
+def distance(run, plain):
+    """The largest difference of a trained weight."""
+    found = params(run)
+    return max(np.abs(found[name] - value).max() for name, value in plain.items())
+
+
+def test_after_20_steps_one_rank_is_a_plain_loop(plain, data_cache, tmp_path):
+    """And with it 2 and 4 of Horovod's, which end with the same bytes: tests/test_train.py."""
+    run = prepared(tmp_path / "run", config_of(data_cache, "comm=local"), 1)
+    engine.train(run, run.config(), run.read("plan.json"), Local(), attempt=1)
+    assert distance(run, plain) < 1e-5
+
+
+@pytest.mark.slow
+def test_after_20_steps_sums_of_4_ranks_by_2_servers_are_a_plain_loops_and_other_sums_are_numpys(
+    plain, data_cache, tmp_path
+):
+    run = on_ranks(tmp_path, config_of(data_cache, "comm=parameter_server", "comm.servers=2"), ranks=4)
+    assert distance(run, plain) < 1e-5
+
+
+@pytest.mark.slow
+def test_after_20_steps_updates_on_servers_are_a_plain_loops(plain, data_cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("MXNET_KVSTORE_BIGARRAY_BOUND", "1000")  # so that a part of the arrays is split
+    config = config_of(data_cache, "comm=parameter_server", "comm.update_on=server", "comm.servers=1x")
+    run = on_ranks(tmp_path, config, ranks=2)
+    assert distance(run, plain) < 1e-5
+    with pytest.raises(ConfigError, match="the optimizer's state is on the servers, and MXNet can't save it there"):
+        prepare.prepare(run, run.config())
+
+
+# ---------------------------------------------------------------- no step waits for another
+
+
+def server_pids(run):
+    """role -> pid of what serves a run."""
+    found = {}
+    for process in psutil.process_iter(["cmdline"]):
+        argv = process.info["cmdline"] or []
+        if argv[1:4] == ["-m", "mxscale.train.server", str(run)]:
+            found[argv[5]] = process.pid
+    return found
+
+
+@pytest.mark.slow
+def test_ranks_that_do_not_wait_meet_to_validate_and_a_server_that_is_killed_ends_them_with_its_name(cli):
+    settings = ["comm=dist_async", "comm.compression=2bit", "launch.ranks=2", "epochs=500"]
+    process = cli.start("train", *settings)
+    run = cli.run_of(process)
+    wait_for_step(run, 6)  # of 5 in an epoch
+    pids = server_pids(run)
+    assert sorted(pids) == ["scheduler", "server.0"]
+    os.kill(pids["server.0"], signal.SIGKILL)
+    killed_at = time.monotonic()
+    ended = cli.ended(process, expect=1, timeout=40)
+    assert time.monotonic() - killed_at < 30
+    errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "server 0 was ended by signal 9" in errors[0]
+    assert not server_pids(run)
+    assert "servers   1, the update on the servers; not repeatable" in ended.out
+    told = {line["step"]: line["metrics"] for line in run.lines() if "train/loss" in line["metrics"]}
+    assert [step for step in told if step <= 6 and "throughput/images_per_s" in told[step]] == [5]
+    assert {1, 2, 3, 4, 5, 6} <= set(told)
