@@ -65,7 +65,7 @@ def beside_servers(workers: int) -> Job:
 
 
 JOBS = {
-    "resnet18": Job("resnet18_v1b", 96, 16, "2gbit", {**OPTIONS, **LOOPS}, servers=1),
+    "resnet18": Job("resnet18_v1b", 64, 16, "2gbit", {**OPTIONS, **LOOPS}, servers=1),
     "mobilenet": Job("mobilenet0.25", 96, 32, "100mbit", {**OPTIONS, **LOOPS}, servers=1),
     "servers2": beside_servers(2),
     "servers4": beside_servers(4),
@@ -85,7 +85,8 @@ def settings(job: Job, steps: int) -> list:
 
 def product(job: Job, network: Network, switches, steps: int, folder: str) -> Reading:
     """The engine, with its ranks on the first nodes; servers have those without a rank."""
-    hosts = ",".join(f"{address}:1" for address in network.addresses)
+    nodes = job.workers + (job.servers if any("server" in switch for switch in switches) else 0)
+    hosts = ",".join(f"{address}:1" for address in network.addresses[:nodes])
     where = [f"launch.hosts=[{hosts}]", f"launch.ranks={job.workers}"]
     return Training([*settings(job, steps), *where, *switches], folder, network.env()).read()
 
