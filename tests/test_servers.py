@@ -119,7 +119,7 @@ def updated(optimizer, trained, grads):
     values = [parameter.data().copy() for parameter in trained]
     for step in grads:
         for key, value in enumerate(values):
-            update(key, step[key], value)
+            update(key, step[key].copy(), value)  # MXNet 1.5 has Adam write to the gradient
     return values
 
 
@@ -291,7 +291,7 @@ def plain(data_cache, tmp_path_factory):
     steps_per_epoch = plan["sizes"]["train_images"] // (SHARDS * BATCH)
     records = loader.Records(**plan["splits"]["train"])
     shards = list(range(SHARDS))
-    batches = loader.TrainData(records, config.data, BATCH, shards, SHARDS, 1, steps_per_epoch, config.seed, mx.cpu())
+    batches = loader.TrainData(records, config.data, BATCH, shards, SHARDS, 1, steps_per_epoch, config.seed, [mx.cpu()])
     objective = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     for step in range(STEPS):
         total = {name: np.zeros_like(value) for name, value in values.items()}
