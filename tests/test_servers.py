@@ -255,11 +255,11 @@ STEPS = 20
 SHARDS = 4
 CASE = [
     "data.train_per_class=24", "batch.per_device=4", f"data.shards={SHARDS}", "epochs=4", f"max_steps={STEPS}",
-    "optimizer=sgd", "optimizer.lr=0.05", "optimizer.momentum=0.9", "optimizer.weight_decay=0.01", "schedule=cosine",
+    "optimizer=sgd", "optimizer.lr=0.02", "optimizer.momentum=0.9", "optimizer.weight_decay=0.01", "schedule=cosine",
     "schedule.reference_batch=null", "schedule.warmup_epochs=0", "tracking=none", "launch.threads=1",
     "data.image_size=16", "comm.bucket_mb=0.1", "validate_every=4", "checkpoint.every_epochs=4",
 ]  # fmt: skip
-LR, MOMENTUM, DECAY, BATCH, EPOCHS = 0.05, 0.9, 0.01, 4, 4
+LR, MOMENTUM, DECAY, BATCH, EPOCHS = 0.02, 0.9, 0.01, 4, 4
 
 
 def config_of(data_cache, *overrides):
