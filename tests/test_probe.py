@@ -99,6 +99,7 @@ def test_a_resumed_run_keeps_what_was_chosen(tmp_path):
 @pytest.mark.slow
 def test_real_ranks_are_tried_and_the_fastest_is_taken(tmp_path, data_cache, monkeypatch, capsys):
     run = RunDir(tmp_path)
+    (tmp_path / "ranks").mkdir()
     run.write_config(composed("train", "comm=auto", "launch.ranks=2", f"data.cache={data_cache}"))
     run.write("plan.json", {"pretrained": None, "hosts": []})
     prepare.prepare(run, run.config())
