@@ -234,6 +234,6 @@ COPY docs /mxscale/docs
 COPY requirements /mxscale/requirements
 COPY docker /mxscale/docker
 COPY tests /mxscale/tests
-CMD ["python", "-m", "pytest", "-m", "not slow and not docker"]
+CMD ["python", "-m", "pytest", "-n", "auto", "-m", "not slow and not docker"]
 
 FROM cpu-final AS cpu

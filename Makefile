@@ -18,14 +18,15 @@ finetune: .venv/run.stamp  ## then the digits 5-9, from a few labels each
 doctor: .venv/run.stamp  ## what stands in the way of a run here
 	@$(PY) doctor.py
 
-test: .venv/dev.stamp  ## all tests but those of images, with coverage
-	@$(PY) -m pytest -m "not docker" --cov --cov-report=term:skip-covered
+test: .venv/dev.stamp  ## all tests but those of images, with coverage: the quick ones on all cores, then the others
+	@$(PY) -m pytest -n auto -m "not slow and not docker" --cov --cov-report=
+	@$(PY) -m pytest -m "slow and not docker" --cov --cov-append --cov-report=term:skip-covered
 
 test-docker: .venv/dev.stamp  ## images, Compose, a cluster: needs a Docker engine (20 minutes)
 	@$(PY) -m pytest -m docker
 
 test-quick: .venv/dev.stamp  ## the tests that take seconds
-	@$(PY) -m pytest -m "not slow and not docker"
+	@$(PY) -m pytest -n auto -m "not slow and not docker"
 
 test-reference: .venv/dev.stamp .venv-reference/stamp  ## converted networks against PyTorch's own (fetches its build for CPUs)
 	@PYTHONPATH=$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
@@ -37,7 +38,7 @@ lint: .venv/dev.stamp  ## ruff, and shellcheck where it is: errors and layout
 	@if command -v shellcheck >/dev/null; then shellcheck $$(grep -lE '^#!.*(ba)?sh$$' docker/* requirements/setup .ci/run); fi
 
 bench: .venv/run.stamp  ## every bench; QUICK=1 takes a minute each at most
-	@set -e; for bench in $(filter-out bench/measure.py,$(wildcard bench/*.py)); do echo "== $$bench"; $(PY) $$bench $(if $(QUICK),--quick); done
+	@set -e; for bench in $(filter-out $(addprefix bench/,measure.py network.py ranks.py stock.py watched.py),$(wildcard bench/*.py)); do echo "== $$bench"; $(PY) $$bench $(if $(QUICK),--quick); done
 
 ui: .venv/run.stamp  ## MLflow on 127.0.0.1:5000 with what was recorded
 	@mkdir -p runs

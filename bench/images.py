@@ -49,6 +49,7 @@ def main() -> None:
         print("no Docker engine answers: nothing measured")
         return measure.finish({})
     work = ["epochs=4"] if options.quick else []
+    wall("make", "setup")
     for target in ("cpu", "mlflow"):
         wall("docker", "build", "--target", target, "-t", f"mxscale:{target}", ".")
     builds = [build_after_a_change() for _ in range(1 if options.quick else 3)]

@@ -6,7 +6,7 @@ A key that is new in config.py gets its line in CHOICES or RANGES here.
 import math
 import re
 
-from mxscale.config import SERVED, Config, ConfigError, flatten, nearest, to_dict
+from mxscale.config import SERVED, Config, ConfigError, flatten, nearest, to_dict, unsaved
 
 PUBLIC = ("mnist", "cifar10", "cifar100", "caltech256", "imagenet")  # data.kind: sets with a publisher
 
@@ -21,6 +21,7 @@ CHOICES = {
     "data.augment.crop": ("random_resized", "random", "center"),
     "data.interpolation": ("bilinear", "bicubic", "area", "lanczos"),
     "model.input": ("checkpoint", "config"),
+    "model.bn_statistics": ("moving", "last_batch"),
     "model.freeze": ("none", "features", "stage1", "stage2", "stage3", "stage4"),
     "schedule.kind": ("constant", "step", "cosine", "poly"),
     "comm.backend": ("auto", "horovod", "local", "device", "nccl", "parameter_server", "dist_async"),
@@ -91,6 +92,8 @@ RANGES = {
     "launch.setup_minutes": (0, None),
     "launch.start_timeout_s": (1, None),
     "launch.stop_grace_s": (1, None),
+    "launch.stall_s": (5, None),
+    "launch.restarts": (0, None),
     "machine.usd_per_hour": (0, None),
     "machine.eur_per_hour": (0, None),
     "machine.nodes": (1, None),
@@ -139,11 +142,13 @@ def _validate_together(c: Config) -> None:
     if isinstance(ranks, int) and c.data.shards is not None and c.data.shards < ranks:
         raise ConfigError(f"data.shards={c.data.shards} is less than launch.ranks={ranks}: every rank reads a shard")
     _validate_hosts(c)
-    _validate_exchange(c)
     if c.comm.backend not in ("auto", "horovod"):
         for key in ("hierarchical", "timeline"):
             if getattr(c.comm, key):
                 raise ConfigError(f"comm.{key}=true with comm={c.comm.backend}: that is Horovod's; use comm=horovod")
+    _validate_exchange(c)
+    if c.launch.restarts and unsaved(c.comm):
+        raise ConfigError(f"launch.restarts={c.launch.restarts}: {unsaved(c.comm)}; use launch.restarts=0")
     if (c.data.val_share or 0) + c.data.test_share >= 1:
         raise ConfigError(
             "data.val_share + data.test_share: expected less than 1, so that something is left to train on"
@@ -168,6 +173,7 @@ def _validate_together(c: Config) -> None:
         raise ConfigError(f"data.augment.scale={c.data.augment.scale}: expected shares of the image's area, up to 1")
     if list(c.schedule.milestones) != sorted(c.schedule.milestones):
         raise ConfigError(f"schedule.milestones={c.schedule.milestones}: expected growing epochs")
+    _validate_factors(c)
     if c.data.kind == "imagefolder" and not c.data.root:
         raise ConfigError("data.root is missing: data=imagefolder needs data.root=DIR with DIR/<class>/<image>.jpg")
     if c.data.kind in PUBLIC and not c.data.root:
@@ -178,6 +184,27 @@ def _validate_together(c: Config) -> None:
         raise ConfigError(
             "data.train and data.val are missing: data=recordio needs data.train=FILE.rec data.val=FILE.rec"
         )
+
+
+def _validate_factors(c: Config) -> None:
+    schedule, optimizer = c.schedule, c.optimizer
+    factors, phases = schedule.factors, len(schedule.milestones) + 1
+    if factors is not None and (len(factors) != phases or min(factors) < 0):
+        raise ConfigError(
+            f"schedule.factors={factors}: expected {phases} numbers of at least 0, one before, between and after the "
+            "milestones"
+        )
+    if optimizer.name.lower() != "rmsprop_warmup":
+        return
+    rates = {"optimizer.lr": optimizer.lr}
+    if schedule.warmup_epochs:
+        rates["schedule.warmup_lr"] = schedule.warmup_lr
+    if schedule.kind == "step":
+        rates["schedule.factor"] = schedule.factor
+        rates["schedule.factors"] = min(factors or [1])
+    for key, value in rates.items():
+        if value == 0:
+            raise ConfigError(f"{key} has a 0: optimizer=rmsprop_warmup divides by the learning rate; give more than 0")
 
 
 def kvstore(key: str, name: str) -> str:

@@ -84,11 +84,12 @@ class Model:
     input: str = "checkpoint"  # checkpoint: image size, mean, std, ... of the weights where known | config: as in data
     freeze: str = "none"  # none | features: all but the head | stage1 ...: up to and with that stage
     zero_gamma: bool = True  # of each residual block's last BN (arXiv:1706.02677, sec. 5.1)
+    bn_statistics: str = "moving"  # moving | last_batch: what validation normalises by (arXiv:1711.04325, sec. 2)
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    name: str = "nag"  # sgd | nag | adam | any name that mx.optimizer.create knows
+    name: str = "nag"  # sgd | nag | adam | rmsprop_warmup | any name that mx.optimizer.create knows
     lr: float = 0.1  # at schedule.reference_batch
     momentum: Optional[float] = 0.9  # null: not passed (adam and others have none)
     weight_decay: float = 1e-4
@@ -106,6 +107,7 @@ class Schedule:
     warmup_lr: Optional[float] = None  # lr that warm-up starts from; null: the unscaled lr
     milestones: List[float] = field(default_factory=lambda: [30.0, 60.0, 80.0])  # epochs, of step
     factor: float = 0.1  # of step
+    factors: Optional[List[float]] = None  # of step, in place of factor: one before, between and after the milestones
     power: float = 2.0  # of poly
     final_lr: float = 0.0  # of cosine and poly, before scaling
 
@@ -119,7 +121,7 @@ class Batch:
 @dataclass(frozen=True)
 class Comm:
     # horovod | local (one rank, no communicator) | device, nccl: one process drives all devices, a kvstore sums
-    # | parameter_server | dist_async | auto: the fastest of those that a short trial before the first step knows
+    # | parameter_server | dist_async | auto: the fastest, by a short trial before the first step
     backend: str = "horovod"
     transport: str = "gloo"  # gloo | mpi
     bucket_mb: float = 32.0  # gradients are exchanged in buckets of this size
@@ -154,6 +156,8 @@ class Launch:
     setup_minutes: float = 0.0  # billed before the run: booting, copying data
     start_timeout_s: float = 600.0  # from the start of the ranks until their first line: else they are ended
     stop_grace_s: float = 120.0  # from the wish to stop until ranks are killed
+    stall_s: float = 15.0  # a rank that says nothing for so long ends the attempt: stopped, hung, cut off
+    restarts: int = 0  # after a failure that is not the run's own doing, go on by itself this many times
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # a test process on each core: more threads than that slow every one down
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from mxscale.run.rundir import RunDir
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,7 +12,7 @@ from mxscale.checks import validate
 from mxscale.config import Comm, ConfigError, from_dict
 from mxscale.config import Optimizer as OptimizerConfig
 from mxscale.nets import weights
-from mxscale.run import launch, opening, record, rundir
+from mxscale.run import announcement, launch, record, rundir
 from mxscale.train import engine, prepare
 from mxscale.train.comm import Devices, Local, open_communicator
 from mxscale.train.exchange import make_exchange
@@ -260,8 +260,8 @@ def test_horovod_is_told_where_its_timeline_goes_and_to_sum_in_a_hierarchy():
 
 def test_a_hierarchy_on_one_machine_is_said_to_be_without_effect(tmp_path):
     config, run = from_dict({"comm": {"hierarchical": True}}), rundir.RunDir(tmp_path)
-    assert "no effect on one machine" in opening.said_of_exchange(run, config, {"hosts": []})
-    assert opening.said_of_exchange(run, config, {"hosts": [{}, {}]}) == ""
+    assert "no effect on one machine" in announcement.said_of_exchange(run, config, {"hosts": []})
+    assert announcement.said_of_exchange(run, config, {"hosts": [{}, {}]}) == ""
 
 
 # ---------------------------------------------------------------- what is refused

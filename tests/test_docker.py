@@ -231,7 +231,7 @@ def test_the_suite_runs_inside(project):
 def test_the_suite_runs_with_the_api_of_mxnet_1_5(images):
     older = ["--target", "test", "--build-arg", "MXNET=mxnet==1.5.0", "-t", "mxscale:test-1.5.0"]
     sh("docker", "build", *older, ".", timeout=1500)
-    words = ["python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not docker"]
+    words = ["python", "-m", "pytest", "-q", "-n", "auto", "-p", "no:cacheprovider", "-m", "not slow and not docker"]
     out, _ = sh("docker", "run", "--rm", "mxscale:test-1.5.0", *words, timeout=900)
     assert "MXNet 1.5 has no LAMB" in out and re.search(r"\d{3,} passed", out) and "failed" not in out
 

@@ -30,6 +30,7 @@ NEEDED = {
     "experiment/aws_horovod": ["data.train=/x.rec", "data.val=/y.rec"],
     "experiment/chainermn_double_buffering": ["data.train=/x.rec", "data.val=/y.rec"],
     "experiment/imagenet_goyal": ["data.train=/x.rec", "data.val=/y.rec"],
+    "experiment/chainermn_in15": ["data.train=/x.rec", "data.val=/y.rec"],
     "experiment/finetune_folder": ["data.root=/x"],
 }
 
@@ -97,6 +98,7 @@ CASES = {  # what is added to each experiment for a step in seconds
     "aws_horovod": ("train", lambda folder: [*records(folder), "precision=float32"]),  # amp takes a GPU
     "beeva_kvstore": ("finetune", caltech),
     "chainermn_double_buffering": ("train", records),
+    "chainermn_in15": ("train", records),
     "imagenet_goyal": ("train", records),
     "finetune_folder": ("finetune", lambda folder: photos(folder, "resnet18_v1b")),
     "beeva_caltech256": ("finetune", caltech),

@@ -1,6 +1,8 @@
 """One status out of those of the ranks."""
 
-from mxscale.run.outcome import merge
+from mxscale.run.failure import Failure, Logs
+from mxscale.run.hosts import Host
+from mxscale.run.outcome import in_their_words, lost, merge
 
 
 def words(rank, exit=1, consequence=True, time_ms=0):
@@ -8,20 +10,59 @@ def words(rank, exit=1, consequence=True, time_ms=0):
 
 
 def test_of_ranks_without_a_word_the_first_to_go_is_named():
-    assert merge([None, words(1), None], None, first_gone=2)["error"].startswith("rank 2 ended without a word")
+    failure = merge([None, words(1), None], None, first_gone=2)["failure"]
+    assert failure.error.startswith("rank 2 ended without a word")
+    assert failure.of == ("2",) and failure.outside
 
 
 def test_all_ranks_without_a_word_are_named_where_the_launcher_names_none_of_them():
     for first_gone in (None, 1):
-        merged = merge([None, words(1), None], None, first_gone)
-        assert merged["error"].startswith("rank 0, 2 ended without a word")
+        failure = merge([None, words(1), None], None, first_gone)["failure"]
+        assert failure.error.startswith("rank 0, 2 ended without a word")
+        assert failure.of == ("0", "2")
 
 
-def test_a_ranks_own_failure_counts_more_than_who_went_first():
+def test_a_ranks_own_failure_counts_more_than_who_went_first_and_would_come_again():
     merged = merge([words(0, consequence=False, time_ms=2), words(1, time_ms=1), None], None, first_gone=2)
-    assert merged["error"] == "rank 0: error of 0"
+    assert merged["failure"] == Failure("rank 0: error of 0", ("0",), outside=False)
 
 
 def test_of_own_failures_the_earliest_is_the_cause():
     merged = merge([words(0, 1, False, time_ms=2), words(1, 3, False, time_ms=1)], None)
-    assert (merged["exit"], merged["error"]) == (3, "rank 1: error of 1")
+    assert (merged["exit"], merged["failure"].error) == (3, "rank 1: error of 1")
+
+
+def test_ranks_that_all_lost_touch_may_go_well_if_tried_again():
+    assert merge([words(0, time_ms=2), words(1, time_ms=1)], None)["failure"] == Failure(
+        "rank 1: error of 1", ("1",), True
+    )
+
+
+def test_why_touch_was_lost_is_said_as_the_communicator_said_it(tmp_path):
+    (tmp_path / "0.log").write_text("of an earlier attempt: background loop uncaught exception: another reason\n")
+    logs = Logs(tmp_path)
+    with open(tmp_path / "0.log", "a") as log:
+        log.write(
+            "[0]: Horovod background loop uncaught exception: [/x/gloo/pair.cc:598] Connection closed by peer [::1]:5\n"
+        )
+    failure = Failure("rank 0: MXNetError: Horovod has been shut down.", ("0",), True)
+    assert in_their_words(failure, logs).error == "rank 0 lost touch with the others: Connection closed by peer [::1]:5"
+    silent = Failure("rank 0 ended without a word", ("0",), True)
+    assert in_their_words(silent, logs) == silent
+
+
+def test_a_lost_host_is_named_with_its_ranks():
+    a, b = Host("10.0.0.1", 2, "a"), Host("10.0.0.2", 2, "b")
+    failure = lost([b], [a, b], 4)
+    assert failure.error == "b (rank 2, 3) can't be reached any more"
+    assert failure.of == ("2", "3") and failure.outside
+
+
+def test_the_last_lines_of_a_log_are_those_of_this_attempt_without_the_noise(tmp_path):
+    (tmp_path / "1.log").write_text("of an earlier attempt\n")
+    logs = Logs(tmp_path)
+    assert logs.last_lines("1") == [] == logs.last_lines("2")
+    text = 'Traceback (most recent call last):\n  File "engine.py", line 1, in main\n    train()\n    ^^^^^^^\n\n'
+    with open(tmp_path / "1.log", "a") as log:
+        log.write("".join(f"line {n}\n" for n in range(30)) + text + "MXNetError: out of memory\n")
+    assert logs.last_lines("1") == [*(f"line {n}" for n in range(22, 30)), "    train()", "MXNetError: out of memory"]

@@ -134,6 +134,13 @@ def test_a_command_that_ignores_sigterm_is_killed(start, tmp_path):
     assert processes.running[0].returncode == -signal.SIGKILL
 
 
+def test_a_stopped_command_ends_by_sigterm_too(start):
+    processes = start("sleep 60")
+    processes.running[0].send_signal(signal.SIGSTOP)
+    processes.stop(patience_s=30)
+    assert processes.running[0].returncode == -signal.SIGTERM
+
+
 GRANDCHILD = "setsid bash -c 'trap \"\" TERM; echo $$ > $DIR/grand.pid; while :; do sleep 0.05; done' & "
 
 

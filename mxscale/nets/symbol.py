@@ -209,6 +209,15 @@ class Features(SymbolBlock):
         self._cached_graph = self._cached_graph[0], mx.sym.load_json(json.dumps(graph))
         return bool(ends)
 
+    def keep_last_statistics(self) -> int:
+        """Momentum 0 in each normalisation that is not frozen; how many there are."""
+        graph = self.graph
+        live = [i for i, node in enumerate(nodes_of(graph)) if node.op in NORMS and not node.on("use_global_stats")]
+        for i in live:
+            graph["nodes"][i].setdefault("attrs", {})["momentum"] = "0"
+        self._cached_graph = self._cached_graph[0], mx.sym.load_json(json.dumps(graph))
+        return len(live)
+
     def stages(self) -> List[str]:
         """stage1, stage2, ... in order."""
         starts = {node.name.partition("_")[0] for node in nodes_of(self.graph)}

@@ -243,6 +243,31 @@ def _freeze_block(block) -> None:
     block.apply(use_running_statistics)
 
 
+def choose_statistics(net, what: str) -> None:
+    """'moving': leave BN as it is; 'last_batch': its running statistics are those of the last batch it trained on, and
+    no average over the past (arXiv:1711.04325, sec. 2).
+
+    Frozen layers keep what they have.  Raises ConfigError where no other is left.  Do it after `freeze`.
+    """
+    if what == "moving":
+        return
+    layers = []
+
+    def collect(block):
+        if isinstance(block, nn.BatchNorm) and not block._kwargs["use_global_stats"]:
+            layers.append(block)
+
+    net.apply(collect)
+    for layer in layers:
+        layer._kwargs["momentum"] = 0.0
+    inside_graph = net.features.keep_last_statistics() if isinstance(net.features, symbol.Features) else 0
+    if not len(layers) + inside_graph:
+        raise ConfigError(
+            f"model.bn_statistics={what}: model.name={net.zoo_name} has no batch normalisation that trains; use moving"
+        )
+    net.apply(lambda block: block._clear_cached_op())  # a graph traced before has the old setting
+
+
 def stages(net) -> List[str]:
     """The stages of a residual network, `stage1` ...; none of another."""
     return net.features.stages() if isinstance(net.features, symbol.Features) else list(_ends(net))

@@ -180,11 +180,17 @@ def is_here(host: Host) -> bool:
 
 
 def _ask_all(hosts: List[Host], command: str) -> list:
+    return ask_each(hosts, [command] * len(hosts))
+
+
+def ask_each(hosts: List[Host], commands: List[str]) -> list:
+    """What each host answers to its command, all at once."""
     with ThreadPoolExecutor(max(1, min(32, len(hosts)))) as threads:
-        return list(threads.map(lambda host: _ask(host, command), hosts))
+        return list(threads.map(ask, hosts, commands))
 
 
-def _ask(host: Host, command: str) -> subprocess.CompletedProcess:
+def ask(host: Host, command: str) -> subprocess.CompletedProcess:
+    """Run a command on a host; returncode 255 where it can't be reached."""
     argv = [*SSH, host.address, command]
     try:
         return subprocess.run(argv, capture_output=True, text=True, timeout=2 * CONNECT_S, stdin=subprocess.DEVNULL)

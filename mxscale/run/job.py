@@ -1,4 +1,4 @@
-"""One attempt at a run, as the parent sees it: prepare, start the ranks, watch, sum up.
+"""A run as the parent sees it, attempt by attempt: prepare, start the ranks, watch, sum up.
 
 The parent never imports mxnet: a child answers for it.
 """
@@ -7,12 +7,13 @@ import sys
 import time
 from dataclasses import replace
 from datetime import date
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import psutil
 
-from mxscale.config import Config
-from mxscale.run import container, costs, hosts, opening, outcome, probe, summary, tracking
+from mxscale.config import Config, ConfigError, Machine
+from mxscale.run import announcement, container, costs, hosts, opening, outcome, probe, restart, summary, tracking
+from mxscale.run.failure import Failure, Logs
 from mxscale.run.progress import say
 from mxscale.run.record import view_hint
 from mxscale.run.rundir import FINISHED, KILLED, RunDir
@@ -30,8 +31,7 @@ def execute(config: Config, run: Optional[RunDir] = None) -> dict:
     began = psutil.Process().create_time()
     claims.check(config.claims)
     nodes = hosts.find(config)
-    machine = replace(config.machine, nodes=max(config.machine.nodes, len(nodes)))
-    price = prices.freeze_price(machine, config.launch.setup_minutes, date.today())
+    price = prices.freeze_price(machine_of(config, nodes), config.launch.setup_minutes, date.today())
     image = container.identify(config.launch.image) if config.launch.kind == "docker" else None
     weights_file = opening.pretrained_file(config, run)
     if config.tracking.enabled:
@@ -40,42 +40,98 @@ def execute(config: Config, run: Optional[RunDir] = None) -> dict:
     run = run or opening.create_run(config)
     with opening.locked(run), opening.disk_watched(run, config), Signals() as signals:
         with opening.undone_if_refused(run, config, fresh):
-            attempt = opening.begin_attempt(run, config, price, weights_file, began)
-            stamps = {"compose": time.time() - began}
-            opening.place(run, config, nodes, image)
-            opening.prepare(run, config, attempt, signals)
-            config = run.config()  # the preparation may have put the input of pretrained weights into it
-            stamps["preparation"] = time.time() - began - sum(stamps.values())
-            config = probe.settle(run, config, attempt, signals)
+            ready = begin(run, config, nodes, image, price, weights_file, began, signals)
             mirror = tracking.open_mirror(run, config.tracking, costs.cost_of(run))
-        ranks, watched = 0, Watched(signals.reason, None)
-        if not watched.stopped:
-            plan = run.read("plan.json")
-            opening.announce(run, config, plan, run.read("price.json"))
-            opening.record_environment(run, config, plan)
-            opening.note_ranks(run, plan["sizes"]["ranks"])
-            ranks = config.comm.processes(plan["sizes"]["ranks"])
-            watched = supervise(run, config, plan, attempt, signals, mirror)
-        status = outcome.end_attempt(run, ranks, attempt, watched, {"began": began, **stamps})
+        status, failure = train(run, ready, signals, mirror)
+        for number in range(1, config.launch.restarts + 1):
+            if failure is None or not failure.outside or signals.reason:
+                break
+            try:
+                ready = begin_again(run, config, nodes, price, failure, number, signals)
+            except ConfigError as error:
+                say(f"no restart: {error}")
+                break
+            mirror.next_attempt(costs.cost_of(run))
+            status, failure = train(run, ready, signals, mirror)
         # Who presses Ctrl-C now does not want to wait for a slow server
-        unsent = mirror.finish(
-            TRACKING_S, unwanted=lambda: signals.urgent or bool(signals.reason and not watched.stopped)
-        )
-    if ranks:
+        stopped = status["state"] == KILLED
+        unsent = mirror.finish(TRACKING_S, unwanted=lambda: signals.urgent or bool(signals.reason and not stopped))
+    if ready.trains:
         say(summary.table(run, view_hint(run)))
     if unsent:
         say(str(unsent))
-    tell_how_it_ended(run, config, status)
+    tell_how_it_ended(run, config, status, failure, ready.logs)
     return status
 
 
-def tell_how_it_ended(run: RunDir, config: Config, status: dict) -> None:
-    """The error last, and how to go on."""
+class Ready(NamedTuple):
+    """An attempt whose ranks can be started."""
+
+    config: Config  # the preparation may have put the input of pretrained weights into it
+    attempt: int
+    stamps: dict
+    logs: Logs
+    trains: bool  # False: stopped while it was prepared
+
+
+def begin(run, config, nodes, image, price, weights_file, began: float, signals: Signals) -> Ready:
+    """All that comes before the ranks of an attempt.  Raises ConfigError."""
+    attempt = opening.begin_attempt(run, config, price, weights_file, began, signals)
+    logs = Logs(run.path / "ranks")
+    stamps = {"began": began, "compose": time.time() - began}
+    opening.place(run, config, nodes, image)
+    opening.prepare(run, config, attempt, signals)
+    stamps["preparation"] = time.time() - began - stamps["compose"]
+    config = probe.settle(run, run.config(), attempt, signals)
+    if signals.reason:
+        return Ready(config, attempt, stamps, logs, False)
+    plan = run.read("plan.json")
+    announcement.announce(run, config, plan, run.read("price.json"))
+    opening.record_environment(run, config, plan)
+    opening.note_ranks(run, plan["sizes"]["ranks"])
+    return Ready(config, attempt, stamps, logs, True)
+
+
+def begin_again(run, config, nodes, price, failure: Failure, number: int, signals: Signals) -> Ready:
+    """The same after a failure, on the hosts that are left.  Raises ConfigError, the run left as it failed."""
+    left = restart.left_over(nodes)
+    if nodes and not left:
+        raise ConfigError("no host can be reached")
+    say(restart.announcement(failure, number, config.launch.restarts, nodes, left))
+    began = run.read("status.json")["attempts"][-1]["ended_ms"] / 1000  # the machines were paid for meanwhile
+    price = {**price, "nodes": machine_of(config, left).nodes}
+    image = run.read("plan.json")["image"]
+    config = restart.fitted(config, left)
+    with opening.undone_if_refused(run, config, fresh=False):
+        return begin(run, config, left, image, price, opening.pretrained_file(config, run), began, signals)
+
+
+def machine_of(config: Config, nodes) -> Machine:
+    """What is paid for: at least the hosts that ranks are on."""
+    return replace(config.machine, nodes=max(config.machine.nodes, len(nodes)))
+
+
+def train(run: RunDir, ready: Ready, signals: Signals, mirror):
+    """Start the ranks, watch them to their end, sum up; (status, Failure or None)."""
+    ranks, watched = 0, Watched(signals.reason, None)
+    if ready.trains:
+        plan = run.read("plan.json")
+        ranks = ready.config.comm.processes(plan["sizes"]["ranks"])
+        watched = supervise(run, ready.config, plan, ready.attempt, signals, mirror, ready.logs)
+    return outcome.end_attempt(run, ranks, ready.attempt, watched, ready.stamps, ready.logs)
+
+
+def tell_how_it_ended(run: RunDir, config: Config, status: dict, failure: Optional[Failure], logs: Logs) -> None:
+    """What the one that failed said last, how to go on, and the error as the last line."""
     if status["state"] == FINISHED:
         return
     go_on = opening.resume_command(run, config)
     if status["state"] == KILLED:
         say(f"interrupted ({status['reason']}); go on with: {go_on}")
         return
+    for name in failure.of:
+        lines = logs.last_lines(name)
+        say("\n".join([f"the last lines of ranks/{name}.log:", *(f"  {line}" for line in lines)] if lines else
+                      [f"ranks/{name}.log says nothing of this attempt"]))  # fmt: skip
     say(f"the ranks' logs are in {run.path}/ranks; to go on: {go_on}")
     say(f"error: {status['error']}", sys.stderr)

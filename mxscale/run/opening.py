@@ -14,15 +14,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import List, Optional
 
-from mxscale.config import SERVED, Config, ConfigError, origin_of, server_count
+from mxscale.config import SERVED, Config, ConfigError, origin_of
 from mxscale.run import doctor, environment, hosts, launch, probe, rundir
 from mxscale.run.processes import available_cores
-from mxscale.run.progress import say
 from mxscale.run.rundir import RUNNING, RunDir
 from mxscale.run.watch import Signals, kept_alive
-from mxscale.scale import prices
 
-ORPHANS_S = 60.0  # for ranks that a killed parent left behind
+ORPHANS_S = 120.0  # for ranks that a killed parent left behind, or a lost host
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # of the disk, not of the program
 
 
@@ -111,7 +109,9 @@ def undone_if_refused(run: RunDir, config: Config, fresh: bool):
         raise
 
 
-def begin_attempt(run: RunDir, config: Config, price: dict, weights_file: Optional[str], began: float) -> int:
+def begin_attempt(
+    run: RunDir, config: Config, price: dict, weights_file: Optional[str], began: float, signals: Signals
+) -> int:
     """Note that an attempt begins, and take away what the last one left for the parent and the ranks.
 
     began: when this process was started, in seconds since 1970: billed from there, on the price's nodes.
@@ -121,8 +121,9 @@ def begin_attempt(run: RunDir, config: Config, price: dict, weights_file: Option
     for earlier in attempts:
         earlier.setdefault("ended_ms", last_seen_ms(run, earlier))  # its parent was killed
     run.begin_alive(attempt)
-    wait_for_orphans(run)  # before their last words are taken away
-    for stale in [run.stop_file, run.path / "refused.json", *run.path.glob("ranks/*.json")]:
+    wait_for_orphans(run, signals)  # before their last words are taken away
+    signs = [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]
+    for stale in [run.stop_file, run.path / "refused.json", *signs]:
         stale.unlink(missing_ok=True)
     attempts.append({"attempt": attempt, "started_ms": int(began * 1000), "nodes": price.get("nodes", 1)})
     run.write("status.json", {"attempts": attempts, "state": RUNNING, "attempt": attempt})
@@ -142,8 +143,12 @@ def last_seen_ms(run: RunDir, attempt: dict) -> int:
     return max(times, default=attempt["started_ms"])
 
 
-def wait_for_orphans(run: RunDir) -> None:
-    """Ranks of an attempt whose parent was killed end by themselves in seconds; nothing may start before."""
+def wait_for_orphans(run: RunDir, signals: Signals) -> None:
+    """Ranks of an attempt whose parent was killed end by themselves in seconds; nothing may start before.
+
+    The same goes for those on a host that can't be reached, where an NFS server holds their lock for a lease's
+    time (90 s as a rule).
+    """
     deadline = time.monotonic() + ORPHANS_S
     with run.ranks_lock() as lock:
         while True:
@@ -151,6 +156,8 @@ def wait_for_orphans(run: RunDir) -> None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
+                if signals.reason:
+                    return  # no rank will be started
                 if time.monotonic() > deadline:
                     raise ConfigError(f"{run.path}: ranks of an earlier attempt do not end; kill them") from None
                 time.sleep(0.1)
@@ -229,60 +236,3 @@ def file_digest(path: str) -> str:
         for chunk in iter(lambda: file.read(2**20), b""):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def said_of_exchange(run: RunDir, config: Config, plan: dict) -> str:
-    """What is to be said of how gradients are exchanged."""
-    comm, said = config.comm, []
-    if comm.drives_all:
-        said.append(f"kvstore {comm.backend}, one process")
-        if plan["device"] == "cpu":
-            said.append("over a CPU's contexts it is to learn and to test with")
-    chosen = run.read(probe.RECORD)
-    if chosen:
-        said.append(f"chosen by comm=auto ({chosen['reason']})")
-    if comm.hierarchical and len(plan["hosts"]) < 2:
-        said.append("comm.hierarchical has no effect on one machine")
-    return "; ".join(said)
-
-
-def not_repeatable(config: Config, ranks: int) -> Optional[str]:
-    """Why another run of this config with servers ends with other weights; None where it ends with the same."""
-    if config.comm.backend == "dist_async":
-        return "not repeatable: updates come in another order each time"
-    return "not repeatable to the last bit: servers add in the order of arrival" if ranks > 2 else None
-
-
-def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
-    """The sizes that follow from the config, and the price, before anything is spent."""
-    s = plan["sizes"]
-    skipped = f"; {plan['skipped']} bad images skipped" if plan["skipped"] else ""
-    source = f" from {config.model.pretrained}" if config.model.pretrained else ""
-    revision = (plan.get("origin") or {}).get("revision")
-    source += f" ({revision})" if revision else ""
-    dropped = s["dropped_per_epoch"]
-    rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
-    where = f" on {', '.join(host['name'] for host in plan['hosts'])}" if plan["hosts"] else ""
-    lines = [
-        f"run       {run.path}",
-        f"data      {config.data.kind}: {s['train_images']:,} training images, {plan['classes']} classes{skipped}",
-        f"model     {config.model.name}{source}",
-        f"ranks     {s['ranks']}{where} on {plan['device']}, {s['shards']} data shards",
-        f"batch     {s['per_device_batch']} per device, {s['global_batch']} global; effective lr {s['effective_lr']:g}",
-        f"steps     {s['total_steps']:,} ({s['steps_per_epoch']:,} per epoch{rest})",
-        f"price     {prices.describe(price) if price['known'] else 'unknown'}",
-    ]
-    if exchange := said_of_exchange(run, config, plan):
-        lines.insert(4, f"exchange  {exchange}")
-    taken = (plan.get("input") or {}).get("taken")
-    if taken:
-        values = ", ".join(f"{key} {value}" for key, value in taken.items())
-        lines.insert(3, f"input     as the weights learnt it: {values} (model.input=config: as in data)")
-    servers = server_count(config.comm, s["ranks"])
-    if servers:
-        promise = f"; {not_repeatable(config, s['ranks'])}" if not_repeatable(config, s["ranks"]) else ""
-        lines.insert(-2, f"servers   {servers}, the update on the {config.comm.update_on}s{promise}")
-    short = plan.get("short_shards")
-    if short:
-        lines.insert(-2, f"shards    {short} of {s['shards']} are short of an epoch's images and begin again")
-    say("\n".join(lines))

@@ -26,9 +26,9 @@ class Lost(NamedTuple):
         return f"{self.name} {how} while ranks needed it"
 
 
-def log_beside(path, name: str) -> Path:
-    """Where the command `name` writes: in the folder of the ranks' launch.log."""
-    return Path(path).with_name(f"{name.replace(' ', '_')}.log")
+def file_name(name: str) -> str:
+    """server_0, of the command "server 0"; its log is ranks/server_0.log."""
+    return name.replace(" ", "_")
 
 
 class Processes:
@@ -47,7 +47,7 @@ class Processes:
                 if not self.running:
                     self._start(command, log)
                     continue
-                with open(log_beside(log.name, command.name), "ab") as its_own:
+                with open(Path(log.name).with_name(f"{file_name(command.name)}.log"), "ab") as its_own:
                     self._served[command.name] = self._start(command, its_own)
         except OSError:
             self.stop(patience_s=0)
@@ -95,6 +95,7 @@ class Processes:
                 time.sleep(0.02)
         for process in self._alive():
             _signal(process, signal.SIGTERM)
+            _signal(process, signal.SIGCONT)  # one that is stopped would not hear of it
         deadline = time.monotonic() + patience_s
         while self._alive() and time.monotonic() < deadline:
             time.sleep(0.05)

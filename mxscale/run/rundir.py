@@ -10,6 +10,7 @@ Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use 
     timeline_<attempt>.json   Horovod's, with comm.timeline=true
     stop alive                the parent's word to the ranks
     ranks/<r>.{log,json}      what each rank printed, and how it ended
+    ranks/<r>.alive           touched while it lives: what it does, when it last got on
     checkpoints/<step>/       params trainer statistics state.json MANIFEST
     tracking.json lock        what MLflow has; one parent at a time
 """
@@ -61,6 +62,9 @@ class RunDir:
 
     def rank_log(self, rank: int) -> Path:
         return self.path / "ranks" / f"{rank}.log"
+
+    def rank_alive(self, rank: int) -> Path:
+        return self.path / "ranks" / f"{rank}.alive"
 
     def rank_status(self, rank: int) -> str:
         return f"ranks/{rank}.json"
@@ -232,6 +236,8 @@ OUTSIDE_SIGNATURE = (
     "launch.setup_minutes",
     "launch.start_timeout_s",
     "launch.stop_grace_s",
+    "launch.stall_s",
+    "launch.restarts",
     "checkpoint.keep",
 )
 

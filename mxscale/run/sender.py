@@ -65,6 +65,10 @@ class Sender:
         self.client = None
         self.opened = False  # the MLflow run is there, with params and tags
 
+    def begin_again(self, cost_at: CostAt) -> None:
+        """Params, tags and costs are read anew: those of a further attempt."""
+        self.cost_at, self.opened = cost_at, False
+
     def sent(self) -> Sent:
         return record.load(self.run, self.uri, self.tracking.experiment)[1]
 

@@ -103,6 +103,10 @@ class Mirror:
         self._left_behind.set()
         return None if self._sent_all else self._sender.unsent(self.reason)
 
+    def next_attempt(self, cost_at: CostAt) -> None:
+        """A further attempt of the run begins: what it runs on may have changed."""
+        self._sender.begin_again(cost_at)
+
     def _follow(self) -> None:
         with contextlib.suppress(OSError):  # Linux has a niceness per thread
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
@@ -132,6 +136,9 @@ class NoMirror:
     """Tracking is off."""
 
     def start(self) -> None:
+        pass
+
+    def next_attempt(self, cost_at: CostAt) -> None:
         pass
 
     def finish(self, timeout_s: float = 30.0, unwanted: Callable[[], bool] = lambda: False) -> Optional[Unsent]:

@@ -5,11 +5,14 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
-from typing import NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Sequence
 
 from mxscale.config import Config
 from mxscale.run import costs, launch
-from mxscale.run.processes import Processes, available_cores
+from mxscale.run.failure import Failure, Logs
+from mxscale.run.hosts import Host
+from mxscale.run.life import QUIET_S, Lives
+from mxscale.run.processes import Processes, available_cores, file_name
 from mxscale.run.progress import Progress, say
 from mxscale.run.rundir import RunDir
 
@@ -45,11 +48,12 @@ class Watched(NamedTuple):
     """How the ranks came to their end, apart from what they say themselves."""
 
     stopped: Optional[str]  # the reason, where they were asked to stop
-    error: Optional[str]  # why they were ended
+    failure: Optional[Failure]  # why they were ended
     first_gone: Optional[int] = None  # the rank whose end made the launcher end the others
+    lost_hosts: Sequence[Host] = ()  # that can't be reached any more
 
 
-def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Signals, mirror) -> Watched:
+def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Signals, mirror, logs: Logs) -> Watched:
     """Start the ranks and stay until they have ended."""
     placed = launch.Placement.of(plan, available_cores())
     ranks = config.comm.processes(placed.ranks)
@@ -61,22 +65,24 @@ def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Si
     ):
         for last_try in (False, True):
             begins = os.path.getsize(log.name)
+            lives = Lives(run, config.launch, attempt, ranks, placed.hosts, logs)
             processes = Processes(commands, log)
             try:
-                error = _watch(run, config, attempt, processes, progress, signals, mirror)
+                failure = _watch(run, config, attempt, processes, lives, progress, signals, mirror)
             finally:
                 processes.stop()
                 progress.update()
+            lost_hosts = lives.end_elsewhere()
             # Of ranks elsewhere nobody here can say that the first ones have ended
             elsewhere = placed.hosts or config.launch.kind == "docker"
-            given_up = last_try or signals.reason or error or elsewhere
+            given_up = last_try or signals.reason or failure or elsewhere
             if given_up or not crashed_at_start(run, attempt, ranks):
                 break
             say("a rank crashed before its first step: starting the ranks once more")
-            for path in run.path.glob("ranks/*.json"):
+            for path in [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]:
                 path.unlink()
     mirror.start()
-    return Watched(signals.reason, error, launch.first_gone(_since(log.name, begins)))
+    return Watched(signals.reason, failure, launch.first_gone(_since(log.name, begins)), lost_hosts)
 
 
 def _since(path, begins: int) -> str:
@@ -117,18 +123,15 @@ def crashed_at_start(run: RunDir, attempt: int, ranks: int) -> bool:
     return bool(silent) and not any(measured)
 
 
-def _watch(run: RunDir, config: Config, attempt: int, processes, progress, signals, mirror) -> Optional[str]:
-    """Until the ranks have ended, or have to be; the error where they never began."""
+def _watch(run: RunDir, config: Config, attempt: int, processes, lives, progress, signals, mirror) -> Optional[Failure]:
+    """Until the ranks have ended, or have to be; the failure where they do not know of it themselves."""
     began, asked_at, failed_at = time.monotonic(), None, None
     while processes.ended() is None:
         now = time.monotonic()
-        lost = processes.lost()
-        if lost and not any_failure(run, attempt):
-            return str(lost)
         if progress.update():
             mirror.start()  # not before the ranks are busy with steps: its imports cost seconds of a core
         elif now - began > config.launch.start_timeout_s:
-            return (
+            return Failure(
                 f"the ranks did not begin within {config.launch.start_timeout_s:g} s (launch.start_timeout_s): "
                 f"they may not reach each other; see {run.path}/ranks/launch.log"
             )
@@ -138,7 +141,16 @@ def _watch(run: RunDir, config: Config, attempt: int, processes, progress, signa
             asked_at = now
         if signals.urgent or (asked_at and now - asked_at > config.launch.stop_grace_s):
             return None
-        if any_failure(run, attempt):
+        failed = failures(run, attempt)
+        lost = processes.lost()
+        if lost and not failed:
+            return Failure(str(lost), (file_name(lost.name),), outside=True)
+        # Ranks that have lost touch with a silent one say so at about the time when its silence is noticed here
+        if all(words.get("consequence") for words in failed):
+            stall = lives.stalled(QUIET_S if failed else None)
+            if stall:
+                return stall
+        if failed:
             failed_at = failed_at or now
             if now - failed_at > STRAGGLE_S:
                 return None
@@ -146,6 +158,7 @@ def _watch(run: RunDir, config: Config, attempt: int, processes, progress, signa
     return None
 
 
-def any_failure(run: RunDir, attempt: int) -> bool:
+def failures(run: RunDir, attempt: int) -> List[dict]:
+    """The last words of ranks of this attempt that ended badly."""
     ranks = [int(path.stem) for path in run.path.glob("ranks/*.json")]
-    return any((run.last_words(rank, attempt) or {}).get("exit") for rank in ranks)
+    return [words for words in (run.last_words(rank, attempt) for rank in ranks) if words and words["exit"]]

@@ -27,11 +27,11 @@ from mxscale.train.exchange import make_exchange
 from mxscale.train.journal import Journal
 from mxscale.train.keeper import Keeper, NotFinite
 from mxscale.train.meter import Clock, Samples, Tally
-from mxscale.train.optimizer import CrossEntropy, make_trainer
+from mxscale.train.optimizer import CrossEntropy, advance, make_trainer
 from mxscale.train.schedule import learning_rate
 from mxscale.train.servers import ServerUpdate
 from mxscale.train.statistics import ShardStatistics
-from mxscale.train.watchdog import end_with_the_parent
+from mxscale.train.watchdog import UNSEEN, Life, NoLife, end_with_the_parent, rank_to_be
 
 # What the other ranks say when one is gone.
 PEER_GONE = ("orovod", "Connection reset", "Connection closed", "Broken pipe", "gloo", "rank 0 could not write")
@@ -39,7 +39,7 @@ PEER_GONE = ("orovod", "Connection reset", "Connection closed", "Broken pipe", "
 SAMPLE_EVERY = 50  # steps; one of them is timed apart
 
 
-def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
+def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoLife = UNSEEN) -> dict:
     """Train this rank to the end or to a stop; returns what ranks/<r>.json says of it.
 
     plan: {"sizes": as config.Sizes, "splits": {name: {"rec", "idx", "count"}}, "classes": int,
@@ -77,7 +77,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
     ordered = config.data.shards is not None  # who fixes the shards wants the same weights from any number of ranks
     each = math.ceil(sizes.shards / sizes.ranks)  # shards of a device, or one less
     if config.comm.update_on == "server":
-        exchange = ServerUpdate(comm, trained, config, sizes, each)
+        exchange = ServerUpdate(comm, trained, config, sizes, len(shards))
     else:
         exchange = make_exchange(comm, grads, config.comm, each * turns * sizes.per_device_batch, each, ordered)
 
@@ -113,7 +113,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
             if micro.turn == turns - 1:
                 exchange.shard_done(micro.lane)
             if len(shards) * turns > len(devices):
-                clock.dispatched(first_of(grads[micro.lane][-1]))
+                clock.dispatched(first_of(grads[micro.lane][0]))  # backward ends with the first layer
             asked_at = time.perf_counter()
 
         gate.look(tally)
@@ -123,12 +123,13 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
         summed = exchange()
         sample.exchanged()
         if summed:
-            trainer.set_learning_rate(lr(step))
+            advance(trainer, lr(step), step / sizes.steps_per_epoch)
             trainer.update(sizes.global_batch)
-        for replica in trained[-1].list_data():
+        for replica in trained[0].list_data():  # its gradient is the last one to be there
             clock.dispatched(first_of(replica))
         sample.end()
         step += 1
+        life.moved()
 
         # metrics, validation, checkpoint, stop: all ranks take the same turn
         last = step == sizes.total_steps
@@ -148,24 +149,26 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int) -> dict:
             snapshot = keeper.snapshot(step)
         if validates:
             put(snapshot.params, examined)
-            result = evaluate(examined, config, plan, "val", comm, devices[0], scale)
+            result = evaluate(examined, config, plan, "val", comm, devices[0], scale, life)
             journal.line(step, result)
             saves = keeper.improves(step, result) or saves
         if saves:
-            keeper.save(snapshot, journal)
+            with life.saving():
+                keeper.save(snapshot, journal)
         if stop and not last:
             return {"state": "interrupted", "exit": rundir.INTERRUPTED, "step": step}
         clock.restart()
 
     # ---- test: once, with the best
     if plan["splits"].get("test"):
-        put(keeper.best_params(), examined)
-        journal.line(step, evaluate(examined, config, plan, "test", comm, devices[0], scale))
+        with life.saving():
+            put(keeper.best_params(), examined)
+        journal.line(step, evaluate(examined, config, plan, "test", comm, devices[0], scale, life))
     journal.sync()
     return {"state": "done", "exit": rundir.DONE, "step": step, "params_sha256": keeper.params_sha256}
 
 
-def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale) -> dict:
+def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, life: NoLife) -> dict:
     """Loss, top-1 and top-5 in percent over the split `name`, every image once.  A collective.
 
     Integers per rank, summed, asserted to equal the set's size, divided once.
@@ -180,6 +183,7 @@ def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale) ->
         top1 += int(right[:, 0].sum().asscalar())
         top5 += int(right.sum().asscalar())
         seen += count
+        life.moved()
     loss, top1, top5, seen = comm.total([loss, top1, top5, seen])
     wanted = plan["splits"][name]["count"]
     if seen != wanted:
@@ -219,6 +223,7 @@ def network(config: Config, plan: dict, devices):
     if plan["pretrained"]:
         weights.fit(net, weights.load(plan["pretrained"]), config.model.pretrained, head=plan["head"])
     zoo.freeze(net, config.model.freeze)
+    zoo.choose_statistics(net, config.model.bn_statistics)
     if not config.optimizer.decay_norm_bias:
         zoo.exclude_norm_bias_from_decay(net)
     if config.precision == "float16":
@@ -284,12 +289,13 @@ def main(run_path: str, attempt: int) -> int:
     run = RunDir(run_path)
     faulthandler.enable()  # a crash in MXNet's or Horovod's C++ says where Python was
     end_with_the_parent(run, attempt)
+    life = Life(run, rank_to_be(), attempt)
     config, plan = run.config(), run.read("plan.json")
     comm = open_communicator(config.comm, plan["sizes"]["ranks"])
     stamps["communicator"] = time.time()
     print_to(run.rank_log(comm.rank))
     try:
-        outcome = train(run, config, plan, comm, attempt)
+        outcome = train(run, config, plan, comm, attempt, life)
         comm.close()
     except NotFinite as error:
         outcome = failure(rundir.FAILURE, str(error))

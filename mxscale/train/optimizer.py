@@ -5,10 +5,13 @@ from mxnet import gluon
 
 from mxscale.config import ConfigError, nearest
 from mxscale.config import Optimizer as OptimizerConfig
+from mxscale.train.rmsprop_warmup import RMSpropWarmup
+
+mx.optimizer.Optimizer.opt_registry["rmsprop_warmup"] = RMSpropWarmup  # MXNet's `register` would leave out the _
 
 # MXNet's words for what has a key of its own.
 ELSEWHERE = {"learning_rate": "lr", "wd": "weight_decay", "momentum": "momentum", "clip_gradient": "clip_gradient",
-             "multi_precision": "multi_precision"}  # fmt: skip
+             "multi_precision": "multi_precision", "mu1": "momentum"}  # fmt: skip
 
 NEWER = ("lamb", "lars")  # than MXNet 1.5
 
@@ -32,6 +35,12 @@ def load_states(trainer: gluon.Trainer, path: str) -> None:
     known = max(counts.values(), key=len)
     for device in trainer._contexts:
         counts[device.device_id] = dict(known)
+
+
+def advance(trainer: gluon.Trainer, lr: float, epoch: float) -> None:
+    """Tell the optimizer what its next update goes by."""
+    trainer.set_learning_rate(lr)
+    trainer.optimizer.epoch = epoch  # read by rmsprop_warmup alone
 
 
 def make_optimizer(config: OptimizerConfig, multi_precision: bool = False) -> mx.optimizer.Optimizer:

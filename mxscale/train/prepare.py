@@ -260,6 +260,7 @@ def check_network(config: Config, classes: int, plan: dict):
     if scores != (1, classes):
         raise ConfigError(f"model.name={config.model.name} gives {scores[1:]} scores of an image, not {classes}")
     zoo.freeze(net, config.model.freeze)
+    zoo.choose_statistics(net, config.model.bn_statistics)
     return net
 
 

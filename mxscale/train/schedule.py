@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step.  No framework: numbers in, a number out."""
+"""The learning rate and blends as pure functions of the step.  No framework: numbers in, a number out."""
 
 import math
 from functools import partial
@@ -25,6 +25,8 @@ def learning_rate(config: Config, sizes: Sizes) -> Callable[[int], float]:
         lr = sizes.effective_lr
         if schedule.kind == "constant":
             return lr
+        if schedule.kind == "step" and schedule.factors:
+            return phased(step / sizes.steps_per_epoch, lr, schedule.milestones, schedule.factors)
         if schedule.kind == "step":
             return stepwise(step / sizes.steps_per_epoch, lr, schedule.milestones, schedule.factor)
         decay = {"cosine": cosine, "poly": partial(poly, power=schedule.power)}[schedule.kind]
@@ -66,6 +68,11 @@ def stepwise(epoch: float, lr: float, milestones, factor: float) -> float:
     return lr * factor ** sum(epoch >= milestone for milestone in milestones)
 
 
+def phased(epoch: float, lr: float, milestones, factors) -> float:
+    """`lr` times the first of `factors` until the first milestone, times the second from there on, and so forth."""
+    return lr * factors[sum(epoch >= milestone for milestone in milestones)]
+
+
 def cosine(share: float, lr: float, final: float) -> float:
     """Half a cosine from `lr` to `final` (arXiv:1608.03983, eq. 5, one cycle)."""
     return final + (lr - final) * (1 + math.cos(math.pi * share)) / 2
@@ -74,3 +81,15 @@ def cosine(share: float, lr: float, final: float) -> float:
 def poly(share: float, lr: float, final: float, power: float) -> float:
     """`(1 - share)^power` from `lr` to `final`."""
     return final + (lr - final) * (1 - share) ** power
+
+
+def sgd_share(epoch: float, center: float, period: float) -> float:
+    """a_SGD of RMSprop warm-up: the share of SGD in a step, the rest being RMSprop's (arXiv:1711.04325, sec. 2).
+
+    An exponential up to a half at `center`, from there a line up to 1 half a `period` later.  Where they meet both have
+    the slope 1 / period: a line of twice that slope, as in public ports of it, would end at 1.5 and jump back to 1.
+    """
+    x = (epoch - center) / period
+    if x < 0:
+        return math.exp(2 * x) / 2
+    return min(0.5 + x, 1.0)

@@ -1,6 +1,11 @@
-"""A rank ends itself when its parent is gone: no orphan holds a machine that is paid for."""
+"""A rank and its parent see each other: the rank ends itself when its parent is gone, and shows that it lives.
 
+No orphan holds a machine that is paid for, and no rank that hangs does.
+"""
+
+import contextlib
 import fcntl
+import json
 import os
 import threading
 import time
@@ -8,6 +13,7 @@ import time
 from mxscale.run.rundir import INTERRUPTED, RunDir
 
 PATIENCE_S = 20.0
+TOUCH_EVERY_S = 2.0
 
 
 def end_with_the_parent(run: RunDir, attempt: int, patience_s: float = PATIENCE_S) -> None:
@@ -38,3 +44,65 @@ def end_with_the_parent(run: RunDir, attempt: int, patience_s: float = PATIENCE_
                 os._exit(INTERRUPTED)
 
     threading.Thread(target=watch, daemon=True, name="watchdog").start()
+
+
+def rank_to_be() -> int:
+    """This process's rank before its communicator knows, as its launcher put it into the environment."""
+    return int(os.environ.get("HOROVOD_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", 0)))
+
+
+class NoLife:
+    """Nobody watches."""
+
+    def moved(self) -> None:
+        """A step is done, or a batch of a validation."""
+
+    @contextlib.contextmanager
+    def saving(self):
+        """What is done within takes as long as the disk wants."""
+        yield
+
+
+UNSEEN = NoLife()
+
+
+class Life(NoLife):
+    """ranks/<r>.alive, touched by a thread for as long as this process runs; run/life.py reads it.
+
+    MXNet and Horovod are called through ctypes, which lets go of the interpreter's lock: the thread touches
+    during calls of any length.
+    """
+
+    def __init__(self, run: RunDir, rank: int, attempt: int):
+        self.attempt, self.doing = attempt, "starting"
+        self.moves, self.moved_at, self.longest_s = 0, time.monotonic(), 0.0
+        self.file = os.open(run.rank_alive(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        threading.Thread(target=self._touch, daemon=True, name="life").start()
+
+    def moved(self):
+        now = time.monotonic()
+        self.moves += 1
+        if self.moves > 1:  # the first step is under way when its move is noted, and may be compiling
+            self.longest_s = max(self.longest_s, now - self.moved_at)
+            self.doing = "training"
+        self.moved_at = now
+
+    @contextlib.contextmanager
+    def saving(self):
+        before, self.doing = self.doing, "saving"
+        try:
+            yield
+        finally:
+            self.doing, self.moved_at = before, time.monotonic()
+
+    def _touch(self):
+        while True:
+            idle_s = time.monotonic() - self.moved_at
+            said = {"attempt": self.attempt, "pid": os.getpid(), "doing": self.doing,
+                    "idle_s": round(idle_s, 1), "longest_s": round(self.longest_s, 1)}  # fmt: skip
+            try:
+                os.pwrite(self.file, f"{json.dumps(said):<200}\n".encode(), 0)  # in place: a full disk takes it too
+            except OSError:  # the storage's trouble, not a reason to be thought dead at once
+                with contextlib.suppress(OSError):
+                    os.utime(self.file)
+            time.sleep(TOUCH_EVERY_S)

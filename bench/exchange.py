@@ -1,0 +1,215 @@
+"""Images/s over a slow link, by how gradients are exchanged, beside the limit: the same ranks without any exchange.
+
+    python bench/exchange.py [--quick] [--only resnet18] [--repeats 3] [--save FILE.json]
+
+Each rank, and each parameter server, is on a node of its own whose link is limited both ways (bench/network.py).
+Rows are measured in turn, --repeats times over; --save keeps what was measured, and another call adds to it.
+Rates are the engine's own, from metrics.jsonl: the median of intervals of ten steps, without the first one.
+
+The limit is as many one-rank runs side by side (comm=local), so that cores are shared as they are with an exchange.
+An exchange takes what a step is longer than the limit's when it is made after backward, where nothing overlaps.
+Of the limit, a row that overlaps can reach no more than its bound: min(1, compute / exchange).
+cores, kernel: what the processes of all ranks take of the CPU, and the kernel's share of that.
+"""
+
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import measure
+import ranks
+from network import Network
+from watched import Reading, Training
+
+INTERVAL = 10
+
+
+@dataclass(frozen=True)
+class Job:
+    """A network at a size, its links, and the rows to measure: name -> switches of a run, or a loop of stock.py."""
+
+    model: str
+    side: int
+    batch: int  # of each rank
+    rate: str
+    rows: dict
+    workers: int = 2
+    servers: int = 0  # nodes for them
+
+
+AFTER, FP16, DOUBLE = "comm.overlap=false", "comm.compression=fp16", "comm.double_buffering=true"
+LIMIT, PLAIN, PLAIN_FP16 = "no exchange", "after backward", "after backward, fp16"
+OPTIONS = {
+    LIMIT: None,
+    PLAIN: [AFTER],
+    "overlapped": [],
+    PLAIN_FP16: [AFTER, FP16],
+    "overlapped, fp16": [FP16],
+    "double buffering": [DOUBLE],
+    "double buffering, fp16": [DOUBLE, FP16],
+}
+LOOPS = {"Horovod's DistributedTrainer": "horovod", "gluon's kvstore, 1 server": "kvstore"}
+
+
+def beside_servers(workers: int) -> Job:
+    rows = {LIMIT: None, PLAIN: [AFTER], "overlapped": []}
+    for count in ("1", "1x", "2x"):
+        rows[f"servers: {count}"] = ["comm=parameter_server", f"comm.servers={count}", "comm.update_on=worker"]
+    return Job("mobilenet0.5", 64, 32, "200mbit", rows, workers, servers=2 * workers)
+
+
+JOBS = {
+    "resnet18": Job("resnet18_v1b", 96, 16, "2gbit", {**OPTIONS, **LOOPS}, servers=1),
+    "mobilenet": Job("mobilenet0.25", 96, 32, "100mbit", {**OPTIONS, **LOOPS}, servers=1),
+    "servers2": beside_servers(2),
+    "servers4": beside_servers(4),
+}
+
+
+# ---------------------------------------------------------------- one run
+
+
+def settings(job: Job, steps: int) -> list:
+    return [
+        "data=synthetic", f"data.image_size={job.side}", "data.num_images=1000000", f"model.name={job.model}",
+        f"batch.per_device={job.batch}", "epochs=1", f"max_steps={steps}", f"log_every={INTERVAL}",
+        "optimizer.lr=0.001", "schedule=constant", "launch.threads=1",
+    ]  # fmt: skip
+
+
+def product(job: Job, network: Network, switches, steps: int, folder: str) -> Reading:
+    """The engine, with its ranks on the first nodes; servers have those without a rank."""
+    hosts = ",".join(f"{address}:1" for address in network.addresses)
+    where = [f"launch.hosts=[{hosts}]", f"launch.ranks={job.workers}"]
+    return Training([*settings(job, steps), *where, *switches], folder, network.env()).read()
+
+
+def side_by_side(job: Job, network: Network, steps: int, folder: str) -> Reading:
+    """As many runs of one rank, which know nothing of each other."""
+    alone = [*settings(job, steps), "comm=local"]
+    runs = [Training(alone, f"{folder}/{number}", network.env()) for number in range(job.workers)]
+    readings = [run.read() for run in runs]
+    cores = sum(reading.cores for reading in readings)
+    kernel = sum(reading.kernel * reading.cores for reading in readings) / cores if cores else 0.0
+    return Reading(sum(reading.rate for reading in readings), cores, kernel, readings[0].threads)
+
+
+def by_hand(kind: str, job: Job, network: Network, steps: int, folder: str) -> Reading:
+    """A loop of bench/stock.py."""
+    out = Path(folder, "rates.json")
+    argv = [measure.ROOT / "bench/stock.py", kind, out, job.model, job.side, job.batch, steps]
+    if kind == "horovod":
+        ranks.run(argv, job.workers, network=network, threads=1, extra={"HOROVOD_FUSION_THRESHOLD": str(128 * 2**20)})
+    else:
+        with_server(argv, job.workers, network)
+    return Reading(statistics.median(json.loads(out.read_text())))
+
+
+def with_server(argv, workers: int, network: Network) -> None:
+    """Scheduler and one server on the node after the workers'."""
+    port = 10000 + secrets.randbelow(20000)
+    meeting = {"DMLC_PS_ROOT_URI": network.addresses[workers], "DMLC_PS_ROOT_PORT": str(port),
+               "DMLC_NUM_SERVER": "1", "DMLC_NUM_WORKER": str(workers), "OMP_NUM_THREADS": "1"}  # fmt: skip
+
+    def start(role: str, node: int, words) -> subprocess.Popen:
+        env = {**os.environ, **meeting, "DMLC_ROLE": role, "DMLC_NODE_HOST": network.addresses[node - 1]}
+        return subprocess.Popen(network.inside(node, sys.executable, *words), env=env, cwd=measure.ROOT)
+
+    serving = [start(role, workers + 1, ["-c", "import mxnet"]) for role in ("scheduler", "server")]
+    try:
+        working = [start("worker", node, argv) for node in range(1, workers + 1)]
+        if any([worker.wait() for worker in working]):
+            raise SystemExit("a worker of gluon's kvstore failed")
+    finally:
+        for process in serving:
+            process.kill()
+            process.wait()
+
+
+def reading(how, job: Job, network: Network, steps: int) -> Reading:
+    with tempfile.TemporaryDirectory() as folder:
+        if how is None:
+            return side_by_side(job, network, steps, folder)
+        if isinstance(how, str):
+            return by_hand(how, job, network, steps, folder)
+        return product(job, network, how, steps, folder)
+
+
+# ---------------------------------------------------------------- all rows, and what they say
+
+
+def measure_rows(job: Job, repeats: int, steps: int, found: dict, save) -> None:
+    """Adds `repeats` readings of each row to `found`."""
+    with Network(job.workers + job.servers, job.rate) as network:
+        for turn in range(repeats):
+            rows = list(job.rows.items())
+            for row, how in rows if turn % 2 == 0 else reversed(rows):
+                found.setdefault(row, []).append(vars(reading(how, job, network, steps)))
+                save()
+                print(f"  {row}: {found[row][-1]}", file=sys.stderr, flush=True)
+
+
+def table(name: str, job: Job, found: dict) -> dict:
+    """Prints the rows; figures for the last line."""
+    global_batch = job.batch * job.workers
+    rates = {row: measure.spread([one["rate"] for one in found[row]]) for row in job.rows if row in found}
+    limit = rates[LIMIT]["median"]
+    compute = global_batch / limit
+    exchange = {row: global_batch / rates[row]["median"] - compute for row in (PLAIN, PLAIN_FP16) if row in rates}
+    took = [f"{1e3 * seconds:.0f} ms{' in fp16' * (row == PLAIN_FP16)}" for row, seconds in exchange.items()]
+    print(f"\n{name}: {job.model}, {job.side} px, {job.workers} ranks of {job.batch}, links of {job.rate}")
+    print(f"a step computes for {1e3 * compute:.0f} ms; an exchange after backward takes {', '.join(took)}")
+    print(f"{'':30}{'images/s':32}{'of limit':>9}{'of bound':>9}{'cores':>7}{'kernel':>7}")
+    figures = {"compute_s": compute, "exchange_s": exchange, "rows": {}}
+    for row, rate in rates.items():
+        share, bound = rate["median"] / limit, bound_of(job.rows[row], compute, exchange)
+        cores, kernel = (statistics.median([one[key] for one in found[row]]) for key in ("cores", "kernel"))
+        of_bound = f"{share / bound:9.0%}" if bound else f"{'':9}"
+        cpu = f"{cores:7.2f}{kernel:7.0%}" if cores else ""
+        print(f"{row:30}{measure.show(rate, '{:.1f}'):32}{share:9.0%}{of_bound}{cpu}")
+        figures["rows"][row] = {"images_per_s": rate, "of_limit": share, "of_bound": share / bound if bound else None,
+                                "cores": cores, "kernel": kernel, "threads": found[row][-1]["threads"]}  # fmt: skip
+    return figures
+
+
+def bound_of(how, compute: float, exchange: dict):
+    """The share of the limit that a row which overlaps can reach; None of the others."""
+    if not isinstance(how, list) or AFTER in how or any("server" in switch for switch in how):
+        return None
+    taken = exchange.get(PLAIN_FP16 if FP16 in how else PLAIN)
+    return min(1.0, compute / taken) if taken else None
+
+
+def main() -> None:
+    options = measure.arguments(
+        __doc__.splitlines()[0],
+        only=("", f"one of {', '.join(JOBS)}; nothing: all"),
+        rows=("", "rows with this in their names, and the limit; nothing: all"),
+        repeats=(3, "of all rows"),
+        steps=(50, "of each run"),
+        save=("", "JSON file that keeps the readings"),
+    )
+    repeats, steps = (1, 3 * INTERVAL) if options.quick else (options.repeats, options.steps)
+    kept = json.loads(Path(options.save).read_text()) if options.save and os.path.exists(options.save) else {}
+
+    def save():
+        if options.save:
+            Path(options.save).write_text(json.dumps(kept))
+
+    figures = {}
+    for name in [options.only] if options.only else ["mobilenet"] if options.quick else list(JOBS):
+        job, found = JOBS[name], kept.setdefault(name, {})
+        wanted = {row: how for row, how in job.rows.items() if options.rows in row or row == LIMIT}
+        measure_rows(replace(job, rows=wanted), repeats, steps, found, save)
+        figures[name] = table(name, job, found)
+    measure.finish(figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""A slow network on one machine: nodes that are network namespaces, on links of a given rate.
+
+    with Network(2, "2gbit") as network:
+        measure.train(f"launch.hosts={network.hosts}", "launch.threads=1", env=network.env())
+
+Each node has an address and a link of its own to one switch (a bridge, in one more namespace: there no
+firewall of this machine looks at what nodes send each other).  A link is limited both ways by `tc tbf`.
+This machine has a link without limit, because horovodrun's rendezvous is here.  An `ssh` put first on PATH
+runs commands in the node whose address they name, so that ranks are started as on real hosts.  Unlike a real
+one it makes them children of this machine's processes, where whoever looks for them sees them.
+
+Needs root, `ip` and `tc` (iproute2).  All names begin with mx and this process's number, and what a process
+that is gone has left is taken down by the next one.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Dict, List, Mapping, Optional
+
+import psutil
+
+OURS = re.compile(r"(mx(\d+)[a-z])-\w+")  # a namespace's name, with its network's and the process's number
+SUBNETS = [f"10.77.{number}" for number in range(256)]
+NAMESPACES = "/run/netns"
+OWN_FILES = Path("/etc/netns")  # NAMESPACE/hosts is what /etc/hosts is inside: ip-netns(8)
+OWN = 254  # last number of this machine's address in a subnet
+
+# Words of ssh's command line that take one more; horovodrun puts options behind the host too.
+SSH = r"""#!/bin/bash
+# ssh [options] ADDRESS [options] COMMAND...: in the namespace of the node that has the address
+host=
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -[opliFJLRbcEeImOQSWw]) shift 2 ;;
+    -*) shift ;;
+    *) [ -n "$host" ] && break; host=$1; shift ;;
+  esac
+done
+if [ ! -e "{folder}/$host" ] || [ -e "{folder}/$host.cut" ]; then
+  echo "ssh: connect to host $host port 22: No route to host" >&2
+  exit 255
+fi
+cd "$HOME"
+exec ip netns exec "$(cat "{folder}/$host")" env -i HOME="$HOME" USER="$USER" PATH=/usr/local/bin:/usr/bin:/bin \
+  sh -c "$*"
+"""
+
+
+class Network:
+    """Nodes 1, 2 ... of one switch, up while the `with` block runs.
+
+    rate: of each link and each way, as tc writes it (2gbit); None: as fast as the machine.
+    """
+
+    def __init__(self, nodes: int, rate: Optional[str] = None):
+        self.nodes, self.rate = nodes, rate
+
+    def __enter__(self):
+        with open("/run/lock/mxscale-network", "w") as lock:  # two may choose a subnet at once
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _take_down_the_left()
+            # The interface's name too, everywhere: horovodrun wants one that all hosts have
+            names = (f"mx{os.getpid()}{letter}" for letter in ascii_lowercase)
+            self.name = next(name for name in names if name not in _networks())
+            self.folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
+            try:
+                self._put_up()
+            except BaseException:
+                self.__exit__()
+                raise
+        return self
+
+    def __exit__(self, *_):
+        take_down(self.name)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ------------------------------------------------------------ what a run is told
+
+    @property
+    def addresses(self) -> List[str]:
+        return [f"{self.subnet}.{node}" for node in range(1, self.nodes + 1)]
+
+    @property
+    def hosts(self) -> str:
+        """One rank on each node, for `launch.hosts`."""
+        return f"[{','.join(f'{address}:1' for address in self.addresses)}]"
+
+    def env(self, surroundings: Mapping[str, str] = os.environ) -> dict:
+        """The surroundings in which `ssh` reaches the nodes."""
+        return {**surroundings, "PATH": f"{self.folder}:{surroundings['PATH']}", "HOME": str(self.folder / "home")}
+
+    def inside(self, node: int, *argv) -> List[str]:
+        """The command that runs `argv` in a node."""
+        return ["ip", "netns", "exec", f"{self.name}-{node}", *map(str, argv)]
+
+    # ------------------------------------------------------------ what happens to a link
+
+    def cut(self, node: int) -> None:
+        """As if its cable were pulled."""
+        (self.folder / f"{self.addresses[node - 1]}.cut").touch()
+        _ip("-n", f"{self.name}-switch", "link", "set", f"port{node}", "down")
+
+    def mend(self, node: int) -> None:
+        _ip("-n", f"{self.name}-switch", "link", "set", f"port{node}", "up")
+        (self.folder / f"{self.addresses[node - 1]}.cut").unlink()
+
+    # ------------------------------------------------------------ putting it up
+
+    def _put_up(self) -> None:
+        taken = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
+        self.subnet = next(subnet for subnet in SUBNETS if f"{subnet}.{OWN}" not in taken)
+        switch = f"{self.name}-switch"
+        _ip("netns", "add", switch)
+        _ip("-n", switch, "link", "add", "switch", "type", "bridge")
+        _ip("-n", switch, "link", "set", "switch", "up")
+        _ip("link", "add", self.name, "type", "veth", "peer", "name", "port0", "netns", switch)
+        _ip("-n", switch, "link", "set", "port0", "master", "switch", "up")
+        _ip("address", "add", f"{self.subnet}.{OWN}/24", "dev", self.name)
+        _ip("link", "set", self.name, "up")
+        for node, address in enumerate(self.addresses, 1):
+            self._put_up_node(node, address, switch)
+        (self.folder / "home").mkdir()  # where horovodrun and others keep what they found out about hosts
+        (self.folder / "ssh").write_text(SSH.replace("{folder}", str(self.folder)))
+        (self.folder / "ssh").chmod(0o755)
+
+    def _put_up_node(self, node: int, address: str, switch: str) -> None:
+        inside, port = f"{self.name}-{node}", f"port{node}"
+        _ip("netns", "add", inside)
+        _ip("link", "add", self.name, "netns", inside, "type", "veth", "peer", "name", port, "netns", switch)
+        _ip("-n", inside, "link", "set", "lo", "up")
+        _ip("-n", inside, "address", "add", f"{address}/24", "dev", self.name)
+        _ip("-n", inside, "link", "set", self.name, "up")
+        _ip("-n", switch, "link", "set", port, "master", "switch", "up")
+        # Horovod 0.28's Gloo sends over the interface that this machine's name stands for, whatever horovodrun says
+        (OWN_FILES / inside).mkdir(parents=True)
+        (OWN_FILES / inside / "hosts").write_text(f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n")
+        if self.rate:
+            _limit(inside, self.name, self.rate)
+            _limit(switch, port, self.rate)
+        (self.folder / address).write_text(inside)
+
+
+def _limit(namespace: str, link: str, rate: str) -> None:
+    # A millisecond's worth at once, and no less than the largest packet before it is cut for the wire (64 KiB)
+    burst = max(2**16 + 2**12, int(bits_per_second(rate) / 8 / 1000))
+    command = ["-n", namespace, "qdisc", "add", "dev", link, "root", "tbf", "rate", rate, "burst", str(burst)]
+    _run(["tc", *command, "latency", "20ms"])
+
+
+def bits_per_second(rate: str) -> float:
+    """2gbit -> 2e9, of the units that tc knows."""
+    number, unit = re.fullmatch(r"([\d.]+)([kmg]?)bit", rate).groups()
+    return float(number) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[unit]
+
+
+# ---------------------------------------------------------------- taking it down
+
+
+def take_down(name: str) -> None:
+    """The namespaces and the link of a network, with the processes that are left in its nodes."""
+    namespaces = _networks().get(name, [])
+    deadline = time.monotonic() + 5
+    while any([_kill_those_in(namespace) for namespace in namespaces]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for namespace in namespaces:
+        shutil.rmtree(OWN_FILES / namespace, ignore_errors=True)
+        _ip("netns", "delete", namespace)
+    # A namespace goes with its last socket, which may be a while: the link at once
+    if name in psutil.net_if_addrs():
+        subprocess.run(["ip", "link", "delete", name], capture_output=True)
+
+
+def _kill_those_in(namespace: str) -> bool:
+    """SIGKILL; whether there were any."""
+    pids = _ip("netns", "pids", namespace).split()
+    for pid in pids:
+        try:
+            os.kill(int(pid), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    return bool(pids)
+
+
+def _take_down_the_left() -> None:
+    """Networks of processes that are gone."""
+    for name, namespaces in _networks().items():
+        if not psutil.pid_exists(int(OURS.fullmatch(namespaces[0])[2])):
+            take_down(name)
+            for folder in Path(tempfile.gettempdir()).glob(f"{name}-*"):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _networks() -> Dict[str, List[str]]:
+    """name -> its namespaces, of all that are up."""
+    there = sorted(os.listdir(NAMESPACES)) if os.path.isdir(NAMESPACES) else []
+    networks = {}
+    for found in filter(None, map(OURS.fullmatch, there)):
+        networks.setdefault(found[1], []).append(found[0])
+    return networks
+
+
+def possible() -> Optional[str]:
+    """Why there can be no such network here; None where it can."""
+    if os.getuid():
+        return "only root may make network namespaces"
+    for tool in ("ip", "tc"):
+        if not shutil.which(tool):
+            return f"there is no {tool} (apt install iproute2)"
+    try:
+        with Network(1, "1gbit"):
+            return None
+    except (OSError, RuntimeError) as error:
+        return str(error)
+
+
+def _ip(*words) -> str:
+    return _run(["ip", *words])
+
+
+def _run(argv) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip() or done.returncode}")
+    return done.stdout

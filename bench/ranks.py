@@ -1,0 +1,31 @@
+"""Starts a script of a bench as ranks, the way that a run's ranks are started."""
+
+import os
+import subprocess
+import sys
+
+import measure
+
+from mxscale.config import from_dict
+from mxscale.run import launch
+from mxscale.run.hosts import Host
+from mxscale.run.launch import Placement
+from mxscale.run.processes import available_cores
+
+
+def run(argv, ranks: int, transport="gloo", network=None, threads=None, extra=None) -> str:
+    """`python argv...` as `ranks` ranks, one on each node of a Network or all on this machine; what they print.
+
+    extra: further environment variables.  Ends the bench where the ranks fail.
+    """
+    threads = threads or max(1, available_cores() // ranks)
+    config = from_dict({"comm": {"transport": transport}, "launch": {"threads": threads}})
+    hosts = [Host(address, 1, address) for address in network.addresses[:ranks]] if network else []
+    surroundings = network.env() if network else os.environ
+    env = {**launch.environment(config, Placement(ranks, available_cores(), hosts), surroundings), **(extra or {})}
+    where = ",".join(f"{host.address}:1" for host in hosts)
+    command = [*launch.LAUNCHERS[transport](config, ranks, env, where), sys.executable, *map(str, argv)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=measure.ROOT)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    return done.stdout

@@ -1,0 +1,33 @@
+"""Going on after a failure without being asked to: `launch.restarts`."""
+
+from dataclasses import replace
+from typing import List, Sequence
+
+from mxscale.config import Config
+from mxscale.run import hosts
+from mxscale.run.failure import Failure
+from mxscale.run.hosts import Host
+
+
+def left_over(nodes: Sequence[Host]) -> List[Host]:
+    """Of the hosts of a run those that can be reached."""
+    lost = hosts.unreachable(list(nodes))
+    return [host for host in nodes if host not in lost]
+
+
+def fitted(config: Config, nodes: Sequence[Host]) -> Config:
+    """The same run with no more ranks than these hosts take."""
+    slots, asked = sum(host.slots for host in nodes), config.launch.ranks
+    if not nodes or asked == "auto" or asked <= slots:
+        return config
+    return replace(config, launch=replace(config.launch, ranks=slots))
+
+
+def announcement(failure: Failure, number: int, of: int, before: Sequence[Host], left: Sequence[Host]) -> str:
+    """What happened, and how it goes on."""
+    text = f"failed: {failure.error}\nrestart {number} of {of}: going on from the last good checkpoint"
+    gone = ", ".join(host.name for host in before if host not in left)
+    if gone:
+        others = ", ".join(host.name for host in left)
+        text += f"\nwithout {gone}: the ranks on {others} take over its data shards, in turn; the global batch stays"
+    return text

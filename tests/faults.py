@@ -1,0 +1,227 @@
+"""What can be done to a run while it trains, and what it then has to do.  Used by test_faults.py and bench/faults.py.
+
+A fault strikes at a step.  Whatever it was, the attempt ends within 30 s, names what failed, leaves no process
+behind, and goes on from its last good checkpoint: by itself, or by `resume=`.
+"""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Callable, List
+
+import psutil
+from conftest import ROOT, rank_pids, wait_for_step
+
+from mxscale.run.rundir import RunDir
+from mxscale.train import checkpoint
+
+LIMIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """strike(job): does it, returns a pattern that the error has to match.
+
+    outside: a failure after which `launch.restarts` goes on; False: only `resume=` does.
+    """
+
+    strike: Callable[["Job"], str]
+    outside: bool = True
+    settings: tuple = ()  # that it needs
+    from_step: int = 1
+
+
+class Job:
+    """A run that was just started, and where to strike it."""
+
+    def __init__(self, process, run: RunDir, dice: random.Random, network=None):
+        self.process, self.run, self.dice, self.network = process, run, dice, network
+
+    def a_rank(self) -> tuple:
+        """(rank, pid) of any."""
+        return self.dice.choice(sorted(rank_pids(self.run).items()))
+
+
+def signal_a_rank(number) -> Callable[[Job], str]:
+    def strike(job):
+        rank, pid = job.a_rank()
+        os.kill(pid, number)
+        return rf"^rank {rank} (ended without a word|says nothing for)"
+
+    return strike
+
+
+def kill_a_server(role: str) -> Callable[[Job], str]:
+    """role: as in the command `python -m mxscale.train.server RUN_DIR ATTEMPT ROLE`."""
+
+    def strike(job):
+        name, pid = job.dice.choice([(name, pid) for name, pid in server_pids(job.run) if name.startswith(role)])
+        os.kill(pid, signal.SIGKILL)
+        return rf"^{name} was ended by signal 9"
+
+    return strike
+
+
+def server_pids(run: RunDir) -> List[tuple]:
+    """(role, pid) of the servers and the scheduler of a run, from the process table."""
+    words = [(process.info["cmdline"] or [], process.pid) for process in psutil.process_iter(["cmdline"])]
+    mine = [(argv, pid) for argv, pid in words if argv[1:4] == ["-m", "mxscale.train.server", str(run)]]
+    return [(argv[5].replace(".", " "), pid) for argv, pid in mine]
+
+
+def cut_a_link(job: Job) -> str:
+    """Of the host of the last rank: it goes on, and reaches nobody."""
+    node = job.network.nodes
+    job.network.cut(node)
+    return rf"^{re.escape(job.network.addresses[node - 1])} \(rank \d+\) can't be reached any more"
+
+
+def spoil_the_newest_checkpoint(job: Job) -> str:
+    """There has to be one before it.  And kill a rank, so that somebody reads it.
+
+    The parent is held up meanwhile: it may want to go on at once.
+    """
+    job.process.send_signal(signal.SIGSTOP)
+    pattern = signal_a_rank(signal.SIGKILL)(job)
+    until(lambda: not rank_pids(job.run), 20)
+    newest = job.run.checkpoints / f"{checkpoint.steps(job.run.checkpoints)[-1]:09d}"
+    file = newest / job.dice.choice(checkpoint.FILES)
+    content = bytearray(file.read_bytes())
+    content[job.dice.randrange(len(content))] ^= 1 << job.dice.randrange(8)
+    file.write_bytes(content)
+    job.process.send_signal(signal.SIGCONT)
+    return pattern
+
+
+def fill_the_disk(job: Job) -> str:
+    """The run has to be on a disk of its own."""
+    with open(job.run.path.parent / "filler", "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return r"not written|No space left"
+
+
+def make_room(run: RunDir) -> None:
+    (run.path.parent / "filler").unlink(missing_ok=True)
+
+
+def kill_the_parent(job: Job) -> str:
+    os.killpg(job.process.pid, signal.SIGKILL)
+    return ""
+
+
+FAULTS = {
+    "a rank killed": Fault(signal_a_rank(signal.SIGKILL)),
+    "a rank stopped": Fault(signal_a_rank(signal.SIGSTOP)),
+    "a server killed": Fault(kill_a_server("server"), settings=("comm=parameter_server",)),
+    "the scheduler killed": Fault(kill_a_server("scheduler"), settings=("comm=parameter_server",)),
+    "a link cut": Fault(cut_a_link),
+    "the newest checkpoint spoilt": Fault(spoil_the_newest_checkpoint, from_step=9),
+    "the disk full": Fault(fill_the_disk, outside=False),
+    "the parent killed": Fault(kill_the_parent, outside=False),
+}
+
+
+def possible(name: str) -> bool:
+    """Whether this checkout and this machine have what a fault strikes."""
+    if "comm=parameter_server" in FAULTS[name].settings:
+        return (ROOT / "mxscale/train/server.py").exists()
+    if name == "a link cut":
+        return (ROOT / "bench/network.py").exists() and os.getuid() == 0
+    return name != "the disk full" or os.getuid() == 0
+
+
+# ---------------------------------------------------------------- what has to be true afterwards
+
+
+def survive(cli, name: str, dice: random.Random, step: int, by_itself: bool, settings: tuple, network=None) -> dict:
+    """Start a run, strike at `step`, and bring it to its end: by `launch.restarts` if `by_itself`, else by `resume=`.
+
+    Returns {"seconds": from the fault to the attempt's end, "error", "sha"}.  AssertionError where a promise is broken.
+    """
+    fault = FAULTS[name]
+    by_itself = by_itself and fault.outside
+    env = network and network.env()
+    process = cli.start("train", *settings, *fault.settings, f"launch.restarts={int(by_itself)}", env=env)
+    try:
+        run = cli.run_of(process)
+        wait_for_step(run, step)
+        before = whole_checkpoints(run)
+        struck = time.time()
+        pattern = fault.strike(Job(process, run, dice, network))
+        seconds, error = _end(process, run, struck, by_itself, name == "the parent killed")
+        assert seconds < LIMIT_S, f"ended after {seconds:.0f} s"
+        assert re.search(pattern, error), f"named {error!r}, not {pattern}"
+        assert processes_of(run, 1) == []
+        assert not before or whole_checkpoints(run), "no checkpoint is left"
+        if by_itself:
+            out, err = process.communicate(timeout=120)
+            assert process.returncode == 0, f"{out}\n{err}"
+            assert f"failed: {error}" in out
+        else:
+            make_room(run)
+            cli("train", f"resume={run}", small=False, env=env)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    status = run.read("status.json")
+    assert len(status["attempts"]) == 2 and processes_of(run, 2) == []
+    return {"run": run, "seconds": seconds, "error": error, "sha": status["params_sha256"]}
+
+
+def _end(process, run: RunDir, struck: float, by_itself: bool, killed: bool) -> tuple:
+    """(seconds until the struck attempt was over, its error)."""
+    if killed:
+        until(lambda: not processes_of(run, 1), LIMIT_S)
+        return time.time() - struck, ""
+    if by_itself:
+        until(lambda: "ended_ms" in run.read("status.json")["attempts"][0], LIMIT_S)
+        first = run.read("status.json")["attempts"][0]
+        return first["ended_ms"] / 1000 - struck, first.get("error", "")
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1, err
+    return time.time() - struck, err.splitlines()[-1].removeprefix("error: ")
+
+
+def until(condition, timeout_s: float) -> None:
+    """Wait for `condition()`; AssertionError after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s"
+        time.sleep(0.02)
+
+
+def processes_of(run: RunDir, attempt: int) -> List[str]:
+    """Command lines of the ranks and servers of an attempt, and of what starts them."""
+    lines = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        argv = process.info["cmdline"] or []
+        named = any(words == (str(run), str(attempt)) for words in pairwise(argv))
+        if named and process.info["status"] != psutil.STATUS_ZOMBIE:  # one is reaped by whoever started it
+            lines.append(" ".join(argv))
+    return lines
+
+
+def whole_checkpoints(run: RunDir) -> List[int]:
+    return [step for step in checkpoint.steps(run.checkpoints) if checkpoint.whole(run.checkpoints / f"{step:09d}")]
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int = 12):
+    """A disk of its own, mounted there."""
+    folder.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", str(folder)]
+    subprocess.run(mount, check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -1,0 +1,259 @@
+"""Ranks that live, and ranks that only seem to: with real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from mxscale.config import Launch
+from mxscale.run import life
+from mxscale.run.failure import Logs
+from mxscale.run.hosts import Host
+from mxscale.run.rundir import RunDir
+from mxscale.train.watchdog import UNSEEN, Life
+
+STALL_S = 5.0
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    (tmp_path / "run" / "ranks").mkdir(parents=True)
+    return RunDir(tmp_path / "run")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The parent's clock, put forward by hand."""
+
+    class Clock:
+        now = 1000.0
+
+        def monotonic(self):
+            return self.now
+
+        def passes(self, seconds, lives):
+            """What is found meanwhile."""
+            found = None
+            for _ in range(round(seconds / life.LOOK_EVERY_S)):
+                self.now += life.LOOK_EVERY_S
+                found = found or lives.stalled()
+            return found
+
+    clock = Clock()
+    monkeypatch.setattr(life, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def process(run):
+    """A process that names the run directory in its command line, as a rank does."""
+    started = []
+
+    def start(*words):
+        argv = [sys.executable, "-c", "import time; time.sleep(60)", *(words or [str(run)])]
+        started.append(subprocess.Popen(argv))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+def sign(run, rank, pid=1, doing="training", idle_s=0.0, longest_s=0.0, attempt=1):
+    """What a rank's thread writes."""
+    said = {"attempt": attempt, "pid": pid, "doing": doing, "idle_s": idle_s, "longest_s": longest_s}
+    run.rank_alive(rank).write_text(json.dumps(said))
+
+
+def watched(run, ranks=2, nodes=(), **launch):
+    return life.Lives(run, Launch(stall_s=STALL_S, **launch), 1, ranks, nodes, Logs(run.path / "ranks"))
+
+
+def stop(process):
+    process.send_signal(signal.SIGSTOP)
+    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.01)
+
+
+# ---------------------------------------------------------------- a rank that says nothing
+
+
+def test_a_stopped_rank_is_named_once_it_was_silent_for_long(run, clock, process):
+    lives, rank = watched(run), process()
+    sign(run, 0, os.getpid())
+    sign(run, 1, rank.pid)
+    assert clock.passes(1, lives) is None
+    stop(rank)
+    assert clock.passes(STALL_S - 1, lives) is None
+    sign(run, 0, os.getpid())  # goes on
+    failure = clock.passes(1, lives)
+    assert failure.error == "rank 1 says nothing for 5 s: its process is stopped (SIGSTOP, or a debugger?)"
+    assert failure.of == ("1",) and failure.outside
+
+
+def test_a_rank_that_is_too_busy_to_touch_is_left_alone(run, clock, process):
+    """As one that holds Python's lock in a long call."""
+    lives = watched(run, ranks=1)
+    sign(run, 0, process().pid)
+    assert clock.passes(10 * STALL_S, lives) is None
+
+
+@pytest.mark.parametrize("whose", ["nobody's", "another's"])
+def test_a_rank_whose_process_is_gone_is_named_though_its_number_was_given_away(run, clock, process, whose):
+    gone = process("something else")
+    if whose == "nobody's":
+        gone.kill()
+        gone.wait()
+    lives = watched(run, ranks=1)
+    sign(run, 0, gone.pid)
+    assert clock.passes(STALL_S + 1, lives).error.startswith("rank 0 says nothing for 5 s: its process is gone")
+
+
+def test_of_a_rank_in_a_container_silence_is_all_that_is_seen(run, clock, process):
+    lives = watched(run, ranks=1, kind="docker", image="mxscale:cpu")
+    sign(run, 0, process().pid)
+    assert clock.passes(STALL_S + 1, lives).error == "rank 0 says nothing for 5 s"
+
+
+def test_a_rank_that_has_ended_or_not_begun_is_not_silent(run, clock):
+    lives = watched(run)
+    sign(run, 0, attempt=2)  # of another attempt
+    sign(run, 1)
+    run.write(run.rank_status(1), {"attempt": 1, "exit": 0})
+    assert clock.passes(10 * STALL_S, lives) is None
+
+
+def test_a_parent_that_was_held_up_itself_does_not_blame_the_ranks(run, clock):
+    lives = watched(run, ranks=1)
+    sign(run, 0, pid=2**22)  # there is no such process
+    assert clock.passes(1, lives) is None
+    clock.now += 100 * STALL_S  # this process was stopped, with the machine
+    assert clock.passes(STALL_S - 1, lives) is None
+    assert clock.passes(2, lives) is not None
+
+
+# ---------------------------------------------------------------- on other hosts
+
+
+@pytest.fixture
+def ssh(tmp_path, monkeypatch):
+    """An ssh that runs the command here, but on hosts whose name begins with `gone`."""
+    (tmp_path / "ssh").write_text(
+        '#!/bin/bash\nwhile [ "$1" = -o ]; do shift 2; done\n'
+        'case $1 in gone*) exit 255;; esac\nshift; exec sh -c "$*"\n'
+    )
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+
+def test_a_silent_rank_elsewhere_is_looked_at_where_it_runs_and_killed_if_it_is_stopped(run, clock, process, ssh):
+    nodes = [Host("a", 1, "a"), Host("b", 1, "b"), Host("gone", 1, "c")]
+    lives, ranks, bystander = watched(run, 3, nodes), [process(), process()], process("something else")
+    pids = [ranks[0].pid, ranks[1].pid, bystander.pid]
+    for rank, pid in enumerate(pids):
+        sign(run, rank, pid)
+    assert clock.passes(STALL_S - 1, lives) is None
+    sign(run, 2, pids[2])
+    assert clock.passes(STALL_S - 1, lives) is None  # two were silent for long, but they are there
+    stop(ranks[1])
+    sign(run, 2, pids[2])
+    assert clock.passes(STALL_S, lives).error.endswith("its process is stopped (SIGSTOP, or a debugger?) (on b)")
+
+    run.write(run.rank_status(0), {"attempt": 1, "exit": 1})
+    assert lives.end_elsewhere() == [nodes[2]]  # which can't be reached
+    assert ranks[1].wait(10) == -signal.SIGKILL
+    assert ranks[0].poll() is None and bystander.poll() is None
+
+
+def test_a_host_that_is_out_of_reach_is_why_its_rank_is_silent(run, clock, ssh):
+    lives = watched(run, 1, [Host("gone", 1, "b")])
+    sign(run, 0)
+    assert clock.passes(STALL_S + 1, lives).error == "rank 0 says nothing for 5 s: b can't be reached any more"
+
+
+def test_a_number_that_went_to_another_process_is_not_killed(run, process, ssh):
+    bystander = process("something else")
+    lives = watched(run, 1, [Host("a", 1, "a")])
+    sign(run, 0, bystander.pid)
+    assert lives.end_elsewhere() == []
+    time.sleep(0.1)
+    assert bystander.poll() is None
+
+
+# ---------------------------------------------------------------- ranks that do not get on
+
+HOROVOD = """\
+[2026-11-21 17:00:00.1: W horovod/common/stall_inspector.cc:107] One or more tensors were submitted to be reduced, \
+gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 3 seconds. This may \
+indicate that different ranks are trying to submit different tensors or that only subset of ranks is submitting \
+tensors, which will cause deadlock. 
+Missing ranks:
+1: [allreduce.vote]
+3: [allreduce.vote, allreduce.grads.0]
+"""
+
+
+def test_ranks_that_live_but_finish_no_step_are_ended_and_whom_they_wait_for_is_named(run, clock):
+    lives = watched(run)
+    sign(run, 0, idle_s=STALL_S - 0.1)
+    sign(run, 1, idle_s=60)
+    assert clock.passes(1, lives) is None  # one gets on
+    sign(run, 0, idle_s=STALL_S)
+    assert clock.passes(1, lives).error == "no rank has finished a step for 5 s; none says why"
+    (run.path / "ranks" / "0.log").write_text(HOROVOD)
+    sign(run, 0, idle_s=6.0)
+    failure = clock.passes(1, lives)
+    assert failure.error == "no rank has finished a step for 6 s; rank 1, 3 does not take part in the exchange"
+    assert failure.of == ("1", "3") and failure.outside
+
+
+@pytest.mark.parametrize(
+    "one", [{"longest_s": 2.0}, {"doing": "saving"}, {"doing": "starting"}], ids=["slow steps", "saving", "starting"]
+)
+def test_slow_steps_a_checkpoint_and_the_start_are_given_time(run, clock, one):
+    lives = watched(run)
+    sign(run, 0, idle_s=3 * STALL_S)
+    sign(run, 1, **{"idle_s": 3 * STALL_S, **one})
+    assert clock.passes(1, lives) is None
+
+
+# ---------------------------------------------------------------- what a rank shows
+
+
+def said_by(run, attempt=1, timeout=10):
+    """What the thread of rank 0 writes next."""
+    before, deadline = run.rank_alive(0).stat().st_mtime_ns, time.monotonic() + timeout
+    while run.rank_alive(0).stat().st_mtime_ns == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return json.loads(run.rank_alive(0).read_text())
+
+
+def test_a_rank_shows_what_it_does_and_the_longest_of_its_steps(run, monkeypatch):
+    monkeypatch.setattr("mxscale.train.watchdog.TOUCH_EVERY_S", 0.02)
+    shown = Life(run, 0, attempt=1)
+    assert said_by(run)["doing"] == "starting" and said_by(run)["pid"] == os.getpid()
+    shown.moved()
+    assert said_by(run)["doing"] == "starting"  # the first step is still under way
+    time.sleep(0.3)
+    shown.moved()
+    said = said_by(run)
+    assert said["doing"] == "training" and 0.3 <= said["longest_s"] < 2
+    with shown.saving():
+        time.sleep(0.5)
+        assert said_by(run)["doing"] == "saving"
+    shown.moved()
+    said = said_by(run)
+    assert said["doing"] == "training" and said["longest_s"] < 0.5 and said["idle_s"] < 0.5
+
+
+def test_nobody_has_to_watch():
+    UNSEEN.moved()
+    with UNSEEN.saving():
+        pass

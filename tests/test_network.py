@@ -1,0 +1,82 @@
+"""The slow network that the benches run over: nodes in namespaces of this machine (bench/network.py)."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+sys.path.append(str(ROOT / "bench"))
+import network
+from network import Network
+
+
+@pytest.fixture(scope="module", autouse=True)
+def allowed():
+    reason = network.possible()
+    if reason:
+        pytest.skip(reason)
+
+
+RECEIVE = """
+import socket, time
+server = socket.create_server(("", 7000))
+print("listening", flush=True)
+peer, _ = server.accept()
+received, began = 0, None
+while piece := peer.recv(2**20):
+    began = began or time.perf_counter()
+    received += len(piece)
+print(received * 8 / (time.perf_counter() - began))
+"""
+SEND = "import socket; socket.create_connection(('{}', 7000)).sendall(bytes({}))"
+
+
+def ssh(nodes, node, words):
+    argv = ["ssh", "-o", "BatchMode=yes", nodes.addresses[node - 1], "-p", "22", words]
+    return subprocess.run(argv, env=nodes.env(), capture_output=True, text=True)
+
+
+def test_a_link_has_the_rate_that_was_asked_for():
+    with Network(2, "50mbit") as nodes:
+        receiver = subprocess.Popen(nodes.inside(1, sys.executable, "-c", RECEIVE), stdout=subprocess.PIPE, text=True)
+        receiver.stdout.readline()
+        send = SEND.format(nodes.addresses[0], 3_000_000)
+        subprocess.run(nodes.inside(2, sys.executable, "-c", send), check=True)
+        rate = float(receiver.communicate()[0])
+    # Less by TCP's and Ethernet's headers; a busy machine may be slower, never faster
+    assert 25e6 < rate < 52.5e6
+
+
+def test_ssh_runs_a_command_in_the_node_of_the_address_until_its_link_is_cut():
+    with Network(2) as nodes, Network(1) as other:
+        answer = ssh(nodes, 2, "ip -o -4 address; exit 3")
+        assert answer.returncode == 3 and f"inet {nodes.addresses[1]}/24" in answer.stdout
+        assert nodes.addresses[0] != other.addresses[0]
+        nodes.cut(2)
+        assert ssh(nodes, 2, "true").returncode == 255
+        assert ssh(nodes, 1, "true").returncode == 0
+        nodes.mend(2)
+        assert ssh(nodes, 2, "true").returncode == 0
+
+
+def test_what_a_killed_process_left_is_taken_down_by_the_next():
+    code = "import os; from network import Network; net = Network(1).__enter__(); print(net.name); os._exit(0)"
+    left = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "bench", capture_output=True, text=True, check=True)
+    name = left.stdout.strip()
+    assert Path(network.NAMESPACES, f"{name}-1").exists()
+    with Network(1):
+        assert not [found for found in os.listdir(network.NAMESPACES) if found.startswith(name)]
+
+
+@pytest.mark.slow
+def test_two_nodes_end_with_the_weights_of_one_machine(cli):
+    with Network(2, "1gbit") as nodes:
+        over_there = cli("train", "launch.threads=1", f"launch.hosts={nodes.hosts}", env=nodes.env())
+        assert f"ranks     2 on {', '.join(nodes.addresses)} on cpu" in over_there.out
+        sent = int(subprocess.check_output(nodes.inside(1, "cat", "/proc/net/dev"), text=True).split()[-8])
+    here = cli("train", "launch.threads=1", "launch.ranks=2")
+    assert over_there.sha == here.sha
+    assert sent > 10**5  # gradients went over the link
