@@ -6,8 +6,7 @@ import time
 import pytest
 from composed import composed
 
-from mxscale.cli import merge_for_resume
-from mxscale.config import from_dict, to_dict
+from mxscale.config import from_dict
 from mxscale.run import announcement, launch, probe
 from mxscale.run.rundir import RunDir
 from mxscale.run.watch import Signals
@@ -88,17 +87,20 @@ def test_any_other_back_end_is_left_alone(tmp_path):
     assert not (tmp_path / probe.RECORD).exists()
 
 
-def test_a_resumed_run_keeps_what_was_chosen(tmp_path):
+def test_a_run_that_goes_on_keeps_what_was_chosen_and_tries_nothing(tmp_path):
     run = RunDir(tmp_path)
-    run.write_config(from_dict({"comm": {"backend": "horovod", "transport": "mpi"}}))
-    asked = to_dict(from_dict({"comm": {"backend": "auto"}, "launch": {"ranks": 2}}))
-    merged = merge_for_resume(run, asked, ["comm=auto", "launch.ranks=2"])
-    assert (merged.comm.backend, merged.comm.transport, merged.launch.ranks) == ("horovod", "mpi", 2)
+    run.write("plan.json", {"sizes": {"ranks": 2}})
+    record = {"chosen": {"backend": "horovod", "transport": "mpi"}, "figures": FIGURES, "reason": "it was fastest"}
+    run.write(probe.RECORD, record)
+    settled = probe.settle(run, from_dict({"comm": {"backend": "auto"}}), 2, Signals())
+    assert (settled.comm.backend, settled.comm.transport) == ("horovod", "mpi")
+    assert run.config() == settled and run.read(probe.RECORD) == record
 
 
 @pytest.mark.slow
 def test_real_ranks_are_tried_and_the_fastest_is_taken(tmp_path, data_cache, monkeypatch, capsys):
     run = RunDir(tmp_path)
+    (tmp_path / "ranks").mkdir()
     run.write_config(composed("train", "comm=auto", "launch.ranks=2", f"data.cache={data_cache}"))
     run.write("plan.json", {"pretrained": None, "hosts": []})
     prepare.prepare(run, run.config())

@@ -35,9 +35,12 @@ def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Confi
     """
     if config.comm.backend != "auto":
         return config
-    plan = run.read("plan.json")
+    plan, known = run.read("plan.json"), run.read(RECORD)
+    if known and known["chosen"]["backend"] != "local":
+        return _take(run, config, known)  # what was chosen once stays, over restarts and resumes
     if plan["sizes"]["ranks"] == 1:
-        return _take(run, config, {"backend": "local"}, {"reason": "one rank has nobody to exchange with"})
+        alone = {"chosen": {"backend": "local"}, "reason": "one rank has nobody to exchange with"}
+        return _take(run, config, alone)
     say("comm=auto: trying the back ends")
     with kept_alive(run):
         figures = {name: _figures(run, config, plan, attempt, name, signals) for name in CANDIDATES}
@@ -47,12 +50,13 @@ def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Confi
     say(table(figures, chosen))
     if chosen is None:
         raise ConfigError("comm=auto: no back end works here, see the table above; set comm=local launch.ranks=1")
-    return _take(run, config, CANDIDATES[chosen], {"figures": figures, "reason": reason(figures, chosen)})
+    record = {"chosen": CANDIDATES[chosen], "figures": figures, "reason": reason(figures, chosen)}
+    return _take(run, config, record)
 
 
-def _take(run: RunDir, config: Config, comm: dict, record: dict) -> Config:
-    run.write(RECORD, {"chosen": comm, **record})
-    config = replace(config, comm=replace(config.comm, **comm))
+def _take(run: RunDir, config: Config, record: dict) -> Config:
+    run.write(RECORD, record)
+    config = replace(config, comm=replace(config.comm, **record["chosen"]))
     run.write_config(config)
     plan = run.read("plan.json")
     run.write("plan.json", {**plan, **meeting(config, plan)})
