@@ -157,24 +157,29 @@ def measure_rows(job: Job, repeats: int, steps: int, found: dict, save) -> None:
 
 
 def table(name: str, job: Job, found: dict) -> dict:
-    """Prints the rows; figures for the last line."""
+    """Prints the rows; figures for the last line.
+
+    Shares are of the limit in the same turn, because the machine's own speed drifts.
+    """
     global_batch = job.batch * job.workers
-    rates = {row: measure.spread([one["rate"] for one in found[row]]) for row in job.rows if row in found}
-    limit = rates[LIMIT]["median"]
-    compute = global_batch / limit
-    exchange = {row: global_batch / rates[row]["median"] - compute for row in (PLAIN, PLAIN_FP16) if row in rates}
+    rates = {row: [one["rate"] for one in found[row]] for row in job.rows if row in found}
+    compute = global_batch / statistics.median(rates[LIMIT])
+    exchange = {
+        row: global_batch / statistics.median(rates[row]) - compute for row in (PLAIN, PLAIN_FP16) if row in rates
+    }
     took = [f"{1e3 * seconds:.0f} ms{' in fp16' * (row == PLAIN_FP16)}" for row, seconds in exchange.items()]
     print(f"\n{name}: {job.model}, {job.side} px, {job.workers} ranks of {job.batch}, links of {job.rate}")
     print(f"a step computes for {1e3 * compute:.0f} ms; an exchange after backward takes {', '.join(took)}")
-    print(f"{'':30}{'images/s':32}{'of limit':>9}{'of bound':>9}{'cores':>7}{'kernel':>7}")
+    print(f"{'':30}{'images/s':32}{'of the limit':32}{'of bound':>9}{'cores':>7}{'kernel':>7}")
     figures = {"compute_s": compute, "exchange_s": exchange, "rows": {}}
-    for row, rate in rates.items():
-        share, bound = rate["median"] / limit, bound_of(job.rows[row], compute, exchange)
+    for row, values in rates.items():
+        share = measure.spread([rate / limit for rate, limit in zip(values, rates[LIMIT])])
+        bound = bound_of(job.rows[row], compute, exchange)
+        of_bound = share["median"] / bound if bound else None
         cores, kernel = (statistics.median([one[key] for one in found[row]]) for key in ("cores", "kernel"))
-        of_bound = f"{share / bound:9.0%}" if bound else f"{'':9}"
-        cpu = f"{cores:7.2f}{kernel:7.0%}" if cores else ""
-        print(f"{row:30}{measure.show(rate, '{:.1f}'):32}{share:9.0%}{of_bound}{cpu}")
-        figures["rows"][row] = {"images_per_s": rate, "of_limit": share, "of_bound": share / bound if bound else None,
+        cells = [f"{of_bound:9.0%}" if bound else f"{'':9}", f"{cores:7.2f}{kernel:7.0%}" if cores else ""]
+        print(f"{row:30}{measure.show(measure.spread(values), '{:.1f}'):32}{measure.show(share, '{:.0%}'):32}", *cells)
+        figures["rows"][row] = {"images_per_s": measure.spread(values), "of_limit": share, "of_bound": of_bound,
                                 "cores": cores, "kernel": kernel, "threads": found[row][-1]["threads"]}  # fmt: skip
     return figures
 
