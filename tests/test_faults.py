@@ -60,7 +60,7 @@ def test_an_infinite_loss_ends_the_run_with_its_step_and_the_last_good_checkpoin
 
 SEED = int(os.environ.get("FAULT_SEED", random.SystemRandom().randrange(10**6)))
 STRUCK = ("epochs=2", "checkpoint.every_steps=4", "batch.per_device=8", "data.shards=2", "launch.threads=1",
-          "launch.ranks=2", "launch.stall_s=5")  # fmt: skip
+          "launch.ranks=2", "launch.stall_s=8")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -79,16 +79,22 @@ def test_what_fails_is_named_and_the_run_goes_on_by_itself_to_the_same_bytes(cli
     assert {line["attempt"] for line in seen["run"].lines()} == {1, 2}
 
 
-def test_a_cut_link_is_named_and_the_ranks_that_are_left_take_over_its_shards(cli, left_alone):
+def test_a_cut_link_is_named_and_the_ranks_that_are_left_take_over_its_shards(cli, left_alone, tmp_path):
     reason = network.possible()
     if reason:
         pytest.skip(reason)
+    store = f"sqlite:///{tmp_path}/mlflow.db"
     with Network(2) as nodes:
-        settings = (*STRUCK, f"launch.hosts={nodes.hosts}")
+        settings = (*STRUCK, f"launch.hosts={nodes.hosts}", "tracking=mlflow", f"tracking.uri={store}")
         seen = faults.survive(cli, "a link cut", random.Random(SEED), 6, True, settings, nodes)
     assert seen["sha"] == left_alone
     assert [attempt["ranks"] for attempt in seen["run"].read("status.json")["attempts"]] == [2, 1]
     assert f"without {nodes.addresses[1]}: the ranks on {nodes.addresses[0]} take over its data shards" in seen["out"]
+    (recorded,) = recorded_runs(store)  # both attempts are one run
+    assert recorded.info.status == FINISHED
+    assert (recorded.data.params["launch.ranks"], recorded.data.tags["resumed.launch.ranks"]) == ("2", "1")
+    losses = [line["step"] for line in seen["run"].lines() if "train/loss" in line["metrics"]]
+    assert [step for step, _ in points(store, "train/loss")] == sorted(losses)
 
 
 HUNG = """
@@ -261,13 +267,19 @@ def throughput(ended):
     return ended.run.read("summary.json")["metrics"]["throughput/median"]
 
 
-def points(store, name):
+def recorded_runs(store):
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(store)
-    (recorded,) = client.search_runs([client.get_experiment_by_name("mxscale").experiment_id])
+    return client.search_runs([client.get_experiment_by_name("mxscale").experiment_id])
+
+
+def points(store, name):
+    from mlflow.tracking import MlflowClient
+
+    (recorded,) = recorded_runs(store)
     assert recorded.info.status == FINISHED
-    return sorted((m.step, m.value) for m in client.get_metric_history(recorded.info.run_id, name))
+    return sorted((m.step, m.value) for m in MlflowClient(store).get_metric_history(recorded.info.run_id, name))
 
 
 # ---------------------------------------------------------------- signals

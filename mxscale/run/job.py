@@ -101,7 +101,8 @@ def begin_again(run, config, nodes, price, failure: Failure, number: int, signal
     began = run.read("status.json")["attempts"][-1]["ended_ms"] / 1000  # the machines were paid for meanwhile
     price = {**price, "nodes": machine_of(config, left).nodes}
     image = run.read("plan.json")["image"]
-    config = restart.fitted(config, left)
+    # What was settled before (the back end of comm=auto, the input of pretrained weights) stays; ranks are as asked for
+    config = restart.fitted(replace(run.config(), launch=config.launch), left)
     with opening.undone_if_refused(run, config, fresh=False):
         return begin(run, config, left, image, price, opening.pretrained_file(config, run), began, signals)
 

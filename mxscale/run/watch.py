@@ -18,7 +18,7 @@ from mxscale.run.rundir import RunDir
 
 ALIVE_EVERY_S = 5.0
 POLL_S = 0.1
-STRAGGLE_S = 15.0  # between one rank's failure and the end of the others
+STRAGGLE_S = 8.0  # between one rank's failure and the end of the others
 
 
 class Signals:
