@@ -118,7 +118,7 @@ def train(run: RunDir, ready: Ready, signals: Signals, mirror):
     if ready.trains:
         plan = run.read("plan.json")
         ranks = ready.config.comm.processes(plan["sizes"]["ranks"])
-        watched = supervise(run, ready.config, plan, ready.attempt, signals, mirror, ready.logs)
+        watched = supervise(run, ready.config, plan, ready.attempt, signals, mirror)
     return outcome.end_attempt(run, ranks, ready.attempt, watched, ready.stamps, ready.logs)
 
 
