@@ -101,7 +101,8 @@ def begin_again(run, config, nodes, price, failure: Failure, number: int, signal
     began = run.read("status.json")["attempts"][-1]["ended_ms"] / 1000  # the machines were paid for meanwhile
     price = {**price, "nodes": machine_of(config, left).nodes}
     image = run.read("plan.json")["image"]
-    config = restart.fitted(config, left)
+    # What was settled before (the back end of comm=auto, the input of pretrained weights) stays; ranks are as asked for
+    config = restart.fitted(replace(run.config(), launch=config.launch), left)
     with opening.undone_if_refused(run, config, fresh=False):
         return begin(run, config, left, image, price, opening.pretrained_file(config, run), began, signals)
 
@@ -117,7 +118,7 @@ def train(run: RunDir, ready: Ready, signals: Signals, mirror):
     if ready.trains:
         plan = run.read("plan.json")
         ranks = ready.config.comm.processes(plan["sizes"]["ranks"])
-        watched = supervise(run, ready.config, plan, ready.attempt, signals, mirror, ready.logs)
+        watched = supervise(run, ready.config, plan, ready.attempt, signals, mirror)
     return outcome.end_attempt(run, ranks, ready.attempt, watched, ready.stamps, ready.logs)
 
 
