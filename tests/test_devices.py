@@ -12,7 +12,7 @@ from mxscale.checks import validate
 from mxscale.config import Comm, ConfigError, from_dict
 from mxscale.config import Optimizer as OptimizerConfig
 from mxscale.nets import weights
-from mxscale.run import announcement, launch, record, rundir
+from mxscale.run import announcement, launch, rundir
 from mxscale.train import engine, parts, prepare
 from mxscale.train.comm import Devices, Local, open_communicator
 from mxscale.train.exchange import make_exchange
@@ -215,26 +215,6 @@ def test_a_run_on_two_devices_resumes_to_the_same_bytes(trained, options):
 
 
 # ---------------------------------------------------------------- a run, as people start it
-
-
-@pytest.mark.slow
-def test_four_devices_of_one_process_end_with_the_bytes_of_two_ranks_of_horovod(cli):
-    case = [
-        "data.shards=4",
-        "batch.per_device=6",
-        "epochs=4",
-        "validate_every=4",
-        "checkpoint.every_epochs=4",
-    ]  # 20 steps
-    ranks = cli("train", *case, "launch.ranks=2", "comm.timeline=true")
-    assert "grads.0" in (ranks.run.path / "timeline_1.json").read_text()
-    assert (ranks.run.path / "timeline_1.json", None) in record.artifacts(ranks.run)
-    devices = cli("train", *case, "comm=device", "launch.ranks=4")
-    assert devices.sha == ranks.sha
-    assert "kvstore device, one process" in devices.out and "to learn and to test with" in devices.out
-    assert [attempt["ranks"] for attempt in devices.status["attempts"]] == [4]
-    assert [path.name for path in devices.run.path.glob("ranks/*.json")] == ["0.json"]
-    assert devices.run.read("summary.json")["metrics"]["throughput/median"] > 0
 
 
 def test_one_process_is_started_with_the_threads_of_one_device(tmp_path):

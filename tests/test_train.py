@@ -8,6 +8,7 @@ import pytest
 import yaml
 from conftest import params
 
+from mxscale.run import record
 from mxscale.train.comm import horovod_build
 
 pytestmark = pytest.mark.slow
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def trained(shared_cli):
     priced = ["machine.usd_per_hour=3.6", "claims=[finetune-cost]"]
-    return shared_cli("train", "launch.ranks=2", "epochs=12", "tracking=mlflow", *priced)
+    return shared_cli("train", "launch.ranks=2", "epochs=12", "tracking=mlflow", "comm.timeline=true", *priced)
 
 
 def test_a_run_leaves_everything_that_the_layout_promises(trained):
@@ -41,6 +42,12 @@ def test_validation_and_test_count_every_image_once(trained):
             right = top1 / 100 * counts[name]
             assert abs(right - round(right)) < 1e-6
     assert sum("test/top1" in line for line in lines) == 1
+
+
+def test_horovods_timeline_is_among_the_runs_files(trained):
+    timeline = trained.run.path / "timeline_1.json"
+    assert "grads.0" in timeline.read_text()
+    assert (timeline, None) in record.artifacts(trained.run)
 
 
 def test_cost_grows_with_wall_time_at_the_price_given(trained):
@@ -88,13 +95,18 @@ def test_fine_tuning_takes_the_latest_network_and_learns_other_digits(trained, s
     assert start.keys() == end.keys()
 
 
-def test_one_two_and_four_ranks_over_four_shards_end_with_the_same_weights(cli):
+def test_one_two_and_four_ranks_and_devices_over_four_shards_end_with_the_same_weights(cli):
     runs = {n: cli("train", "data.shards=4", "batch.per_device=6", f"launch.ranks={n}") for n in (1, 2, 4)}
+    devices = cli("train", "data.shards=4", "batch.per_device=6", "launch.ranks=4", "comm=device")
     arrays = {n: params(ended.run) for n, ended in runs.items()}
     for n in (2, 4):
         for name, array in arrays[1].items():
             np.testing.assert_allclose(arrays[n][name], array, atol=1e-5, rtol=1e-5, err_msg=f"{n} ranks: {name}")
-    assert len({ended.sha for ended in runs.values()}) == 1, "and to the bit"
+    assert len({ended.sha for ended in [*runs.values(), devices]}) == 1, "and to the bit"
+    assert "kvstore device, one process" in devices.out and "to learn and to test with" in devices.out
+    assert [attempt["ranks"] for attempt in devices.status["attempts"]] == [4]
+    assert [path.name for path in devices.run.path.glob("ranks/*.json")] == ["0.json"]
+    assert devices.run.read("summary.json")["metrics"]["throughput/median"] > 0
 
 
 def test_three_ranks_and_a_batch_of_seven_still_validate_every_image(cli):
