@@ -9,7 +9,8 @@ Rates are the engine's own, from metrics.jsonl: the median of intervals of ten s
 The limit is as many one-rank runs side by side (comm=local), so that cores are shared as they are with an exchange.
 An exchange takes what a step is longer than the limit's when it is made after backward, where nothing overlaps.
 Of the limit, a row that overlaps can reach no more than its bound: min(1, compute / exchange).
-cores, kernel: what the processes of all ranks take of the CPU, and the kernel's share of that.
+cores, CPU ms, kernel: what the processes of all ranks take of the CPU, by step, and the kernel's share of it.
+Where cores are all taken, a row reaches the limit's CPU ms over its own at most, whatever overlaps.
 """
 
 import json
@@ -171,17 +172,25 @@ def table(name: str, job: Job, found: dict) -> dict:
     took = [f"{1e3 * seconds:.0f} ms{' in fp16' * (row == PLAIN_FP16)}" for row, seconds in exchange.items()]
     print(f"\n{name}: {job.model}, {job.side} px, {job.workers} ranks of {job.batch}, links of {job.rate}")
     print(f"a step computes for {1e3 * compute:.0f} ms; an exchange after backward takes {', '.join(took)}")
-    print(f"{'':30}{'images/s':32}{'of the limit':32}{'of bound':>9}{'cores':>7}{'kernel':>7}")
+    print(f"{'':30}{'images/s':32}{'of the limit':32}{'of bound':>9}{'cores':>7}{'CPU ms':>8}{'kernel':>7}")
     figures = {"compute_s": compute, "exchange_s": exchange, "rows": {}}
     for row, values in rates.items():
         share = measure.spread([one["rate"] / one["limit"] for one in found[row]])
         bound = bound_of(job.rows[row], compute, exchange)
         of_bound = share["median"] / bound if bound else None
         cores, kernel = (statistics.median([one[key] for one in found[row]]) for key in ("cores", "kernel"))
-        cells = [f"{of_bound:9.0%}" if bound else f"{'':9}", f"{cores:7.2f}{kernel:7.0%}" if cores else ""]
-        print(f"{row:30}{measure.show(measure.spread(values), '{:.1f}'):32}{measure.show(share, '{:.0%}'):32}", *cells)
-        figures["rows"][row] = {"images_per_s": measure.spread(values), "of_limit": share, "of_bound": of_bound,
-                                "cores": cores, "kernel": kernel, "threads": found[row][-1]["threads"]}  # fmt: skip
+        cpu = statistics.median([one["cores"] * global_batch / one["rate"] for one in found[row]])
+        cells = [f"{of_bound:9.0%}" if bound else f"{'':9}"]
+        cells += [f"{cores:7.2f}{1e3 * cpu:8.0f}{kernel:7.0%}"] if cores else []
+        print(
+            f"{row:30}{measure.show(measure.spread(values), '{:.1f}'):32}{measure.show(share, '{:.0%}'):32}",
+            *cells,
+            sep="",
+        )
+        of_cpu = {"cores": cores, "cpu_s": cpu, "kernel": kernel, "threads": found[row][-1]["threads"]}
+        figures["rows"][row] = {
+            "images_per_s": measure.spread(values), "of_limit": share, "of_bound": of_bound, **of_cpu
+        }  # fmt: skip
     return figures
 
 
