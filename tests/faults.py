@@ -146,7 +146,8 @@ def possible(name: str) -> bool:
 def survive(cli, name: str, dice: random.Random, step: int, by_itself: bool, settings: tuple, network=None) -> dict:
     """Start a run, strike at `step`, and bring it to its end: by `launch.restarts` if `by_itself`, else by `resume=`.
 
-    Returns {"seconds": from the fault to the attempt's end, "error", "sha"}.  AssertionError where a promise is broken.
+    Returns {"seconds": from the fault to the attempt's end, "error", "sha", "run", "out"}.  Raises AssertionError
+    where a promise is broken.
     """
     fault = FAULTS[name]
     by_itself = by_itself and fault.outside
@@ -169,13 +170,13 @@ def survive(cli, name: str, dice: random.Random, step: int, by_itself: bool, set
             assert f"failed: {error}" in out
         else:
             make_room(run)
-            cli("train", f"resume={run}", small=False, env=env)
+            out = cli("train", f"resume={run}", small=False, env=env).out
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     status = run.read("status.json")
     assert len(status["attempts"]) == 2 and processes_of(run, 2) == []
-    return {"run": run, "seconds": seconds, "error": error, "sha": status["params_sha256"]}
+    return {"run": run, "seconds": seconds, "error": error, "sha": status["params_sha256"], "out": out}
 
 
 def _end(process, run: RunDir, struck: float, by_itself: bool, killed: bool) -> tuple:

@@ -1,23 +1,32 @@
 """What goes wrong during a run: numbers, disks, tracking servers, impatient users."""
 
 import os
+import random
 import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import faults
 import numpy as np
 import psutil
 import pytest
-from conftest import rank_pids, wait_for_step
+from composed import composed
+from conftest import ROOT, SMALL, rank_pids, wait_for_step
 from PIL import Image
 
-from mxscale.run import tracking
+from mxscale.run import job, launch, tracking
 from mxscale.run.rundir import FAILED, FINISHED, KILLED, RunDir
 from mxscale.train import checkpoint
+
+sys.path.append(str(ROOT / "bench"))
+import network
+from network import Network
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +54,99 @@ def test_an_infinite_loss_ends_the_run_with_its_step_and_the_last_good_checkpoin
     assert re.search(rf"the loss is (inf|nan) at step 2; the last good checkpoint is {good}$", last_error(ended))
     assert ended.status["state"] == FAILED
     assert checkpoint.steps(ended.run.checkpoints) == [1] and checkpoint.whole(good)
+
+
+# ---------------------------------------------------------------- ranks, servers and hosts that fail
+
+SEED = int(os.environ.get("FAULT_SEED", random.SystemRandom().randrange(10**6)))
+STRUCK = ("epochs=2", "checkpoint.every_steps=4", "batch.per_device=8", "data.shards=2", "launch.threads=1",
+          "launch.ranks=2", "launch.stall_s=8")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def left_alone(shared_cli):
+    """params_sha256 of the run that is struck below."""
+    return shared_cli("train", *STRUCK).sha
+
+
+def test_a_stopped_rank_is_named_and_the_run_goes_on_by_itself_to_the_same_bytes(cli, left_alone):
+    step = random.Random(SEED).randrange(1, 12)
+    print(f"FAULT_SEED={SEED} step {step}")
+    seen = faults.survive(cli, "a rank stopped", random.Random(SEED), step, True, STRUCK)
+    assert seen["sha"] == left_alone
+    assert [attempt["ranks"] for attempt in seen["run"].read("status.json")["attempts"]] == [2, 2]
+    assert {line["attempt"] for line in seen["run"].lines()} == {1, 2}
+
+
+def test_a_cut_link_is_named_and_the_ranks_that_are_left_take_over_its_shards(cli, left_alone, tmp_path):
+    reason = network.possible()
+    if reason:
+        pytest.skip(reason)
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    with Network(2) as nodes:
+        settings = (*STRUCK, f"launch.hosts={nodes.hosts}", "tracking=mlflow", f"tracking.uri={store}")
+        seen = faults.survive(cli, "a link cut", random.Random(SEED), 6, True, settings, nodes)
+    assert seen["sha"] == left_alone
+    assert [attempt["ranks"] for attempt in seen["run"].read("status.json")["attempts"]] == [2, 1]
+    assert f"without {nodes.addresses[1]}: the ranks on {nodes.addresses[0]} take over its data shards" in seen["out"]
+    (recorded,) = recorded_runs(store)  # both attempts are one run
+    assert recorded.info.status == FINISHED
+    assert (recorded.data.params["launch.ranks"], recorded.data.tags["resumed.launch.ranks"]) == ("2", "1")
+    losses = [line["step"] for line in seen["run"].lines() if "train/loss" in line["metrics"]]
+    assert [step for step, _ in points(store, "train/loss")] == sorted(losses)
+
+
+HUNG = """
+import sys, time
+from mxscale.train import engine, keeper
+
+due = keeper.Keeper.due
+
+def hang(self, step):
+    if self.comm.rank == 1 and step == 6:
+        print("hanging", flush=True)
+        time.sleep(600)
+    return due(self, step)
+
+keeper.Keeper.due = hang
+sys.exit(engine.main(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+def test_a_rank_that_lives_and_hangs_is_named_with_its_last_words(tmp_path, data_cache, monkeypatch, capfd):
+    """As in a kernel that never ends: its threads go on, Horovod's too."""
+    script = tmp_path / "hung.py"
+    script.write_text(HUNG)
+
+    def commands(*arguments):
+        (command,) = launched(*arguments)
+        at = command.argv.index("-m")
+        return [replace(command, argv=[*command.argv[:at], str(script), *command.argv[at + 2 :]])]
+
+    launched = launch.commands
+    monkeypatch.setattr(launch, "commands", commands)
+    config = composed("train", *SMALL, *STRUCK, f"runs={tmp_path}/runs", f"data.cache={data_cache}")
+    status = job.execute(config)
+    told = r"no rank has finished a step for \d+ s; the others wait: rank 1 is at hung.py:\d+ \(hang\)"
+    assert re.fullmatch(told, status["error"])
+    out = capfd.readouterr().out
+    assert "the last lines of ranks/1.log:\n  hanging\n" in out
+    (run,) = (tmp_path / "runs" / "train").iterdir()
+    assert faults.processes_of(RunDir(run), 1) == []
+
+
+def test_sigterm_while_a_failed_run_begins_again_is_heard(cli):
+    process = cli.start("train", *STRUCK, "epochs=500", "launch.restarts=3")
+    run = cli.run_of(process)
+    wait_for_step(run, 5)
+    os.kill(rank_pids(run)[1], signal.SIGKILL)
+    faults.until(lambda: (run.read("status.json") or {}).get("attempt") == 2, 30)
+    process.send_signal(signal.SIGTERM)
+    ended = cli.ended(process, expect=75, timeout=30)
+    assert run.read("status.json")["state"] == KILLED
+    assert f"python train.py resume={run}" in ended.out
+    assert {line["attempt"] for line in run.lines()} == {1}
+    assert not rank_pids(run)
 
 
 # ---------------------------------------------------------------- a full disk
@@ -163,13 +265,19 @@ def throughput(ended):
     return ended.run.read("summary.json")["metrics"]["throughput/median"]
 
 
-def points(store, name):
+def recorded_runs(store):
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(store)
-    (recorded,) = client.search_runs([client.get_experiment_by_name("mxscale").experiment_id])
+    return client.search_runs([client.get_experiment_by_name("mxscale").experiment_id])
+
+
+def points(store, name):
+    from mlflow.tracking import MlflowClient
+
+    (recorded,) = recorded_runs(store)
     assert recorded.info.status == FINISHED
-    return sorted((m.step, m.value) for m in client.get_metric_history(recorded.info.run_id, name))
+    return sorted((m.step, m.value) for m in MlflowClient(store).get_metric_history(recorded.info.run_id, name))
 
 
 # ---------------------------------------------------------------- signals

@@ -48,8 +48,8 @@ def test_one_rank_of_horovod_is_started_the_same_way():
 
 def test_mpi_ranks_are_started_by_mpirun_which_is_told_names_of_variables_and_no_values():
     argv = only_command({"backend": "horovod", "transport": "mpi"}, ranks=2, surroundings={"PATH": "/bin"}).argv
-    passed = ["HOROVOD_FUSION_THRESHOLD", "HOROVOD_GLOO_TIMEOUT_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS",
-              "OMP_NUM_THREADS", "PATH", "PYTHONPATH", "PYTHONUNBUFFERED"]  # fmt: skip
+    passed = ["HOROVOD_FUSION_THRESHOLD", "HOROVOD_GLOO_TIMEOUT_SECONDS", "OMP_NUM_THREADS"]
+    passed += ["PATH", "PYTHONPATH", "PYTHONUNBUFFERED"]
     options = ["--allow-run-as-root", "--oversubscribe", "-np", "2", "-bind-to", "none", "-map-by", "slot"]
     assert argv == ["mpirun", *options, *[word for name in passed for word in ("-x", name)], *RANK]
 
@@ -66,7 +66,6 @@ def test_the_environment_is_clean():
         "OMP_NUM_THREADS": "4",
         "HOROVOD_FUSION_THRESHOLD": "0",
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "15",  # launch.stall_s
-        "HOROVOD_STALL_CHECK_TIME_SECONDS": "3",
     }
 
 

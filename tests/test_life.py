@@ -1,10 +1,12 @@
 """Ranks that live, and ranks that only seem to: with real processes."""
 
+import inspect
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -12,7 +14,6 @@ import pytest
 
 from mxscale.config import Launch
 from mxscale.run import life
-from mxscale.run.failure import Logs
 from mxscale.run.hosts import Host
 from mxscale.run.rundir import RunDir
 from mxscale.train.watchdog import UNSEEN, Life
@@ -65,14 +66,14 @@ def process(run):
         each.wait()
 
 
-def sign(run, rank, pid=1, doing="training", idle_s=0.0, longest_s=0.0, attempt=1):
+def sign(run, rank, pid=1, doing="training", idle_s=0.0, longest_s=0.0, attempt=1, at=""):
     """What a rank's thread writes."""
-    said = {"attempt": attempt, "pid": pid, "doing": doing, "idle_s": idle_s, "longest_s": longest_s}
+    said = {"attempt": attempt, "pid": pid, "doing": doing, "idle_s": idle_s, "longest_s": longest_s, "at": at}
     run.rank_alive(rank).write_text(json.dumps(said))
 
 
 def watched(run, ranks=2, nodes=(), **launch):
-    return life.Lives(run, Launch(stall_s=STALL_S, **launch), 1, ranks, nodes, Logs(run.path / "ranks"))
+    return life.Lives(run, Launch(stall_s=STALL_S, **launch), 1, ranks, nodes)
 
 
 def stop(process):
@@ -177,6 +178,13 @@ def test_a_host_that_is_out_of_reach_is_why_its_rank_is_silent(run, clock, ssh):
     assert clock.passes(STALL_S + 1, lives).error == "rank 0 says nothing for 5 s: b can't be reached any more"
 
 
+def test_hosts_of_ranks_that_lost_touch_are_asked_whether_they_are_there_those_of_ranks_that_are_done_not(run, ssh):
+    lives = watched(run, 3, [Host(name, 1, name) for name in ("gone1", "gone2", "b")])
+    for rank, status in enumerate((1, 0, 1)):
+        run.write(run.rank_status(rank), {"attempt": 1, "exit": status})
+    assert [host.name for host in lives.end_elsewhere()] == ["gone1"]
+
+
 def test_a_number_that_went_to_another_process_is_not_killed(run, process, ssh):
     bystander = process("something else")
     lives = watched(run, 1, [Host("a", 1, "a")])
@@ -188,29 +196,28 @@ def test_a_number_that_went_to_another_process_is_not_killed(run, process, ssh):
 
 # ---------------------------------------------------------------- ranks that do not get on
 
-HOROVOD = """\
-[2026-11-21 17:00:00.1: W horovod/common/stall_inspector.cc:107] One or more tensors were submitted to be reduced, \
-gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 3 seconds. This may \
-indicate that different ranks are trying to submit different tensors or that only subset of ranks is submitting \
-tensors, which will cause deadlock. 
-Missing ranks:
-1: [allreduce.vote]
-3: [allreduce.vote, allreduce.grads.0]
-"""
+COMM, ELSEWHERE = "comm.py:100 (total)", "loader.py:20 (step)"
 
 
-def test_ranks_that_live_but_finish_no_step_are_ended_and_whom_they_wait_for_is_named(run, clock):
+def test_ranks_that_live_but_finish_no_step_are_ended_and_those_are_named_that_the_others_wait_for(run, clock):
     lives = watched(run)
-    sign(run, 0, idle_s=STALL_S - 0.1)
-    sign(run, 1, idle_s=60)
+    sign(run, 0, idle_s=STALL_S - 0.1, at=COMM)
+    sign(run, 1, idle_s=60, at=ELSEWHERE)
     assert clock.passes(1, lives) is None  # one gets on
-    sign(run, 0, idle_s=STALL_S)
-    assert clock.passes(1, lives).error == "no rank has finished a step for 5 s; none says why"
-    (run.path / "ranks" / "0.log").write_text(HOROVOD)
-    sign(run, 0, idle_s=6.0)
+    sign(run, 0, idle_s=STALL_S, at=COMM)
     failure = clock.passes(1, lives)
-    assert failure.error == "no rank has finished a step for 6 s; rank 1, 3 does not take part in the exchange"
-    assert failure.of == ("1", "3") and failure.outside
+    assert failure.error == f"no rank has finished a step for 5 s; the others wait: rank 1 is at {ELSEWHERE}"
+    assert failure.of == ("1",) and failure.outside
+
+
+@pytest.mark.parametrize("at", [COMM, ELSEWHERE])
+def test_where_all_ranks_are_stuck_alike_nobody_is_blamed(run, clock, at):
+    lives = watched(run)
+    for rank in (0, 1):
+        sign(run, rank, idle_s=6, at=at)
+    failure = clock.passes(1, lives)
+    assert failure.error == f"no rank has finished a step for 6 s; rank 0 is at {at}, rank 1 is at {at}"
+    assert failure.of == ()
 
 
 @pytest.mark.parametrize(
@@ -251,6 +258,16 @@ def test_a_rank_shows_what_it_does_and_the_longest_of_its_steps(run, monkeypatch
     shown.moved()
     said = said_by(run)
     assert said["doing"] == "training" and said["longest_s"] < 0.5 and said["idle_s"] < 0.5
+
+
+def test_a_rank_shows_where_it_is_in_our_code_not_in_what_that_calls(run, monkeypatch):
+    monkeypatch.setattr("mxscale.train.watchdog.TOUCH_EVERY_S", 0.02)
+    Life(run, 0, attempt=1)
+    said = []
+    threading.Thread(target=lambda: said.extend(said_by(run) for _ in range(3))).start()
+    subprocess.run(["sleep", "0.5"])
+    line = inspect.currentframe().f_lineno - 1
+    assert said[-1]["at"] == f"test_life.py:{line} (test_a_rank_shows_where_it_is_in_our_code_not_in_what_that_calls)"
 
 
 def test_nobody_has_to_watch():

@@ -162,9 +162,7 @@ def environment(config: Config, placed: Placement, surroundings: Mapping[str, st
     if placed.hosts and "SSH_AUTH_SOCK" in surroundings:
         env["SSH_AUTH_SOCK"] = surroundings["SSH_AUTH_SOCK"]  # where the agent listens; no secret
     env["OMP_NUM_THREADS"] = str(threads_per_rank(config, placed))
-    # How long Gloo waits for a peer, and after how long Horovod says which rank the others wait for
-    env.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(config.launch.stall_s)))
-    env.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(math.ceil(config.launch.stall_s / 5)))
+    env.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(config.launch.stall_s)))  # it waits for a peer
     env.setdefault("HOROVOD_FUSION_THRESHOLD", "0")  # buckets are ours: see train/exchange.py
     if config.comm.backend in SERVED and config.comm.update_on == "worker":
         # Keys are buckets, few and large: all servers share each, where MXNet shares from 1,000,000 numbers on

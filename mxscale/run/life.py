@@ -7,7 +7,6 @@ runs, is stopped, gone, or out of reach; and all of them where none gets on with
 
 import json
 import os
-import re
 import shlex
 import time
 from typing import Dict, List, NamedTuple, Optional, Sequence
@@ -16,16 +15,16 @@ import psutil
 
 from mxscale.config import Launch
 from mxscale.run import hosts
-from mxscale.run.failure import Failure, Logs
+from mxscale.run.failure import Failure
 from mxscale.run.hosts import Host
-from mxscale.run.rundir import RunDir
+from mxscale.run.rundir import DONE, INTERRUPTED, RunDir
 
 LOOK_EVERY_S = 1.0
 HELD_UP_S = 3.0  # longer between two looks: this process was stopped itself, or asked a host
 QUIET_S = 6.0  # three touches: enough to be asked about once others have lost touch
 SLOWER = 10
-# What Horovod's stall inspector writes: the ranks that the others wait for
-MISSING = re.compile(r"Missing ranks:((?:\n\d+!?: \[.*\])+)")
+WAITS = "comm.py:"  # a rank that waits for others is in mxscale/train/comm.py
+TOLD = 4  # ranks of which it is said where they are
 
 
 class Sign(NamedTuple):
@@ -35,14 +34,15 @@ class Sign(NamedTuple):
     doing: str  # starting | training | saving
     idle_s: float  # since its last step, or batch of a validation
     longest_s: float  # of them so far
+    at: str  # FILE:LINE (FUNCTION) of its main thread
     silent_since: float  # on the clock of time.monotonic, at first sight of the newest touch
 
 
 class Lives:
     """The ranks of one attempt.  nodes: where they run, []: on this machine."""
 
-    def __init__(self, run: RunDir, launch: Launch, attempt: int, ranks: int, nodes: Sequence[Host], logs: Logs):
-        self.run, self.attempt, self.ranks, self.nodes, self.logs = run, attempt, ranks, list(nodes), logs
+    def __init__(self, run: RunDir, launch: Launch, attempt: int, ranks: int, nodes: Sequence[Host]):
+        self.run, self.attempt, self.ranks, self.nodes = run, attempt, ranks, list(nodes)
         self.stall_s = launch.stall_s
         self.visible = launch.kind == "process"  # in a container their numbers are others
         self._signs: Dict[int, Sign] = {}
@@ -76,7 +76,7 @@ class Lives:
                 continue
             if said["attempt"] == self.attempt and touched != self._touched.get(rank):
                 self._touched[rank] = touched
-                self._signs[rank] = Sign(said["pid"], said["doing"], said["idle_s"], said["longest_s"], now)
+                self._signs[rank] = Sign(said["pid"], said["doing"], said["idle_s"], said["longest_s"], said["at"], now)
 
     # ------------------------------------------------------------ a rank that says nothing
 
@@ -116,14 +116,11 @@ class Lives:
         idle = min(sign.idle_s for sign in self._signs.values())
         if idle < max(self.stall_s, SLOWER * max(sign.longest_s for sign in self._signs.values())):
             return None
-        missing = self._missing()
-        whom = f"rank {', '.join(missing)} does not take part in the exchange" if missing else "none says why"
-        return Failure(f"no rank has finished a step for {idle:.0f} s; {whom}", tuple(missing), outside=True)
-
-    def _missing(self) -> List[str]:
-        """The ranks that Horovod waits for, where it says so; rank 0 is told."""
-        found = MISSING.findall(self.logs.text("0"))
-        return re.findall(r"\n(\d+)", found[-1]) if found else []
+        late = [rank for rank, sign in self._signs.items() if not sign.at.startswith(WAITS)]
+        blamed = late if len(late) < self.ranks else []
+        places = [f"rank {rank} is at {self._signs[rank].at}" for rank in sorted(late or self._signs)[:TOLD]]
+        told = f"{'the others wait: ' if blamed else ''}{', '.join(places)}"
+        return Failure(f"no rank has finished a step for {idle:.0f} s; {told}", tuple(map(str, blamed)), outside=True)
 
     # ------------------------------------------------------------ the end of those on other hosts
 
@@ -132,10 +129,12 @@ class Lives:
         self._read(time.monotonic())
         by_host: Dict[Host, List[int]] = {}
         for rank in range(self.ranks):
-            host = hosts.of_rank(self.nodes, rank)
-            if host and not host.here and not self.run.last_words(rank, self.attempt):
-                pids = by_host.setdefault(host, [])
-                pids += [self._signs[rank].pid] if rank in self._signs else []
+            host, words = hosts.of_rank(self.nodes, rank), self.run.last_words(rank, self.attempt)
+            if host is None or host.here or (words and words["exit"] in (DONE, INTERRUPTED)):
+                continue
+            pids = by_host.setdefault(host, [])  # asked although its ranks may have ended: they may have lost touch
+            if words is None and rank in self._signs:
+                pids.append(self._signs[rank].pid)
         kills = [[f"{self._is_ours(pid)} && kill -9 {pid}" for pid in pids] for pids in by_host.values()]
         answers = hosts.ask_each(list(by_host), ["; ".join([*kill, "true"]) for kill in kills])
         return [host for host, answer in zip(by_host, answers) if answer.returncode]

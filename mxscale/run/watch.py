@@ -9,7 +9,7 @@ from typing import List, NamedTuple, Optional, Sequence
 
 from mxscale.config import Config
 from mxscale.run import costs, launch
-from mxscale.run.failure import Failure, Logs
+from mxscale.run.failure import Failure
 from mxscale.run.hosts import Host
 from mxscale.run.life import QUIET_S, Lives
 from mxscale.run.processes import Processes, available_cores, file_name
@@ -18,7 +18,7 @@ from mxscale.run.rundir import RunDir
 
 ALIVE_EVERY_S = 5.0
 POLL_S = 0.1
-STRAGGLE_S = 15.0  # between one rank's failure and the end of the others
+STRAGGLE_S = 8.0  # between one rank's failure and the end of the others
 
 
 class Signals:
@@ -53,7 +53,7 @@ class Watched(NamedTuple):
     lost_hosts: Sequence[Host] = ()  # that can't be reached any more
 
 
-def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Signals, mirror, logs: Logs) -> Watched:
+def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Signals, mirror) -> Watched:
     """Start the ranks and stay until they have ended."""
     placed = launch.Placement.of(plan, available_cores())
     ranks = config.comm.processes(placed.ranks)
@@ -65,7 +65,7 @@ def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Si
     ):
         for last_try in (False, True):
             begins = os.path.getsize(log.name)
-            lives = Lives(run, config.launch, attempt, ranks, placed.hosts, logs)
+            lives = Lives(run, config.launch, attempt, ranks, placed.hosts)
             processes = Processes(commands, log)
             try:
                 failure = _watch(run, config, attempt, processes, lives, progress, signals, mirror)

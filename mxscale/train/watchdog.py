@@ -7,8 +7,10 @@ import contextlib
 import fcntl
 import json
 import os
+import sys
 import threading
 import time
+from pathlib import Path
 
 from mxscale.run.rundir import INTERRUPTED, RunDir
 
@@ -76,6 +78,7 @@ class Life(NoLife):
     def __init__(self, run: RunDir, rank: int, attempt: int):
         self.attempt, self.doing = attempt, "starting"
         self.moves, self.moved_at, self.longest_s = 0, time.monotonic(), 0.0
+        self.watched = threading.get_ident()
         self.file = os.open(run.rank_alive(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         threading.Thread(target=self._touch, daemon=True, name="life").start()
 
@@ -98,11 +101,19 @@ class Life(NoLife):
     def _touch(self):
         while True:
             idle_s = time.monotonic() - self.moved_at
-            said = {"attempt": self.attempt, "pid": os.getpid(), "doing": self.doing,
+            said = {"attempt": self.attempt, "pid": os.getpid(), "doing": self.doing, "at": place_of(self.watched),
                     "idle_s": round(idle_s, 1), "longest_s": round(self.longest_s, 1)}  # fmt: skip
             try:
-                os.pwrite(self.file, f"{json.dumps(said):<200}\n".encode(), 0)  # in place: a full disk takes it too
+                os.pwrite(self.file, f"{json.dumps(said):<400}\n".encode(), 0)  # in place: a full disk takes it too
             except OSError:  # the storage's trouble, not a reason to be thought dead at once
                 with contextlib.suppress(OSError):
                     os.utime(self.file)
             time.sleep(TOUCH_EVERY_S)
+
+
+def place_of(thread: int) -> str:
+    """FILE:LINE (FUNCTION) of our code that a thread is in, in calls of others' code perhaps."""
+    frame = sys._current_frames().get(thread)
+    while frame and any(others in frame.f_code.co_filename for others in ("/site-packages/", "/lib/python", "<")):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} ({frame.f_code.co_name})"[:100] if frame else ""

@@ -1,0 +1,49 @@
+"""Going on by itself: on how many hosts, with how many ranks, and what never does."""
+
+import pytest
+
+from mxscale.checks import validate
+from mxscale.config import ConfigError, from_dict
+from mxscale.run import restart
+from mxscale.run.failure import Failure
+from mxscale.run.hosts import Host
+
+A, B = Host("10.0.0.1", 4, "a"), Host("10.0.0.2", 2, "b")
+
+
+def test_a_run_has_no_more_ranks_than_the_hosts_that_are_left_take():
+    for asked, nodes, expected in ((6, [A], 4), (6, [A, B], 6), (3, [A], 3), ("auto", [B], "auto"), (6, [], 6)):
+        config = from_dict({"launch": {"ranks": asked}})
+        assert restart.fitted(config, nodes).launch.ranks == expected
+
+
+def test_what_happened_and_how_it_goes_on_is_said():
+    failure = Failure("b (rank 4, 5) can't be reached any more", outside=True)
+    assert restart.announcement(failure, 2, 3, [A, B], [A]).splitlines() == [
+        "failed: b (rank 4, 5) can't be reached any more",
+        "restart 2 of 3: going on from the last good checkpoint",
+        "without b: the ranks on a take over its data shards, in turn; the global batch stays",
+    ]
+    assert "without" not in restart.announcement(failure, 1, 1, [], [])
+
+
+@pytest.mark.parametrize(
+    "comm, reason",
+    [
+        ({"backend": "parameter_server", "update_on": "server"}, "the optimizer's state is on the servers"),
+        ({"backend": "dist_async", "update_on": "server"}, "the optimizer's state is on the servers"),
+        ({"backend": "parameter_server", "compression": "2bit"}, "each rank holds back what it did not send"),
+    ],
+)
+def test_a_run_whose_state_no_checkpoint_holds_is_not_restarted_and_told_why(comm, reason):
+    validate(from_dict({"comm": comm}))
+    with pytest.raises(
+        ConfigError, match=rf"^launch\.restarts=2: .*{reason}.*MXNet can't save.*; use launch.restarts=0$"
+    ):
+        validate(from_dict({"comm": comm, "launch": {"restarts": 2}}))
+
+
+@pytest.mark.parametrize("key, value", [("stall_s", 4.9), ("restarts", -1)])
+def test_limits_of_the_settings(key, value):
+    with pytest.raises(ConfigError, match=f"launch.{key}={value}: expected at least"):
+        validate(from_dict({"launch": {key: value}}))
