@@ -11,6 +11,7 @@ An exchange takes what a step is longer than the limit's when it is made after b
 Of the limit, a row that overlaps can reach no more than its bound: min(1, compute / exchange).
 cores, CPU ms, kernel: what the processes of all ranks take of the CPU, by step, and the kernel's share of it.
 Where cores are all taken, a row reaches the limit's CPU ms over its own at most, whatever overlaps.
+others: cores that all else takes, parameter servers too; where it is much in other rows, nothing is worth comparing.
 """
 
 import json
@@ -102,7 +103,8 @@ def side_by_side(job: Job, nodes: Network, steps: int, folder: str) -> Reading:
     readings = [run.read() for run in runs]
     cores = sum(reading.cores for reading in readings)
     kernel = sum(reading.kernel * reading.cores for reading in readings) / cores if cores else 0.0
-    return Reading(sum(reading.rate for reading in readings), cores, kernel, readings[0].threads)
+    others = readings[0].others + readings[0].cores - cores
+    return Reading(sum(reading.rate for reading in readings), cores, kernel, others, readings[0].threads)
 
 
 def by_hand(kind: str, job: Job, nodes: Network, steps: int, folder: str) -> Reading:
@@ -138,7 +140,7 @@ def with_server(argv, workers: int, nodes: Network) -> None:
 
 
 def reading(how, job: Job, nodes: Network, steps: int) -> Reading:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         if how is None:
             return side_by_side(job, nodes, steps, folder)
         if isinstance(how, str):
@@ -172,23 +174,33 @@ def table(name: str, job: Job, found: dict) -> dict:
     }
     took = [f"{1e3 * seconds:.0f} ms{' in fp16' * (row == PLAIN_FP16)}" for row, seconds in exchange.items()]
     print(f"\n{name}: {job.model}, {job.side} px, {job.workers} ranks of {job.batch}, links of {job.rate}")
-    print(f"a step computes for {1e3 * compute:.0f} ms; an exchange after backward takes {', '.join(took)}")
-    print(f"{'':30}{'images/s':32}{'of the limit':32}{'of bound':>9}{'cores':>7}{'CPU ms':>8}{'kernel':>7}")
+    print(f"a step computes for {1e3 * compute:.0f} ms, an exchange after backward takes {', '.join(took) or '?'}")
+    print(
+        f"{'':30}{'images/s':32}{'of the limit':32}{'of bound':>9}{'cores':>7}{'CPU ms':>8}{'kernel':>7}{'others':>7}"
+    )
     figures = {"compute_s": compute, "exchange_s": exchange, "rows": {}}
     for row, values in rates.items():
         share = measure.spread([one["rate"] / one["limit"] for one in found[row]])
         bound = bound_of(job.rows[row], compute, exchange)
         of_bound = share["median"] / bound if bound else None
-        cores, kernel = (statistics.median([one[key] for one in found[row]]) for key in ("cores", "kernel"))
+        cores, kernel, others = (
+            statistics.median([one[key] for one in found[row]]) for key in ("cores", "kernel", "others")
+        )
         cpu = statistics.median([one["cores"] * global_batch / one["rate"] for one in found[row]])
         cells = [f"{of_bound:9.0%}" if bound else f"{'':9}"]
-        cells += [f"{cores:7.2f}{1e3 * cpu:8.0f}{kernel:7.0%}"] if cores else []
+        cells += [f"{cores:7.2f}{1e3 * cpu:8.0f}{kernel:7.0%}{others:7.2f}"] if cores else []
         print(
             f"{row:30}{measure.show(measure.spread(values), '{:.1f}'):32}{measure.show(share, '{:.0%}'):32}",
             *cells,
             sep="",
         )
-        of_cpu = {"cores": cores, "cpu_s": cpu, "kernel": kernel, "threads": found[row][-1]["threads"]}
+        of_cpu = {
+            "cores": cores,
+            "cpu_s": cpu,
+            "kernel": kernel,
+            "others": others,
+            "threads": found[row][-1]["threads"],
+        }
         figures["rows"][row] = {
             "images_per_s": measure.spread(values), "of_limit": share, "of_bound": of_bound, **of_cpu
         }  # fmt: skip
