@@ -176,7 +176,7 @@ def table(name: str, job: Job, found: dict) -> dict:
     print(f"\n{name}: {job.model}, {job.side} px, {job.workers} ranks of {job.batch}, links of {job.rate}")
     print(f"a step computes for {1e3 * compute:.0f} ms, an exchange after backward takes {', '.join(took) or '?'}")
     print(
-        f"{'':30}{'images/s':32}{'of the limit':32}{'of bound':>9}{'cores':>7}{'CPU ms':>8}{'kernel':>7}{'others':>7}"
+        f"{'':32}{'images/s':32}{'of the limit':32}{'of bound':>9}{'cores':>7}{'CPU ms':>8}{'kernel':>7}{'others':>7}"
     )
     figures = {"compute_s": compute, "exchange_s": exchange, "rows": {}}
     for row, values in rates.items():
@@ -190,7 +190,7 @@ def table(name: str, job: Job, found: dict) -> dict:
         cells = [f"{of_bound:9.0%}" if bound else f"{'':9}"]
         cells += [f"{cores:7.2f}{1e3 * cpu:8.0f}{kernel:7.0%}{others:7.2f}"] if cores else []
         print(
-            f"{row:30}{measure.show(measure.spread(values), '{:.1f}'):32}{measure.show(share, '{:.0%}'):32}",
+            f"{row:32}{measure.show(measure.spread(values), '{:.1f}'):32}{measure.show(share, '{:.0%}'):32}",
             *cells,
             sep="",
         )
