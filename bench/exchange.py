@@ -9,7 +9,9 @@ Rates are the engine's own, from metrics.jsonl: the median of intervals of ten s
 The limit is as many one-rank runs side by side (comm=local), so that cores are shared as they are with an exchange.
 An exchange takes what a step is longer than the limit's when it is made after backward, where nothing overlaps.
 Of the limit, a row that overlaps can reach no more than its bound: min(1, compute / exchange).
-cores, kernel: what the processes of all ranks take of the CPU, and the kernel's share of that.
+cores, CPU ms, kernel: what the processes of all ranks take of the CPU, by step, and the kernel's share of it.
+Where cores are all taken, a row reaches the limit's CPU ms over its own at most, whatever overlaps.
+others: cores that all else takes, parameter servers too; where it is much in other rows, nothing is worth comparing.
 """
 
 import json
@@ -24,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import measure
+import network
 import ranks
 from network import Network
 from watched import Reading, Training
@@ -55,6 +58,7 @@ OPTIONS = {
     "double buffering": [DOUBLE],
     "double buffering, fp16": [DOUBLE, FP16],
 }
+SMALL = {"overlapped, buckets of 0.25 MB": ["comm.bucket_mb=0.25"]}  # all gradients are 1.9 MB: one bucket else
 LOOPS = {"Horovod's DistributedTrainer": "horovod", "gluon's kvstore, 1 server": "kvstore"}
 
 
@@ -67,7 +71,7 @@ def beside_servers(workers: int) -> Job:
 
 JOBS = {
     "resnet18": Job("resnet18_v1b", 64, 16, "2gbit", {**OPTIONS, **LOOPS}, servers=1),
-    "mobilenet": Job("mobilenet0.25", 96, 32, "100mbit", {**OPTIONS, **LOOPS}, servers=1),
+    "mobilenet": Job("mobilenet0.25", 96, 32, "250mbit", {**OPTIONS, **SMALL, **LOOPS}, servers=1),
     "servers2": beside_servers(2),
     "servers4": beside_servers(4),
 }
@@ -84,44 +88,45 @@ def settings(job: Job, steps: int) -> list:
     ]  # fmt: skip
 
 
-def product(job: Job, network: Network, switches, steps: int, folder: str) -> Reading:
+def product(job: Job, nodes: Network, switches, steps: int, folder: str) -> Reading:
     """The engine, with its ranks on the first nodes; servers have those without a rank."""
-    nodes = job.workers + (job.servers if any("server" in switch for switch in switches) else 0)
-    hosts = ",".join(f"{address}:1" for address in network.addresses[:nodes])
+    count = job.workers + (job.servers if any("server" in switch for switch in switches) else 0)
+    hosts = ",".join(f"{address}:1" for address in nodes.addresses[:count])
     where = [f"launch.hosts=[{hosts}]", f"launch.ranks={job.workers}"]
-    return Training([*settings(job, steps), *where, *switches], folder, network.env()).read()
+    return Training([*settings(job, steps), *where, *switches], folder, nodes.env()).read()
 
 
-def side_by_side(job: Job, network: Network, steps: int, folder: str) -> Reading:
+def side_by_side(job: Job, nodes: Network, steps: int, folder: str) -> Reading:
     """As many runs of one rank, which know nothing of each other."""
     alone = [*settings(job, steps), "comm=local"]
-    runs = [Training(alone, f"{folder}/{number}", network.env()) for number in range(job.workers)]
+    runs = [Training(alone, f"{folder}/{number}", nodes.env()) for number in range(job.workers)]
     readings = [run.read() for run in runs]
     cores = sum(reading.cores for reading in readings)
     kernel = sum(reading.kernel * reading.cores for reading in readings) / cores if cores else 0.0
-    return Reading(sum(reading.rate for reading in readings), cores, kernel, readings[0].threads)
+    others = readings[0].others + readings[0].cores - cores
+    return Reading(sum(reading.rate for reading in readings), cores, kernel, others, readings[0].threads)
 
 
-def by_hand(kind: str, job: Job, network: Network, steps: int, folder: str) -> Reading:
+def by_hand(kind: str, job: Job, nodes: Network, steps: int, folder: str) -> Reading:
     """A loop of bench/stock.py."""
     out = Path(folder, "rates.json")
     argv = [measure.ROOT / "bench/stock.py", kind, out, job.model, job.side, job.batch, steps]
     if kind == "horovod":
-        ranks.run(argv, job.workers, network=network, threads=1, extra={"HOROVOD_FUSION_THRESHOLD": str(128 * 2**20)})
+        ranks.run(argv, job.workers, network=nodes, threads=1, extra={"HOROVOD_FUSION_THRESHOLD": str(128 * 2**20)})
     else:
-        with_server(argv, job.workers, network)
+        with_server(argv, job.workers, nodes)
     return Reading(statistics.median(json.loads(out.read_text())))
 
 
-def with_server(argv, workers: int, network: Network) -> None:
+def with_server(argv, workers: int, nodes: Network) -> None:
     """Scheduler and one server on the node after the workers'."""
     port = 10000 + secrets.randbelow(20000)
-    meeting = {"DMLC_PS_ROOT_URI": network.addresses[workers], "DMLC_PS_ROOT_PORT": str(port),
+    meeting = {"DMLC_PS_ROOT_URI": nodes.addresses[workers], "DMLC_PS_ROOT_PORT": str(port),
                "DMLC_NUM_SERVER": "1", "DMLC_NUM_WORKER": str(workers), "OMP_NUM_THREADS": "1"}  # fmt: skip
 
     def start(role: str, node: int, words) -> subprocess.Popen:
-        env = {**os.environ, **meeting, "DMLC_ROLE": role, "DMLC_NODE_HOST": network.addresses[node - 1]}
-        return subprocess.Popen(network.inside(node, sys.executable, *words), env=env, cwd=measure.ROOT)
+        env = {**os.environ, **meeting, "DMLC_ROLE": role, "DMLC_NODE_HOST": nodes.addresses[node - 1]}
+        return subprocess.Popen(nodes.inside(node, sys.executable, *words), env=env, cwd=measure.ROOT)
 
     serving = [start(role, workers + 1, ["-c", "import mxnet"]) for role in ("scheduler", "server")]
     try:
@@ -134,13 +139,13 @@ def with_server(argv, workers: int, network: Network) -> None:
             process.wait()
 
 
-def reading(how, job: Job, network: Network, steps: int) -> Reading:
-    with tempfile.TemporaryDirectory() as folder:
+def reading(how, job: Job, nodes: Network, steps: int) -> Reading:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         if how is None:
-            return side_by_side(job, network, steps, folder)
+            return side_by_side(job, nodes, steps, folder)
         if isinstance(how, str):
-            return by_hand(how, job, network, steps, folder)
-        return product(job, network, how, steps, folder)
+            return by_hand(how, job, nodes, steps, folder)
+        return product(job, nodes, how, steps, folder)
 
 
 # ---------------------------------------------------------------- all rows, and what they say
@@ -148,11 +153,11 @@ def reading(how, job: Job, network: Network, steps: int) -> Reading:
 
 def measure_rows(job: Job, repeats: int, steps: int, found: dict, save) -> None:
     """Adds `repeats` readings of each row to `found`, each with the limit of its turn, because a machine drifts."""
-    with Network(job.workers + job.servers, job.rate) as network:
+    with Network(job.workers + job.servers, job.rate) as nodes:
         for turn in range(repeats):
             others, limit = [row for row in job.rows if row != LIMIT], None
             for row in [LIMIT, *(others if turn % 2 == 0 else reversed(others))]:
-                read = vars(reading(job.rows[row], job, network, steps))
+                read = vars(reading(job.rows[row], job, nodes, steps))
                 limit = limit or read["rate"]
                 found.setdefault(row, []).append({**read, "limit": limit})
                 save()
@@ -169,18 +174,36 @@ def table(name: str, job: Job, found: dict) -> dict:
     }
     took = [f"{1e3 * seconds:.0f} ms{' in fp16' * (row == PLAIN_FP16)}" for row, seconds in exchange.items()]
     print(f"\n{name}: {job.model}, {job.side} px, {job.workers} ranks of {job.batch}, links of {job.rate}")
-    print(f"a step computes for {1e3 * compute:.0f} ms; an exchange after backward takes {', '.join(took)}")
-    print(f"{'':30}{'images/s':32}{'of the limit':32}{'of bound':>9}{'cores':>7}{'kernel':>7}")
+    print(f"a step computes for {1e3 * compute:.0f} ms, an exchange after backward takes {', '.join(took) or '?'}")
+    print(
+        f"{'':32}{'images/s':32}{'of the limit':32}{'of bound':>9}{'cores':>7}{'CPU ms':>8}{'kernel':>7}{'others':>7}"
+    )
     figures = {"compute_s": compute, "exchange_s": exchange, "rows": {}}
     for row, values in rates.items():
         share = measure.spread([one["rate"] / one["limit"] for one in found[row]])
         bound = bound_of(job.rows[row], compute, exchange)
         of_bound = share["median"] / bound if bound else None
-        cores, kernel = (statistics.median([one[key] for one in found[row]]) for key in ("cores", "kernel"))
-        cells = [f"{of_bound:9.0%}" if bound else f"{'':9}", f"{cores:7.2f}{kernel:7.0%}" if cores else ""]
-        print(f"{row:30}{measure.show(measure.spread(values), '{:.1f}'):32}{measure.show(share, '{:.0%}'):32}", *cells)
-        figures["rows"][row] = {"images_per_s": measure.spread(values), "of_limit": share, "of_bound": of_bound,
-                                "cores": cores, "kernel": kernel, "threads": found[row][-1]["threads"]}  # fmt: skip
+        cores, kernel, others = (
+            statistics.median([one[key] for one in found[row]]) for key in ("cores", "kernel", "others")
+        )
+        cpu = statistics.median([one["cores"] * global_batch / one["rate"] for one in found[row]])
+        cells = [f"{of_bound:9.0%}" if bound else f"{'':9}"]
+        cells += [f"{cores:7.2f}{1e3 * cpu:8.0f}{kernel:7.0%}{others:7.2f}"] if cores else []
+        print(
+            f"{row:32}{measure.show(measure.spread(values), '{:.1f}'):32}{measure.show(share, '{:.0%}'):32}",
+            *cells,
+            sep="",
+        )
+        of_cpu = {
+            "cores": cores,
+            "cpu_s": cpu,
+            "kernel": kernel,
+            "others": others,
+            "threads": found[row][-1]["threads"],
+        }
+        figures["rows"][row] = {
+            "images_per_s": measure.spread(values), "of_limit": share, "of_bound": of_bound, **of_cpu
+        }  # fmt: skip
     return figures
 
 
@@ -206,7 +229,12 @@ def main() -> None:
         steps=(50, "of each run"),
         save=("", "JSON file that keeps the readings"),
     )
+    reason = network.possible()
+    if reason:
+        print(f"not measured: {reason}")
+        return measure.finish({"not measured": reason})
     repeats, steps = (1, 3 * INTERVAL) if options.quick else (options.repeats, options.steps)
+    pattern = options.rows or ("^(after backward|double buffering)$" if options.quick else "")
     kept = json.loads(Path(options.save).read_text()) if options.save and os.path.exists(options.save) else {}
 
     def save():
@@ -216,7 +244,7 @@ def main() -> None:
     figures = {}
     for name in [options.only] if options.only else ["mobilenet"] if options.quick else list(JOBS):
         job, found = JOBS[name], kept.setdefault(name, {})
-        wanted = {row: how for row, how in job.rows.items() if re.search(options.rows, row) or row == LIMIT}
+        wanted = {row: how for row, how in job.rows.items() if re.search(pattern, row) or row == LIMIT}
         measure_rows(replace(job, rows=wanted), repeats, steps, found, save)
         figures[name] = table(name, job, found)
     measure.finish(figures)

@@ -20,13 +20,13 @@ RATE = "throughput/images_per_s"
 
 @dataclass
 class Reading:
-    """images/s of all ranks; how many cores their processes take and the kernel's share of that; cores of each thread
-    of one rank, largest first."""
+    """What a run's ranks did while they trained."""
 
-    rate: float
-    cores: float = 0.0
-    kernel: float = 0.0
-    threads: list = field(default_factory=list)
+    rate: float  # images/s of all ranks
+    cores: float = 0.0  # that their processes take
+    kernel: float = 0.0  # share of that
+    others: float = 0.0  # cores that all else on this machine takes
+    threads: list = field(default_factory=list)  # cores of each thread of one rank, largest first
 
 
 class Training:
@@ -42,8 +42,12 @@ class Training:
         self.watching.start()
 
     def read(self) -> Reading:
-        self.process.wait()
-        self.watching.join()
+        try:
+            self.process.wait()
+        finally:
+            self.process.terminate()  # where a bench is told to end; a run that has ended hears nothing
+            self.process.wait()
+            self.watching.join()
         if self.process.returncode:
             self.log.seek(0)
             raise SystemExit(f"{' '.join(self.argv)} ended with {self.process.returncode}:\n{self.log.read()}")
@@ -62,7 +66,7 @@ class Training:
             time.sleep(0.1)
             if len(self._rates()) > len(self.marks):
                 pids = pids or self._ranks()
-                self.marks.append((time.perf_counter(), [cpu_times(pid) for pid in pids]))
+                self.marks.append((time.perf_counter(), [cpu_times(pid) for pid in pids], busy()))
 
     def _ranks(self) -> list:
         found = []
@@ -73,15 +77,23 @@ class Training:
         return found
 
     def _cpu(self) -> tuple:
-        """(cores, the kernel's share, cores of each thread of one rank) between the first mark and the last."""
+        """(cores, the kernel's share, others, cores of each thread of one rank) from the first mark to the last."""
         marks = [mark for mark in self.marks if mark[1] and all(mark[1])]  # ranks that are gone have no times
         if len(marks) < 2:
             return ()
-        (began, first), (ended, last) = marks[0], marks[-1]
+        (began, first, all_before), (ended, last, all_after) = marks[0], marks[-1]
         taken = [since(then, now) for then, now in zip(first, last)]
         user, kernel = (sum(times[part] for rank in taken for times in rank.values()) for part in (0, 1))
-        threads = sorted((sum(times) / (ended - began) for times in taken[0].values()), reverse=True)
-        return (user + kernel) / (ended - began), kernel / (user + kernel), [round(cores, 3) for cores in threads[:6]]
+        seconds = ended - began
+        threads = sorted((sum(times) / seconds for times in taken[0].values()), reverse=True)
+        cores, everything = (user + kernel) / seconds, (all_after - all_before) / seconds
+        return cores, kernel / (user + kernel), everything - cores, [round(own, 3) for own in threads[:6]]
+
+
+def busy() -> float:
+    """Seconds that the machine's cores have been busy, or were kept from it by other guests of their host."""
+    times = psutil.cpu_times()
+    return sum(times[:8]) - times.idle - times.iowait
 
 
 def cpu_times(pid: int) -> dict:

@@ -10,6 +10,7 @@ from conftest import ROOT
 
 sys.path.append(str(ROOT / "bench"))
 import allreduce
+import exchange
 import network
 from network import Network
 
@@ -89,3 +90,12 @@ def test_latency_and_bandwidth_are_found_again_in_the_times_of_a_ring():
     alpha, bandwidth, predicted = allreduce.fit(seconds, ranks=4)
     assert alpha == pytest.approx(50e-6, rel=1e-6) and bandwidth == pytest.approx(1.25e8, rel=1e-6)
     assert predicted[2**16] == pytest.approx(seconds[2**16], rel=1e-6)
+
+
+def test_a_row_that_overlaps_is_bound_by_the_longer_of_computing_and_exchanging():
+    """32 images in 0.1 s without an exchange; after backward a step takes 0.3 s, with half the bytes 0.15 s."""
+    took = {exchange.PLAIN: exchange.exchange_time(32, [{"rate": 32 / 0.3, "limit": 320}])}
+    took[exchange.PLAIN_FP16] = exchange.exchange_time(32, [{"rate": 32 / 0.15, "limit": 320}])
+    assert exchange.bound_of([exchange.DOUBLE], 0.1, took) == pytest.approx(0.5)
+    assert exchange.bound_of([exchange.DOUBLE, exchange.FP16], 0.1, took) == 1.0
+    assert exchange.bound_of([exchange.AFTER], 0.1, took) is None
