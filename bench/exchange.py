@@ -14,6 +14,7 @@ cores, kernel: what the processes of all ranks take of the CPU, and the kernel's
 
 import json
 import os
+import re
 import secrets
 import statistics
 import subprocess
@@ -65,7 +66,7 @@ def beside_servers(workers: int) -> Job:
 
 
 JOBS = {
-    "resnet18": Job("resnet18_v1b", 96, 16, "2gbit", {**OPTIONS, **LOOPS}, servers=1),
+    "resnet18": Job("resnet18_v1b", 64, 16, "2gbit", {**OPTIONS, **LOOPS}, servers=1),
     "mobilenet": Job("mobilenet0.25", 96, 32, "100mbit", {**OPTIONS, **LOOPS}, servers=1),
     "servers2": beside_servers(2),
     "servers4": beside_servers(4),
@@ -85,7 +86,8 @@ def settings(job: Job, steps: int) -> list:
 
 def product(job: Job, network: Network, switches, steps: int, folder: str) -> Reading:
     """The engine, with its ranks on the first nodes; servers have those without a rank."""
-    hosts = ",".join(f"{address}:1" for address in network.addresses)
+    nodes = job.workers + (job.servers if any("server" in switch for switch in switches) else 0)
+    hosts = ",".join(f"{address}:1" for address in network.addresses[:nodes])
     where = [f"launch.hosts=[{hosts}]", f"launch.ranks={job.workers}"]
     return Training([*settings(job, steps), *where, *switches], folder, network.env()).read()
 
@@ -145,12 +147,14 @@ def reading(how, job: Job, network: Network, steps: int) -> Reading:
 
 
 def measure_rows(job: Job, repeats: int, steps: int, found: dict, save) -> None:
-    """Adds `repeats` readings of each row to `found`."""
+    """Adds `repeats` readings of each row to `found`, each with the limit of its turn, because a machine drifts."""
     with Network(job.workers + job.servers, job.rate) as network:
         for turn in range(repeats):
-            rows = list(job.rows.items())
-            for row, how in rows if turn % 2 == 0 else reversed(rows):
-                found.setdefault(row, []).append(vars(reading(how, job, network, steps)))
+            others, limit = [row for row in job.rows if row != LIMIT], None
+            for row in [LIMIT, *(others if turn % 2 == 0 else reversed(others))]:
+                read = vars(reading(job.rows[row], job, network, steps))
+                limit = limit or read["rate"]
+                found.setdefault(row, []).append({**read, "limit": limit})
                 save()
                 print(f"  {row}: {found[row][-1]}", file=sys.stderr, flush=True)
 
@@ -158,24 +162,31 @@ def measure_rows(job: Job, repeats: int, steps: int, found: dict, save) -> None:
 def table(name: str, job: Job, found: dict) -> dict:
     """Prints the rows; figures for the last line."""
     global_batch = job.batch * job.workers
-    rates = {row: measure.spread([one["rate"] for one in found[row]]) for row in job.rows if row in found}
-    limit = rates[LIMIT]["median"]
-    compute = global_batch / limit
-    exchange = {row: global_batch / rates[row]["median"] - compute for row in (PLAIN, PLAIN_FP16) if row in rates}
+    rates = {row: [one["rate"] for one in found[row]] for row in job.rows if row in found}
+    compute = global_batch / statistics.median(rates[LIMIT])
+    exchange = {
+        row: global_batch / statistics.median(rates[row]) - compute for row in (PLAIN, PLAIN_FP16) if row in rates
+    }
     took = [f"{1e3 * seconds:.0f} ms{' in fp16' * (row == PLAIN_FP16)}" for row, seconds in exchange.items()]
     print(f"\n{name}: {job.model}, {job.side} px, {job.workers} ranks of {job.batch}, links of {job.rate}")
     print(f"a step computes for {1e3 * compute:.0f} ms; an exchange after backward takes {', '.join(took)}")
-    print(f"{'':30}{'images/s':32}{'of limit':>9}{'of bound':>9}{'cores':>7}{'kernel':>7}")
+    print(f"{'':30}{'images/s':32}{'of the limit':32}{'of bound':>9}{'cores':>7}{'kernel':>7}")
     figures = {"compute_s": compute, "exchange_s": exchange, "rows": {}}
-    for row, rate in rates.items():
-        share, bound = rate["median"] / limit, bound_of(job.rows[row], compute, exchange)
+    for row, values in rates.items():
+        share = measure.spread([one["rate"] / one["limit"] for one in found[row]])
+        bound = bound_of(job.rows[row], compute, exchange)
+        of_bound = share["median"] / bound if bound else None
         cores, kernel = (statistics.median([one[key] for one in found[row]]) for key in ("cores", "kernel"))
-        of_bound = f"{share / bound:9.0%}" if bound else f"{'':9}"
-        cpu = f"{cores:7.2f}{kernel:7.0%}" if cores else ""
-        print(f"{row:30}{measure.show(rate, '{:.1f}'):32}{share:9.0%}{of_bound}{cpu}")
-        figures["rows"][row] = {"images_per_s": rate, "of_limit": share, "of_bound": share / bound if bound else None,
+        cells = [f"{of_bound:9.0%}" if bound else f"{'':9}", f"{cores:7.2f}{kernel:7.0%}" if cores else ""]
+        print(f"{row:30}{measure.show(measure.spread(values), '{:.1f}'):32}{measure.show(share, '{:.0%}'):32}", *cells)
+        figures["rows"][row] = {"images_per_s": measure.spread(values), "of_limit": share, "of_bound": of_bound,
                                 "cores": cores, "kernel": kernel, "threads": found[row][-1]["threads"]}  # fmt: skip
     return figures
+
+
+def exchange_time(global_batch: int, found: list) -> float:
+    """Seconds by which a step is longer than the limit's of the same turn."""
+    return statistics.median([global_batch / one["rate"] - global_batch / one["limit"] for one in found])
 
 
 def bound_of(how, compute: float, exchange: dict):
@@ -190,7 +201,7 @@ def main() -> None:
     options = measure.arguments(
         __doc__.splitlines()[0],
         only=("", f"one of {', '.join(JOBS)}; nothing: all"),
-        rows=("", "rows with this in their names, and the limit; nothing: all"),
+        rows=("", "a pattern: rows that have it in their names, and the limit; nothing: all"),
         repeats=(3, "of all rows"),
         steps=(50, "of each run"),
         save=("", "JSON file that keeps the readings"),
@@ -205,7 +216,7 @@ def main() -> None:
     figures = {}
     for name in [options.only] if options.only else ["mobilenet"] if options.quick else list(JOBS):
         job, found = JOBS[name], kept.setdefault(name, {})
-        wanted = {row: how for row, how in job.rows.items() if options.rows in row or row == LIMIT}
+        wanted = {row: how for row, how in job.rows.items() if re.search(options.rows, row) or row == LIMIT}
         measure_rows(replace(job, rows=wanted), repeats, steps, found, save)
         figures[name] = table(name, job, found)
     measure.finish(figures)

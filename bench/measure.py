@@ -3,6 +3,7 @@
 import argparse
 import json
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from mxscale.run.processes import available_cores  # noqa: E402
 
 
 def arguments(text: str, **options):
+    # What a bench has put up is taken down when it is told to end
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     parser = argparse.ArgumentParser(description=text)
     parser.add_argument("--quick", action="store_true", help="a minute at most: fewer repetitions, less certain")
     for name, (default, note) in options.items():

@@ -253,6 +253,8 @@ def _validate_server_update(c: Config) -> None:
         raise ConfigError(f"comm.compression=fp16: {where} sends gradients to float32 weights as they are{instead}")
     if c.precision != "float32":
         raise ConfigError(f"precision={c.precision}: {where} updates float32 weights alone{instead}")
+    if c.optimizer.name.lower() == "rmsprop_warmup":
+        raise ConfigError(f"optimizer.name=rmsprop_warmup goes by the epoch, which no server knows: {where}{instead}")
     if c.optimizer.name.lower() in LAYERWISE and c.comm.servers != 1:
         raise ConfigError(
             f"optimizer.name={c.optimizer.name} takes the norm of whole arrays, and {where} splits them over servers; "

@@ -239,8 +239,6 @@ def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
         if key in ("experiment", "debug"):
             raise ConfigError(f"{override} with resume={run}: set single keys, or start a new run")
         for name in [n for n in composed if n == key or n.startswith(key + ".")]:
-            if composed.get("comm.backend") == "auto" and name in ("comm.backend", "comm.transport"):
-                continue  # what was chosen once stays
             if name.split(".")[0] in RESUMABLE:
                 merged[name] = composed[name]
             elif asked.get(name) != composed[name]:

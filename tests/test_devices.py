@@ -12,7 +12,7 @@ from mxscale.checks import validate
 from mxscale.config import Comm, ConfigError, from_dict
 from mxscale.config import Optimizer as OptimizerConfig
 from mxscale.nets import weights
-from mxscale.run import launch, record, rundir
+from mxscale.run import announcement, launch, record, rundir
 from mxscale.train import engine, prepare
 from mxscale.train.comm import Devices, Local, open_communicator
 from mxscale.train.exchange import make_exchange
@@ -219,7 +219,13 @@ def test_a_run_on_two_devices_resumes_to_the_same_bytes(trained, options):
 
 @pytest.mark.slow
 def test_four_devices_of_one_process_end_with_the_bytes_of_two_ranks_of_horovod(cli):
-    case = ["data.shards=4", "batch.per_device=6", "epochs=4"]  # 20 steps
+    case = [
+        "data.shards=4",
+        "batch.per_device=6",
+        "epochs=4",
+        "validate_every=4",
+        "checkpoint.every_epochs=4",
+    ]  # 20 steps
     ranks = cli("train", *case, "launch.ranks=2", "comm.timeline=true")
     assert "grads.0" in (ranks.run.path / "timeline_1.json").read_text()
     assert (ranks.run.path / "timeline_1.json", None) in record.artifacts(ranks.run)
@@ -238,7 +244,31 @@ def test_one_process_is_started_with_the_threads_of_one_device(tmp_path):
     assert command.env["OMP_NUM_THREADS"] == "2"
 
 
+# ---------------------------------------------------------------- what Horovod alone has
+
+
+def ranks_env(**comm):
+    (command,) = launch.commands(from_dict({"comm": comm}), "/runs/a", 3, launch.Placement(2, 8), {"PATH": "/bin"})
+    return command.env
+
+
+def test_horovod_is_told_where_its_timeline_goes_and_to_sum_in_a_hierarchy():
+    told = ranks_env(timeline=True, hierarchical=True)
+    assert told["HOROVOD_TIMELINE"] == "/runs/a/timeline_3.json" and told["HOROVOD_HIERARCHICAL_ALLREDUCE"] == "1"
+    assert not {"HOROVOD_TIMELINE", "HOROVOD_HIERARCHICAL_ALLREDUCE"} & ranks_env().keys()
+
+
+def test_a_hierarchy_on_one_machine_is_said_to_be_without_effect(tmp_path):
+    config, run = from_dict({"comm": {"hierarchical": True}}), rundir.RunDir(tmp_path)
+    assert "no effect on one machine" in announcement.said_of_exchange(run, config, {"hosts": []})
+    assert announcement.said_of_exchange(run, config, {"hosts": [{}, {}]}) == ""
+
+
 # ---------------------------------------------------------------- what is refused
+
+
+def check(comm, device, optimizer="sgd", ranks=2):
+    prepare.check_back_end(from_dict({"comm": comm, "optimizer": {"name": optimizer}}), device, ranks)
 
 
 @pytest.mark.parametrize("backend", ["device", "nccl"])
@@ -262,11 +292,11 @@ def test_nccl_is_refused_where_mxnet_lacks_it_or_there_is_no_gpu(monkeypatch):
 
     monkeypatch.setattr(mx.runtime, "Features", Features)
     with pytest.raises(ConfigError, match="this MXNet was built without NCCL; use comm=device"):
-        prepare.check_back_end(Comm(backend="nccl"), "gpu")
+        check({"backend": "nccl"}, "gpu")
     Features.nccl = True
     with pytest.raises(ConfigError, match="NCCL sums on GPUs alone"):
-        prepare.check_back_end(Comm(backend="nccl"), "cpu")
-    prepare.check_back_end(Comm(backend="nccl"), "gpu")
+        check({"backend": "nccl"}, "cpu")
+    check({"backend": "nccl"}, "gpu")
 
 
 def test_sums_in_a_hierarchy_are_refused_without_what_they_need(monkeypatch):
@@ -275,15 +305,16 @@ def test_sums_in_a_hierarchy_are_refused_without_what_they_need(monkeypatch):
     monkeypatch.setattr(prepare.shutil, "which", lambda name: name)
     asked = {"hierarchical": True, "transport": "mpi"}
     with pytest.raises(ConfigError, match="without NCCL"):
-        prepare.check_back_end(Comm(**asked), "gpu")
+        check(asked, "gpu")
     build["nccl"] = "2.12.5"
     with pytest.raises(ConfigError, match=r"set comm\.transport=mpi"):
-        prepare.check_back_end(Comm(hierarchical=True), "gpu")
-    prepare.check_back_end(Comm(**asked), "gpu")
+        check({"hierarchical": True}, "gpu")
+    check(asked, "gpu")
 
 
 @pytest.mark.parametrize("optimizer", ["nadam", "sgld", "lbsgd"])
 def test_an_optimizer_whose_numbers_devices_would_share_is_refused(optimizer):
     with pytest.raises(ConfigError, match=f"optimizer.name={optimizer} keeps numbers"):
-        prepare.check_replicas(optimizer)
-    prepare.check_replicas("adam")
+        check({"backend": "device"}, "cpu", optimizer)
+    check({"backend": "device"}, "cpu", "adam")
+    check({"backend": "device"}, "cpu", optimizer, ranks=1)

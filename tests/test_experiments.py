@@ -28,6 +28,7 @@ NEEDED = {
     "data/imagefolder": ["data.root=/x"],
     "data/recordio": ["data.train=/x.rec", "data.val=/y.rec"],
     "experiment/aws_horovod": ["data.train=/x.rec", "data.val=/y.rec"],
+    "experiment/aws_parameter_server": ["data.train=/x.rec", "data.val=/y.rec"],
     "experiment/chainermn_double_buffering": ["data.train=/x.rec", "data.val=/y.rec"],
     "experiment/imagenet_goyal": ["data.train=/x.rec", "data.val=/y.rec"],
     "experiment/chainermn_in15": ["data.train=/x.rec", "data.val=/y.rec"],
@@ -96,6 +97,7 @@ CASES = {  # what is added to each experiment for a step in seconds
     "digits": ("train", lambda folder: []),
     "large_batch_digits": ("train", lambda folder: []),
     "aws_horovod": ("train", lambda folder: [*records(folder), "precision=float32"]),  # amp takes a GPU
+    "aws_parameter_server": ("train", lambda folder: [*records(folder), "precision=float32"]),
     "beeva_kvstore": ("finetune", caltech),
     "chainermn_double_buffering": ("train", records),
     "chainermn_in15": ("train", records),

@@ -95,6 +95,14 @@ def test_cores_are_divided_among_ranks_unless_threads_are_given(cores, ranks, th
 HOSTS = (Host("10.0.0.2", 2, "a"), Host("10.0.0.3", 1, "b"))
 
 
+@pytest.mark.parametrize("ranks, taken", [(1, "a:1"), (2, "a:2"), (3, "a:2,b:1")])
+def test_the_launcher_is_told_of_the_slots_that_ranks_take_and_no_more(ranks, taken):
+    """horovodrun would start a rank in each slot."""
+    hosts = (Host("a", 2, "a", here=True), Host("b", 2, "b"), Host("c", 1, "c"))
+    argv = only_command({"transport": "gloo"}, ranks=ranks, hosts=hosts).argv
+    assert argv[argv.index("-H") + 1] == taken
+
+
 def test_hosts_are_given_with_their_slots():
     argv = only_command({"transport": "gloo"}, ranks=3, hosts=HOSTS).argv
     patient = ["--disable-cache", "--start-timeout", "600"]

@@ -6,9 +6,8 @@ import time
 import pytest
 from composed import composed
 
-from mxscale.cli import merge_for_resume
-from mxscale.config import from_dict, to_dict
-from mxscale.run import launch, opening, probe
+from mxscale.config import from_dict
+from mxscale.run import announcement, launch, probe
 from mxscale.run.rundir import RunDir
 from mxscale.run.watch import Signals
 from mxscale.train import prepare
@@ -88,22 +87,25 @@ def test_any_other_back_end_is_left_alone(tmp_path):
     assert not (tmp_path / probe.RECORD).exists()
 
 
-def test_a_resumed_run_keeps_what_was_chosen(tmp_path):
+def test_a_run_that_goes_on_keeps_what_was_chosen_and_tries_nothing(tmp_path):
     run = RunDir(tmp_path)
-    run.write_config(from_dict({"comm": {"backend": "horovod", "transport": "mpi"}}))
-    asked = to_dict(from_dict({"comm": {"backend": "auto"}, "launch": {"ranks": 2}}))
-    merged = merge_for_resume(run, asked, ["comm=auto", "launch.ranks=2"])
-    assert (merged.comm.backend, merged.comm.transport, merged.launch.ranks) == ("horovod", "mpi", 2)
+    run.write("plan.json", {"sizes": {"ranks": 2}})
+    record = {"chosen": {"backend": "horovod", "transport": "mpi"}, "figures": FIGURES, "reason": "it was fastest"}
+    run.write(probe.RECORD, record)
+    settled = probe.settle(run, from_dict({"comm": {"backend": "auto"}}), 2, Signals())
+    assert (settled.comm.backend, settled.comm.transport) == ("horovod", "mpi")
+    assert run.config() == settled and run.read(probe.RECORD) == record
 
 
 @pytest.mark.slow
 def test_real_ranks_are_tried_and_the_fastest_is_taken(tmp_path, data_cache, monkeypatch, capsys):
     run = RunDir(tmp_path)
+    (tmp_path / "ranks").mkdir()
     run.write_config(composed("train", "comm=auto", "launch.ranks=2", f"data.cache={data_cache}"))
     run.write("plan.json", {"pretrained": None, "hosts": []})
     prepare.prepare(run, run.config())
-    for seconds in ("horovod-mpi", "parameter_server"):  # each more of them costs seconds
-        monkeypatch.delitem(probe.CANDIDATES, seconds, raising=False)
+    for name in ("horovod-mpi", "parameter_server"):  # each more of them costs seconds
+        monkeypatch.delitem(probe.CANDIDATES, name)
     run.begin_alive(1)
     settled = probe.settle(run, run.config(), 1, Signals())
     record = run.read(probe.RECORD)
@@ -113,7 +115,7 @@ def test_real_ranks_are_tried_and_the_fastest_is_taken(tmp_path, data_cache, mon
     assert record["chosen"] == probe.CANDIDATES[probe.choose(figures)]
     assert settled.comm.backend == record["chosen"]["backend"] and run.config() == settled
     assert "<- taken" in capsys.readouterr().out
-    assert record["reason"] in opening.said_of_exchange(run, settled, run.read("plan.json"))
+    assert record["reason"] in announcement.said_of_exchange(run, settled, run.read("plan.json"))
 
 
 @pytest.mark.slow

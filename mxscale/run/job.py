@@ -11,8 +11,8 @@ from typing import NamedTuple, Optional
 
 import psutil
 
-from mxscale.config import Config, ConfigError, Machine
-from mxscale.run import container, costs, hosts, opening, outcome, probe, restart, summary, tracking
+from mxscale.config import Config, ConfigError, Machine, unsaved
+from mxscale.run import announcement, container, costs, hosts, opening, outcome, probe, restart, summary, tracking
 from mxscale.run.failure import Failure, Logs
 from mxscale.run.progress import say
 from mxscale.run.record import view_hint
@@ -86,7 +86,7 @@ def begin(run, config, nodes, image, price, weights_file, began: float, signals:
     if signals.reason:
         return Ready(config, attempt, stamps, logs, False)
     plan = run.read("plan.json")
-    opening.announce(run, config, plan, run.read("price.json"))
+    announcement.announce(run, config, plan, run.read("price.json"))
     opening.record_environment(run, config, plan)
     opening.note_ranks(run, plan["sizes"]["ranks"])
     return Ready(config, attempt, stamps, logs, True)
@@ -126,13 +126,18 @@ def tell_how_it_ended(run: RunDir, config: Config, status: dict, failure: Option
     """What the one that failed said last, how to go on, and the error as the last line."""
     if status["state"] == FINISHED:
         return
-    go_on = opening.resume_command(run, config)
     if status["state"] == KILLED:
-        say(f"interrupted ({status['reason']}); go on with: {go_on}")
+        say(f"interrupted ({status['reason']}); {way_on(run, config, 'go on with')}")
         return
     for name in failure.of:
         lines = logs.last_lines(name)
         say("\n".join([f"the last lines of ranks/{name}.log:", *(f"  {line}" for line in lines)] if lines else
                       [f"ranks/{name}.log says nothing of this attempt"]))  # fmt: skip
-    say(f"the ranks' logs are in {run.path}/ranks; to go on: {go_on}")
+    say(f"the ranks' logs are in {run.path}/ranks; {way_on(run, config, 'to go on')}")
     say(f"error: {status['error']}", sys.stderr)
+
+
+def way_on(run: RunDir, config: Config, how: str) -> str:
+    """`how`, and the command; or why there is none."""
+    lost = unsaved(config.comm) if run.has_checkpoint() else None
+    return f"it can't go on: {lost}" if lost else f"{how}: {opening.resume_command(run, config)}"

@@ -45,13 +45,14 @@ class Placement:
         return cls(plan["sizes"]["ranks"], cores, hosts, plan.get("scheduler"))
 
     @property
-    def hosts_with_ranks(self) -> int:
-        """The launchers fill the first host's slots, then the next one's."""
-        used, left = 0, self.ranks
-        while used < len(self.hosts) and left > 0:
-            left -= self.hosts[used].slots
-            used += 1
-        return used
+    def taken(self) -> List[Host]:
+        """The hosts that have ranks, with the slots that these take: the first host's first."""
+        found, left = [], self.ranks
+        for host in self.hosts:
+            if left > 0:
+                found.append(replace(host, slots=min(host.slots, left)))
+                left -= host.slots
+        return found
 
     @property
     def per_host(self) -> int:
@@ -79,11 +80,12 @@ def commands(
     serving = servers(config, run_dir, attempt, placed, env, surroundings)
     if serving:
         env = {**env, **meeting(config, placed), "DMLC_ROLE": "worker"}
-    if config.comm.transport == "gloo" and len(placed.hosts) == 1 and not placed.hosts[0].here:
+    taken = placed.taken  # horovodrun starts a rank in every slot that it is told of, whatever -np says
+    if config.comm.transport == "gloo" and len(taken) == 1 and not taken[0].here:
         started = Command(_gloo(config, placed.ranks, env, "") + rank, env)
-        return [_over_there(placed.hosts[0], started, surroundings), *serving]
+        return [_over_there(taken[0], started, surroundings), *serving]
     if config.comm.backend != "local" and not config.comm.drives_all:
-        where = ",".join(f"{host.address}:{host.slots}" for host in placed.hosts)
+        where = ",".join(f"{host.address}:{host.slots}" for host in taken)
         rank = LAUNCHERS[config.comm.transport](config, placed.ranks, env, where) + rank
     return [boxed(config, run_dir, Command(rank, env), surroundings), *serving]
 
@@ -97,7 +99,7 @@ def servers(config: Config, run_dir: str, attempt: int, placed: Placement, env: 
     count = server_count(config.comm, placed.ranks)
     if not count:
         return []
-    free = placed.hosts[placed.hosts_with_ranks :] or placed.hosts
+    free = placed.hosts[len(placed.taken) :] or placed.hosts
     places = [("scheduler", 0, placed.hosts)] + [("server", number, free) for number in range(count)]
     found = []
     for role, number, among in places:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Dict, List, Optional
 
 from mxscale.checks import validate
-from mxscale.config import Config, ConfigError
-from mxscale.run import launch
+from mxscale.config import SERVED, Config, ConfigError
+from mxscale.run import hosts, launch
 from mxscale.run.processes import Processes, available_cores
 from mxscale.run.progress import say
 from mxscale.run.rundir import RunDir
@@ -22,6 +22,7 @@ CANDIDATES = {
     "horovod-mpi": {"backend": "horovod", "transport": "mpi"},
     "device": {"backend": "device"},
     "nccl": {"backend": "nccl"},
+    "parameter_server": {"backend": "parameter_server", "servers": "1x"},
 }
 
 RECORD = "probe.json"
@@ -34,9 +35,12 @@ def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Confi
     """
     if config.comm.backend != "auto":
         return config
-    plan = run.read("plan.json")
+    plan, known = run.read("plan.json"), run.read(RECORD)
+    if known and known["chosen"]["backend"] != "local":
+        return _take(run, config, known)  # what was chosen once stays, over restarts and resumes
     if plan["sizes"]["ranks"] == 1:
-        return _take(run, config, {"backend": "local"}, {"reason": "one rank has nobody to exchange with"})
+        alone = {"chosen": {"backend": "local"}, "reason": "one rank has nobody to exchange with"}
+        return _take(run, config, alone)
     say("comm=auto: trying the back ends")
     with kept_alive(run):
         figures = {name: _figures(run, config, plan, attempt, name, signals) for name in CANDIDATES}
@@ -46,13 +50,16 @@ def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Confi
     say(table(figures, chosen))
     if chosen is None:
         raise ConfigError("comm=auto: no back end works here, see the table above; set comm=local launch.ranks=1")
-    return _take(run, config, CANDIDATES[chosen], {"figures": figures, "reason": reason(figures, chosen)})
+    record = {"chosen": CANDIDATES[chosen], "figures": figures, "reason": reason(figures, chosen)}
+    return _take(run, config, record)
 
 
-def _take(run: RunDir, config: Config, comm: dict, record: dict) -> Config:
-    run.write(RECORD, {"chosen": comm, **record})
-    config = replace(config, comm=replace(config.comm, **comm))
+def _take(run: RunDir, config: Config, record: dict) -> Config:
+    run.write(RECORD, record)
+    config = replace(config, comm=replace(config.comm, **record["chosen"]))
     run.write_config(config)
+    plan = run.read("plan.json")
+    run.write("plan.json", {**plan, **meeting(config, plan)})
     return config
 
 
@@ -96,16 +103,23 @@ def _told(figure: dict) -> str:
 
 def _figures(run: RunDir, config: Config, plan: dict, attempt: int, name: str, signals: Signals) -> dict:
     """{"seconds", "between", "times"} of an exchange, or {"no": why}."""
+    if plan["probe"]["no"].get(name):
+        return {"no": plan["probe"]["no"][name]}
     candidate = replace(config, comm=replace(config.comm, **CANDIDATES[name]))
     try:
         validate(candidate)
+        placed = launch.Placement.of({**plan, **meeting(candidate, plan)}, available_cores())
     except ConfigError as error:
         return {"no": str(error)}
-    if plan["probe"]["no"].get(name):
-        return {"no": plan["probe"]["no"][name]}
-    placed = launch.Placement.of(plan, available_cores())
     commands = launch.commands(candidate, str(run), attempt, placed, os.environ, ["mxscale.train.probe", name])
     return measured(run, name, commands, config.comm.probe_s, signals)
+
+
+def meeting(config: Config, plan: dict) -> dict:
+    """Where servers and ranks find each other, as plan.json has it; {} where there are no servers."""
+    if config.comm.backend not in SERVED:
+        return {}
+    return {"scheduler": hosts.meeting_point([hosts.Host(**host) for host in plan["hosts"]])}
 
 
 def measured(run: RunDir, name: str, commands: List[launch.Command], limit_s: float, signals: Signals) -> dict:

@@ -8,7 +8,7 @@ from typing import Optional
 
 import mxnet as mx
 import numpy as np
-from mxnet import kvstore, nd
+from mxnet import nd
 
 from mxscale.config import Comm
 from mxscale.train.gpus import nccl_version
@@ -63,25 +63,35 @@ class Local:
         """Leave in order."""
 
 
+class Sums:
+    """What a kvstore of MXNet's is used for: a name is a key, and what is pushed under it comes back added up."""
+
+    def __init__(self, kvstore):
+        self.kvstore, self.known = kvstore, set()
+
+    def sum(self, arrays, name: str) -> None:
+        """Over all devices of all ranks, in place, asynchronously.  All ranks have the same names in the same order."""
+        if name not in self.known:  # a kvstore wants a first value
+            self.kvstore.init(name, arrays[0])
+            self.known.add(name)
+        self.kvstore.push(name, arrays)
+        self.kvstore.pull(name, out=arrays)
+
+
 class Devices(Local):
     """One process that drives several devices, whose gradients a kvstore of MXNet's sums.
 
-    kvstore: device (each sum on one of the devices, which take turns) | nccl.
+    kind: device (each sum on one of the devices, which take turns) | nccl.
     """
 
-    def __init__(self, kvstore: str, count: int):
-        self.store, self.count = mx.kv.create(kvstore), count
-        self.known = set()
+    def __init__(self, kind: str, count: int):
+        self.sums, self.count = Sums(mx.kv.create(kind)), count
 
     def devices(self, kind):
         return [mx.gpu(number) if kind == "gpu" else mx.cpu(number) for number in range(self.count)]
 
     def all_reduce(self, arrays, name):
-        if name not in self.known:
-            self.known.add(name)
-            self.store.init(name, arrays[0])
-        self.store.push(name, arrays)
-        self.store.pull(name, out=arrays)
+        self.sums.sum(arrays, name)
 
     def all_gather(self, arrays, name):
         return [array.as_in_context(arrays[0].context) for array in arrays]
@@ -153,22 +163,17 @@ class Served(Horovod):
     def __init__(self, options: Comm):
         super().__init__(options)
         name_own_address()
-        self.kvstore = kvstore.create(self.kind)
+        self.kvstore = mx.kv.create(self.kind)
         if options.compression == "2bit":
             self.kvstore.set_gradient_compression({"type": "2bit", "threshold": options.threshold})
-        self.known = set()
+        self.sums = Sums(self.kvstore)
 
     def all_reduce(self, arrays, name):
-        (array,) = arrays
-        if name not in self.known:  # all ranks come here in the same order; servers need a first value
-            self.kvstore.init(name, array)
-            self.known.add(name)
-        self.kvstore.push(name, array)
-        self.kvstore.pull(name, out=array)
+        self.sums.sum(arrays, name)
 
     def close(self):
         nd.waitall()
-        del self.kvstore  # the servers end once every rank has let go
+        del self.kvstore, self.sums  # the servers end once every rank has let go
         super().close()
 
 

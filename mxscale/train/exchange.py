@@ -199,7 +199,6 @@ class _Flat:
 
     def __init__(self, grads, half):
         self.grads = grads
-        self.rows = [grad.reshape(-1) for grad in grads]  # views
         self.kept = []  # flat copies, one per shard done
         self.flat = nd.zeros(sum(grad.size for grad in grads), ctx=grads[0].context, dtype=grads[0].dtype)
         self.views, start = [], 0
@@ -211,17 +210,23 @@ class _Flat:
         self.wire = nd.zeros(self.flat.shape, ctx=self.flat.context, dtype="float16") if casts else self.flat
 
     def keep(self):
-        self.kept.append(nd.concat(*self.rows, dim=0))
+        self._fill()
+        self.kept.append(self.flat.copy())
 
     def pack(self):
         if self.kept:
             pairwise(self.kept).copyto(self.flat)
             self.kept = []
         else:
-            nd.concat(*self.rows, dim=0, out=self.flat)
+            self._fill()
         if self.wire is not self.flat:
             self.flat /= self.scale
             nd.cast(self.flat, dtype="float16", out=self.wire)
+
+    def _fill(self):
+        # One copy each, not nd.concat, which takes 13 times as long on a CPU (docs/log.md)
+        for view, grad in zip(self.views, self.grads):
+            grad.copyto(view)
 
     def unpack(self):
         if self.wire is not self.flat:

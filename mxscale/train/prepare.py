@@ -43,16 +43,14 @@ def prepare(run: RunDir, config: Config) -> None:
     check_ports(config, ranks, plan.get("hosts"))
     config = origin.obtain(run, config, plan, head_of(config))
     check_settings(config, plan.get("pretrained"))  # first: packing may take an hour
-    check_back_end(config.comm, device)
-    if config.comm.drives_all and ranks > 1:
-        check_replicas(config.optimizer.name)
+    check_back_end(config, device, ranks)
     manifest = describe_data(config)
     if plan.get("data_digest", manifest["digest"]) != manifest["digest"]:
         raise ConfigError(f"resume={run.path}: the data are not those that this run was trained on; start a new run")
     classes = len(manifest["classes"])
     net = check_network(config, classes, plan)
     if config.comm.backend == "auto":
-        plan["probe"] = to_probe(config, net, device)
+        plan["probe"] = to_probe(config, net, device, ranks, plan.get("hosts"))
     if config.data.keep == "ram" and config.data.kind != "synthetic":
         kept.announce(manifest["splits"], share_of_a_host(plan.get("hosts")))
     train_images = manifest["splits"]["train"]["count"]
@@ -152,12 +150,16 @@ def check_settings(config: Config, pretrained) -> None:
         weights.load(pretrained)
 
 
-def check_back_end(comm: Comm, device: str) -> None:
+def check_back_end(config: Config, device: str, ranks: int) -> None:
     """Whether this MXNet and this Horovod can exchange gradients that way."""
+    comm = config.comm
+    if comm.drives_all and ranks > 1:
+        check_replicas(config.optimizer.name)
     if comm.backend == "nccl":
         check_nccl(device)
     if comm.backend in ("horovod", *SERVED):
         check_transport(comm)
+    if comm.hierarchical:
         check_hierarchical(comm, device)
 
 
@@ -172,8 +174,6 @@ def check_nccl(device: str) -> None:
 
 def check_hierarchical(comm: Comm, device: str) -> None:
     """Horovod 0.28 has it in NCCLHierarchicalAllreduce alone, which takes MPI as well (its operations.cc)."""
-    if not comm.hierarchical:
-        return
     if not horovod_build()["nccl"]:
         raise ConfigError("comm.hierarchical=true: this Horovod was built without NCCL, and has it with NCCL alone")
     if comm.transport != "mpi" or device != "gpu":
@@ -189,14 +189,16 @@ def check_replicas(optimizer: str) -> None:
         )
 
 
-def to_probe(config: Config, net, device: str) -> dict:
+def to_probe(config: Config, net, device: str, ranks: int, hosts=None) -> dict:
     """What comm=auto needs to know: the gradients to sum, and which back ends can't be tried here."""
     gradients = [list(p.shape) for p in weights.parameters(net).values() if p.grad_req != "null"]
     dtype = "float16" if config.precision == "float16" else "float32"
     reasons = {}
     for name, settings in CANDIDATES.items():
         try:
-            check_back_end(replace(config.comm, **settings), device)
+            candidate = replace(config, comm=replace(config.comm, **settings))
+            check_back_end(candidate, device, ranks)
+            check_ports(candidate, ranks, hosts)
         except ConfigError as error:
             reasons[name] = str(error)
     return {"gradients": gradients, "dtype": dtype, "no": reasons}
