@@ -57,6 +57,7 @@ OPTIONS = {
     "overlapped, fp16": [FP16],
     "double buffering": [DOUBLE],
     "double buffering, fp16": [DOUBLE, FP16],
+    "double buffering, fp16, MPI": [DOUBLE, FP16, "comm.transport=mpi"],
 }
 SMALL = {"overlapped, buckets of 0.25 MB": ["comm.bucket_mb=0.25"]}  # all gradients are 1.9 MB: one bucket else
 LOOPS = {"Horovod's DistributedTrainer": "horovod", "gluon's kvstore, 1 server": "kvstore"}

@@ -2,8 +2,8 @@
 
     python bench/techniques.py [--quick]
 
-Digits 0-4 on two ranks, test top-1 in percent; the spread is that of the seeds.  At the main job's learning rate, which is
-about as high as it goes, and at a quarter of it: gradients that are a step late want a lower one.
+Digits 0-4 on two ranks, test top-1 in percent; the spread is that of the seeds.  At the main job's learning rate, which
+is about as high as it goes, and at a quarter of it: gradients that are a step late want a lower one.
 """
 
 import tempfile
