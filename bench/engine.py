@@ -19,7 +19,7 @@ from mxscale.checks import validate
 from mxscale.config import from_dict
 from mxscale.data import loader
 from mxscale.run import rundir
-from mxscale.train import engine, prepare
+from mxscale.train import engine, parts, prepare
 from mxscale.train.comm import Local
 from mxscale.train.optimizer import CrossEntropy
 
@@ -62,7 +62,7 @@ def engine_rate(run, config, plan) -> float:
 def bare_rate(config, plan, interval: int) -> float:
     """Images/s of a loop with nothing around it."""
     sizes, batch = plan["sizes"], plan["sizes"]["per_device_batch"]
-    net = engine.network(config, plan, mx.cpu())
+    net = parts.network(config, plan, [mx.cpu()])
     objective = CrossEntropy()
     objective.hybridize(static_alloc=True, static_shape=True)
     settings = {"learning_rate": sizes["effective_lr"], "momentum": 0.9, "wd": config.optimizer.weight_decay}

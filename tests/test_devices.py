@@ -13,7 +13,7 @@ from mxscale.config import Comm, ConfigError, from_dict
 from mxscale.config import Optimizer as OptimizerConfig
 from mxscale.nets import weights
 from mxscale.run import announcement, launch, record, rundir
-from mxscale.train import engine, prepare
+from mxscale.train import engine, parts, prepare
 from mxscale.train.comm import Devices, Local, open_communicator
 from mxscale.train.exchange import make_exchange
 from mxscale.train.meter import Tally
@@ -164,8 +164,8 @@ def trained(tmp_path, data_cache, monkeypatch):
     The same name again goes on with it.
     """
     made = []
-    build = engine.network
-    monkeypatch.setattr(engine, "network", lambda *given: made.append(build(*given)) or made[-1])
+    build = parts.network
+    monkeypatch.setattr(parts, "network", lambda *given: made.append(build(*given)) or made[-1])
 
     def train(name, *overrides, stop=False, comm=None):
         run = rundir.RunDir(tmp_path / name)

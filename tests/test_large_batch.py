@@ -235,7 +235,9 @@ def test_a_rate_of_0_that_it_would_divide_by_is_refused(zero):
 
 @pytest.mark.parametrize("comm", ["parameter_server", "dist_async"])
 def test_servers_which_know_no_epoch_do_not_update_with_it(comm):
-    with pytest.raises(ConfigError, match=r"^optimizer.name=rmsprop_warmup goes by the epoch, which no server knows: comm="):
+    with pytest.raises(
+        ConfigError, match=r"^optimizer.name=rmsprop_warmup goes by the epoch, which no server knows: comm="
+    ):
         composed("train", "optimizer=rmsprop_warmup", f"comm={comm}", "comm.update_on=server")
     composed("train", "optimizer=rmsprop_warmup", "comm=parameter_server")  # the workers update
 

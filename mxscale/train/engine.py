@@ -10,18 +10,16 @@ import os
 import sys
 import time
 import traceback
-from dataclasses import replace
 
 import mxnet as mx
 import psutil
-from mxnet import autograd, gluon
+from mxnet import autograd
 
 from mxscale.config import Config, ConfigError, Sizes
-from mxscale.data import loader
-from mxscale.nets import symbol, weights, zoo
+from mxscale.nets import weights, zoo
 from mxscale.run import rundir
 from mxscale.run.rundir import RunDir
-from mxscale.train import head, precision
+from mxscale.train import head, parts, precision
 from mxscale.train.comm import open_communicator
 from mxscale.train.exchange import make_exchange
 from mxscale.train.journal import Journal
@@ -52,11 +50,11 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
     turns = config.batch.accumulation
 
     # ---- data: each rank reads its own shards, each device computes its part of them
-    batches = training_data(config, plan, sizes, shards, devices)
+    batches = parts.training_data(config, plan, sizes, shards, devices)
 
     # ---- network: the same values on every rank and device
     precision.prepare(config.precision)
-    net = network(config, plan, devices)
+    net = parts.network(config, plan, devices)
     parameters = weights.parameters(net)
     comm.broadcast(parameters)
     trained = [p for p in parameters.values() if p.grad_req != "null"]
@@ -66,7 +64,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
     grads = [[parameter.grad(device) for parameter in trained] for device in devices]
     running = zoo.running_statistics(net)
     statistics = ShardStatistics([parameters[name] for name in running], shards, sizes.shards)
-    examined = copy_to_evaluate(config, plan, devices[0])
+    examined = parts.copy_to_evaluate(config, plan, devices[0])
 
     # ---- optimizer
     objective = CrossEntropy(config.label_smoothing)
@@ -84,7 +82,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
     # ---- restore: starting is resuming from step 0
     keeper = Keeper(run, config, sizes, comm, parameters, running, trainer, statistics, scale, exchange)
     step = keeper.restore()
-    reseed = reseeder(net, config.seed)
+    reseed = parts.reseeder(net, config.seed)
     journal = Journal(run, comm, attempt)
     tally, clock = Tally(devices), Clock(len(devices))
     gate = head.Gate(run, config, plan, comm) if step == 0 else head.NoGate()
@@ -148,7 +146,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
         if validates or saves:
             snapshot = keeper.snapshot(step)
         if validates:
-            put(snapshot.params, examined)
+            parts.put(snapshot.params, examined)
             result = evaluate(examined, config, plan, "val", comm, devices[0], scale, life)
             journal.line(step, result)
             saves = keeper.improves(step, result) or saves
@@ -162,7 +160,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
     # ---- test: once, with the best
     if plan["splits"].get("test"):
         with life.saving():
-            put(keeper.best_params(), examined)
+            parts.put(keeper.best_params(), examined)
         journal.line(step, evaluate(examined, config, plan, "test", comm, devices[0], scale, life))
     journal.sync()
     return {"state": "done", "exit": rundir.DONE, "step": step, "params_sha256": keeper.params_sha256}
@@ -175,7 +173,7 @@ def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, li
     """
     objective = CrossEntropy()
     loss, top1, top5, seen = 0.0, 0, 0, 0
-    for images, labels, count in evaluation_data(config, plan, name, comm, device):
+    for images, labels, count in parts.evaluation_data(config, plan, name, comm, device):
         logits = net(scale.cast(images)).astype("float32")
         ranked = mx.nd.topk(logits, k=min(5, plan["classes"]), axis=-1)[:count]
         right = ranked == labels[:count].reshape((-1, 1))
@@ -194,66 +192,6 @@ def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, li
     return metrics
 
 
-def evaluation_data(config: Config, plan: dict, name: str, comm, device):
-    """(images, labels, count) batches of this rank's part of a split."""
-    batch, split = config.batch.per_device, plan["splits"][name]
-    if config.data.kind == "synthetic":
-        return loader.synthetic_evaluation(config.data, plan["classes"], split["count"], comm.rank, config.seed, device)
-    data = config.data if name == "val" else replace(config.data, keep="packed")  # the test images are read once
-    return loader.evaluation_batches(loader.Records(**split), data, batch, comm.rank, comm.size, device)
-
-
-def training_data(config: Config, plan: dict, sizes: Sizes, shards, devices):
-    """This rank's batches, from records or made up."""
-    batch, accumulation = sizes.per_device_batch, config.batch.accumulation
-    if config.data.kind == "synthetic":
-        return loader.SyntheticData(config.data, plan["classes"], batch, shards, accumulation, config.seed, devices)
-    records = loader.Records(**plan["splits"]["train"])
-    return loader.TrainData(
-        records, config.data, batch, shards, sizes.shards, accumulation, sizes.steps_per_epoch, config.seed, devices
-    )
-
-
-def network(config: Config, plan: dict, devices):
-    """The network with its starting weights on each device, hybridized, its shapes known."""
-    net = zoo.build(config.model.name, plan["classes"], plan.get("graph"))
-    size = config.data.image_size
-    zoo.initialise(net, config.seed, devices, config.model.zero_gamma, fitted=bool(plan["pretrained"]))
-    zoo.finish(net, (1, 3, size, size), devices)
-    if plan["pretrained"]:
-        weights.fit(net, weights.load(plan["pretrained"]), config.model.pretrained, head=plan["head"])
-    zoo.freeze(net, config.model.freeze)
-    zoo.choose_statistics(net, config.model.bn_statistics)
-    if not config.optimizer.decay_norm_bias:
-        zoo.exclude_norm_bias_from_decay(net)
-    if config.precision == "float16":
-        net.cast("float16")
-    net.hybridize(static_alloc=True, static_shape=True)
-    return net
-
-
-def copy_to_evaluate(config: Config, plan: dict, device):
-    """A second network for evaluation alone, its values put in each time.
-
-    Evaluating the trained one would let oneDNN reorder its convolution weights in the background;
-    training then goes on from the one layout or the other, with other roundings each time.
-    """
-    net = zoo.build(config.model.name, plan["classes"], plan.get("graph"))
-    net.initialize(mx.init.Zero(), ctx=device)
-    zoo.finish(net, (1, 3, config.data.image_size, config.data.image_size), device)
-    net.collect_params().setattr("grad_req", "null")
-    if config.precision == "float16":
-        net.cast("float16")
-    net.hybridize(static_alloc=True, static_shape=True)
-    return net
-
-
-def put(params: dict, net) -> None:
-    """structural name -> NDArray into the network's parameters."""
-    for name, parameter in weights.parameters(net).items():
-        parameter.set_data(params[name])
-
-
 def zero(grads) -> None:
     """Make way for gradients that are added up (grad_req="add")."""
     for grad in grads:
@@ -263,24 +201,6 @@ def zero(grads) -> None:
 def first_of(array):
     """Its first number in an array of its own: ready when `array` is, and nothing that comes after waits for it."""
     return array.reshape(-1)[:1].copy()
-
-
-def reseeder(net, seed: int):
-    """`reseed(step, shard, turn, device)`: the random state of a network with Dropout is a function of the first three.
-
-    MXNet can't save its random state, so a resume could not go on with it otherwise.  On that device alone: others
-    may be at work, and MXNet would seed each of them otherwise.
-    """
-    if not has_dropout(net):
-        return lambda step, shard, turn, device: None
-    return lambda step, shard, turn, device: mx.random.seed(loader.seed_of(seed, step, shard, turn, 1), ctx=device)
-
-
-def has_dropout(block) -> bool:
-    if isinstance(block, symbol.Features):
-        return block.has_dropout()
-    own = isinstance(block, gluon.nn.Dropout) and block._rate > 0
-    return own or any(has_dropout(child) for child in block._children.values())
 
 
 def main(run_path: str, attempt: int) -> int:

@@ -1,0 +1,93 @@
+"""What a rank is put together from, as the config has it: its data, and its networks."""
+
+from dataclasses import replace
+
+import mxnet as mx
+from mxnet import gluon
+
+from mxscale.config import Config, Sizes
+from mxscale.data import loader
+from mxscale.nets import symbol, weights, zoo
+
+# ---------------------------------------------------------------- data
+
+
+def training_data(config: Config, plan: dict, sizes: Sizes, shards, devices):
+    """This rank's batches, from records or made up."""
+    batch, accumulation = sizes.per_device_batch, config.batch.accumulation
+    if config.data.kind == "synthetic":
+        return loader.SyntheticData(config.data, plan["classes"], batch, shards, accumulation, config.seed, devices)
+    records = loader.Records(**plan["splits"]["train"])
+    return loader.TrainData(
+        records, config.data, batch, shards, sizes.shards, accumulation, sizes.steps_per_epoch, config.seed, devices
+    )
+
+
+def evaluation_data(config: Config, plan: dict, name: str, comm, device):
+    """(images, labels, count) batches of this rank's part of a split."""
+    batch, split = config.batch.per_device, plan["splits"][name]
+    if config.data.kind == "synthetic":
+        return loader.synthetic_evaluation(config.data, plan["classes"], split["count"], comm.rank, config.seed, device)
+    data = config.data if name == "val" else replace(config.data, keep="packed")  # the test images are read once
+    return loader.evaluation_batches(loader.Records(**split), data, batch, comm.rank, comm.size, device)
+
+
+# ---------------------------------------------------------------- networks
+
+
+def network(config: Config, plan: dict, devices):
+    """The network with its starting weights on each device, hybridized, its shapes known."""
+    net = zoo.build(config.model.name, plan["classes"], plan.get("graph"))
+    size = config.data.image_size
+    zoo.initialise(net, config.seed, devices, config.model.zero_gamma, fitted=bool(plan["pretrained"]))
+    zoo.finish(net, (1, 3, size, size), devices)
+    if plan["pretrained"]:
+        weights.fit(net, weights.load(plan["pretrained"]), config.model.pretrained, head=plan["head"])
+    zoo.freeze(net, config.model.freeze)
+    zoo.choose_statistics(net, config.model.bn_statistics)
+    if not config.optimizer.decay_norm_bias:
+        zoo.exclude_norm_bias_from_decay(net)
+    if config.precision == "float16":
+        net.cast("float16")
+    net.hybridize(static_alloc=True, static_shape=True)
+    return net
+
+
+def copy_to_evaluate(config: Config, plan: dict, device):
+    """A second network for evaluation alone, its values put in each time.
+
+    Evaluating the trained one would let oneDNN reorder its convolution weights in the background;
+    training then goes on from the one layout or the other, with other roundings each time.
+    """
+    net = zoo.build(config.model.name, plan["classes"], plan.get("graph"))
+    net.initialize(mx.init.Zero(), ctx=device)
+    zoo.finish(net, (1, 3, config.data.image_size, config.data.image_size), device)
+    net.collect_params().setattr("grad_req", "null")
+    if config.precision == "float16":
+        net.cast("float16")
+    net.hybridize(static_alloc=True, static_shape=True)
+    return net
+
+
+def put(params: dict, net) -> None:
+    """structural name -> NDArray into the network's parameters."""
+    for name, parameter in weights.parameters(net).items():
+        parameter.set_data(params[name])
+
+
+def reseeder(net, seed: int):
+    """`reseed(step, shard, turn, device)`: the random state of a network with Dropout is a function of the first three.
+
+    MXNet can't save its random state, so a resume could not go on with it otherwise.  On that device alone: others
+    may be at work, and MXNet would seed each of them otherwise.
+    """
+    if not has_dropout(net):
+        return lambda step, shard, turn, device: None
+    return lambda step, shard, turn, device: mx.random.seed(loader.seed_of(seed, step, shard, turn, 1), ctx=device)
+
+
+def has_dropout(block) -> bool:
+    if isinstance(block, symbol.Features):
+        return block.has_dropout()
+    own = isinstance(block, gluon.nn.Dropout) and block._rate > 0
+    return own or any(has_dropout(child) for child in block._children.values())
