@@ -8,7 +8,7 @@ import pytest
 
 from mxscale.config import ConfigError, Optimizer
 from mxscale.nets import zoo
-from mxscale.train.engine import has_dropout, reseeder
+from mxscale.train.parts import has_dropout, reseeder
 from mxscale.train.optimizer import CrossEntropy, make_optimizer, make_trainer
 
 
