@@ -8,8 +8,8 @@ import pytest
 
 from mxscale.config import ConfigError, Optimizer
 from mxscale.nets import zoo
-from mxscale.train.parts import has_dropout, reseeder
 from mxscale.train.optimizer import CrossEntropy, make_optimizer, make_trainer
+from mxscale.train.parts import has_dropout, reseeder
 
 
 def backward(parameter, gradient):
