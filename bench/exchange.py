@@ -221,6 +221,35 @@ def bound_of(how, compute: float, exchange: dict):
     return min(1.0, compute / taken) if taken else None
 
 
+def draw(figures: dict, path: str) -> None:
+    """Each row's share of the limit, and the bound of those that overlap."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = max(len(one["rows"]) for one in figures.values())
+    axes = plt.subplots(1, len(figures), figsize=(8 * len(figures), 1 + 0.4 * rows), squeeze=False)[1][0]
+    for axis, (name, one) in zip(axes, figures.items()):
+        for place, value in enumerate(one["rows"].values()):
+            share = value["of_limit"]["median"]
+            axis.barh(place, share, color="tab:blue")
+            axis.text(0.01, place, f"{share:.0%}", va="center", color="white")
+            if value["of_bound"]:
+                bound = share / value["of_bound"]
+                axis.plot([bound, bound], [place - 0.4, place + 0.4], color="tab:orange")
+        axis.set_yticks(range(len(one["rows"])), list(one["rows"]))
+        axis.invert_yaxis()
+        axis.set_xlim(0, 1)
+        job = JOBS[name]
+        axis.set_title(
+            f"{job.model}, {job.workers} ranks, links of {job.rate}: of the images/s without exchange", fontsize=10
+        )
+        axis.set_xlabel("orange: what the network would allow")
+    plt.tight_layout()
+    plt.savefig(path, dpi=110)
+
+
 def main() -> None:
     options = measure.arguments(
         __doc__.splitlines()[0],
@@ -229,6 +258,7 @@ def main() -> None:
         repeats=(3, "of all rows"),
         steps=(50, "of each run"),
         save=("", "JSON file that keeps the readings"),
+        figure=("", "file to draw the shares into; with --repeats 0 those that --save has"),
     )
     reason = network.possible()
     if reason:
@@ -248,6 +278,8 @@ def main() -> None:
         wanted = {row: how for row, how in job.rows.items() if re.search(pattern, row) or row == LIMIT}
         measure_rows(replace(job, rows=wanted), repeats, steps, found, save)
         figures[name] = table(name, job, found)
+    if options.figure:
+        draw(figures, options.figure)
     measure.finish(figures)
 
 
