@@ -36,8 +36,8 @@ def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
         lines.insert(3, f"input     as the weights learnt it: {values} (model.input=config: as in data)")
     servers = server_count(config.comm, s["ranks"])
     if servers:
-        promise = f"; {not_repeatable(config, s['ranks'])}" if not_repeatable(config, s["ranks"]) else ""
-        lines.insert(-2, f"servers   {servers}, the update on the {config.comm.update_on}s{promise}")
+        told = [f"{servers}, the update on the {config.comm.update_on}s", not_repeatable(config, s["ranks"])]
+        lines.insert(-2, f"servers   {'; '.join(filter(None, told))}")
     short = plan.get("short_shards")
     if short:
         lines.insert(-2, f"shards    {short} of {s['shards']} are short of an epoch's images and begin again")

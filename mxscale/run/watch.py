@@ -9,7 +9,7 @@ from typing import List, NamedTuple, Optional, Sequence
 
 from mxscale.config import Config
 from mxscale.run import costs, launch
-from mxscale.run.failure import Failure
+from mxscale.run.failure import Failure, Logs
 from mxscale.run.hosts import Host
 from mxscale.run.life import QUIET_S, Lives
 from mxscale.run.processes import Processes, available_cores, file_name
@@ -64,7 +64,7 @@ def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Si
         Progress(run, plan, costs.cost_of(run)) as progress,
     ):
         for last_try in (False, True):
-            begins = os.path.getsize(log.name)
+            logs = Logs(run.path / "ranks")  # of this start of the ranks
             lives = Lives(run, config.launch, attempt, ranks, placed.hosts)
             processes = Processes(commands, log)
             try:
@@ -82,13 +82,7 @@ def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Si
             for path in [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]:
                 path.unlink()
     mirror.start()
-    return Watched(signals.reason, failure, launch.first_gone(_since(log.name, begins)), lost_hosts)
-
-
-def _since(path, begins: int) -> str:
-    with open(path, errors="replace") as log:
-        log.seek(begins)
-        return log.read()
+    return Watched(signals.reason, failure, launch.first_gone(logs.text("launch")), lost_hosts)
 
 
 @contextmanager
