@@ -38,7 +38,7 @@ lint: .venv/dev.stamp  ## ruff, and shellcheck where it is: errors and layout
 	@if command -v shellcheck >/dev/null; then shellcheck $$(grep -lE '^#!.*(ba)?sh$$' docker/* requirements/setup .ci/run); fi
 
 bench: .venv/run.stamp  ## every bench; QUICK=1 takes a minute each at most
-	@set -e; for bench in $(filter-out $(addprefix bench/,measure.py network.py ranks.py stock.py watched.py),$(wildcard bench/*.py)); do echo "== $$bench"; $(PY) $$bench $(if $(QUICK),--quick); done
+	@set -e; for bench in $(filter-out $(addprefix bench/,loop.py measure.py network.py ranks.py stock.py watched.py),$(wildcard bench/*.py)); do echo "== $$bench"; $(PY) $$bench $(if $(QUICK),--quick); done
 
 ui: .venv/run.stamp  ## MLflow on 127.0.0.1:5000 with what was recorded
 	@mkdir -p runs

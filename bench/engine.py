@@ -8,12 +8,12 @@ Each throughput is the median over intervals of ten steps (two for ResNet-50).
 
 import statistics
 import tempfile
-import time
 from functools import partial
 
 import measure
 import mxnet as mx
-from mxnet import autograd, gluon
+from loop import rates
+from mxnet import gluon
 
 from mxscale.checks import validate
 from mxscale.config import from_dict
@@ -21,7 +21,6 @@ from mxscale.data import loader
 from mxscale.run import rundir
 from mxscale.train import engine, parts, prepare
 from mxscale.train.comm import Local
-from mxscale.train.optimizer import CrossEntropy
 
 JOBS = {
     # name: (settings, steps, steps per interval)
@@ -63,22 +62,10 @@ def bare_rate(config, plan, interval: int) -> float:
     """Images/s of a loop with nothing around it."""
     sizes, batch = plan["sizes"], plan["sizes"]["per_device_batch"]
     net = parts.network(config, plan, [mx.cpu()])
-    objective = CrossEntropy()
-    objective.hybridize(static_alloc=True, static_shape=True)
     settings = {"learning_rate": sizes["effective_lr"], "momentum": 0.9, "wd": config.optimizer.weight_decay}
     trainer = gluon.Trainer(net.collect_params(), "nag", settings, kvstore=None)
-    rates, started = [], time.perf_counter()
-    for steps, (images, labels) in enumerate(bare_batches(config, plan), 1):
-        with autograd.record():
-            losses = objective(net(images), labels)
-        losses.backward()
-        trainer.step(batch)
-        if steps % interval == 0:
-            mx.nd.waitall()
-            rates.append(interval * batch / (time.perf_counter() - started))
-            started = time.perf_counter()
-        if steps == sizes["total_steps"]:
-            return statistics.median(rates[1:])
+    batches = bare_batches(config, plan)
+    return statistics.median(rates(net, trainer, batch, batches, batch, interval, sizes["total_steps"]))
 
 
 def bare_batches(config, plan):

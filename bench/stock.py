@@ -5,18 +5,18 @@ them: no records, no checkpoints, no validation, no stop.  Rank 0 writes images/
 INTERVAL steps.
 """
 
+import itertools
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import measure  # noqa: F401  (where mxscale is)
 import mxnet as mx
-from mxnet import autograd, gluon
+from loop import rates
+from mxnet import gluon
 
 from mxscale.nets import zoo
-from mxscale.train.optimizer import CrossEntropy
 
 INTERVAL = 10
 SETTINGS = {"learning_rate": 0.001, "momentum": 0.9, "wd": 1e-4}
@@ -39,31 +39,19 @@ def with_kvstore(net, batch: int):
     return trainer, batch * store.num_workers, store.rank, store.num_workers
 
 
-def rates(kind: str, model: str, side: int, batch: int, steps: int):
-    """(rank, images/s of each interval, the first one is warm-up)."""
+def measured(kind: str, model: str, side: int, batch: int, steps: int):
+    """(rank, images/s of each interval)."""
     net = zoo.build(model, 1000)
     zoo.initialise(net, 1, mx.cpu(), True)
     zoo.finish(net, (1, 3, side, side), mx.cpu())
     net.hybridize(static_alloc=True, static_shape=True)
-    objective = CrossEntropy()
-    objective.hybridize(static_alloc=True, static_shape=True)
     trainer, step_batch, rank, ranks = {"horovod": with_horovod, "kvstore": with_kvstore}[kind](net, batch)
-    images, labels = mx.nd.random.normal(shape=(batch, 3, side, side)), mx.nd.arange(batch) % 1000
-    found, started = [], time.perf_counter()
-    for step in range(1, steps + 1):
-        with autograd.record():
-            losses = objective(net(images), labels)
-        losses.backward()
-        trainer.step(step_batch)
-        if step % INTERVAL == 0:
-            mx.nd.waitall()
-            found.append(INTERVAL * batch * ranks / (time.perf_counter() - started))
-            started = time.perf_counter()
-    return rank, found[1:]
+    made = mx.nd.random.normal(shape=(batch, 3, side, side)), mx.nd.arange(batch) % 1000
+    return rank, rates(net, trainer, step_batch, itertools.repeat(made), batch * ranks, INTERVAL, steps)
 
 
 def main(kind, out, model, side, batch, steps) -> None:
-    rank, found = rates(kind, model, int(side), int(batch), int(steps))
+    rank, found = measured(kind, model, int(side), int(batch), int(steps))
     if rank == 0:
         Path(out).write_text(json.dumps(found))
     if kind == "horovod":
