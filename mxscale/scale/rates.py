@@ -1,0 +1,145 @@
+"""How fast one device trains a network by itself, and who says so.  Pure.
+
+In order: given by hand; one's own runs; a published rate of that network on that GPU; the network's FLOPs over those
+that the GPU achieves with ResNet-50.  Where nothing is known nothing is guessed.
+"""
+
+import functools
+import math
+import re
+from dataclasses import dataclass, field
+from typing import List, Optional, Sequence
+
+from mxscale.config import Comm, ConfigError
+from mxscale.scale import hardware, layers, published, tables
+from mxscale.scale.layers import Network
+
+# our precision -> published ones that it is, the nearest first; on A100 and later, float32 multiplies as TF32
+PRECISIONS = {"float32": ("fp32", "tf32"), "float16": ("fp16", "amp"), "amp": ("amp", "fp16")}
+QUANTITY = {"float32": "resnet50_fp32", "float16": "resnet50_fp16", "amp": "resnet50_fp16"}  # of hardware.csv
+TABLES = ("published_scaling", "published_elsewhere")
+OTHER = 1.0  # another framework weighs as much as twice the batch
+TRAINED = 3  # FLOPs of a step, in those of a forward: backward makes gradients of inputs and of weights
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Images/s of one device."""
+
+    images_per_s: float
+    kind: str  # given | measured | published | computed
+    source: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run of one's own reached."""
+
+    network: str
+    batch: int  # of a device
+    precision: str
+    devices: int
+    nodes: int
+    images_per_s: float  # of all devices
+    source: str
+    threads: Optional[int] = None  # of each device, where it is a CPU's
+    comm: Comm = field(default_factory=Comm)  # how it exchanged its gradients
+    image_size: Optional[int] = None
+    classes: Optional[int] = None
+
+
+def of_device(
+    network: Network,
+    gpu: Optional[str],
+    batch: int,
+    precision: str,
+    given: Optional[float] = None,
+    runs: Sequence[Measured] = (),
+) -> Rate:
+    """The rate of one device at this batch and precision.  Raises ConfigError where it is not known."""
+    if given is not None:
+        return Rate(given, "given", "given by hand (plan.images_per_s)")
+    found = measured(network, batch, precision, runs)
+    if not found and gpu:
+        found = reported(network, gpu, batch, precision) or computed(network, gpu, precision)
+    if found:
+        return found
+    on = f"on {gpu}" if gpu else "on such a machine"
+    raise ConfigError(
+        f"how fast one device trains {network.name} in {precision} {on} is not known: give plan.images_per_s, or "
+        "plan.calibrate=RUN_DIR of a run of it"
+    )
+
+
+def measured(network: Network, batch: int, precision: str, runs: Sequence[Measured]) -> Optional[Rate]:
+    """Of one's own runs the one of the fewest devices, its batch the nearest."""
+    alike = [run for run in runs if (run.network, run.precision) == (network.name, precision)]
+    if not alike:
+        return None
+    run = min(alike, key=lambda run: (_apart(run.batch, batch), run.devices))
+    with_exchange = "" if run.devices == 1 else f" of {run.devices} devices, their exchange included,"
+    said = f"measured{with_exchange} at batch {run.batch} ({run.source})"
+    return Rate(run.images_per_s / run.devices, "measured", said)
+
+
+def reported(network: Network, gpu: str, batch: int, precision: str) -> Optional[Rate]:
+    """A published rate of one such GPU: the same precision, then the nearest in batch, framework, memory."""
+    wanted, device = hardware.network(network.name), hardware.device(gpu)
+    names = PRECISIONS[precision]
+    alike = [
+        point
+        for point in _single()
+        if wanted
+        and device
+        and hardware.network(point.model) == wanted
+        and hardware.device(point.gpu) is device
+        and point.precision in names
+    ]
+    if not alike:
+        return None
+    point = min(
+        alike,
+        key=lambda point: (
+            names.index(point.precision),
+            _apart(point.batch, batch) + OTHER * (not point.framework.startswith("MXNet")) + _variant(point.gpu, gpu),
+            -point.rate,
+        ),
+    )
+    what = f"{point.model} on {point.gpu}, {point.precision}, batch {point.batch:g}: {point.source}"
+    if point.batch == batch:
+        return Rate(point.rate, "published", f"published ({what})")
+    return Rate(at_batch(point, batch), "published", f"published ({what}), taken to batch {batch}")
+
+
+def _variant(one: str, other: str) -> float:
+    """How far apart two of a kind are by their size of memory (V100-16GB), which goes with the clock."""
+    sizes = [re.findall(r"(\d+) ?gb", name.lower()) for name in (one, other)]
+    return OTHER / 4 if not all(sizes) else OTHER / 2 * (sizes[0] != sizes[1])
+
+
+def at_batch(point: published.Point, batch: int) -> float:
+    """Images/s at another batch: its images' part of a step scales, starting the kernels of every layer does not."""
+    step, tensors = point.batch / point.rate, hardware.network(point.model).tensors
+    fixed = min(hardware.constants()["launch"] * tensors / hardware.network("resnet-50").tensors, 0.5 * step)
+    return batch / (fixed + (step - fixed) * batch / point.batch)
+
+
+@functools.lru_cache
+def _single() -> List[published.Point]:
+    points = [point for name in TABLES for point in published.read(str(tables.FOLDER / f"{name}.csv"))[0]]
+    return [point for point in points if point.devices == 1 and point.batch and not point.flag]
+
+
+def computed(network: Network, gpu: str, precision: str) -> Optional[Rate]:
+    """As many FLOPs a second as the GPU achieves with ResNet-50; too high for depthwise convolutions."""
+    device = hardware.device(gpu) or {}
+    known = device.get(QUANTITY[precision])
+    if known is None:
+        return None
+    achieved = known * TRAINED * layers.network("resnet50_v1b").flops
+    said = f"computed: {achieved / 1e12:.1f} TFLOP/s, which {gpu} achieves with ResNet-50 in {precision}"
+    return Rate(achieved / (TRAINED * network.flops), "computed", said)
+
+
+def _apart(one: float, other: float) -> float:
+    return abs(math.log2(one / other))

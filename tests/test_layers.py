@@ -1,0 +1,82 @@
+"""tables/layers.csv: what is exchanged and computed, layer by layer."""
+
+import csv
+
+import pytest
+
+from mxscale import cli
+from mxscale.nets import layers, zoo
+from mxscale.scale import tables
+
+
+def committed(name: str) -> list:
+    return [row for row in tables.read("layers") if row["network"] == name]
+
+
+def of_network(name: str) -> list:
+    return [{key: str(value) for key, value in layer._asdict().items()} for layer in layers.layers(name)]
+
+
+@pytest.mark.parametrize("name", ["small", "mobilenet0.25", "resnet18_v1b", "squeezenet1.1"])
+def test_the_table_is_what_the_network_is_made_of(name):
+    assert committed(name) == of_network(name)
+
+
+@pytest.mark.slow
+def test_the_table_has_every_network_of_the_zoo_as_it_is():
+    assert tables.read("layers") == [row for name in zoo.names() for row in of_network(name)]
+
+
+# Parameters and multiply-adds as torchvision states them for the same networks (its weights' `num_params` and `_ops`)
+@pytest.mark.parametrize(
+    "name, parameters, giga",
+    [
+        ("resnet18_v1b", 11_689_512, 1.814),
+        ("resnet50_v1b", 25_557_032, 4.089),
+        ("resnet152_v1b", 60_192_808, 11.514),
+        ("vgg16", 138_357_544, 15.470),
+        ("alexnet", 61_100_840, 0.714),
+        ("densenet121", 7_978_856, 2.834),
+        ("inceptionv3", 23_834_568, 5.713),
+    ],
+)
+def test_sums_are_the_published_ones(name, parameters, giga):
+    rows = committed(name)
+    assert sum(int(row["parameters"]) for row in rows) == parameters
+    multiplied = sum(int(row["flops"]) for row in rows if row["kind"] != "batch_norm")
+    assert multiplied / 2e9 == pytest.approx(giga, abs=0.0006)
+
+
+def test_a_layer_by_hand():
+    """ResNet's first: 64 filters of 7x7x3 at 112x112 places, each number two operations; its norm one multiply-add."""
+    first, norm = committed("resnet50_v1b")[:2]
+    assert (first["kind"], first["parameters"], first["output"]) == ("conv", str(64 * 147), "64x112x112")
+    assert int(first["flops"]) == 2 * 64 * 147 * 112 * 112
+    assert (norm["parameters"], int(norm["flops"])) == ("128", 2 * 64 * 112 * 112)
+
+
+def test_a_scale_that_is_never_trained_is_not_exchanged():
+    """ResNet v2 normalises its input with gamma 1 and beta 0 for good."""
+    assert committed("resnet50_v2")[0]["parameters"] == "0"
+
+
+def test_the_command_writes_the_same(tmp_path):
+    made = tmp_path / "layers.csv"
+    assert cli.tool(["layers", "networks=[small]", f"output={made}"]) == 0
+    with open(made, newline="") as file:
+        assert list(csv.DictReader(file)) == committed("small")
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        (["output=x.csv", "networks=[resnet50v1b]"], "did you mean resnet50_v1b?"),
+        (["output=x.csv", "networks=small"], "networks=small: expected a list"),
+        (["networks=[small]"], "output is missing"),
+        (["networks=[small]", "output=no/such/folder/x.csv"], "No such file or directory"),
+    ],
+)
+def test_bad_input_is_one_line(given, told, capsys):
+    assert cli.tool(["layers", *given]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and told in error

@@ -1,0 +1,288 @@
+"""The model held against published throughputs: python -m mxscale.cli score."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from mxscale import cli
+from mxscale.scale import described, fitting, hardware, published, score, tables
+from mxscale.scale.fitting import Rows
+
+SHARED = tables.FOLDER / "published_scaling.csv"
+ROW = {
+    "source": "ours",
+    "framework": "MXNet",
+    "model": "resnet50",
+    "gpu": "V100",
+    "nodes": "1",
+    "gpus": "1",
+    "comm": "horovod/NCCL",
+    "precision": "fp32",
+    "batch_per_gpu": "64",
+    "network_gbps": "",
+    "img_per_s": "350",
+    "flag": "",
+    "note": "",
+}
+
+
+@pytest.fixture
+def points(tmp_path):
+    """points(dict(gpus=8, ...), ...): a file of rows that differ from ROW in those cells."""
+
+    def write(*rows, columns=tuple(ROW)):
+        path = tmp_path / "points.csv"
+        with open(path, "w", newline="") as file:
+            writer = csv.DictWriter(file, columns, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows({**ROW, **{key: str(value) for key, value in row.items()}} for row in rows)
+        return str(path)
+
+    return write
+
+
+def series(path):
+    pairs, alone = published.pairs(published.read(path)[0])
+    return [(base.devices, point.devices, point.batch) for base, point in pairs], [row.line for row in alone]
+
+
+# ---------------------------------------------------------------- the goal
+
+
+@pytest.fixture(scope="module")
+def found():
+    return score.score(str(SHARED))
+
+
+def test_published_throughputs_are_predicted_within_the_goal(found):
+    assert found["overall"]["rows"] == 107
+    assert found["overall"]["median"] <= 5 and found["overall"]["mean"] <= 10
+    assert found["linear"]["mean"] > 13  # what the model has to be better than
+
+
+def test_and_by_constants_that_never_saw_the_source(found):
+    assert set(found["left_out"]) == {*found["sources"], "all"}
+    assert found["left_out"]["all"]["rows"] == 107
+    assert found["left_out"]["all"]["median"] <= 5 and found["left_out"]["all"]["mean"] <= 10
+
+
+def test_every_row_is_predicted_flagged_a_base_or_skipped_with_its_reason(found):
+    lines = {row["line"] for kind in ("rows", "flagged", "skipped") for row in found[kind]}
+    lines |= {row["base_line"] for row in found["rows"] + found["flagged"]}
+    with open(SHARED, newline="") as file:
+        assert lines == set(range(2, len(list(csv.DictReader(file))) + 2))
+    assert all(row["why"] for row in found["skipped"])
+    assert {row["flag"] for row in found["flagged"]} == {"suspect-network"}
+
+
+def test_figures_agree_with_the_rows(found):
+    errors = [abs(row["predicted"] / row["img_per_s"] - 1) * 100 for row in found["rows"]]
+    assert [row["error"] for row in found["rows"]] == pytest.approx(errors)
+    assert found["overall"]["median"] == pytest.approx(np.median(errors))
+    mine = [row["error"] for row in found["rows"] if row["source"] == "ddl-benchmarks"]
+    assert found["sources"]["ddl-benchmarks"]["mean"] == pytest.approx(np.mean(mine))
+
+
+# ---------------------------------------------------------------- prediction
+
+
+def test_a_base_is_predicted_as_it_was_published(points):
+    """What is taken from a base for its exchange and stragglers is what a prediction adds."""
+    path = points({"gpus": 4, "img_per_s": 900}, {"gpus": 8, "img_per_s": 1700})
+    base, _ = published.pairs(published.read(path)[0])[0][0]
+    assert fitting.rates(Rows.of([(base, base)]), hardware.constants()) == pytest.approx([900], rel=1e-3)
+
+
+def predicted(path):
+    pairs, _ = published.pairs(published.read(path)[0])
+    return [row.predicted for row in score.predict(pairs)]
+
+
+def test_a_faster_network_is_never_slower(points):
+    slow, fast = (
+        predicted(points({}, {"nodes": 4, "gpus": 32, "network_gbps": gbps, "img_per_s": 9000}))[0] for gbps in (10, 25)
+    )
+    assert slow < fast < 32 * 350
+
+
+def test_half_a_batch_takes_more_than_half_the_time(points):
+    rows = [{"batch_per_gpu": 128}, {"gpus": 2, "batch_per_gpu": 64, "img_per_s": 600}]
+    weak = predicted(points(rows[0], {**rows[1], "batch_per_gpu": 128}))[0]
+    assert predicted(points(*rows))[0] < weak < 700
+
+
+def test_names_that_nobody_knows_have_defaults(points):
+    odd = {"model": "own-net", "gpu": "", "framework": "", "comm": "", "batch_per_gpu": "unstated", "precision": ""}
+    rates = predicted(points(odd, {**odd, "nodes": "", "gpus": 64, "img_per_s": 9000}))
+    assert 0 < rates[0] < 64 * 350
+
+
+def test_machines_without_gpus_count_as_devices(points):
+    cpu = {"gpu": "CPU Xeon 8180", "gpus": 0, "network_gbps": 10, "batch_per_gpu": 64}
+    path = points({**cpu, "img_per_s": 70}, {**cpu, "nodes": 8, "img_per_s": 520})
+    assert series(path) == ([(1, 8, 64)], [])
+    assert predicted(path)[0] == pytest.approx(520, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "written, name",
+    [
+        ("ResNet50_v1.5", "resnet-50"),
+        ("vgg16", "vgg-16"),
+        ("Inception V3", "inception-v3"),
+        ("resnet152_v2", "resnet-152"),
+        ("bert_base", "bert-base"),
+        ("BERT-Large", "bert-large"),
+        ("resnext101-32x4d", "resnext-101"),
+        ("AlexNet", "alexnet"),
+    ],
+)
+def test_a_network_is_known_however_it_is_written(written, name):
+    assert hardware.network(written).name == name
+
+
+# ---------------------------------------------------------------- series
+
+
+def test_the_smallest_number_of_devices_is_the_base(points):
+    path = points({"gpus": 8, "img_per_s": 2700}, {"gpus": 2, "img_per_s": 690}, {"gpus": 4, "img_per_s": 1380})
+    assert series(path) == ([(2, 8, 64), (2, 4, 64)], [])
+
+
+def test_rows_of_one_batch_scale_weakly_and_a_lone_batch_strongly(points):
+    path = points(
+        {}, {"gpus": 2}, {"batch_per_gpu": 32}, {"gpus": 2, "batch_per_gpu": 32}, {"gpus": 4, "batch_per_gpu": 16}
+    )
+    assert series(path) == ([(1, 2, 64), (1, 2, 32), (1, 4, 16)], [])
+
+
+def test_what_differs_in_more_than_devices_is_another_series(points):
+    path = points(
+        {}, {"gpus": 2, "comm": "kvstore device"}, {"gpus": 2, "precision": "amp"}, {"gpus": 2, "model": "vgg16"}
+    )
+    assert series(path) == ([], [2, 3, 4, 5])
+
+
+def test_two_experiments_of_the_same_size_are_told_apart_by_their_note(points):
+    path = points(
+        {"note": "synthetic"}, {"gpus": 2, "note": "synthetic"}, {"note": "real"}, {"gpus": 2, "note": "real"}
+    )
+    pairs, _ = published.pairs(published.read(path)[0])
+    assert [(base.line, point.line) for base, point in pairs] == [(2, 3), (4, 5)]
+
+
+def test_the_rows_of_one_node_are_the_base_of_every_network(points):
+    path = points({"gpus": 4}, *({"nodes": 2, "gpus": 8, "network_gbps": gbps} for gbps in (10, 100)))
+    assert series(path) == ([(4, 8, 64), (4, 8, 64)], [])
+
+
+def test_a_cell_of_several_lines_is_one_cell(points):
+    assert series(points({"note": "one\ntwo"}, {"gpus": 2, "note": "one\ntwo"}))[0] == [(1, 2, 64)]
+
+
+def test_a_flag_on_a_base_is_one_on_its_rows(points):
+    path = points({"flag": "input-bound"}, {"gpus": 2}, {"model": "vgg16"}, {"model": "vgg16", "gpus": 2})
+    pairs, _ = published.pairs(published.read(path)[0])
+    assert [row.flag for row in score.predict(pairs)] == ["input-bound", ""]
+
+
+def test_a_file_with_flagged_rows_alone_has_no_overall_figure(points, capsys):
+    path = points({"flag": "input-bound"}, {"gpus": 2})
+    assert score.score(path)["overall"] == {"rows": 0, "median": None, "mean": None}
+    assert cli.tool(["score", f"points={path}"]) == 0
+    assert "input-bound" in capsys.readouterr().out
+    refused(capsys, "nothing to draw", f"points={path}", "figure=x.png")
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_command_prints_one_object_and_draws(points, capsys, tmp_path):
+    path = points({}, {"gpus": 2, "img_per_s": 690}, {"gpus": 8, "img_per_s": ""}, {"model": "vgg16"})
+    figure = tmp_path / "made" / "figure.png"
+    assert cli.tool(["score", f"points={path}", "json=true", f"figure={figure}", "leave_out=framework"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["overall"]["rows"] == 1 and found["overall"]["median"] == found["rows"][0]["error"]
+    assert [(row["line"], row["why"]) for row in found["skipped"]] == [
+        (4, "no img_per_s"),
+        (5, "a series of one number of devices"),
+    ]
+    assert set(found["left_out"]) == {"MXNet", "all"}
+    assert figure.read_bytes()[:4] == b"\x89PNG"
+
+
+def refused(capsys, match, *argv):
+    assert cli.tool(["score", *argv]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1
+    assert match in error
+
+
+@pytest.mark.parametrize(
+    "cells, match",
+    [
+        ({"img_per_s": "fast"}, "line 3: img_per_s=fast: expected a number"),
+        ({"img_per_s": "nan"}, "line 3: img_per_s=nan"),
+        ({"img_per_s": "-4"}, "line 3: img_per_s=-4"),
+        ({"img_per_s": "0"}, "line 3: img_per_s=0: expected a rate above 0"),
+        ({"gpus": "two"}, "line 3: gpus=two"),
+        ({"network_gbps": "inf"}, "line 3: network_gbps=inf"),
+        ({"img_per_s": ""}, "no series has two numbers of devices"),
+    ],
+)
+def test_a_cell_that_is_no_number_is_named_with_its_line(points, capsys, cells, match):
+    refused(capsys, match, f"points={points({}, {'gpus': 2, **cells})}")
+
+
+def test_a_file_that_cannot_be_scored_is_one_line(points, capsys, tmp_path):
+    refused(capsys, "points is missing: points=PATH")
+    refused(capsys, "No such file", f"points={tmp_path / 'none.csv'}")
+    refused(capsys, "Is a directory", f"points={tmp_path}")
+    empty = tmp_path / "empty.csv"
+    empty.write_bytes(b"")
+    refused(capsys, "columns are missing: source, framework", f"points={empty}")
+    empty.write_bytes(b"\xff\xfe\x00")
+    refused(capsys, "points=", f"points={empty}")
+    empty.write_text(",".join(ROW) + "\n" + "x" * 200_000)
+    refused(capsys, "field larger than field limit", f"points={empty}")
+    refused(
+        capsys,
+        "columns are missing: gpu, flag",
+        f"points={points({}, columns=[n for n in ROW if n not in ('gpu', 'flag')])}",
+    )
+    refused(capsys, "nothing to predict", f"points={points()}")
+
+
+def test_a_wrong_key_is_one_line(points, capsys):
+    path = f"points={points({}, {'gpus': 2})}"
+    refused(capsys, "json=7", path, "json=7")
+    refused(capsys, "ends in .png", path, "figure=x.gif")
+    refused(capsys, "figure=/proc", path, "figure=/proc/none/x.png")
+    refused(capsys, "leave_out=model", path, "leave_out=model")
+
+
+# ---------------------------------------------------------------- the constants
+
+
+def test_every_constant_has_a_source_and_a_start_and_no_source_or_framework_its_own():
+    rows = tables.read("hardware")
+    assert all(row["source"] for row in rows)
+    assert set(hardware.priors()) == set(hardware.constants()) == set(hardware.fitted())
+    assert {row["kind"] for row in rows} == {"device", "link", "network", "prior", "fitted"}
+
+
+def test_the_constants_are_those_that_fit_the_published_rows():
+    """The table's fitted rows are made by `fit` from the priors; to three digits."""
+    again = fitting.fit(Rows.of(score.evidence()), hardware.priors())
+    assert again == pytest.approx(hardware.constants(), rel=0.01)
+
+
+def test_a_fast_network_is_bound_by_its_adapters_way_through_the_node_and_tcp_by_its_sockets():
+    def gbytes(gbps, rdma):
+        return float(described.between_nodes(hardware.priors(), gbps / 8 * 1e9, rdma).bytes_per_s) / 1e9
+
+    assert gbytes(10, True) == pytest.approx(0.9 * 1.25) and gbytes(10, False) == pytest.approx(0.95 * 1.25)
+    assert gbytes(100, True) == pytest.approx(5.6) and gbytes(100, False) == pytest.approx(3.0)
+    assert gbytes(400, True) == pytest.approx(4 * 5.6)  # four adapters
