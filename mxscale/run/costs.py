@@ -1,6 +1,6 @@
 """What a run has cost so far: its price, and the wall time of its attempts."""
 
-from typing import Callable, List
+from typing import Callable, List, Optional, Tuple
 
 from mxscale.run.rundir import RunDir
 from mxscale.scale import prices
@@ -34,6 +34,23 @@ def cost_of(run: RunDir) -> Callable[[dict], dict]:
         return {f"cost/{currency}": value for currency, value in (cost or {}).items()}
 
     return at
+
+
+def so_far(run: Optional[RunDir], price: dict) -> Tuple[List[float], List[int]]:
+    """Seconds of each attempt of a run that goes on (None: it begins), and their nodes with those of the next."""
+    spans = [] if run is None else (run.read("status.json") or {}).get("attempts", [])
+    # Of an attempt whose parent was killed nobody has noted the end yet
+    ends = [span["ended_ms"] if "ended_ms" in span else last_seen_ms(run, span) for span in spans]
+    seconds = [(end - span["started_ms"]) / 1000 for span, end in zip(spans, ends)]
+    return seconds, [span.get("nodes", 1) for span in spans] + [price.get("nodes", 1)]
+
+
+def last_seen_ms(run: RunDir, attempt: dict) -> int:
+    """When the parent of a killed attempt was last there: its last touch of `alive`, or its last line."""
+    times = [line["time_ms"] for line in run.lines() if line["attempt"] == attempt["attempt"]]
+    if run.alive_file.exists():
+        times.append(int(run.alive_file.stat().st_mtime * 1000))
+    return max(times, default=attempt["started_ms"])
 
 
 def total(run: RunDir, attempt: int, until_ms: float) -> dict:

@@ -9,17 +9,20 @@ import calendar
 import datetime
 import math
 import re
+from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
 from mxscale.checks import CHOICES
 from mxscale.config import ConfigError, Machine, nearest
-from mxscale.scale import tables
+from mxscale.scale import catalogues, tables
 
 HOURS_PER_YEAR = 8766  # 365.25 days x 24 h
 
 # On-demand and spot Linux instances are billed by the second, for 60 s at least, since 2017-10-02:
 # https://aws.amazon.com/about-aws/whats-new/2017/10/announcing-amazon-ec2-per-second-billing/
 MINIMUM_S = 60
+
+MOST_LISTED = 40  # names in an error
 
 BY_HAND = "or give machine.usd_per_hour or machine.eur_per_hour"
 
@@ -57,11 +60,11 @@ def exchange_rate(date: datetime.date) -> Dict:
 # ---------------------------------------------------------------- a price
 
 
-def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date) -> Dict:
+def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, own: Optional[Path] = None) -> Dict:
     """The content of price.json: the price of one node for one hour, where it comes from, how it is billed.
 
-    In order: an hourly price given by hand, with any provider; a row of prices.csv (aws); purchase and
-    electricity (owned).  `date` is machine.as_of, or `today` where it is null; both the row and the
+    In order: an hourly price given by hand, with any provider; a row of prices.csv (aws) or of the table `own`;
+    purchase and electricity (owned).  `date` is machine.as_of, or `today` where it is null; both the row and the
     exchange rate are the last on or before it.  `currency` is that of the source, the other one follows
     from the rate and is None without one.  `setup_minutes` are billed once, before the first step.
     Raises ConfigError.  `machine` went through `checks.validate`.
@@ -84,7 +87,7 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date) -
     elif machine.provider == "custom":
         raise ConfigError("machine=custom has no price: give machine.usd_per_hour or machine.eur_per_hour")
     else:
-        found = _listed(machine, date)
+        found = _listed(machine, date, own)
     rate = exchange_rate(date)
     return {
         "known": True,
@@ -155,15 +158,16 @@ def _owned(machine: Machine, date: datetime.date) -> Dict:
     }
 
 
-def _listed(machine: Machine, date: datetime.date) -> Dict:
-    """The newest row of prices.csv on or before `date`; a month counts from its last day.
+def _listed(machine: Machine, date: datetime.date, own: Optional[Path]) -> Dict:
+    """The newest row of prices.csv and `own` on or before `date`; a month counts from its last day.
 
     A row without a date is used only where no date is asked for and the machine has no dated row.
     """
-    rows = [row for row in tables.read("prices") if row["provider"] == machine.provider]
+    everything = catalogues.known(own)
+    rows = [row for row in everything if row["provider"] == machine.provider]
     what = machine.provider
     for key in ("instance", "region", "market"):
-        rows = _pick(rows, key, getattr(machine, key), what)
+        rows = _pick(rows, key, getattr(machine, key), what, everything)
         what = getattr(machine, key) if key == "instance" else f"{what} {getattr(machine, key)}"
     dated = [row for row in rows if parse_date(row["as_of"])]
     if dated:
@@ -179,17 +183,18 @@ def _listed(machine: Machine, date: datetime.date) -> Dict:
     return {"currency": "usd", "per_hour": per_hour, "as_of": row["as_of"], "source": row["source"], "note": note}
 
 
-def _pick(rows: List[Dict], key: str, value: Optional[str], what: str) -> List[Dict]:
+def _pick(rows: List[Dict], key: str, value: Optional[str], what: str, everything: List[Dict]) -> List[Dict]:
     """The rows with that value.  ConfigError otherwise: the nearest name, or all where the value is right elsewhere."""
     found = [row for row in rows if row[key] == value]
     if found:
         return found
     names = sorted({row[key] for row in rows})
-    choose = f"{what} has prices for {', '.join(names)} ({BY_HAND})"
+    listed = ", ".join(names[:MOST_LISTED]) + (f" and {len(names) - MOST_LISTED} more" if names[MOST_LISTED:] else "")
+    choose = f"{what} has prices for {listed} ({BY_HAND})"
     if value is None:
         raise ConfigError(f"machine.{key} is missing: {choose}")
     # A right region that this instance has no row for is no slip of the pen: don't call it one.
-    elsewhere = {row[key] for row in tables.read("prices")} | set(CHOICES.get(f"machine.{key}", ()))
+    elsewhere = {row[key] for row in everything} | set(CHOICES.get(f"machine.{key}", ()))
     if value in elsewhere:
         raise ConfigError(f"machine.{key}={value}: {choose}")
     raise ConfigError(f"machine.{key}={value}{nearest(value, names, f'machine.{key}=')} ({BY_HAND})")
@@ -198,7 +203,7 @@ def _pick(rows: List[Dict], key: str, value: Optional[str], what: str) -> List[D
 def _newest(rows: List[Dict], machine: Machine, date: datetime.date, what: str) -> Dict:
     past = [row for row in rows if parse_date(row["as_of"]) <= date]
     if past:
-        return max(past, key=lambda row: parse_date(row["as_of"]))
+        return max(reversed(past), key=lambda row: parse_date(row["as_of"]))  # of equals the last that was added
     dates = ", ".join(sorted({str(parse_date(row["as_of"])) for row in rows}))
     raise ConfigError(
         f"machine.as_of={machine.as_of or date}: before the first price of {what}; it has prices of {dates} ({BY_HAND})"
@@ -223,6 +228,27 @@ def cost(price: Dict, attempts_s: Sequence[float], nodes: Sequence[int] = ()) ->
     node_hours = sum(_billed_hours(price, s) * count for s, count in zip(seconds, nodes, strict=True))
     per_hour = {"usd": price["usd_per_hour"], "eur": price["eur_per_hour"]}
     return {name: node_hours * value for name, value in per_hour.items() if value is not None}
+
+
+def affordable_s(price: Dict, bounds: Dict[str, float], attempts_s: Sequence[float], nodes: Sequence[int]) -> float:
+    """Wall seconds that one more attempt may last before the cost of all of them is more than a bound.
+
+    bounds: {"usd", "eur"} as they are set; the price knows these currencies.  attempts_s: of those before it;
+    nodes: of those and of this one.  Its own set-up time, if it is the first, is taken off, and what it is billed at
+    least has to fit in: 0 where it does not, or nothing is left.  inf where nothing is bound, or an hour costs nothing.
+    """
+    spent = cost(price, attempts_s, nodes[:-1]) or {}
+    hours = math.inf
+    for currency, most in bounds.items():
+        per_hour = price[f"{currency}_per_hour"] * nodes[-1]
+        if per_hour:
+            hours = min(hours, (most - spent[currency]) / per_hour)
+    setup_s = 0 if attempts_s else 60 * price["setup_minutes"]
+    if math.isinf(hours):
+        return hours
+    # A rounding error makes neither two hours out of a bound of exactly three, nor something out of nothing
+    seconds = 3600 * math.floor(round(hours, 9)) if price["billing"] == "per_hour" else 3600 * hours
+    return max(0.0, round(seconds - setup_s, 6)) if seconds >= _billed_hours(price, 0) * 3600 else 0.0
 
 
 def _billed_hours(price: Dict, seconds: float) -> float:
