@@ -1,0 +1,140 @@
+"""One's own measurements for plans: runs, and the table that bench/allreduce.py writes."""
+
+import csv
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional
+
+import numpy as np
+
+from mxscale.config import Config, ConfigError
+from mxscale.run.rundir import RunDir
+from mxscale.scale import layers, scaling
+from mxscale.scale.planner import EXCHANGES, bytes_each, habits
+from mxscale.scale.rates import Measured
+from mxscale.scale.scaling import Job, Link
+from mxscale.sizes import bucket_bytes
+
+
+class Calibration(NamedTuple):
+    """What was measured, and the links that fit it; None: not known from these."""
+
+    runs: List[Measured]
+    intra: Optional[Link] = None
+    nic: Optional[Link] = None
+    said: str = ""
+
+
+def read(sources, config: Config) -> Calibration:
+    """plan.calibrate: run directories, and files of bench/allreduce.py --write.  Raises ConfigError."""
+    given = [] if sources is None else sources if isinstance(sources, list) else [sources]
+    runs, link, said = [], None, []
+    for source in given:
+        if not isinstance(source, str):
+            raise ConfigError(f"plan.calibrate={source}: expected run directories, or a table of bench/allreduce.py")
+        if Path(source).is_file():
+            link = of_bench(source)
+            said.append(f"link between nodes of {source}")
+        else:
+            runs.append(of_run(source))
+    there = [run for run in runs if run.network == config.model.name]
+    if runs and not there:
+        others = ", ".join(sorted({run.network for run in runs}))
+        raise ConfigError(f"plan.calibrate: those runs trained {others}, the plan is for {config.model.name}")
+    intra = fit([run for run in there if run.nodes == 1], "intra")
+    fitted = link is None and fit([run for run in there if run.nodes > 1 or run.devices == 1], "nic")
+    nic = link or fitted or None
+    where = {"inside a node": intra, "between nodes": fitted}
+    said += [f"link {place} fitted to own runs" for place, found in where.items() if found]
+    return Calibration(there, intra, nic, "; ".join(said))
+
+
+def of_run(path: str) -> Measured:
+    """What a finished run reached.  Raises ConfigError."""
+    run = RunDir(path)
+    plan, rate = run.read("plan.json"), ((run.read("summary.json") or {}).get("metrics") or {}).get("throughput/median")
+    if not plan or "sizes" not in plan:
+        raise ConfigError(f"plan.calibrate={path}: that is no run directory, nor a table of bench/allreduce.py")
+    if not rate:
+        raise ConfigError(f"plan.calibrate={path}: that run has no throughput in its summary.json; let it end first")
+    config, sizes = run.config(), plan["sizes"]
+    if sizes["shards"] != sizes["ranks"]:
+        each = "each rank took the batches of several data shards one after the other, which no plan does"
+        raise ConfigError(f"plan.calibrate={path}: {each}; name a run without data.shards")
+    return Measured(
+        network=config.model.name,
+        batch=sizes["per_device_batch"],
+        precision=config.precision,
+        devices=sizes["ranks"],
+        nodes=max(1, len(plan.get("hosts") or [])),
+        images_per_s=rate,
+        source=run.path.name,
+        threads=plan.get("threads"),
+        comm=config.comm,
+        image_size=config.data.image_size,
+        classes=plan.get("classes"),
+    )
+
+
+COLUMNS = ("ranks", "alpha_s", "bytes_per_s")
+
+
+def of_bench(path: str) -> Link:
+    """The link of the last row of a table of bench/allreduce.py.  Raises ConfigError."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        missing = [name for name in COLUMNS if name not in (rows[0] if rows else {})]
+        if missing:
+            wanted = f"expected a row with {', '.join(COLUMNS)}, as bench/allreduce.py writes"
+            raise ConfigError(f"plan.calibrate={path}: {wanted}")
+        link = Link(float(rows[-1]["alpha_s"]), float(rows[-1]["bytes_per_s"]))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"plan.calibrate={path}: {error}") from None
+    if not (np.isfinite([link.alpha_s, link.bytes_per_s]).all() and link.alpha_s >= 0 and link.bytes_per_s > 0):
+        raise ConfigError(f"plan.calibrate={path}: expected alpha_s of at least 0 and bytes_per_s above 0")
+    return link
+
+
+SPEEDS = np.geomspace(1e6, 1e12, 6001)  # bytes/s, that are tried: 0.2 % apart
+
+
+def fit(runs: List[Measured], which: str) -> Optional[Link]:
+    """The link that makes the model give what runs of several devices reached, from the one of a single device.
+
+    By the smallest sum of squared logarithms of predicted over measured images/s.  None where the runs don't say.
+    """
+    bases = [run for run in runs if run.devices == 1]
+    pairs = [(base, run) for run in runs if run.devices > 1 for base in bases if _alike(base, run)]
+    if not pairs or not layers.known(runs[0].network):
+        return None
+    error = np.zeros(len(SPEEDS))
+    for base, run in pairs:
+        network = layers.network(run.network, run.image_size, run.classes)
+        seconds = scaling.predict(job(run, base.images_per_s, network, {which: Link(0.0, SPEEDS)})).seconds
+        error += np.log(run.devices * run.batch / seconds / run.images_per_s) ** 2
+    return Link(0.0, float(SPEEDS[np.argmin(error)]))
+
+
+def _alike(base: Measured, run: Measured) -> bool:
+    """Whether each device of `run` computes as the one of `base` did; on a CPU, by as many threads."""
+    same = ("network", "batch", "precision", "threads", "image_size")
+    return all(getattr(base, name) == getattr(run, name) for name in same)
+
+
+def job(run: Measured, rate: float, network: layers.Network, links: Dict[str, Link]) -> Job:
+    """The step of a run whose devices each compute at `rate` images/s."""
+    comm, exchange = run.comm, EXCHANGES.get(run.comm.backend, "horovod")
+    return Job(
+        compute_s=run.batch / rate,
+        gradients=network.gradients,
+        nodes=run.nodes,
+        gpus_per_node=run.devices // run.nodes,
+        comm=exchange,
+        bytes_each=bytes_each(run.precision, comm.compression),
+        parts=scaling.buckets(network.layers, bucket_bytes(comm, 4 * network.gradients) / 4),
+        double_buffering=comm.double_buffering,
+        **habits(exchange == "horovod", comm.overlap),
+        **links,
+    )
