@@ -122,7 +122,8 @@ def meeting(config: Config, plan: dict) -> dict:
     return {"scheduler": hosts.meeting_point([hosts.Host(**host) for host in plan["hosts"]])}
 
 
-def measured(run: RunDir, name: str, commands: List[launch.Command], limit_s: float, signals: Signals) -> dict:
+def measured(run: RunDir, name: str, commands: List[launch.Command], limit_s: float, signals: Signals,
+             limited_by="comm.probe_s") -> dict:  # fmt: skip
     """Start the commands and give them `limit_s`; what rank 0 wrote, or {"no": why it did not}."""
     (run.path / "probe").mkdir(exist_ok=True)
     deadline = time.monotonic() + limit_s
@@ -131,7 +132,7 @@ def measured(run: RunDir, name: str, commands: List[launch.Command], limit_s: fl
         try:
             while processes.ended() is None and not (processes.lost() or signals.reason):
                 if time.monotonic() > deadline:
-                    return {"no": f"not done in {limit_s:g} s (comm.probe_s)"}
+                    return {"no": f"not done in {limit_s:g} s ({limited_by})"}
                 time.sleep(0.05)
             status, lost = processes.ended(), processes.lost()
         finally:

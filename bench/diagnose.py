@@ -1,0 +1,149 @@
+"""Is what diagnose.py says true?  Runs whose bottleneck was put there, and what it finds.
+
+    python bench/diagnose.py [--quick] [--only input] [--seconds 5] [--repeats 3] [--figure FILE.png]
+
+input      a reader that sleeps before each step for a time that is known, in a copy of the package, longer than a
+           synthetic step: with all computing hidden behind the sleep 1 - real/synthetic is 1 - step / sleep, with none
+           1 - step / (step + sleep); what was dispatched before goes on meanwhile, so it lies in between
+exchange   two ranks on links of a known rate (bench/network.py), exchanged after backward: a ring of two sends all
+           bytes once each way, so an exchange takes no less than bytes / rate
+compute    a heavier net on made-up images of the same size
+
+For each: the verdict, the share of its part (95 % of the bootstrap's draws), and what it should be by construction.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import measure
+import network
+from network import Network
+
+RATE = "100mbit"
+SLEEPS = """
+
+import time as _time
+
+_step = TrainData.step
+
+
+def _late(self, step):
+    _time.sleep({seconds})
+    yield from _step(self, step)
+
+
+TrainData.step = _late
+"""
+
+
+def diagnose(options, *settings, where=measure.ROOT, env=os.environ) -> dict:
+    """What diagnosis.json says of the settings."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as runs:
+        own = [f"diagnose.seconds={options.seconds}", f"diagnose.repeats={options.repeats}", "diagnose.warmup_steps=5"]
+        argv = [sys.executable, "diagnose.py", f"runs={runs}", "tracking=none", *own, *settings]
+        done = subprocess.run(argv, cwd=where, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(argv[1:])} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        path = Path(re.search(r"^run +(\S+)$", done.stdout, re.MULTILINE)[1])
+        if options.figure:
+            shutil.copy(path / "diagnosis.png", options.figure)
+        return json.loads((path / "diagnosis.json").read_text())
+
+
+def slowed_input(options) -> dict:
+    """The sleep is twice the time of a step with made-up images, so half of a step should be the input."""
+    settings = ["data=digits", "launch.ranks=1", "launch.threads=1", f"data.cache={options.cache}"]
+    plain = diagnose(options, *settings)
+    seconds = 2 * plain["steps_s"]["compute"]["value"]
+    with tempfile.TemporaryDirectory() as copy:
+        for part in ("mxscale", "conf", "diagnose.py"):
+            (shutil.copytree if (measure.ROOT / part).is_dir() else shutil.copy)(measure.ROOT / part, f"{copy}/{part}")
+        with open(f"{copy}/mxscale/data/loader.py", "a") as loader:
+            loader.write(SLEEPS.format(seconds=seconds))
+        found = diagnose(options, *settings, where=copy)
+    step = found["steps_s"]["compute"]["value"]
+    expected = 1 - step / seconds, 1 - step / (step + seconds)
+    return {"before": plain["verdict"], "sleep_s": seconds, **told(found, "input", expected)}
+
+
+def limited_link(options) -> dict:
+    reason = network.possible()
+    if reason:
+        return {"not measured": reason}
+    with Network(2, RATE) as nodes:
+        settings = ["data=synthetic", "data.image_size=64", "data.num_images=100000", "model.name=mobilenet0.25"]
+        where = [f"launch.hosts={nodes.hosts}", "launch.threads=1", "comm.overlap=false"]
+        found = diagnose(options, *settings, *where, env=nodes.env())
+    wire = 8e6 * found["facts"]["parameters_mb"] / network.bits_per_second(RATE)
+    step = found["steps_s"]
+    rest = step["side_by_side"]["value"]
+    return {"bytes_over_rate_s": wire, **told(found, "exchange", (wire / (rest + wire),))}
+
+
+def heavier_net(options) -> dict:
+    settings = [
+        "data=digits",
+        "data.image_size=64",
+        "batch.per_device=16",
+        "launch.ranks=1",
+        f"data.cache={options.cache}",
+    ]
+    return told(diagnose(options, *settings, "model=resnet18_v1b"), "compute", ())
+
+
+def told(found: dict, part: str, expected: tuple) -> dict:
+    """expected: the share, or what it lies between; () where all that is known is who leads."""
+    return {
+        "verdict": found["verdict"],
+        "kind": found["kind"],
+        "right": found["kind"] == part,
+        "share": found["shares"][part],
+        "expected": expected,
+        "repeats": found["repeats"],
+        "steps_s": found["steps_s"],
+    }
+
+
+CASES = {"input": slowed_input, "exchange": limited_link, "compute": heavier_net}
+
+
+def main() -> None:
+    options = measure.arguments(
+        __doc__.splitlines()[0],
+        only=("", f"one of {', '.join(CASES)}; nothing: all"),
+        seconds=(5.0, "of each probe"),
+        repeats=(3, "of all probes"),
+        figure=("", "PNG that gets the last diagnosis' figure"),
+    )
+    if options.quick:
+        options.seconds, options.repeats = 1.0, 2
+    figures = {}
+    with tempfile.TemporaryDirectory() as options.cache:
+        for name in [options.only] if options.only else ["input"] if options.quick else CASES:
+            figures[name] = CASES[name](options)
+            show(name, figures[name])
+    measure.finish(figures)
+
+
+def show(name: str, one: dict) -> None:
+    if "not measured" in one:
+        print(f"{name}: not measured: {one['not measured']}")
+        return
+    share = one["share"]
+    should = " to ".join(f"{100 * share:.0f}" for share in one["expected"]) or "above 75"
+    print(f"{name}: {one['verdict']}")
+    print(
+        f"  its share {100 * share['value']:.1f} % ({100 * share['low']:.1f} to {100 * share['high']:.1f}, "
+        f"{one['repeats']} repetitions); by construction {should} %",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
