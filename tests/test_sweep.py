@@ -1,0 +1,525 @@
+"""Sweeps: cells are runs of their own, noted in one directory, children of one MLflow run."""
+
+import csv
+import os
+import re
+import signal
+import time
+from dataclasses import asdict
+
+import pytest
+from composed import composed
+from conftest import ROOT
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from mxscale import sweeps
+from mxscale.config import Config, ConfigError, Launch, from_dict, to_dict
+from mxscale.run import cells, rundir, sweep, sweep_end, tracking
+from mxscale.run.processes import available_cores
+from mxscale.run.rundir import FAILED, FINISHED, INTERRUPTED, KILLED, RUNNING, RunDir
+from mxscale.run.sweep import REFUSED_CELL, Cell, Note, Sweep
+from mxscale.run.sweep_end import Row
+from mxscale.settings import RESUMABLE, configure
+
+# ---------------------------------------------------------------- names, keys, cores
+
+
+@pytest.mark.parametrize(
+    "overrides, name",
+    [
+        (["optimizer.lr=0.1", "seed=2"], "lr-0.1_seed-2"),
+        (["seed=2", "optimizer.lr=0.1"], "seed-2_lr-0.1"),
+        (["comm=horovod", "launch.ranks=2"], "comm-horovod_ranks-2"),
+        (["optimizer.name=sgd", "model.name=small"], "optimizer.name-sgd_model.name-small"),
+        (["launch.image=mxscale:source"], "image-mxscale-source"),
+        (["data.root=/a/b", "+x.y='p q'"], "root--a-b_y--p-q"),
+        (["schedule.milestones=[1,2]"], "milestones--1-2"),
+        (["optimizer.lr=1e+30"], "lr-1e+30"),
+        ([], "cell"),
+    ],
+)
+def test_a_cell_is_named_after_what_is_swept(overrides, name):
+    assert cells.name(overrides) == name
+
+
+def test_a_long_name_is_cut_and_stays_one_of_its_own():
+    names = {cells.name([f"data.root=/{'x' * 200}/{number}"]) for number in range(2)}
+    assert len(names) == 2 and all(len(name) <= cells.LONGEST_NAME for name in names)
+
+
+def test_what_is_swept_is_taken_in_the_order_of_the_command_line():
+    overrides = ["seed=1", "epochs=3", "optimizer.lr=0.1"]
+    assert cells.swept(overrides, {"optimizer.lr": "0.1,0.2", "seed": "1,2"}) == ["optimizer.lr=0.1", "seed=1"]
+
+
+def test_a_command_line_is_the_same_sweep_in_any_order_and_wherever_it_is_recorded():
+    one = cells.identity(["seed=1,2", "optimizer.lr=0.1", "tracking=none", "sweep.resume=true", "runs=/x"])
+    assert one == cells.identity(["optimizer.lr=0.1", "tracking.uri=sqlite:///x", "seed=1,2"])
+    assert one != cells.identity(["optimizer.lr=0.1", "seed=1,2,3"])
+
+
+def test_a_cell_is_the_same_by_its_settings_and_not_by_where_it_is_recorded():
+    values = to_dict(Config())
+    elsewhere = to_dict(from_dict({"runs": "/x", "tracking": {"uri": "sqlite:////x"}, "sweep": {"resume": True}}))
+    assert cells.key(values) == cells.key(elsewhere)
+    assert cells.key({**values, "budget": {"max_usd": 1}}) == cells.key(values)
+    assert cells.key({**values, "seed": 2}) != cells.key(values)
+    of_two = [{**values, "rerun": {"run": run, "strict": False}} for run in ("a", "b")]
+    assert cells.key(of_two[0]) == cells.key(of_two[1])
+    assert cells.key(of_two[0], ["rerun.run"]) != cells.key(of_two[1], ["rerun.run"])  # what is swept counts always
+    # Paths count here: what lies there is not known before the preparation
+    assert cells.key(to_dict(from_dict({"data": {"root": "/a"}}))) != cells.key(values)
+
+
+@pytest.mark.parametrize(
+    "settings, at_a_time, cores, threads",
+    [
+        ({"launch": {"ranks": 2}}, 2, 16, 4),
+        ({"launch": {"ranks": 2}}, 3, 16, 2),
+        ({"launch": {"ranks": 1}, "data": {"shards": 4}}, 2, 16, 2),
+        ({"launch": {"ranks": "auto"}}, 2, 16, 4),
+        ({"launch": {"ranks": "auto"}, "comm": {"backend": "local"}}, 2, 16, 8),
+        ({"launch": {"ranks": 4}}, 2, 2, 1),
+        ({"launch": {"ranks": 2, "threads": 7}}, 2, 16, 7),
+    ],
+)
+def test_cores_are_divided_among_the_ranks_of_all_cells_at_a_time(settings, at_a_time, cores, threads):
+    assert cells.threads(from_dict(settings), at_a_time, cores) == threads
+
+
+def settings_of(*overrides):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("train", overrides=list(overrides), return_hydra_config=True)
+
+
+@pytest.mark.parametrize(
+    "launcher, typed, at_a_time",
+    [
+        (["hydra/launcher=basic"], ["seed=1,2"], 1),
+        (["hydra/launcher=joblib", "hydra.launcher.n_jobs=4"], ["seed=1,2"], 2),
+        (["hydra/launcher=joblib", "hydra.launcher.n_jobs=4"], ["seed=range(0,3)", "optimizer.lr=0.1,0.2"], 4),
+        (["hydra/launcher=submitit_local"], ["seed=1,2,3", "epochs=2"], 3),
+        (["hydra/launcher=submitit_local", "hydra.sweeper.max_batch_size=2"], ["seed=1,2,3"], 2),
+        (["hydra/launcher=submitit_slurm"], ["seed=1,2,3"], 1),
+        (["hydra/launcher=joblib", "hydra.launcher.n_jobs=4", "hydra/sweeper=optuna", "hydra.sweeper.n_jobs=3"],
+         ["optimizer.lr=interval(0.1,1)"], 3),
+    ],
+)  # fmt: skip
+def test_how_many_cells_share_a_machine_follows_from_hydras_launcher(launcher, typed, at_a_time):
+    assert sweeps.facts_of(settings_of(*launcher), typed)["at_a_time"] == at_a_time
+
+
+def test_optunas_directions_follow_the_objective_unless_given():
+    hydra = settings_of("hydra/sweeper=optuna").hydra
+    sweeps.suit(hydra, ["accuracy", "cost"])
+    assert list(hydra.sweeper.direction) == ["maximize", "minimize"]
+    assert (hydra.sweeper.max_failure_rate, hydra.sweeper.sampler.seed) == (1.0, 1)
+    hydra = settings_of(
+        "hydra/sweeper=optuna", "hydra.sweeper.direction=minimize", "hydra.sweeper.sampler.seed=7"
+    ).hydra
+    sweeps.suit(hydra, ["accuracy"])
+    assert (str(hydra.sweeper.direction), hydra.sweeper.sampler.seed) == ("minimize", 7)
+
+
+def test_optunas_own_database_is_refused():
+    hydra = settings_of("hydra/sweeper=optuna", "hydra.sweeper.storage='sqlite:///x.db'").hydra
+    with pytest.raises(ConfigError, match="storage"):
+        sweeps.suit(hydra, ["accuracy"])
+
+
+# ---------------------------------------------------------------- the sum
+
+
+def row(number, state=FINISHED, top1=None, usd=None, wall=None, how="run", error=None, status=0):
+    known = {"best/val_top1": top1, "cost/total_usd": usd, "time/wall_s": wall}
+    note = Note(1, number, str(number), f"lr-{number}", [f"lr={number}"], how, "/run", state, status, error)
+    return Row(note, {name: value for name, value in known.items() if value is not None})
+
+
+ROWS = [
+    row(0, top1=90.0, usd=2.0, wall=30.0),
+    row(1, top1=80.0, usd=1.0, wall=40.0),
+    row(2, top1=70.0, usd=1.5, wall=20.0, how="kept"),
+    row(3, FAILED, top1=99.0, usd=0.1, wall=1.0, error="rank 0: the loss is nan", status=1),
+    row(4, REFUSED_CELL, error="optimizer.lr=-1.0: expected at least 0", status=2),
+]
+
+
+def test_best_cheapest_fastest_and_failed_are_named():
+    assert sweep_end.named(ROWS) == {
+        "best": "lr-0",
+        "cheapest": "lr-1",
+        "fastest": "lr-2",
+        "failed": ["lr-3", "lr-4"],
+        "pareto": ["lr-0", "lr-1"],
+    }
+
+
+def test_of_what_is_unknown_nothing_is_named():
+    assert sweep_end.named([row(0, top1=90.0)]) == {"best": "lr-0", "failed": [], "pareto": []}
+    assert ("cheapest", "unknown: no price") in list(sweep_end.verdict([row(0, top1=90.0)]))
+    assert set(sweep_end.figures([row(0, top1=90.0)], 1)) == {
+        "sweep/cells", "sweep/finished", "sweep/failed", "sweep/best_val_top1"}  # fmt: skip
+
+
+def test_the_table_says_of_each_cell_how_it_ended():
+    lines = [line.split() for line in sweep_end.table(ROWS).splitlines()]
+    assert lines[1][:3] == ["0*", "lr-0", "finished"] and lines[1][3:] == ["90.00", "%", "30.0", "s", "2.0000", "USD"]
+    assert lines[3][:4] == ["2", "lr-2", "finished", "before"]
+    assert lines[4][:3] == ["3", "lr-3", "failed"]
+    assert ["failed", "lr-3:", "rank", "0:", "the", "loss", "is", "nan"] in lines
+    assert ["refused", "lr-4:", "optimizer.lr=-1.0:", "expected", "at", "least", "0"] in lines
+    assert ["finished", "3", "of", "5"] in lines
+
+
+def test_what_cells_cost_is_summed_only_where_they_did_not_share_it():
+    rows = ROWS[:4]
+    assert sweep_end.figures(rows, 1)["sweep/cost_usd"] == pytest.approx(4.6)
+    assert "sweep/cost_usd" not in sweep_end.figures(rows, 2)
+
+
+def test_a_sweep_ends_as_the_worst_of_its_cells():
+    def ends(*rows, stopped=None):
+        status = sweep_end.outcome(rows, stopped)
+        return status["state"], status["exit"]
+
+    assert ends(ROWS[0], ROWS[1]) == (FINISHED, 0)
+    assert ends(ROWS[0], ROWS[3]) == (FAILED, 1)
+    assert ends(*ROWS) == (FAILED, 2)
+    assert ends(ROWS[0], row(1, KILLED, status=INTERRUPTED)) == (KILLED, INTERRUPTED)
+    assert ends(ROWS[0], row(1, RUNNING, status=None)) == (KILLED, INTERRUPTED)  # its process is gone
+    assert ends(ROWS[0], stopped="signal SIGINT") == (KILLED, INTERRUPTED)
+
+
+def test_the_csv_has_a_line_for_each_cell():
+    lines = list(csv.DictReader(sweep_end.as_csv(ROWS).splitlines()))
+    assert [line["name"] for line in lines] == [f"lr-{number}" for number in range(5)]
+    assert (lines[0]["best/val_top1"], lines[0]["pareto"], lines[4]["best/val_top1"]) == ("90.0", "True", "")
+
+
+@pytest.mark.parametrize(
+    "objective, metrics, state, told",
+    [
+        (["accuracy"], {"best/val_top1": 90.0}, FINISHED, 90.0),
+        (["cost"], {"cost/total_usd": 2.0, "cost/total_eur": 3.0}, FINISHED, 2.0),
+        (["cost"], {"cost/total_eur": 3.0}, FINISHED, 3.0),
+        (["accuracy", "cost"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, FINISHED, [90.0, 2.0]),
+        (["cost", "accuracy"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, FINISHED, [2.0, 90.0]),
+        (["accuracy", "cost"], {"best/val_top1": 90.0}, FINISHED, None),
+        (["accuracy"], {"best/val_top1": 90.0}, FAILED, None),
+        (["accuracy"], {"best/val_top1": float("nan")}, FINISHED, None),
+    ],
+)
+def test_a_sweeper_is_told_the_objective_and_nothing_of_a_failed_cell(objective, metrics, state, told):
+    assert sweep.told({"state": state, "summary": metrics}, objective) == told
+
+
+@pytest.mark.parametrize("objective", ["[]", "[speed]", "[cost,cost]"])
+def test_an_objective_that_is_none_is_refused(objective):
+    with pytest.raises(ConfigError, match="objective"):
+        composed("train", f"sweep.objective={objective}")
+
+
+# ---------------------------------------------------------------- the directory
+
+FACTS = {"swept": {"seed": "1,2,3"}, "sweeper": "basic", "launcher": "basic", "at_a_time": 1}
+TYPED = ["seed=1,2,3"]
+
+
+def begun(tmp_path, **values) -> Sweep:
+    return sweep.begin(to_dict(from_dict({"runs": str(tmp_path), **values})), TYPED, FACTS)
+
+
+def cell_of(found: Sweep, seed: int, **values) -> Cell:
+    return Cell(found, seed - 1, to_dict(from_dict({"runs": str(found.path.parents[1]), "seed": seed, **values})),
+                [f"seed={seed}"], None)  # fmt: skip
+
+
+def ran(cell: Cell, state=FINISHED, top1=50.0, noted=True) -> RunDir:
+    """As a cell that has run, or one whose process was killed before it could say how it ended."""
+    values, _ = cell.settings(())
+    run = rundir.create(from_dict(values))
+    cell.began(run)
+    run.write("status.json", {"state": state, "exit": 0, "attempts": [{"attempt": 1, "started_ms": 1, "ended_ms": 2}]})
+    run.write("summary.json", {"metrics": {"best/val_top1": top1}})
+    if noted:
+        cell.ended({"state": state, "exit": {FINISHED: 0, FAILED: 1, KILLED: 75}[state], "error": None})
+    return run
+
+
+def test_a_resumed_sweep_keeps_what_finished_goes_on_with_what_was_interrupted_and_runs_the_rest(tmp_path):
+    first = begun(tmp_path)
+    done, failed, broken_off = (cell_of(first, seed) for seed in (1, 2, 3))
+    runs = ran(done), ran(failed, FAILED), ran(broken_off, KILLED, noted=False)
+    again = begun(tmp_path, sweep={"resume": True})
+    assert again.path == first.path and again.attempt == 2
+
+    kept = cell_of(again, 1).kept()
+    assert kept["summary"] == {"best/val_top1": 50.0} and again.cells()[0].how == "kept"
+    assert again.cells()[0].run == str(runs[0])
+
+    cell = cell_of(again, 2)
+    assert cell.kept() is None
+    assert cell.settings(())[0]["resume"] is None and cell.note.how == "run"
+
+    cell = cell_of(again, 3)
+    assert cell.kept() is None
+    values, overrides = cell.settings(("launch",))
+    assert values["resume"] == str(runs[2]) and overrides == [] and cell.note.how == "resumed"
+
+
+def test_a_cell_that_a_sweeper_asks_for_twice_is_run_once_and_keeps_its_line(tmp_path):
+    found = begun(tmp_path)
+    ran(cell_of(found, 1))
+    asked_again = Cell(found, 7, to_dict(from_dict({"runs": str(tmp_path), "seed": 1})), ["seed=1"], None)
+    assert asked_again.kept()["summary"] == {"best/val_top1": 50.0}
+    (note,) = found.notes()
+    assert (note.number, note.how) == (0, "run")
+    sweep_end.append_lines(found, sweep_end.rows_of(found), 1)
+    assert [line["step"] for line in found.lines()] == [0]
+
+
+def test_an_interrupted_cell_goes_on_whatever_chose_its_settings(tmp_path):
+    run = ran(cell_of(begun(tmp_path), 3), KILLED)
+    again = begun(tmp_path, sweep={"resume": True})
+    values = to_dict(from_dict({"runs": str(tmp_path), "seed": 3, "tracking": {"experiment": "other"}}))
+    cell = Cell(again, 2, values, ["experiment=digits", "seed=3", "tracking.experiment=other"], None)
+    config, found, _ = configure(*cell.settings(RESUMABLE))
+    assert found.path == run.path
+    assert (config.name, config.seed, config.tracking.experiment) == ("seed-3", 3, "other")
+
+
+def test_a_resumed_cell_that_was_refused_keeps_its_run(tmp_path):
+    run = ran(cell_of(begun(tmp_path), 3), KILLED)
+    cell = cell_of(begun(tmp_path, sweep={"resume": True}), 3)
+    cell.settings(())
+    cell.ended({"state": REFUSED_CELL, "exit": 2, "error": "budget.max_usd=1: it is spent"})
+    assert cell_of(begun(tmp_path, sweep={"resume": True}), 3).settings(())[0]["resume"] == str(run)
+
+
+def test_a_sweep_is_not_resumed_as_a_run(tmp_path):
+    found = begun(tmp_path)
+    with pytest.raises(ConfigError, match=f"resume={found.path} is a sweep, not one run"):
+        configure(to_dict(from_dict({"resume": str(found.path)})), [f"resume={found.path}"])
+
+
+def test_a_finished_cell_whose_run_was_removed_is_run_again(tmp_path):
+    run = ran(cell_of(begun(tmp_path), 1))
+    (run.path / "summary.json").unlink()
+    assert cell_of(begun(tmp_path, sweep={"resume": True}), 1).kept() is None
+
+
+def test_a_cell_with_other_settings_is_another_one(tmp_path):
+    ran(cell_of(begun(tmp_path), 1))
+    assert cell_of(begun(tmp_path, sweep={"resume": True}), 1, epochs=3).kept() is None
+
+
+def test_a_run_that_ended_after_its_sweep_was_killed_has_finished(tmp_path):
+    ran(cell_of(begun(tmp_path), 1), FINISHED, noted=False)
+    assert cell_of(begun(tmp_path, sweep={"resume": True}), 1).kept() is not None
+
+
+def test_of_several_cells_at_a_time_each_gets_its_share_of_the_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "available_cores", lambda: 8)
+    found = sweep.begin(to_dict(from_dict({"runs": str(tmp_path)})), TYPED, {**FACTS, "at_a_time": 2})
+    values, _ = cell_of(found, 1, launch=asdict(Launch(ranks=2))).settings(())
+    assert (values["launch"]["threads"], values["name"]) == (2, "seed-1")
+
+
+def test_a_sweep_that_is_not_there_is_not_resumed(tmp_path):
+    begun(tmp_path)
+    with pytest.raises(ConfigError, match="no sweep of this command line"):
+        sweep.begin(to_dict(from_dict({"runs": str(tmp_path), "sweep": {"resume": True}})), ["seed=1,2"], FACTS)
+
+
+def test_a_sweep_that_is_going_is_not_resumed(tmp_path):
+    from mxscale.run import opening
+
+    found = begun(tmp_path)
+    with opening.locked(found), pytest.raises(ConfigError, match="in use"):
+        begun(tmp_path, sweep={"resume": True})
+
+
+def test_a_cost_that_is_unknown_is_no_objective(tmp_path):
+    found = begun(tmp_path, sweep={"objective": ["cost"]})
+    with pytest.raises(ConfigError, match=r"sweep.objective has cost.*machine.usd_per_hour"):
+        cell_of(found, 1).settings(())
+    cell_of(found, 1, machine={"provider": "custom", "usd_per_hour": 1.0}).settings(())
+
+
+def test_the_wish_to_stop_reaches_cells_in_other_processes_once_for_each_time(tmp_path):
+    found = begun(tmp_path)
+    found.write("sweep.json", {**found.facts(), "process": ["elsewhere", 1]})
+    heard, before = [], {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR2, *sweeps.TERMINAL)}
+    try:
+        with cell_of(found, 1).stopped_with_the_sweep():
+            os.kill(os.getpid(), signal.SIGTERM)  # before the run listens, it ends nothing
+            signal.signal(signal.SIGTERM, lambda *_: heard.append(time.monotonic()))  # as a run does
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # the sweep's own process hears Ctrl-C
+            for count in (1, 2):
+                found.ask_to_stop("\n".join(["signal SIGINT"] * count))
+                time.sleep(3 * sweep.POLL_S)
+                assert len(heard) == count
+            os.kill(os.getpid(), signal.SIGUSR2)  # submitit's, before a time limit
+            assert len(heard) == 3
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# ---------------------------------------------------------------- MLflow, without training
+
+
+@pytest.mark.slow
+def test_cells_are_children_of_the_sweeps_run_and_of_a_new_one_where_that_was_deleted(tmp_path, monkeypatch):
+    from mlflow import MlflowClient
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    found = begun(tmp_path)
+    runs = [ran(cell_of(found, seed), top1=10.0 * seed) for seed in (1, 2)]
+    assert [tracking.sync(run) for run in runs] == [0, 0]
+    assert sweep_end.end(found, None) == 0
+
+    def runs_in():
+        [experiment] = [e for e in client.search_experiments() if e.name == "mxscale"]
+        everything = client.search_runs([experiment.experiment_id])
+        parents = [run for run in everything if "mlflow.parentRunId" not in run.data.tags]
+        return parents, [run for run in everything if run not in parents]
+
+    [parent], children = runs_in()
+    assert parent.info.run_name == found.path.name and parent.info.status == "FINISHED"
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
+    assert {run.data.tags["sweep.name"] for run in children} == {"seed-1", "seed-2"}
+    assert parent.data.params["seed"] == "1,2,3" and parent.data.tags["sweep.best"] == "seed-2"
+    assert parent.data.metrics["sweep/best_val_top1"] == 20.0 and "best/val_top1" not in parent.data.metrics
+    assert {m.step: m.value for m in client.get_metric_history(parent.info.run_id, "cell/val_top1")} == {
+        0: 10.0,
+        1: 20.0,
+    }
+    assert {"table.csv", "sweep.json"} <= {file.path for file in client.list_artifacts(parent.info.run_id)}
+
+    client.delete_run(parent.info.run_id)
+    again = begun(tmp_path, sweep={"resume": True})
+    assert [cell_of(again, seed).kept() is not None for seed in (1, 2)] == [True, True]
+    assert tracking.sync(ran(cell_of(again, 3), top1=30.0)) == 0
+    [new], children = runs_in()
+    assert new.info.run_id != parent.info.run_id and len(children) == 3
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {new.info.run_id}
+    assert tracking.sync(again) == 0  # as `python -m mxscale.run.tracking sync`, of a sweep whose process was killed
+    assert client.get_run(new.info.run_id).info.status == "KILLED"
+
+
+# ---------------------------------------------------------------- as a user starts them
+
+SHORT = ["data.train_per_class=24", "batch.per_device=12", "epochs=1", "max_steps=2", "log_every=1", "launch.ranks=1",
+         "machine=custom", "machine.usd_per_hour=3.6"]  # fmt: skip
+
+
+def of(cli) -> Sweep:
+    [found] = (cli.folder / sweep.FOLDER).iterdir()
+    return Sweep(found)
+
+
+@pytest.fixture(scope="module")
+def resumed(shared_cli):
+    """Two by two, half of it diverging, stopped while two are going, then gone on with one by one."""
+    grid = [*SHORT, "optimizer.lr=0.1,1e30", "seed=1,2"]
+    side_by_side = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    process = shared_cli.start("train", *grid, *side_by_side, "-m", small=False)
+    shared_cli.run_of(process)
+    shared_cli.run_of(process)  # of the second cell; its ranks start now
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to joblib's processes too
+    stopped = shared_cli.ended(process, expect=INTERRUPTED)
+    states = [cell.state for cell in of(shared_cli).cells()]
+    went_on = shared_cli("train", *grid, "sweep.resume=true", "-m", small=False, expect=1)
+    return of(shared_cli), stopped, states, went_on
+
+
+@pytest.mark.slow
+def test_a_stopped_sweep_says_so_and_starts_no_further_cell(resumed):
+    _, stopped, states, _ = resumed
+    assert states == [KILLED, KILLED]
+    assert re.search(r"^  finished +0 of 4$", stopped.out, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_a_resumed_sweep_runs_what_has_not_finished_and_goes_on_after_a_failed_cell(resumed):
+    found, _, _, went_on = resumed
+    assert [(cell.name, cell.how, cell.state) for cell in found.cells()] == [
+        ("lr-0.1_seed-1", "resumed", FINISHED),
+        ("lr-0.1_seed-2", "resumed", FINISHED),
+        ("lr-1e+30_seed-1", "run", FAILED),
+        ("lr-1e+30_seed-2", "run", FAILED),
+    ]
+    assert len(list(found.path.parents[1].glob("train/*"))) == 4  # none was run twice
+    assert re.search(r"^  0\*? +lr-0.1_seed-1 +finished, resumed +\d", went_on.out, re.MULTILINE)
+    assert re.search(r"^  failed +lr-1e\+30_seed-2: rank 0: the loss is (nan|inf) at step", went_on.out, re.MULTILINE)
+    assert found.read("status.json")["state"] == FAILED
+
+
+@pytest.mark.slow
+def test_what_a_later_cell_costs_does_not_begin_with_its_process(resumed):
+    found, _, _, _ = resumed
+    status = [RunDir(cell.run).read("status.json") for cell in found.cells()]
+    assert status[3]["attempts"][0]["started_ms"] >= status[2]["attempts"][-1]["ended_ms"]
+
+
+@pytest.mark.slow
+def test_mlflow_has_the_sweep_with_its_cells_below_it(resumed):
+    from mlflow import MlflowClient
+
+    found, _, _, _ = resumed
+    client = MlflowClient(f"sqlite:///{found.path.parents[1]}/mlflow.db")
+    [experiment] = [each for each in client.search_experiments() if each.name == "mxscale"]
+    runs = client.search_runs([experiment.experiment_id])
+    [parent] = [run for run in runs if run.info.run_name == found.path.name]
+    assert {run.data.tags.get("mlflow.parentRunId") for run in runs if run is not parent} == {parent.info.run_id}
+    assert len(runs) == 5
+    assert parent.info.status == "FAILED"
+    assert parent.data.tags["sweep.failed"] == "lr-1e+30_seed-1 lr-1e+30_seed-2"
+    assert parent.data.metrics["sweep/finished"] == 2
+
+
+@pytest.mark.slow
+def test_optuna_is_told_accuracy_and_cost_of_cells_side_by_side(cli):
+    command = [*SHORT, "tracking=none", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=2",
+               "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "optimizer.lr=tag(log,interval(0.01,1))",
+               "sweep.objective=[accuracy,cost]"]  # fmt: skip
+    cli("train", *command, "-m", small=False)
+    found = of(cli)
+    first = found.cells()
+    assert [cell.state for cell in first] == [FINISHED] * 3
+    runs = [RunDir(cell.run) for cell in first]
+    figures = [run.read("summary.json")["metrics"] for run in runs]
+    told = [[each["best/val_top1"], each["cost/total_usd"]] for each in figures]
+    solutions = OmegaConf.load(found.path / "optimization_results.yaml").solutions
+    assert solutions and all(list(each["values"]) in told for each in solutions)
+    # Two at a time, by two processes, each with half of the cores
+    spans = [run.read("status.json")["attempts"][0] for run in runs]
+    assert spans[1]["started_ms"] < spans[0]["ended_ms"] and spans[0]["started_ms"] < spans[1]["ended_ms"]
+    assert runs[0].config().launch.threads == max(1, available_cores() // 2)
+    # The same answers lead to the same questions
+    cli("train", *command, "sweep.resume=true", "-m", small=False)
+    assert [(cell.key, cell.how) for cell in found.cells()] == [(cell.key, "kept") for cell in first]
+
+
+@pytest.mark.slow
+def test_cells_run_through_submitit_and_the_worst_of_them_is_the_sweeps_exit_status(cli):
+    cells = ["optimizer.lr=0.1,-1", "hydra/launcher=submitit_local", "tracking=none", "-m"]
+    ended = cli("train", *SHORT, *cells, small=False, expect=2)
+    assert [cell.state for cell in of(cli).cells()] == [FINISHED, REFUSED_CELL]
+    assert re.search(r"^  refused +lr--1: optimizer.lr=-1.0: expected at least 0$", ended.out, re.MULTILINE)
+
+
+def test_a_command_line_that_is_refused_leaves_no_sweep(cli):
+    cli("train", *SHORT, "data=digits,flower", "-m", small=False, expect=2)
+    ended = cli("train", *SHORT, "seed=1,2", "hydra/launcher=joblb", "-m", small=False, expect=2)
+    assert ended.err.startswith("error: hydra/launcher=joblb: expected one of basic, joblib,")
+    ended = cli("train", *SHORT, "seed=1,2", "sweep.resume=true", "-m", small=False, expect=2)
+    assert ended.err.startswith("error: sweep.resume=true: no sweep of this command line")
+    assert len(ended.err.splitlines()) == 1
+    ended = cli("train", *SHORT, "sweep.resume=true", small=False, expect=2)
+    assert ended.err.startswith("error: sweep.resume=true without -m")
+    assert not list(cli.folder.glob("sweeps/*/sweep.json"))
