@@ -1,0 +1,122 @@
+"""The report of an experiment: read, drawn, written, and recorded with its sweep."""
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Sequence, Tuple
+
+from mxscale.config import ConfigError
+from mxscale.report import figures, page
+from mxscale.run.history import Store
+from mxscale.scale import recorded, report
+from mxscale.scale.recorded import FINISHED, Recorded, Row
+
+
+class Written(NamedTuple):
+    files: List[Path]
+    table: str  # Markdown
+    counted: str
+    recorded: str  # with which run of MLflow, or why with none
+
+
+def write(store: Store, name: str, folder: Path) -> Written:
+    """report.html, report.md, report.csv and a PNG of each figure, in `folder`.  Raises ConfigError."""
+    experiment = store.experiment(name)
+    runs = store.runs(experiment)
+    rows = recorded.rows(runs)
+    counted = count(runs, rows)
+    if not rows:
+        raise ConfigError(f"report.experiment={name}: {counted}; a report takes one finished run at least")
+    drawn, missing = figures.draw(rows)
+    headings, cells = report.table(rows)
+    table = report.markdown(headings, cells)
+    texts = {
+        "report.md": in_markdown(name, counted, table, drawn, missing),
+        "report.csv": report.as_csv(rows),
+        "report.html": page.render(
+            "experiment", name=name, counted=counted, tiles=tiles(rows), figures=drawn, headings=headings, cells=cells,
+            missing=missing, unfinished=[run for run in runs if run.status != FINISHED], facts=facts(store, runs),
+            varied=varied(rows), rows=rows,
+        ),
+    }  # fmt: skip
+    files = save(texts, drawn, folder)
+    return Written(files, table, counted, record(store, files, experiment, name, runs))
+
+
+def record(store: Store, files: Sequence[Path], experiment: str, name: str, runs: Sequence[Recorded]) -> str:
+    """Keep the files with the sweep's run; with which, or why not: they are written, whatever became of it."""
+    try:
+        home = store.home(experiment, name, runs)
+        store.keep(files, home)
+    except ConfigError as error:
+        return f"not recorded: {error}"
+    return f"recorded with run {home} of MLflow"
+
+
+def save(texts: Dict[str, str], drawn: Sequence[figures.Drawn], folder: Path) -> List[Path]:
+    """Write the texts and PNGs.  Raises ConfigError where the folder can't be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        return [*(folder / name for name in texts), *figures.save(drawn, folder)]
+    except OSError as error:
+        raise ConfigError(f"report.output={folder}: can't write there ({error.strerror}); name another") from None
+
+
+def count(runs: Sequence[Recorded], rows: Sequence[Row]) -> str:
+    """`12 runs, 10 finished in 5 rows, 2 FAILED`"""
+    states: Dict[str, int] = {}
+    for run in runs:
+        states[run.status] = states.get(run.status, 0) + 1
+    done = states.pop(FINISHED, 0)
+    words = [plural(len(runs), "run"), f"{done} finished, in {plural(len(rows), 'row')}" if done else "none finished"]
+    return ", ".join([*words, *(f"{number} {state}" for state, number in sorted(states.items()))])
+
+
+def plural(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def in_markdown(name: str, counted: str, table: str, drawn, missing) -> str:
+    parts = [f"# {name}\n\n{counted}.\n\n{table}"]
+    parts += [f"## {each.title}\n\n![{each.title}]({each.name}.png)\n\n{each.caption}\n" for each in drawn]
+    parts += [f"{each.title}: not shown, {each.why}.\n" for each in missing]
+    return "\n".join(parts)
+
+
+# metric, what the row with the most or least of it is called, whether most, how it is shown
+BESTS = (
+    ("best/val_top1", "most accurate (val top-1)", max, "{:.2f} %"),
+    ("throughput/median", "fastest", max, "{:,.0f} images/s"),
+    ("cost/total_usd", "cheapest", min, "{:.4f} USD"),
+    ("cost/usd_per_point", "cheapest per point of accuracy", min, "{:.6f} USD"),
+)
+
+
+def tiles(rows: Sequence[Row]) -> List[dict]:
+    found = []
+    for metric, what, best, form in BESTS:
+        having = [row for row in rows if row.median(metric) is not None]
+        if having:
+            row = best(having, key=lambda row: row.median(metric))
+            found.append({"what": what, "figure": form.format(row.median(metric)), "label": row.label})
+    return found
+
+
+def facts(store: Store, runs: Sequence[Recorded]) -> List[Tuple[str, str]]:
+    """What the runs ran on and with."""
+    started = sorted(run.started_ms for run in runs if run.started_ms)
+    days = [datetime.fromtimestamp(ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M UTC") for ms in started]
+    tags = (("machine", "machine"), ("GPU", "gpu"), ("build", "build"), ("packages", "versions"),
+            ("code", "git.commit"), ("data", "data.digest"))  # fmt: skip
+    found = [(what, "; ".join(sorted({run.tags[tag] for run in runs if tag in run.tags}))) for what, tag in tags]
+    when = [("when", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}")] if days else []
+    return [*when, *((what, value) for what, value in found if value), ("recorded in", str(store))]
+
+
+def varied(rows: Sequence[Row]) -> List[Tuple[str, str]]:
+    found = []
+    for key in recorded.varied(rows):
+        values = sorted({row.settings.get(key, recorded.NOT_KNOWN) for row in rows}, key=recorded.in_order)
+        found.append((key, ", ".join(values[:20]) + (f" and {len(values) - 20} more" if len(values) > 20 else "")))
+    return found

@@ -1,0 +1,68 @@
+"""Two runs side by side: settings, environment, figures, curves."""
+
+from pathlib import Path
+from typing import Callable, Dict, List, NamedTuple, Sequence
+
+from mxscale.config import ConfigError, flatten
+from mxscale.report import figures, page
+from mxscale.report.experiment import save
+from mxscale.run import history
+from mxscale.run.history import Curve, Store
+from mxscale.run.rundir import RunDir
+from mxscale.scale import compare, report
+from mxscale.scale.recorded import Recorded
+
+
+class Side(NamedTuple):
+    run: Recorded
+    facts: Dict[str, object]  # environment.json, flattened
+    curves: Callable[[Sequence[str]], Dict[str, Curve]]
+
+
+def write(store: Callable[[], Store], names: Sequence, folder: Path) -> str:
+    """compare.html, compare.md and a PNG of each curve, in `folder`; what they say, for the terminal.
+
+    store: makes the MLflow store; not called for run directories.  Raises ConfigError.
+    """
+    if len(names) != 2 or not all(isinstance(name, str) and name for name in names):
+        raise ConfigError(f"report.compare={names}: expected two, MLflow's run ids or run directories: [A,B]")
+    a, b = (_side(store, name) for name in names)
+    parts = [
+        ("Settings", compare.differences(a.run.params, b.run.params)),
+        ("Environment", compare.differences(*(compare.environment(side.run.tags, side.facts) for side in (a, b)))),
+        ("Data and weights", compare.differences(compare.outcome(a.run.tags), compare.outcome(b.run.tags))),
+    ]
+    found = compare.metrics(a.run.metrics, b.run.metrics)
+    drawn = _draw(a, b)
+    text = in_markdown(a.run, b.run, parts, found)
+    pictures = "".join(f"\n![{figure.title}]({figure.name}.png)\n" for figure in drawn)
+    html = page.render("compare", a=a.run, b=b.run, parts=parts, metrics=found, figures=drawn)
+    save({"compare.md": text + pictures, "compare.html": html}, drawn, folder)
+    return text
+
+
+def _side(store: Callable[[], Store], name: str) -> Side:
+    asked = f"report.compare={name}"
+    if (Path(name) / "config.yaml").is_file():
+        run = RunDir(name)
+        recorded = history.finished(history.of_directory(run), asked)
+        facts = flatten(run.read("environment.json") or {})
+        return Side(recorded, facts, lambda names: history.curves_of(run, names))
+    there = store()
+    recorded = history.finished(there.run(name, asked), asked)
+    facts = flatten(there.file(recorded.id, "environment.json"))
+    return Side(recorded, facts, lambda names: there.curves(recorded.id, names))
+
+
+def _draw(a: Side, b: Side) -> List[figures.Drawn]:
+    of_a, of_b = a.curves(compare.CURVES), b.curves(compare.CURVES)
+    return [figures.curves(name, [(letter, of[name]) for letter, of in (("A", of_a), ("B", of_b)) if name in of])
+            for name in compare.CURVES if name in of_a or name in of_b]  # fmt: skip
+
+
+def in_markdown(a: Recorded, b: Recorded, parts, metrics) -> str:
+    texts = [f"# Two runs\n\nA: {a.name} ({a.id})\n\nB: {b.name} ({b.id})\n"]
+    for title, rows in parts:
+        texts.append(f"## {title}\n\n{report.markdown(('what', 'A', 'B'), rows, words=3) if rows else 'The same.'}")
+    texts.append(f"## Figures\n\n{report.markdown(('what', 'A', 'B'), metrics)}")
+    return "\n".join(text.rstrip() + "\n" for text in texts)

@@ -1,0 +1,388 @@
+"""A run on record is run again: found, refused, compared and judged."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+
+import numpy as np
+import pytest
+from composed import composed
+from conftest import SMALL, wait_for_step
+
+from mxscale import cli as command_line
+from mxscale import settings
+from mxscale.config import ConfigError, from_dict, to_dict
+from mxscale.run import differences, environment, rerun, rundir, tracking
+from mxscale.run.rundir import RunDir
+from mxscale.scale import verdict
+from mxscale.scale.verdict import DIFFERENT, IDENTICAL, WITHIN, Outcome, judge
+
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+
+
+@pytest.fixture(autouse=True)
+def no_outer_store(monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+# ---------------------------------------------------------------- the verdict, on given figures
+
+LOSSES = {2: 1.5, 4: 1.25, 6: 1.0}
+FIRST = Outcome("aaa", {"test/top1": 99.0, "best/val_top1": 98.0, "throughput/median": 100.0}, LOSSES)
+SEEDS = [{"test/top1": 98.0, "best/val_top1": 98.0}, {"test/top1": 100.0, "best/val_top1": 98.0}]
+IMAGES = {"test/top1": 200, "best/val_top1": 200}
+
+
+def again(test=99.0, val=98.0, losses=LOSSES, sha="bbb"):
+    return Outcome(sha, {"test/top1": test, "best/val_top1": val}, losses)
+
+
+def test_the_same_weights_are_identical_whatever_else_was_measured():
+    judged = judge(FIRST, again(test=1.0, sha="aaa"), [], {})
+    assert (judged.kind, judged.first_difference) == (IDENTICAL, None) and "aaa" in judged.why
+
+
+def test_the_spread_of_three_seeds_is_the_interval_that_one_more_is_expected_in():
+    # 98, 99, 100: mean 99, s = 1, t(2) = 4.303, sqrt(1 + 1/3) = 1.1547: 99 +- 4.9687, and no more than 100 %
+    low, high, said = verdict.spread([99.0, 98.0, 100.0], 0.5)
+    assert (low, high) == (pytest.approx(94.0313, abs=1e-4), 100.0)
+    assert "3 seeds on record: median 99.00, 98.00 to 100.00" in said
+
+
+@pytest.mark.parametrize("test, kind", [(94.5, WITHIN), (94.0, DIFFERENT), (100.0, WITHIN)])
+def test_other_weights_are_within_the_spread_or_different(test, kind):
+    judged = judge(FIRST, again(test), SEEDS, IMAGES)
+    assert judged.kind == kind and f"test/top1 99.00 -> {test:.2f} %" in judged.why
+
+
+def test_every_figure_has_to_be_within():
+    assert judge(FIRST, again(val=90.0), SEEDS, IMAGES).kind == DIFFERENT
+
+
+def test_seeds_that_agree_leave_room_for_one_image():
+    seeds = [{"test/top1": 99.0}] * 3
+    assert judge(FIRST, again(98.5), seeds, IMAGES).kind == WITHIN
+    assert judge(FIRST, again(98.0), seeds, IMAGES).kind == DIFFERENT
+
+
+@pytest.mark.parametrize("seeds", [[], SEEDS[:1], [{"other": 1.0}] * 3])
+def test_without_two_other_seeds_the_spread_is_not_known(seeds):
+    judged = judge(FIRST, again(99.0), seeds, IMAGES)
+    assert judged.kind == DIFFERENT and "the spread of the seeds is not known" in judged.why
+
+
+def test_the_interval_holds_one_more_seed_in_95_of_100_cases():
+    drawn = np.random.RandomState(0).normal(50, 1, (2000, 4))
+    held = [low <= row[3] <= high for row in drawn for low, high, _ in [verdict.spread(list(row[:3]), 0)]]
+    assert np.mean(held) == pytest.approx(0.95, abs=0.015)  # the range of three would hold half of them
+
+
+def test_the_first_loss_that_differs_is_named_with_its_steps():
+    judged = judge(FIRST, again(losses={2: 1.5, 4: 1.2500001, 6: 0.5}), [], {})
+    assert judged.first_difference == {"step": 4, "since": 3, "was": 1.25, "is": 1.2500001}
+    assert "that of step 4 (the mean of steps 3 to 4), 1.25 -> 1.2500001" in judged.why
+    assert "no loss on record differs" in judge(FIRST, again(), [], {}).why
+    nan = {2: float("nan")}
+    assert verdict.first_difference(nan, nan) is None
+
+
+def test_the_first_loss_after_a_resume_is_of_fewer_steps_and_not_compared(tmp_path):
+    run = RunDir(tmp_path)
+    write_lines(run, [(1, 2, 1.5), (1, 4, 1.25), (1, 6, 9.0), (2, 6, 0.75), (2, 8, 0.5)])
+    run.write("status.json", {"params_sha256": "a"})
+    run.write("summary.json", {"metrics": {}})
+    assert rerun._outcome(run).losses == {2: 1.5, 4: 1.25, 8: 0.5}
+
+
+# ---------------------------------------------------------------- records made by hand
+
+
+def write_lines(run, lines):
+    text = [{"attempt": a, "step": s, "time_ms": 1000 * s, "metrics": {"train/loss": loss}} for a, s, loss in lines]
+    run.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in text))
+
+
+PLAN = {
+    "sizes": {"ranks": 2, "shards": 2, "per_device_batch": 4, "global_batch": 8, "effective_lr": 0.1, "total_steps": 3},
+    "threads": 3,
+    "device": "cpu",
+    "data_digest": "d" * 64,
+    "splits": {"val": {"count": 200}, "test": {"count": 200}},
+}
+PRICE = {"known": True, "usd_per_hour": 7.0, "nodes": 1, "setup_minutes": 2.0, "billing": "per_second"}
+
+
+def make_run(root, state="FINISHED", top1=99.0, sha="aaa", **values):
+    run = rundir.create(from_dict({"runs": str(root), **values}))
+    run.write("plan.json", PLAN)
+    run.write("price.json", PRICE)
+    run.write("environment.json", {"git": {}, "machine": {}, "mxnet": {}, "tags": {"data.digest": "d" * 64}})
+    run.write("summary.json", {"metrics": {"test/top1": top1}})
+    status = {"state": state, "attempts": [{"attempt": 1, "ranks": 2, "started_ms": 1, "ended_ms": 2}]}
+    run.write("status.json", {**status, "params_sha256": sha})
+    write_lines(run, [(1, 1, 1.5), (1, 2, 1.25)])
+    return run
+
+
+def send(run) -> str:
+    """MLflow's id of the run."""
+    assert tracking.sync(run) == 0
+    return run.read("tracking.json")["run_id"]
+
+
+def asked(given, *overrides, entry="train"):
+    """What the command line makes of rerun=GIVEN: (config, run to resume, First)."""
+    words = [command_line.spelt_out(f"rerun={given}"), *overrides]
+    return settings.configure(to_dict(composed(entry, *words)), words)
+
+
+def refused(given, *overrides, **more) -> str:
+    with pytest.raises(ConfigError) as raised:
+        asked(given, *overrides, **more)
+    assert len(str(raised.value).splitlines()) == 1
+    return str(raised.value)
+
+
+def test_config_seed_ranks_and_threads_are_those_on_record(tmp_path):
+    run = make_run(tmp_path, seed=7, epochs=3, optimizer={"lr": 0.25, "params": {"wd_lh": 1}}, name="first")
+    config, resumed, first = asked(run, f"runs={tmp_path}/new", "tracking=none")
+    assert resumed is None and (config.rerun.run, first.of, first.parent) == (str(run), str(run), None)
+    assert (config.seed, config.epochs, config.optimizer) == (7, 3, run.config().optimizer)
+    assert (config.launch.ranks, config.launch.threads, config.launch.device) == (2, 3, "cpu")
+    assert (config.runs, config.tracking.enabled, config.data.shards) == (f"{tmp_path}/new", False, None)
+
+
+def test_the_price_is_that_of_then_on_the_machines_of_now(tmp_path):
+    first = asked(make_run(tmp_path), "tracking=none")[2]
+    assert first.price(4, 1.0) == {**PRICE, "nodes": 4, "setup_minutes": 1.0}
+    first.files.write("price.json", {"known": False, "why": "no price"})
+    assert first.price(4, 1.0) == {"known": False, "why": "no price"}  # and not today's
+
+
+def test_on_other_ranks_the_micro_batches_stay(tmp_path):
+    config = asked(make_run(tmp_path), "launch.ranks=1", "launch.stall_s=30", "tracking=none")[0]
+    assert (config.launch.ranks, config.data.shards, config.launch.stall_s) == (1, 2, 30.0)
+    assert config.launch.threads == 3
+
+
+@pytest.mark.parametrize(
+    "override", ["seed=2", "epochs=3", "optimizer.lr=1", "data=synthetic", "experiment=digits", "model.name=small",
+                 "machine.usd_per_hour=1", "comm=local", "data.root=/x", "checkpoint.keep=1"],
+)  # fmt: skip
+def test_anything_but_launch_and_tracking_is_refused(tmp_path, override):
+    run = make_run(tmp_path)
+    assert f"{override} with rerun={run}" in refused(run, override, "tracking=none")
+
+
+def test_the_signature_is_that_of_the_first_run(tmp_path):
+    run = make_run(tmp_path, seed=7)
+    config, _, first = asked(run, f"runs={tmp_path}/new", "tracking=none")
+    new = rundir.create(config)
+    rerun.begin(new, first)
+    signed = [rundir.signature(c, "d", None) for c in (run.config(), rundir.as_signed(new, config))]
+    assert signed[0] == signed[1] != rundir.signature(config, "d", None)
+    assert rundir.as_signed(run, config) is not None and rundir.as_signed(run, config) == config  # not a rerun
+
+
+def test_rerun_is_a_group_and_a_word():
+    digits = "12345678901234567890123456789012"
+    assert command_line.spelt_out(f"rerun={digits}") == f"rerun.run='{digits}'"
+    assert composed("train", command_line.spelt_out(f"rerun={digits}")).rerun.run == digits
+    assert command_line.spelt_out("rerun=runs/train/x") == "rerun.run=runs/train/x"
+    for word in ("rerun.strict=true", "rerunning=1", "--help", "-m", "epochs=3"):
+        assert command_line.spelt_out(word) == word
+
+
+@pytest.mark.parametrize("words", [["rerun="], ["rerun.strict=true"]])
+def test_a_rerun_of_nothing_is_refused(words):
+    with pytest.raises(ConfigError, match="rerun names no run: give rerun=ID"):
+        composed("train", *map(command_line.spelt_out, words))
+
+
+def test_a_resume_and_a_rerun_at_once_are_refused(tmp_path):
+    assert "goes on with resume=DIR alone" in refused(make_run(tmp_path), "resume=/x")
+
+
+def test_an_unfinished_run_is_refused(tmp_path):
+    assert "has not finished (KILLED)" in refused(make_run(tmp_path, "KILLED"), "tracking=none")
+
+
+def test_another_entrys_run_names_the_right_script(tmp_path):
+    run = make_run(tmp_path)
+    assert f"that run is one of train.py: python train.py rerun={run}" in refused(
+        run, "tracking=none", entry="finetune"
+    )
+
+
+def test_a_run_of_another_version_is_refused(tmp_path):
+    run = make_run(tmp_path)
+    text = (run.path / "config.yaml").read_text()
+    (run.path / "config.yaml").write_text(text + "gravity: 9.81\n")
+    assert "another version of mxscale: unknown key gravity" in refused(run, "tracking=none")
+    (run.path / "config.yaml").write_text(text)
+    run.write("plan.json", {"sizes": PLAN["sizes"]})
+    assert "another version of mxscale" in refused(run, "tracking=none")
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    assert "no such run directory" in refused(f"{tmp_path}/none")
+    assert "lacks config.yaml" in refused(tmp_path, "tracking=none")
+    assert "no such file" in refused("0" * 32, f"runs={tmp_path}/none")
+
+
+# ---------------------------------------------------------------- in MLflow
+
+
+@pytest.mark.slow
+def test_a_sqlite_store_has_all_that_a_rerun_needs_and_the_other_seeds(tmp_path):
+    runs = tmp_path / "runs"
+    run = make_run(runs, seed=1)
+    run_id = send(run)
+    make_run(runs, seed=1, top1=50.0)  # another run of the same seed says nothing of a spread
+    for seed, top1 in ((2, 98.0), (3, 100.0)):
+        send(make_run(runs, seed=seed, top1=top1))
+    send(make_run(runs, seed=4, top1=1.0, epochs=2))  # another config
+    killed = send(make_run(runs, "KILLED", seed=5, top1=2.0))
+    assert "has not finished (KILLED)" in refused(killed, f"runs={runs}")
+    here = asked(run_id, f"runs={runs}")[2]
+    by_directory = asked(run, f"runs={runs}")[2]
+    shutil.rmtree(runs / "train")
+    assert "has not finished (KILLED)" in refused(killed, f"runs={runs}")
+    config, _, there = asked(run_id, f"runs={runs}")
+    assert here.files.path == run.path != there.files.path
+    assert here.config == there.config and config.rerun.run == run_id
+    assert here.parent == there.parent == by_directory.parent == run_id
+    for first in (here, there, by_directory):
+        assert sorted(seed["test/top1"] for seed in first.seeds) == [98.0, 100.0]
+    assert [line["step"] for line in there.files.lines()] == [1, 2]
+    assert asked(run_id, f"runs={runs}", "tracking.experiment=other")[0].tracking.experiment == "other"
+    assert "knows no such run" in refused("0" * 32, f"runs={runs}")
+    (tmp_path / "old").mkdir()
+    shutil.copy(runs / "mlflow.db", tmp_path / "old")
+    with sqlite3.connect(tmp_path / "old" / "mlflow.db") as store:
+        store.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")
+    assert "of another version of MLflow than the one here" in refused(run_id, f"runs={tmp_path}/old")
+    shutil.rmtree(runs / "artifacts")
+    assert "its record lacks config.yaml" in refused(run_id, f"runs={runs}")
+
+
+# ---------------------------------------------------------------- what differs
+
+
+def facts(folder, **changes):
+    """A run directory with the record of a preparation; changes: plan=..., tags=..., environment=..."""
+    run = RunDir(folder)
+    tags = {"versions": "mxnet=1.9.1 numpy=1.23", "image.id": "sha256:1", "build": "wheel", **changes.get("tags", {})}
+    found = {
+        "git": {"commit": "abc", "dirty": False},
+        "code": "c" * 64,
+        "python": "3.11.1",
+        "machine": {"cpu": "CPU 1", "cores": 2},
+        "mxnet": {"features": ["BLAS_OPEN"], "gpus": 0},
+    }
+    run.write("environment.json", {**found, "tags": tags, **changes.get("environment", {})})
+    run.write("plan.json", {**PLAN, **changes.get("plan", {})})
+    return run
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({}, []),
+        ({"environment": {"git": {"commit": "def", "dirty": True}}}, ["commit: abc -> def"]),
+        ({"environment": {"code": "d" * 64}}, [f"code: {'c' * 16} -> {'d' * 16}"]),
+        ({"tags": {"image.id": None}}, ["image: sha256:1 -> unknown"]),
+        ({"tags": {"versions": "mxnet=1.9.1 numpy=1.24"}}, ["numpy: 1.23 -> 1.24"]),
+        ({"tags": {"versions": "mxnet=1.9.1"}}, ["numpy: 1.23 -> unknown"]),
+        ({"environment": {"machine": {"cpu": "CPU 2", "cores": 4}}}, ["CPU: CPU 1 -> CPU 2", "cores: 2 -> 4"]),
+        ({"plan": {"threads": 1}}, ["threads: 3 -> 1"]),
+        ({"plan": {"data_digest": "e" * 64}}, [f"data: {'d' * 16} -> {'e' * 16}"]),
+        ({"plan": {"pretrained_sha256": "f" * 64}}, [f"pretrained weights: unknown -> {'f' * 16}"]),
+    ],
+)
+def test_what_differs_is_named(tmp_path, changes, said):
+    found = differences.between(facts(tmp_path / "then"), facts(tmp_path / "now", **changes))
+    assert [str(each) for each in found] == said
+
+
+def test_a_record_from_before_code_was_digested_goes_by_its_commit(tmp_path):
+    def found(dirty):
+        then = facts(tmp_path / "then", environment={"code": None, "git": {"commit": "abc", "dirty": dirty}})
+        return [str(each) for each in differences.between(then, facts(tmp_path / "now"))]
+
+    assert found(False) == [] and found(True) == [f"code: unknown -> {'c' * 16}"]
+
+
+def test_ranks_that_changed_on_the_way_are_named(tmp_path):
+    then = facts(tmp_path / "then")
+    then.write("status.json", {"attempts": [{"attempt": 1, "ranks": 4}, {"attempt": 2}, {"attempt": 3, "ranks": 2}]})
+    assert [str(d) for d in differences.between(then, facts(tmp_path / "now"))] == [
+        "ranks of its attempts: 4, then 2 -> 2"
+    ]
+
+
+def test_the_digest_of_the_code_is_that_of_its_files(tmp_path, monkeypatch):
+    (tmp_path / "mxscale").mkdir()
+    (tmp_path / "mxscale" / "a.py").write_text("1")
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    before = environment.code()
+    (tmp_path / "mxscale" / "notes.txt").write_text("of no import")
+    assert environment.code() == before
+    (tmp_path / "mxscale" / "a.py").write_text("2")
+    assert environment.code() != before
+
+
+@pytest.mark.parametrize(
+    "comm, said",
+    [
+        ("backend: dist_async", "not repeatable: updates come in another order each time"),
+        ("backend: parameter_server, update_on: server", "not repeatable for sure: with comm.update_on=server"),
+        ("backend: parameter_server, compression: 2bit", "not repeatable for sure: with comm.compression=2bit"),
+    ],
+)
+def test_what_does_not_repeat_is_said_before(comm, said):
+    values = dict(word.split(": ") for word in comm.split(", "))
+    expected = rerun._expected(from_dict({"comm": values}), PLAN, [])
+    assert expected.startswith(f"within the spread of the seeds at best ({said}")
+
+
+# ---------------------------------------------------------------- a run and its rerun
+
+
+@pytest.mark.slow
+def test_a_rerun_refuses_what_differs_and_from_mlflow_alone_interrupted_and_resumed_is_identical(cli):
+    small = [word for word in SMALL if word != "tracking=none"]
+    how = ["launch.ranks=2", "comm.double_buffering=true", "machine.usd_per_hour=3.6", "seed=3"]
+    first = cli("train", *small, *how, "launch.threads=1", small=False).run
+    price, run_id = first.read("price.json"), first.read("tracking.json")["run_id"]
+    signature = first.read("environment.json")["tags"]["signature"]
+
+    refusal = cli("train", f"rerun={run_id}", "rerun.strict=true", "launch.threads=2", small=False, expect=2)
+    [said] = refusal.err.splitlines()
+    assert said.startswith("error: rerun.strict=true: ") and said.endswith("1 -> 2")
+    assert [run.path for run in rundir.runs_of(cli.folder, "train")] == [first.path]  # nothing is left
+
+    shutil.rmtree(first.path)
+    started = cli.start("train", f"rerun={run_id}", "rerun.strict=true", small=False)
+    run = cli.run_of(started)
+    wait_for_step(run, 3)
+    started.send_signal(signal.SIGTERM)
+    out = cli.ended(started, expect=75).out
+    assert f"rerun     of {run_id}\nexpected  the same weights: nothing that is on record differs" in out
+    ended = cli("train", f"resume={run}", small=False)
+    assert re.search("^  verdict +identical: the same weights to the last bit", ended.out, re.MULTILINE)
+    assert ended.run.path == run.path
+    noted = ended.status["rerun"]
+    assert noted == run.read("summary.json")["rerun"]
+    assert (noted["verdict"], noted["of"], noted["first_difference"]) == ("identical", run_id, None)
+    assert run.read("price.json") == price
+    assert run.read("environment.json")["tags"]["signature"] == signature
+
+    import mlflow
+
+    child = mlflow.MlflowClient(f"sqlite:///{cli.folder}/mlflow.db").get_run(run.read("tracking.json")["run_id"])
+    tags = child.data.tags
+    assert (tags["mlflow.parentRunId"], tags["rerun.of"], tags["rerun.verdict"]) == (run_id, run_id, "identical")
