@@ -4,19 +4,22 @@ import json
 import math
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import test_rerun
 
-from mxscale import cli
+from mxscale import settings
 from mxscale.config import Config, ConfigError, Tracking, from_dict
-from mxscale.run import record, rundir, tracking
+from mxscale.run import record, rundir, tracking, uris
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 REPO = Path(__file__).resolve().parent.parent
@@ -167,11 +170,11 @@ def test_store_uri(tmp_path, monkeypatch):
 
 
 def test_passwords_are_masked():
-    assert record.masked("http://me:se:cret@host:1/x") == "http://me:***@host:1/x"
-    assert record.masked("failed: postgresql+pg://me:pw@h/d, again") == "failed: postgresql+pg://me:***@h/d, again"
-    assert record.masked("https://token@host") == "https://***@host"
-    assert record.masked("mssql://h/d?user=a&Password=pw&x=1") == "mssql://h/d?user=a&Password=***&x=1"
-    assert record.masked("http://host:5000/a@b") == "http://host:5000/a@b"
+    assert uris.masked("http://me:se:cret@host:1/x") == "http://me:***@host:1/x"
+    assert uris.masked("failed: postgresql+pg://me:pw@h/d, again") == "failed: postgresql+pg://me:***@h/d, again"
+    assert uris.masked("https://token@host") == "https://***@host"
+    assert uris.masked("mssql://h/d?user=a&Password=pw&x=1") == "mssql://h/d?user=a&Password=***&x=1"
+    assert uris.masked("http://host:5000/a@b") == "http://host:5000/a@b"
 
 
 def test_view_hint(tmp_path):
@@ -302,6 +305,20 @@ def test_sqlite_has_everything_and_a_resumed_run_goes_on(tmp_path, capsys):
     assert found.data.params["epochs"] == "20" and found.data.tags["resumed.epochs"] == "40"
     loss = [m for m in client_of(uri).get_metric_history(run_id, "throughput/images_per_s") if m.step == 17]
     assert [m.value for m in sorted(loss, key=lambda m: m.timestamp)] == [101.0, 102.0]  # both attempts
+
+
+def test_a_run_first_sent_in_its_second_attempt_shows_what_it_began_with(tmp_path):
+    """As one does that was sent at once."""
+    run = make_run(tmp_path, launch={"ranks": 2})
+    record.note_params(run)  # the store could not be reached, or not in time
+    run.write_config(replace(run.config(), launch=replace(run.config().launch, ranks=1)))
+    record.note_params(run)
+    end(run)
+    tracking.sync(run, uri=f"sqlite:///{tmp_path}/mlflow.db")
+    [found] = runs_in(f"sqlite:///{tmp_path}/mlflow.db")
+    assert (found.data.params["launch.ranks"], found.data.tags["resumed.launch.ranks"]) == ("2", "1")
+    assert found.data.params["batch/global"] == "64"  # known since, and not in another way before
+    assert [tag for tag in found.data.tags if tag.startswith("resumed.")] == ["resumed.launch.ranks"]
 
 
 @pytest.mark.slow
@@ -518,7 +535,7 @@ def test_a_run_is_found_by_its_id_in_a_sqlite_store_here_and_where_it_was_moved_
     run, run_id = recorded(tmp_path / "runs")
     config = from_dict({"runs": str(tmp_path / "runs"), "model": {"pretrained": f"run:{run_id}", "name": "small"}})
     assert tracking.find_run(config, run_id).path == run.path
-    assert cli.settle(config).model.pretrained == str(run)  # what is recorded, and needs MLflow no more
+    assert settings.settle(config).model.pretrained == str(run)  # what is recorded, and needs MLflow no more
     (tmp_path / "runs").rename(tmp_path / "moved")  # as a container's volume is, outside
     moved = from_dict({"runs": str(tmp_path / "moved")})
     assert tracking.find_run(moved, run_id).path == tmp_path / "moved" / "train" / run.path.name
@@ -547,6 +564,17 @@ def test_a_run_is_found_by_its_id_on_a_server(server, tmp_path):
     there = {"runs": str(tmp_path), "tracking": {"uri": server.uri, "timeout_s": 10.0}}
     assert tracking.find_run(from_dict(there), run_id).path == run.path
     not_found("0" * 32, "knows no such run", server.uri, **there)
+
+
+@pytest.mark.slow
+def test_a_server_has_all_that_a_rerun_needs(server, tmp_path):
+    secret = server.uri.replace("http://", "http://me:s3cret@")
+    run = test_rerun.make_run(tmp_path, tracking={"uri": secret, "timeout_s": 20.0})
+    run_id = test_rerun.send(run)
+    shutil.rmtree(run.path)
+    config, _, first = test_rerun.asked(run_id, f"runs={tmp_path}", f"tracking.uri={server.uri}")
+    assert config.tracking.uri == server.uri and first.parent == run_id
+    assert [line["step"] for line in first.files.lines()] == [1, 2]
 
 
 def test_a_server_that_is_gone_or_does_not_answer_is_refused_in_seconds(tmp_path):

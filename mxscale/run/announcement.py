@@ -2,11 +2,12 @@
 
 from typing import Optional
 
-from mxscale.config import Config, server_count
+from mxscale.config import Config
 from mxscale.run import probe
 from mxscale.run.progress import say
 from mxscale.run.rundir import RunDir
 from mxscale.scale import prices
+from mxscale.sizes import server_count
 
 
 def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:

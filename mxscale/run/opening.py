@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import List, Optional
 
 from mxscale.config import SERVED, Config, ConfigError, origin_of
-from mxscale.run import doctor, environment, hosts, launch, probe, rundir
+from mxscale.run import budget, costs, doctor, environment, hosts, launch, probe, rundir
 from mxscale.run.processes import available_cores
 from mxscale.run.rundir import RUNNING, RunDir
 from mxscale.run.watch import Signals, kept_alive
@@ -119,7 +119,7 @@ def begin_attempt(
     attempts = (run.read("status.json") or {"attempts": []})["attempts"]
     attempt = len(attempts) + 1
     for earlier in attempts:
-        earlier.setdefault("ended_ms", last_seen_ms(run, earlier))  # its parent was killed
+        earlier.setdefault("ended_ms", costs.last_seen_ms(run, earlier))  # its parent was killed
     run.begin_alive(attempt)
     wait_for_orphans(run, signals)  # before their last words are taken away
     signs = [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]
@@ -133,14 +133,6 @@ def begin_attempt(
     run.write("plan.json", {**(run.read("plan.json") or {}), "pretrained": weights_file})
     run.write("environment.json", environment.describe(run.path))
     return attempt
-
-
-def last_seen_ms(run: RunDir, attempt: dict) -> int:
-    """When the parent of a killed attempt was last there: its last touch of `alive`, or its last line."""
-    times = [line["time_ms"] for line in run.lines() if line["attempt"] == attempt["attempt"]]
-    if run.alive_file.exists():
-        times.append(int(run.alive_file.stat().st_mtime * 1000))
-    return max(times, default=attempt["started_ms"])
 
 
 def wait_for_orphans(run: RunDir, signals: Signals) -> None:
@@ -173,22 +165,27 @@ def place(run: RunDir, config: Config, nodes: List[hosts.Host], image: Optional[
 
 
 def prepare(run: RunDir, config: Config, attempt: int, signals: Signals) -> None:
-    """Run the preparation child to its end, or to a signal's.  Raises ConfigError where it refuses."""
+    """Run the preparation child to its end, a signal's or the budget's.  Raises ConfigError where it refuses."""
     command = launch.preparation(config, str(run), attempt, available_cores(), os.environ)
+    deadline = budget.deadline(run, config.budget, attempt)
     child = subprocess.Popen(command.argv, env=command.env, start_new_session=True)
     with kept_alive(run):
-        asked = False
+        asked = spent = False
         while child.poll() is None:
-            if signals.reason and not asked:
+            spent = time.time() > deadline - budget.END_S
+            if (signals.reason or spent) and not asked:
                 child.terminate()
                 asked = True
-            if signals.urgent:
+            if signals.urgent or time.time() > deadline:
                 child.kill()
             time.sleep(0.02)
-    if child.returncode and not signals.reason:
-        refused = run.read("refused.json") or {}
-        messages = f"the preparation ended with status {child.returncode}; its messages are above"
-        raise ConfigError(refused.get("error", messages))
+    if signals.reason or not child.returncode:
+        return
+    if spent:
+        raise ConfigError(f"{budget.told(config.budget.bounds)}: the preparation alone comes to more; give more")
+    refused = run.read("refused.json") or {}
+    messages = f"the preparation ended with status {child.returncode}; its messages are above"
+    raise ConfigError(refused.get("error", messages))
 
 
 def discard(run: RunDir) -> None:
@@ -206,8 +203,9 @@ def record_environment(run: RunDir, config: Config, plan: dict) -> None:
             both = plan["pretrained_sha256"] + file_digest(plan["graph"])
             plan["pretrained_sha256"] = hashlib.sha256(both.encode()).hexdigest()
     digest = plan.get("pretrained_sha256")
-    facts["tags"] = environment.tags(facts, plan, rundir.signature(config, plan["data_digest"], digest), config.claims)
-    plan["weak_signature"] = rundir.signature(config, plan["data_digest"], digest, ranks=False)
+    signed = rundir.as_signed(run, config)
+    facts["tags"] = environment.tags(facts, plan, rundir.signature(signed, plan["data_digest"], digest), config.claims)
+    plan["weak_signature"] = rundir.signature(signed, plan["data_digest"], digest, ranks=False)
     placed = launch.Placement.of(plan, available_cores())
     plan["threads"] = launch.threads_per_rank(config, placed)
     run.write("plan.json", plan)

@@ -30,7 +30,7 @@ def end_attempt(
     status.update(merged)
     status["stamps"] = stamps
     run.write("status.json", status)
-    if ranks:
+    if ranks or (run.path / "summary.json").exists():  # a later attempt costs, also where it is stopped at its start
         run.write("summary.json", summary.summarise(run, attempt))
     return {**status, "summary": (run.read("summary.json") or {"metrics": {}})["metrics"]}, failure
 

@@ -15,7 +15,7 @@ from typing import List
 from urllib.parse import unquote, urlsplit
 
 from mxscale.config import Config, ConfigError
-from mxscale.run import hosts, record
+from mxscale.run import hosts, uris
 from mxscale.run.finding import FAIL, OK, WARN, Finding
 from mxscale.run.machine import existing
 from mxscale.run.rundir import RunDir
@@ -50,12 +50,18 @@ def reach_hosts(config: Config) -> List[Finding]:
         os.chmod(folder, 0o755)  # another user's processes must see it, as they see a run
         own = [Path(folder, str(number)) for number in range(len(nodes))]
         with ThreadPoolExecutor(min(32, len(nodes))) as threads:
-            return list(threads.map(_reach, nodes, own))
+            return list(threads.map(lambda host, seen: _reach(host, seen, gloo(config, nodes)), nodes, own))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _reach(host: hosts.Host, folder: Path) -> Finding:
+def gloo(config: Config, nodes: List[hosts.Host]) -> bool:
+    """Whether gradients go from host to host over Gloo."""
+    return len(nodes) > 1 and config.comm.transport == "gloo"
+
+
+def _reach(host: hosts.Host, folder: Path, named: bool) -> Finding:
+    """named: whether the others have to reach it under the address that its own name stands for."""
     folder.mkdir()
     try:
         hosts.check([host], RunDir(folder))
@@ -63,6 +69,11 @@ def _reach(host: hosts.Host, folder: Path) -> Finding:
         said = str(error).replace("launch.hosts: ", "", 1)
         fix = f"'ssh {host.address} true' must answer without a password" if "by ssh" in said else ""
         return Finding(f"host {host.name}", FAIL, said, fix)
+    address = hosts.of_own_name(host) if named else ""
+    if address.startswith("127."):
+        # horovod/common/gloo/gloo_context.cc takes that address, whatever it is told
+        fix = "in its /etc/hosts give its name the address that the others reach, or set comm.transport=mpi"
+        return Finding(f"host {host.name}", FAIL, f"its own name stands for {address}, where Gloo would send", fix)
     return Finding(
         f"host {host.name}", OK, f"{host.slots} rank{'' if host.slots == 1 else 's'}; sees {folder.parent.parent}"
     )
@@ -76,14 +87,14 @@ def mlflow(config: Config) -> Finding:
     if not config.tracking.enabled:
         return Finding("mlflow", OK, "off (tracking=none)")
     try:
-        uri = record.store_uri(config.tracking, Path(config.runs))
+        uri = uris.store_uri(config.tracking, Path(config.runs))
     except ConfigError as error:
         return Finding("mlflow", FAIL, str(error))
-    file = record.sqlite_file(uri)
+    file = uris.sqlite_file(uri)
     if file is not None:
         return _sqlite(file)
     if not uri.startswith(("http://", "https://")):
-        return Finding("mlflow", OK, f"{record.masked(uri)}, not asked")
+        return Finding("mlflow", OK, f"{uris.masked(uri)}, not asked")
     return _server(uri)
 
 
@@ -95,7 +106,7 @@ def _sqlite(file: Path) -> Finding:
 
 
 def _server(uri: str) -> Finding:
-    shown, answer = record.masked(uri), ask(uri)
+    shown, answer = uris.masked(uri), ask(uri)
     if answer == 200:
         return Finding("mlflow", OK, shown)
     fix = {

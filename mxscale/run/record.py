@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import re
 import time
 import uuid
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from mxscale import config as configs
 from mxscale.run.environment import ROOT
-from mxscale.run.rundir import FAILED, FINISHED, KILLED, WARNINGS, RunDir, parse_line
+from mxscale.run.rundir import FAILED, FINISHED, FORECAST, KILLED, PARAMS, RERUN, WARNINGS, RunDir, parse_line
+from mxscale.run.uris import masked, sqlite_file, store_uri
 
 # mlflow.utils.validation of MLflow 3.17; longer ones are refused or cut by the server
 MAX_METRICS, MAX_PAIRS = 1000, 100  # of one request
@@ -33,7 +33,14 @@ ARTIFACTS = (
     "status.json",
     "metrics.jsonl",
     "probe.json",
+    RERUN,
+    FORECAST,
+    "diagnosis.json",
+    "diagnosis.png",
     WARNINGS,
+    "sweep.json",  # of a sweep, this and what follows
+    "table.csv",
+    "optimization_results.yaml",
 )
 SIZES = {  # of plan.json
     "batch/per_device": "per_device_batch",
@@ -52,28 +59,6 @@ def no_cost(line: Dict[str, Any]) -> Dict[str, float]:
 
 
 # ---------------------------------------------------------------- where
-
-SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
-
-
-def store_uri(tracking: configs.Tracking, runs: Path) -> str:
-    """tracking.uri, else MLFLOW_TRACKING_URI, else the SQLite file `runs/mlflow.db`.
-
-    A relative SQLite file becomes absolute, so that it is the same one from every directory.
-    Raises ConfigError for what no store is (MLflow 3.13 and later take no plain directory).
-    """
-    uri = tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path(runs).resolve()}/mlflow.db"
-    if re.split(r"[+:]", uri)[0] not in SCHEMES:
-        raise configs.ConfigError(
-            f"tracking.uri={masked(uri)}: expected http://HOST:PORT, sqlite:///FILE.db or another database of MLflow's"
-        )
-    file = sqlite_file(uri)
-    return f"sqlite:///{file}" if file else uri
-
-
-def sqlite_file(uri: str) -> Optional[Path]:
-    """The absolute path of a SQLite store; None for any other."""
-    return Path(uri[len("sqlite:///") :]).absolute() if uri.startswith("sqlite:///") else None
 
 
 def runs_root(run: RunDir) -> Path:
@@ -95,30 +80,30 @@ def uri_of(run: RunDir, tracking: configs.Tracking, uri: Optional[str] = None) -
     return store_uri(dataclasses.replace(tracking, uri=uri or tracking.uri), runs_root(run))
 
 
-def artifact_root(uri: str, runs: Path) -> Optional[str]:
-    """Where a new experiment keeps its files: beside the database; None lets a server choose."""
-    file = sqlite_file(uri)
-    if file:
-        return str(file.parent / "artifacts")
-    return None if uri.startswith(("http", "databricks")) else str(Path(runs).resolve() / "artifacts")
-
-
-def masked(text: str) -> str:
-    """The text with every password in a URI replaced by ***."""
-    text = re.sub(r"(://[^:/@\s]*):[^/@\s]+@", r"\1:***@", text)
-    text = re.sub(r"://(?!\*)[^:/@\s]+@", "://***@", text)  # a token in place of a name
-    return re.sub(r"\b(password|passwd|pwd|token)=[^&\s'\"]+", r"\1=***", text, flags=re.IGNORECASE)
-
-
 # ---------------------------------------------------------------- what
 
 
 def params(run: RunDir) -> Dict[str, str]:
-    """The flattened configuration and the sizes derived from it."""
+    """The flattened configuration, the sizes derived from it, and what the run was said to reach (plan/*)."""
     values = configs.flatten(configs.to_dict(run.config()))
     sizes = (run.read("plan.json") or {}).get("sizes") or {}
     values.update({name: sizes[key] for name, key in SIZES.items() if key in sizes})
+    for key, given in ((run.read("sweep.json") or {}).get("swept") or {}).items():  # cells differ in it
+        values = {name: value for name, value in values.items() if name != key and not name.startswith(f"{key}.")}
+        values[key] = given
+    values.update({key: value for key, value in (run.read(FORECAST) or {}).items() if key.startswith("plan/")})
     return {key: masked(str(value))[:MAX_PARAM] for key, value in values.items()}
+
+
+def note_params(run: RunDir) -> None:
+    """Keep what a run began with: a store that it reaches only in a later attempt is told these."""
+    if not (run.path / PARAMS).exists():
+        run.write(PARAMS, params(run))
+
+
+def first_params(run: RunDir, now: Dict[str, str]) -> Dict[str, str]:
+    """What MLflow shows: the params that the run began with, and of those it has now the ones that came later."""
+    return {**now, **(run.read(PARAMS) or {})}
 
 
 def tags(run: RunDir) -> Dict[str, str]:
@@ -131,10 +116,25 @@ def tags(run: RunDir) -> Dict[str, str]:
     values["mlflow.source.git.commit"] = values.get("git.commit")
     values["scaling.baseline"] = (run.read("summary.json") or {}).get("baseline")
     values["warning"] = " ".join((run.read(WARNINGS) or {}).values()) or None
+    values.update(tags_of_rerun(run.read(RERUN) or {}))
+    cell = run.read("cell.json") or {}
+    if cell:
+        values.update({"sweep": Path(cell["sweep"]).name, "sweep.cell": cell["number"], "sweep.name": cell["name"]})
     values["params_sha256"] = (run.read("status.json") or {}).get("params_sha256")
     if run.checkpoints.is_dir():
         values["mxscale.checkpoints"] = str(run.checkpoints)
     return {key: _text(value)[:MAX_TAG] for key, value in values.items() if value is not None}
+
+
+def tags_of_rerun(noted: Dict[str, Any]) -> Dict[str, Optional[str]]:
+    """Of rerun.json: whose child MLflow shows the run as, and how it came out."""
+    return {
+        "mlflow.parentRunId": noted.get("parent"),
+        "rerun.of": noted.get("of"),
+        "rerun.differs": "; ".join(noted.get("differs", [])) or None,
+        "rerun.verdict": noted.get("verdict"),
+        "rerun.why": noted.get("why"),
+    }
 
 
 def _text(value) -> str:

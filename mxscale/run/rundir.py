@@ -6,8 +6,11 @@ Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use 
     metrics.jsonl             rank 0 appends; the truth
     warnings.json             what rank 0 found strange, if anything
     pretrained.params network.json   weights and graph that came from elsewhere
+    forecast.json             what it was said to reach before it began (forecast.py)
+    params.json               MLflow's params as the run began; a later attempt may change its config.yaml
     probe.json probe/         how comm=auto came to its choice; what its ranks printed
     timeline_<attempt>.json   Horovod's, with comm.timeline=true
+    rerun.json rerun/         of which run this is a rerun, and how it came out; that run's record
     stop alive                the parent's word to the ranks
     ranks/<r>.{log,json}      what each rank printed, and how it ended
     ranks/<r>.alive           touched while it lives: what it does, when it last got on
@@ -25,10 +28,13 @@ from typing import Any, Dict, Iterator, List, Optional
 
 import yaml
 
-from mxscale.config import Config, ConfigError, from_dict, to_dict
+from mxscale.config import Config, ConfigError, flatten, from_dict, to_dict
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
+FORECAST = "forecast.json"  # what a run says beforehand of its rate, hours and cost
 WARNINGS = "warnings.json"  # what rank 0 found strange: {of what: a line}
+PARAMS = "params.json"  # those of MLflow, as the run began
+RERUN = "rerun.json"
 DONE, FAILURE, REFUSED, INTERRUPTED = 0, 1, 2, 75  # exit status
 
 
@@ -186,8 +192,16 @@ def replace(path: Path, text: str) -> None:
 
 def create(config: Config, now: Optional[float] = None) -> RunDir:
     """A new run directory with its config.yaml.  Raises ConfigError where it can't be written."""
+    run = RunDir(new_folder(config, config.entry, now))
+    (run.path / "ranks").mkdir()
+    run.write_config(config)
+    return run
+
+
+def new_folder(config: Config, kind: str, now: Optional[float] = None) -> Path:
+    """runs/<kind>/<date>_<time>_<name>, made just now.  Raises ConfigError where it can't be."""
     stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(now))
-    base = Path(config.runs) / config.entry
+    base = Path(config.runs) / kind
     for suffix in [""] + [f"-{n}" for n in range(2, 1000)]:
         path = base / f"{stamp}_{config.name}{suffix}"
         try:
@@ -200,10 +214,7 @@ def create(config: Config, now: Optional[float] = None) -> RunDir:
             raise ConfigError(
                 f"runs={config.runs}: can't write a run directory there ({error.strerror}); set runs=DIR"
             ) from None
-        run = RunDir(path)
-        (path / "ranks").mkdir()
-        run.write_config(config)
-        return run
+        return path
     raise ConfigError(f"runs={config.runs}: no free name for {stamp}_{config.name}")
 
 
@@ -226,10 +237,13 @@ def latest_trained(root) -> RunDir:
 
 OUTSIDE_SIGNATURE = (
     "tracking",
+    "sweep",
     "resume",
     "runs",
     "name",
     "claims",
+    "budget",
+    "machine.prices",
     "model.input",
     "comm.timeline",
     "comm.probe_s",
@@ -239,7 +253,15 @@ OUTSIDE_SIGNATURE = (
     "launch.stall_s",
     "launch.restarts",
     "checkpoint.keep",
+    "rerun",
 )
+
+
+def as_signed(run: RunDir, config: Config) -> Config:
+    """The config whose signature is the run's: of a rerun, ranks and threads as they were asked for the first time."""
+    asked, now = (run.read(RERUN) or {}).get("asked", {}), flatten(to_dict(config))
+    launch = {key.partition(".")[2]: was for key, (settled, was) in asked.items() if now[key] == settled}
+    return dataclasses.replace(config, launch=dataclasses.replace(config.launch, **launch))
 
 
 def signature(config: Config, data_digest: str, weights_digest: Optional[str], ranks: bool = True) -> str:

@@ -1,4 +1,4 @@
-"""Sends what an MLflow store lacks of one run.  The only module that imports mlflow.
+"""Sends what an MLflow store lacks of one run.
 
 Exactly once.  `tracking.json` keeps the MLflow run and how much of `metrics.jsonl` it has, written
 after each request that was answered, under a lock in the run directory.  Two gaps remain, and each is
@@ -17,18 +17,16 @@ first use of a new SQLite store another 1.5 s.
 
 import contextlib
 import fcntl
-import logging
-import math
-import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import List, Optional
 
 from mxscale.config import Tracking
-from mxscale.run import record
-from mxscale.run.record import CostAt, Sent, masked, no_cost
+from mxscale.run import record, sweep, uris
+from mxscale.run.record import CostAt, Sent, no_cost
 from mxscale.run.rundir import RUNNING, RunDir
+from mxscale.run.store import import_mlflow, open_store
+from mxscale.run.uris import masked
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,9 @@ class Sender:
         Returns the number of lines.  Raises Busy while another process sends (`wait`: waits for it),
         and whatever MLflow raises.
         """
-        with _locked(self.run.path / ".tracking.lock", wait):
+        if not (end and self.sent().closed == record.fingerprint(self.run)):
+            import_mlflow(self.tracking.timeout_s)  # takes a second: not while others wait for the store
+        with self._store_to_itself(), _locked(self.run.path / ".tracking.lock", wait):
             identity, sent = record.load(self.run, self.uri, self.tracking.experiment)
             print_of_end = record.fingerprint(self.run) if end else None
             if end and sent.closed == print_of_end and not self._wiped():
@@ -99,23 +99,28 @@ class Sender:
 
     def _wiped(self) -> bool:
         """Whether the SQLite file was removed.  A server is not asked: delete tracking.json to send all again."""
-        file = record.sqlite_file(self.uri)
+        file = uris.sqlite_file(self.uri)
         return file is not None and not file.exists()
 
     def _connect(self) -> None:
         if self.client is not None:
             return
-        mlflow = _import_mlflow(self.tracking.timeout_s)
-        file = record.sqlite_file(self.uri)
-        if file is None:
-            self.client = mlflow.MlflowClient(self.uri)
-            return
-        # Two processes that open a new SQLite store at once would both create its tables
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(file.with_name(file.name + ".lock"), wait=True):
-            client = mlflow.MlflowClient(self.uri)
-            client.get_experiment_by_name(self.tracking.experiment)
+        client = open_store(self.uri, self.tracking.timeout_s)
+        if uris.sqlite_file(self.uri):
+            client.get_experiment_by_name(self.tracking.experiment)  # makes its tables
         self.client = client
+
+    def _store_to_itself(self):
+        """A lock beside a SQLite store: one process at a time.
+
+        Two that open a new one at once would both create its tables, and of many that write at once some give up.
+        It is taken before the lock of any run: else two could wait for each other.
+        """
+        file = uris.sqlite_file(self.uri)
+        if file is None:
+            return contextlib.nullcontext()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return _locked(file.with_name(file.name + ".lock"), wait=True)
 
     # ------------------------------------------------------------ opening
 
@@ -126,15 +131,16 @@ class Sender:
             sent.experiment_id = self._experiment()
             sent.run_id = self._find(identity, sent) or self._create(identity, sent)
             record.save(self.run, identity, sent)
+            self._adopt(sent.run_id)
         self._describe(sent)
         self.opened = True
 
     def _exists(self, run_id: str) -> bool:
+        """Whether the store has it, and nobody has put it into the bin."""
         from mlflow.exceptions import MlflowException
 
         try:
-            self.client.get_run(run_id)
-            return True
+            return self.client.get_run(run_id).info.lifecycle_stage == "active"
         except MlflowException as error:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                 return False
@@ -147,7 +153,7 @@ class Sender:
         found = self.client.get_experiment_by_name(name)
         if found is None:
             try:
-                artifacts = record.artifact_root(self.uri, record.runs_root(self.run))
+                artifacts = uris.artifact_root(self.uri, record.runs_root(self.run))
                 return self.client.create_experiment(name, artifacts, tags=TRAINING)
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
@@ -175,22 +181,46 @@ class Sender:
         """Params, tags and the data set; what is there already is not sent again.
 
         MLflow never changes a param: one that a resumed run changed (launch.ranks, say) keeps its
-        first value, and the new one becomes the tag `resumed.<param>`.
+        first value, also where the first attempt was over before the store was reached, and the new
+        one becomes the tag `resumed.<param>`.
         """
         from mlflow.entities import Param, RunTag
 
         there = self.client.get_run(sent.run_id).data
         params, tags = record.params(self.run), record.tags(self.run)
+        first = record.first_params(self.run, params)
+        above = sweep.of_run(self.run)
+        if above:
+            tags["mlflow.parentRunId"] = self._parent(above)
         for key, value in params.items():
-            if there.params.get(key, value) != value or f"resumed.{key}" in there.tags:
+            if there.params.get(key, first[key]) != value or f"resumed.{key}" in there.tags:
                 tags[f"resumed.{key}"] = value
-        new = [Param(key, value) for key, value in params.items() if key not in there.params]
+        new = [Param(key, value) for key, value in first.items() if key not in there.params]
         for part in _parts(new, record.MAX_PAIRS):
             self.client.log_batch(sent.run_id, params=part, synchronous=True)
         new = [RunTag(key, value) for key, value in tags.items() if there.tags.get(key) != value]
         for part in _parts(new, record.MAX_PAIRS):
             self.client.log_batch(sent.run_id, tags=part, synchronous=True)
         self._log_dataset(sent)
+
+    def _parent(self, above: sweep.Sweep) -> str:
+        """MLflow's id of the sweep that this run is a cell of.  Whichever cell comes first makes it."""
+        parent = Sender(above, self.uri, self.tracking)
+        parent.client = self.client
+        with _locked(above.path / ".tracking.lock", wait=True):
+            identity, sent = record.load(above, self.uri, self.tracking.experiment)
+            if sent.run_id is None or not self._exists(sent.run_id):
+                parent._open(identity, sent)
+            if record.going(above):
+                parent._set_running(identity, sent)
+            return sent.run_id
+
+    def _adopt(self, run_id: str) -> None:
+        """Cells that were sent before this parent was made, because the one they had is gone, become its children."""
+        for cell in sweep.Sweep(self.run.path).cells():
+            noted = record.load(RunDir(cell.run), self.uri, self.tracking.experiment)[1] if cell.run else None
+            if noted and noted.run_id and self._exists(noted.run_id):
+                self.client.set_tag(noted.run_id, "mlflow.parentRunId", run_id)
 
     def _log_dataset(self, sent: Sent) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
@@ -254,31 +284,6 @@ class Sender:
                 self.client.delete_run(run_id)
 
 
-def look_up(uri: str, run_id: str, timeout_s: float) -> Optional[dict]:
-    """The tags of a run, by MLflow's own id; None where the store has no such run.  Raises whatever MLflow raises."""
-    mlflow = _import_mlflow(timeout_s)
-    try:
-        return dict(mlflow.MlflowClient(uri).get_run(run_id).data.tags)
-    except mlflow.MlflowException as error:
-        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-            return None
-        raise
-
-
-def _import_mlflow(timeout_s: float):
-    """MLflow, quiet and impatient.  It reads these variables at each request."""
-    os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(max(1, math.ceil(timeout_s)))
-    # The one retry is ours: it first asks what arrived.  MLflow's own would repeat a creation blindly
-    os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
-    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    import mlflow
-
-    for name in ("mlflow", "alembic", "urllib3"):  # failures are reported here, in one line
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    return mlflow
-
-
 @contextlib.contextmanager
 def _locked(path: Path, wait: bool):
     """An exclusive file lock, freed by the kernel when its process dies.  Raises Busy, or waits."""
@@ -292,22 +297,3 @@ def _locked(path: Path, wait: bool):
 
 def _parts(items: list, size: int):
     return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-CAUSES = (
-    (r"connection refused", "connection refused"),
-    (r"timed out|timeout", "no answer in time"),
-    (r"name or service not known|failed to resolve|name resolution|nodename nor servname", "unknown host"),
-    (r"\b401\b|unauthorized", "401: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
-    (r"\b403\b|invalid host header", "403: not allowed (a server of MLflow 3 needs --allowed-hosts)"),
-    (r"connection reset|connection aborted|remote end closed", "connection lost"),
-)
-
-
-def why(error: BaseException) -> str:
-    """A failure in a few words, without passwords."""
-    text = f"{type(error).__name__}: {error}"
-    for pattern, words in CAUSES:
-        if re.search(pattern, text, re.IGNORECASE):
-            return words
-    return masked(text.removeprefix("MlflowException: ").splitlines()[0])[:200]

@@ -1,17 +1,20 @@
 """A run in figures, from its metrics file: summary.json and the table at the end."""
 
 import statistics
-from typing import Optional
+from typing import List, Optional
 
 from mxscale.run import costs
-from mxscale.run.rundir import FINISHED, RunDir, runs_of
+from mxscale.run.rundir import FINISHED, FORECAST, RunDir, runs_of
+
+NEXT = "\n"  # within a row of the table
 
 
 def summarise(run: RunDir, attempt: int) -> dict:
     """{"metrics": the figures of the whole run, ...}.  What is not known is not there."""
     history = run.history()
     attempts = run.read("status.json")["attempts"]
-    alike = {each["attempt"] for each in attempts if each.get("ranks") == attempts[-1].get("ranks")}
+    ranks = next((each["ranks"] for each in reversed(attempts) if each.get("ranks")), None)  # the last may have none
+    alike = {each["attempt"] for each in attempts if each.get("ranks") == ranks}
     metrics = {}
     best = run.read("best.json")
     if best:
@@ -20,7 +23,9 @@ def summarise(run: RunDir, attempt: int) -> dict:
     for name in ("test/top1", "test/loss"):
         if run.last(name) is not None:
             metrics[name] = run.last(name)
-    for name, label in (("throughput/images_per_s", "throughput/median"), ("time/data_wait", "time/data_wait_median")):
+    medians = {"throughput/images_per_s": "throughput/median"}
+    medians.update({f"time/{part}": f"time/{part}_median" for part in ("data_wait", "compute", "exchange")})
+    for name, label in medians.items():
         values = [line["metrics"][name] for line in history if name in line["metrics"] and line["attempt"] in alike]
         if values:
             metrics[label] = statistics.median(values)
@@ -28,9 +33,10 @@ def summarise(run: RunDir, attempt: int) -> dict:
     metrics["time/wall_s"] = sum(costs.Attempts(run).seconds(ended, attempt))
     metrics.update({f"cost/total_{currency}": value for currency, value in costs.total(run, attempt, ended).items()})
     metrics.update(_to_target(run, history))
-    usd = metrics.get("cost/total_usd")
-    if usd is not None and metrics.get("best/val_top1"):
-        metrics["cost/usd_per_point"] = usd / metrics["best/val_top1"]
+    for currency in ("usd", "eur"):
+        total = metrics.get(f"cost/total_{currency}")
+        if total is not None and metrics.get("best/val_top1"):
+            metrics[f"cost/{currency}_per_point"] = total / metrics["best/val_top1"]
     plan = run.read("plan.json")
     if plan.get("skipped"):
         metrics["data/skipped"] = plan["skipped"]
@@ -38,6 +44,7 @@ def summarise(run: RunDir, attempt: int) -> dict:
     if baseline and "throughput/median" in metrics:
         rate, ranks = baseline.read("summary.json")["metrics"]["throughput/median"], plan["sizes"]["ranks"]
         metrics["scaling/efficiency"] = metrics["throughput/median"] / (ranks * rate)
+    metrics.update(_planned(run, metrics))
     return {"metrics": metrics, "attempt": attempt, "baseline": baseline and str(baseline)}
 
 
@@ -50,15 +57,31 @@ def one_rank_baseline(run: RunDir, plan: dict) -> Optional[RunDir]:
         return None
     if plan["sizes"]["shards"] != plan["sizes"]["ranks"]:
         return None  # several shards a rank are slower than one
-    machine = _machine(run)
+    return next((other for other in alike(run, plan) if other.read("plan.json")["sizes"]["shards"] == 1), None)
+
+
+def alike(run: RunDir, plan: dict) -> List[RunDir]:
+    """Finished runs that are this one but for their ranks, each with a rate and one shard a rank, newest first."""
+    machine, found = _machine(run), []
     for other in runs_of(run.path.parents[1], run.path.parent.name):
         known = other.read("plan.json") or {}
         same = all(known.get(key) == plan[key] for key in ("weak_signature", "threads", "device"))
+        if other.path == run.path or not same or known["sizes"]["shards"] != known["sizes"]["ranks"]:
+            continue
         rate = ((other.read("summary.json") or {}).get("metrics") or {}).get("throughput/median")
         finished = (other.read("status.json") or {}).get("state") == FINISHED
-        if same and rate and finished and known["sizes"]["shards"] == 1 and _machine(other) == machine:
-            return other
-    return None
+        if rate and finished and _machine(other) == machine:
+            found.append(other)
+    return found
+
+
+def _planned(run: RunDir, metrics: dict) -> dict:
+    """What the run was said to reach, and by which share of what it reached that was too much (plan/error)."""
+    planned = {key: value for key, value in (run.read(FORECAST) or {}).items() if key.startswith("plan/")}
+    reached = metrics.get("throughput/median")
+    if planned and reached:
+        planned["plan/error"] = planned["plan/images_per_s"] / reached - 1
+    return planned
 
 
 def _machine(run: RunDir) -> list:
@@ -67,14 +90,14 @@ def _machine(run: RunDir) -> list:
 
 
 def _to_target(run: RunDir, history) -> dict:
-    """Seconds and USD until val/top1 first reached config.target_top1."""
+    """Seconds and cost until val/top1 first reached config.target_top1, set-up time and earlier attempts included."""
     target = run.config().target_top1
     reached = next((line for line in history if target and line["metrics"].get("val/top1", -1) >= target), None)
     if reached is None:
         return {}
     figures = {"time/to_target_s": sum(costs.Attempts(run).seconds(reached["time_ms"], reached["attempt"]))}
-    usd = costs.total(run, reached["attempt"], reached["time_ms"]).get("usd")
-    return figures if usd is None else {**figures, "cost/usd_to_target": usd}
+    cost = costs.total(run, reached["attempt"], reached["time_ms"])
+    return {**figures, **{f"cost/{currency}_to_target": value for currency, value in cost.items()}}
 
 
 def table(run: RunDir, view: str) -> str:
@@ -87,22 +110,40 @@ def table(run: RunDir, view: str) -> str:
         ("test top-1", _percent(figures.get("test/top1"))),
         ("throughput", _number(figures.get("throughput/median"), "{:,.0f} images/s (median)")),
         ("scaling efficiency", _efficiency(summary)),
+        ("planned", _error(figures)),
         ("waiting for data", _number(figures.get("time/data_wait_median"), "{:.1%} of the time (median)")),
         ("wall time", _number(figures.get("time/wall_s"), "{:.1f} s")),
-        ("cost", _cost(figures, price)),
+        ("cost", _cost(figures, "cost/total_{}") or f"unknown: {price.get('why', 'no price')}"),
+        ("cost to target", _to(figures)),
+        ("cost per point", _cost(figures, "cost/{}_per_point")),
         ("skipped images", str(plan["skipped"]) if plan and plan.get("skipped") else None),
         ("run directory", str(run)),
         ("to see it", view),
+        ("verdict", _verdict(summary)),
     ]
     shown = [(name, value) for name, value in rows if value is not None]
     width = max(len(name) for name, _ in shown)
-    return "\n".join(f"  {name:<{width}}  {value}" for name, value in shown)
+    below = "\n" + " " * (width + 4)
+    return "\n".join(f"  {name:<{width}}  {value.replace(NEXT, below)}" for name, value in shown)
 
 
 def _efficiency(summary: dict) -> Optional[str]:
     if "scaling/efficiency" not in summary["metrics"]:
         return None
     return f"{summary['metrics']['scaling/efficiency']:.1%} of the 1-rank run {summary['baseline'].rpartition('/')[2]}"
+
+
+def _verdict(summary: dict) -> Optional[str]:
+    """Of a rerun."""
+    again = summary.get("rerun")
+    return again and f"{again['verdict']}: {again['why'].replace('; ', NEXT)}"
+
+
+def _error(figures: dict) -> Optional[str]:
+    if "plan/error" not in figures:
+        return None
+    off = figures["plan/error"]
+    return f"{figures['plan/images_per_s']:,.0f} images/s, {abs(off):.1%} too {'much' if off > 0 else 'little'}"
 
 
 def _percent(value: Optional[float], more: str = "") -> Optional[str]:
@@ -113,6 +154,14 @@ def _number(value: Optional[float], form: str) -> Optional[str]:
     return None if value is None else form.format(value)
 
 
-def _cost(figures: dict, price: dict) -> str:
-    known = [f"{figures[f'cost/total_{c}']:.4f} {c.upper()}" for c in ("usd", "eur") if f"cost/total_{c}" in figures]
-    return " = ".join(known) if known else f"unknown: {price.get('why', 'no price')}"
+def _cost(figures: dict, name: str) -> Optional[str]:
+    """name: with {} where the currency stands."""
+    known = [(figures.get(name.format(currency)), currency) for currency in ("usd", "eur")]
+    return " = ".join(f"{value:.4f} {currency.upper()}" for value, currency in known if value is not None) or None
+
+
+def _to(figures: dict) -> Optional[str]:
+    """Cost and time to the target; the time alone where there is no price."""
+    if "time/to_target_s" not in figures:
+        return None
+    return f"{_cost(figures, 'cost/{}_to_target') or 'unknown'} ({figures['time/to_target_s']:.1f} s)"

@@ -17,14 +17,16 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, TypeVar
 
 from mxscale.config import Config, ConfigError, Tracking
-from mxscale.run import record
+from mxscale.run import record, uris
 from mxscale.run.costs import cost_of
-from mxscale.run.record import CostAt, masked, no_cost, view_hint
+from mxscale.run.record import CostAt, no_cost, view_hint
 from mxscale.run.rundir import DONE, FAILURE, REFUSED, RunDir
-from mxscale.run.sender import Busy, Sender, Unsent, look_up, why
+from mxscale.run.sender import Busy, Sender, Unsent
+from mxscale.run.store import look_up, why
+from mxscale.run.uris import masked
 
 POLL_S = 5.0  # between two looks at metrics.jsonl: each one that finds something costs 30 ms of a core
 RETRY_S = 1.0
@@ -32,6 +34,7 @@ BACKOFF_S = (1.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # after the 1st, 2nd, ... failur
 NICENESS = 10  # the cores belong to the ranks
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def store_uri(config: Config) -> str:
@@ -39,33 +42,55 @@ def store_uri(config: Config) -> str:
 
     May hold a password: show `masked(uri)`.
     """
-    return record.store_uri(config.tracking, Path(config.runs))
+    return uris.store_uri(config.tracking, Path(config.runs))
 
 
 def find_run(config: Config, run_id: str) -> RunDir:
     """The directory of the run that MLflow knows by that id.  Raises ConfigError."""
-    source, uri = f"model.pretrained=run:{run_id}", store_uri(config)
-    file = record.sqlite_file(uri)
+    source = f"model.pretrained=run:{run_id}"
+    tags = tags_of(config, run_id, source)
+    found = directory_of(config, tags)
+    if found is None:
+        there = Path(tags["mxscale.dir"])
+        raise ConfigError(
+            f"{source}: its directory {there} is not here, and MLflow has no checkpoints; bring it to {config.runs}/"
+            f"{'/'.join(there.parts[-2:])}, or name its params file"
+        )
+    return found
+
+
+def tags_of(config: Config, run_id: str, source: str) -> dict:
+    """What MLflow says of the run that it knows by that id.  Raises ConfigError, which begins with `source`."""
+    tags = ask(config, source, lambda uri: look_up(uri, run_id, config.tracking.timeout_s))
+    if tags is None:
+        uri = masked(store_uri(config))
+        raise ConfigError(f"{source}: {uri} knows no such run; its id is at the end of the run's address")
+    if "mxscale.dir" not in tags:
+        raise ConfigError(f"{source}: that run is not one of train.py or finetune.py")
+    return tags
+
+
+def ask(config: Config, source: str, question: Callable[[str], T]) -> T:
+    """What `question` makes of the store's address.  Raises ConfigError where that store can't be asked."""
+    uri = store_uri(config)
+    file = uris.sqlite_file(uri)
     try:
         if file and not file.is_file():  # asking would make it
             raise FileNotFoundError("no such file")
-        tags = look_up(uri, run_id, config.tracking.timeout_s)
+        return question(uri)
     except Exception as error:
         raise ConfigError(f"{source}: {masked(uri)} can't be asked ({why(error)}); set tracking.uri") from None
-    if tags is None:
-        raise ConfigError(f"{source}: {masked(uri)} knows no such run; its id is at the end of the run's address")
-    if "mxscale.dir" not in tags:
-        raise ConfigError(f"{source}: that run is not one of train.py or finetune.py")
+
+
+def directory_of(config: Config, tags: dict) -> Optional[RunDir]:
+    """The directory of the run that has these tags, where it is here."""
     there = Path(tags["mxscale.dir"])
     # A container, or a machine that mounts `runs` elsewhere, knows the same directory by another path
     for path in (there, Path(config.runs, *there.parts[-2:])):
         found = RunDir(path)
         if (found.read(record.STATE_FILE) or {}).get("id") == tags.get("mxscale.run"):
             return found
-    raise ConfigError(
-        f"{source}: its directory {there} is not here, and MLflow has no checkpoints; bring it to {config.runs}/"
-        f"{'/'.join(there.parts[-2:])}, or name its params file"
-    )
+    return None
 
 
 # ---------------------------------------------------------------- while the run lasts
@@ -76,7 +101,7 @@ class Mirror:
 
     def __init__(self, run: RunDir, tracking: Tracking, cost_at: CostAt = no_cost):
         self.run = run
-        self.uri = record.store_uri(tracking, record.runs_root(run))
+        self.uri = uris.store_uri(tracking, record.runs_root(run))
         self.reason = "no answer yet"  # of the last failure
         self._sender = Sender(run, self.uri, tracking, cost_at)
         self._sent_all = False
