@@ -6,9 +6,12 @@ A key that is new in config.py gets its line in CHOICES or RANGES here.
 import math
 import re
 
-from mxscale.config import SERVED, Config, ConfigError, flatten, nearest, to_dict, unsaved
+from mxscale.config import SERVED, Config, ConfigError, flatten, nearest, to_dict
+from mxscale.sizes import unsaved
 
 PUBLIC = ("mnist", "cifar10", "cifar100", "caltech256", "imagenet")  # data.kind: sets with a publisher
+
+OBJECTIVES = ("accuracy", "cost")  # of sweep.objective
 
 CHOICES = {
     "entry": ("train", "finetune"),
@@ -102,6 +105,9 @@ RANGES = {
     "machine.utilisation": (0.001, 1),
     "machine.watts": (0, None),
     "machine.per_kwh": (0, None),
+    "budget.max_usd": (0, None),
+    "budget.max_eur": (0, None),
+    "budget.images_per_s": (0, None),
     "tracking.timeout_s": (0.1, None),
     "checkpoint.every_epochs": (1, None),
     "checkpoint.every_steps": (1, None),
@@ -132,6 +138,8 @@ def validate(config: Config) -> Config:
 
 
 def _validate_together(c: Config) -> None:
+    if c.rerun.run == "" or (c.rerun.strict and c.rerun.run is None):
+        raise ConfigError("rerun names no run: give rerun=ID, by which MLflow knows it, or its directory")
     if "/" in c.name or c.name in ("", ".", ".."):
         raise ConfigError(f"name={c.name}: expected a plain file name")
     ranks = c.launch.ranks
@@ -174,6 +182,12 @@ def _validate_together(c: Config) -> None:
     if list(c.schedule.milestones) != sorted(c.schedule.milestones):
         raise ConfigError(f"schedule.milestones={c.schedule.milestones}: expected growing epochs")
     _validate_factors(c)
+    for key in ("max_usd", "max_eur", "images_per_s"):
+        if getattr(c.budget, key) == 0:
+            raise ConfigError(f"budget.{key}=0: expected more than 0; to set none, leave it out")
+    objective = c.sweep.objective
+    if not objective or len(set(objective)) < len(objective) or not set(objective) <= set(OBJECTIVES):
+        raise ConfigError(f"sweep.objective={objective}: expected [accuracy], [cost] or [accuracy,cost]")
     if c.data.kind == "imagefolder" and not c.data.root:
         raise ConfigError("data.root is missing: data=imagefolder needs data.root=DIR with DIR/<class>/<image>.jpg")
     if c.data.kind in PUBLIC and not c.data.root:

@@ -5,20 +5,26 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Callable, Dict, List, Optional
+from typing import List
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import OverrideParseException
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mxscale.checks import KVSTORES, kvstore, validate
-from mxscale.config import Config, ConfigError, flatten, from_dict, nearest, origin_of, to_dict
+from mxscale import sweeps
+from mxscale.checks import validate
+from mxscale.config import Config, ConfigError, from_dict, nearest, to_dict
+from mxscale.explain import explain, refuse
 from mxscale.run import doctor as examination
-from mxscale.run import job, opening, rundir, tracking
-from mxscale.run.rundir import DONE, FAILURE, INTERRUPTED, REFUSED, RunDir
+from mxscale.run import job, opening
+from mxscale.run.budget import REASON as BUDGET
+from mxscale.run.rundir import DONE, FAILED, FAILURE, INTERRUPTED
+from mxscale.run.sweep import REFUSED_CELL
+from mxscale.settings import RESUMABLE, configure, settle
+from mxscale.tools import TOOLS
 
 # Every key with its default; the YAML files of conf/ only choose other values.
 DEFAULTS = OmegaConf.create(to_dict(Config()))
@@ -26,54 +32,127 @@ OmegaConf.set_struct(DEFAULTS.optimizer.params, False)  # takes any name; the op
 ConfigStore.instance().store(name="defaults", node=DEFAULTS)
 
 _statuses = []  # of the runs of this process: one, or the cells of a sweep
+_stopped = []  # something in it, once somebody stopped one
 
 
 def run(main) -> None:
     """Call a `@hydra.main` function; end the process with the run's exit status, of a sweep the worst."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit 1
     argparse.ArgumentParser.error = _refuse_option  # it would print a page
+    sys.argv[1:] = map(spelt_out, sys.argv[1:])
     try:
         main()
     except KeyboardInterrupt:  # before a run took the signals over
         _statuses.append(INTERRUPTED)
     except Exception as error:
-        if _statuses:  # a run has begun: not the command line's fault
+        if sweeps.begun():
+            _statuses.append(sweeps.broken_off(error))
+        elif _statuses:  # a run has begun: not the command line's fault
             raise
-        _statuses.append(refuse(explain(error)))
+        else:
+            _statuses.append(refuse(explain(error, _own_keys(Path(sys.argv[0]).stem))))
+    finally:
+        _statuses.extend(sweeps.close())
     sys.exit(max(_statuses, default=DONE))
 
 
-def train(composed) -> Optional[float]:
-    """Run what Hydra composed.  Returns the best val/top1: a sweep's objective."""
-    if INTERRUPTED in _statuses:  # who stops a sweep means all of it
+def spelt_out(word: str) -> str:
+    """rerun=ID as Hydra knows it: `rerun` is a group of settings, and an id of digits alone would be a number."""
+    name, _, value = word.partition("=")
+    if name.lstrip("+") != "rerun":
+        return word
+    return f"rerun.run={re.sub(r'(?<![^,])[0-9a-f]{32}(?![^,])', lambda found: repr(found[0]), value)}"
+
+
+def train(composed):
+    """Run what Hydra composed.  Returns what a sweeper is told of it: sweep.objective."""
+    if _stopped:  # who stops a sweep means all of it
         return None
     _statuses.append(FAILURE)  # until it is known
+    hydra = HydraConfig.get()
+    if hydra.mode == RunMode.MULTIRUN:
+        status, objective = sweeps.run_cell(composed, hydra, len(_statuses) == 1, _execute)
+    else:
+        status, objective = _execute(composed, hydra.overrides.task), None
+    _statuses[-1] = status["exit"]
+    if status["exit"] == INTERRUPTED and status.get("reason") != BUDGET:  # a budget is one run's
+        _stopped.append(True)
+    return objective
+
+
+def _execute(composed, overrides, cell=None) -> dict:
+    """The status of the run that Hydra composed; what was wrong with it has been said.  cell: that of a sweep."""
     try:
-        config, resumed = configure(OmegaConf.to_container(composed, resolve=True), HydraConfig.get().overrides.task)
-        status = job.execute(config, resumed)
+        values = OmegaConf.to_container(composed, resolve=True)
+        check_groups({"sweep": values["sweep"]})
+        if cell:
+            values, overrides = cell.settings(RESUMABLE)
+        elif values["sweep"]["resume"]:
+            raise ConfigError("sweep.resume=true without -m: a sweep is gone on with; one run, with resume=RUN_DIR")
+        return job.execute(*configure(values, overrides), cell)
     except (ConfigError, OmegaConfBaseException) as error:
-        _statuses[-1] = refuse(str(error) if isinstance(error, ConfigError) else explain(error))
-        return None
+        line = str(error) if isinstance(error, ConfigError) else explain(error)
+        return {"state": REFUSED_CELL, "exit": refuse(line), "error": line, "summary": {}}
     except opening.DiskFailed as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return None
-    _statuses[-1] = status["exit"]
-    return status["summary"].get("best/val_top1")
+        return {"state": FAILED, "exit": FAILURE, "error": str(error), "summary": {}}
+
+
+# ---------------------------------------------------------------- entry points that train nothing
 
 
 def doctor(composed) -> None:
     """Say what stands in the way of the run that Hydra composed."""
+    _look(composed, ["json"], lambda values, as_json: examination.main(validate(from_dict(values)), as_json))
+
+
+def report(composed) -> None:
+    """Write what Hydra composed asks of the recorded runs."""
+    from mxscale.report import job as reports  # with NumPy, which the start of a run does without
+
+    _look(composed, ["report"], lambda values, own: reports.main(validate(from_dict(values)), own))
+
+
+def plan(composed) -> None:
+    """Say what the training that Hydra composed would take on machines that are not rented yet."""
+    from mxscale.run import plan_keys, planning  # NumPy, as above
+
+    def look(values, own, as_json):
+        return planning.main(validate(from_dict(plan_keys.without_data(values))), own, as_json)
+
+    _look(composed, ["plan", "json"], look)
+
+
+def diagnose(composed) -> None:
+    """Say where the time of a step goes of the run that Hydra composed."""
+    from mxscale.run import diagnosis  # NumPy, as above
+
+    _look(composed, ["diagnose"], lambda values, own: diagnosis.main(settle(validate(from_dict(values))), own))
+
+
+def check_groups(groups: dict) -> None:
+    """Raises ConfigError where a group of settings was given a value of its own."""
+    for name, value in groups.items():
+        if not isinstance(value, dict):
+            given = "null" if value is None else value
+            raise ConfigError(f"{name}={given}: a group of settings: give {name}.KEY=VALUE")
+
+
+def _look(composed, own_keys: List[str], look) -> None:
+    """Call look(a run's settings, the value of each own key); it may return an exit status, and raises ConfigError."""
     _statuses.append(FAILURE)
     try:
         values = OmegaConf.to_container(composed, resolve=True)
-        as_json = values.pop("json")
-        if not isinstance(as_json, bool):
-            raise ConfigError(f"json={as_json}: expected true or false")
-        config = validate(from_dict(values))
+        own = [values.pop(key) for key in own_keys]
+        check_groups({key: value for key, value in zip(own_keys, own) if key != "json"})
+        check_groups({"rerun": values["rerun"]})
+        if values["rerun"]["run"] is not None:
+            raise ConfigError(f"rerun={values['rerun']['run']}: a rerun is of train.py or finetune.py")
+        _statuses[-1] = look(values, *own) or DONE
     except (ConfigError, OmegaConfBaseException) as error:
         _statuses[-1] = refuse(str(error) if isinstance(error, ConfigError) else explain(error))
-        return
-    _statuses[-1] = examination.main(config, as_json)
+    except opening.DiskFailed as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
 
 
 # ---------------------------------------------------------------- small tools: python -m mxscale.cli NAME KEY=VALUE ...
@@ -86,7 +165,7 @@ def tool(argv: List[str]) -> int:
     name, *overrides = argv or [""]
     if name not in TOOLS:
         return refuse(f"python -m mxscale.cli {name}{nearest(name, TOOLS)}")
-    its_own = [key for key in OmegaConf.load(CONF / f"{name}.yaml") if key not in (*DEFAULTS, "defaults", "hydra")]
+    its_own = _own_keys(name)
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             values = OmegaConf.to_container(compose(name, overrides), resolve=True)
@@ -100,224 +179,18 @@ def tool(argv: List[str]) -> int:
     return DONE
 
 
-def logits(config: Config, own: dict) -> None:
-    """What a pretrained network makes of the images in a file."""
-    given, made = _path(own, "input"), _path(own, "output")
-    if config.model.pretrained is None:
-        raise ConfigError("model.pretrained is missing: name the weights to look at, such as torch:FILE")
-    source = opening.pretrained_file(config) or config.model.pretrained
-    from mxscale.nets import infer  # imports MXNet: not before the command line is known to be good
-
-    infer.logits(config.model.name, source, given, made)
-
-
-def export(config: Config, own: dict) -> None:
-    """Write a run's network for PyTorch."""
-    run, made = _path(own, "run"), _path(own, "output")
-    found = rundir.latest_trained(config.runs) if run == "latest" else RunDir(run)
-    best = found.read("best.json")
-    if best is None:
-        raise ConfigError(f"run={run} is no run directory with a best checkpoint")
-    from mxscale.nets import infer
-
-    infer.export(found.config().model.name, str(found.path / best["checkpoint"] / "params"), made, f"run={run}")
-
-
-def test_io(config: Config, own: dict) -> None:
-    """Images/s by decode threads, without a network."""
-    io = own["io"] if isinstance(own["io"], dict) else {}
-    from mxscale.data import rates
-
-    rates.show(config, io.get("seconds"), io.get("threads"))
-
-
-def _path(own: dict, key: str) -> str:
-    if not isinstance(own[key], str):
-        raise ConfigError(f"{key} is missing: {key}=PATH")
-    return own[key]
-
-
-# name -> what it does with the run's settings and those of its own in conf/NAME.yaml; raises ConfigError
-TOOLS: Dict[str, Callable[[Config, dict], None]] = {"export": export, "logits": logits, "test_io": test_io}
-
-
-def refuse(line: str) -> int:
-    """Say what is wrong in one line; the exit status for it."""
-    print(f"error: {' '.join(line.splitlines())}", file=sys.stderr, flush=True)
-    return REFUSED
+def _own_keys(name: str) -> dict:
+    """The keys of conf/NAME.yaml that are not a run's."""
+    if not (CONF / f"{name}.yaml").exists():  # a test's own script
+        return {}
+    values = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
+    return {key: value for key, value in values.items() if key not in (*DEFAULTS, "defaults", "hydra")}
 
 
 def _refuse_option(parser, message: str) -> None:
     sys.exit(
         refuse(f"{message}: settings are KEY=VALUE (epochs=3); options such as -m come before or after all of them")
     )
-
-
-# ---------------------------------------------------------------- the config of a run
-
-
-def configure(values: dict, overrides) -> tuple:
-    """(frozen Config, the RunDir to resume or None).  Raises ConfigError."""
-    config = validate(from_dict(values))
-    if config.resume is None:
-        return settle(config), None
-    if config.resume == "auto":
-        settled = settle(config)
-        found = unfinished_run_of(settled)
-        if found is None:
-            return settled, None
-        return merge_for_resume(found, to_dict(settled), overrides), found
-    found = RunDir(config.resume)
-    if not (found.path / "config.yaml").is_file():
-        such = f"{config.runs}/{config.entry}/DATE_TIME_run"
-        raise ConfigError(f"resume={config.resume} is no run directory: expected one such as {such}")
-    found.config()  # raises where it is damaged
-    if (found.read("status.json") or {}).get("state") == rundir.FINISHED:
-        raise ConfigError(f"resume={config.resume}: that run is finished; start a new one without resume=")
-    return merge_for_resume(found, values, overrides), found
-
-
-def settle(config: Config) -> Config:
-    """Put in place what the words `latest`, `run:` and a missing model.name stand for."""
-    values = to_dict(config)
-    kind, rest = origin_of(config.model.pretrained or "")
-    if kind == "latest":
-        values["model"]["pretrained"] = str(rundir.latest_trained(config.runs).path)
-    if kind == "run":
-        values["model"]["pretrained"] = str(tracking.find_run(config, rest))
-    values["model"]["name"] = network_of(config.model.name, values["model"]["pretrained"])
-    if config.launch.kind == "docker":  # another home and another folder in there
-        values["runs"] = _absolute(values["runs"])
-        values["model"]["pretrained"] = _absolute_source(values["model"]["pretrained"])
-        for name in ("root", "train", "val", "test", "cache"):
-            values["data"][name] = _absolute(values["data"][name])
-    return validate(from_dict(values))
-
-
-def network_of(name: Optional[str], source: Optional[str]) -> str:
-    """The name of the network: a graph that comes with its weights, that of a run, or as it is given."""
-    if source and origin_of(source)[0] == "symbol":
-        if name not in (None, "symbol"):
-            raise ConfigError(
-                f"model.name={name}: model.pretrained={source} brings its own network; set model.name=null"
-            )
-        return "symbol"
-    if source and os.path.isdir(source) and name in (None, "symbol"):
-        known = RunDir(source).config().model.name
-        if name == "symbol" != known:
-            raise ConfigError(f"model.name=symbol: the network of {source} is {known}; set model.name=null")
-        return known
-    if name is None:
-        raise ConfigError("model.name is missing: name the network that model.pretrained fits")
-    if name == "symbol":
-        raise ConfigError("model.name=symbol needs the network's graph: give model.pretrained=symbol:PREFIX")
-    return name
-
-
-def _absolute_source(source: Optional[str]) -> Optional[str]:
-    kind, rest = origin_of(source or "")
-    if kind in ("symbol", "torch"):
-        return f"{kind}:{_absolute(rest)}"
-    return _absolute(source) if kind == "path" else source
-
-
-def _absolute(path: Optional[str]) -> Optional[str]:
-    return path and os.path.abspath(os.path.expanduser(path))
-
-
-# What a resume may set anew; anything else would make it another run.
-# (The price of its first start holds for all of a run.)
-RESUMABLE = ("launch", "tracking", "checkpoint", "comm", "log_every", "validate_every", "epochs",
-             "max_steps", "target_top1", "resume")  # fmt: skip
-
-
-def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
-    """The run's config with what this command line sets; ConfigError where that makes another run."""
-    merged, asked, composed = flatten(to_dict(run.config())), flatten(to_dict(run.asked())), flatten(values)
-    for override in overrides:
-        key = override.split("=")[0].lstrip("+~")
-        if key in ("experiment", "debug"):
-            raise ConfigError(f"{override} with resume={run}: set single keys, or start a new run")
-        for name in [n for n in composed if n == key or n.startswith(key + ".")]:
-            if name.split(".")[0] in RESUMABLE:
-                merged[name] = composed[name]
-            elif asked.get(name) != composed[name]:
-                has = f"that run has {name}={asked.get(name)}"
-                raise ConfigError(f"{override} with resume={run}: {has}; leave it out, or start a new run")
-    return validate(from_dict(unflatten(merged)))
-
-
-def unflatten(flat: dict) -> dict:
-    values: dict = {}
-    for key, value in flat.items():
-        node = values
-        *groups, last = key.split(".")
-        for group in groups:
-            node = node.setdefault(group, {})
-        node[last] = value
-    return values
-
-
-def unfinished_run_of(config: Config) -> Optional[RunDir]:
-    """The newest run of the same config that has not finished: what resume=auto goes on with."""
-    wanted = {k: v for k, v in flatten(to_dict(config)).items() if k.split(".")[0] not in RESUMABLE}
-    for found in rundir.runs_of(config.runs, config.entry):
-        if (found.read("status.json") or {}).get("state") == rundir.FINISHED:
-            continue
-        try:
-            saved = flatten(to_dict(found.asked()))
-        except ConfigError:  # of another version
-            continue
-        if all(saved.get(key, None) == value for key, value in wanted.items()):
-            return found
-    return None
-
-
-# ---------------------------------------------------------------- Hydra's errors in one line
-
-
-def explain(error: Exception, its_own=()) -> str:
-    """What is wrong on the command line, with the nearest right name, or how to write it.
-
-    its_own: the keys of a tool, beside the run's.
-    """
-    text = str(error).strip()
-    defaults = {**to_dict(Config()), **dict.fromkeys(its_own)}
-    if isinstance(error, OSError) and error.filename:  # Hydra writes down what a sweep is
-        return f"runs: can't write {error.filename} ({error.strerror}); set runs=DIR"
-    if isinstance(error, OverrideParseException):
-        return f"{error.override}: {_how_to_write(error.override)}"
-    ambiguous = re.search(r"Ambiguous value for argument '([^=]+)=(.*)'", text)
-    if ambiguous:
-        key, value = ambiguous.groups()
-        return f"{key}={value}: write a list as '{key}=[{value}]'; to sweep over the values, add -m"
-    deleted = re.search(r"Could not delete from config. '([^']+)'", text)
-    if deleted:
-        return f"~{deleted[1]}: can't be deleted; to leave it out, set {deleted[1]}=null"
-    unknown = re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' is not in struct", text)
-    if unknown and unknown[1] not in defaults:
-        return f"unknown key {unknown[1]}{nearest(unknown[1], [*flatten(defaults), *defaults])}"
-    if unknown or "Config group" in text or "resolving interpolation" in text:
-        groups = [name for name, value in defaults.items() if isinstance(value, dict)]
-        given = [word for word in sys.argv[1:] if word.lstrip("+~").partition("=")[0] in ["", *groups]]
-        return f"{' '.join(given)}: a group takes the name of one of its choices, such as data=digits"
-    missing = re.search(r"Could not find '([^'/]+)/([^']*)'", text)
-    if missing:
-        listed = text.partition("Available options")[2].partition("Config search path")[0]
-        options = re.findall(r"^\s+(\S+)$", listed, re.MULTILINE)
-        if missing[1] == "comm" and missing[2] in KVSTORES:
-            return kvstore("comm", missing[2])
-        return f"{missing[1]}={missing[2]}{nearest(missing[2], options)}"
-    return " ".join(line.strip() for line in text.splitlines()[:2])
-
-
-def _how_to_write(override: str) -> str:
-    key, equals, value = override.partition("=")
-    if not equals or not re.fullmatch(r"[+~]{0,2}\w[\w/@]*(\.\w+)*", key):
-        return "expected KEY=VALUE, such as optimizer.lr=0.1"
-    if value[:1] in "[{\"'":
-        return f"is not closed, or not quoted; a list is written '{key}=[a,b]'"
-    return f"such a value is quoted twice, for the shell and for Hydra: '{key}=\"{value}\"'"
 
 
 if __name__ == "__main__":

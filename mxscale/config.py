@@ -1,4 +1,4 @@
-"""The typed configuration, and the sizes derived from it.  Pure: standard library alone.
+"""The typed configuration.  Pure: standard library alone.
 
 Hydra composes YAML into a dictionary; `from_dict` turns that into the frozen `Config` below and
 `checks.validate` looks at its values.  Ranks read the same dictionary back from `config.yaml`.
@@ -124,7 +124,7 @@ class Comm:
     # | parameter_server | dist_async | auto: the fastest, by a short trial before the first step
     backend: str = "horovod"
     transport: str = "gloo"  # gloo | mpi
-    bucket_mb: float = 32.0  # gradients are exchanged in buckets of this size
+    bucket_mb: Optional[float] = None  # size of the buckets that gradients are exchanged in; null: by their sum
     overlap: bool = True  # while backward is still at earlier layers; false: after it
     compression: str = "none"  # none | fp16: float32 gradients travel as float16 | 2bit: parameter servers alone
     threshold: float = 0.5  # of 2bit: each number that travels is this, minus this, or 0
@@ -180,6 +180,23 @@ class Machine:
     utilisation: float = 1.0  # share of the time in use
     watts: Optional[float] = None
     per_kwh: Optional[float] = None
+    prices: Optional[str] = None  # a table of prices read beside the package's own; null: RUNS/prices.csv
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may cost, all of its attempts together."""
+
+    max_usd: Optional[float] = None  # it stops at a checkpoint before its cost is more
+    max_eur: Optional[float] = None
+    dry_run: bool = False  # say what the run would cost, and end
+    images_per_s: Optional[float] = None  # of dry_run: of all devices; null: as an earlier run of the same config
+
+    @property
+    def bounds(self) -> Dict[str, float]:
+        """{"usd": ..., "eur": ...} of those that are set."""
+        given = {"usd": self.max_usd, "eur": self.max_eur}
+        return {currency: most for currency, most in given.items() if most is not None}
 
 
 @dataclass(frozen=True)
@@ -195,6 +212,21 @@ class Checkpoint:
     every_epochs: int = 1
     every_steps: Optional[int] = None  # as well
     keep: int = 2  # last ones, beside the best
+
+
+@dataclass(frozen=True)
+class Rerun:
+    run: Optional[str] = None  # MLflow's id of a finished run, or its directory: run it again.  Short: rerun=ID
+    strict: bool = False  # refuse where anything differs from then
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Of a command with -m, each cell of which is a run of its own."""
+
+    # accuracy (best val/top1) | cost (of the run), or both, in the order of the sweeper's directions
+    objective: List[str] = field(default_factory=lambda: ["accuracy"])
+    resume: bool = False  # go on with the newest sweep of this command line: finished cells are not run again
 
 
 @dataclass(frozen=True)
@@ -220,8 +252,11 @@ class Config:
     comm: Comm = field(default_factory=Comm)
     launch: Launch = field(default_factory=Launch)
     machine: Machine = field(default_factory=Machine)
+    budget: Budget = field(default_factory=Budget)
     tracking: Tracking = field(default_factory=Tracking)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    rerun: Rerun = field(default_factory=Rerun)
+    sweep: Sweep = field(default_factory=Sweep)
 
 
 def origin_of(pretrained: str) -> Tuple[str, str]:
@@ -247,12 +282,12 @@ def from_dict(values: Dict[str, Any], cls=Config, where: str = ""):
     return cls(**taken)
 
 
-def nearest(key: str, names, where: str = "") -> str:
-    """': did you mean X?', or the possible names where none is near."""
+def nearest(key: str, names, where: str = "", listed=None) -> str:
+    """': did you mean X?', or the possible names where none is near; `listed` in their place, of too many."""
     near = difflib.get_close_matches(str(key), [str(n) for n in names], n=1, cutoff=0.5)
     if near:
         return f": did you mean {where}{near[0]}?"
-    return f": expected one of {', '.join(sorted(map(str, names)))}"
+    return f": expected one of {', '.join(sorted(map(str, listed or names)))}"
 
 
 def _typed(value, hint, where):
@@ -301,82 +336,3 @@ def flatten(values: Dict[str, Any], where: str = "") -> Dict[str, Any]:
         else:
             flat[f"{where}{key}"] = value
     return flat
-
-
-# ---------------------------------------------------------------- derived sizes
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What follows from a config, the number of ranks and of training images; computed once per run."""
-
-    ranks: int
-    shards: int
-    per_device_batch: int
-    global_batch: int
-    effective_lr: float
-    train_images: int
-    steps_per_epoch: int
-    total_steps: int
-    dropped_per_epoch: int  # training images of the last, partial global batch
-
-
-def auto_ranks(config: Config, slots: int, gpus: int, cores: int) -> int:
-    """What launch.ranks=auto stands for: the slots of launch.hosts (0: none), else a rank per GPU, else up to 2."""
-    if config.comm.backend == "local":
-        return 1
-    most = slots or gpus or min(2, cores)
-    return min(most, config.data.shards or most)
-
-
-def server_count(comm: Comm, ranks: int) -> int:
-    """How many parameter servers: comm.servers, or as many times the ranks; 0 where the back end has none."""
-    if comm.backend not in SERVED:
-        return 0
-    text = str(comm.servers)
-    return int(text[:-1]) * ranks if text.endswith("x") else int(text)
-
-
-def unsaved(comm: Comm) -> Optional[str]:
-    """What of this exchange no checkpoint can hold, so that nothing goes on from one; None where all of it can."""
-    if comm.backend == "dist_async":
-        return "with comm=dist_async the optimizer's state is on the servers, and MXNet can't save it there"
-    if comm.update_on == "server":
-        return "with comm.update_on=server the optimizer's state is on the servers, and MXNet can't save it there"
-    if comm.compression == "2bit":
-        return "with comm.compression=2bit each rank holds back what it did not send, and MXNet can't save that"
-    return None
-
-
-def sizes(config: Config, ranks: int, train_images: int, shards: Optional[int] = None) -> Sizes:
-    """Global batch = per-device batch x shards x accumulation; a rank with several shards accumulates.
-
-    `shards` given: those of the run that is resumed.
-    """
-    shards = shards or config.data.shards or ranks
-    if shards < ranks:
-        raise ConfigError(
-            f"launch.ranks={ranks} is more than the {shards} shards of this run: use at most {shards} ranks"
-        )
-    global_batch = config.batch.per_device * shards * config.batch.accumulation
-    steps = train_images // global_batch
-    if steps < 1:
-        most = train_images // (shards * config.batch.accumulation)
-        advice = f"at most {most}" if most else "fewer ranks, shards or accumulation"
-        raise ConfigError(
-            f"batch.per_device={config.batch.per_device}: the global batch of {global_batch} is more than the "
-            f"{train_images} training images; use {advice}"
-        )
-    reference = config.schedule.reference_batch
-    total = config.epochs * steps
-    return Sizes(
-        ranks=ranks,
-        shards=shards,
-        per_device_batch=config.batch.per_device,
-        global_batch=global_batch,
-        effective_lr=config.optimizer.lr * (global_batch / reference if reference else 1.0),
-        train_images=train_images,
-        steps_per_epoch=steps,
-        total_steps=min(total, config.max_steps or total),
-        dropped_per_epoch=train_images - steps * global_batch,
-    )

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from mxscale.checks import validate
-from mxscale.config import Config, ConfigError, flatten, from_dict, sizes, to_dict
+from mxscale.config import Config, ConfigError, flatten, from_dict, to_dict
+from mxscale.sizes import sizes
 
 
 def nested(key, value):

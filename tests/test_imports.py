@@ -29,7 +29,8 @@ def importers(name: str) -> set:
 
 
 def of_layer(layer: str) -> set:
-    files = [PACKAGE / f"{layer}.py"] if layer in ("config", "checks", "cli") else list((PACKAGE / layer).rglob("*.py"))
+    file = PACKAGE / f"{layer}.py"
+    files = [file] if file.exists() else list((PACKAGE / layer).rglob("*.py"))
     assert files
     return set().union(*map(imported, files))
 
@@ -38,12 +39,17 @@ def of_layer(layer: str) -> set:
     "layer, forbidden",
     [
         ("config", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
+        ("sizes", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
         ("checks", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
         ("scale", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod"}),
         ("data", {*CONFIG_TOOLS, "mlflow", "horovod"}),
         ("nets", {*CONFIG_TOOLS, "mlflow", "horovod"}),
         ("train", {*CONFIG_TOOLS, "mlflow"}),
         ("run", {"mxnet", "horovod", *CONFIG_TOOLS}),
+        ("report", {"mxnet", "horovod", "mlflow", *CONFIG_TOOLS}),
+        ("settings", {"mxnet", "horovod", "mlflow", *CONFIG_TOOLS}),
+        ("tools", {"mxnet", "horovod", "mlflow", *CONFIG_TOOLS}),
+        ("sweeps", {"mxnet", "horovod", "mlflow"}),
         ("cli", {"mxnet", "horovod", "mlflow"}),
     ],
 )
@@ -55,12 +61,14 @@ def test_a_layer_does_not_know(layer, forbidden):
     "layer, known",
     [
         ("config", set()),
-        ("checks", {"mxscale.config"}),
-        ("scale", {"mxscale.checks", "mxscale.config", "mxscale.scale"}),
+        ("sizes", {"mxscale.config"}),
+        ("checks", {"mxscale.config", "mxscale.sizes"}),
+        ("scale", {"mxscale.checks", "mxscale.config", "mxscale.scale", "mxscale.sizes"}),
         ("data", {"mxscale.config", "mxscale.data"}),
         ("nets", {"mxscale.config", "mxscale.nets"}),
-        ("train", {"mxscale.config", "mxscale.data", "mxscale.nets", "mxscale.train", "mxscale.run"}),
-        ("run", {"mxscale.checks", "mxscale.config", "mxscale.scale", "mxscale.run"}),
+        ("train", {"mxscale.config", "mxscale.data", "mxscale.nets", "mxscale.train", "mxscale.run", "mxscale.sizes"}),
+        ("run", {"mxscale.checks", "mxscale.config", "mxscale.scale", "mxscale.run", "mxscale.sizes"}),
+        ("report", {"mxscale.config", "mxscale.scale", "mxscale.run", "mxscale.report"}),
     ],
 )
 def test_a_layer_knows_of_the_others_at_most(layer, known):
@@ -71,12 +79,12 @@ def test_horovod_is_imported_in_comm_alone():
     assert importers("horovod") == {"train/comm.py"}
 
 
-def test_mlflow_is_imported_in_the_sender_alone():
-    assert importers("mlflow") == {"run/sender.py"}
+def test_mlflow_is_imported_by_who_sends_and_by_who_asks_alone():
+    assert importers("mlflow") == {"run/sender.py", "run/store.py"}
 
 
-def test_hydra_is_imported_in_cli_and_the_entry_scripts_alone():
-    assert importers("hydra") | importers("omegaconf") == {"cli.py"}
+def test_hydra_is_imported_in_cli_its_errors_its_sweeps_and_the_entry_scripts_alone():
+    assert importers("hydra") | importers("omegaconf") == {"cli.py", "explain.py", "sweeps.py"}  # Hydra's callback
 
 
 def test_nothing_inside_imports_cli():
@@ -91,7 +99,12 @@ def loaded_by(module: str, names) -> list:
 
 
 def test_the_parent_loads_neither_mxnet_nor_mlflow():
-    assert loaded_by("mxscale.cli", {"mxnet", "horovod", "mlflow", "hydra"}) == ["hydra"]
+    drawing = {"matplotlib", "jinja2", "markupsafe", "pandas"}  # for reports alone; ranks' images have none of it
+    assert loaded_by("mxscale.cli", {"mxnet", "horovod", "mlflow", "hydra", *drawing}) == ["hydra"]
+
+
+def test_the_parent_starts_without_what_plans_and_reports_calculate_with():
+    assert loaded_by("mxscale.cli", {"numpy", "matplotlib", "pandas"}) == []
 
 
 def test_a_rank_loads_no_config_tool_and_no_tracker():

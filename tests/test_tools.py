@@ -108,7 +108,7 @@ def test_logits_of_a_model_of_the_hub(file, tmp_path, monkeypatch, capsys):
 
 def test_a_tool_that_is_none_and_a_key_that_is_none_are_one_line(capsys):
     refused(capsys, "did you mean logits?", "logit")
-    refused(capsys, "expected one of export, logits")
+    refused(capsys, "expected one of export, layers, logits")
     refused(capsys, "unknown key inputs: did you mean input?", "logits", "inputs=x")
     refused(capsys, "model=resnet18_v1c", "logits", "model=resnet18_v1c")
     refused(capsys, "expected KEY=VALUE", "export", "run")
