@@ -28,6 +28,8 @@ import numpy as np
 import ranks
 from network import Network
 
+from mxscale.scale import scaling
+
 COLUMNS = ["name", "ranks", "transport", "alpha_s", "bytes_per_s", "date", "source"]
 SIZES = [4**power for power in range(5, 14)]  # 1 KiB to 64 MiB
 
@@ -64,10 +66,9 @@ def _once(comm, array, name: str) -> float:
 
 def fit(seconds: dict, ranks: int) -> tuple:
     """(alpha in seconds, bandwidth in bytes/s, predicted {bytes: seconds}) of {bytes: seconds}."""
-    messages, share = 2 * (ranks - 1), 2 * (ranks - 1) / ranks
-    rows = [[messages / t, share * size / t] for size, t in seconds.items()]
-    alpha, per_byte = np.linalg.lstsq(np.array(rows), np.ones(len(rows)), rcond=None)[0]
-    return alpha, 1 / per_byte, {size: messages * alpha + share * size * per_byte for size in seconds}
+    link, messages = scaling.calibrate(list(seconds.items()), ranks), 2 * (ranks - 1)
+    predicted = {size: messages * (link.alpha_s + size / ranks / link.bytes_per_s) for size in seconds}
+    return link.alpha_s, link.bytes_per_s, predicted
 
 
 def measure_links(options) -> dict:

@@ -3,6 +3,7 @@
     python bench/exchange.py [--quick] [--only resnet18] [--repeats 3] [--save FILE.json]
 
 Each rank, and each parameter server, is on a node of its own whose link is limited both ways (bench/network.py).
+Workers' nodes share out the cores; a server's node has those of a worker's.
 Rows are measured in turn, --repeats times over; --save keeps what was measured, and another call adds to it.
 Rates are the engine's own, from metrics.jsonl: the median of intervals of ten steps, without the first one.
 
@@ -59,7 +60,7 @@ OPTIONS = {
     "double buffering, fp16": [DOUBLE, FP16],
     "double buffering, fp16, MPI": [DOUBLE, FP16, "comm.transport=mpi"],
 }
-SMALL = {"overlapped, buckets of 0.25 MB": ["comm.bucket_mb=0.25"]}  # all gradients are 1.9 MB: one bucket else
+ONE = {"overlapped, one bucket": ["comm.bucket_mb=1000"]}
 LOOPS = {"Horovod's DistributedTrainer": "horovod", "gluon's kvstore, 1 server": "kvstore"}
 
 
@@ -72,7 +73,7 @@ def beside_servers(workers: int) -> Job:
 
 JOBS = {
     "resnet18": Job("resnet18_v1b", 64, 16, "2gbit", {**OPTIONS, **LOOPS}, servers=1),
-    "mobilenet": Job("mobilenet0.25", 96, 32, "250mbit", {**OPTIONS, **SMALL, **LOOPS}, servers=1),
+    "mobilenet": Job("mobilenet0.25", 96, 32, "250mbit", {**OPTIONS, **ONE, **LOOPS}, servers=1),
     "servers2": beside_servers(2),
     "servers4": beside_servers(4),
 }
@@ -100,7 +101,7 @@ def product(job: Job, nodes: Network, switches, steps: int, folder: str) -> Read
 def side_by_side(job: Job, nodes: Network, steps: int, folder: str) -> Reading:
     """As many runs of one rank, which know nothing of each other."""
     alone = [*settings(job, steps), "comm=local"]
-    runs = [Training(alone, f"{folder}/{number}", nodes.env()) for number in range(job.workers)]
+    runs = [Training(alone, f"{folder}/{node}", nodes.env(), nodes.inside(node)) for node in range(1, job.workers + 1)]
     readings = [run.read() for run in runs]
     cores = sum(reading.cores for reading in readings)
     kernel = sum(reading.kernel * reading.cores for reading in readings) / cores if cores else 0.0
@@ -154,7 +155,7 @@ def reading(how, job: Job, nodes: Network, steps: int) -> Reading:
 
 def measure_rows(job: Job, repeats: int, steps: int, found: dict, save) -> None:
     """Adds `repeats` readings of each row to `found`, each with the limit of its turn, because a machine drifts."""
-    with Network(job.workers + job.servers, job.rate) as nodes:
+    with Network(job.workers + job.servers, job.rate, machines=job.workers) as nodes:
         for turn in range(repeats):
             others, limit = [row for row in job.rows if row != LIMIT], None
             for row in [LIMIT, *(others if turn % 2 == 0 else reversed(others))]:

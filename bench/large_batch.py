@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import measure
 import yaml
 
-from mxscale.config import from_dict, sizes
+from mxscale.config import from_dict
+from mxscale.sizes import sizes
 from mxscale.train.schedule import learning_rate, sgd_share
 
 PUBLISHED = 90  # epochs

@@ -50,7 +50,7 @@ if [ ! -e "{folder}/$host" ] || [ -e "{folder}/$host.cut" ]; then
   exit 255
 fi
 cd "$HOME"
-exec ip netns exec "$(cat "{folder}/$host")" env -i HOME="$HOME" USER="$USER" PATH=/usr/local/bin:/usr/bin:/bin \
+exec $(cat "{folder}/$host") env -i HOME="$HOME" USER="$USER" PATH=/usr/local/bin:/usr/bin:/bin \
   sh -c "$*"
 """
 
@@ -59,10 +59,12 @@ class Network:
     """Nodes 1, 2 ... of one switch, up while the `with` block runs.
 
     rate: of each link and each way, as tc writes it (2gbit); None: as fast as the machine.
+    machines: how many nodes share out this machine's cores, as nodes have cores of their own; further nodes share with
+    the first ones.  None: a process runs on any core.
     """
 
-    def __init__(self, nodes: int, rate: Optional[str] = None):
-        self.nodes, self.rate = nodes, rate
+    def __init__(self, nodes: int, rate: Optional[str] = None, machines: Optional[int] = None):
+        self.nodes, self.rate, self.machines = nodes, rate, machines
 
     def __enter__(self):
         with open("/run/lock/mxscale-network", "w") as lock:  # two may choose a subnet at once
@@ -100,7 +102,14 @@ class Network:
 
     def inside(self, node: int, *argv) -> List[str]:
         """The command that runs `argv` in a node."""
-        return ["ip", "netns", "exec", f"{self.name}-{node}", *map(str, argv)]
+        return [*self._entrance(node), *map(str, argv)]
+
+    def _entrance(self, node: int) -> List[str]:
+        there = ["ip", "netns", "exec", f"{self.name}-{node}"]
+        if self.machines is None:
+            return there
+        own = share(sorted(os.sched_getaffinity(0)), node - 1, self.machines)
+        return ["taskset", "-c", ",".join(map(str, own)), *there]
 
     # ------------------------------------------------------------ what happens to a link
 
@@ -146,7 +155,14 @@ class Network:
         if self.rate:
             _limit(inside, self.name, self.rate)
             _limit(switch, port, self.rate)
-        (self.folder / address).write_text(inside)
+        (self.folder / address).write_text(" ".join(self._entrance(node)))
+
+
+def share(cores: List[int], place: int, machines: int) -> List[int]:
+    """The cores of one of `machines` machines: neighbours; where there are fewer cores than machines, one of them."""
+    each = max(1, len(cores) // machines)
+    begin = place % machines * each % len(cores)
+    return cores[begin : begin + each]
 
 
 def _limit(namespace: str, link: str, rate: str) -> None:

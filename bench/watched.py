@@ -32,8 +32,9 @@ class Reading:
 class Training:
     """An entry script that is running; `read` waits for its end."""
 
-    def __init__(self, settings, folder: str, env: dict):
-        self.argv = [sys.executable, "train.py", f"runs={folder}", "tracking=none", *settings]
+    def __init__(self, settings, folder: str, env: dict, before=()):
+        """before: words put before the command, such as `ip netns exec NAME`."""
+        self.argv = [*before, sys.executable, "train.py", f"runs={folder}", "tracking=none", *settings]
         self.folder, self.log, self.marks = Path(folder, "train"), tempfile.TemporaryFile("w+"), []
         self.process = subprocess.Popen(
             self.argv, cwd=measure.ROOT, env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT

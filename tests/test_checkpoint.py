@@ -11,9 +11,10 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxscale.config import ConfigError, from_dict, sizes
+from mxscale.config import ConfigError, from_dict
 from mxscale.nets import weights
 from mxscale.run.rundir import RunDir
+from mxscale.sizes import sizes
 from mxscale.train import checkpoint
 from mxscale.train.comm import Local
 from mxscale.train.exchange import make_exchange

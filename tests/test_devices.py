@@ -49,22 +49,23 @@ def test_every_device_gets_the_sum_of_all(count, dtype):
     assert len(exchange.buckets) > 1 and exchange()
     for place in range(3):
         wanted = sum(own[place].astype("float64") for own in values)
-        for lane in lanes:
+        for lane in exchange.lanes:
             assert lane[place].asnumpy() == pytest.approx(wanted, abs=1e-6 if dtype == "float32" else 2e-2)
 
 
 def test_ordered_sums_are_those_of_one_device_with_as_many_shards():
     comm = Elsewhere("device", 4)
     lanes, values = random_lanes(comm.devices("cpu"))
-    make_exchange(comm, lanes, Comm(), images=1, ordered=True)()
-    alone = [mx.nd.zeros(v.shape) for v in values[0]]
-    exchange = make_exchange(Local(), [alone], Comm(), images=4, shards=4)
+    together = make_exchange(comm, lanes, Comm(), images=1, ordered=True)
+    together()
+    exchange = make_exchange(Local(), [[mx.nd.zeros(v.shape) for v in values[0]]], Comm(), images=4, shards=4)
+    [alone] = exchange.lanes
     for own in values:
         for grad, value in zip(alone, own):
             grad[:] = mx.nd.array(value)
         exchange.shard_done()
     exchange()
-    for lane in lanes:
+    for lane in together.lanes:
         assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(lane, alone))
 
 
@@ -73,10 +74,10 @@ def test_float16_and_double_buffering_work_between_devices_too():
     lanes, values = random_lanes(TWO)
     exchange = make_exchange(comm, lanes, Comm(compression="fp16", double_buffering=True), images=1)
     assert not exchange()
-    for grad in itertools.chain(*lanes):
+    for grad in itertools.chain(*exchange.lanes):
         grad[:] = 7
     assert exchange()
-    for lane in lanes:
+    for lane in exchange.lanes:
         for place, grad in enumerate(lane):
             assert grad.asnumpy() == pytest.approx(values[0][place] + values[1][place], abs=5e-3)
 

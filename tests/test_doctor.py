@@ -554,12 +554,21 @@ SSH = '#!/bin/sh\nfor command; do :; done\nexec sh -c "$command"\n'
 def test_hosts_that_see_the_runs_folder(tmp_path, monkeypatch):
     (tmp_path / "ssh").write_text(SSH)  # another host that is this one
     (tmp_path / "ssh").chmod(0o755)
+    (tmp_path / "getent").write_text("#!/bin/sh\necho $ADDRESS STREAM a\n")
+    (tmp_path / "getent").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    findings = reach.reach_hosts(configured(tmp_path / "runs", launch={"hosts": ["a:4", "b"]}))
+    monkeypatch.setenv("ADDRESS", "10.1.2.3")
+    config = configured(tmp_path / "runs", launch={"hosts": ["a:4", "b"]})
+    findings = reach.reach_hosts(config)
     assert [(f.name, f.state, f.cause) for f in findings] == [
         ("host a", "ok", f"4 ranks; sees {tmp_path}/runs"),
         ("host b", "ok", f"1 rank; sees {tmp_path}/runs"),
     ]
+    monkeypatch.setenv("ADDRESS", "127.0.1.1")  # as Debian's installer writes it
+    first = reach.reach_hosts(config)[0]
+    assert (first.state, first.cause) == ("fail", "its own name stands for 127.0.1.1, where Gloo would send")
+    over_mpi = configured(tmp_path / "runs", launch={"hosts": ["a:4", "b"]}, comm={"transport": "mpi"})
+    assert [finding.state for finding in reach.reach_hosts(over_mpi)] == ["ok", "ok"]
 
 
 # ---------------------------------------------------------------- what is to run

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from mxscale.config import Comm
+from mxscale.sizes import bucket_bytes
+from mxscale.train import parts
 from mxscale.train.comm import Local
 from mxscale.train.exchange import fill, make_exchange, pairwise
 
@@ -39,6 +41,12 @@ def exchange_of(comm, grads, bucket_bytes=2**20, shards=1, images=1, **options):
     return make_exchange(comm, [grads], Comm(bucket_mb=bucket_bytes / 2**20, **options), images, shards)
 
 
+def exchange_and_gradients(comm, like, **options):
+    """The exchange, and the arrays that its gradients belong into; they begin with the values of `like`."""
+    exchange = exchange_of(comm, like, **options)
+    return exchange, exchange.lanes[0]
+
+
 def sizes_of(groups, grads):
     return [[grads[place].size for place in group] for group in groups]
 
@@ -62,6 +70,12 @@ def test_each_type_has_its_buckets():
     assert fill(grads, 1000) == [range(3, 4), range(2, 3), range(0, 2)]
 
 
+def test_without_a_size_a_bucket_is_an_eighth_of_all_gradients_within_bounds():
+    mib = 2**20
+    assert [bucket_bytes(Comm(), total * mib) for total in (1, 16, 1600)] == [mib / 4, 2 * mib, 32 * mib]
+    assert bucket_bytes(Comm(bucket_mb=3.0), 16 * mib) == 3 * mib
+
+
 def test_half_the_bytes_is_twice_the_numbers():
     assert [len(group) for group in fill(arrays(1, 1, 1, 1, dtype="float16"), 4)] == [2, 2]
     assert [len(group) for group in fill(arrays(1, 1, 1, 1), 4)] == [1, 1, 1, 1]
@@ -74,9 +88,8 @@ def test_no_gradients_are_no_buckets():
 def test_every_gradient_comes_back_in_its_own_place_and_shape():
     shapes = [(2, 3), (4,), (1, 2, 2, 2), (5,)]
     values = [np.random.RandomState(i).rand(*shape).astype("float32") for i, shape in enumerate(shapes)]
-    grads = [mx.nd.array(value) for value in values]
     comm = AnotherAlike()
-    exchange = exchange_of(comm, grads, bucket_bytes=44)
+    exchange, grads = exchange_and_gradients(comm, [mx.nd.array(value) for value in values], bucket_bytes=44)
     assert exchange()
     assert comm.sent == [("grads.0", np.float32, 5), ("grads.1", np.float32, 8), ("grads.2", np.float32, 10)]
     for grad, value in zip(grads, values, strict=True):
@@ -86,17 +99,37 @@ def test_every_gradient_comes_back_in_its_own_place_and_shape():
 
 
 def test_one_rank_exchanges_nothing():
-    grads = arrays(3, 4)
-    exchange = exchange_of(Local(), grads)
+    exchange, grads = exchange_and_gradients(Local(), arrays(3, 4))
     assert exchange.buckets == []
     assert exchange() and grads[0].asnumpy().tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "fp16"}, {"double_buffering": True}])
+def test_backward_writes_into_the_buckets_whether_it_replaces_or_adds(options):
+    for grad_req, times in (("write", 1), ("add", 2)):
+        net = mx.gluon.nn.Dense(3, in_units=4)
+        net.initialize(mx.init.One())
+        trained = list(net.collect_params().values())
+        for parameter in trained:
+            parameter.grad_req = grad_req
+        exchange = make_exchange(AnotherAlike(), parts.gradients(trained, [mx.cpu()]), Comm(**options), images=1)
+        lanes = parts.move_gradients(trained, exchange.lanes)
+        for _ in range(2):
+            with mx.autograd.record():
+                total = net(mx.nd.ones((2, 4))).sum()
+            total.backward()
+        assert np.array_equal(lanes[0][0].asnumpy(), np.full((3, 4), 2.0 * times))
+        exchange(), exchange()
+        sums = 2 if options.get("double_buffering") else 4  # what travels late is what was sent first
+        assert np.array_equal(trained[0].grad().asnumpy(), np.full((3, 4), 2.0 * times * sums))
+        assert np.array_equal(trained[1].grad().asnumpy(), np.full(3, 2.0 * times * sums))
 
 
 def test_after_backward_and_while_it_runs_are_the_same_sums():
     sums = []
     for overlap in (True, False):
-        grads = arrays(30, 4)
-        exchange_of(AnotherAlike(), grads, overlap=overlap)()
+        exchange, grads = exchange_and_gradients(AnotherAlike(), arrays(30, 4), overlap=overlap)
+        exchange()
         sums.append([grad.asnumpy().tolist() for grad in grads])
     assert sums[0] == sums[1]
 
@@ -106,8 +139,9 @@ def test_after_backward_and_while_it_runs_are_the_same_sums():
 
 def test_float16_travels_as_means_in_half_the_bytes_and_float32_comes_back():
     values = np.random.RandomState(0).normal(size=1000).astype("float32") * 3000
-    comm, grads = AnotherAlike(), [mx.nd.array(values)]
-    exchange_of(comm, grads, images=100, compression="fp16")()
+    comm = AnotherAlike()
+    exchange, grads = exchange_and_gradients(comm, [mx.nd.array(values)], images=100, compression="fp16")
+    exchange()
     assert comm.sent == [("grads.0", np.float16, 1000)]
     as_sent = (values / 128).astype("float16") * np.float16(2)  # 128: the power of two next to 100
     assert np.array_equal(grads[0].asnumpy(), as_sent.astype("float32") * 128)
@@ -115,14 +149,15 @@ def test_float16_travels_as_means_in_half_the_bytes_and_float32_comes_back():
 
 
 def test_sums_beyond_the_range_of_float16_come_through():
-    grads = [mx.nd.array([1e6, -2e6])]
-    exchange_of(AnotherAlike(), grads, images=256, compression="fp16")()
+    exchange, grads = exchange_and_gradients(AnotherAlike(), [mx.nd.array([1e6, -2e6])], images=256, compression="fp16")
+    exchange()
     assert grads[0].asnumpy() == pytest.approx(np.array([2e6, -4e6]), rel=1e-3)
 
 
 def test_what_is_float16_already_is_not_scaled():
-    grads = [mx.nd.array([3, 5], dtype="float16")]
-    exchange_of(AnotherAlike(), grads, images=256, compression="fp16")()
+    like = [mx.nd.array([3, 5], dtype="float16")]
+    exchange, grads = exchange_and_gradients(AnotherAlike(), like, images=256, compression="fp16")
+    exchange()
     assert grads[0].asnumpy().tolist() == [6, 10]
 
 
@@ -161,8 +196,8 @@ def with_double_buffering(weight, exchange, grads, steps):
 
 @pytest.mark.parametrize("overlap", [True, False])
 def test_double_buffering_is_one_step_stale_sgd_to_the_bit(overlap):
-    start, grads = np.random.RandomState(3).normal(size=7).astype("float32"), [mx.nd.zeros(7)]
-    exchange = exchange_of(AnotherAlike(), grads, double_buffering=True, overlap=overlap)
+    start = np.random.RandomState(3).normal(size=7).astype("float32")
+    exchange, grads = exchange_and_gradients(AnotherAlike(), [mx.nd.zeros(7)], double_buffering=True, overlap=overlap)
     found = with_double_buffering(start, exchange, grads, range(20))
     assert np.array_equal(found, stale_sgd(start, 20))
 
@@ -170,15 +205,14 @@ def test_double_buffering_is_one_step_stale_sgd_to_the_bit(overlap):
 @pytest.mark.parametrize("compression", ["none", "fp16"])
 def test_double_buffering_goes_on_from_a_checkpoint_as_if_never_stopped(compression):
     options = {"double_buffering": True, "compression": compression, "images": 8}
-    start, grads = np.random.RandomState(4).normal(size=7).astype("float32"), [mx.nd.zeros(7)]
-    exchange = exchange_of(AnotherAlike(), grads, **options)
+    start, like = np.random.RandomState(4).normal(size=7).astype("float32"), [mx.nd.zeros(7)]
+    exchange, grads = exchange_and_gradients(AnotherAlike(), like, **options)
     whole = with_double_buffering(start, exchange, grads, range(20))
 
-    exchange = exchange_of(AnotherAlike(), grads, **options)
+    exchange, grads = exchange_and_gradients(AnotherAlike(), like, **options)
     half = with_double_buffering(start, exchange, grads, range(9))
     state = exchange.state()
-    grads = [mx.nd.zeros(7)]
-    resumed = exchange_of(AnotherAlike(), grads, bucket_bytes=8, **options)
+    resumed, grads = exchange_and_gradients(AnotherAlike(), like, bucket_bytes=8, **options)
     resumed.restore(state)
     assert np.array_equal(half + with_double_buffering(half[-1], resumed, grads, range(9, 20)), whole)
 
@@ -191,16 +225,14 @@ def test_before_the_first_step_nothing_is_under_way():
 
 
 def test_one_rank_with_double_buffering_is_a_step_late_too():
-    grads = arrays(2)
-    exchange = exchange_of(Local(), grads, double_buffering=True)
+    exchange, grads = exchange_and_gradients(Local(), arrays(2), double_buffering=True)
     assert not exchange()
     grads[0][:] = 7
     assert exchange() and grads[0].asnumpy().tolist() == [1, 2]
 
 
 def test_double_buffering_sums_a_ranks_shards_of_the_same_step():
-    grads = [mx.nd.zeros(2)]
-    exchange = exchange_of(Local(), grads, shards=2, double_buffering=True)
+    exchange, grads = exchange_and_gradients(Local(), [mx.nd.zeros(2)], shards=2, double_buffering=True)
     sums = []
     for step in range(3):
         for shard in range(2):
@@ -228,6 +260,7 @@ import json, sys, time
 import mxnet as mx, numpy as np
 from mxscale.config import Comm
 from mxscale.nets import weights, zoo
+from mxscale.train import parts
 from mxscale.train.comm import open_communicator
 from mxscale.train.exchange import make_exchange
 from mxscale.train.statistics import ShardStatistics
@@ -243,16 +276,17 @@ def of_rank(rank, step):
 
 grads = [mx.nd.array(a, dtype=a.dtype) for a in of_rank(comm.rank, 0)]
 exchange = make_exchange(comm, [grads], Comm(bucket_mb=6000 / 2**20), 1)
+grads = exchange.lanes[0]
 worst, digests = 0.0, []
 for step in range(20):
     for grad, value in zip(grads, of_rank(comm.rank, step)):
         grad[:] = mx.nd.array(value, dtype=value.dtype)
     time.sleep(pause.uniform(0, 0.02))
-    for bucket in exchange.buckets:  # as in exchange(), each rank in its own time
-        flats = bucket.pack()
+    for wire in exchange.wires:  # as in exchange(), each rank in its own time
+        arrays = wire.pack()
         mx.nd.waitall()
         time.sleep(pause.uniform(0, 0.003))
-        comm.all_reduce(flats, bucket.name)
+        comm.all_reduce(arrays, wire.name)
     exchange.receive()
     found = [g.asnumpy() for g in grads]
     wanted = [sum(of_rank(r, step)[i].astype("float64") for r in range(comm.size)) for i in range(len(found))]
@@ -272,8 +306,8 @@ said["broadcast"] = [before, weights.params_sha256(weights.arrays(net))]
 net.hybridize(static_alloc=True, static_shape=True)
 trained = [p for p in parameters.values() if p.grad_req != "null"]
 images = mx.nd.array(np.random.RandomState(comm.rank).normal(size=(4, 3, 16, 16)))
-grads = [p.grad() for p in trained]
-exchange = make_exchange(comm, [grads], Comm(bucket_mb=2**-4), 4)
+exchange = make_exchange(comm, parts.gradients(trained, [mx.cpu()]), Comm(bucket_mb=2**-4), 4)
+[grads] = parts.move_gradients(trained, exchange.lanes)
 def backward():
     with mx.autograd.record():
         loss = (net(images) ** 2).sum()
@@ -285,8 +319,11 @@ backward()
 exchange()
 scale = max(np.abs(w).max() for w in wanted)
 said["network"] = float(max(np.abs(g.asnumpy() - w).max() for g, w in zip(grads, wanted)) / scale)
+exchange = make_exchange(comm, [grads], Comm(bucket_mb=2**-4, compression="fp16"), 4)
+[grads] = parts.move_gradients(trained, exchange.lanes)
+net.hybridize(static_alloc=True, static_shape=True)  # forgets where gradients were
 backward()
-make_exchange(comm, [grads], Comm(bucket_mb=2**-4, compression="fp16"), 4)()
+exchange()
 said["fp16"] = float(max(np.abs(g.asnumpy() - w).max() for g, w in zip(grads, wanted)) / scale)
 
 table = ShardStatistics([parameters[n] for n in zoo.running_statistics(net)], [comm.rank], comm.size).gather(comm)
@@ -358,8 +395,7 @@ def test_pairwise_sums_are_the_same_tree_however_the_items_are_dealt_out():
 
 
 def test_a_rank_with_several_shards_sums_them():
-    grads = [mx.nd.zeros((2, 3)), mx.nd.zeros(4)]
-    exchange = exchange_of(Local(), grads, shards=3)
+    exchange, grads = exchange_and_gradients(Local(), [mx.nd.zeros((2, 3)), mx.nd.zeros(4)], shards=3)
     for shard in range(3):
         grads[0][:] = shard + 1
         grads[1][:] = 10 * shard

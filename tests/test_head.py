@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from composed import composed
 
-from mxscale import cli
+from mxscale import settings
 from mxscale.config import Config, from_dict
 from mxscale.nets import weights, zoo
 from mxscale.run import opening, progress, record, rundir
@@ -47,7 +47,7 @@ def begun(tmp_path, data_cache, *overrides, entry="finetune"):
     """A run of two steps in this process; its directory."""
     words = ["data=digits_few", "model=small", "batch.per_device=8", "launch.ranks=1", "max_steps=2", "log_every=1",
              f"runs={tmp_path}/runs", f"data.cache={data_cache}", "data.train_per_class=4"]  # fmt: skip
-    config = cli.settle(composed(entry, *words, *overrides))
+    config = settings.settle(composed(entry, *words, *overrides))
     run = rundir.create(config)
     run.write("plan.json", {"pretrained": opening.pretrained_file(config)})
     prepare.prepare(run, config)

@@ -11,10 +11,11 @@ import pytest
 from composed import composed
 from mxnet.gluon import nn
 
-from mxscale import cli
-from mxscale.config import ConfigError, Optimizer, sizes
+from mxscale import settings
+from mxscale.config import ConfigError, Optimizer
 from mxscale.nets import symbol, weights, zoo
 from mxscale.run import rundir
+from mxscale.sizes import sizes
 from mxscale.train import engine, prepare
 from mxscale.train.comm import Local
 from mxscale.train.optimizer import advance, make_optimizer, make_trainer
@@ -52,8 +53,8 @@ SHAPES = [(4, 3, 3, 3), (7,), (5, 6), (1,)]
 BATCH = 64
 
 
-def rmsprop_warmup(**settings):
-    return Optimizer(**{"name": "rmsprop_warmup", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0, **settings})
+def rmsprop_warmup(**others):
+    return Optimizer(**{"name": "rmsprop_warmup", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0, **others})
 
 
 def parameters(dtype="float32", seed=0):
@@ -417,7 +418,7 @@ RECIPE = ["optimizer=rmsprop_warmup", "schedule=slow_start", "model.bn_statistic
 @pytest.mark.slow
 def test_a_run_resumed_within_the_warm_up_ends_with_the_same_bytes(tmp_path, data_cache):
     run = rundir.RunDir(tmp_path / "run")
-    run.write_config(cli.settle(composed("train", *RECIPE, f"data.cache={data_cache}")))
+    run.write_config(settings.settle(composed("train", *RECIPE, f"data.cache={data_cache}")))
     run.write("plan.json", {"pretrained": None})
     prepare.prepare(run, run.config())
     plan = run.read("plan.json")

@@ -111,6 +111,11 @@ def test_hosts_are_given_with_their_slots():
     assert argv[argv.index("-H") + 1] == "10.0.0.2:2,10.0.0.3:1"
 
 
+def test_slots_without_a_rank_take_no_threads():
+    hosts = [Host("a", 2, "a"), Host("b", 8, "b")]
+    assert threads_per_rank(from_dict({}), Placement(4, 8, hosts)) == 4  # two ranks on each
+
+
 def test_threads_are_those_of_the_fullest_host():
     env = only_command({"transport": "gloo"}, ranks=3, cores=8, hosts=HOSTS).env
     assert env["OMP_NUM_THREADS"] == "4"

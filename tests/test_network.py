@@ -73,6 +73,20 @@ def test_what_a_killed_process_left_is_taken_down_by_the_next(allowed):
         assert not [found for found in os.listdir(network.NAMESPACES) if found.startswith(name)]
 
 
+def test_workers_nodes_share_out_the_cores_and_servers_use_those_of_a_workers():
+    assert [network.share([0, 1, 2, 3], place, 2) for place in range(3)] == [[0, 1], [2, 3], [0, 1]]
+    assert [network.share([4, 5], place, 4) for place in range(4)] == [[4], [5], [4], [5]]
+
+
+def test_a_node_has_cores_of_its_own_where_nodes_are_machines(allowed):
+    cores = sorted(os.sched_getaffinity(0))
+    with Network(1, machines=len(cores)) as nodes:
+        code = "import os; print(*os.sched_getaffinity(0))"
+        inside = subprocess.check_output(nodes.inside(1, sys.executable, "-c", code), text=True)
+        assert inside.split() == [str(cores[0])]
+        assert ssh(nodes, 1, "cat /proc/self/status").stdout.split("Cpus_allowed_list:")[1].split()[0] == str(cores[0])
+
+
 @pytest.mark.slow
 def test_two_nodes_end_with_the_weights_of_one_machine(allowed, cli):
     with Network(2, "1gbit") as nodes:

@@ -14,7 +14,7 @@ import pytest
 from composed import composed
 from conftest import params
 
-from mxscale import cli
+from mxscale import settings
 from mxscale.config import ConfigError, Data, from_dict, origin_of
 from mxscale.nets import gluon_store, pretrained, weights, zoo
 from mxscale.run import environment, opening, rundir
@@ -31,7 +31,7 @@ def prepared(tmp_path, data_cache):
 
     def prepare_run(name, *overrides):
         words = [f"runs={tmp_path}/runs", f"data.cache={data_cache}", f"name={name}", *DIGITS, *overrides]
-        config = cli.settle(composed("finetune", *words))
+        config = settings.settle(composed("finetune", *words))
         run = rundir.create(config)
         again(run)
         return run
@@ -141,7 +141,7 @@ def digest_of(path, kind="sha256"):
 )
 def test_a_name_that_does_not_go_with_the_source_is_refused(words, message):
     with pytest.raises(ConfigError) as raised:
-        cli.settle(composed("finetune", *words))
+        settings.settle(composed("finetune", *words))
     assert message in str(raised.value)
 
 
@@ -197,11 +197,11 @@ def test_the_effective_config_is_what_ranks_read_and_resume_auto_still_finds_the
     assert (config.data.image_size, config.data.mean, config.data.std) == (224, [0.0] * 3, [1.0] * 3)
     assert run.asked().data.image_size == 40 and run.asked().data.mean == [78.85] * 3
     assert run.read("plan.json")["input"]["instead"]["image_size"] == 40
-    assert cli.unfinished_run_of(run.asked()).path == run.path
-    merged = cli.merge_for_resume(run, rundir.to_dict(run.asked()), ["data.image_size=40", "epochs=20"])
+    assert settings.unfinished_run_of(run.asked()).path == run.path
+    merged = settings.merge_for_resume(run, rundir.to_dict(run.asked()), ["data.image_size=40", "epochs=20"])
     assert merged.data == config.data  # the same words again mean the same run
     with pytest.raises(ConfigError, match=r"that run has data\.image_size=40"):
-        cli.merge_for_resume(run, {"data": {"image_size": 224}}, ["data.image_size=224"])
+        settings.merge_for_resume(run, {"data": {"image_size": 224}}, ["data.image_size=224"])
 
 
 def test_a_runs_normalisation_is_taken_over_and_not_its_size(prepared, prefix):

@@ -171,9 +171,9 @@ JITTER = """
 import random, sys, time
 from mxscale.train import engine, exchange
 
-pack = exchange.Bucket.pack
+pack = exchange.Wire.pack
 random.seed()
-exchange.Bucket.pack = lambda bucket: (time.sleep(random.random() / 50), pack(bucket))[1]
+exchange.Wire.pack = lambda wire: (time.sleep(random.random() / 50), pack(wire))[1]
 sys.exit(engine.main(sys.argv[1], int(sys.argv[2])))
 """
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mxscale.config import from_dict, sizes
+from mxscale.config import from_dict
+from mxscale.sizes import sizes
 from mxscale.train.schedule import cosine, learning_rate, poly, stepwise, warmup
 
 IMAGENET = 1_281_167  # training images (arXiv:1706.02677, sec. 5)

@@ -15,13 +15,14 @@ from conftest import params, wait_for_step
 
 from mxscale import cli as command_line
 from mxscale.checks import validate
-from mxscale.config import Comm, ConfigError, Sizes, from_dict, server_count, unsaved
+from mxscale.config import Comm, ConfigError, from_dict
 from mxscale.data import loader
 from mxscale.nets import weights, zoo
 from mxscale.run import launch, rundir
 from mxscale.run.hosts import Host, meeting_point
 from mxscale.run.launch import Placement
 from mxscale.run.processes import Processes
+from mxscale.sizes import Sizes, server_count, unsaved
 from mxscale.train import engine, prepare
 from mxscale.train.comm import Local
 from mxscale.train.optimizer import make_trainer

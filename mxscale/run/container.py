@@ -88,7 +88,7 @@ def answer(config: Config, *command: str) -> str:
 def mounts(config: Config, run: RunDir) -> Dict[str, str]:
     """path -> rw | ro of what a container sees of this machine, each at its own path.
 
-    The paths in `config` are absolute: cli.settle made them so.
+    The paths in `config` are absolute: settings.settle made them so.
     """
     data, seen = config.data, {str(ROOT): "ro"}
     weights = origin_of(config.model.pretrained or "")[1]

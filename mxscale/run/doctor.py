@@ -17,11 +17,12 @@ import sys
 from dataclasses import asdict
 from typing import List, Mapping, Optional
 
-from mxscale.config import Config, auto_ranks
+from mxscale.config import Config, ConfigError
 from mxscale.run import container, environment, hosts, reach
 from mxscale.run.finding import FAIL, OK, WARN, Finding, Wish, count, table
 from mxscale.run.gpu_checks import architecture, cuda, gpu, nccl, on_cpu
 from mxscale.run.machine import UNLIMITED
+from mxscale.sizes import auto_ranks
 
 
 def examine(facts: dict, wish: Wish) -> List[Finding]:
@@ -222,7 +223,9 @@ BUILD = ("-m", "mxscale.train.build")
 
 
 def main(config: Config, as_json: bool) -> int:
-    """Look, print; the exit status: 1 where something fails."""
+    """Look, print; the exit status: 1 where something fails.  Raises ConfigError."""
+    if not isinstance(as_json, bool):
+        raise ConfigError(f"json={as_json}: expected true or false")
     found = ask_image(config) if config.launch.kind == "docker" else ask_mxnet()
     facts = {**environment.describe(config.runs), "mxnet": found}
     findings = [*examine(facts, wish_of(config, facts)), *reach.look(config)]

@@ -1,5 +1,6 @@
 """What a run ran in: code, machine, packages.  MXNet's own part is written by the preparation."""
 
+import hashlib
 import json
 import os
 import platform
@@ -20,6 +21,7 @@ def describe(runs) -> dict:
     image = identity()
     return {
         "git": {"commit": commit or image.get("commit"), "dirty": dirty},
+        "code": code(),
         "image": image,
         "python": platform.python_version(),
         "versions": versions(),
@@ -55,12 +57,20 @@ def tags(environment: dict, plan: dict, signature: str, claims: Sequence[str] = 
         "mxnet.features": " ".join(mxnet.get("features", [])),
         "versions": " ".join(f"{name}={version}" for name, version in known_versions.items()),
         "machine": f"{here['cpu']}, {here['cores']} cores, {mxnet.get('gpus', 0)} GPUs",
+        "gpu": gpu_names(mxnet),
+        "ranks": (plan.get("sizes") or {}).get("ranks"),  # launch.ranks may say auto
         "signature": signature,
         "data.digest": plan["data_digest"],
         "claims": " ".join(claims) or None,
         **pretrained_tags(plan),
     }
     return {name: str(value) for name, value in known.items() if value is not None}
+
+
+def gpu_names(mxnet: dict) -> Optional[str]:
+    """The kinds of GPU that MXNet could use on the machine of the preparation; None where it has none."""
+    found = (mxnet.get("driver") or {}).get("gpus", []) if mxnet.get("gpus") else []
+    return " + ".join(sorted({gpu["name"] for gpu in found})) or None
 
 
 def pretrained_tags(plan: dict) -> dict:
@@ -89,6 +99,16 @@ def _git(*arguments) -> Optional[str]:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def code() -> str:
+    """SHA-256 of this package's own files: what a commit does not say of a tree that differs from it."""
+    files = sorted(path for path in (ROOT / "mxscale").rglob("*") if path.suffix in (".py", ".csv", ".yaml"))
+    digest = hashlib.sha256()
+    for path in files:
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(ROOT)}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
 
 
 def versions() -> dict:

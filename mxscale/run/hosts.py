@@ -131,6 +131,16 @@ def unreachable(hosts: List[Host]) -> List[Host]:
     return [host for host, answer in zip(hosts, _ask_all(hosts, "true")) if answer.returncode]
 
 
+def of_own_name(host: Host) -> str:
+    """The address that a host's own name stands for, as it sees it itself; "" where there is none."""
+    question = 'getent ahostsv4 "$(hostname)"'
+    if host.here:
+        answer = subprocess.run(["sh", "-c", question], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    else:
+        answer = ask(host, question)
+    return next(iter(re.findall(r"^(\d+\.\d+\.\d+\.\d+)\s", answer.stdout, re.MULTILINE)), "")
+
+
 def own_address(towards: str) -> str:
     """This machine's address on the way to another one.  Raises OSError where there is no way."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:

@@ -11,36 +11,70 @@ from typing import NamedTuple, Optional
 
 import psutil
 
-from mxscale.config import Config, ConfigError, Machine, unsaved
-from mxscale.run import announcement, container, costs, hosts, opening, outcome, probe, restart, summary, tracking
+from mxscale.config import Config, ConfigError, Machine
+from mxscale.run import (
+    announcement,
+    budget,
+    container,
+    costs,
+    dry_run,
+    hosts,
+    opening,
+    outcome,
+    probe,
+    rerun,
+    restart,
+    summary,
+    tracking,
+)
 from mxscale.run.failure import Failure, Logs
 from mxscale.run.progress import say
-from mxscale.run.record import view_hint
+from mxscale.run.record import note_params, view_hint
 from mxscale.run.rundir import FINISHED, KILLED, RunDir
+from mxscale.run.sweep import Cell
 from mxscale.run.watch import Signals, Watched, supervise
-from mxscale.scale import claims, prices
+from mxscale.scale import catalogues, claims, prices
+from mxscale.sizes import unsaved
 
 TRACKING_S = 30.0  # for what is unsent when the ranks have ended
 
 
-def execute(config: Config, run: Optional[RunDir] = None) -> dict:
-    """Start a run, or go on with `run`; returns its status ({"state", "exit", ...}).
+def execute(
+    config: Config, run: Optional[RunDir] = None, first: Optional[rerun.First] = None, cell: Optional[Cell] = None
+) -> dict:
+    """Start a run, or go on with `run`, or run `first` again; returns its status ({"state", "exit", ...}).
+
+    cell: that of a sweep it is.
 
     Raises ConfigError before the first step, opening.DiskFailed where not even the status could be written.
     """
-    began = psutil.Process().create_time()
+    began = (cell and cell.since) or psutil.Process().create_time()
     claims.check(config.claims)
+    if first and config.budget.dry_run:
+        raise ConfigError(f"budget.dry_run=true with {first.source}: what the first run cost is on its record")
     nodes = hosts.find(config)
-    price = prices.freeze_price(machine_of(config, nodes), config.launch.setup_minutes, date.today())
+    price = price_of(config, machine_of(config, nodes), run, first)
+    if not config.budget.dry_run:  # a bound is no reason not to say what a run costs
+        budget.check(config.budget, price, *costs.so_far(run, price))
     image = container.identify(config.launch.image) if config.launch.kind == "docker" else None
     weights_file = opening.pretrained_file(config, run)
     if config.tracking.enabled:
         tracking.store_uri(config)  # refuses what is none
+    if config.budget.dry_run:
+        if run:
+            return dry_run.of_rest(run, config, price)
+        return dry_run.of_new_run(config, nodes, image, price, weights_file, began)
     fresh = run is None
     run = run or opening.create_run(config)
     with opening.locked(run), opening.disk_watched(run, config), Signals() as signals:
         with opening.undone_if_refused(run, config, fresh):
+            if first:
+                rerun.begin(run, first)
+            if cell:
+                cell.began(run)
+                signals.reason = signals.reason or (cell.sweep.stop_reason() and "SIGTERM")  # of a moment ago
             ready = begin(run, config, nodes, image, price, weights_file, began, signals)
+            note_params(run)
             mirror = tracking.open_mirror(run, config.tracking, costs.cost_of(run))
         status, failure = train(run, ready, signals, mirror)
         for number in range(1, config.launch.restarts + 1):
@@ -53,6 +87,7 @@ def execute(config: Config, run: Optional[RunDir] = None) -> dict:
                 break
             mirror.next_attempt(costs.cost_of(run))
             status, failure = train(run, ready, signals, mirror)
+        status = rerun.conclude(run, status)
         # Who presses Ctrl-C now does not want to wait for a slow server
         stopped = status["state"] == KILLED
         unsent = mirror.finish(TRACKING_S, unwanted=lambda: signals.urgent or bool(signals.reason and not stopped))
@@ -82,13 +117,19 @@ def begin(run, config, nodes, image, price, weights_file, began: float, signals:
     opening.place(run, config, nodes, image)
     opening.prepare(run, config, attempt, signals)
     stamps["preparation"] = time.time() - began - stamps["compose"]
-    config = probe.settle(run, run.config(), attempt, signals)
+    config = run.config() if signals.reason else probe.settle(run, run.config(), attempt, signals)
     if signals.reason:
         return Ready(config, attempt, stamps, logs, False)
     plan = run.read("plan.json")
     announcement.announce(run, config, plan, run.read("price.json"))
+    if config.budget.bounds:
+        budget.check_prepared(run, config, attempt)
     opening.record_environment(run, config, plan)
     opening.note_ranks(run, plan["sizes"]["ranks"])
+    from mxscale.run import forecast  # loads NumPy: not before the preparation, which it would delay
+
+    say(forecast.begin(run, config))
+    rerun.compare(run, config)
     return Ready(config, attempt, stamps, logs, True)
 
 
@@ -105,6 +146,20 @@ def begin_again(run, config, nodes, price, failure: Failure, number: int, signal
     config = restart.fitted(replace(run.config(), launch=config.launch), left)
     with opening.undone_if_refused(run, config, fresh=False):
         return begin(run, config, left, image, price, opening.pretrained_file(config, run), began, signals)
+
+
+def price_of(config: Config, machine: Machine, run: Optional[RunDir], first: Optional[rerun.First] = None) -> dict:
+    """The price of a run, that of its first start where it goes on, or of `first`, on the machines that it has now.
+
+    Raises ConfigError.
+    """
+    if first:
+        return first.price(machine.nodes, config.launch.setup_minutes)
+    known = run and run.read("price.json")
+    if known:
+        return {**known, "nodes": machine.nodes}
+    own = catalogues.own_table(config.machine.prices, config.runs)
+    return prices.freeze_price(machine, config.launch.setup_minutes, date.today(), own)
 
 
 def machine_of(config: Config, nodes) -> Machine:
@@ -127,7 +182,8 @@ def tell_how_it_ended(run: RunDir, config: Config, status: dict, failure: Option
     if status["state"] == FINISHED:
         return
     if status["state"] == KILLED:
-        say(f"interrupted ({status['reason']}); {way_on(run, config, 'go on with')}")
+        higher = "with a higher bound, " if status["reason"] == budget.REASON else ""
+        say(f"interrupted ({status['reason']}); {higher}{way_on(run, config, 'go on with')}")
         return
     for name in failure.of:
         lines = logs.last_lines(name)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from mxscale.config import SERVED, Config, server_count
+from mxscale.config import SERVED, Config
 from mxscale.run.hosts import SSH, Host
+from mxscale.sizes import server_count
 
 ROOT = Path(__file__).resolve().parents[2]  # where `import mxscale` works
 
@@ -57,7 +58,7 @@ class Placement:
     @property
     def per_host(self) -> int:
         """The most ranks that any one machine runs."""
-        return min(self.ranks, max((host.slots for host in self.hosts), default=self.ranks))
+        return max((host.slots for host in self.taken), default=self.ranks)
 
 
 def commands(

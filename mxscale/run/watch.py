@@ -5,10 +5,11 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
-from typing import List, NamedTuple, Optional, Sequence
+from typing import Callable, List, NamedTuple, Optional, Sequence
 
 from mxscale.config import Config
 from mxscale.run import costs, launch
+from mxscale.run.budget import Purse
 from mxscale.run.failure import Failure, Logs
 from mxscale.run.hosts import Host
 from mxscale.run.life import QUIET_S, Lives
@@ -58,6 +59,7 @@ def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Si
     placed = launch.Placement.of(plan, available_cores())
     ranks = config.comm.processes(placed.ranks)
     commands = launch.commands(config, str(run), attempt, placed, os.environ)
+    purse = Purse(run, config, plan, attempt)
     with (
         open(run.path / "ranks" / "launch.log", "ab") as log,
         kept_alive(run),
@@ -68,29 +70,40 @@ def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Si
             lives = Lives(run, config.launch, attempt, ranks, placed.hosts)
             processes = Processes(commands, log)
             try:
-                failure = _watch(run, config, attempt, processes, lives, progress, signals, mirror)
+                failure = _watch(run, config, attempt, processes, lives, progress, signals, purse, mirror)
             finally:
                 processes.stop()
                 progress.update()
             lost_hosts = lives.end_elsewhere()
             # Of ranks elsewhere nobody here can say that the first ones have ended
             elsewhere = placed.hosts or config.launch.kind == "docker"
-            given_up = last_try or signals.reason or failure or elsewhere
+            given_up = last_try or signals.reason or purse.reason or failure or elsewhere
             if given_up or not crashed_at_start(run, attempt, ranks):
                 break
             say("a rank crashed before its first step: starting the ranks once more")
             for path in [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]:
                 path.unlink()
     mirror.start()
-    return Watched(signals.reason, failure, launch.first_gone(logs.text("launch")), lost_hosts)
+    return Watched(signals.reason or purse.reason, failure, launch.first_gone(logs.text("launch")), lost_hosts)
 
 
 @contextmanager
+def beside(work: Callable[[threading.Event], None], name: str):
+    """Run work(over) in a thread while the block runs; the event is set at its end, and the thread waited for."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,), daemon=True, name=name)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def kept_alive(run: RunDir):
     """Touch `alive` from a thread: a terminal that holds up our output must not end the ranks."""
-    over = threading.Event()
 
-    def touch():
+    def touch(over: threading.Event) -> None:
         while not over.is_set():
             try:
                 run.touch_alive()
@@ -98,13 +111,7 @@ def kept_alive(run: RunDir):
                 pass
             over.wait(ALIVE_EVERY_S)
 
-    thread = threading.Thread(target=touch, daemon=True, name="alive")
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return beside(touch, "alive")
 
 
 def crashed_at_start(run: RunDir, attempt: int, ranks: int) -> bool:
@@ -117,7 +124,9 @@ def crashed_at_start(run: RunDir, attempt: int, ranks: int) -> bool:
     return bool(silent) and not any(measured)
 
 
-def _watch(run: RunDir, config: Config, attempt: int, processes, lives, progress, signals, mirror) -> Optional[Failure]:
+def _watch(
+    run: RunDir, config: Config, attempt: int, processes, lives, progress, signals, purse, mirror
+) -> Optional[Failure]:
     """Until the ranks have ended, or have to be; the failure where they do not know of it themselves."""
     began, asked_at, failed_at = time.monotonic(), None, None
     while processes.ended() is None:
@@ -133,7 +142,11 @@ def _watch(run: RunDir, config: Config, attempt: int, processes, lives, progress
             run.ask_to_stop(f"signal {signals.reason}")
             say(f"\n{signals.reason}: finishing the step and writing a checkpoint; once more ends at once")
             asked_at = now
-        if signals.urgent or (asked_at and now - asked_at > config.launch.stop_grace_s):
+        if purse.wants_stop() and asked_at is None:
+            run.ask_to_stop(purse.reason)
+            say(f"\n{purse.announcement()}")
+            asked_at = now
+        if signals.urgent or purse.empty() or (asked_at and now - asked_at > config.launch.stop_grace_s):
             return None
         failed = failures(run, attempt)
         lost = processes.lost()

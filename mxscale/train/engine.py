@@ -15,10 +15,11 @@ import mxnet as mx
 import psutil
 from mxnet import autograd
 
-from mxscale.config import Config, ConfigError, Sizes
+from mxscale.config import Config, ConfigError
 from mxscale.nets import weights, zoo
 from mxscale.run import rundir
 from mxscale.run.rundir import RunDir
+from mxscale.sizes import Sizes
 from mxscale.train import head, parts, precision
 from mxscale.train.comm import open_communicator
 from mxscale.train.exchange import make_exchange
@@ -40,7 +41,7 @@ SAMPLE_EVERY = 50  # steps; one of them is timed apart
 def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoLife = UNSEEN) -> dict:
     """Train this rank to the end or to a stop; returns what ranks/<r>.json says of it.
 
-    plan: {"sizes": as config.Sizes, "splits": {name: {"rec", "idx", "count"}}, "classes": int,
+    plan: {"sizes": as sizes.Sizes, "splits": {name: {"rec", "idx", "count"}}, "classes": int,
     "device": "cpu" | "gpu", "pretrained": a .params file or None}.
     Raises NotFinite on a NaN or infinite loss, OSError where a checkpoint can't be written.
     """
@@ -61,7 +62,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
     if turns > 1:
         for parameter in trained:
             parameter.grad_req = "add"
-    grads = [[parameter.grad(device) for parameter in trained] for device in devices]
+    grads = parts.gradients(trained, devices)
     running = zoo.running_statistics(net)
     statistics = ShardStatistics([parameters[name] for name in running], shards, sizes.shards)
     examined = parts.copy_to_evaluate(config, plan, devices[0])
@@ -78,6 +79,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
         exchange = ServerUpdate(comm, trained, config, sizes, len(shards))
     else:
         exchange = make_exchange(comm, grads, config.comm, each * turns * sizes.per_device_batch, each, ordered)
+        grads = parts.move_gradients(trained, exchange.lanes)
 
     # ---- restore: starting is resuming from step 0
     keeper = Keeper(run, config, sizes, comm, parameters, running, trainer, statistics, scale, exchange)

@@ -1,8 +1,11 @@
-"""Gradients summed over shards, devices and ranks: fixed buckets that we pack ourselves.
+"""Gradients summed over shards, devices and ranks: fixed buckets that we lay out ourselves.
 
 Horovod's own fusion groups tensors by arrival, so that with three and more ranks the order of
 additions, and with it the last bit, changes from run to run.  Here a bucket holds the same gradients
 in the same order each time, and Horovod's fusion is switched off by the launcher.
+
+Gradients live in their bucket: backward writes them there, and the optimizer reads the sums there, so that
+nothing is copied on the way (as with gradient_as_bucket_view of PyTorch's DistributedDataParallel).
 """
 
 import math
@@ -11,33 +14,38 @@ from typing import Dict, List, Optional
 from mxnet import nd
 
 from mxscale.config import Comm
+from mxscale.sizes import bucket_bytes
 
 Lanes = List[List[nd.NDArray]]  # for each device of this rank its gradients, in the same order
 
 
-def make_exchange(comm, lanes: Lanes, options: Comm, images: int, shards: int = 1, ordered: bool = False):
+def make_exchange(comm, like: Lanes, options: Comm, images: int, shards: int = 1, ordered: bool = False):
     """The exchange that `options` ask for: call it once per step; True where there is something to update with.
 
+    like: arrays of the gradients' shapes; the gradients themselves belong into its `lanes`, of the same shapes.
     images: that one lane's gradients are a sum over; shards, ordered: see Exchange.
     """
+    if comm.size * len(like) * shards == 1 and not options.double_buffering:
+        return Exchange(comm, like, [], [])
+    groups = fill(like[0], bucket_bytes(options, sum(map(nbytes, like[0]))))
+    buckets = [Bucket([lane[group.start : group.stop] for lane in like]) for group in groups]
+    lanes = [[view for bucket in reversed(buckets) for view in bucket.views[i]] for i in range(len(like))]
     half = images if options.compression == "fp16" else None
-    bucket_bytes = int(options.bucket_mb * 2**20)
 
-    def exchange(name: str, always: bool) -> Exchange:
-        groups = fill(lanes[0], bucket_bytes) if always or comm.size * len(lanes) * shards > 1 else []
-        buckets = [Bucket(part, f"{name}.{i}", half) for i, part in enumerate(parts(lanes, groups))]
-        return Exchange(comm, lanes, buckets, shards, ordered, options.overlap)
+    def exchange(name: str) -> Exchange:
+        copies = options.double_buffering  # what is under way must not be where backward writes
+        wires = [Wire(bucket, f"{name}.{i}", copies, half) for i, bucket in enumerate(buckets)]
+        return Exchange(comm, lanes, buckets, wires, shards, ordered, options.overlap)
 
-    if options.double_buffering:
-        return Delayed(exchange("even", True), exchange("odd", True))
-    return exchange("grads", False)
+    return Delayed(exchange("even"), exchange("odd")) if options.double_buffering else exchange("grads")
 
 
 class Exchange:
-    """pack -> cast -> sum over shards, then devices and ranks -> cast back -> unpack.
+    """cast -> sum over shards, then devices and ranks -> cast back, bucket by bucket.
 
     The sum is divided once, by the global batch, in the optimizer's update.
 
+    lanes: where the gradients are written, and then the sums are.
     shards: of each lane; with several, `shard_done` is called after each one's gradients are whole.
     ordered: add in an order that is a function of the shards alone, so that 1, 2, 4 ... ranks get the
     same bits (where ranks divide shards and both are powers of two).  A ring adds in the order of
@@ -46,8 +54,9 @@ class Exchange:
     still at those of earlier layers; else the first bucket leaves when backward is done.
     """
 
-    def __init__(self, comm, lanes: Lanes, buckets: List["Bucket"], shards=1, ordered=False, overlap=True):
-        self.comm, self.lanes, self.buckets, self.shards, self.overlap = comm, lanes, buckets, shards, overlap
+    def __init__(self, comm, lanes: Lanes, buckets, wires: List["Wire"], shards=1, ordered=False, overlap=True):
+        self.comm, self.lanes, self.buckets, self.wires = comm, lanes, buckets, wires
+        self.shards, self.overlap = shards, overlap
         self.gathers = ordered and comm.gathers and comm.size * len(lanes) > 2  # two add the same either way
 
     def shard_done(self, lane: int = 0) -> None:
@@ -62,23 +71,23 @@ class Exchange:
         return True
 
     def send(self) -> None:
-        """The gradients into the buckets, and on their way."""
+        """The gradients on their way."""
         if not self.overlap:
-            for grad in (grad for lane in self.lanes for grad in lane):
-                grad.wait_to_read()
-        for bucket in self.buckets:
-            flats = bucket.pack()
+            for flat in (flat for bucket in self.buckets for flat in bucket.flats):
+                flat.wait_to_read()
+        for wire in self.wires:
+            arrays = wire.pack()
             if self.gathers:
-                total = pairwise(self.comm.all_gather(flats, bucket.name))
-                for flat in flats:
-                    total.copyto(flat)
+                total = pairwise(self.comm.all_gather(arrays, wire.name))
+                for array in arrays:
+                    total.copyto(array)
             else:
-                self.comm.all_reduce(flats, bucket.name)
+                self.comm.all_reduce(arrays, wire.name)
 
     def receive(self) -> None:
-        """The sums out of the buckets, to where the gradients were."""
-        for bucket in self.buckets:
-            bucket.unpack()
+        """The sums to where the gradients were."""
+        for wire in self.wires:
+            wire.unpack()
 
     def settle(self) -> None:
         """Before a look at the weights: that they are every rank's.  Here they always are."""
@@ -95,11 +104,11 @@ class Delayed:
     """Double buffering: what is sent at one step is handed out at the next one, while that one's is under way.
 
     So the first step sends alone, and what the last one sends is never applied.  Two exchanges over the same gradients
-    take turns.  Source: ChainerMN's double_buffering_optimizer.
+    take turns, each with copies of its own.  Source: ChainerMN's double_buffering_optimizer.
     """
 
     def __init__(self, now: Exchange, before: Exchange):
-        self.now, self.before = now, before
+        self.now, self.before, self.lanes = now, before, now.lanes
         self.pending = False
 
     def shard_done(self, lane: int = 0) -> None:
@@ -121,17 +130,17 @@ class Delayed:
         if not self.pending:
             return {}
         self.before.receive()
-        return {str(i): grad.copy() for i, grad in enumerate(self.before.lanes[0])}
+        return {str(i): grad.copy() for i, grad in enumerate(self.lanes[0])}
 
     def restore(self, state: Dict[str, nd.NDArray]) -> None:
         self.pending = bool(state)
         if not state:
             return
-        for lane in self.before.lanes:
+        for lane in self.lanes:
             for i, grad in enumerate(lane):
                 state[str(i)].copyto(grad)
-        for bucket in self.before.buckets:
-            bucket.pack()
+        for wire in self.before.wires:
+            wire.pack()
 
 
 def pairwise(arrays: List[nd.NDArray]) -> nd.NDArray:
@@ -146,91 +155,91 @@ def pairwise(arrays: List[nd.NDArray]) -> nd.NDArray:
     return arrays[0]
 
 
-def fill(grads, bucket_bytes: int) -> List[range]:
-    """Neighbouring gradients of one dtype, up to `bucket_bytes` a bucket (a larger one is alone).
+def fill(grads, most: float) -> List[range]:
+    """Neighbouring gradients of one dtype, up to `most` bytes a bucket (a larger one is alone).
 
     The places of each bucket's gradients; the last layers come first, as backward makes them.
     """
     groups, size = [], 0
     for place in reversed(range(len(grads))):
         grad = grads[place]
-        nbytes = grad.size * grad.dtype().itemsize
-        if groups and grads[groups[-1].start].dtype == grad.dtype and size + nbytes <= bucket_bytes:
+        if groups and grads[groups[-1].start].dtype == grad.dtype and size + nbytes(grad) <= most:
             groups[-1] = range(place, groups[-1].stop)
-            size += nbytes
+            size += nbytes(grad)
         else:
             groups.append(range(place, place + 1))
-            size = nbytes
+            size = nbytes(grad)
     return groups
 
 
-def parts(lanes: Lanes, groups: List[range]) -> List[Lanes]:
-    """For each group of places the gradients there, of each lane."""
-    return [[lane[group.start : group.stop] for lane in lanes] for group in groups]
+def nbytes(array: nd.NDArray) -> int:
+    return array.size * array.dtype().itemsize
 
 
 class Bucket:
-    """One flat array for each lane and the views of it that mirror its gradients; made once, used each step.
+    """Neighbouring gradients: one flat array for each lane, and the views of it that are its gradients.
+
+    like: for each lane arrays of their shapes, whose values the views begin with.
+    """
+
+    def __init__(self, like: Lanes):
+        self.flats = [nd.concat(*(array.reshape((-1,)) for array in arrays), dim=0) for arrays in like]
+        self.views = [views_of(flat, arrays) for flat, arrays in zip(self.flats, like)]
+        self.kept = [[] for _ in like]  # of each lane flat copies, one per shard done
+
+    def keep(self, lane: int) -> None:
+        self.kept[lane].append(self.flats[lane].copy())
+
+    def gather_shards(self) -> None:
+        """The sum of those that were kept, where there are any."""
+        for flat, kept in zip(self.flats, self.kept):
+            if kept:
+                pairwise(kept).copyto(flat)
+                kept.clear()
+
+
+def views_of(flat: nd.NDArray, like) -> List[nd.NDArray]:
+    """Arrays of the shapes of `like`, one after another in the memory of `flat`."""
+    views, start = [], 0
+    for array in like:
+        views.append(flat[start : start + array.size].reshape(array.shape))
+        start += array.size
+    return views
+
+
+class Wire:
+    """What travels of a bucket: its flat arrays themselves, or copies of them.
 
     half: None, or how many images a gradient is a sum over.  Then float32 travels as float16, of about the mean over
     these images (divided by the power of two next to them, which costs no bit): float16 ends at 65,504.
     """
 
-    def __init__(self, lanes: Lanes, name: str, half: Optional[int] = None):
-        self.name = name
-        self.flats = [_Flat(grads, half) for grads in lanes]
-
-    def keep(self, lane: int) -> None:
-        self.flats[lane].keep()
+    def __init__(self, bucket: Bucket, name: str, copies: bool = False, half: Optional[int] = None):
+        self.bucket, self.name = bucket, name
+        self.casts = half is not None and bucket.flats[0].dtype().itemsize > 2
+        self.scale = 2.0 ** round(math.log2(half)) if self.casts else 1.0
+        self.arrays = bucket.flats
+        if self.casts or copies:
+            self.arrays = [
+                nd.zeros(flat.shape, ctx=flat.context, dtype="float16" if self.casts else flat.dtype)
+                for flat in bucket.flats
+            ]
 
     def pack(self) -> List[nd.NDArray]:
         """What travels, of each lane: to be summed in place."""
-        for flat in self.flats:
-            flat.pack()
-        return [flat.wire for flat in self.flats]
+        self.bucket.gather_shards()
+        for flat, array in zip(self.bucket.flats, self.arrays):
+            if self.casts:
+                flat /= self.scale
+                nd.cast(flat, dtype="float16", out=array)
+            elif array is not flat:
+                flat.copyto(array)
+        return self.arrays
 
     def unpack(self) -> None:
-        for flat in self.flats:
-            flat.unpack()
-
-
-class _Flat:
-    """A bucket on one device."""
-
-    def __init__(self, grads, half):
-        self.grads = grads
-        self.kept = []  # flat copies, one per shard done
-        self.flat = nd.zeros(sum(grad.size for grad in grads), ctx=grads[0].context, dtype=grads[0].dtype)
-        self.views, start = [], 0
-        for grad in grads:
-            self.views.append(self.flat[start : start + grad.size].reshape(grad.shape))
-            start += grad.size
-        casts = half is not None and self.flat.dtype().itemsize > 2
-        self.scale = 2.0 ** round(math.log2(half)) if casts else 1.0
-        self.wire = nd.zeros(self.flat.shape, ctx=self.flat.context, dtype="float16") if casts else self.flat
-
-    def keep(self):
-        self._fill()
-        self.kept.append(self.flat.copy())
-
-    def pack(self):
-        if self.kept:
-            pairwise(self.kept).copyto(self.flat)
-            self.kept = []
-        else:
-            self._fill()
-        if self.wire is not self.flat:
-            self.flat /= self.scale
-            nd.cast(self.flat, dtype="float16", out=self.wire)
-
-    def _fill(self):
-        # One copy each, not nd.concat, which takes 13 times as long on a CPU (docs/log.md)
-        for view, grad in zip(self.views, self.grads):
-            grad.copyto(view)
-
-    def unpack(self):
-        if self.wire is not self.flat:
-            nd.cast(self.wire, dtype=self.flat.dtype, out=self.flat)
-            self.flat *= self.scale
-        for view, grad in zip(self.views, self.grads):
-            view.copyto(grad)
+        for flat, array in zip(self.bucket.flats, self.arrays):
+            if self.casts:
+                nd.cast(array, dtype=flat.dtype, out=flat)
+                flat *= self.scale
+            elif array is not flat:
+                array.copyto(flat)

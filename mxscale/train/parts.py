@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import mxnet as mx
-from mxnet import gluon
+from mxnet import autograd, gluon
 
-from mxscale.config import Config, Sizes
+from mxscale.config import Config
 from mxscale.data import loader
 from mxscale.nets import symbol, weights, zoo
+from mxscale.sizes import Sizes
 
 # ---------------------------------------------------------------- data
 
@@ -51,6 +52,23 @@ def network(config: Config, plan: dict, devices):
         net.cast("float16")
     net.hybridize(static_alloc=True, static_shape=True)
     return net
+
+
+def gradients(trained, devices) -> list:
+    """Of each device the gradients of `trained`, in its order."""
+    return [[parameter.grad(device) for parameter in trained] for device in devices]
+
+
+def move_gradients(trained, lanes) -> list:
+    """Backward writes the gradients of `trained` to `lanes` (arrays as `gradients` gives them) from now on.
+
+    Before the first backward: a network hybridised with static_shape goes on writing to where they were at that time.
+    """
+    for place, parameter in enumerate(trained):
+        # As Parameter._init_grad does it, which knows no way to say where
+        parameter._grad = [lane[place] for lane in lanes]
+        autograd.mark_variables(parameter.list_data(), parameter._grad, parameter.grad_req)
+    return lanes
 
 
 def copy_to_evaluate(config: Config, plan: dict, device):

@@ -14,7 +14,7 @@ from pathlib import Path
 import mxnet as mx
 import mxnet.runtime
 
-from mxscale.config import SERVED, Comm, Config, ConfigError, Sizes, auto_ranks, server_count, sizes, unsaved
+from mxscale.config import SERVED, Comm, Config, ConfigError
 from mxscale.data import kept, pack
 from mxscale.data.loader import part_sizes
 from mxscale.data.manifest import path_of
@@ -23,6 +23,7 @@ from mxscale.run import rundir
 from mxscale.run.probe import CANDIDATES
 from mxscale.run.processes import available_cores
 from mxscale.run.rundir import RunDir
+from mxscale.sizes import Sizes, auto_ranks, server_count, sizes, unsaved
 from mxscale.train import origin, precision
 from mxscale.train.build import build
 from mxscale.train.comm import horovod_build

@@ -4,7 +4,8 @@ import math
 from functools import partial
 from typing import Callable
 
-from mxscale.config import Config, Sizes
+from mxscale.config import Config
+from mxscale.sizes import Sizes
 
 
 def learning_rate(config: Config, sizes: Sizes) -> Callable[[int], float]:

@@ -8,7 +8,8 @@ from typing import Dict, List
 
 from mxnet import nd
 
-from mxscale.config import Config, Sizes
+from mxscale.config import Config
+from mxscale.sizes import Sizes
 from mxscale.train.optimizer import make_optimizer
 from mxscale.train.schedule import ByUpdates
 
