@@ -24,7 +24,7 @@ ARG MXNET_SRC=download
 # ---------------------------------------------------------------- what all of ours share
 
 FROM scratch AS code
-COPY train.py finetune.py doctor.py pyproject.toml /mxscale/
+COPY *.py pyproject.toml /mxscale/
 COPY conf /mxscale/conf
 COPY docker/ssh_config /etc/ssh/ssh_config.d/mxscale.conf
 COPY docker/entrypoint docker/finish docker/identify docker/make-keys docker/worker /mxscale/docker/

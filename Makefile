@@ -18,12 +18,12 @@ finetune: .venv/run.stamp  ## then the digits 5-9, from a few labels each
 doctor: .venv/run.stamp  ## what stands in the way of a run here
 	@$(PY) doctor.py
 
-test: .venv/dev.stamp  ## all tests but those of images, with coverage: the quick ones on all cores, then the others
+test: .venv/dev.stamp  ## all tests but those of images, on all cores, with coverage: the quick ones first
 	@$(PY) -m pytest -n auto -m "not slow and not docker" --cov --cov-report=
-	@$(PY) -m pytest -m "slow and not docker" --cov --cov-append --cov-report=term:skip-covered
+	@$(PY) -m pytest -n auto --dist loadfile -m "slow and not docker" --cov --cov-append --cov-report=term:skip-covered
 
-test-docker: .venv/dev.stamp  ## images, Compose, a cluster: needs a Docker engine (20 minutes)
-	@$(PY) -m pytest -m docker
+test-docker: .venv/dev.stamp  ## images, Compose, a cluster: needs a Docker engine (half an hour)
+	@$(PY) -m pytest -n 2 --dist loadfile -m docker
 
 test-quick: .venv/dev.stamp  ## the tests that take seconds
 	@$(PY) -m pytest -n auto -m "not slow and not docker"

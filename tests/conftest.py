@@ -15,6 +15,9 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:  # a test process on each core: more threads than that slow every one down
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of a shell's background job: tests press Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 from mxscale.run.rundir import RunDir
 
 ROOT = Path(__file__).resolve().parents[1]
