@@ -16,6 +16,7 @@ import pytest
 from conftest import ROOT, SMALL, wait_for_step
 
 from mxscale.run.rundir import RunDir
+from mxscale.run.sweep import REFUSED_CELL, Sweep
 
 SCRIPT = ROOT / "docs" / "slurm" / "train.sbatch"
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -223,7 +224,19 @@ def test_a_signal_ends_a_job_with_a_checkpoint_and_the_same_job_again_goes_on(sl
 
 @pytest.mark.slow
 def test_a_job_is_told_before_its_time_limit(slurm, cli):
-    job = slurm.submit(cli, "epochs=2000", options=["--time=1", "--signal=B:TERM@30"])
+    # Slurm looks every 30 s and tells early rather than late: after 20 s at the soonest
+    job = slurm.submit(cli, "epochs=2000", options=["--time=1", "--signal=B:TERM@10"])
     facts = slurm.ended(job)
     assert (facts["JobState"], facts["ExitCode"]) == ("FAILED", "75:0"), slurm.output(job)  # not TIMEOUT
     assert slurm.run_of(job).read("status.json")["state"] == "KILLED"
+
+
+@pytest.mark.slow
+def test_a_sweep_is_a_job_for_each_cell(slurm, cli):
+    jobs = ["hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.timeout_min=5"]
+    cells = ["launch.ranks=1", "max_steps=2", "optimizer.lr=0.1,-1"]
+    cli("train", *cells, *jobs, "-m", env={"SLURM_CONF": slurm.env["SLURM_CONF"]}, expect=2)
+    [found] = [Sweep(path) for path in (cli.folder / "sweeps").iterdir()]
+    assert [cell.state for cell in found.cells()] == ["FINISHED", REFUSED_CELL]
+    assert found.facts()["at_a_time"] == 1
+    assert "submitit" in (found.path / "multirun.yaml").read_text()
