@@ -232,18 +232,6 @@ def test_the_suite_runs_inside(project):
     assert re.search(r"\d+ passed", out) and "failed" not in out
 
 
-def test_the_suite_runs_with_the_api_of_mxnet_1_5(images):
-    older = ["--target", "test", "--build-arg", "MXNET=mxnet==1.5.0", "-t", "mxscale:test-1.5.0"]
-    sh("docker", "build", *older, ".", timeout=1500)
-    reach = r"^(from|import) (mxnet|mxscale\.(nets|data|train))\b"  # what is above those never calls MXNet
-    tests = {path.name: path.read_text() for path in sorted(ROOT.glob("tests/test_*.py"))}
-    del tests["test_bad_input.py"]  # refused before a network is built, in minutes
-    files = [f"tests/{name}" for name, text in tests.items() if re.search(reach, text, re.MULTILINE)]
-    words = ["python", "-m", "pytest", "-q", "-n", "auto", "-p", "no:cacheprovider", "-m", "not slow and not docker"]
-    out, _ = sh("docker", "run", "--rm", "mxscale:test-1.5.0", *words, *files, timeout=1800)
-    assert "MXNet 1.5 has no LAMB" in out and re.search(r"\d{3,} passed", out) and "failed" not in out
-
-
 # ---------------------------------------------------------------- several hosts
 
 
