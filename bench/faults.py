@@ -22,6 +22,8 @@ sys.path.insert(0, str(measure.ROOT / "tests"))
 import faults
 from conftest import Cli
 
+from mxscale.train.comm import horovod_build
+
 SETTINGS = ("epochs=3", "checkpoint.every_steps=4", "batch.per_device=8", "data.shards=2", "launch.threads=1")
 STEPS = 21  # of such a run
 
@@ -31,6 +33,7 @@ class Bench:
 
     def __init__(self, folder: Path):
         self.folder, self.digests = folder, {}
+        self.other = "mpi" if horovod_build()["mpi"] else "gloo"
 
     def expected(self, settings: tuple) -> str:
         """The digest of the same run, left alone."""
@@ -41,7 +44,7 @@ class Bench:
     def strike(self, number: int, name: str, dice: random.Random) -> dict:
         """One run and one fault; what came of it."""
         fault = faults.FAULTS[name]
-        transport = () if fault.settings else (f"comm.transport={dice.choice(['gloo', 'gloo', 'mpi'])}",)
+        transport = () if fault.settings else (f"comm.transport={dice.choice(['gloo', 'gloo', self.other])}",)
         settings = (*SETTINGS, "launch.ranks=2", *(transport if name != "a link cut" else ()))
         expected = self.expected((*settings, *fault.settings))
         step, by_itself = dice.randrange(fault.from_step, STEPS - 2), dice.random() < 0.5

@@ -5,6 +5,7 @@ import sys
 from typing import Optional
 
 from hydra.errors import OverrideParseException
+from omegaconf.errors import InterpolationKeyError
 
 from mxscale.checks import KVSTORES, kvstore
 from mxscale.config import Config, flatten, nearest, to_dict
@@ -26,6 +27,9 @@ def explain(error: Exception, its_own: Optional[dict] = None) -> str:
     defaults = {**to_dict(Config()), **(its_own or {})}
     if isinstance(error, OSError) and error.filename:  # Hydra writes down what a sweep is
         return f"runs: can't write {error.filename} ({error.strerror}); set runs=DIR"
+    if isinstance(error, InterpolationKeyError):
+        name = str(error.msg).partition("'")[2].partition("'")[0]
+        return f"{error.full_key}: ${{{name}}} names no setting{nearest(name, flatten(defaults), listed=defaults)}"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: {_how_to_write(error.override)}"
     ambiguous = re.search(r"Ambiguous value for argument '([^=]+)=(.*)'", text)

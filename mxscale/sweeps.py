@@ -183,7 +183,10 @@ def run_cell(composed, hydra, first: bool, once: Callable) -> tuple:
     first: of this process, so that what it costs began with it.  once(composed, overrides, cell) -> status.
     """
     since = None if first else time.time()
-    values = OmegaConf.to_container(composed, resolve=True)
+    try:
+        values = OmegaConf.to_container(composed, resolve=True)
+    except OmegaConfBaseException:  # such as an unknown ${key}: `once` refuses it, and the other cells run
+        values = OmegaConf.to_container(composed)
     cell = Cell(Sweep(hydra.sweep.dir), hydra.job.num, values, OmegaConf.to_container(hydra.overrides.task), since)
     if cell.sweep.stop_reason():
         return cell.not_begun(), None

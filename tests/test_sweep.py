@@ -507,10 +507,13 @@ def test_optuna_is_told_accuracy_and_cost_of_cells_side_by_side(cli):
 
 @pytest.mark.slow
 def test_cells_run_through_submitit_and_the_worst_of_them_is_the_sweeps_exit_status(cli):
-    cells = ["optimizer.lr=0.1,-1", "hydra/launcher=submitit_local", "tracking=none", "-m"]
+    cells = ["optimizer.lr=${optimizer.l},0.1,-1", "hydra/launcher=submitit_local", "tracking=none", "-m"]
     ended = cli("train", *SHORT, *cells, small=False, expect=2)
-    assert [cell.state for cell in of(cli).cells()] == [FINISHED, REFUSED_CELL]
-    assert re.search(r"^  refused +lr--1: optimizer.lr=-1.0: expected at least 0$", ended.out, re.MULTILINE)
+    assert [cell.state for cell in of(cli).cells()] == [REFUSED_CELL, FINISHED, REFUSED_CELL]
+    assert re.search(r"lr--1: optimizer.lr=-1.0: expected at least 0$", ended.out, re.MULTILINE)
+    assert re.search(
+        r"optimizer.lr: \$\{optimizer.l\} names no setting: did you mean optimizer.lr\?$", ended.out, re.MULTILINE
+    )
 
 
 def test_a_command_line_that_is_refused_leaves_no_sweep(cli):
