@@ -1,6 +1,6 @@
 """Images/s over a slow link, by how gradients are exchanged, beside the limit: the same ranks without any exchange.
 
-    python bench/exchange.py [--quick] [--only resnet18] [--repeats 3] [--save FILE.json]
+    python bench/exchange.py [--quick] [--only resnet18] [--rate 2gbit] [--repeats 3] [--save FILE.json]
 
 Each rank, and each parameter server, is on a node of its own whose link is limited both ways (bench/network.py).
 Workers' nodes share out the cores; a server's node has those of a worker's.
@@ -9,6 +9,7 @@ Rates are the engine's own, from metrics.jsonl: the median of intervals of ten s
 
 The limit is as many one-rank runs side by side (comm=local), so that cores are shared as they are with an exchange.
 An exchange takes what a step is longer than the limit's when it is made after backward, where nothing overlaps.
+--rate: where the machine is faster or slower, for an exchange that leaves half of the limit.
 Of the limit, a row that overlaps can reach no more than its bound: min(1, compute / exchange).
 cores, CPU ms, kernel: what the processes of all ranks take of the CPU, by step, and the kernel's share of it.
 Where cores are all taken, a row reaches the limit's CPU ms over its own at most, whatever overlaps.
@@ -180,7 +181,7 @@ def table(name: str, job: Job, found: dict) -> dict:
     print(
         f"{'':32}{'images/s':32}{'of the limit':32}{'of bound':>9}{'cores':>7}{'CPU ms':>8}{'kernel':>7}{'others':>7}"
     )
-    figures = {"compute_s": compute, "exchange_s": exchange, "rows": {}}
+    figures = {"rate": job.rate, "compute_s": compute, "exchange_s": exchange, "rows": {}}
     for row, values in rates.items():
         share = measure.spread([one["rate"] / one["limit"] for one in found[row]])
         bound = bound_of(job.rows[row], compute, exchange)
@@ -242,10 +243,8 @@ def draw(figures: dict, path: str) -> None:
         axis.set_yticks(range(len(one["rows"])), list(one["rows"]))
         axis.invert_yaxis()
         axis.set_xlim(0, 1)
-        job = JOBS[name]
-        axis.set_title(
-            f"{job.model}, {job.workers} ranks, links of {job.rate}: of the images/s without exchange", fontsize=10
-        )
+        title = f"{JOBS[name].model}, {JOBS[name].workers} ranks, links of {one['rate']}"
+        axis.set_title(f"{title}: of the images/s without exchange", fontsize=10)
         axis.set_xlabel("orange: what the network would allow")
     plt.tight_layout()
     plt.savefig(path, dpi=110)
@@ -254,6 +253,7 @@ def draw(figures: dict, path: str) -> None:
 def main() -> None:
     options = measure.arguments(
         __doc__.splitlines()[0],
+        rate=("", "of all links, such as 600mbit, in place of the network's own"),
         only=("", f"one of {', '.join(JOBS)}; nothing: all"),
         rows=("", "a pattern: rows that have it in their names, and the limit; nothing: all"),
         repeats=(3, "of all rows"),
@@ -275,7 +275,8 @@ def main() -> None:
 
     figures = {}
     for name in [options.only] if options.only else ["mobilenet"] if options.quick else list(JOBS):
-        job, found = JOBS[name], kept.setdefault(name, {})
+        job = replace(JOBS[name], rate=options.rate or JOBS[name].rate)
+        found = kept.setdefault(name, {})
         wanted = {row: how for row, how in job.rows.items() if re.search(pattern, row) or row == LIMIT}
         measure_rows(replace(job, rows=wanted), repeats, steps, found, save)
         figures[name] = table(name, job, found)

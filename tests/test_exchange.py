@@ -70,9 +70,10 @@ def test_each_type_has_its_buckets():
     assert fill(grads, 1000) == [range(3, 4), range(2, 3), range(0, 2)]
 
 
-def test_without_a_size_a_bucket_is_an_eighth_of_all_gradients_within_bounds():
+def test_without_a_size_a_bucket_is_a_quarter_of_all_gradients_or_a_half_within_bounds():
     mib = 2**20
-    assert [bucket_bytes(Comm(), total * mib) for total in (1, 16, 1600)] == [mib / 4, 2 * mib, 32 * mib]
+    assert [bucket_bytes(Comm(), total * mib) for total in (0.5, 16, 1600)] == [mib / 4, 4 * mib, 32 * mib]
+    assert bucket_bytes(Comm(double_buffering=True), 16 * mib) == 8 * mib
     assert bucket_bytes(Comm(bucket_mb=3.0), 16 * mib) == 3 * mib
 
 
