@@ -199,6 +199,10 @@ def _mpi(config: Config, ranks: int, env, where: str) -> List[str]:
         str(ranks),
         "-bind-to",
         "none",
+        # Nothing is bound, so that no map of the machine is needed; two daemons that write one at once crash (4.1.4)
+        "-mca",
+        "rtc_hwloc_vmhole",
+        "none",
         "-map-by",
         "slot",
         *(["-H", where] if where else []),
