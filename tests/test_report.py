@@ -16,6 +16,7 @@ from recorded import keep, run
 
 from mxscale import cli
 from mxscale.config import from_dict
+from mxscale.report import figures
 from mxscale.run import history, rundir, tracking
 from mxscale.scale import pareto, report
 from mxscale.scale import recorded as records
@@ -52,6 +53,11 @@ def test_where_and_under_what_name_a_run_is_recorded_makes_no_other_row():
 )
 def test_another_machine_build_or_data_set_is_another_row(tags):
     assert len(rows(run("a"), run("b", tags=tags))) == 2
+
+
+def test_what_was_forecast_of_a_run_makes_no_other_row():
+    forecast = {"plan/images_per_s": 320.0, "plan/hours": 0.1}
+    assert len(rows(run(seed=1), run(seed=2, **forecast), run(seed=3, **{**forecast, "plan/usd": 1.0}))) == 1
 
 
 def test_unfinished_runs_are_in_no_row():
@@ -122,6 +128,13 @@ def test_series_are_rows_that_differ_in_the_number_of_devices_alone():
     assert [(label, [row.devices for row in group]) for label, group in found] == [
         ("horovod", [1, 2]), ("parameter_server", [2]),
     ]  # fmt: skip
+
+
+def test_several_numbers_of_devices_are_drawn_where_no_series_has_two_of_them():
+    rate = {"throughput/median": 100.0}
+    runs = [run(launch__ranks=n, optimizer__lr=lr, metrics=rate) for n, lr in ((1, 0.1), (2, 0.2))]
+    figure, caption = figures.throughput(rows(*runs))
+    assert len(figure.axes[0].patches) == 2 and "more series" not in caption
 
 
 @pytest.mark.parametrize(

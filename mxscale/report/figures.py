@@ -89,7 +89,8 @@ def throughput(rows: Sequence[Row]):
     if not series:
         return None
     counts = sorted({row.devices for _, group in series for row in group})
-    some = [pair for pair in series if len(counts) == 1 or len({row.devices for row in pair[1]}) > 1][:SERIES]
+    several = [pair for pair in series if len({row.devices for row in pair[1]}) > 1]
+    some = (several or series)[:SERIES]
     figure, bars = axes(max(8.0, 2.2 + 1.1 * len(counts) * max(1, len(some) / 2)))
     line = bars.twinx() if any(row.values("scaling/efficiency") for _, group in some for row in group) else None
     width = 0.8 / len(some)

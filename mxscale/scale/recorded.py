@@ -70,7 +70,7 @@ def settings(run: Recorded) -> Dict[str, str]:
 
 
 def _outside(key: str) -> bool:
-    return key in OUTSIDE or key.split(".")[0] in OUTSIDE
+    return key in OUTSIDE or key.split(".")[0] in OUTSIDE or key.startswith("plan/")  # a forecast is no setting
 
 
 class Spread(NamedTuple):
