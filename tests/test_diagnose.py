@@ -170,6 +170,13 @@ def test_what_was_tried_of_the_input_gains_what_its_probe_took():
     assert gains(INPUT, replace(on_cpu, device="gpu"))["data.keep=ram"] == 1.0
 
 
+@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation", "hue"])
+def test_every_input_that_is_tried_can_be_advised(name):
+    run = looked_at(data={"augment": {name: 0.1}, "image_size": 32})
+    tried = dict.fromkeys(probes.others_to_read(run, memory=1e9), 0.05)
+    assert set(tried) <= set(gains(INPUT, Facts(ranks=1, threads=1, input_tried=tried)))
+
+
 def test_smaller_files_are_advised_where_they_are_larger_than_the_network_sees_and_ours_to_pack():
     facts = Facts(ranks=1, threads=1, input_tried={"data.keep=ram": 0.05})
     assert gains(INPUT, facts)["data.pack_short_side=100"] == 0.6  # no more than not decoding at all

@@ -84,7 +84,8 @@ def of_input(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     if not step.input:
         return
     for setting, seconds in facts.input_tried.items():
-        yield Advice(setting, step.without(saved_input(step, facts, seconds)), True, WHY_INPUT[setting.split("=")[0]])
+        why = next(why for key, why in WHY_INPUT.items() if setting.startswith(key))
+        yield Advice(setting, step.without(saved_input(step, facts, seconds)), True, why)
     side = data.eval_resize or data.image_size
     if data.kind in ("imagefolder", *PUBLIC) and (data.short_side is None or data.short_side > 1.25 * side):
         # Decoding is what smaller files save; what it takes is what keeping decoded images saves, where that was tried
@@ -99,7 +100,7 @@ def of_input(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
 WHY_INPUT = {
     "data.threads": "more threads decode",
     "data.keep": "images are decoded once",
-    "data.augment.brightness": "no colour jitter, which changes what is learnt",
+    "data.augment": "no colour jitter, which changes what is learnt",
 }
 
 
