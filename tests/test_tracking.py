@@ -19,7 +19,7 @@ import test_rerun
 
 from mxscale import settings
 from mxscale.config import Config, ConfigError, Tracking, from_dict
-from mxscale.run import record, rundir, tracking, uris
+from mxscale.run import record, rundir, store, tracking, uris
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 REPO = Path(__file__).resolve().parent.parent
@@ -586,3 +586,36 @@ def test_a_server_that_is_gone_or_does_not_answer_is_refused_in_seconds(tmp_path
         not_found("0" * 32, uri, "no answer in time", tracking={"uri": uri, "timeout_s": 1.0})
         assert time.monotonic() - began < 10
     not_found("0" * 32, uri, "connection refused", "set tracking.uri", tracking={"uri": uri, "timeout_s": 1.0})
+
+
+# ---------------------------------------------------------------- a store of another version
+
+
+def old_store(file: Path) -> None:
+    """As MLflow 1.x left it: its first tables and some of the changes that came after."""
+    import mlflow.store.db.utils as migrations
+    import sqlalchemy
+    from alembic import command
+    from mlflow.store.tracking.dbmodels.initial_models import Base
+
+    engine = sqlalchemy.create_engine(f"sqlite:///{file}")
+    Base.metadata.create_all(engine)
+    settings = migrations._get_alembic_config(f"sqlite:///{file}")
+    with engine.begin() as connection:
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, "0584bdc529eb")
+    engine.dispose()
+
+
+def test_an_older_store_is_never_migrated_and_what_was_to_be_sent_is_kept(tmp_path, capsys):
+    file = tmp_path / "old.db"
+    old_store(file)
+    before, uri = file.read_bytes(), f"sqlite:///{file}"
+    run = make_run(tmp_path / "runs", uri)
+    add_lines(run, 0, 3)
+    end(run)
+    assert tracking.sync(run, uri) == 1
+    assert "of another version of MLflow than the one here" in "".join(capsys.readouterr())
+    with pytest.raises(Exception, match="out-of-date database schema"):
+        store.look_up(uri, "0" * 32, 5)
+    assert file.read_bytes() == before

@@ -5,9 +5,6 @@ the tables of an older version up to date without asking.
 """
 
 import json
-import sqlite3
-from contextlib import closing
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -102,8 +99,9 @@ class Store:
         found = self._asked(lambda: self.client.search_runs([experiment_id], wanted))
         if found:
             return found[0].info.run_id
-        made = self._asked(lambda: self.client.create_run(experiment_id, tags={REPORT: name}, run_name="report"))
-        self._asked(lambda: self.client.set_terminated(made.info.run_id))
+        with store.to_itself(self.uri):
+            made = self._asked(lambda: self.client.create_run(experiment_id, tags={REPORT: name}, run_name="report"))
+            self._asked(lambda: self.client.set_terminated(made.info.run_id))
         return made.info.run_id
 
     # ------------------------------------------------------------ what fails
@@ -129,25 +127,14 @@ def check_file(file: Path) -> None:
     """Raises ConfigError for a SQLite file that this MLflow would have to make or to change."""
     if not file.is_file():
         raise ConfigError(f"sqlite:///{file}: there is no such file; set tracking.uri to where the runs are recorded")
-    try:
-        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as base:
-            found = {version for (version,) in base.execute("select version_num from alembic_version")}
-    except sqlite3.DatabaseError as error:
-        raise ConfigError(f"sqlite:///{file}: no store of MLflow's ({error})") from None
-    here = schema()
+    found, here = store.tables_of(file), store.schema()
+    if not found:
+        raise ConfigError(f"sqlite:///{file}: no store of MLflow's")
     if found != {here}:
         raise ConfigError(
             f"sqlite:///{file}: of another version of MLflow (its tables are {' '.join(sorted(found))}, here "
             f"they are {here}); where it is older, make a copy and run: mlflow db upgrade sqlite:///{file}"
         )
-
-
-def schema() -> str:
-    """The version of the tables that the MLflow here wants."""
-    from alembic.script import ScriptDirectory
-
-    package = Path(find_spec("mlflow").origin).parent
-    return ScriptDirectory(str(package / "store" / "db_migrations")).get_current_head()
 
 
 # ---------------------------------------------------------------- a run directory

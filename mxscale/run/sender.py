@@ -25,7 +25,7 @@ from mxscale.config import Tracking
 from mxscale.run import record, sweep, uris
 from mxscale.run.record import CostAt, Sent, no_cost
 from mxscale.run.rundir import RUNNING, RunDir
-from mxscale.run.store import import_mlflow, open_store
+from mxscale.run.store import import_mlflow, open_store, to_itself
 from mxscale.run.uris import masked
 
 
@@ -82,7 +82,7 @@ class Sender:
         """
         if not (end and self.sent().closed == record.fingerprint(self.run)):
             import_mlflow(self.tracking.timeout_s)  # takes a second: not while others wait for the store
-        with self._store_to_itself(), _locked(self.run.path / ".tracking.lock", wait):
+        with to_itself(self.uri), _locked(self.run.path / ".tracking.lock", wait):
             identity, sent = record.load(self.run, self.uri, self.tracking.experiment)
             print_of_end = record.fingerprint(self.run) if end else None
             if end and sent.closed == print_of_end and not self._wiped():
@@ -109,18 +109,6 @@ class Sender:
         if uris.sqlite_file(self.uri):
             client.get_experiment_by_name(self.tracking.experiment)  # makes its tables
         self.client = client
-
-    def _store_to_itself(self):
-        """A lock beside a SQLite store: one process at a time.
-
-        Two that open a new one at once would both create its tables, and of many that write at once some give up.
-        It is taken before the lock of any run: else two could wait for each other.
-        """
-        file = uris.sqlite_file(self.uri)
-        if file is None:
-            return contextlib.nullcontext()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        return _locked(file.with_name(file.name + ".lock"), wait=True)
 
     # ------------------------------------------------------------ opening
 

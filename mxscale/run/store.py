@@ -3,14 +3,18 @@
 MLflow is imported when a store is asked, not before: the import takes over a second of CPU.
 """
 
+import fcntl
 import logging
 import math
 import os
 import re
+import sqlite3
+from contextlib import closing, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Set
 
-from mxscale.run.uris import masked
+from mxscale.run.uris import masked, sqlite_file
 
 
 def import_mlflow(timeout_s: float):
@@ -39,8 +43,46 @@ def look_up(uri: str, run_id: str, timeout_s: float) -> Optional[dict]:
 
 
 def open_store(uri: str, timeout_s: float):
-    """A client of a store.  Raises whatever MLflow raises."""
-    return import_mlflow(timeout_s).MlflowClient(uri)
+    """A client of a store.  Raises whatever MLflow raises, also where it would migrate an older SQLite file."""
+    mlflow = import_mlflow(timeout_s)
+    file = sqlite_file(uri)
+    if file and file.is_file() and tables_of(file) not in (set(), {schema()}):
+        raise mlflow.MlflowException(f"out-of-date database schema: {file}")
+    return mlflow.MlflowClient(uri)
+
+
+@contextmanager
+def to_itself(uri: str):
+    """A lock beside a SQLite store: one process at a time.
+
+    Two that open a new one at once would both create its tables, and of many that write at once some give up.
+    It is taken before the lock of any run: else two could wait for each other.
+    """
+    file = sqlite_file(uri)
+    if file is None:
+        yield
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(file.with_name(file.name + ".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def tables_of(file: Path) -> Set[str]:
+    """The version of the tables in a SQLite file; of one that has none of MLflow's, none."""
+    try:
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as base:
+            return {version for (version,) in base.execute("select version_num from alembic_version")}
+    except sqlite3.DatabaseError:
+        return set()
+
+
+def schema() -> str:
+    """The version of the tables that the MLflow here wants."""
+    from alembic.script import ScriptDirectory
+
+    package = Path(find_spec("mlflow").origin).parent
+    return ScriptDirectory(str(package / "store" / "db_migrations")).get_current_head()
 
 
 def fetch(uri: str, run_id: str, names: Sequence[str], folder: Path, timeout_s: float) -> str:
