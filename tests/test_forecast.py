@@ -17,7 +17,7 @@ def made(runs, ranks, rate=None, steps=100, wall_s=None, host="here", device="cp
     run = rundir.create(config)
     sizes = {"ranks": ranks, "shards": ranks, "per_device_batch": 32, "global_batch": 32 * ranks, "total_steps": steps,
              "train_images": 3200}  # fmt: skip
-    run.write("plan.json", {"sizes": sizes, "weak_signature": "same", "threads": 1, "device": device, "classes": 5,
+    run.write("plan.json", {"sizes": sizes, "speed_signature": "same", "threads": 1, "device": device, "classes": 5,
                             "hosts": []})  # fmt: skip
     run.write("environment.json", {"tags": {"machine": host, "build": "wheel", "versions": {}}})
     run.write("price.json", PRICE)
@@ -44,6 +44,14 @@ def test_an_earlier_run_of_as_many_ranks_is_what_it_expects(tmp_path):
     told = predicted(made(tmp_path, 2))
     assert told["plan/images_per_s"] == 100 and "3 earlier runs" in told["source"]
     assert told["plan/hours"] == pytest.approx(6400 / 100 / 3600)
+
+
+def test_what_speed_does_not_depend_on_makes_no_other_run_of_it(tmp_path):
+    config = from_dict({})
+    for change in ({"seed": 7}, {"epochs": 3}, {"optimizer": {"lr": 0.3}}, {"machine": {"usd_per_hour": 9.0}}):
+        assert summary.for_speed(from_dict(change)) == summary.for_speed(config), change
+    for change in ({"precision": "amp"}, {"batch": {"per_device": 7}}, {"optimizer": {"name": "adam"}}):
+        assert summary.for_speed(from_dict(change)) != summary.for_speed(config), change
 
 
 def test_time_beside_the_steps_and_its_cost_are_in_it(tmp_path):

@@ -7,8 +7,8 @@ the run is left behind.
 import dataclasses
 from typing import NamedTuple, Optional
 
-from mxscale.config import Config, ConfigError, Machine
-from mxscale.run import announcement, budget, costs, opening, probe, rundir
+from mxscale.config import Config, ConfigError
+from mxscale.run import announcement, budget, costs, opening, probe, rundir, summary
 from mxscale.run.progress import say
 from mxscale.run.rundir import DONE, FINISHED, INTERRUPTED, RunDir
 from mxscale.run.watch import Signals
@@ -152,21 +152,8 @@ def alike(run: RunDir, config: Config, plan: dict) -> Optional[RunDir]:
 
 def _speed_key(run: RunDir, config: Config, plan: dict) -> tuple:
     """What a run's speed depends on: all but what this puts to one side."""
-    plain = Config()
-    same = dataclasses.replace(
-        config,
-        seed=plain.seed,
-        epochs=plain.epochs,
-        max_steps=None,
-        target_top1=None,
-        log_every=plain.log_every,
-        validate_every=plain.validate_every,
-        checkpoint=plain.checkpoint,
-        schedule=plain.schedule,
-        optimizer=dataclasses.replace(config.optimizer, lr=1.0),
-        launch=dataclasses.replace(config.launch, ranks=plan["sizes"]["ranks"]),
-        machine=Machine(),
-    )
+    launch = dataclasses.replace(config.launch, ranks=plan["sizes"]["ranks"])
+    same = dataclasses.replace(summary.for_speed(config), launch=launch)
     tags = (run.read("environment.json") or {}).get("tags", {})
     where = config.machine.instance or tags.get("machine")
     signature = rundir.signature(same, plan["data_digest"], plan.get("pretrained_sha256"))

@@ -1,7 +1,8 @@
 """What a run says beforehand of its own rate, hours and cost, and how far off it was.
 
-In order: earlier runs of the same configuration on as many devices; those on fewer, with what the model of a step makes
-of the exchange; tables, where the machine is an instance with GPUs that they know.  On a CPU only one's own runs count.
+In order: earlier runs that are the same but for length, seed, learning rate and price, on as many devices; those on
+fewer, with what the model of a step makes of the exchange; tables, where the machine is an instance with GPUs that they
+know.  On a CPU only one's own runs count.
 The result is the run's forecast.json, `plan/*` in MLflow and `plan/error` at the end.  Unknown stays unknown.
 """
 
@@ -31,7 +32,7 @@ def predict(run: RunDir, config: Config) -> Dict:
     currency is left out where its price is unknown.
     """
     plan = run.read("plan.json")
-    earlier = summary.alike(run, plan)
+    earlier = summary.alike(run, plan, "speed_signature")
     try:
         rate, source = _from_runs(config, plan, earlier)
         if rate is None and plan["device"] == "gpu":

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import List, Optional
 
 from mxscale.config import SERVED, Config, ConfigError, origin_of
-from mxscale.run import budget, costs, doctor, environment, hosts, launch, probe, rundir
+from mxscale.run import budget, costs, doctor, environment, hosts, launch, probe, rundir, summary
 from mxscale.run.processes import available_cores
 from mxscale.run.rundir import RUNNING, RunDir
 from mxscale.run.watch import Signals, kept_alive
@@ -206,6 +206,7 @@ def record_environment(run: RunDir, config: Config, plan: dict) -> None:
     signed = rundir.as_signed(run, config)
     facts["tags"] = environment.tags(facts, plan, rundir.signature(signed, plan["data_digest"], digest), config.claims)
     plan["weak_signature"] = rundir.signature(signed, plan["data_digest"], digest, ranks=False)
+    plan["speed_signature"] = rundir.signature(summary.for_speed(signed), plan["data_digest"], digest, ranks=False)
     placed = launch.Placement.of(plan, available_cores())
     plan["threads"] = launch.threads_per_rank(config, placed)
     run.write("plan.json", plan)

@@ -1,8 +1,10 @@
 """A run in figures, from its metrics file: summary.json and the table at the end."""
 
 import statistics
+from dataclasses import replace
 from typing import List, Optional
 
+from mxscale.config import Config
 from mxscale.run import costs
 from mxscale.run.rundir import FINISHED, FORECAST, RunDir, runs_of
 
@@ -60,12 +62,25 @@ def one_rank_baseline(run: RunDir, plan: dict) -> Optional[RunDir]:
     return next((other for other in alike(run, plan) if other.read("plan.json")["sizes"]["shards"] == 1), None)
 
 
-def alike(run: RunDir, plan: dict) -> List[RunDir]:
-    """Finished runs that are this one but for their ranks, each with a rate and one shard a rank, newest first."""
+def for_speed(config: Config) -> Config:
+    """The same, with defaults for what a run's speed does not depend on: its length, seed, learning rate and price."""
+    plain = Config()
+    kept = ("seed", "epochs", "max_steps", "target_top1", "log_every", "validate_every", "checkpoint", "schedule")
+    same = {name: getattr(plain, name) for name in kept}
+    return replace(config, **same, optimizer=replace(config.optimizer, lr=1.0), machine=plain.machine)
+
+
+def alike(run: RunDir, plan: dict, by: str = "weak_signature") -> List[RunDir]:
+    """Finished runs that are this one but for their ranks, each with a rate and one shard a rank, newest first.
+
+    by: weak_signature, or speed_signature for those that are only as fast (for_speed).
+    """
     machine, found = _machine(run), []
+    if by not in plan:  # of an older version
+        return found
     for other in runs_of(run.path.parents[1], run.path.parent.name):
         known = other.read("plan.json") or {}
-        same = all(known.get(key) == plan[key] for key in ("weak_signature", "threads", "device"))
+        same = all(known.get(key) == plan.get(key) for key in (by, "threads", "device"))
         if other.path == run.path or not same or known["sizes"]["shards"] != known["sizes"]["ranks"]:
             continue
         rate = ((other.read("summary.json") or {}).get("metrics") or {}).get("throughput/median")
