@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from mxscale import cli as commands  # its keys are Hydra's defaults
 from mxscale.config import ConfigError, from_dict
 from mxscale.run import calibration, plan_keys, planning, rundir
+from mxscale.run.rundir import FINISHED
 from mxscale.scale import choice, hardware, layers, machines, planner, prices, rates
 from mxscale.scale.choice import Bounds
 from mxscale.scale.layers import Network
@@ -42,7 +43,8 @@ def machine(gpus=1, nic=SLOW, usd=10.0, name="m"):
 
 def task(**changes):
     known = {("m", 10, "float32"): 100.0, **changes.pop("rates", {})}
-    return Task(NETWORK, **{"images": 3600, "epochs": 10, "rates": known, "bucket_bytes": 1e9, **changes})
+    buckets = dict.fromkeys((False, True), 1e9)
+    return Task(NETWORK, **{"images": 3600, "epochs": 10, "rates": known, "bucket_bytes": buckets, **changes})
 
 
 def one(grid: Grid, of: Task) -> dict:
@@ -289,7 +291,8 @@ def finished(runs, ranks: int, rate: float, shards=None, **settings):
     config = from_dict({"runs": str(runs), "model": {"name": "resnet18_v1b"}, **settings})
     run = rundir.create(config)
     sizes = {"ranks": ranks, "shards": shards or ranks, "per_device_batch": config.batch.per_device}
-    run.write("plan.json", {"sizes": sizes, "threads": 1, "classes": 5, "hosts": []})
+    run.write("plan.json", {"sizes": sizes, "threads": 1, "classes": 5, "hosts": [], "device": "cpu"})
+    run.write("status.json", {"state": FINISHED})
     run.write("summary.json", {"metrics": {"throughput/median": rate}})
     return run
 
@@ -303,8 +306,8 @@ def test_a_link_that_is_fitted_gives_back_what_was_measured(tmp_path):
     node = machines.node(config.machine, planning.pricing(config), known)
     network = layers.network("resnet18_v1b", 32, 5)
     measured = rates.measured(network, 32, "float32", own.runs).images_per_s
-    bucket = bucket_bytes(config.comm, 4 * network.gradients)
-    of = Task(network, 1000, 1, {("local", 32, "float32"): measured}, bucket_bytes=bucket)
+    buckets = dict.fromkeys((False, True), bucket_bytes(config.comm, 4 * network.gradients))
+    of = Task(network, 1000, 1, {("local", 32, "float32"): measured}, bucket_bytes=buckets)
     row = one(Grid([node.machine], [1], batch=[32]), of)
     assert row["images_per_s"] == pytest.approx(60, rel=0.01)
 
@@ -342,6 +345,43 @@ def test_a_table_that_is_none_is_refused(tmp_path, text, told):
     (tmp_path / "links.csv").write_text(text)
     with pytest.raises(ConfigError, match=told):
         calibration.read(str(tmp_path / "links.csv"), from_dict({}))
+
+
+@pytest.mark.parametrize(
+    "state, words", [(None, "is unfinished; let it end first"), ("FAILED", "is FAILED; let it end first")]
+)
+def test_a_run_that_has_not_finished_is_refused(tmp_path, state, words):
+    run = finished(tmp_path, 1, 40.0)
+    run.write("status.json", {"state": state})
+    with pytest.raises(ConfigError, match=words):
+        calibration.read(str(run.path), run.config())
+
+
+def test_a_run_that_saw_images_of_another_size_is_refused(tmp_path):
+    run = finished(tmp_path, 1, 40.0, data={"image_size": 32})
+    with pytest.raises(ConfigError, match="saw images of 32 px, the plan is for 224"):
+        calibration.read(str(run.path), from_dict({"model": {"name": "resnet18_v1b"}, "data": {"image_size": 224}}))
+
+
+@pytest.mark.parametrize(
+    "ran, told", [({"device": "cpu"}, "ran on a CPU, and"), ({"gpu": "NVIDIA A100-SXM4-40GB"}, "ran on NVIDIA A100")]
+)
+def test_a_run_on_another_device_says_nothing_of_a_gpu(ran, told):
+    run = Measured("resnet50_v1b", 32, "float32", 1, 1, 11.0, "a run", **ran)
+    with pytest.raises(ConfigError, match=told):
+        rates.of_device(layers.network("resnet50_v1b"), "V100-16GB", 32, "float32", runs=[run])
+
+
+def test_a_published_rate_is_taken_to_the_size_of_the_images():
+    rate = {side: rates.reported(layers.network("resnet50_v1b", side), "V100-16GB", 32, "float32").images_per_s
+            for side in (112, 224, 448)}  # fmt: skip
+    assert rate[112] > 3 * rate[224] and rate[448] == pytest.approx(rate[224] / 4, rel=0.2)
+
+
+def test_a_machine_that_only_ones_own_price_names_can_be_planned(tmp_path, undrawn, capsys):
+    by_hand = ["machine.usd_per_hour=7.8", "plan.gpus=8", "plan.nic_gbps=100", "plan.images_per_s=100"]
+    plan(tmp_path, "machine=aws", "machine.instance=g4dn.metal", "plan.images=1000", *by_hand)
+    assert "8 x device" in capsys.readouterr().out
 
 
 def test_runs_of_another_network_are_refused(tmp_path):
@@ -444,6 +484,7 @@ def test_a_machine_of_ones_own_is_planned_from_what_is_given(tmp_path, capsys, u
             "no price is known",
         ),
         ([P3, "machine.region=eu-west-1", "plan.comm=parameter_server"], "plan.server_usd_per_hour"),
+        ([P3, "plan.comm=parameter_server", "plan.server_instance=c5.18xlrge"], "did you mean c5.18xlarge?"),
         ([P3, "plan.calibrate=/nowhere"], "plan.calibrate=/nowhere: that is no run directory"),
         ([P3, "json=1"], "json=1: expected true or false"),
     ],

@@ -229,6 +229,9 @@ def refused(capsys, match, *argv):
         ({"img_per_s": "0"}, "line 3: img_per_s=0: expected a rate above 0"),
         ({"gpus": "two"}, "line 3: gpus=two"),
         ({"network_gbps": "inf"}, "line 3: network_gbps=inf"),
+        ({"batch_per_gpu": "nan"}, "line 3: batch_per_gpu=nan: expected a number above 0, or nothing"),
+        ({"batch_per_gpu": "-3"}, "line 3: batch_per_gpu=-3"),
+        ({"gpus": "2000000"}, "line 3: 2e+06 devices: expected 1,000,000 at most"),
         ({"img_per_s": ""}, "no series has two numbers of devices"),
     ],
 )

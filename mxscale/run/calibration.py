@@ -7,7 +7,7 @@ from typing import Dict, List, NamedTuple, Optional
 import numpy as np
 
 from mxscale.config import Config, ConfigError
-from mxscale.run.rundir import RunDir
+from mxscale.run.rundir import FINISHED, RunDir
 from mxscale.scale import layers, scaling
 from mxscale.scale.planner import EXCHANGES, bytes_each, habits
 from mxscale.scale.rates import Measured
@@ -37,6 +37,14 @@ def read(sources, config: Config) -> Calibration:
         else:
             runs.append(of_run(source))
     there = [run for run in runs if run.network == config.model.name]
+    size = config.data.image_size
+    others = [run for run in there if size and run.image_size and run.image_size != size]
+    if others:
+        other = others[0]
+        raise ConfigError(
+            f"plan.calibrate: {other.source} saw images of {other.image_size} px, the plan is for {size}: set "
+            f"data.image_size={other.image_size}, or name other runs"
+        )
     if runs and not there:
         others = ", ".join(sorted({run.network for run in runs}))
         raise ConfigError(f"plan.calibrate: those runs trained {others}, the plan is for {config.model.name}")
@@ -54,8 +62,11 @@ def of_run(path: str) -> Measured:
     plan, rate = run.read("plan.json"), ((run.read("summary.json") or {}).get("metrics") or {}).get("throughput/median")
     if not plan or "sizes" not in plan:
         raise ConfigError(f"plan.calibrate={path}: that is no run directory, nor a table of bench/allreduce.py")
+    state = (run.read("status.json") or {}).get("state")
+    if state != FINISHED:
+        raise ConfigError(f"plan.calibrate={path}: that run is {state or 'unfinished'}; let it end first")
     if not rate:
-        raise ConfigError(f"plan.calibrate={path}: that run has no throughput in its summary.json; let it end first")
+        raise ConfigError(f"plan.calibrate={path}: that run has no throughput in its summary.json: it was too short")
     config, sizes = run.config(), plan["sizes"]
     if sizes["shards"] != sizes["ranks"]:
         each = "each rank took the batches of several data shards one after the other, which no plan does"
@@ -72,6 +83,8 @@ def of_run(path: str) -> Measured:
         comm=config.comm,
         image_size=config.data.image_size,
         classes=plan.get("classes"),
+        device=plan["device"],
+        gpu=((run.read("environment.json") or {}).get("tags") or {}).get("gpu"),
     )
 
 

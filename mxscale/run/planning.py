@@ -94,7 +94,10 @@ def task_of(config: Config, network: layers.Network, images: int, devices: Dict)
         epochs=config.epochs,
         rates=devices,
         accumulation=config.batch.accumulation,
-        bucket_bytes=bucket_bytes(config.comm, 4 * network.gradients),
+        bucket_bytes={
+            delayed: bucket_bytes(replace(config.comm, double_buffering=delayed), 4 * network.gradients)
+            for delayed in (False, True)
+        },
         overlap=config.comm.overlap,
         hierarchical=config.comm.hierarchical,
         setup_s=60 * config.launch.setup_minutes,
@@ -143,6 +146,9 @@ def _server(config: Config, asked: Asked, nodes: List[machines.Node], own: calib
     if name is None:
         raise ConfigError("plan.server_instance is missing; servers that share the workers' nodes are plan.servers=0")
     by_hand = asked.server_usd_per_hour
+    if name not in machines.known() and by_hand is None:
+        near = nearest(name, machines.known())
+        raise ConfigError(f"plan.server_instance={name}{near}; of another one give plan.server_usd_per_hour")
     provider = "aws" if name in machines.known() and by_hand is None else "custom"
     settings = replace(config.machine, provider=provider, instance=name, usd_per_hour=by_hand, eur_per_hour=None)
     try:

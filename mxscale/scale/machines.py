@@ -41,7 +41,8 @@ def known() -> Dict[str, Dict[str, str]]:
 def node(settings: config.Machine, price_of: Callable[[config.Machine], Dict], given: Given = Given()) -> Node:
     """The machine that `settings` name; price_of: as prices.freeze_price, of one node.  Raises ConfigError."""
     row = known().get(settings.instance or "", {})
-    if not row and settings.provider == "aws":
+    priced = given.gpus and settings.instance and price_of(replace(settings, nodes=1))["known"]  # a table of one's own
+    if not row and settings.provider == "aws" and not priced:
         where = f"machine.instance={settings.instance}" if settings.instance else "machine.instance is missing"
         raise ConfigError(f"{where}{nearest(settings.instance or '', known())}")
     devices = given.gpus or int(row.get("gpus") or 0)

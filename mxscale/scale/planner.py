@@ -4,7 +4,7 @@ Every combination of what is asked for is a plan; a hundred thousand of them are
 arrays.  Pure: numpy.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -28,6 +28,7 @@ def bytes_each(precision: str, compression: str) -> float:
 
 
 Plans = Dict[str, np.ndarray]  # column -> one value for each plan
+PARTS = ("compute", "exchange", "exposed", "stragglers", "input")  # of a step, in seconds
 INNER = ("machine", "asked_servers")  # columns that `rows` leaves out: the place in the grid, servers as asked for
 
 
@@ -76,7 +77,8 @@ class Task:
     rates: Mapping[Tuple[str, int, str], float]  # (machine, batch, precision) -> images/s of one device
     server: Optional[Machine] = None
     accumulation: int = 1
-    bucket_bytes: float = 32 * 2**20
+    # with double buffering -> of its buckets
+    bucket_bytes: Mapping[bool, float] = field(default_factory=lambda: dict.fromkeys((False, True), 32 * 2**20))
     pushes: Optional[int] = None  # that a node makes to servers; None: each device, whose rank is a process here
     overlap: bool = True
     hierarchical: bool = False
@@ -150,14 +152,13 @@ def evaluate(grid: Grid, task: Task) -> Tuple[Plans, Dict[str, int]]:
     input_s.
     """
     plans, refused = combine(grid)
-    step, plans["bound"] = _step(plans, grid, task)
+    step = _step(plans, grid, task)
     global_batch = plans["batch"] * plans["devices"] * task.accumulation
     too_few = global_batch > task.images
     if too_few.any():
         refused[f"the global batch is more than the {task.images:,} images of an epoch"] = int(too_few.sum())
-    for name, seconds in step.items():
-        plans[f"{name}_s"] = seconds
-    plans["images_per_s"] = global_batch / step["step"]
+    plans.update(step)
+    plans["images_per_s"] = global_batch / step["step_s"]
     plans["efficiency"] = plans["images_per_s"] / (plans["devices"] * _rates(plans, grid, task))
     # Every image counts: a run drops the last partial batch, which would make plans of large batches look cheap
     seconds = task.images * task.epochs / plans["images_per_s"] + task.setup_s
@@ -179,7 +180,19 @@ def _rates(plans: Plans, grid: Grid, task: Task) -> np.ndarray:
     return rates
 
 
-def _step(plans: Plans, grid: Grid, task: Task) -> Tuple[Plans, np.ndarray]:
+def _step(plans: Plans, grid: Grid, task: Task) -> Plans:
+    """Columns of a step.  One call of the model has one partition into buckets, and double buffering another."""
+    double = plans["double_buffering"].astype(bool)
+    places = [np.flatnonzero(double == delayed) for delayed in (False, True)]
+    pieces = [
+        _step_of({name: column[place] for name, column in plans.items()}, grid, task, delayed)
+        for delayed, place in zip((False, True), places)
+    ]
+    back = np.argsort(np.concatenate(places))
+    return {name: np.concatenate([piece[name] for piece in pieces])[back] for name in pieces[0]}
+
+
+def _step_of(plans: Plans, grid: Grid, task: Task, delayed: bool) -> Plans:
     machines, number = grid.machine, plans["machine"]
     gpus = _of(machines, "gpus")[number]
     comm = np.vectorize(EXCHANGES.get, otypes=[str])(plans["comm"])
@@ -200,14 +213,15 @@ def _step(plans: Plans, grid: Grid, task: Task) -> Tuple[Plans, np.ndarray]:
         hierarchical=task.hierarchical & (plans["nodes"] > 1) & ring,
         servers=_worth(plans, nic, task.server),
         pushes=np.where(served, task.pushes or gpus, 1),
-        parts=scaling.buckets(task.network.layers, task.bucket_bytes / 4),
-        double_buffering=plans["double_buffering"],
+        parts=scaling.buckets(task.network.layers, task.bucket_bytes[delayed] / 4),
+        double_buffering=delayed,
         **habits(ring, task.overlap),
         input_s=0.0 if task.input_images_per_s is None else gpus * images / task.input_images_per_s,
     )
     step = scaling.predict(job)
-    parts = {name: getattr(step, f"{name}_s") for name in ("compute", "exchange", "exposed", "stragglers", "input")}
-    return {"step": step.seconds, **parts}, step.bound
+    parts = {f"{name}_s": getattr(step, f"{name}_s") for name in PARTS}
+    found = {"step_s": step.seconds, **parts, "bound": step.bound}
+    return {name: np.broadcast_to(column, len(number)) for name, column in found.items()}
 
 
 def habits(ring, overlap: bool) -> Dict:

@@ -17,6 +17,7 @@ from mxscale.config import ConfigError
 SAME = ("source", "framework", "model", "gpu", "comm", "precision")  # in all rows of a series
 COLUMNS = (*SAME, "nodes", "gpus", "batch_per_gpu", "network_gbps", "img_per_s", "flag")
 
+MOST_DEVICES = 1_000_000
 PER_NODE = 8  # devices of a node where the table does not say how many nodes there were
 
 
@@ -102,7 +103,11 @@ def _point(path: str, line: int, row: Dict[str, str]):
         batch = float(row["batch_per_gpu"])
     except ValueError:
         batch = None
-    batch = batch if batch and math.isfinite(batch) and batch > 0 else None
+    if batch is not None and not 0 < batch < 1e9:
+        told = f"batch_per_gpu={row['batch_per_gpu']}: expected a number above 0, or nothing"
+        raise ConfigError(f"points={path} line {line}: {told}")
+    if devices > MOST_DEVICES:
+        raise ConfigError(f"points={path} line {line}: {devices:g} devices: expected {MOST_DEVICES:,} at most")
     return Point(
         line,
         nodes=int(nodes),

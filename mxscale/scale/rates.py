@@ -19,6 +19,7 @@ PRECISIONS = {"float32": ("fp32", "tf32"), "float16": ("fp16", "amp"), "amp": ("
 QUANTITY = {"float32": "resnet50_fp32", "float16": "resnet50_fp16", "amp": "resnet50_fp16"}  # of hardware.csv
 TABLES = ("published_scaling", "published_elsewhere")
 OTHER = 1.0  # another framework weighs as much as twice the batch
+OF_CLASSES = 0.02  # of a network's FLOPs at most are those of its classes, which published rates differ in
 TRAINED = 3  # FLOPs of a step, in those of a forward: backward makes gradients of inputs and of weights
 
 
@@ -46,6 +47,8 @@ class Measured:
     comm: Comm = field(default_factory=Comm)  # how it exchanged its gradients
     image_size: Optional[int] = None
     classes: Optional[int] = None
+    device: str = "gpu"  # cpu | gpu
+    gpu: Optional[str] = None  # its name, where that is on record
 
 
 def of_device(
@@ -59,6 +62,10 @@ def of_device(
     """The rate of one device at this batch and precision.  Raises ConfigError where it is not known."""
     if given is not None:
         return Rate(given, "given", "given by hand (plan.images_per_s)")
+    others = [run for run in runs if gpu and not _may_be(run, gpu)]
+    if others:
+        ran = "on a CPU" if others[0].device == "cpu" else f"on {others[0].gpu}"
+        raise ConfigError(f"plan.calibrate: {others[0].source} ran {ran}, and the plan is for {gpu}")
     found = measured(network, batch, precision, runs)
     if not found and gpu:
         found = reported(network, gpu, batch, precision) or computed(network, gpu, precision)
@@ -69,6 +76,12 @@ def of_device(
         f"how fast one device trains {network.name} in {precision} {on} is not known: give plan.images_per_s, or "
         "plan.calibrate=RUN_DIR of a run of it"
     )
+
+
+def _may_be(run: Measured, gpu: str) -> bool:
+    """Whether it may have run on such a GPU."""
+    known, wanted = hardware.device(run.gpu) if run.gpu else None, hardware.device(gpu)
+    return run.device != "cpu" and (known is None or wanted is None or known is wanted)
 
 
 def measured(network: Network, batch: int, precision: str, runs: Sequence[Measured]) -> Optional[Rate]:
@@ -106,9 +119,17 @@ def reported(network: Network, gpu: str, batch: int, precision: str) -> Optional
         ),
     )
     what = f"{point.model} on {point.gpu}, {point.precision}, batch {point.batch:g}: {point.source}"
-    if point.batch == batch:
+    work = _work(network)
+    taken = [f"batch {batch}"] * (point.batch != batch) + [f"{work:.3g} of the FLOPs (image size)"] * (work != 1)
+    if not taken:
         return Rate(point.rate, "published", f"published ({what})")
-    return Rate(at_batch(point, batch), "published", f"published ({what}), taken to batch {batch}")
+    return Rate(at_batch(point, batch, work), "published", f"published ({what}), taken to {' and '.join(taken)}")
+
+
+def _work(network: Network) -> float:
+    """Its FLOPs over those at the size that rates are published at, which is layers.csv's; 1 but for classes."""
+    ratio = network.flops / layers.network(network.name).flops if layers.known(network.name) else 1.0
+    return 1.0 if abs(ratio - 1) < OF_CLASSES else ratio
 
 
 def _variant(one: str, other: str) -> float:
@@ -117,11 +138,14 @@ def _variant(one: str, other: str) -> float:
     return OTHER / 4 if not all(sizes) else OTHER / 2 * (sizes[0] != sizes[1])
 
 
-def at_batch(point: published.Point, batch: int) -> float:
-    """Images/s at another batch: its images' part of a step scales, starting the kernels of every layer does not."""
+def at_batch(point: published.Point, batch: int, work: float = 1.0) -> float:
+    """Images/s at another batch, with `work` times the FLOPs an image.
+
+    What a step does for its images scales, starting the kernels of every layer does not.
+    """
     step, tensors = point.batch / point.rate, hardware.network(point.model).tensors
     fixed = min(hardware.constants()["launch"] * tensors / hardware.network("resnet-50").tensors, 0.5 * step)
-    return batch / (fixed + (step - fixed) * batch / point.batch)
+    return batch / (fixed + (step - fixed) * work * batch / point.batch)
 
 
 @functools.lru_cache
