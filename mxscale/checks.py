@@ -232,6 +232,11 @@ def _validate_exchange(c: Config) -> None:
         raise ConfigError(
             f"comm.servers={comm.servers}: expected a whole number of at least 1, or 1x, 2x ...: so many for each rank"
         )
+    if comm.double_buffering and c.precision == "amp":
+        raise ConfigError(
+            "comm.double_buffering=true with precision=amp: gradients are applied a step late, when the loss scale may "
+            "be another one; use precision=float16 or float32"
+        )
     if not served:
         for key, given in (("servers", comm.servers != 1), ("update_on", comm.update_on == "server")):
             if given:
@@ -297,7 +302,7 @@ def _validate_hosts(c: Config) -> None:
             raise ConfigError(
                 f"launch.hosts={host}: {wanted}; the number is that host's ranks, its user belongs in ~/.ssh/config"
             )
-    names = [host.partition(":")[0] for host in hosts]
+    names = [host.partition(":")[0].lower().rstrip(".") for host in hosts]
     if len(set(names)) < len(names):
         raise ConfigError(f"launch.hosts={hosts}: {wanted}, each host once")
     if c.comm.backend == "local":

@@ -154,7 +154,7 @@ class Launch:
     device: str = "auto"  # auto | cpu | gpu
     threads: Optional[int] = None  # OMP threads of a rank; null: cores / ranks
     setup_minutes: float = 0.0  # billed before the run: booting, copying data
-    start_timeout_s: float = 600.0  # from the start of the ranks until their first line: else they are ended
+    start_timeout_s: float = 600.0  # from the ranks' start to their first line, and from it to their second step
     stop_grace_s: float = 120.0  # from the wish to stop until ranks are killed
     stall_s: float = 15.0  # a rank that says nothing for so long ends the attempt: stopped, hung, cut off
     restarts: int = 0  # after a failure that is not the run's own doing, go on by itself this many times

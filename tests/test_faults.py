@@ -103,7 +103,7 @@ from mxscale.train import engine, keeper
 due = keeper.Keeper.due
 
 def hang(self, step):
-    if self.comm.rank == 1 and step == 6:
+    if self.comm.rank == 1 and step == STEP:
         print("hanging", flush=True)
         time.sleep(600)
     return due(self, step)
@@ -113,10 +113,17 @@ sys.exit(engine.main(sys.argv[1], int(sys.argv[2])))
 """
 
 
-def test_a_rank_that_lives_and_hangs_is_named_with_its_last_words(tmp_path, data_cache, monkeypatch, capfd):
+@pytest.mark.parametrize(
+    "step, told",
+    [
+        (6, r"no rank has finished a step for \d+ s"),
+        (1, r"no second step within 20 s of the first line \(launch.start_timeout_s\)"),
+    ],
+)
+def test_a_rank_that_lives_and_hangs_is_named_with_its_last_words(step, told, tmp_path, data_cache, monkeypatch, capfd):
     """As in a kernel that never ends: its threads go on, Horovod's too."""
     script = tmp_path / "hung.py"
-    script.write_text(HUNG)
+    script.write_text(HUNG.replace("STEP", str(step)))
 
     def commands(*arguments):
         (command,) = launched(*arguments)
@@ -125,10 +132,9 @@ def test_a_rank_that_lives_and_hangs_is_named_with_its_last_words(tmp_path, data
 
     launched = launch.commands
     monkeypatch.setattr(launch, "commands", commands)
-    config = composed("train", *SMALL, *STRUCK, f"runs={tmp_path}/runs", f"data.cache={data_cache}")
-    status = job.execute(config)
-    told = r"no rank has finished a step for \d+ s; the others wait: rank 1 is at hung.py:\d+ \(hang\)"
-    assert re.fullmatch(told, status["error"])
+    where = [f"runs={tmp_path}/runs", f"data.cache={data_cache}", "launch.start_timeout_s=20"]
+    status = job.execute(composed("train", *SMALL, *STRUCK, *where))
+    assert re.fullmatch(told + r"; the others wait: rank 1 is at hung.py:\d+ \(hang\)", status["error"])
     out = capfd.readouterr().out
     assert "the last lines of ranks/1.log:\n  hanging\n" in out
     (run,) = (tmp_path / "runs" / "train").iterdir()

@@ -21,7 +21,20 @@ def test_a_list_gives_each_host_its_slots():
 
 @pytest.mark.parametrize(
     "wrong",
-    ["a", [], ["a:0"], ["a:x"], ["me@a"], ["a:1", "a:2"], ["-oProxyCommand=x"], ["a b"], [3], ["a:4,b:4"], {"a": 4}],
+    [
+        "a",
+        [],
+        ["a:0"],
+        ["a:x"],
+        ["me@a"],
+        ["a:1", "a:2"],
+        ["a:1", "A.:2"],
+        ["-oProxyCommand=x"],
+        ["a b"],
+        [3],
+        ["a:4,b:4"],
+        {"a": 4},
+    ],
 )
 def test_what_is_no_list_of_hosts_is_refused(wrong):
     with pytest.raises(ConfigError, match=r"^launch\.hosts=.*: expected a list such as '\[a:4,b:4\]', or compose"):

@@ -192,6 +192,10 @@ ASYNC = {"backend": "dist_async", "update_on": "server"}
             {"comm": {"backend": "dist_async"}},
             ["comm.update_on=worker with comm=dist_async", "use comm.update_on=server"],
         ),
+        (
+            {"comm": {"double_buffering": True}, "precision": "amp"},
+            ["precision=amp", "use precision=float16 or float32"],
+        ),
         ({"comm": {**ASYNC, "double_buffering": True}}, ["comm.double_buffering=true: comm=dist_async"]),
         ({"comm": {**SERVER, "double_buffering": True}}, ["comm.double_buffering=true", "comm.update_on=worker"]),
         ({"comm": {**SERVER, "compression": "fp16"}}, ["comm.compression=fp16", "comm.update_on=worker"]),
@@ -328,7 +332,7 @@ def summed(name, values):
     comm.all_reduce([array], name)
     return array.asnumpy()
 
-if run.config().comm.update_on == "worker":
+if run.config().comm.backend == "parameter_server" and run.config().comm.update_on == "worker":
     for name, dtype, size in [("half", "float16", 7), ("few", "float32", 3), ("many", "float32", 100_001)]:
         values = (np.arange(size) % 97).astype(dtype)
         for turn in range(2):
@@ -396,6 +400,25 @@ def test_after_20_steps_sums_of_4_ranks_by_2_servers_are_a_plain_loops_and_other
     assert distance(run, plain) < 1e-5
 
 
+SERVED = ["comm=parameter_server", "comm.servers=1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "ranks, settings",
+    [
+        (4, ["comm=horovod", "data.shards=null", "launch.ranks=4"]),  # with shards given, ranks gather and add in order
+        (1, SERVED),
+        (2, SERVED),
+        (4, ["comm=parameter_server", "comm.servers=2", "comm.update_on=server"]),
+    ],
+    ids=["ring-4", "server-1", "server-2", "server-updates-4"],
+)
+def test_after_20_steps_each_way_of_adding_is_a_plain_loops(plain, data_cache, tmp_path, ranks, settings):
+    run = on_ranks(tmp_path, config_of(data_cache, *settings), ranks)
+    assert distance(run, plain) < 1e-5
+
+
 @pytest.mark.slow
 def test_after_20_steps_updates_on_servers_are_a_plain_loops(plain, data_cache, tmp_path, monkeypatch):
     monkeypatch.setenv("MXNET_KVSTORE_BIGARRAY_BOUND", "1000")  # so that a part of the arrays is split
@@ -426,6 +449,7 @@ def test_ranks_that_do_not_wait_meet_to_validate_and_a_server_that_is_killed_end
     run = cli.run_of(process)
     announced = "".join(process.stdout.readline() for _ in range(5))
     assert "servers   1, the update on the servers; not repeatable" in announced
+    assert "resume    it can't be gone on with: with comm=dist_async" in process.stdout.readline()
     wait_for_step(run, 6)  # of 5 in an epoch
     pids = server_pids(run)
     assert sorted(pids) == ["scheduler", "server.0"]
@@ -440,3 +464,8 @@ def test_ranks_that_do_not_wait_meet_to_validate_and_a_server_that_is_killed_end
     told = {line["step"]: line["metrics"] for line in run.lines() if "train/loss" in line["metrics"]}
     assert [step for step in told if step <= 6 and "throughput/images_per_s" in told[step]] == [5]
     assert {1, 2, 3, 4, 5, 6} <= set(told)
+    refused = cli("train", f"resume={run}", "comm=horovod", "comm.compression=none", small=False, expect=2)
+    assert (
+        "with comm=dist_async the optimizer's state is on the servers" in refused.err
+    )  # as the checkpoint was written
+    assert f"model.pretrained={run}" in refused.err

@@ -7,7 +7,7 @@ from mxscale.run import probe
 from mxscale.run.progress import say
 from mxscale.run.rundir import RunDir
 from mxscale.scale import prices
-from mxscale.sizes import server_count
+from mxscale.sizes import server_count, unsaved
 
 
 def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
@@ -39,6 +39,8 @@ def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
     if servers:
         told = [f"{servers}, the update on the {config.comm.update_on}s", not_repeatable(config, s["ranks"])]
         lines.insert(-2, f"servers   {'; '.join(filter(None, told))}")
+    if lost := unsaved(config.comm):
+        lines.insert(-2, f"resume    it can't be gone on with: {lost}")
     short = plan.get("short_shards")
     if short:
         lines.insert(-2, f"shards    {short} of {s['shards']} are short of an epoch's images and begin again")

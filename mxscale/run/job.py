@@ -81,7 +81,7 @@ def execute(
             if failure is None or not failure.outside or signals.reason:
                 break
             try:
-                ready = begin_again(run, config, nodes, price, failure, number, signals)
+                ready = begin_again(run, config, nodes, price, failure, ready.logs, number, signals)
             except ConfigError as error:
                 say(f"no restart: {error}")
                 break
@@ -133,11 +133,12 @@ def begin(run, config, nodes, image, price, weights_file, began: float, signals:
     return Ready(config, attempt, stamps, logs, True)
 
 
-def begin_again(run, config, nodes, price, failure: Failure, number: int, signals: Signals) -> Ready:
+def begin_again(run, config, nodes, price, failure: Failure, logs: Logs, number: int, signals: Signals) -> Ready:
     """The same after a failure, on the hosts that are left.  Raises ConfigError, the run left as it failed."""
     left = restart.left_over(nodes)
     if nodes and not left:
         raise ConfigError("no host can be reached")
+    tell_last_lines(failure, logs)
     say(restart.announcement(failure, number, config.launch.restarts, nodes, left))
     began = run.read("status.json")["attempts"][-1]["ended_ms"] / 1000  # the machines were paid for meanwhile
     price = {**price, "nodes": machine_of(config, left).nodes}
@@ -185,12 +186,16 @@ def tell_how_it_ended(run: RunDir, config: Config, status: dict, failure: Option
         higher = "with a higher bound, " if status["reason"] == budget.REASON else ""
         say(f"interrupted ({status['reason']}); {higher}{way_on(run, config, 'go on with')}")
         return
+    tell_last_lines(failure, logs)
+    say(f"the ranks' logs are in {run.path}/ranks; {way_on(run, config, 'to go on')}")
+    say(f"error: {status['error']}", sys.stderr)
+
+
+def tell_last_lines(failure: Failure, logs: Logs) -> None:
     for name in failure.of:
         lines = logs.last_lines(name)
         say("\n".join([f"the last lines of ranks/{name}.log:", *(f"  {line}" for line in lines)] if lines else
                       [f"ranks/{name}.log says nothing of this attempt"]))  # fmt: skip
-    say(f"the ranks' logs are in {run.path}/ranks; {way_on(run, config, 'to go on')}")
-    say(f"error: {status['error']}", sys.stderr)
 
 
 def way_on(run: RunDir, config: Config, how: str) -> str:

@@ -116,18 +116,27 @@ class Lives:
         idle = min(sign.idle_s for sign in self._signs.values())
         if idle < max(self.stall_s, SLOWER * max(sign.longest_s for sign in self._signs.values())):
             return None
+        return self._where_they_are(f"no rank has finished a step for {idle:.0f} s")
+
+    def never_begun(self, limit_s: float) -> Failure:
+        """The failure that ranks are which say that they live and do not come to their second step."""
+        return self._where_they_are(f"no second step within {limit_s:g} s of the first line (launch.start_timeout_s)")
+
+    def _where_they_are(self, wrong: str) -> Failure:
         late = [rank for rank, sign in self._signs.items() if not sign.at.startswith(WAITS)]
         blamed = late if len(late) < self.ranks else []
         places = [f"rank {rank} is at {self._signs[rank].at}" for rank in sorted(late or self._signs)[:TOLD]]
         told = f"{'the others wait: ' if blamed else ''}{', '.join(places)}"
-        return Failure(f"no rank has finished a step for {idle:.0f} s; {told}", tuple(map(str, blamed)), outside=True)
+        return Failure(f"{wrong}; {told}", tuple(map(str, blamed)), outside=True)
 
     # ------------------------------------------------------------ the end of those on other hosts
 
     def end_elsewhere(self) -> List[Host]:
         """Kill what is left of the ranks on other hosts (a stopped one ends by nothing else); who can't be reached."""
         self._read(time.monotonic())
-        by_host: Dict[Host, List[int]] = {}
+        with_ranks = {hosts.of_rank(self.nodes, rank) for rank in range(self.ranks)}
+        # Those that have servers alone are asked too: they may be what the ranks wait for
+        by_host: Dict[Host, List[int]] = {node: [] for node in self.nodes if not node.here and node not in with_ranks}
         for rank in range(self.ranks):
             host, words = hosts.of_rank(self.nodes, rank), self.run.last_words(rank, self.attempt)
             if host is None or host.here or (words and words["exit"] in (DONE, INTERRUPTED)):

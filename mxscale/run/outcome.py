@@ -72,7 +72,7 @@ def _failed(status: int, error: str, of: List[int], outside: bool = True) -> dic
 def lost(gone: List[Host], nodes: List[Host], ranks: int) -> Failure:
     """A host that is gone is why its ranks said nothing, and why the others failed."""
     ran = {host: [rank for rank in range(ranks) if hosts.of_rank(nodes, rank) == host] for host in gone}
-    told = [f"{host.name} (rank {', '.join(map(str, its)) or 'none'})" for host, its in ran.items()]
+    told = [f"{host.name} ({'rank ' + ', '.join(map(str, its)) if its else 'servers'})" for host, its in ran.items()]
     logs = tuple(str(rank) for its in ran.values() for rank in its)
     return Failure(f"{' and '.join(told)} can't be reached any more", logs, outside=True)
 

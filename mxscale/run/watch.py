@@ -128,11 +128,14 @@ def _watch(
     run: RunDir, config: Config, attempt: int, processes, lives, progress, signals, purse, mirror
 ) -> Optional[Failure]:
     """Until the ranks have ended, or have to be; the failure where they do not know of it themselves."""
-    began, asked_at, failed_at = time.monotonic(), None, None
+    began, first_line_at, asked_at, failed_at = time.monotonic(), None, None, None
     while processes.ended() is None:
         now = time.monotonic()
         if progress.update():
             mirror.start()  # not before the ranks are busy with steps: its imports cost seconds of a core
+            first_line_at = first_line_at or now
+            if now - first_line_at > config.launch.start_timeout_s and not lives.begun():
+                return lives.never_begun(config.launch.start_timeout_s)
         elif now - began > config.launch.start_timeout_s:
             return Failure(
                 f"the ranks did not begin within {config.launch.start_timeout_s:g} s (launch.start_timeout_s): "

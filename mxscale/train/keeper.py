@@ -9,6 +9,7 @@ from mxnet import nd
 from mxscale.config import ConfigError
 from mxscale.nets import weights
 from mxscale.run.rundir import RunDir
+from mxscale.sizes import unsaved
 from mxscale.train import checkpoint
 from mxscale.train.optimizer import load_states
 
@@ -97,6 +98,7 @@ class Keeper:
             "best": self.best,
             "loss_scale": self.scale.state(),
             "params_sha256": self.params_sha256,
+            "unsaved": unsaved(self.config.comm),
         }
         try:
             journal.sync()

@@ -38,8 +38,11 @@ def prepare(run: RunDir, config: Config) -> None:
     """Raises ConfigError.  Safe to repeat: a resumed run is prepared again."""
     plan = run.read("plan.json") or {}
     state = check_resumable(run)
-    if state and unsaved(config.comm):
-        raise ConfigError(f"resume={run.path}: {unsaved(config.comm)}; start a new run")
+    lost = state and (state.get("unsaved") or unsaved(config.comm))  # as the checkpoint was written, or as it would be
+    if lost:
+        raise ConfigError(
+            f"resume={run.path}: {lost}; start a new run, from its weights with model.pretrained={run.path}"
+        )
     device, ranks = choose_device(config), choose_ranks(config, plan.get("hosts"))
     check_ports(config, ranks, plan.get("hosts"))
     config = origin.obtain(run, config, plan, head_of(config))
