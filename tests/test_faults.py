@@ -78,6 +78,14 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on_by_itself_to_the_same_bytes
     assert {line["attempt"] for line in seen["run"].lines()} == {1, 2}
 
 
+def test_a_killed_scheduler_is_named_and_the_run_goes_on_by_itself_to_the_same_bytes(cli):
+    name, step = "the scheduler killed", random.Random(SEED).randrange(1, 12)
+    print(f"FAULT_SEED={SEED} step {step}")
+    left_alone = cli("train", *STRUCK, *faults.FAULTS[name].settings).sha
+    seen = faults.survive(cli, name, random.Random(SEED), step, True, STRUCK)
+    assert seen["sha"] == left_alone and "scheduler was ended by signal 9" in seen["error"]
+
+
 def test_a_cut_link_is_named_and_the_ranks_that_are_left_take_over_its_shards(cli, left_alone, tmp_path):
     reason = network.possible()
     if reason:
