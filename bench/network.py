@@ -122,6 +122,11 @@ class Network:
         _ip("-n", f"{self.name}-switch", "link", "set", f"port{node}", "up")
         (self.folder / f"{self.addresses[node - 1]}.cut").unlink()
 
+    def mend_all(self) -> None:
+        for node, address in enumerate(self.addresses, 1):
+            if (self.folder / f"{address}.cut").exists():
+                self.mend(node)
+
     # ------------------------------------------------------------ putting it up
 
     def _put_up(self) -> None:

@@ -170,6 +170,8 @@ def survive(cli, name: str, dice: random.Random, step: int, by_itself: bool, set
             assert f"failed: {error}" in out
         else:
             make_room(run)
+            if network:  # who goes on by hand with the same hosts has seen to their cables
+                network.mend_all()
             out = cli("train", f"resume={run}", small=False, env=env).out
     finally:
         if process.poll() is None:
