@@ -185,6 +185,11 @@ def test_hosts_of_ranks_that_lost_touch_are_asked_whether_they_are_there_those_o
     assert [host.name for host in lives.end_elsewhere()] == ["gone1"]
 
 
+def test_a_host_that_has_servers_alone_is_asked_too(run, ssh):
+    lives = watched(run, 1, [Host("a", 1, "a"), Host("gone", 1, "c")])
+    assert [host.name for host in lives.end_elsewhere()] == ["c"]
+
+
 def test_a_number_that_went_to_another_process_is_not_killed(run, process, ssh):
     bystander = process("something else")
     lives = watched(run, 1, [Host("a", 1, "a")])

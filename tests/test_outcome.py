@@ -58,6 +58,11 @@ def test_a_lost_host_is_named_with_its_ranks():
     assert failure.of == ("2", "3") and failure.outside
 
 
+def test_a_lost_host_without_ranks_is_named_with_its_servers():
+    a, b = Host("10.0.0.1", 2, "a"), Host("10.0.0.2", 2, "b")
+    assert lost([b], [a, b], 2).error == "b (servers) can't be reached any more"
+
+
 def test_the_last_lines_of_a_log_are_those_of_this_attempt_without_the_noise(tmp_path):
     (tmp_path / "1.log").write_text("of an earlier attempt\n")
     logs = Logs(tmp_path)
