@@ -20,7 +20,7 @@ from mxscale.run.sweep import REFUSED_CELL, Sweep
 
 SCRIPT = ROOT / "docs" / "slurm" / "train.sbatch"
 DAEMONS = ("munged", "slurmctld", "slurmd")
-STATES_AT_WORK = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
+STATES_AT_WORK = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SIGNALING")
 
 SLURM_CONF = """\
 ClusterName=test
