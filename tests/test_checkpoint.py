@@ -311,8 +311,8 @@ def test_parameters_that_are_not_finite_are_not_saved(saved):
 def test_the_last_ones_and_the_best_are_kept(tmp_path):
     training = Training(tmp_path / "run", checkpoint={"keep": 2})
     for step, top1 in enumerate([10.0, 50.0, 50.0, 40.0, 30.0, 20.0], start=1):
-        improved = training.keeper.improves(step, {"val/top1": top1})
-        assert improved == (step in (1, 2))
+        training.keeper.note(step, {"val/top1": top1})
+        assert training.keeper.best_step == min(step, 2)
         training.step(step).save(step)
     assert checkpoint.steps(training.run.checkpoints) == [2, 5, 6]
     best = training.run.read("best.json")
@@ -321,12 +321,13 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
 
 def test_the_best_is_remembered_by_a_resumed_run_and_can_be_read(tmp_path):
     training = Training(tmp_path / "run")
-    training.step(1).keeper.improves(1, {"val/top1": 50.0})
+    training.step(1).keeper.note(1, {"val/top1": 50.0})
     best = training.save(1).keeper.params_sha256
     training.step(2).save(2)
     resumed = Training(tmp_path / "run", seed=99)
     assert resumed.keeper.restore() == 2
-    assert not resumed.keeper.improves(3, {"val/top1": 49.0})
+    resumed.keeper.note(3, {"val/top1": 49.0})
+    assert resumed.keeper.best_step == 1
     assert resumed.keeper.params_sha256 != best
     found = {name: array.asnumpy() for name, array in resumed.keeper.best_params().items()}
     assert weights.params_sha256(found) == best

@@ -142,6 +142,11 @@ def test_a_sample_more_or_less_in_a_later_attempt_does_not_leave_both_lines(run)
     assert [line["metrics"]["train/loss"] for line in run.history()] == [2.0]
 
 
+def test_an_attempt_that_begins_with_a_validation_leaves_the_step_before_it(run):
+    write_lines(run, (1, 5, {"train/loss": 1.0}), (2, 5, {"val/top1": 60.0}), (2, 6, {"train/loss": 0.5}))
+    assert [line["metrics"] for line in run.history()] == [{"train/loss": 1.0}, {"val/top1": 60.0}, {"train/loss": 0.5}]
+
+
 # ---------------------------------------------------------------- signature
 
 DIGESTS = ("data", None)

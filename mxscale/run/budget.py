@@ -1,9 +1,9 @@
 """What a run may cost: `budget.max_usd` and `budget.max_eur`.  The run stops before its cost is more.
 
-A run is told to stop, as by a signal, while there is still time for what the stop takes: two steps, a validation that
-may be under way, a checkpoint, the end of the processes; each as long as the longest that was seen of late, half as
-much again.  It is left alone where it will finish within the bound.  One that has not ended when the bound is `end_s`
-away is ended without a checkpoint: then its last one stands.
+A run is told to stop, as by a signal, while there is still time for what the stop takes: two steps, a batch of a
+validation that is broken off, a checkpoint, the end of the processes; each as long as the longest that was seen of
+late, half as much again.  It is left alone where it will finish within the bound.  One that has not ended when the
+bound is `end_s` away is ended without a checkpoint: then its last one stands.
 """
 
 import math
@@ -186,12 +186,10 @@ class Pace:
 
     def stopping_s(self) -> float:
         """Until the processes of a run that is asked to stop now are gone, at the worst."""
-        steps = 2
+        steps = 3  # or two, and a batch of a validation
         if self.config.comm.backend == "dist_async":  # its ranks meet only to validate or to write a checkpoint
-            steps = min(n - self.step % n for n in self._meetings())
-        last = self.step + steps + self.config.log_every >= self.sizes["total_steps"]  # then it goes on to the test
-        both = self.one_validation_s() + self.one_checkpoint_s()
-        return steps * self.step_s() + both + (self.test_s() if last else 0.0) + self.end_s
+            steps = 1 + min(n - self.step % n for n in self._meetings())
+        return steps * self.step_s() + self.one_checkpoint_s() + self.end_s
 
     def finishing_s(self) -> float:
         """Until a run that is left alone has ended."""

@@ -125,17 +125,21 @@ class RunDir:
         """The lines that count, by step: an attempt takes over from its own first line on.
 
         It went on from an earlier checkpoint, so what an attempt before it had written of those steps
-        happened again.
+        happened again.  Of its first line's own step that is what it says as well: the first may be a validation that an
+        attempt before it left to be made.
         """
         lines = list(self.lines())
-        first = {}
+        first, said = {}, {}
         for line in lines:
-            first[line["attempt"]] = min(line["step"], first.get(line["attempt"], line["step"]))
-        kept = [
-            line
-            for line in lines
-            if not any(later > line["attempt"] and line["step"] >= step for later, step in first.items())
-        ]
+            attempt, step = line["attempt"], line["step"]
+            first[attempt] = min(step, first.get(attempt, step))
+            said.update({(step, name): max(attempt, said.get((step, name), 0)) for name in line["metrics"]})
+        kept = []
+        for line in lines:
+            attempt, step = line["attempt"], line["step"]
+            beyond = any(later > attempt and step > start for later, start in first.items())
+            if not beyond and not any(said[step, name] > attempt for name in line["metrics"]):
+                kept.append(line)
         return sorted(kept, key=lambda line: (line["step"], line["time_ms"]))
 
     def last(self, name: str) -> Optional[float]:

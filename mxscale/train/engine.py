@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import traceback
+from typing import Optional
 
 import mxnet as mx
 import psutil
@@ -89,8 +90,23 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
     tally, clock = Tally(devices), Clock(len(devices))
     gate = head.Gate(run, config, plan, comm) if step == 0 else head.NoGate()
     samples = Samples(SAMPLE_EVERY, clock)
+
+    def validated(snapshot) -> bool:
+        """Evaluate the network of `snapshot` and note the result; False where a stop broke it off."""
+        parts.put(snapshot.params, examined)
+        result = evaluate(examined, config, plan, "val", comm, devices[0], scale, life)
+        if result:
+            journal.line(snapshot.step, result)
+        keeper.note(snapshot.step, result)
+        return result is not None
+
     if step == 0:
         journal.line(step, {"lr": lr(step)})
+    elif keeper.owes_validation:
+        snapshot = keeper.snapshot(step)
+        if not validated(snapshot):
+            return interrupted(step)
+        keeper.save(snapshot, journal)
 
     # ---- loop
     while step < sizes.total_steps:
@@ -147,34 +163,40 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
             continue
         if validates or saves:
             snapshot = keeper.snapshot(step)
-        if validates:
-            parts.put(snapshot.params, examined)
-            result = evaluate(examined, config, plan, "val", comm, devices[0], scale, life)
-            journal.line(step, result)
-            saves = keeper.improves(step, result) or saves
-        if saves:
+        if validates and not validated(snapshot):
+            stop = True
+        if saves or stop or keeper.best_step == step:
             with life.saving():
                 keeper.save(snapshot, journal)
-        if stop and not last:
-            return {"state": "interrupted", "exit": rundir.INTERRUPTED, "step": step}
+        if keeper.owes_validation or (stop and not last):
+            return interrupted(step)
         clock.restart()
 
     # ---- test: once, with the best
     if plan["splits"].get("test"):
         with life.saving():
             parts.put(keeper.best_params(), examined)
-        journal.line(step, evaluate(examined, config, plan, "test", comm, devices[0], scale, life))
+        result = evaluate(examined, config, plan, "test", comm, devices[0], scale, life)
+        if result is None:
+            return interrupted(step)
+        journal.line(step, result)
     journal.sync()
     return {"state": "done", "exit": rundir.DONE, "step": step, "params_sha256": keeper.params_sha256}
 
 
-def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, life: NoLife) -> dict:
+def interrupted(step: int) -> dict:
+    """What ranks/<r>.json says of a rank that stopped as it was asked to."""
+    return {"state": "interrupted", "exit": rundir.INTERRUPTED, "step": step}
+
+
+def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, life: NoLife) -> Optional[dict]:
     """Loss, top-1 and top-5 in percent over the split `name`, every image once.  A collective.
 
-    Integers per rank, summed, asserted to equal the set's size, divided once.
+    Integers per rank, summed, asserted to equal the set's size, divided once.  None where the parent asked to stop
+    meanwhile: the grace time of a machine that is about to go is for a checkpoint.
     """
     objective = CrossEntropy()
-    loss, top1, top5, seen = 0.0, 0, 0, 0
+    loss, top1, top5, seen, left = 0.0, 0, 0, 0, False
     for images, labels, count in parts.evaluation_data(config, plan, name, comm, device):
         logits = net(scale.cast(images)).astype("float32")
         ranked = mx.nd.topk(logits, k=min(5, plan["classes"]), axis=-1)[:count]
@@ -184,7 +206,12 @@ def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, li
         top5 += int(right.sum().asscalar())
         seen += count
         life.moved()
-    loss, top1, top5, seen = comm.total([loss, top1, top5, seen])
+        left = life.asked_to_stop()
+        if left:
+            break
+    loss, top1, top5, seen, left = comm.total([loss, top1, top5, seen, left])
+    if left:
+        return None
     wanted = plan["splits"][name]["count"]
     if seen != wanted:
         raise RuntimeError(f"{name}: {seen:.0f} images counted of {wanted}")

@@ -1,7 +1,7 @@
 """When a checkpoint is written, which are kept, and how a run goes on from one."""
 
 import json
-from typing import Dict, NamedTuple
+from typing import Dict, NamedTuple, Optional
 
 import numpy as np
 from mxnet import nd
@@ -36,6 +36,7 @@ class Keeper:
         self.parameters, self.running = parameters, running
         self.trainer, self.statistics, self.scale, self.exchange = trainer, statistics, scale, exchange
         self.best = None  # {"step", "val/top1", "val/loss"}
+        self.owes_validation = False  # a stop broke it off
         self.saved_step, self.params_sha256 = None, None
 
     def restore(self) -> int:
@@ -50,6 +51,7 @@ class Keeper:
         self.scale.restore(found.state["loss_scale"])
         self.exchange.restore(found.exchange)
         self.best = found.state["best"]
+        self.owes_validation = found.state.get("owes_validation", False)  # not in those of earlier versions
         self.saved_step, self.params_sha256 = found.state["step"], found.state["params_sha256"]
         nd.waitall()
         return found.state["step"]
@@ -60,12 +62,15 @@ class Keeper:
         at_epoch = step % (every.every_epochs * self.sizes.steps_per_epoch) == 0
         return at_epoch or bool(every.every_steps and step % every.every_steps == 0)
 
-    def improves(self, step: int, result: dict) -> bool:
-        """Note a validation's result; True where it is the best so far (the earliest of equals)."""
-        if self.best is not None and result["val/top1"] <= self.best["val/top1"]:
-            return False
-        self.best = {"step": step, **result}
-        return True
+    def note(self, step: int, result: Optional[dict]) -> None:
+        """What a validation found: the best so far is kept, the earliest of equals.  None: it was broken off."""
+        self.owes_validation = result is None
+        if result and (self.best is None or result["val/top1"] > self.best["val/top1"]):
+            self.best = {"step": step, **result}
+
+    @property
+    def best_step(self) -> Optional[int]:
+        return self.best and self.best["step"]
 
     def snapshot(self, step: int) -> Snapshot:
         """The network after `step` as it is evaluated and exported, in copies.  A collective."""
@@ -76,8 +81,13 @@ class Keeper:
         return Snapshot(step, params, table)
 
     def save(self, snapshot: Snapshot, journal) -> None:
-        """Write a checkpoint; afterwards best.json speaks of one that is there.  A collective."""
+        """Write a checkpoint; afterwards best.json speaks of one that is there.  A collective.
+
+        One that is there, and whose validation was owed, stands: only best.json may be another by now.
+        """
         if snapshot.step == self.saved_step:
+            if self.comm.rank == 0:
+                self._write_best()
             return
         arrays = {name: array.asnumpy() for name, array in snapshot.params.items()}
         broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
@@ -99,18 +109,21 @@ class Keeper:
             "loss_scale": self.scale.state(),
             "params_sha256": self.params_sha256,
             "unsaved": unsaved(self.config.comm),
+            "owes_validation": self.owes_validation,
         }
         try:
             journal.sync()
             under_way = self.exchange.state()
             checkpoint.write(self.run.checkpoints, state, snapshot.params, self.trainer, snapshot.statistics, under_way)
-            if self.best:
-                self.run.write("best.json", {**self.best, "checkpoint": f"checkpoints/{self.best['step']:09d}"})
-            best = self.best and self.best["step"]
-            checkpoint.prune(self.run.checkpoints, snapshot.step, self.config.checkpoint.keep, best)
+            self._write_best()
+            checkpoint.prune(self.run.checkpoints, snapshot.step, self.config.checkpoint.keep, self.best_step)
         except OSError as error:
             return error
         return None
+
+    def _write_best(self) -> None:
+        if self.best:
+            self.run.write("best.json", {**self.best, "checkpoint": f"checkpoints/{self.best['step']:09d}"})
 
     def best_params(self) -> dict:
         """structural name -> NDArray of the best checkpoint; of the last one where that is damaged."""

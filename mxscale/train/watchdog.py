@@ -59,6 +59,10 @@ class NoLife:
     def moved(self) -> None:
         """A step is done, or a batch of a validation."""
 
+    def asked_to_stop(self) -> bool:
+        """Whether the parent wants this rank to stop; other ranks may not have heard of it yet."""
+        return False
+
     @contextlib.contextmanager
     def saving(self):
         """What is done within takes as long as the disk wants."""
@@ -76,7 +80,7 @@ class Life(NoLife):
     """
 
     def __init__(self, run: RunDir, rank: int, attempt: int):
-        self.attempt, self.doing = attempt, "starting"
+        self.run, self.attempt, self.doing = run, attempt, "starting"
         self.moves, self.moved_at, self.longest_s = 0, time.monotonic(), 0.0
         self.watched = threading.get_ident()
         self.file = os.open(run.rank_alive(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -89,6 +93,9 @@ class Life(NoLife):
             self.longest_s = max(self.longest_s, now - self.moved_at)
             self.doing = "training"
         self.moved_at = now
+
+    def asked_to_stop(self):
+        return self.run.stop_reason() is not None
 
     @contextlib.contextmanager
     def saving(self):

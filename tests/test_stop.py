@@ -1,0 +1,97 @@
+"""A run that is asked to stop while it evaluates breaks that off, and makes up for it when it goes on."""
+
+import signal
+
+import pytest
+from composed import composed
+from conftest import wait_for_step
+
+from mxscale import settings
+from mxscale.run import rundir
+from mxscale.train import engine, prepare
+from mxscale.train.comm import Local
+from mxscale.train.watchdog import UNSEEN, NoLife
+
+pytestmark = pytest.mark.slow
+
+# 40 images, 8 a step: 5 steps an epoch.  180 images each to validate and to test, in 45 batches
+CASE = ["launch.ranks=1", "data.shards=2", "data.train_per_class=8", "batch.per_device=4", "epochs=2",
+        "data.image_size=16"]  # fmt: skip
+
+
+class Asked(NoLife):
+    """The parent asks after so many batches of evaluations."""
+
+    def __init__(self, after):
+        self.left = after
+
+    def asked_to_stop(self):
+        self.left -= 1
+        return self.left == 0
+
+
+@pytest.fixture
+def new(tmp_path, data_cache):
+    """new(name) -> a run, prepared."""
+
+    def prepared(name):
+        run = rundir.RunDir(tmp_path / name)
+        run.write_config(settings.settle(composed("train", *CASE, f"data.cache={data_cache}")))
+        run.write("plan.json", {"pretrained": None})
+        prepare.prepare(run, run.config())
+        return run
+
+    return prepared
+
+
+def trained(run, attempt=1, life=UNSEEN):
+    return engine.train(run, run.config(), run.read("plan.json"), Local(), attempt, life)
+
+
+def evaluations(run):
+    return {
+        (line["step"], name): value
+        for line in run.history()
+        for name, value in line["metrics"].items()
+        if name.startswith(("val/", "test/"))
+    }
+
+
+@pytest.mark.parametrize("batches, step", [(10, 5), (50, 10), (100, 10)], ids=["first", "last", "test"])
+def test_a_stop_breaks_an_evaluation_off_and_going_on_makes_up_for_it(new, batches, step):
+    whole = new("whole")
+    unbroken = trained(whole)
+    run = new("broken")
+    stopped = trained(run, life=Asked(batches))
+    assert stopped == {"state": "interrupted", "exit": rundir.INTERRUPTED, "step": step}
+    assert (run.checkpoints / f"{step:09d}" / "MANIFEST").exists()
+    assert evaluations(run).items() < evaluations(whole).items()
+    again = trained(run, attempt=2)
+    assert again["params_sha256"] == unbroken["params_sha256"]
+    assert evaluations(run) == evaluations(whole)
+    assert run.read("best.json") == whole.read("best.json")
+
+
+def test_a_validation_that_is_broken_off_twice_is_still_made(new):
+    whole, run = new("whole"), new("broken")
+    trained(whole)
+    trained(run, life=Asked(10))
+    assert trained(run, attempt=2, life=Asked(10))["state"] == "interrupted"
+    trained(run, attempt=3)
+    assert evaluations(run) == evaluations(whole)
+
+
+def test_two_ranks_leave_a_long_validation_together_with_a_checkpoint(cli):
+    case = ["launch.ranks=2", "model=resnet18_v1b", "data.image_size=64", "data.train_per_class=4", "batch.per_device=1",
+            "max_steps=4"]  # fmt: skip
+    unbroken = cli("train", *case)
+    process = cli.start("train", *case)
+    run = cli.run_of(process)
+    wait_for_step(run, 4)  # its line is written before the validation: of 90 images on each rank, one by one
+    process.send_signal(signal.SIGTERM)
+    cli.ended(process, expect=75)
+    assert run.read(run.rank_status(1))["step"] == 4 and not evaluations(run)
+    assert (run.checkpoints / "000000004" / "MANIFEST").exists()
+    resumed = cli("train", f"resume={run}", small=False)
+    assert resumed.sha == unbroken.sha
+    assert evaluations(run) == evaluations(unbroken.run)
