@@ -1,5 +1,6 @@
 """Every file under conf/ composes with its entry; every experiment and debug config runs a step."""
 
+import dataclasses
 import re
 import shlex
 
@@ -125,6 +126,28 @@ def test_an_experiment_runs_one_step_and_the_same_again(name, own_files, data_ca
     assert {"train/loss", "val/top1"} <= {metric for line in run.lines() for metric in line["metrics"]}
     again = rerun_of(run)
     assert (again["verdict"], again["differs"]) == ("identical", [])
+
+
+OWN_BACK_END = {  # of the published comparisons: what two steps on two devices of this machine take besides
+    "aws_horovod": [],
+    "aws_parameter_server": ["comm.servers=1"],
+    "beeva_kvstore": ["epochs=2"],  # of a step
+    "chainermn_double_buffering": [],
+    "chainermn_in15": [],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(OWN_BACK_END))
+def test_a_published_comparison_takes_two_steps_on_two_devices_with_its_own_back_end(name, own_files, cli):
+    entry, own = CASES[name]
+    two = ["debug=one_step", "max_steps=2", "launch.ranks=2", "launch.device=cpu"]
+    ended = cli(entry, f"experiment={name}", *own(own_files), *two, *OWN_BACK_END[name], small=False)
+    assert [line["step"] for line in ended.run.history() if "train/loss" in line["metrics"]] == [1, 2]
+    assert ended.run.read("plan.json")["sizes"]["ranks"] == 2
+    shipped, ran = composed(entry, f"experiment={name}", *NEEDED.get(f"experiment/{name}", [])), ended.run.config()
+    wanted = dataclasses.replace(shipped.comm, servers=ran.comm.servers)
+    assert ran.comm == wanted
 
 
 def ended_run(path, config, steps):

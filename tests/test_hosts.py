@@ -41,6 +41,14 @@ def test_what_is_no_list_of_hosts_is_refused(wrong):
         config(hosts=wrong)
 
 
+def test_one_machine_by_two_names_is_refused(monkeypatch):
+    with pytest.raises(ConfigError, match=r"localhost and 127.0.0.1 are both this machine: .*: 127.0.0.1:3"):
+        hosts.find(config(hosts=["localhost:2", "127.0.0.1"]))
+    monkeypatch.setattr(hosts.socket, "gethostbyname", {"a": "10.0.0.3", "a.example": "10.0.0.3", "b": "10.0.0.4"}.get)
+    with pytest.raises(ConfigError, match=r"a and a.example are both 10.0.0.3"):
+        hosts.find(config(hosts=["a", "b", "a.example"]))
+
+
 def test_hosts_go_neither_with_local_ranks_nor_with_one_image():
     with pytest.raises(ConfigError, match="comm=local"):
         validate(from_dict({"launch": {"hosts": ["a"]}, "comm": {"backend": "local"}}))

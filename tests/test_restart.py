@@ -19,12 +19,19 @@ def test_a_run_has_no_more_ranks_than_the_hosts_that_are_left_take():
 
 def test_what_happened_and_how_it_goes_on_is_said():
     failure = Failure("b (rank 4, 5) can't be reached any more", outside=True)
-    assert restart.announcement(failure, 2, 3, [A, B], [A]).splitlines() == [
+    config = from_dict({"launch": {"ranks": 6, "restarts": 3}})
+    assert restart.announcement(failure, 2, config, [A, B], [A]).splitlines() == [
         "failed: b (rank 4, 5) can't be reached any more",
         "restart 2 of 3: going on from the last good checkpoint",
         "without b: the ranks on a take over its data shards, in turn; the global batch stays",
     ]
-    assert "without" not in restart.announcement(failure, 1, 1, [], [])
+    assert "without" not in restart.announcement(failure, 1, config, [], [])
+
+
+def test_a_lost_host_that_had_no_ranks_leaves_the_shards_where_they_are():
+    config = from_dict({"launch": {"ranks": 4, "restarts": 1}})
+    said = restart.announcement(Failure("server 0 ...", outside=True), 1, config, [A, B], [A])
+    assert said.endswith("without b: there is room for all 4 ranks on a")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,23 @@ def find(config: Config) -> List[Host]:
     if not asked:
         return []
     found = _workers() if asked == "compose" else listed(config)
-    return [replace(host, here=is_here(host)) for host in found]
+    found = [replace(host, here=is_here(host)) for host in found]
+    _check_apart(found)
+    return found
+
+
+def _check_apart(hosts: List[Host]) -> None:
+    """Raises ConfigError where two of them are one machine by two names."""
+    known = {}
+    for host in hosts:
+        machine = "this machine" if host.here else _address(host)
+        if machine in known:
+            raise ConfigError(
+                f"launch.hosts: {known[machine].name} and {host.name} are both {machine}: "
+                f"name it once, with its ranks: {host.name}:{known[machine].slots + host.slots}"
+            )
+        if machine:
+            known[machine] = host
 
 
 def listed(config: Config) -> List[Host]:
@@ -182,11 +198,15 @@ def _free_port() -> int:
 
 def is_here(host: Host) -> bool:
     """Whether it is this machine, as horovodrun and mpirun see it: they start ranks here without ssh."""
+    own = {one.address for interface in psutil.net_if_addrs().values() for one in interface}
+    return _address(host) in own
+
+
+def _address(host: Host) -> Optional[str]:
     try:
-        address = socket.gethostbyname(host.address)
+        return socket.gethostbyname(host.address)
     except OSError:  # a name that ssh's configuration alone knows
-        return False
-    return any(own.address == address for interface in psutil.net_if_addrs().values() for own in interface)
+        return None
 
 
 def _ask_all(hosts: List[Host], command: str) -> list:

@@ -139,7 +139,7 @@ def begin_again(run, config, nodes, price, failure: Failure, logs: Logs, number:
     if nodes and not left:
         raise ConfigError("no host can be reached")
     tell_last_lines(failure, logs)
-    say(restart.announcement(failure, number, config.launch.restarts, nodes, left))
+    say(restart.announcement(failure, number, config, nodes, left))
     began = run.read("status.json")["attempts"][-1]["ended_ms"] / 1000  # the machines were paid for meanwhile
     price = {**price, "nodes": machine_of(config, left).nodes}
     image = run.read("plan.json")["image"]

@@ -23,11 +23,15 @@ def fitted(config: Config, nodes: Sequence[Host]) -> Config:
     return replace(config, launch=replace(config.launch, ranks=slots))
 
 
-def announcement(failure: Failure, number: int, of: int, before: Sequence[Host], left: Sequence[Host]) -> str:
-    """What happened, and how it goes on."""
-    text = f"failed: {failure.error}\nrestart {number} of {of}: going on from the last good checkpoint"
+def announcement(failure: Failure, number: int, config: Config, before: Sequence[Host], left: Sequence[Host]) -> str:
+    """What happened, and how it goes on.  config: launch.ranks as asked for."""
+    text = (
+        f"failed: {failure.error}\nrestart {number} of {config.launch.restarts}: going on from the last good checkpoint"
+    )
     gone = ", ".join(host.name for host in before if host not in left)
     if gone:
-        others = ", ".join(host.name for host in left)
-        text += f"\nwithout {gone}: the ranks on {others} take over its data shards, in turn; the global batch stays"
+        others, asked = ", ".join(host.name for host in left), config.launch.ranks
+        fewer = asked == "auto" or fitted(config, left).launch.ranks < asked
+        taken = f"the ranks on {others} take over its data shards, in turn; the global batch stays"
+        text += f"\nwithout {gone}: {taken if fewer else f'there is room for all {asked} ranks on {others}'}"
     return text

@@ -125,8 +125,8 @@ class RunDir:
         """The lines that count, by step: an attempt takes over from its own first line on.
 
         It went on from an earlier checkpoint, so what an attempt before it had written of those steps
-        happened again.  Of its first line's own step that is what it says as well: the first may be a validation that an
-        attempt before it left to be made.
+        happened again.  Of its first line's own step that is what it says as well: it may begin with a validation that
+        the attempt before it was to make.
         """
         lines = list(self.lines())
         first, said = {}, {}
