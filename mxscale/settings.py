@@ -5,6 +5,7 @@ from typing import Optional
 
 from mxscale.checks import validate
 from mxscale.config import Config, ConfigError, flatten, from_dict, origin_of, to_dict
+from mxscale.identity import within
 from mxscale.run import rerun, rundir, tracking
 from mxscale.run.rundir import RunDir
 
@@ -104,7 +105,7 @@ def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
         key = override.split("=")[0].lstrip("+~")
         if key in ("experiment", "debug"):
             raise ConfigError(f"{override} with resume={run}: set single keys, or start a new run")
-        for name in [n for n in composed if n == key or n.startswith(key + ".")]:
+        for name in [n for n in composed if within(n, [key])]:
             if name.split(".")[0] in RESUMABLE:
                 merged[name] = composed[name]
             elif asked.get(name) != composed[name]:
@@ -127,7 +128,7 @@ def merge_for_rerun(first: rerun.First, values: dict, overrides) -> Config:
     taken = {"rerun.run", "rerun.strict", "runs", "resume", "tracking.enabled", "tracking.uri", "tracking.timeout_s"}
     for override in overrides:
         key = override.split("=")[0].lstrip("+~")
-        if not any(f"{key}.".startswith(f"{name}.") for name in FOR_A_RERUN):
+        if not within(key, FOR_A_RERUN):
             raise ConfigError(
                 f"{override} with {first.source}: all but tracking and launch is taken from the record; leave it out"
             )

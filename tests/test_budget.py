@@ -9,6 +9,7 @@ import time
 import pytest
 from conftest import params
 
+from mxscale import identity
 from mxscale.checks import validate
 from mxscale.config import Budget, Config, ConfigError, Launch, Machine, from_dict
 from mxscale.run import budget, costs, dry_run, job, launch, opening, outcome, rundir, summary
@@ -123,7 +124,7 @@ def test_a_budget_is_an_amount_above_0(key, value):
 
 def test_a_budget_is_no_part_of_what_a_run_is():
     plain, bound = from_dict({}), from_dict({"budget": {"max_usd": 3.0}, "machine": {"prices": "x.csv"}})
-    assert rundir.signature(plain, "d", None) == rundir.signature(bound, "d", None)
+    assert identity.signature(plain, "d", None) == identity.signature(bound, "d", None)
 
 
 def test_a_resume_may_set_another_bound(tmp_path):
@@ -151,7 +152,7 @@ def a_run(folder, lines=(), attempts=((0, None, 1),), known=None, **config):
     run.write("status.json", {"attempts": spans, "state": "RUNNING", "attempt": len(spans)})
     run.write("price.json", known or price())
     splits = {"train": {"count": 1000}, "val": {"count": 200}, "test": {"count": 400}}
-    signed = rundir.signature(run.config(), "d", None, ranks=False)
+    signed = identity.signature(run.config(), "d", None, ranks=False)
     run.write("plan.json", {"sizes": SIZES, "splits": splits, "data_digest": "d", "weak_signature": signed,
                             "threads": 1, "device": "cpu", "pretrained_sha256": None})  # fmt: skip
     write_lines(run, lines)

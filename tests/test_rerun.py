@@ -13,7 +13,7 @@ from composed import composed
 from conftest import SMALL, wait_for_step
 
 from mxscale import cli as command_line
-from mxscale import settings
+from mxscale import identity, settings
 from mxscale.config import ConfigError, from_dict, to_dict
 from mxscale.run import differences, environment, rerun, rundir, tracking
 from mxscale.run.rundir import RunDir
@@ -182,8 +182,8 @@ def test_the_signature_is_that_of_the_first_run(tmp_path):
     config, _, first = asked(run, f"runs={tmp_path}/new", "tracking=none")
     new = rundir.create(config)
     rerun.begin(new, first)
-    signed = [rundir.signature(c, "d", None) for c in (run.config(), rundir.as_signed(new, config))]
-    assert signed[0] == signed[1] != rundir.signature(config, "d", None)
+    signed = [identity.signature(c, "d", None) for c in (run.config(), rundir.as_signed(new, config))]
+    assert signed[0] == signed[1] != identity.signature(config, "d", None)
     assert rundir.as_signed(run, config) is not None and rundir.as_signed(run, config) == config  # not a rerun
 
 

@@ -1,4 +1,4 @@
-"""The run directory: its files, its metrics, and what makes two runs the same."""
+"""The run directory: its files and its metrics."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import pytest
 
 from mxscale.config import ConfigError, from_dict
 from mxscale.run import rundir
-from mxscale.run.rundir import FAILED, FINISHED, RunDir, create, latest_trained, runs_of, signature
+from mxscale.run.rundir import FAILED, FINISHED, RunDir, create, latest_trained, runs_of
 
 
 @pytest.fixture
@@ -145,41 +145,6 @@ def test_a_sample_more_or_less_in_a_later_attempt_does_not_leave_both_lines(run)
 def test_an_attempt_that_begins_with_a_validation_leaves_the_step_before_it(run):
     write_lines(run, (1, 5, {"train/loss": 1.0}), (2, 5, {"val/top1": 60.0}), (2, 6, {"train/loss": 0.5}))
     assert [line["metrics"] for line in run.history()] == [{"train/loss": 1.0}, {"val/top1": 60.0}, {"train/loss": 0.5}]
-
-
-# ---------------------------------------------------------------- signature
-
-DIGESTS = ("data", None)
-
-
-def test_machine_and_seed_count_in_the_signature():
-    plain = signature(from_dict({}), *DIGESTS)
-    assert len(plain) == 64
-    others = [
-        from_dict({"seed": 2}),
-        from_dict({"machine": {"provider": "aws"}}),
-        from_dict({"launch": {"ranks": 2}}),
-        from_dict({"optimizer": {"lr": 0.2}}),
-    ]
-    different = {plain, *(signature(config, *DIGESTS) for config in others)}
-    different |= {signature(from_dict({}), "other data", None), signature(from_dict({}), "data", "weights")}
-    assert len(different) == 7
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"tracking": {"enabled": False}},
-        {"resume": "runs/train/x"},
-        {"runs": "/elsewhere"},
-        {"name": "other"},
-        {"launch": {"stop_grace_s": 5}},
-        {"data": {"root": "/x", "cache": "/y"}},
-        {"model": {"pretrained": "/z"}},
-    ],
-)
-def test_where_a_run_is_recorded_and_read_from_does_not_count(values):
-    assert signature(from_dict(values), *DIGESTS) == signature(from_dict({}), *DIGESTS)
 
 
 def test_exit_statuses_are_the_documented_ones():

@@ -1,4 +1,4 @@
-"""manifest.json: what a packed set is.  Pure: standard library alone.
+"""manifest.json: what a packed set is.  Pure.
 
     {"format": 2, "kind": ..., "classes": [names in label order],
      "splits": {"train": {"count", "per_class": [..], "rec", "idx", "sha256", "bytes", "min_side"},
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 from mxscale.config import ConfigError
+from mxscale.identity import hash_of
 
 FORMAT = 2
 NAME = "manifest.json"
@@ -117,8 +118,3 @@ def save(folder, kind: str, classes: List[str], splits: Dict[str, Any], settings
 def digest(classes: List[str], splits: Dict[str, Any]) -> str:
     """SHA-256 of the classes' names and the splits' digests; where the files lie is no part of it."""
     return hash_of({"classes": classes, "splits": {name: entry["sha256"] for name, entry in splits.items()}})
-
-
-def hash_of(values: Any) -> str:
-    """SHA-256 of the canonical JSON of `values`."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -27,6 +27,7 @@ from mxscale.data.duplicates import Copies
 from mxscale.data.durable import sync
 from mxscale.data.images import POLICY, BadImage, Recipe
 from mxscale.data.workers import Pool, Progress
+from mxscale.identity import hash_of
 
 MANY = 100  # bad images, after which the rest isn't tried
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of some shared file systems
@@ -51,7 +52,7 @@ def prepare(data: Data, workers: Optional[int] = None, progress: bool = True) ->
 def _find_or_make(data: Data, workers: Optional[int], progress: bool) -> Dict[str, Any]:
     settings, build = KINDS[data.kind](data, workers, progress)
     cache = os.path.abspath(os.path.expanduser(data.cache))
-    folder = os.path.join(cache, f"{data.kind}-{manifest.hash_of([manifest.FORMAT, settings])[:12]}")
+    folder = os.path.join(cache, f"{data.kind}-{hash_of([manifest.FORMAT, settings])[:12]}")
     found = manifest.intact(folder)
     if found:
         return found

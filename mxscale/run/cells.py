@@ -1,12 +1,12 @@
 """The cells of a sweep as texts and numbers: what makes two the same, names, cores, the table.  Pure."""
 
+import copy
 import hashlib
-import json
 import re
 from typing import Dict, Iterable, List, Mapping, Sequence
 
 from mxscale.config import Config
-from mxscale.run.rundir import OUTSIDE_SIGNATURE
+from mxscale.identity import UNSIGNED, hash_of, remove, within
 from mxscale.sizes import auto_ranks
 
 # What a sweep's command line may have otherwise when it is resumed
@@ -28,19 +28,13 @@ def key(values: dict, swept: Iterable[str] = ()) -> str:
     """SHA-256 of a cell's composed settings, without what two runs of one signature may differ in.
 
     swept: keys that cells differ in, which count in any case.
-    Unlike rundir.signature it needs no data: paths stand for their files, so that it is known before anything is
+    Unlike identity.signature it needs no data: paths stand for their files, so that it is known before anything is
     prepared.
     """
-    kept = json.loads(json.dumps(values))
-    for name in OUTSIDE_SIGNATURE:
-        if any(f"{each}.".startswith(f"{name}.") or f"{name}.".startswith(f"{each}.") for each in swept):
-            continue
-        group, _, rest = name.partition(".")
-        if not rest:
-            kept.pop(group, None)
-        elif isinstance(kept.get(group), dict):
-            kept[group].pop(rest, None)
-    return hashlib.sha256(json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    kept = copy.deepcopy(values)
+    counts = [name for name in UNSIGNED if any(within(each, [name]) or within(name, [each]) for each in swept)]
+    remove(kept, [name for name in UNSIGNED if name not in counts])
+    return hash_of(kept)
 
 
 def swept(overrides: Sequence[str], keys: Mapping[str, str]) -> List[str]:

@@ -7,8 +7,9 @@ from typing import Dict, Optional
 
 import psutil
 
+from mxscale import identity
 from mxscale.config import Config
-from mxscale.run import costs, environment, rundir
+from mxscale.run import costs, environment
 from mxscale.run.progress import say
 from mxscale.run.record import view_hint
 from mxscale.run.rundir import KILLED, RUNNING, RunDir
@@ -29,7 +30,7 @@ def describe(record: RunDir, config: Config, seen: RunDir) -> None:
     """What the run is that was looked at, as its own record would have it; and that this is none of those."""
     facts, plan, settled = seen.read("environment.json"), seen.read("plan.json"), seen.config()
     config = replace(config, data=settled.data, comm=settled.comm)  # as the preparation left them
-    signature = rundir.signature(config, plan["data_digest"], plan.get("pretrained_sha256"))
+    signature = identity.signature(config, plan["data_digest"], plan.get("pretrained_sha256"))
     tags = environment.tags(facts, plan, signature, config.claims)
     tags["diagnose.of"] = tags.pop("signature")  # which training runs alone have: they are told by it
     facts["tags"] = {**tags, "kind": "diagnose"}

@@ -7,6 +7,7 @@ the run is left behind.
 import dataclasses
 from typing import NamedTuple, Optional
 
+from mxscale import identity
 from mxscale.config import Config, ConfigError
 from mxscale.run import announcement, budget, costs, opening, probe, rundir, summary
 from mxscale.run.progress import say
@@ -156,7 +157,7 @@ def _speed_key(run: RunDir, config: Config, plan: dict) -> tuple:
     same = dataclasses.replace(summary.for_speed(config), launch=launch)
     tags = (run.read("environment.json") or {}).get("tags", {})
     where = config.machine.instance or tags.get("machine")
-    signature = rundir.signature(same, plan["data_digest"], plan.get("pretrained_sha256"))
+    signature = identity.signature(same, plan["data_digest"], plan.get("pretrained_sha256"))
     return signature, where, tags.get("build"), plan.get("device"), plan.get("threads")
 
 

@@ -8,12 +8,14 @@ import fcntl
 import hashlib
 import os
 import shlex
+import shutil
 import subprocess
 import time
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import List, Optional
 
+from mxscale import identity
 from mxscale.config import SERVED, Config, ConfigError, origin_of
 from mxscale.run import budget, costs, doctor, environment, hosts, launch, probe, rundir, summary
 from mxscale.run.processes import available_cores
@@ -190,9 +192,7 @@ def prepare(run: RunDir, config: Config, attempt: int, signals: Signals) -> None
 
 def discard(run: RunDir) -> None:
     """A run that was refused before its first step leaves nothing behind."""
-    for path in sorted(run.path.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    run.path.rmdir()
+    shutil.rmtree(run.path)
 
 
 def record_environment(run: RunDir, config: Config, plan: dict) -> None:
@@ -202,11 +202,11 @@ def record_environment(run: RunDir, config: Config, plan: dict) -> None:
         if plan.get("graph"):  # the same arrays in another graph are another network
             both = plan["pretrained_sha256"] + file_digest(plan["graph"])
             plan["pretrained_sha256"] = hashlib.sha256(both.encode()).hexdigest()
-    digest = plan.get("pretrained_sha256")
+    digests = plan["data_digest"], plan.get("pretrained_sha256")
     signed = rundir.as_signed(run, config)
-    facts["tags"] = environment.tags(facts, plan, rundir.signature(signed, plan["data_digest"], digest), config.claims)
-    plan["weak_signature"] = rundir.signature(signed, plan["data_digest"], digest, ranks=False)
-    plan["speed_signature"] = rundir.signature(summary.for_speed(signed), plan["data_digest"], digest, ranks=False)
+    facts["tags"] = environment.tags(facts, plan, identity.signature(signed, *digests), config.claims)
+    plan["weak_signature"] = identity.signature(signed, *digests, ranks=False)
+    plan["speed_signature"] = identity.signature(summary.for_speed(signed), *digests, ranks=False)
     placed = launch.Placement.of(plan, available_cores())
     plan["threads"] = launch.threads_per_rank(config, placed)
     run.write("plan.json", plan)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
 from mxscale.config import SERVED, Config, ConfigError, flatten, to_dict
+from mxscale.identity import DATA_PATHS, UNSIGNED, within
 from mxscale.run import announcement, differences, record, store, tracking
 from mxscale.run.progress import say
-from mxscale.run.rundir import FINISHED, OUTSIDE_SIGNATURE, RERUN, RunDir, runs_of
+from mxscale.run.rundir import FINISHED, RERUN, RunDir, runs_of
 from mxscale.scale import verdict
 from mxscale.sizes import unsaved
 
@@ -21,8 +22,7 @@ from mxscale.sizes import unsaved
 FILES = ("config.yaml", "environment.json", "price.json", "plan.json", "metrics.jsonl", "status.json", "summary.json")
 FOLDER = "rerun"
 SPLITS = {"test/top1": "test", "best/val_top1": "val"}  # what each of the verdict's figures is measured on
-# No part of what two runs of other seeds have to share: paths, as for the signature (rundir.signature)
-APART = ("seed", *OUTSIDE_SIGNATURE, "data.root", "data.train", "data.val", "data.test", "data.cache", "data.mirror")
+APART = ("seed", *UNSIGNED, *DATA_PATHS)  # no part of what two runs of other seeds have to share
 
 
 @dataclass
@@ -146,7 +146,7 @@ def _apart_from_seed(params: Dict[str, str]) -> Dict[str, str]:
     """A key that was not there yet had what is now its default."""
     params = {**{key: str(value) for key, value in flatten(to_dict(Config())).items()}, **params}
     own = {key: value for key, value in params.items() if not key.startswith("plan/")}  # a forecast is no setting
-    return {key: value for key, value in own.items() if not any(f"{key}.".startswith(f"{name}.") for name in APART)}
+    return {key: value for key, value in own.items() if not within(key, APART)}
 
 
 # ---------------------------------------------------------------- in the new run

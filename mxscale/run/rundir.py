@@ -19,7 +19,6 @@ Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use 
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 import time
@@ -237,58 +236,8 @@ def latest_trained(root) -> RunDir:
     raise ConfigError(f"model.pretrained=latest: no finished training run under {root}/train; run train.py first")
 
 
-# ---------------------------------------------------------------- what makes two runs the same
-
-OUTSIDE_SIGNATURE = (
-    "tracking",
-    "sweep",
-    "resume",
-    "runs",
-    "name",
-    "claims",
-    "budget",
-    "machine.prices",
-    "model.input",
-    "comm.timeline",
-    "comm.probe_s",
-    "launch.setup_minutes",
-    "launch.start_timeout_s",
-    "launch.stop_grace_s",
-    "launch.stall_s",
-    "launch.restarts",
-    "checkpoint.keep",
-    "rerun",
-)
-
-
 def as_signed(run: RunDir, config: Config) -> Config:
     """The config whose signature is the run's: of a rerun, ranks and threads as they were asked for the first time."""
     asked, now = (run.read(RERUN) or {}).get("asked", {}), flatten(to_dict(config))
     launch = {key.partition(".")[2]: was for key, (settled, was) in asked.items() if now[key] == settled}
     return dataclasses.replace(config, launch=dataclasses.replace(config.launch, **launch))
-
-
-def signature(config: Config, data_digest: str, weights_digest: Optional[str], ranks: bool = True) -> str:
-    """SHA-256 of the canonical config with the digests of data and pretrained weights.
-
-    ranks False: the same for any number of ranks at the same per-device batch (weak scaling).
-
-    Machine and seed count; where a run is recorded and how it is resumed do not.  Paths of data and
-    weights are replaced by their digests, so that the same files elsewhere are the same run.
-    """
-    values = to_dict(config)
-    for key in OUTSIDE_SIGNATURE:
-        group, _, name = key.partition(".")
-        if name:
-            del values[group][name]
-        else:
-            del values[group]
-    for name in ("root", "train", "val", "test", "cache", "mirror"):
-        del values["data"][name]
-    if not ranks:
-        for name in ("ranks", "threads", "hosts"):
-            del values["launch"][name]
-        del values["data"]["shards"], values["comm"]
-    values["data"]["digest"] = data_digest
-    values["model"]["pretrained"] = weights_digest
-    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

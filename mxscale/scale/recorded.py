@@ -1,10 +1,12 @@
-"""Recorded runs, and the rows they make: those that differ in the seed alone together.  Pure: standard library."""
+"""Recorded runs, and the rows they make: those that differ in the seed alone together.  Pure."""
 
 import math
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from mxscale.identity import DATA_PATHS, UNSIGNED, within
 
 FINISHED = "FINISHED"
 NOT_KNOWN = "–"
@@ -41,15 +43,10 @@ class Recorded:
 
 # ---------------------------------------------------------------- what makes two runs two rows
 
-# Params that make no other experiment: where it is recorded, how it is resumed, limits that end it.  Paths of data and
-# weights count by their digests, sizes follow from the others.
-OUTSIDE = (
-    *("seed", "name", "claims", "resume", "runs", "tracking", "sweep", "rerun", "budget"),
-    *("model.input", "model.pretrained", "comm.timeline", "comm.probe_s"),
-    *("checkpoint.keep", "launch.start_timeout_s", "launch.stop_grace_s", "launch.stall_s", "launch.restarts"),
-    *(f"data.{path}" for path in ("root", "train", "val", "test", "cache", "mirror")),
-    *("batch/per_device", "batch/global", "lr/effective", "steps/total"),
-)
+# Params that make no other row: the seed, weights that count by their digest, sizes that follow from the others,
+# and the forecast
+SIZES = ("batch/per_device", "batch/global", "lr/effective", "steps/total")
+OUTSIDE = ("seed", *UNSIGNED, *DATA_PATHS, "model.pretrained", *SIZES)
 TAGS = ("data.digest", "pretrained.sha256", "machine", "gpu", "build")
 VERSIONS = ("mxnet", "numpy", "horovod")  # of what a rank runs
 # What people vary first stands first in a row's label.
@@ -70,7 +67,7 @@ def settings(run: Recorded) -> Dict[str, str]:
 
 
 def _outside(key: str) -> bool:
-    return key in OUTSIDE or key.split(".")[0] in OUTSIDE or key.startswith("plan/")  # a forecast is no setting
+    return within(key, OUTSIDE) or key.startswith("plan/")
 
 
 class Spread(NamedTuple):

@@ -1,0 +1,60 @@
+"""What makes two runs the same."""
+
+import pytest
+
+from mxscale.config import from_dict
+from mxscale.identity import UNSIGNED, remove, signature, within
+from mxscale.scale import recorded
+
+DIGESTS = ("data", None)
+
+
+def test_machine_and_seed_count_in_the_signature():
+    plain = signature(from_dict({}), *DIGESTS)
+    assert len(plain) == 64
+    others = [
+        from_dict({"seed": 2}),
+        from_dict({"machine": {"provider": "aws"}}),
+        from_dict({"launch": {"ranks": 2}}),
+        from_dict({"optimizer": {"lr": 0.2}}),
+    ]
+    different = {plain, *(signature(config, *DIGESTS) for config in others)}
+    different |= {signature(from_dict({}), "other data", None), signature(from_dict({}), "data", "weights")}
+    assert len(different) == 7
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"tracking": {"enabled": False}},
+        {"resume": "runs/train/x"},
+        {"runs": "/elsewhere"},
+        {"name": "other"},
+        {"launch": {"stop_grace_s": 5}},
+        {"data": {"root": "/x", "cache": "/y"}},
+        {"model": {"pretrained": "/z"}},
+    ],
+)
+def test_where_a_run_is_recorded_and_read_from_does_not_count(values):
+    assert signature(from_dict(values), *DIGESTS) == signature(from_dict({}), *DIGESTS)
+
+
+@pytest.mark.parametrize(
+    "key, names, expected",
+    [("data.root", ["data"], True), ("data", ["data"], True), ("data.root", ["data.root"], True),
+     ("data_root", ["data"], False), ("data", ["data.root"], False), ("data.rootless", ["data.root"], False)],
+)  # fmt: skip
+def test_a_setting_is_within_itself_and_its_group(key, names, expected):
+    assert within(key, names) == expected
+
+
+def test_settings_and_groups_are_removed_where_they_are():
+    values = {"a": {"b": 1, "c": 2}, "d": 3, "e": 4}
+    remove(values, ["a.b", "d", "a.missing", "f", "e.g"])
+    assert values == {"a": {"c": 2}, "e": 4}
+
+
+def test_what_the_signature_leaves_out_makes_no_other_row_of_a_report():
+    params = {name: "x" for name in UNSIGNED} | {"data.root": "/x", "seed": "1", "optimizer.lr": "0.1"}
+    run = recorded.Recorded("1", "a", "FINISHED", params, {}, {}, {})
+    assert recorded.settings(run) == {"optimizer.lr": "0.1"}
