@@ -39,7 +39,7 @@ def _new_or_resumed(config: Config, values: dict, overrides) -> tuple:
         own = "go on with its own command line and sweep.resume=true"
         raise ConfigError(f"resume={config.resume} is a sweep, not one run: {own}")
     found.config()  # raises where it is damaged
-    if (found.read("status.json") or {}).get("state") == rundir.FINISHED:
+    if found.state == rundir.FINISHED:
         raise ConfigError(f"resume={config.resume}: that run is finished; start a new one without resume=")
     return merge_for_resume(found, values, overrides), found
 
@@ -156,7 +156,7 @@ def unfinished_run_of(config: Config) -> Optional[RunDir]:
     """The newest run of the same config that has not finished: what resume=auto goes on with."""
     wanted = {k: v for k, v in flatten(to_dict(config)).items() if k.split(".")[0] not in RESUMABLE}
     for found in rundir.runs_of(config.runs, config.entry):
-        if (found.read("status.json") or {}).get("state") == rundir.FINISHED:
+        if found.state == rundir.FINISHED:
             continue
         try:
             saved = flatten(to_dict(found.asked()))

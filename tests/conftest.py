@@ -107,6 +107,11 @@ def shared_cli(tmp_path_factory, data_cache):
     return Cli(tmp_path_factory.mktemp("shared") / "runs", data_cache)
 
 
+def last(run: RunDir, name: str) -> float:
+    """The newest value of a metric."""
+    return [line["metrics"][name] for line in run.history() if name in line["metrics"]][-1]
+
+
 def wait_for_step(run: RunDir, step: int, timeout=60) -> None:
     """Until metrics.jsonl has a line of `step` or later."""
     deadline = time.monotonic() + timeout

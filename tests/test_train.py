@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import yaml
-from conftest import params
+from conftest import last, params
 
 from mxscale.run import record
 from mxscale.train.comm import horovod_build
@@ -64,7 +64,7 @@ def test_mlflow_has_the_run_with_its_metrics_params_and_tags(trained):
     assert recorded.info.status == "FINISHED"
     assert recorded.data.params["batch/global"] == "24"
     assert recorded.data.params["optimizer.name"] == "nag"
-    assert recorded.data.metrics["test/top1"] == pytest.approx(trained.run.last("test/top1"))
+    assert recorded.data.metrics["test/top1"] == pytest.approx(last(trained.run, "test/top1"))
     assert recorded.data.metrics["cost/total_usd"] > 0
     wanted = {"git.commit", "mxnet.features", "versions", "machine", "signature", "data.digest", "build"}
     assert wanted <= set(recorded.data.tags)
@@ -111,7 +111,7 @@ def test_one_two_and_four_ranks_and_devices_over_four_shards_end_with_the_same_w
 
 def test_three_ranks_and_a_batch_of_seven_still_validate_every_image(cli):
     ended = cli("train", "launch.ranks=3", "batch.per_device=7", "epochs=1")
-    assert ended.run.last("val/top1") is not None  # the engine asserts the count
+    assert last(ended.run, "val/top1") >= 0  # the engine asserts the count
 
 
 @pytest.mark.skipif(not (shutil.which("mpirun") and horovod_build().get("mpi")), reason="Horovod without MPI here")

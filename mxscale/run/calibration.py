@@ -59,12 +59,11 @@ def read(sources, config: Config) -> Calibration:
 def of_run(path: str) -> Measured:
     """What a finished run reached.  Raises ConfigError."""
     run = RunDir(path)
-    plan, rate = run.read("plan.json"), ((run.read("summary.json") or {}).get("metrics") or {}).get("throughput/median")
+    plan, rate = run.read("plan.json"), run.figures.get("throughput/median")
     if not plan or "sizes" not in plan:
         raise ConfigError(f"plan.calibrate={path}: that is no run directory, nor a table of bench/allreduce.py")
-    state = (run.read("status.json") or {}).get("state")
-    if state != FINISHED:
-        raise ConfigError(f"plan.calibrate={path}: that run is {state or 'unfinished'}; let it end first")
+    if run.state != FINISHED:
+        raise ConfigError(f"plan.calibrate={path}: that run is {run.state or 'unfinished'}; let it end first")
     if not rate:
         raise ConfigError(f"plan.calibrate={path}: that run has no throughput in its summary.json: it was too short")
     config, sizes = run.config(), plan["sizes"]

@@ -1,4 +1,4 @@
-"""The cells of a sweep as texts and numbers: what makes two the same, names, cores, the table.  Pure."""
+"""The cells of a sweep as texts and numbers: what makes two the same, names, cores.  Pure."""
 
 import copy
 import hashlib

@@ -10,7 +10,7 @@ class Attempts:
     """Wall times of a run's attempts.  What is over is read once; only the attempt under way still grows."""
 
     def __init__(self, run: RunDir):
-        attempts = (run.read("status.json") or {}).get("attempts", [])
+        attempts = run.attempts
         self.spans = attempts
 
     def seconds(self, until_ms: float, attempt: int) -> List[float]:
@@ -38,7 +38,7 @@ def cost_of(run: RunDir) -> Callable[[dict], dict]:
 
 def so_far(run: Optional[RunDir], price: dict) -> Tuple[List[float], List[int]]:
     """Seconds of each attempt of a run that goes on (None: it begins), and their nodes with those of the next."""
-    spans = [] if run is None else (run.read("status.json") or {}).get("attempts", [])
+    spans = [] if run is None else run.attempts
     # Of an attempt whose parent was killed nobody has noted the end yet
     ends = [span["ended_ms"] if "ended_ms" in span else last_seen_ms(run, span) for span in spans]
     seconds = [(end - span["started_ms"]) / 1000 for span, end in zip(spans, ends)]

@@ -23,7 +23,6 @@ from mxscale.run.watch import Signals, kept_alive
 from mxscale.scale import advice, claims
 from mxscale.scale import diagnose as scale
 
-LOOK_S = 1.0  # of the first look, which settles sizes and the length of an interval
 LOOK_STEPS = 5
 INTERVALS = 8  # that a probe is to give
 
@@ -66,7 +65,7 @@ def main(config: Config, own: dict) -> int:
     settings = settings_of(own)
     check(config)
     price = job.price_of(config, job.machine_of(config, hosts.find(config)), None)
-    record = opening.create_run(replace(config, entry="diagnose"))
+    record = rundir.create(replace(config, entry="diagnose"))
     with Signals() as signals:
         work = Work(record, settings, signals)
         try:

@@ -31,7 +31,7 @@ class Rate(NamedTuple):
 
 def of_new_run(config: Config, nodes, image, price: dict, weights_file: Optional[str], began: float) -> dict:
     """Prepare a run, say what it would cost, take its directory away again.  Raises ConfigError."""
-    run = opening.create_run(config)
+    run = rundir.create(config)
     with opening.locked(run), Signals() as signals, opening.undone_if_refused(run, config, fresh=True):
         opening.begin_attempt(run, config, price, weights_file, began, signals)
         opening.place(run, config, nodes, image)
@@ -141,7 +141,7 @@ def alike(run: RunDir, config: Config, plan: dict) -> Optional[RunDir]:
         known = other.read("plan.json") or {}
         if other.path == run.path or known.get("sizes", {}).get("global_batch") != plan["sizes"]["global_batch"]:
             continue
-        if (other.read("status.json") or {}).get("state") != FINISHED:
+        if other.state != FINISHED:
             continue
         try:
             if _speed_key(other, other.config(), known) == wanted:
@@ -162,12 +162,12 @@ def _speed_key(run: RunDir, config: Config, plan: dict) -> tuple:
 
 
 def _rate_of(run: RunDir, source: str) -> Optional[Rate]:
-    median = ((run.read("summary.json") or {}).get("metrics") or {}).get("throughput/median")
+    median = run.figures.get("throughput/median")
     if not median:
         return None
     config, plan = run.config(), run.read("plan.json")
     pace = budget.Pace(run, config, plan)
-    attempt = run.read("status.json")["attempts"][0]
+    attempt = run.attempts[0]
     first = [line for line in run.lines() if line["attempt"] == 1]
     start = (first[0]["time_ms"] - attempt["started_ms"]) / 1000 if first else None
     return Rate(median, source, start, pace.validation_s, pace.checkpoint_s)

@@ -97,7 +97,7 @@ def _own_link(config: Config, plan: Dict, base: RunDir, earlier: List[RunDir]) -
 
 
 def _rate(run: RunDir) -> float:
-    return run.read("summary.json")["metrics"]["throughput/median"]
+    return run.figures["throughput/median"]
 
 
 def _devices(run: RunDir) -> int:
@@ -109,7 +109,7 @@ def _beside(earlier: List[RunDir]) -> float:
     for run in earlier:
         status, sizes = run.read("status.json"), run.read("plan.json")["sizes"]
         if len(status["attempts"]) == 1 and status.get("step"):
-            wall = run.read("summary.json")["metrics"].get("time/wall_s", 0.0)
+            wall = run.figures.get("time/wall_s", 0.0)
             return max(0.0, wall - status["step"] * sizes["global_batch"] / _rate(run))
     return 0.0
 

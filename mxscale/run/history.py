@@ -143,11 +143,11 @@ def check_file(file: Path) -> None:
 def of_directory(run: RunDir) -> Recorded:
     """The same of a run directory, whether it was sent to MLflow or not.  Raises ConfigError where it is none."""
     run.config()
-    status = (run.read("status.json") or {}).get("state", "RUNNING")
+    status = run.state or "RUNNING"
     metrics = {}
     for line in run.history():
         metrics.update(line["metrics"])
-    metrics.update((run.read("summary.json") or {}).get("metrics") or {})
+    metrics.update(run.figures)
     numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
     return Recorded(str(run), run.path.name, status, record.params(run), record.tags(run), numbers)
 

@@ -30,7 +30,7 @@ from mxscale.run import (
 from mxscale.run.failure import Failure, Logs
 from mxscale.run.progress import say
 from mxscale.run.record import note_params, view_hint
-from mxscale.run.rundir import FINISHED, KILLED, RunDir
+from mxscale.run.rundir import FINISHED, KILLED, RunDir, create
 from mxscale.run.sweep import Cell
 from mxscale.run.watch import Signals, Watched, supervise
 from mxscale.scale import catalogues, claims, prices
@@ -65,7 +65,7 @@ def execute(
             return dry_run.of_rest(run, config, price)
         return dry_run.of_new_run(config, nodes, image, price, weights_file, began)
     fresh = run is None
-    run = run or opening.create_run(config)
+    run = run or create(config)
     with opening.locked(run), opening.disk_watched(run, config), Signals() as signals:
         with opening.undone_if_refused(run, config, fresh):
             if first:
@@ -140,7 +140,7 @@ def begin_again(run, config, nodes, price, failure: Failure, logs: Logs, number:
         raise ConfigError("no host can be reached")
     tell_last_lines(failure, logs)
     say(restart.announcement(failure, number, config, nodes, left))
-    began = run.read("status.json")["attempts"][-1]["ended_ms"] / 1000  # the machines were paid for meanwhile
+    began = run.attempts[-1]["ended_ms"] / 1000  # the machines were paid for meanwhile
     price = {**price, "nodes": machine_of(config, left).nodes}
     image = run.read("plan.json")["image"]
     # What was settled before (the back end of comm=auto, the input of pretrained weights) stays; ranks are as asked for

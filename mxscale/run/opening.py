@@ -1,4 +1,4 @@
-"""What comes before the ranks of an attempt: the run directory, the preparation, what is announced.
+"""What comes before the ranks of an attempt: the run directory, the preparation, what is refused.
 
 A refusal here is exit 2, and leaves nothing of a new run and an old one as it was.
 """
@@ -49,17 +49,6 @@ def pretrained_file(config: Config, run: Optional[RunDir] = None) -> Optional[st
     return os.path.join(source, best["checkpoint"], "params")
 
 
-def create_run(config: Config) -> RunDir:
-    try:
-        return rundir.create(config)
-    except OSError as error:
-        raise ConfigError(_unwritable(config, error)) from None
-
-
-def _unwritable(config: Config, error: OSError) -> str:
-    return f"runs={config.runs}: can't write a run directory there ({error.strerror}); make room, or set runs=DIR"
-
-
 def resume_command(run: RunDir, config: Config) -> str:
     return shlex.join(["python", f"{config.entry}.py", f"resume={run.path}"])
 
@@ -104,7 +93,7 @@ def undone_if_refused(run: RunDir, config: Config, fresh: bool):
         if fresh:
             discard(run)
             if isinstance(error, OSError) and error.errno in FULL:
-                raise ConfigError(_unwritable(config, error)) from None
+                raise rundir.unwritable(config, error) from None
         else:
             for path, text in before.items():
                 rundir.replace(path, text)
@@ -118,7 +107,7 @@ def begin_attempt(
 
     began: when this process was started, in seconds since 1970: billed from there, on the price's nodes.
     """
-    attempts = (run.read("status.json") or {"attempts": []})["attempts"]
+    attempts = run.attempts
     attempt = len(attempts) + 1
     for earlier in attempts:
         earlier.setdefault("ended_ms", costs.last_seen_ms(run, earlier))  # its parent was killed

@@ -32,7 +32,7 @@ def end_attempt(
     run.write("status.json", status)
     if ranks or (run.path / "summary.json").exists():  # a later attempt costs, also where it is stopped at its start
         run.write("summary.json", summary.summarise(run, attempt))
-    return {**status, "summary": (run.read("summary.json") or {"metrics": {}})["metrics"]}, failure
+    return {**status, "summary": run.figures}, failure
 
 
 def merge(ranks: list, stopped: Optional[str], first_gone: Optional[int] = None) -> dict:

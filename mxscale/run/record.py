@@ -1,6 +1,6 @@
 """What MLflow is told about a run, where, and how much of it has been told.  Pure: no mlflow.
 
-`tracking.py` sends what this module reads off the run directory, and keeps its place in `tracking.json`.
+`sender.py` sends what this module reads off the run directory, and keeps its place in `tracking.json`.
 """
 
 import dataclasses
@@ -193,7 +193,7 @@ def summary(run: RunDir) -> List[Point]:
     step, time_ms = 0, int(run.path.stat().st_ctime * 1000)
     for line in run.lines():
         step, time_ms = max(step, line["step"]), line["time_ms"]
-    return _points((run.read("summary.json") or {}).get("metrics") or {}, time_ms, step)
+    return _points(run.figures, time_ms, step)
 
 
 def artifacts(run: RunDir) -> List[Tuple[Path, Optional[str]]]:
@@ -206,13 +206,13 @@ def artifacts(run: RunDir) -> List[Tuple[Path, Optional[str]]]:
 
 def started_ms(run: RunDir) -> int:
     """When the first attempt began."""
-    attempts = (run.read("status.json") or {}).get("attempts") or [{}]
+    attempts = run.attempts or [{}]
     return attempts[0].get("started_ms") or int((run.path / "config.yaml").stat().st_mtime * 1000)
 
 
 def ended_ms(run: RunDir) -> int:
     """When the last attempt ended, or was last heard of."""
-    attempts = (run.read("status.json") or {}).get("attempts") or [{}]
+    attempts = run.attempts or [{}]
     files = [path for path in (run.metrics_file, run.path / "config.yaml") if path.is_file()]
     return attempts[-1].get("ended_ms") or int(files[0].stat().st_mtime * 1000)
 
@@ -233,7 +233,7 @@ def end_state(run: RunDir) -> str:
 
 
 def _final_word(run: RunDir) -> Optional[str]:
-    state = (run.read("status.json") or {}).get("state")
+    state = run.state
     return state if state in (FINISHED, FAILED, KILLED) else None
 
 

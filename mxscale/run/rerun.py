@@ -74,7 +74,7 @@ def _of_directory(config: Config, given: str, source: str) -> First:
         first.parent = record.load(files, tracking.store_uri(config), config.tracking.experiment)[1].run_id
     first.of = first.parent or str(files)
     beside = runs_of(files.path.parents[1], first.config.entry)
-    first.seeds = _seeds(first, [_figures_of(other) for other in beside if _finished(other)])
+    first.seeds = _seeds(first, [_figures_of(other) for other in beside if other.state == FINISHED])
     return first
 
 
@@ -97,7 +97,7 @@ def _of_store(config: Config, run_id: str, source: str) -> First:
 
 def _checked(files: RunDir, source: str) -> Config:
     """The config on record; raises ConfigError where the record is not that of a finished run of this version."""
-    state = (files.read("status.json") or {}).get("state")
+    state = files.state
     if (files.path / "config.yaml").is_file() and state != FINISHED:
         raise ConfigError(_unfinished(source, state or "no status"))
     lacking = [name for name in FILES if not (files.path / name).is_file()]
@@ -118,14 +118,10 @@ def _unfinished(source: str, state: str) -> str:
     return f"{source}: that run has not finished ({state}); there is nothing to repeat yet"
 
 
-def _finished(run: RunDir) -> bool:
-    return (run.read("status.json") or {}).get("state") == FINISHED
-
-
 def _figures_of(run: RunDir) -> dict:
     """As store.finished_beside has it; nothing of a run of another version."""
     try:
-        return {"params": record.params(run), "metrics": run.read("summary.json")["metrics"]}
+        return {"params": record.params(run), "metrics": run.figures}
     except (ConfigError, TypeError, KeyError):
         return {"params": {}, "metrics": {}}
 
@@ -218,5 +214,5 @@ def _outcome(run: RunDir) -> verdict.Outcome:
             if line["attempt"] in attempts:
                 losses[line["step"]] = line["metrics"]["train/loss"]
             attempts.add(line["attempt"])
-    figures = run.read("summary.json")["metrics"]
+    figures = run.figures
     return verdict.Outcome(run.read("status.json").get("params_sha256"), figures, losses)

@@ -141,10 +141,22 @@ class RunDir:
                 kept.append(line)
         return sorted(kept, key=lambda line: (line["step"], line["time_ms"]))
 
-    def last(self, name: str) -> Optional[float]:
-        """The newest value of a metric."""
-        values = [line["metrics"][name] for line in self.history() if name in line["metrics"]]
-        return values[-1] if values else None
+    # ------------------------------------------------------------ what is known of it
+
+    @property
+    def state(self) -> Optional[str]:
+        """RUNNING, then as its parent says it ended: FINISHED, FAILED or KILLED; None before its first attempt."""
+        return (self.read("status.json") or {}).get("state")
+
+    @property
+    def attempts(self) -> List[Dict[str, Any]]:
+        """Of each its number, ranks, and when it began and ended."""
+        return (self.read("status.json") or {}).get("attempts", [])
+
+    @property
+    def figures(self) -> Dict[str, float]:
+        """Those of the whole run (summary.json), {} before its end."""
+        return (self.read("summary.json") or {}).get("metrics") or {}
 
     # ------------------------------------------------------------ the parent's word
 
@@ -196,8 +208,11 @@ def replace(path: Path, text: str) -> None:
 def create(config: Config, now: Optional[float] = None) -> RunDir:
     """A new run directory with its config.yaml.  Raises ConfigError where it can't be written."""
     run = RunDir(new_folder(config, config.entry, now))
-    (run.path / "ranks").mkdir()
-    run.write_config(config)
+    try:
+        (run.path / "ranks").mkdir()
+        run.write_config(config)
+    except OSError as error:
+        raise unwritable(config, error) from None
     return run
 
 
@@ -214,11 +229,15 @@ def new_folder(config: Config, kind: str, now: Optional[float] = None) -> Path:
                 continue
             raise ConfigError(f"runs={config.runs}: {path} is in the way of the run directory") from None
         except OSError as error:
-            raise ConfigError(
-                f"runs={config.runs}: can't write a run directory there ({error.strerror}); set runs=DIR"
-            ) from None
+            raise unwritable(config, error) from None
         return path
     raise ConfigError(f"runs={config.runs}: no free name for {stamp}_{config.name}")
+
+
+def unwritable(config: Config, error: OSError) -> ConfigError:
+    """What to say where the run directory can't be written before a run begins."""
+    where = f"runs={config.runs}: can't write a run directory there"
+    return ConfigError(f"{where} ({error.strerror}); make room, or set runs=DIR")
 
 
 def runs_of(root, entry: str) -> List[RunDir]:
@@ -230,8 +249,7 @@ def runs_of(root, entry: str) -> List[RunDir]:
 def latest_trained(root) -> RunDir:
     """The newest `train` run that ended with a best checkpoint: what model.pretrained=latest means."""
     for run in runs_of(root, "train"):
-        status = run.read("status.json") or {}
-        if status.get("state") == FINISHED and run.read("best.json"):
+        if run.state == FINISHED and run.read("best.json"):
             return run
     raise ConfigError(f"model.pretrained=latest: no finished training run under {root}/train; run train.py first")
 

@@ -14,21 +14,21 @@ NEXT = "\n"  # within a row of the table
 def summarise(run: RunDir, attempt: int) -> dict:
     """{"metrics": the figures of the whole run, ...}.  What is not known is not there."""
     history = run.history()
-    attempts = run.read("status.json")["attempts"]
+    attempts = run.attempts
     ranks = next((each["ranks"] for each in reversed(attempts) if each.get("ranks")), None)  # the last may have none
-    alike = {each["attempt"] for each in attempts if each.get("ranks") == ranks}
+    comparable = {each["attempt"] for each in attempts if each.get("ranks") == ranks}
     metrics = {}
     best = run.read("best.json")
     if best:
         metrics["best/val_top1"] = best["val/top1"]
         metrics["best/step"] = best["step"]
-    for name in ("test/top1", "test/loss"):
-        if run.last(name) is not None:
-            metrics[name] = run.last(name)
+    last = {name: value for line in history for name, value in line["metrics"].items()}
+    metrics.update({name: last[name] for name in ("test/top1", "test/loss") if name in last})
     medians = {"throughput/images_per_s": "throughput/median"}
     medians.update({f"time/{part}": f"time/{part}_median" for part in ("data_wait", "compute", "exchange")})
+    measured = [line["metrics"] for line in history if line["attempt"] in comparable]
     for name, label in medians.items():
-        values = [line["metrics"][name] for line in history if name in line["metrics"] and line["attempt"] in alike]
+        values = [line[name] for line in measured if name in line]
         if values:
             metrics[label] = statistics.median(values)
     ended = attempts[-1]["ended_ms"]
@@ -44,7 +44,7 @@ def summarise(run: RunDir, attempt: int) -> dict:
         metrics["data/skipped"] = plan["skipped"]
     baseline = one_rank_baseline(run, plan)
     if baseline and "throughput/median" in metrics:
-        rate, ranks = baseline.read("summary.json")["metrics"]["throughput/median"], plan["sizes"]["ranks"]
+        rate, ranks = baseline.figures["throughput/median"], plan["sizes"]["ranks"]
         metrics["scaling/efficiency"] = metrics["throughput/median"] / (ranks * rate)
     metrics.update(_planned(run, metrics))
     return {"metrics": metrics, "attempt": attempt, "baseline": baseline and str(baseline)}
@@ -83,8 +83,8 @@ def alike(run: RunDir, plan: dict, by: str = "weak_signature") -> List[RunDir]:
         same = all(known.get(key) == plan.get(key) for key in (by, "threads", "device"))
         if other.path == run.path or not same or known["sizes"]["shards"] != known["sizes"]["ranks"]:
             continue
-        rate = ((other.read("summary.json") or {}).get("metrics") or {}).get("throughput/median")
-        finished = (other.read("status.json") or {}).get("state") == FINISHED
+        rate = other.figures.get("throughput/median")
+        finished = other.state == FINISHED
         if rate and finished and _machine(other) == machine:
             found.append(other)
     return found

@@ -127,7 +127,7 @@ def begin(values: dict, typed: Sequence[str], facts: dict) -> Sweep:
     sweep.stop_file.unlink(missing_ok=True)
     sweep.write("sweep.json", {**facts, "entry": config.entry, "command": command, "attempt": attempt,
                                "process": this_process(), "objective": config.sweep.objective})  # fmt: skip
-    attempts = (sweep.read("status.json") or {"attempts": []})["attempts"]
+    attempts = sweep.attempts
     attempts.append({"attempt": attempt, "started_ms": int(time.time() * 1000)})
     sweep.write("status.json", {"attempts": attempts, "state": RUNNING, "attempt": attempt})
     return sweep

@@ -34,8 +34,7 @@ class Row(NamedTuple):
 def rows_of(sweep: Sweep) -> List[Row]:
     found = []
     for note in sweep.cells():
-        summary = (RunDir(note.run).read("summary.json") or {}) if note.run else {}
-        found.append(Row(note, summary.get("metrics") or {}))
+        found.append(Row(note, RunDir(note.run).figures if note.run else {}))
     return found
 
 
