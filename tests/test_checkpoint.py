@@ -15,7 +15,7 @@ from mxscale.config import ConfigError, from_dict
 from mxscale.nets import weights
 from mxscale.run.rundir import RunDir
 from mxscale.sizes import sizes
-from mxscale.train import checkpoint
+from mxscale.train import checkpoint, prepare
 from mxscale.train.comm import Local
 from mxscale.train.exchange import make_exchange
 from mxscale.train.journal import Journal
@@ -303,6 +303,25 @@ def test_parameters_that_are_not_finite_are_not_saved(saved):
     ):
         saved.save(4)
     assert newest_step(saved) == 3 and leftovers(saved) == []
+
+
+class UnderWay:
+    """An exchange with sums that are to be applied at the next step."""
+
+    def settle(self):
+        pass
+
+    def state(self):
+        return {"0": mx.nd.ones((10,))}
+
+
+def test_sums_under_way_are_not_dropped_by_a_resume_that_would_not_apply_them(tmp_path):
+    training = Training(tmp_path / "run")
+    training.keeper.exchange = UnderWay()
+    training.step(1).save(1)
+    training.run.write_config(from_dict({"comm": {"double_buffering": False}}))
+    with pytest.raises(ConfigError, match=r"comm\.double_buffering=false: a step's gradients are under way"):
+        prepare.prepare(training.run, training.run.config())
 
 
 # ---------------------------------------------------------------- which are kept

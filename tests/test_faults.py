@@ -105,33 +105,38 @@ def test_a_cut_link_is_named_and_the_ranks_that_are_left_take_over_its_shards(cl
 
 
 HUNG = """
-import sys, time
-from mxscale.train import engine, keeper
+import os, sys, time
+from mxscale.train import engine, keeper, meter
 
-due = keeper.Keeper.due
+whole, calls = PLACE, []
 
-def hang(self, step):
-    if self.comm.rank == 1 and step == STEP:
+def hang(self, *arguments):
+    calls.append(1)
+    if os.environ["HOROVOD_RANK"] == "1" and len(calls) == STEP:
         print("hanging", flush=True)
         time.sleep(600)
-    return due(self, step)
+    return whole(self, *arguments)
 
-keeper.Keeper.due = hang
+PLACE = hang
 sys.exit(engine.main(sys.argv[1], int(sys.argv[2])))
 """
 
 
 @pytest.mark.parametrize(
-    "step, told",
+    "place, step, log_every, told",
     [
-        (6, r"no rank has finished a step for \d+ s"),
-        (1, r"no second step within 20 s of the first line \(launch.start_timeout_s\)"),
+        ("keeper.Keeper.due", 6, 1, r"no rank has finished a step for \d+ s"),
+        ("keeper.Keeper.due", 1, 1, r"no second step within 20 s of the first line \(launch.start_timeout_s\)"),
+        # The others wait for its gradients, not for a line of metrics
+        ("meter.Clock.fetched", 6, 10, r"no rank has finished a step for \d+ s"),
     ],
 )
-def test_a_rank_that_lives_and_hangs_is_named_with_its_last_words(step, told, tmp_path, data_cache, monkeypatch, capfd):
+def test_a_rank_that_lives_and_hangs_is_named_with_its_last_words(
+    place, step, log_every, told, tmp_path, data_cache, monkeypatch, capfd
+):
     """As in a kernel that never ends: its threads go on, Horovod's too."""
     script = tmp_path / "hung.py"
-    script.write_text(HUNG.replace("STEP", str(step)))
+    script.write_text(HUNG.replace("PLACE", place).replace("STEP", str(step)))
 
     def commands(*arguments):
         (command,) = launched(*arguments)
@@ -140,7 +145,8 @@ def test_a_rank_that_lives_and_hangs_is_named_with_its_last_words(step, told, tm
 
     launched = launch.commands
     monkeypatch.setattr(launch, "commands", commands)
-    where = [f"runs={tmp_path}/runs", f"data.cache={data_cache}", "launch.start_timeout_s=20"]
+    where = [f"runs={tmp_path}/runs", f"data.cache={data_cache}", "launch.start_timeout_s=20",
+             f"log_every={log_every}"]  # fmt: skip
     status = job.execute(composed("train", *SMALL, *STRUCK, *where))
     assert re.fullmatch(told + r"; the others wait: rank 1 is at hung.py:\d+ \(hang\)", status["error"])
     out = capfd.readouterr().out

@@ -49,6 +49,12 @@ def test_one_machine_by_two_names_is_refused(monkeypatch):
         hosts.find(config(hosts=["a", "b", "a.example"]))
 
 
+@pytest.mark.parametrize("name", ["a..b", "x" * 64])
+def test_a_name_that_no_resolver_takes_is_another_machine(name):
+    (found,) = hosts.find(config(hosts=[name]))
+    assert not found.here
+
+
 def test_hosts_go_neither_with_local_ranks_nor_with_one_image():
     with pytest.raises(ConfigError, match="comm=local"):
         validate(from_dict({"launch": {"hosts": ["a"]}, "comm": {"backend": "local"}}))

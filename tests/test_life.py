@@ -66,9 +66,10 @@ def process(run):
         each.wait()
 
 
-def sign(run, rank, pid=1, doing="training", idle_s=0.0, longest_s=0.0, attempt=1, at=""):
+def sign(run, rank, pid=1, doing="training", idle_s=0.0, longest_s=0.0, attempt=1, at="", moves=2):
     """What a rank's thread writes."""
-    said = {"attempt": attempt, "pid": pid, "doing": doing, "idle_s": idle_s, "longest_s": longest_s, "at": at}
+    said = {"attempt": attempt, "pid": pid, "doing": doing, "moves": moves, "idle_s": idle_s, "longest_s": longest_s,
+            "at": at}  # fmt: skip
     run.rank_alive(rank).write_text(json.dumps(said))
 
 
@@ -188,6 +189,38 @@ def test_hosts_of_ranks_that_lost_touch_are_asked_whether_they_are_there_those_o
 def test_a_host_that_has_servers_alone_is_asked_too(run, ssh):
     lives = watched(run, 1, [Host("a", 1, "a"), Host("gone", 1, "c")])
     assert [host.name for host in lives.end_elsewhere()] == ["c"]
+
+
+def test_a_stopped_server_on_another_host_is_killed_that_of_another_run_is_not(run, process, ssh, tmp_path):
+    ours, other = (process("mxscale.train.server", str(where), "1", "server.0") for where in (run, tmp_path / "other"))
+    stop(ours)
+    assert watched(run, 1, [Host("a", 1, "a"), Host("b", 1, "b")]).end_elsewhere() == []
+    assert ours.wait(10) == -signal.SIGKILL
+    assert other.poll() is None
+
+
+# ---------------------------------------------------------------- a rank that crashes as it starts
+
+
+def test_a_rank_crashed_at_its_start_where_none_has_made_a_step(run):
+    sign(run, 0, moves=0)
+    assert watched(run).crashed_at_start()
+    run.write(run.rank_status(0), {"attempt": 1, "exit": 1})
+    run.write(run.rank_status(1), {"attempt": 1, "exit": 1})
+    assert not watched(run).crashed_at_start()  # each had a last word
+
+
+def test_a_rank_that_had_made_a_step_did_not_crash_at_its_start_though_no_line_was_due_yet(run):
+    sign(run, 0, moves=0)
+    sign(run, 1, moves=1)
+    assert not watched(run).crashed_at_start()
+
+
+def test_a_rank_says_at_once_that_it_has_made_a_step(run):
+    (run.path / "ranks").mkdir(exist_ok=True)
+    life = Life(run, 0, 1)
+    life.moved()
+    assert json.loads(run.rank_alive(0).read_text())["moves"] == 1
 
 
 def test_a_number_that_went_to_another_process_is_not_killed(run, process, ssh):

@@ -232,3 +232,20 @@ def test_a_loss_that_is_not_finite_is_returned_as_such(journal):
     tally, clock = Tally([mx.cpu()]), Clock()
     tally.add(mx.nd.array([np.nan]), mx.nd.array([[0, 1]]), mx.nd.ones(1))
     assert np.isnan(journal.reading(1, tally, clock, Samples(50, clock), 0.1))
+
+
+def test_where_ranks_meet_the_line_is_over_all_steps_since_they_last_did(tmp_path):
+    class Read:
+        def __init__(self, *values):
+            self.values = [np.array(value, dtype="float64") for value in values]
+
+        def read(self):
+            return self.values.pop(0)
+
+    journal = Journal(RunDir(tmp_path), Local(), attempt=1)
+    tally, clock = Read([10, 5, 10], [10, 5, 10], [2, 1, 1], [3, 1, 1]), Read([42, 2, 1], [2, 2, 1])
+    for step, together in ((10, False), (20, False), (21, True), (22, True)):
+        journal.reading(step, tally, clock, Samples(50, None), 0.1, together)
+    lines = [json.loads(line)["metrics"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["train/loss"] for line in lines] == [1.0, 1.0, 22 / 21, 3.0]
+    assert lines[2]["train/top1"] == pytest.approx(100 * 11 / 21) and lines[2]["throughput/images_per_s"] == 21.0

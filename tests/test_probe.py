@@ -6,7 +6,7 @@ import time
 import pytest
 from composed import composed
 
-from mxscale.config import from_dict
+from mxscale.config import ConfigError, from_dict
 from mxscale.run import announcement, launch, probe
 from mxscale.run.rundir import RunDir
 from mxscale.run.watch import Signals
@@ -43,6 +43,34 @@ def test_the_table_has_a_line_for_each_with_its_figures_or_the_reason():
     ]
 
 
+# ---------------------------------------------------------------- what is taken
+
+
+def settled(tmp_path, ranks, known=None, **values):
+    run = RunDir(tmp_path)
+    hosts = [{"address": "b", "slots": 1, "name": "b", "here": False}] if "launch" in values else []
+    run.write("plan.json", {"sizes": {"ranks": ranks}, "hosts": hosts})
+    if known:
+        run.write(probe.RECORD, {"chosen": known, "reason": ""})
+    return probe.settle(run, from_dict({"comm": {"backend": "auto", **values.pop("comm", {})}, **values}), 1, Signals())
+
+
+def test_one_rank_is_local_and_on_another_host_horovods(tmp_path):
+    assert settled(tmp_path, 1).comm.backend == "local"
+    assert settled(tmp_path, 1, launch={"hosts": ["b:1"]}).comm.backend == "horovod"
+
+
+def test_what_does_not_go_with_the_choice_is_refused_before_it_is_kept(tmp_path):
+    with pytest.raises(ConfigError, match=r"comm\.timeline=true with comm=local"):
+        settled(tmp_path, 1, comm={"timeline": True})
+    assert not (tmp_path / probe.RECORD).exists()
+
+
+def test_a_choice_of_before_that_hosts_have_made_impossible_is_made_again(tmp_path):
+    assert settled(tmp_path, 2, known={"backend": "device"}).comm.backend == "device"
+    assert settled(tmp_path, 1, known={"backend": "device"}, launch={"hosts": ["b:1"]}).comm.backend == "horovod"
+
+
 # ---------------------------------------------------------------- commands that do not do what they should
 
 
@@ -75,7 +103,7 @@ def test_a_signal_ends_it(tmp_path):
 
 def test_one_rank_needs_no_trial(tmp_path):
     run = RunDir(tmp_path)
-    run.write("plan.json", {"sizes": {"ranks": 1}})
+    run.write("plan.json", {"sizes": {"ranks": 1}, "hosts": []})
     config = from_dict({"comm": {"backend": "auto"}})
     assert probe.settle(run, config, 1, Signals()).comm.backend == "local"
     assert run.config().comm.backend == "local"

@@ -12,9 +12,8 @@ A, B = Host("10.0.0.1", 4, "a"), Host("10.0.0.2", 2, "b")
 
 
 def test_a_run_has_no_more_ranks_than_the_hosts_that_are_left_take():
-    for asked, nodes, expected in ((6, [A], 4), (6, [A, B], 6), (3, [A], 3), ("auto", [B], "auto"), (6, [], 6)):
-        config = from_dict({"launch": {"ranks": asked}})
-        assert restart.fitted(config, nodes).launch.ranks == expected
+    for asked, nodes, expected in ((6, [A], 4), (6, [A, B], None), (3, [A], None), ("auto", [B], None), (6, [], None)):
+        assert restart.fitting(asked, nodes) == expected
 
 
 def test_what_happened_and_how_it_goes_on_is_said():

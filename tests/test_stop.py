@@ -68,6 +68,8 @@ def test_a_stop_breaks_an_evaluation_off_and_going_on_makes_up_for_it(new, batch
     assert evaluations(run).items() < evaluations(whole).items()
     again = trained(run, attempt=2)
     assert again["params_sha256"] == unbroken["params_sha256"]
+    first = next(line for line in run.lines() if line["attempt"] == 2)
+    assert (first["step"], first["metrics"]) == (step, {}), "before the validation: the parent waits for a line"
     assert evaluations(run) == evaluations(whole)
     assert run.read("best.json") == whole.read("best.json")
 

@@ -173,8 +173,8 @@ def meeting_point(hosts: List[Host]) -> dict:
         return {"address": LOOPBACK, "port": _free_port()}
     first, other = hosts[0], hosts[1]
     try:
-        address = own_address(other.address) if first.here else socket.gethostbyname(first.address)
-    except OSError:  # names that ssh's configuration alone knows
+        address = own_address(other.address) if first.here else _address(first) or LOOPBACK
+    except (OSError, UnicodeError):  # names that ssh's configuration alone knows
         address = LOOPBACK
     if address.startswith("127."):
         raise ConfigError(
@@ -205,7 +205,7 @@ def is_here(host: Host) -> bool:
 def _address(host: Host) -> Optional[str]:
     try:
         return socket.gethostbyname(host.address)
-    except OSError:  # a name that ssh's configuration alone knows
+    except (OSError, UnicodeError):  # a name that ssh's configuration alone knows, or that is no name at all
         return None
 
 

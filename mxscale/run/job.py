@@ -109,12 +109,12 @@ class Ready(NamedTuple):
     trains: bool  # False: stopped while it was prepared
 
 
-def begin(run, config, nodes, image, price, weights_file, began: float, signals: Signals) -> Ready:
-    """All that comes before the ranks of an attempt.  Raises ConfigError."""
+def begin(run, config, nodes, image, price, weights_file, began: float, signals: Signals, ranks=None) -> Ready:
+    """All that comes before the ranks of an attempt.  Raises ConfigError.  ranks: see opening.place."""
     attempt = opening.begin_attempt(run, config, price, weights_file, began, signals)
     logs = Logs(run.path / "ranks")
     stamps = {"began": began, "compose": time.time() - began}
-    opening.place(run, config, nodes, image)
+    opening.place(run, config, nodes, image, ranks)
     opening.prepare(run, config, attempt, signals)
     stamps["preparation"] = time.time() - began - stamps["compose"]
     config = run.config() if signals.reason else probe.settle(run, run.config(), attempt, signals)
@@ -143,10 +143,10 @@ def begin_again(run, config, nodes, price, failure: Failure, logs: Logs, number:
     began = run.attempts[-1]["ended_ms"] / 1000  # the machines were paid for meanwhile
     price = {**price, "nodes": machine_of(config, left).nodes}
     image = run.read("plan.json")["image"]
-    # What was settled before (the back end of comm=auto, the input of pretrained weights) stays; ranks are as asked for
-    config = restart.fitted(replace(run.config(), launch=config.launch), left)
+    # What was settled before (the back end of comm=auto, the input of pretrained weights) stays
+    config, ranks = run.config(), restart.fitting(config.launch.ranks, left)
     with opening.undone_if_refused(run, config, fresh=False):
-        return begin(run, config, left, image, price, opening.pretrained_file(config, run), began, signals)
+        return begin(run, config, left, image, price, opening.pretrained_file(config, run), began, signals, ranks)
 
 
 def price_of(config: Config, machine: Machine, run: Optional[RunDir], first: Optional[rerun.First] = None) -> dict:

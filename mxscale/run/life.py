@@ -23,8 +23,11 @@ LOOK_EVERY_S = 1.0
 HELD_UP_S = 3.0  # longer between two looks: this process was stopped itself, or asked a host
 QUIET_S = 6.0  # three touches: enough to be asked about once others have lost touch
 SLOWER = 10
-WAITS = "comm.py:"  # a rank that waits for others is in mxscale/train/comm.py
+WAITS = ("comm.py:", "meter.py:")  # where in mxscale/train a rank waits: for others, for what its devices were given
 TOLD = 4  # ranks of which it is said where they are
+
+
+SAID = ("pid", "doing", "moves", "idle_s", "longest_s", "at")
 
 
 class Sign(NamedTuple):
@@ -32,6 +35,7 @@ class Sign(NamedTuple):
 
     pid: int
     doing: str  # starting | training | saving
+    moves: int  # steps, and batches of validations, so far
     idle_s: float  # since its last step, or batch of a validation
     longest_s: float  # of them so far
     at: str  # FILE:LINE (FUNCTION) of its main thread
@@ -52,6 +56,15 @@ class Lives:
     def begun(self) -> bool:
         """Whether every rank has made its first step."""
         return len(self._signs) == self.ranks and all(sign.doing != "starting" for sign in self._signs.values())
+
+    def crashed_at_start(self) -> bool:
+        """Whether a rank ended without a word before its first step.
+
+        MXNet with Horovod did so, by a segmentation fault, in one of some hundred starts (docs/log.md).
+        """
+        self._read(time.monotonic())
+        silent = [rank for rank in range(self.ranks) if self.run.last_words(rank, self.attempt) is None]
+        return bool(silent) and not any(sign.moves for sign in self._signs.values())
 
     def stalled(self, limit_s: Optional[float] = None) -> Optional[Failure]:
         """The failure that a stall is; None while there is none.  limit_s: in place of launch.stall_s."""
@@ -76,7 +89,7 @@ class Lives:
                 continue
             if said["attempt"] == self.attempt and touched != self._touched.get(rank):
                 self._touched[rank] = touched
-                self._signs[rank] = Sign(said["pid"], said["doing"], said["idle_s"], said["longest_s"], said["at"], now)
+                self._signs[rank] = Sign(**{key: said[key] for key in SAID}, silent_since=now)
 
     # ------------------------------------------------------------ a rank that says nothing
 
@@ -145,7 +158,8 @@ class Lives:
             if words is None and rank in self._signs:
                 pids.append(self._signs[rank].pid)
         kills = [[f"{self._is_ours(pid)} && kill -9 {pid}" for pid in pids] for pids in by_host.values()]
-        answers = hosts.ask_each(list(by_host), ["; ".join([*kill, "true"]) for kill in kills])
+        servers = KILL_SERVERS.format(run=shlex.quote(str(self.run)))
+        answers = hosts.ask_each(list(by_host), ["; ".join([*kill, servers, "true"]) for kill in kills])
         return [host for host, answer in zip(by_host, answers) if answer.returncode]
 
     def _is_ours(self, pid: int) -> str:
@@ -153,6 +167,11 @@ class Lives:
         return f"grep -qaF {shlex.quote(str(self.run))} /proc/{pid}/cmdline 2>/dev/null"
 
 
+# Parameter servers of a run, which touch no file of their own.  Whole words of a command: this shell's has them too
+KILL_SERVERS = """for process in /proc/[0-9]*; do
+  words=$(tr '\\0' '\\n' <$process/cmdline) 2>/dev/null
+  echo "$words" | grep -qxF mxscale.train.server && echo "$words" | grep -qxF {run} && kill -9 ${{process#/proc/}}
+done"""
 WRONG = {
     "stopped": ": its process is stopped (SIGSTOP, or a debugger?)",
     "gone": ": its process is gone (killed, or out of memory? see ranks/launch.log)",

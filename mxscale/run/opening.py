@@ -146,10 +146,15 @@ def wait_for_orphans(run: RunDir, signals: Signals) -> None:
                 time.sleep(0.1)
 
 
-def place(run: RunDir, config: Config, nodes: List[hosts.Host], image: Optional[dict]) -> None:
-    """See that the hosts are there; note them ([]: this machine) and the image in plan.json.  Raises ConfigError."""
+def place(
+    run: RunDir, config: Config, nodes: List[hosts.Host], image: Optional[dict], ranks: Optional[int] = None
+) -> None:
+    """See that the hosts are there; note them ([]: this machine) and the image in plan.json.  Raises ConfigError.
+
+    ranks: fewer than launch.ranks, because there are no hosts for more.
+    """
     hosts.check(nodes, run)
-    noted = {"hosts": [asdict(host) for host in nodes], "image": image}
+    noted = {"hosts": [asdict(host) for host in nodes], "image": image, "fitted_ranks": ranks}
     if config.comm.backend in SERVED:
         noted["scheduler"] = hosts.meeting_point(nodes)
     run.write("plan.json", {**run.read("plan.json"), **noted})

@@ -36,11 +36,12 @@ def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Confi
     if config.comm.backend != "auto":
         return config
     plan, known = run.read("plan.json"), run.read(RECORD)
-    if known and known["chosen"]["backend"] != "local":
+    if known and known["chosen"]["backend"] != "local" and not _refusal(_with(config, known)):
         return _take(run, config, known)  # what was chosen once stays, over restarts and resumes
     if plan["sizes"]["ranks"] == 1:
-        alone = {"chosen": {"backend": "local"}, "reason": "one rank has nobody to exchange with"}
-        return _take(run, config, alone)
+        # Horovod starts a rank elsewhere
+        alone = {"backend": "horovod" if plan["hosts"] else "local"}
+        return _take(run, config, {"chosen": alone, "reason": "one rank has nobody to exchange with"})
     say("comm=auto: trying the back ends")
     with kept_alive(run):
         figures = {name: _figures(run, config, plan, attempt, name, signals) for name in CANDIDATES}
@@ -55,12 +56,24 @@ def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Confi
 
 
 def _take(run: RunDir, config: Config, record: dict) -> Config:
+    config = validate(_with(config, record))
     run.write(RECORD, record)
-    config = replace(config, comm=replace(config.comm, **record["chosen"]))
     run.write_config(config)
     plan = run.read("plan.json")
     run.write("plan.json", {**plan, **meeting(config, plan)})
     return config
+
+
+def _with(config: Config, record: dict) -> Config:
+    return replace(config, comm=replace(config.comm, **record["chosen"]))
+
+
+def _refusal(config: Config) -> Optional[str]:
+    try:
+        validate(config)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 # ---------------------------------------------------------------- the choice: pure
@@ -105,9 +118,10 @@ def _figures(run: RunDir, config: Config, plan: dict, attempt: int, name: str, s
     """{"seconds", "between", "times"} of an exchange, or {"no": why}."""
     if plan["probe"]["no"].get(name):
         return {"no": plan["probe"]["no"][name]}
-    candidate = replace(config, comm=replace(config.comm, **CANDIDATES[name]))
+    candidate = _with(config, {"chosen": CANDIDATES[name]})
+    if refusal := _refusal(candidate):
+        return {"no": refusal}
     try:
-        validate(candidate)
         placed = launch.Placement.of({**plan, **meeting(candidate, plan)}, available_cores())
     except ConfigError as error:
         return {"no": str(error)}

@@ -1,7 +1,6 @@
 """Going on after a failure without being asked to: `launch.restarts`."""
 
-from dataclasses import replace
-from typing import List, Sequence
+from typing import List, Optional, Sequence, Union
 
 from mxscale.config import Config
 from mxscale.run import hosts
@@ -15,12 +14,10 @@ def left_over(nodes: Sequence[Host]) -> List[Host]:
     return [host for host in nodes if host not in lost]
 
 
-def fitted(config: Config, nodes: Sequence[Host]) -> Config:
-    """The same run with no more ranks than these hosts take."""
-    slots, asked = sum(host.slots for host in nodes), config.launch.ranks
-    if not nodes or asked == "auto" or asked <= slots:
-        return config
-    return replace(config, launch=replace(config.launch, ranks=slots))
+def fitting(asked: Union[int, str], nodes: Sequence[Host]) -> Optional[int]:
+    """How many ranks these hosts take, where it is fewer than launch.ranks; else None."""
+    slots = sum(host.slots for host in nodes)
+    return slots if nodes and asked != "auto" and asked > slots else None
 
 
 def announcement(failure: Failure, number: int, config: Config, before: Sequence[Host], left: Sequence[Host]) -> str:
@@ -31,7 +28,7 @@ def announcement(failure: Failure, number: int, config: Config, before: Sequence
     gone = ", ".join(host.name for host in before if host not in left)
     if gone:
         others, asked = ", ".join(host.name for host in left), config.launch.ranks
-        fewer = asked == "auto" or fitted(config, left).launch.ranks < asked
+        fewer = asked == "auto" or fitting(asked, left)
         taken = f"the ranks on {others} take over its data shards, in turn; the global batch stays"
         text += f"\nwithout {gone}: {taken if fewer else f'there is room for all {asked} ranks on {others}'}"
     return text

@@ -78,7 +78,7 @@ def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Si
             # Of ranks elsewhere nobody here can say that the first ones have ended
             elsewhere = placed.hosts or config.launch.kind == "docker"
             given_up = last_try or signals.reason or purse.reason or failure or elsewhere
-            if given_up or not crashed_at_start(run, attempt, ranks):
+            if given_up or not lives.crashed_at_start():
                 break
             say("a rank crashed before its first step: starting the ranks once more")
             for path in [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]:
@@ -112,16 +112,6 @@ def kept_alive(run: RunDir):
             over.wait(ALIVE_EVERY_S)
 
     return beside(touch, "alive")
-
-
-def crashed_at_start(run: RunDir, attempt: int, ranks: int) -> bool:
-    """A rank ended without a word before a step was measured.
-
-    MXNet with Horovod did so, by a segmentation fault, in one of some hundred starts (docs/log.md).
-    """
-    silent = [rank for rank in range(ranks) if run.last_words(rank, attempt) is None]
-    measured = (line for line in run.lines() if line["attempt"] == attempt and "train/loss" in line["metrics"])
-    return bool(silent) and not any(measured)
 
 
 def _watch(

@@ -100,9 +100,8 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
         keeper.note(snapshot.step, result)
         return result is not None
 
-    if step == 0:
-        journal.line(step, {"lr": lr(step)})
-    elif keeper.owes_validation:
+    journal.line(step, {"lr": lr(step)} if step == 0 else {})  # the parent sees that the ranks have begun
+    if keeper.owes_validation:
         snapshot = keeper.snapshot(step)
         if not validated(snapshot):
             return interrupted(step)

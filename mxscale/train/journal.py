@@ -14,6 +14,7 @@ class Journal:
 
     def __init__(self, run: RunDir, comm, attempt: int):
         self.comm, self.attempt = comm, attempt
+        self.apart = np.zeros(3)  # loss, right answers, images since ranks last met, of lines in between
         self.file = None
         if comm.rank == 0:
             _end_torn_line(run.metrics_file)
@@ -38,11 +39,15 @@ class Journal:
         together False: ranks are at different steps and don't wait for each other.  Then it is rank 0's own loss, and
         the clock goes on until they meet.
         """
+        tallied = tally.read()
         if not together:
-            loss, correct, seen = tally.read()
+            self.apart += tallied
+            loss, correct, seen = tallied
             self.line(step, {"train/loss": loss / seen, "train/top1": 100 * correct / seen, "lr": lr})
             return loss / seen
-        loss, correct, seen, images, seconds, waited = self.comm.total(np.concatenate([tally.read(), clock.read()]))
+        both = np.concatenate([self.apart + tallied, clock.read()])
+        loss, correct, seen, images, seconds, waited = self.comm.total(both)
+        self.apart = np.zeros(3)
         metrics = {"train/loss": loss / seen, "train/top1": 100 * correct / seen, "lr": lr}
         if images:
             metrics["throughput/images_per_s"] = images / (seconds / self.comm.size)

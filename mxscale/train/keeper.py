@@ -101,6 +101,7 @@ class Keeper:
         self.saved_step = snapshot.step
 
     def _write(self, snapshot: Snapshot, journal):
+        under_way = self.exchange.state()
         state = {
             "step": snapshot.step,
             "shards": self.sizes.shards,
@@ -110,10 +111,10 @@ class Keeper:
             "params_sha256": self.params_sha256,
             "unsaved": unsaved(self.config.comm),
             "owes_validation": self.owes_validation,
+            "under_way": bool(under_way),
         }
         try:
             journal.sync()
-            under_way = self.exchange.state()
             checkpoint.write(self.run.checkpoints, state, snapshot.params, self.trainer, snapshot.statistics, under_way)
             self._write_best()
             checkpoint.prune(self.run.checkpoints, snapshot.step, self.config.checkpoint.keep, self.best_step)

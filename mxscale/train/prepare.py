@@ -43,7 +43,12 @@ def prepare(run: RunDir, config: Config) -> None:
         raise ConfigError(
             f"resume={run.path}: {lost}; start a new run, from its weights with model.pretrained={run.path}"
         )
-    device, ranks = choose_device(config), choose_ranks(config, plan.get("hosts"))
+    if state.get("under_way") and not config.comm.double_buffering:
+        raise ConfigError(
+            f"resume={run.path} comm.double_buffering=false: a step's gradients are under way in its checkpoint, and "
+            "would be lost; leave it out"
+        )
+    device, ranks = choose_device(config), plan.get("fitted_ranks") or choose_ranks(config, plan.get("hosts"))
     check_ports(config, ranks, plan.get("hosts"))
     config = origin.obtain(run, config, plan, head_of(config))
     check_settings(config, plan.get("pretrained"))  # first: packing may take an hour
@@ -146,6 +151,7 @@ def check_settings(config: Config, pretrained) -> None:
     if size < smallest:
         raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
     make_optimizer(config.optimizer)
+    check_draws(config.optimizer.name)
     precision.check(config.precision)
     if config.precision == "amp" and config.model.name == symbol.NAME:
         # It casts around operators as Python calls them; those of a graph are called by the graph
@@ -186,10 +192,19 @@ def check_hierarchical(comm: Comm, device: str) -> None:
 
 def check_replicas(optimizer: str) -> None:
     """Each device updates a copy of the weights of its own, so that an optimizer may keep nothing beside its states."""
-    if optimizer.lower() in ("lbsgd", "nadam", "sgld"):
+    if optimizer.lower() in ("lbsgd", "nadam"):
         raise ConfigError(
-            f"optimizer.name={optimizer} keeps numbers that several devices of one process would share or draw apart; "
+            f"optimizer.name={optimizer} keeps numbers that several devices of one process would share; "
             "use comm=horovod, or another optimizer"
+        )
+
+
+def check_draws(optimizer: str) -> None:
+    """MXNet can't save its random state, and each rank has one of its own."""
+    if optimizer.lower() == "sgld":
+        raise ConfigError(
+            f"optimizer.name={optimizer} draws random numbers in its update: ranks would draw apart, and a run that is "
+            "gone on with would draw others; use another optimizer"
         )
 
 

@@ -21,13 +21,14 @@ from mxscale.train.watchdog import end_with_the_parent
 WARM, TIMES = 2, 10  # exchanges that do not count, that do
 
 
-def measure(comm, options: Comm, plan: dict) -> dict:
+def measure(comm, options: Comm, plan: dict, ordered: bool) -> dict:
     """Seconds of an exchange: the median of up to TIMES, fewer where one takes long.  A collective."""
     shapes, dtype = plan["probe"]["gradients"], plan["probe"]["dtype"]
     lanes = [
         [nd.zeros(tuple(shape), ctx=device, dtype=dtype) for shape in shapes] for device in comm.devices(plan["device"])
     ]
-    exchange, seconds, began = make_exchange(comm, lanes, options, images=1), [], time.perf_counter()
+    exchange = make_exchange(comm, lanes, options, images=1, ordered=ordered)
+    seconds, began = [], time.perf_counter()
     while len(seconds) < WARM + TIMES:
         enough = len(seconds) > WARM and time.perf_counter() - began > options.probe_s / 3
         if comm.vote(enough)():  # waits for all ranks, so that each time all begin together
@@ -44,9 +45,10 @@ def measure(comm, options: Comm, plan: dict) -> dict:
 def main(run_path: str, attempt: int, name: str) -> None:
     run = RunDir(run_path)
     end_with_the_parent(run, attempt)
-    plan, options = run.read("plan.json"), replace(run.config().comm, **CANDIDATES[name])
+    plan, config = run.read("plan.json"), run.config()
+    options = replace(config.comm, **CANDIDATES[name])
     comm = open_communicator(options, plan["sizes"]["ranks"])
-    found = measure(comm, options, plan)
+    found = measure(comm, options, plan, ordered=config.data.shards is not None)
     comm.close()
     if comm.rank == 0:
         run.write(f"probe/{name}.json", found)

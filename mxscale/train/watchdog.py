@@ -89,6 +89,8 @@ class Life(NoLife):
     def moved(self):
         now = time.monotonic()
         self.moves += 1
+        if self.moves == 1:
+            self._say()  # at once: whoever is gone from now on did not crash as it started
         if self.moves > 1:  # the first step is under way when its move is noted, and may be compiling
             self.longest_s = max(self.longest_s, now - self.moved_at)
             self.doing = "training"
@@ -107,15 +109,18 @@ class Life(NoLife):
 
     def _touch(self):
         while True:
-            idle_s = time.monotonic() - self.moved_at
-            said = {"attempt": self.attempt, "pid": os.getpid(), "doing": self.doing, "at": place_of(self.watched),
-                    "idle_s": round(idle_s, 1), "longest_s": round(self.longest_s, 1)}  # fmt: skip
-            try:
-                os.pwrite(self.file, f"{json.dumps(said):<400}\n".encode(), 0)  # in place: a full disk takes it too
-            except OSError:  # the storage's trouble, not a reason to be thought dead at once
-                with contextlib.suppress(OSError):
-                    os.utime(self.file)
+            self._say()
             time.sleep(TOUCH_EVERY_S)
+
+    def _say(self):
+        idle_s = time.monotonic() - self.moved_at
+        said = {"attempt": self.attempt, "pid": os.getpid(), "doing": self.doing, "at": place_of(self.watched),
+                "moves": self.moves, "idle_s": round(idle_s, 1), "longest_s": round(self.longest_s, 1)}  # fmt: skip
+        try:
+            os.pwrite(self.file, f"{json.dumps(said):<400}\n".encode(), 0)  # in place: a full disk takes it too
+        except OSError:  # the storage's trouble, not a reason to be thought dead at once
+            with contextlib.suppress(OSError):
+                os.utime(self.file)
 
 
 def place_of(thread: int) -> str:
