@@ -74,11 +74,6 @@ def linear(rows: Rows) -> np.ndarray:
     return rows.base.rate / rows.base.devices * rows.target.devices
 
 
-def errors(rows: Rows, predicted: np.ndarray) -> np.ndarray:
-    """Relative: 0.05 is 5 % too fast."""
-    return predicted / rows.target.rate - 1
-
-
 # ---------------------------------------------------------------- fitting
 
 

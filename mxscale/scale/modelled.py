@@ -7,10 +7,8 @@ import functools
 from datetime import date
 from typing import Callable, Dict, Optional, Tuple
 
-import numpy as np
-
 from mxscale.config import Machine
-from mxscale.scale import fitting, hardware, layers, machines, planner, prices, published, rates, tables
+from mxscale.scale import layers, machines, planner, prices, rates, score
 from mxscale.scale.claims import Modelled
 
 P2_DATE, P3_DATE = "2017-10-26", "2017-11-12"  # of the tables' rows of that autumn
@@ -49,11 +47,8 @@ def p3_price() -> Modelled:
 @functools.cache
 def error() -> str:
     """How far the planner is off in published series, their own first rates given."""
-    points, _ = published.read(str(tables.FOLDER / "published_scaling.csv"))
-    pairs = [pair for pair in published.pairs(points)[0] if not any(point.flag for point in pair)]
-    rows = fitting.Rows.of(pairs)
-    off = 100 * np.abs(fitting.errors(rows, fitting.rates(rows, hardware.constants())))
-    return f"planner: median {np.median(off):.0f} %, mean {off.mean():.0f} % off over {len(off)} published rows"
+    off = score.summary(score.predict(score.evidence(["published_scaling"])))
+    return f"planner: median {off['median']:.0f} %, mean {off['mean']:.0f} % off over {off['rows']} published rows"
 
 
 def aws(instance: str, as_of: str) -> Tuple[planner.Machine, str]:
