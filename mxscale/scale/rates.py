@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import List, Optional, Sequence
 
 from mxscale.config import Comm, ConfigError
-from mxscale.scale import hardware, layers, published
+from mxscale.scale import hardware, layers, published, scaling
 from mxscale.scale.layers import Network
 
 # our precision -> published ones that it is, the nearest first; on A100 and later, float32 multiplies as TF32
@@ -138,13 +138,9 @@ def _variant(one: str, other: str) -> float:
 
 
 def at_batch(point: published.Point, batch: int, work: float = 1.0) -> float:
-    """Images/s at another batch, with `work` times the FLOPs an image.
-
-    What a step does for its images scales, starting the kernels of every layer does not.
-    """
-    step, tensors = point.batch / point.rate, hardware.network(point.model).tensors
-    fixed = min(hardware.constants()["launch"] * tensors / hardware.network("resnet-50").tensors, 0.5 * step)
-    return batch / (fixed + (step - fixed) * work * batch / point.batch)
+    """Images/s at another batch, with `work` times the FLOPs an image."""
+    launches_s = hardware.launches_s(hardware.network(point.model).tensors, hardware.constants()["launch"])
+    return batch / float(scaling.at_batch(point.batch / point.rate, batch, point.batch, launches_s, work))
 
 
 @functools.lru_cache

@@ -197,6 +197,19 @@ def _slowest(count: float) -> float:
     return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
+# ---------------------------------------------------------------- another batch
+
+
+def at_batch(step_s: Numbers, batch: Numbers, of: Numbers, launches_s: Numbers, work: Numbers = 1.0) -> Numbers:
+    """Seconds of a step of `batch` images, given those of one of `of`; work: FLOPs of an image over those of one there.
+
+    What a step does for its images scales, starting the kernels of every layer (launches_s, but no more than half of
+    the step) does not.
+    """
+    fixed = np.minimum(launches_s, 0.5 * step_s)
+    return fixed + (step_s - fixed) * work * batch / of
+
+
 # ---------------------------------------------------------------- fitting a link to measurements
 
 
