@@ -12,7 +12,7 @@ arXiv:1807.11205; parameter servers, arXiv:1512.01274.
 import functools
 import statistics
 from dataclasses import dataclass
-from typing import Dict, List, Sequence, Tuple, Union
+from typing import List, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -245,8 +245,3 @@ def buckets(layers: Sequence[Tuple[float, float]], gradients_per_bucket: float) 
             held = 0.0
         held, done = held + count, done + cost
     return (*parts, (held / total, 1.0))
-
-
-def as_dict(step: Step) -> Dict[str, float]:
-    """The parts of one job's step as plain numbers."""
-    return {name: value.item() for name, value in vars(step).items()}
