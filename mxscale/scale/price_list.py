@@ -17,7 +17,7 @@ def update(config: Config, path: str, as_of: Optional[str], source: Optional[str
     if date is None or date > today:
         raise ConfigError(f"as_of={as_of}: expected a date such as 2026-11-01, not later than today, {today}")
     offers, digest = catalogues.read(path)
-    asked, own = config.machine, Path(config.machine.prices or Path(config.runs) / "prices.csv")
+    asked, own = config.machine, catalogues.place_of_own(config.machine.prices, config.runs)
     named = digest if source is None else f"{source}@{digest.rpartition('@')[2]}"
     added, there = catalogues.add(own, catalogues.of(offers, asked.instance, asked.region), date.isoformat(), named)
     return f"{own}: {added} prices of {date} added from {named}, {there} were there already"
