@@ -11,7 +11,7 @@ from mxscale.run.progress import say
 from mxscale.run.record import view_hint
 from mxscale.run.rundir import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
 from mxscale.run.sweep import REFUSED_CELL, Note, Sweep
-from mxscale.scale import pareto
+from mxscale.scale import aligned, pareto
 
 TRACKING_S = 30.0  # for MLflow's parent
 TOP1, WALL, RATE = "best/val_top1", "time/wall_s", "throughput/median"
@@ -205,14 +205,10 @@ def table(rows: Sequence[Row], planned: int = 0, more=()) -> str:
         lines.append((f"{row.note.number}{star}", row.note.name, state_of(row), number(row.get(TOP1), "{:.2f} %"),
                       number(row.get(RATE), "{:,.0f}"), number(row.get(WALL), "{:.1f} s"), money(row)))  # fmt: skip
     used = [column for column in range(len(titles)) if column < 3 or any(line[column] for line in lines[1:])]
-    widths = {column: max(len(line[column]) for line in lines) for column in used}
-    text = []
-    for line in lines:
-        parts = [line[c].ljust(widths[c]) if c < 3 else line[c].rjust(widths[c]) for c in used]
-        text.append(("  " + "  ".join(parts)).rstrip())
+    text = aligned.columns([[line[column] for column in used] for line in lines], right=range(3, len(used)))
     notes = list(verdict(rows, planned)) + list(more)
     width = max(len(word) for word, _ in notes)
-    return "\n".join([*text, "", *(f"  {word:<{width}}  {value}" for word, value in notes)])
+    return "\n".join([*(f"  {line}" for line in text), "", *(f"  {word:<{width}}  {value}" for word, value in notes)])
 
 
 def verdict(rows: Sequence[Row], planned: int = 0):
