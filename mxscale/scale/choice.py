@@ -30,7 +30,7 @@ class Bounds:
 
 def cheapest(plans: Plans, among: np.ndarray) -> Optional[int]:
     """The place of the cheapest of `among` (a mask), of equals the fastest; None where no cost is known."""
-    money = _money(plans)
+    money = plans[currency(plans)]
     return _least(among & np.isfinite(money), money, plans["hours"])
 
 
@@ -39,9 +39,9 @@ def fastest(plans: Plans, among: np.ndarray) -> Optional[int]:
     return _least(among, plans["hours"], np.nan_to_num(plans["usd"], nan=np.inf))
 
 
-def _money(plans: Plans) -> np.ndarray:
-    """In the currency that prices are known in."""
-    return plans["usd"] if np.isfinite(plans["usd"]).any() else plans["eur"]
+def currency(plans: Plans) -> str:
+    """usd where any cost is known in it, else eur."""
+    return "usd" if np.isfinite(plans["usd"]).any() else "eur"
 
 
 def _least(among: np.ndarray, first: np.ndarray, second: np.ndarray) -> Optional[int]:
@@ -51,7 +51,7 @@ def _least(among: np.ndarray, first: np.ndarray, second: np.ndarray) -> Optional
 
 def front(plans: Plans, among: np.ndarray) -> np.ndarray:
     """Places of the plans of `among` that no other is both faster and cheaper than, the fastest first."""
-    money = _money(plans)
+    money = plans[currency(plans)]
     places = np.flatnonzero(among & np.isfinite(money))
     places = places[np.lexsort((money[places], plans["hours"][places]))]
     below = np.minimum.accumulate(np.concatenate([[np.inf], money[places]]))[:-1]
