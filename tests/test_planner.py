@@ -337,6 +337,7 @@ def test_the_bench_of_all_reduce_gives_the_link_between_nodes(tmp_path):
         ("a,b\n1,2\n", "expected a row with ranks, alpha_s, bytes_per_s"),
         ("", "expected a row with"),
         ("ranks,alpha_s,bytes_per_s\n2,,\n", "could not convert"),
+        ("ranks,alpha_s,bytes_per_s\n2\n", "could not convert"),
         ("ranks,alpha_s,bytes_per_s\n2,nan,1e9\n", "expected alpha_s of at least 0"),
         ("ranks,alpha_s,bytes_per_s\n2,0,0\n", "expected alpha_s of at least 0"),
     ],

@@ -106,7 +106,7 @@ def of_bench(path: str) -> Link:
         wanted = f"expected a row with {', '.join(COLUMNS)}, as bench/allreduce.py writes"
         raise ConfigError(f"plan.calibrate={path}: {wanted}")
     try:
-        link = Link(float(rows[-1]["alpha_s"]), float(rows[-1]["bytes_per_s"]))
+        link = Link(*(float(rows[-1][name] or "") for name in ("alpha_s", "bytes_per_s")))  # None: a short row
     except ValueError as error:
         raise ConfigError(f"plan.calibrate={path}: {error}") from None
     if not (np.isfinite([link.alpha_s, link.bytes_per_s]).all() and link.alpha_s >= 0 and link.bytes_per_s > 0):
