@@ -210,11 +210,6 @@ def table(name: str, job: Job, found: dict) -> dict:
     return figures
 
 
-def exchange_time(global_batch: int, found: list) -> float:
-    """Seconds by which a step is longer than the limit's of the same turn."""
-    return statistics.median([global_batch / one["rate"] - global_batch / one["limit"] for one in found])
-
-
 def bound_of(how, compute: float, exchange: dict):
     """The share of the limit that a row which overlaps can reach; None of the others."""
     if not isinstance(how, list) or AFTER in how or any("server" in switch for switch in how):

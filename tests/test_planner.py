@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from mxscale import cli as commands  # its keys are Hydra's defaults
 from mxscale.config import ConfigError, from_dict
-from mxscale.run import calibration, plan_keys, planning, rundir
+from mxscale.run import calibration, costs, plan_keys, planning, rundir
 from mxscale.run.rundir import FINISHED
 from mxscale.scale import choice, hardware, layers, machines, planner, prices, rates
 from mxscale.scale.choice import Bounds
@@ -303,7 +303,7 @@ def test_a_link_that_is_fitted_gives_back_what_was_measured(tmp_path):
     own = calibration.read([str(first.path), str(second.path)], config)
     assert own.intra is not None and own.nic is None
     known = machines.Given(gpus=2, intra=own.intra)
-    node = machines.node(config.machine, planning.pricing(config), known)
+    node = machines.node(config.machine, costs.pricing(config), known)
     network = layers.network("resnet18_v1b", 32, 5)
     measured = rates.measured(network, 32, "float32", own.runs).images_per_s
     buckets = dict.fromkeys((False, True), bucket_bytes(config.comm, 4 * network.gradients))
@@ -337,6 +337,7 @@ def test_the_bench_of_all_reduce_gives_the_link_between_nodes(tmp_path):
         ("a,b\n1,2\n", "expected a row with ranks, alpha_s, bytes_per_s"),
         ("", "expected a row with"),
         ("ranks,alpha_s,bytes_per_s\n2,,\n", "could not convert"),
+        ("ranks,alpha_s,bytes_per_s\n2\n", "could not convert"),
         ("ranks,alpha_s,bytes_per_s\n2,nan,1e9\n", "expected alpha_s of at least 0"),
         ("ranks,alpha_s,bytes_per_s\n2,0,0\n", "expected alpha_s of at least 0"),
     ],

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from mxscale.scale.scaling import Job, Link, as_dict, buckets, calibrate, predict, slowest
+from mxscale.scale.scaling import Job, Link, at_batch, buckets, calibrate, predict, slowest
 
 MILLION = 1e6
 
@@ -17,7 +17,7 @@ def exchange_s(**fields):
 
 def test_one_device_exchanges_nothing():
     step = predict(Job(compute_s=0.25, gradients=25 * MILLION, spread=0.01, overhead=0.1, jitter_s=1.0))
-    assert as_dict(step) == {
+    assert {name: value.item() for name, value in vars(step).items()} == {
         "seconds": 0.25,
         "compute_s": 0.25,
         "exchange_s": 0.0,
@@ -110,6 +110,13 @@ def test_a_network_becomes_buckets_from_its_last_layer():
     layers = [(10, 6), (20, 3), (30, 1)]  # gradients, computing; first layer first
     assert buckets(layers, 30) == pytest.approx(np.array([(0.5, 0.1), (0.5, 1.0)]))
     assert buckets(layers, 1000) == ((1.0, 1.0),)
+
+
+def test_another_batch_scales_but_for_the_start_of_the_kernels():
+    assert at_batch(0.1, 64, 32, launches_s=0.02) == pytest.approx(0.18)  # 0.02 + 0.08 x 2
+    assert at_batch(0.1, 32, 32, launches_s=0.02, work=4.0) == pytest.approx(0.34)  # 0.02 + 0.08 x 4
+    steps = np.array([0.1, 0.02])  # of the short one no more than half is the kernels' start
+    assert at_batch(steps, np.array([64, 16]), 32, launches_s=0.02) == pytest.approx([0.18, 0.015])
 
 
 def test_a_hundred_thousand_plans_are_one_call():

@@ -144,6 +144,7 @@ ROWS = [
     row(3, FAILED, top1=99.0, usd=0.1, wall=1.0, error="rank 0: the loss is nan", status=1),
     row(4, REFUSED_CELL, error="optimizer.lr=-1.0: expected at least 0", status=2),
 ]
+ROWS = sweep_end.with_front(ROWS)
 
 
 def test_best_cheapest_fastest_and_failed_are_named():
@@ -161,6 +162,14 @@ def test_of_what_is_unknown_nothing_is_named():
     assert ("cheapest", "unknown: no price") in list(sweep_end.verdict([row(0, top1=90.0)]))
     assert set(sweep_end.figures([row(0, top1=90.0)], 1)) == {
         "sweep/cells", "sweep/finished", "sweep/failed", "sweep/best_val_top1"}  # fmt: skip
+
+
+def test_of_cells_equal_in_accuracy_and_cost_the_first_is_on_the_front_everywhere():
+    rows = sweep_end.with_front([row(n, top1=top1, usd=1.0) for n, top1 in enumerate((80.0, 90.0, 90.0))])
+    assert sweep_end.named(rows)["pareto"] == ["lr-1"]
+    assert [line.split()[0] for line in sweep_end.table(rows).splitlines()[1:4]] == ["0", "1*", "2"]
+    lines = csv.DictReader(sweep_end.as_csv(rows).splitlines())
+    assert [line["pareto"] for line in lines] == ["False", "True", "False"]
 
 
 def test_the_table_says_of_each_cell_how_it_ended():

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from mxscale.config import ConfigError
-from mxscale.report import figures, page
+from mxscale.report import canvas, figures, page
 from mxscale.run.history import Store
 from mxscale.scale import recorded, report
 from mxscale.scale.recorded import FINISHED, Recorded, Row
@@ -52,13 +52,13 @@ def record(store: Store, files: Sequence[Path], experiment: str, name: str, runs
     return f"recorded with run {home} of MLflow"
 
 
-def save(texts: Dict[str, str], drawn: Sequence[figures.Drawn], folder: Path) -> List[Path]:
+def save(texts: Dict[str, str], drawn: Sequence[canvas.Drawn], folder: Path) -> List[Path]:
     """Write the texts and PNGs.  Raises ConfigError where the folder can't be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
-        return [*(folder / name for name in texts), *figures.save(drawn, folder)]
+        return [*(folder / name for name in texts), *canvas.save(drawn, folder)]
     except OSError as error:
         raise ConfigError(f"report.output={folder}: can't write there ({error.strerror}); name another") from None
 

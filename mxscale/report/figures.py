@@ -1,42 +1,13 @@
 """Rows of a report -> figures.  Matplotlib is imported when there is something to draw."""
 
-import io
 import math
-from pathlib import Path
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
+from mxscale.report.canvas import COLOURS, INK, STYLE, Drawn, axes, finished
 from mxscale.scale import pareto, recorded, report
 from mxscale.scale.recorded import Row, Spread
 
-# Okabe and Ito's colours, which people with colour-blindness tell apart; the blue lighter, for dark pages
-COLOURS = ("#2f84c6", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9")
-INK = "#24292f"  # all text and lines of the frame: in an SVG it becomes the page's own colour
 BARS, SERIES, LABEL = 24, 6, 46  # rows of a figure, series, and letters of a label, at most
-
-STYLE = {
-    "font.family": ["DejaVu Sans", "Verdana", "sans-serif"],
-    "font.size": 10,
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "grid.color": INK,
-    "grid.alpha": 0.15,
-    "legend.frameon": False,
-    "svg.fonttype": "none",
-}
-
-
-class Drawn(NamedTuple):
-    name: str  # of its file
-    title: str
-    caption: str
-    png: bytes
-    svg: str
 
 
 class Missing(NamedTuple):
@@ -60,24 +31,6 @@ def draw(rows: Sequence[Row]) -> Tuple[List[Drawn], List[Missing]]:
                 figure, caption = found
                 drawn.append(finished(name, title, caption, figure))
     return drawn, missing
-
-
-def finished(name: str, title: str, caption: str, figure) -> Drawn:
-    import matplotlib
-
-    png, svg = io.BytesIO(), io.StringIO()
-    figure.savefig(png, format="png", dpi=150, facecolor="white")
-    with matplotlib.rc_context({"svg.hashsalt": name}):  # ids of their own: all stand in one page
-        figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
-    text = svg.getvalue()
-    return Drawn(name, title, caption, png.getvalue(), text[text.index("<svg") :].replace(INK, "currentColor"))
-
-
-def axes(width: float = 9.0, height: float = 4.4, columns: int = 1):
-    from matplotlib.figure import Figure
-
-    figure = Figure((width, height), layout="constrained")
-    return figure, figure.subplots(1, columns, sharey=columns > 1)
 
 
 # ---------------------------------------------------------------- throughput by device count
@@ -310,28 +263,3 @@ FIGURES = (
      "no run was long enough for a sampled step of compute and exchange"),
     ("predicted", "Predicted against measured", predicted, "no run recorded a prediction (plan/images_per_s)"),
 )  # fmt: skip
-
-
-def curves(metric: str, both: Sequence[Tuple[str, List[Tuple[float, float]]]]) -> Drawn:
-    """One metric of two runs over their steps."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        figure, on = axes(6.4, 3.4)
-        for number, (name, points) in enumerate(both):
-            few = "o" if len(points) < 30 else None
-            on.plot([x for x, _ in points], [y for _, y in points], marker=few, ms=3.5, lw=1.5, label=name,
-                    color=COLOURS[(0, 3)[number]], ls=("-", (0, (5, 2)))[number])  # fmt: skip
-        on.set_xlabel("step")
-        on.set_ylabel(metric)
-        on.grid()
-        on.legend(fontsize=9)
-        return finished(metric.replace("/", "_"), metric, "", figure)
-
-
-def save(drawn: Sequence[Drawn], folder: Path) -> List[Path]:
-    paths = []
-    for figure in drawn:
-        paths.append(folder / f"{figure.name}.png")
-        paths[-1].write_bytes(figure.png)
-    return paths

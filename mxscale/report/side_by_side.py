@@ -1,10 +1,11 @@
 """Two runs side by side: settings, environment, figures, curves."""
 
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple, Sequence
+from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 from mxscale.config import ConfigError, flatten
-from mxscale.report import figures, page
+from mxscale.report import page
+from mxscale.report.canvas import COLOURS, STYLE, Drawn, axes, finished
 from mxscale.report.experiment import save
 from mxscale.run import history
 from mxscale.run.history import Curve, Store
@@ -54,10 +55,27 @@ def _side(store: Callable[[], Store], name: str) -> Side:
     return Side(recorded, facts, lambda names: there.curves(recorded.id, names))
 
 
-def _draw(a: Side, b: Side) -> List[figures.Drawn]:
+def _draw(a: Side, b: Side) -> List[Drawn]:
     of_a, of_b = a.curves(compare.CURVES), b.curves(compare.CURVES)
-    return [figures.curves(name, [(letter, of[name]) for letter, of in (("A", of_a), ("B", of_b)) if name in of])
+    return [_curve(name, [(letter, of[name]) for letter, of in (("A", of_a), ("B", of_b)) if name in of])
             for name in compare.CURVES if name in of_a or name in of_b]  # fmt: skip
+
+
+def _curve(metric: str, both: Sequence[Tuple[str, Curve]]) -> Drawn:
+    """One metric of two runs over their steps."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        figure, on = axes(6.4, 3.4)
+        for number, (name, points) in enumerate(both):
+            few = "o" if len(points) < 30 else None
+            on.plot([x for x, _ in points], [y for _, y in points], marker=few, ms=3.5, lw=1.5, label=name,
+                    color=COLOURS[(0, 3)[number]], ls=("-", (0, (5, 2)))[number])  # fmt: skip
+        on.set_xlabel("step")
+        on.set_ylabel(metric)
+        on.grid()
+        on.legend(fontsize=9)
+        return finished(metric.replace("/", "_"), metric, "", figure)
 
 
 def in_markdown(a: Recorded, b: Recorded, parts, metrics) -> str:

@@ -36,24 +36,28 @@ def read(sources, config: Config) -> Calibration:
             said.append(f"link between nodes of {source}")
         else:
             runs.append(of_run(source))
-    there = [run for run in runs if run.network == config.model.name]
-    size = config.data.image_size
-    others = [run for run in there if size and run.image_size and run.image_size != size]
-    if others:
-        other = others[0]
-        raise ConfigError(
-            f"plan.calibrate: {other.source} saw images of {other.image_size} px, the plan is for {size}: set "
-            f"data.image_size={other.image_size}, or name other runs"
-        )
-    if runs and not there:
-        others = ", ".join(sorted({run.network for run in runs}))
-        raise ConfigError(f"plan.calibrate: those runs trained {others}, the plan is for {config.model.name}")
-    intra = fit([run for run in there if run.nodes == 1], "intra")
-    fitted = link is None and fit([run for run in there if run.nodes > 1 or run.devices == 1], "nic")
-    nic = link or fitted or None
-    where = {"inside a node": intra, "between nodes": fitted}
+    alike = of_network(runs, config)
+    intra = fit([run for run in alike if run.nodes == 1], "intra")
+    across = None if link else fit([run for run in alike if run.nodes > 1 or run.devices == 1], "nic")
+    where = {"inside a node": intra, "between nodes": across}
     said += [f"link {place} fitted to own runs" for place, found in where.items() if found]
-    return Calibration(there, intra, nic, "; ".join(said))
+    return Calibration(alike, intra, link or across, "; ".join(said))
+
+
+def of_network(runs: List[Measured], config: Config) -> List[Measured]:
+    """Those of the plan's network.  Raises ConfigError where there are only others, or images had another size."""
+    alike = [run for run in runs if run.network == config.model.name]
+    size = config.data.image_size
+    for run in alike:
+        if size and run.image_size and run.image_size != size:
+            raise ConfigError(
+                f"plan.calibrate: {run.source} saw images of {run.image_size} px, the plan is for {size}: set "
+                f"data.image_size={run.image_size}, or name other runs"
+            )
+    if runs and not alike:
+        trained = ", ".join(sorted({run.network for run in runs}))
+        raise ConfigError(f"plan.calibrate: those runs trained {trained}, the plan is for {config.model.name}")
+    return alike
 
 
 def of_run(path: str) -> Measured:
@@ -95,14 +99,14 @@ def of_bench(path: str) -> Link:
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-        missing = [name for name in COLUMNS if name not in (rows[0] if rows else {})]
-        if missing:
-            wanted = f"expected a row with {', '.join(COLUMNS)}, as bench/allreduce.py writes"
-            raise ConfigError(f"plan.calibrate={path}: {wanted}")
-        link = Link(float(rows[-1]["alpha_s"]), float(rows[-1]["bytes_per_s"]))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"plan.calibrate={path}: {error}") from None
+    if not rows or not set(COLUMNS) <= set(rows[0]):
+        wanted = f"expected a row with {', '.join(COLUMNS)}, as bench/allreduce.py writes"
+        raise ConfigError(f"plan.calibrate={path}: {wanted}")
+    try:
+        link = Link(*(float(rows[-1][name] or "") for name in ("alpha_s", "bytes_per_s")))  # None: a short row
+    except ValueError as error:
         raise ConfigError(f"plan.calibrate={path}: {error}") from None
     if not (np.isfinite([link.alpha_s, link.bytes_per_s]).all() and link.alpha_s >= 0 and link.bytes_per_s > 0):
         raise ConfigError(f"plan.calibrate={path}: expected alpha_s of at least 0 and bytes_per_s above 0")

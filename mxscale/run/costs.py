@@ -1,17 +1,24 @@
-"""What a run has cost so far: its price, and the wall time of its attempts."""
+"""What a run costs: its price of today, and with the wall time of its attempts the cost so far."""
 
-from typing import Callable, List, Optional, Tuple
+from datetime import date
+from typing import Callable, Dict, List, Optional, Tuple
 
+from mxscale.config import Config, Machine
 from mxscale.run.rundir import RunDir
-from mxscale.scale import prices
+from mxscale.scale import catalogues, prices
+
+
+def pricing(config: Config) -> Callable[[Machine], Dict]:
+    """Machine -> the content of price.json, as a run of today has it.  Raises ConfigError, as what it returns does."""
+    own = catalogues.own_table(config.machine.prices, config.runs)
+    return lambda machine: prices.freeze_price(machine, config.launch.setup_minutes, date.today(), own)
 
 
 class Attempts:
     """Wall times of a run's attempts.  What is over is read once; only the attempt under way still grows."""
 
     def __init__(self, run: RunDir):
-        attempts = run.attempts
-        self.spans = attempts
+        self.spans = run.attempts
 
     def seconds(self, until_ms: float, attempt: int) -> List[float]:
         """Seconds of each attempt, up to `until_ms` within `attempt`; later attempts are not counted."""

@@ -3,6 +3,7 @@
 from typing import List, NamedTuple
 
 from mxscale.run.rundir import RunDir
+from mxscale.scale.recorded import versions
 
 
 class Difference(NamedTuple):
@@ -32,7 +33,8 @@ def facts(run: RunDir) -> dict:
     environment, plan = run.read("environment.json") or {}, run.read("plan.json") or {}
     git, machine, mxnet = (environment.get(name) or {} for name in ("git", "machine", "mxnet"))
     tags, sizes = environment.get("tags") or {}, plan.get("sizes") or {}
-    libraries = {"python": environment.get("python"), **_versions(tags)}
+    # The tag's: there those that the ranks found win over the parent's
+    libraries = {"python": environment.get("python"), **versions(tags)}
     return {
         "commit": git.get("commit"),
         "code": _short(environment.get("code")),
@@ -54,11 +56,6 @@ def facts(run: RunDir) -> dict:
         "data": _short(plan.get("data_digest")),
         "pretrained weights": _short(plan.get("pretrained_sha256")),
     }
-
-
-def _versions(tags: dict) -> dict:
-    """Of the tag `versions`: those that the ranks found win over the parent's."""
-    return dict(word.split("=", 1) for word in (tags.get("versions") or "").split() if "=" in word)
 
 
 def _short(digest):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Dict, List, Optional, Tuple
 
 from mxscale.config import Config, ConfigError
-from mxscale.run import calibration, planning, summary
+from mxscale.run import calibration, costs, planning, summary
 from mxscale.run.rundir import FORECAST, RunDir
 from mxscale.scale import layers, machines, planner, prices, rates, scaling
 from mxscale.scale.scaling import Link
@@ -125,7 +125,7 @@ def _from_tables(config: Config, plan: Dict) -> Tuple[Optional[float], str]:
     if planning.exchange_of(config) not in planner.EXCHANGES:
         return None, f"comm={config.comm.backend} has no step that all ranks take together: it is not modelled"
     network = layers.network(config.model.name, config.data.image_size, plan["classes"])
-    node = machines.node(config.machine, planning.pricing(config), machines.Given(math.ceil(sizes["ranks"] / nodes)))
+    node = machines.node(config.machine, costs.pricing(config), machines.Given(math.ceil(sizes["ranks"] / nodes)))
     if nodes > 1 and node.machine.nic is None:
         return None, f"the link between nodes of {node.machine.name} is not known"
     rate = rates.of_device(network, node.gpu, sizes["per_device_batch"], config.precision)

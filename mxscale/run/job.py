@@ -6,7 +6,6 @@ The parent never imports mxnet: a child answers for it.
 import sys
 import time
 from dataclasses import replace
-from datetime import date
 from typing import NamedTuple, Optional
 
 import psutil
@@ -33,7 +32,7 @@ from mxscale.run.record import note_params, view_hint
 from mxscale.run.rundir import FINISHED, KILLED, RunDir, create
 from mxscale.run.sweep import Cell
 from mxscale.run.watch import Signals, Watched, supervise
-from mxscale.scale import catalogues, claims, prices
+from mxscale.scale import claims
 from mxscale.sizes import unsaved
 
 TRACKING_S = 30.0  # for what is unsent when the ranks have ended
@@ -159,8 +158,7 @@ def price_of(config: Config, machine: Machine, run: Optional[RunDir], first: Opt
     known = run and run.read("price.json")
     if known:
         return {**known, "nodes": machine.nodes}
-    own = catalogues.own_table(config.machine.prices, config.runs)
-    return prices.freeze_price(machine, config.launch.setup_minutes, date.today(), own)
+    return costs.pricing(config)(machine)
 
 
 def machine_of(config: Config, nodes) -> Machine:

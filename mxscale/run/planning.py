@@ -4,17 +4,17 @@ import json
 import os
 import textwrap
 from dataclasses import replace
-from datetime import date
 from importlib.util import find_spec
 from typing import Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from mxscale.config import Config, ConfigError, Machine, nearest
+from mxscale.config import Config, ConfigError, nearest
 from mxscale.run import calibration, plan_keys
+from mxscale.run.costs import pricing
 from mxscale.run.plan_keys import Asked, listed
 from mxscale.run.progress import say
-from mxscale.scale import catalogues, choice, layers, machines, plan_figure, plan_table, planner, prices, rates, tables
+from mxscale.scale import choice, layers, machines, plan_figure, plan_table, planner, prices, rates, tables
 from mxscale.sizes import bucket_bytes
 
 
@@ -55,8 +55,9 @@ def put_together(config: Config, asked: Asked) -> Tuple[planner.Grid, planner.Ta
     network = layers.network(config.model.name, config.data.image_size, classes)
     own = calibration.read(asked.calibrate, config)
     served = "parameter_server" in swept["comm"] and swept["servers"] != ["0"]
-    nodes = _nodes(config, asked, own, linked=served or max(swept["nodes"]) > 1)
-    server = _server(config, asked, nodes, own) if served else None
+    price_of = pricing(config)
+    nodes = _nodes(config, asked, own, price_of, linked=served or max(swept["nodes"]) > 1)
+    server = _server(config, asked, own, price_of) if served else None
     epochs, given = asked.epochs or config.epochs, asked.input_images_per_s
     devices, said_of_devices = _rates(network, nodes, swept, asked, own)
     known = {
@@ -73,12 +74,6 @@ def put_together(config: Config, asked: Asked) -> Tuple[planner.Grid, planner.Ta
                    input_images_per_s=given)  # fmt: skip
     grid = planner.Grid(machine=[node.machine for node in nodes], **swept)
     return grid, task, {what: said for what, said in known.items() if said}
-
-
-def pricing(config: Config) -> Callable[[Machine], Dict]:
-    """Machine -> the content of price.json, as a run of today has it."""
-    own = catalogues.own_table(config.machine.prices, config.runs)
-    return lambda machine: prices.freeze_price(machine, config.launch.setup_minutes, date.today(), own)
 
 
 def exchange_of(config: Config) -> str:
@@ -123,7 +118,7 @@ def epoch_of(config: Config, asked: Asked) -> Tuple[int, Optional[int], str]:
     return round(int(row["train_images"]) * (1 - held_back)), classes, data.kind
 
 
-def _nodes(config: Config, asked: Asked, own: calibration.Calibration, linked: bool) -> List[machines.Node]:
+def _nodes(config, asked: Asked, own: calibration.Calibration, price_of: Callable, linked: bool) -> List[machines.Node]:
     """The machines that are asked for.  Raises ConfigError."""
     machine = config.machine
     names = listed("instance", asked.instance, None) if asked.instance else [machine.instance]
@@ -133,14 +128,14 @@ def _nodes(config: Config, asked: Asked, own: calibration.Calibration, linked: b
     nodes = []
     for name in names:
         settings = replace(machine, instance=name)
-        node = machines.node(settings, pricing(config), given)
+        node = machines.node(settings, price_of, given)
         if linked and node.machine.nic is None:
             raise ConfigError(f"plan.nic_gbps is missing: the link between nodes of {node.machine.name} is not known")
         nodes.append(node)
     return nodes
 
 
-def _server(config: Config, asked: Asked, nodes: List[machines.Node], own: calibration.Calibration) -> machines.Node:
+def _server(config: Config, asked: Asked, own: calibration.Calibration, price_of: Callable) -> machines.Node:
     """The machine that a parameter server has for itself.  Raises ConfigError."""
     name = asked.server_instance
     if name is None:
@@ -152,7 +147,7 @@ def _server(config: Config, asked: Asked, nodes: List[machines.Node], own: calib
     provider = "aws" if name in machines.known() and by_hand is None else "custom"
     settings = replace(config.machine, provider=provider, instance=name, usd_per_hour=by_hand, eur_per_hour=None)
     try:
-        node = machines.node(settings, pricing(config), machines.Given(gpus=1, nic=own.nic))
+        node = machines.node(settings, price_of, machines.Given(gpus=1, nic=own.nic))
     except ConfigError as error:
         told = str(error).replace("machine.instance", "plan.server_instance").partition(" (or give")[0]
         raise ConfigError(

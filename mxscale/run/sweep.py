@@ -20,16 +20,14 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import date
 from pathlib import Path
 from typing import List, Optional, Sequence
 
 from mxscale.config import Config, ConfigError, Rerun, from_dict, to_dict
-from mxscale.run import cells, opening, rundir
+from mxscale.run import cells, costs, opening, rundir
 from mxscale.run.processes import available_cores
 from mxscale.run.rundir import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, REFUSED, RUNNING, RunDir
 from mxscale.run.watch import beside
-from mxscale.scale import catalogues, prices
 from mxscale.sizes import unsaved
 
 FOLDER = "sweeps"  # of runs
@@ -190,8 +188,7 @@ class Cell:
         if self.at_a_time > 1 and config.launch.hosts is None:
             values["launch"]["threads"] = cells.threads(config, self.at_a_time, available_cores())
         if "cost" in self.objective:
-            own = catalogues.own_table(config.machine.prices, config.runs)
-            price = prices.freeze_price(config.machine, config.launch.setup_minutes, date.today(), own)
+            price = costs.pricing(config)(config.machine)
             if not price["known"]:
                 why = price.get("why", "no price")
                 raise ConfigError(f"sweep.objective has cost, and it is unknown ({why}); set machine.usd_per_hour")

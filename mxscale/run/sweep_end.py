@@ -11,6 +11,7 @@ from mxscale.run.progress import say
 from mxscale.run.record import view_hint
 from mxscale.run.rundir import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
 from mxscale.run.sweep import REFUSED_CELL, Note, Sweep
+from mxscale.scale import aligned, pareto
 
 TRACKING_S = 30.0  # for MLflow's parent
 TOP1, WALL, RATE = "best/val_top1", "time/wall_s", "throughput/median"
@@ -22,6 +23,7 @@ class Row(NamedTuple):
 
     note: Note
     metrics: Dict[str, float]
+    on_front: bool = False  # Pareto's of accuracy and cost
 
     def get(self, name: str) -> Optional[float]:
         return self.metrics.get(name)
@@ -35,7 +37,7 @@ def rows_of(sweep: Sweep) -> List[Row]:
     found = []
     for note in sweep.cells():
         found.append(Row(note, RunDir(note.run).figures if note.run else {}))
-    return found
+    return with_front(found)
 
 
 def end(sweep: Sweep, stopped: Optional[str], unwanted: Callable[[], bool] = lambda: False) -> int:
@@ -43,23 +45,24 @@ def end(sweep: Sweep, stopped: Optional[str], unwanted: Callable[[], bool] = lam
 
     unwanted: whether to wait no longer for a slow tracking server.
     """
-    rows = rows_of(sweep)
+    rows, facts = rows_of(sweep), sweep.facts()
+    chosen = named(rows)
     status = outcome(rows, stopped)
     now = int(time.time() * 1000)
     known = sweep.read("status.json")
     known["attempts"][-1]["ended_ms"] = now
     sweep.write("status.json", {**known, **status})
     append_lines(sweep, rows, now)
-    metrics = figures(rows, sweep.facts()["at_a_time"])
-    sweep.write("summary.json", {"metrics": metrics, "cells": named(rows)})
-    sweep.write("environment.json", {"tags": tags(sweep, rows)})
+    metrics = figures(rows, facts["at_a_time"])
+    sweep.write("summary.json", {"metrics": metrics, "cells": chosen})
+    sweep.write("environment.json", {"tags": tags(facts["command"], chosen)})
     rundir.replace(sweep.path / "table.csv", as_csv(rows))
     config = sweep.config()
     unsent = None
     if any(row.note.run for row in rows):
         unsent = tracking.open_mirror(sweep, config.tracking).finish(TRACKING_S, unwanted)
     shown = [("sweep", str(sweep)), *([("to see it", view_hint(sweep))] if config.tracking.enabled else [])]
-    say(table(rows, sweep.facts().get("cells", 0), shown))
+    say(table(rows, facts.get("cells", 0), shown))
     if unsent:
         say(str(unsent))
     return status["exit"]
@@ -78,12 +81,12 @@ def outcome(rows: Sequence[Row], stopped: Optional[str]) -> dict:
 
 def append_lines(sweep: Sweep, rows: Sequence[Row], time_ms: int) -> None:
     """A line for each cell of this attempt in metrics.jsonl: its number is the step."""
-    lines = []
+    lines, attempt = [], sweep.attempt
+    names = {TOP1: "cell/val_top1", WALL: "cell/wall_s", RATE: "cell/images_per_s", COSTS[0]: "cell/cost_usd"}
     for row in rows:
-        names = {TOP1: "cell/val_top1", WALL: "cell/wall_s", RATE: "cell/images_per_s", COSTS[0]: "cell/cost_usd"}
         values = {label: row.metrics[name] for name, label in names.items() if name in row.metrics}
-        if values and row.note.attempt == sweep.attempt and row.note.how != "kept":
-            line = {"attempt": sweep.attempt, "step": row.note.number, "time_ms": time_ms, "metrics": values}
+        if values and row.note.attempt == attempt and row.note.how != "kept":
+            line = {"attempt": attempt, "step": row.note.number, "time_ms": time_ms, "metrics": values}
             lines.append(json.dumps(line) + "\n")
     with open(sweep.metrics_file, "a") as file:
         file.writelines(lines)
@@ -116,21 +119,23 @@ def fastest(rows):
     return first(rows, lambda row: row.get(WALL))
 
 
-def front(rows: Sequence[Row]) -> List[Row]:
-    """The finished cells that no other beats in both accuracy and cost: Pareto's front."""
-    known = [row for row in rows if row.finished and row.get(TOP1) is not None and cost_of(row) is not None]
+def with_front(rows: Sequence[Row]) -> List[Row]:
+    """The same, with who is on Pareto's front: of the finished cells those that no other beats in accuracy and cost.
 
-    def beats(a: Row, b: Row) -> bool:
-        at_least = a.get(TOP1) >= b.get(TOP1) and cost_of(a) <= cost_of(b)
-        return at_least and (a.get(TOP1), cost_of(a)) != (b.get(TOP1), cost_of(b))
-
-    return [row for row in known if not any(beats(other, row) for other in known)]
+    By the rule of reports: of cells that are equal in both, the first stands for all.
+    """
+    known = [i for i, row in enumerate(rows) if row.finished and row.get(TOP1) is not None and cost_of(row) is not None]
+    front = {known[place] for place in pareto.front([(cost_of(rows[i]), rows[i].get(TOP1)) for i in known])}
+    return [row._replace(on_front=i in front) for i, row in enumerate(rows)]
 
 
 def named(rows: Sequence[Row]) -> dict:
     """{"best": name, ..., "failed": [names]}; what nobody is, is not there."""
     chosen = {"best": best(rows), "cheapest": cheapest(rows), "fastest": fastest(rows)}
-    lists = {"failed": [row.note.name for row in rows if failed(row)], "pareto": [row.note.name for row in front(rows)]}
+    lists = {
+        "failed": [row.note.name for row in rows if failed(row)],
+        "pareto": [row.note.name for row in rows if row.on_front],
+    }
     return {**{word: row.note.name for word, row in chosen.items() if row}, **lists}
 
 
@@ -155,10 +160,11 @@ def figures(rows: Sequence[Row], at_a_time: int) -> Dict[str, float]:
     return {name: float(value) for name, value in known.items() if value is not None}
 
 
-def tags(sweep: Sweep, rows: Sequence[Row]) -> Dict[str, str]:
+def tags(command: Sequence[str], chosen: dict) -> Dict[str, str]:
+    """The parent's; chosen: of `named`."""
     commit, dirty = environment.git_state()
-    told = {"git.commit": commit, "git.dirty": dirty, "sweep.command": " ".join(sweep.facts()["command"])}
-    for word, names in named(rows).items():
+    told = {"git.commit": commit, "git.dirty": dirty, "sweep.command": " ".join(command)}
+    for word, names in chosen.items():
         told[f"sweep.{word}"] = names if isinstance(names, str) else " ".join(names) or None
     return {name: str(value) for name, value in told.items() if value is not None}
 
@@ -192,21 +198,16 @@ def table(rows: Sequence[Row], planned: int = 0, more=()) -> str:
     planned: how many cells there were to be.
     """
     titles = ("", "cell", "state", "val top-1", "images/s", "wall", "cost")
-    on_front = front(rows)
     lines = [titles]
     for row in rows:
-        star = "*" if row in on_front and len(rows) > 1 else ""
+        star = "*" if row.on_front and len(rows) > 1 else ""
         lines.append((f"{row.note.number}{star}", row.note.name, state_of(row), number(row.get(TOP1), "{:.2f} %"),
                       number(row.get(RATE), "{:,.0f}"), number(row.get(WALL), "{:.1f} s"), money(row)))  # fmt: skip
     used = [column for column in range(len(titles)) if column < 3 or any(line[column] for line in lines[1:])]
-    widths = {column: max(len(line[column]) for line in lines) for column in used}
-    text = []
-    for line in lines:
-        parts = [line[c].ljust(widths[c]) if c < 3 else line[c].rjust(widths[c]) for c in used]
-        text.append(("  " + "  ".join(parts)).rstrip())
+    text = aligned.columns([[line[column] for column in used] for line in lines], right=range(3, len(used)))
     notes = list(verdict(rows, planned)) + list(more)
     width = max(len(word) for word, _ in notes)
-    return "\n".join([*text, "", *(f"  {word:<{width}}  {value}" for word, value in notes)])
+    return "\n".join([*(f"  {line}" for line in text), "", *(f"  {word:<{width}}  {value}" for word, value in notes)])
 
 
 def verdict(rows: Sequence[Row], planned: int = 0):
@@ -234,9 +235,8 @@ def as_csv(rows: Sequence[Row]) -> str:
     file = io.StringIO()
     out = csv.writer(file, lineterminator="\n")
     out.writerow(["number", "name", "overrides", "state", "how", "exit", "error", "run", "pareto", *names])
-    on_front = front(rows)
     for row in rows:
         note = row.note
         out.writerow([note.number, note.name, " ".join(note.overrides), note.state, note.how, note.exit, note.error,
-                      note.run, row in on_front, *(row.metrics.get(name) for name in names)])  # fmt: skip
+                      note.run, row.on_front, *(row.metrics.get(name) for name in names)])  # fmt: skip
     return file.getvalue()

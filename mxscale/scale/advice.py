@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Dict, Iterator, List, NamedTuple, Optional
 
 from mxscale.checks import PUBLIC
-from mxscale.config import SERVED, Config
+from mxscale.config import Config
 from mxscale.scale.diagnose import Diagnosis
-from mxscale.sizes import bucket_bytes
+from mxscale.scale.scaling import BACKWARD
+from mxscale.sizes import bucket_bytes, server_count
 
 SHOWN = 3
 LEAST = 0.01  # gain of images/s from which on a setting is worth a line
 MIB = 2**20
-BACKWARD = 2 / 3  # of computing: it takes twice the arithmetic of forward, for weights and for inputs
 SMALLER = {
     "resnet152_v1b": "resnet101_v1b",
     "resnet101_v1b": "resnet50_v1b",
@@ -140,8 +140,9 @@ def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
         hidden, size = min(seen * 3 / 4, BACKWARD * step.compute), facts.parameters_mb / 4
         why = f"all {facts.parameters_mb:.3g} MB are one bucket, which waits for backward's end"
         yield Advice(f"comm.bucket_mb={size:.2g}", step.without(hidden), False, why)
-    if comm.backend in SERVED and servers(config, facts) < facts.ranks:
-        saved = seen * (1 - servers(config, facts) / facts.ranks)
+    servers = server_count(comm, facts.ranks)
+    if 0 < servers < facts.ranks:
+        saved = seen * (1 - servers / facts.ranks)
         yield Advice("comm.servers=1x", step.without(saved), False, "a server for each rank: more links")
     larger = larger_batch(config)  # as many exchanges for twice the images
     saved = seen / 2 + max(0.0, step.compute - facts.compute_tried.get(larger, step.compute))
@@ -150,11 +151,6 @@ def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
 
 def larger_batch(config: Config) -> str:
     return f"batch.per_device={2 * config.batch.per_device}"
-
-
-def servers(config: Config, facts: Facts) -> int:
-    text = str(config.comm.servers)
-    return int(text[:-1]) * facts.ranks if text.endswith("x") else int(text)
 
 
 # ---------------------------------------------------------------- cores, computing

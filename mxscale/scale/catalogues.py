@@ -42,13 +42,16 @@ class Offer(NamedTuple):
 
 def own_table(setting: Optional[str], runs: str) -> Path:
     """machine.prices, or RUNS/prices.csv, which need not be there.  Raises ConfigError where a named one is not."""
-    if setting is None:
-        return Path(runs) / "prices.csv"
-    if not Path(setting).is_file():
+    if setting is not None and not Path(setting).is_file():
         raise ConfigError(
             f"machine.prices={setting}: no such file; it is made by: python -m mxscale.cli prices update="
         )
-    return Path(setting)
+    return place_of_own(setting, runs)
+
+
+def place_of_own(setting: Optional[str], runs: str) -> Path:
+    """The same, there or not: where new prices are written to."""
+    return Path(setting or Path(runs) / "prices.csv")
 
 
 def known(own: Optional[Path] = None) -> List[Dict[str, str]]:

@@ -30,13 +30,18 @@ class Bounds:
 
 def cheapest(plans: Plans, among: np.ndarray) -> Optional[int]:
     """The place of the cheapest of `among` (a mask), of equals the fastest; None where no cost is known."""
-    money = plans["usd"] if np.isfinite(plans["usd"]).any() else plans["eur"]
+    money = plans[currency(plans)]
     return _least(among & np.isfinite(money), money, plans["hours"])
 
 
 def fastest(plans: Plans, among: np.ndarray) -> Optional[int]:
     """The place of the fastest of `among` (a mask), of equals the cheapest."""
     return _least(among, plans["hours"], np.nan_to_num(plans["usd"], nan=np.inf))
+
+
+def currency(plans: Plans) -> str:
+    """usd where any cost is known in it, else eur."""
+    return "usd" if np.isfinite(plans["usd"]).any() else "eur"
 
 
 def _least(among: np.ndarray, first: np.ndarray, second: np.ndarray) -> Optional[int]:
@@ -46,7 +51,7 @@ def _least(among: np.ndarray, first: np.ndarray, second: np.ndarray) -> Optional
 
 def front(plans: Plans, among: np.ndarray) -> np.ndarray:
     """Places of the plans of `among` that no other is both faster and cheaper than, the fastest first."""
-    money = plans["usd"] if np.isfinite(plans["usd"]).any() else plans["eur"]
+    money = plans[currency(plans)]
     places = np.flatnonzero(among & np.isfinite(money))
     places = places[np.lexsort((money[places], plans["hours"][places]))]
     below = np.minimum.accumulate(np.concatenate([[np.inf], money[places]]))[:-1]

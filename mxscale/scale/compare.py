@@ -2,7 +2,7 @@
 
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
-from mxscale.scale.recorded import NOT_KNOWN
+from mxscale.scale.recorded import NOT_KNOWN, versions
 
 
 class Difference(NamedTuple):
@@ -36,7 +36,7 @@ def environment(tags: Dict[str, str], facts: Dict[str, object]) -> Dict[str, obj
     found: Dict[str, object] = {key: value for key, value in facts.items() if key.startswith(FACTS)}
     found.update({key: value for key, value in tags.items() if not key.startswith(BOOKKEEPING)})
     found.pop("versions", None)
-    found.update(word.split("=", 1) for word in tags.get("versions", "").split() if "=" in word)
+    found.update(versions(tags))
     return found
 
 

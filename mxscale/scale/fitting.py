@@ -6,7 +6,7 @@ from typing import Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from mxscale.scale import described, hardware
+from mxscale.scale import described, hardware, scaling
 from mxscale.scale.described import Described
 from mxscale.scale.published import Point
 from mxscale.scale.scaling import overlapped, stragglers, transfers
@@ -64,19 +64,14 @@ def compute_s(rows: Described, constants: Constants) -> np.ndarray:
 
 
 def at_batch(compute: np.ndarray, rows: Rows, launch_s: float) -> np.ndarray:
-    """The time of another batch: its images' part scales, starting the kernels of every layer does not."""
-    fixed = np.minimum(launch_s * rows.target.tensors / described.UNKNOWN.tensors, 0.5 * compute)
-    return fixed + (compute - fixed) * rows.target.batch / rows.base.batch
+    """The time of the target's batch, given that of the base's."""
+    launches_s = hardware.launches_s(rows.target.tensors, launch_s)
+    return scaling.at_batch(compute, rows.target.batch, rows.base.batch, launches_s)
 
 
 def linear(rows: Rows) -> np.ndarray:
     """Images/s if each device were as fast as in the base, whatever its batch."""
     return rows.base.rate / rows.base.devices * rows.target.devices
-
-
-def errors(rows: Rows, predicted: np.ndarray) -> np.ndarray:
-    """Relative: 0.05 is 5 % too fast."""
-    return predicted / rows.target.rate - 1
 
 
 # ---------------------------------------------------------------- fitting

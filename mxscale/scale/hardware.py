@@ -43,6 +43,11 @@ def network(name: str) -> Optional[Network]:
     return next((found for pattern, found in networks() if pattern.search(text)), None)
 
 
+def launches_s(tensors, launch_s: float):
+    """Seconds that starting a step's kernels takes with so many tensors (or an array); launch_s: with ResNet-50's."""
+    return launch_s * tensors / network("resnet-50").tensors
+
+
 @functools.cache
 def devices() -> Dict[str, Dict[str, object]]:
     """Name -> {pattern, quantity: value}."""

@@ -7,16 +7,14 @@ import functools
 from datetime import date
 from typing import Callable, Dict, Optional, Tuple
 
-import numpy as np
-
 from mxscale.config import Machine
-from mxscale.scale import fitting, hardware, layers, machines, planner, prices, published, rates, tables
+from mxscale.scale import layers, machines, planner, prices, rates, score, tables
 from mxscale.scale.claims import Modelled
 
 P2_DATE, P3_DATE = "2017-10-26", "2017-11-12"  # of the tables' rows of that autumn
 REGIONS = ("us-east-1", "eu-west-1")  # the works do not say theirs
 EXACT = "a price list: no error but that of the region and of the exchange rate's date"
-IMAGENET, CALTECH = 1_281_167, 15_240  # training images of an epoch
+CALTECH = 15_240  # training images of an epoch
 
 
 # ---------------------------------------------------------------- by prices
@@ -49,11 +47,8 @@ def p3_price() -> Modelled:
 @functools.cache
 def error() -> str:
     """How far the planner is off in published series, their own first rates given."""
-    points, _ = published.read(str(tables.FOLDER / "published_scaling.csv"))
-    pairs = [pair for pair in published.pairs(points)[0] if not any(point.flag for point in pair)]
-    rows = fitting.Rows.of(pairs)
-    off = 100 * np.abs(fitting.errors(rows, fitting.rates(rows, hardware.constants())))
-    return f"planner: median {np.median(off):.0f} %, mean {off.mean():.0f} % off over {len(off)} published rows"
+    off = score.summary(score.predict(score.evidence(["published_scaling"])))
+    return f"planner: median {off['median']:.0f} %, mean {off['mean']:.0f} % off over {off['rows']} published rows"
 
 
 def aws(instance: str, as_of: str) -> Tuple[planner.Machine, str]:
@@ -69,15 +64,21 @@ def owned(gpu: str, count: int, gbps: float, rdma: bool = True) -> Tuple[planner
     return planner.Machine(f"{count} x {gpu}", count, ring, kept, nic, served), gpu
 
 
-def plan(where, network: str, batch: int, precision: str, nodes: int = 1, images: int = IMAGENET, epochs: float = 90,
-         servers: str = "1x", **exchange) -> Dict:  # fmt: skip
-    """One plan, with the source of its device's rate as `source`."""
+@functools.cache
+def imagenet() -> int:
+    """Its training images."""
+    return next(int(row["train_images"]) for row in tables.read("datasets") if row["data"] == "imagenet")
+
+
+def plan(where, network: str, batch: int, precision: str, nodes: int = 1, images: Optional[int] = None,
+         epochs: float = 90, servers: str = "1x", **exchange) -> Dict:  # fmt: skip
+    """One plan, with the source of its device's rate as `source`; images of an epoch: None for ImageNet's."""
     machine, gpu = where
     known = layers.network(network)
     rate = rates.of_device(known, gpu, batch, precision)
     of_one = {(machine.name, batch, precision): rate.images_per_s}
     # Published servers were kvstores of one process a node, which adds its devices' gradients before it sends them
-    task = planner.Task(known, images, epochs, of_one, server=machine, pushes=1)
+    task = planner.Task(known, images or imagenet(), epochs, of_one, server=machine, pushes=1)
     choices = {name: [value] for name, value in exchange.items()}
     grid = planner.Grid([machine], [nodes], servers=[servers], batch=[batch], precision=[precision], **choices)
     [row] = planner.rows(planner.evaluate(grid, task)[0], [0])

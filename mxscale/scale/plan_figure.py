@@ -112,7 +112,7 @@ def _linear(plans: Plans, series: list, axis) -> None:
 
 def _money(plans: Plans, bounds: Bounds, chosen: Sequence[int], series: list, axis) -> None:
     """Money against hours, with the plans that no other beats in both."""
-    currency = "usd" if np.isfinite(plans["usd"]).any() else "eur"
+    currency = choice.currency(plans)
     money, hours = plans[currency], plans["hours"]
     axis.set(xlabel="hours", ylabel=currency.upper(), title="time and money")
     if not np.isfinite(money).any():

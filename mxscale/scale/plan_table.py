@@ -5,6 +5,7 @@ from typing import Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
+from mxscale.scale import aligned
 from mxscale.scale.planner import Plans
 
 # column -> (heading, what a cell shows, whether it stands at the right)
@@ -40,15 +41,9 @@ def table(rows: Sequence[Dict], marked: Sequence[int] = ()) -> str:
     """
     shown = [name for name in COLUMNS if name not in common(rows)]
     cells = [[COLUMNS[name][0] for name in shown]] + [[_cell(name, row) for name in shown] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    lines = []
-    for number, line in enumerate(cells):
-        texts = [
-            text.rjust(width) if COLUMNS[name][2] else text.ljust(width)
-            for name, text, width in zip(shown, line, widths)
-        ]
-        lines.append(("* " if number - 1 in marked else "  ") + "  ".join(texts).rstrip())
-    return "\n".join(lines)
+    right = [place for place, name in enumerate(shown) if COLUMNS[name][2]]
+    lines = enumerate(aligned.columns(cells, right), -1)  # the headings are no row
+    return "\n".join(("* " if row in marked else "  ") + line for row, line in lines)
 
 
 def common(rows: Sequence[Dict]) -> Dict:

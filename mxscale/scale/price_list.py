@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
 from mxscale.config import Config, ConfigError, Machine, nearest
-from mxscale.scale import catalogues, prices
+from mxscale.scale import aligned, catalogues, prices
 
 BILLINGS = ("per_second", "per_hour")
 
@@ -17,7 +17,7 @@ def update(config: Config, path: str, as_of: Optional[str], source: Optional[str
     if date is None or date > today:
         raise ConfigError(f"as_of={as_of}: expected a date such as 2026-11-01, not later than today, {today}")
     offers, digest = catalogues.read(path)
-    asked, own = config.machine, Path(config.machine.prices or Path(config.runs) / "prices.csv")
+    asked, own = config.machine, catalogues.place_of_own(config.machine.prices, config.runs)
     named = digest if source is None else f"{source}@{digest.rpartition('@')[2]}"
     added, there = catalogues.add(own, catalogues.of(offers, asked.instance, asked.region), date.isoformat(), named)
     return f"{own}: {added} prices of {date} added from {named}, {there} were there already"
@@ -33,7 +33,7 @@ def listing(config: Config) -> str:
     # The order of their dates; of one without a date nobody knows where it belongs
     dated = sorted(rows, key=lambda row: (row["region"], row["market"], str(prices.parse_date(row["as_of"]) or "")))
     table += [tuple(row[key] for key in ("region", "market", "usd_per_hour", "as_of", "source")) for row in dated]
-    return "\n".join([machine.instance, *_columns(table)])
+    return "\n".join([machine.instance, *_indented(table)])
 
 
 def _rows_of(machine: Machine, own: Path) -> List[Dict[str, str]]:
@@ -58,7 +58,7 @@ def _overview(rows: List[Dict[str, str]]) -> List[str]:
         gpus = f"{last['gpus']} {last['gpu']}".strip() if last["gpus"] not in ("", "0") else "none"
         newest = max((str(date) for row in its if (date := prices.parse_date(row["as_of"]))), default="no date")
         table.append((name, gpus, str(len({row["region"] for row in its})), str(len(its)), newest))
-    return _columns(table)
+    return _indented(table)
 
 
 def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
@@ -91,9 +91,8 @@ def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
             table.append((region, billing, *cells, f"{price['usd_per_hour']:g}", price["as_of"], rate))
     nodes = f"{machine.nodes} x " if machine.nodes > 1 else ""
     head = f"{nodes}{machine.instance} {machine.market}, {minutes[0]:g} minutes of set-up and {minutes[1]:g} of running"
-    return "\n".join([head, *_columns(table)])
+    return "\n".join([head, *_indented(table)])
 
 
-def _columns(table: Sequence[Sequence[str]]) -> List[str]:
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table]
+def _indented(table: Sequence[Sequence[str]]) -> List[str]:
+    return [f"  {line}" for line in aligned.columns(table)]

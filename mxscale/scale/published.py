@@ -10,10 +10,12 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from mxscale.config import ConfigError
+from mxscale.scale import tables
 
+TABLES = ("published_scaling", "published_elsewhere")  # the package's own
 SAME = ("source", "framework", "model", "gpu", "comm", "precision")  # in all rows of a series
 COLUMNS = (*SAME, "nodes", "gpus", "batch_per_gpu", "network_gbps", "img_per_s", "flag")
 
@@ -66,6 +68,11 @@ def read(path: str) -> Tuple[List[Point], List[Skipped]]:
     if not points:
         raise ConfigError(f"points={path}: no row has both gpus and img_per_s: there is nothing to predict")
     return points, skipped
+
+
+def of_package(name: str) -> List[Point]:
+    """The rows with a rate of one of TABLES."""
+    return read(str(tables.FOLDER / f"{name}.csv"))[0]
 
 
 def _rows(path: str, reader: csv.DictReader) -> Tuple[List[Point], List[Skipped]]:
@@ -148,6 +155,11 @@ def pairs(points: List[Point]) -> Tuple[List[Tuple[Point, Point]], List[Skipped]
     why = "a series of one number of devices"
     skipped = {point.line: Skipped(point.line, point.source, why) for point in alone if point.line not in used}
     return [found[line] for line in sorted(found)], [skipped[line] for line in sorted(skipped)]
+
+
+def unflagged(found: Sequence[Tuple[Point, Point]]) -> List[Tuple[Point, Point]]:
+    """Those of `pairs` that are to be trusted: a flag of the base is one of the row."""
+    return [(base, point) for base, point in found if not (base.flag or point.flag)]
 
 
 def _series(points: List[Point]) -> List[List[Point]]:

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import List, Optional, Sequence
 
 from mxscale.config import Comm, ConfigError
-from mxscale.scale import hardware, layers, published, tables
+from mxscale.scale import hardware, layers, published, scaling
 from mxscale.scale.layers import Network
 
 # our precision -> published ones that it is, the nearest first; on A100 and later, float32 multiplies as TF32
 PRECISIONS = {"float32": ("fp32", "tf32"), "float16": ("fp16", "amp"), "amp": ("amp", "fp16")}
 QUANTITY = {"float32": "resnet50_fp32", "float16": "resnet50_fp16", "amp": "resnet50_fp16"}  # of hardware.csv
-TABLES = ("published_scaling", "published_elsewhere")
 OTHER = 1.0  # another framework weighs as much as twice the batch
 OF_CLASSES = 0.02  # of a network's FLOPs at most are those of its classes, which published rates differ in
 TRAINED = 3  # FLOPs of a step, in those of a forward: backward makes gradients of inputs and of weights
@@ -139,18 +138,14 @@ def _variant(one: str, other: str) -> float:
 
 
 def at_batch(point: published.Point, batch: int, work: float = 1.0) -> float:
-    """Images/s at another batch, with `work` times the FLOPs an image.
-
-    What a step does for its images scales, starting the kernels of every layer does not.
-    """
-    step, tensors = point.batch / point.rate, hardware.network(point.model).tensors
-    fixed = min(hardware.constants()["launch"] * tensors / hardware.network("resnet-50").tensors, 0.5 * step)
-    return batch / (fixed + (step - fixed) * work * batch / point.batch)
+    """Images/s at another batch, with `work` times the FLOPs an image."""
+    launches_s = hardware.launches_s(hardware.network(point.model).tensors, hardware.constants()["launch"])
+    return batch / float(scaling.at_batch(point.batch / point.rate, batch, point.batch, launches_s, work))
 
 
 @functools.lru_cache
 def _single() -> List[published.Point]:
-    points = [point for name in TABLES for point in published.read(str(tables.FOLDER / f"{name}.csv"))[0]]
+    points = [point for name in published.TABLES for point in published.of_package(name)]
     return [point for point in points if point.devices == 1 and point.batch and not point.flag]
 
 

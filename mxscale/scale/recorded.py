@@ -4,7 +4,7 @@ import math
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.identity import DATA_PATHS, UNSIGNED, within
 
@@ -59,11 +59,16 @@ def settings(run: Recorded) -> Dict[str, str]:
     """All that makes this run another one than the next, but for its seed."""
     found = {key: run.param(key) for key in run.params if not _outside(key)}
     found.update({key: run.tags[key] for key in TAGS if key in run.tags})
-    versions = dict(word.partition("=")[::2] for word in run.tags.get("versions", "").split())
-    found.update({f"version.{name}": versions[name] for name in VERSIONS if name in versions})
+    installed = versions(run.tags)
+    found.update({f"version.{name}": installed[name] for name in VERSIONS if name in installed})
     if run.devices is not None:
         found["launch.ranks"] = str(run.devices)
     return found
+
+
+def versions(tags: Mapping[str, Optional[str]]) -> Dict[str, str]:
+    """Package -> version, of the tag `versions` (`mxnet=1.9.1 numpy=1.23.5`); {} where there is none."""
+    return dict(word.split("=", 1) for word in (tags.get("versions") or "").split() if "=" in word)
 
 
 def _outside(key: str) -> bool:

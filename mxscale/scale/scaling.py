@@ -12,7 +12,7 @@ arXiv:1807.11205; parameter servers, arXiv:1512.01274.
 import functools
 import statistics
 from dataclasses import dataclass
-from typing import Dict, List, Sequence, Tuple, Union
+from typing import List, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -197,6 +197,19 @@ def _slowest(count: float) -> float:
     return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
+# ---------------------------------------------------------------- another batch
+
+
+def at_batch(step_s: Numbers, batch: Numbers, of: Numbers, launches_s: Numbers, work: Numbers = 1.0) -> Numbers:
+    """Seconds of a step of `batch` images, given those of one of `of`; work: FLOPs of an image over those of one there.
+
+    What a step does for its images scales, starting the kernels of every layer (launches_s, but no more than half of
+    the step) does not.
+    """
+    fixed = np.minimum(launches_s, 0.5 * step_s)
+    return fixed + (step_s - fixed) * work * batch / of
+
+
 # ---------------------------------------------------------------- fitting a link to measurements
 
 
@@ -232,8 +245,3 @@ def buckets(layers: Sequence[Tuple[float, float]], gradients_per_bucket: float) 
             held = 0.0
         held, done = held + count, done + cost
     return (*parts, (held / total, 1.0))
-
-
-def as_dict(step: Step) -> Dict[str, float]:
-    """The parts of one job's step as plain numbers."""
-    return {name: value.item() for name, value in vars(step).items()}

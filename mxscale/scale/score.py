@@ -6,12 +6,9 @@ from typing import Dict, List, Optional, Sequence
 import numpy as np
 
 from mxscale.config import ConfigError
-from mxscale.scale import fitting, hardware, published, tables
+from mxscale.scale import fitting, hardware, published
 from mxscale.scale.fitting import Pairs, Rows
 from mxscale.scale.published import Point
-
-# What the constants are fitted to, leaving one out.
-EVIDENCE = ("published_scaling", "published_elsewhere")
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,7 @@ def left_out(pairs: Pairs, leave_out: str) -> Dict[str, Dict]:
     They are fitted to the unflagged rows of this file and of the package's, those of other sources alone.
     """
     label = LABELS[leave_out]
-    usable = [pair for pair in pairs if not (pair[0].flag or pair[1].flag)]
+    usable = published.unflagged(pairs)
     named = {target.source for _, target in usable}
     others = [pair for pair in evidence() if pair[1].source not in named]
     found, all_of_them = {}, []
@@ -148,13 +145,9 @@ def left_out(pairs: Pairs, leave_out: str) -> Dict[str, Dict]:
     return {**found, "all": summary(all_of_them)}
 
 
-def evidence() -> Pairs:
-    """The unflagged pairs of the package's published rows."""
-    found = []
-    for name in EVIDENCE:
-        pairs, _ = published.pairs(published.read(str(tables.FOLDER / f"{name}.csv"))[0])
-        found.extend(pair for pair in pairs if not (pair[0].flag or pair[1].flag))
-    return found
+def evidence(tables: Sequence[str] = published.TABLES) -> Pairs:
+    """The unflagged pairs of the package's published rows: what the constants are fitted to, leaving one out."""
+    return [pair for name in tables for pair in published.unflagged(published.pairs(published.of_package(name))[0])]
 
 
 # ---------------------------------------------------------------- for the terminal

@@ -1,0 +1,63 @@
+"""What the figures of reports are drawn on, with and into.  Matplotlib is imported when there is something to draw."""
+
+import io
+from pathlib import Path
+from typing import List, NamedTuple, Sequence
+
+# Okabe and Ito's colours, which people with colour-blindness tell apart; the blue lighter, for dark pages
+COLOURS = ("#2f84c6", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9")
+INK = "#24292f"  # all text and lines of the frame: in an SVG it becomes the page's own colour
+
+STYLE = {
+    "font.family": ["DejaVu Sans", "Verdana", "sans-serif"],
+    "font.size": 10,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": INK,
+    "grid.alpha": 0.15,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+}
+
+
+class Drawn(NamedTuple):
+    name: str  # of its file
+    title: str
+    caption: str
+    png: bytes
+    svg: str
+
+
+def finished(name: str, title: str, caption: str, figure) -> Drawn:
+    """The figure as PNG, and as SVG for a page."""
+    import matplotlib
+
+    png, svg = io.BytesIO(), io.StringIO()
+    figure.savefig(png, format="png", dpi=150, facecolor="white")
+    with matplotlib.rc_context({"svg.hashsalt": name}):  # ids of their own: all stand in one page
+        figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
+    text = svg.getvalue()
+    return Drawn(name, title, caption, png.getvalue(), text[text.index("<svg") :].replace(INK, "currentColor"))
+
+
+def axes(width: float = 9.0, height: float = 4.4, columns: int = 1):
+    """(figure, its axes): inches of all of it; columns share their y axis."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((width, height), layout="constrained")
+    return figure, figure.subplots(1, columns, sharey=columns > 1)
+
+
+def save(drawn: Sequence[Drawn], folder: Path) -> List[Path]:
+    """The PNGs' paths.  Raises OSError."""
+    paths = []
+    for figure in drawn:
+        paths.append(folder / f"{figure.name}.png")
+        paths[-1].write_bytes(figure.png)
+    return paths
