@@ -1,14 +1,12 @@
 """What a pretrained network makes of given images, and its weights for PyTorch: the work of the small tools."""
 
-import os
-from contextlib import suppress
-
 import mxnet as mx
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from mxscale.config import ConfigError
+from mxscale.durable import replacing
 from mxscale.nets import convert, hub, pretrained, symbol, weights, zoo
 
 BATCH = 16  # images at a time
@@ -82,14 +80,9 @@ def _save_npy(path: str, array: np.ndarray) -> None:
 
 
 def _replace(path: str, write) -> None:
-    """Write under a new name, sync, then rename: `path` is whole or as it was before."""
-    new = f"{path}.new"
+    """`write(new)` writes the file: `path` is whole or as it was before.  Raises ConfigError."""
     try:
-        write(new)
-        with open(new, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(new, path)
+        with replacing(path) as new:
+            write(new)
     except (OSError, SafetensorError) as error:
-        with suppress(OSError):
-            os.remove(new)
         raise ConfigError(f"output={path}: can't be written ({getattr(error, 'strerror', None) or error})") from None

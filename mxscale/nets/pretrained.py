@@ -10,7 +10,8 @@ import os
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from mxscale.config import ConfigError, origin_of
-from mxscale.nets import digest, gluon_store, symbol, weights, zoo
+from mxscale.durable import digest_of, replacing
+from mxscale.nets import gluon_store, symbol, weights, zoo
 
 WEIGHTS, GRAPH = "pretrained.params", "network.json"  # in the run's directory
 
@@ -83,10 +84,11 @@ def bring(source: str, name: str, folder, head: str) -> dict:
     arrays = {n: a for n, a in loaded.arrays.items() if head == "keep" or not n.startswith("output.")}
     weights.save(os.path.join(folder, WEIGHTS), arrays)
     if loaded.graph:
-        _write(os.path.join(folder, GRAPH), json.dumps(loaded.graph))
+        with replacing(os.path.join(folder, GRAPH)) as new, open(new, "w") as file:
+            json.dump(loaded.graph, file)
     return {
         "kind": origin_of(source)[0],
-        "files": {path: digest.of_file(path) for path in loaded.files},
+        "files": {path: digest_of(path) for path in loaded.files},
         "revision": loaded.revision,
         "input": loaded.input and checked(loaded.input, source),
     }
@@ -106,11 +108,3 @@ def checked(taken: dict, source: str) -> dict:
     if wrong:
         raise ConfigError(f"model.pretrained={source}: its own input makes no sense ({taken}); set model.input=config")
     return taken
-
-
-def _write(path: str, text: str) -> None:
-    with open(f"{path}.new", "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.new", path)

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import os
 import struct
 from typing import Dict
 
@@ -10,6 +9,7 @@ import mxnet as mx
 import numpy as np
 
 from mxscale.config import ConfigError
+from mxscale.durable import replacing
 
 NAMED_FIRST = 3  # names that a message lists before "and 4 more"
 
@@ -44,16 +44,13 @@ def params_sha256(arrays: Dict[str, np.ndarray]) -> str:
 def save(path, arrays: Dict[str, np.ndarray]) -> None:
     """Write MXNet's .params container, which `net.load_parameters` and `load` read; same arrays, same bytes.
 
-    Under a new name, synced, then renamed: `path` is whole or as it was before.  Raises OSError.
+    `path` is whole or as it was before.  Raises OSError.
     """
-    new = f"{path}.new"
-    try:
-        mx.nd.save(new, {name: _on_cpu(array) for name, array in sorted(arrays.items())})
-    except mx.MXNetError as error:
-        raise OSError(f"{path} could not be written: {str(error).strip().splitlines()[-1]}") from None
-    with open(new, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(new, path)
+    with replacing(path) as new:
+        try:
+            mx.nd.save(new, {name: _on_cpu(array) for name, array in sorted(arrays.items())})
+        except mx.MXNetError as error:
+            raise OSError(f"{path} could not be written: {str(error).strip().splitlines()[-1]}") from None
 
 
 def _on_cpu(array) -> mx.nd.NDArray:

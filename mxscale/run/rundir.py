@@ -21,7 +21,6 @@ Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use 
 import dataclasses
 import hashlib
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
@@ -29,6 +28,7 @@ from typing import Any, Dict, Iterator, List, Optional
 import yaml
 
 from mxscale.config import Config, ConfigError, flatten, from_dict, to_dict
+from mxscale.durable import replacing
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 FORECAST = "forecast.json"  # what a run says beforehand of its rate, hours and cost
@@ -181,14 +181,10 @@ def parse_line(line: str) -> Optional[Dict[str, Any]]:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write to a new name, fsync, rename: a reader or a crash never sees half of it."""
+    """The file holds `text` and nothing else; its folder is made where it is missing.  Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(new, "w") as file:
+    with replacing(path) as new, open(new, "w") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
 
 
 # ---------------------------------------------------------------- finding and making runs

@@ -8,7 +8,6 @@ checkpoints/<9-digit step>/params      the network as it is evaluated and export
                            MANIFEST    sha256sum -c format
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ import numpy as np
 from mxnet import nd
 
 from mxscale.config import ConfigError
-from mxscale.data.durable import sync
+from mxscale.durable import digest_of, sync
 from mxscale.nets import weights
 
 FILES = ("params", "trainer", "statistics", "state.json")  # of every checkpoint
@@ -58,7 +57,7 @@ def write(folder: Path, state: Dict[str, Any], params, trainer, statistics: np.n
         if weights.params_sha256(_numpy(weights.load(new / "params"))) != state["params_sha256"]:
             raise OSError(f"{new / 'params'} does not read back as written (a full disk?)")
         names = [*FILES, "exchange"] if exchange else FILES
-        manifest = "".join(f"{_digest(new / name)}  {name}\n" for name in names)
+        manifest = "".join(f"{digest_of(new / name)}  {name}\n" for name in names)
         _write(new / "MANIFEST", manifest.encode())
         sync(new)
         if final.exists():  # the same step again, after a resume from before it
@@ -89,7 +88,7 @@ def whole(path: Path) -> bool:
     try:
         lines = (path / "MANIFEST").read_text().splitlines()
         listed = {line[66:]: line[:64] for line in lines}
-        return listed.keys() >= set(FILES) and all(_digest(path / name) == sum_ for name, sum_ in listed.items())
+        return listed.keys() >= set(FILES) and all(digest_of(path / name) == sum_ for name, sum_ in listed.items())
     except (OSError, ValueError):  # ValueError: a damaged MANIFEST is no text, or names no file
         return False
 
@@ -117,11 +116,5 @@ def _numpy(arrays) -> Dict[str, np.ndarray]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    path.write_bytes(content)
+    sync(path)
