@@ -7,7 +7,7 @@ run's own directory, so that ranks and a resumed run need neither the origin nor
 import json
 import math
 import os
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from mxscale.config import ConfigError, origin_of
 from mxscale.durable import digest_of, replacing
@@ -22,6 +22,7 @@ class Loaded(NamedTuple):
     input: Optional[dict] = None  # image_size, mean, std, interpolation, crop: of the images it learnt; None: unknown
     revision: Optional[str] = None
     graph: Optional[dict] = None  # of a symbol network
+    ignored: Sequence[str] = ()  # tensors of the file that have no place in a network here, by its names
 
 
 # ---------------------------------------------------------------- one loader of each kind
@@ -48,7 +49,8 @@ def _symbol(rest: str, name: str, source: str) -> Loaded:
 def _torch(rest: str, name: str, source: str) -> Loaded:
     from mxscale.nets import convert
 
-    return Loaded(convert.load(rest, name, source), [rest], convert.input_of(rest))
+    found = convert.load(rest, name, source)
+    return Loaded(found.arrays, [rest], convert.input_of(rest), ignored=found.ignored)
 
 
 def _hub(rest: str, name: str, source: str) -> Loaded:
@@ -56,7 +58,8 @@ def _hub(rest: str, name: str, source: str) -> Loaded:
 
     path, config_path, revision = hub.fetch(rest)
     files = [path, config_path] if config_path else [path]
-    return Loaded(convert.load(path, name, source), files, convert.input_of(path), revision)
+    found = convert.load(path, name, source)
+    return Loaded(found.arrays, files, convert.input_of(path), revision, ignored=found.ignored)
 
 
 LOADERS = {"zoo": _zoo, "symbol": _symbol, "torch": _torch, "hf": _hub}

@@ -211,7 +211,8 @@ def fit(net, arrays: Dict[str, mx.nd.NDArray], source: str, head: str) -> None:
 def differences(wanted, given) -> str:
     """Which names are missing and which left over; empty where they are the same."""
     missing, over = [n for n in wanted if n not in given], [n for n in sorted(given) if n not in wanted]
-    return "; ".join(f"{what} {_first(items)}" for what, items in (("missing", missing), ("left over", over)) if items)
+    lists = {"missing": missing, "left over": over}
+    return "; ".join(f"{what} {first_of(names)}" for what, names in lists.items() if names)
 
 
 def _problems(wanted: dict, given: dict) -> list:
@@ -222,7 +223,7 @@ def _problems(wanted: dict, given: dict) -> list:
         ("shapes differ:", [f"{n} {_spell(given[n])} in the file, {_spell(wanted[n])} in the network" for n in other]),
         ("not a number or infinite:", [n for n in both if not np.isfinite(host(given[n])).all()]),
     )
-    return [names] * bool(names) + [f"{what} {_first(items)}" for what, items in lists if items]
+    return [names] * bool(names) + [f"{what} {first_of(items)}" for what, items in lists if items]
 
 
 def _same_shape(known: tuple, shape: tuple) -> bool:
@@ -234,6 +235,7 @@ def _spell(array) -> str:
     return f"({','.join('?' if size == 0 else str(size) for size in array.shape)})"
 
 
-def _first(items: list) -> str:
+def first_of(items: list) -> str:
+    """The first names of a list, and how many more there are."""
     more = len(items) - NAMED_FIRST
     return ", ".join(items[:NAMED_FIRST]) + (f" (and {more} more)" if more > 0 else "")
