@@ -55,6 +55,10 @@ class RunDir:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    def checkpoint(self, step: int) -> Path:
+        """Where the checkpoint of a step is, if there is one."""
+        return self.checkpoints / f"{step:09d}"
+
     def has_checkpoint(self) -> bool:
         return any(self.checkpoints.glob("[0-9]*"))
 

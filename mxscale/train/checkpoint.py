@@ -32,12 +32,12 @@ class Checkpoint(NamedTuple):
     exchange: Dict[str, Any]  # place -> NDArray: sums of gradients under way, {} without
 
 
-def write(folder: Path, state: Dict[str, Any], params, trainer, statistics: np.ndarray, exchange=None) -> Path:
-    """Write `folder/<step>` whole or not at all.  Raises OSError (a full disk, say) with nothing lost.
+def write(final: Path, state: Dict[str, Any], params, trainer, statistics: np.ndarray, exchange=None) -> None:
+    """Write the checkpoint `final` whole or not at all.  Raises OSError (a full disk, say) with nothing lost.
 
     params: structural name -> NDArray; trainer: the gluon.Trainer; exchange: place -> NDArray, what is under way.
     """
-    final = folder / f"{state['step']:09d}"
+    folder = final.parent
     new = folder / f".{final.name}.{os.getpid()}"
     for left in folder.glob(".[0-9]*"):  # by a writer that was killed
         shutil.rmtree(left, ignore_errors=True)
@@ -67,20 +67,26 @@ def write(folder: Path, state: Dict[str, Any], params, trainer, statistics: np.n
     except (OSError, ConfigError) as error:
         shutil.rmtree(new, ignore_errors=True)
         raise OSError(f"checkpoint of step {state['step']} not written: {error}") from error
-    return final
 
 
 def steps(folder: Path) -> List[int]:
     """The steps that have a checkpoint, oldest first."""
-    return sorted(int(p.name) for p in folder.glob("[0-9]" * 9))
+    return [int(path.name) for path in _all(folder)]
+
+
+def _all(folder: Path) -> List[Path]:
+    return sorted(folder.glob("[0-9]" * 9))
+
+
+def newest_whole(folder: Path) -> Optional[Path]:
+    """The newest checkpoint that is whole, None where there is none; a damaged one is passed over."""
+    return next((path for path in reversed(_all(folder)) if whole(path)), None)
 
 
 def newest(folder: Path) -> Optional[Checkpoint]:
-    """The newest checkpoint that is whole; a damaged one is passed over."""
-    for step in reversed(steps(folder)):
-        if whole(folder / f"{step:09d}"):
-            return read(folder / f"{step:09d}")
-    return None
+    """What the newest checkpoint that is whole holds."""
+    path = newest_whole(folder)
+    return read(path) if path else None
 
 
 def whole(path: Path) -> bool:
@@ -104,11 +110,10 @@ def prune(folder: Path, current: int, keep: int, best: Optional[int]) -> None:
 
     Later ones than `current` go as well: they were damaged, or the run would have gone on from them.
     """
-    known = steps(folder)
-    kept = [step for step in known if step <= current][-keep:]
-    for step in known:
-        if step not in (*kept, best):
-            shutil.rmtree(folder / f"{step:09d}", ignore_errors=True)
+    kept = [step for step in steps(folder) if step <= current][-keep:]
+    for path in _all(folder):
+        if int(path.name) not in (*kept, best):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _numpy(arrays) -> Dict[str, np.ndarray]:
