@@ -13,7 +13,7 @@ CONFIG_TOOLS = {"hydra", "omegaconf"}
 PURE = {"mxscale.checks", "mxscale.config", "mxscale.durable", "mxscale.sizes"}
 
 
-def imported(path: Path) -> set:
+def imported(path: Path, parts=2) -> set:
     """Top-level names of everything that a file imports, inside functions too; mxscale's own as `mxscale.x`."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -22,7 +22,7 @@ def imported(path: Path) -> set:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {".".join(name.split(".")[: 2 if name.startswith("mxscale.") else 1]) for name in names}
+    return {".".join(name.split(".")[: parts if name.startswith("mxscale.") else 1]) for name in names}
 
 
 def importers(name: str) -> set:
@@ -78,6 +78,18 @@ def test_a_layer_knows_of_the_others_at_most(layer, known):
     assert {name for name in of_layer(layer) if name.startswith("mxscale")} <= known
 
 
+def test_train_knows_of_run_the_run_directory_and_what_three_modules_ask():
+    known = {}
+    for path in (PACKAGE / "train").glob("*.py"):
+        of_run = {name for name in imported(path, parts=3) if name.startswith("mxscale.run.")}
+        known[path.name] = of_run - {"mxscale.run.rundir"}
+    assert {name: modules for name, modules in known.items() if modules} == {
+        "build.py": {"mxscale.run.environment"},  # which image this process runs in
+        "prepare.py": {"mxscale.run.processes"},  # how many cores there are
+        "server.py": {"mxscale.run.hosts"},  # the address that others find this machine by
+    }
+
+
 def test_horovod_is_imported_in_comm_alone():
     assert importers("horovod") == {"train/comm.py"}
 
@@ -112,6 +124,12 @@ def test_the_parent_starts_without_what_plans_and_reports_calculate_with():
 
 def test_a_rank_loads_no_config_tool_and_no_tracker():
     assert loaded_by("mxscale.train.engine", {"mxnet", "hydra", "omegaconf", "mlflow"}) == ["mxnet"]
+
+
+@pytest.mark.parametrize("rank", ["engine", "probe", "reading"])
+def test_a_rank_loads_nothing_that_starts_or_watches_others(rank):
+    parents = {f"mxscale.run.{name}" for name in ("launch", "processes", "watch", "progress", "probe")}
+    assert loaded_by(f"mxscale.train.{rank}", parents) == []
 
 
 def test_the_pure_layers_load_no_framework():
