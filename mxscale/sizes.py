@@ -1,9 +1,21 @@
-"""What follows from a config: batches, steps, ranks, servers, buckets.  Pure: standard library alone."""
+"""What follows from a config: batches, steps, ranks, servers, buckets, what `auto` stands for.
+
+Pure: standard library alone.
+"""
 
 from dataclasses import dataclass
 from typing import Optional
 
 from mxscale.config import SERVED, Comm, Config, ConfigError
+
+# What comm=auto tries: name -> what it sets of comm; of equals the first is taken
+CANDIDATES = {
+    "horovod-gloo": {"backend": "horovod", "transport": "gloo"},
+    "horovod-mpi": {"backend": "horovod", "transport": "mpi"},
+    "device": {"backend": "device"},
+    "nccl": {"backend": "nccl"},
+    "parameter_server": {"backend": "parameter_server", "servers": "1x"},
+}
 
 
 @dataclass(frozen=True)

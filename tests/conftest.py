@@ -145,9 +145,8 @@ def params(run: RunDir, step=None):
     """structural name -> numpy array of a checkpoint (the newest)."""
     from mxscale.nets import weights
 
-    steps = sorted(p.name for p in run.checkpoints.glob("[0-9]*"))
-    name = steps[-1] if step is None else f"{step:09d}"
-    return {k: v.asnumpy() for k, v in weights.load(run.checkpoints / name / "params").items()}
+    path = max(run.checkpoints.glob("[0-9]*")) if step is None else run.checkpoint(step)
+    return {k: v.asnumpy() for k, v in weights.load(path / "params").items()}
 
 
 def read_json(path):

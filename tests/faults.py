@@ -91,7 +91,7 @@ def spoil_the_newest_checkpoint(job: Job) -> str:
     job.process.send_signal(signal.SIGSTOP)
     pattern = signal_a_rank(signal.SIGKILL)(job)
     until(lambda: not rank_pids(job.run), 20)
-    newest = job.run.checkpoints / f"{checkpoint.steps(job.run.checkpoints)[-1]:09d}"
+    newest = job.run.checkpoint(checkpoint.steps(job.run.checkpoints)[-1])
     file = newest / job.dice.choice(checkpoint.FILES)
     content = bytearray(file.read_bytes())
     content[job.dice.randrange(len(content))] ^= 1 << job.dice.randrange(8)
@@ -215,7 +215,7 @@ def processes_of(run: RunDir, attempt: int) -> List[str]:
 
 
 def whole_checkpoints(run: RunDir) -> List[int]:
-    return [step for step in checkpoint.steps(run.checkpoints) if checkpoint.whole(run.checkpoints / f"{step:09d}")]
+    return [step for step in checkpoint.steps(run.checkpoints) if checkpoint.whole(run.checkpoint(step))]
 
 
 @contextmanager

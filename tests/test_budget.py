@@ -167,7 +167,7 @@ def write_lines(run, lines):
 
 
 def checkpoint(run, step, second):
-    folder = run.checkpoints / f"{step:09d}"
+    folder = run.checkpoint(step)
     folder.mkdir(parents=True)
     (folder / "MANIFEST").write_text("")
     os.utime(folder / "MANIFEST", (T0 / 1000 + second, T0 / 1000 + second))

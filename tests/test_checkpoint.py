@@ -190,12 +190,18 @@ def test_several_damaged_ones_are_passed_over(saved):
 
 def test_where_all_are_damaged_a_resume_is_refused_in_one_line(saved):
     for step in (1, 2, 3):
-        empty(saved.run.checkpoints / f"{step:09d}" / "trainer")
+        empty(saved.run.checkpoint(step) / "trainer")
     assert newest_step(saved) is None
     with pytest.raises(
         ConfigError, match=f"^resume={saved.run.path}: every checkpoint there is damaged; start a new run$"
     ):
         check_resumable(saved.run)
+
+
+def test_where_there_is_none_yet_that_is_said_and_a_resume_starts_from_the_beginning(tmp_path):
+    training = Training(tmp_path / "run")
+    assert check_resumable(training.run) == {} and training.keeper.restore() == 0
+    assert training.keeper.last_good() == "there is no checkpoint yet"
 
 
 def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(saved):
@@ -253,7 +259,7 @@ def checkpoint_of(training, step):
     """Write as the keeper does, without its other files."""
     params = {name: p.data().copy() for name, p in training.parameters.items()}
     state = {"step": step, "params_sha256": training.digest()}
-    checkpoint.write(training.run.checkpoints, state, params, training.trainer, np.zeros((2, 3), "float32"))
+    checkpoint.write(training.run.checkpoint(step), state, params, training.trainer, np.zeros((2, 3), "float32"))
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def network(layers, arrays):
 @pytest.mark.parametrize("layers", DEPTHS)
 def test_a_converted_network_says_what_pytorch_says(layers, tmp_path):
     save_file(state(layers), tmp_path / "w.safetensors")
-    net = network(layers, convert.load(str(tmp_path / "w.safetensors"), f"resnet{layers}_v1b"))
+    net = network(layers, convert.load(str(tmp_path / "w.safetensors"), f"resnet{layers}_v1b").arrays)
     found = net(mx.nd.array(images(REFERENCE["images"], REFERENCE["side"]))).asnumpy()
     want = np.array(REFERENCE["logits"][str(layers)])
     assert np.abs(found - want).max() < 1e-4 * (want.max() - want.min())
@@ -44,7 +44,7 @@ def test_the_table_has_every_tensor_of_both_sides_once(layers):
 def test_a_round_trip_is_bit_identical(tmp_path):
     given = {n: a for n, a in state(18).items() if not n.endswith(COUNTS)}
     save_file(given, tmp_path / "w.safetensors")
-    back = convert.to_torch("resnet18_v1b", convert.load(str(tmp_path / "w.safetensors"), "resnet18_v1b"), "x")
+    back = convert.to_torch("resnet18_v1b", convert.load(str(tmp_path / "w.safetensors"), "resnet18_v1b").arrays, "x")
     assert list(back) == list(given)
     assert all(back[n].dtype == given[n].dtype and back[n].tobytes() == given[n].tobytes() for n in given)
 
@@ -66,18 +66,18 @@ def refused(path, name, match, source="torch:w"):
 
 
 def test_counts_of_batches_are_named_as_ignored_and_may_be_missing(tmp_path):
-    found = convert.convert(names_alone(tmp_path / "w"), "resnet18_v1b")
+    found = convert.load(names_alone(tmp_path / "w"), "resnet18_v1b")
     assert len(found.ignored) == 20 and all(n.endswith(COUNTS) for n in found.ignored)
     without = names_alone(tmp_path / "w", change=lambda names: [n for n in names if not n.endswith(COUNTS)])
-    assert convert.convert(without, "resnet18_v1b").ignored == []
-    assert set(found.arrays) == set(convert.load(without, "resnet18_v1b"))
+    assert convert.load(without, "resnet18_v1b").ignored == []
+    assert set(found.arrays) == set(convert.load(without, "resnet18_v1b").arrays)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "module._orig_mod.", "model.module."])
 def test_a_prefix_of_every_name_is_left_out(tmp_path, prefix):
     plain = convert.load(names_alone(tmp_path / "w"), "resnet18_v1b")
     wrapped = convert.load(names_alone(tmp_path / "w", change=lambda ns: [prefix + n for n in ns]), "resnet18_v1b")
-    assert wrapped.keys() == plain.keys()
+    assert wrapped.arrays.keys() == plain.arrays.keys()
 
 
 def test_a_prefix_of_some_names_is_refused(tmp_path):
@@ -100,12 +100,12 @@ def test_missing_and_left_over_tensors_are_named(tmp_path):
 @pytest.mark.parametrize("layers", [18, 50])
 def test_weights_without_a_classifier_are_a_network_without_one(tmp_path, layers):
     path = names_alone(tmp_path / "w", layers, lambda names: [n for n in names if not n.startswith("fc.")])
-    found = convert.load(path, f"resnet{layers}_v1b")
+    found = convert.load(path, f"resnet{layers}_v1b").arrays
     assert set(convert.names(layers).values()) - set(found) == {"output.weight", "output.bias"}
 
 
 def test_half_precision_becomes_float32_and_whole_numbers_are_refused(tmp_path):
-    found = convert.load(names_alone(tmp_path / "w", dtype="f2"), "resnet18_v1b")
+    found = convert.load(names_alone(tmp_path / "w", dtype="f2"), "resnet18_v1b").arrays
     assert {a.dtype.name for a in found.values()} == {"float32"}
     refused(names_alone(tmp_path / "w", dtype="i1"), "resnet18_v1b", "not of a floating type: conv1.weight, bn1.weight")
 
@@ -119,7 +119,7 @@ def test_a_network_without_such_names_is_refused_before_the_file_is_read(tmp_pat
 def test_weights_of_other_shapes_do_not_fit_the_network(tmp_path):
     net = zoo.build("resnet18_v1b", 10)
     zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
-    arrays = convert.load(names_alone(tmp_path / "w"), "resnet18_v1b")
+    arrays = convert.load(names_alone(tmp_path / "w"), "resnet18_v1b").arrays
     with pytest.raises(ConfigError, match=r"shapes differ: features.0.weight \(1\) in the file"):
         weights.fit(net, {n: mx.nd.array(a) for n, a in arrays.items()}, "torch:w", "keep")
 

@@ -188,7 +188,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint_and_more_room_resumes_to_the
     assert "rank 0: OSError: checkpoint of step 15 not written" in last_error(ended)
     assert ended.status["state"] == FAILED
     steps = checkpoint.steps(ended.run.checkpoints)
-    assert steps == [5, 10] and all(checkpoint.whole(ended.run.checkpoints / f"{step:09d}") for step in steps)
+    assert steps == [5, 10] and all(checkpoint.whole(ended.run.checkpoint(step)) for step in steps)
     subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
     resumed = cli("train", f"resume={ended.run}", f"runs={disk}", small=False)
     assert resumed.sha == unbroken.sha

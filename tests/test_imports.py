@@ -10,9 +10,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mxscale"
 CONFIG_TOOLS = {"hydra", "omegaconf"}
+PURE = {"mxscale.checks", "mxscale.config", "mxscale.durable", "mxscale.identity", "mxscale.sizes"}
 
 
-def imported(path: Path) -> set:
+def imported(path: Path, parts=2) -> set:
     """Top-level names of everything that a file imports, inside functions too; mxscale's own as `mxscale.x`."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -21,7 +22,7 @@ def imported(path: Path) -> set:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {".".join(name.split(".")[: 2 if name.startswith("mxscale.") else 1]) for name in names}
+    return {".".join(name.split(".")[: parts if name.startswith("mxscale.") else 1]) for name in names}
 
 
 def importers(name: str) -> set:
@@ -41,6 +42,7 @@ def of_layer(layer: str) -> set:
         ("config", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
         ("sizes", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
         ("checks", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
+        ("durable", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
         ("identity", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
         ("scale", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod"}),
         ("data", {*CONFIG_TOOLS, "mlflow", "horovod"}),
@@ -64,20 +66,30 @@ def test_a_layer_does_not_know(layer, forbidden):
         ("config", set()),
         ("sizes", {"mxscale.config"}),
         ("checks", {"mxscale.config", "mxscale.sizes"}),
+        ("durable", set()),
         ("identity", {"mxscale.config"}),
-        ("scale", {"mxscale.checks", "mxscale.config", "mxscale.identity", "mxscale.scale", "mxscale.sizes"}),
-        ("data", {"mxscale.config", "mxscale.data", "mxscale.identity"}),
-        ("nets", {"mxscale.config", "mxscale.nets"}),
-        ("train", {"mxscale.config", "mxscale.data", "mxscale.nets", "mxscale.train", "mxscale.run", "mxscale.sizes"}),
-        (
-            "run",
-            {"mxscale.checks", "mxscale.config", "mxscale.identity", "mxscale.run", "mxscale.scale", "mxscale.sizes"},
-        ),
+        ("scale", {*PURE, "mxscale.scale"}),
+        ("data", {"mxscale.config", "mxscale.durable", "mxscale.identity", "mxscale.data"}),
+        ("nets", {"mxscale.config", "mxscale.durable", "mxscale.nets"}),
+        ("train", {*PURE - {"mxscale.checks"}, "mxscale.data", "mxscale.nets", "mxscale.train", "mxscale.run"}),
+        ("run", {*PURE, "mxscale.scale", "mxscale.run"}),
         ("report", {"mxscale.config", "mxscale.scale", "mxscale.run", "mxscale.report"}),
     ],
 )
 def test_a_layer_knows_of_the_others_at_most(layer, known):
     assert {name for name in of_layer(layer) if name.startswith("mxscale")} <= known
+
+
+def test_train_knows_of_run_the_run_directory_and_what_three_modules_ask():
+    known = {}
+    for path in (PACKAGE / "train").glob("*.py"):
+        of_run = {name for name in imported(path, parts=3) if name.startswith("mxscale.run.")}
+        known[path.name] = of_run - {"mxscale.run.rundir"}
+    assert {name: modules for name, modules in known.items() if modules} == {
+        "build.py": {"mxscale.run.environment"},  # which image this process runs in
+        "prepare.py": {"mxscale.run.processes"},  # how many cores there are
+        "server.py": {"mxscale.run.hosts"},  # the address that others find this machine by
+    }
 
 
 def test_horovod_is_imported_in_comm_alone():
@@ -114,6 +126,12 @@ def test_the_parent_starts_without_what_plans_and_reports_calculate_with():
 
 def test_a_rank_loads_no_config_tool_and_no_tracker():
     assert loaded_by("mxscale.train.engine", {"mxnet", "hydra", "omegaconf", "mlflow"}) == ["mxnet"]
+
+
+@pytest.mark.parametrize("rank", ["engine", "probe", "reading"])
+def test_a_rank_loads_nothing_that_starts_or_watches_others(rank):
+    parents = {f"mxscale.run.{name}" for name in ("launch", "processes", "watch", "progress", "probe")}
+    assert loaded_by(f"mxscale.train.{rank}", parents) == []
 
 
 def test_the_pure_layers_load_no_framework():

@@ -425,7 +425,7 @@ def test_a_run_resumed_within_the_warm_up_ends_with_the_same_bytes(tmp_path, dat
     unbroken = engine.train(run, run.config(), plan, Local(), attempt=1)
     assert unbroken["step"] == 10  # 40 images, 8 a step: the blend's center is at step 5
     for step in range(4, 11):
-        shutil.rmtree(run.checkpoints / f"{step:09d}")
+        shutil.rmtree(run.checkpoint(step))
     resumed = engine.train(run, run.config(), plan, Local(), attempt=2)
     assert resumed["params_sha256"] == unbroken["params_sha256"]
     assert min(line["step"] for line in run.lines() if line["attempt"] == 2 and line["metrics"]) == 4

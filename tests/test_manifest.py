@@ -128,7 +128,7 @@ def test_a_copied_set_is_read_once_to_see_that_it_is_the_same(data, monkeypatch)
     assert prepare(data) == made
     assert (Path(made["dir"]) / "manifest.json").stat().st_mtime_ns == written  # not packed again
     with monkeypatch.context() as patch:
-        patch.setattr(manifest, "_sha256", lambda path: pytest.fail("read again"))
+        patch.setattr(manifest, "digest_of", lambda path: pytest.fail("read again"))
         assert prepare(data) == made
 
 

@@ -40,7 +40,7 @@ def ours(path, layers, dtype="float32"):
     net = zoo.build(f"resnet{layers}_v1b", 10)
     net.cast(dtype)
     zoo.initialise(net, 0, CPU, zero_gamma=False)
-    arrays = convert.load(str(path), f"resnet{layers}_v1b")
+    arrays = convert.load(str(path), f"resnet{layers}_v1b").arrays
     weights.fit(net, {n: mx.nd.array(a) for n, a in arrays.items()}, str(path), "keep")
     zoo.finish(net, (1, 3, 64, 64), CPU)
     return net
@@ -127,7 +127,7 @@ def test_pytorch_reads_what_is_exported(layers, tmp_path):
     given = images(2, 64)
     theirs = randomised(layers)
     torch.save(theirs.state_dict(), tmp_path / "w.pth")
-    weights.save(tmp_path / "params", convert.load(str(tmp_path / "w.pth"), f"resnet{layers}_v1b"))
+    weights.save(tmp_path / "params", convert.load(str(tmp_path / "w.pth"), f"resnet{layers}_v1b").arrays)
     infer.export(f"resnet{layers}_v1b", str(tmp_path / "params"), str(tmp_path / "out.safetensors"), "run=x")
     back = ResNet(layers)
     missing, unexpected = back.load_state_dict(load_file(tmp_path / "out.safetensors"), strict=False)

@@ -126,7 +126,7 @@ def test_a_signal_writes_a_checkpoint_and_exits_75_with_the_resume_command(cli, 
     status = run.read("status.json")
     assert status["state"] == "KILLED"
     last = max(line["step"] for line in run.lines())
-    assert (run.checkpoints / f"{last:09d}").is_dir()
+    assert run.checkpoint(last).is_dir()
     assert cli("train", f"resume={run}", small=False).sha == unbroken(2)
 
 

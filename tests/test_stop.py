@@ -64,7 +64,7 @@ def test_a_stop_breaks_an_evaluation_off_and_going_on_makes_up_for_it(new, batch
     run = new("broken")
     stopped = trained(run, life=Asked(batches))
     assert stopped == {"state": "interrupted", "exit": rundir.INTERRUPTED, "step": step}
-    assert (run.checkpoints / f"{step:09d}" / "MANIFEST").exists()
+    assert (run.checkpoint(step) / "MANIFEST").exists()
     assert evaluations(run).items() < evaluations(whole).items()
     again = trained(run, attempt=2)
     assert again["params_sha256"] == unbroken["params_sha256"]

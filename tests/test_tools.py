@@ -37,7 +37,7 @@ def run(tmp_path, file):
     run = rundir.create(config)
     folder = run.checkpoints / "000000001"
     folder.mkdir(parents=True)
-    weights.save(folder / "params", convert.load(str(file), "resnet18_v1b"))
+    weights.save(folder / "params", convert.load(str(file), "resnet18_v1b").arrays)
     run.write("best.json", {"checkpoint": "checkpoints/000000001"})
     return run
 
@@ -86,7 +86,7 @@ def test_a_runs_network_round_trips_through_pytorchs_names(run, file, tmp_path):
     want = {n: a for n, a in state(18).items() if not n.endswith("num_batches_tracked")}
     found = load_file(out)
     assert found.keys() == want.keys() and all(found[n].tobytes() == a.tobytes() for n, a in want.items())
-    back = convert.load(str(out), "resnet18_v1b")
+    back = convert.load(str(out), "resnet18_v1b").arrays
     mine = {n: a.asnumpy() for n, a in weights.load(run.checkpoints / "000000001" / "params").items()}
     assert weights.params_sha256(back) == weights.params_sha256(mine)
 
@@ -167,6 +167,14 @@ def test_a_network_that_pytorch_has_no_names_for_is_not_exported(capsys, tmp_pat
     weights.save(folder / "params", {"output.bias": np.zeros(2, "f4")})
     other.write("best.json", {"checkpoint": "checkpoints/000000001"})
     refused(capsys, "is a small, which has no names in PyTorch", "export", f"run={other.path}", "output=y")
+
+
+def test_what_a_run_would_refuse_of_weights_the_tool_refuses_in_the_same_words(capsys, file, tmp_path):
+    argv = [f"model.pretrained=torch:{tmp_path / 'w.safetensors'}", f"input={npy(tmp_path)}", "output=y"]
+    refused(capsys, "model.name=resnet18_v1c: did you mean resnet18_v1", "logits", "model.name=resnet18_v1c", *argv)
+    (tmp_path / "w.safetensors").symlink_to(file)
+    (tmp_path / "config.json").write_text('{"input_size": [3, 8, 9]}')
+    refused(capsys, "config.json does not say what input the weights want", "logits", "model=resnet18_v1b", *argv)
 
 
 def test_weights_without_a_classifier_have_no_logits(capsys, tmp_path):

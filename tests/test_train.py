@@ -24,7 +24,7 @@ def test_a_run_leaves_everything_that_the_layout_promises(trained):
     names = {p.name for p in trained.run.path.iterdir()}
     assert names >= {"config.yaml", "environment.json", "price.json", "plan.json", "metrics.jsonl", "summary.json",
                      "status.json", "best.json", "checkpoints", "ranks"}  # fmt: skip
-    checkpoint = trained.run.checkpoints / f"{trained.status['step']:09d}"
+    checkpoint = trained.run.checkpoint(trained.status["step"])
     assert {p.name for p in checkpoint.iterdir()} == {"params", "trainer", "statistics", "state.json", "MANIFEST"}
 
 

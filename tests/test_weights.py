@@ -14,8 +14,8 @@ from mxscale.nets import weights, zoo
 CPU = mx.cpu()
 
 
-def ready(classes=5, seed=1):
-    net = zoo.build("small", classes)
+def ready(classes=5, seed=1, name="small"):
+    net = zoo.build(name, classes)
     zoo.initialise(net, seed, CPU, zero_gamma=True)
     zoo.finish(net, (1, 3, 32, 32), CPU)
     return net
@@ -186,14 +186,16 @@ def test_a_file_that_cannot_be_written_is_an_oserror(tmp_path):
 # ---------------------------------------------------------------- into a network
 
 
-def test_with_a_new_head_the_files_is_ignored_and_the_networks_stays():
-    source, net = ready(classes=10, seed=1), ready(classes=3, seed=2)
-    head = weights.arrays(net)["output.weight"]
+@pytest.mark.parametrize("name", ["small", "mobilenetv2_0.25", "squeezenet1.0"])  # the last two: a convolution
+def test_with_a_new_head_the_files_is_ignored_and_the_networks_stays(name):
+    source, net = ready(10, 1, name), ready(3, 2, name)
+    head = {n: a for n, a in weights.arrays(net).items() if n.startswith("output.")}
     given = {n: mx.nd.array(a) for n, a in weights.arrays(source).items()}
     weights.fit(net, given, "x", "replace")
     after = weights.arrays(net)
-    assert (after["output.weight"] == head).all()
+    assert all((after[n] == a).all() for n, a in head.items()) and any(a.any() for a in head.values())
     assert all((after[n] == a.asnumpy()).all() for n, a in given.items() if n.startswith("features."))
+    assert net(mx.nd.ones((2, 3, 32, 32))).shape == (2, 3)
 
 
 def test_weights_fit_before_shapes_are_settled():

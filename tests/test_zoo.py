@@ -13,7 +13,6 @@ from mxscale.config import ConfigError, Model, from_dict
 from mxscale.nets import weights, zoo
 
 CPU = mx.cpu()
-CONVOLUTION_HEADS = ["mobilenetv2_0.25", "squeezenet1.0"]
 
 
 def ready(name="small", classes=5, side=32, seed=1, zero_gamma=True, hybrid=False):
@@ -56,7 +55,7 @@ def test_names_are_gluons_zoo_and_v1b_and_small():
 
 
 @pytest.mark.parametrize("name", zoo.names())
-def test_every_network_gives_a_score_per_class_from_its_smallest_side_on_and_takes_a_new_head(name):
+def test_every_network_gives_a_score_per_class_from_its_smallest_side_on_and_differs_in_its_head_alone(name):
     net = zoo.build(name, 7)
     smallest = zoo.min_side(name)
     symbol = net(mx.sym.var("data"))
@@ -65,11 +64,10 @@ def test_every_network_gives_a_score_per_class_from_its_smallest_side_on_and_tak
             assert output_shape(symbol, side) == (2, 7), side
     if smallest > 8:
         assert output_shape(symbol, smallest - 1) is None
-    before = set(weights.parameters(net))
-    zoo.replace_head(net, 3, 1, CPU)
-    assert output_shape(net(mx.sym.var("data")), 224) == (2, 3)
-    assert set(weights.parameters(net)) == before
-    assert before == {n for n in before if n.startswith(("features.", "output."))}
+    shapes = {n: p.shape for n, p in weights.parameters(net).items()}
+    others = {n: p.shape for n, p in weights.parameters(zoo.build(name, 3)).items()}
+    assert shapes.keys() == others.keys() and all(n.startswith(("features.", "output.")) for n in shapes)
+    assert all(n.startswith("output.") for n in shapes if shapes[n] != others[n])
 
 
 @pytest.mark.parametrize(
@@ -231,34 +229,7 @@ def test_finish_refuses_an_image_that_is_too_small():
         zoo.finish(net, (1, 3, 24, 24), CPU)
 
 
-# ---------------------------------------------------------------- the head, freezing, decay
-
-
-@pytest.mark.parametrize("name", ["small", *CONVOLUTION_HEADS])
-@pytest.mark.parametrize("hybrid", [False, True])
-def test_a_new_head_leaves_the_rest_untouched(name, hybrid):
-    net = ready(name, hybrid=hybrid)
-    assert net(images()).shape == (2, 5)
-    before = weights.arrays(net)
-    zoo.replace_head(net, 9, 2, CPU)
-    zoo.finish(net, (1, 3, 32, 32), CPU)
-    after = weights.arrays(net)
-    assert net(images()).shape == (2, 9) and after["output.weight" if name == "small" else "output.0.weight"].any()
-    features = [n for n in before if n.startswith("features.")]
-    assert all((before[n] == after[n]).all() for n in features) and before.keys() == after.keys()
-
-
-@pytest.mark.parametrize("name", ["small", "squeezenet1.1"])
-def test_a_new_head_is_a_function_of_the_seed_and_trains(name):
-    heads = []
-    for seed in (1, 1, 2):
-        net = ready(name)
-        zoo.replace_head(net, 4, seed, CPU)
-        heads.append(next(v for n, v in weights.arrays(net).items() if n.startswith("output.") and "weight" in n))
-    assert (heads[0] == heads[1]).all() and (heads[0] != heads[2]).any()
-    before = weights.arrays(net)
-    trained_step(net, images())
-    assert any((before[n] != v).any() for n, v in weights.arrays(net).items() if n.startswith("output."))
+# ---------------------------------------------------------------- freezing, decay
 
 
 @pytest.mark.parametrize("hybrid", [False, True])

@@ -12,8 +12,8 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.config import ConfigError
 from mxscale.data.download import CHUNK, PAUSES, Unreached, download
-from mxscale.data.durable import sync
 from mxscale.data.workers import Progress
+from mxscale.durable import replacing, sync
 
 
 class File(NamedTuple):
@@ -81,12 +81,8 @@ def trusted(file: File, place: Place) -> Optional[str]:
 
 
 def _trust(path: str, found: str) -> None:
-    new = path + ".sha256.new"
-    with open(new, "w") as note:
+    with replacing(path + ".sha256") as new, open(new, "w") as note:
         note.write(f"{found}  {os.path.basename(path)}\n")
-        note.flush()
-        os.fsync(note.fileno())
-    os.replace(new, path + ".sha256")
 
 
 def sha256_of(path: str, progress: bool = True) -> str:

@@ -13,13 +13,13 @@ an earlier one of their split equals, and images of a later split that are in an
 """
 
 import contextlib
-import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 from mxscale.config import ConfigError
+from mxscale.durable import digest_of
 from mxscale.identity import hash_of
 
 FORMAT = 2
@@ -68,20 +68,12 @@ def _same(rec: str, entry: Dict[str, Any], written_ns: int) -> bool:
         return False
     if status.st_mtime_ns <= written_ns:
         return True
-    if _sha256(rec) != entry["sha256"]:
+    if digest_of(rec) != entry["sha256"]:
         return False
     if not os.path.isabs(entry["rec"]):  # a copy of the set: the next start needn't read all of it again
         with contextlib.suppress(OSError):
             os.utime(rec, ns=(status.st_atime_ns, written_ns))
     return True
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for chunk in iter(lambda: file.read(1 << 20), b""):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def refuse_copies(manifest: Dict[str, Any], where: str) -> None:

@@ -24,9 +24,9 @@ import PIL
 from mxscale.config import ConfigError, Data
 from mxscale.data import content, manifest, public, recordio, records, sources
 from mxscale.data.duplicates import Copies
-from mxscale.data.durable import sync
 from mxscale.data.images import POLICY, BadImage, Recipe
 from mxscale.data.workers import Pool, Progress
+from mxscale.durable import sync
 from mxscale.identity import hash_of
 
 MANY = 100  # bad images, after which the rest isn't tried

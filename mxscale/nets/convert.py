@@ -16,7 +16,8 @@ import numpy as np
 from mxscale.config import ConfigError
 from mxscale.nets import torch_file
 from mxscale.nets.resnet_v1b import SPECIFICATION, BottleneckV1b
-from mxscale.nets.weights import NAMED_FIRST
+from mxscale.nets.weights import differences, first_of
+from mxscale.nets.zoo import V1B
 
 BATCH_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "running_mean", "running_var": "running_var"}
 # How many batches a running statistic is of: PyTorch needs it where momentum is None alone.
@@ -25,7 +26,6 @@ UNUSED = "num_batches_tracked"
 PREFIXES = ("module.", "model.", "_orig_mod.")
 HEAD = {"fc.weight": "output.weight", "fc.bias": "output.bias"}
 
-NETWORKS = {f"resnet{layers}_v1b": layers for layers in SPECIFICATION}
 # What timm calls them (timm/models/resnet.py), and called them before tags.  Others have tensors of the same names
 # and do other things with them: resnetaa50 averages before it strides.
 ARCHITECTURES = r"(tv_|gluon_|ssl_|swsl_)?resnet(18|34|50|101|152)(_v1b)?"
@@ -60,18 +60,16 @@ class Converted(NamedTuple):
     ignored: List[str]  # tensors of the file that have no place in a network here, by its names
 
 
-def load(path: str, name: str, source: Optional[str] = None) -> Dict[str, np.ndarray]:
-    """The arrays of network `name` by our names; without a head where the file has none.  See `convert`."""
-    return convert(path, name, source).arrays
+def load(path: str, name: str, source: Optional[str] = None) -> Converted:
+    """Every tensor of the file in its place, or ConfigError with the names; without a head where the file has none.
 
-
-def convert(path: str, name: str, source: Optional[str] = None) -> Converted:
-    """Every tensor of the file in its place, or ConfigError with the names.  `source`: as the user wrote it."""
+    `source`: as the user wrote it.
+    """
     source = source or f"torch:{path}"
-    if name not in NETWORKS:
-        known = ", ".join(NETWORKS)
+    if name not in V1B:
+        known = ", ".join(V1B)
         raise ConfigError(f"model.pretrained={source}: weights of PyTorch fit {known}, not model.name={name}")
-    layers = NETWORKS[name]
+    layers = V1B[name]
     _check_architecture(path, source)
     tensors = _unwrapped(torch_file.read(path, source))
     ignored = [n for n in tensors if n.rpartition(".")[2] == UNUSED]
@@ -81,7 +79,7 @@ def convert(path: str, name: str, source: Optional[str] = None) -> Converted:
         raise ConfigError(f"model.pretrained={source} does not fit {name}: {_misfits(given, layers)}")
     whole = [n for n in table if not given[n].is_floating()]
     if whole:
-        raise ConfigError(f"model.pretrained={source}: not of a floating type: {_first(whole)}")
+        raise ConfigError(f"model.pretrained={source}: not of a floating type: {first_of(whole)}")
     return Converted({ours: given[n].as_float32() for n, ours in table.items()}, ignored)
 
 
@@ -103,14 +101,7 @@ def _misfits(given, layers: int) -> str:
     for other in SPECIFICATION:
         if set(given) == set(_table(other, given)):
             return f"these are weights of a ResNet-{other}: take model=resnet{other}_v1b"
-    table = _table(layers, given)
-    lists = (("missing", [n for n in table if n not in given]), ("left over", [n for n in given if n not in table]))
-    return "; ".join(f"{what} {_first(items)}" for what, items in lists if items)
-
-
-def _first(items: list) -> str:
-    more = len(items) - NAMED_FIRST
-    return ", ".join(items[:NAMED_FIRST]) + (f" (and {more} more)" if more > 0 else "")
+    return differences(_table(layers, given), given)
 
 
 # ---------------------------------------------------------------- out of ours
@@ -118,9 +109,9 @@ def _first(items: list) -> str:
 
 def to_torch(name: str, arrays: Dict[str, np.ndarray], source: str) -> Dict[str, np.ndarray]:
     """The arrays of network `name` by PyTorch's names, in its order; ConfigError, which calls them `source`."""
-    if name not in NETWORKS:
-        raise ConfigError(f"{source} is a {name}, which has no names in PyTorch: {', '.join(NETWORKS)} have")
-    return {theirs: arrays[ours] for theirs, ours in names(NETWORKS[name]).items()}
+    if name not in V1B:
+        raise ConfigError(f"{source} is a {name}, which has no names in PyTorch: {', '.join(V1B)} have")
+    return {theirs: arrays[ours] for theirs, ours in names(V1B[name]).items()}
 
 
 # ---------------------------------------------------------------- the input

@@ -16,7 +16,7 @@ import mxnet as mx
 from mxnet.gluon.model_zoo import model_store
 
 from mxscale.config import ConfigError, nearest
-from mxscale.nets import digest
+from mxscale.durable import digest_of
 
 TIMEOUT_S = 30.0  # without a byte
 CHUNK = 2**20
@@ -35,7 +35,7 @@ def fetch(name: str, sums: Optional[Dict[str, str]] = None) -> str:
     file = f"{name}-{sums[name][:8]}.params"
     path = os.path.join(folder, file)
     if os.path.exists(path):
-        found = digest.of_file(path, "sha1")
+        found = digest_of(path, "sha1")
         if found != sums[name]:
             raise ConfigError(f"model.pretrained=zoo: {path} is damaged (SHA-1 {found}, not {sums[name]}); remove it")
         return path
@@ -45,7 +45,7 @@ def fetch(name: str, sums: Optional[Dict[str, str]] = None) -> str:
         os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as new:
             _take_out(_download(address, new), file, os.path.join(new, file))
-            found = digest.of_file(os.path.join(new, file), "sha1")
+            found = digest_of(os.path.join(new, file), "sha1")
             if found != sums[name]:
                 raise ValueError(f"its SHA-1 is {found}, not {sums[name]}")
             os.replace(os.path.join(new, file), path)

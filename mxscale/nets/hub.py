@@ -12,7 +12,7 @@ import huggingface_hub
 from huggingface_hub import constants, errors
 
 from mxscale.config import ConfigError
-from mxscale.nets import digest
+from mxscale.durable import digest_of
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"  # as timm writes them
 MAX_BYTES = 2 << 30  # a ResNet-152 has 0.24 GB: what is larger is another network
@@ -53,7 +53,7 @@ def _verify(path: Path, source: str) -> None:
     blob = path.resolve()
     if not re.fullmatch(r"[0-9a-f]{64}", blob.name):
         return
-    if digest.of_file(blob) != blob.name:
+    if digest_of(blob) != blob.name:
         raise ConfigError(f"{source}: {blob} is not what the hub has: its SHA-256 differs; remove it, and try again")
 
 

@@ -1,15 +1,13 @@
 """What a pretrained network makes of given images, and its weights for PyTorch: the work of the small tools."""
 
-import os
-from contextlib import suppress
-
 import mxnet as mx
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from mxscale.config import ConfigError
-from mxscale.nets import convert, hub, pretrained, symbol, weights, zoo
+from mxscale.durable import replacing
+from mxscale.nets import convert, pretrained, symbol, weights, zoo
 
 BATCH = 16  # images at a time
 
@@ -20,22 +18,25 @@ def logits(name: str, source: str, given: str, made: str) -> None:
     The images are taken as they are: whoever made them has normalised them.
     """
     images = _images(given)
-    (arrays, ignored), graph = arrays_of(source, name)
-    heads = [array for n, array in arrays.items() if n.startswith("output.") and n.endswith(".weight")]
+    loaded = pretrained.load(source, name)
+    if name == symbol.NAME and loaded.graph is None:
+        raise ConfigError(f"model.pretrained={source} is without its graph: name the origin, symbol:PREFIX")
+    heads = [array for n, array in loaded.arrays.items() if n.startswith("output.") and n.endswith(".weight")]
     if not heads:
         raise ConfigError(f"model.pretrained={source} has no classifier: there are no logits")
-    net = zoo.build(name, len(heads[0]), graph)
+    net = zoo.build(name, len(heads[0]), loaded.graph)
     zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
     try:
         zoo.finish(net, (1, *images.shape[1:]), mx.cpu())
     except mx.MXNetError as error:
         raise ConfigError(f"input={given} does not fit {name}: {str(error).strip().splitlines()[-1]}") from None
-    weights.fit(net, {n: mx.nd.array(array) for n, array in arrays.items()}, source, "keep")
+    arrays = {n: mx.nd.array(weights.host(array)) for n, array in loaded.arrays.items()}
+    weights.fit(net, arrays, source, "keep")
     scores = [net(mx.nd.array(images[at : at + BATCH])).asnumpy() for at in range(0, len(images), BATCH)]
     scores = np.concatenate(scores)
     _replace(made, lambda path: _save_npy(path, scores))
     print(f"{made}: {len(scores)} x {scores.shape[1]} logits of {name}")
-    rest = f", {len(ignored)} {convert.UNUSED} ignored" if ignored else ""
+    rest = f", {len(loaded.ignored)} {convert.UNUSED} ignored" if loaded.ignored else ""
     print(f"{source}: {len(arrays)} tensors used{rest}")
 
 
@@ -44,19 +45,6 @@ def export(name: str, path: str, made: str, source: str) -> None:
     tensors = convert.to_torch(name, {n: array.asnumpy() for n, array in weights.load(path).items()}, source)
     _replace(made, lambda new: save_file(tensors, new, metadata={"format": "pt"}))  # which libraries look for
     print(f"{made}: {len(tensors)} tensors of {name}, {source}")
-
-
-def arrays_of(source: str, name: str):
-    """The pretrained weights of network `name` by structural name with what was left out, and a graph or None."""
-    kind, _, rest = source.partition(":")
-    if kind == "torch":
-        return convert.convert(rest, name, source), None
-    if kind == "hf":
-        return convert.convert(hub.fetch(rest).path, name, source), None
-    loaded = pretrained.load(source, name)
-    if name == symbol.NAME and loaded.graph is None:
-        raise ConfigError(f"model.pretrained={source} is without its graph: name the origin, symbol:PREFIX")
-    return convert.Converted({n: weights.host(array) for n, array in loaded.arrays.items()}, []), loaded.graph
 
 
 def _images(path: str) -> np.ndarray:
@@ -82,14 +70,9 @@ def _save_npy(path: str, array: np.ndarray) -> None:
 
 
 def _replace(path: str, write) -> None:
-    """Write under a new name, sync, then rename: `path` is whole or as it was before."""
-    new = f"{path}.new"
+    """`write(new)` writes the file: `path` is whole or as it was before.  Raises ConfigError."""
     try:
-        write(new)
-        with open(new, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(new, path)
+        with replacing(path) as new:
+            write(new)
     except (OSError, SafetensorError) as error:
-        with suppress(OSError):
-            os.remove(new)
         raise ConfigError(f"output={path}: can't be written ({getattr(error, 'strerror', None) or error})") from None

@@ -5,13 +5,13 @@ By shape inference over the network's graph: nothing is computed and no weight i
 
 import csv
 import json
-import os
 from typing import Dict, Iterator, List, NamedTuple, Sequence
 
 import mxnet as mx
 import numpy as np
 
 from mxscale.config import ConfigError, nearest
+from mxscale.durable import replacing
 from mxscale.nets import zoo
 from mxscale.nets.weights import parameters
 
@@ -40,13 +40,11 @@ def write(names: Sequence[str], made: str) -> int:
         if name not in known:
             raise ConfigError(f"networks: {name}{nearest(name, known)}")
     rows = [layer for name in names for layer in layers(name)]
-    new = f"{made}.new"
     try:
-        with open(new, "w", newline="", encoding="utf-8") as file:
+        with replacing(made) as new, open(new, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(Layer._fields)
             writer.writerows(rows)
-        os.replace(new, made)
     except OSError as error:
         raise ConfigError(f"output={made}: {error.strerror}") from None
     return len(rows)

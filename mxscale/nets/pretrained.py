@@ -7,10 +7,11 @@ run's own directory, so that ranks and a resumed run need neither the origin nor
 import json
 import math
 import os
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from mxscale.config import ConfigError, origin_of
-from mxscale.nets import digest, gluon_store, symbol, weights, zoo
+from mxscale.durable import digest_of, replacing
+from mxscale.nets import gluon_store, symbol, weights, zoo
 
 WEIGHTS, GRAPH = "pretrained.params", "network.json"  # in the run's directory
 
@@ -21,6 +22,7 @@ class Loaded(NamedTuple):
     input: Optional[dict] = None  # image_size, mean, std, interpolation, crop: of the images it learnt; None: unknown
     revision: Optional[str] = None
     graph: Optional[dict] = None  # of a symbol network
+    ignored: Sequence[str] = ()  # tensors of the file that have no place in a network here, by its names
 
 
 # ---------------------------------------------------------------- one loader of each kind
@@ -47,7 +49,8 @@ def _symbol(rest: str, name: str, source: str) -> Loaded:
 def _torch(rest: str, name: str, source: str) -> Loaded:
     from mxscale.nets import convert
 
-    return Loaded(convert.load(rest, name, source), [rest], convert.input_of(rest))
+    found = convert.load(rest, name, source)
+    return Loaded(found.arrays, [rest], convert.input_of(rest), ignored=found.ignored)
 
 
 def _hub(rest: str, name: str, source: str) -> Loaded:
@@ -55,7 +58,8 @@ def _hub(rest: str, name: str, source: str) -> Loaded:
 
     path, config_path, revision = hub.fetch(rest)
     files = [path, config_path] if config_path else [path]
-    return Loaded(convert.load(path, name, source), files, convert.input_of(path), revision)
+    found = convert.load(path, name, source)
+    return Loaded(found.arrays, files, convert.input_of(path), revision, ignored=found.ignored)
 
 
 LOADERS = {"zoo": _zoo, "symbol": _symbol, "torch": _torch, "hf": _hub}
@@ -83,10 +87,11 @@ def bring(source: str, name: str, folder, head: str) -> dict:
     arrays = {n: a for n, a in loaded.arrays.items() if head == "keep" or not n.startswith("output.")}
     weights.save(os.path.join(folder, WEIGHTS), arrays)
     if loaded.graph:
-        _write(os.path.join(folder, GRAPH), json.dumps(loaded.graph))
+        with replacing(os.path.join(folder, GRAPH)) as new, open(new, "w") as file:
+            json.dump(loaded.graph, file)
     return {
         "kind": origin_of(source)[0],
-        "files": {path: digest.of_file(path) for path in loaded.files},
+        "files": {path: digest_of(path) for path in loaded.files},
         "revision": loaded.revision,
         "input": loaded.input and checked(loaded.input, source),
     }
@@ -106,11 +111,3 @@ def checked(taken: dict, source: str) -> dict:
     if wrong:
         raise ConfigError(f"model.pretrained={source}: its own input makes no sense ({taken}); set model.input=config")
     return taken
-
-
-def _write(path: str, text: str) -> None:
-    with open(f"{path}.new", "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.new", path)

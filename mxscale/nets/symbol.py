@@ -193,8 +193,8 @@ class Features(SymbolBlock):
     def has_dropout(self) -> bool:
         return any(node.op == "Dropout" for node in nodes_of(self.graph))
 
-    def freeze(self, stage: Optional[str] = None) -> bool:
-        """No gradient and running statistics for all, or for what comes up to and with `stage`; False: no such stage.
+    def freeze(self, stage: Optional[str] = None) -> None:
+        """No gradient and running statistics for all, or for what comes up to and with `stage`.
 
         Stages are those of the classic residual networks: nodes named `stage1_...`, `stage2_...`.
         """
@@ -207,7 +207,6 @@ class Features(SymbolBlock):
             if nodes[i].op in NORMS:
                 graph["nodes"][i].setdefault("attrs", {})["use_global_stats"] = "True"
         self._cached_graph = self._cached_graph[0], mx.sym.load_json(json.dumps(graph))
-        return bool(ends)
 
     def keep_last_statistics(self) -> int:
         """Momentum 0 in each normalisation that is not frozen; how many there are."""

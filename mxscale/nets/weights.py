@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import os
 import struct
 from typing import Dict
 
@@ -10,6 +9,7 @@ import mxnet as mx
 import numpy as np
 
 from mxscale.config import ConfigError
+from mxscale.durable import replacing
 
 NAMED_FIRST = 3  # names that a message lists before "and 4 more"
 
@@ -44,16 +44,13 @@ def params_sha256(arrays: Dict[str, np.ndarray]) -> str:
 def save(path, arrays: Dict[str, np.ndarray]) -> None:
     """Write MXNet's .params container, which `net.load_parameters` and `load` read; same arrays, same bytes.
 
-    Under a new name, synced, then renamed: `path` is whole or as it was before.  Raises OSError.
+    `path` is whole or as it was before.  Raises OSError.
     """
-    new = f"{path}.new"
-    try:
-        mx.nd.save(new, {name: _on_cpu(array) for name, array in sorted(arrays.items())})
-    except mx.MXNetError as error:
-        raise OSError(f"{path} could not be written: {str(error).strip().splitlines()[-1]}") from None
-    with open(new, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(new, path)
+    with replacing(path) as new:
+        try:
+            mx.nd.save(new, {name: _on_cpu(array) for name, array in sorted(arrays.items())})
+        except mx.MXNetError as error:
+            raise OSError(f"{path} could not be written: {str(error).strip().splitlines()[-1]}") from None
 
 
 def _on_cpu(array) -> mx.nd.NDArray:
@@ -214,7 +211,8 @@ def fit(net, arrays: Dict[str, mx.nd.NDArray], source: str, head: str) -> None:
 def differences(wanted, given) -> str:
     """Which names are missing and which left over; empty where they are the same."""
     missing, over = [n for n in wanted if n not in given], [n for n in sorted(given) if n not in wanted]
-    return "; ".join(f"{what} {_first(items)}" for what, items in (("missing", missing), ("left over", over)) if items)
+    lists = {"missing": missing, "left over": over}
+    return "; ".join(f"{what} {first_of(names)}" for what, names in lists.items() if names)
 
 
 def _problems(wanted: dict, given: dict) -> list:
@@ -225,7 +223,7 @@ def _problems(wanted: dict, given: dict) -> list:
         ("shapes differ:", [f"{n} {_spell(given[n])} in the file, {_spell(wanted[n])} in the network" for n in other]),
         ("not a number or infinite:", [n for n in both if not np.isfinite(host(given[n])).all()]),
     )
-    return [names] * bool(names) + [f"{what} {_first(items)}" for what, items in lists if items]
+    return [names] * bool(names) + [f"{what} {first_of(items)}" for what, items in lists if items]
 
 
 def _same_shape(known: tuple, shape: tuple) -> bool:
@@ -237,6 +235,7 @@ def _spell(array) -> str:
     return f"({','.join('?' if size == 0 else str(size) for size in array.shape)})"
 
 
-def _first(items: list) -> str:
+def first_of(items: list) -> str:
+    """The first names of a list, and how many more there are."""
     more = len(items) - NAMED_FIRST
     return ", ".join(items[:NAMED_FIRST]) + (f" (and {more} more)" if more > 0 else "")

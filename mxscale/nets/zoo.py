@@ -176,39 +176,6 @@ def finish(net, shape, ctx) -> None:
     mx.nd.waitall()
 
 
-# ---------------------------------------------------------------- the head
-
-
-def replace_head(net, classes: int, seed: int, ctx) -> None:
-    """A new classifier of that many classes, initialised as by `initialise`; all else stays as it is.
-
-    Where the old head's shape is settled the new one's is as well; else call `finish`.
-    """
-    old = net.output
-    with net.name_scope():
-        if isinstance(old, nn.Dense):
-            net.output = _like(old, classes)
-        else:  # SqueezeNet, MobileNetV2: a 1x1 convolution, then layers without parameters
-            head = nn.HybridSequential(prefix="output_")
-            with head.name_scope():
-                head.add(_like(old[0], classes), *list(old)[1:])
-            net.output = head
-    for name, parameter in parameters(net).items():
-        if name.startswith("output."):
-            parameter.initialize(_initial(name, seed), ctx=ctx, force_reinit=True)
-
-
-def _like(layer, classes: int):
-    """An uninitialised layer with `classes` outputs and otherwise `layer`'s inputs, bias and type."""
-    inputs, bias = layer.weight.shape[1], layer.bias is not None
-    if isinstance(layer, nn.Dense):
-        new = nn.Dense(classes, use_bias=bias, in_units=inputs)
-    else:
-        new = nn.Conv2D(classes, 1, use_bias=bias, in_channels=inputs)
-    new.cast(layer.weight.dtype)
-    return new
-
-
 # ---------------------------------------------------------------- what trains, and how
 
 

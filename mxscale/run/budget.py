@@ -162,7 +162,7 @@ class Pace:
     def _note_checkpoint(self, line: dict) -> None:
         """How long after the last line of its step a checkpoint was whole."""
         try:
-            whole = (self.run.checkpoints / f"{line['step']:09d}" / "MANIFEST").stat().st_mtime
+            whole = (self.run.checkpoint(line["step"]) / "MANIFEST").stat().st_mtime
         except OSError:
             return
         took = whole - line["time_ms"] / 1000

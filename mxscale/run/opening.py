@@ -17,6 +17,7 @@ from typing import List, Optional
 
 from mxscale import identity
 from mxscale.config import SERVED, Config, ConfigError, origin_of
+from mxscale.durable import digest_of
 from mxscale.run import budget, costs, doctor, environment, hosts, launch, probe, rundir, summary
 from mxscale.run.processes import available_cores
 from mxscale.run.rundir import RUNNING, RunDir
@@ -192,9 +193,9 @@ def discard(run: RunDir) -> None:
 def record_environment(run: RunDir, config: Config, plan: dict) -> None:
     facts = run.read("environment.json")
     if plan["pretrained"]:
-        plan["pretrained_sha256"] = file_digest(plan["pretrained"])
+        plan["pretrained_sha256"] = digest_of(plan["pretrained"])
         if plan.get("graph"):  # the same arrays in another graph are another network
-            both = plan["pretrained_sha256"] + file_digest(plan["graph"])
+            both = plan["pretrained_sha256"] + digest_of(plan["graph"])
             plan["pretrained_sha256"] = hashlib.sha256(both.encode()).hexdigest()
     digests = plan["data_digest"], plan.get("pretrained_sha256")
     signed = rundir.as_signed(run, config)
@@ -221,11 +222,3 @@ def note_ranks(run: RunDir, ranks: int) -> None:
     status = run.read("status.json")
     status["attempts"][-1]["ranks"] = ranks
     run.write("status.json", status)
-
-
-def file_digest(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for chunk in iter(lambda: file.read(2**20), b""):
-            digest.update(chunk)
-    return digest.hexdigest()

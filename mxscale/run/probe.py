@@ -15,15 +15,7 @@ from mxscale.run.processes import Processes, available_cores
 from mxscale.run.progress import say
 from mxscale.run.rundir import RunDir
 from mxscale.run.watch import Signals, kept_alive
-
-# name -> what it sets of comm; of equals the first is taken
-CANDIDATES = {
-    "horovod-gloo": {"backend": "horovod", "transport": "gloo"},
-    "horovod-mpi": {"backend": "horovod", "transport": "mpi"},
-    "device": {"backend": "device"},
-    "nccl": {"backend": "nccl"},
-    "parameter_server": {"backend": "parameter_server", "servers": "1x"},
-}
+from mxscale.sizes import CANDIDATES
 
 RECORD = "probe.json"
 

@@ -20,7 +20,6 @@ Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use 
 
 import dataclasses
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
@@ -28,6 +27,7 @@ from typing import Any, Dict, Iterator, List, Optional
 import yaml
 
 from mxscale.config import Config, ConfigError, flatten, from_dict, to_dict
+from mxscale.durable import replacing
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 FORECAST = "forecast.json"  # what a run says beforehand of its rate, hours and cost
@@ -53,6 +53,10 @@ class RunDir:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    def checkpoint(self, step: int) -> Path:
+        """Where the checkpoint of a step is, if there is one."""
+        return self.checkpoints / f"{step:09d}"
 
     def has_checkpoint(self) -> bool:
         return any(self.checkpoints.glob("[0-9]*"))
@@ -192,14 +196,10 @@ def parse_line(line: str) -> Optional[Dict[str, Any]]:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write to a new name, fsync, rename: a reader or a crash never sees half of it."""
+    """The file holds `text` and nothing else; its folder is made where it is missing.  Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(new, "w") as file:
+    with replacing(path) as new, open(new, "w") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
 
 
 # ---------------------------------------------------------------- finding and making runs

@@ -14,12 +14,12 @@ import hashlib
 import io
 import json
 import math
-import os
 import re
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from mxscale.config import ConfigError, nearest
+from mxscale.durable import replacing
 from mxscale.scale import tables
 
 COLUMNS = ("provider", "instance", "region", "market", "gpus", "gpu", "network_gbps", "usd_per_hour", "as_of", "source")
@@ -110,14 +110,10 @@ def _key(row: Dict[str, str]) -> tuple:
 
 
 def _replace(path: Path, rows: List[Dict[str, str]]) -> None:
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(new, "w", newline="", encoding="utf-8") as file:
+    with replacing(path) as new, open(new, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ checkpoints/<9-digit step>/params      the network as it is evaluated and export
                            MANIFEST    sha256sum -c format
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ import numpy as np
 from mxnet import nd
 
 from mxscale.config import ConfigError
-from mxscale.data.durable import sync
+from mxscale.durable import digest_of, sync
 from mxscale.nets import weights
 
 FILES = ("params", "trainer", "statistics", "state.json")  # of every checkpoint
@@ -33,12 +32,12 @@ class Checkpoint(NamedTuple):
     exchange: Dict[str, Any]  # place -> NDArray: sums of gradients under way, {} without
 
 
-def write(folder: Path, state: Dict[str, Any], params, trainer, statistics: np.ndarray, exchange=None) -> Path:
-    """Write `folder/<step>` whole or not at all.  Raises OSError (a full disk, say) with nothing lost.
+def write(final: Path, state: Dict[str, Any], params, trainer, statistics: np.ndarray, exchange=None) -> None:
+    """Write the checkpoint `final` whole or not at all.  Raises OSError (a full disk, say) with nothing lost.
 
     params: structural name -> NDArray; trainer: the gluon.Trainer; exchange: place -> NDArray, what is under way.
     """
-    final = folder / f"{state['step']:09d}"
+    folder = final.parent
     new = folder / f".{final.name}.{os.getpid()}"
     for left in folder.glob(".[0-9]*"):  # by a writer that was killed
         shutil.rmtree(left, ignore_errors=True)
@@ -58,7 +57,7 @@ def write(folder: Path, state: Dict[str, Any], params, trainer, statistics: np.n
         if weights.params_sha256(_numpy(weights.load(new / "params"))) != state["params_sha256"]:
             raise OSError(f"{new / 'params'} does not read back as written (a full disk?)")
         names = [*FILES, "exchange"] if exchange else FILES
-        manifest = "".join(f"{_digest(new / name)}  {name}\n" for name in names)
+        manifest = "".join(f"{digest_of(new / name)}  {name}\n" for name in names)
         _write(new / "MANIFEST", manifest.encode())
         sync(new)
         if final.exists():  # the same step again, after a resume from before it
@@ -68,20 +67,26 @@ def write(folder: Path, state: Dict[str, Any], params, trainer, statistics: np.n
     except (OSError, ConfigError) as error:
         shutil.rmtree(new, ignore_errors=True)
         raise OSError(f"checkpoint of step {state['step']} not written: {error}") from error
-    return final
 
 
 def steps(folder: Path) -> List[int]:
     """The steps that have a checkpoint, oldest first."""
-    return sorted(int(p.name) for p in folder.glob("[0-9]" * 9))
+    return [int(path.name) for path in _all(folder)]
+
+
+def _all(folder: Path) -> List[Path]:
+    return sorted(folder.glob("[0-9]" * 9))
+
+
+def newest_whole(folder: Path) -> Optional[Path]:
+    """The newest checkpoint that is whole, None where there is none; a damaged one is passed over."""
+    return next((path for path in reversed(_all(folder)) if whole(path)), None)
 
 
 def newest(folder: Path) -> Optional[Checkpoint]:
-    """The newest checkpoint that is whole; a damaged one is passed over."""
-    for step in reversed(steps(folder)):
-        if whole(folder / f"{step:09d}"):
-            return read(folder / f"{step:09d}")
-    return None
+    """What the newest checkpoint that is whole holds."""
+    path = newest_whole(folder)
+    return read(path) if path else None
 
 
 def whole(path: Path) -> bool:
@@ -89,7 +94,7 @@ def whole(path: Path) -> bool:
     try:
         lines = (path / "MANIFEST").read_text().splitlines()
         listed = {line[66:]: line[:64] for line in lines}
-        return listed.keys() >= set(FILES) and all(_digest(path / name) == sum_ for name, sum_ in listed.items())
+        return listed.keys() >= set(FILES) and all(digest_of(path / name) == sum_ for name, sum_ in listed.items())
     except (OSError, ValueError):  # ValueError: a damaged MANIFEST is no text, or names no file
         return False
 
@@ -105,11 +110,10 @@ def prune(folder: Path, current: int, keep: int, best: Optional[int]) -> None:
 
     Later ones than `current` go as well: they were damaged, or the run would have gone on from them.
     """
-    known = steps(folder)
-    kept = [step for step in known if step <= current][-keep:]
-    for step in known:
-        if step not in (*kept, best):
-            shutil.rmtree(folder / f"{step:09d}", ignore_errors=True)
+    kept = [step for step in steps(folder) if step <= current][-keep:]
+    for path in _all(folder):
+        if int(path.name) not in (*kept, best):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _numpy(arrays) -> Dict[str, np.ndarray]:
@@ -117,11 +121,5 @@ def _numpy(arrays) -> Dict[str, np.ndarray]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    path.write_bytes(content)
+    sync(path)

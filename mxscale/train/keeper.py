@@ -115,7 +115,8 @@ class Keeper:
         }
         try:
             journal.sync()
-            checkpoint.write(self.run.checkpoints, state, snapshot.params, self.trainer, snapshot.statistics, under_way)
+            final = self.run.checkpoint(snapshot.step)
+            checkpoint.write(final, state, snapshot.params, self.trainer, snapshot.statistics, under_way)
             self._write_best()
             checkpoint.prune(self.run.checkpoints, snapshot.step, self.config.checkpoint.keep, self.best_step)
         except OSError as error:
@@ -124,33 +125,26 @@ class Keeper:
 
     def _write_best(self) -> None:
         if self.best:
-            self.run.write("best.json", {**self.best, "checkpoint": f"checkpoints/{self.best['step']:09d}"})
+            path = self.run.checkpoint(self.best_step).relative_to(self.run.path)
+            self.run.write("best.json", {**self.best, "checkpoint": str(path)})
 
     def best_params(self) -> dict:
         """structural name -> NDArray of the best checkpoint; of the last one where that is damaged."""
-        path = self.run.checkpoints / f"{self.best['step']:09d}"
+        path = self.run.checkpoint(self.best_step)
         found = checkpoint.read(path) if checkpoint.whole(path) else checkpoint.newest(self.run.checkpoints)
         return found.params
 
     def last_good(self) -> str:
         """For an error message: where the last whole checkpoint is."""
-        steps = [
-            s for s in checkpoint.steps(self.run.checkpoints) if checkpoint.whole(self.run.checkpoints / f"{s:09d}")
-        ]
-        return (
-            f"the last good checkpoint is {self.run.checkpoints}/{steps[-1]:09d}"
-            if steps
-            else "there is no checkpoint yet"
-        )
+        path = checkpoint.newest_whole(self.run.checkpoints)
+        return f"the last good checkpoint is {path}" if path else "there is no checkpoint yet"
 
 
 def check_resumable(run: RunDir) -> dict:
     """state.json of the newest whole checkpoint, {} where there is none yet; ConfigError where all are damaged."""
-    steps = checkpoint.steps(run.checkpoints)
-    if not steps:
-        return {}
-    for step in reversed(steps):
-        path = run.checkpoints / f"{step:09d}"
-        if checkpoint.whole(path):
-            return json.loads((path / "state.json").read_text())
-    raise ConfigError(f"resume={run.path}: every checkpoint there is damaged; start a new run")
+    path = checkpoint.newest_whole(run.checkpoints)
+    if path:
+        return json.loads((path / "state.json").read_text())
+    if checkpoint.steps(run.checkpoints):
+        raise ConfigError(f"resume={run.path}: every checkpoint there is damaged; start a new run")
+    return {}

@@ -6,7 +6,8 @@ import shutil
 
 from mxscale.config import Config, ConfigError, Data, origin_of
 from mxscale.data.loader import INTERPOLATIONS
-from mxscale.nets import digest, pretrained, symbol
+from mxscale.durable import digest_of
+from mxscale.nets import pretrained, symbol
 from mxscale.run.rundir import RunDir
 
 
@@ -33,7 +34,7 @@ def obtain(run: RunDir, config: Config, plan: dict, head: str) -> Config:
 
 def _of_path(source: str, file: str, graph) -> dict:
     """Of a run: its graph, where its network is one, and how it normalised; not its size, which is a choice."""
-    found = {"kind": "file", "files": {file: digest.of_file(file)}, "revision": None, "input": None}
+    found = {"kind": "file", "files": {file: digest_of(file)}, "revision": None, "input": None}
     if os.path.isdir(source):
         earlier = RunDir(source)
         if (earlier.path / pretrained.GRAPH).exists():

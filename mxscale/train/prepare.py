@@ -20,10 +20,9 @@ from mxscale.data.loader import part_sizes
 from mxscale.data.manifest import path_of
 from mxscale.nets import symbol, weights, zoo
 from mxscale.run import rundir
-from mxscale.run.probe import CANDIDATES
 from mxscale.run.processes import available_cores
 from mxscale.run.rundir import RunDir
-from mxscale.sizes import Sizes, auto_ranks, server_count, sizes, unsaved
+from mxscale.sizes import CANDIDATES, Sizes, auto_ranks, server_count, sizes, unsaved
 from mxscale.train import origin, precision
 from mxscale.train.build import build
 from mxscale.train.comm import horovod_build

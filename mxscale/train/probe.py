@@ -12,8 +12,8 @@ from dataclasses import replace
 from mxnet import nd
 
 from mxscale.config import Comm
-from mxscale.run.probe import CANDIDATES
 from mxscale.run.rundir import RunDir
+from mxscale.sizes import CANDIDATES
 from mxscale.train.comm import open_communicator
 from mxscale.train.exchange import make_exchange
 from mxscale.train.watchdog import end_with_the_parent
