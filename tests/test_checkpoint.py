@@ -255,11 +255,12 @@ def test_last_bytes_that_mxnet_loses_without_a_word_are_noticed(tmp_path):
     assert newest_step(training) == 1 and leftovers(training) == []
 
 
-def checkpoint_of(training, step):
+def checkpoint_of(training, step, under_way=None):
     """Write as the keeper does, without its other files."""
     params = {name: p.data().copy() for name, p in training.parameters.items()}
     state = {"step": step, "params_sha256": training.digest()}
-    checkpoint.write(training.run.checkpoint(step), state, params, training.trainer, np.zeros((2, 3), "float32"))
+    table = np.zeros((2, 3), "float32")
+    checkpoint.write(training.run.checkpoint(step), state, params, training.trainer, table, under_way)
 
 
 @pytest.fixture
@@ -293,6 +294,17 @@ def test_a_full_disk_leaves_the_older_checkpoints_and_no_half_one(small_disk):
     fill(small_disk, 80)
     training.save(2)
     assert newest_step(training) == 2
+
+
+@pytest.mark.parametrize("kb", [40, 70, 79.9])
+def test_sums_under_way_that_do_not_fit_leave_the_older_checkpoint_and_no_half_one(tmp_path, kb):
+    """MXNet's writer says so at once, or in the last bytes not at all."""
+    training = Training(tmp_path / "run").step(1).save(1).step(2)
+    sums = {"0": mx.nd.ones((20_000,))}  # 80 kB, more than any other file
+    message = r"^checkpoint of step 2 not written: .*/exchange "
+    with files_of_at_most(int(kb * 1000)), pytest.raises(OSError, match=message):
+        checkpoint_of(training, 2, sums)
+    assert newest_step(training) == 1 and leftovers(training) == []
 
 
 def test_what_a_killed_writer_left_is_no_checkpoint_and_is_cleared_away(saved):

@@ -43,19 +43,15 @@ def write(final: Path, state: Dict[str, Any], params, trainer, statistics: np.nd
         shutil.rmtree(left, ignore_errors=True)
     new.mkdir(parents=True)
     try:
-        weights.save(new / "params", params)
-        sync(new / "params")
+        _save_arrays(new / "params", params, state["params_sha256"])
         trainer.save_states(str(new / "trainer"))
         sync(new / "trainer")
         with open(new / "statistics", "wb") as file:
             np.save(file, statistics)
         sync(new / "statistics")
         if exchange:
-            nd.save(str(new / "exchange"), exchange)
-            sync(new / "exchange")
+            _save_arrays(new / "exchange", exchange, weights.params_sha256(_numpy(exchange)))
         _write(new / "state.json", (json.dumps(state, indent=1, sort_keys=True) + "\n").encode())
-        if weights.params_sha256(_numpy(weights.load(new / "params"))) != state["params_sha256"]:
-            raise OSError(f"{new / 'params'} does not read back as written (a full disk?)")
         names = [*FILES, "exchange"] if exchange else FILES
         manifest = "".join(f"{digest_of(new / name)}  {name}\n" for name in names)
         _write(new / "MANIFEST", manifest.encode())
@@ -67,6 +63,13 @@ def write(final: Path, state: Dict[str, Any], params, trainer, statistics: np.nd
     except (OSError, ConfigError) as error:
         shutil.rmtree(new, ignore_errors=True)
         raise OSError(f"checkpoint of step {state['step']} not written: {error}") from error
+
+
+def _save_arrays(path: Path, arrays, digest: str) -> None:
+    """MXNet's own writer notices a full disk late, or not at all: what was written is read back."""
+    weights.save(path, arrays)
+    if weights.params_sha256(_numpy(weights.load(path))) != digest:
+        raise OSError(f"{path} does not read back as written (a full disk?)")
 
 
 def steps(folder: Path) -> List[int]:
