@@ -268,13 +268,15 @@ def main() -> None:
         if options.save:
             Path(options.save).write_text(json.dumps(kept))
 
-    figures = {}
-    for name in [options.only] if options.only else ["mobilenet"] if options.quick else list(JOBS):
-        job = replace(JOBS[name], rate=options.rate or JOBS[name].rate)
-        found = kept.setdefault(name, {})
+    figures, every = {}, list(JOBS if repeats else kept)
+    for name in [options.only] if options.only else ["mobilenet"] if options.quick else every:
+        known = kept.setdefault(name, {"rate": options.rate or JOBS[name].rate, "rows": {}})
+        if options.rate not in ("", known["rate"]):
+            raise SystemExit(f"--save={options.save} has {name} over links of {known['rate']}: name another file")
+        job = replace(JOBS[name], rate=known["rate"])
         wanted = {row: how for row, how in job.rows.items() if re.search(pattern, row) or row == LIMIT}
-        measure_rows(replace(job, rows=wanted), repeats, steps, found, save)
-        figures[name] = table(name, job, found)
+        measure_rows(replace(job, rows=wanted), repeats, steps, known["rows"], save)
+        figures[name] = table(name, job, known["rows"])
     if options.figure:
         draw(figures, options.figure)
     measure.finish(figures)
