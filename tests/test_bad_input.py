@@ -209,6 +209,13 @@ def test_a_network_or_optimizer_that_can_not_be_made_is_refused_before_any_packi
     assert not (tmp_path / "fresh").exists()
 
 
+def test_an_image_that_runs_out_within_the_network_is_refused_with_its_size():
+    config = composed("train", "model.name=squeezenet1.1", "data.image_size=24")
+    with pytest.raises(ConfigError, match=r"^data.image_size=24 does not fit model.name=squeezenet1.1: .+") as error:
+        prepare.check_network(config, 2, {})
+    assert "\n" not in str(error.value)
+
+
 def test_a_batch_beyond_the_training_set_is_refused_with_the_largest_that_fits(refused):
     says(refused("batch.per_device=1000", "launch.ranks=2"), "2000", "541 training images", "at most 270")
 

@@ -141,7 +141,7 @@ class TrainData:
         epoch, within = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             for reader in self._readers.values():
-                for _ in reader:  # what the epoch drops is read all the same: see open_reader
+                for _ in reader:  # what the epoch drops is read all the same: see _image_record_iter
                     pass
             self._epoch = epoch
             self._streams = {shard: self._stream(epoch, shard, within * self.accumulation) for shard in self.shards}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import mxnet as mx
 from mxnet import autograd, gluon
 
-from mxscale.config import Config
+from mxscale.config import Config, ConfigError
 from mxscale.data import loader
 from mxscale.nets import symbol, weights, zoo
 from mxscale.sizes import Sizes
@@ -36,16 +36,29 @@ def evaluation_data(config: Config, plan: dict, name: str, comm, device):
 # ---------------------------------------------------------------- networks
 
 
-def network(config: Config, plan: dict, devices):
-    """The network with its starting weights on each device, hybridized, its shapes known."""
-    net = zoo.build(config.model.name, plan["classes"], plan.get("graph"))
+def starting(config: Config, classes: int, plan: dict, head: str, devices):
+    """The network with its starting weights on each device, frozen as asked, its shapes known.  Raises ConfigError.
+
+    head: what happens to the classifier of pretrained weights, as `weights.fit` takes it.
+    """
+    net, pretrained = zoo.build(config.model.name, classes, plan.get("graph")), plan.get("pretrained")
     size = config.data.image_size
-    zoo.initialise(net, config.seed, devices, config.model.zero_gamma, fitted=bool(plan["pretrained"]))
-    zoo.finish(net, (1, 3, size, size), devices)
-    if plan["pretrained"]:
-        weights.fit(net, weights.load(plan["pretrained"]), config.model.pretrained, head=plan["head"])
+    zoo.initialise(net, config.seed, devices, config.model.zero_gamma, fitted=bool(pretrained))
+    try:
+        zoo.finish(net, (1, 3, size, size), devices)
+    except mx.MXNetError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ConfigError(f"data.image_size={size} does not fit model.name={config.model.name}: {reason}") from None
+    if pretrained:
+        weights.fit(net, weights.load(pretrained), config.model.pretrained, head)
     zoo.freeze(net, config.model.freeze)
     zoo.choose_statistics(net, config.model.bn_statistics)
+    return net
+
+
+def network(config: Config, plan: dict, devices):
+    """The network to train, hybridized: as it starts, with what of it decays and its precision."""
+    net = starting(config, plan["classes"], plan, plan["head"], devices)
     if not config.optimizer.decay_norm_bias:
         zoo.exclude_norm_bias_from_decay(net)
     if config.precision == "float16":

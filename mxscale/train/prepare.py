@@ -23,7 +23,7 @@ from mxscale.run import rundir
 from mxscale.run.processes import available_cores
 from mxscale.run.rundir import RunDir
 from mxscale.sizes import CANDIDATES, Sizes, auto_ranks, server_count, sizes, unsaved
-from mxscale.train import origin, precision
+from mxscale.train import origin, parts, precision
 from mxscale.train.build import build
 from mxscale.train.comm import horovod_build
 from mxscale.train.keeper import check_resumable
@@ -264,21 +264,10 @@ def head_of(config: Config) -> str:
 
 def check_network(config: Config, classes: int, plan: dict):
     """Build the network as ranks will, on a CPU, with its weights; returns it."""
-    net, pretrained = zoo.build(config.model.name, classes, plan.get("graph")), plan.get("pretrained")
-    size = config.data.image_size
-    zoo.initialise(net, config.seed, mx.cpu(), config.model.zero_gamma, fitted=bool(pretrained))
-    try:
-        zoo.finish(net, (1, 3, size, size), mx.cpu())
-    except mx.MXNetError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise ConfigError(f"data.image_size={size} does not fit model.name={config.model.name}: {reason}") from None
-    if pretrained:
-        weights.fit(net, weights.load(pretrained), config.model.pretrained, head=head_of(config))
+    net, size = parts.starting(config, classes, plan, head_of(config), mx.cpu()), config.data.image_size
     scores = net(mx.sym.var("data")).infer_shape(data=(1, 3, size, size))[1][0]
     if scores != (1, classes):
         raise ConfigError(f"model.name={config.model.name} gives {scores[1:]} scores of an image, not {classes}")
-    zoo.freeze(net, config.model.freeze)
-    zoo.choose_statistics(net, config.model.bn_statistics)
     return net
 
 

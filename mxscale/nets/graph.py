@@ -1,0 +1,160 @@
+"""The graph of a classic network taken apart: where its classifier is, its input, and what its variables are to it.
+
+Layers are found by what they do and not by name.
+"""
+
+import json
+from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+
+import mxnet as mx
+
+# operator -> what its inputs after the first are.  In a graph they are variables of any name.
+ROLES = {
+    **{name: ("weight", "bias") for name in ("Convolution", "Deconvolution", "FullyConnected")},
+    **{name: ("gamma", "beta", "running_mean", "running_var") for name in ("BatchNorm", "BatchNorm_v1")},
+    **{name: ("gamma", "beta") for name in ("InstanceNorm", "LayerNorm", "GroupNorm")},
+    "LeakyReLU": ("gamma",),
+}
+MODULES = {"running_mean": "moving_mean", "running_var": "moving_var"}  # Module's endings of variables' names
+NORMS = ("BatchNorm", "BatchNorm_v1")
+
+# What may stand between the classifier and the graph's output: nothing that has parameters or mixes classes up.
+COPIES = ("Cast", "_copy", "identity", "amp_cast", "BlockGrad")
+ENDS = (*COPIES, "SoftmaxOutput", "Softmax", "softmax", "log_softmax", "SoftmaxActivation", "Flatten", "Reshape")
+POOLED_ENDS = (*ENDS, "Pooling", "Activation", "Dropout")  # and where it is a 1x1 convolution
+
+
+class Node(NamedTuple):
+    op: str  # null: a variable
+    name: str
+    attributes: Dict[str, str]
+    inputs: List[Tuple[int, int]]  # (node, which of its outputs)
+
+    def on(self, attribute: str, default: bool = False) -> bool:
+        return self.attributes.get(attribute, str(default)).lower() in ("true", "1")
+
+
+class Network(NamedTuple):
+    """A graph taken apart: what comes before the classifier, and the classifier."""
+
+    features: mx.sym.Symbol
+    input: str  # its variable
+    names: Dict[str, str]  # variable -> structural name within the features
+    fixed: Set[str]  # variables that are gammas of fix_gamma: 1, never trained
+    head: Node  # FullyConnected, or a 1x1 Convolution
+    after: List[Node]  # between a convolution and the output, in that order
+    head_variables: List[str]  # weight, bias
+    raw_input: bool  # the graph begins with a normalisation of its input: it takes pixels of 0-255
+
+
+def nodes_of(graph: dict) -> List[Node]:
+    return [Node(n["op"], n["name"], n.get("attrs") or {}, [(i[0], i[1]) for i in n["inputs"]]) for n in graph["nodes"]]
+
+
+def take_apart(graph: dict, known: Optional[Set[str]] = None, input: Optional[str] = None) -> Network:
+    """`graph` as `mx.sym.Symbol.tojson` writes it.  Its input is `input`, or the variable that is not in `known`.
+
+    Raises ValueError with what is wrong in a few words.
+    """
+    nodes = nodes_of(graph)
+    head, after = _find_head(nodes, graph["heads"])
+    features = nodes[head].inputs[0]
+    reached = ancestors(nodes, [features[0]])
+    roles = _roles(nodes, reached)
+    variables = [nodes[i].name for i in sorted(reached) if nodes[i].op == "null"]
+    if input is None:
+        inputs = [name for name in variables if name not in roles and name not in known]
+        if len(inputs) != 1:
+            raise ValueError(f"it has {len(inputs)} inputs ({', '.join(inputs[:3])}): expected one, the images")
+        input = inputs[0]
+    if len(set(variables)) < len(variables):
+        raise ValueError("two of its variables have one name")
+    return Network(
+        features=mx.sym.load_json(json.dumps({**graph, "heads": [[*features, 0]]})),
+        input=input,
+        names=_structural_names({name: roles.get(name, "weight") for name in variables if name != input}),
+        fixed={
+            nodes[nodes[i].inputs[1][0]].name
+            for i in reached
+            if nodes[i].op in NORMS and nodes[i].on("fix_gamma", True)
+        },
+        head=nodes[head],
+        after=[nodes[i] for i in after],
+        head_variables=[nodes[i].name for i, _ in nodes[head].inputs[1:]],
+        raw_input=_is_raw(nodes, reached, input),
+    )
+
+
+def _find_head(nodes: List[Node], outputs: list) -> Tuple[int, List[int]]:
+    """The last layer with weights before the output, and what follows it."""
+    if len(outputs) != 1:
+        names = ", ".join(nodes[output[0]].name for output in outputs[:3])
+        raise ValueError(f"it has {len(outputs)} outputs ({names}): expected one classifier")
+    at, after = outputs[0][0], []
+    while nodes[at].op in POOLED_ENDS:
+        after.append(at)
+        at = nodes[at].inputs[0][0]
+    after.reverse()
+    found = nodes[at]
+    dense = found.op == "FullyConnected" and all(nodes[i].op in ENDS for i in after)
+    if dense or (found.op == "Convolution" and _numbers(found, "kernel") == [1, 1] and _is_pooled(nodes, at, after)):
+        return at, after
+    raise ValueError(
+        f"no classifier in it: before its output is {found.name} ({found.op}); expected a FullyConnected, "
+        "or a 1x1 Convolution with a global pooling"
+    )
+
+
+def _numbers(node: Node, attribute: str) -> List[int]:
+    return [int(number) for number in node.attributes.get(attribute, "").strip("()[] ").split(",") if number.strip()]
+
+
+def _is_pooled(nodes: List[Node], head: int, after: List[int]) -> bool:
+    """Whether each class has one number: a global average after the convolution, or before it."""
+    pools = [nodes[i] for i in after if nodes[i].op == "Pooling"]
+    at = nodes[head].inputs[0][0]
+    while nodes[at].op in (*COPIES, "Dropout", "Activation"):
+        at = nodes[at].inputs[0][0]
+    averages = all(pool.attributes.get("pool_type", "max") == "avg" and pool.on("global_pool") for pool in pools)
+    return averages and bool(pools or (nodes[at].op == "Pooling" and nodes[at].on("global_pool")))
+
+
+def ancestors(nodes: List[Node], ends: List[int]) -> Set[int]:
+    """The nodes that `ends` are made of, themselves included."""
+    reached, waiting = set(), list(ends)
+    while waiting:
+        at = waiting.pop()
+        if at not in reached:
+            reached.add(at)
+            waiting += [i for i, _ in nodes[at].inputs]
+    return reached
+
+
+def _roles(nodes: List[Node], reached: Set[int]) -> Dict[str, str]:
+    return {
+        nodes[variable].name: role
+        for i in sorted(reached)
+        for role, (variable, _) in zip(ROLES.get(nodes[i].op, ()), nodes[i].inputs[1:])
+        if nodes[variable].op == "null"
+    }
+
+
+def _structural_names(roles: Dict[str, str]) -> Dict[str, str]:
+    """variable -> `layer.role`, the layer being the variable's name without the ending that says the role."""
+    names = {}
+    for variable, role in roles.items():
+        endings = [f"_{role}", f"_{MODULES.get(role, role)}"]
+        layer = next((variable[: -len(ending)] for ending in endings if variable.endswith(ending)), variable)
+        names[variable] = f"{layer}.{role}"
+    if len(set(names.values())) < len(names):
+        return {variable: f"{variable}.{role}" for variable, role in roles.items()}
+    return names
+
+
+def _is_raw(nodes: List[Node], reached: Set[int], input: str) -> bool:
+    at = {i for i in reached if nodes[i].op == "null" and nodes[i].name == input}
+    while True:
+        users = {i for i in reached if any(source in at for source, _ in nodes[i].inputs)}
+        if not users or any(nodes[i].op not in COPIES for i in users):
+            return bool(users) and all(nodes[i].op in NORMS for i in users)
+        at = users
