@@ -91,7 +91,7 @@ def _execute(composed, overrides, cell=None) -> dict:
             raise ConfigError("sweep.resume=true without -m: a sweep is gone on with; one run, with resume=RUN_DIR")
         return job.execute(*configure(values, overrides), cell)
     except (ConfigError, OmegaConfBaseException) as error:
-        line = str(error) if isinstance(error, ConfigError) else explain(error)
+        line = explain(error)
         return {"state": REFUSED_CELL, "exit": refuse(line), "error": line, "summary": {}}
     except opening.DiskFailed as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
@@ -150,7 +150,7 @@ def _look(composed, own_keys: List[str], look) -> None:
             raise ConfigError(f"rerun={values['rerun']['run']}: a rerun is of train.py or finetune.py")
         _statuses[-1] = look(values, *own) or DONE
     except (ConfigError, OmegaConfBaseException) as error:
-        _statuses[-1] = refuse(str(error) if isinstance(error, ConfigError) else explain(error))
+        _statuses[-1] = refuse(explain(error))
     except opening.DiskFailed as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
 

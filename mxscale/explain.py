@@ -8,7 +8,7 @@ from hydra.errors import OverrideParseException
 from omegaconf.errors import InterpolationKeyError
 
 from mxscale.checks import KVSTORES, kvstore
-from mxscale.config import Config, flatten, nearest, to_dict
+from mxscale.config import Config, ConfigError, flatten, nearest, to_dict
 from mxscale.run.rundir import REFUSED
 
 
@@ -24,6 +24,8 @@ def explain(error: Exception, its_own: Optional[dict] = None) -> str:
     its_own: the keys of a tool, beside the run's.
     """
     text = str(error).strip()
+    if isinstance(error, ConfigError):  # says it itself
+        return text
     defaults = {**to_dict(Config()), **(its_own or {})}
     if isinstance(error, OSError) and error.filename:  # Hydra writes down what a sweep is
         return f"runs: can't write {error.filename} ({error.strerror}); set runs=DIR"

@@ -41,7 +41,7 @@ class Opening(Callback):
         try:
             _opened.append(Opened(config))
         except (ConfigError, OSError, OmegaConfBaseException) as error:
-            sys.exit(refuse(str(error) if isinstance(error, ConfigError) else explain(error)))
+            sys.exit(refuse(explain(error)))
         except Exception:  # Hydra would make a warning of it, and go on
             traceback.print_exc()
             sys.exit(FAILURE)

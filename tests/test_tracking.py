@@ -19,7 +19,7 @@ import test_rerun
 
 from mxscale import settings
 from mxscale.config import Config, ConfigError, Tracking, from_dict
-from mxscale.run import record, rundir, store, tracking, uris
+from mxscale.run import record, rundir, store, told, tracking, uris
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 REPO = Path(__file__).resolve().parent.parent
@@ -179,26 +179,26 @@ def test_passwords_are_masked():
 
 def test_view_hint(tmp_path):
     run = make_run(tmp_path)
-    assert "not in MLflow" in record.view_hint(run)
-    sent = record.Sent(f"sqlite:///{tmp_path}/mlflow.db", "mxscale", "1", "abc")
-    record.save(run, "id", sent)
+    assert "not in MLflow" in told.view_hint(run)
+    sent = told.Sent(f"sqlite:///{tmp_path}/mlflow.db", "mxscale", "1", "abc")
+    told.save(run, "id", sent)
     page = "http://127.0.0.1:5000/#/experiments/1/runs/abc"
-    assert record.view_hint(run) == f"mlflow ui --backend-store-uri {sent.uri}, then {page}"
-    record.save(run, "id", record.Sent(f"sqlite:///{record.ROOT}/runs/mlflow.db", "mxscale", "1", "abc"))
-    assert record.view_hint(run) == f"make ui, then {page}"
-    record.save(run, "id", record.Sent("http://host:5000", "mxscale", "2", "def"))
-    assert record.view_hint(run) == "http://host:5000/#/experiments/2/runs/def"
-    assert record.load(run, sent.uri, "mxscale") == ("id", sent)  # the first store is not forgotten
+    assert told.view_hint(run) == f"mlflow ui --backend-store-uri {sent.uri}, then {page}"
+    told.save(run, "id", told.Sent(f"sqlite:///{told.ROOT}/runs/mlflow.db", "mxscale", "1", "abc"))
+    assert told.view_hint(run) == f"make ui, then {page}"
+    told.save(run, "id", told.Sent("http://host:5000", "mxscale", "2", "def"))
+    assert told.view_hint(run) == "http://host:5000/#/experiments/2/runs/def"
+    assert told.load(run, sent.uri, "mxscale") == ("id", sent)  # the first store is not forgotten
 
 
 def test_a_copied_run_is_another_run(tmp_path):
     run = make_run(tmp_path)
-    record.save(run, "id", record.Sent("http://host", "mxscale", "2", "def", lines_sent=3))
+    told.save(run, "id", told.Sent("http://host", "mxscale", "2", "def", lines_sent=3))
     copy = rundir.RunDir(run.path.parent / "copy")
     subprocess.run(["cp", "-r", run.path, copy.path], check=True)
-    assert record.load(copy, "http://host", "mxscale")[0] != "id"
+    assert told.load(copy, "http://host", "mxscale")[0] != "id"
     subprocess.run(["rm", "-r", run.path], check=True)  # moved
-    assert record.load(copy, "http://host", "mxscale")[1].lines_sent == 3
+    assert told.load(copy, "http://host", "mxscale")[1].lines_sent == 3
 
 
 def test_torn_lines_wait(tmp_path):
@@ -229,7 +229,7 @@ def test_off_is_a_null_object(tmp_path):
     mirror = tracking.open_mirror(run, Tracking(enabled=False))
     mirror.start()
     assert mirror.finish(1) is None
-    assert not (run.path / record.STATE_FILE).exists()
+    assert not (run.path / told.STATE_FILE).exists()
 
 
 @pytest.mark.parametrize("arguments", [[], ["sync"], ["sync", "/nowhere"], ["push", "."]])
@@ -285,10 +285,10 @@ def test_sqlite_has_everything_and_a_resumed_run_goes_on(tmp_path, capsys):
     assert found.info.artifact_uri.startswith(str(tmp_path / "artifacts"))
 
     # Again: nothing is sent, and nothing is even opened
-    noted = (run.path / record.STATE_FILE).read_bytes()
+    noted = (run.path / told.STATE_FILE).read_bytes()
     assert tracking.sync(run, cost_at=cost) == 0
     assert "0 lines sent, 21 in all; mlflow ui" in capsys.readouterr().out
-    assert (run.path / record.STATE_FILE).read_bytes() == noted
+    assert (run.path / told.STATE_FILE).read_bytes() == noted
 
     # Resumed from step 15 with another setting: the same MLflow run, running again
     run.write_config(from_dict({**json.loads(json.dumps(rundir.to_dict(run.config()))), "epochs": 40}))
@@ -330,7 +330,7 @@ def test_killed_at_any_point_a_sync_sends_each_line_once(tmp_path):
     client_of(f"sqlite:///{tmp_path}/warm.db")  # MLflow's import, once for all children
 
     def dying_sync(writes):
-        save = record.save
+        save = told.save
 
         def dying_save(*arguments):
             nonlocal writes
@@ -339,7 +339,7 @@ def test_killed_at_any_point_a_sync_sends_each_line_once(tmp_path):
                 os.kill(os.getpid(), signal.SIGKILL)
             save(*arguments)
 
-        record.save = dying_save
+        told.save = dying_save
         sys.exit(tracking.sync(run))
 
     def exit_of(writes):
@@ -414,7 +414,7 @@ def test_server_and_password(tmp_path, server, capsys):
     add_lines(run, 10, 20)
     end(run)
     assert mirror.finish(30) is None
-    run_id = run.read(record.STATE_FILE)["run_id"]
+    run_id = run.read(told.STATE_FILE)["run_id"]
     found = client_of(server.uri).get_run(run_id)
     assert found.info.status == "FINISHED" and found.data.metrics["best/val_top1"] == 97.5
     assert points_in(server.uri, run_id) == points_of(run, cost)
@@ -422,8 +422,8 @@ def test_server_and_password(tmp_path, server, capsys):
     assert (stored / "ranks/0.log").read_text() == "hello\n"
     assert "me:***@127.0.0.1" in (stored / "config.yaml").read_text()
     assert tracking.sync(run, cost_at=cost) == 0
-    shown = [found.data.params["tracking.uri"], record.view_hint(run), capsys.readouterr().out]
-    assert not any("s3cret" in text for text in [*shown, (run.path / record.STATE_FILE).read_text()])
+    shown = [found.data.params["tracking.uri"], told.view_hint(run), capsys.readouterr().out]
+    assert not any("s3cret" in text for text in [*shown, (run.path / told.STATE_FILE).read_text()])
 
 
 @pytest.mark.slow
@@ -447,7 +447,7 @@ def test_server_dead_from_the_start(tmp_path, server, capsys):
     assert capsys.readouterr().out.strip() == str(unsent)
     assert tracking.sync(run, server.uri) == 0
     assert tracking.sync(run, server.uri) == 0
-    run_id = record.load(run, server.uri, "mxscale")[1].run_id
+    run_id = told.load(run, server.uri, "mxscale")[1].run_id
     assert points_in(server.uri, run_id) == points_of(run)
 
 
@@ -504,7 +504,7 @@ def test_server_hangs_then_dies_midway(tmp_path, server):
     assert "10 of 30 lines unsent" in str(unsent) and "connection refused" in str(unsent)
     server.start()
     assert tracking.sync(run) == 0
-    run_id = run.read(record.STATE_FILE)["run_id"]
+    run_id = run.read(told.STATE_FILE)["run_id"]
     assert points_in(server.uri, run_id) == points_of(run)
     assert tracking.sync(run) == 0
     assert points_in(server.uri, run_id) == points_of(run)

@@ -11,8 +11,8 @@ from mxscale import identity
 from mxscale.config import Config
 from mxscale.run import costs, environment
 from mxscale.run.progress import say
-from mxscale.run.record import view_hint
 from mxscale.run.rundir import KILLED, RUNNING, RunDir
+from mxscale.run.told import view_hint
 from mxscale.scale import diagnosed
 
 RECORD, FIGURE = "diagnosis.json", "diagnosis.png"

@@ -28,9 +28,10 @@ from mxscale.run import (
 )
 from mxscale.run.failure import Failure, Logs
 from mxscale.run.progress import say
-from mxscale.run.record import note_params, view_hint
+from mxscale.run.record import note_params
 from mxscale.run.rundir import FINISHED, KILLED, RunDir, create
 from mxscale.run.sweep import Cell
+from mxscale.run.told import view_hint
 from mxscale.run.watch import Signals, Watched, supervise
 from mxscale.scale import claims
 from mxscale.sizes import unsaved

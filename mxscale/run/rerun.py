@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional
 
 from mxscale.config import SERVED, Config, ConfigError, flatten, to_dict
 from mxscale.identity import DATA_PATHS, UNSIGNED, within
-from mxscale.run import announcement, differences, record, store, tracking
+from mxscale.run import announcement, differences, record, store, told, tracking
 from mxscale.run.progress import say
 from mxscale.run.rundir import FINISHED, RERUN, RunDir, runs_of
 from mxscale.scale import verdict
@@ -71,7 +71,7 @@ def _of_directory(config: Config, given: str, source: str) -> First:
     files = RunDir(given)
     first = First(source, str(files), None, files, _checked(files, source))
     if config.tracking.enabled:
-        first.parent = record.load(files, tracking.store_uri(config), config.tracking.experiment)[1].run_id
+        first.parent = told.load(files, tracking.store_uri(config), config.tracking.experiment)[1].run_id
     first.of = first.parent or str(files)
     beside = runs_of(files.path.parents[1], first.config.entry)
     first.seeds = _seeds(first, [_figures_of(other) for other in beside if other.state == FINISHED])

@@ -4,6 +4,7 @@ Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use 
 
     config.yaml environment.json price.json plan.json status.json summary.json best.json
     metrics.jsonl             rank 0 appends; the truth
+    refused.json              why the preparation ended it
     warnings.json             what rank 0 found strange, if anything
     pretrained.params network.json   weights and graph that came from elsewhere
     forecast.json             what it was said to reach before it began (forecast.py)
@@ -11,10 +12,11 @@ Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use 
     probe.json probe/         how comm=auto came to its choice; what its ranks printed
     timeline_<attempt>.json   Horovod's, with comm.timeline=true
     rerun.json rerun/         of which run this is a rerun, and how it came out; that run's record
+    diagnosis.json cell.json  what diagnose.py found; which cell of which sweep this is
     stop alive                the parent's word to the ranks
     ranks/<r>.{log,json}      what each rank printed, and how it ended
     ranks/<r>.alive           touched while it lives: what it does, when it last got on
-    checkpoints/<step>/       params trainer statistics state.json MANIFEST
+    checkpoints/<step>/       params trainer statistics [exchange] state.json MANIFEST
     tracking.json lock        what MLflow has; one parent at a time
 """
 

@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import List, Optional
 
 from mxscale.config import Tracking
-from mxscale.run import record, sweep, uris
-from mxscale.run.record import CostAt, Sent, no_cost
+from mxscale.run import record, sweep, told, uris
+from mxscale.run.record import CostAt, no_cost
 from mxscale.run.rundir import RUNNING, RunDir
 from mxscale.run.store import import_mlflow, open_store, to_itself
+from mxscale.run.told import Sent
 from mxscale.run.uris import masked
 
 
@@ -68,7 +69,7 @@ class Sender:
         self.cost_at, self.opened = cost_at, False
 
     def sent(self) -> Sent:
-        return record.load(self.run, self.uri, self.tracking.experiment)[1]
+        return told.load(self.run, self.uri, self.tracking.experiment)[1]
 
     def unsent(self, reason: str) -> Unsent:
         sent, total = self.sent(), sum(1 for _ in self.run.lines())
@@ -83,7 +84,7 @@ class Sender:
         if not (end and self.sent().closed == record.fingerprint(self.run)):
             import_mlflow(self.tracking.timeout_s)  # takes a second: not while others wait for the store
         with to_itself(self.uri), _locked(self.run.path / ".tracking.lock", wait):
-            identity, sent = record.load(self.run, self.uri, self.tracking.experiment)
+            identity, sent = told.load(self.run, self.uri, self.tracking.experiment)
             print_of_end = record.fingerprint(self.run) if end else None
             if end and sent.closed == print_of_end and not self._wiped():
                 return 0
@@ -115,10 +116,10 @@ class Sender:
     def _open(self, identity: str, sent: Sent) -> None:
         if sent.run_id is None or not self._exists(sent.run_id):
             sent.__dict__.update(Sent(sent.uri, self.tracking.experiment).__dict__)  # nothing sent yet
-            record.save(self.run, identity, sent)  # the id is on disk before the run is made
+            told.save(self.run, identity, sent)  # the id is on disk before the run is made
             sent.experiment_id = self._experiment()
             sent.run_id = self._find(identity, sent) or self._create(identity, sent)
-            record.save(self.run, identity, sent)
+            told.save(self.run, identity, sent)
             self._adopt(sent.run_id)
         self._describe(sent)
         self.opened = True
@@ -196,7 +197,7 @@ class Sender:
         parent = Sender(above, self.uri, self.tracking)
         parent.client = self.client
         with _locked(above.path / ".tracking.lock", wait=True):
-            identity, sent = record.load(above, self.uri, self.tracking.experiment)
+            identity, sent = told.load(above, self.uri, self.tracking.experiment)
             if sent.run_id is None or not self._exists(sent.run_id):
                 parent._open(identity, sent)
             if record.going(above):
@@ -206,7 +207,7 @@ class Sender:
     def _adopt(self, run_id: str) -> None:
         """Cells that were sent before this parent was made, because the one they had is gone, become its children."""
         for cell in sweep.Sweep(self.run.path).cells():
-            noted = record.load(RunDir(cell.run), self.uri, self.tracking.experiment)[1] if cell.run else None
+            noted = told.load(RunDir(cell.run), self.uri, self.tracking.experiment)[1] if cell.run else None
             if noted and noted.run_id and self._exists(noted.run_id):
                 self.client.set_tag(noted.run_id, "mlflow.parentRunId", run_id)
 
@@ -225,7 +226,7 @@ class Sender:
         if sent.status != RUNNING:  # new, or resumed
             self.client.update_run(sent.run_id, status=RUNNING)
             sent.status = RUNNING
-            record.save(self.run, identity, sent)
+            told.save(self.run, identity, sent)
 
     def _send_lines(self, identity: str, sent: Sent) -> int:
         before = sent.lines_sent
@@ -233,7 +234,7 @@ class Sender:
             self._log_points(sent.run_id, points)
             sent.lines_sent += lines
             sent.bytes_sent = end
-            record.save(self.run, identity, sent)
+            told.save(self.run, identity, sent)
         return sent.lines_sent - before
 
     def _log_points(self, run_id: str, points: List[record.Point]) -> None:
@@ -251,11 +252,11 @@ class Sender:
         self._drop_twins(identity, sent)
         self.client.set_terminated(sent.run_id, status=end, end_time=record.ended_ms(self.run))
         sent.status = end
-        record.save(self.run, identity, sent)
+        told.save(self.run, identity, sent)
         for path, folder in record.artifacts(self.run):  # last: their storage may fail where MLflow works
             self._upload(sent.run_id, path, folder)
         sent.closed = print_of_end
-        record.save(self.run, identity, sent)
+        told.save(self.run, identity, sent)
 
     def _upload(self, run_id: str, path: Path, folder: Optional[str]) -> None:
         # One file at a time: MLflow uploads a folder in a thread pool, and the interpreter's exit would

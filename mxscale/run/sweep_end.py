@@ -8,9 +8,9 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from mxscale.run import environment, rundir, tracking
 from mxscale.run.progress import say
-from mxscale.run.record import view_hint
 from mxscale.run.rundir import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
 from mxscale.run.sweep import REFUSED_CELL, Note, Sweep
+from mxscale.run.told import view_hint
 from mxscale.scale import aligned, pareto
 
 TRACKING_S = 30.0  # for MLflow's parent

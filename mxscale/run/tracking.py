@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Callable, List, Optional, TypeVar
 
 from mxscale.config import Config, ConfigError, Tracking
-from mxscale.run import record, uris
+from mxscale.run import record, told, uris
 from mxscale.run.costs import cost_of
-from mxscale.run.record import CostAt, no_cost, view_hint
+from mxscale.run.record import CostAt, no_cost
 from mxscale.run.rundir import DONE, FAILURE, REFUSED, RunDir
 from mxscale.run.sender import Busy, Sender, Unsent
 from mxscale.run.store import look_up, why
+from mxscale.run.told import view_hint
 from mxscale.run.uris import masked
 
 POLL_S = 5.0  # between two looks at metrics.jsonl: each one that finds something costs 30 ms of a core
@@ -88,7 +89,7 @@ def directory_of(config: Config, tags: dict) -> Optional[RunDir]:
     # A container, or a machine that mounts `runs` elsewhere, knows the same directory by another path
     for path in (there, Path(config.runs, *there.parts[-2:])):
         found = RunDir(path)
-        if (found.read(record.STATE_FILE) or {}).get("id") == tags.get("mxscale.run"):
+        if (found.read(told.STATE_FILE) or {}).get("id") == tags.get("mxscale.run"):
             return found
     return None
 
