@@ -84,6 +84,15 @@ def test_double_buffering_takes_the_longer_of_the_two(plain):
     assert row["step_s"] == pytest.approx(0.2) and row["bound"] == "exchange"
 
 
+def test_of_accumulated_batches_the_last_one_hides_the_exchange(plain, monkeypatch):
+    """Two buckets of 0.04 s, one ready in the middle of 2/3 x 0.1 s: it is sent by then, whatever came before."""
+    monkeypatch.setitem(PLAIN, "overlap", 1.0)
+    halves = {"bucket_bytes": dict.fromkeys((False, True), 4e6)}
+    for turns in (1, 4):
+        row = one(Grid([machine()], [2], batch=[10]), task(accumulation=turns, **halves))
+        assert row["exposed_s"] == pytest.approx(0.08 - 0.1 / 3) and row["compute_s"] == pytest.approx(turns * 0.1)
+
+
 def test_a_slow_input_bounds_the_step(plain):
     row = one(Grid([machine(gpus=4)], [1], batch=[10]), task(input_images_per_s=50))
     assert row["bound"] == "input" and row["images_per_s"] == pytest.approx(50)
