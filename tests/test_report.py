@@ -47,6 +47,16 @@ def test_where_and_under_what_name_a_run_is_recorded_makes_no_other_row():
     assert len(rows(a, b)) == 1
 
 
+def test_a_rerun_is_in_the_row_of_its_first_run():
+    """It is given the device and the threads that auto and null came to then."""
+    settled = {"ranks": "2", "device": "cpu", "threads": "1"}
+    first = run("first", tags=settled)
+    again = run("again", launch__ranks=2, launch__device="cpu", launch__threads=1, tags={**settled, "rerun.of": "x"})
+    assert len(rows(first, again)) == 1
+    assert len(rows(first, run("fewer cores", tags={**settled, "threads": "4"}))) == 2
+    assert len(rows(run("older"), run("older, too", seed=2))) == 1  # without the tags
+
+
 @pytest.mark.parametrize(
     "tags",
     [{"machine": "another"}, {"versions": "mxnet=1.5.0"}, {"build": "ngc"}, {"gpu": "K80"}, {"data.digest": "e"}],
