@@ -130,6 +130,15 @@ def test_shares_are_of_the_measured_step():
     assert report.shares(rows(run(metrics={"throughput/median": 320.0}))[0]) is None
 
 
+def test_a_prediction_is_held_against_the_runs_that_it_was_made_for():
+    """The first run of a configuration is predicted nothing; what it measured is no error of what came later."""
+    figures = [{"throughput/median": 100.0}, {"throughput/median": 200.0, "plan/images_per_s": 180.0},
+               {"throughput/median": 300.0, "plan/images_per_s": 330.0}, {"plan/images_per_s": 1.0}]  # fmt: skip
+    [row] = rows(*(run(str(n), seed=n, metrics=known) for n, known in enumerate(figures)))
+    assert report.prediction(row) == (255.0, 250.0)
+    assert report.prediction(rows(run(metrics=figures[0]), run(metrics=figures[3], seed=2))[0]) is None
+
+
 def test_series_are_rows_that_differ_in_the_number_of_devices_alone():
     rate = {"throughput/median": 100.0}
     runs = [run(launch__ranks=n, launch__threads=2 // n, comm__backend=c, metrics=rate)
