@@ -268,6 +268,22 @@ def test_without_a_sweep_a_report_has_a_run_of_its_own_once(store, reported, tmp
     assert "Accuracy against cost: not shown, no run has a cost: name a price" in text
 
 
+@pytest.mark.parametrize("gone", ["deleted", "unknown"])
+def test_a_report_is_not_kept_with_a_sweep_that_is_gone(store, reported, gone):
+    client = store["client"]
+    experiment = client.create_experiment(gone, client.get_experiment(store["made"]["loose"]).artifact_location)
+    sweep = client.create_run(experiment, run_name="sweep").info.run_id if gone == "deleted" else "0" * 32
+    for seed in (1, 2):
+        keep(client, experiment, run(str(seed), seed=seed, tags={"mlflow.parentRunId": sweep}))
+    if gone == "deleted":
+        client.delete_run(sweep)
+    status, out, _ = reported(f"report.experiment={gone}", f"tracking.uri={store['uri']}")
+    [own] = client.search_runs([experiment], f"tags.`mxscale.report` = '{gone}'")
+    assert status == 0 and f"recorded with run {own.info.run_id} of MLflow" in out
+    assert "report/report.html" in artifacts(store, own.info.run_id)
+    assert gone == "unknown" or artifacts(store, sweep) == []
+
+
 def test_two_runs_side_by_side(store, reported, tmp_path):
     a, b = store["ids"][0], store["ids"][2]
     status, out, _ = reported(f"report.compare=[{a},{b}]", f"tracking.uri={store['uri']}")
