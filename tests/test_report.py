@@ -293,6 +293,17 @@ def test_two_runs_side_by_side(store, reported, tmp_path):
     assert "&lt;i&gt;1-1" in (tmp_path / "out" / "compare.html").read_text()
 
 
+def test_what_was_forecast_of_two_runs_is_no_setting_that_differs(store, reported):
+    forecast = [{"plan/images_per_s": rate, "plan/hours": 1 / rate} for rate in (310.0, 620.0)]
+    a, b = (keep(store["client"], store["made"]["loose"], run(str(n), metrics={"plan/images_per_s": 310.0}, **each))
+            for n, each in enumerate(forecast))  # fmt: skip
+    status, out, _ = reported(f"report.compare=[{a},{b}]", f"tracking.uri={store['uri']}")
+    assert status == 0 and "## Settings\n\nThe same." in out
+    assert re.search(r"\| plan/images_per_s +\| +310 \| +310 \|", out)  # a figure
+    for kept in (a, b):
+        store["client"].delete_run(kept)
+
+
 def test_run_directories_side_by_side_need_no_store(reported, tmp_path):
     made = []
     for lr in (0.1, 0.2):
