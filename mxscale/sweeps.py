@@ -127,8 +127,12 @@ def suit(hydra, objective: List[str]) -> None:
 
 
 def facts_of(config, typed: List[str]) -> dict:
-    """What sweep.json says of the command line."""
+    """What sweep.json says of the command line.  Raises ConfigError where it asks for no cell."""
     sweeper = config.hydra.sweeper
+    for key in ("n_trials", "n_jobs", "max_batch_size"):  # each sweeper has some of them
+        value = sweeper.get(key)
+        if value is not None and value < 1:
+            raise ConfigError(f"hydra.sweeper.{key}={value}: expected at least 1")
     parameters = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
     loader = GlobalHydra.instance().config_loader() if GlobalHydra.instance().is_initialized() else None  # for glob(*)
     parsed = OverridesParser.create(loader).parse_overrides([*parameters, *typed])
@@ -137,7 +141,10 @@ def facts_of(config, typed: List[str]) -> dict:
     count = 1
     for each in parsed:
         if each.is_discrete_sweep():
-            count *= sum(1 for _ in each.sweep_string_iterator())
+            values = sum(1 for _ in each.sweep_string_iterator())
+            if not values:
+                raise ConfigError(f"{each.input_line}: there is no value in it, so no cell to run")
+            count *= values
     launcher = config.hydra.runtime.choices.get("hydra/launcher")
     kind = config.hydra.runtime.choices.get("hydra/sweeper")
     batch = sweeper.get("n_jobs") if kind == "optuna" else sweeper.get("max_batch_size")

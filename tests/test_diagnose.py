@@ -139,6 +139,13 @@ def test_what_is_set_already_is_not_advised():
     assert gains(EXCHANGE, config=with_comm(overlap=False))["comm.overlap=true"] == 0.5  # 2/3 of 0.1 s: 0.2 -> 0.133
 
 
+def test_of_accumulated_batches_the_last_one_s_backward_hides_the_exchange():
+    late = with_comm(overlap=False, compression="fp16")
+    found = gains(EXCHANGE, replace(TWO, turns=2), late)
+    assert found["comm.overlap=true"] == 0.2  # 2/3 of 0.05 s: 0.2 -> 0.167
+    assert found["comm.double_buffering=true"] == 1.0  # which all of computing hides
+
+
 def test_an_exchange_longer_than_computing_is_not_hidden_whole():
     facts = replace(TWO, exchange_s=0.15)  # 0.05 s of it are left
     assert gains(EXCHANGE, facts)["comm.double_buffering=true"] == round(0.2 / 0.15 - 1, 3)

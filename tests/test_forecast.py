@@ -4,8 +4,11 @@ import pytest
 from conftest import SMALL
 
 from mxscale.config import from_dict
-from mxscale.run import forecast, record, rundir, summary
+from mxscale.run import forecast, planning, record, rundir, summary
 from mxscale.run.rundir import FINISHED
+from mxscale.scale import layers, planner
+from mxscale.scale.planner import Grid, Machine
+from mxscale.scale.scaling import Link
 
 PRICE = {"known": True, "usd_per_hour": 36.0, "eur_per_hour": 18.0, "nodes": 1, "billing": "per_second",
          "minimum_s": 0, "setup_minutes": 0}  # fmt: skip
@@ -74,6 +77,33 @@ def test_with_two_numbers_of_ranks_the_exchange_is_fitted(tmp_path):
     made(tmp_path, 2, 60.0)
     told = predicted(made(tmp_path, 4))
     assert 60 < told["plan/images_per_s"] < 120 and "fitted" in told["source"]
+
+
+@pytest.mark.parametrize("comm", [{}, {"double_buffering": True}])
+def test_what_accumulates_is_forecast_as_it_is_planned(tmp_path, comm):
+    """Measured is what the planner says of one rank and of two: the forecast of eight is what it says of eight."""
+    settings = {"batch": {"accumulation": 4}, "comm": comm}
+    config = from_dict({"model": {"name": "resnet18_v1b"}, **settings})
+    task = planning.task_of(config, layers.network("resnet18_v1b", 32, 5), 3200, {("m", 32, "float32"): 300.0})
+    link = Link(0.0, 5e7)
+
+    def planned(ranks):
+        grid = Grid([Machine("m", ranks, link, link, link, link)], [1], batch=[32],
+                    double_buffering=[config.comm.double_buffering])  # fmt: skip
+        return float(planner.evaluate(grid, task)[0]["images_per_s"][0])
+
+    for ranks in (1, 2):
+        made(tmp_path, ranks, planned(ranks), **settings)
+    told = predicted(made(tmp_path, 8, **settings))
+    assert planned(2) < 500 and told["plan/images_per_s"] == pytest.approx(planned(8), rel=0.01)
+
+
+def test_the_exchange_with_servers_of_the_same_machine_is_not_modelled(tmp_path):
+    served = {"backend": "parameter_server"}
+    made(tmp_path, 1, 40.0, comm=served)
+    made(tmp_path, 2, 60.0, comm=served)
+    told = predicted(made(tmp_path, 4, comm=served))
+    assert told["plan/images_per_s"] == 160 and "at most" in told["source"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Plans: every combination, how long it takes, what it costs, which one is chosen."""
 
 import csv
+import dataclasses
 import json
 import math
 
@@ -14,7 +15,7 @@ from mxscale import cli as commands  # its keys are Hydra's defaults
 from mxscale.config import ConfigError, from_dict
 from mxscale.run import calibration, costs, plan_keys, planning, rundir
 from mxscale.run.rundir import FINISHED
-from mxscale.scale import choice, hardware, layers, machines, planner, prices, rates
+from mxscale.scale import choice, hardware, layers, machines, planner, prices, rates, scaling
 from mxscale.scale.choice import Bounds
 from mxscale.scale.layers import Network
 from mxscale.scale.planner import Grid, Machine, Task
@@ -82,6 +83,15 @@ def test_double_buffering_takes_the_longer_of_the_two(plain):
     slow = machine(nic=Link(0.0, 0.4e8))  # 0.2 s
     row = one(Grid([slow], [2], batch=[10], double_buffering=[True]), task())
     assert row["step_s"] == pytest.approx(0.2) and row["bound"] == "exchange"
+
+
+def test_of_accumulated_batches_the_last_one_hides_the_exchange(plain, monkeypatch):
+    """Two buckets of 0.04 s, one ready in the middle of 2/3 x 0.1 s: it is sent by then, whatever came before."""
+    monkeypatch.setitem(PLAIN, "overlap", 1.0)
+    halves = {"bucket_bytes": dict.fromkeys((False, True), 4e6)}
+    for turns in (1, 4):
+        row = one(Grid([machine()], [2], batch=[10]), task(accumulation=turns, **halves))
+        assert row["exposed_s"] == pytest.approx(0.08 - 0.1 / 3) and row["compute_s"] == pytest.approx(turns * 0.1)
 
 
 def test_a_slow_input_bounds_the_step(plain):
@@ -310,6 +320,94 @@ def test_a_link_that_is_fitted_gives_back_what_was_measured(tmp_path):
     of = Task(network, 1000, 1, {("local", 32, "float32"): measured}, bucket_bytes=buckets)
     row = one(Grid([node.machine], [1], batch=[32]), of)
     assert row["images_per_s"] == pytest.approx(60, rel=0.01)
+
+
+ON = {"name": "resnet50_v1b", "rate": 300.0, "batch": 32}  # of one device, without an exchange
+
+
+def as_planned(nodes, gpus, link, accumulation=1, **comm):
+    """What the planner says of a run on such links: as that run, and one device by itself, would be measured."""
+    config = from_dict({"model": {"name": ON["name"]}, "batch": {"accumulation": accumulation}, "comm": comm})
+    network = layers.network(ON["name"])
+    slow = Machine("m", gpus, *[FREE if nodes > 1 else link] * 2, *[link] * 2)
+    of = planning.task_of(config, network, 10**6, {("m", ON["batch"], "float32"): ON["rate"]})
+    row = one(Grid([slow], [nodes], [config.comm.backend], ["0"], [ON["batch"]]), of)
+    known = {"comm": config.comm, "image_size": 224, "accumulation": accumulation}
+    measured = [(1, 1, ON["rate"]), (nodes * gpus, nodes, row["images_per_s"])]
+    return [Measured(ON["name"], ON["batch"], "float32", devices, on, rate, "a run", **known)
+            for devices, on, rate in measured]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "link, nodes, comm",
+    [
+        ("nic", 2, {"backend": "horovod"}),
+        ("nic", 2, {"backend": "horovod", "hierarchical": True}),
+        ("nic", 2, {"backend": "horovod", "overlap": False}),
+        ("served", 2, {"backend": "parameter_server", "servers": "1x"}),
+        ("intra", 1, {"backend": "horovod"}),
+        ("intra", 1, {"backend": "nccl"}),
+        ("intra", 1, {"backend": "horovod", "hierarchical": True}),
+        ("kept", 1, {"backend": "device"}),
+    ],
+)
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_a_link_is_found_again_in_what_was_planned_with_it(link, nodes, comm, accumulation):
+    runs = as_planned(nodes, 4, Link(0.0, 2e8), accumulation, **comm)
+    found = {name: calibration.fit(runs, name) for name in calibration.CARRIES}
+    assert found.pop(link).bytes_per_s == pytest.approx(2e8, rel=0.01)
+    assert not any(found.values())  # it says nothing of the others
+
+
+def test_the_link_between_nodes_is_fitted_beside_the_one_inside_them():
+    runs = as_planned(1, 4, Link(0.0, 5e8)) + as_planned(2, 4, Link(0.0, 2e8), hierarchical=True)
+    inside = calibration.fit(runs, "intra")
+    free, beside = calibration.fit(runs, "nic"), calibration.fit(runs, "nic", inside)
+    assert inside.bytes_per_s == pytest.approx(5e8, rel=0.01) and free.bytes_per_s == pytest.approx(2e8, rel=0.01)
+    assert beside.bytes_per_s > 1.2 * free.bytes_per_s  # part of what these took passed inside
+
+
+def test_with_double_buffering_all_accumulated_batches_hide_the_exchange():
+    """A ring of 8: what is longer than four batches' computing shows the link."""
+    (alone, run) = as_planned(2, 4, Link(0.0, 1e8), accumulation=4)
+    delayed = dataclasses.replace(run, comm=dataclasses.replace(run.comm, double_buffering=True))
+    links = {"nic": Link(0.0, 1e8)}
+    rate = float(calibration.rate_of(delayed, alone.images_per_s, layers.network(ON["name"]), links))
+    seconds = 2 * 7 / 8 * 4 * resnet50().gradients / 1e8
+    assert seconds > 4 * 32 / 300 and rate == pytest.approx(8 * 4 * 32 / seconds, rel=0.1)
+    delayed = dataclasses.replace(delayed, images_per_s=rate)
+    assert calibration.fit([alone, delayed], "nic").bytes_per_s == pytest.approx(1e8, rel=0.01)
+
+
+def test_fewer_servers_than_nodes_are_a_narrower_way():
+    """Of four nodes: a server on each, 2 x 3/4 of all gradients pass its adapter; on one alone, 3; apart, 2 x 4."""
+    _, each = as_planned(4, 1, Link(0.0, 2e8), backend="parameter_server", servers="1x")
+    single = dataclasses.replace(each, comm=dataclasses.replace(each.comm, servers=1))
+    apart = dataclasses.replace(single, server_nodes=1)
+    jobs = [calibration.job(run, 300.0, resnet50(), {"nic": Link(0.0, 2e8)}) for run in (each, single, apart)]
+    whole_s = 4 * resnet50().gradients / 2e8
+    assert [float(scaling.predict(job).exchange_s / whole_s) for job in jobs] == pytest.approx([1.5, 3, 8])
+
+
+def test_servers_on_other_machines_than_the_ranks_are_no_nodes_of_devices(tmp_path):
+    served = {"comm": {"backend": "parameter_server", "servers": 2}, "batch": {"accumulation": 3}}
+    run = finished(tmp_path, 4, 60.0, **served)
+    hosts = [{"address": name, "slots": 2, "name": name, "here": False} for name in "abcd"]
+    run.write("plan.json", {**run.read("plan.json"), "hosts": hosts})
+    measured = calibration.of_run(str(run.path))
+    assert (measured.nodes, measured.server_nodes, measured.accumulation) == (2, 2, 3)
+
+
+def test_runs_of_each_exchange_calibrate_the_link_that_it_went_by(tmp_path):
+    runs = [finished(tmp_path, 1, 40.0)]
+    runs += [finished(tmp_path, 2, rate, comm={"backend": backend})
+             for backend, rate in (("horovod", 60.0), ("device", 70.0), ("parameter_server", 30.0))]  # fmt: skip
+    own = calibration.read([str(run.path) for run in runs], runs[0].config())
+    assert own.intra.bytes_per_s < own.kept.bytes_per_s and (own.nic, own.served) == (None, None)
+    assert own.said == "link inside a node fitted to own runs; link inside a node (comm=device) fitted to own runs"
+    node = machines.node(runs[0].config().machine, costs.pricing(runs[0].config()),
+                         machines.Given(gpus=2, intra=own.intra, kept=own.kept, served=SLOW))  # fmt: skip
+    assert (node.machine.intra, node.machine.kept, node.machine.nic) == (own.intra, own.kept, SLOW)
 
 
 def test_a_run_on_other_threads_says_nothing_of_the_link(tmp_path):

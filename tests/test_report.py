@@ -47,6 +47,16 @@ def test_where_and_under_what_name_a_run_is_recorded_makes_no_other_row():
     assert len(rows(a, b)) == 1
 
 
+def test_a_rerun_is_in_the_row_of_its_first_run():
+    """It is given the device and the threads that auto and null came to then."""
+    settled = {"ranks": "2", "device": "cpu", "threads": "1"}
+    first = run("first", tags=settled)
+    again = run("again", launch__ranks=2, launch__device="cpu", launch__threads=1, tags={**settled, "rerun.of": "x"})
+    assert len(rows(first, again)) == 1
+    assert len(rows(first, run("fewer cores", tags={**settled, "threads": "4"}))) == 2
+    assert len(rows(run("older"), run("older, too", seed=2))) == 1  # without the tags
+
+
 @pytest.mark.parametrize(
     "tags",
     [{"machine": "another"}, {"versions": "mxnet=1.5.0"}, {"build": "ngc"}, {"gpu": "K80"}, {"data.digest": "e"}],
@@ -118,6 +128,15 @@ def test_shares_are_of_the_measured_step():
     [row] = rows(run(metrics={**timed, "time/data_wait_median": 0.05}))
     assert report.shares(row) == pytest.approx({"waiting for data": 0.05, "compute": 0.75, "exchange": 0.3})
     assert report.shares(rows(run(metrics={"throughput/median": 320.0}))[0]) is None
+
+
+def test_a_prediction_is_held_against_the_runs_that_it_was_made_for():
+    """The first run of a configuration is predicted nothing; what it measured is no error of what came later."""
+    figures = [{"throughput/median": 100.0}, {"throughput/median": 200.0, "plan/images_per_s": 180.0},
+               {"throughput/median": 300.0, "plan/images_per_s": 330.0}, {"plan/images_per_s": 1.0}]  # fmt: skip
+    [row] = rows(*(run(str(n), seed=n, metrics=known) for n, known in enumerate(figures)))
+    assert report.prediction(row) == (255.0, 250.0)
+    assert report.prediction(rows(run(metrics=figures[0]), run(metrics=figures[3], seed=2))[0]) is None
 
 
 def test_series_are_rows_that_differ_in_the_number_of_devices_alone():
@@ -249,6 +268,22 @@ def test_without_a_sweep_a_report_has_a_run_of_its_own_once(store, reported, tmp
     assert "Accuracy against cost: not shown, no run has a cost: name a price" in text
 
 
+@pytest.mark.parametrize("gone", ["deleted", "unknown"])
+def test_a_report_is_not_kept_with_a_sweep_that_is_gone(store, reported, gone):
+    client = store["client"]
+    experiment = client.create_experiment(gone, client.get_experiment(store["made"]["loose"]).artifact_location)
+    sweep = client.create_run(experiment, run_name="sweep").info.run_id if gone == "deleted" else "0" * 32
+    for seed in (1, 2):
+        keep(client, experiment, run(str(seed), seed=seed, tags={"mlflow.parentRunId": sweep}))
+    if gone == "deleted":
+        client.delete_run(sweep)
+    status, out, _ = reported(f"report.experiment={gone}", f"tracking.uri={store['uri']}")
+    [own] = client.search_runs([experiment], f"tags.`mxscale.report` = '{gone}'")
+    assert status == 0 and f"recorded with run {own.info.run_id} of MLflow" in out
+    assert "report/report.html" in artifacts(store, own.info.run_id)
+    assert gone == "unknown" or artifacts(store, sweep) == []
+
+
 def test_two_runs_side_by_side(store, reported, tmp_path):
     a, b = store["ids"][0], store["ids"][2]
     status, out, _ = reported(f"report.compare=[{a},{b}]", f"tracking.uri={store['uri']}")
@@ -256,6 +291,17 @@ def test_two_runs_side_by_side(store, reported, tmp_path):
     assert re.search(r"\| launch.ranks +\| 1 +\| 2 ", out) and "optimizer.lr" not in out
     assert re.search(r"\| best/val_top1 +\| +91 \| +92 \|", out)
     assert "&lt;i&gt;1-1" in (tmp_path / "out" / "compare.html").read_text()
+
+
+def test_what_was_forecast_of_two_runs_is_no_setting_that_differs(store, reported):
+    forecast = [{"plan/images_per_s": rate, "plan/hours": 1 / rate} for rate in (310.0, 620.0)]
+    a, b = (keep(store["client"], store["made"]["loose"], run(str(n), metrics={"plan/images_per_s": 310.0}, **each))
+            for n, each in enumerate(forecast))  # fmt: skip
+    status, out, _ = reported(f"report.compare=[{a},{b}]", f"tracking.uri={store['uri']}")
+    assert status == 0 and "## Settings\n\nThe same." in out
+    assert re.search(r"\| plan/images_per_s +\| +310 \| +310 \|", out)  # a figure
+    for kept in (a, b):
+        store["client"].delete_run(kept)
 
 
 def test_run_directories_side_by_side_need_no_store(reported, tmp_path):

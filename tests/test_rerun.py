@@ -15,9 +15,9 @@ from conftest import SMALL, wait_for_step
 from mxscale import cli as command_line
 from mxscale import identity, settings
 from mxscale.config import ConfigError, from_dict, to_dict
-from mxscale.run import differences, environment, rerun, rundir, tracking
+from mxscale.run import differences, environment, history, rerun, rundir, tracking
 from mxscale.run.rundir import RunDir
-from mxscale.scale import verdict
+from mxscale.scale import recorded, verdict
 from mxscale.scale.verdict import DIFFERENT, IDENTICAL, WITHIN, Outcome, judge
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
@@ -386,3 +386,5 @@ def test_a_rerun_refuses_what_differs_and_from_mlflow_alone_interrupted_and_resu
     child = mlflow.MlflowClient(f"sqlite:///{cli.folder}/mlflow.db").get_run(run.read("tracking.json")["run_id"])
     tags = child.data.tags
     assert (tags["mlflow.parentRunId"], tags["rerun.of"], tags["rerun.verdict"]) == (run_id, run_id, "identical")
+    kept = history.Store(from_dict({"runs": str(cli.folder)})).runs()
+    assert len(kept) == 2 and len(recorded.rows(kept)) == 1  # of a report

@@ -83,6 +83,8 @@ LINKED = {"gradients": 25 * MILLION, "gpus_per_node": 2, "intra": Link(0.0, 0.25
         (1.5, {"parts": PARTS, "overlap": 0.5}, 0.3),
         (0.3, {"parts": PARTS, "double_buffering": True}, 0.1),  # all of compute hides it
         (1.5, {"parts": PARTS, "double_buffering": True}, 0.0),
+        (1.5, {"parts": PARTS, "turns": 10}, 0.4 + 0.025 - 0.1),  # ten batches of 0.15 s: the last one's backward
+        (0.3, {"parts": PARTS, "turns": 10, "double_buffering": True}, 0.1),
     ],
 )
 def test_backward_hides_the_buckets_that_are_ready_early(compute, fields, exposed):

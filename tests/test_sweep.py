@@ -110,6 +110,24 @@ def test_how_many_cells_share_a_machine_follows_from_hydras_launcher(launcher, t
     assert sweeps.facts_of(settings_of(*launcher), typed)["at_a_time"] == at_a_time
 
 
+@pytest.mark.parametrize(
+    "given, typed, told",
+    [
+        ([], ["seed=range(1,1)"], r"seed=range\(1,1\): there is no value in it"),
+        ([], ["seed=1,2", "experiment=glob(no-such*)"], r"experiment=glob\(no-such\*\): there is no value in it"),
+        (["hydra.sweeper.max_batch_size=0"], ["seed=1,2"], "hydra.sweeper.max_batch_size=0: expected at least 1"),
+        (["hydra/sweeper=optuna", "hydra.sweeper.n_jobs=0"], ["seed=1,2"], "hydra.sweeper.n_jobs=0: expected at"),
+        (["hydra/sweeper=optuna", "hydra.sweeper.n_jobs=-1"], ["seed=1,2"], "hydra.sweeper.n_jobs=-1: expected at"),
+        (["hydra/sweeper=optuna", "hydra.sweeper.n_trials=0"], ["seed=1,2"], "hydra.sweeper.n_trials=0: expected at"),
+        (["hydra/sweeper=optuna"], ["seed=range(1,1)"], r"seed=range\(1,1\): there is no value in it"),
+    ],
+)
+def test_a_sweep_of_no_cell_is_refused(given, typed, told):
+    config = settings_of(*given)
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"), pytest.raises(ConfigError, match=told):
+        sweeps.facts_of(config, typed)
+
+
 def test_optunas_directions_follow_the_objective_unless_given():
     hydra = settings_of("hydra/sweeper=optuna").hydra
     sweeps.suit(hydra, ["accuracy", "cost"])
@@ -523,6 +541,13 @@ def test_cells_run_through_submitit_and_the_worst_of_them_is_the_sweeps_exit_sta
     assert re.search(
         r"optimizer.lr: \$\{optimizer.l\} names no setting: did you mean optimizer.lr\?$", ended.out, re.MULTILINE
     )
+
+
+@pytest.mark.parametrize("words", ["seed=range(1,1)", "seed=1,2 hydra/sweeper=optuna hydra.sweeper.n_trials=0"])
+def test_a_sweep_of_no_cell_is_refused_in_one_line(cli, words):
+    ended = cli("train", *SHORT, *words.split(), "-m", small=False, expect=2)
+    assert len(ended.err.splitlines()) == 1 and ended.err.startswith(f"error: {words.split()[-1]}: ")
+    assert not list(cli.folder.glob("sweeps/*"))
 
 
 def test_a_command_line_that_is_refused_leaves_no_sweep(cli):

@@ -567,12 +567,15 @@ def test_a_run_is_found_by_its_id_on_a_server(server, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_server_has_all_that_a_rerun_needs(server, tmp_path):
+def test_a_server_has_all_that_a_rerun_needs(server, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", raising=False)
     secret = server.uri.replace("http://", "http://me:s3cret@")
     run = test_rerun.make_run(tmp_path, tracking={"uri": secret, "timeout_s": 20.0})
     run_id = test_rerun.send(run)
     shutil.rmtree(run.path)
+    capsys.readouterr()
     config, _, first = test_rerun.asked(run_id, f"runs={tmp_path}", f"tracking.uri={server.uri}")
+    assert capsys.readouterr().err == ""  # no bars of files that came
     assert config.tracking.uri == server.uri and first.parent == run_id
     assert [line["step"] for line in first.files.lines()] == [1, 2]
 

@@ -29,7 +29,7 @@ def write(store: Callable[[], Store], names: Sequence, folder: Path) -> str:
         raise ConfigError(f"report.compare={names}: expected two, MLflow's run ids or run directories: [A,B]")
     a, b = (_side(store, name) for name in names)
     parts = [
-        ("Settings", compare.differences(a.run.params, b.run.params)),
+        ("Settings", compare.differences(*(compare.settings(side.run.params) for side in (a, b)))),
         ("Environment", compare.differences(*(compare.environment(side.run.tags, side.facts) for side in (a, b)))),
         ("Data and weights", compare.differences(compare.outcome(a.run.tags), compare.outcome(b.run.tags))),
     ]

@@ -258,6 +258,7 @@ class Work:
             device=plan["device"],
             cores=placed.cores,
             ranks_here=placed.per_host,
+            turns=self.run.turns,
             parameters_mb=self.parameters_mb,
             exchange_s=statistics.median(self.exchange) if self.exchange else None,
             input_tried=self.tried["input"],

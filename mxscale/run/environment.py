@@ -58,7 +58,9 @@ def tags(environment: dict, plan: dict, signature: str, claims: Sequence[str] = 
         "versions": " ".join(f"{name}={version}" for name, version in known_versions.items()),
         "machine": f"{here['cpu']}, {here['cores']} cores, {mxnet.get('gpus', 0)} GPUs",
         "gpu": gpu_names(mxnet),
-        "ranks": (plan.get("sizes") or {}).get("ranks"),  # launch.ranks may say auto
+        "ranks": (plan.get("sizes") or {}).get("ranks"),  # what launch.* may say auto or null for
+        "device": plan.get("device"),
+        "threads": plan.get("threads"),
         "signature": signature,
         "data.digest": plan["data_digest"],
         "claims": " ".join(claims) or None,

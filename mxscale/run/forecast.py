@@ -14,7 +14,7 @@ from typing import Dict, List, Optional, Tuple
 from mxscale.config import Config, ConfigError
 from mxscale.run import calibration, costs, planning, summary
 from mxscale.run.rundir import FORECAST, RunDir
-from mxscale.scale import layers, machines, planner, prices, rates, scaling
+from mxscale.scale import layers, machines, planner, prices, rates
 from mxscale.scale.scaling import Link
 
 
@@ -83,17 +83,20 @@ def _from_runs(config: Config, plan: Dict, earlier: List[RunDir]) -> Tuple[Optio
         return most, f"at most: {known}, the exchange not known and counted as nothing"
     now = replace(calibration.of_run(str(base.path)), devices=devices, comm=config.comm)
     network = layers.network(config.model.name, config.data.image_size, plan["classes"])
-    step = scaling.predict(calibration.job(now, _rate(base), network, {"intra": link}))
-    return devices * now.batch / float(step.seconds), f"{known}, the exchange as fitted to {others} more"
+    rate = float(calibration.rate_of(now, _rate(base), network, {"intra": link}))
+    return rate, f"{known}, the exchange as fitted to {others} more"
+
+
+INSIDE = {"horovod": "intra", "device": "kept"}  # the exchange of a run on one machine -> the link that carries it
 
 
 def _own_link(config: Config, plan: Dict, base: RunDir, earlier: List[RunDir]) -> Tuple[Optional[Link], int]:
     """The link inside this machine that fits earlier runs with the same exchange, and their number."""
-    modelled = layers.known(config.model.name) and config.comm.backend in planner.EXCHANGES
-    if _devices(base) > 1 or len(plan.get("hosts") or []) > 1 or not modelled:
+    which = INSIDE.get(planner.EXCHANGES.get(config.comm.backend))
+    if _devices(base) > 1 or len(plan.get("hosts") or []) > 1 or which is None or not layers.known(config.model.name):
         return None, 0
     others = [run for run in earlier if _devices(run) > 1 and run.config().comm == config.comm]
-    return calibration.fit([calibration.of_run(str(run.path)) for run in [base, *others]], "intra"), len(others)
+    return calibration.fit([calibration.of_run(str(run.path)) for run in [base, *others]], which), len(others)
 
 
 def _rate(run: RunDir) -> float:
@@ -121,7 +124,7 @@ def _from_tables(config: Config, plan: Dict) -> Tuple[Optional[float], str]:
     """The same of GPUs of an instance that the tables know."""
     if config.machine.instance is None:
         return None, "no earlier run of this configuration on this machine, and machine.instance does not name it"
-    sizes, nodes = plan["sizes"], max(1, len(plan.get("hosts") or []))
+    sizes, (nodes, _) = plan["sizes"], calibration.nodes_of(plan)
     if planning.exchange_of(config) not in planner.EXCHANGES:
         return None, f"comm={config.comm.backend} has no step that all ranks take together: it is not modelled"
     network = layers.network(config.model.name, config.data.image_size, plan["classes"])

@@ -93,7 +93,9 @@ class Store:
         """The run that a report is recorded with: the sweep that all of `runs` are of, else one of its own."""
         parents = {None if "rerun.of" in run.tags else run.tags.get(PARENT) for run in runs}  # a rerun's is no sweep
         if len(parents) == 1 and None not in parents and not parents & {run.id for run in runs}:
-            return parents.pop()
+            (parent,) = parents
+            if self._there(parent):
+                return parent
         quote = '"' if "'" in name else "'"
         wanted = f"tags.`{REPORT}` = {quote}{name}{quote}"
         found = self._asked(lambda: self.client.search_runs([experiment_id], wanted))
@@ -103,6 +105,13 @@ class Store:
             made = self._asked(lambda: self.client.create_run(experiment_id, tags={REPORT: name}, run_name="report"))
             self._asked(lambda: self.client.set_terminated(made.info.run_id))
         return made.info.run_id
+
+    def _there(self, run_id: str) -> bool:
+        """Whether people see it: a run that was deleted keeps its children, and takes files without a word."""
+        try:
+            return self.client.get_run(run_id).info.lifecycle_stage == "active"
+        except Exception:  # gone for good, or the store is: then the next question says so
+            return False
 
     # ------------------------------------------------------------ what fails
 

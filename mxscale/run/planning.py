@@ -124,7 +124,7 @@ def _nodes(config, asked: Asked, own: calibration.Calibration, price_of: Callabl
     names = listed("instance", asked.instance, None) if asked.instance else [machine.instance]
     if len(names) > 1 and (machine.usd_per_hour is not None or machine.eur_per_hour is not None):
         raise ConfigError("plan.instance has several, and machine.usd_per_hour is the price of one: leave it out")
-    given = machines.Given(asked.gpus, asked.nic_gbps, asked.rdma, own.nic, own.intra)
+    given = machines.Given(asked.gpus, asked.nic_gbps, asked.rdma, own.intra, own.kept, own.nic, own.served)
     nodes = []
     for name in names:
         settings = replace(machine, instance=name)
@@ -147,7 +147,7 @@ def _server(config: Config, asked: Asked, own: calibration.Calibration, price_of
     provider = "aws" if name in machines.known() and by_hand is None else "custom"
     settings = replace(config.machine, provider=provider, instance=name, usd_per_hour=by_hand, eur_per_hour=None)
     try:
-        node = machines.node(settings, price_of, machines.Given(gpus=1, nic=own.nic))
+        node = machines.node(settings, price_of, machines.Given(gpus=1, nic=own.nic, served=own.served))
     except ConfigError as error:
         told = str(error).replace("machine.instance", "plan.server_instance").partition(" (or give")[0]
         raise ConfigError(

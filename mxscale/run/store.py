@@ -24,6 +24,7 @@ def import_mlflow(timeout_s: float):
     os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # of files that a server sends
     import mlflow
 
     for name in ("mlflow", "alembic", "urllib3"):  # failures are reported here, in one line

@@ -33,6 +33,7 @@ class Facts:
     device: str = "cpu"  # cpu | gpu
     cores: int = 1  # of a machine
     ranks_here: int = 1  # of a machine
+    turns: int = 1  # batches of a rank in a step: the last one's backward alone hides an exchange
     parameters_mb: Optional[float] = None
     exchange_s: Optional[float] = None  # an exchange by itself, where nothing hides it
     # setting -> seconds of a step's images with it: of the input alone, of computing alone
@@ -124,12 +125,13 @@ def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     comm, seen = config.comm, step.exchange
     if not seen:
         return
+    backward = BACKWARD * step.compute / facts.turns
     if not comm.double_buffering and comm.update_on == "worker":
         beyond = max(0.0, step.exchange_alone - (step.compute + step.cores))
         why = "exchanged while the next step computes, applied a step late"
         yield Advice("comm.double_buffering=true", step.without(max(0.0, seen - beyond)), False, why)
     if not comm.overlap and not comm.double_buffering:
-        hidden = min(seen, BACKWARD * step.compute)
+        hidden = min(seen, backward)
         yield Advice("comm.overlap=true", step.without(hidden), False, "exchanged while backward goes on")
     if comm.compression == "none" and config.precision != "float16" and comm.update_on == "worker":
         saved = min(seen, step.exchange_alone / 2)
@@ -137,7 +139,7 @@ def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     one = facts.parameters_mb and facts.parameters_mb * MIB <= bucket_bytes(comm, facts.parameters_mb * MIB)
     if comm.overlap and not comm.double_buffering and one:
         # Of four buckets the last one is sent when backward is over
-        hidden, size = min(seen * 3 / 4, BACKWARD * step.compute), facts.parameters_mb / 4
+        hidden, size = min(seen * 3 / 4, backward), facts.parameters_mb / 4
         why = f"all {facts.parameters_mb:.3g} MB are one bucket, which waits for backward's end"
         yield Advice(f"comm.bucket_mb={size:.2g}", step.without(hidden), False, why)
     servers = server_count(comm, facts.ranks)

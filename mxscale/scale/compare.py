@@ -21,6 +21,11 @@ def _text(value: Optional[object]) -> str:
     return NOT_KNOWN if value is None else str(value)
 
 
+def settings(params: Mapping[str, str]) -> Dict[str, str]:
+    """What a run was told; a forecast is none of it, as in a report's rows."""
+    return {key: value for key, value in params.items() if not key.startswith("plan/")}
+
+
 # Of the record itself, not of what a run ran in
 BOOKKEEPING = ("mxscale.", "mlflow.", "signature", "claims", "scaling.baseline", "data.digest", "pretrained.",
                "params_sha256", "warning", "resumed.", "ranks")  # fmt: skip

@@ -29,8 +29,11 @@ class Given:
     gpus: Optional[int] = None  # by hand
     nic_gbps: Optional[float] = None
     rdma: Optional[bool] = None
-    nic: Optional[Link] = None  # measured
+    # measured, as planner.Machine has them
     intra: Optional[Link] = None
+    kept: Optional[Link] = None
+    nic: Optional[Link] = None
+    served: Optional[Link] = None
 
 
 def known() -> Dict[str, Dict[str, str]]:
@@ -53,10 +56,14 @@ def node(settings: config.Machine, price_of: Callable[[config.Machine], Dict], g
     ring, kept, inside = inside_node(gpu, devices)
     if given.intra:
         ring, kept, inside = given.intra, given.intra, "inside a node as measured"
+    if given.kept:
+        kept, inside = given.kept, f"{inside}, that of comm=device as measured"
     rdma = row.get("rdma") == "yes" if given.rdma is None else given.rdma
     nic, served, between = between_nodes(given.nic_gbps or float(row.get("nic_gbps") or 0), rdma)
     if given.nic:
         nic, served, between = given.nic, given.nic, "between nodes as measured"
+    if given.served:
+        nic, served, between = nic or given.served, given.served, f"{between}, that of servers as measured"
     price = price_of(replace(settings, nodes=1))
     name = settings.instance or settings.provider
     machine = Machine(name, devices, ring, kept, nic, served, *(_money(price, currency) for currency in ("usd", "eur")))

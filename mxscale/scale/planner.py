@@ -204,6 +204,7 @@ def _step_of(plans: Plans, grid: Grid, task: Task, delayed: bool) -> Plans:
     job = scaling.Job(
         compute_s=images / _rates(plans, grid, task),
         gradients=task.network.gradients,
+        turns=task.accumulation,
         nodes=plans["nodes"],
         gpus_per_node=gpus,
         intra=intra,

@@ -39,7 +39,7 @@ class Measured:
     batch: int  # of a device
     precision: str
     devices: int
-    nodes: int
+    nodes: int  # that have devices
     images_per_s: float  # of all devices
     source: str
     threads: Optional[int] = None  # of each device, where it is a CPU's
@@ -48,6 +48,8 @@ class Measured:
     classes: Optional[int] = None
     device: str = "gpu"  # cpu | gpu
     gpu: Optional[str] = None  # its name, where that is on record
+    accumulation: int = 1  # batches of a device in a step
+    server_nodes: int = 0  # that are parameter servers alone
 
 
 def of_device(

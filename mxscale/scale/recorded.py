@@ -61,8 +61,10 @@ def settings(run: Recorded) -> Dict[str, str]:
     found.update({key: run.tags[key] for key in TAGS if key in run.tags})
     installed = versions(run.tags)
     found.update({f"version.{name}": installed[name] for name in VERSIONS if name in installed})
-    if run.devices is not None:
-        found["launch.ranks"] = str(run.devices)
+    # What auto and null came to: a rerun is given that where the first run was given auto and null
+    settled = {"launch.ranks": run.devices, "launch.device": run.tags.get("device"),
+               "launch.threads": run.tags.get("threads")}  # fmt: skip
+    found.update({key: str(value) for key, value in settled.items() if value is not None})
     return found
 
 

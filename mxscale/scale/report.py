@@ -6,6 +6,7 @@ What is not on record is None and shown as a dash, never as 0.
 import csv
 import io
 import math
+import statistics
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.scale.recorded import NOT_KNOWN, Recorded, Row, Spread, known, spread, varied
@@ -55,9 +56,10 @@ def _timed(row: Row, part: str) -> Optional[float]:
 
 
 def prediction(row: Row) -> Optional[Tuple[float, float]]:
-    """(planned, measured) images/s."""
-    planned, measured = row.median("plan/images_per_s"), row.median("throughput/median")
-    return None if planned is None or measured is None else (planned, measured)
+    """(planned, measured) images/s: medians of the runs that have both.  The first of a configuration has no plan."""
+    figures = [[run.metrics.get(name) for name in ("plan/images_per_s", "throughput/median")] for run in row.runs]
+    both = [pair for pair in figures if all(map(known, pair))]
+    return tuple(map(statistics.median, zip(*both))) if both else None
 
 
 # ---------------------------------------------------------------- the table

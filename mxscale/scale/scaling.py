@@ -38,8 +38,9 @@ class Link:
 class Job:
     """One step of synchronous training.  All fields but `parts` are scalars or arrays that broadcast."""
 
-    compute_s: Numbers  # forward, backward and update of one device's batch
+    compute_s: Numbers  # forward, backward and update of one device's batches
     gradients: Numbers  # how many numbers travel
+    turns: Numbers = 1  # batches of a device in a step, one after the other: gradients are whole in the last one
     nodes: Numbers = 1
     gpus_per_node: Numbers = 1
     intra: Link = Link(0.0, np.inf)  # between the devices of a node
@@ -102,9 +103,10 @@ def overlapped(job: Job, sent: Sequence[Numbers]) -> Numbers:
     """Seconds of the exchange that compute does not hide; sent: of `transfers`.
 
     A bucket's exchange begins when it is ready and the one before is done: begin = max(ready, end before).
+    Of accumulated batches the last one's backward alone hides it.
     With double buffering the exchange of the step before runs beside all of compute.
     """
-    backward = BACKWARD * np.asarray(job.compute_s, float)
+    backward = BACKWARD * np.divide(job.compute_s, job.turns)
     total, end = sum(sent), 0.0
     for seconds, (_, ready) in zip(sent, job.parts, strict=True):
         end = np.maximum(end, ready * backward) + seconds
