@@ -173,6 +173,51 @@ def test_two_experiments_of_the_same_size_are_told_apart_by_their_note(points):
     assert [(base.line, point.line) for base, point in pairs] == [(2, 3), (4, 5)]
 
 
+def test_a_note_of_one_size_is_a_remark_and_its_row_has_the_base_of_the_others(points):
+    sizes = [{"gpus": n, "note": f"run of day {n}"} for n in (1, 2, 4, 8)]
+    path = points(*sizes, {"gpus": 8, "note": "again"})
+    assert series(path) == ([(1, 2, 64), (1, 4, 64), (1, 8, 64), (1, 8, 64)], [])
+    both = [{"gpus": n, "note": note} for note in ("synthetic", "real") for n in (2, 4)]
+    assert series(points(*both, {"gpus": 8, "note": "again"})) == ([(2, 4, 64), (2, 4, 64), (2, 8, 64)], [])
+    assert series(points({"gpus": 1, "note": "one device"}, *both))[0] == [(1, 2, 64), (1, 4, 64)] * 2
+
+
+def test_the_same_devices_on_more_nodes_are_another_size(points):
+    path = points({"gpus": 8}, {"gpus": 8, "nodes": 8}, {"gpus": 16, "nodes": 2})
+    assert series(path) == ([(8, 8, 64), (8, 16, 64)], [])
+
+
+def test_a_second_base_is_skipped_and_a_flagged_one_is_not_taken(points):
+    path = points({"flag": "input-bound"}, {}, {}, {"gpus": 2})
+    pairs, skipped = published.pairs(published.read(path)[0])
+    assert [(base.line, point.line) for base, point in pairs] == [(3, 5)]
+    assert {(row.line, row.why) for row in skipped} == {(line, "as small as the base of its series") for line in (2, 4)}
+
+
+def test_a_batch_without_the_smallest_size_scales_strongly_from_the_nearest_batch(points):
+    mixed = points({"batch_per_gpu": 128}, *({"gpus": n} for n in (8, 16)))
+    assert series(mixed) == ([(1, 8, 64), (1, 16, 64)], [])
+    sizes = ((1, 408), (8, 204), (16, 204), (96, 45))
+    strong = points(*({"nodes": n, "gpus": 8 * n, "batch_per_gpu": batch} for n, batch in sizes))
+    assert series(strong) == ([(8, 64, 204), (8, 128, 204), (8, 768, 45)], [])
+    path = points({"batch_per_gpu": 256}, {"batch_per_gpu": 32}, {"gpus": 4, "batch_per_gpu": 16})
+    pairs, skipped = published.pairs(published.read(path)[0])
+    assert [(base.batch, point.batch) for base, point in pairs] == [(32, 16)] and [row.line for row in skipped] == [2]
+
+
+@pytest.mark.parametrize("batches", [(32, "", ""), ("", 32, 32), (32, "", 32)])
+def test_an_unknown_batch_is_that_of_the_others(points, batches):
+    sizes = [{"gpus": n, "img_per_s": 350 * n, "batch_per_gpu": batch} for n, batch in zip((1, 4, 8), batches)]
+    assert series(points(*sizes))[0] == [(1, 4, 32), (1, 8, 32)]
+    assert predicted(points(*sizes)) == predicted(points(*({**row, "batch_per_gpu": 32} for row in sizes)))
+
+
+@pytest.mark.parametrize("gbps", [0, 25, 100])
+def test_one_node_uses_no_network_whatever_its_cell_says(points, gbps):
+    path = points({"gpus": 8, "network_gbps": gbps}, *({"nodes": 2, "gpus": 16, "network_gbps": n} for n in (10, 100)))
+    assert series(path) == ([(8, 16, 64), (8, 16, 64)], [])
+
+
 def test_the_rows_of_one_node_are_the_base_of_every_network(points):
     path = points({"gpus": 4}, *({"nodes": 2, "gpus": 8, "network_gbps": gbps} for gbps in (10, 100)))
     assert series(path) == ([(4, 8, 64), (4, 8, 64)], [])
