@@ -143,6 +143,39 @@ def test_a_network_is_known_however_it_is_written(written, name):
     assert hardware.network(written).name == name
 
 
+@pytest.mark.parametrize(
+    "written, link, gbps",
+    [
+        ("Pascal", "nvlink1", 56),
+        ("Titan X (Pascal)", "pcie3", 10),
+        ("GTX 1080 Ti (Pascal)", "pcie3", 10),
+        ("GeForce RTX 4090", "pcie4", 10),
+        ("Tesla M40", "pcie3", 10),
+        ("H200-SXM5-141GB", "nvlink4", 3200),
+        ("A800-SXM4-80GB", "nvlink3_8", 1600),
+        ("GB200", "nvlink5", 3200),
+        ("AMD MI250X", "infinity3", 800),
+        ("Gaudi2", "gaudi2", 2400),
+        ("TPU-v3-32", "tpu3", 2624),
+        ("Ascend 910", "hccs", 800),
+        ("A10G", "pcie4", 100),
+        ("unstated in README", "pcie3", 10),
+        ("8x GPU", "pcie3", 10),
+        ("", "pcie3", 10),
+        ("an accelerator of next year", "nvlink2", 100),
+    ],
+)
+def test_a_device_has_the_links_of_its_kind(written, link, gbps):
+    assert (hardware.usual_link(written), hardware.usual_gbps(written)) == (link, gbps)
+    assert link.startswith("pcie") or hardware.link_bytes_per_s(link) > 50e9
+
+
+def test_a_row_that_says_pcie_has_a_card_of_its_devices_age(points):
+    for gpu, generation in {"V100-PCIE-16GB": 1, "A100-PCIe-40GB": 2, "H100 PCIe": 2, "MI250X": 1}.items():
+        found = described.describe(published.read(points({"gpu": gpu}))[0])
+        assert (found.pcie[0], found.nvlink[0] > 0) == (generation, gpu == "MI250X")
+
+
 # ---------------------------------------------------------------- series
 
 
@@ -318,7 +351,7 @@ def test_every_constant_has_a_source_and_a_start_and_no_source_or_framework_its_
     rows = tables.read("hardware")
     assert all(row["source"] for row in rows)
     assert set(hardware.priors()) == set(hardware.constants()) == set(hardware.fitted())
-    assert {row["kind"] for row in rows} == {"device", "link", "network", "prior", "fitted"}
+    assert {row["kind"] for row in rows} == {"device", "link", "network", "other", "prior", "fitted"}
 
 
 def test_the_constants_are_those_that_fit_the_published_rows():

@@ -30,6 +30,7 @@ PERFECT = re.compile(r"wfbp|bytescheduler|byteps|overlap")  # they say that they
 NEVER = re.compile(r"\bbsp\b|no[ -]overlap")
 RDMA = re.compile(r"rdma|\bib\b|gbib|roce|infiniband|\b[fehn]dr\b|aries|omni-?path|verbs|\befa\b")
 TCP = re.compile(r"tcp|gbe\b|ethernet|socket")
+OF_PCIE_3 = ("pcie3", "nvlink1", "nvlink2")  # links of devices whose cards are PCIe 3
 INFINIBAND_GBPS = (40, 54, 56, 100)  # and from 200 on; Ethernet's common rates are others
 
 
@@ -46,7 +47,7 @@ class Described:
     batch: np.ndarray
     rate: np.ndarray  # images/s, published
     comm: np.ndarray
-    nvlink: np.ndarray  # bytes/s of the link's wires; 0: PCIe
+    nvlink: np.ndarray  # bytes/s of the wires of NVLink or its like; 0: PCIe
     pcie: np.ndarray  # generation, 3 being 1
     host: np.ndarray  # a kvstore's sums in the host's memory
     processors: np.ndarray  # a ring's sums by the host's processors
@@ -123,14 +124,14 @@ def _kept(comm: str) -> bool:
 
 
 def _intra(point: Point, words: str) -> Tuple[float, float]:
-    """(bytes/s of NVLink or 0, PCIe's generation): the device's usual link where the row says none."""
-    device, gpu = hardware.device(point.gpu), point.gpu.lower()
-    link = device["link"] if device else "pcie3"
+    """(bytes/s of the devices' own link or 0, PCIe's generation): the device's usual link where the row says none."""
+    gpu = point.gpu.lower()
+    link = hardware.usual_link(gpu)
     if "pcie" in gpu or "pcie" in words:
-        link = "pcie4" if link in ("nvlink3", "nvlink4", "pcie4") else "pcie3"
-    elif not device and ("nvlink" in words or "sxm" in gpu):
+        link = "pcie3" if link in OF_PCIE_3 else "pcie4"
+    elif link.startswith("pcie") and not hardware.device(gpu) and ("nvlink" in words or "sxm" in gpu):
         link = "nvlink2"
-    if link.startswith("nvlink"):
+    if not link.startswith("pcie"):
         return hardware.link_bytes_per_s(link), 1.0
     return 0.0, 2.0 if link == "pcie4" else 1.0
 

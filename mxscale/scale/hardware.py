@@ -68,10 +68,22 @@ def link_bytes_per_s(name: str) -> float:
     return next(float(row["value"]) for row in _rows("link") if row["name"] == name)
 
 
+def usual_link(gpu: str) -> str:
+    """The link between such devices of a node (pcie3, nvlink2 ...)."""
+    known = device(gpu)
+    return str(known["link"]) if known else _other(gpu, "link")
+
+
 def usual_gbps(gpu: str) -> float:
     """The network between nodes where it is not known: that of the machines which such devices are mostly in."""
-    rows = _rows("network")
-    return next(float(row["value"]) for row in rows if re.search(row["pattern"], gpu.lower()))
+    found = (float(row["value"]) for row in _rows("network") if re.search(row["pattern"], gpu.lower()))
+    return next(found, None) or float(_other(gpu, "gbps"))
+
+
+def _other(gpu: str, quantity: str) -> str:
+    """Of a device that the table does not know by name: a card, a server's accelerator, or nothing that says which."""
+    rows = (row for row in _rows("other") if row["quantity"] == quantity)
+    return next(row["value"] for row in rows if re.search(row["pattern"], gpu.lower()))
 
 
 @functools.cache
