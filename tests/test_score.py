@@ -137,6 +137,26 @@ def test_machines_without_gpus_count_as_devices(points):
         ("BERT-Large", "bert-large"),
         ("resnext101-32x4d", "resnext-101"),
         ("AlexNet", "alexnet"),
+        ("CaffeNet", "alexnet"),
+        ("resnet_v1_152", "resnet-152"),
+        ("resnet_v2_101", "resnet-101"),
+        ("ResNet-101", "resnet-101"),
+        ("ResNet-110", "resnet-110"),
+        ("resnet-20", "resnet-20"),
+        ("ResNet-200", "resnet-200"),
+        ("ResNet v1.5", "resnet-50"),
+        ("wide resnet 101", "wide-resnet-101"),
+        ("WRN-28-10", "wide-resnet-28-10"),
+        ("VGG-A", "vgg-11"),
+        ("VGG-D", "vgg-16"),
+        ("VGG-E", "vgg-19"),
+        ("VGG-13", "vgg-13"),
+        ("ViT-L/16", "vit-l16"),
+        ("vit_b_16", "vit-b16"),
+        ("Swin Transformer", "swin-t"),
+        ("Transformer (big)", "transformer-big"),
+        ("Inception ResNet v2", "inception-resnet-v2"),
+        ("mobilenetv3_small", "mobilenet-v3-small"),
     ],
 )
 def test_a_network_is_known_however_it_is_written(written, name):
@@ -174,6 +194,22 @@ def test_a_row_that_says_pcie_has_a_card_of_its_devices_age(points):
     for gpu, generation in {"V100-PCIE-16GB": 1, "A100-PCIe-40GB": 2, "H100 PCIe": 2, "MI250X": 1}.items():
         found = described.describe(published.read(points({"gpu": gpu}))[0])
         assert (found.pcie[0], found.nvlink[0] > 0) == (generation, gpu == "MI250X")
+
+
+def test_every_network_of_the_table_is_found_by_its_own_name():
+    for pattern, network in hardware.networks():
+        assert hardware.network(network.name) is network, pattern
+        assert 0 < network.early < 1 and 0 < network.largest < 1 and network.parameters > 1e5 and network.source
+
+
+def test_what_no_table_knows_is_said_once_with_what_was_taken(points, capsys):
+    odd = {"model": "own-net", "gpu": "abacus"}
+    path = points(odd, {**odd, "gpus": 2}, {**odd, "gpus": 4}, {"model": "vgg16"}, {"model": "vgg16", "gpus": 2})
+    assert cli.tool(["score", f"points={path}"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert "  model own-net: 25.6 million gradients (line 2-4)" in told
+    assert "  gpu abacus: nvlink2, 100 Gbit/s if the row has no other (line 2-4)" in told
+    assert [row["value"] for row in score.score(path)["unknown"]] == ["own-net", "abacus"]
 
 
 # ---------------------------------------------------------------- series

@@ -40,6 +40,7 @@ def networks() -> List[tuple]:
 def network(name: str) -> Optional[Network]:
     """That of a published name (ResNet50_v1.5, vgg-16 ...); None where it is not known."""
     text = re.sub(r"[\s_]+", "-", name.lower().strip())
+    text = re.sub(r"(resnex?t)-?v\d(\.\d)?[a-d]?-(?=\d)", r"\1-", text)  # resnet_v1_152 is resnet152_v1
     return next((found for pattern, found in networks() if pattern.search(text)), None)
 
 
