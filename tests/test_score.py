@@ -212,6 +212,41 @@ def test_what_no_table_knows_is_said_once_with_what_was_taken(points, capsys):
     assert [row["value"] for row in score.score(path)["unknown"]] == ["own-net", "abacus"]
 
 
+@pytest.mark.parametrize(
+    "comm, servers",
+    [
+        ("PS, 1 server", 1),
+        ("PS, one parameter server", 1),
+        ("PS, 4 servers", 4),
+        ("parameter server 2:1", 16),
+        ("parameter servers 1:1", 8),
+        ("PS 1:2", 4),
+        ("PS (2x)", 16),
+        ("2x parameter servers", 16),
+        ("PS, 2 servers per node", 16),
+        ("BytePS, 8 servers", 8),
+        ("PS", 0),
+        ("PS 2x25GbE", 0),
+        ("PS, 1 server on each node", 0),
+        ("parameter_server (servers beside the workers)", 0),
+        ("Horovod on 8 servers", 0),
+    ],
+)
+def test_servers_are_as_many_as_the_row_says(points, comm, servers):
+    path = points({"comm": comm, "gpus": 8}, {"comm": comm, "nodes": 8, "gpus": 64})
+    one, eight = described.describe(published.read(path)[0]).servers
+    assert (one, eight) == (0, servers)
+
+
+def test_one_server_for_eight_nodes_is_slower_than_eight_and_than_one_on_each(points):
+    def of(comm):
+        sizes = [{"gpus": 8, "img_per_s": 2800}, {"nodes": 8, "gpus": 64, "img_per_s": 20000}]
+        return predicted(points(*({"comm": comm, "network_gbps": 25, **row} for row in sizes)))[0]
+
+    assert of("PS, 1 server") < 0.8 * of("PS, 8 servers") and of("PS, 8 servers") <= of("PS")
+    assert of("parameter server 2:1") == of("PS, 16 servers")  # MXNet's words are not TensorFlow's way
+
+
 # ---------------------------------------------------------------- series
 
 

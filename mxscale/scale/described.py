@@ -21,7 +21,19 @@ BUCKETS, BUCKET_BYTES = 8, 32e6  # at most; Horovod's fusion is 64 MB, Distribut
 
 ADAPTER = 100e9 / 8  # bytes/s; faster networks are several adapters, or adapters on links as much faster
 
-SERVED = re.compile(r"\bps\b|parameter[_ -]?server|dist[_ -](device|sync|async)|server|byteps|distributed_replicated")
+SERVED = re.compile(
+    r"\bps\b|parameter[_ -]?server|dist[_ -](device|sync|async)|byteps|distributed_replicated"
+    r"|^(?!.*(horovod|nccl|\bring|all-?reduce|ddp)).*server"  # "Horovod on 4 servers" are machines
+)
+BESIDE = re.compile(r"beside|co-?locat|on (each|every|all|the) (node|worker|machine)")
+SERVERS = re.compile(r"\b(\d+|an?|one|two|four|eight|single) ?(dedicated )?(parameter[_ -]?servers?|servers?|ps)\b")
+IN_WORDS = {"a": 1, "an": 1, "one": 1, "single": 1, "two": 2, "four": 4, "eight": 8}
+A_NODE = (  # servers for each node of workers
+    re.compile(r"\b(?P<servers>\d+) ?: ?(?P<workers>\d+)\b"),
+    re.compile(r"\b(?P<servers>\d+)x ?(parameter[_ -]?servers?|servers?|ps)\b"),
+    re.compile(r"(servers?|ps),? ?\(?(?P<servers>\d+)x\b(?! ?\d)"),
+    re.compile(r"\b(?P<servers>\d+) (servers?|ps) (per|for each|a) (node|worker|machine)"),
+)
 EACH_PUSHES = re.compile(r"parameter[_ -]server")  # TensorFlow's, by its name: each device is a worker of its own
 UNSPLIT = re.compile(r"parameter[_ -]server|distributed_replicated")
 KEPT = re.compile(r"kvstore|replicated|\bdevice\b|\blocal\b|mirrored|dataparallel")
@@ -53,6 +65,7 @@ class Described:
     processors: np.ndarray  # a ring's sums by the host's processors
     wire: np.ndarray  # bytes/s of the node's network
     rdma: np.ndarray
+    servers: np.ndarray  # Job.servers
     pushes: np.ndarray  # to the servers, a node
     largest: np.ndarray  # Job.largest
     layerwise: np.ndarray  # a message for each layer
@@ -82,6 +95,8 @@ def _row(point: Point) -> Dict:
     network = hardware.network(point.model) or UNKNOWN
     served, kept, each = bool(SERVED.search(comm)), _kept(comm), _bytes_each(point)
     nvlink, pcie = _intra(point, words)
+    # MXNet and BytePS split large tensors, TensorFlow puts a variable on one server.
+    whole = "mxnet" not in point.framework.lower()
     gbps = point.network_gbps or hardware.usual_gbps(point.gpu)
     return {
         "gradients": network.parameters,
@@ -99,9 +114,9 @@ def _row(point: Point) -> Dict:
         "host": bool(re.search(r"\bcpu\b", comm)),
         "wire": gbps * 1e9 / 8,
         "rdma": _rdma(words, gbps),
-        "pushes": point.per_node if EACH_PUSHES.search(comm) else 1.0,
-        # MXNet and BytePS split large tensors, TensorFlow puts a variable on one server.
-        "largest": network.largest if UNSPLIT.search(comm) else 0.0,
+        "servers": _servers(comm, point.nodes) if served else 0.0,
+        "pushes": point.per_node if whole and EACH_PUSHES.search(comm) else 1.0,
+        "largest": network.largest if whole and UNSPLIT.search(comm) else 0.0,
         "layerwise": bool(re.search(r"(?<!mg-)wfbp", comm)) and not served,
         "perfect": bool(PERFECT.search(comm)),
         "never": bool(NEVER.search(comm)),
@@ -121,6 +136,18 @@ def _bytes_each(point: Point) -> int:
 
 def _kept(comm: str) -> bool:
     return bool(KEPT.search(comm)) and "nccl" not in comm.replace("without nccl", "")
+
+
+def _servers(comm: str, nodes: int) -> float:
+    """How many machines are servers alone; 0: beside the workers, or on the only node, which asks no network."""
+    if nodes == 1 or BESIDE.search(comm):
+        return 0.0
+    for each in A_NODE:
+        if found := each.search(comm):
+            count = nodes * int(found["servers"]) / max(int(found.groupdict().get("workers") or 1), 1)
+            return float(max(round(count), 1)) if count else 0.0
+    found = SERVERS.search(comm)
+    return float(IN_WORDS.get(found[1]) or found[1]) if found else 0.0
 
 
 def _intra(point: Point, words: str) -> Tuple[float, float]:
@@ -165,6 +192,7 @@ def job(rows: Described, constants: Dict[str, float], compute_s) -> Job:
         nic=nic,
         comm=rows.comm,
         parts=rows.parts,
+        servers=rows.servers,
         pushes=rows.pushes,
         largest=rows.largest,
         messages=np.where(rows.layerwise, rows.tensors / BUCKETS, 1),
