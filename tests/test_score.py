@@ -247,6 +247,22 @@ def test_one_server_for_eight_nodes_is_slower_than_eight_and_than_one_on_each(po
     assert of("parameter server 2:1") == of("PS, 16 servers")  # MXNet's words are not TensorFlow's way
 
 
+@pytest.mark.parametrize(
+    "comm, processors",
+    [
+        ("Horovod MPI", False),
+        ("MVAPICH2-GDR MPI", False),
+        ("MPI all-reduce", False),
+        ("horovod/NCCL, gloo", False),
+        ("horovod, gloo", True),
+        ("horovod TCP, allreduce on CPU", True),
+        ("MPI, staged through the host", True),
+    ],
+)
+def test_processors_add_where_the_row_says_so(points, comm, processors):
+    assert described.describe(published.read(points({"comm": comm}))[0]).processors == [processors]
+
+
 # ---------------------------------------------------------------- series
 
 

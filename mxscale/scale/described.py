@@ -37,7 +37,9 @@ A_NODE = (  # servers for each node of workers
 EACH_PUSHES = re.compile(r"parameter[_ -]server")  # TensorFlow's, by its name: each device is a worker of its own
 UNSPLIT = re.compile(r"parameter[_ -]server|distributed_replicated")
 KEPT = re.compile(r"kvstore|replicated|\bdevice\b|\blocal\b|mirrored|dataparallel")
-PROCESSORS = re.compile(r"(on|by) cpu|\bmpi\b|gloo")  # and no NCCL: they add, and their memory is copied to
+# And no NCCL: they add, and their memory is copied to.  MPI by itself says neither: it starts Horovod's ranks where
+# NCCL adds, is CUDA-aware (GPUDirect), or adds where the gradients are, on devices that are processors.
+PROCESSORS = re.compile(r"(on|by|via|through) (the )?(cpu|host)|staged|gloo")
 PERFECT = re.compile(r"wfbp|bytescheduler|byteps|overlap")  # they say that they schedule it
 NEVER = re.compile(r"\bbsp\b|no[ -]overlap")
 RDMA = re.compile(r"rdma|\bib\b|gbib|roce|infiniband|\b[fehn]dr\b|aries|omni-?path|verbs|\befa\b")
