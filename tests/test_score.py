@@ -263,6 +263,26 @@ def test_processors_add_where_the_row_says_so(points, comm, processors):
     assert described.describe(published.read(points({"comm": comm}))[0]).processors == [processors]
 
 
+@pytest.mark.parametrize(
+    "cells, gbps",
+    [
+        ({"network_gbps": 25, "comm": "NCCL 100GbE"}, 25),
+        ({"comm": "NCCL 40 GbE TCP"}, 40),
+        ({"comm": "NCCL 2x25 Gbit/s"}, 50),
+        ({"comm": "NCCL, NVLink 300 GB/s, 56 Gb/s"}, 56),
+        ({"comm": "NCCL", "note": "1GbE for management alone"}, 100),
+        ({"comm": "NCCL IB FDR"}, 56),
+        ({"comm": "NCCL, 4x EDR"}, 400),
+        ({"note": "p3.16xlarge"}, 25),
+        ({"note": "p2.xlarge", "gpu": "K80"}, 10),
+        ({"note": "16 GB of memory"}, 100),
+    ],
+)
+def test_a_network_without_a_cell_is_read_from_the_words(points, cells, gbps):
+    path = points({"gpus": 8}, {"nodes": 8, "gpus": 64, **cells})
+    assert described.describe(published.read(path)[0]).wire[1] == gbps * 1e9 / 8
+
+
 # ---------------------------------------------------------------- series
 
 

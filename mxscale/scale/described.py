@@ -7,7 +7,7 @@ docs/scaling-model.md lists.  No row, source or framework has constants of its o
 import dataclasses
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -45,6 +45,10 @@ NEVER = re.compile(r"\bbsp\b|no[ -]overlap")
 RDMA = re.compile(r"rdma|\bib\b|gbib|roce|infiniband|\b[fehn]dr\b|aries|omni-?path|verbs|\befa\b")
 TCP = re.compile(r"tcp|gbe\b|ethernet|socket")
 OF_PCIE_3 = ("pcie3", "nvlink1", "nvlink2")  # links of devices whose cards are PCIe 3
+GBPS = re.compile(r"(?:\b(\d+) ?x ?)?(?<![\d.])(\d+(?:\.\d+)?) ?(?:Gb(?:it|ps|/s|E|IB)|GigE|G (?:RoCE|Ethernet|IB))")
+RATED = re.compile(r"(?:\b(\d+) ?x ?)?\b([qfehn]dr)\b")
+RATES = {"qdr": 40, "fdr": 56, "edr": 100, "hdr": 200, "ndr": 400}  # Gbit/s of an InfiniBand adapter
+INSTANCE = re.compile(r"\b[a-z]\w+\.\d*x?large\b")
 INFINIBAND_GBPS = (40, 54, 56, 100)  # and from 200 on; Ethernet's common rates are others
 
 
@@ -99,7 +103,7 @@ def _row(point: Point) -> Dict:
     nvlink, pcie = _intra(point, words)
     # MXNet and BytePS split large tensors, TensorFlow puts a variable on one server.
     whole = "mxnet" not in point.framework.lower()
-    gbps = point.network_gbps or hardware.usual_gbps(point.gpu)
+    gbps = point.network_gbps or _said_gbps(point) or hardware.usual_gbps(point.gpu)
     return {
         "gradients": network.parameters,
         "bytes_each": each,
@@ -163,6 +167,19 @@ def _intra(point: Point, words: str) -> Tuple[float, float]:
     if not link.startswith("pcie"):
         return hardware.link_bytes_per_s(link), 1.0
     return 0.0, 2.0 if link == "pcie4" else 1.0
+
+
+def _said_gbps(point: Point) -> Optional[float]:
+    """The node's network by its rate or InfiniBand's generation in `comm`, or by an instance that the row names.
+
+    A note's rate may be of anything: "only 1GbE management NIC, fabric not stated".
+    """
+    if found := GBPS.search(point.comm):
+        return int(found[1] or 1) * float(found[2]) or None
+    if found := RATED.search(point.comm.lower()):
+        return float(int(found[1] or 1) * RATES[found[2]]) or None
+    named = INSTANCE.search(f"{point.gpu} {point.comm} {point.note}".lower())
+    return hardware.instance_gbps(named[0]) if named else None
 
 
 def _rdma(words: str, gbps: float) -> bool:

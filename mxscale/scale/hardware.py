@@ -81,6 +81,13 @@ def usual_gbps(gpu: str) -> float:
     return next(found, None) or float(_other(gpu, "gbps"))
 
 
+@functools.cache
+def instance_gbps(name: str) -> Optional[float]:
+    """The network of a rented machine (p3.16xlarge ...); None where it is not known."""
+    known = {row["instance"]: row["nic_gbps"] for row in tables.read("instances")}
+    return float(known.get(name) or 0) or None
+
+
 def _other(gpu: str, quantity: str) -> str:
     """Of a device that the table does not know by name: a card, a server's accelerator, or nothing that says which."""
     rows = (row for row in _rows("other") if row["quantity"] == quantity)
