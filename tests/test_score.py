@@ -181,6 +181,7 @@ def test_a_network_is_known_however_it_is_written(written, name):
         ("A10G", "pcie4", 100),
         ("unstated in README", "pcie3", 10),
         ("8x GPU", "pcie3", 10),
+        ("Intel Skylake 8160", "pcie3", 10),
         ("", "pcie3", 10),
         ("an accelerator of next year", "nvlink2", 100),
     ],
