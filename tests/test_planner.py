@@ -606,3 +606,12 @@ def test_the_entry_script_ends_with_what_it_found(cli, tmp_path):
     assert "cheapest and fastest: 1 x p3.16xlarge" in done.out
     done = cli("plan", P3, "plan.nodez=3", small=False, expect=2)
     assert done.err == "error: unknown key plan.nodez: did you mean plan.nodes?\n"
+
+
+def test_the_link_inside_a_node_is_its_devices_own():
+    for gpu, words in {
+        "H200": "nvlink4 99.45 GB/s inside a node",
+        "A10G": "pcie4 11.66 GB/s inside a node",
+        None: "pcie3 5.83 GB/s inside a node, taken because the link is not known",
+    }.items():
+        assert machines.inside_node(gpu, 8)[2] == words

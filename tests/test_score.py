@@ -137,10 +137,151 @@ def test_machines_without_gpus_count_as_devices(points):
         ("BERT-Large", "bert-large"),
         ("resnext101-32x4d", "resnext-101"),
         ("AlexNet", "alexnet"),
+        ("CaffeNet", "alexnet"),
+        ("resnet_v1_152", "resnet-152"),
+        ("resnet_v2_101", "resnet-101"),
+        ("ResNet-101", "resnet-101"),
+        ("ResNet-110", "resnet-110"),
+        ("resnet-20", "resnet-20"),
+        ("ResNet-200", "resnet-200"),
+        ("ResNet v1.5", "resnet-50"),
+        ("wide resnet 101", "wide-resnet-101"),
+        ("WRN-28-10", "wide-resnet-28-10"),
+        ("VGG-A", "vgg-11"),
+        ("VGG-D", "vgg-16"),
+        ("VGG-E", "vgg-19"),
+        ("VGG-13", "vgg-13"),
+        ("ViT-L/16", "vit-l16"),
+        ("vit_b_16", "vit-b16"),
+        ("Swin Transformer", "swin-t"),
+        ("Transformer (big)", "transformer-big"),
+        ("Inception ResNet v2", "inception-resnet-v2"),
+        ("mobilenetv3_small", "mobilenet-v3-small"),
     ],
 )
 def test_a_network_is_known_however_it_is_written(written, name):
     assert hardware.network(written).name == name
+
+
+@pytest.mark.parametrize(
+    "written, link, gbps",
+    [
+        ("Pascal", "nvlink1", 56),
+        ("Titan X (Pascal)", "pcie3", 10),
+        ("GTX 1080 Ti (Pascal)", "pcie3", 10),
+        ("GeForce RTX 4090", "pcie4", 10),
+        ("Tesla M40", "pcie3", 10),
+        ("H200-SXM5-141GB", "nvlink4", 3200),
+        ("A800-SXM4-80GB", "nvlink3_8", 1600),
+        ("GB200", "nvlink5", 3200),
+        ("AMD MI250X", "infinity3", 800),
+        ("Gaudi2", "gaudi2", 2400),
+        ("TPU-v3-32", "tpu3", 2624),
+        ("Ascend 910", "hccs", 800),
+        ("A10G", "pcie4", 100),
+        ("unstated in README", "pcie3", 10),
+        ("8x GPU", "pcie3", 10),
+        ("Intel Skylake 8160", "pcie3", 10),
+        ("", "pcie3", 10),
+        ("an accelerator of next year", "nvlink2", 100),
+    ],
+)
+def test_a_device_has_the_links_of_its_kind(written, link, gbps):
+    assert (hardware.usual_link(written), hardware.usual_gbps(written)) == (link, gbps)
+    assert link.startswith("pcie") or hardware.link_bytes_per_s(link) > 50e9
+
+
+def test_a_row_that_says_pcie_has_a_card_of_its_devices_age(points):
+    for gpu, generation in {"V100-PCIE-16GB": 1, "A100-PCIe-40GB": 2, "H100 PCIe": 2, "MI250X": 1}.items():
+        found = described.describe(published.read(points({"gpu": gpu}))[0])
+        assert (found.pcie[0], found.nvlink[0] > 0) == (generation, gpu == "MI250X")
+
+
+def test_every_network_of_the_table_is_found_by_its_own_name():
+    for pattern, network in hardware.networks():
+        assert hardware.network(network.name) is network, pattern
+        assert 0 < network.early < 1 and 0 < network.largest < 1 and network.parameters > 1e5 and network.source
+
+
+def test_what_no_table_knows_is_said_once_with_what_was_taken(points, capsys):
+    odd = {"model": "own-net", "gpu": "abacus"}
+    path = points(odd, {**odd, "gpus": 2}, {**odd, "gpus": 4}, {"model": "vgg16"}, {"model": "vgg16", "gpus": 2})
+    assert cli.tool(["score", f"points={path}"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert "  model own-net: 25.6 million gradients (line 2-4)" in told
+    assert "  gpu abacus: nvlink2, 100 Gbit/s if the row has no other (line 2-4)" in told
+    assert [row["value"] for row in score.score(path)["unknown"]] == ["own-net", "abacus"]
+
+
+@pytest.mark.parametrize(
+    "comm, servers",
+    [
+        ("PS, 1 server", 1),
+        ("PS, one parameter server", 1),
+        ("PS, 4 servers", 4),
+        ("parameter server 2:1", 16),
+        ("parameter servers 1:1", 8),
+        ("PS 1:2", 4),
+        ("PS (2x)", 16),
+        ("2x parameter servers", 16),
+        ("PS, 2 servers per node", 16),
+        ("BytePS, 8 servers", 8),
+        ("PS", 0),
+        ("PS 2x25GbE", 0),
+        ("PS, 1 server on each node", 0),
+        ("parameter_server (servers beside the workers)", 0),
+        ("Horovod on 8 servers", 0),
+    ],
+)
+def test_servers_are_as_many_as_the_row_says(points, comm, servers):
+    path = points({"comm": comm, "gpus": 8}, {"comm": comm, "nodes": 8, "gpus": 64})
+    one, eight = described.describe(published.read(path)[0]).servers
+    assert (one, eight) == (0, servers)
+
+
+def test_one_server_for_eight_nodes_is_slower_than_eight_and_than_one_on_each(points):
+    def of(comm):
+        sizes = [{"gpus": 8, "img_per_s": 2800}, {"nodes": 8, "gpus": 64, "img_per_s": 20000}]
+        return predicted(points(*({"comm": comm, "network_gbps": 25, **row} for row in sizes)))[0]
+
+    assert of("PS, 1 server") < 0.8 * of("PS, 8 servers") and of("PS, 8 servers") <= of("PS")
+    assert of("parameter server 2:1") == of("PS, 16 servers")  # MXNet's words are not TensorFlow's way
+
+
+@pytest.mark.parametrize(
+    "comm, processors",
+    [
+        ("Horovod MPI", False),
+        ("MVAPICH2-GDR MPI", False),
+        ("MPI all-reduce", False),
+        ("horovod/NCCL, gloo", False),
+        ("horovod, gloo", True),
+        ("horovod TCP, allreduce on CPU", True),
+        ("MPI, staged through the host", True),
+    ],
+)
+def test_processors_add_where_the_row_says_so(points, comm, processors):
+    assert described.describe(published.read(points({"comm": comm}))[0]).processors == [processors]
+
+
+@pytest.mark.parametrize(
+    "cells, gbps",
+    [
+        ({"network_gbps": 25, "comm": "NCCL 100GbE"}, 25),
+        ({"comm": "NCCL 40 GbE TCP"}, 40),
+        ({"comm": "NCCL 2x25 Gbit/s"}, 50),
+        ({"comm": "NCCL, NVLink 300 GB/s, 56 Gb/s"}, 56),
+        ({"comm": "NCCL", "note": "1GbE for management alone"}, 100),
+        ({"comm": "NCCL IB FDR"}, 56),
+        ({"comm": "NCCL, 4x EDR"}, 400),
+        ({"note": "p3.16xlarge"}, 25),
+        ({"note": "p2.xlarge", "gpu": "K80"}, 10),
+        ({"note": "16 GB of memory"}, 100),
+    ],
+)
+def test_a_network_without_a_cell_is_read_from_the_words(points, cells, gbps):
+    path = points({"gpus": 8}, {"nodes": 8, "gpus": 64, **cells})
+    assert described.describe(published.read(path)[0]).wire[1] == gbps * 1e9 / 8
 
 
 # ---------------------------------------------------------------- series
@@ -171,6 +312,51 @@ def test_two_experiments_of_the_same_size_are_told_apart_by_their_note(points):
     )
     pairs, _ = published.pairs(published.read(path)[0])
     assert [(base.line, point.line) for base, point in pairs] == [(2, 3), (4, 5)]
+
+
+def test_a_note_of_one_size_is_a_remark_and_its_row_has_the_base_of_the_others(points):
+    sizes = [{"gpus": n, "note": f"run of day {n}"} for n in (1, 2, 4, 8)]
+    path = points(*sizes, {"gpus": 8, "note": "again"})
+    assert series(path) == ([(1, 2, 64), (1, 4, 64), (1, 8, 64), (1, 8, 64)], [])
+    both = [{"gpus": n, "note": note} for note in ("synthetic", "real") for n in (2, 4)]
+    assert series(points(*both, {"gpus": 8, "note": "again"})) == ([(2, 4, 64), (2, 4, 64), (2, 8, 64)], [])
+    assert series(points({"gpus": 1, "note": "one device"}, *both))[0] == [(1, 2, 64), (1, 4, 64)] * 2
+
+
+def test_the_same_devices_on_more_nodes_are_another_size(points):
+    path = points({"gpus": 8}, {"gpus": 8, "nodes": 8}, {"gpus": 16, "nodes": 2})
+    assert series(path) == ([(8, 8, 64), (8, 16, 64)], [])
+
+
+def test_a_second_base_is_skipped_and_a_flagged_one_is_not_taken(points):
+    path = points({"flag": "input-bound"}, {}, {}, {"gpus": 2})
+    pairs, skipped = published.pairs(published.read(path)[0])
+    assert [(base.line, point.line) for base, point in pairs] == [(3, 5)]
+    assert {(row.line, row.why) for row in skipped} == {(line, "as small as the base of its series") for line in (2, 4)}
+
+
+def test_a_batch_without_the_smallest_size_scales_strongly_from_the_nearest_batch(points):
+    mixed = points({"batch_per_gpu": 128}, *({"gpus": n} for n in (8, 16)))
+    assert series(mixed) == ([(1, 8, 64), (1, 16, 64)], [])
+    sizes = ((1, 408), (8, 204), (16, 204), (96, 45))
+    strong = points(*({"nodes": n, "gpus": 8 * n, "batch_per_gpu": batch} for n, batch in sizes))
+    assert series(strong) == ([(8, 64, 204), (8, 128, 204), (8, 768, 45)], [])
+    path = points({"batch_per_gpu": 256}, {"batch_per_gpu": 32}, {"gpus": 4, "batch_per_gpu": 16})
+    pairs, skipped = published.pairs(published.read(path)[0])
+    assert [(base.batch, point.batch) for base, point in pairs] == [(32, 16)] and [row.line for row in skipped] == [2]
+
+
+@pytest.mark.parametrize("batches", [(32, "", ""), ("", 32, 32), (32, "", 32)])
+def test_an_unknown_batch_is_that_of_the_others(points, batches):
+    sizes = [{"gpus": n, "img_per_s": 350 * n, "batch_per_gpu": batch} for n, batch in zip((1, 4, 8), batches)]
+    assert series(points(*sizes))[0] == [(1, 4, 32), (1, 8, 32)]
+    assert predicted(points(*sizes)) == predicted(points(*({**row, "batch_per_gpu": 32} for row in sizes)))
+
+
+@pytest.mark.parametrize("gbps", [0, 25, 100])
+def test_one_node_uses_no_network_whatever_its_cell_says(points, gbps):
+    path = points({"gpus": 8, "network_gbps": gbps}, *({"nodes": 2, "gpus": 16, "network_gbps": n} for n in (10, 100)))
+    assert series(path) == ([(8, 16, 64), (8, 16, 64)], [])
 
 
 def test_the_rows_of_one_node_are_the_base_of_every_network(points):
@@ -273,7 +459,7 @@ def test_every_constant_has_a_source_and_a_start_and_no_source_or_framework_its_
     rows = tables.read("hardware")
     assert all(row["source"] for row in rows)
     assert set(hardware.priors()) == set(hardware.constants()) == set(hardware.fitted())
-    assert {row["kind"] for row in rows} == {"device", "link", "network", "prior", "fitted"}
+    assert {row["kind"] for row in rows} == {"device", "link", "network", "other", "prior", "fitted"}
 
 
 def test_the_constants_are_those_that_fit_the_published_rows():

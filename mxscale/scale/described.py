@@ -7,7 +7,7 @@ docs/scaling-model.md lists.  No row, source or framework has constants of its o
 import dataclasses
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -21,15 +21,34 @@ BUCKETS, BUCKET_BYTES = 8, 32e6  # at most; Horovod's fusion is 64 MB, Distribut
 
 ADAPTER = 100e9 / 8  # bytes/s; faster networks are several adapters, or adapters on links as much faster
 
-SERVED = re.compile(r"\bps\b|parameter[_ -]?server|dist[_ -](device|sync|async)|server|byteps|distributed_replicated")
+SERVED = re.compile(
+    r"\bps\b|parameter[_ -]?server|dist[_ -](device|sync|async)|byteps|distributed_replicated"
+    r"|^(?!.*(horovod|nccl|\bring|all-?reduce|ddp)).*server"  # "Horovod on 4 servers" are machines
+)
+BESIDE = re.compile(r"beside|co-?locat|on (each|every|all|the) (node|worker|machine)")
+SERVERS = re.compile(r"\b(\d+|an?|one|two|four|eight|single) ?(dedicated )?(parameter[_ -]?servers?|servers?|ps)\b")
+IN_WORDS = {"a": 1, "an": 1, "one": 1, "single": 1, "two": 2, "four": 4, "eight": 8}
+A_NODE = (  # servers for each node of workers
+    re.compile(r"\b(?P<servers>\d+) ?: ?(?P<workers>\d+)\b"),
+    re.compile(r"\b(?P<servers>\d+)x ?(parameter[_ -]?servers?|servers?|ps)\b"),
+    re.compile(r"(servers?|ps),? ?\(?(?P<servers>\d+)x\b(?! ?\d)"),
+    re.compile(r"\b(?P<servers>\d+) (servers?|ps) (per|for each|a) (node|worker|machine)"),
+)
 EACH_PUSHES = re.compile(r"parameter[_ -]server")  # TensorFlow's, by its name: each device is a worker of its own
 UNSPLIT = re.compile(r"parameter[_ -]server|distributed_replicated")
 KEPT = re.compile(r"kvstore|replicated|\bdevice\b|\blocal\b|mirrored|dataparallel")
-PROCESSORS = re.compile(r"(on|by) cpu|\bmpi\b|gloo")  # and no NCCL: they add, and their memory is copied to
+# And no NCCL: they add, and their memory is copied to.  MPI by itself says neither: it starts Horovod's ranks where
+# NCCL adds, is CUDA-aware (GPUDirect), or adds where the gradients are, on devices that are processors.
+PROCESSORS = re.compile(r"(on|by|via|through) (the )?(cpu|host)|staged|gloo")
 PERFECT = re.compile(r"wfbp|bytescheduler|byteps|overlap")  # they say that they schedule it
 NEVER = re.compile(r"\bbsp\b|no[ -]overlap")
 RDMA = re.compile(r"rdma|\bib\b|gbib|roce|infiniband|\b[fehn]dr\b|aries|omni-?path|verbs|\befa\b")
 TCP = re.compile(r"tcp|gbe\b|ethernet|socket")
+OF_PCIE_3 = ("pcie3", "nvlink1", "nvlink2")  # links of devices whose cards are PCIe 3
+GBPS = re.compile(r"(?:\b(\d+) ?x ?)?(?<![\d.])(\d+(?:\.\d+)?) ?(?:Gb(?:it|ps|/s|E|IB)|GigE|G (?:RoCE|Ethernet|IB))")
+RATED = re.compile(r"(?:\b(\d+) ?x ?)?\b([qfehn]dr)\b")
+RATES = {"qdr": 40, "fdr": 56, "edr": 100, "hdr": 200, "ndr": 400}  # Gbit/s of an InfiniBand adapter
+INSTANCE = re.compile(r"\b[a-z]\w+\.\d*x?large\b")
 INFINIBAND_GBPS = (40, 54, 56, 100)  # and from 200 on; Ethernet's common rates are others
 
 
@@ -46,12 +65,13 @@ class Described:
     batch: np.ndarray
     rate: np.ndarray  # images/s, published
     comm: np.ndarray
-    nvlink: np.ndarray  # bytes/s of the link's wires; 0: PCIe
+    nvlink: np.ndarray  # bytes/s of the wires of NVLink or its like; 0: PCIe
     pcie: np.ndarray  # generation, 3 being 1
     host: np.ndarray  # a kvstore's sums in the host's memory
     processors: np.ndarray  # a ring's sums by the host's processors
     wire: np.ndarray  # bytes/s of the node's network
     rdma: np.ndarray
+    servers: np.ndarray  # Job.servers
     pushes: np.ndarray  # to the servers, a node
     largest: np.ndarray  # Job.largest
     layerwise: np.ndarray  # a message for each layer
@@ -81,7 +101,9 @@ def _row(point: Point) -> Dict:
     network = hardware.network(point.model) or UNKNOWN
     served, kept, each = bool(SERVED.search(comm)), _kept(comm), _bytes_each(point)
     nvlink, pcie = _intra(point, words)
-    gbps = point.network_gbps or hardware.usual_gbps(point.gpu)
+    # MXNet and BytePS split large tensors, TensorFlow puts a variable on one server.
+    whole = "mxnet" not in point.framework.lower()
+    gbps = point.network_gbps or _said_gbps(point) or hardware.usual_gbps(point.gpu)
     return {
         "gradients": network.parameters,
         "bytes_each": each,
@@ -98,9 +120,9 @@ def _row(point: Point) -> Dict:
         "host": bool(re.search(r"\bcpu\b", comm)),
         "wire": gbps * 1e9 / 8,
         "rdma": _rdma(words, gbps),
-        "pushes": point.per_node if EACH_PUSHES.search(comm) else 1.0,
-        # MXNet and BytePS split large tensors, TensorFlow puts a variable on one server.
-        "largest": network.largest if UNSPLIT.search(comm) else 0.0,
+        "servers": _servers(comm, point.nodes) if served else 0.0,
+        "pushes": point.per_node if whole and EACH_PUSHES.search(comm) else 1.0,
+        "largest": network.largest if whole and UNSPLIT.search(comm) else 0.0,
         "layerwise": bool(re.search(r"(?<!mg-)wfbp", comm)) and not served,
         "perfect": bool(PERFECT.search(comm)),
         "never": bool(NEVER.search(comm)),
@@ -122,17 +144,42 @@ def _kept(comm: str) -> bool:
     return bool(KEPT.search(comm)) and "nccl" not in comm.replace("without nccl", "")
 
 
+def _servers(comm: str, nodes: int) -> float:
+    """How many machines are servers alone; 0: beside the workers, or on the only node, which asks no network."""
+    if nodes == 1 or BESIDE.search(comm):
+        return 0.0
+    for each in A_NODE:
+        if found := each.search(comm):
+            count = nodes * int(found["servers"]) / max(int(found.groupdict().get("workers") or 1), 1)
+            return float(max(round(count), 1)) if count else 0.0
+    found = SERVERS.search(comm)
+    return float(IN_WORDS.get(found[1]) or found[1]) if found else 0.0
+
+
 def _intra(point: Point, words: str) -> Tuple[float, float]:
-    """(bytes/s of NVLink or 0, PCIe's generation): the device's usual link where the row says none."""
-    device, gpu = hardware.device(point.gpu), point.gpu.lower()
-    link = device["link"] if device else "pcie3"
+    """(bytes/s of the devices' own link or 0, PCIe's generation): the device's usual link where the row says none."""
+    gpu = point.gpu.lower()
+    link = hardware.usual_link(gpu)
     if "pcie" in gpu or "pcie" in words:
-        link = "pcie4" if link in ("nvlink3", "nvlink4", "pcie4") else "pcie3"
-    elif not device and ("nvlink" in words or "sxm" in gpu):
+        link = "pcie3" if link in OF_PCIE_3 else "pcie4"
+    elif link.startswith("pcie") and not hardware.device(gpu) and ("nvlink" in words or "sxm" in gpu):
         link = "nvlink2"
-    if link.startswith("nvlink"):
+    if not link.startswith("pcie"):
         return hardware.link_bytes_per_s(link), 1.0
     return 0.0, 2.0 if link == "pcie4" else 1.0
+
+
+def _said_gbps(point: Point) -> Optional[float]:
+    """The node's network by its rate or InfiniBand's generation in `comm`, or by an instance that the row names.
+
+    A note's rate may be of anything: "only 1GbE management NIC, fabric not stated".
+    """
+    if found := GBPS.search(point.comm):
+        return int(found[1] or 1) * float(found[2]) or None
+    if found := RATED.search(point.comm.lower()):
+        return float(int(found[1] or 1) * RATES[found[2]]) or None
+    named = INSTANCE.search(f"{point.gpu} {point.comm} {point.note}".lower())
+    return hardware.instance_gbps(named[0]) if named else None
 
 
 def _rdma(words: str, gbps: float) -> bool:
@@ -164,6 +211,7 @@ def job(rows: Described, constants: Dict[str, float], compute_s) -> Job:
         nic=nic,
         comm=rows.comm,
         parts=rows.parts,
+        servers=rows.servers,
         pushes=rows.pushes,
         largest=rows.largest,
         messages=np.where(rows.layerwise, rows.tensors / BUCKETS, 1),

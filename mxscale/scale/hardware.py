@@ -40,6 +40,7 @@ def networks() -> List[tuple]:
 def network(name: str) -> Optional[Network]:
     """That of a published name (ResNet50_v1.5, vgg-16 ...); None where it is not known."""
     text = re.sub(r"[\s_]+", "-", name.lower().strip())
+    text = re.sub(r"(resnex?t)-?v\d(\.\d)?[a-d]?-(?=\d)", r"\1-", text)  # resnet_v1_152 is resnet152_v1
     return next((found for pattern, found in networks() if pattern.search(text)), None)
 
 
@@ -68,10 +69,29 @@ def link_bytes_per_s(name: str) -> float:
     return next(float(row["value"]) for row in _rows("link") if row["name"] == name)
 
 
+def usual_link(gpu: str) -> str:
+    """The link between such devices of a node (pcie3, nvlink2 ...)."""
+    known = device(gpu)
+    return str(known["link"]) if known else _other(gpu, "link")
+
+
 def usual_gbps(gpu: str) -> float:
     """The network between nodes where it is not known: that of the machines which such devices are mostly in."""
-    rows = _rows("network")
-    return next(float(row["value"]) for row in rows if re.search(row["pattern"], gpu.lower()))
+    found = (float(row["value"]) for row in _rows("network") if re.search(row["pattern"], gpu.lower()))
+    return next(found, None) or float(_other(gpu, "gbps"))
+
+
+@functools.cache
+def instance_gbps(name: str) -> Optional[float]:
+    """The network of a rented machine (p3.16xlarge ...); None where it is not known."""
+    known = {row["instance"]: row["nic_gbps"] for row in tables.read("instances")}
+    return float(known.get(name) or 0) or None
+
+
+def _other(gpu: str, quantity: str) -> str:
+    """Of a device that the table does not know by name: a card, a server's accelerator, or nothing that says which."""
+    rows = (row for row in _rows("other") if row["quantity"] == quantity)
+    return next(row["value"] for row in rows if re.search(row["pattern"], gpu.lower()))
 
 
 @functools.cache

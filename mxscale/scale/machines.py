@@ -82,17 +82,17 @@ FREE = Link(0.0, float("inf"))
 
 def inside_node(gpu: Optional[str], devices: int) -> Tuple[Link, Link, str]:
     """The link between the devices of a node for a ring and for a kvstore, and in words; as `described.job` has it."""
-    k, row = hardware.constants(), hardware.device(gpu) if gpu else None
+    k = hardware.constants()
     if devices == 1:
         return FREE, FREE, "one device"
-    name = str(row["link"]) if row else "pcie3"
-    if name.startswith("nvlink"):
+    name = hardware.usual_link(gpu or "")
+    taken = "" if gpu and hardware.device(gpu) else ", taken because the link is not known"
+    if not name.startswith("pcie"):
         link = Link(k["alpha_nvlink"], k["nvlink_share"] * hardware.link_bytes_per_s(name))
-        return link, link, f"{name} {link.bytes_per_s / 1e9:g} GB/s inside a node"
+        return link, link, f"{name} {link.bytes_per_s / 1e9:g} GB/s inside a node{taken}"
     generation = 2 if name == "pcie4" else 1
     ring = Link(k["alpha_pcie"], generation * k["ring_pcie"])
     shared = Link(k["alpha_pcie"], generation * k["bridge"], True)
-    taken = "" if row else ", taken because the link is not known"
     return ring, shared, f"{name} {ring.bytes_per_s / 1e9:g} GB/s inside a node{taken}"
 
 

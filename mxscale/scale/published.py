@@ -1,14 +1,14 @@
 """Published throughputs: a table's rows, the series that they form, what is known of each.  Pure: standard library.
 
 A series is the rows that differ in nodes and devices alone; its smallest number of devices is its base.
-Where the batch of a device differs from row to row too, the series scales strongly.
+A batch without a row of that size scales strongly, from the base of the nearest batch.
 """
 
 import csv
 import io
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -120,7 +120,7 @@ def _point(path: str, line: int, row: Dict[str, str]):
         nodes=int(nodes),
         devices=int(devices),
         batch=batch,
-        network_gbps=numbers["network_gbps"],
+        network_gbps=numbers["network_gbps"] or None,  # 0: none was used
         rate=rate,
         **named,
     )
@@ -143,18 +143,28 @@ def _number(path: str, line: int, key: str, text: str) -> Optional[float]:
 
 def pairs(points: List[Point]) -> Tuple[List[Tuple[Point, Point]], List[Skipped]]:
     """(base, row to predict) of all series, and the rows that have no base or nothing to be a base of."""
-    found, alone = {}, []
-    for series in _series(points):
-        base = min(series, key=lambda point: point.devices)
-        others = [point for point in series if point.devices > base.devices]
-        if others:
-            found.update({point.line: (base, point) for point in others if point.line not in found})
-        else:
-            alone.extend(series)
+    found, alone = {}, {}
+    for series, among in _series(points):
+        bases = _bases(among)
+        for point in series:
+            smallest, several = bases[_network(point)]
+            base = min(smallest, key=lambda other: _unlike(other, point))
+            if _size(point) > _size(base):
+                found[point.line] = _filled(base, point)
+            else:
+                why = "as small as the base of its series" if several else "a series of one number of devices"
+                alone[point.line] = Skipped(point.line, point.source, why)
     used = {point.line for pair in found.values() for point in pair}
-    why = "a series of one number of devices"
-    skipped = {point.line: Skipped(point.line, point.source, why) for point in alone if point.line not in used}
-    return [found[line] for line in sorted(found)], [skipped[line] for line in sorted(skipped)]
+    return [found[line] for line in sorted(found)], [alone[line] for line in sorted(alone) if line not in used]
+
+
+def _filled(base: Point, point: Point) -> Tuple[Point, Point]:
+    """The two, where only one says its batch or its network the other having the same."""
+    batch, gbps = base.batch or point.batch, base.network_gbps or point.network_gbps
+    return (
+        replace(base, batch=batch, network_gbps=gbps),
+        replace(point, batch=point.batch or batch, network_gbps=point.network_gbps or gbps),
+    )
 
 
 def unflagged(found: Sequence[Tuple[Point, Point]]) -> List[Tuple[Point, Point]]:
@@ -162,34 +172,59 @@ def unflagged(found: Sequence[Tuple[Point, Point]]) -> List[Tuple[Point, Point]]
     return [(base, point) for base, point in found if not (base.flag or point.flag)]
 
 
-def _series(points: List[Point]) -> List[List[Point]]:
+def _series(points: List[Point]) -> List[Tuple[List[Point], List[Point]]]:
+    """The rows of each series, and those that may be its base."""
     series = []
     for group in _grouped(points, lambda point: tuple(getattr(point, key).lower() for key in SAME)):
-        # Two rows of one size are two experiments, which the note tells apart.
-        several = len({(point.devices, point.batch, point.network_gbps) for point in group}) < len(group)
-        for part in _grouped(group, lambda point: point.note) if several else [group]:
-            series.extend(kept for wired in _by_network(part) for kept in _by_batch(wired))
+        series.extend(_experiments(group))
     return series
 
 
-def _by_network(points: List[Point]) -> List[List[Point]]:
-    """Rows of one node belong to every network that the rest of the rows was measured on."""
-    networks = sorted({point.network_gbps for point in points if point.network_gbps is not None})
-    if len(networks) < 2:
-        return [points]
-    return [[point for point in points if point.network_gbps in (None, network)] for network in networks]
+def _experiments(group: List[Point]) -> List[Tuple[List[Point], List[Point]]]:
+    """Rows of one size are several experiments, which the note tells apart where it is that of several sizes.
+
+    A note of one size is a remark on its row, which then belongs to all of them.
+    """
+    if len({(_size(point), point.batch, point.network_gbps) for point in group}) == len(group):
+        return [(group, group)]
+    apart, rest = [], []
+    for noted in _grouped(group, lambda point: point.note):
+        if len({_size(point) for point in noted}) > 1:
+            apart.append(noted)
+        else:
+            rest.extend(noted)
+    return [*((noted, noted + rest) for noted in apart), (rest, group)]
 
 
-def _by_batch(points: List[Point]) -> List[List[Point]]:
-    """Weak scaling: the rows of a batch, where there are several sizes.  Strong: the rest, with the smallest of all."""
-    weak, left = [], []
-    for group in _grouped(points, lambda point: point.batch):
-        (weak if len({point.devices for point in group}) > 1 else left).append(group)
-    strong = [point for group in left for point in group]
-    if strong and weak:
-        smallest = min(points, key=lambda point: point.devices)
-        strong = [point for point in strong if point is not smallest] + [smallest]
-    return weak + ([strong] if strong else [])
+def _size(point: Point) -> Tuple[int, int]:
+    return point.devices, point.nodes
+
+
+def _network(point: Point) -> Optional[float]:
+    """Of one node no network is used: its row belongs to every one."""
+    return point.network_gbps if point.nodes > 1 else None
+
+
+def _bases(points: List[Point]) -> Dict[Optional[float], Tuple[List[Point], bool]]:
+    """Network -> the smallest of the rows that were measured on it or belong to all, and whether there are larger."""
+    found = {}
+    for network in {_network(point) for point in points}:
+        on_it = [point for point in points if network is None or _network(point) in (None, network)]
+        least = min(_size(point) for point in on_it)
+        smallest = [point for point in on_it if _size(point) == least]
+        found[network] = smallest, len(smallest) < len(on_it)
+    return found
+
+
+def _unlike(base: Point, point: Point) -> Tuple:
+    """The less, the better a base: not flagged, the nearest batch, the same network, the same note."""
+    batches = (base.batch or point.batch or 1, point.batch or base.batch or 1)
+    return (
+        bool(base.flag),
+        abs(math.log(batches[0] / batches[1])),
+        base.network_gbps != point.network_gbps,
+        base.note != point.note,
+    )
 
 
 def _grouped(points: List[Point], key) -> List[List[Point]]:

@@ -6,7 +6,7 @@ from typing import Dict, List, Optional, Sequence
 import numpy as np
 
 from mxscale.config import ConfigError
-from mxscale.scale import fitting, hardware, published
+from mxscale.scale import described, fitting, hardware, published
 from mxscale.scale.fitting import Pairs, Rows
 from mxscale.scale.published import Point
 
@@ -35,7 +35,10 @@ class Scored:
 
 
 def score(path: str, leave_out: str = "source") -> Dict:
-    """What `json=true` prints: overall, linear, sources, left_out, rows, flagged, skipped.  Raises ConfigError."""
+    """What `json=true` prints: overall, linear, sources, left_out, rows, flagged, skipped, unknown.
+
+    Raises ConfigError.
+    """
     points, unreadable = published.read(path)
     pairs, alone = published.pairs(points)
     if not pairs:
@@ -53,6 +56,7 @@ def score(path: str, leave_out: str = "source") -> Dict:
         "rows": [_as_dict(row) for row in kept],
         "flagged": [_as_dict(row) for row in scored if row.flag],
         "skipped": [vars(row) for row in sorted([*unreadable, *alone], key=lambda row: row.line)],
+        "unknown": unknown([point for pair in pairs for point in pair]),
     }
 
 
@@ -81,6 +85,23 @@ def summary(rows: Sequence[Scored]) -> Dict:
 def linear_summary(rows: Sequence[Scored]) -> Dict:
     found = summary(rows)
     return {"median": found["linear_median"], "mean": found["linear_mean"]}
+
+
+def unknown(points: Sequence[Point]) -> List[Dict]:
+    """The networks and devices that no table knows, the rows that have them and what they are taken for."""
+    found: Dict = {}
+    for point in points:
+        if not hardware.network(point.model):
+            size = f"{described.UNKNOWN.parameters / 1e6:g} million gradients"
+            found.setdefault(("model", point.model, size), set()).add(point.line)
+        if not hardware.device(point.gpu):
+            link, gbps = hardware.usual_link(point.gpu), hardware.usual_gbps(point.gpu)
+            links = f"{link}, {gbps:g} Gbit/s if the row has no other"
+            found.setdefault(("gpu", point.gpu, links), set()).add(point.line)
+    return [
+        {"column": column, "value": value, "taken": taken, "lines": sorted(lines)}
+        for (column, value, taken), lines in found.items()
+    ]
 
 
 def _as_dict(row: Scored) -> Dict:
@@ -162,6 +183,8 @@ def show(found: Dict) -> str:
         lines += [f"{_line(row)}  {row['flag']}" for row in found["flagged"]]
     if found["skipped"]:
         lines += ["", "skipped", *_skipped(found["skipped"])]
+    if found["unknown"]:
+        lines += ["", "in no table, and what was taken", *(_taken(row) for row in found["unknown"])]
     lines += [
         "",
         f"{'absolute error, %':26} {'rows':>5} {'median':>7} {'mean':>7}   {'linear: median':>14} {'mean':>7}",
@@ -192,13 +215,19 @@ def _line(row: Dict) -> str:
 def _skipped(rows: Sequence[Dict]) -> List[str]:
     """One line for each source and reason."""
     groups = _by(rows, lambda row: (row["source"], row["why"]))
-    return [f"  {source}: {why} (line {_lines(held)})" for (source, why), held in groups.items()]
+    return [
+        f"  {source}: {why} (line {_lines([row['line'] for row in held])})" for (source, why), held in groups.items()
+    ]
 
 
-def _lines(rows: Sequence[Dict]) -> str:
+def _taken(row: Dict) -> str:
+    return f"  {row['column']} {row['value'] or '(empty)'}: {row['taken']} (line {_lines(row['lines'])})"
+
+
+def _lines(lines: Sequence[int]) -> str:
     """2-5, 7"""
     parts: List[List[int]] = []
-    for line in sorted(row["line"] for row in rows):
+    for line in sorted(lines):
         if parts and line == parts[-1][1] + 1:
             parts[-1][1] = line
         else:
