@@ -133,6 +133,8 @@ def facts_of(config, typed: List[str]) -> dict:
         value = sweeper.get(key)
         if value is not None and value < 1:
             raise ConfigError(f"hydra.sweeper.{key}={value}: expected at least 1")
+    if config.hydra.launcher.get("n_jobs") == 0:
+        raise ConfigError("hydra.launcher.n_jobs=0: expected how many cells side by side, or -1 for one on each core")
     parameters = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
     loader = GlobalHydra.instance().config_loader() if GlobalHydra.instance().is_initialized() else None  # for glob(*)
     parsed = OverridesParser.create(loader).parse_overrides([*parameters, *typed])

@@ -119,6 +119,7 @@ def test_how_many_cells_share_a_machine_follows_from_hydras_launcher(launcher, t
         (["hydra/sweeper=optuna", "hydra.sweeper.n_jobs=0"], ["seed=1,2"], "hydra.sweeper.n_jobs=0: expected at"),
         (["hydra/sweeper=optuna", "hydra.sweeper.n_jobs=-1"], ["seed=1,2"], "hydra.sweeper.n_jobs=-1: expected at"),
         (["hydra/sweeper=optuna", "hydra.sweeper.n_trials=0"], ["seed=1,2"], "hydra.sweeper.n_trials=0: expected at"),
+        (["hydra/launcher=joblib", "hydra.launcher.n_jobs=0"], ["seed=1,2"], "hydra.launcher.n_jobs=0: expected how"),
         (["hydra/sweeper=optuna"], ["seed=range(1,1)"], r"seed=range\(1,1\): there is no value in it"),
     ],
 )

@@ -53,6 +53,8 @@ def throughput(rows: Sequence[Row]):
         if line:
             _efficiency(line, bars, group, counts, shift, colour)
     bars.set_xticks(range(len(counts)), [str(count) for count in counts])
+    aside = max(0.0, (3 - len(counts)) / 2)  # else a lone bar would be the whole figure
+    bars.set_xlim(-0.5 - aside, len(counts) - 0.5 + aside)
     bars.set_xlabel("devices")
     bars.set_ylabel("images/s")
     bars.set_ylim(0, 1.18 * bars.get_ylim()[1])
