@@ -335,7 +335,12 @@ def test_a_second_base_is_skipped_and_a_flagged_one_is_not_taken(points):
     assert {(row.line, row.why) for row in skipped} == {(line, "as small as the base of its series") for line in (2, 4)}
 
 
-def test_a_batch_without_the_smallest_size_scales_strongly_from_the_nearest_batch(points):
+def test_batches_that_have_sizes_of_their_own_have_bases_of_their_own(points):
+    grid = [{"gpus": n, "batch_per_gpu": 32} for n in (1, 2, 4)] + [{"gpus": n} for n in (2, 4, 8)]
+    assert series(points(*grid)) == ([(1, 2, 32), (1, 4, 32), (2, 4, 64), (2, 8, 64)], [])
+
+
+def test_where_the_smallest_size_has_a_batch_of_its_own_all_scale_strongly_from_the_nearest_batch(points):
     mixed = points({"batch_per_gpu": 128}, *({"gpus": n} for n in (8, 16)))
     assert series(mixed) == ([(1, 8, 64), (1, 16, 64)], [])
     sizes = ((1, 408), (8, 204), (16, 204), (96, 45))

@@ -1,7 +1,7 @@
 """Published throughputs: a table's rows, the series that they form, what is known of each.  Pure: standard library.
 
 A series is the rows that differ in nodes and devices alone; its smallest number of devices is its base.
-A batch without a row of that size scales strongly, from the base of the nearest batch.
+Where each batch has sizes of its own it scales weakly; where the smallest size has a batch that no other has, strongly.
 """
 
 import csv
@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from mxscale.config import ConfigError
 from mxscale.scale import tables
@@ -145,9 +145,9 @@ def pairs(points: List[Point]) -> Tuple[List[Tuple[Point, Point]], List[Skipped]
     """(base, row to predict) of all series, and the rows that have no base or nothing to be a base of."""
     found, alone = {}, {}
     for series, among in _series(points):
-        bases = _bases(among)
+        bases = {batch: _bases(_of_batch(among, batch)) for batch in {point.batch for point in series}}
         for point in series:
-            smallest, several = bases[_network(point)]
+            smallest, several = bases[point.batch][_network(point)]
             base = min(smallest, key=lambda other: _unlike(other, point))
             if _size(point) > _size(base):
                 found[point.line] = _filled(base, point)
@@ -203,6 +203,22 @@ def _size(point: Point) -> Tuple[int, int]:
 def _network(point: Point) -> Optional[float]:
     """Of one node no network is used: its row belongs to every one."""
     return point.network_gbps if point.nodes > 1 else None
+
+
+def _of_batch(points: List[Point], batch: Optional[float]) -> List[Point]:
+    """The rows that a batch scales weakly among: its own.  All, where they scale strongly.
+
+    They do where the batch was measured at one size alone, or where that of the smallest size was.
+    """
+    least = min(map(_size, points))
+    base_scales = any(len(_sizes(points, point.batch)) > 1 for point in points if _size(point) == least)
+    if len(_sizes(points, batch)) == 1 or not base_scales:
+        return points
+    return [point for point in points if batch is None or point.batch in (None, batch)]
+
+
+def _sizes(points: List[Point], batch: Optional[float]) -> Set[Tuple[int, int]]:
+    return {_size(point) for point in points if batch is None or point.batch in (None, batch)}
 
 
 def _bases(points: List[Point]) -> Dict[Optional[float], Tuple[List[Point], bool]]:
