@@ -15,7 +15,7 @@ from mxscale import cli as commands  # its keys are Hydra's defaults
 from mxscale.config import ConfigError, from_dict
 from mxscale.run import calibration, costs, plan_keys, planning, rundir
 from mxscale.run.rundir import FINISHED
-from mxscale.scale import choice, hardware, layers, machines, planner, prices, rates, scaling
+from mxscale.scale import choice, hardware, layers, machines, plan_figure, planner, prices, rates, scaling
 from mxscale.scale.choice import Bounds
 from mxscale.scale.layers import Network
 from mxscale.scale.planner import Grid, Machine, Task
@@ -189,6 +189,33 @@ def test_a_global_batch_beyond_the_images_is_left_out():
 def test_unknown_money_stays_unknown():
     row = one(Grid([machine(usd=math.nan)], [1], batch=[10]), task())
     assert row["usd"] is None and row["eur"] is None and row["hours"] > 0
+
+
+# ---------------------------------------------------------------- the figure
+
+
+def drawn(plans, tmp_path, monkeypatch):
+    """The three axes of the figure of `plans`."""
+    import matplotlib.pyplot as plt
+
+    monkeypatch.setattr(plt, "close", lambda figure: None)
+    plan_figure.draw(plans, Bounds(), [], "net", str(tmp_path / "plan.png"))
+    return plt.gcf().axes
+
+
+def test_the_figure_says_what_bounds_each_plan_and_has_both_currencies(tmp_path, monkeypatch):
+    plans, _ = planner.evaluate(*wide())
+    _, middle, right = drawn(plans, tmp_path, monkeypatch)
+    told = {text.get_text() for text in middle.get_legend().get_texts()}
+    assert told == set(plans["bound"]) and "exchange" in told
+    (beside,) = right.child_axes
+    assert (right.get_ylabel(), beside.get_ylabel()) == ("USD", "EUR")
+
+
+def test_the_figure_of_plans_without_a_price_is_drawn_too(tmp_path, monkeypatch):
+    plans, _ = planner.evaluate(Grid([machine(usd=math.nan)], [1, 2], batch=[10]), task())
+    *_, right = drawn(plans, tmp_path, monkeypatch)
+    assert [text.get_text() for text in right.texts] == ["no price is known"]
 
 
 # ---------------------------------------------------------------- the one to choose

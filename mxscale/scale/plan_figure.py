@@ -11,6 +11,8 @@ from mxscale.scale.planner import Plans
 MOST_LINES = 8  # by number of devices
 MOST_POINTS = 5000  # of money against hours
 
+MARKERS = {"compute": "o", "exchange": "v", "input": "s"}  # of what bounds a plan
+
 # Of colour-blind people's palette (Okabe and Ito)
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 
@@ -25,10 +27,11 @@ def draw(plans: Plans, bounds: Bounds, chosen: Sequence[int], title: str, path: 
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(16, 5))
     series = _series(plans)
     for colour, (label, places) in zip(COLOURS, series):
-        devices = plans["devices"][places]
-        left.plot(devices, plans["images_per_s"][places], marker="o", markersize=4, color=colour, label=label)
-        middle.plot(devices, 100 * plans["efficiency"][places], marker="o", markersize=4, color=colour, label=label)
+        for axis, values in ((left, plans["images_per_s"]), (middle, 100 * plans["efficiency"])):
+            axis.plot(plans["devices"][places], values[places], color=colour, label=label)
+            _mark(axis, plans, places, values, colour)
     _linear(plans, series, left)
+    _bounds_legend(plans, series, middle)
     left.set(xlabel="devices", ylabel="images/s", title="throughput")
     middle.set(xlabel="devices", ylabel="% of one device's rate times their number", title="efficiency")
     middle.set_ylim(0, 105)
@@ -41,6 +44,23 @@ def draw(plans: Plans, bounds: Bounds, chosen: Sequence[int], title: str, path: 
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _mark(axis, plans: Plans, places, values, colour: str) -> None:
+    """A point for each plan, its shape by what bounds it."""
+    for bound, marker in MARKERS.items():
+        of_bound = places[plans["bound"][places] == bound]
+        axis.scatter(plans["devices"][of_bound], values[of_bound], s=34, marker=marker, color=colour, zorder=3)
+
+
+def _bounds_legend(plans: Plans, series: list, axis) -> None:
+    there = {bound for _, places in series for bound in plans["bound"][places]}
+    for bound, marker in MARKERS.items():
+        if bound in there:
+            axis.scatter([], [], s=34, marker=marker, color="#777777", label=bound)
+    handles, labels = axis.get_legend_handles_labels()
+    shown = [(handle, label) for handle, label in zip(handles, labels) if label in there]
+    axis.legend(*zip(*shown), title="bound by", fontsize=8, title_fontsize=8, loc="lower left")
 
 
 def _by_devices(plans: Plans, left, middle) -> None:
@@ -134,6 +154,7 @@ def _money(plans: Plans, bounds: Bounds, chosen: Sequence[int], series: list, ax
     if money[np.isfinite(money)].max() > 8 * money[np.isfinite(money)].min():
         axis.set_yscale("log")
         _plain_ticks(axis.yaxis)
+    _other_currency(plans, currency, axis)
     bound = bounds.each()
     if "hours" in bound:
         axis.axvline(bound["hours"], color="#0072B2", linestyle=":", label=f"deadline {bound['hours']:g} h")
@@ -141,6 +162,20 @@ def _money(plans: Plans, bounds: Bounds, chosen: Sequence[int], series: list, ax
         budget = f"budget {bound[currency]:g} {currency.upper()}"
         axis.axhline(bound[currency], color="#009E73", linestyle=":", label=budget)
     axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)  # below: points are everywhere
+
+
+def _other_currency(plans: Plans, currency: str, axis) -> None:
+    """The same money in the other currency, where one rate holds for all plans."""
+    other = "eur" if currency == "usd" else "usd"
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rates = plans[other] / plans[currency]
+    rates = rates[np.isfinite(rates)]
+    if not len(rates) or np.ptp(rates) > 1e-6 * rates[0]:
+        return
+    beside = axis.secondary_yaxis("right", functions=(lambda one: one * rates[0], lambda one: one / rates[0]))
+    beside.set_ylabel(other.upper())
+    if axis.get_yscale() == "log":
+        _plain_ticks(beside.yaxis)
 
 
 def _plain_ticks(axis) -> None:
