@@ -87,7 +87,8 @@ def _from_runs(config: Config, plan: Dict, earlier: List[RunDir]) -> Tuple[Optio
     return rate, f"{known}, the exchange as fitted to {others} more"
 
 
-INSIDE = {"horovod": "intra", "device": "kept"}  # the exchange of a run on one machine -> the link that carries it
+# The exchange of a run on one machine -> the link that carries it
+INSIDE = {exchange: link for link, (exchange, between) in calibration.CARRIES.items() if not between}
 
 
 def _own_link(config: Config, plan: Dict, base: RunDir, earlier: List[RunDir]) -> Tuple[Optional[Link], int]:

@@ -28,7 +28,7 @@ def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Confi
     if config.comm.backend != "auto":
         return config
     plan, known = run.read("plan.json"), run.read(RECORD)
-    if known and known["chosen"]["backend"] != "local" and not _refusal(_with(config, known)):
+    if known and known["chosen"]["backend"] != "local" and not _refusal(_with(config, known["chosen"])):
         return _take(run, config, known)  # what was chosen once stays, over restarts and resumes
     if plan["sizes"]["ranks"] == 1:
         # Horovod starts a rank elsewhere
@@ -48,7 +48,7 @@ def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Confi
 
 
 def _take(run: RunDir, config: Config, record: dict) -> Config:
-    config = validate(_with(config, record))
+    config = validate(_with(config, record["chosen"]))
     run.write(RECORD, record)
     run.write_config(config)
     plan = run.read("plan.json")
@@ -56,8 +56,8 @@ def _take(run: RunDir, config: Config, record: dict) -> Config:
     return config
 
 
-def _with(config: Config, record: dict) -> Config:
-    return replace(config, comm=replace(config.comm, **record["chosen"]))
+def _with(config: Config, chosen: dict) -> Config:
+    return replace(config, comm=replace(config.comm, **chosen))
 
 
 def _refusal(config: Config) -> Optional[str]:
@@ -110,7 +110,7 @@ def _figures(run: RunDir, config: Config, plan: dict, attempt: int, name: str, s
     """{"seconds", "between", "times"} of an exchange, or {"no": why}."""
     if plan["probe"]["no"].get(name):
         return {"no": plan["probe"]["no"][name]}
-    candidate = _with(config, {"chosen": CANDIDATES[name]})
+    candidate = _with(config, CANDIDATES[name])
     if refusal := _refusal(candidate):
         return {"no": refusal}
     try:

@@ -55,12 +55,12 @@ def _mark(axis, plans: Plans, places, values, colour: str) -> None:
 
 def _bounds_legend(plans: Plans, series: list, axis) -> None:
     there = {bound for _, places in series for bound in plans["bound"][places]}
-    for bound, marker in MARKERS.items():
-        if bound in there:
-            axis.scatter([], [], s=34, marker=marker, color="#777777", label=bound)
-    handles, labels = axis.get_legend_handles_labels()
-    shown = [(handle, label) for handle, label in zip(handles, labels) if label in there]
-    axis.legend(*zip(*shown), title="bound by", fontsize=8, title_fontsize=8, loc="lower left")
+    shapes = [
+        axis.scatter([], [], s=34, marker=marker, color="#777777", label=bound)
+        for bound, marker in MARKERS.items()
+        if bound in there
+    ]
+    axis.legend(handles=shapes, title="bound by", fontsize=8, title_fontsize=8, loc="lower left")
 
 
 def _by_devices(plans: Plans, left, middle) -> None:

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from mxscale.config import ConfigError
 from mxscale.scale import tables
@@ -189,7 +189,7 @@ def _experiments(group: List[Point]) -> List[Tuple[List[Point], List[Point]]]:
         return [(group, group)]
     apart, rest = [], []
     for noted in _grouped(group, lambda point: point.note):
-        if len({_size(point) for point in noted}) > 1:
+        if _several_sizes(noted):
             apart.append(noted)
         else:
             rest.extend(noted)
@@ -211,14 +211,18 @@ def _of_batch(points: List[Point], batch: Optional[float]) -> List[Point]:
     They do where the batch was measured at one size alone, or where that of the smallest size was.
     """
     least = min(map(_size, points))
-    base_scales = any(len(_sizes(points, point.batch)) > 1 for point in points if _size(point) == least)
-    if len(_sizes(points, batch)) == 1 or not base_scales:
-        return points
+    base_scales = any(_several_sizes(_same_batch(points, point.batch)) for point in points if _size(point) == least)
+    own = _same_batch(points, batch)
+    return own if base_scales and _several_sizes(own) else points
+
+
+def _same_batch(points: List[Point], batch: Optional[float]) -> List[Point]:
+    """An unknown batch is every one."""
     return [point for point in points if batch is None or point.batch in (None, batch)]
 
 
-def _sizes(points: List[Point], batch: Optional[float]) -> Set[Tuple[int, int]]:
-    return {_size(point) for point in points if batch is None or point.batch in (None, batch)}
+def _several_sizes(points: List[Point]) -> bool:
+    return len({_size(point) for point in points}) > 1
 
 
 def _bases(points: List[Point]) -> Dict[Optional[float], Tuple[List[Point], bool]]:

@@ -91,7 +91,7 @@ class Life(NoLife):
         self.moves += 1
         if self.moves == 1:
             self._say()  # at once: whoever is gone from now on did not crash as it started
-        if self.moves > 1:  # the first step is under way when its move is noted, and may be compiling
+        else:  # the first step is under way when its move is noted, and may be compiling
             self.longest_s = max(self.longest_s, now - self.moved_at)
             self.doing = "training"
         self.moved_at = now
