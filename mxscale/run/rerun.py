@@ -16,6 +16,7 @@ from mxscale.run import announcement, differences, record, store, told, tracking
 from mxscale.run.progress import say
 from mxscale.run.rundir import FINISHED, RERUN, RunDir, runs_of
 from mxscale.scale import verdict
+from mxscale.scale.recorded import is_forecast
 from mxscale.sizes import unsaved
 
 # What a rerun needs of the first run; summary.json is there of every run whose ranks were started
@@ -141,8 +142,7 @@ def _seeds(first: First, others: List[dict]) -> List[Dict[str, float]]:
 def _apart_from_seed(params: Dict[str, str]) -> Dict[str, str]:
     """A key that was not there yet had what is now its default."""
     params = {**{key: str(value) for key, value in flatten(to_dict(Config())).items()}, **params}
-    own = {key: value for key, value in params.items() if not key.startswith("plan/")}  # a forecast is no setting
-    return {key: value for key, value in own.items() if not within(key, APART)}
+    return {key: value for key, value in params.items() if not (within(key, APART) or is_forecast(key))}
 
 
 # ---------------------------------------------------------------- in the new run

@@ -2,7 +2,7 @@
 
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
-from mxscale.scale.recorded import NOT_KNOWN, versions
+from mxscale.scale.recorded import NOT_KNOWN, is_forecast, versions
 
 
 class Difference(NamedTuple):
@@ -23,7 +23,7 @@ def _text(value: Optional[object]) -> str:
 
 def settings(params: Mapping[str, str]) -> Dict[str, str]:
     """What a run was told; a forecast is none of it, as in a report's rows."""
-    return {key: value for key, value in params.items() if not key.startswith("plan/")}
+    return {key: value for key, value in params.items() if not is_forecast(key)}
 
 
 # Of the record itself, not of what a run ran in

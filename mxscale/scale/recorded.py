@@ -74,7 +74,12 @@ def versions(tags: Mapping[str, Optional[str]]) -> Dict[str, str]:
 
 
 def _outside(key: str) -> bool:
-    return within(key, OUTSIDE) or key.startswith("plan/")
+    return within(key, OUTSIDE) or is_forecast(key)
+
+
+def is_forecast(key: str) -> bool:
+    """Whether a param says what the run was to reach, which is no setting of it."""
+    return key.startswith("plan/")
 
 
 class Spread(NamedTuple):
