@@ -90,7 +90,7 @@ def test_a_tally_adds_up_what_each_device_counted():
     for device, loss in zip(TWO, (1.0, 2.0)):
         tally.add(mx.nd.full(3, loss, ctx=device), mx.nd.array([[1, 0]] * 3, ctx=device), mx.nd.zeros(3, ctx=device))
     assert tally.so_far().tolist() == [9.0, 6.0]
-    assert tally.read().tolist() == [9.0, 6.0, 6.0] and tally.read().tolist() == [0.0, 0.0, 0.0]
+    assert tally.take()().tolist() == [9.0, 6.0, 6.0] and tally.take()().tolist() == [0.0, 0.0, 0.0]
 
 
 def bn(devices):

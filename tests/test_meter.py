@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 
 import mxnet as mx
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from mxscale.run.rundir import RunDir
 from mxscale.train.comm import Local
 from mxscale.train.journal import Journal
-from mxscale.train.meter import Clock, NoSample, Sample, Samples, Tally
+from mxscale.train.meter import Clock, Moment, NoSample, Sample, Samples, Tally
 
 
 class Sleep(mx.operator.CustomOp):
@@ -33,9 +34,9 @@ class SleepProp(mx.operator.CustomOpProp):
         return Sleep(self.seconds)
 
 
-def busy(seconds):
-    """An array that the device works on for so long."""
-    return mx.nd.Custom(mx.nd.ones(1), op_type="sleep", seconds=seconds)
+def busy(seconds, after=None):
+    """An array that the device works on for so long, once it has the array `after`."""
+    return mx.nd.Custom(mx.nd.ones(1) if after is None else after, op_type="sleep", seconds=seconds)
 
 
 @pytest.fixture(autouse=True)
@@ -53,20 +54,20 @@ def journal(tmp_path):
 # ---------------------------------------------------------------- tally
 
 
-def test_a_tally_adds_losses_and_right_answers_and_begins_anew_when_read():
+def test_a_tally_adds_losses_and_right_answers_and_begins_anew_when_taken():
     tally = Tally([mx.cpu()])
     logits = mx.nd.array([[0, 1, 0], [3, 1, 0], [0, 0, 9], [1, 0, 0]])
     tally.add(mx.nd.array([0.5, 1.5, 1, 1]), logits, mx.nd.array([1, 0, 1, 2]))
     tally.add(mx.nd.array([2, 2]), logits[:2], mx.nd.array([1, 1]))
-    assert tally.read().tolist() == [8.0, 3.0, 6.0]
-    assert tally.read().tolist() == [0.0, 0.0, 0.0]
+    assert tally.take()().tolist() == [8.0, 3.0, 6.0]
+    assert tally.take()().tolist() == [0.0, 0.0, 0.0]
 
 
 def test_a_tally_counts_float16_scores_by_the_thousand():
     tally = Tally([mx.cpu()])
     logits = mx.nd.array([[0, 1]] * 3000, dtype="float16")
     tally.add(mx.nd.ones(3000), logits, mx.nd.ones(3000))
-    assert tally.read().tolist() == [3000.0, 3000.0, 3000.0]
+    assert tally.take()().tolist() == [3000.0, 3000.0, 3000.0]
 
 
 # ---------------------------------------------------------------- clock
@@ -77,7 +78,7 @@ def test_an_idle_device_waits_for_its_batch():
     asked_at = time.perf_counter()
     time.sleep(0.1)
     clock.fetched(asked_at, 32)
-    images, seconds, waited = clock.read()
+    images, seconds, waited = clock.lap()()
     assert images == 32
     assert 0.1 <= waited <= seconds < 1
 
@@ -88,7 +89,7 @@ def test_fetching_while_the_device_works_is_no_wait():
     asked_at = time.perf_counter()
     time.sleep(0.05)
     clock.fetched(asked_at, 32)
-    assert clock.read()[2] == 0.0
+    assert clock.lap()()[2] == 0.0
 
 
 def test_the_wait_begins_when_the_device_is_done():
@@ -99,7 +100,7 @@ def test_the_wait_begins_when_the_device_is_done():
     result.wait_to_read()
     time.sleep(0.1)
     clock.fetched(asked_at, 32)
-    assert 0.08 < clock.read()[2] < time.perf_counter() - asked_at - 0.25
+    assert 0.08 < clock.lap()()[2] < time.perf_counter() - asked_at - 0.25
 
 
 def test_one_step_may_be_under_way_while_the_next_is_dispatched_but_not_two():
@@ -118,12 +119,33 @@ def test_an_error_of_the_device_reaches_the_loop():
         clock.dispatched(mx.nd.ones(1))
 
 
+def test_an_interval_ends_when_its_last_step_is_done_though_the_next_is_dispatched_long_before():
+    clock, found, work = Clock(), [], None
+    for _ in range(4):  # a line at each step, read after the next one was dispatched
+        clock.fetched(time.perf_counter(), 32)
+        work = busy(0.2, after=work)
+        clock.dispatched(work)
+        found.append(clock.lap())
+    laps = [lap() for lap in found]
+    assert [lap[0] for lap in laps] == [32] * 4
+    assert all(0.15 < lap[1] < 0.4 for lap in laps)
+
+
+def test_to_end_an_interval_waits_for_nothing():
+    clock = Clock()
+    began = time.perf_counter()
+    clock.dispatched(busy(0.4))
+    lap = clock.lap()
+    assert time.perf_counter() - began < 0.3
+    assert lap()[1] >= 0.4
+
+
 def test_restart_leaves_out_what_came_since_the_reading():
     clock = Clock()
     clock.fetched(time.perf_counter(), 8)
     time.sleep(0.2)
     clock.restart()
-    images, seconds, waited = clock.read()
+    images, seconds, waited = clock.lap()()
     assert (images, waited) == (0, 0) and seconds < 0.1
 
 
@@ -141,7 +163,7 @@ def test_a_sample_times_compute_and_exchange_and_does_not_count_in_throughput():
     clock = Clock()
     samples = Samples(1, clock)
     clock.fetched(time.perf_counter(), 8)
-    before = clock.read()
+    clock.lap()
     sample = samples.begin(0)
     asked_at = time.perf_counter()
     time.sleep(0.1)
@@ -152,9 +174,9 @@ def test_a_sample_times_compute_and_exchange_and_does_not_count_in_throughput():
     sample.end()
     read = samples.read()
     assert 0.1 <= read["time/compute"] < 0.2 <= read["time/exchange"] < 0.4
-    after = clock.read()
-    assert (after[0], after[2]) == (8, before[2])
-    assert after[1] < before[1] + 0.1
+    after = clock.lap()()
+    assert (after[0], after[2]) == (0, 0)
+    assert after[1] < 0.1
     assert samples.read() == {}
 
 
@@ -210,10 +232,11 @@ def test_other_ranks_write_nothing(tmp_path):
 
 def test_a_reading_is_means_over_the_images_since_the_last(journal, tmp_path):
     tally, clock = Tally([mx.cpu()]), Clock()
-    clock.started -= 2.0  # as if the interval had lasted for 2 s
+    clock.began = Moment(time.perf_counter() - 2.0)  # as if the interval had lasted for 2 s
     tally.add(mx.nd.array([1, 3]), mx.nd.array([[0, 1], [1, 0]]), mx.nd.array([1, 1]))
     clock.images, clock.waited = 100, 0.5
-    assert journal.reading(3, tally, clock, Samples(50, clock), 0.25) == 2.0
+    journal.take(3, tally, clock, Samples(50, clock), 0.25)
+    assert journal.finish() == [(3, 2.0)]
     (line,) = RunDir(tmp_path).lines()
     assert (line["metrics"]["train/loss"], line["metrics"]["train/top1"], line["metrics"]["lr"]) == (2.0, 50.0, 0.25)
     assert line["metrics"]["throughput/images_per_s"] == pytest.approx(50, rel=0.05)
@@ -223,7 +246,8 @@ def test_a_reading_is_means_over_the_images_since_the_last(journal, tmp_path):
 def test_an_interval_of_samples_alone_gives_no_throughput(journal, tmp_path):
     tally, clock = Tally([mx.cpu()]), Clock()
     tally.add(mx.nd.ones(1), mx.nd.array([[0, 1]]), mx.nd.ones(1))
-    journal.reading(1, tally, clock, Samples(50, clock), 0.1)
+    journal.take(1, tally, clock, Samples(50, clock), 0.1)
+    journal.finish()
     (line,) = RunDir(tmp_path).lines()
     assert set(line["metrics"]) == {"train/loss", "train/top1", "lr"}
 
@@ -231,7 +255,37 @@ def test_an_interval_of_samples_alone_gives_no_throughput(journal, tmp_path):
 def test_a_loss_that_is_not_finite_is_returned_as_such(journal):
     tally, clock = Tally([mx.cpu()]), Clock()
     tally.add(mx.nd.array([np.nan]), mx.nd.array([[0, 1]]), mx.nd.ones(1))
-    assert np.isnan(journal.reading(1, tally, clock, Samples(50, clock), 0.1))
+    journal.take(1, tally, clock, Samples(50, clock), 0.1)
+    ((step, loss),) = journal.finish()
+    assert step == 1 and np.isnan(loss)
+
+
+def test_a_line_is_written_two_steps_after_its_figures_were_taken(journal, tmp_path):
+    tally, clock, steps = Tally([mx.cpu()]), Clock(), []
+    for step in range(1, 5):  # each has a line
+        steps += [at for at, _ in journal.follow()]
+        tally.add(mx.nd.full(1, step), mx.nd.array([[0, 1]]), mx.nd.ones(1))
+        journal.take(step, tally, clock, Samples(50, clock), 0.1)
+    assert steps == [1, 2]
+    assert journal.finish() == [(3, 3.0), (4, 4.0)] and journal.finish() == []
+    assert [(line["step"], line["metrics"]["train/loss"]) for line in RunDir(tmp_path).lines()] == [
+        (step, step) for step in range(1, 5)
+    ]
+
+
+def test_to_take_figures_and_to_follow_a_step_later_waits_for_neither_device_nor_ranks(tmp_path):
+    class Slow(Local):
+        def total_later(self, values, name):
+            return lambda: pytest.fail("nobody has to wait for the other ranks yet")
+
+    journal, clock = Journal(RunDir(tmp_path), Slow(), 1), Clock()
+    tally = Tally([mx.cpu()])
+    tally.add(mx.nd.ones(1), mx.nd.array([[0, 1]]), mx.nd.ones(1))
+    clock.dispatched(busy(0.3))
+    began = time.perf_counter()
+    journal.take(1, tally, clock, Samples(50, clock), 0.1)
+    assert time.perf_counter() - began < 0.2
+    assert journal.follow() == []
 
 
 def test_where_ranks_meet_the_line_is_over_all_steps_since_they_last_did(tmp_path):
@@ -239,13 +293,16 @@ def test_where_ranks_meet_the_line_is_over_all_steps_since_they_last_did(tmp_pat
         def __init__(self, *values):
             self.values = [np.array(value, dtype="float64") for value in values]
 
-        def read(self):
-            return self.values.pop(0)
+        def take(self):
+            return partial(self.values.pop, 0)
+
+        lap = take
 
     journal = Journal(RunDir(tmp_path), Local(), attempt=1)
     tally, clock = Read([10, 5, 10], [10, 5, 10], [2, 1, 1], [3, 1, 1]), Read([42, 2, 1], [2, 2, 1])
     for step, together in ((10, False), (20, False), (21, True), (22, True)):
-        journal.reading(step, tally, clock, Samples(50, None), 0.1, together)
+        journal.take(step, tally, clock, Samples(50, None), 0.1, together)
+        journal.finish()
     lines = [json.loads(line)["metrics"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["train/loss"] for line in lines] == [1.0, 1.0, 22 / 21, 3.0]
     assert lines[2]["train/top1"] == pytest.approx(100 * 11 / 21) and lines[2]["throughput/images_per_s"] == 21.0

@@ -4,7 +4,7 @@ Every method is a collective: all ranks call it, in the same order.
 """
 
 import os
-from typing import Optional
+from typing import Callable, Optional
 
 import mxnet as mx
 import numpy as np
@@ -55,9 +55,17 @@ class Local:
         """Sum of float64 `values` over the ranks."""
         return np.asarray(values, dtype=np.float64)
 
-    def vote(self, wish: bool):
+    def total_later(self, values: np.ndarray, name: str) -> Callable[[], np.ndarray]:
+        """`total`, on its way: a call of the result waits for it.  One of a name at a time."""
+        values = np.asarray(values, dtype=np.float64)
+        return lambda: values
+
+    def vote(self, wish: bool) -> Callable[[], bool]:
         """Whether any rank wishes; a call of the result waits for the answer."""
-        return lambda: wish
+        # Sent before the step's own work: when it is read, after that work has been dispatched, it
+        # has long arrived, so agreeing on a stop at each step costs next to nothing.
+        votes = self.total_later([wish], "vote")
+        return lambda: bool(votes()[0])
 
     def close(self) -> None:
         """Leave in order."""
@@ -132,19 +140,14 @@ class Horovod(Local):
 
     def total(self, values):
         values = np.asarray(values, dtype=np.float64)
-        if self.size == 1:
-            return values
-        # A float64 NDArray of at least one element: MXNet has no empty arrays.
-        array = nd.array(values.reshape(-1), dtype="float64")
-        return self.hvd.allreduce(array, average=False, name="total").asnumpy().reshape(values.shape)
+        return self.total_later(values.reshape(-1), "total")().reshape(values.shape)
 
-    def vote(self, wish):
+    def total_later(self, values, name):
         if self.size == 1:
-            return lambda: wish
-        # One number, sent before the step's own work: when it is read, after that work has been
-        # dispatched, it has long arrived, so agreeing on a stop at each step costs next to nothing.
-        votes = self.hvd.allreduce(nd.array([float(wish)]), average=False, name="vote")
-        return lambda: bool(votes.asscalar() > 0)
+            return super().total_later(values, name)
+        # A float64 NDArray of at least one element: MXNet has no empty arrays.
+        sums = self.hvd.allreduce(nd.array(values, dtype="float64"), average=False, name=name)
+        return sums.asnumpy
 
     def close(self):
         nd.waitall()

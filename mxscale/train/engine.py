@@ -100,6 +100,12 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
         keeper.note(snapshot.step, result)
         return result is not None
 
+    def finite(lines) -> None:
+        """Ends the run where the loss of a line is no number."""
+        for read_at, loss in lines:
+            if not math.isfinite(loss):
+                raise NotFinite(f"the loss is {loss} at step {read_at}; {keeper.last_good()}")
+
     journal.line(step, {"lr": lr(step)} if step == 0 else {})  # the parent sees that the ranks have begun
     if keeper.owes_validation:
         snapshot = keeper.snapshot(step)
@@ -153,15 +159,13 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
         together = comm.in_step or validates or saves
         stop = together and stop_voted()
         saves = saves or stop
-        if not (validates or saves or step % config.log_every == 0):
+        finite(journal.follow())
+        if validates or saves or step % config.log_every == 0:
+            journal.take(step, tally, clock, samples, lr(step - 1), together)
+        if not (validates or saves):
             continue
-        loss = journal.reading(step, tally, clock, samples, lr(step - 1), together)
-        if not math.isfinite(loss):
-            raise NotFinite(f"the loss is {loss} at step {step}; {keeper.last_good()}")
-        if not together:
-            continue
-        if validates or saves:
-            snapshot = keeper.snapshot(step)
+        finite(journal.finish())
+        snapshot = keeper.snapshot(step)
         if validates and not validated(snapshot):
             stop = True
         if saves or stop or keeper.best_step == step:

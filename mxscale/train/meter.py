@@ -4,7 +4,7 @@ import queue
 import statistics
 import threading
 import time
-from typing import Dict, Optional
+from typing import Callable, Dict, Optional
 
 import mxnet as mx
 import numpy as np
@@ -12,7 +12,7 @@ from mxnet import nd
 
 
 class Tally:
-    """Loss, right answers and images seen, summed on each device; read once per line of metrics."""
+    """Loss, right answers and images seen, summed on each device; taken once per line of metrics."""
 
     def __init__(self, devices):
         self.devices = devices
@@ -30,14 +30,14 @@ class Tally:
         self.seen += labels.shape[0]
 
     def so_far(self) -> np.ndarray:
-        """[sum of losses, seen] since the last reading, which goes on; waits for the devices."""
+        """[sum of losses, seen] since they were last taken; they go on.  Waits for the devices."""
         return np.array([_total(self.loss), self.seen], dtype=np.float64)
 
-    def read(self) -> np.ndarray:
-        """[sum of losses, right, seen] since the last reading, float64; waits for the devices."""
-        values = np.array([_total(self.loss), _total(self.correct), self.seen], dtype=np.float64)
+    def take(self) -> Callable[[], np.ndarray]:
+        """Begin anew; a call of the result waits for the devices: [sum of losses, right, seen] so far, float64."""
+        loss, correct, seen = self.loss, self.correct, self.seen
         self.reset()
-        return values
+        return lambda: np.array([_total(loss), _total(correct), seen], dtype=np.float64)
 
 
 def _total(sums: Dict[mx.Context, nd.NDArray]) -> float:
@@ -48,7 +48,8 @@ class Clock:
     """Times the steps between two lines of metrics: images, seconds, seconds waited for data.
 
     A batch is waited for from the moment that no device has anything left to do: fetching the next
-    one while one still works costs nothing.  A thread notes when each step's work is done.
+    one while one still works costs nothing.  A thread notes when each step's work is done, and an interval
+    ends there: not when it was dispatched, which may be long before its exchange.
     """
 
     def __init__(self, devices: int = 1):
@@ -62,9 +63,22 @@ class Clock:
         self.restart()
 
     def restart(self) -> None:
-        """Begin a new interval: what came since the last reading (validation, a checkpoint) is not in it."""
-        self.seconds_out, self.images, self.waited = 0.0, 0, 0.0
-        self.started = time.perf_counter()
+        """Begin a new interval: what came since the last one (validation, a checkpoint) is in none."""
+        self._begin(Moment(time.perf_counter()))
+
+    def _begin(self, moment: "Moment") -> None:
+        self.began, self.seconds_out, self.images, self.waited = moment, 0.0, 0, 0.0
+
+    def lap(self) -> Callable[[], np.ndarray]:
+        """End the interval with the work dispatched so far, and begin the next one.
+
+        A call of the result waits for that work: [images, seconds, seconds waited] of this rank.
+        """
+        began, ended = self.began, Moment()
+        images, seconds_out, waited = self.images, self.seconds_out, self.waited
+        self._under_way.put(ended)
+        self._begin(ended)
+        return lambda: np.array([images, ended.time() - began.time() - seconds_out, waited])
 
     def mark(self) -> tuple:
         """The state of the interval now, for `forget_since`."""
@@ -92,13 +106,12 @@ class Clock:
         if self._error:
             raise self._error
 
-    def read(self) -> np.ndarray:
-        """[images, seconds, seconds waited] of this rank since `restart`; the device must have nothing left to do."""
-        return np.array([self.images, time.perf_counter() - self.started - self.seconds_out, self.waited])
-
     def _watch(self):
         while True:
             result = self._under_way.get()
+            if isinstance(result, Moment):
+                result.come()
+                continue
             try:
                 result.wait_to_read()
             except BaseException as error:
@@ -106,6 +119,24 @@ class Clock:
             self._done_at = time.perf_counter()
             self._steps_done += 1
             self._room.release()
+
+
+class Moment:
+    """A time (perf_counter) that is yet to come, or is known."""
+
+    def __init__(self, at: Optional[float] = None):
+        self._at, self._there = at, threading.Event()
+        if at is not None:
+            self._there.set()
+
+    def come(self) -> None:
+        self._at = time.perf_counter()
+        self._there.set()
+
+    def time(self) -> float:
+        """Waits for it."""
+        self._there.wait()
+        return self._at
 
 
 class Samples:
