@@ -85,6 +85,14 @@ def test_the_fusion_threshold_of_the_surroundings_wins():
     assert command.env["HOROVOD_FUSION_THRESHOLD"] == "1024"
 
 
+@pytest.mark.parametrize("double, surroundings, cycle", [
+    (True, {}, "5"), (False, {}, None), (True, {"HOROVOD_CYCLE_TIME": "1"}, "1"),
+])  # fmt: skip
+def test_with_double_buffering_horovod_looks_for_gradients_less_often(double, surroundings, cycle):
+    command = only_command({"backend": "horovod", "double_buffering": double}, surroundings=surroundings)
+    assert command.env.get("HOROVOD_CYCLE_TIME") == cycle
+
+
 @pytest.mark.parametrize(
     "cores, ranks, threads, expected",
     [(8, 1, None, 8), (8, 2, None, 4), (8, 3, None, 2), (2, 4, None, 1), (8, 2, 3, 3)],

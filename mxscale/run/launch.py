@@ -165,6 +165,10 @@ def environment(config: Config, placed: Placement, surroundings: Mapping[str, st
     env["OMP_NUM_THREADS"] = str(threads_per_rank(config, placed))
     env.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(config.launch.stall_s)))  # it waits for a peer
     env.setdefault("HOROVOD_FUSION_THRESHOLD", "0")  # buckets are ours: see train/exchange.py
+    if config.comm.double_buffering:
+        # Horovod's ranks speak to each other in every cycle (1 ms), whether there are gradients or not, and on a CPU
+        # that takes time from who computes.  Here nobody waits for an exchange at once: see docs/exchange.md
+        env.setdefault("HOROVOD_CYCLE_TIME", "5")
     if config.comm.backend in SERVED and config.comm.update_on == "worker":
         # Keys are buckets, few and large: all servers share each, where MXNet shares from 1,000,000 numbers on
         env.setdefault("MXNET_KVSTORE_BIGARRAY_BOUND", "16384")
