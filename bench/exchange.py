@@ -1,19 +1,20 @@
 """Images/s over a slow link, by how gradients are exchanged, beside the limit: the same ranks without any exchange.
 
-    python bench/exchange.py [--quick] [--only resnet18] [--rate 2gbit] [--repeats 3] [--save FILE.json]
+    python bench/exchange.py [--quick] [--only resnet18] [--rate 2gbit] [--turns 8] [--save FILE.json]
 
 Each rank, and each parameter server, is on a node of its own whose link is limited both ways (bench/network.py).
 Workers' nodes share out the cores; a server's node has those of a worker's.
-Rows are measured in turn, --repeats times over; --save keeps what was measured, and another call adds to it.
-Rates are the engine's own, from metrics.jsonl: the median of intervals of ten steps, without the first one.
+All rows are started, and take turns of --seconds (bench/watched.py), the limit before each of the others; a row's share
+is that of the limit just before.  --save keeps what was measured, and another call adds to it.
+Rates are the engine's own, from metrics.jsonl.
 
 The limit is as many one-rank runs side by side (comm=local), so that cores are shared as they are with an exchange.
 An exchange takes what a step is longer than the limit's when it is made after backward, where nothing overlaps.
 --rate: where the machine is faster or slower, for an exchange that leaves half of the limit.
 Of the limit, a row that overlaps can reach no more than its bound: min(1, compute / exchange).
-cores, CPU ms, kernel: what the processes of all ranks take of the CPU, by step, and the kernel's share of it.
+CPU ms, of the limit's, cores, kernel: what the processes of all ranks take of the CPU, by step, and the kernel's share.
 Where cores are all taken, a row reaches the limit's CPU ms over its own at most, whatever overlaps.
-others: cores that all else takes, parameter servers too; where it is much in other rows, nothing is worth comparing.
+serving, others: cores that parameter servers take, and all else; where others is much, nothing is worth comparing.
 """
 
 import json
@@ -21,10 +22,11 @@ import os
 import re
 import secrets
 import statistics
-import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import measure
@@ -33,7 +35,9 @@ import ranks
 from network import Network
 from watched import Reading, Training
 
-INTERVAL = 10
+from mxscale.run.rundir import RunDir
+
+RATE = "throughput/images_per_s"
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Job:
     rows: dict
     workers: int = 2
     servers: int = 0  # nodes for them
+    interval: int = 10  # steps between two lines of metrics, 3 or more: a stop is within the first after it
 
 
 AFTER, FP16, DOUBLE = "comm.overlap=false", "comm.compression=fp16", "comm.double_buffering=true"
@@ -76,138 +81,153 @@ JOBS = {
     "resnet18": Job("resnet18_v1b", 64, 16, "2gbit", {**OPTIONS, **LOOPS}, servers=1),
     "mobilenet": Job("mobilenet0.25", 96, 32, "250mbit", {**OPTIONS, **ONE, **LOOPS}, servers=1),
     # Photographs: the same gradients on a proportionally slower link cost a small share of a step's CPU
-    "photos": Job("mobilenet0.25", 224, 32, "100mbit", {**OPTIONS, **LOOPS}, servers=1),
+    "photos": Job("mobilenet0.25", 224, 32, "150mbit", {**OPTIONS, **LOOPS}, servers=1, interval=5),
+    # 5 MB of gradients, and a step of seconds: an exchange costs next to none of its CPU
+    "squeezenet": Job("squeezenet1.0", 224, 32, "25mbit", OPTIONS, interval=3),
     "servers2": beside_servers(2, "100mbit"),
     "servers4": beside_servers(4, "50mbit"),
 }
 
 
-# ---------------------------------------------------------------- one run
+# ---------------------------------------------------------------- one row
 
 
-def settings(job: Job, steps: int) -> list:
+def settings(job: Job) -> list:
     return [
-        "data=synthetic", f"data.image_size={job.side}", "data.num_images=1000000", f"model.name={job.model}",
-        f"batch.per_device={job.batch}", "epochs=1", f"max_steps={steps}", f"log_every={INTERVAL}",
-        "optimizer.lr=0.001", "schedule=constant", "launch.threads=1",
+        "tracking=none", "data=synthetic", f"data.image_size={job.side}", "data.num_images=10000000",
+        f"model.name={job.model}", f"batch.per_device={job.batch}", "epochs=1", f"log_every={job.interval}",
+        "optimizer.lr=0.001", "schedule=constant", "launch.threads=1", "launch.stall_s=3600",
     ]  # fmt: skip
 
 
-def product(job: Job, nodes: Network, switches, steps: int, folder: str) -> Reading:
+def product(job: Job, nodes: Network, switches, folder: str, before=()) -> Training:
+    """A run as a user starts it.  before: words put before the command, such as `ip netns exec NAME`."""
+    argv = [*before, sys.executable, "train.py", f"runs={folder}", *settings(job), *switches]
+
+    def rates() -> list:
+        found = list(Path(folder, "train").glob("*/metrics.jsonl"))
+        lines = RunDir(found[0].parent).history() if found else []
+        return [line["metrics"][RATE] for line in lines if RATE in line["metrics"]]
+
+    return Training([argv], nodes.env(), rates)
+
+
+def exchanging(job: Job, nodes: Network, switches, folder: str) -> list:
     """The engine, with its ranks on the first nodes; servers have those without a rank."""
     count = job.workers + (job.servers if any("server" in switch for switch in switches) else 0)
     hosts = ",".join(f"{address}:1" for address in nodes.addresses[:count])
-    where = [f"launch.hosts=[{hosts}]", f"launch.ranks={job.workers}"]
-    return Training([*settings(job, steps), *where, *switches], folder, nodes.env()).read()
+    return [product(job, nodes, [*switches, f"launch.hosts=[{hosts}]", f"launch.ranks={job.workers}"], folder)]
 
 
-def side_by_side(job: Job, nodes: Network, steps: int, folder: str) -> Reading:
+def side_by_side(job: Job, nodes: Network, folder: str) -> list:
     """As many runs of one rank, which know nothing of each other."""
-    alone = [*settings(job, steps), "comm=local"]
-    runs = [Training(alone, f"{folder}/{node}", nodes.env(), nodes.inside(node)) for node in range(1, job.workers + 1)]
-    readings = [run.read() for run in runs]
-    cores = sum(reading.cores for reading in readings)
-    kernel = sum(reading.kernel * reading.cores for reading in readings) / cores if cores else 0.0
-    others = readings[0].others + readings[0].cores - cores
-    return Reading(sum(reading.rate for reading in readings), cores, kernel, others, readings[0].threads)
+    of_each = range(1, job.workers + 1)
+    return [product(job, nodes, ["comm=local"], f"{folder}/{node}", nodes.inside(node)) for node in of_each]
 
 
-def by_hand(kind: str, job: Job, nodes: Network, steps: int, folder: str) -> Reading:
+def by_hand(kind: str, job: Job, nodes: Network, folder: str) -> list:
     """A loop of bench/stock.py."""
-    out = Path(folder, "rates.json")
-    argv = [measure.ROOT / "bench/stock.py", kind, out, job.model, job.side, job.batch, steps]
+    out = Path(folder, "rates")
+    argv = [measure.ROOT / "bench/stock.py", kind, out, job.model, job.side, job.batch, job.interval]
     if kind == "horovod":
-        ranks.run(argv, job.workers, network=nodes, threads=1, extra={"HOROVOD_FUSION_THRESHOLD": str(128 * 2**20)})
+        fused = {"HOROVOD_FUSION_THRESHOLD": str(128 * 2**20)}
+        argvs, env = ranks.command(argv, job.workers, network=nodes, threads=1, extra=fused)
+        argvs = [argvs]
     else:
-        with_server(argv, job.workers, nodes)
-    return Reading(statistics.median(json.loads(out.read_text())))
+        argvs, env = with_server(argv, job.workers, nodes), nodes.env()
+    return [Training(argvs, env, lambda: [float(line) for line in out.read_text().split()] if out.exists() else [])]
 
 
-def with_server(argv, workers: int, nodes: Network) -> None:
-    """Scheduler and one server on the node after the workers'."""
+def with_server(argv, workers: int, nodes: Network) -> list:
+    """The commands: scheduler and one server, on the node after the workers', and workers."""
     port = 10000 + secrets.randbelow(20000)
     meeting = {"DMLC_PS_ROOT_URI": nodes.addresses[workers], "DMLC_PS_ROOT_PORT": str(port),
                "DMLC_NUM_SERVER": "1", "DMLC_NUM_WORKER": str(workers), "OMP_NUM_THREADS": "1"}  # fmt: skip
 
-    def start(role: str, node: int, words) -> subprocess.Popen:
-        env = {**os.environ, **meeting, "DMLC_ROLE": role, "DMLC_NODE_HOST": nodes.addresses[node - 1]}
-        return subprocess.Popen(nodes.inside(node, sys.executable, *words), env=env, cwd=measure.ROOT)
+    def command(role: str, node: int, words) -> list:
+        told = {**meeting, "DMLC_ROLE": role, "DMLC_NODE_HOST": nodes.addresses[node - 1]}
+        return nodes.inside(node, "env", *(f"{name}={value}" for name, value in told.items()), sys.executable, *words)
 
-    serving = [start(role, workers + 1, ["-c", "import mxnet"]) for role in ("scheduler", "server")]
-    try:
-        working = [start("worker", node, argv) for node in range(1, workers + 1)]
-        if any([worker.wait() for worker in working]):
-            raise SystemExit("a worker of gluon's kvstore failed")
-    finally:
-        for process in serving:
-            process.kill()
-            process.wait()
+    serving = [command(role, workers + 1, ["-c", "import mxnet"]) for role in ("scheduler", "server")]
+    return serving + [command("worker", node, argv) for node in range(1, workers + 1)]
 
 
-def reading(how, job: Job, nodes: Network, steps: int) -> Reading:
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        if how is None:
-            return side_by_side(job, nodes, steps, folder)
-        if isinstance(how, str):
-            return by_hand(how, job, nodes, steps, folder)
-        return product(job, nodes, how, steps, folder)
+def started(how, job: Job, nodes: Network, folder: str) -> list:
+    """A row's trainings, warmed up and stopped: one, or as many as there are workers."""
+    if how is None:
+        return side_by_side(job, nodes, folder)
+    if isinstance(how, str):
+        return by_hand(how, job, nodes, folder)
+    return exchanging(job, nodes, how, folder)
+
+
+def turn(trainings: list, seconds: float) -> Reading:
+    """Of all of them at once."""
+    with ThreadPoolExecutor(len(trainings)) as pool:
+        readings = list(pool.map(lambda training: training.turn(seconds), trainings))
+    rate, cores, kernel = (sum(getattr(one, key) for one in readings) for key in ("rate", "cores", "kernel"))
+    others = readings[0].others + readings[0].cores - cores
+    return Reading(rate, cores, kernel, readings[0].serving, others, readings[0].threads)
 
 
 # ---------------------------------------------------------------- all rows, and what they say
 
 
-def measure_rows(job: Job, repeats: int, steps: int, found: dict, save) -> None:
-    """Adds `repeats` readings of each row to `found`, each with the limit of its turn, because a machine drifts."""
-    with Network(job.workers + job.servers, job.rate, machines=job.workers) as nodes:
-        for turn in range(repeats):
-            others, limit = [row for row in job.rows if row != LIMIT], None
-            for row in [LIMIT, *(others if turn % 2 == 0 else reversed(others))]:
-                read = vars(reading(job.rows[row], job, nodes, steps))
-                limit = limit or read["rate"]
-                found.setdefault(row, []).append({**read, "limit": limit})
+def measure_rows(job: Job, turns: int, seconds: float, found: dict, save) -> None:
+    """Adds readings of `turns` turns of each row to `found`, each with the limit just before."""
+    others = [row for row in job.rows if row != LIMIT]
+    with Network(job.workers + job.servers, job.rate, machines=job.workers) as nodes, ExitStack() as going:
+        folder = going.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        rows = {}
+        for number, row in enumerate([LIMIT, *others]):
+            rows[row] = started(job.rows[row], job, nodes, f"{folder}/{number}")
+            for training in rows[row]:
+                going.callback(training.end)
+        for number in range(turns):
+            for row in others if number % 2 == 0 else reversed(others):
+                limit, read = (turn(rows[one], seconds) for one in (LIMIT, row))
+                for one, what in ((LIMIT, limit), (row, read)):
+                    found.setdefault(one, []).append({**asdict(what), "limit": asdict(limit)})
                 save()
-                print(f"  {row}: {found[row][-1]}", file=sys.stderr, flush=True)
+                print(f"  {row}: {read.rate:.1f} of {limit.rate:.1f}, {read}", file=sys.stderr, flush=True)
+
+
+def of_limit(readings: list, quantity) -> dict:
+    """Spread of a quantity's share of what it is at the limit of the same turn."""
+    return measure.spread([quantity(one) / quantity(one["limit"]) for one in readings])
 
 
 def table(name: str, job: Job, found: dict) -> dict:
     """Prints the rows; figures for the last line."""
     global_batch = job.batch * job.workers
-    rates = {row: [one["rate"] for one in found[row]] for row in job.rows if row in found}
-    compute = global_batch / statistics.median(rates[LIMIT])
-    exchange = {
-        row: global_batch / statistics.median(rates[row]) - compute for row in (PLAIN, PLAIN_FP16) if row in rates
-    }
+    shares = {row: of_limit(found[row], lambda one: one["rate"]) for row in job.rows if row in found}
+    compute = global_batch / statistics.median([one["rate"] for one in found[LIMIT]])
+    exchange = {row: compute * (1 / shares[row]["median"] - 1) for row in (PLAIN, PLAIN_FP16) if row in shares}
     took = [f"{1e3 * seconds:.0f} ms{' in fp16' * (row == PLAIN_FP16)}" for row, seconds in exchange.items()]
     print(f"\n{name}: {job.model}, {job.side} px, {job.workers} ranks of {job.batch}, links of {job.rate}")
     print(f"a step computes for {1e3 * compute:.0f} ms, an exchange after backward takes {', '.join(took) or '?'}")
-    print(
-        f"{'':32}{'images/s':32}{'of the limit':32}{'of bound':>9}{'cores':>7}{'CPU ms':>8}{'kernel':>7}{'others':>7}"
-    )
+    heads = f"{'of bound':>9}{'CPU ms':>8}{'of limit':>9}{'cores':>7}{'kernel':>7}{'serving':>8}{'others':>7}"
+    print(f"{'':30}{'images/s':34}{'of the limit':34}{heads}")
     figures = {"rate": job.rate, "compute_s": compute, "exchange_s": exchange, "rows": {}}
-    for row, values in rates.items():
-        share = measure.spread([one["rate"] / one["limit"] for one in found[row]])
+    for row, share in shares.items():
+        rates = measure.spread([one["rate"] for one in found[row]])
         bound = bound_of(job.rows[row], compute, exchange)
         of_bound = share["median"] / bound if bound else None
-        cores, kernel, others = (
-            statistics.median([one[key] for one in found[row]]) for key in ("cores", "kernel", "others")
-        )
+        middle = {
+            key: statistics.median([one[key] for one in found[row]]) for key in ("cores", "kernel", "serving", "others")
+        }
         cpu = statistics.median([one["cores"] * global_batch / one["rate"] for one in found[row]])
-        cells = [f"{of_bound:9.0%}" if bound else f"{'':9}"]
-        cells += [f"{cores:7.2f}{1e3 * cpu:8.0f}{kernel:7.0%}{others:7.2f}"] if cores else []
+        cpu_of_limit = of_limit(found[row], lambda one: one["cores"] / one["rate"])["median"]
         print(
-            f"{row:32}{measure.show(measure.spread(values), '{:.1f}'):32}{measure.show(share, '{:.0%}'):32}",
-            *cells,
+            f"{row:30}{measure.show(rates, '{:.1f}'):34}{measure.show(share, '{:.0%}'):34}",
+            f"{of_bound:9.0%}" if bound else f"{'':9}",
+            f"{1e3 * cpu:8.0f}{cpu_of_limit:9.0%}{middle['cores']:7.2f}{middle['kernel'] / middle['cores']:7.0%}",
+            f"{middle['serving']:8.2f}{middle['others']:7.2f}",
             sep="",
         )
-        of_cpu = {
-            "cores": cores,
-            "cpu_s": cpu,
-            "kernel": kernel,
-            "others": others,
-            "threads": found[row][-1]["threads"],
-        }
         figures["rows"][row] = {
-            "images_per_s": measure.spread(values), "of_limit": share, "of_bound": of_bound, **of_cpu
+            "images_per_s": rates, "of_limit": share, "of_bound": of_bound, "cpu_s": cpu, "cpu_of_limit": cpu_of_limit,
+            **middle, "threads": found[row][-1]["threads"],
         }  # fmt: skip
     return figures
 
@@ -253,16 +273,16 @@ def main() -> None:
         rate=("", "of all links, such as 600mbit, in place of the network's own"),
         only=("", f"one of {', '.join(JOBS)}; nothing: all"),
         rows=("", "a pattern: rows that have it in their names, and the limit; nothing: all"),
-        repeats=(3, "of all rows"),
-        steps=(50, "of each run"),
+        turns=(8, "of all rows"),
+        seconds=(3.0, "of each turn"),
         save=("", "JSON file that keeps the readings"),
-        figure=("", "file to draw the shares into; with --repeats 0 those that --save has"),
+        figure=("", "file to draw the shares into; with --turns 0 those that --save has"),
     )
     reason = network.possible()
     if reason:
         print(f"not measured: {reason}")
         return measure.finish({"not measured": reason})
-    repeats, steps = (1, 3 * INTERVAL) if options.quick else (options.repeats, options.steps)
+    turns, seconds = (2, 1.0) if options.quick else (options.turns, options.seconds)
     pattern = options.rows or ("^(after backward|double buffering)$" if options.quick else "")
     kept = json.loads(Path(options.save).read_text()) if options.save and os.path.exists(options.save) else {}
 
@@ -270,14 +290,14 @@ def main() -> None:
         if options.save:
             Path(options.save).write_text(json.dumps(kept))
 
-    figures, every = {}, list(JOBS if repeats else kept)
+    figures, every = {}, list(JOBS if turns else kept)
     for name in [options.only] if options.only else ["mobilenet"] if options.quick else every:
         known = kept.setdefault(name, {"rate": options.rate or JOBS[name].rate, "rows": {}})
         if options.rate not in ("", known["rate"]):
             raise SystemExit(f"--save={options.save} has {name} over links of {known['rate']}: name another file")
         job = replace(JOBS[name], rate=known["rate"])
         wanted = {row: how for row, how in job.rows.items() if re.search(pattern, row) or row == LIMIT}
-        measure_rows(replace(job, rows=wanted), repeats, steps, known["rows"], save)
+        measure_rows(replace(job, rows=wanted), turns, seconds, known["rows"], save)
         figures[name] = table(name, job, known["rows"])
     if options.figure:
         draw(figures, options.figure)

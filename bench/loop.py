@@ -10,14 +10,14 @@ from mxnet import autograd
 from mxscale.train.optimizer import CrossEntropy
 
 
-def rates(net, trainer, step_batch: int, batches, images: int, interval: int, steps: int) -> list:
-    """Images/s of each `interval` of `steps`, without the first one.
+def rates(net, trainer, step_batch: int, batches, images: int, interval: int, steps: int):
+    """Yields images/s of each `interval` of `steps`, but for the first one.
 
     trainer: its `step` takes step_batch; batches: an iterator over (images, labels); images: of a step of all ranks.
     """
     objective = CrossEntropy()
     objective.hybridize(static_alloc=True, static_shape=True)
-    found, started = [], time.perf_counter()
+    started = time.perf_counter()
     for step in range(1, steps + 1):
         inputs, labels = next(batches)
         with autograd.record():
@@ -26,6 +26,6 @@ def rates(net, trainer, step_batch: int, batches, images: int, interval: int, st
         trainer.step(step_batch)
         if step % interval == 0:
             mx.nd.waitall()
-            found.append(interval * images / (time.perf_counter() - started))
+            if step > interval:
+                yield interval * images / (time.perf_counter() - started)
             started = time.perf_counter()
-    return found[1:]

@@ -13,10 +13,10 @@ from mxscale.run.launch import Placement
 from mxscale.run.processes import available_cores
 
 
-def run(argv, ranks: int, transport="gloo", network=None, threads=None, extra=None) -> str:
-    """`python argv...` as `ranks` ranks, one on each node of a Network or all on this machine; what they print.
+def command(argv, ranks: int, transport="gloo", network=None, threads=None, extra=None) -> tuple:
+    """(words, environment) that start `python argv...` as `ranks` ranks, one on each node of a Network or all here.
 
-    extra: further environment variables.  Ends the bench where the ranks fail.
+    extra: further environment variables.
     """
     threads = threads or max(1, available_cores() // ranks)
     config = from_dict({"comm": {"transport": transport}, "launch": {"threads": threads}})
@@ -24,8 +24,13 @@ def run(argv, ranks: int, transport="gloo", network=None, threads=None, extra=No
     surroundings = network.env() if network else os.environ
     env = {**launch.environment(config, Placement(ranks, available_cores(), hosts), surroundings), **(extra or {})}
     where = ",".join(f"{host.address}:1" for host in hosts)
-    command = [*launch.LAUNCHERS[transport](config, ranks, env, where), sys.executable, *map(str, argv)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=measure.ROOT)
+    return [*launch.LAUNCHERS[transport](config, ranks, env, where), sys.executable, *map(str, argv)], env
+
+
+def run(argv, ranks: int, transport="gloo", network=None) -> str:
+    """What such ranks print.  Ends the bench where they fail."""
+    words, env = command(argv, ranks, transport, network)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=measure.ROOT)
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        raise SystemExit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
     return done.stdout

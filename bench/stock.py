@@ -1,15 +1,12 @@
-"""The two loops that people write by hand, as ranks: stock.py horovod|kvstore OUT MODEL SIDE BATCH STEPS
+"""The two loops that people write by hand, as ranks: stock.py horovod|kvstore OUT MODEL SIDE BATCH INTERVAL
 
 horovod: hvd.DistributedTrainer, with Horovod's own fusion.  kvstore: gluon.Trainer over dist_sync.  Nothing around
-them: no records, no checkpoints, no validation, no stop.  Rank 0 writes images/s of all ranks, one figure each
-INTERVAL steps.
+them: no records, no checkpoints, no validation, no stop.  Rank 0 adds a line to OUT each INTERVAL steps, with the
+images/s of all ranks, until it is ended from outside.
 """
 
 import itertools
-import json
-import os
 import sys
-from pathlib import Path
 
 import measure  # noqa: F401  (where mxscale is)
 import mxnet as mx
@@ -18,7 +15,6 @@ from mxnet import gluon
 
 from mxscale.nets import zoo
 
-INTERVAL = 10
 SETTINGS = {"learning_rate": 0.001, "momentum": 0.9, "wd": 1e-4}
 
 
@@ -39,25 +35,19 @@ def with_kvstore(net, batch: int):
     return trainer, batch * store.num_workers, store.rank, store.num_workers
 
 
-def measured(kind: str, model: str, side: int, batch: int, steps: int):
-    """(rank, images/s of each interval)."""
+def main(kind: str, out: str, model: str, side: int, batch: int, interval: int) -> None:
     net = zoo.build(model, 1000)
     zoo.initialise(net, 1, mx.cpu(), True)
     zoo.finish(net, (1, 3, side, side), mx.cpu())
     net.hybridize(static_alloc=True, static_shape=True)
     trainer, step_batch, rank, ranks = {"horovod": with_horovod, "kvstore": with_kvstore}[kind](net, batch)
     made = mx.nd.random.normal(shape=(batch, 3, side, side)), mx.nd.arange(batch) % 1000
-    return rank, rates(net, trainer, step_batch, itertools.repeat(made), batch * ranks, INTERVAL, steps)
-
-
-def main(kind, out, model, side, batch, steps) -> None:
-    rank, found = measured(kind, model, int(side), int(batch), int(steps))
-    if rank == 0:
-        Path(out).write_text(json.dumps(found))
-    if kind == "horovod":
-        sys.modules["horovod.mxnet"].shutdown()  # or the other rank would miss this one
-    os._exit(0)  # a kvstore's own end waits for servers that are ended from outside
+    found = rates(net, trainer, step_batch, itertools.repeat(made), batch * ranks, interval, sys.maxsize)
+    for rate in found:
+        if rank == 0:
+            with open(out, "a") as file:
+                print(rate, file=file)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:4], *map(int, sys.argv[4:]))

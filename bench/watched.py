@@ -1,94 +1,124 @@
-"""A training run as a user starts it: its rate, and what its ranks take of the CPU meanwhile."""
+"""Jobs that train while others are stopped: they take turns, and what each one's ranks do in its turn is noted.
+
+A machine that is shared changes its speed within seconds, so that runs one after another can't be compared.  Here
+all are started and warmed up; then each goes on for a few seconds (SIGCONT), is stopped (SIGSTOP), and the next has its
+turn.  A turn's first line of metrics does not count: caches are cold, it lasts as long as the stop did, and what was
+under way has arrived meanwhile.
+"""
 
 import statistics
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGSTOP
+from typing import Callable, List
 
 import measure
 import psutil
 
-from mxscale.run.rundir import RunDir
-
-RATE = "throughput/images_per_s"
+POLL_S = 0.05
+# How the command lines of ranks, and of what serves them, begin behind the interpreter: of a run, of bench/stock.py
+RANKS = (["-m", "mxscale.train.engine"], [str(measure.ROOT / "bench/stock.py")])
+SERVERS = (["-m", "mxscale.train.server"], ["-c", "import mxnet"])
 
 
 @dataclass
 class Reading:
-    """What a run's ranks did while they trained."""
+    """What a job's ranks did in a turn."""
 
     rate: float  # images/s of all ranks
-    cores: float = 0.0  # that their processes take
-    kernel: float = 0.0  # share of that
-    others: float = 0.0  # cores that all else on this machine takes
+    cores: float  # that their processes take
+    kernel: float  # seconds of these that the kernel has, by second
+    serving: float  # cores that parameter servers take
+    others: float  # cores that all else on this machine takes
     threads: list = field(default_factory=list)  # cores of each thread of one rank, largest first
 
 
 class Training:
-    """An entry script that is running; `read` waits for its end."""
+    """Processes that train; stopped except in `turn`.
 
-    def __init__(self, settings, folder: str, env: dict, before=()):
-        """before: words put before the command, such as `ip netns exec NAME`."""
-        self.argv = [*before, sys.executable, "train.py", f"runs={folder}", "tracking=none", *settings]
-        self.folder, self.log, self.marks = Path(folder, "train"), tempfile.TemporaryFile("w+"), []
-        self.process = subprocess.Popen(
-            self.argv, cwd=measure.ROOT, env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT
-        )
-        self.watching = threading.Thread(target=self._watch, daemon=True)
-        self.watching.start()
+    argvs: commands to start together.  rates: images/s of each interval so far, a call away.
+    """
 
-    def read(self) -> Reading:
+    def __init__(self, argvs: List[list], env: dict, rates: Callable[[], list]):
+        self.rates, self.log = rates, tempfile.TemporaryFile("w+")
+        into = {"stdin": subprocess.DEVNULL, "stdout": self.log, "stderr": subprocess.STDOUT}
+        self.processes = []
         try:
-            self.process.wait()
-        finally:
-            self.process.terminate()  # where a bench is told to end; a run that has ended hears nothing
-            self.process.wait()
-            self.watching.join()
-        if self.process.returncode:
-            self.log.seek(0)
-            raise SystemExit(f"{' '.join(self.argv)} ended with {self.process.returncode}:\n{self.log.read()}")
-        # The first interval is warm-up
-        return Reading(statistics.median(self._rates()[1:]), *self._cpu())
+            for argv in argvs:
+                self.processes.append(subprocess.Popen(list(map(str, argv)), cwd=measure.ROOT, env=env, **into))
+            self._until(2)  # the first interval is warm-up
+            self.ranks, self.servers = self._found(RANKS), self._found(SERVERS)
+            self._signal(SIGSTOP)
+        except BaseException:
+            self.end()
+            raise
 
-    def _rates(self) -> list:
-        found = list(self.folder.glob("*/metrics.jsonl"))
-        lines = RunDir(found[0].parent).history() if found else []
-        return [line["metrics"][RATE] for line in lines if RATE in line["metrics"]]
+    def turn(self, seconds: float) -> Reading:
+        """Go on until a line is written after `seconds` of lines that count."""
+        first = len(self.rates()) + 1
+        self._signal(SIGCONT)
+        self._until(first)
+        before, began = self._taken(), time.perf_counter()
+        self._until(first + 1)
+        while time.perf_counter() - began < seconds:
+            self._until(len(self.rates()) + 1)
+        after, ended = self._taken(), time.perf_counter()
+        rates = self.rates()[first:]
+        self._signal(SIGSTOP)
+        return reading(statistics.harmonic_mean(rates), before, after, ended - began)
 
-    def _watch(self) -> None:
-        """Notes the CPU times of the ranks at each line of metrics, from the first with a rate on."""
-        pids = []
-        while self.process.poll() is None:
-            time.sleep(0.1)
-            if len(self._rates()) > len(self.marks):
-                pids = pids or self._ranks()
-                self.marks.append((time.perf_counter(), [cpu_times(pid) for pid in pids], busy()))
+    def end(self) -> None:
+        """Nothing of it is left."""
+        for pid in [*self._found(RANKS), *self._found(SERVERS)]:
+            send(pid, SIGKILL)
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            process.wait()
 
-    def _ranks(self) -> list:
+    def _signal(self, number: int) -> None:
+        for pid in [*self.servers, *self.ranks]:
+            send(pid, number)
+
+    def _until(self, lines: int) -> None:
+        while len(self.rates()) < lines:
+            if any(process.poll() is not None for process in self.processes):
+                self.log.seek(0)
+                raise SystemExit(f"{' '.join(self.processes[0].args)} ended:\n{self.log.read()}")
+            time.sleep(POLL_S)
+
+    def _taken(self) -> tuple:
+        return [cpu_times(pid) for pid in self.ranks], [cpu_times(pid) for pid in self.servers], busy()
+
+    def _found(self, beginnings) -> list:
         found = []
-        for child in psutil.Process(self.process.pid).children(recursive=True):
+        for process in self.processes:
             with suppress(psutil.NoSuchProcess):
-                if child.cmdline()[1:3] == ["-m", "mxscale.train.engine"]:
-                    found.append(child.pid)
+                parent = psutil.Process(process.pid)
+                for one in (parent, *parent.children(recursive=True)):
+                    with suppress(psutil.NoSuchProcess):
+                        words = one.cmdline()[1:]
+                        found += [one.pid] * any(words[: len(beginning)] == beginning for beginning in beginnings)
         return found
 
-    def _cpu(self) -> tuple:
-        """(cores, the kernel's share, others, cores of each thread of one rank) from the first mark to the last."""
-        marks = [mark for mark in self.marks if mark[1] and all(mark[1])]  # ranks that are gone have no times
-        if len(marks) < 2:
-            return ()
-        (began, first, all_before), (ended, last, all_after) = marks[0], marks[-1]
-        taken = [since(then, now) for then, now in zip(first, last)]
-        user, kernel = (sum(times[part] for rank in taken for times in rank.values()) for part in (0, 1))
-        seconds = ended - began
-        threads = sorted((sum(times) / seconds for times in taken[0].values()), reverse=True)
-        cores, everything = (user + kernel) / seconds, (all_after - all_before) / seconds
-        return cores, kernel / (user + kernel), everything - cores, [round(own, 3) for own in threads[:6]]
+
+def reading(rate: float, before: tuple, after: tuple, seconds: float) -> Reading:
+    """From what `_taken` said at both ends."""
+    ranks, servers = ([since(*ends) for ends in zip(before[kind], after[kind])] for kind in (0, 1))
+    threads = sorted((sum(times) / seconds for times in ranks[0].values()), reverse=True)
+    cores, serving = (sum(sum(times) for one in all_of for times in one.values()) for all_of in (ranks, servers))
+    kernel = sum(times[1] for one in ranks for times in one.values())
+    others = after[2] - before[2] - cores - serving
+    each = (cores, kernel, serving, others)
+    return Reading(rate, *(one / seconds for one in each), [round(own, 3) for own in threads[:6]])
+
+
+def send(pid: int, number: int) -> None:
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).send_signal(number)
 
 
 def busy() -> float:
@@ -98,11 +128,8 @@ def busy() -> float:
 
 
 def cpu_times(pid: int) -> dict:
-    """thread -> (user, kernel) seconds; {} of a process that is gone."""
-    try:
-        return {thread.id: (thread.user_time, thread.system_time) for thread in psutil.Process(pid).threads()}
-    except psutil.NoSuchProcess:
-        return {}
+    """thread -> (user, kernel) seconds."""
+    return {thread.id: (thread.user_time, thread.system_time) for thread in psutil.Process(pid).threads()}
 
 
 def since(then: dict, now: dict) -> dict:
