@@ -51,7 +51,7 @@ class Job:
     rows: dict
     workers: int = 2
     servers: int = 0  # nodes for them
-    interval: int = 10  # steps between two lines of metrics, 3 or more: a stop is within the first after it
+    interval: int = 10  # steps between two lines of metrics
 
 
 AFTER, FP16, DOUBLE = "comm.overlap=false", "comm.compression=fp16", "comm.double_buffering=true"
@@ -66,7 +66,6 @@ OPTIONS = {
     "double buffering, fp16": [DOUBLE, FP16],
     "double buffering, fp16, MPI": [DOUBLE, FP16, "comm.transport=mpi"],
 }
-ONE = {"overlapped, one bucket": ["comm.bucket_mb=1000"]}
 LOOPS = {"Horovod's DistributedTrainer": "horovod", "gluon's kvstore, 1 server": "kvstore"}
 
 
@@ -74,16 +73,14 @@ def beside_servers(workers: int, rate: str) -> Job:
     rows = {LIMIT: None, PLAIN: [AFTER], "overlapped": []}
     for count in ("1", "1x", "2x"):
         rows[f"servers: {count}"] = ["comm=parameter_server", f"comm.servers={count}", "comm.update_on=worker"]
-    return Job("mobilenet0.25", 224, 32, rate, rows, workers, servers=2 * workers)
+    return Job("mobilenet0.25", 224, 32, rate, rows, workers, servers=2 * workers, interval=4)
 
 
 JOBS = {
     "resnet18": Job("resnet18_v1b", 64, 16, "2gbit", {**OPTIONS, **LOOPS}, servers=1),
-    "mobilenet": Job("mobilenet0.25", 96, 32, "250mbit", {**OPTIONS, **ONE, **LOOPS}, servers=1),
-    # Photographs: the same gradients on a proportionally slower link cost a small share of a step's CPU
-    "photos": Job("mobilenet0.25", 224, 32, "150mbit", {**OPTIONS, **LOOPS}, servers=1, interval=5),
+    "mobilenet": Job("mobilenet0.25", 96, 32, "600mbit", {**OPTIONS, **LOOPS}, servers=1, interval=20),
     # 5 MB of gradients, and a step of seconds: an exchange costs next to none of its CPU
-    "squeezenet": Job("squeezenet1.0", 224, 32, "25mbit", OPTIONS, interval=3),
+    "squeezenet": Job("squeezenet1.0", 224, 32, "25mbit", OPTIONS, interval=1),
     "servers2": beside_servers(2, "100mbit"),
     "servers4": beside_servers(4, "50mbit"),
 }
@@ -109,7 +106,7 @@ def product(job: Job, nodes: Network, switches, folder: str, before=()) -> Train
         lines = RunDir(found[0].parent).history() if found else []
         return [line["metrics"][RATE] for line in lines if RATE in line["metrics"]]
 
-    return Training([argv], nodes.env(), rates)
+    return Training([argv], nodes.env(), rates, job.interval)
 
 
 def exchanging(job: Job, nodes: Network, switches, folder: str) -> list:
@@ -128,14 +125,16 @@ def side_by_side(job: Job, nodes: Network, folder: str) -> list:
 def by_hand(kind: str, job: Job, nodes: Network, folder: str) -> list:
     """A loop of bench/stock.py."""
     out = Path(folder, "rates")
+    out.parent.mkdir()
     argv = [measure.ROOT / "bench/stock.py", kind, out, job.model, job.side, job.batch, job.interval]
     if kind == "horovod":
-        fused = {"HOROVOD_FUSION_THRESHOLD": str(128 * 2**20)}
-        argvs, env = ranks.command(argv, job.workers, network=nodes, threads=1, extra=fused)
-        argvs = [argvs]
+        own = {"HOROVOD_FUSION_THRESHOLD": str(128 * 2**20), "HOROVOD_GLOO_TIMEOUT_SECONDS": "3600"}
+        words, env = ranks.command(argv, job.workers, network=nodes, threads=1, extra=own)
+        argvs = [words]
     else:
         argvs, env = with_server(argv, job.workers, nodes), nodes.env()
-    return [Training(argvs, env, lambda: [float(line) for line in out.read_text().split()] if out.exists() else [])]
+    rates = lambda: [float(line) for line in out.read_text().split()] if out.exists() else []  # noqa: E731
+    return [Training(argvs, env, rates, job.interval)]
 
 
 def with_server(argv, workers: int, nodes: Network) -> list:
@@ -165,6 +164,8 @@ def turn(trainings: list, seconds: float) -> Reading:
     """Of all of them at once."""
     with ThreadPoolExecutor(len(trainings)) as pool:
         readings = list(pool.map(lambda training: training.turn(seconds), trainings))
+    for training in trainings:
+        training.stop()
     rate, cores, kernel = (sum(getattr(one, key) for one in readings) for key in ("rate", "cores", "kernel"))
     others = readings[0].others + readings[0].cores - cores
     return Reading(rate, cores, kernel, readings[0].serving, others, readings[0].threads)
@@ -290,6 +291,9 @@ def main() -> None:
         if options.save:
             Path(options.save).write_text(json.dumps(kept))
 
+    readings = [one for known in kept.values() for row in known["rows"].values() for one in row]
+    if not set(kept) <= set(JOBS) or any("serving" not in one for one in readings):
+        raise SystemExit(f"--save={options.save} is of an earlier version of this bench: name another file")
     figures, every = {}, list(JOBS if turns else kept)
     for name in [options.only] if options.only else ["mobilenet"] if options.quick else every:
         known = kept.setdefault(name, {"rate": options.rate or JOBS[name].rate, "rows": {}})
@@ -297,7 +301,8 @@ def main() -> None:
             raise SystemExit(f"--save={options.save} has {name} over links of {known['rate']}: name another file")
         job = replace(JOBS[name], rate=known["rate"])
         wanted = {row: how for row, how in job.rows.items() if re.search(pattern, row) or row == LIMIT}
-        measure_rows(replace(job, rows=wanted), turns, seconds, known["rows"], save)
+        if turns:
+            measure_rows(replace(job, rows=wanted), turns, seconds, known["rows"], save)
         figures[name] = table(name, job, known["rows"])
     if options.figure:
         draw(figures, options.figure)

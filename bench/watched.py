@@ -2,10 +2,11 @@
 
 A machine that is shared changes its speed within seconds, so that runs one after another can't be compared.  Here
 all are started and warmed up; then each goes on for a few seconds (SIGCONT), is stopped (SIGSTOP), and the next has its
-turn.  A turn's first line of metrics does not count: caches are cold, it lasts as long as the stop did, and what was
-under way has arrived meanwhile.
+turn.  The first lines of a turn do not count: a line is written two steps after its interval, so that one of these has
+the stop in it, and what was under way has arrived meanwhile.
 """
 
+import math
 import statistics
 import subprocess
 import tempfile
@@ -18,7 +19,7 @@ from typing import Callable, List
 import measure
 import psutil
 
-POLL_S = 0.05
+POLL_S = 0.2  # each look reads the lines so far
 # How the command lines of ranks, and of what serves them, begin behind the interpreter: of a run, of bench/stock.py
 RANKS = (["-m", "mxscale.train.engine"], [str(measure.ROOT / "bench/stock.py")])
 SERVERS = (["-m", "mxscale.train.server"], ["-c", "import mxnet"])
@@ -37,13 +38,14 @@ class Reading:
 
 
 class Training:
-    """Processes that train; stopped except in `turn`.
+    """Processes that train; stopped but between `turn` and `stop`.
 
-    argvs: commands to start together.  rates: images/s of each interval so far, a call away.
+    argvs: commands to start together.  rates: images/s of each interval so far, a call away; interval: its steps.
     """
 
-    def __init__(self, argvs: List[list], env: dict, rates: Callable[[], list]):
+    def __init__(self, argvs: List[list], env: dict, rates: Callable[[], list], interval: int):
         self.rates, self.log = rates, tempfile.TemporaryFile("w+")
+        self.left_out = 1 + math.ceil(4 / interval)  # lines of a turn
         into = {"stdin": subprocess.DEVNULL, "stdout": self.log, "stderr": subprocess.STDOUT}
         self.processes = []
         try:
@@ -51,24 +53,26 @@ class Training:
                 self.processes.append(subprocess.Popen(list(map(str, argv)), cwd=measure.ROOT, env=env, **into))
             self._until(2)  # the first interval is warm-up
             self.ranks, self.servers = self._found(RANKS), self._found(SERVERS)
-            self._signal(SIGSTOP)
+            self.stop()
         except BaseException:
             self.end()
             raise
 
     def turn(self, seconds: float) -> Reading:
-        """Go on until a line is written after `seconds` of lines that count."""
-        first = len(self.rates()) + 1
+        """Go on until `seconds` of lines that count are written, two at least; it still goes on then."""
+        first = len(self.rates()) + self.left_out
         self._signal(SIGCONT)
         self._until(first)
         before, began = self._taken(), time.perf_counter()
-        self._until(first + 1)
+        self._until(first + 2)
         while time.perf_counter() - began < seconds:
             self._until(len(self.rates()) + 1)
         after, ended = self._taken(), time.perf_counter()
         rates = self.rates()[first:]
-        self._signal(SIGSTOP)
         return reading(statistics.harmonic_mean(rates), before, after, ended - began)
+
+    def stop(self) -> None:
+        self._signal(SIGSTOP)
 
     def end(self) -> None:
         """Nothing of it is left."""

@@ -117,7 +117,8 @@ def _figures(run: RunDir, config: Config, plan: dict, attempt: int, name: str, s
         placed = launch.Placement.of({**plan, **meeting(candidate, plan)}, available_cores())
     except ConfigError as error:
         return {"no": str(error)}
-    commands = launch.commands(candidate, str(run), attempt, placed, os.environ, ["mxscale.train.probe", name])
+    surroundings = {"HOROVOD_CYCLE_TIME": "1", **os.environ}  # here each exchange is waited for, see launch.environment
+    commands = launch.commands(candidate, str(run), attempt, placed, surroundings, ["mxscale.train.probe", name])
     return measured(run, name, commands, config.comm.probe_s, signals)
 
 

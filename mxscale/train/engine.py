@@ -112,6 +112,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
         if not validated(snapshot):
             return interrupted(step)
         keeper.save(snapshot, journal)
+        clock.restart()
 
     # ---- loop
     while step < sizes.total_steps:
@@ -146,8 +147,10 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
         if summed:
             advance(trainer, lr(step), step / sizes.steps_per_epoch)
             trainer.update(sizes.global_batch)
-        for replica in trained[0].list_data():  # its gradient is the last one to be there
-            clock.dispatched(first_of(replica))
+        alone = config.comm.double_buffering and not summed  # the first step exchanges alone, and writes no weights
+        # The first layer's gradient is the last one to be there
+        for array in [lane[0] for lane in grads] if alone else trained[0].list_data():
+            clock.dispatched(first_of(array))
         sample.end()
         step += 1
         life.moved()

@@ -23,11 +23,12 @@ class Journal:
             _end_torn_line(run.metrics_file)
             self.file = open(run.metrics_file, "a")
 
-    def line(self, step: int, metrics: dict) -> None:
-        """One line, flushed.  Only rank 0 writes."""
+    def line(self, step: int, metrics: dict, at: Optional[float] = None) -> None:
+        """One line, flushed.  Only rank 0 writes.  at: of what time (time.time()), where not of now."""
         if self.file is None:
             return
-        entry = {"attempt": self.attempt, "step": step, "time_ms": int(time.time() * 1000), "metrics": metrics}
+        time_ms = int(1000 * (time.time() if at is None else at))
+        entry = {"attempt": self.attempt, "step": step, "time_ms": time_ms, "metrics": metrics}
         self.file.write(json.dumps(entry, separators=(",", ":")) + "\n")
         self.file.flush()
 
@@ -42,7 +43,8 @@ class Journal:
         together False: ranks are at different steps and don't wait for each other.  Then they are rank 0's own, and
         the clock goes on until they meet.
         """
-        self.taken = Reading(step, lr, tally.take(), clock.lap() if together else None, samples.read())
+        lap = clock.lap() if together else None
+        self.taken = Reading(step, time.time(), lr, tally.take(), lap, samples.read())
 
     def follow(self) -> List[Tuple[int, float]]:
         """After each step, before `take`: send what was taken, write what was sent.  A collective.
@@ -76,7 +78,7 @@ class Journal:
             images, seconds, waited = times
             metrics["throughput/images_per_s"] = images / (seconds / self.comm.size)
             metrics["time/data_wait"] = waited / seconds
-        self.line(reading.step, {**metrics, **reading.sampled})
+        self.line(reading.step, {**metrics, **reading.sampled}, reading.at)
         return metrics["train/loss"]
 
 
@@ -85,6 +87,7 @@ class Reading:
     """An interval of training, on its way to its line."""
 
     step: int
+    at: float  # when it was taken (time.time())
     lr: float
     tallied: Callable[[], np.ndarray]  # see Tally.take
     lap: Optional[Callable[[], np.ndarray]]  # see Clock.lap
