@@ -36,8 +36,7 @@ from network import Network
 from watched import Reading, Training
 
 from mxscale.run.rundir import RunDir
-
-RATE = "throughput/images_per_s"
+from mxscale.run.timing import RATE
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,10 @@ def by_hand(kind: str, job: Job, nodes: Network, folder: str) -> list:
         argvs = [words]
     else:
         argvs, env = with_server(argv, job.workers, nodes), nodes.env()
-    rates = lambda: [float(line) for line in out.read_text().split()] if out.exists() else []  # noqa: E731
+
+    def rates() -> list:
+        return [float(line) for line in out.read_text().split()] if out.exists() else []
+
     return [Training(argvs, env, rates, job.interval)]
 
 

@@ -53,7 +53,8 @@ class Local:
 
     def total(self, values: np.ndarray) -> np.ndarray:
         """Sum of float64 `values` over the ranks."""
-        return np.asarray(values, dtype=np.float64)
+        values = np.asarray(values, dtype=np.float64)
+        return self.total_later(values.reshape(-1), "total")().reshape(values.shape)
 
     def total_later(self, values: np.ndarray, name: str) -> Callable[[], np.ndarray]:
         """`total`, on its way: a call of the result waits for it.  One of a name at a time."""
@@ -137,10 +138,6 @@ class Horovod(Local):
 
     def all_gather(self, arrays, name):
         return list(self.hvd.allgather(arrays[0].reshape((1, -1)), name=name))
-
-    def total(self, values):
-        values = np.asarray(values, dtype=np.float64)
-        return self.total_later(values.reshape(-1), "total")().reshape(values.shape)
 
     def total_later(self, values, name):
         if self.size == 1:
