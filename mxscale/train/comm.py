@@ -61,13 +61,6 @@ class Local:
         values = np.asarray(values, dtype=np.float64)
         return lambda: values
 
-    def vote(self, wish: bool) -> Callable[[], bool]:
-        """Whether any rank wishes; a call of the result waits for the answer."""
-        # Sent before the step's own work: when it is read, after that work has been dispatched, it
-        # has long arrived, so agreeing on a stop at each step costs next to nothing.
-        votes = self.total_later([wish], "vote")
-        return lambda: bool(votes()[0])
-
     def close(self) -> None:
         """Leave in order."""
 
@@ -182,9 +175,6 @@ class ServedAsync(Served):
 
     kind = "dist_async"
     in_step = False
-
-    def vote(self, wish):
-        return lambda: bool(self.total([wish])[0] > 0)
 
 
 def horovod_build() -> dict:

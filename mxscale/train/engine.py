@@ -22,6 +22,7 @@ from mxscale.run import rundir
 from mxscale.run.rundir import RunDir
 from mxscale.sizes import Sizes
 from mxscale.train import head, parts, precision
+from mxscale.train.ballot import Ballot
 from mxscale.train.comm import open_communicator
 from mxscale.train.exchange import make_exchange
 from mxscale.train.journal import Journal
@@ -90,6 +91,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
     tally, clock = Tally(devices), Clock(len(devices))
     gate = head.Gate(run, config, plan, comm) if step == 0 else head.NoGate()
     samples = Samples(SAMPLE_EVERY, clock)
+    ballot = Ballot(comm, lambda: run.stop_reason() is not None)
 
     def validated(snapshot) -> bool:
         """Evaluate the network of `snapshot` and note the result; False where a stop broke it off."""
@@ -116,7 +118,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
 
     # ---- loop
     while step < sizes.total_steps:
-        stop_voted = comm.vote(comm.rank == 0 and run.stop_reason() is not None)
+        ballot.cast(step)
         sample = samples.begin(step)
 
         # forward and backward of each of this rank's shards: dispatched, so that devices work side by side
@@ -160,7 +162,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
         validates = last or step % (config.validate_every * sizes.steps_per_epoch) == 0
         saves = last or keeper.due(step)
         together = comm.in_step or validates or saves
-        stop = together and stop_voted()
+        stop = together and ballot.stop()
         saves = saves or stop
         finite(journal.follow())
         if validates or saves or step % config.log_every == 0:

@@ -31,7 +31,7 @@ def measure(comm, options: Comm, plan: dict, ordered: bool) -> dict:
     seconds, began = [], time.perf_counter()
     while len(seconds) < WARM + TIMES:
         enough = len(seconds) > WARM and time.perf_counter() - began > options.probe_s / 3
-        if comm.vote(enough)():  # waits for all ranks, so that each time all begin together
+        if comm.total([enough])[0]:  # waits for all ranks, so that each time all begin together
             break
         nd.waitall()
         asked_at = time.perf_counter()
