@@ -84,7 +84,7 @@ def test_a_validation_that_is_broken_off_twice_is_still_made(new):
 
 
 def test_two_ranks_leave_a_long_validation_together_with_a_checkpoint(cli):
-    case = ["launch.ranks=2", "model=resnet18_v1b", "data.image_size=64", "data.train_per_class=4", "max_steps=4",
+    case = ["launch.ranks=2", "model=resnet18_v1b", "data.image_size=128", "data.train_per_class=4", "max_steps=4",
             "batch.per_device=1"]  # fmt: skip
     unbroken = cli("train", *case)
     process = cli.start("train", *case)
