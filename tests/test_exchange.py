@@ -262,6 +262,7 @@ import mxnet as mx, numpy as np
 from mxscale.config import Comm
 from mxscale.nets import weights, zoo
 from mxscale.train import parts
+from mxscale.train.ballot import Ballot
 from mxscale.train.comm import open_communicator
 from mxscale.train.exchange import make_exchange
 from mxscale.train.statistics import ShardStatistics
@@ -332,6 +333,10 @@ said["table"] = [list(table.shape), len({row.tobytes() for row in table}), weigh
 said["total"] = comm.total([[comm.rank + 1, 2**53 - 2 if comm.rank == 0 else 1]]).tolist()
 first, second = (comm.total_later([comm.rank, 1], name) for name in ("one", "other"))
 said["later"] = [second().tolist(), first().tolist()]
+ballot, said["vote"] = Ballot(comm, lambda: comm.rank > 0 or step == 2), []  # rank 0's wish alone counts
+for step in range(3):
+    ballot.cast(step)
+    said["vote"].append(ballot.stop())
 open(f"{sys.argv[1]}/{comm.rank}.json", "w").write(json.dumps(said))
 comm.close()
 """
@@ -367,6 +372,7 @@ def check(said):
         assert one["network"] < 1e-5
         assert one["fp16"] < 1e-3
         assert one["total"] == [[ranks * (ranks + 1) / 2, 2**53 - 2 + ranks - 1]]
+        assert one["vote"] == [False, False, True]
         assert one["later"] == [[ranks * (ranks - 1) / 2, ranks]] * 2
         assert one["table"][:2] == [[ranks, one["table"][0][1]], ranks]
     for same in ("digest", "all", "total", "table"):
@@ -376,7 +382,7 @@ def check(said):
 
 
 @pytest.mark.slow
-def test_two_ranks_get_numpys_sums_and_rank_0s_values(tmp_path):
+def test_two_ranks_get_numpys_sums_rank_0s_values_and_one_answer_to_a_vote(tmp_path):
     check(on_ranks(2, tmp_path / "two"))
 
 

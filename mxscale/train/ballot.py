@@ -49,4 +49,4 @@ class Ballot:
     def _steps_to_the_next(self) -> int:
         if len(self.step_s) < self.step_s.maxlen:
             return 1
-        return min(MOST_STEPS, max(1, round(EVERY_S / max(*self.step_s, 1e-3))))
+        return max(1, round(EVERY_S / max(*self.step_s, EVERY_S / MOST_STEPS)))
