@@ -2,7 +2,7 @@
 
 import hydra
 
-from mxscale import cli
+from mxscale.cli import main as cli
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")

@@ -28,7 +28,7 @@ import numpy as np
 import ranks
 from network import Network
 
-from mxscale.scale import scaling
+from mxscale.perfmodel import step_time
 
 COLUMNS = ["name", "ranks", "transport", "alpha_s", "bytes_per_s", "date", "source"]
 SIZES = [4**power for power in range(5, 14)]  # 1 KiB to 64 MiB
@@ -38,8 +38,8 @@ def rank_main(out: str, seconds: str, largest: str) -> None:
     """One rank: rank 0 writes {bytes: [seconds of each repetition, mean of the ranks]}."""
     from mxnet import nd
 
-    from mxscale.config import Comm
-    from mxscale.train.comm import open_communicator
+    from mxscale.config.schema import Comm
+    from mxscale.distributed.communicators import open_communicator
 
     comm, measured = open_communicator(Comm()), {}
     started = nd.ones((16,))
@@ -66,7 +66,7 @@ def _once(comm, array, name: str) -> float:
 
 def fit(seconds: dict, ranks: int) -> tuple:
     """(alpha in seconds, bandwidth in bytes/s, predicted {bytes: seconds}) of {bytes: seconds}."""
-    link, messages = scaling.calibrate(list(seconds.items()), ranks), 2 * (ranks - 1)
+    link, messages = step_time.calibrate(list(seconds.items()), ranks), 2 * (ranks - 1)
     predicted = {size: messages * (link.alpha_s + size / ranks / link.bytes_per_s) for size in seconds}
     return link.alpha_s, link.bytes_per_s, predicted
 

@@ -15,12 +15,13 @@ import mxnet as mx
 from loop import rates
 from mxnet import gluon
 
-from mxscale.checks import validate
-from mxscale.config import from_dict
+from mxscale.config.schema import from_dict
+from mxscale.config.validation import validate
 from mxscale.data import loader
-from mxscale.run import rundir
-from mxscale.train import engine, parts, prepare
-from mxscale.train.comm import Local
+from mxscale.distributed.communicators import Local
+from mxscale.rundir import directory
+from mxscale.train import builders, prepare
+from mxscale.train import trainer as engine
 
 JOBS = {
     # name: (settings, steps, steps per interval)
@@ -42,7 +43,7 @@ def make_run(folder: str, settings: dict, steps: int, interval: int):
     config = {"runs": folder, "epochs": 10**4, "max_steps": steps, "log_every": interval, "validate_every": 10**4,
               "comm": {"backend": "local"}, "checkpoint": {"every_epochs": 10**4}, **settings}  # fmt: skip
     config = validate(from_dict(config))
-    run = rundir.create(config)
+    run = directory.create(config)
     run.write("plan.json", {"pretrained": None})
     assert prepare.main(str(run), attempt=1) == 0, run.read("refused.json")
     return run, config, run.read("plan.json")
@@ -61,7 +62,7 @@ def engine_rate(run, config, plan) -> float:
 def bare_rate(config, plan, interval: int) -> float:
     """Images/s of a loop with nothing around it."""
     sizes, batch = plan["sizes"], plan["sizes"]["per_device_batch"]
-    net = parts.network(config, plan, [mx.cpu()])
+    net = builders.network(config, plan, [mx.cpu()])
     settings = {"learning_rate": sizes["effective_lr"], "momentum": 0.9, "wd": config.optimizer.weight_decay}
     trainer = gluon.Trainer(net.collect_params(), "nag", settings, kvstore=None)
     batches = bare_batches(config, plan)

@@ -35,8 +35,8 @@ import ranks
 from network import Network
 from watched import Reading, Training
 
-from mxscale.run.rundir import RunDir
-from mxscale.run.timing import RATE
+from mxscale.diagnose.timing import RATE
+from mxscale.rundir.directory import RunDir
 
 
 @dataclass(frozen=True)

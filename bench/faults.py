@@ -22,7 +22,7 @@ sys.path.insert(0, str(measure.ROOT / "tests"))
 import faults
 from conftest import Cli
 
-from mxscale.train.comm import horovod_build
+from mxscale.distributed.communicators import horovod_build
 
 SETTINGS = ("epochs=3", "checkpoint.every_steps=4", "batch.per_device=8", "data.shards=2", "launch.threads=1")
 STEPS = 21  # of such a run

@@ -24,8 +24,8 @@ import numpy as np
 import psutil
 from PIL import Image
 
-from mxscale.checks import validate
-from mxscale.config import Data, from_dict
+from mxscale.config.schema import Data, from_dict
+from mxscale.config.validation import validate
 
 BATCH, SIDE = 32, 224
 JPEG_QUALITY = 91  # makes the files 20 to 60 KB

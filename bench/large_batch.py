@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 import measure
 import yaml
 
-from mxscale.config import from_dict
-from mxscale.sizes import sizes
-from mxscale.train.schedule import learning_rate, sgd_share
+from mxscale.config.schema import from_dict
+from mxscale.config.sizes import sizes
+from mxscale.train.optim.schedule import learning_rate, sgd_share
 
 PUBLISHED = 90  # epochs
 # 8x8 is what the scans are; every run has a core of its own, so that several can go on at a time

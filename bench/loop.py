@@ -7,7 +7,7 @@ import time
 import mxnet as mx
 from mxnet import autograd
 
-from mxscale.train.optimizer import CrossEntropy
+from mxscale.train.optim.optimizer import CrossEntropy
 
 
 def rates(net, trainer, step_batch: int, batches, images: int, interval: int, steps: int):

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import measure
 
-from mxscale.config import Machine
-from mxscale.scale import layers, machines, planner, prices
+from mxscale.config.schema import Machine
+from mxscale.cost import prices
+from mxscale.perfmodel import layers, machines, scenarios
 
 PAGE = [  # of docs/planning.md
     "model=resnet50_v1b", "machine.instance=p3.16xlarge", "plan.nodes=[1,2,4,8]",
@@ -36,7 +37,7 @@ def grid(nodes: int, batches: int) -> tuple:
     sizes = [8 * (number + 1) for number in range(batches)]
     rates = {(each.name, batch, precision): 300.0 for each in several for batch in sizes
              for precision in ("float32", "float16")}  # fmt: skip
-    asked = planner.Grid(
+    asked = scenarios.Grid(
         machine=several,
         nodes=list(range(1, nodes + 1)),
         comm=["horovod", "parameter_server"],
@@ -47,7 +48,7 @@ def grid(nodes: int, batches: int) -> tuple:
         double_buffering=[False, True],
     )
     network = layers.network("resnet50_v1b")
-    return asked, planner.Task(network, 1_281_167, 90, rates, server=several[0])
+    return asked, scenarios.Task(network, 1_281_167, 90, rates, server=several[0])
 
 
 def main() -> None:
@@ -65,13 +66,13 @@ def main() -> None:
         seconds, count = [], 0
         for _ in range(3 if options.quick else 7):
             began = time.perf_counter()
-            plans, _ = planner.evaluate(asked, task)
+            plans, _ = scenarios.evaluate(asked, task)
             seconds.append(time.perf_counter() - began)
             count = len(plans["hours"])
         rows[count] = measure.spread(seconds)
         print(f"{count:9,}  {measure.show(rows[count])}")
     tracemalloc.start()
-    planner.evaluate(asked, task)
+    scenarios.evaluate(asked, task)
     peak = tracemalloc.get_traced_memory()[1] / 2**20
     print(f"at most {peak:,.0f} MiB of arrays for {count:,} plans")
     measure.finish({"seconds": rows, "peak_mib": peak})

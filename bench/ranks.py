@@ -6,11 +6,11 @@ import sys
 
 import measure
 
-from mxscale.config import from_dict
-from mxscale.run import launch
-from mxscale.run.hosts import Host
-from mxscale.run.launch import Placement
-from mxscale.run.processes import available_cores
+from mxscale.config.schema import from_dict
+from mxscale.environment.hosts import Host
+from mxscale.launcher import commands
+from mxscale.launcher.commands import Placement
+from mxscale.launcher.processes import available_cores
 
 
 def command(argv, ranks: int, transport="gloo", network=None, threads=None, extra=None) -> tuple:
@@ -22,9 +22,9 @@ def command(argv, ranks: int, transport="gloo", network=None, threads=None, extr
     config = from_dict({"comm": {"transport": transport}, "launch": {"threads": threads}})
     hosts = [Host(address, 1, address) for address in network.addresses[:ranks]] if network else []
     surroundings = network.env() if network else os.environ
-    env = {**launch.environment(config, Placement(ranks, available_cores(), hosts), surroundings), **(extra or {})}
+    env = {**commands.environment(config, Placement(ranks, available_cores(), hosts), surroundings), **(extra or {})}
     where = ",".join(f"{host.address}:1" for host in hosts)
-    return [*launch.LAUNCHERS[transport](config, ranks, env, where), sys.executable, *map(str, argv)], env
+    return [*commands.LAUNCHERS[transport](config, ranks, env, where), sys.executable, *map(str, argv)], env
 
 
 def run(argv, ranks: int, transport="gloo", network=None) -> str:

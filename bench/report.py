@@ -18,8 +18,8 @@ from pathlib import Path
 
 import measure
 
-from mxscale.config import Config, flatten, to_dict
-from mxscale.run import store
+from mxscale.config.schema import Config, flatten, to_dict
+from mxscale.tracking import store
 
 GOAL_S = 30.0
 STEPS = 100  # values of each metric by step, as a run of that many lines leaves them

@@ -13,7 +13,7 @@ import mxnet as mx
 from loop import rates
 from mxnet import gluon
 
-from mxscale.nets import zoo
+from mxscale.models import zoo
 
 SETTINGS = {"learning_rate": 0.001, "momentum": 0.9, "wd": 1e-4}
 

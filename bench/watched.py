@@ -21,8 +21,8 @@ import psutil
 
 POLL_S = 0.2  # each look reads the lines so far
 # How the command lines of ranks, and of what serves them, begin behind the interpreter: of a run, of bench/stock.py
-RANKS = (["-m", "mxscale.train.engine"], [str(measure.ROOT / "bench/stock.py")])
-SERVERS = (["-m", "mxscale.train.server"], ["-c", "import mxnet"])
+RANKS = (["-m", "mxscale.train.trainer"], [str(measure.ROOT / "bench/stock.py")])
+SERVERS = (["-m", "mxscale.distributed.parameter_server"], ["-c", "import mxnet"])
 
 
 @dataclass

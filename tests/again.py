@@ -4,23 +4,26 @@ import time
 
 from composed import composed
 
-from mxscale import settings
-from mxscale.config import to_dict
-from mxscale.run import environment, opening, rerun, rundir
-from mxscale.train import engine, prepare
-from mxscale.train.comm import Local
+from mxscale.cli import settings
+from mxscale.config.schema import to_dict
+from mxscale.distributed.communicators import Local
+from mxscale.environment import description
+from mxscale.launcher import setup
+from mxscale.rerun import rerun
+from mxscale.rundir import directory
+from mxscale.train import prepare, trainer
 
 
 def train(run) -> dict:
     """Prepare and train `run`, whose config and weights are there, and leave the record that a parent leaves."""
-    run.write("environment.json", environment.describe(run.path))
+    run.write("environment.json", description.describe(run.path))
     prepare.prepare(run, run.config())
     plan = {**run.read("plan.json"), "hosts": [], "image": None}
     began = int(time.time() * 1000)
-    ended = engine.train(run, run.config(), plan, Local(), attempt=1)
-    opening.record_environment(run, run.config(), plan)
+    ended = trainer.train(run, run.config(), plan, Local(), attempt=1)
+    setup.record_environment(run, run.config(), plan)
     attempts = [{"attempt": 1, "ranks": 1, "started_ms": began, "ended_ms": began + 1000}]
-    status = {"state": rundir.FINISHED, "attempts": attempts, "params_sha256": ended["params_sha256"]}
+    status = {"state": directory.FINISHED, "attempts": attempts, "params_sha256": ended["params_sha256"]}
     run.write("status.json", status)
     run.write("summary.json", {"metrics": {}})
     run.write("price.json", {"known": False, "why": "no price"})
@@ -31,10 +34,10 @@ def rerun_of(run, *overrides) -> dict:
     """What became of running `run` again: {"verdict", "why", ...}, and what differed, as rerun.json has it."""
     asked = [f"rerun.run={run}", f"runs={run.path.parent}", *overrides]
     config, _, first = settings.configure(to_dict(composed(run.config().entry, *asked)), asked)
-    again = rundir.create(config)
+    again = directory.create(config)
     rerun.begin(again, first)
-    again.write("plan.json", {"pretrained": opening.pretrained_file(config)})
+    again.write("plan.json", {"pretrained": setup.pretrained_file(config)})
     status = train(again)
     rerun.compare(again, again.config())
     rerun.conclude(again, status)
-    return again.read(rundir.RERUN)
+    return again.read(directory.RERUN)

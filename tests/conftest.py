@@ -18,7 +18,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a test process on each core: more thr
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of a shell's background job: tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from mxscale.run.rundir import RunDir
+from mxscale.rundir.directory import RunDir
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -133,7 +133,7 @@ def rank_pids(run: RunDir):
     for path in Path("/proc").glob("[0-9]*"):
         try:
             argv = (path / "cmdline").read_bytes().decode().split("\0")
-            if argv[1:4] == ["-m", "mxscale.train.engine", str(run)]:
+            if argv[1:4] == ["-m", "mxscale.train.trainer", str(run)]:
                 env = dict(e.split("=", 1) for e in (path / "environ").read_bytes().decode().split("\0") if "=" in e)
                 found[int(env.get("HOROVOD_RANK", env.get("OMPI_COMM_WORLD_RANK", 0)))] = int(path.name)
         except (OSError, ValueError):
@@ -143,7 +143,7 @@ def rank_pids(run: RunDir):
 
 def params(run: RunDir, step=None):
     """structural name -> numpy array of a checkpoint (the newest)."""
-    from mxscale.nets import weights
+    from mxscale.models import weights
 
     path = max(run.checkpoints.glob("[0-9]*")) if step is None else run.checkpoint(step)
     return {k: v.asnumpy() for k, v in weights.load(path / "params").items()}

@@ -19,7 +19,7 @@ from typing import Callable, List
 import psutil
 from conftest import ROOT, rank_pids, wait_for_step
 
-from mxscale.run.rundir import RunDir
+from mxscale.rundir.directory import RunDir
 from mxscale.train import checkpoint
 
 LIMIT_S = 30.0
@@ -59,7 +59,7 @@ def signal_a_rank(number) -> Callable[[Job], str]:
 
 
 def kill_a_server(role: str) -> Callable[[Job], str]:
-    """role: as in the command `python -m mxscale.train.server RUN_DIR ATTEMPT ROLE`."""
+    """role: as in the command `python -m mxscale.distributed.parameter_server RUN_DIR ATTEMPT ROLE`."""
 
     def strike(job):
         name, pid = job.dice.choice([(name, pid) for name, pid in server_pids(job.run) if name.startswith(role)])
@@ -72,7 +72,7 @@ def kill_a_server(role: str) -> Callable[[Job], str]:
 def server_pids(run: RunDir) -> List[tuple]:
     """(role, pid) of the servers and the scheduler of a run, from the process table."""
     words = [(process.info["cmdline"] or [], process.pid) for process in psutil.process_iter(["cmdline"])]
-    mine = [(argv, pid) for argv, pid in words if argv[1:4] == ["-m", "mxscale.train.server", str(run)]]
+    mine = [(argv, pid) for argv, pid in words if argv[1:4] == ["-m", "mxscale.distributed.parameter_server", str(run)]]
     return [(argv[5].replace(".", " "), pid) for argv, pid in mine]
 
 
@@ -134,7 +134,7 @@ FAULTS = {
 def possible(name: str) -> bool:
     """Whether this checkout and this machine have what a fault strikes."""
     if "comm=parameter_server" in FAULTS[name].settings:
-        return (ROOT / "mxscale/train/server.py").exists()
+        return (ROOT / "mxscale/distributed/parameter_server.py").exists()
     if name == "a link cut":
         return (ROOT / "bench/network.py").exists() and os.getuid() == 0
     return name != "the disk full" or os.getuid() == 0

@@ -6,7 +6,7 @@ import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from mxscale.data.fetch import File
+from mxscale.data.public.fetch import File
 
 
 class Publisher:

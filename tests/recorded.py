@@ -1,7 +1,7 @@
 """Runs on record, made by hand: as an MLflow store has them, and as `scale.report` is given them."""
 
-from mxscale.config import Config, flatten, to_dict
-from mxscale.scale.recorded import Recorded
+from mxscale.config.schema import Config, flatten, to_dict
+from mxscale.records.recorded import Recorded
 
 TAGS = {"machine": "a CPU, 2 cores, 0 GPUs", "build": "wheel", "data.digest": "d" * 64, "signature": "s",
         "versions": "mxnet=1.9.1 numpy=1.23.5 horovod=0.28.1 mlflow=3.17.2"}  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from made_sets import tar
 
-from mxscale.data.archives import BadArchive, contents, gunzip, members
+from mxscale.data.public.archives import BadArchive, contents, gunzip, members
 
 FILES = [("set/a.jpg", b"a" * 1000), ("set/long" + "g" * 150 + ".jpg", b"bc" * 3000), ("set/empty.jpg", b"")]
 

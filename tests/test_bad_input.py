@@ -13,9 +13,10 @@ from composed import composed
 from PIL import Image
 from records import make_records
 
-from mxscale.config import Config, ConfigError, Launch
-from mxscale.run import opening, rundir
-from mxscale.run.rundir import RunDir
+from mxscale.config.schema import Config, ConfigError, Launch
+from mxscale.launcher import setup
+from mxscale.rundir import directory
+from mxscale.rundir.directory import RunDir
 from mxscale.train import prepare
 
 PACKED = re.compile(r"imagefolder: \d+ classes|digits: \d+ classes")  # news, no error
@@ -42,8 +43,8 @@ def unprepared(tmp_path, data_cache):
 
     def prepared(*overrides, entry="train"):
         config = composed(entry, f"runs={tmp_path}/runs", f"data.cache={data_cache}", *overrides)
-        run = rundir.create(config)
-        run.write("plan.json", {"pretrained": opening.pretrained_file(config)})
+        run = directory.create(config)
+        run.write("plan.json", {"pretrained": setup.pretrained_file(config)})
         with pytest.raises(ConfigError) as raised:
             prepare.prepare(run, config)
         assert len(str(raised.value).splitlines()) == 1
@@ -340,10 +341,10 @@ def stopped(cli, photos):
     """A run on a folder of images that was stopped before its first checkpoint: (run, root)."""
     root = photos({"cat": 12, "dog": 12})
     settings = folder_of(root, f"runs={cli.folder}", f"data.cache={cli.cache}", "launch.ranks=1", "batch.per_device=4")
-    run = rundir.create(composed("train", *settings))
+    run = directory.create(composed("train", *settings))
     run.write("plan.json", {"pretrained": None})
     prepare.prepare(run, run.config())
-    run.write("status.json", {"state": rundir.KILLED, "attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 1}]})
+    run.write("status.json", {"state": directory.KILLED, "attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 1}]})
     run.write("ranks/0.json", {"attempt": 1, "state": "interrupted", "exit": 75})
     return run, root
 
@@ -375,12 +376,12 @@ def test_a_resume_with_changed_data_is_refused_and_changes_nothing(refused, stop
     before = everything(run)
     says(refused(f"resume={run}"), f"resume={run}", "the data are not those", "start a new run")
     assert everything(run) == before
-    assert run.read("status.json")["state"] == rundir.KILLED
+    assert run.read("status.json")["state"] == directory.KILLED
 
 
 def test_a_finished_run_is_not_resumed(refused, tmp_path):
-    run = rundir.create(Config(runs=str(tmp_path / "done")))
-    run.write("status.json", {"state": rundir.FINISHED, "attempts": []})
+    run = directory.create(Config(runs=str(tmp_path / "done")))
+    run.write("status.json", {"state": directory.FINISHED, "attempts": []})
     says(refused(f"resume={run}"), "that run is finished")
 
 
@@ -424,7 +425,7 @@ def test_an_unknown_choice_anywhere_in_a_sweep_is_refused_before_its_first_cell(
 
 
 def test_runs_of_one_second_get_a_directory_each(tmp_path):
-    made = [rundir.create(Config(runs=str(tmp_path)), now=0.0) for _ in range(3)]
+    made = [directory.create(Config(runs=str(tmp_path)), now=0.0) for _ in range(3)]
     assert len({run.path for run in made}) == 3
 
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mxscale.train import ballot
-from mxscale.train.ballot import EVERY_S, MOST_STEPS, Ballot
+from mxscale.distributed import stop_vote
+from mxscale.distributed.stop_vote import EVERY_S, MOST_STEPS, Ballot
 
 
 class Ranks:
@@ -24,7 +24,7 @@ class Ranks:
             )
             for rank in range(count)
         ]  # fmt: skip
-        monkeypatch.setattr(ballot, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(stop_vote, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def total(self, rank, values):
         self.sent[rank] = np.asarray(values, float)

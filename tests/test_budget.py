@@ -9,15 +9,18 @@ import time
 import pytest
 from conftest import params
 
-from mxscale import identity
-from mxscale.checks import validate
-from mxscale.config import Budget, Config, ConfigError, Launch, Machine, from_dict
-from mxscale.run import budget, costs, dry_run, job, launch, opening, outcome, rundir, summary
-from mxscale.run.failure import Logs
-from mxscale.run.hosts import Host
-from mxscale.run.watch import Signals, Watched
-from mxscale.scale import prices
-from mxscale.settings import merge_for_resume
+from mxscale.cli.settings import merge_for_resume
+from mxscale.config import signature
+from mxscale.config.schema import Budget, Config, ConfigError, Launch, Machine, from_dict
+from mxscale.config.validation import validate
+from mxscale.cost import prices, run_cost
+from mxscale.environment.hosts import Host
+from mxscale.launcher import budget, commands, dry_run, outcome, setup
+from mxscale.launcher import run as job
+from mxscale.launcher.failure import Logs
+from mxscale.launcher.supervisor import Signals, Watched
+from mxscale.records import summary
+from mxscale.rundir import directory
 
 TODAY = datetime.date(2025, 6, 1)
 
@@ -124,11 +127,11 @@ def test_a_budget_is_an_amount_above_0(key, value):
 
 def test_a_budget_is_no_part_of_what_a_run_is():
     plain, bound = from_dict({}), from_dict({"budget": {"max_usd": 3.0}, "machine": {"prices": "x.csv"}})
-    assert identity.signature(plain, "d", None) == identity.signature(bound, "d", None)
+    assert signature.signature(plain, "d", None) == signature.signature(bound, "d", None)
 
 
 def test_a_resume_may_set_another_bound(tmp_path):
-    run = rundir.create(from_dict({"runs": str(tmp_path), "budget": {"max_usd": 3.0}}))
+    run = directory.create(from_dict({"runs": str(tmp_path), "budget": {"max_usd": 3.0}}))
     merged = merge_for_resume(run, {"budget": {"max_usd": 9.0, "max_eur": None}}, ["budget.max_usd=9"])
     assert merged.budget.max_usd == 9.0
     assert merge_for_resume(run, {"budget": {"max_usd": None}}, []).budget.max_usd == 3.0
@@ -144,7 +147,7 @@ T0 = 1_700_000_000_000
 
 def a_run(folder, lines=(), attempts=((0, None, 1),), known=None, **config):
     """A run directory: lines (attempt, step, second, metrics); attempts (from, to, nodes) in seconds after T0."""
-    run = rundir.create(from_dict({"runs": str(folder), "epochs": 10, **config}))
+    run = directory.create(from_dict({"runs": str(folder), "epochs": 10, **config}))
     spans = []
     for number, (began, ended, nodes) in enumerate(attempts, 1):
         span = {"attempt": number, "started_ms": T0 + 1000 * began, "nodes": nodes, "ranks": 1}
@@ -152,7 +155,7 @@ def a_run(folder, lines=(), attempts=((0, None, 1),), known=None, **config):
     run.write("status.json", {"attempts": spans, "state": "RUNNING", "attempt": len(spans)})
     run.write("price.json", known or price())
     splits = {"train": {"count": 1000}, "val": {"count": 200}, "test": {"count": 400}}
-    signed = identity.signature(run.config(), "d", None, ranks=False)
+    signed = signature.signature(run.config(), "d", None, ranks=False)
     run.write("plan.json", {"sizes": SIZES, "splits": splits, "data_digest": "d", "weak_signature": signed,
                             "threads": 1, "device": "cpu", "pretrained_sha256": None})  # fmt: skip
     write_lines(run, lines)
@@ -188,7 +191,7 @@ def test_cost_goes_on_over_attempts_with_their_own_machines(tmp_path):
     lines = [(1, 100, 50, val(40.0)), (2, 200, 1100, val(60.0)), (2, 300, 1200, val(50.0))]
     run = a_run(tmp_path, lines, [(0, 100, 2), (1000, 1300, 1)], price(setup_minutes=5), target_top1=55.0)
     run.write("best.json", {"val/top1": 60.0, "step": 200})
-    at = costs.cost_of(run)
+    at = run_cost.cost_of(run)
     # 36 USD/h = 0.01 USD/s: 2 nodes x (300 s of set-up + 50 s)
     assert at({"attempt": 1, "time_ms": T0 + 50_000})["cost/usd"] == pytest.approx(7.0)
     assert at({"attempt": 2, "time_ms": T0 + 1_100_000})["cost/usd"] == pytest.approx(8.0 + 1.0)
@@ -315,10 +318,10 @@ def test_a_preparation_is_ended_where_it_alone_would_pass_the_bound(tmp_path, mo
     run = a_run(tmp_path, budget={"max_usd": 1.0})  # 100 s
     monkeypatch.setattr(time, "time", lambda: T0 / 1000 + 96 + time.monotonic() - monotonic)
     monotonic = time.monotonic()
-    forever = launch.Command(["sleep", "600"], dict(os.environ))
-    monkeypatch.setattr(launch, "preparation", lambda *_: forever)
+    forever = commands.Command(["sleep", "600"], dict(os.environ))
+    monkeypatch.setattr(commands, "preparation", lambda *_: forever)
     with pytest.raises(ConfigError, match=r"^budget.max_usd=1: the preparation alone comes to more; give more"):
-        opening.prepare(run, run.config(), 1, Signals())
+        setup.prepare(run, run.config(), 1, Signals())
     assert 1 < time.monotonic() - monotonic < 10  # it had until 97 s
 
 

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from mxscale import cli
-from mxscale.config import ConfigError, Machine, from_dict
-from mxscale.run import rundir
-from mxscale.scale import catalogues, price_list, prices
+from mxscale.cli import main
+from mxscale.config.schema import ConfigError, Machine, from_dict
+from mxscale.cost import catalogs, price_list, prices
+from mxscale.rundir import directory
 
 SAMPLES = Path(__file__).parent / "catalogues"
 TODAY = datetime.date(2025, 6, 1)
 
 
 def tool(runs, *argv):
-    return cli.tool(["prices", f"runs={runs}", *argv])
+    return main.tool(["prices", f"runs={runs}", *argv])
 
 
 def rows(runs):
@@ -35,7 +35,7 @@ def price(runs, instance, region, **fields):
 
 
 def test_skypilots_catalogue_gives_each_region_once_and_the_cheapest_zones_spot_price():
-    offers, source = catalogues.read(str(SAMPLES / "vms.csv"))
+    offers, source = catalogs.read(str(SAMPLES / "vms.csv"))
     assert source.startswith("vms.csv@") and len(source) == len("vms.csv@") + 8
     assert [(o.instance, o.region, o.gpus, o.gpu, o.usd_per_hour) for o in offers] == [
         ("c5n.18xlarge", "us-east-1", "0", "", {"on_demand": 3.888, "spot": 1.4987}),
@@ -45,7 +45,7 @@ def test_skypilots_catalogue_gives_each_region_once_and_the_cheapest_zones_spot_
 
 
 def test_instances_json_gives_linux_alone_and_what_is_not_offered_is_left_out():
-    offers, _ = catalogues.read(str(SAMPLES / "instances.json"))
+    offers, _ = catalogs.read(str(SAMPLES / "instances.json"))
     assert [(o.instance, o.region, o.gpus, o.network_gbps, o.usd_per_hour) for o in offers] == [
         ("p3.16xlarge", "us-east-1", "8", "25", {"on_demand": 24.48, "spot": 7.3441}),
         ("p3.16xlarge", "eu-west-1", "8", "25", {"on_demand": 26.44, "spot": None}),
@@ -102,18 +102,18 @@ def test_one_instance_and_region_can_be_taken_out_of_a_catalogue(tmp_path):
 
 def test_a_run_keeps_the_price_of_its_start(tmp_path):
     config = from_dict({"runs": str(tmp_path), "machine": {"provider": "aws"}})
-    run = rundir.create(config)
+    run = directory.create(config)
     run.write("price.json", {"known": True, "usd_per_hour": 26.44})
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     tool(tmp_path, f"update={SAMPLES / 'vms.csv'}")
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
-    from mxscale.run import job
+    from mxscale.launcher import run as job
 
     assert job.price_of(config, Machine(nodes=3), run) == {"known": True, "usd_per_hour": 26.44, "nodes": 3}
 
 
 def test_the_package_is_never_written_to(tmp_path):
-    table = ROOT / "mxscale" / "scale" / "tables" / "prices.csv"
+    table = ROOT / "mxscale" / "tables" / "prices.csv"
     before = table.read_bytes()
     tool(tmp_path, f"update={SAMPLES / 'vms.csv'}")
     assert table.read_bytes() == before
@@ -122,10 +122,10 @@ def test_the_package_is_never_written_to(tmp_path):
 def test_a_table_elsewhere_is_named_and_has_to_be_there(tmp_path):
     named = tmp_path / "shared" / "aws.csv"
     with pytest.raises(ConfigError, match="no such file"):
-        catalogues.own_table(str(named), "runs")
+        catalogs.own_table(str(named), "runs")
     assert tool(tmp_path, f"update={SAMPLES / 'vms.csv'}", f"machine.prices={named}") == 0
-    assert catalogues.own_table(str(named), "runs") == named and len(catalogues.read_own(named)) == 5
-    assert catalogues.own_table(None, "runs") == Path("runs/prices.csv")
+    assert catalogs.own_table(str(named), "runs") == named and len(catalogs.read_own(named)) == 5
+    assert catalogs.own_table(None, "runs") == Path("runs/prices.csv")
 
 
 # ---------------------------------------------------------------- what is shown
@@ -206,7 +206,7 @@ HEADER = "InstanceType,Region,Price,SpotPrice\n"
 def test_a_catalogue_that_is_none_is_one_line(tmp_path, text, said):
     (tmp_path / "file").write_text(text)
     with pytest.raises(ConfigError) as caught:
-        catalogues.read(str(tmp_path / "file"))
+        catalogs.read(str(tmp_path / "file"))
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -245,7 +245,7 @@ def test_minutes_are_two_numbers(minutes):
     ],
 )
 def test_a_table_of_ones_own_that_is_damaged_is_one_line(tmp_path, line, said):
-    (tmp_path / "prices.csv").write_text(",".join(catalogues.COLUMNS) + f"\n{line}\n")
+    (tmp_path / "prices.csv").write_text(",".join(catalogs.COLUMNS) + f"\n{line}\n")
     with pytest.raises(ConfigError, match=said):
         price(tmp_path, "x", "eu-west-1")
 

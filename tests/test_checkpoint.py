@@ -11,18 +11,18 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxscale.config import ConfigError, from_dict
-from mxscale.nets import weights
-from mxscale.run.rundir import RunDir
-from mxscale.sizes import sizes
+from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.sizes import sizes
+from mxscale.distributed.communicators import Local
+from mxscale.distributed.exchange import make_exchange
+from mxscale.models import weights
+from mxscale.rundir.directory import RunDir
 from mxscale.train import checkpoint, prepare
-from mxscale.train.comm import Local
-from mxscale.train.exchange import make_exchange
-from mxscale.train.journal import Journal
-from mxscale.train.keeper import Keeper, NotFinite, check_resumable
-from mxscale.train.optimizer import make_trainer
+from mxscale.train.checkpointer import Keeper, NotFinite, check_resumable
+from mxscale.train.metrics_log import Journal
+from mxscale.train.optim.optimizer import make_trainer
 from mxscale.train.precision import Precision
-from mxscale.train.statistics import ShardStatistics
+from mxscale.train.shard_statistics import ShardStatistics
 
 WIDTH = 64
 

@@ -8,9 +8,11 @@ from composed import composed
 from conftest import ROOT
 from recorded import run
 
+from mxscale.records import claims
+from mxscale.records.claims import MEASURED, MODELLED, NEITHER
 from mxscale.report import claims as shown
-from mxscale.scale import claims, modelled, tables
-from mxscale.scale.claims import MEASURED, MODELLED, NEITHER
+from mxscale.report import modelled_claims
+from mxscale.util import csv_tables
 
 IDS = list(claims.known())
 
@@ -30,8 +32,8 @@ def of(name, *runs, models=None):
 
 
 def test_every_published_figure_has_its_conditions_and_nothing_else_has():
-    assert [row["id"] for row in tables.read("claim_conditions")] == IDS
-    assert set(modelled.MODELS) <= set(IDS)
+    assert [row["id"] for row in csv_tables.read("claim_conditions")] == IDS
+    assert set(modelled_claims.MODELS) <= set(IDS)
 
 
 def test_a_run_under_the_conditions_measures_the_claim():
@@ -144,7 +146,7 @@ def test_what_was_measured_goes_before_what_is_modelled():
 
 def test_the_bill_of_twenty_minutes_follows_from_the_prices():
     """20 min x 7.2 USD/h = 2.40 USD, 7.776: 2.592 USD; at the table's 1.0541 USD for one EUR."""
-    found = of("finetune-cost", models=modelled.MODELS)
+    found = of("finetune-cost", models=modelled_claims.MODELS)
     assert found.state == MODELLED and found.within
     assert found.modelled.value == pytest.approx(2.592 / 1.0541, abs=1e-3)
     assert "2.28 EUR in us-east-1" in found.modelled.says
@@ -152,7 +154,7 @@ def test_the_bill_of_twenty_minutes_follows_from_the_prices():
 
 def test_what_the_planner_makes_of_a_claim_follows_from_its_conditions():
     """64 V100 at 0.77 of 1,495 images/s each; servers cost machines of their own."""
-    models = modelled.MODELS
+    models = modelled_claims.MODELS
     rate = of("hvd-64-throughput", models=models)
     assert rate.state == MODELLED and not rate.within  # 45,000 published
     assert 60 * 1_281_167 * 90 / rate.modelled.value / 3600 == pytest.approx(models["hvd-64-time"]().value, rel=0.01)
@@ -162,7 +164,7 @@ def test_what_the_planner_makes_of_a_claim_follows_from_its_conditions():
 
 
 def test_every_model_has_something_to_say():
-    for name, model in modelled.MODELS.items():
+    for name, model in modelled_claims.MODELS.items():
         found = model()
         assert found.says and found.error, name
         assert found.value is None or found.value > 0, name
@@ -175,7 +177,7 @@ def test_other_frameworks_are_modelled_alone():
 
 
 def test_nothing_is_measured_without_a_run_and_every_row_says_what_it_takes():
-    found = claims.outcomes([], modelled.MODELS)
+    found = claims.outcomes([], modelled_claims.MODELS)
     assert [one.row["id"] for one in found] == IDS
     assert not any(one.state == MEASURED for one in found)
     text = shown.in_text(found)
@@ -185,7 +187,7 @@ def test_nothing_is_measured_without_a_run_and_every_row_says_what_it_takes():
 
 
 COMMANDS = {}  # of a training run -> the claims that its runs have to carry
-for row in tables.read("claim_conditions"):
+for row in csv_tables.read("claim_conditions"):
     if re.match(r"python (train|finetune)\.py ", row["command"]):
         COMMANDS.setdefault(row["command"], set()).update({row["id"]} if row["how"] != claims.MODEL else ())
 
@@ -213,4 +215,4 @@ def test_the_page_of_claims_is_what_the_models_say_now():
     """Made anew by: python report.py report.action=claims report.output=docs"""
     page = (ROOT / "docs" / "claims.md").read_text()
     assert re.findall(r"^\| `([a-z0-9-]+)` ", page, re.MULTILINE) == IDS
-    assert page == shown.in_markdown(claims.outcomes([], modelled.MODELS))
+    assert page == shown.in_markdown(claims.outcomes([], modelled_claims.MODELS))

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from mxscale.checks import validate
-from mxscale.config import Config, ConfigError, flatten, from_dict, to_dict
-from mxscale.sizes import sizes
+from mxscale.config.schema import Config, ConfigError, flatten, from_dict, to_dict
+from mxscale.config.sizes import sizes
+from mxscale.config.validation import validate
 
 
 def nested(key, value):

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from mxscale.checks import validate
-from mxscale.config import ConfigError, from_dict
-from mxscale.run import container, launch
-from mxscale.run.rundir import RunDir
+from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.validation import validate
+from mxscale.launcher import commands, container
+from mxscale.rundir.directory import RunDir
 
 
 def config(**values):
@@ -27,7 +27,7 @@ def test_the_run_and_the_cache_are_writable_and_data_and_code_are_not(tmp_path):
     data = {"kind": "imagefolder", "root": str(photos), "cache": str(tmp_path / "cache")}
     seen = container.mounts(config(data=data, model={"pretrained": str(weights)}), run_in(tmp_path))
     assert seen == {
-        str(launch.ROOT): "ro",
+        str(commands.ROOT): "ro",
         str(photos): "ro",
         str(weights.parent): "ro",
         str(tmp_path / "runs"): "rw",
@@ -62,9 +62,9 @@ def test_no_credential_and_no_path_of_this_machine_gets_in():
 
 
 def test_the_same_command_runs_in_the_image_with_the_images_python():
-    (command,) = launch.commands(config(), "/runs/a", 1, launch.Placement(2, 8), {"DOCKER_HOST": "unix:///x"})
-    argv = ["horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "python", "-m", "mxscale.train.engine", "/runs/a"]
-    assert command.argv == [sys.executable, "-m", "mxscale.run.container", "/runs/a", *argv, "1"]
+    (command,) = commands.commands(config(), "/runs/a", 1, commands.Placement(2, 8), {"DOCKER_HOST": "unix:///x"})
+    argv = ["horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "python", "-m", "mxscale.train.trainer", "/runs/a"]
+    assert command.argv == [sys.executable, "-m", "mxscale.launcher.container", "/runs/a", *argv, "1"]
     assert command.env["DOCKER_HOST"] == "unix:///x" and command.env["OMP_NUM_THREADS"] == "4"
 
 
@@ -82,5 +82,5 @@ def test_the_image_must_be_named():
 
 
 def test_a_parent_that_starts_no_container_does_not_load_the_sdk():
-    code = "import sys, mxscale.run.job; sys.exit('docker' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=launch.ROOT).returncode == 0
+    code = "import sys, mxscale.launcher.run; sys.exit('docker' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=commands.ROOT).returncode == 0

@@ -7,18 +7,20 @@ import numpy as np
 import pytest
 from composed import composed
 
-from mxscale import cli as entry
-from mxscale.checks import validate
-from mxscale.config import Comm, ConfigError, from_dict
-from mxscale.config import Optimizer as OptimizerConfig
-from mxscale.nets import weights
-from mxscale.run import announcement, launch, rundir
-from mxscale.train import engine, parts, prepare
-from mxscale.train.comm import Devices, Local, open_communicator
-from mxscale.train.exchange import make_exchange
-from mxscale.train.meter import Tally
-from mxscale.train.optimizer import load_states, make_trainer
-from mxscale.train.statistics import ShardStatistics
+from mxscale.cli import main as entry
+from mxscale.config.schema import Comm, ConfigError, from_dict
+from mxscale.config.schema import Optimizer as OptimizerConfig
+from mxscale.config.validation import validate
+from mxscale.distributed.communicators import Devices, Local, open_communicator
+from mxscale.distributed.exchange import make_exchange
+from mxscale.launcher import announcement, commands
+from mxscale.models import weights
+from mxscale.rundir import directory
+from mxscale.train import builders, prepare
+from mxscale.train import trainer as engine
+from mxscale.train.meters import Tally
+from mxscale.train.optim.optimizer import load_states, make_trainer
+from mxscale.train.shard_statistics import ShardStatistics
 
 TWO = [mx.cpu(1), mx.cpu(2)]  # neither is the current context, as no GPU ever is
 
@@ -165,11 +167,11 @@ def trained(tmp_path, data_cache, monkeypatch):
     The same name again goes on with it.
     """
     made = []
-    build = parts.network
-    monkeypatch.setattr(parts, "network", lambda *given: made.append(build(*given)) or made[-1])
+    build = builders.network
+    monkeypatch.setattr(builders, "network", lambda *given: made.append(build(*given)) or made[-1])
 
     def train(name, *overrides, stop=False, comm=None):
-        run = rundir.RunDir(tmp_path / name)
+        run = directory.RunDir(tmp_path / name)
         config = composed("train", f"data.cache={data_cache}", *TINY, *overrides)
         run.write_config(entry.settle(config))
         run.write("plan.json", {"pretrained": None})
@@ -220,8 +222,8 @@ def test_a_run_on_two_devices_resumes_to_the_same_bytes(trained, options):
 
 def test_one_process_is_started_with_the_threads_of_one_device(tmp_path):
     config = from_dict({"comm": {"backend": "device"}})
-    (command,) = launch.commands(config, "/runs/a", 1, launch.Placement(4, 8), {"PATH": "/bin"})
-    assert command.argv[1:] == ["-m", "mxscale.train.engine", "/runs/a", "1"]
+    (command,) = commands.commands(config, "/runs/a", 1, commands.Placement(4, 8), {"PATH": "/bin"})
+    assert command.argv[1:] == ["-m", "mxscale.train.trainer", "/runs/a", "1"]
     assert command.env["OMP_NUM_THREADS"] == "2"
 
 
@@ -229,7 +231,7 @@ def test_one_process_is_started_with_the_threads_of_one_device(tmp_path):
 
 
 def ranks_env(**comm):
-    (command,) = launch.commands(from_dict({"comm": comm}), "/runs/a", 3, launch.Placement(2, 8), {"PATH": "/bin"})
+    (command,) = commands.commands(from_dict({"comm": comm}), "/runs/a", 3, commands.Placement(2, 8), {"PATH": "/bin"})
     return command.env
 
 
@@ -240,7 +242,7 @@ def test_horovod_is_told_where_its_timeline_goes_and_to_sum_in_a_hierarchy():
 
 
 def test_a_hierarchy_on_one_machine_is_said_to_be_without_effect(tmp_path):
-    config, run = from_dict({"comm": {"hierarchical": True}}), rundir.RunDir(tmp_path)
+    config, run = from_dict({"comm": {"hierarchical": True}}), directory.RunDir(tmp_path)
     assert "no effect on one machine" in announcement.said_of_exchange(run, config, {"hosts": []})
     assert announcement.said_of_exchange(run, config, {"hosts": [{}, {}]}) == ""
 

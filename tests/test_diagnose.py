@@ -12,15 +12,15 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from PIL import Image
 
-from mxscale import cli
-from mxscale.checks import validate
-from mxscale.config import ConfigError, from_dict
-from mxscale.run import diagnosis, diagnosis_record, probes, timing
-from mxscale.run.rundir import KILLED, RunDir
-from mxscale.run.watch import Signals
-from mxscale.scale import advice, diagnosed
-from mxscale.scale.advice import Facts, advise
-from mxscale.scale.diagnose import Estimate, diagnose, judge
+from mxscale.cli import main
+from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.validation import validate
+from mxscale.diagnose import advice, diagnosis, presentation, probes, timing
+from mxscale.diagnose import record as diagnosis_record
+from mxscale.diagnose.advice import Facts, advise
+from mxscale.diagnose.breakdown import Estimate, diagnose, judge
+from mxscale.launcher.supervisor import Signals
+from mxscale.rundir.directory import KILLED, RunDir
 
 
 def times(jitter=0.01, repeats=3, **seconds):
@@ -349,10 +349,10 @@ class Batches:
 
 
 def test_the_input_alone_is_read_for_its_time_in_five_intervals():
-    from mxscale.train import reading
+    from mxscale.train import input_probe
 
     began = time.perf_counter()
-    rates = reading.rates(Batches(), 0, 0.1)
+    rates = input_probe.rates(Batches(), 0, 0.1)
     assert time.perf_counter() - began >= 0.1
     assert len(rates) == 5 and all(0 < rate <= 4000 for rate in rates)
 
@@ -364,7 +364,7 @@ def composed(*overrides):
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         values = OmegaConf.to_container(compose("diagnose", overrides=list(overrides)), resolve=True)
     own = values.pop("diagnose")
-    return cli.validate(cli.from_dict(values)), own
+    return main.validate(main.from_dict(values)), own
 
 
 def test_the_command_knows_the_settings_of_a_run_and_its_own():
@@ -413,7 +413,7 @@ FOUND = {
 
 
 def test_the_table_has_each_probe_and_each_part_and_fits_a_terminal():
-    lines = (diagnosed.table(FOUND) + "\n" + diagnosed.advised(FOUND)).splitlines()
+    lines = (presentation.table(FOUND) + "\n" + presentation.advised(FOUND)).splitlines()
     assert any(line.split()[:8] == ["compute", "alone,", "1", "rank", "x", "2", "640.0", "(631.6"] for line in lines)
     assert any("the input" in line and "25.0 %" in line for line in lines)
     assert sum("at most" in line for line in lines) == 3
@@ -421,12 +421,12 @@ def test_the_table_has_each_probe_and_each_part_and_fits_a_terminal():
 
 
 def test_other_work_on_the_machine_is_warned_of():
-    assert "warning: other work took 0.9 of 2 cores meanwhile" in diagnosed.table({**FOUND, "others_cores": 0.9})
-    assert "warning" not in diagnosed.table(FOUND)
+    assert "warning: other work took 0.9 of 2 cores meanwhile" in presentation.table({**FOUND, "others_cores": 0.9})
+    assert "warning" not in presentation.table(FOUND)
 
 
 def test_the_figure_is_drawn(tmp_path):
-    diagnosed.draw(FOUND, str(tmp_path / "figure.png"))
+    presentation.draw(FOUND, str(tmp_path / "figure.png"))
     assert min(Image.open(tmp_path / "figure.png").size) > 500
 
 
@@ -469,7 +469,7 @@ def given(tmp_path, monkeypatch):
 
         monkeypatch.setattr(diagnosis.Work, "_read", read)
         monkeypatch.setattr(timing, "together", together)
-        monkeypatch.setattr(diagnosed, "draw", lambda found, path: None)
+        monkeypatch.setattr(presentation, "draw", lambda found, path: None)
         config, own = composed(f"runs={tmp_path}", "tracking=none", "diagnose.repeats=2", "launch.ranks=2")
         status = diagnosis.main(config, own)
         (record,) = (tmp_path / "diagnose").iterdir()

@@ -547,7 +547,7 @@ def test_runs_are_recorded_in_postgresql_exactly_once(images, postgres, cli):
         assert "records in postgresql+psycopg2://mlflow@127.0.0.1" in said and password not in said
         uri = f"http://127.0.0.1:{own}"
         ended = cli("train", *QUICK, "launch.ranks=1", "tracking=mlflow", f"tracking.uri={uri}")
-        sync = [sys.executable, "-m", "mxscale.run.tracking", "sync", str(ended.run), "--uri", uri]
+        sync = [sys.executable, "-m", "mxscale.tracking.tracker", "sync", str(ended.run), "--uri", uri]
         assert "0 lines sent" in sh(*sync)[0]
         from mlflow import MlflowClient
 

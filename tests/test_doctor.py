@@ -16,10 +16,11 @@ from importlib import metadata
 import pytest
 from conftest import ROOT
 
-from mxscale.config import from_dict
-from mxscale.run import doctor, environment, gpu_checks, machine, reach
-from mxscale.run.finding import Finding, Wish, table
-from mxscale.train import build, gpus
+from mxscale.config.schema import from_dict
+from mxscale.doctor import connectivity, doctor, gpu_checks
+from mxscale.doctor.check_result import Finding, Wish, table
+from mxscale.environment import description, gpus, machine
+from mxscale.train import build_facts
 
 CPU = {
     "git": {"commit": "39263d7ed519a704", "dirty": False},
@@ -363,7 +364,7 @@ def test_versions_are_asked_of_the_library_and_what_it_is_linked_to(tmp_path):
     own = """unsigned long cudnnGetVersion(void) { return 8101; }
              int cudaRuntimeGetVersion(int *);
              int use(int *n) { return cudaRuntimeGetVersion(n); }"""
-    assert build.linked(compiled(tmp_path, "libmxnet.so", own, cudart)) == {"cuda": "11.2", "cudnn": "8.1.1"}
+    assert build_facts.linked(compiled(tmp_path, "libmxnet.so", own, cudart)) == {"cuda": "11.2", "cudnn": "8.1.1"}
 
 
 DRIVER = """
@@ -387,7 +388,7 @@ int cuDeviceGetAttribute(int *n, int which, int device) { *n = which == 75 ? 8 +
 )
 def test_the_driver_is_asked_for_its_gpus(tmp_path, status, expected):
     compiled(tmp_path, "libcuda.so.1", DRIVER.replace("STATUS", str(status)))
-    code = "import json; from mxscale.train import gpus; print(json.dumps(gpus.driver()))"
+    code = "import json; from mxscale.environment import gpus; print(json.dumps(gpus.driver()))"
     env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == expected
@@ -399,28 +400,28 @@ def test_the_driver_is_asked_for_its_gpus(tmp_path, status, expected):
 def test_an_image_says_what_it_is(tmp_path, monkeypatch):
     (tmp_path / "build.json").write_text('{"build": "source", "commit": "abc", "image.id": "sha256:1"}')
     monkeypatch.setenv("MXSCALE_IDENTITY", str(tmp_path / "build.json"))
-    monkeypatch.setattr(environment, "git_state", lambda: (None, None))
-    facts = environment.describe(tmp_path)
-    tags = environment.tags(facts, {"data_digest": "d"}, "s")
+    monkeypatch.setattr(description, "git_state", lambda: (None, None))
+    facts = description.describe(tmp_path)
+    tags = description.tags(facts, {"data_digest": "d"}, "s")
     assert (tags["build"], tags["image.id"], tags["git.commit"]) == ("source", "sha256:1", "abc")
     assert "git.dirty" not in tags
     (tmp_path / "build.json").write_text("[torn")
-    assert environment.identity() == {}
+    assert description.identity() == {}
 
 
 def test_a_checkout_is_no_image(tmp_path, monkeypatch):
     monkeypatch.setenv("MXSCALE_IDENTITY", str(tmp_path / "none"))
-    tags = environment.tags(environment.describe(tmp_path), {"data_digest": "d"}, "s")
+    tags = description.tags(description.describe(tmp_path), {"data_digest": "d"}, "s")
     assert tags["build"] == "wheel" and "image.id" not in tags
 
 
 def test_ranks_in_another_image_are_recorded_with_that_one(tmp_path):
-    facts = {**environment.describe(tmp_path), "mxnet": {"image": {"build": "ngc", "image.id": "sha256:2"}}}
+    facts = {**description.describe(tmp_path), "mxnet": {"image": {"build": "ngc", "image.id": "sha256:2"}}}
     plan = {"data_digest": "d", "image": {"name": "mxscale:ngc", "id": "sha256:3", "digest": ""}}
-    tags = environment.tags(facts, plan, "s")
+    tags = description.tags(facts, plan, "s")
     assert (tags["build"], tags["image.id"]) == ("ngc", "sha256:2")
     plan["image"]["digest"] = "mxscale@sha256:4"
-    assert environment.tags(facts, plan, "s")["image.id"] == "mxscale@sha256:4"
+    assert description.tags(facts, plan, "s")["image.id"] == "mxscale@sha256:4"
 
 
 # ---------------------------------------------------------------- what is asked for over a network
@@ -458,7 +459,7 @@ def server():
 def test_mlflow_answers(tmp_path, server, status, state, fix):
     server.status = status
     uri = f"http://me:secret@127.0.0.1:{server.server_port}/"
-    finding = reach.mlflow(configured(tmp_path, tracking={"uri": uri}))
+    finding = connectivity.mlflow(configured(tmp_path, tracking={"uri": uri}))
     assert finding.state == state and fix in finding.fix
     assert "secret" not in finding.cause
     assert server.asked == [("/health", "Basic bWU6c2VjcmV0")]
@@ -471,7 +472,7 @@ def closed_port() -> int:
 
 
 def test_mlflow_is_not_there(tmp_path):
-    finding = reach.mlflow(configured(tmp_path, tracking={"uri": f"http://127.0.0.1:{closed_port()}"}))
+    finding = connectivity.mlflow(configured(tmp_path, tracking={"uri": f"http://127.0.0.1:{closed_port()}"}))
     assert finding.state == "warn" and "Connection refused" in finding.cause and "sent later" in finding.fix
 
 
@@ -481,7 +482,7 @@ def test_mlflow_does_not_answer(tmp_path):
         listening.listen()
         began = time.monotonic()
         uri = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finding = reach.mlflow(configured(tmp_path, tracking={"uri": uri}))
+        finding = connectivity.mlflow(configured(tmp_path, tracking={"uri": uri}))
         assert time.monotonic() - began < 4
     assert finding.state == "warn" and "does not answer" in finding.cause
 
@@ -498,7 +499,7 @@ def test_mlflow_that_answers_a_byte_at_a_time_is_waited_for_no_longer():
                 connection.sendall(bytes([byte]))
 
         threading.Thread(target=drip, daemon=True).start()
-        assert reach.ask(f"http://127.0.0.1:{listening.getsockname()[1]}", 0.5) == "nothing in 0.5 s"
+        assert connectivity.ask(f"http://127.0.0.1:{listening.getsockname()[1]}", 0.5) == "nothing in 0.5 s"
 
 
 @pytest.mark.parametrize(
@@ -511,38 +512,38 @@ def test_mlflow_that_answers_a_byte_at_a_time_is_waited_for_no_longer():
     ],
 )
 def test_mlflow_elsewhere(tmp_path, tracking, state, cause):
-    finding = reach.mlflow(configured(tmp_path, tracking=tracking))
+    finding = connectivity.mlflow(configured(tmp_path, tracking=tracking))
     assert (finding.state, cause in finding.cause) == (state, True), finding
 
 
 def test_mlflows_file(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert reach.mlflow(configured(tmp_path / "runs")).cause.endswith("mlflow.db, made by the first run")
+    assert connectivity.mlflow(configured(tmp_path / "runs")).cause.endswith("mlflow.db, made by the first run")
     (tmp_path / "file").write_text("")
-    assert reach.mlflow(configured(tmp_path / "file" / "runs")).state == "warn"
+    assert connectivity.mlflow(configured(tmp_path / "file" / "runs")).state == "warn"
     (tmp_path / "runs" / "mlflow.db").mkdir(parents=True)
-    assert reach.mlflow(configured(tmp_path / "runs")).state == "warn"
+    assert connectivity.mlflow(configured(tmp_path / "runs")).state == "warn"
 
 
 def test_the_port_of_the_ui(tmp_path, server, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     config = configured(tmp_path)
-    assert [f.state for f in reach.ui(config, closed_port())] == ["ok"]
-    assert [f.cause for f in reach.ui(config, server.server_port)] == ["MLflow's UI is there"]
+    assert [f.state for f in connectivity.ui(config, closed_port())] == ["ok"]
+    assert [f.cause for f in connectivity.ui(config, server.server_port)] == ["MLflow's UI is there"]
     server.status = 404
-    assert [f.state for f in reach.ui(config, server.server_port)] == ["warn"]
-    assert reach.ui(configured(tmp_path, tracking={"uri": "http://mlflow:5000"})) == []
+    assert [f.state for f in connectivity.ui(config, server.server_port)] == ["warn"]
+    assert connectivity.ui(configured(tmp_path, tracking={"uri": "http://mlflow:5000"})) == []
 
 
 def test_no_hosts_are_asked_for_none(tmp_path):
-    finding = reach.reach_hosts(configured(tmp_path))[0]
+    finding = connectivity.reach_hosts(configured(tmp_path))[0]
     assert (finding.name, finding.state) == ("hosts", "ok")
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh client here")
 def test_hosts_that_are_not_there(tmp_path):
     config = configured(tmp_path / "runs", launch={"hosts": ["no-such-host.invalid:4", "127.0.0.1"]})
-    findings = reach.reach_hosts(config)
+    findings = connectivity.reach_hosts(config)
     assert (findings[0].name, findings[0].state) == ("host no-such-host.invalid", "fail")
     assert "by ssh" in findings[0].cause and "without a password" in findings[0].fix
     assert list((tmp_path / "runs").iterdir()) == []  # nothing of the doctor's stays
@@ -559,16 +560,16 @@ def test_hosts_that_see_the_runs_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("ADDRESS", "10.1.2.3")
     config = configured(tmp_path / "runs", launch={"hosts": ["a:4", "b"]})
-    findings = reach.reach_hosts(config)
+    findings = connectivity.reach_hosts(config)
     assert [(f.name, f.state, f.cause) for f in findings] == [
         ("host a", "ok", f"4 ranks; sees {tmp_path}/runs"),
         ("host b", "ok", f"1 rank; sees {tmp_path}/runs"),
     ]
     monkeypatch.setenv("ADDRESS", "127.0.1.1")  # as Debian's installer writes it
-    first = reach.reach_hosts(config)[0]
+    first = connectivity.reach_hosts(config)[0]
     assert (first.state, first.cause) == ("fail", "its own name stands for 127.0.1.1, where Gloo would send")
     over_mpi = configured(tmp_path / "runs", launch={"hosts": ["a:4", "b"]}, comm={"transport": "mpi"})
-    assert [finding.state for finding in reach.reach_hosts(over_mpi)] == ["ok", "ok"]
+    assert [finding.state for finding in connectivity.reach_hosts(over_mpi)] == ["ok", "ok"]
 
 
 # ---------------------------------------------------------------- what is to run

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from mxscale.durable import digest_of, replacing
+from mxscale.util.atomic_files import digest_of, replacing
 
 
 def test_a_file_takes_the_place_of_the_old_one_when_it_is_whole(tmp_path, monkeypatch):

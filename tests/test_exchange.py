@@ -10,11 +10,11 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxscale.config import Comm
-from mxscale.sizes import bucket_bytes
-from mxscale.train import parts
-from mxscale.train.comm import Local
-from mxscale.train.exchange import fill, make_exchange, pairwise
+from mxscale.config.schema import Comm
+from mxscale.config.sizes import bucket_bytes
+from mxscale.distributed.communicators import Local
+from mxscale.distributed.exchange import fill, make_exchange, pairwise
+from mxscale.train import builders
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -113,8 +113,8 @@ def test_backward_writes_into_the_buckets_whether_it_replaces_or_adds(options):
         trained = list(net.collect_params().values())
         for parameter in trained:
             parameter.grad_req = grad_req
-        exchange = make_exchange(AnotherAlike(), parts.gradients(trained, [mx.cpu()]), Comm(**options), images=1)
-        lanes = parts.move_gradients(trained, exchange.lanes)
+        exchange = make_exchange(AnotherAlike(), builders.gradients(trained, [mx.cpu()]), Comm(**options), images=1)
+        lanes = builders.move_gradients(trained, exchange.lanes)
         for _ in range(2):
             with mx.autograd.record():
                 total = net(mx.nd.ones((2, 4))).sum()
@@ -259,13 +259,13 @@ def test_alone_a_sum_is_the_value():
 RANK = """
 import json, sys, time
 import mxnet as mx, numpy as np
-from mxscale.config import Comm
-from mxscale.nets import weights, zoo
-from mxscale.train import parts
-from mxscale.train.ballot import Ballot
-from mxscale.train.comm import open_communicator
-from mxscale.train.exchange import make_exchange
-from mxscale.train.statistics import ShardStatistics
+from mxscale.config.schema import Comm
+from mxscale.models import weights, zoo
+from mxscale.train import builders as parts
+from mxscale.distributed.stop_vote import Ballot
+from mxscale.distributed.communicators import open_communicator
+from mxscale.distributed.exchange import make_exchange
+from mxscale.train.shard_statistics import ShardStatistics
 
 comm = open_communicator(Comm())
 pause = np.random.RandomState([int(time.time()), comm.rank])  # another at each start
@@ -308,8 +308,8 @@ said["broadcast"] = [before, weights.params_sha256(weights.arrays(net))]
 net.hybridize(static_alloc=True, static_shape=True)
 trained = [p for p in parameters.values() if p.grad_req != "null"]
 images = mx.nd.array(np.random.RandomState(comm.rank).normal(size=(4, 3, 16, 16)))
-exchange = make_exchange(comm, parts.gradients(trained, [mx.cpu()]), Comm(bucket_mb=2**-4), 4)
-[grads] = parts.move_gradients(trained, exchange.lanes)
+exchange = make_exchange(comm, builders.gradients(trained, [mx.cpu()]), Comm(bucket_mb=2**-4), 4)
+[grads] = builders.move_gradients(trained, exchange.lanes)
 def backward():
     with mx.autograd.record():
         loss = (net(images) ** 2).sum()
@@ -322,7 +322,7 @@ exchange()
 scale = max(np.abs(w).max() for w in wanted)
 said["network"] = float(max(np.abs(g.asnumpy() - w).max() for g, w in zip(grads, wanted)) / scale)
 exchange = make_exchange(comm, [grads], Comm(bucket_mb=2**-4, compression="fp16"), 4)
-[grads] = parts.move_gradients(trained, exchange.lanes)
+[grads] = builders.move_gradients(trained, exchange.lanes)
 net.hybridize(static_alloc=True, static_shape=True)  # forgets where gradients were
 backward()
 exchange()

@@ -15,9 +15,10 @@ from conftest import ROOT
 from PIL import Image
 from records import make_records
 
-from mxscale import cli, settings
-from mxscale.nets import weights, zoo
-from mxscale.run import opening, rundir
+from mxscale.cli import main, settings
+from mxscale.launcher import setup
+from mxscale.models import weights, zoo
+from mxscale.rundir import directory
 
 CONF = ROOT / "conf"
 ENTRIES = ("train", "finetune")
@@ -152,11 +153,11 @@ def test_a_published_comparison_takes_two_steps_on_two_devices_with_its_own_back
 
 def ended_run(path, config, steps):
     """The preparation and the only rank, in this process: imports would be most of the time."""
-    run = rundir.RunDir(path)
+    run = directory.RunDir(path)
     run.write_config(settings.settle(config))
-    run.write("plan.json", {"pretrained": opening.pretrained_file(run.config())})
+    run.write("plan.json", {"pretrained": setup.pretrained_file(run.config())})
     ended = train(run)
-    assert (ended["state"], ended["step"]) == (rundir.FINISHED, steps)
+    assert (ended["state"], ended["step"]) == (directory.FINISHED, steps)
     return run
 
 
@@ -182,7 +183,7 @@ def commands():
     for entry, line in re.findall(r"^[# ]*python (train|finetune)\.py(.*)$", whole, re.MULTILINE):
         words = shlex.split(re.split(r" {3,}|\s#", line)[0])
         # What a sweeper makes of a choice, tag(...), is Hydra's; so are its own settings
-        words = [cli.spelt_out(word) for word in words if not word.startswith("hydra") and "=tag(" not in word]
+        words = [main.spelt_out(word) for word in words if not word.startswith("hydra") and "=tag(" not in word]
         if "..." not in words:
             yield entry, tuple(word if "[" in word else word.split(",")[0] for word in words if "=" in word)
 

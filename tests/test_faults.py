@@ -20,8 +20,10 @@ from composed import composed
 from conftest import ROOT, SMALL, rank_pids, wait_for_step
 from PIL import Image
 
-from mxscale.run import job, launch, tracking
-from mxscale.run.rundir import FAILED, FINISHED, KILLED, RunDir
+from mxscale.launcher import commands as launch
+from mxscale.launcher import run as job
+from mxscale.rundir.directory import FAILED, FINISHED, KILLED, RunDir
+from mxscale.tracking import tracker
 from mxscale.train import checkpoint
 
 sys.path.append(str(ROOT / "bench"))
@@ -106,7 +108,9 @@ def test_a_cut_link_is_named_and_the_ranks_that_are_left_take_over_its_shards(cl
 
 HUNG = """
 import os, sys, time
-from mxscale.train import engine, keeper, meter
+from mxscale.train import checkpointer as keeper
+from mxscale.train import meters as meter
+from mxscale.train import trainer as engine
 
 whole, calls = PLACE, []
 
@@ -242,7 +246,7 @@ def wait_for_state(run, state, timeout=60):
 
 def unsent(ended):
     (line,) = [line for line in ended.out.splitlines() if line.startswith("tracking:")]
-    assert line.endswith(f"send with: python -m mxscale.run.tracking sync {ended.run}")
+    assert line.endswith(f"send with: python -m mxscale.tracking.tracker sync {ended.run}")
     return line
 
 
@@ -277,7 +281,7 @@ def test_a_hanging_tracking_server_delays_nothing_and_sync_sends_all_of_it_once(
 
     store = f"sqlite:///{tmp_path}/later.db"
     for expected in (len(list(ended.run.lines())), 0):
-        assert tracking.main(["sync", str(ended.run), "--uri", store]) == 0
+        assert tracker.main(["sync", str(ended.run), "--uri", store]) == 0
         assert f"tracking: {expected} lines sent" in capfd.readouterr().out
     losses = [(line["step"], line["metrics"].get("train/loss")) for line in ended.run.lines()]
     assert points(store, "train/loss") == [(step, loss) for step, loss in losses if loss is not None]

@@ -3,12 +3,15 @@
 import pytest
 from conftest import SMALL
 
-from mxscale.config import from_dict
-from mxscale.run import forecast, planning, record, rundir, summary
-from mxscale.run.rundir import FINISHED
-from mxscale.scale import layers, planner
-from mxscale.scale.planner import Grid, Machine
-from mxscale.scale.scaling import Link
+from mxscale.config.schema import from_dict
+from mxscale.perfmodel import forecast, layers, scenarios
+from mxscale.perfmodel.scenarios import Grid, Machine
+from mxscale.perfmodel.step_time import Link
+from mxscale.planner import planning
+from mxscale.records import summary
+from mxscale.rundir import directory
+from mxscale.rundir.directory import FINISHED
+from mxscale.tracking import payload
 
 PRICE = {"known": True, "usd_per_hour": 36.0, "eur_per_hour": 18.0, "nodes": 1, "billing": "per_second",
          "minimum_s": 0, "setup_minutes": 0}  # fmt: skip
@@ -17,7 +20,7 @@ PRICE = {"known": True, "usd_per_hour": 36.0, "eur_per_hour": 18.0, "nodes": 1, 
 def made(runs, ranks, rate=None, steps=100, wall_s=None, host="here", device="cpu", comm=None, **settings):
     """A run directory up to its first step, or with a rate up to its end."""
     config = from_dict({"runs": str(runs), "model": {"name": "resnet18_v1b"}, "comm": comm or {}, **settings})
-    run = rundir.create(config)
+    run = directory.create(config)
     sizes = {"ranks": ranks, "shards": ranks, "per_device_batch": 32, "global_batch": 32 * ranks, "total_steps": steps,
              "train_images": 3200}  # fmt: skip
     run.write("plan.json", {"sizes": sizes, "speed_signature": "same", "threads": 1, "device": device, "classes": 5,
@@ -90,7 +93,7 @@ def test_what_accumulates_is_forecast_as_it_is_planned(tmp_path, comm):
     def planned(ranks):
         grid = Grid([Machine("m", ranks, link, link, link, link)], [1], batch=[32],
                     double_buffering=[config.comm.double_buffering])  # fmt: skip
-        return float(planner.evaluate(grid, task)[0]["images_per_s"][0])
+        return float(scenarios.evaluate(grid, task)[0]["images_per_s"][0])
 
     for ranks in (1, 2):
         made(tmp_path, ranks, planned(ranks), **settings)
@@ -131,8 +134,8 @@ def test_what_was_said_and_how_far_off_it_was_are_recorded(tmp_path):
     made(tmp_path, 2, 100.0)
     run = made(tmp_path, 2)
     forecast.begin(run, run.config())
-    assert record.params(run)["plan/images_per_s"] == "100.0"
-    assert run.path / rundir.FORECAST in [path for path, _ in record.artifacts(run)]
+    assert payload.params(run)["plan/images_per_s"] == "100.0"
+    assert run.path / directory.FORECAST in [path for path, _ in payload.artifacts(run)]
     run.write("status.json", {"attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 1000, "ranks": 2}]})
     line = '{"attempt": 1, "step": 1, "time_ms": 1, "metrics": {"throughput/images_per_s": 80.0}}\n'
     run.metrics_file.write_text(line)
@@ -144,7 +147,7 @@ def test_what_was_said_and_how_far_off_it_was_are_recorded(tmp_path):
 
 def test_a_run_of_unknown_rate_ends_without_an_error(tmp_path):
     run = made(tmp_path, 2, 100.0)
-    run.write(rundir.FORECAST, {"known": False, "why": "x"})
+    run.write(directory.FORECAST, {"known": False, "why": "x"})
     run.write("status.json", {"attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 1000, "ranks": 2}]})
     assert not [key for key in summary.summarise(run, 1)["metrics"] if key.startswith("plan/")]
 

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from composed import composed
 
-from mxscale import settings
-from mxscale.config import Config, from_dict
-from mxscale.nets import weights, zoo
-from mxscale.run import opening, progress, record, rundir
-from mxscale.train import engine, head, prepare
-from mxscale.train.comm import Local
+from mxscale.cli import settings
+from mxscale.config.schema import Config, from_dict
+from mxscale.distributed.communicators import Local
+from mxscale.launcher import progress, setup
+from mxscale.models import weights, zoo
+from mxscale.rundir import directory
+from mxscale.tracking import payload
+from mxscale.train import first_loss, prepare, trainer
 
 PRETRAINED = from_dict({"model": {"pretrained": "x.params"}})
 
@@ -20,7 +22,7 @@ PRETRAINED = from_dict({"model": {"pretrained": "x.params"}})
 @pytest.mark.parametrize("classes", [2, 5, 256, 1000])
 def test_a_loss_near_ln_of_the_classes_is_as_it_should_be(classes):
     for away in (-0.49, 0, 0.49):
-        assert head.judge(math.log(classes) + away, classes, Config()) is None
+        assert first_loss.judge(math.log(classes) + away, classes, Config()) is None
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ def test_a_loss_near_ln_of_the_classes_is_as_it_should_be(classes):
     ],
 )
 def test_a_loss_far_from_it_is_said_with_its_likely_cause_in_a_line(loss, config, words):
-    said = head.judge(loss, 256, config)
+    said = first_loss.judge(loss, 256, config)
     assert len(said.splitlines()) == 1 and not [word for word in words if word not in said], said
 
 
@@ -48,10 +50,10 @@ def begun(tmp_path, data_cache, *overrides, entry="finetune"):
     words = ["data=digits_few", "model=small", "batch.per_device=8", "launch.ranks=1", "max_steps=2", "log_every=1",
              f"runs={tmp_path}/runs", f"data.cache={data_cache}", "data.train_per_class=4"]  # fmt: skip
     config = settings.settle(composed(entry, *words, *overrides))
-    run = rundir.create(config)
-    run.write("plan.json", {"pretrained": opening.pretrained_file(config)})
+    run = directory.create(config)
+    run.write("plan.json", {"pretrained": setup.pretrained_file(config)})
     prepare.prepare(run, config)
-    assert engine.train(run, run.config(), run.read("plan.json"), Local(), 1)["state"] == "done"
+    assert trainer.train(run, run.config(), run.read("plan.json"), Local(), 1)["state"] == "done"
     return run
 
 
@@ -82,8 +84,8 @@ def test_a_run_says_so_in_its_directory_on_the_terminal_and_in_the_record_and_go
     watched.update()
     watched.update()
     assert capsys.readouterr().out.count(said) == 1
-    assert record.tags(run)["warning"] == said
-    assert (run.path / "warnings.json", None) in record.artifacts(run)
+    assert payload.tags(run)["warning"] == said
+    assert (run.path / "warnings.json", None) in payload.artifacts(run)
 
 
 @pytest.mark.slow

@@ -2,11 +2,11 @@
 
 import pytest
 
-from mxscale.checks import validate
-from mxscale.config import ConfigError, from_dict
-from mxscale.run import hosts
-from mxscale.run.hosts import Host
-from mxscale.run.rundir import RunDir
+from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.validation import validate
+from mxscale.environment import hosts
+from mxscale.environment.hosts import Host
+from mxscale.rundir.directory import RunDir
 
 
 def config(**launch):

@@ -12,8 +12,8 @@ from conftest import ROOT
 from hub_server import Hub, serving, set_endpoint
 from huggingface_hub import constants
 
-from mxscale.config import ConfigError
-from mxscale.nets import hub as client
+from mxscale.config.schema import ConfigError
+from mxscale.models import hub as client
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WEIGHTS = os.urandom(300_000)
@@ -126,7 +126,7 @@ def test_without_a_hub_it_is_one_line(hub, monkeypatch):
 
 
 def fetch_in_a_process(**surroundings):
-    code = "from mxscale.nets import hub; print(hub.fetch('timm/resnet18').path)"
+    code = "from mxscale.models import hub; print(hub.fetch('timm/resnet18').path)"
     env = {**os.environ, **surroundings}
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=100)
 

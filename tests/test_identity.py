@@ -2,9 +2,9 @@
 
 import pytest
 
-from mxscale.config import from_dict
-from mxscale.identity import UNSIGNED, remove, signature, within
-from mxscale.scale import recorded
+from mxscale.config.schema import from_dict
+from mxscale.config.signature import UNSIGNED, remove, signature, within
+from mxscale.records import recorded
 
 DIGESTS = ("data", None)
 

@@ -1,4 +1,4 @@
-"""The folders are the layers: who may import what."""
+"""The packages are layers: which package may import which, and which library is imported where."""
 
 import ast
 import subprocess
@@ -9,12 +9,46 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mxscale"
-CONFIG_TOOLS = {"hydra", "omegaconf"}
-PURE = {"mxscale.checks", "mxscale.config", "mxscale.durable", "mxscale.identity", "mxscale.sizes"}
+
+# From top to bottom. A package imports itself and what is below it, never what is above.
+LAYERS = (
+    "cli", "replay", "sweep", "rerun", "diagnose", "planner", "report", "doctor", "serve", "launcher", "train",
+    "distributed", "tracking", "perfmodel", "records", "data", "models", "environment", "cost", "rundir", "config",
+    "util",
+)  # fmt: skip
+FEATURES = {"sweep", "rerun", "diagnose", "planner", "report", "doctor"}  # do not import each other
+
+# module -> packages above it that it imports, until these imports are replaced by hooks
+EXCEPTIONS = {
+    "launcher/run.py": {"rerun", "sweep"},
+    "launcher/setup.py": {"doctor"},
+    "perfmodel/calibration.py": {"launcher"},
+    "perfmodel/forecast.py": {"planner"},
+    "environment/machine.py": {"launcher"},
+    "tracking/sender.py": {"sweep"},
+    "train/prepare.py": {"launcher"},
+}
+
+# library -> the packages and modules that may import it, inside functions too
+LIBRARIES = {
+    "hydra": {"cli"},
+    "omegaconf": {"cli"},
+    "mlflow": {"tracking"},
+    "horovod": {"distributed/communicators.py"},
+    "mxnet": {"train", "distributed", "data", "models", "serve"},
+}
 
 
-def imported(path: Path, parts=2) -> set:
-    """Top-level names of everything that a file imports, inside functions too; mxscale's own as `mxscale.x`."""
+def modules() -> list:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def imported(path: Path) -> set:
+    """Dotted names of everything that a file imports, inside functions too."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -22,90 +56,34 @@ def imported(path: Path, parts=2) -> set:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {".".join(name.split(".")[: parts if name.startswith("mxscale.") else 1]) for name in names}
+    return names
 
 
-def importers(name: str) -> set:
-    return {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if name in imported(path)}
+def packages_imported(path: Path) -> set:
+    return {name.split(".")[1] for name in imported(path) if name.startswith("mxscale.")}
 
 
-def of_layer(layer: str) -> set:
-    file = PACKAGE / f"{layer}.py"
-    files = [file] if file.exists() else list((PACKAGE / layer).rglob("*.py"))
-    assert files
-    return set().union(*map(imported, files))
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_a_module_imports_its_own_layer_and_lower_ones(path):
+    own = path.relative_to(PACKAGE).parts[0]
+    if own in ("__init__.py", "__main__.py"):
+        return
+    forbidden = set(LAYERS[: LAYERS.index(own)]) | (FEATURES - {own} if own in FEATURES else set())
+    assert packages_imported(path) & forbidden <= EXCEPTIONS.get(name_of(path), set())
 
 
-@pytest.mark.parametrize(
-    "layer, forbidden",
-    [
-        ("config", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
-        ("sizes", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
-        ("checks", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
-        ("durable", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
-        ("identity", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod", "numpy"}),
-        ("scale", {"mxnet", "hydra", "omegaconf", "mlflow", "horovod"}),
-        ("data", {*CONFIG_TOOLS, "mlflow", "horovod"}),
-        ("nets", {*CONFIG_TOOLS, "mlflow", "horovod"}),
-        ("train", {*CONFIG_TOOLS, "mlflow"}),
-        ("run", {"mxnet", "horovod", *CONFIG_TOOLS}),
-        ("report", {"mxnet", "horovod", "mlflow", *CONFIG_TOOLS}),
-        ("settings", {"mxnet", "horovod", "mlflow", *CONFIG_TOOLS}),
-        ("tools", {"mxnet", "horovod", "mlflow", *CONFIG_TOOLS}),
-        ("sweeps", {"mxnet", "horovod", "mlflow"}),
-        ("cli", {"mxnet", "horovod", "mlflow"}),
-    ],
-)
-def test_a_layer_does_not_know(layer, forbidden):
-    assert of_layer(layer) & forbidden == set()
+def test_every_exception_is_still_needed():
+    assert {name: packages & packages_imported(PACKAGE / name) for name, packages in EXCEPTIONS.items()} == EXCEPTIONS
 
 
-@pytest.mark.parametrize(
-    "layer, known",
-    [
-        ("config", set()),
-        ("sizes", {"mxscale.config"}),
-        ("checks", {"mxscale.config", "mxscale.sizes"}),
-        ("durable", set()),
-        ("identity", {"mxscale.config"}),
-        ("scale", {*PURE, "mxscale.scale"}),
-        ("data", {"mxscale.config", "mxscale.durable", "mxscale.identity", "mxscale.data"}),
-        ("nets", {"mxscale.config", "mxscale.durable", "mxscale.nets"}),
-        ("train", {*PURE - {"mxscale.checks"}, "mxscale.data", "mxscale.nets", "mxscale.train", "mxscale.run"}),
-        ("run", {*PURE, "mxscale.scale", "mxscale.run"}),
-        ("report", {"mxscale.config", "mxscale.scale", "mxscale.run", "mxscale.report"}),
-    ],
-)
-def test_a_layer_knows_of_the_others_at_most(layer, known):
-    assert {name for name in of_layer(layer) if name.startswith("mxscale")} <= known
+def test_every_package_is_a_layer():
+    assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} <= set(LAYERS)
 
 
-def test_train_knows_of_run_the_run_directory_and_what_three_modules_ask():
-    known = {}
-    for path in (PACKAGE / "train").glob("*.py"):
-        of_run = {name for name in imported(path, parts=3) if name.startswith("mxscale.run.")}
-        known[path.name] = of_run - {"mxscale.run.rundir"}
-    assert {name: modules for name, modules in known.items() if modules} == {
-        "build.py": {"mxscale.run.environment"},  # which image this process runs in
-        "prepare.py": {"mxscale.run.processes"},  # how many cores there are
-        "server.py": {"mxscale.run.hosts"},  # the address that others find this machine by
-    }
-
-
-def test_horovod_is_imported_in_comm_alone():
-    assert importers("horovod") == {"train/comm.py"}
-
-
-def test_mlflow_is_imported_by_who_sends_and_by_who_asks_alone():
-    assert importers("mlflow") == {"run/sender.py", "run/store.py"}
-
-
-def test_hydra_is_imported_in_cli_its_errors_its_sweeps_and_the_entry_scripts_alone():
-    assert importers("hydra") | importers("omegaconf") == {"cli.py", "explain.py", "sweeps.py"}  # Hydra's callback
-
-
-def test_nothing_inside_imports_cli():
-    assert importers("mxscale.cli") == set()
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_is_imported_in_its_place_alone(library):
+    users = {name_of(path) for path in modules() if library in {name.split(".")[0] for name in imported(path)}}
+    assert {user for user in users if not {user, user.split("/")[0]} & LIBRARIES[library]} == set()
 
 
 def loaded_by(module: str, names) -> list:
@@ -116,24 +94,24 @@ def loaded_by(module: str, names) -> list:
 
 
 def test_the_parent_loads_neither_mxnet_nor_mlflow():
-    drawing = {"matplotlib", "jinja2", "markupsafe", "pandas"}  # for reports alone; ranks' images have none of it
-    assert loaded_by("mxscale.cli", {"mxnet", "horovod", "mlflow", "hydra", *drawing}) == ["hydra"]
+    drawing = {"matplotlib", "jinja2", "markupsafe", "pandas"}  # for reports alone; the ranks' images have none of it
+    assert loaded_by("mxscale.cli.main", {"mxnet", "horovod", "mlflow", "hydra", *drawing}) == ["hydra"]
 
 
 def test_the_parent_starts_without_what_plans_and_reports_calculate_with():
-    assert loaded_by("mxscale.cli", {"numpy", "matplotlib", "pandas"}) == []
+    assert loaded_by("mxscale.cli.main", {"numpy", "matplotlib", "pandas"}) == []
 
 
 def test_a_rank_loads_no_config_tool_and_no_tracker():
-    assert loaded_by("mxscale.train.engine", {"mxnet", "hydra", "omegaconf", "mlflow"}) == ["mxnet"]
+    assert loaded_by("mxscale.train.trainer", {"mxnet", "hydra", "omegaconf", "mlflow"}) == ["mxnet"]
 
 
-@pytest.mark.parametrize("rank", ["engine", "probe", "reading"])
-def test_a_rank_loads_nothing_that_starts_or_watches_others(rank):
-    parents = {f"mxscale.run.{name}" for name in ("launch", "processes", "watch", "progress", "probe")}
-    assert loaded_by(f"mxscale.train.{rank}", parents) == []
+@pytest.mark.parametrize("rank", ["train.trainer", "distributed.exchange_probe", "train.input_probe"])
+def test_a_rank_loads_nothing_of_its_parent(rank):
+    names = [f"mxscale.{name_of(path)[:-3].replace('/', '.')}" for path in (PACKAGE / "launcher").glob("*.py")]
+    assert loaded_by(f"mxscale.{rank}", set(names)) == []
 
 
-def test_the_pure_layers_load_no_framework():
+def test_the_lowest_layers_load_no_framework():
     frameworks = {"mxnet", "horovod", "hydra", "omegaconf", "mlflow"}
-    assert loaded_by("mxscale.config, mxscale.scale.prices", frameworks) == []
+    assert loaded_by("mxscale.config.validation, mxscale.cost.prices", frameworks) == []

@@ -15,10 +15,10 @@ from composed import composed
 from PIL import Image
 from test_loader import AUGMENTED, RAW, micros, same, train_data
 
-from mxscale.config import ConfigError
-from mxscale.data import kept, recordio
+from mxscale.config.schema import ConfigError
+from mxscale.data import ram_cache, recordio
 from mxscale.data.loader import KEPT, Records, evaluation_batches
-from mxscale.run import rundir
+from mxscale.rundir import directory
 from mxscale.train import prepare
 
 CPU = mx.cpu()
@@ -83,7 +83,7 @@ def test_images_are_decoded_once(tmp_path, monkeypatch):
     records = jpegs(tmp_path)
     source = train_data(records, in_memory(RAW), 5)
     micros(source, range(2))
-    monkeypatch.setattr(kept, "decoded", lambda *_: pytest.fail("decoded again"))
+    monkeypatch.setattr(ram_cache, "decoded", lambda *_: pytest.fail("decoded again"))
     assert len(micros(source, range(10, 32))) == 22
 
 
@@ -95,7 +95,7 @@ def test_a_rank_keeps_its_own_shards_alone_and_as_much_as_was_said(tmp_path):
     }
     assert sorted(taken) == [1, 3]
     for part, size in taken.items():
-        said = kept.bytes_of(records.rec, kept.offsets_of(records.idx, (part, 4)))
+        said = ram_cache.bytes_of(records.rec, ram_cache.offsets_of(records.idx, (part, 4)))
         assert 0.9 * said < size <= said
 
 
@@ -103,7 +103,7 @@ def test_any_number_of_processes_decodes_to_the_same_records(tmp_path):
     records = jpegs(tmp_path, 140)
     contents = set()
     for workers in (1, 2):
-        memory = kept.decoded(records.rec, kept.offsets_of(records.idx, (0, 1)), workers)
+        memory = ram_cache.decoded(records.rec, ram_cache.offsets_of(records.idx, (0, 1)), workers)
         with memory.names() as (rec, idx):
             contents.add((Path(rec).read_bytes(), Path(idx).read_bytes()))
     assert len(contents) == 1
@@ -122,19 +122,19 @@ def test_nothing_is_left_in_the_file_system(tmp_path, monkeypatch):
 
 def test_what_does_not_fit_is_refused_with_both_figures(tmp_path, monkeypatch):
     records = jpegs(tmp_path)
-    monkeypatch.setattr(kept, "free_memory", lambda: 1000)
+    monkeypatch.setattr(ram_cache, "free_memory", lambda: 1000)
     with pytest.raises(
         ConfigError, match=r"data\.keep=ram: .* take 0\.00 GB, and 0\.00 GB .* free here .*data\.keep=packed"
     ):
         micros(train_data(records, in_memory(RAW), 5), range(1))
     splits = {name: {"rec": records.rec, "idx": records.idx} for name in ("train", "val")}
     with pytest.raises(ConfigError, match=r"data\.keep=ram"):
-        kept.announce(splits, 1.0)
+        ram_cache.announce(splits, 1.0)
 
 
 def test_the_memory_is_named_before_it_is_taken(tmp_path, capsys):
     records = jpegs(tmp_path)
-    kept.announce({name: {"rec": records.rec, "idx": records.idx} for name in ("train", "val", "test")}, 0.5)
+    ram_cache.announce({name: {"rec": records.rec, "idx": records.idx} for name in ("train", "val", "test")}, 0.5)
     assert capsys.readouterr().err.startswith("data.keep=ram: 0.00 GB for the decoded images, ")
 
 
@@ -147,7 +147,7 @@ def machine(folder, available_kb, cgroup="0::/", files=()) -> int:
     for name, text in files:
         (cgroups / name).parent.mkdir(parents=True, exist_ok=True)
         (cgroups / name).write_text(text)
-    return kept.free_memory(str(proc), str(cgroups))
+    return ram_cache.free_memory(str(proc), str(cgroups))
 
 
 def test_free_memory_is_the_machines_where_nothing_limits_it(tmp_path):
@@ -179,7 +179,7 @@ def test_the_narrowest_of_nested_groups_counts(tmp_path):
 DIES = """
 import os, sys
 import mxnet as mx
-from mxscale.config import Data
+from mxscale.config.schema import Data
 from mxscale.data.loader import Records, evaluation_batches
 records = Records(sys.argv[1], sys.argv[2], 50)
 for images, *_ in evaluation_batches(records, Data(image_size=8, keep="ram"), 5, 0, 1, mx.cpu()):
@@ -216,10 +216,10 @@ def test_a_run_of_two_ranks_ends_with_the_same_bytes_however_its_images_are_read
 
 def test_a_run_whose_images_do_not_fit_is_refused_before_any_rank(tmp_path, data_cache, monkeypatch):
     settings = [f"runs={tmp_path}", f"data.cache={data_cache}", "launch.ranks=1"]
-    run = rundir.create(composed("train", *settings, "data.keep=ram"))
+    run = directory.create(composed("train", *settings, "data.keep=ram"))
     run.write("plan.json", {"pretrained": None})
-    monkeypatch.setattr(kept, "free_memory", lambda: 10_000)
-    assert prepare.main(str(run), attempt=1) == rundir.REFUSED
+    monkeypatch.setattr(ram_cache, "free_memory", lambda: 10_000)
+    assert prepare.main(str(run), attempt=1) == directory.REFUSED
     assert "data.keep=ram: the decoded images take" in run.read("refused.json")["error"]
 
 

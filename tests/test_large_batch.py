@@ -11,16 +11,17 @@ import pytest
 from composed import composed
 from mxnet.gluon import nn
 
-from mxscale import settings
-from mxscale.config import ConfigError, Optimizer
-from mxscale.nets import symbol, weights, zoo
-from mxscale.run import rundir
-from mxscale.sizes import sizes
-from mxscale.train import engine, prepare
-from mxscale.train.comm import Local
-from mxscale.train.optimizer import advance, make_optimizer, make_trainer
-from mxscale.train.schedule import learning_rate, sgd_share
-from mxscale.train.statistics import ShardStatistics
+from mxscale.cli import settings
+from mxscale.config.schema import ConfigError, Optimizer
+from mxscale.config.sizes import sizes
+from mxscale.distributed.communicators import Local
+from mxscale.models import symbol, weights, zoo
+from mxscale.rundir import directory
+from mxscale.train import prepare
+from mxscale.train import trainer as engine
+from mxscale.train.optim.optimizer import advance, make_optimizer, make_trainer
+from mxscale.train.optim.schedule import learning_rate, sgd_share
+from mxscale.train.shard_statistics import ShardStatistics
 
 IMAGENET = 1_281_167  # training images
 
@@ -417,7 +418,7 @@ RECIPE = ["optimizer=rmsprop_warmup", "schedule=slow_start", "model.bn_statistic
 
 @pytest.mark.slow
 def test_a_run_resumed_within_the_warm_up_ends_with_the_same_bytes(tmp_path, data_cache):
-    run = rundir.RunDir(tmp_path / "run")
+    run = directory.RunDir(tmp_path / "run")
     run.write_config(settings.settle(composed("train", *RECIPE, f"data.cache={data_cache}")))
     run.write("plan.json", {"pretrained": None})
     prepare.prepare(run, run.config())

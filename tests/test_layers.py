@@ -4,17 +4,17 @@ import csv
 
 import pytest
 
-from mxscale import cli
-from mxscale.nets import layers, zoo
-from mxscale.scale import tables
+from mxscale.cli import main
+from mxscale.models import layer_table, zoo
+from mxscale.util import csv_tables
 
 
 def committed(name: str) -> list:
-    return [row for row in tables.read("layers") if row["network"] == name]
+    return [row for row in csv_tables.read("layers") if row["network"] == name]
 
 
 def of_network(name: str) -> list:
-    return [{key: str(value) for key, value in layer._asdict().items()} for layer in layers.layers(name)]
+    return [{key: str(value) for key, value in layer._asdict().items()} for layer in layer_table.layers(name)]
 
 
 @pytest.mark.parametrize("name", ["small", "mobilenet0.25", "resnet18_v1b", "squeezenet1.1"])
@@ -24,7 +24,7 @@ def test_the_table_is_what_the_network_is_made_of(name):
 
 @pytest.mark.slow
 def test_the_table_has_every_network_of_the_zoo_as_it_is():
-    assert tables.read("layers") == [row for name in zoo.names() for row in of_network(name)]
+    assert csv_tables.read("layers") == [row for name in zoo.names() for row in of_network(name)]
 
 
 # Parameters and multiply-adds as torchvision states them for the same networks (its weights' `num_params` and `_ops`)
@@ -62,7 +62,7 @@ def test_a_scale_that_is_never_trained_is_not_exchanged():
 
 def test_the_command_writes_the_same(tmp_path):
     made = tmp_path / "layers.csv"
-    assert cli.tool(["layers", "networks=[small]", f"output={made}"]) == 0
+    assert main.tool(["layers", "networks=[small]", f"output={made}"]) == 0
     with open(made, newline="") as file:
         assert list(csv.DictReader(file)) == committed("small")
 
@@ -77,6 +77,6 @@ def test_the_command_writes_the_same(tmp_path):
     ],
 )
 def test_bad_input_is_one_line(given, told, capsys):
-    assert cli.tool(["layers", *given]) == 2
+    assert main.tool(["layers", *given]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and told in error

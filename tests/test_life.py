@@ -12,11 +12,11 @@ import time
 import psutil
 import pytest
 
-from mxscale.config import Launch
-from mxscale.run import life
-from mxscale.run.hosts import Host
-from mxscale.run.rundir import RunDir
-from mxscale.train.watchdog import UNSEEN, Life
+from mxscale.config.schema import Launch
+from mxscale.distributed.heartbeat import UNSEEN, Life
+from mxscale.environment.hosts import Host
+from mxscale.launcher import heartbeat_monitor
+from mxscale.rundir.directory import RunDir
 
 STALL_S = 5.0
 
@@ -40,13 +40,13 @@ def clock(monkeypatch):
         def passes(self, seconds, lives):
             """What is found meanwhile."""
             found = None
-            for _ in range(round(seconds / life.LOOK_EVERY_S)):
-                self.now += life.LOOK_EVERY_S
+            for _ in range(round(seconds / heartbeat_monitor.LOOK_EVERY_S)):
+                self.now += heartbeat_monitor.LOOK_EVERY_S
                 found = found or lives.stalled()
             return found
 
     clock = Clock()
-    monkeypatch.setattr(life, "time", clock)
+    monkeypatch.setattr(heartbeat_monitor, "time", clock)
     return clock
 
 
@@ -74,7 +74,7 @@ def sign(run, rank, pid=1, doing="training", idle_s=0.0, longest_s=0.0, attempt=
 
 
 def watched(run, ranks=2, nodes=(), **launch):
-    return life.Lives(run, Launch(stall_s=STALL_S, **launch), 1, ranks, nodes)
+    return heartbeat_monitor.Lives(run, Launch(stall_s=STALL_S, **launch), 1, ranks, nodes)
 
 
 def stop(process):
@@ -192,7 +192,10 @@ def test_a_host_that_has_servers_alone_is_asked_too(run, ssh):
 
 
 def test_a_stopped_server_on_another_host_is_killed_that_of_another_run_is_not(run, process, ssh, tmp_path):
-    ours, other = (process("mxscale.train.server", str(where), "1", "server.0") for where in (run, tmp_path / "other"))
+    ours, other = (
+        process("mxscale.distributed.parameter_server", str(where), "1", "server.0")
+        for where in (run, tmp_path / "other")
+    )
     stop(ours)
     assert watched(run, 1, [Host("a", 1, "a"), Host("b", 1, "b")]).end_elsewhere() == []
     assert ours.wait(10) == -signal.SIGKILL
@@ -234,7 +237,7 @@ def test_a_number_that_went_to_another_process_is_not_killed(run, process, ssh):
 
 # ---------------------------------------------------------------- ranks that do not get on
 
-COMM, ELSEWHERE = "comm.py:100 (total)", "loader.py:20 (step)"
+COMM, ELSEWHERE = "communicators.py:100 (total)", "loader.py:20 (step)"
 
 
 def test_ranks_that_live_but_finish_no_step_are_ended_and_those_are_named_that_the_others_wait_for(run, clock):
@@ -281,7 +284,7 @@ def said_by(run, attempt=1, timeout=10):
 
 
 def test_a_rank_shows_what_it_does_and_the_longest_of_its_steps(run, monkeypatch):
-    monkeypatch.setattr("mxscale.train.watchdog.TOUCH_EVERY_S", 0.02)
+    monkeypatch.setattr("mxscale.distributed.heartbeat.TOUCH_EVERY_S", 0.02)
     shown = Life(run, 0, attempt=1)
     assert said_by(run)["doing"] == "starting" and said_by(run)["pid"] == os.getpid()
     shown.moved()
@@ -299,7 +302,7 @@ def test_a_rank_shows_what_it_does_and_the_longest_of_its_steps(run, monkeypatch
 
 
 def test_a_rank_shows_where_it_is_in_our_code_not_in_what_that_calls(run, monkeypatch):
-    monkeypatch.setattr("mxscale.train.watchdog.TOUCH_EVERY_S", 0.02)
+    monkeypatch.setattr("mxscale.distributed.heartbeat.TOUCH_EVERY_S", 0.02)
     Life(run, 0, attempt=1)
     said = []
     threading.Thread(target=lambda: said.extend(said_by(run) for _ in range(3))).start()

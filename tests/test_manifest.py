@@ -11,7 +11,7 @@ from composed import composed
 from PIL import Image
 from records import make_records
 
-from mxscale.config import ConfigError, Data
+from mxscale.config.schema import ConfigError, Data
 from mxscale.data import manifest, pack
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from mxscale.train.meeting import meet
+from mxscale.distributed.rendezvous import meet
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxscale.run.rundir import RunDir
-from mxscale.train.comm import Local
-from mxscale.train.journal import Journal
-from mxscale.train.meter import Clock, Moment, NoSample, Sample, Samples, Tally
+from mxscale.distributed.communicators import Local
+from mxscale.rundir.directory import RunDir
+from mxscale.train.meters import Clock, Moment, NoSample, Sample, Samples, Tally
+from mxscale.train.metrics_log import Journal
 
 
 class Sleep(mx.operator.CustomOp):

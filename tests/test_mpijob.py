@@ -9,7 +9,8 @@ import yaml
 from composed import composed
 from conftest import ROOT
 
-from mxscale.run import hosts, launch, mpijob
+from mxscale.environment import hosts
+from mxscale.launcher import commands, mpijob
 
 FLOWERS = ["data=imagefolder", "data.root=/data/flowers", "name=a b"]
 ADDRESSES = ["flowers-launcher.flowers.lab.svc", "flowers-worker-0.flowers.lab.svc", "flowers-worker-1.flowers.lab.svc"]
@@ -18,7 +19,7 @@ ADDRESSES = ["flowers-launcher.flowers.lab.svc", "flowers-worker-0.flowers.lab.s
 @pytest.fixture(scope="module")
 def manifest():
     words = "--image registry.lab/mxscale:source --nodes 3 --slots 4 --gpu --name flowers --namespace lab --claim disk"
-    argv = [sys.executable, "-m", "mxscale.run.mpijob", *shlex.split(words), "--", *FLOWERS]
+    argv = [sys.executable, "-m", "mxscale.launcher.mpijob", *shlex.split(words), "--", *FLOWERS]
     return yaml.safe_load(subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
 
 
@@ -47,7 +48,7 @@ def test_the_launcher_runs_what_a_person_would_type_and_that_is_one_mpirun_over_
     config = composed("train", *settings[:2], *FLOWERS[:2])
     placed = hosts.find(config)
     assert [(host.address, host.slots) for host in placed] == [(address, 4) for address in ADDRESSES]
-    (command,) = launch.commands(config, "/mxscale/runs/a", 1, launch.Placement(12, 8, placed), {})
+    (command,) = commands.commands(config, "/mxscale/runs/a", 1, commands.Placement(12, 8, placed), {})
     assert command.argv[0] == "mpirun" and command.argv[command.argv.index("-H") + 1] == where
 
 

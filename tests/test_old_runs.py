@@ -1,6 +1,6 @@
 """Run directories written by schema version 1 (before `plan.json` was typed) are still usable.
 
-The archive holds a finished and an interrupted run of digits on two ranks. Their weights are zero, which keeps it small.
+The archive holds a finished and an interrupted run of digits on two ranks. The weights are zero, which keeps it small.
 """
 
 import os
@@ -12,7 +12,7 @@ import tarfile
 import pytest
 from conftest import ROOT, Cli, read_json
 
-from mxscale.run import rundir
+from mxscale.rundir import directory
 
 ARCHIVE = ROOT / "tests" / "fixtures" / "runs_schema_1.tar.xz"
 
@@ -38,7 +38,7 @@ def test_an_interrupted_run_resumes(old):
     run = old.folder / "train" / "interrupted"
     ended = old("train", f"resume={run}", small=False)
     status = read_json(run / "status.json")
-    assert (status["state"], status["step"], len(status["attempts"])) == (rundir.FINISHED, 15, 2)
+    assert (status["state"], status["step"], len(status["attempts"])) == (directory.FINISHED, 15, 2)
     assert ended.run.path == run
 
 
@@ -53,7 +53,7 @@ def test_a_finished_run_reruns_to_a_verdict(old):
 def test_a_finished_run_is_synchronised_and_reported(old, tmp_path):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
-    sync = [sys.executable, "-m", "mxscale.run.tracking", "sync", str(finished(old)), "--uri", uri]
+    sync = [sys.executable, "-m", "mxscale.tracking.tracker", "sync", str(finished(old)), "--uri", uri]
     subprocess.run(sync, cwd=ROOT, env=environment, check=True)
     old("report", f"tracking.uri={uri}", f"report.output={tmp_path}/report", small=False)
     page = (tmp_path / "report" / "report.html").read_text()

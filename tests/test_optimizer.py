@@ -6,10 +6,10 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxscale.config import ConfigError, Optimizer
-from mxscale.nets import zoo
-from mxscale.train.optimizer import CrossEntropy, make_optimizer, make_trainer
-from mxscale.train.parts import has_dropout, reseeder
+from mxscale.config.schema import ConfigError, Optimizer
+from mxscale.models import zoo
+from mxscale.train.builders import has_dropout, reseeder
+from mxscale.train.optim.optimizer import CrossEntropy, make_optimizer, make_trainer
 
 
 def backward(parameter, gradient):

@@ -1,8 +1,8 @@
 """One status out of those of the ranks."""
 
-from mxscale.run.failure import Failure, Logs
-from mxscale.run.hosts import Host
-from mxscale.run.outcome import in_their_words, lost, merge
+from mxscale.environment.hosts import Host
+from mxscale.launcher.failure import Failure, Logs
+from mxscale.launcher.outcome import in_their_words, lost, merge
 
 
 def words(rank, exit=1, consequence=True, time_ms=0):

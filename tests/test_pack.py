@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mxscale.config import ConfigError, Data
+from mxscale.config.schema import ConfigError, Data
 from mxscale.data import images, manifest, recordio, workers
 from mxscale.data.images import BadImage
 from mxscale.data.pack import prepare
@@ -278,7 +278,7 @@ def test_a_damaged_set_is_packed_again(tmp_path):
 def child(data: Data, **options):
     """A process that prepares `data` and prints its manifest."""
     code = (
-        "import json, sys; from mxscale.config import Data, Augment, ConfigError\n"
+        "import json, sys; from mxscale.config.schema import Data, Augment, ConfigError\n"
         "from mxscale.data.pack import prepare\n"
         "values = json.loads(sys.argv[1]); values['augment'] = Augment(**values['augment'])\n"
         "try: print(json.dumps(prepare(Data(**values), workers=2)))\n"

@@ -11,17 +11,20 @@ from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from mxscale import cli as commands  # its keys are Hydra's defaults
-from mxscale.config import ConfigError, from_dict
-from mxscale.run import calibration, costs, plan_keys, planning, rundir
-from mxscale.run.rundir import FINISHED
-from mxscale.scale import choice, hardware, layers, machines, plan_figure, planner, prices, rates, scaling
-from mxscale.scale.choice import Bounds
-from mxscale.scale.layers import Network
-from mxscale.scale.planner import Grid, Machine, Task
-from mxscale.scale.rates import Measured
-from mxscale.scale.scaling import Link
-from mxscale.sizes import bucket_bytes
+from mxscale.cli import main as commands  # its keys are Hydra's defaults
+from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.sizes import bucket_bytes
+from mxscale.cost import prices, run_cost
+from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios, step_time
+from mxscale.perfmodel.layers import Network
+from mxscale.perfmodel.rates import Measured
+from mxscale.perfmodel.scenarios import Grid, Machine, Task
+from mxscale.perfmodel.step_time import Link
+from mxscale.planner import choice, keys, planning
+from mxscale.planner import figure as plan_figure
+from mxscale.planner.choice import Bounds
+from mxscale.rundir import directory
+from mxscale.rundir.directory import FINISHED
 
 FREE = Link(0.0, math.inf)
 NETWORK = Network("two layers", ((1_000_000, 1e9), (1_000_000, 1e9)))  # 8 MB of float32
@@ -49,8 +52,8 @@ def task(**changes):
 
 
 def one(grid: Grid, of: Task) -> dict:
-    plans, _ = planner.evaluate(grid, of)
-    (row,) = planner.rows(plans, range(len(plans["hours"])))
+    plans, _ = scenarios.evaluate(grid, of)
+    (row,) = scenarios.rows(plans, range(len(plans["hours"])))
     return row
 
 
@@ -105,7 +108,7 @@ def test_servers_are_paid_for_and_share_the_gradients(plain):
     row = one(served, task(server=machine(usd=1.0)))
     assert row["exchange_s"] == pytest.approx(0.32)
     assert row["usd"] == pytest.approx(row["hours"] * 21)
-    row = one(planner.Grid(**{**vars(served), "servers": ["1x"]}), task(server=machine(usd=1.0)))
+    row = one(scenarios.Grid(**{**vars(served), "servers": ["1x"]}), task(server=machine(usd=1.0)))
     assert row["servers"] == 2 and row["exchange_s"] == pytest.approx(0.16)
     assert row["usd"] == pytest.approx(row["hours"] * 22)
 
@@ -116,7 +119,7 @@ def test_each_rank_sends_its_own_gradients_to_the_servers(plain):
         task(server=machine()),
     )
     assert one(alone, of)["exchange_s"] == pytest.approx(4 * 0.32)
-    single = planner.Grid(**{**vars(alone), "nodes": [1]})  # its server is another machine all the same
+    single = scenarios.Grid(**{**vars(alone), "nodes": [1]})  # its server is another machine all the same
     assert one(single, of)["exchange_s"] == pytest.approx(4 * 0.16)
 
 
@@ -141,7 +144,7 @@ def test_hours_are_billed_as_a_run_is(billing):
     seconds = np.array([1.0, 59.9, 60.0, 3599.0, 3600.0, 3600.0000000001, 3601.0, 86_400.5])
     price = {"known": True, "usd_per_hour": 1.0, "eur_per_hour": None, "nodes": 1, "billing": billing,
              "minimum_s": 60, "setup_minutes": 0}  # fmt: skip
-    billed = planner.billed_hours(seconds, billing, 60)
+    billed = scenarios.billed_hours(seconds, billing, 60)
     assert billed == pytest.approx([prices.cost(price, [each])["usd"] for each in seconds])
 
 
@@ -157,10 +160,10 @@ def wide(count=12):
 
 
 def test_every_combination_that_can_be_is_a_plan():
-    plans, refused = planner.evaluate(*wide(3))
+    plans, refused = scenarios.evaluate(*wide(3))
     # horovod: none, fp16; servers: three numbers of them, and 2bit of float32; device: one node, as horovod
     assert len(plans["hours"]) == 2 * 2 * 2 * (3 * 2 * 2 + 3 * 3 * (3 + 2) + 1 * 2 * 2)
-    twice, _ = planner.evaluate(
+    twice, _ = scenarios.evaluate(
         Grid([machine()], [1, 2], ["parameter_server"], ["1", "1x"], [10]), task(server=machine())
     )
     assert list(zip(twice["nodes"], twice["servers"])) == [(1, 1), (2, 1), (2, 2)]
@@ -170,8 +173,8 @@ def test_every_combination_that_can_be_is_a_plan():
 
 def test_many_at_once_are_what_each_is_alone():
     grid, of = wide(4)
-    plans, _ = planner.evaluate(grid, of)
-    rows = planner.rows(plans, range(len(plans["hours"])))
+    plans, _ = scenarios.evaluate(grid, of)
+    rows = scenarios.rows(plans, range(len(plans["hours"])))
     named = {m.name: m for m in grid.machine}
     for number in range(0, len(rows), 37):
         row = rows[number]
@@ -182,7 +185,7 @@ def test_many_at_once_are_what_each_is_alone():
 
 
 def test_a_global_batch_beyond_the_images_is_left_out():
-    plans, refused = planner.evaluate(Grid([machine()], [1, 2, 4], batch=[10]), task(images=20))
+    plans, refused = scenarios.evaluate(Grid([machine()], [1, 2, 4], batch=[10]), task(images=20))
     assert list(plans["nodes"]) == [1, 2] and list(refused.values()) == [1]
 
 
@@ -204,7 +207,7 @@ def drawn(plans, tmp_path, monkeypatch):
 
 
 def test_the_figure_says_what_bounds_each_plan_and_has_both_currencies(tmp_path, monkeypatch):
-    plans, _ = planner.evaluate(*wide())
+    plans, _ = scenarios.evaluate(*wide())
     _, middle, right = drawn(plans, tmp_path, monkeypatch)
     told = {text.get_text() for text in middle.get_legend().get_texts()}
     assert told == set(plans["bound"]) and "exchange" in told
@@ -213,7 +216,7 @@ def test_the_figure_says_what_bounds_each_plan_and_has_both_currencies(tmp_path,
 
 
 def test_the_figure_of_plans_without_a_price_is_drawn_too(tmp_path, monkeypatch):
-    plans, _ = planner.evaluate(Grid([machine(usd=math.nan)], [1, 2], batch=[10]), task())
+    plans, _ = scenarios.evaluate(Grid([machine(usd=math.nan)], [1, 2], batch=[10]), task())
     *_, right = drawn(plans, tmp_path, monkeypatch)
     assert [text.get_text() for text in right.texts] == ["no price is known"]
 
@@ -222,7 +225,7 @@ def test_the_figure_of_plans_without_a_price_is_drawn_too(tmp_path, monkeypatch)
 
 
 def test_the_cheapest_and_the_fastest_within_bounds():
-    plans, _ = planner.evaluate(*wide())
+    plans, _ = scenarios.evaluate(*wide())
     hours, usd = plans["hours"], plans["usd"]
     deadline, budget = np.median(hours), np.median(usd)
     kept = Bounds(deadline_hours=deadline).kept(plans)
@@ -232,12 +235,12 @@ def test_the_cheapest_and_the_fastest_within_bounds():
 
 
 def test_a_plan_of_unknown_cost_keeps_no_budget():
-    plans, _ = planner.evaluate(Grid([machine(usd=math.nan)], [1], batch=[10]), task())
+    plans, _ = scenarios.evaluate(Grid([machine(usd=math.nan)], [1], batch=[10]), task())
     assert not Bounds(budget_usd=1e9).kept(plans).any() and Bounds(deadline_hours=1e9).kept(plans).all()
 
 
 def test_the_front_has_what_no_other_beats():
-    plans, _ = planner.evaluate(*wide())
+    plans, _ = scenarios.evaluate(*wide())
     everything = np.ones(len(plans["hours"]), bool)
     best = choice.front(plans, everything)
     for place in best:
@@ -304,9 +307,9 @@ def test_unknown_is_not_guessed():
 
 
 def test_every_instance_with_a_price_is_known_and_the_other_way_round():
-    from mxscale.scale import tables
+    from mxscale.util import csv_tables
 
-    priced = {row["instance"]: row for row in tables.read("prices")}
+    priced = {row["instance"]: row for row in csv_tables.read("prices")}
     assert set(machines.known()) == set(priced)
     for name, row in machines.known().items():
         assert (row["gpus"], row["gpu"]) == (priced[name]["gpus"], priced[name]["gpu"])
@@ -326,7 +329,7 @@ def test_a_network_of_another_size():
 def finished(runs, ranks: int, rate: float, shards=None, **settings):
     """A run directory as far as plans look at it."""
     config = from_dict({"runs": str(runs), "model": {"name": "resnet18_v1b"}, **settings})
-    run = rundir.create(config)
+    run = directory.create(config)
     sizes = {"ranks": ranks, "shards": shards or ranks, "per_device_batch": config.batch.per_device}
     run.write("plan.json", {"sizes": sizes, "threads": 1, "classes": 5, "hosts": [], "device": "cpu"})
     run.write("status.json", {"state": FINISHED})
@@ -340,7 +343,7 @@ def test_a_link_that_is_fitted_gives_back_what_was_measured(tmp_path):
     own = calibration.read([str(first.path), str(second.path)], config)
     assert own.intra is not None and own.nic is None
     known = machines.Given(gpus=2, intra=own.intra)
-    node = machines.node(config.machine, costs.pricing(config), known)
+    node = machines.node(config.machine, run_cost.pricing(config), known)
     network = layers.network("resnet18_v1b", 32, 5)
     measured = rates.measured(network, 32, "float32", own.runs).images_per_s
     buckets = dict.fromkeys((False, True), bucket_bytes(config.comm, 4 * network.gradients))
@@ -413,7 +416,7 @@ def test_fewer_servers_than_nodes_are_a_narrower_way():
     apart = dataclasses.replace(single, server_nodes=1)
     jobs = [calibration.job(run, 300.0, resnet50(), {"nic": Link(0.0, 2e8)}) for run in (each, single, apart)]
     whole_s = 4 * resnet50().gradients / 2e8
-    assert [float(scaling.predict(job).exchange_s / whole_s) for job in jobs] == pytest.approx([1.5, 3, 8])
+    assert [float(step_time.predict(job).exchange_s / whole_s) for job in jobs] == pytest.approx([1.5, 3, 8])
 
 
 def test_servers_on_other_machines_than_the_ranks_are_no_nodes_of_devices(tmp_path):
@@ -432,7 +435,7 @@ def test_runs_of_each_exchange_calibrate_the_link_that_it_went_by(tmp_path):
     own = calibration.read([str(run.path) for run in runs], runs[0].config())
     assert own.intra.bytes_per_s < own.kept.bytes_per_s and (own.nic, own.served) == (None, None)
     assert own.said == "link inside a node fitted to own runs; link inside a node (comm=device) fitted to own runs"
-    node = machines.node(runs[0].config().machine, costs.pricing(runs[0].config()),
+    node = machines.node(runs[0].config().machine, run_cost.pricing(runs[0].config()),
                          machines.Given(gpus=2, intra=own.intra, kept=own.kept, served=SLOW))  # fmt: skip
     assert (node.machine.intra, node.machine.kept, node.machine.nic) == (own.intra, own.kept, SLOW)
 
@@ -525,13 +528,13 @@ def plan(output, *overrides):
         composed = compose("plan", overrides=[f"plan.output={output}", *overrides])
     values = OmegaConf.to_container(composed, resolve=True)
     own = {key: values.pop(key) for key in ("plan", "json")}
-    planning.main(commands.validate(commands.from_dict(plan_keys.without_data(values))), own["plan"], own["json"])
+    planning.main(commands.validate(commands.from_dict(keys.without_data(values))), own["plan"], own["json"])
 
 
 @pytest.fixture
 def undrawn(monkeypatch):
     """Without the figure, which takes most of the time."""
-    monkeypatch.setattr(planning.plan_figure, "draw", lambda *_: None)
+    monkeypatch.setattr(planning.figure, "draw", lambda *_: None)
 
 
 P3 = "machine.instance=p3.16xlarge"

@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxscale.config import ConfigError
+from mxscale.config.schema import ConfigError
 from mxscale.train.precision import Precision, check, prepare
 
 

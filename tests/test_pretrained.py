@@ -14,12 +14,15 @@ import pytest
 from composed import composed
 from conftest import last, params
 
-from mxscale import settings
-from mxscale.config import ConfigError, Data, from_dict, origin_of
-from mxscale.nets import gluon_store, pretrained, weights, zoo
-from mxscale.run import environment, opening, rundir
-from mxscale.train import engine, origin, prepare
-from mxscale.train.comm import Local
+from mxscale.cli import settings
+from mxscale.config.schema import ConfigError, Data, from_dict, origin_of
+from mxscale.distributed.communicators import Local
+from mxscale.environment import description
+from mxscale.launcher import setup
+from mxscale.models import gluon_store, pretrained, weights, zoo
+from mxscale.rundir import directory
+from mxscale.train import prepare, pretrained_init
+from mxscale.train import trainer as engine
 
 CPU = mx.cpu()
 DIGITS = ["data.train_per_class=8", "batch.per_device=8", "launch.ranks=1", "tracking=none", "log_every=1"]
@@ -32,7 +35,7 @@ def prepared(tmp_path, data_cache):
     def prepare_run(name, *overrides):
         words = [f"runs={tmp_path}/runs", f"data.cache={data_cache}", f"name={name}", *DIGITS, *overrides]
         config = settings.settle(composed("finetune", *words))
-        run = rundir.create(config)
+        run = directory.create(config)
         again(run)
         return run
 
@@ -41,7 +44,7 @@ def prepared(tmp_path, data_cache):
 
 def again(run):
     """The preparation of one more attempt."""
-    file = opening.pretrained_file(run.config(), run)
+    file = setup.pretrained_file(run.config(), run)
     run.write("plan.json", {**(run.read("plan.json") or {}), "pretrained": file})
     prepare.prepare(run, run.config())
 
@@ -52,7 +55,7 @@ def trained(run, attempt=1):
 
 def finished(run, ended):
     """What the parent writes of it."""
-    run.write("status.json", {"state": rundir.FINISHED, "exit": 0, "attempts": [], **ended})
+    run.write("status.json", {"state": directory.FINISHED, "exit": 0, "attempts": [], **ended})
     return run
 
 
@@ -119,9 +122,9 @@ def test_the_plan_says_what_the_weights_are(prepared, prefix):
     sums = {f"{prefix}{end}": digest_of(f"{prefix}{end}") for end in ("-symbol.json", "-0000.params")}
     assert (known["kind"], known["files"]) == ("symbol", sums)
     assert not [name for name in weights.load(run.path / "pretrained.params") if name.startswith("output.")]
-    tags = environment.pretrained_tags(run.read("plan.json"))
+    tags = description.pretrained_tags(run.read("plan.json"))
     assert tags["pretrained.kind"] == "symbol" and set(tags["pretrained.sha256"].split()) == set(sums.values())
-    assert tags["pretrained.input"] is None and environment.pretrained_tags({"origin": None}) == {}
+    assert tags["pretrained.input"] is None and description.pretrained_tags({"origin": None}) == {}
 
 
 def digest_of(path, kind="sha256"):
@@ -151,7 +154,7 @@ OWN = {"image_size": 288, "mean": [1.0, 2.0, 3.0], "std": [4.0, 5.0, 6.0], "inte
 
 
 def test_what_is_known_of_the_input_is_taken_over_and_what_it_replaces_is_kept():
-    found = origin.taken_over(Data(image_size=224, eval_resize=256, pack_short_side=256), OWN, "x")
+    found = pretrained_init.taken_over(Data(image_size=224, eval_resize=256, pack_short_side=256), OWN, "x")
     assert found["taken"] == {
         **{key: OWN[key] for key in ("image_size", "mean", "std", "interpolation")},
         "eval_resize": 303,  # 288 / 0.95
@@ -169,12 +172,15 @@ def test_what_is_known_of_the_input_is_taken_over_and_what_it_replaces_is_kept()
 
 def test_sizes_that_follow_from_the_image_size_keep_their_ratio():
     data = Data(image_size=224, eval_resize=256, pack_short_side=480)
-    assert origin.taken_over(data, {"image_size": 448}, "x")["taken"] == {
+    assert pretrained_init.taken_over(data, {"image_size": 448}, "x")["taken"] == {
         "image_size": 448, "eval_resize": 512, "pack_short_side": 512}  # fmt: skip
-    assert origin.taken_over(data, {"image_size": 112}, "x")["taken"] == {"image_size": 112, "eval_resize": 128}
+    assert pretrained_init.taken_over(data, {"image_size": 112}, "x")["taken"] == {
+        "image_size": 112,
+        "eval_resize": 128,
+    }
     small = Data(image_size=64, eval_resize=256, pack_short_side=64)
-    assert origin.taken_over(small, {}, "x") == {"taken": {}, "instead": {}}
-    assert origin.taken_over(small, {"mean": [0.0] * 3}, "x")["taken"] == {"mean": [0.0] * 3}
+    assert pretrained_init.taken_over(small, {}, "x") == {"taken": {}, "instead": {}}
+    assert pretrained_init.taken_over(small, {"mean": [0.0] * 3}, "x")["taken"] == {"mean": [0.0] * 3}
 
 
 @pytest.mark.parametrize(
@@ -187,7 +193,7 @@ def test_an_input_that_makes_no_sense_is_refused(wrong):
 
 def test_an_interpolation_that_the_loader_has_not_is_refused():
     with pytest.raises(ConfigError, match=r"its interpolation is random, and there is bilinear, bicubic"):
-        origin.taken_over(Data(), {"interpolation": "random"}, "x")
+        pretrained_init.taken_over(Data(), {"interpolation": "random"}, "x")
 
 
 def test_the_effective_config_is_what_ranks_read_and_resume_auto_still_finds_the_run(prepared, prefix, tmp_path):
@@ -198,7 +204,7 @@ def test_the_effective_config_is_what_ranks_read_and_resume_auto_still_finds_the
     assert run.asked().data.image_size == 40 and run.asked().data.mean == [78.85] * 3
     assert run.read("plan.json")["input"]["instead"]["image_size"] == 40
     assert settings.unfinished_run_of(run.asked()).path == run.path
-    merged = settings.merge_for_resume(run, rundir.to_dict(run.asked()), ["data.image_size=40", "epochs=20"])
+    merged = settings.merge_for_resume(run, directory.to_dict(run.asked()), ["data.image_size=40", "epochs=20"])
     assert merged.data == config.data  # the same words again mean the same run
     with pytest.raises(ConfigError, match=r"that run has data\.image_size=40"):
         settings.merge_for_resume(run, {"data": {"image_size": 224}}, ["data.image_size=224"])

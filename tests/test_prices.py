@@ -7,9 +7,10 @@ import pathlib
 import pytest
 import yaml
 
-from mxscale import checks, config
-from mxscale.config import ConfigError, Machine
-from mxscale.scale import prices, tables
+from mxscale.config import schema, validation
+from mxscale.config.schema import ConfigError, Machine
+from mxscale.cost import prices
+from mxscale.util import csv_tables
 
 TODAY = datetime.date(2025, 6, 1)
 MACHINES = pathlib.Path(__file__).parent.parent / "conf" / "machine"
@@ -82,7 +83,7 @@ def test_the_newest_row_on_or_before_the_date_is_taken(tmp_path, monkeypatch):
         "aws,x,r,on_demand,2,2018-02,b\n"
     )
     (tmp_path / "fx.csv").write_text("date,usd_per_eur,source\n")
-    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    monkeypatch.setattr(csv_tables, "FOLDER", tmp_path)
     days = {"2017-05-01": 1, "2018-02-27": 1, "2018-02-28": 2, "2018-02": 2, "2019-04-30": 2, "2019-05-01": 3}
     for day, expected in {**days, None: 3}.items():
         assert aws("x", "r", as_of=day)["usd_per_hour"] == expected, day
@@ -383,23 +384,24 @@ def test_the_line_says_where_a_currency_is_unknown():
 
 
 def test_every_row_of_prices_has_a_positive_price_a_source_and_a_readable_date():
-    rows = tables.read("prices")
+    rows = csv_tables.read("prices")
     assert len(rows) == 26
     for row in rows:
         assert float(row["usd_per_hour"]) > 0 and row["source"], row
         assert prices.parse_date(row["as_of"]) or row["as_of"] == "undated snapshot", row
-        assert row["market"] in checks.CHOICES["machine.market"], row
+        assert row["market"] in validation.CHOICES["machine.market"], row
 
 
 def test_no_two_rows_of_prices_answer_the_same_question():
     keys = [
-        tuple(row[k] for k in ("provider", "instance", "region", "market", "as_of")) for row in tables.read("prices")
+        tuple(row[k] for k in ("provider", "instance", "region", "market", "as_of"))
+        for row in csv_tables.read("prices")
     ]
     assert len(keys) == len(set(keys))
 
 
 def test_every_exchange_rate_has_a_date_and_a_source():
-    rows = tables.read("fx")
+    rows = csv_tables.read("fx")
     assert len(rows) == 9
     for row in rows:
         assert prices.parse_date(row["date"]) and 0.5 < float(row["usd_per_eur"]) < 2 and row["source"], row
@@ -408,11 +410,11 @@ def test_every_exchange_rate_has_a_date_and_a_source():
 @pytest.mark.parametrize("name", ["local", "aws", "owned", "custom"])
 def test_a_machine_config_has_known_keys_and_valid_values(name):
     values = yaml.safe_load((MACHINES / f"{name}.yaml").read_text())
-    whole = config.from_dict({"machine": values})
-    assert checks.validate(whole).machine.provider == name
+    whole = schema.from_dict({"machine": values})
+    assert validation.validate(whole).machine.provider == name
 
 
 @pytest.mark.parametrize("name", ["local", "aws", "owned", "custom"])
 def test_what_a_machine_config_leaves_out_has_the_default_of_the_dataclass(name):
     values = yaml.safe_load((MACHINES / f"{name}.yaml").read_text())
-    assert config.from_dict(values, Machine) == Machine(provider=name)
+    assert schema.from_dict(values, Machine) == Machine(provider=name)

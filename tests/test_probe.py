@@ -6,10 +6,10 @@ import time
 import pytest
 from composed import composed
 
-from mxscale.config import ConfigError, from_dict
-from mxscale.run import announcement, launch, probe
-from mxscale.run.rundir import RunDir
-from mxscale.run.watch import Signals
+from mxscale.config.schema import ConfigError, from_dict
+from mxscale.launcher import announcement, backend_probe, commands
+from mxscale.launcher.supervisor import Signals
+from mxscale.rundir.directory import RunDir
 from mxscale.train import prepare
 
 FIGURES = {
@@ -20,23 +20,23 @@ FIGURES = {
 
 
 def test_the_fastest_is_taken_with_the_next_one_as_its_reason():
-    assert probe.choose(FIGURES) == "device"
-    assert probe.reason(FIGURES, "device") == "device: 2.1 ms an exchange, against 4.2 ms of horovod-gloo"
+    assert backend_probe.choose(FIGURES) == "device"
+    assert backend_probe.reason(FIGURES, "device") == "device: 2.1 ms an exchange, against 4.2 ms of horovod-gloo"
 
 
 def test_what_failed_is_never_taken():
-    assert probe.choose({"horovod-mpi": FIGURES["horovod-mpi"]}) is None
+    assert backend_probe.choose({"horovod-mpi": FIGURES["horovod-mpi"]}) is None
     alone = {name: FIGURES[name] for name in ("horovod-gloo", "horovod-mpi")}
-    assert probe.choose(alone) == "horovod-gloo"
-    assert probe.reason(alone, "horovod-gloo").endswith("the only one that works here")
+    assert backend_probe.choose(alone) == "horovod-gloo"
+    assert backend_probe.reason(alone, "horovod-gloo").endswith("the only one that works here")
 
 
 def test_of_equals_the_first_is_taken():
-    assert probe.choose({"a": FIGURES["device"], "b": FIGURES["device"]}) == "a"
+    assert backend_probe.choose({"a": FIGURES["device"], "b": FIGURES["device"]}) == "a"
 
 
 def test_the_table_has_a_line_for_each_with_its_figures_or_the_reason():
-    assert probe.table(FIGURES, "device").splitlines() == [
+    assert backend_probe.table(FIGURES, "device").splitlines() == [
         "  horovod-gloo  4.2 ms (4.0 to 6.0, 10 times)",
         "  horovod-mpi   no: there is no mpirun on the PATH",
         "  device        2.1 ms (2.0 to 3.0, 10 times)   <- taken",
@@ -51,8 +51,10 @@ def settled(tmp_path, ranks, known=None, **values):
     hosts = [{"address": "b", "slots": 1, "name": "b", "here": False}] if "launch" in values else []
     run.write("plan.json", {"sizes": {"ranks": ranks}, "hosts": hosts})
     if known:
-        run.write(probe.RECORD, {"chosen": known, "reason": ""})
-    return probe.settle(run, from_dict({"comm": {"backend": "auto", **values.pop("comm", {})}, **values}), 1, Signals())
+        run.write(backend_probe.RECORD, {"chosen": known, "reason": ""})
+    return backend_probe.settle(
+        run, from_dict({"comm": {"backend": "auto", **values.pop("comm", {})}, **values}), 1, Signals()
+    )
 
 
 def test_one_rank_is_local_and_on_another_host_horovods(tmp_path):
@@ -63,7 +65,7 @@ def test_one_rank_is_local_and_on_another_host_horovods(tmp_path):
 def test_what_does_not_go_with_the_choice_is_refused_before_it_is_kept(tmp_path):
     with pytest.raises(ConfigError, match=r"comm\.timeline=true with comm=local"):
         settled(tmp_path, 1, comm={"timeline": True})
-    assert not (tmp_path / probe.RECORD).exists()
+    assert not (tmp_path / backend_probe.RECORD).exists()
 
 
 def test_a_choice_of_before_that_hosts_have_made_impossible_is_made_again(tmp_path):
@@ -75,18 +77,20 @@ def test_a_choice_of_before_that_hosts_have_made_impossible_is_made_again(tmp_pa
 
 
 def command(code):
-    return [launch.Command([sys.executable, "-c", code], {"PATH": "/usr/bin:/bin"})]
+    return [commands.Command([sys.executable, "-c", code], {"PATH": "/usr/bin:/bin"})]
 
 
 def test_one_that_takes_too_long_is_ended_and_listed(tmp_path):
     began = time.monotonic()
-    found = probe.measured(RunDir(tmp_path), "slow", command("import time; time.sleep(60)"), 0.5, Signals())
+    found = backend_probe.measured(RunDir(tmp_path), "slow", command("import time; time.sleep(60)"), 0.5, Signals())
     assert found == {"no": "not done in 0.5 s (comm.probe_s)"}
     assert time.monotonic() - began < 20
 
 
 def test_one_that_fails_is_listed_with_its_status_and_its_log(tmp_path):
-    found = probe.measured(RunDir(tmp_path), "bad", command("import sys; sys.exit('no such thing')"), 20, Signals())
+    found = backend_probe.measured(
+        RunDir(tmp_path), "bad", command("import sys; sys.exit('no such thing')"), 20, Signals()
+    )
     assert "status 1" in found["no"] and str(tmp_path / "probe" / "bad.log") in found["no"]
     assert "no such thing" in (tmp_path / "probe" / "bad.log").read_text()
 
@@ -94,7 +98,7 @@ def test_one_that_fails_is_listed_with_its_status_and_its_log(tmp_path):
 def test_a_signal_ends_it(tmp_path):
     signals = Signals()
     signals.reason = "SIGTERM"
-    found = probe.measured(RunDir(tmp_path), "slow", command("import time; time.sleep(60)"), 60, signals)
+    found = backend_probe.measured(RunDir(tmp_path), "slow", command("import time; time.sleep(60)"), 60, signals)
     assert found == {"no": "SIGTERM"}
 
 
@@ -105,24 +109,24 @@ def test_one_rank_needs_no_trial(tmp_path):
     run = RunDir(tmp_path)
     run.write("plan.json", {"sizes": {"ranks": 1}, "hosts": []})
     config = from_dict({"comm": {"backend": "auto"}})
-    assert probe.settle(run, config, 1, Signals()).comm.backend == "local"
+    assert backend_probe.settle(run, config, 1, Signals()).comm.backend == "local"
     assert run.config().comm.backend == "local"
 
 
 def test_any_other_back_end_is_left_alone(tmp_path):
     config = from_dict({"comm": {"backend": "horovod"}})
-    assert probe.settle(RunDir(tmp_path), config, 1, Signals()) is config
-    assert not (tmp_path / probe.RECORD).exists()
+    assert backend_probe.settle(RunDir(tmp_path), config, 1, Signals()) is config
+    assert not (tmp_path / backend_probe.RECORD).exists()
 
 
 def test_a_run_that_goes_on_keeps_what_was_chosen_and_tries_nothing(tmp_path):
     run = RunDir(tmp_path)
     run.write("plan.json", {"sizes": {"ranks": 2}})
     record = {"chosen": {"backend": "horovod", "transport": "mpi"}, "figures": FIGURES, "reason": "it was fastest"}
-    run.write(probe.RECORD, record)
-    settled = probe.settle(run, from_dict({"comm": {"backend": "auto"}}), 2, Signals())
+    run.write(backend_probe.RECORD, record)
+    settled = backend_probe.settle(run, from_dict({"comm": {"backend": "auto"}}), 2, Signals())
     assert (settled.comm.backend, settled.comm.transport) == ("horovod", "mpi")
-    assert run.config() == settled and run.read(probe.RECORD) == record
+    assert run.config() == settled and run.read(backend_probe.RECORD) == record
 
 
 @pytest.mark.slow
@@ -133,14 +137,14 @@ def test_real_ranks_are_tried_and_the_fastest_is_taken(tmp_path, data_cache, mon
     run.write("plan.json", {"pretrained": None, "hosts": []})
     prepare.prepare(run, run.config())
     for name in ("horovod-mpi", "parameter_server"):  # each more of them costs seconds
-        monkeypatch.delitem(probe.CANDIDATES, name)
+        monkeypatch.delitem(backend_probe.CANDIDATES, name)
     run.begin_alive(1)
-    settled = probe.settle(run, run.config(), 1, Signals())
-    record = run.read(probe.RECORD)
+    settled = backend_probe.settle(run, run.config(), 1, Signals())
+    record = run.read(backend_probe.RECORD)
     figures = record["figures"]
     assert figures["horovod-gloo"]["seconds"] > 0 and figures["device"]["seconds"] > 0
     assert "built without NCCL" in figures["nccl"]["no"]
-    assert record["chosen"] == probe.CANDIDATES[probe.choose(figures)]
+    assert record["chosen"] == backend_probe.CANDIDATES[backend_probe.choose(figures)]
     assert settled.comm.backend == record["chosen"]["backend"] and run.config() == settled
     assert "<- taken" in capsys.readouterr().out
     assert record["reason"] in announcement.said_of_exchange(run, settled, run.read("plan.json"))
@@ -150,6 +154,6 @@ def test_real_ranks_are_tried_and_the_fastest_is_taken(tmp_path, data_cache, mon
 def test_a_run_trains_with_what_was_chosen_and_keeps_the_figures(cli):
     ended = cli("train", "comm=auto", "launch.ranks=1", "max_steps=1")
     assert ended.run.config().comm.backend == "local"
-    record = ended.run.read(probe.RECORD)
+    record = ended.run.read(backend_probe.RECORD)
     assert ended.run.read("environment.json")["probe"] == record
     assert f"chosen by comm=auto ({record['reason']})" in ended.out

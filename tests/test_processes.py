@@ -7,8 +7,8 @@ import time
 import psutil
 import pytest
 
-from mxscale.run.launch import Command
-from mxscale.run.processes import Processes, available_cores
+from mxscale.launcher.commands import Command
+from mxscale.launcher.processes import Processes, available_cores
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_a_command_that_ends_well_is_lost_only_where_the_ranks_go_on(start, monk
     processes = start("sleep 60", "true")
     until(lambda: processes.running[1].poll() is not None)
     assert processes.lost() is None  # the ranks may be through as well
-    monkeypatch.setattr("mxscale.run.processes.LEAVE_S", 0.1)
+    monkeypatch.setattr("mxscale.launcher.processes.LEAVE_S", 0.1)
     assert until(processes.lost).status == 0
 
 
@@ -90,7 +90,7 @@ def test_what_served_the_ranks_may_end_by_itself_before_it_is_stopped(start, tmp
     processes = start("true", "until [ -e $DIR/go ]; do sleep 0.02; done", "sleep 60")
     until(lambda: processes.ended() is not None)
     (tmp_path / "go").touch()
-    monkeypatch.setattr("mxscale.run.processes.LEAVE_S", 1.0)
+    monkeypatch.setattr("mxscale.launcher.processes.LEAVE_S", 1.0)
     processes.stop()
     assert [process.returncode for process in processes.running] == [0, 0, -signal.SIGTERM]
 

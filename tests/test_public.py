@@ -20,10 +20,11 @@ from conftest import read_json
 from PIL import Image
 from publisher import Publisher
 
-from mxscale.checks import CHOICES, PUBLIC
-from mxscale.config import ConfigError, Data
-from mxscale.data import content, manifest, pack, public, recordio
-from mxscale.data.archives import BadArchive
+from mxscale.config.schema import ConfigError, Data
+from mxscale.config.validation import CHOICES, PUBLIC
+from mxscale.data import content, manifest, pack, recordio
+from mxscale.data.public import sets
+from mxscale.data.public.archives import BadArchive
 
 KINDS = sorted(made_sets.SETS)
 
@@ -52,13 +53,13 @@ def packed(publisher, kind, tmp_path, **more):
     return pack.prepare(data_of(kind, tmp_path, mirror=publisher.base, **more), workers=1, progress=False)
 
 
-def known(publisher, kind) -> public.Public:
+def known(publisher, kind) -> sets.Public:
     """The table's entry with these files' checksums and addresses."""
-    return public.SETS[kind]._replace(files=tuple(publisher.file(name) for name in made_sets.made(kind)))
+    return sets.SETS[kind]._replace(files=tuple(publisher.file(name) for name in made_sets.made(kind)))
 
 
 def tree_of(publisher, kind, tmp_path, **more):
-    return public.tree(known(publisher, kind), data_of(kind, tmp_path, checksum="published", **more), False)
+    return sets.tree(known(publisher, kind), data_of(kind, tmp_path, checksum="published", **more), False)
 
 
 def refused(call) -> str:
@@ -88,14 +89,14 @@ def counts(made):
 
 
 def test_every_set_of_the_table_has_its_choice_and_its_conf():
-    assert set(public.SETS) == set(PUBLIC) == set(KINDS)
+    assert set(sets.SETS) == set(PUBLIC) == set(KINDS)
     assert {*pack.KINDS, "synthetic"} == set(CHOICES["data.kind"])
     for kind in KINDS:
         assert composed("train", f"data={kind}").data.kind == kind
 
 
 def test_every_file_of_the_table_can_be_told_from_another():
-    files = [file for known in public.SETS.values() for file in known.files]
+    files = [file for known in sets.SETS.values() for file in known.files]
     assert len({file.sha256 for file in files}) == len(files) == 10
     for file in files:
         assert re.fullmatch(r"[0-9a-f]{64}", file.sha256)
@@ -246,7 +247,7 @@ def test_a_set_that_comes_corrupted_is_refused(publisher, tmp_path, kind):
         whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :]
     )
     data = data_of(kind, tmp_path, checksum="published")
-    assert f"{name} could not be fetched" in (text := refused(lambda: public.tree(table, data, False)))
+    assert f"{name} could not be fetched" in (text := refused(lambda: sets.tree(table, data, False)))
     assert "another SHA-256" in text and os.listdir(data.root) == []
 
 
@@ -304,7 +305,7 @@ def spoilt(tmp_path, kind, files) -> str:
     for name, content_of in files.items():
         (folder / name).write_bytes(content_of)
     with pytest.raises((BadArchive, ConfigError)) as error:
-        public.SETS[kind].tree(str(folder), data_of(kind, tmp_path), "data.root=x", False)
+        sets.SETS[kind].tree(str(folder), data_of(kind, tmp_path), "data.root=x", False)
     assert "\n" not in str(error.value)
     return str(error.value)
 

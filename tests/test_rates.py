@@ -8,9 +8,9 @@ import pytest
 from conftest import ROOT
 from records import make_records, noise
 
-from mxscale import cli
-from mxscale.config import Batch, Config, Data
-from mxscale.data import rates
+from mxscale.cli import main
+from mxscale.config.schema import Batch, Config, Data
+from mxscale.data import test_io
 
 
 def asked(tmp_path, **data) -> Config:
@@ -27,7 +27,7 @@ def asked(tmp_path, **data) -> Config:
 
 
 def test_each_split_work_and_number_of_threads_is_a_row(tmp_path, capsys):
-    rates.show(asked(tmp_path, keep="ram"), 0.05, [1, 2])
+    test_io.show(asked(tmp_path, keep="ram"), 0.05, [1, 2])
     *table, last = capsys.readouterr().out.splitlines()
     rows = json.loads(last)["rates"]
     assert [(row["split"], row["work"], row["threads"]) for row in rows] == [
@@ -35,7 +35,7 @@ def test_each_split_work_and_number_of_threads_is_a_row(tmp_path, capsys):
     ]
     for row in rows:
         rate = row["images_per_s"]
-        assert 0 < rate["min"] <= rate["median"] <= rate["max"] and rate["runs"] == rates.INTERVALS
+        assert 0 < rate["min"] <= rate["median"] <= rate["max"] and rate["runs"] == test_io.INTERVALS
         assert row["ms_per_image"] == pytest.approx(1000 / rate["median"])
         assert 1 <= row["used"] <= row["threads"]
     assert len(table) == 2 + len(rows)
@@ -43,7 +43,7 @@ def test_each_split_work_and_number_of_threads_is_a_row(tmp_path, capsys):
 
 def test_the_rate_is_images_by_time(monkeypatch):
     clock = iter(range(1000))
-    monkeypatch.setattr(rates.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(test_io.time, "perf_counter", lambda: next(clock))
 
     # a look at the clock is a second: batches of 8, of 6 at the end of each pass of three
     class One:
@@ -54,18 +54,18 @@ def test_the_rate_is_images_by_time(monkeypatch):
         def wait_to_read(self):
             pass
 
-    found = rates.images_per_second(lambda tour: [One(0), One(0), One(2)], 15)
-    assert found == pytest.approx([22 / 3] * rates.INTERVALS)
+    found = test_io.images_per_second(lambda tour: [One(0), One(0), One(2)], 15)
+    assert found == pytest.approx([22 / 3] * test_io.INTERVALS)
 
 
 def test_decoding_alone_leaves_augmentation_and_resizing_out(tmp_path, monkeypatch):
     data = Data(image_size=16, eval_resize=20)
     records = noise(tmp_path, 10)
     opened = []
-    monkeypatch.setattr(rates.loader, "open_reader", lambda *_, **settings: opened.append(settings))
+    monkeypatch.setattr(test_io.loader, "open_reader", lambda *_, **settings: opened.append(settings))
     for split in ("train", "val"):
         for work in ("decode", "all"):
-            rates.opener(records, data, split, work, 4)(0)
+            test_io.opener(records, data, split, work, 4)(0)
     decode, everything, val_decode, val_everything = opened
     assert everything["random_resized_crop"] and everything["rand_mirror"]
     assert "random_resized_crop" not in decode and not decode["rand_mirror"] and not decode["brightness"]
@@ -85,7 +85,7 @@ def test_decoding_alone_leaves_augmentation_and_resizing_out(tmp_path, monkeypat
     ],
 )
 def test_bad_input_is_one_line(settings, said, capsys):
-    assert cli.tool(["test_io", *settings]) == 2
+    assert main.tool(["test_io", *settings]) == 2
     out, err = capsys.readouterr()
     assert err.startswith("error: ") and said in err and len(err.splitlines()) == 1 and not out
 
@@ -93,7 +93,7 @@ def test_bad_input_is_one_line(settings, said, capsys):
 @pytest.mark.slow
 def test_the_command_ends_with_one_json_object(data_cache):
     settings = ["data=digits", f"data.cache={data_cache}", "io.seconds=0.1", "io.threads=[1,3]", "data.keep=ram"]
-    argv = [sys.executable, "-m", "mxscale.cli", "test_io", *settings]
+    argv = [sys.executable, "-m", "mxscale.cli.main", "test_io", *settings]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["image_size"] == 32 and said["batch"] == 32 and said["keep"] == "ram"

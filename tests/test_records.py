@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from test_images import wild
 
-from mxscale.config import ConfigError, Data
+from mxscale.config.schema import ConfigError, Data
 from mxscale.data import loader, manifest, recordio
 from mxscale.data.images import decode
 from mxscale.data.pack import prepare

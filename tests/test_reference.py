@@ -12,7 +12,7 @@ from safetensors.torch import save_file  # noqa: E402
 from torch_resnet import ResNet, TimmResNet, loaded  # noqa: E402
 from torch_state import LAYOUTS, images, state  # noqa: E402
 
-from mxscale.nets import convert, weights, zoo  # noqa: E402
+from mxscale.models import convert, weights, zoo  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("layers", list(LAYOUTS))]
 CPU = mx.cpu()
@@ -122,7 +122,7 @@ def test_the_state_made_without_pytorch_is_that_of_its_network(layers):
 def test_pytorch_reads_what_is_exported(layers, tmp_path):
     from safetensors.torch import load_file
 
-    from mxscale.nets import infer
+    from mxscale.serve import infer
 
     given = images(2, 64)
     theirs = randomised(layers)

@@ -14,12 +14,14 @@ from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from recorded import keep, run
 
-from mxscale import cli
-from mxscale.config import from_dict
+from mxscale.cli import main
+from mxscale.config.schema import from_dict
+from mxscale.records import pareto
+from mxscale.records import recorded as records
 from mxscale.report import figures
-from mxscale.run import history, rundir, tracking
-from mxscale.scale import pareto, report
-from mxscale.scale import recorded as records
+from mxscale.report import rows as report
+from mxscale.rundir import directory
+from mxscale.tracking import history, tracker
 
 # ---------------------------------------------------------------- rows
 
@@ -222,9 +224,9 @@ def reported(capsys, tmp_path, monkeypatch):
 
     def call(*overrides):
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            cli.report(compose("report", overrides=[f"report.output={tmp_path}/out", *overrides]))
+            main.report(compose("report", overrides=[f"report.output={tmp_path}/out", *overrides]))
         printed = capsys.readouterr()
-        return cli._statuses.pop(), printed.out, printed.err
+        return main._statuses.pop(), printed.out, printed.err
 
     return call
 
@@ -307,7 +309,7 @@ def test_what_was_forecast_of_two_runs_is_no_setting_that_differs(store, reporte
 def test_run_directories_side_by_side_need_no_store(reported, tmp_path):
     made = []
     for lr in (0.1, 0.2):
-        one = rundir.create(from_dict({"runs": str(tmp_path), "optimizer": {"lr": lr}}))
+        one = directory.create(from_dict({"runs": str(tmp_path), "optimizer": {"lr": lr}}))
         lines = [{"attempt": 1, "step": s, "time_ms": s, "metrics": {"train/loss": lr * s}} for s in (1, 2)]
         one.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         one.write("status.json", {"state": "FINISHED", "attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 9}]})
@@ -410,4 +412,4 @@ def test_a_run_in_a_store_measures_nothing_by_its_tag_alone(store, reported):
 def test_the_store_of_a_report_is_the_one_that_runs_are_recorded_in(monkeypatch, tmp_path):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     config = from_dict({"runs": str(tmp_path)})
-    assert tracking.store_uri(config) == f"sqlite:///{tmp_path}/mlflow.db"
+    assert tracker.store_uri(config) == f"sqlite:///{tmp_path}/mlflow.db"

@@ -12,13 +12,17 @@ import pytest
 from composed import composed
 from conftest import SMALL, wait_for_step
 
-from mxscale import cli as command_line
-from mxscale import identity, settings
-from mxscale.config import ConfigError, from_dict, to_dict
-from mxscale.run import differences, environment, history, rerun, rundir, tracking
-from mxscale.run.rundir import RunDir
-from mxscale.scale import recorded, verdict
-from mxscale.scale.verdict import DIFFERENT, IDENTICAL, WITHIN, Outcome, judge
+from mxscale.cli import main as command_line
+from mxscale.cli import settings
+from mxscale.config import signature as identity
+from mxscale.config.schema import ConfigError, from_dict, to_dict
+from mxscale.environment import description
+from mxscale.records import recorded
+from mxscale.rerun import differences, rerun, verdict
+from mxscale.rerun.verdict import DIFFERENT, IDENTICAL, WITHIN, Outcome, judge
+from mxscale.rundir import directory
+from mxscale.rundir.directory import RunDir
+from mxscale.tracking import history, tracker
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 
@@ -116,7 +120,7 @@ PRICE = {"known": True, "usd_per_hour": 7.0, "nodes": 1, "setup_minutes": 2.0, "
 
 
 def make_run(root, state="FINISHED", top1=99.0, sha="aaa", **values):
-    run = rundir.create(from_dict({"runs": str(root), **values}))
+    run = directory.create(from_dict({"runs": str(root), **values}))
     run.write("plan.json", PLAN)
     run.write("price.json", PRICE)
     run.write("environment.json", {"git": {}, "machine": {}, "mxnet": {}, "tags": {"data.digest": "d" * 64}})
@@ -129,7 +133,7 @@ def make_run(root, state="FINISHED", top1=99.0, sha="aaa", **values):
 
 def send(run) -> str:
     """MLflow's id of the run."""
-    assert tracking.sync(run) == 0
+    assert tracker.sync(run) == 0
     return run.read("tracking.json")["run_id"]
 
 
@@ -180,11 +184,11 @@ def test_anything_but_launch_and_tracking_is_refused(tmp_path, override):
 def test_the_signature_is_that_of_the_first_run(tmp_path):
     run = make_run(tmp_path, seed=7)
     config, _, first = asked(run, f"runs={tmp_path}/new", "tracking=none")
-    new = rundir.create(config)
+    new = directory.create(config)
     rerun.begin(new, first)
-    signed = [identity.signature(c, "d", None) for c in (run.config(), rundir.as_signed(new, config))]
+    signed = [identity.signature(c, "d", None) for c in (run.config(), directory.as_signed(new, config))]
     assert signed[0] == signed[1] != identity.signature(config, "d", None)
-    assert rundir.as_signed(run, config) is not None and rundir.as_signed(run, config) == config  # not a rerun
+    assert directory.as_signed(run, config) is not None and directory.as_signed(run, config) == config  # not a rerun
 
 
 def test_rerun_is_a_group_and_a_word():
@@ -327,12 +331,12 @@ def test_ranks_that_changed_on_the_way_are_named(tmp_path):
 def test_the_digest_of_the_code_is_that_of_its_files(tmp_path, monkeypatch):
     (tmp_path / "mxscale").mkdir()
     (tmp_path / "mxscale" / "a.py").write_text("1")
-    monkeypatch.setattr(environment, "ROOT", tmp_path)
-    before = environment.code()
+    monkeypatch.setattr(description, "ROOT", tmp_path)
+    before = description.code()
     (tmp_path / "mxscale" / "notes.txt").write_text("of no import")
-    assert environment.code() == before
+    assert description.code() == before
     (tmp_path / "mxscale" / "a.py").write_text("2")
-    assert environment.code() != before
+    assert description.code() != before
 
 
 @pytest.mark.parametrize(
@@ -363,7 +367,7 @@ def test_a_rerun_refuses_what_differs_and_from_mlflow_alone_interrupted_and_resu
     refusal = cli("train", f"rerun={run_id}", "rerun.strict=true", "launch.threads=2", small=False, expect=2)
     [said] = refusal.err.splitlines()
     assert said.startswith("error: rerun.strict=true: ") and said.endswith("1 -> 2")
-    assert [run.path for run in rundir.runs_of(cli.folder, "train")] == [first.path]  # nothing is left
+    assert [run.path for run in directory.runs_of(cli.folder, "train")] == [first.path]  # nothing is left
 
     shutil.rmtree(first.path)
     started = cli.start("train", f"rerun={run_id}", "rerun.strict=true", small=False)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from mxscale.checks import validate
-from mxscale.config import ConfigError, from_dict
-from mxscale.run import restart
-from mxscale.run.failure import Failure
-from mxscale.run.hosts import Host
+from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.validation import validate
+from mxscale.environment.hosts import Host
+from mxscale.launcher import restart
+from mxscale.launcher.failure import Failure
 
 A, B = Host("10.0.0.1", 4, "a"), Host("10.0.0.2", 2, "b")
 

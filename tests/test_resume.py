@@ -12,8 +12,8 @@ import time
 import pytest
 from conftest import kill_session, rank_pids, wait_for_step
 
-from mxscale.run import launch
-from mxscale.run.rundir import RunDir
+from mxscale.launcher import commands
+from mxscale.rundir.directory import RunDir
 
 pytestmark = pytest.mark.slow
 
@@ -169,7 +169,8 @@ def test_a_damaged_checkpoint_is_passed_over(cli, unbroken):
 
 JITTER = """
 import random, sys, time
-from mxscale.train import engine, exchange
+from mxscale.distributed import exchange
+from mxscale.train import trainer as engine
 
 pack = exchange.Wire.pack
 random.seed()
@@ -191,7 +192,7 @@ def test_three_ranks_with_jittered_enqueues_end_with_the_same_bytes(cli, tmp_pat
         run.write_config(config)
         run.write("plan.json", ended.run.read("plan.json"))
         run.begin_alive(1)
-        command = launch.commands(config, str(run), 1, launch.Placement(3, 2), os.environ)[0]
+        command = commands.commands(config, str(run), 1, commands.Placement(3, 2), os.environ)[0]
         argv = [*command.argv[: command.argv.index(sys.executable)], sys.executable, str(script), str(run), "1"]
         subprocess.run(argv, env=command.env, check=True, timeout=120, capture_output=True)
         shas.add(run.read("ranks/0.json")["params_sha256"])

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from mxscale.config import ConfigError, from_dict
-from mxscale.run import rundir
-from mxscale.run.rundir import FAILED, FINISHED, RunDir, create, latest_trained, runs_of
+from mxscale.config.schema import ConfigError, from_dict
+from mxscale.rundir import directory
+from mxscale.rundir.directory import FAILED, FINISHED, RunDir, create, latest_trained, runs_of
 
 
 @pytest.fixture
@@ -148,4 +148,4 @@ def test_an_attempt_that_begins_with_a_validation_leaves_the_step_before_it(run)
 
 
 def test_exit_statuses_are_the_documented_ones():
-    assert (rundir.DONE, rundir.FAILURE, rundir.REFUSED, rundir.INTERRUPTED) == (0, 1, 2, 75)
+    assert (directory.DONE, directory.FAILURE, directory.REFUSED, directory.INTERRUPTED) == (0, 1, 2, 75)

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from mxscale.scale.scaling import Job, Link, at_batch, buckets, calibrate, predict, slowest
+from mxscale.perfmodel.step_time import Job, Link, at_batch, buckets, calibrate, predict, slowest
 
 MILLION = 1e6
 

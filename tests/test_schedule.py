@@ -2,9 +2,9 @@
 
 import pytest
 
-from mxscale.config import from_dict
-from mxscale.sizes import sizes
-from mxscale.train.schedule import cosine, learning_rate, poly, stepwise, warmup
+from mxscale.config.schema import from_dict
+from mxscale.config.sizes import sizes
+from mxscale.train.optim.schedule import cosine, learning_rate, poly, stepwise, warmup
 
 IMAGENET = 1_281_167  # training images (arXiv:1706.02677, sec. 5)
 

@@ -1,4 +1,4 @@
-"""The model held against published throughputs: python -m mxscale.cli score."""
+"""The model held against published throughputs: python -m mxscale.cli.main score."""
 
 import csv
 import json
@@ -6,11 +6,14 @@ import json
 import numpy as np
 import pytest
 
-from mxscale import cli
-from mxscale.scale import described, fitting, hardware, published, score, tables
-from mxscale.scale.fitting import Rows
+from mxscale.cli import main
+from mxscale.perfmodel import hardware
+from mxscale.perfmodel.published import fitting, published_parse, score
+from mxscale.perfmodel.published import rows as published
+from mxscale.perfmodel.published.fitting import Rows
+from mxscale.util import csv_tables
 
-SHARED = tables.FOLDER / "published_scaling.csv"
+SHARED = csv_tables.FOLDER / "published_scaling.csv"
 ROW = {
     "source": "ours",
     "framework": "MXNet",
@@ -193,7 +196,7 @@ def test_a_device_has_the_links_of_its_kind(written, link, gbps):
 
 def test_a_row_that_says_pcie_has_a_card_of_its_devices_age(points):
     for gpu, generation in {"V100-PCIE-16GB": 1, "A100-PCIe-40GB": 2, "H100 PCIe": 2, "MI250X": 1}.items():
-        found = described.describe(published.read(points({"gpu": gpu}))[0])
+        found = published_parse.describe(published.read(points({"gpu": gpu}))[0])
         assert (found.pcie[0], found.nvlink[0] > 0) == (generation, gpu == "MI250X")
 
 
@@ -206,7 +209,7 @@ def test_every_network_of_the_table_is_found_by_its_own_name():
 def test_what_no_table_knows_is_said_once_with_what_was_taken(points, capsys):
     odd = {"model": "own-net", "gpu": "abacus"}
     path = points(odd, {**odd, "gpus": 2}, {**odd, "gpus": 4}, {"model": "vgg16"}, {"model": "vgg16", "gpus": 2})
-    assert cli.tool(["score", f"points={path}"]) == 0
+    assert main.tool(["score", f"points={path}"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert "  model own-net: 25.6 million gradients (line 2-4)" in told
     assert "  gpu abacus: nvlink2, 100 Gbit/s if the row has no other (line 2-4)" in told
@@ -235,7 +238,7 @@ def test_what_no_table_knows_is_said_once_with_what_was_taken(points, capsys):
 )
 def test_servers_are_as_many_as_the_row_says(points, comm, servers):
     path = points({"comm": comm, "gpus": 8}, {"comm": comm, "nodes": 8, "gpus": 64})
-    one, eight = described.describe(published.read(path)[0]).servers
+    one, eight = published_parse.describe(published.read(path)[0]).servers
     assert (one, eight) == (0, servers)
 
 
@@ -261,7 +264,7 @@ def test_one_server_for_eight_nodes_is_slower_than_eight_and_than_one_on_each(po
     ],
 )
 def test_processors_add_where_the_row_says_so(points, comm, processors):
-    assert described.describe(published.read(points({"comm": comm}))[0]).processors == [processors]
+    assert published_parse.describe(published.read(points({"comm": comm}))[0]).processors == [processors]
 
 
 @pytest.mark.parametrize(
@@ -281,7 +284,7 @@ def test_processors_add_where_the_row_says_so(points, comm, processors):
 )
 def test_a_network_without_a_cell_is_read_from_the_words(points, cells, gbps):
     path = points({"gpus": 8}, {"nodes": 8, "gpus": 64, **cells})
-    assert described.describe(published.read(path)[0]).wire[1] == gbps * 1e9 / 8
+    assert published_parse.describe(published.read(path)[0]).wire[1] == gbps * 1e9 / 8
 
 
 # ---------------------------------------------------------------- series
@@ -382,7 +385,7 @@ def test_a_flag_on_a_base_is_one_on_its_rows(points):
 def test_a_file_with_flagged_rows_alone_has_no_overall_figure(points, capsys):
     path = points({"flag": "input-bound"}, {"gpus": 2})
     assert score.score(path)["overall"] == {"rows": 0, "median": None, "mean": None}
-    assert cli.tool(["score", f"points={path}"]) == 0
+    assert main.tool(["score", f"points={path}"]) == 0
     assert "input-bound" in capsys.readouterr().out
     refused(capsys, "nothing to draw", f"points={path}", "figure=x.png")
 
@@ -393,7 +396,7 @@ def test_a_file_with_flagged_rows_alone_has_no_overall_figure(points, capsys):
 def test_the_command_prints_one_object_and_draws(points, capsys, tmp_path):
     path = points({}, {"gpus": 2, "img_per_s": 690}, {"gpus": 8, "img_per_s": ""}, {"model": "vgg16"})
     figure = tmp_path / "made" / "figure.png"
-    assert cli.tool(["score", f"points={path}", "json=true", f"figure={figure}", "leave_out=framework"]) == 0
+    assert main.tool(["score", f"points={path}", "json=true", f"figure={figure}", "leave_out=framework"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["overall"]["rows"] == 1 and found["overall"]["median"] == found["rows"][0]["error"]
     assert [(row["line"], row["why"]) for row in found["skipped"]] == [
@@ -405,7 +408,7 @@ def test_the_command_prints_one_object_and_draws(points, capsys, tmp_path):
 
 
 def refused(capsys, match, *argv):
-    assert cli.tool(["score", *argv]) == 2
+    assert main.tool(["score", *argv]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1
     assert match in error
@@ -461,7 +464,7 @@ def test_a_wrong_key_is_one_line(points, capsys):
 
 
 def test_every_constant_has_a_source_and_a_start_and_no_source_or_framework_its_own():
-    rows = tables.read("hardware")
+    rows = csv_tables.read("hardware")
     assert all(row["source"] for row in rows)
     assert set(hardware.priors()) == set(hardware.constants()) == set(hardware.fitted())
     assert {row["kind"] for row in rows} == {"device", "link", "network", "other", "prior", "fitted"}
@@ -475,7 +478,7 @@ def test_the_constants_are_those_that_fit_the_published_rows():
 
 def test_a_fast_network_is_bound_by_its_adapters_way_through_the_node_and_tcp_by_its_sockets():
     def gbytes(gbps, rdma):
-        return float(described.between_nodes(hardware.priors(), gbps / 8 * 1e9, rdma).bytes_per_s) / 1e9
+        return float(published_parse.between_nodes(hardware.priors(), gbps / 8 * 1e9, rdma).bytes_per_s) / 1e9
 
     assert gbytes(10, True) == pytest.approx(0.9 * 1.25) and gbytes(10, False) == pytest.approx(0.95 * 1.25)
     assert gbytes(100, True) == pytest.approx(5.6) and gbytes(100, False) == pytest.approx(3.0)

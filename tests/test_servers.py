@@ -13,21 +13,23 @@ import pytest
 from composed import composed
 from conftest import params, wait_for_step
 
-from mxscale import cli as command_line
-from mxscale.checks import validate
-from mxscale.config import Comm, ConfigError, from_dict
+from mxscale.cli import main as command_line
+from mxscale.config.schema import Comm, ConfigError, from_dict
+from mxscale.config.sizes import Sizes, server_count, unsaved
+from mxscale.config.validation import validate
 from mxscale.data import loader
-from mxscale.nets import weights, zoo
-from mxscale.run import launch, rundir
-from mxscale.run.hosts import Host, meeting_point
-from mxscale.run.launch import Placement
-from mxscale.run.processes import Processes
-from mxscale.sizes import Sizes, server_count, unsaved
-from mxscale.train import engine, prepare
-from mxscale.train.comm import Local
-from mxscale.train.optimizer import make_trainer
-from mxscale.train.schedule import ByUpdates, learning_rate
-from mxscale.train.servers import optimizer_of
+from mxscale.distributed.communicators import Local
+from mxscale.environment.hosts import Host, meeting_point
+from mxscale.launcher import commands as launch
+from mxscale.launcher.commands import Placement
+from mxscale.launcher.processes import Processes
+from mxscale.models import weights, zoo
+from mxscale.rundir import directory
+from mxscale.train import prepare
+from mxscale.train import trainer as engine
+from mxscale.train.optim.optimizer import make_trainer
+from mxscale.train.optim.schedule import ByUpdates, learning_rate
+from mxscale.train.optim.server_update import optimizer_of
 
 # ---------------------------------------------------------------- how many
 
@@ -56,9 +58,10 @@ def roles(found):
 def test_scheduler_and_servers_are_commands_beside_the_ranks_one():
     found = commands(2, servers="1x")
     assert roles(found) == {"ranks": "worker", "scheduler": "scheduler", "server 0": "server", "server 1": "server"}
-    assert found[0].argv[0] == "horovodrun" and found[0].argv[-4:] == ["-m", "mxscale.train.engine", "/runs/a", "3"]
+    assert found[0].argv[0] == "horovodrun" and found[0].argv[-4:] == ["-m", "mxscale.train.trainer", "/runs/a", "3"]
     assert [command.argv[1:] for command in found[1:]] == [
-        ["-m", "mxscale.train.server", "/runs/a", "3", role] for role in ("scheduler", "server.0", "server.1")
+        ["-m", "mxscale.distributed.parameter_server", "/runs/a", "3", role]
+        for role in ("scheduler", "server.0", "server.1")
     ]
     for command in found:
         told = {name: value for name, value in command.env.items() if name.startswith("DMLC_") and name != "DMLC_ROLE"}
@@ -90,7 +93,7 @@ def test_servers_are_dealt_out_over_the_hosts_and_the_scheduler_is_on_the_first(
         ("server 3", "10.0.0.2"),
     ]
     words = found[2].argv[-1]
-    assert "DMLC_ROLE=server" in words and words.endswith("-m mxscale.train.server /runs/a 3 server.0")
+    assert "DMLC_ROLE=server" in words and words.endswith("-m mxscale.distributed.parameter_server /runs/a 3 server.0")
 
 
 def test_hosts_that_have_no_rank_take_the_servers():
@@ -273,7 +276,7 @@ def config_of(data_cache, *overrides):
 
 def prepared(path, config, ranks):
     """A run directory as the parent leaves it to its ranks."""
-    run = rundir.RunDir(path)
+    run = directory.RunDir(path)
     (path / "ranks").mkdir(parents=True)
     run.write("plan.json", {"pretrained": None, "hosts": []})
     run.write_config(config)
@@ -319,9 +322,9 @@ def plain(data_cache, tmp_path_factory):
 RANKS = """
 import os, sys
 import mxnet as mx, numpy as np
-from mxscale.run.rundir import RunDir
-from mxscale.train import engine
-from mxscale.train.comm import open_communicator
+from mxscale.rundir.directory import RunDir
+from mxscale.train import trainer as engine
+from mxscale.distributed.communicators import open_communicator
 
 run = RunDir(sys.argv[1])
 comm = open_communicator(run.config().comm)
@@ -437,7 +440,7 @@ def server_pids(run):
     found = {}
     for process in psutil.process_iter(["cmdline"]):
         argv = process.info["cmdline"] or []
-        if argv[1:4] == ["-m", "mxscale.train.server", str(run)]:
+        if argv[1:4] == ["-m", "mxscale.distributed.parameter_server", str(run)]:
             found[argv[5]] = process.pid
     return found
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, SMALL, wait_for_step
 
-from mxscale.run.rundir import RunDir
-from mxscale.run.sweep import REFUSED_CELL, Sweep
+from mxscale.rundir.directory import RunDir
+from mxscale.sweep.sweep import REFUSED_CELL, Sweep
 
 SCRIPT = ROOT / "docs" / "slurm" / "train.sbatch"
 DAEMONS = ("munged", "slurmctld", "slurmd")

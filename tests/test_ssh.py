@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mxscale.config import from_dict
-from mxscale.run.hosts import Host, is_here
-from mxscale.run.launch import Placement, commands
+from mxscale.config.schema import from_dict
+from mxscale.environment.hosts import Host, is_here
+from mxscale.launcher.commands import Placement, commands
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
 

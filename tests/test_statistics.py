@@ -4,9 +4,9 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxscale.nets import weights
-from mxscale.train.comm import Local
-from mxscale.train.statistics import ShardStatistics
+from mxscale.distributed.communicators import Local
+from mxscale.models import weights
+from mxscale.train.shard_statistics import ShardStatistics
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import pytest
 from composed import composed
 from conftest import wait_for_step
 
-from mxscale import settings
-from mxscale.run import rundir
-from mxscale.train import engine, prepare
-from mxscale.train.comm import Local
-from mxscale.train.watchdog import UNSEEN, NoLife
+from mxscale.cli import settings
+from mxscale.distributed.communicators import Local
+from mxscale.distributed.heartbeat import UNSEEN, NoLife
+from mxscale.rundir import directory
+from mxscale.train import prepare, trainer
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def new(tmp_path, data_cache):
     """new(name) -> a run, prepared."""
 
     def prepared(name):
-        run = rundir.RunDir(tmp_path / name)
+        run = directory.RunDir(tmp_path / name)
         run.write_config(settings.settle(composed("train", *CASE, f"data.cache={data_cache}")))
         run.write("plan.json", {"pretrained": None})
         prepare.prepare(run, run.config())
@@ -45,7 +45,7 @@ def new(tmp_path, data_cache):
 
 
 def trained(run, attempt=1, life=UNSEEN):
-    return engine.train(run, run.config(), run.read("plan.json"), Local(), attempt, life)
+    return trainer.train(run, run.config(), run.read("plan.json"), Local(), attempt, life)
 
 
 def evaluations(run):
@@ -63,7 +63,7 @@ def test_a_stop_breaks_an_evaluation_off_and_going_on_makes_up_for_it(new, batch
     unbroken = trained(whole)
     run = new("broken")
     stopped = trained(run, life=Asked(batches))
-    assert stopped == {"state": "interrupted", "exit": rundir.INTERRUPTED, "step": step}
+    assert stopped == {"state": "interrupted", "exit": directory.INTERRUPTED, "step": step}
     assert (run.checkpoint(step) / "MANIFEST").exists()
     assert evaluations(run).items() < evaluations(whole).items()
     again = trained(run, attempt=2)

@@ -13,14 +13,16 @@ from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from mxscale import sweeps
-from mxscale.config import Config, ConfigError, Launch, from_dict, to_dict
-from mxscale.run import cells, rundir, sweep, sweep_end, tracking
-from mxscale.run.processes import available_cores
-from mxscale.run.rundir import FAILED, FINISHED, INTERRUPTED, KILLED, RUNNING, RunDir
-from mxscale.run.sweep import REFUSED_CELL, Cell, Note, Sweep
-from mxscale.run.sweep_end import Row
-from mxscale.settings import RESUMABLE, configure
+from mxscale.cli import multirun
+from mxscale.cli.settings import RESUMABLE, configure
+from mxscale.config.schema import Config, ConfigError, Launch, from_dict, to_dict
+from mxscale.launcher.processes import available_cores
+from mxscale.rundir import directory
+from mxscale.rundir.directory import FAILED, FINISHED, INTERRUPTED, KILLED, RUNNING, RunDir
+from mxscale.sweep import cells, conclusion, sweep
+from mxscale.sweep.conclusion import Row
+from mxscale.sweep.sweep import REFUSED_CELL, Cell, Note, Sweep
+from mxscale.tracking import tracker
 
 # ---------------------------------------------------------------- names, keys, cores
 
@@ -107,7 +109,7 @@ def settings_of(*overrides):
     ],
 )  # fmt: skip
 def test_how_many_cells_share_a_machine_follows_from_hydras_launcher(launcher, typed, at_a_time):
-    assert sweeps.facts_of(settings_of(*launcher), typed)["at_a_time"] == at_a_time
+    assert multirun.facts_of(settings_of(*launcher), typed)["at_a_time"] == at_a_time
 
 
 @pytest.mark.parametrize(
@@ -126,25 +128,25 @@ def test_how_many_cells_share_a_machine_follows_from_hydras_launcher(launcher, t
 def test_a_sweep_of_no_cell_is_refused(given, typed, told):
     config = settings_of(*given)
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"), pytest.raises(ConfigError, match=told):
-        sweeps.facts_of(config, typed)
+        multirun.facts_of(config, typed)
 
 
 def test_optunas_directions_follow_the_objective_unless_given():
     hydra = settings_of("hydra/sweeper=optuna").hydra
-    sweeps.suit(hydra, ["accuracy", "cost"])
+    multirun.suit(hydra, ["accuracy", "cost"])
     assert list(hydra.sweeper.direction) == ["maximize", "minimize"]
     assert (hydra.sweeper.max_failure_rate, hydra.sweeper.sampler.seed) == (1.0, 1)
     hydra = settings_of(
         "hydra/sweeper=optuna", "hydra.sweeper.direction=minimize", "hydra.sweeper.sampler.seed=7"
     ).hydra
-    sweeps.suit(hydra, ["accuracy"])
+    multirun.suit(hydra, ["accuracy"])
     assert (str(hydra.sweeper.direction), hydra.sweeper.sampler.seed) == ("minimize", 7)
 
 
 def test_optunas_own_database_is_refused():
     hydra = settings_of("hydra/sweeper=optuna", "hydra.sweeper.storage='sqlite:///x.db'").hydra
     with pytest.raises(ConfigError, match="storage"):
-        sweeps.suit(hydra, ["accuracy"])
+        multirun.suit(hydra, ["accuracy"])
 
 
 # ---------------------------------------------------------------- the sum
@@ -163,11 +165,11 @@ ROWS = [
     row(3, FAILED, top1=99.0, usd=0.1, wall=1.0, error="rank 0: the loss is nan", status=1),
     row(4, REFUSED_CELL, error="optimizer.lr=-1.0: expected at least 0", status=2),
 ]
-ROWS = sweep_end.with_front(ROWS)
+ROWS = conclusion.with_front(ROWS)
 
 
 def test_best_cheapest_fastest_and_failed_are_named():
-    assert sweep_end.named(ROWS) == {
+    assert conclusion.named(ROWS) == {
         "best": "lr-0",
         "cheapest": "lr-1",
         "fastest": "lr-2",
@@ -177,22 +179,22 @@ def test_best_cheapest_fastest_and_failed_are_named():
 
 
 def test_of_what_is_unknown_nothing_is_named():
-    assert sweep_end.named([row(0, top1=90.0)]) == {"best": "lr-0", "failed": [], "pareto": []}
-    assert ("cheapest", "unknown: no price") in list(sweep_end.verdict([row(0, top1=90.0)]))
-    assert set(sweep_end.figures([row(0, top1=90.0)], 1)) == {
+    assert conclusion.named([row(0, top1=90.0)]) == {"best": "lr-0", "failed": [], "pareto": []}
+    assert ("cheapest", "unknown: no price") in list(conclusion.verdict([row(0, top1=90.0)]))
+    assert set(conclusion.figures([row(0, top1=90.0)], 1)) == {
         "sweep/cells", "sweep/finished", "sweep/failed", "sweep/best_val_top1"}  # fmt: skip
 
 
 def test_of_cells_equal_in_accuracy_and_cost_the_first_is_on_the_front_everywhere():
-    rows = sweep_end.with_front([row(n, top1=top1, usd=1.0) for n, top1 in enumerate((80.0, 90.0, 90.0))])
-    assert sweep_end.named(rows)["pareto"] == ["lr-1"]
-    assert [line.split()[0] for line in sweep_end.table(rows).splitlines()[1:4]] == ["0", "1*", "2"]
-    lines = csv.DictReader(sweep_end.as_csv(rows).splitlines())
+    rows = conclusion.with_front([row(n, top1=top1, usd=1.0) for n, top1 in enumerate((80.0, 90.0, 90.0))])
+    assert conclusion.named(rows)["pareto"] == ["lr-1"]
+    assert [line.split()[0] for line in conclusion.table(rows).splitlines()[1:4]] == ["0", "1*", "2"]
+    lines = csv.DictReader(conclusion.as_csv(rows).splitlines())
     assert [line["pareto"] for line in lines] == ["False", "True", "False"]
 
 
 def test_the_table_says_of_each_cell_how_it_ended():
-    lines = [line.split() for line in sweep_end.table(ROWS).splitlines()]
+    lines = [line.split() for line in conclusion.table(ROWS).splitlines()]
     assert lines[1][:3] == ["0*", "lr-0", "finished"] and lines[1][3:] == ["90.00", "%", "30.0", "s", "2.0000", "USD"]
     assert lines[3][:4] == ["2", "lr-2", "finished", "before"]
     assert lines[4][:3] == ["3", "lr-3", "failed"]
@@ -203,13 +205,13 @@ def test_the_table_says_of_each_cell_how_it_ended():
 
 def test_what_cells_cost_is_summed_only_where_they_did_not_share_it():
     rows = ROWS[:4]
-    assert sweep_end.figures(rows, 1)["sweep/cost_usd"] == pytest.approx(4.6)
-    assert "sweep/cost_usd" not in sweep_end.figures(rows, 2)
+    assert conclusion.figures(rows, 1)["sweep/cost_usd"] == pytest.approx(4.6)
+    assert "sweep/cost_usd" not in conclusion.figures(rows, 2)
 
 
 def test_a_sweep_ends_as_the_worst_of_its_cells():
     def ends(*rows, stopped=None):
-        status = sweep_end.outcome(rows, stopped)
+        status = conclusion.outcome(rows, stopped)
         return status["state"], status["exit"]
 
     assert ends(ROWS[0], ROWS[1]) == (FINISHED, 0)
@@ -221,7 +223,7 @@ def test_a_sweep_ends_as_the_worst_of_its_cells():
 
 
 def test_the_csv_has_a_line_for_each_cell():
-    lines = list(csv.DictReader(sweep_end.as_csv(ROWS).splitlines()))
+    lines = list(csv.DictReader(conclusion.as_csv(ROWS).splitlines()))
     assert [line["name"] for line in lines] == [f"lr-{number}" for number in range(5)]
     assert (lines[0]["best/val_top1"], lines[0]["pareto"], lines[4]["best/val_top1"]) == ("90.0", "True", "")
 
@@ -267,7 +269,7 @@ def cell_of(found: Sweep, seed: int, **values) -> Cell:
 def ran(cell: Cell, state=FINISHED, top1=50.0, noted=True) -> RunDir:
     """As a cell that has run, or one whose process was killed before it could say how it ended."""
     values, _ = cell.settings(())
-    run = rundir.create(from_dict(values))
+    run = directory.create(from_dict(values))
     cell.began(run)
     run.write("status.json", {"state": state, "exit": 0, "attempts": [{"attempt": 1, "started_ms": 1, "ended_ms": 2}]})
     run.write("summary.json", {"metrics": {"best/val_top1": top1}})
@@ -304,7 +306,7 @@ def test_a_cell_that_a_sweeper_asks_for_twice_is_run_once_and_keeps_its_line(tmp
     assert asked_again.kept()["summary"] == {"best/val_top1": 50.0}
     (note,) = found.notes()
     assert (note.number, note.how) == (0, "run")
-    sweep_end.append_lines(found, sweep_end.rows_of(found), 1)
+    conclusion.append_lines(found, conclusion.rows_of(found), 1)
     assert [line["step"] for line in found.lines()] == [0]
 
 
@@ -362,10 +364,10 @@ def test_a_sweep_that_is_not_there_is_not_resumed(tmp_path):
 
 
 def test_a_sweep_that_is_going_is_not_resumed(tmp_path):
-    from mxscale.run import opening
+    from mxscale.launcher import setup
 
     found = begun(tmp_path)
-    with opening.locked(found), pytest.raises(ConfigError, match="in use"):
+    with setup.locked(found), pytest.raises(ConfigError, match="in use"):
         begun(tmp_path, sweep={"resume": True})
 
 
@@ -379,7 +381,7 @@ def test_a_cost_that_is_unknown_is_no_objective(tmp_path):
 def test_the_wish_to_stop_reaches_cells_in_other_processes_once_for_each_time(tmp_path):
     found = begun(tmp_path)
     found.write("sweep.json", {**found.facts(), "process": ["elsewhere", 1]})
-    heard, before = [], {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR2, *sweeps.TERMINAL)}
+    heard, before = [], {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR2, *multirun.TERMINAL)}
     try:
         with cell_of(found, 1).stopped_with_the_sweep():
             os.kill(os.getpid(), signal.SIGTERM)  # before the run listens, it ends nothing
@@ -407,8 +409,8 @@ def test_cells_are_children_of_the_sweeps_run_and_of_a_new_one_where_that_was_de
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     found = begun(tmp_path)
     runs = [ran(cell_of(found, seed), top1=10.0 * seed) for seed in (1, 2)]
-    assert [tracking.sync(run) for run in runs] == [0, 0]
-    assert sweep_end.end(found, None) == 0
+    assert [tracker.sync(run) for run in runs] == [0, 0]
+    assert conclusion.end(found, None) == 0
 
     def runs_in():
         [experiment] = [e for e in client.search_experiments() if e.name == "mxscale"]
@@ -431,11 +433,11 @@ def test_cells_are_children_of_the_sweeps_run_and_of_a_new_one_where_that_was_de
     client.delete_run(parent.info.run_id)
     again = begun(tmp_path, sweep={"resume": True})
     assert [cell_of(again, seed).kept() is not None for seed in (1, 2)] == [True, True]
-    assert tracking.sync(ran(cell_of(again, 3), top1=30.0)) == 0
+    assert tracker.sync(ran(cell_of(again, 3), top1=30.0)) == 0
     [new], children = runs_in()
     assert new.info.run_id != parent.info.run_id and len(children) == 3
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {new.info.run_id}
-    assert tracking.sync(again) == 0  # as `python -m mxscale.run.tracking sync`, of a sweep whose process was killed
+    assert tracker.sync(again) == 0  # as `python -m mxscale.tracking.tracker sync`, of a sweep whose process was killed
     assert client.get_run(new.info.run_id).info.status == "KILLED"
 
 

@@ -1,4 +1,4 @@
-"""The small tools: python -m mxscale.cli NAME KEY=VALUE ..."""
+"""The small tools: python -m mxscale.cli.main NAME KEY=VALUE ..."""
 
 import json
 import subprocess
@@ -13,10 +13,11 @@ from huggingface_hub import constants
 from safetensors.numpy import load_file, save_file
 from torch_state import images, state
 
-from mxscale import cli
-from mxscale.config import from_dict
-from mxscale.nets import convert, infer, weights
-from mxscale.run import rundir
+from mxscale.cli import main
+from mxscale.config.schema import from_dict
+from mxscale.models import convert, weights
+from mxscale.rundir import directory
+from mxscale.serve import infer
 
 REFERENCE = json.loads((Path(__file__).parent / "reference" / "logits.json").read_text())
 
@@ -34,7 +35,7 @@ def file(tmp_path_factory):
 def run(tmp_path, file):
     """The directory of a finished run of a ResNet-18 with those weights, as far as the tools look at it."""
     config = from_dict({"runs": str(tmp_path / "runs"), "model": {"name": "resnet18_v1b"}})
-    run = rundir.create(config)
+    run = directory.create(config)
     folder = run.checkpoints / "000000001"
     folder.mkdir(parents=True)
     weights.save(folder / "params", convert.load(str(file), "resnet18_v1b").arrays)
@@ -43,7 +44,7 @@ def run(tmp_path, file):
 
 
 def refused(capsys, match, *argv):
-    assert cli.tool(list(argv)) == 2
+    assert main.tool(list(argv)) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1
     assert match in error
@@ -57,7 +58,7 @@ def agree(found):
 @pytest.mark.slow
 def test_logits_are_written_for_whoever_checks_a_conversion(file, tmp_path):
     argv = ["logits", "model=resnet18_v1b", f"model.pretrained=torch:{file}", f"input={file.parent / 'x.npy'}"]
-    argv = [sys.executable, "-m", "mxscale.cli", *argv, f"output={tmp_path / 'y.npy'}"]
+    argv = [sys.executable, "-m", "mxscale.cli.main", *argv, f"output={tmp_path / 'y.npy'}"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"{REFERENCE['images']} x 10 logits of resnet18_v1b" in done.stdout
@@ -69,20 +70,20 @@ def test_logits_are_written_for_whoever_checks_a_conversion(file, tmp_path):
 def test_logits_of_a_run_and_of_its_params_are_the_same(run, file, tmp_path):
     for source in (run.path, run.checkpoints / "000000001" / "params"):
         argv = ["logits", "model=resnet18_v1b", f"model.pretrained={source}", f"input={file.parent / 'x.npy'}"]
-        assert cli.tool([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
+        assert main.tool([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
         agree(np.load(tmp_path / "y.npy"))
 
 
 def test_a_batch_more_than_is_taken_at_a_time_comes_in_order(run, file, tmp_path, monkeypatch):
     monkeypatch.setattr(infer, "BATCH", 2)
     argv = ["logits", "model=pretrained", f"model.pretrained={run.path}", f"input={file.parent / 'x.npy'}"]
-    assert cli.tool([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
+    assert main.tool([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
     agree(np.load(tmp_path / "y.npy"))
 
 
 def test_a_runs_network_round_trips_through_pytorchs_names(run, file, tmp_path):
     out = tmp_path / "out.safetensors"
-    assert cli.tool(["export", f"run={run.path}", f"output={out}"]) == 0
+    assert main.tool(["export", f"run={run.path}", f"output={out}"]) == 0
     want = {n: a for n, a in state(18).items() if not n.endswith("num_batches_tracked")}
     found = load_file(out)
     assert found.keys() == want.keys() and all(found[n].tobytes() == a.tobytes() for n, a in want.items())
@@ -96,7 +97,7 @@ def test_logits_of_a_model_of_the_hub(file, tmp_path, monkeypatch, capsys):
         set_endpoint(monkeypatch, hub.url)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         argv = ["logits", "model=resnet18_v1b", "model.pretrained=hf:timm/resnet18", f"input={file.parent / 'x.npy'}"]
-        assert cli.tool([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
+        assert main.tool([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
         agree(np.load(tmp_path / "y.npy"))
         argv[1:3] = ["model=resnet50_v1b", "model.pretrained=hf:timm/resnet18@main"]
         capsys.readouterr()
@@ -161,7 +162,7 @@ def test_an_output_that_cannot_be_written_is_one_line_and_leaves_nothing(capsys,
 
 
 def test_a_network_that_pytorch_has_no_names_for_is_not_exported(capsys, tmp_path):
-    other = rundir.create(from_dict({"runs": str(tmp_path / "runs"), "model": {"name": "small"}}))
+    other = directory.create(from_dict({"runs": str(tmp_path / "runs"), "model": {"name": "small"}}))
     folder = other.checkpoints / "000000001"
     folder.mkdir(parents=True)
     weights.save(folder / "params", {"output.bias": np.zeros(2, "f4")})

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mxscale.config import ConfigError
-from mxscale.nets import torch_file
+from mxscale.config.schema import ConfigError
+from mxscale.models import torch_file
 
 REFERENCE = Path(__file__).parent / "reference"
 KINDS = json.loads((REFERENCE / "kinds.json").read_text())
@@ -237,4 +237,4 @@ def test_an_ordered_dictionary_is_all_that_is_built():
     allowed = {name: thing for name, thing in torch_file.ALLOWED.items() if callable(thing)}
     assert allowed.pop(("collections", "OrderedDict")) is OrderedDict
     assert {module for module, _ in allowed} == {"torch._utils"}
-    assert all(thing.__module__ == "mxscale.nets.torch_file" for thing in allowed.values())
+    assert all(thing.__module__ == "mxscale.models.torch_file" for thing in allowed.values())

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 import test_rerun
 
-from mxscale import settings
-from mxscale.config import Config, ConfigError, Tracking, from_dict
-from mxscale.run import record, rundir, store, told, tracking, uris
+from mxscale.cli import settings
+from mxscale.config.schema import Config, ConfigError, Tracking, from_dict
+from mxscale.rundir import directory
+from mxscale.tracking import payload, store, sync_state, tracker, uris
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 REPO = Path(__file__).resolve().parent.parent
@@ -36,7 +37,7 @@ def no_outer_store(monkeypatch):
 
 def make_run(root, uri=None, name="run", timeout_s=2.0, **values):
     values = {"name": name, "runs": str(root), "tracking": {"uri": uri, "timeout_s": timeout_s}, **values}
-    return rundir.create(from_dict(values))
+    return directory.create(from_dict(values))
 
 
 def add_lines(run, first, last, attempt=1):
@@ -86,13 +87,13 @@ def points_in(uri, run_id):
     return sorted((m.key, m.step, m.timestamp, m.value) for m in history)
 
 
-def points_of(run, cost_at=record.no_cost):
+def points_of(run, cost_at=payload.no_cost):
     points = [
         (key, line["step"], line["time_ms"], value)
         for line in run.lines()
         for key, value in {**line["metrics"], **cost_at(line)}.items()
     ]
-    points += [(key, step, time_ms, value) for key, value, time_ms, step in record.summary(run)]
+    points += [(key, step, time_ms, value) for key, value, time_ms, step in payload.summary(run)]
     return sorted(points)
 
 
@@ -109,7 +110,7 @@ def child(code, *arguments, **options):
     return subprocess.Popen(command, env=environment, text=True, stdout=-1, stderr=-1, **options)
 
 
-SYNC = "import sys; from mxscale.run.tracking import main; sys.exit(main(['sync', sys.argv[1]]))"
+SYNC = "import sys; from mxscale.tracking.tracker import main; sys.exit(main(['sync', sys.argv[1]]))"
 
 
 # ---------------------------------------------------------------- a real server
@@ -159,14 +160,14 @@ def server(tmp_path_factory):
 
 def test_store_uri(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert tracking.store_uri(Config(runs="r")) == f"sqlite:///{tmp_path}/r/mlflow.db"
-    assert tracking.store_uri(Config(tracking=Tracking(uri="sqlite:///x.db"))) == f"sqlite:///{tmp_path}/x.db"
+    assert tracker.store_uri(Config(runs="r")) == f"sqlite:///{tmp_path}/r/mlflow.db"
+    assert tracker.store_uri(Config(tracking=Tracking(uri="sqlite:///x.db"))) == f"sqlite:///{tmp_path}/x.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
-    assert tracking.store_uri(Config()) == "http://host:5000"
-    assert tracking.store_uri(Config(tracking=Tracking(uri="https://other"))) == "https://other"
+    assert tracker.store_uri(Config()) == "http://host:5000"
+    assert tracker.store_uri(Config(tracking=Tracking(uri="https://other"))) == "https://other"
     for wrong in ("mlruns", "file:///tmp/mlruns", "htp://x"):
         with pytest.raises(ConfigError, match=r"tracking\.uri="):
-            tracking.store_uri(Config(tracking=Tracking(uri=wrong)))
+            tracker.store_uri(Config(tracking=Tracking(uri=wrong)))
 
 
 def test_passwords_are_masked():
@@ -179,26 +180,26 @@ def test_passwords_are_masked():
 
 def test_view_hint(tmp_path):
     run = make_run(tmp_path)
-    assert "not in MLflow" in told.view_hint(run)
-    sent = told.Sent(f"sqlite:///{tmp_path}/mlflow.db", "mxscale", "1", "abc")
-    told.save(run, "id", sent)
+    assert "not in MLflow" in sync_state.view_hint(run)
+    sent = sync_state.Sent(f"sqlite:///{tmp_path}/mlflow.db", "mxscale", "1", "abc")
+    sync_state.save(run, "id", sent)
     page = "http://127.0.0.1:5000/#/experiments/1/runs/abc"
-    assert told.view_hint(run) == f"mlflow ui --backend-store-uri {sent.uri}, then {page}"
-    told.save(run, "id", told.Sent(f"sqlite:///{told.ROOT}/runs/mlflow.db", "mxscale", "1", "abc"))
-    assert told.view_hint(run) == f"make ui, then {page}"
-    told.save(run, "id", told.Sent("http://host:5000", "mxscale", "2", "def"))
-    assert told.view_hint(run) == "http://host:5000/#/experiments/2/runs/def"
-    assert told.load(run, sent.uri, "mxscale") == ("id", sent)  # the first store is not forgotten
+    assert sync_state.view_hint(run) == f"mlflow ui --backend-store-uri {sent.uri}, then {page}"
+    sync_state.save(run, "id", sync_state.Sent(f"sqlite:///{sync_state.ROOT}/runs/mlflow.db", "mxscale", "1", "abc"))
+    assert sync_state.view_hint(run) == f"make ui, then {page}"
+    sync_state.save(run, "id", sync_state.Sent("http://host:5000", "mxscale", "2", "def"))
+    assert sync_state.view_hint(run) == "http://host:5000/#/experiments/2/runs/def"
+    assert sync_state.load(run, sent.uri, "mxscale") == ("id", sent)  # the first store is not forgotten
 
 
 def test_a_copied_run_is_another_run(tmp_path):
     run = make_run(tmp_path)
-    told.save(run, "id", told.Sent("http://host", "mxscale", "2", "def", lines_sent=3))
-    copy = rundir.RunDir(run.path.parent / "copy")
+    sync_state.save(run, "id", sync_state.Sent("http://host", "mxscale", "2", "def", lines_sent=3))
+    copy = directory.RunDir(run.path.parent / "copy")
     subprocess.run(["cp", "-r", run.path, copy.path], check=True)
-    assert told.load(copy, "http://host", "mxscale")[0] != "id"
+    assert sync_state.load(copy, "http://host", "mxscale")[0] != "id"
     subprocess.run(["rm", "-r", run.path], check=True)  # moved
-    assert told.load(copy, "http://host", "mxscale")[1].lines_sent == 3
+    assert sync_state.load(copy, "http://host", "mxscale")[1].lines_sent == 3
 
 
 def test_torn_lines_wait(tmp_path):
@@ -207,11 +208,11 @@ def test_torn_lines_wait(tmp_path):
     whole = run.metrics_file.stat().st_size
     with open(run.metrics_file, "a") as file:
         file.write('{"attempt": 1, "step": 3, "time_ms": 5, "met')
-    [(points, lines, offset)] = record.batches(run, 0, record.no_cost)
+    [(points, lines, offset)] = payload.batches(run, 0, payload.no_cost)
     assert (len(points), lines, offset) == (9, 3, whole)
     with open(run.metrics_file, "a") as file:
         file.write('rics": {"lr": 0.5, "unknown": null}}\n')
-    assert list(record.batches(run, offset, record.no_cost)) == [
+    assert list(payload.batches(run, offset, payload.no_cost)) == [
         ([("lr", 0.5, 5, 3)], 1, run.metrics_file.stat().st_size)
     ]
 
@@ -219,29 +220,29 @@ def test_torn_lines_wait(tmp_path):
 def test_batches_stay_within_mlflows_limit(tmp_path):
     run = make_run(tmp_path)
     add_lines(run, 0, 700)
-    parts = list(record.batches(run, 0, record.no_cost))
+    parts = list(payload.batches(run, 0, payload.no_cost))
     assert [len(points) for points, _, _ in parts] == [999, 999, 102]
-    assert list(record.batches(run, parts[0][2], record.no_cost)) == parts[1:]
+    assert list(payload.batches(run, parts[0][2], payload.no_cost)) == parts[1:]
 
 
 def test_off_is_a_null_object(tmp_path):
     run = make_run(tmp_path)
-    mirror = tracking.open_mirror(run, Tracking(enabled=False))
+    mirror = tracker.open_mirror(run, Tracking(enabled=False))
     mirror.start()
     assert mirror.finish(1) is None
-    assert not (run.path / told.STATE_FILE).exists()
+    assert not (run.path / sync_state.STATE_FILE).exists()
 
 
 @pytest.mark.parametrize("arguments", [[], ["sync"], ["sync", "/nowhere"], ["push", "."]])
 def test_wrong_arguments_are_one_line(arguments):
-    command = [sys.executable, "-m", "mxscale.run.tracking", *arguments]
+    command = [sys.executable, "-m", "mxscale.tracking.tracker", *arguments]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1 and not done.stdout
 
 
 def test_mlflow_is_imported_late(tmp_path):
-    code = "import sys, mxscale.run.tracking; sys.exit('mlflow' in sys.modules)"
+    code = "import sys, mxscale.tracking.tracker; sys.exit('mlflow' in sys.modules)"
     assert child(code).wait() == 0
 
 
@@ -252,7 +253,7 @@ def test_mlflow_is_imported_late(tmp_path):
 def test_sqlite_has_everything_and_a_resumed_run_goes_on(tmp_path, capsys):
     run = make_run(tmp_path)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    mirror = tracking.open_mirror(run, run.config().tracking, cost)
+    mirror = tracker.open_mirror(run, run.config().tracking, cost)
     add_lines(run, 0, 5)
     mirror.start()
     mirror.start()  # once is enough
@@ -285,15 +286,15 @@ def test_sqlite_has_everything_and_a_resumed_run_goes_on(tmp_path, capsys):
     assert found.info.artifact_uri.startswith(str(tmp_path / "artifacts"))
 
     # Again: nothing is sent, and nothing is even opened
-    noted = (run.path / told.STATE_FILE).read_bytes()
-    assert tracking.sync(run, cost_at=cost) == 0
+    noted = (run.path / sync_state.STATE_FILE).read_bytes()
+    assert tracker.sync(run, cost_at=cost) == 0
     assert "0 lines sent, 21 in all; mlflow ui" in capsys.readouterr().out
-    assert (run.path / told.STATE_FILE).read_bytes() == noted
+    assert (run.path / sync_state.STATE_FILE).read_bytes() == noted
 
     # Resumed from step 15 with another setting: the same MLflow run, running again
-    run.write_config(from_dict({**json.loads(json.dumps(rundir.to_dict(run.config()))), "epochs": 40}))
+    run.write_config(from_dict({**json.loads(json.dumps(directory.to_dict(run.config()))), "epochs": 40}))
     run.write("status.json", {"state": "RUNNING"})
-    mirror = tracking.open_mirror(run, run.config().tracking, cost)
+    mirror = tracker.open_mirror(run, run.config().tracking, cost)
     mirror.start()
     add_lines(run, 15, 25, attempt=2)
     wait_for(lambda: mirror._sender.sent().lines_sent == 31)
@@ -310,11 +311,11 @@ def test_sqlite_has_everything_and_a_resumed_run_goes_on(tmp_path, capsys):
 def test_a_run_first_sent_in_its_second_attempt_shows_what_it_began_with(tmp_path):
     """As one does that was sent at once."""
     run = make_run(tmp_path, launch={"ranks": 2})
-    record.note_params(run)  # the store could not be reached, or not in time
+    payload.note_params(run)  # the store could not be reached, or not in time
     run.write_config(replace(run.config(), launch=replace(run.config().launch, ranks=1)))
-    record.note_params(run)
+    payload.note_params(run)
     end(run)
-    tracking.sync(run, uri=f"sqlite:///{tmp_path}/mlflow.db")
+    tracker.sync(run, uri=f"sqlite:///{tmp_path}/mlflow.db")
     [found] = runs_in(f"sqlite:///{tmp_path}/mlflow.db")
     assert (found.data.params["launch.ranks"], found.data.tags["resumed.launch.ranks"]) == ("2", "1")
     assert found.data.params["batch/global"] == "64"  # known since, and not in another way before
@@ -330,7 +331,7 @@ def test_killed_at_any_point_a_sync_sends_each_line_once(tmp_path):
     client_of(f"sqlite:///{tmp_path}/warm.db")  # MLflow's import, once for all children
 
     def dying_sync(writes):
-        save = told.save
+        save = sync_state.save
 
         def dying_save(*arguments):
             nonlocal writes
@@ -339,8 +340,8 @@ def test_killed_at_any_point_a_sync_sends_each_line_once(tmp_path):
                 os.kill(os.getpid(), signal.SIGKILL)
             save(*arguments)
 
-        told.save = dying_save
-        sys.exit(tracking.sync(run))
+        sync_state.save = dying_save
+        sys.exit(tracker.sync(run))
 
     def exit_of(writes):
         process = multiprocessing.get_context("fork").Process(target=dying_sync, args=(writes,))
@@ -382,14 +383,14 @@ def test_a_run_that_is_going_and_a_parent_that_died(tmp_path, capsys):
     add_lines(run, 0, 3)
     run.write("status.json", {"state": "RUNNING"})
     run.touch_alive()
-    assert tracking.sync(run) == 0
+    assert tracker.sync(run) == 0
     assert "the run is still going: 3 lines sent" in capsys.readouterr().out
     [found] = runs_in(uri)
     assert found.info.status == "RUNNING"
     # A creation whose answer came too late left an empty twin
     twin = client_of(uri).create_run(found.info.experiment_id, tags={"mxscale.run": found.data.tags["mxscale.run"]})
     os.utime(run.alive_file, (1, 1))
-    assert tracking.sync(run) == 0
+    assert tracker.sync(run) == 0
     [found] = runs_in(uri)
     assert found.info.status == "KILLED" and found.info.run_id != twin.info.run_id
     # A store that was wiped gets the whole run again
@@ -408,22 +409,22 @@ def test_server_and_password(tmp_path, server, capsys):
     secret = server.uri.replace("http://", "http://me:s3cret@")
     run = make_run(tmp_path, secret, timeout_s=20.0)
     add_lines(run, 0, 10)
-    mirror = tracking.open_mirror(run, run.config().tracking, cost)
+    mirror = tracker.open_mirror(run, run.config().tracking, cost)
     mirror.start()
     wait_for(lambda: mirror._sender.sent().lines_sent == 10)
     add_lines(run, 10, 20)
     end(run)
     assert mirror.finish(30) is None
-    run_id = run.read(told.STATE_FILE)["run_id"]
+    run_id = run.read(sync_state.STATE_FILE)["run_id"]
     found = client_of(server.uri).get_run(run_id)
     assert found.info.status == "FINISHED" and found.data.metrics["best/val_top1"] == 97.5
     assert points_in(server.uri, run_id) == points_of(run, cost)
     stored = Path(client_of(server.uri).download_artifacts(run_id, "", str(tmp_path)))
     assert (stored / "ranks/0.log").read_text() == "hello\n"
     assert "me:***@127.0.0.1" in (stored / "config.yaml").read_text()
-    assert tracking.sync(run, cost_at=cost) == 0
-    shown = [found.data.params["tracking.uri"], told.view_hint(run), capsys.readouterr().out]
-    assert not any("s3cret" in text for text in [*shown, (run.path / told.STATE_FILE).read_text()])
+    assert tracker.sync(run, cost_at=cost) == 0
+    shown = [found.data.params["tracking.uri"], sync_state.view_hint(run), capsys.readouterr().out]
+    assert not any("s3cret" in text for text in [*shown, (run.path / sync_state.STATE_FILE).read_text()])
 
 
 @pytest.mark.slow
@@ -432,7 +433,7 @@ def test_server_dead_from_the_start(tmp_path, server, capsys):
         probe.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{probe.getsockname()[1]}"
     run = make_run(tmp_path, nobody)
-    mirror = tracking.open_mirror(run, run.config().tracking)
+    mirror = tracker.open_mirror(run, run.config().tracking)
     mirror.start()
     add_lines(run, 0, 7)
     end(run)
@@ -441,13 +442,13 @@ def test_server_dead_from_the_start(tmp_path, server, capsys):
     assert time.monotonic() - start < 5  # a try and a retry
     assert str(unsent) == (
         f"tracking: 7 of 7 lines unsent ({nobody}: connection refused); "
-        f"send with: python -m mxscale.run.tracking sync {run}"
+        f"send with: python -m mxscale.tracking.tracker sync {run}"
     )
-    assert tracking.sync(run) == 1
+    assert tracker.sync(run) == 1
     assert capsys.readouterr().out.strip() == str(unsent)
-    assert tracking.sync(run, server.uri) == 0
-    assert tracking.sync(run, server.uri) == 0
-    run_id = told.load(run, server.uri, "mxscale")[1].run_id
+    assert tracker.sync(run, server.uri) == 0
+    assert tracker.sync(run, server.uri) == 0
+    run_id = sync_state.load(run, server.uri, "mxscale")[1].run_id
     assert points_in(server.uri, run_id) == points_of(run)
 
 
@@ -466,9 +467,9 @@ def test_server_that_never_answers(tmp_path, warm):
         end(run)
         code = """
 import sys, time
-from mxscale.run import tracking
-run = tracking.RunDir(sys.argv[1])
-mirror = tracking.open_mirror(run, run.config().tracking)
+from mxscale.tracking import tracker
+run = tracker.RunDir(sys.argv[1])
+mirror = tracker.open_mirror(run, run.config().tracking)
 mirror.start()
 time.sleep(float(sys.argv[2]))
 start = time.time()
@@ -489,7 +490,7 @@ print(time.time() - start, time.time(), flush=True)
 def test_server_hangs_then_dies_midway(tmp_path, server):
     run = make_run(tmp_path, server.uri, timeout_s=3.0)
     add_lines(run, 0, 10)
-    mirror = tracking.open_mirror(run, run.config().tracking)
+    mirror = tracker.open_mirror(run, run.config().tracking)
     mirror.start()
     wait_for(lambda: mirror._sender.sent().lines_sent == 10)
     server.signal(signal.SIGSTOP)  # takes connections and answers none
@@ -503,10 +504,10 @@ def test_server_hangs_then_dies_midway(tmp_path, server):
     unsent = mirror.finish(3)
     assert "10 of 30 lines unsent" in str(unsent) and "connection refused" in str(unsent)
     server.start()
-    assert tracking.sync(run) == 0
-    run_id = run.read(told.STATE_FILE)["run_id"]
+    assert tracker.sync(run) == 0
+    run_id = run.read(sync_state.STATE_FILE)["run_id"]
     assert points_in(server.uri, run_id) == points_of(run)
-    assert tracking.sync(run) == 0
+    assert tracker.sync(run) == 0
     assert points_in(server.uri, run_id) == points_of(run)
     assert client_of(server.uri).get_run(run_id).info.status == "FINISHED"
     assert [r.info.run_name for r in runs_in(server.uri)].count(run.path.name) == 1
@@ -519,13 +520,13 @@ def recorded(root, uri=None):
     """(run, MLflow's id) of a run that was sent."""
     run = make_run(root, uri)
     end(run)
-    assert tracking.sync(run) == 0
+    assert tracker.sync(run) == 0
     return run, json.loads((run.path / "tracking.json").read_text())["run_id"]
 
 
 def not_found(run_id, *words, **values):
     with pytest.raises(ConfigError) as raised:
-        tracking.find_run(from_dict(values), run_id)
+        tracker.find_run(from_dict(values), run_id)
     said = str(raised.value)
     assert said.startswith(f"model.pretrained=run:{run_id}: ") and len(said.splitlines()) == 1
     assert not [word for word in words if word not in said], said
@@ -534,11 +535,11 @@ def not_found(run_id, *words, **values):
 def test_a_run_is_found_by_its_id_in_a_sqlite_store_here_and_where_it_was_moved_to(tmp_path):
     run, run_id = recorded(tmp_path / "runs")
     config = from_dict({"runs": str(tmp_path / "runs"), "model": {"pretrained": f"run:{run_id}", "name": "small"}})
-    assert tracking.find_run(config, run_id).path == run.path
+    assert tracker.find_run(config, run_id).path == run.path
     assert settings.settle(config).model.pretrained == str(run)  # what is recorded, and needs MLflow no more
     (tmp_path / "runs").rename(tmp_path / "moved")  # as a container's volume is, outside
     moved = from_dict({"runs": str(tmp_path / "moved")})
-    assert tracking.find_run(moved, run_id).path == tmp_path / "moved" / "train" / run.path.name
+    assert tracker.find_run(moved, run_id).path == tmp_path / "moved" / "train" / run.path.name
     (tmp_path / "moved" / "train").rename(tmp_path / "moved" / "gone")
     not_found(run_id, f"its directory {run} is not here", "no checkpoints", "params file", runs=str(tmp_path / "moved"))
 
@@ -562,7 +563,7 @@ def test_a_run_of_something_else_is_refused(tmp_path):
 def test_a_run_is_found_by_its_id_on_a_server(server, tmp_path):
     run, run_id = recorded(tmp_path, server.uri)
     there = {"runs": str(tmp_path), "tracking": {"uri": server.uri, "timeout_s": 10.0}}
-    assert tracking.find_run(from_dict(there), run_id).path == run.path
+    assert tracker.find_run(from_dict(there), run_id).path == run.path
     not_found("0" * 32, "knows no such run", server.uri, **there)
 
 
@@ -617,7 +618,7 @@ def test_an_older_store_is_never_migrated_and_what_was_to_be_sent_is_kept(tmp_pa
     run = make_run(tmp_path / "runs", uri)
     add_lines(run, 0, 3)
     end(run)
-    assert tracking.sync(run, uri) == 1
+    assert tracker.sync(run, uri) == 1
     assert "of another version of MLflow than the one here" in "".join(capsys.readouterr())
     with pytest.raises(Exception, match="out-of-date database schema"):
         store.look_up(uri, "0" * 32, 5)

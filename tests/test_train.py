@@ -8,8 +8,8 @@ import pytest
 import yaml
 from conftest import last, params
 
-from mxscale.run import record
-from mxscale.train.comm import horovod_build
+from mxscale.distributed.communicators import horovod_build
+from mxscale.tracking import payload
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def test_validation_and_test_count_every_image_once(trained):
 def test_horovods_timeline_is_among_the_runs_files(trained):
     timeline = trained.run.path / "timeline_1.json"
     assert "grads.0" in timeline.read_text()
-    assert (timeline, None) in record.artifacts(trained.run)
+    assert (timeline, None) in payload.artifacts(trained.run)
 
 
 def test_cost_grows_with_wall_time_at_the_price_given(trained):

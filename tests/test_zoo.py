@@ -9,8 +9,8 @@ import yaml
 from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 
-from mxscale.config import ConfigError, Model, from_dict
-from mxscale.nets import weights, zoo
+from mxscale.config.schema import ConfigError, Model, from_dict
+from mxscale.models import weights, zoo
 
 CPU = mx.cpu()
 

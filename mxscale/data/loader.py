@@ -12,8 +12,8 @@ from typing import Iterator, List, NamedTuple, Tuple
 import mxnet as mx
 from mxnet import nd
 
-from mxscale.config import Data
-from mxscale.data.kept import Kept
+from mxscale.config.schema import Data
+from mxscale.data.ram_cache import Kept
 
 KEPT = Kept()  # of this process: what data.keep=ram holds
 

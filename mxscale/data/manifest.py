@@ -18,9 +18,9 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from mxscale.config import ConfigError
-from mxscale.durable import digest_of
-from mxscale.identity import hash_of
+from mxscale.config.schema import ConfigError
+from mxscale.config.signature import hash_of
+from mxscale.util.atomic_files import digest_of
 
 FORMAT = 2
 NAME = "manifest.json"

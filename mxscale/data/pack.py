@@ -21,13 +21,14 @@ from typing import Any, Callable, Dict, List, Optional
 
 import PIL
 
-from mxscale.config import ConfigError, Data
-from mxscale.data import content, manifest, public, recordio, records, sources
+from mxscale.config.schema import ConfigError, Data
+from mxscale.config.signature import hash_of
+from mxscale.data import content, manifest, recordio, records, sources
 from mxscale.data.duplicates import Copies
 from mxscale.data.images import POLICY, BadImage, Recipe
+from mxscale.data.public import sets
 from mxscale.data.workers import Pool, Progress
-from mxscale.durable import sync
-from mxscale.identity import hash_of
+from mxscale.util.atomic_files import sync
 
 MANY = 100  # bad images, after which the rest isn't tried
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of some shared file systems
@@ -163,8 +164,8 @@ def _imagefolder(data: Data, workers, progress):
 
 
 def _public(data: Data, workers, progress):
-    known = public.SETS[data.kind]
-    folder = public.unpacked(known, data)
+    known = sets.SETS[data.kind]
+    folder = sets.unpacked(known, data)
     if folder is not None:
         return _imagefolder(folder, workers, progress)
     if known.scans:
@@ -172,11 +173,11 @@ def _public(data: Data, workers, progress):
     else:
         _refuse_small(data)
         recipe = _recipe(data, data.short_side, data.min_side or data.image_size)
-    files = public.identity(known, data, progress)
+    files = sets.identity(known, data, progress)
     settings = _settings(data, recipe, classes=data.classes, files=files, on_bad=data.on_bad, clutter=data.clutter)
 
     def build(folder: str) -> None:
-        _pack(public.tree(known, data, progress), data, recipe, settings, folder, workers, progress)
+        _pack(sets.tree(known, data, progress), data, recipe, settings, folder, workers, progress)
 
     return settings, build
 
@@ -197,7 +198,7 @@ KINDS = {
     "digits": _digits,
     "imagefolder": _imagefolder,
     "recordio": _recordio,
-    **{name: _public for name in public.SETS},
+    **{name: _public for name in sets.SETS},
 }
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from functools import partial
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
-from mxscale.config import ConfigError, Data
+from mxscale.config.schema import ConfigError, Data
 from mxscale.data import content, manifest, recordio
 from mxscale.data.duplicates import Copies
 from mxscale.data.images import POLICY, BadImage, Recipe, repack

@@ -11,7 +11,7 @@ import os
 from itertools import chain
 from typing import Dict, FrozenSet, List, NamedTuple, Tuple
 
-from mxscale.config import ConfigError, Data, nearest
+from mxscale.config.schema import ConfigError, Data, nearest
 from mxscale.data.content import Source
 from mxscale.data.images import EXTENSIONS
 

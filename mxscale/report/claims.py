@@ -3,8 +3,9 @@
 import textwrap
 from typing import List, Sequence
 
-from mxscale.scale import claims, report
-from mxscale.scale.claims import MEASURED, MODELLED, NEITHER, Outcome
+from mxscale.records import claims
+from mxscale.records.claims import MEASURED, MODELLED, NEITHER, Outcome
+from mxscale.report import rows
 
 HEADINGS = ("claim", "what", "published", "here", "by")
 # The tolerances are ours: the works print their figures and "approximately", and no spread
@@ -12,7 +13,7 @@ ABOUT = """Made by `python report.py report.action=claims`. *Measured*: by the r
 conditions of the claim. *Modelled*: by prices or by the planner, with its error. *Not reproducible here*: with what it
 needs, and the command that would measure it, or that makes the runs to judge by where a claim is no one figure of a run
 ("cheaper", "two for each worker"). How far a figure may be from an "about" is our choice, kept in
-`mxscale/scale/tables/claim_conditions.csv`. The planner's error is that over published series, the first rate of each
+`mxscale/tables/claim_conditions.csv`. The planner's error is that over published series, the first rate of each
 given; the rate of one device, named beside it, is as far off as its own source."""
 
 
@@ -45,7 +46,7 @@ def in_markdown(found: Sequence[Outcome]) -> str:
     parts = ["# The claims", f"{counted(found)}.", ABOUT]
     for work in dict.fromkeys(one.row["work"] for one in found):
         cells = [_cells(one) for one in found if one.row["work"] == work]
-        parts += [f"## {work}", report.markdown(HEADINGS, cells, words=len(HEADINGS), aligned=False).rstrip()]
+        parts += [f"## {work}", rows.markdown(HEADINGS, cells, words=len(HEADINGS), aligned=False).rstrip()]
     return "\n\n".join(parts) + "\n"
 
 

@@ -3,9 +3,10 @@
 import math
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
+from mxscale.records import pareto, recorded
+from mxscale.records.recorded import Row, Spread
+from mxscale.report import rows as report
 from mxscale.report.canvas import COLOURS, INK, STYLE, Drawn, axes, finished
-from mxscale.scale import pareto, recorded, report
-from mxscale.scale.recorded import Row, Spread
 
 BARS, SERIES, LABEL = 24, 6, 46  # rows of a figure, series, and letters of a label, at most
 

@@ -3,15 +3,16 @@
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
 
-from mxscale.config import ConfigError, flatten
+from mxscale.config.schema import ConfigError, flatten
+from mxscale.records import comparison
+from mxscale.records.recorded import Recorded
 from mxscale.report import page
+from mxscale.report import rows as report
 from mxscale.report.canvas import COLOURS, STYLE, Drawn, axes, finished
 from mxscale.report.experiment import save
-from mxscale.run import history
-from mxscale.run.history import Curve, Store
-from mxscale.run.rundir import RunDir
-from mxscale.scale import compare, report
-from mxscale.scale.recorded import Recorded
+from mxscale.rundir.directory import RunDir
+from mxscale.tracking import history
+from mxscale.tracking.history import Curve, Store
 
 
 class Side(NamedTuple):
@@ -29,11 +30,14 @@ def write(store: Callable[[], Store], names: Sequence, folder: Path) -> str:
         raise ConfigError(f"report.compare={names}: expected two, MLflow's run ids or run directories: [A,B]")
     a, b = (_side(store, name) for name in names)
     parts = [
-        ("Settings", compare.differences(*(compare.settings(side.run.params) for side in (a, b)))),
-        ("Environment", compare.differences(*(compare.environment(side.run.tags, side.facts) for side in (a, b)))),
-        ("Data and weights", compare.differences(compare.outcome(a.run.tags), compare.outcome(b.run.tags))),
+        ("Settings", comparison.differences(*(comparison.settings(side.run.params) for side in (a, b)))),
+        (
+            "Environment",
+            comparison.differences(*(comparison.environment(side.run.tags, side.facts) for side in (a, b))),
+        ),
+        ("Data and weights", comparison.differences(comparison.outcome(a.run.tags), comparison.outcome(b.run.tags))),
     ]
-    found = compare.metrics(a.run.metrics, b.run.metrics)
+    found = comparison.metrics(a.run.metrics, b.run.metrics)
     drawn = _draw(a, b)
     text = in_markdown(a.run, b.run, parts, found)
     pictures = "".join(f"\n![{figure.title}]({figure.name}.png)\n" for figure in drawn)
@@ -56,9 +60,9 @@ def _side(store: Callable[[], Store], name: str) -> Side:
 
 
 def _draw(a: Side, b: Side) -> List[Drawn]:
-    of_a, of_b = a.curves(compare.CURVES), b.curves(compare.CURVES)
+    of_a, of_b = a.curves(comparison.CURVES), b.curves(comparison.CURVES)
     return [_curve(name, [(letter, of[name]) for letter, of in (("A", of_a), ("B", of_b)) if name in of])
-            for name in compare.CURVES if name in of_a or name in of_b]  # fmt: skip
+            for name in comparison.CURVES if name in of_a or name in of_b]  # fmt: skip
 
 
 def _curve(metric: str, both: Sequence[Tuple[str, Curve]]) -> Drawn:

@@ -14,21 +14,21 @@ from pathlib import Path
 import mxnet as mx
 import mxnet.runtime
 
-from mxscale.config import SERVED, Comm, Config, ConfigError
-from mxscale.data import kept, pack
+from mxscale.config.schema import SERVED, Comm, Config, ConfigError
+from mxscale.config.sizes import CANDIDATES, Sizes, auto_ranks, server_count, sizes, unsaved
+from mxscale.data import pack, ram_cache
 from mxscale.data.loader import part_sizes
 from mxscale.data.manifest import path_of
-from mxscale.nets import symbol, weights, zoo
-from mxscale.run import rundir
-from mxscale.run.processes import available_cores
-from mxscale.run.rundir import RunDir
-from mxscale.sizes import CANDIDATES, Sizes, auto_ranks, server_count, sizes, unsaved
-from mxscale.train import origin, parts, precision
-from mxscale.train.build import build
-from mxscale.train.comm import horovod_build
-from mxscale.train.keeper import check_resumable
-from mxscale.train.optimizer import make_optimizer
-from mxscale.train.watchdog import end_with_the_parent
+from mxscale.distributed.communicators import horovod_build
+from mxscale.distributed.heartbeat import end_with_the_parent
+from mxscale.launcher.processes import available_cores
+from mxscale.models import symbol, weights, zoo
+from mxscale.rundir import directory
+from mxscale.rundir.directory import RunDir
+from mxscale.train import builders, precision, pretrained_init
+from mxscale.train.build_facts import build
+from mxscale.train.checkpointer import check_resumable
+from mxscale.train.optim.optimizer import make_optimizer
 
 PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # those that the kernel gives to who asks for any
 
@@ -49,7 +49,7 @@ def prepare(run: RunDir, config: Config) -> None:
         )
     device, ranks = choose_device(config), plan.get("fitted_ranks") or choose_ranks(config, plan.get("hosts"))
     check_ports(config, ranks, plan.get("hosts"))
-    config = origin.obtain(run, config, plan, head_of(config))
+    config = pretrained_init.obtain(run, config, plan, head_of(config))
     check_settings(config, plan.get("pretrained"))  # first: packing may take an hour
     check_back_end(config, device, ranks)
     manifest = describe_data(config)
@@ -60,7 +60,7 @@ def prepare(run: RunDir, config: Config) -> None:
     if config.comm.backend == "auto":
         plan["probe"] = to_probe(config, net, device, ranks, plan.get("hosts"))
     if config.data.keep == "ram" and config.data.kind != "synthetic":
-        kept.announce(manifest["splits"], share_of_a_host(plan.get("hosts")))
+        ram_cache.announce(manifest["splits"], share_of_a_host(plan.get("hosts")))
     train_images = manifest["splits"]["train"]["count"]
     known_shards = plan.get("sizes", {}).get("shards")  # of the first start, before any checkpoint
     derived = sizes(config, ranks, train_images, shards=state.get("shards") or known_shards)
@@ -264,7 +264,7 @@ def head_of(config: Config) -> str:
 
 def check_network(config: Config, classes: int, plan: dict):
     """Build the network as ranks will, on a CPU, with its weights; returns it."""
-    net, size = parts.starting(config, classes, plan, head_of(config), mx.cpu()), config.data.image_size
+    net, size = builders.starting(config, classes, plan, head_of(config), mx.cpu()), config.data.image_size
     scores = net(mx.sym.var("data")).infer_shape(data=(1, 3, size, size))[1][0]
     if scores != (1, classes):
         raise ConfigError(f"model.name={config.model.name} gives {scores[1:]} scores of an image, not {classes}")
@@ -278,8 +278,8 @@ def main(run_path: str, attempt: int) -> int:
         prepare(run, run.config())
     except ConfigError as error:
         run.write("refused.json", {"error": str(error)})
-        return rundir.REFUSED
-    return rundir.DONE
+        return directory.REFUSED
+    return directory.DONE
 
 
 if __name__ == "__main__":

@@ -1,0 +1,169 @@
+"""From what Hydra composed to the frozen config of a run: resume, rerun, and words such as `latest` put in place."""
+
+import os
+from typing import Optional
+
+from mxscale.config.schema import Config, ConfigError, flatten, from_dict, origin_of, to_dict
+from mxscale.config.signature import within
+from mxscale.config.validation import validate
+from mxscale.rerun import rerun
+from mxscale.rundir import directory
+from mxscale.rundir.directory import RunDir
+from mxscale.tracking import tracker
+
+
+def configure(values: dict, overrides) -> tuple:
+    """(frozen Config, the RunDir to resume or None, the run to run again or None).  Raises ConfigError."""
+    config = validate(from_dict(values))
+    if config.rerun.run is not None:
+        if config.resume is not None:
+            both = f"resume={config.resume} with rerun={config.rerun.run}"
+            raise ConfigError(f"{both}: a rerun that was interrupted goes on with resume=DIR alone")
+        first = rerun.find(config)
+        return settle(merge_for_rerun(first, values, overrides)), None, first
+    return (*_new_or_resumed(config, values, overrides), None)
+
+
+def _new_or_resumed(config: Config, values: dict, overrides) -> tuple:
+    if config.resume is None:
+        return settle(config), None
+    if config.resume == "auto":
+        settled = settle(config)
+        found = unfinished_run_of(settled)
+        if found is None:
+            return settled, None
+        return merge_for_resume(found, to_dict(settled), overrides), found
+    found = RunDir(config.resume)
+    if not (found.path / "config.yaml").is_file():
+        such = f"{config.runs}/{config.entry}/DATE_TIME_run"
+        raise ConfigError(f"resume={config.resume} is no run directory: expected one such as {such}")
+    if (found.path / "sweep.json").is_file():
+        own = "go on with its own command line and sweep.resume=true"
+        raise ConfigError(f"resume={config.resume} is a sweep, not one run: {own}")
+    found.config()  # raises where it is damaged
+    if found.state == directory.FINISHED:
+        raise ConfigError(f"resume={config.resume}: that run is finished; start a new one without resume=")
+    return merge_for_resume(found, values, overrides), found
+
+
+def settle(config: Config) -> Config:
+    """Put in place what the words `latest`, `run:` and a missing model.name stand for."""
+    values = to_dict(config)
+    kind, rest = origin_of(config.model.pretrained or "")
+    if kind == "latest":
+        values["model"]["pretrained"] = str(directory.latest_trained(config.runs).path)
+    if kind == "run":
+        values["model"]["pretrained"] = str(tracker.find_run(config, rest))
+    values["model"]["name"] = network_of(config.model.name, values["model"]["pretrained"])
+    if config.launch.kind == "docker":  # another home and another folder in there
+        values["runs"] = _absolute(values["runs"])
+        values["model"]["pretrained"] = _absolute_source(values["model"]["pretrained"])
+        for name in ("root", "train", "val", "test", "cache"):
+            values["data"][name] = _absolute(values["data"][name])
+    return validate(from_dict(values))
+
+
+def network_of(name: Optional[str], source: Optional[str]) -> str:
+    """The name of the network: a graph that comes with its weights, that of a run, or as it is given."""
+    if source and origin_of(source)[0] == "symbol":
+        if name not in (None, "symbol"):
+            raise ConfigError(
+                f"model.name={name}: model.pretrained={source} brings its own network; set model.name=null"
+            )
+        return "symbol"
+    if source and os.path.isdir(source) and name in (None, "symbol"):
+        known = RunDir(source).config().model.name
+        if name == "symbol" != known:
+            raise ConfigError(f"model.name=symbol: the network of {source} is {known}; set model.name=null")
+        return known
+    if name is None:
+        raise ConfigError("model.name is missing: name the network that model.pretrained fits")
+    if name == "symbol":
+        raise ConfigError("model.name=symbol needs the network's graph: give model.pretrained=symbol:PREFIX")
+    return name
+
+
+def _absolute_source(source: Optional[str]) -> Optional[str]:
+    kind, rest = origin_of(source or "")
+    if kind in ("symbol", "torch"):
+        return f"{kind}:{_absolute(rest)}"
+    return _absolute(source) if kind == "path" else source
+
+
+def _absolute(path: Optional[str]) -> Optional[str]:
+    return path and os.path.abspath(os.path.expanduser(path))
+
+
+# What a resume may set anew; anything else would make it another run.
+# (The price of its first start holds for all of a run.)
+RESUMABLE = ("launch", "tracking", "checkpoint", "comm", "log_every", "validate_every", "epochs",
+             "max_steps", "target_top1", "budget", "resume", "sweep")  # fmt: skip
+
+
+def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
+    """The run's config with what this command line sets; ConfigError where that makes another run."""
+    merged, asked, composed = flatten(to_dict(run.config())), flatten(to_dict(run.asked())), flatten(values)
+    for override in overrides:
+        key = override.split("=")[0].lstrip("+~")
+        if key in ("experiment", "debug"):
+            raise ConfigError(f"{override} with resume={run}: set single keys, or start a new run")
+        for name in [n for n in composed if within(n, [key])]:
+            if name.split(".")[0] in RESUMABLE:
+                merged[name] = composed[name]
+            elif asked.get(name) != composed[name]:
+                has = f"that run has {name}={asked.get(name)}"
+                raise ConfigError(f"{override} with resume={run}: {has}; leave it out, or start a new run")
+    return validate(from_dict(unflatten(merged)))
+
+
+# What a rerun may set anew: where it runs, where it is recorded, where its files are kept.
+FOR_A_RERUN = ("rerun", "launch", "tracking", "budget", "runs", "data.cache")
+
+
+def merge_for_rerun(first: rerun.First, values: dict, overrides) -> Config:
+    """The config on record, on as many ranks and threads as then; ConfigError where this command line sets more."""
+    merged, composed = {**flatten(to_dict(first.config)), **first.settled}, flatten(values)
+    if values["entry"] != first.config.entry:
+        entry = first.config.entry
+        raise ConfigError(f"{first.source}: that run is one of {entry}.py: python {entry}.py {first.source}")
+    usual = flatten(to_dict(Config()))
+    taken = {"rerun.run", "rerun.strict", "runs", "resume", "tracking.enabled", "tracking.uri", "tracking.timeout_s"}
+    for override in overrides:
+        key = override.split("=")[0].lstrip("+~")
+        if not within(key, FOR_A_RERUN):
+            raise ConfigError(
+                f"{override} with {first.source}: all but tracking and launch is taken from the record; leave it out"
+            )
+        # Of a group (launch=docker) what its file says
+        of_group = (name for name in composed if name.startswith(key + ".") and composed[name] != usual[name])
+        taken.update([key] if key in composed else of_group)
+    merged.update({name: composed[name] for name in taken})
+    if merged["launch.ranks"] != first.settled["launch.ranks"] and merged["data.shards"] is None:
+        merged["data.shards"] = first.files.read("plan.json")["sizes"]["shards"]  # the same micro-batches
+    return validate(from_dict(unflatten(merged)))
+
+
+def unflatten(flat: dict) -> dict:
+    values: dict = {}
+    for key, value in flat.items():
+        node = values
+        *groups, last = key.split(".")
+        for group in groups:
+            node = node.setdefault(group, {})
+        node[last] = value
+    return values
+
+
+def unfinished_run_of(config: Config) -> Optional[RunDir]:
+    """The newest run of the same config that has not finished: what resume=auto goes on with."""
+    wanted = {k: v for k, v in flatten(to_dict(config)).items() if k.split(".")[0] not in RESUMABLE}
+    for found in directory.runs_of(config.runs, config.entry):
+        if found.state == directory.FINISHED:
+            continue
+        try:
+            saved = flatten(to_dict(found.asked()))
+        except ConfigError:  # of another version
+            continue
+        if all(saved.get(key, None) == value for key, value in wanted.items()):
+            return found
+    return None

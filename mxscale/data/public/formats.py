@@ -1,0 +1,195 @@
+"""The public sets' own formats -> a `Tree`.  Nothing is unpacked, no pixel is decoded here.
+
+Small scans become Netpbm files in memory (a header and the pixels as they are); photographs stay in
+their archive, as slices of it.
+"""
+
+import io
+import math
+import os
+import re
+import struct
+from typing import Dict, Iterator, List, Tuple
+
+from mxscale.config.schema import ConfigError, Data
+from mxscale.data import sources
+from mxscale.data.content import Slice, Source
+from mxscale.data.public import archives
+from mxscale.data.public.archives import BadArchive
+from mxscale.data.sources import Item, Tree
+from mxscale.data.workers import Progress
+
+MOST = 1 << 30  # bytes of a set of small images once decompressed; CIFAR has 184,380,000
+
+
+def _tree(data: Data, where: str, names: List[str], splits: Dict[str, List[Tuple[str, str, Source]]]) -> Tree:
+    """A tree of (class, name, source) by split; classes that data.classes leaves out are dropped."""
+    classes = sources.chosen(data, names, where)
+    labels, number, by_split = {name: label for label, name in enumerate(classes)}, 0, {}
+    for split, images in splits.items():
+        by_split[split] = [[] for _ in classes]
+        for name, path, source in images:
+            if name in labels:
+                by_split[split][labels[name]].append(Item(number, labels[name], path, source))
+            number += 1
+    return Tree(classes, by_split, where)
+
+
+# ---------------------------------------------------------------- MNIST
+
+
+def mnist(folder: str, data: Data, where: str, progress: bool) -> Tree:
+    """The idx files: big-endian magic and sizes, then a byte per pixel or label (yann.lecun.com/exdb/mnist)."""
+    splits = {}
+    for split, prefix in (("train", "train"), ("test", "t10k")):
+        pixels, count, height, width = _idx(folder, f"{prefix}-images-idx3-ubyte.gz", 3)
+        labels, labelled = _idx(folder, f"{prefix}-labels-idx1-ubyte.gz", 1)
+        if labelled != count or (count and max(labels) > 9):
+            raise BadArchive(f"{prefix}-labels-idx1-ubyte.gz does not fit its images ({labelled:,} labels, {count:,})")
+        size, header = height * width, b"P5 %d %d 255\n" % (width, height)
+        splits[split] = [
+            (str(label), f"{prefix} image {n}", header + pixels[n * size : (n + 1) * size])
+            for n, label in enumerate(labels)
+        ]
+    return _tree(data, where, sources.DIGITS, splits)
+
+
+def _idx(folder: str, name: str, dimensions: int):
+    """(the bytes, each dimension) of an .idx.gz of unsigned bytes."""
+    content = archives.gunzip(os.path.join(folder, name), MOST)
+    header = 4 + 4 * dimensions
+    if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < header:  # 8: unsigned byte
+        raise BadArchive(f"{name} is no idx file of {dimensions} dimension{'s' if dimensions > 1 else ''}")
+    sizes = struct.unpack(f">{dimensions}I", content[4:header])
+    expected = header + math.prod(sizes)
+    if len(content) != expected:
+        raise BadArchive(f"{name} has {len(content):,} bytes, not the {expected:,} that its header says")
+    return (content[header:], *sizes)
+
+
+# ---------------------------------------------------------------- CIFAR
+
+SIDE = 32
+PLANE = SIDE * SIDE
+
+
+def cifar10(folder: str, data: Data, where: str, progress: bool) -> Tree:
+    """The binary version: records of a label and 3,072 pixels (www.cs.toronto.edu/~kriz/cifar.html)."""
+    batches = {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_batch.bin"]}
+    return _cifar(folder, "cifar-10-binary.tar.gz", "batches.meta.txt", batches, 1, data, where)
+
+
+def cifar100(folder: str, data: Data, where: str, progress: bool) -> Tree:
+    """Records of a coarse label, a fine one and the pixels; the fine ones are its 100 classes."""
+    batches = {"train": ["train.bin"], "test": ["test.bin"]}
+    return _cifar(folder, "cifar-100-binary.tar.gz", "fine_label_names.txt", batches, 2, data, where)
+
+
+def _cifar(folder, archive, names_file, batches: Dict[str, List[str]], label_bytes: int, data, where) -> Tree:
+    wanted = [names_file, *(name for names in batches.values() for name in names)]
+    found = archives.contents(os.path.join(folder, archive), wanted, MOST)
+    names = found[names_file].decode("ascii", "replace").split()
+    splits = {
+        split: [image for name in files for image in _records(name, found[name], label_bytes, names)]
+        for split, files in batches.items()
+    }
+    return _tree(data, where, names, splits)
+
+
+def _records(file: str, content: bytes, label_bytes: int, names: List[str]) -> Iterator[Tuple[str, str, bytes]]:
+    """(class, name, PPM) of each record: its planes of red, green and blue become pixels."""
+    import numpy as np
+
+    length = label_bytes + 3 * PLANE
+    if not content or len(content) % length:
+        raise BadArchive(f"{file} has {len(content):,} bytes: no whole number of records of {length:,}")
+    records = np.frombuffer(content, "uint8").reshape(-1, length)
+    labels, planes = records[:, label_bytes - 1], records[:, label_bytes:].reshape(-1, 3, PLANE)
+    if labels.max() >= len(names):
+        raise BadArchive(f"{file} has the label {labels.max()}, but there are {len(names)} names of classes")
+    header = b"P6 %d %d 255\n" % (SIDE, SIDE)
+    for n, (label, image) in enumerate(zip(labels, planes, strict=True)):
+        yield names[label], f"{file} image {n}", header + image.T.tobytes()
+
+
+# ---------------------------------------------------------------- Caltech-256
+
+
+def caltech256(folder: str, data: Data, where: str, progress: bool) -> Tree:
+    """256_ObjectCategories/<NNN.name>/<image>.jpg; the 257th, clutter, is no class.
+
+    What else is in the archive (198.spider/RENAME2, 056.dog/greg) is left out.
+    """
+    path = os.path.join(folder, "256_ObjectCategories.tar")
+    images = []
+    for member in archives.members(path):
+        parts = member.name.removeprefix("./").split("/")
+        if len(parts) == 3 and is_class(parts[1], data) and parts[2].lower().endswith((".jpg", ".jpeg")):
+            images.append((parts[1], "/".join(parts[1:]), Slice(path, member.offset, member.size)))
+    if not images:
+        raise BadArchive("256_ObjectCategories.tar has no 256_ObjectCategories/<NNN.name>/<image>.jpg")
+    return _tree(data, where, sorted({name for name, _, _ in images}), {"all": sorted(images)})
+
+
+def is_class(folder: str, data: Data) -> bool:
+    """Whether a folder of Caltech-256 is a class that `data` wants; the 257th is clutter."""
+    return re.match(r"\d{3}\.", folder) is not None and (data.clutter or not folder.startswith("257."))
+
+
+# ---------------------------------------------------------------- ImageNet
+
+DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
+TRUTH = "ILSVRC2012_validation_ground_truth.txt"
+
+
+def imagenet(folder: str, data: Data, where: str, progress: bool) -> Tree:
+    """ILSVRC 2012: a tar of a tar per class for training, a flat one to validate on, its labels in the devkit.
+
+    A class is named by its WordNet id.  Sorted, they are the label order of torchvision, timm and Keras.
+    """
+    train = _training_images(os.path.join(folder, "ILSVRC2012_img_train.tar"), data, progress)
+    wnids = sorted({name for name, _, _ in train})
+    val = _validation_images(folder)
+    unknown = sorted({name for name, _, _ in val} - set(wnids))
+    if unknown and data.classes is None:
+        raise ConfigError(f"{where}: ILSVRC2012_img_train.tar has no class {unknown[0]}, which the devkit names")
+    return _tree(data, where, wnids, {"train": train, "val": val})
+
+
+def _training_images(path: str, data: Data, progress: bool) -> List[Tuple[str, str, Slice]]:
+    images = []
+    with Progress("listing ILSVRC2012_img_train.tar", os.path.getsize(path), "B", progress) as bar:
+        for tar in archives.members(path, seen=bar.add):
+            wnid = tar.name.removeprefix("./").removesuffix(".tar")
+            if not re.fullmatch(r"n\d{8}", wnid):
+                raise BadArchive(f"has {tar.name}; expected a tar per class, such as n01440764.tar")
+            if data.classes is not None and wnid not in data.classes:
+                continue
+            for member in archives.members(path, tar.offset, tar.offset + tar.size):
+                images.append((wnid, f"{wnid}/{member.name}", Slice(path, member.offset, member.size)))
+    return images
+
+
+def _validation_images(folder: str) -> List[Tuple[str, str, Slice]]:
+    """The n-th image, by its name, has the n-th line of the ground truth as its class."""
+    wnids, path = _ground_truth(os.path.join(folder, DEVKIT)), os.path.join(folder, "ILSVRC2012_img_val.tar")
+    found = sorted(archives.members(path))
+    if len(found) != len(wnids):
+        raise BadArchive(f"ILSVRC2012_img_val.tar has {len(found):,} images, the devkit {len(wnids):,} labels")
+    return [
+        (wnid, f"val/{member.name}", Slice(path, member.offset, member.size))
+        for wnid, member in zip(wnids, found, strict=True)
+    ]
+
+
+def _ground_truth(path: str) -> List[str]:
+    """WordNet ids of the validation images, in their order."""
+    from scipy.io import loadmat  # it comes with scikit-learn
+
+    files = archives.contents(path, ["meta.mat", TRUTH], MOST)
+    try:
+        synsets = loadmat(io.BytesIO(files["meta.mat"]), squeeze_me=True)["synsets"]
+        wnid_of = {int(synset["ILSVRC2012_ID"]): str(synset["WNID"]) for synset in synsets}
+        return [wnid_of[int(line)] for line in files[TRUTH].split()]
+    except Exception as error:  # loadmat raises all sorts of things
+        raise BadArchive(f"{DEVKIT} has no readable meta.mat and {TRUTH} ({type(error).__name__}: {error})") from None

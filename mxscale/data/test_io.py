@@ -1,0 +1,116 @@
+"""How fast batches come, without a network: `python -m mxscale.cli.main test_io`, the published test-io."""
+
+import json
+import math
+import os
+import re
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from typing import Callable, Dict, Iterator, List
+
+from mxscale.config.schema import Augment, Config, ConfigError, Data
+from mxscale.data import loader, manifest, pack
+
+INTERVALS = 5  # of each measurement, for its spread
+# decode: a centre crop and nothing more.  all: what training does to an image, or validation.
+WORK = {"train": ("decode", "all"), "val": ("decode", "all")}
+
+
+def show(config: Config, seconds, threads) -> None:
+    """Measure each split, work and number of threads for so many seconds: a table, then one JSON object.
+
+    The data are settled as a run settles them: packed if need be.  Raises ConfigError.
+    """
+    check(config, seconds, threads)
+    packed = pack.prepare(config.data)
+    print(f"{config.data.image_size} px, batch {config.batch.per_device}, data.keep={config.data.keep}\n{HEAD}")
+    rows = []
+    for row in measure(config, packed, seconds, threads):
+        print(line(row), flush=True)
+        rows.append(row)
+    about = {"digest": packed["digest"], "image_size": config.data.image_size, "batch": config.batch.per_device}
+    print(json.dumps({**about, "keep": config.data.keep, "rates": rows}))
+
+
+def check(config: Config, seconds, threads) -> None:
+    if config.data.kind == "synthetic":
+        raise ConfigError("data=synthetic: its images are made once and read from nowhere; choose data=imagefolder")
+    if type(seconds) not in (int, float) or not 0 < seconds < math.inf:
+        raise ConfigError(f"io.seconds={seconds}: expected a number above 0")
+    if not isinstance(threads, list) or not threads or any(type(one) is not int or one < 1 for one in threads):
+        raise ConfigError(f"io.threads={threads}: expected a list of whole numbers of at least 1, such as '[1,2,4]'")
+
+
+def measure(config: Config, packed: Dict, seconds: float, threads: List[int]) -> Iterator[Dict]:
+    """A row for each split, work and number of threads; `packed` is the set's manifest."""
+    for split, works in WORK.items():
+        entry = packed["splits"].get(split)
+        if not entry or not entry["count"]:
+            continue
+        records = loader.Records(*manifest.path_of(packed, split), entry["count"])
+        for work in works:
+            for wanted in threads:
+                data = replace(config.data, threads=wanted)
+                rates = images_per_second(opener(records, data, split, work, config.batch.per_device), seconds)
+                row = {"split": split, "work": work, "threads": wanted, "used": used_threads(records, data)}
+                yield {**row, "images_per_s": spread(rates), "ms_per_image": 1000 / statistics.median(rates)}
+
+
+def opener(records: loader.Records, data: Data, split: str, work: str, batch: int) -> Callable:
+    """pass number -> an ImageRecordIter over the whole split, as a run would open it on one rank."""
+    if split == "train":
+        augment = data.augment if work == "all" else Augment(crop="center", flip=False)
+        settings = loader.augmentation(replace(data, augment=augment))
+        return lambda tour: loader.open_reader(
+            records, data, batch, (0, 1), shuffle=True, seed=tour, seed_aug=tour, **settings
+        )
+    settings = {"resize": data.eval_resize} if data.eval_resize and work == "all" else {}
+    return lambda tour: loader.open_reader(records, data, min(batch, records.count), (0, 1), **settings)
+
+
+def images_per_second(open_pass: Callable, seconds: float) -> List[float]:
+    """The rate in each of `INTERVALS` equal parts of the time; passes follow one another, nothing else is done."""
+    for one in open_pass(0):  # warm: the file's first batches, the threads, what data.keep=ram decodes
+        one.data[0].wait_to_read()
+        break
+    rates, tour = [], 0
+    images, began = 0, time.perf_counter()
+    while True:
+        tour += 1
+        for one in open_pass(tour):
+            one.data[0].wait_to_read()
+            images += one.data[0].shape[0] - one.pad
+            took = time.perf_counter() - began
+            if took >= seconds / INTERVALS:
+                rates.append(images / took)
+                if len(rates) == INTERVALS:
+                    return rates
+                images, began = 0, time.perf_counter()
+
+
+def used_threads(records: loader.Records, data: Data) -> int:
+    """Decode threads that the reader really takes of those asked for: it tells nobody but its log."""
+    with tempfile.TemporaryFile() as log:
+        kept = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            loader.open_reader(records, data, 1, (0, 1), verbose=True)
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        log.seek(0)
+        return int(re.search(rb"use (\d+) threads", log.read())[1])
+
+
+def spread(values: List[float]) -> Dict:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values), "runs": len(values)}
+
+
+HEAD = f"{'split':6} {'work':7} {'threads':>7} {'used':>4}  {'images/s (smallest to largest)':32} {'ms per image':>12}"
+
+
+def line(row: Dict) -> str:
+    rate = "{median:,.0f} ({min:,.0f} to {max:,.0f})".format(**row["images_per_s"])
+    return f"{row['split']:6} {row['work']:7} {row['threads']:7} {row['used']:4}  {rate:32} {row['ms_per_image']:12.3f}"

@@ -1,0 +1,294 @@
+"""`python diagnose.py`: runs the probes in turn, says where a step's time goes, keeps and records it.
+
+The diagnosis has a run directory of its own, runs/diagnose/DATE_NAME, and the probes theirs inside of it (probes/).
+"""
+
+import math
+import os
+import statistics
+import sys
+from dataclasses import asdict, dataclass, replace
+from typing import Dict, List, Optional
+
+import psutil
+import yaml
+
+from mxscale.config.schema import Config, ConfigError, to_dict
+from mxscale.cost import run_cost
+from mxscale.diagnose import advice, probes, timing
+from mxscale.diagnose import breakdown as scale
+from mxscale.diagnose import record as diagnosis_record
+from mxscale.diagnose.timing import ProbeFailed, Refused, Stopped
+from mxscale.environment import hosts
+from mxscale.launcher import backend_probe, setup
+from mxscale.launcher import commands as launch
+from mxscale.launcher import run as job
+from mxscale.launcher.processes import available_cores
+from mxscale.launcher.progress import say
+from mxscale.launcher.supervisor import Signals, kept_alive
+from mxscale.records import claims
+from mxscale.rundir import directory
+from mxscale.rundir.directory import FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RunDir
+from mxscale.tracking import tracker
+
+LOOK_STEPS = 5
+INTERVALS = 8  # that a probe is to give
+
+
+@dataclass(frozen=True)
+class Settings:
+    """diagnose.* of conf/diagnose.yaml."""
+
+    seconds: float
+    warmup_steps: int
+    repeats: int
+
+
+def settings_of(own: dict) -> Settings:
+    """Raises ConfigError."""
+    seconds = own["seconds"]
+    if type(seconds) not in (int, float) or not 0 < seconds < math.inf:
+        raise ConfigError(f"diagnose.seconds={seconds}: expected a number above 0")
+    for key, least in (("warmup_steps", 1), ("repeats", 2)):  # of one repetition nobody knows the spread
+        if type(own[key]) is not int or own[key] < least:
+            raise ConfigError(f"diagnose.{key}={own[key]}: expected a whole number of at least {least}")
+    return Settings(float(seconds), own["warmup_steps"], own["repeats"])
+
+
+def check(config: Config) -> None:
+    """What can't be diagnosed.  Raises ConfigError."""
+    claims.check(config.claims)
+    if config.resume is not None:
+        raise ConfigError(f"resume={config.resume}: a diagnosis makes runs of its own; leave it out")
+    if config.budget.bounds or config.budget.dry_run:
+        raise ConfigError("budget.*: a diagnosis has no bound but diagnose.seconds and diagnose.repeats; leave it out")
+    if config.comm.backend == "dist_async":
+        raise ConfigError("comm=dist_async: its ranks take no step together, so there is none to take apart")
+    if config.tracking.enabled:
+        tracker.store_uri(config)
+
+
+def main(config: Config, own: dict) -> int:
+    """The exit status.  Raises ConfigError before the first step."""
+    settings = settings_of(own)
+    check(config)
+    price = job.price_of(config, job.machine_of(config, hosts.find(config)), None)
+    record = directory.create(replace(config, entry="diagnose"))
+    with Signals() as signals:
+        work = Work(record, settings, signals)
+        try:
+            diagnosis_record.begin(record, price)
+            with kept_alive(record):
+                work.look(config)
+                work.measure()
+            state, error = FINISHED, None
+        except ConfigError:
+            setup.discard(record)
+            raise
+        except Stopped as stopped:
+            state, error = KILLED, str(stopped)
+        except ProbeFailed as failed:
+            state, error = FAILED, str(failed)
+        found = work.findings()
+        diagnosis_record.close(record, found, state, error)
+        mirror = tracker.open_mirror(record, config.tracking, run_cost.cost_of(record))
+        unsent = mirror.finish(job.TRACKING_S, unwanted=lambda: signals.urgent)
+    diagnosis_record.tell(record, found, state, error)
+    if unsent:
+        say(str(unsent))
+    if state == FAILED:
+        say(f"error: {error}", sys.stderr)
+    return {FINISHED: directory.DONE, KILLED: INTERRUPTED, FAILED: FAILURE}[state]
+
+
+class Work:
+    """The probes, one after the other; what they gave is here whenever it ends."""
+
+    def __init__(self, record: RunDir, settings: Settings, signals: Signals):
+        self.record, self.settings, self.signals = record, settings, signals
+        self.run: Optional[probes.Run] = None
+        self.times: Dict[str, List[List[float]]] = {}  # of the repetitions that are whole
+        self.waited, self.exchange, self.others, self.parameters_mb = [], [], [], None
+        self.tried: Dict[str, Dict[str, float]] = {"input": {}, "compute": {}}
+        self.interval = 1
+
+    # ------------------------------------------------------------ before
+
+    def look(self, config: Config) -> None:
+        """Prepare the run and take its first steps: is it possible, how many ranks, how long is a step?"""
+        say(f"run       {self.record}")
+        try:
+            (seen,) = timing.together([probes.untimed(config)], self._folder("look"), 0, LOOK_STEPS, self.signals)
+        except Refused as refused:
+            raise ConfigError(str(refused)) from None
+        self.seen = seen.run
+        self.run = probes.Run(seen.run.config(), seen.run.read("plan.json"))
+        self.parameters_mb = seen.parameters_mb
+        step_s = self.run.sizes.global_batch / statistics.median(seen.rates)
+        self.interval = max(1, round(self.settings.seconds / INTERVALS / step_s))
+        self.configs = probes.configs(self.run, self.interval)
+        diagnosis_record.describe(self.record, config, seen.run)
+        say(self._announcement(config))
+
+    def _announcement(self, config: Config) -> str:
+        plan, each = self.run.plan, self.settings
+        ranks = f"{plan['sizes']['ranks']} ranks" if plan["sizes"]["ranks"] > 1 else "1 rank"
+        names = [scale.TITLES[name] for name in self.probes]
+        lines = [
+            f"data      {config.data.kind}: {self.run.config.data.image_size} px, {plan['classes']} classes",
+            f"model     {self.run.config.model.name}, {config.batch.per_device} images per device",
+            f"ranks     {ranks} on {plan['device']}, of {plan['threads']} OMP threads",
+            f"probes    {', '.join(names)}",
+            f"each      {each.seconds:g} s and its start, {each.repeats} times, in turn",
+        ]
+        return "\n".join([*lines, *(f"left out  {why}" for why in left_out(self.run))])
+
+    @property
+    def probes(self) -> List[str]:
+        return [*(["input"] if "all" in self.configs else []), *self.configs]
+
+    # ------------------------------------------------------------ measuring
+
+    def measure(self) -> None:
+        for turn in range(self.settings.repeats):
+            taken = {}
+            for name in self.probes if turn % 2 == 0 else reversed(self.probes):
+                taken[name] = self._once(name, f"{name}-{turn + 1}")
+                rate = self._images / statistics.median(taken[name])
+                say(f"  {turn + 1}/{self.settings.repeats}  {scale.TITLES[name]:28} {rate:10,.1f} images/s")
+            for name in self.probes:
+                self.times.setdefault(name, []).append(taken[name])
+        self._try_others()
+
+    def _once(self, name: str, folder: str) -> List[float]:
+        """Seconds of a step, by interval."""
+        if name == "input":
+            return self._read(folder, probes.reading(self.run))
+        readings = timing.together(self.configs[name], self._folder(folder), *self._limits, self.signals)
+        self.others.append(readings[0].others)
+        if name == "all":
+            self.waited += readings[0].waited
+        if name == "exchange":
+            self.exchange += readings[0].exchange
+        # Ranks that don't wait for each other: a step is over when each has done its part
+        alone = name in ("compute", "side_by_side")
+        images = self.run.images_of_a_rank * len(readings) if alone else self._images
+        return [images / rate for rate in probes.rates_together([reading.rates for reading in readings])]
+
+    @property
+    def _limits(self) -> tuple:
+        return self.settings.seconds, self.settings.warmup_steps
+
+    @property
+    def _images(self) -> int:
+        """Of a step of the run."""
+        return self.run.sizes.global_batch
+
+    def _folder(self, name: str):
+        return self.record.path / "probes" / name
+
+    def _read(self, name: str, config: Config) -> List[float]:
+        """The input alone: ranks that read and do nothing else."""
+        seconds, warmup = self._limits
+        asked = {"config": to_dict(config), "seconds": seconds, "warmup": warmup}
+        directory.replace(self.seen.path / "probe" / f"{name}.yaml", yaml.safe_dump(asked, sort_keys=False))
+        placed = launch.Placement.of(self.run.plan, available_cores())
+        what = ["mxscale.train.input_probe", name]
+        commands = launch.commands(config, str(self.seen), 1, placed, os.environ, what)
+        with kept_alive(self.seen):
+            limit = config.launch.start_timeout_s + 10 * seconds
+            found = backend_probe.measured(self.seen, name, commands, limit, self.signals, "its time")
+        if self.signals.reason:
+            raise Stopped(self.signals.reason)
+        if "no" in found:
+            raise ProbeFailed(f"the input alone: {found['no']}")
+        return [self._images / rate for rate in found["images_per_s"]]
+
+    def _try_others(self) -> None:
+        """The probe of what the verdict names, once more with settings that may be faster; one that fails is none."""
+        found = scale.diagnose(self.times)
+        whole = list(found.steps.values())[-1].value
+        if advice.measured(found, "input") and found.shares["input"].value >= advice.LEAST:
+            for number, (setting, config) in enumerate(probes.others_to_read(self.run, free_memory()).items()):
+                self._try("input", setting, lambda config=config, number=number: self._read(f"other-{number}", config))
+        if found.steps["compute"].value >= whole / 2:
+            others = probes.others_to_compute(self.run, self.interval, advice.SMALLER)
+            for number, (setting, config) in enumerate(others.items()):
+                self._try("compute", setting, lambda config=config, number=number: self._compute(number, config))
+
+    def _compute(self, number: int, config: Config) -> List[float]:
+        folder = self._folder(f"compute-other-{number}")
+        (reading,) = timing.together([config], folder, *self._limits, self.signals)
+        return [self.run.images_of_a_rank / rate for rate in reading.rates]
+
+    def _try(self, part: str, setting: str, measure) -> None:
+        try:
+            seconds = statistics.median(measure())
+        except ProbeFailed as failed:
+            say(f"  tried  {setting}: {failed}")
+            return
+        self.tried[part][setting] = seconds
+        say(f"  tried  {setting:28} {self._images / seconds:10,.1f} images/s")
+
+    # ------------------------------------------------------------ after
+
+    def findings(self) -> Optional[dict]:
+        """All that diagnosis.json holds; None where nothing was measured."""
+        if not self.times:
+            return None
+        found = scale.diagnose(self.times)
+        facts = self._facts()
+        return {
+            "kind": found.kind,
+            "verdict": found.verdict,
+            "steps_s": {name: one._asdict() for name, one in found.steps.items()},
+            "images_per_s": {name: rate(one, self._images)._asdict() for name, one in found.steps.items()},
+            "shares": {part: one._asdict() for part, one in found.shares.items()},
+            "advice": [one._asdict() for one in advice.advise(found, facts, self.run.config)],
+            "data_wait": statistics.median(self.waited) if self.waited else None,
+            "others_cores": statistics.median(self.others),
+            "facts": asdict(facts),
+            "left_out": left_out(self.run),
+            "images_per_step": self._images,
+            "repeats": len(self.times["compute"]),
+            "settings": asdict(self.settings),
+            "model": self.run.config.model.name,
+            "data": self.run.config.data.kind,
+            "times_s": self.times,
+        }
+
+    def _facts(self) -> advice.Facts:
+        plan = self.run.plan
+        placed = launch.Placement.of(plan, available_cores())
+        return advice.Facts(
+            ranks=placed.ranks,
+            threads=plan["threads"],
+            device=plan["device"],
+            cores=placed.cores,
+            ranks_here=placed.per_host,
+            turns=self.run.turns,
+            parameters_mb=self.parameters_mb,
+            exchange_s=statistics.median(self.exchange) if self.exchange else None,
+            input_tried=self.tried["input"],
+            compute_tried=self.tried["compute"],
+        )
+
+
+def free_memory() -> float:
+    return psutil.virtual_memory().available
+
+
+def rate(step: scale.Estimate, images: int) -> scale.Estimate:
+    return scale.Estimate(images / step.value, images / step.high, images / step.low)
+
+
+def left_out(run: probes.Run) -> List[str]:
+    """Which probes make no sense, and why."""
+    told = []
+    if run.sizes.ranks == 1:
+        told.append("the exchange: one rank has nobody to exchange with")
+    elif run.plan["device"] != "cpu":
+        told.append("ranks side by side without an exchange: on GPUs they share nothing that computing wants")
+    if run.config.data.kind == "synthetic":
+        told.append("the input: data=synthetic has none")
+    return told

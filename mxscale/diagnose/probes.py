@@ -1,0 +1,150 @@
+"""The probes of a diagnosis: which there are, and the configuration of each.  Pure.
+
+They differ in what they leave out and in nothing else: the same network, batch, image size, classes, threads of a rank.
+Nothing is validated, kept or recorded while they are timed.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Dict, List, Sequence
+
+from mxscale.config.schema import Checkpoint, Comm, Config, Data, Schedule, Tracking
+from mxscale.config.sizes import Sizes
+from mxscale.environment.hosts import Host
+
+NEVER = 10**6  # epochs
+LR = 1e-4  # rates do not depend on it, and made-up labels are not to end in a NaN
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the first look at a run found: config.yaml and plan.json of its directory."""
+
+    config: Config
+    plan: dict
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(**self.plan["sizes"])
+
+    @property
+    def hosts(self) -> List[Host]:
+        return [Host(**host) for host in self.plan["hosts"]]
+
+    @property
+    def turns(self) -> int:
+        """Batches of a rank in a step: of the rank that has most."""
+        return math.ceil(self.sizes.shards / self.sizes.ranks) * self.config.batch.accumulation
+
+    @property
+    def images_of_a_rank(self) -> int:
+        return self.turns * self.config.batch.per_device
+
+
+# What a step is made of.  All else (price, budget, checkpoints, where it is recorded ...) is no probe's.
+OF_A_STEP = ("entry", "seed", "precision", "label_smoothing", "batch", "data", "model", "comm")
+
+
+def untimed(config: Config) -> Config:
+    """The run without end, and without what no probe is to pay for."""
+    return Config(
+        **{key: getattr(config, key) for key in OF_A_STEP},
+        epochs=NEVER,
+        validate_every=NEVER,
+        log_every=1,
+        optimizer=replace(config.optimizer, lr=LR),
+        schedule=Schedule(kind="constant", reference_batch=None),
+        launch=replace(config.launch, restarts=0, setup_minutes=0.0),
+        tracking=Tracking(enabled=False),
+        checkpoint=Checkpoint(every_epochs=NEVER),
+    )
+
+
+def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
+    """Probe -> the runs that are one, at once; interval: steps between two lines of metrics.
+
+    With one rank there is no exchange to look at; on a GPU ranks share nothing that computing wants; made-up images
+    come from nowhere.
+    """
+    ranks = run.sizes.ranks
+    threads = replace(run.config.launch, ranks=ranks, threads=run.plan["threads"])
+    real = replace(run.config, log_every=interval, launch=threads)
+    synthetic = replace(real, data=made_up(run))
+    found = {"compute": [one_rank(run, synthetic)]}
+    if ranks > 1 and run.plan["device"] == "cpu":
+        found["side_by_side"] = [one_rank(run, synthetic, rank) for rank in range(ranks)]
+    if ranks > 1:
+        found["exchange"] = [synthetic]
+    if real.data.kind != "synthetic":
+        found["all"] = [real]
+    return found
+
+
+def made_up(run: Run) -> Data:
+    """Made-up images of the same size, number and classes."""
+    data = run.config.data
+    return Data(
+        kind="synthetic",
+        image_size=data.image_size,
+        num_classes=run.plan["classes"],
+        num_images=run.sizes.train_images,
+        cache=data.cache,
+        shards=data.shards,
+    )
+
+
+def one_rank(run: Run, config: Config, rank: int = 0) -> Config:
+    """One of the ranks by itself, with as many batches in a step as it has in the run."""
+    shards = run.turns // config.batch.accumulation if config.data.shards else None
+    alone = replace(
+        config,
+        comm=Comm(backend="local"),
+        data=replace(config.data, shards=shards),
+        launch=replace(config.launch, ranks=1, hosts=None),
+    )
+    if not run.hosts:
+        return alone
+    # On another machine a rank is started by Horovod's launcher
+    slots = [host for host in run.hosts for _ in range(host.slots)]
+    comm = Comm(transport=config.comm.transport)
+    return replace(alone, comm=comm, launch=replace(alone.launch, hosts=[f"{slots[rank].address}:1"]))
+
+
+def reading(run: Run) -> Config:
+    """What the ranks of the input alone are: those of the run, that speak to each other to begin together."""
+    comm = run.config.comm
+    if comm.backend not in ("local", "horovod") and not comm.drives_all:
+        comm = Comm(transport=comm.transport)
+    return replace(run.config, comm=replace(comm, timeline=False))
+
+
+def others_to_read(run: Run, memory: float) -> Dict[str, Config]:
+    """Setting -> the input with it, where it may come faster.  memory: bytes that are free."""
+    config, data = reading(run), run.config.data
+    found = {f"data.threads={2 * data.threads}": replace(data, threads=2 * data.threads)}
+    side = data.short_side or 2 * data.image_size
+    if data.keep == "packed" and run.sizes.train_images * 3 * side**2 < memory / 4:
+        found["data.keep=ram"] = replace(data, keep="ram")
+    jitter = [name for name in ("brightness", "contrast", "saturation", "hue") if getattr(data.augment, name)]
+    if jitter:
+        plain = replace(data.augment, **dict.fromkeys(jitter, 0.0))
+        found[" ".join(f"data.augment.{name}=0" for name in jitter)] = replace(data, augment=plain)
+    return {setting: replace(config, data=changed) for setting, changed in found.items()}
+
+
+def others_to_compute(run: Run, interval: int, smaller: Dict[str, str]) -> Dict[str, Config]:
+    """Setting -> one rank that computes with it.  smaller: a network -> the next smaller one."""
+    config = configs(run, interval)["compute"][0]
+    batch = 2 * config.batch.per_device
+    found = {}
+    if batch * run.sizes.shards * config.batch.accumulation <= run.sizes.train_images:
+        found[f"batch.per_device={batch}"] = replace(config, batch=replace(config.batch, per_device=batch))
+    name = smaller.get(config.model.name)
+    if name and config.model.pretrained is None:
+        found[f"model={name}"] = replace(config, model=replace(config.model, name=name))
+    return found
+
+
+def rates_together(readings: Sequence[Sequence[float]]) -> List[float]:
+    """Images/s of runs side by side, by interval: the first of each run, the second ..."""
+    return [sum(rates) for rates in zip(*readings)]

@@ -1,0 +1,78 @@
+"""What a diagnosis leaves behind: a run directory of its own, which MLflow gets as a run of kind diagnose."""
+
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Dict, Optional
+
+import psutil
+
+from mxscale.config import signature as identity
+from mxscale.config.schema import Config
+from mxscale.cost import run_cost
+from mxscale.diagnose import presentation
+from mxscale.environment import description
+from mxscale.launcher.progress import say
+from mxscale.rundir.directory import KILLED, RUNNING, RunDir
+from mxscale.tracking.sync_state import view_hint
+
+RECORD, FIGURE = "diagnosis.json", "diagnosis.png"
+
+
+def begin(record: RunDir, price: dict) -> None:
+    began = psutil.Process().create_time()
+    record.begin_alive(1)
+    attempt = {"attempt": 1, "started_ms": int(1000 * began), "nodes": price.get("nodes", 1)}
+    record.write("status.json", {"attempts": [attempt], "state": RUNNING, "attempt": 1})
+    record.write("price.json", price)
+
+
+def describe(record: RunDir, config: Config, seen: RunDir) -> None:
+    """What the run is that was looked at, as its own record would have it; and that this is none of those."""
+    facts, plan, settled = seen.read("environment.json"), seen.read("plan.json"), seen.config()
+    config = replace(config, data=settled.data, comm=settled.comm)  # as the preparation left them
+    signature = identity.signature(config, plan["data_digest"], plan.get("pretrained_sha256"))
+    tags = description.tags(facts, plan, signature, config.claims)
+    tags["diagnose.of"] = tags.pop("signature")  # which training runs alone have: they are told by it
+    facts["tags"] = {**tags, "kind": "diagnose"}
+    record.write("environment.json", facts)
+    record.write("plan.json", plan)
+
+
+def close(record: RunDir, found: Optional[dict], state: str, error: Optional[str]) -> None:
+    ended = int(1000 * time.time())
+    status = record.read("status.json")
+    status["attempts"][-1]["ended_ms"] = ended
+    record.write("status.json", {**status, "state": state, "error": error})
+    metrics = {f"cost/total_{currency}": value for currency, value in run_cost.total(record, 1, ended).items()}
+    if found:
+        metrics.update(figures(found))
+        record.write(RECORD, found)
+        if find_spec("matplotlib"):  # not in the images of ranks
+            presentation.draw(found, str(record.path / FIGURE))
+    record.write("summary.json", {"metrics": metrics, "attempt": 1})
+
+
+def figures(found: dict) -> Dict[str, float]:
+    """What MLflow compares: shares with their bounds, rates, 1 - real/synthetic."""
+    metrics = {}
+    for group, values in (("share", found["shares"]), ("images_per_s", found["images_per_s"])):
+        for name, one in values.items():
+            metrics[f"diagnose/{group}/{name}"] = one["value"]
+            metrics[f"diagnose/{group}/{name}_low"] = one["low"]
+            metrics[f"diagnose/{group}/{name}_high"] = one["high"]
+    if "input" in found["shares"]:
+        metrics["diagnose/gap"] = found["shares"]["input"]["value"]
+    return metrics
+
+
+def tell(record: RunDir, found: Optional[dict], state: str, error: Optional[str]) -> None:
+    if found:
+        say(presentation.table(found))
+        say(f"\n{found['verdict']}\n")
+        say(presentation.advised(found))
+    if state == KILLED:
+        kept = f"what was measured is in {record.path / RECORD}" if found else "nothing was measured"
+        say(f"interrupted ({error}); {kept}")
+    say(f"\n  figure     {record.path / FIGURE}" if (record.path / FIGURE).exists() else "")
+    say(f"  to see it  {view_hint(record)}")

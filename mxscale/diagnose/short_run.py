@@ -1,0 +1,47 @@
+"""A run that somebody else times and ends: `python -m mxscale.diagnose.short_run CONFIG.yaml`.
+
+It takes the way of every run.  SIGTERM ends it at a step; so does the end of the process that started it.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import yaml
+
+from mxscale.config.schema import ConfigError, from_dict
+from mxscale.launcher import run, setup
+from mxscale.rundir.directory import FAILURE, REFUSED
+
+LOOK_EVERY_S = 1.0
+
+
+def main(path: str) -> int:
+    end_with_who_started()
+    with open(path) as file:
+        config = from_dict(yaml.safe_load(file))
+    try:
+        return run.execute(config)["exit"]
+    except ConfigError as error:
+        print(f"error: {error}", flush=True)
+        return REFUSED
+    except setup.DiskFailed as error:
+        print(f"error: {error}", flush=True)
+        return FAILURE
+
+
+def end_with_who_started() -> None:
+    parent = os.getppid()
+
+    def watch():
+        while os.getppid() == parent:
+            time.sleep(LOOK_EVERY_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True, name="orphan").start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,60 @@
+"""One rank that tries a back end: `python -m mxscale.distributed.exchange_probe RUN_DIR ATTEMPT NAME`.
+
+Exchanges as many numbers as the network of the run has gradients, in the same buckets; nothing else is computed.
+"""
+
+import os
+import statistics
+import sys
+import time
+from dataclasses import replace
+
+from mxnet import nd
+
+from mxscale.config.schema import Comm
+from mxscale.config.sizes import CANDIDATES
+from mxscale.distributed.communicators import open_communicator
+from mxscale.distributed.exchange import make_exchange
+from mxscale.distributed.heartbeat import end_with_the_parent
+from mxscale.rundir.directory import RunDir
+
+WARM, TIMES = 2, 10  # exchanges that do not count, that do
+
+
+def measure(comm, options: Comm, plan: dict, ordered: bool) -> dict:
+    """Seconds of an exchange: the median of up to TIMES, fewer where one takes long.  A collective."""
+    shapes, dtype = plan["probe"]["gradients"], plan["probe"]["dtype"]
+    lanes = [
+        [nd.zeros(tuple(shape), ctx=device, dtype=dtype) for shape in shapes] for device in comm.devices(plan["device"])
+    ]
+    exchange = make_exchange(comm, lanes, options, images=1, ordered=ordered)
+    seconds, began = [], time.perf_counter()
+    while len(seconds) < WARM + TIMES:
+        enough = len(seconds) > WARM and time.perf_counter() - began > options.probe_s / 3
+        if comm.total([enough])[0]:  # waits for all ranks, so that each time all begin together
+            break
+        nd.waitall()
+        asked_at = time.perf_counter()
+        exchange()
+        nd.waitall()
+        seconds.append(time.perf_counter() - asked_at)
+    seconds = seconds[WARM:]
+    return {"seconds": statistics.median(seconds), "between": [min(seconds), max(seconds)], "times": len(seconds)}
+
+
+def main(run_path: str, attempt: int, name: str) -> None:
+    run = RunDir(run_path)
+    end_with_the_parent(run, attempt)
+    plan, config = run.read("plan.json"), run.config()
+    options = replace(config.comm, **CANDIDATES[name])
+    comm = open_communicator(options, plan["sizes"]["ranks"])
+    found = measure(comm, options, plan, ordered=config.data.shards is not None)
+    comm.close()
+    if comm.rank == 0:
+        run.write(f"probe/{name}.json", found)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    sys.stdout.flush()
+    os._exit(0)  # as the engine does

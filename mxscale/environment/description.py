@@ -1,0 +1,123 @@
+"""What a run ran in: code, machine, packages.  MXNet's own part is written by the preparation."""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Optional, Sequence
+
+from mxscale.environment import machine
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("mxnet", "mxnet-cu90", "numpy", "horovod", "hydra-core", "mlflow", "mlflow-skinny", "pillow")
+
+
+def describe(runs) -> dict:
+    """Facts of this machine and checkout, for environment.json.  `runs`: where the run is written."""
+    commit, dirty = git_state()
+    image = identity()
+    return {
+        "git": {"commit": commit or image.get("commit"), "dirty": dirty},
+        "code": code(),
+        "image": image,
+        "python": platform.python_version(),
+        "versions": versions(),
+        "machine": machine.describe(runs),
+    }
+
+
+def identity() -> dict:
+    """What an image says of itself (build, commit, image.id): build.json, written when it was built; {} elsewhere."""
+    try:
+        found = json.loads(Path(os.environ.get("MXSCALE_IDENTITY", ROOT / "build.json")).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def tags(environment: dict, plan: dict, signature: str, claims: Sequence[str] = ()) -> dict:
+    """The tags of a run, as texts."""
+    mxnet, here = environment.get("mxnet", {}), environment["machine"]
+    image = mxnet.get("image") or environment.get("image", {})  # launch=docker: that of the ranks
+    started = plan.get("image") or {}
+    told = {
+        "mxnet": mxnet.get("version"),
+        "numpy": mxnet.get("numpy"),
+        "horovod": mxnet.get("horovod", {}).get("version"),
+    }
+    known_versions = {**environment["versions"], **{name: value for name, value in told.items() if value}}
+    known = {
+        "git.commit": environment["git"]["commit"],
+        "git.dirty": environment["git"]["dirty"],
+        "build": image.get("build", "wheel"),
+        "image.id": started.get("digest") or image.get("image.id") or started.get("id"),
+        "mxnet.features": " ".join(mxnet.get("features", [])),
+        "versions": " ".join(f"{name}={version}" for name, version in known_versions.items()),
+        "machine": f"{here['cpu']}, {here['cores']} cores, {mxnet.get('gpus', 0)} GPUs",
+        "gpu": gpu_names(mxnet),
+        "ranks": (plan.get("sizes") or {}).get("ranks"),  # what launch.* may say auto or null for
+        "device": plan.get("device"),
+        "threads": plan.get("threads"),
+        "signature": signature,
+        "data.digest": plan["data_digest"],
+        "claims": " ".join(claims) or None,
+        **pretrained_tags(plan),
+    }
+    return {name: str(value) for name, value in known.items() if value is not None}
+
+
+def gpu_names(mxnet: dict) -> Optional[str]:
+    """The kinds of GPU that MXNet could use on the machine of the preparation; None where it has none."""
+    found = (mxnet.get("driver") or {}).get("gpus", []) if mxnet.get("gpus") else []
+    return " + ".join(sorted({gpu["name"] for gpu in found})) or None
+
+
+def pretrained_tags(plan: dict) -> dict:
+    """Where the weights come from that the run began with, and what of their input was taken over."""
+    origin, taken = plan.get("origin"), (plan.get("input") or {}).get("taken")
+    if not origin:
+        return {}
+    return {
+        "pretrained.kind": origin["kind"],
+        "pretrained.sha256": " ".join(origin["files"].values()),
+        "pretrained.revision": origin["revision"],
+        "pretrained.input": json.dumps(taken, sort_keys=True) if taken else None,
+    }
+
+
+def git_state() -> tuple:
+    """(commit, whether the tree differs from it); (None, None) outside a checkout."""
+    commit = _git("rev-parse", "HEAD")
+    status = _git("status", "--porcelain") if commit else None
+    return commit, None if status is None else bool(status)
+
+
+def _git(*arguments) -> Optional[str]:
+    try:
+        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def code() -> str:
+    """SHA-256 of this package's own files: what a commit does not say of a tree that differs from it."""
+    files = sorted(path for path in (ROOT / "mxscale").rglob("*") if path.suffix in (".py", ".csv", ".yaml"))
+    digest = hashlib.sha256()
+    for path in files:
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(ROOT)}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def versions() -> dict:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

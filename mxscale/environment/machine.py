@@ -1,0 +1,106 @@
+"""This machine, or container: processors, memory, disk, limits, driver."""
+
+import os
+import platform
+import re
+import resource
+import shutil
+from pathlib import Path
+from typing import Optional
+
+from mxscale.launcher.processes import available_cores
+
+UNLIMITED = "unlimited"
+# cgroup v2, then v1.  Version 1 says "no limit" with a number near 2^63.
+MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+LIMITS = {"open_files": resource.RLIMIT_NOFILE, "stack": resource.RLIMIT_STACK,
+          "locked_memory": resource.RLIMIT_MEMLOCK}  # fmt: skip
+
+
+def describe(runs) -> dict:
+    """Facts for environment.json.  `runs`: where runs are written, there already or not."""
+    return {
+        "host": platform.node(),
+        "cpu": cpu_model(),
+        "cores": available_cores(),
+        "memory_gb": memory_gb(),
+        "memory_limit_gb": memory_limit_gb(),
+        "system": platform.platform(),
+        "driver": driver_version(),
+        "shm": shared_memory(),
+        "limits": {name: soft_limit(limit) for name, limit in LIMITS.items()},
+        "infiniband": infiniband(),
+        "mpirun": shutil.which("mpirun"),
+        "disk": disk(Path(runs)),
+    }
+
+
+def cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def memory_gb() -> float:
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+
+
+def memory_limit_gb() -> Optional[float]:
+    """A container's limit; None where there is none."""
+    for path in MEMORY_LIMITS:
+        try:
+            limit = int(path.read_text())
+        except (OSError, ValueError):  # ValueError: "max"
+            continue
+        return round(limit / 2**30, 1) if limit < 2**60 else None
+    return None
+
+
+def driver_version(path="/proc/driver/nvidia/version") -> Optional[str]:
+    """NVIDIA's kernel driver; None where there is none."""
+    try:
+        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", Path(path).read_text())
+    except OSError:
+        return None
+    return found[1] if found else None
+
+
+def shared_memory(path="/dev/shm") -> Optional[dict]:
+    """{'total_mb', 'free_mb', 'writable'}; None where there is no such directory."""
+    try:
+        found = shutil.disk_usage(path)
+    except OSError:
+        return None
+    return {"total_mb": found.total // 2**20, "free_mb": found.free // 2**20, "writable": os.access(path, os.W_OK)}
+
+
+def soft_limit(limit: int):
+    """A number (files, bytes) or `unlimited`: what processes that we start begin with."""
+    soft = resource.getrlimit(limit)[0]
+    return UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
+
+def infiniband() -> list:
+    try:
+        return sorted(os.listdir("/sys/class/infiniband"))
+    except OSError:
+        return []
+
+
+def disk(folder: Path) -> dict:
+    """{'path', 'free_gb', 'writable'} of `folder`, or of what is there of the way to it."""
+    there = existing(folder)
+    return {
+        "path": str(there),
+        "free_gb": round(shutil.disk_usage(there).free / 2**30, 1),
+        "writable": there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+    }
+
+
+def existing(path: Path) -> Path:
+    """The path, or the nearest of its parents that exists."""
+    return next(p for p in [path.absolute(), *path.absolute().parents] if p.exists())

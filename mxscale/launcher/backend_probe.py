@@ -1,0 +1,154 @@
+"""comm=auto: before the ranks, each back end that fits sums the network's gradients for a moment; the fastest is taken.
+
+What is measured is the exchange alone, on real ranks that do nothing else: `mxscale.distributed.exchange_probe` is one.
+"""
+
+import os
+import time
+from dataclasses import replace
+from typing import Dict, List, Optional
+
+from mxscale.config.schema import SERVED, Config, ConfigError
+from mxscale.config.sizes import CANDIDATES
+from mxscale.config.validation import validate
+from mxscale.environment import hosts
+from mxscale.launcher import commands as launch
+from mxscale.launcher.processes import Processes, available_cores
+from mxscale.launcher.progress import say
+from mxscale.launcher.supervisor import Signals, kept_alive
+from mxscale.rundir.directory import RunDir
+
+MODULE = "mxscale.distributed.exchange_probe"
+RECORD = "probe.json"
+
+
+def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Config:
+    """The config with the back end that comm=auto stands for; written down with all figures.
+
+    Raises ConfigError where none works.
+    """
+    if config.comm.backend != "auto":
+        return config
+    plan, known = run.read("plan.json"), run.read(RECORD)
+    if known and known["chosen"]["backend"] != "local" and not _refusal(_with(config, known["chosen"])):
+        return _take(run, config, known)  # what was chosen once stays, over restarts and resumes
+    if plan["sizes"]["ranks"] == 1:
+        # Horovod starts a rank elsewhere
+        alone = {"backend": "horovod" if plan["hosts"] else "local"}
+        return _take(run, config, {"chosen": alone, "reason": "one rank has nobody to exchange with"})
+    say("comm=auto: trying the back ends")
+    with kept_alive(run):
+        figures = {name: _figures(run, config, plan, attempt, name, signals) for name in CANDIDATES}
+    if signals.reason:
+        return config
+    chosen = choose(figures)
+    say(table(figures, chosen))
+    if chosen is None:
+        raise ConfigError("comm=auto: no back end works here, see the table above; set comm=local launch.ranks=1")
+    record = {"chosen": CANDIDATES[chosen], "figures": figures, "reason": reason(figures, chosen)}
+    return _take(run, config, record)
+
+
+def _take(run: RunDir, config: Config, record: dict) -> Config:
+    config = validate(_with(config, record["chosen"]))
+    run.write(RECORD, record)
+    run.write_config(config)
+    plan = run.read("plan.json")
+    run.write("plan.json", {**plan, **meeting(config, plan)})
+    return config
+
+
+def _with(config: Config, chosen: dict) -> Config:
+    return replace(config, comm=replace(config.comm, **chosen))
+
+
+def _refusal(config: Config) -> Optional[str]:
+    try:
+        validate(config)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+# ---------------------------------------------------------------- the choice: pure
+
+
+def choose(figures: Dict[str, dict]) -> Optional[str]:
+    """The name with the fewest seconds; None where nothing could be measured."""
+    measured = [name for name, figure in figures.items() if "seconds" in figure]
+    return min(measured, key=lambda name: figures[name]["seconds"], default=None)
+
+
+def reason(figures: Dict[str, dict], chosen: str) -> str:
+    """Why that one, in a line."""
+    others = [name for name, figure in figures.items() if "seconds" in figure and name != chosen]
+    own = f"{1000 * figures[chosen]['seconds']:.1f} ms an exchange"
+    if not others:
+        return f"{chosen}: {own}, the only one that works here"
+    next_best = choose({name: figures[name] for name in others})
+    return f"{chosen}: {own}, against {1000 * figures[next_best]['seconds']:.1f} ms of {next_best}"
+
+
+def table(figures: Dict[str, dict], chosen: Optional[str]) -> str:
+    """A line for each: the median and what it lies between, or why there is none."""
+    width = max(map(len, figures))
+    return "\n".join(
+        f"  {name:<{width}}  {_told(figure)}{'   <- taken' if name == chosen else ''}"
+        for name, figure in figures.items()
+    )
+
+
+def _told(figure: dict) -> str:
+    if "seconds" not in figure:
+        return f"no: {figure['no']}"
+    low, high = (1000 * bound for bound in figure["between"])
+    return f"{1000 * figure['seconds']:.1f} ms ({low:.1f} to {high:.1f}, {figure['times']} times)"
+
+
+# ---------------------------------------------------------------- the figures
+
+
+def _figures(run: RunDir, config: Config, plan: dict, attempt: int, name: str, signals: Signals) -> dict:
+    """{"seconds", "between", "times"} of an exchange, or {"no": why}."""
+    if plan["probe"]["no"].get(name):
+        return {"no": plan["probe"]["no"][name]}
+    candidate = _with(config, CANDIDATES[name])
+    if refusal := _refusal(candidate):
+        return {"no": refusal}
+    try:
+        placed = launch.Placement.of({**plan, **meeting(candidate, plan)}, available_cores())
+    except ConfigError as error:
+        return {"no": str(error)}
+    surroundings = {"HOROVOD_CYCLE_TIME": "1", **os.environ}  # here each exchange is waited for, see launch.environment
+    commands = launch.commands(
+        candidate, str(run), attempt, placed, surroundings, ["mxscale.distributed.exchange_probe", name]
+    )
+    return measured(run, name, commands, config.comm.probe_s, signals)
+
+
+def meeting(config: Config, plan: dict) -> dict:
+    """Where servers and ranks find each other, as plan.json has it; {} where there are no servers."""
+    if config.comm.backend not in SERVED:
+        return {}
+    return {"scheduler": hosts.meeting_point([hosts.Host(**host) for host in plan["hosts"]])}
+
+
+def measured(run: RunDir, name: str, commands: List[launch.Command], limit_s: float, signals: Signals,
+             limited_by="comm.probe_s") -> dict:  # fmt: skip
+    """Start the commands and give them `limit_s`; what rank 0 wrote, or {"no": why it did not}."""
+    (run.path / "probe").mkdir(exist_ok=True)
+    deadline = time.monotonic() + limit_s
+    with open(run.path / "probe" / f"{name}.log", "wb") as log:
+        processes = Processes(commands, log)
+        try:
+            while processes.ended() is None and not (processes.lost() or signals.reason):
+                if time.monotonic() > deadline:
+                    return {"no": f"not done in {limit_s:g} s ({limited_by})"}
+                time.sleep(0.05)
+            status, lost = processes.ended(), processes.lost()
+        finally:
+            processes.stop()
+    found = run.read(f"probe/{name}.json")
+    if status == 0 and found:
+        return found
+    return {"no": str(lost or signals.reason or f"ended with status {status}; see {log.name}")}

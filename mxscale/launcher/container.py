@@ -1,0 +1,188 @@
+"""Ranks in a container: `python -m mxscale.launcher.container RUN_DIR COMMAND...`, started by the launcher.
+
+The command runs in the image of the run's `launch.image`, with this checkout's code (so that two images are
+compared on the same code), the run directory and the data at the same paths as outside.  This process lives
+as long as the container: who stops it stops the container, and its exit status is the container's.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Dict
+
+from mxscale.config.schema import Config, ConfigError, origin_of
+from mxscale.config.validation import PUBLIC
+from mxscale.environment.description import ROOT
+from mxscale.rundir.directory import FAILURE, RunDir
+
+# As in docker-compose.yml and compose.gpu.yml, and for the same reasons
+SHARED_MEMORY = "1g"
+LIMITS = {"nofile": 65536, "stack": -1, "memlock": -1}
+PASSED = (
+    "PYTHONPATH",
+    "PYTHONUNBUFFERED",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_",
+    "KMP_",
+    "MXNET_",
+    "HOROVOD_",
+    "NCCL_",
+    "OMPI_MCA_",
+)
+STOP_S = 2  # less than who stops this process waits
+
+
+def connect():
+    """The Docker engine's client.  Raises ConfigError where there is no engine."""
+    try:
+        from docker import errors, from_env  # `import docker` would take our folder of that name for it
+    except ImportError:
+        raise ConfigError("launch=docker needs the Docker SDK for Python, which make setup installs") from None
+    try:
+        client = from_env()
+        client.ping()
+    except errors.DockerException as error:
+        reason = str(error).splitlines()[0][:200]
+        raise ConfigError(f"launch=docker: no Docker engine answers ({reason}); start it, or set DOCKER_HOST") from None
+    return client
+
+
+def identify(name: str) -> Dict[str, str]:
+    """{"name", "id", "digest"} of an image, which is pulled where it is not here; digest: of a registry, or "".
+
+    Raises ConfigError.
+    """
+    import docker
+
+    client = connect()
+    try:
+        image = client.images.get(name)
+    except docker.errors.APIError:
+        try:
+            image = client.images.pull(name)
+        except docker.errors.APIError as error:
+            reason = (error.explanation or str(error)).splitlines()[0][:200]
+            raise ConfigError(
+                f"launch.image={name}: not here, and can't be pulled ({reason}); build it with: "
+                f"docker build --target {name.rpartition(':')[2]} -t {name} ."
+            ) from None
+    return {"name": name, "id": image.id, "digest": next(iter(image.attrs.get("RepoDigests") or []), "")}
+
+
+def answer(config: Config, *command: str) -> str:
+    """What a short command of this checkout's code prints in the run's image.
+
+    Raises ConfigError where engine or image are not there, docker.errors.DockerException where it fails.
+    """
+    client, image = connect(), identify(config.launch.image)["id"]
+    volumes = {str(ROOT): {"bind": str(ROOT), "mode": "ro"}}
+    environment = {**passed(dict(os.environ)), "PYTHONPATH": str(ROOT)}
+    return client.containers.run(
+        image, list(command), entrypoint=[], environment=environment, volumes=volumes, working_dir=str(ROOT),
+        remove=True, **machine(wants_gpus(config, client)),
+    ).decode()  # fmt: skip
+
+
+def mounts(config: Config, run: RunDir) -> Dict[str, str]:
+    """path -> rw | ro of what a container sees of this machine, each at its own path.
+
+    The paths in `config` are absolute: settings.settle made them so.
+    """
+    data, seen = config.data, {str(ROOT): "ro"}
+    weights = origin_of(config.model.pretrained or "")[1]
+    weights = weights if os.path.exists(weights) else os.path.dirname(weights)  # symbol: names no file but a prefix
+    for source in (data.root, data.train, data.val, data.test, weights):
+        if source and os.path.exists(source):
+            seen[source if os.path.isdir(source) else os.path.dirname(source)] = "ro"
+    if data.kind in PUBLIC:  # the preparation, which runs in there, may fetch it
+        with contextlib.suppress(OSError):  # it then says what it lacks
+            os.makedirs(data.root, exist_ok=True)
+            seen[data.root] = "rw"
+    runs, cache = run.path.parents[1], Path(data.cache)
+    for path in (runs, cache):
+        path.mkdir(parents=True, exist_ok=True)  # or the engine would make it, as root
+        seen[str(path)] = "rw"
+    return seen
+
+
+def passed(surroundings: Dict[str, str]) -> Dict[str, str]:
+    """The variables that the container gets of this process's; the image has its own PATH."""
+    own = {name: value for name, value in surroundings.items() if name.startswith(PASSED)}
+    return {**own, "HOME": "/tmp", "USER": "mxscale"}  # horovodrun and mpirun want a user with a name
+
+
+def settings(config: Config, run: RunDir, gpus: bool) -> dict:
+    """What the SDK's `containers.run` is given beside image and command."""
+    return {
+        "entrypoint": [],
+        "environment": passed(dict(os.environ)),
+        "volumes": {path: {"bind": path, "mode": mode} for path, mode in mounts(config, run).items()},
+        "working_dir": str(ROOT),
+        "user": f"{os.getuid()}:{os.getgid()}",
+        "init": True,
+        "labels": {"mxscale.run": str(run)},
+        **machine(gpus),
+    }
+
+
+def wants_gpus(config: Config, client) -> bool:
+    return config.launch.device != "cpu" and "nvidia" in client.info().get("Runtimes", {})
+
+
+def machine(gpus: bool) -> dict:
+    """What a container gets of this machine."""
+    import docker.types
+
+    ulimits = [docker.types.Ulimit(name=name, soft=limit, hard=limit) for name, limit in LIMITS.items()]
+    return {
+        "shm_size": SHARED_MEMORY,
+        "ulimits": ulimits if gpus else None,
+        "device_requests": [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])] if gpus else None,
+    }
+
+
+def main(run_path: str, *command: str) -> int:
+    """Run `command` to its end; its exit status.  Raises ConfigError, and whatever the engine's client raises."""
+    run, container = RunDir(run_path), None
+    config, client = run.config(), connect()
+    image = run.read("plan.json")["image"]["id"]  # what was recorded, though its name may be another's by now
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    try:
+        container = client.containers.create(image, list(command), **settings(config, run, wants_gpus(config, client)))
+        container.start()
+        for piece in container.logs(stream=True, follow=True):
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+        return container.wait()["StatusCode"]
+    finally:
+        if container is not None:
+            _remove(container)
+
+
+def _leave(*_) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):  # once is enough
+        signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def _remove(container) -> None:
+    import docker
+    import requests
+
+    with contextlib.suppress(docker.errors.DockerException, requests.exceptions.RequestException):
+        container.stop(timeout=STOP_S)
+        container.remove(force=True)
+
+
+if __name__ == "__main__":
+    import docker.errors
+    import requests
+
+    try:
+        sys.exit(main(*sys.argv[1:]))
+    except (ConfigError, docker.errors.DockerException, requests.exceptions.RequestException) as problem:
+        print(f"launch=docker: {str(problem).splitlines()[0]}", file=sys.stderr)
+        sys.exit(FAILURE)

@@ -1,0 +1,100 @@
+"""What the terminal shows while a run goes: a bar on a terminal, else one line per epoch.
+
+A terminal that is gone, or a pipe that nobody reads, is no reason to end a run that is paid for.
+"""
+
+import contextlib
+import os
+import sys
+from typing import Callable
+
+from tqdm import tqdm
+
+from mxscale.rundir.directory import WARNINGS, RunDir, parse_line
+
+
+def say(text: str, stream=None) -> None:
+    """Print to `stream` (stdout); where nobody can read it any more, that and all later output is dropped."""
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        drop(stream or sys.stdout)
+
+
+def drop(stream) -> None:
+    """Whatever is written to `stream` from now on goes nowhere; what it holds back would fail at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class Follower:
+    """Reads the whole lines that were added to metrics.jsonl since the last call."""
+
+    def __init__(self, run: RunDir):
+        self.file, self.offset = run.metrics_file, 0
+        if self.file.exists():
+            self.offset = self.file.stat().st_size
+
+    def new_lines(self):
+        try:
+            with open(self.file, "rb") as file:
+                file.seek(self.offset)
+                chunk = file.read()
+        except FileNotFoundError:
+            return []
+        whole = chunk[: chunk.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        return [line for line in map(parse_line, whole.decode(errors="replace").splitlines()) if line]
+
+
+class Progress:
+    """Follows one attempt; a context manager.  cost_at: a line of metrics -> {"cost/usd": ...}."""
+
+    def __init__(self, run: RunDir, plan: dict, cost_at: Callable[[dict], dict]):
+        self.follower, self.sizes, self.cost_at = Follower(run), plan["sizes"], cost_at
+        self.shown = {}
+        self.bar = None
+        self.run, self.warned = run, run.read(WARNINGS)
+
+    def update(self) -> bool:
+        """Show what is new; whether there was anything yet."""
+        for line in self.follower.new_lines():
+            first = not self.shown
+            self.shown.update(line["metrics"], **self.cost_at(line))
+            if sys.stderr.isatty():
+                self._move_bar(line["step"], first)
+            elif "val/top1" in line["metrics"]:
+                epoch = line["step"] / self.sizes["steps_per_epoch"]
+                say(f"epoch {epoch:g}  step {line['step']}/{self.sizes['total_steps']}  {self._figures()}")
+        if not self.warned:
+            self.warned = self.run.read(WARNINGS)
+            for warning in (self.warned or {}).values():
+                say(f"warning: {warning}")
+        return bool(self.shown)
+
+    def _move_bar(self, step: int, first: bool) -> None:
+        try:
+            if first:  # made now, so that start-up is not in the time left
+                self.bar = tqdm(total=self.sizes["total_steps"], initial=step, unit="step", dynamic_ncols=True)
+            self.bar.n = step
+            self.bar.set_postfix_str(self._figures(), refresh=True)
+        except OSError:
+            drop(sys.stderr)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.bar is not None:
+            with contextlib.suppress(OSError):
+                self.bar.close()
+
+    def _figures(self) -> str:
+        parts = [
+            ("throughput/images_per_s", "{:,.0f} images/s"),
+            ("train/loss", "loss {:.3f}"),
+            ("train/top1", "top-1 {:.1f} %"),
+            ("val/top1", "val {:.2f} %"),
+            ("cost/usd", "{:.4f} USD"),
+            ("cost/eur", "{:.4f} EUR"),
+        ]
+        return "  ".join(form.format(self.shown[name]) for name, form in parts if name in self.shown)

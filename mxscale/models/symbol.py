@@ -1,0 +1,175 @@
+"""Classic networks, as MXNet's Module wrote them: a graph (`-symbol.json`) and its arrays (`-0000.params`).
+
+The graph says everything, see graph.py.  What becomes of it has `.features` and `.output` like every network here, and
+structural names like theirs: `features.bn0.running_mean`, `output.weight`.
+"""
+
+import json
+import os
+from typing import Dict, List, Optional, Tuple
+
+import mxnet as mx
+from mxnet.gluon import SymbolBlock, nn
+
+from mxscale.config.schema import ConfigError
+from mxscale.models import weights
+from mxscale.models.graph import NORMS, Network, ancestors, nodes_of, take_apart
+
+NAME = "symbol"  # as model.name: the network is the graph that the weights come with
+
+FILES = "a network is two files, PREFIX-symbol.json and PREFIX-0000.params (another epoch: symbol:PREFIX@EPOCH)"
+
+
+# ---------------------------------------------------------------- the network
+
+
+class Features(SymbolBlock):
+    """All of a graph before its classifier."""
+
+    def __init__(self, network: Network):
+        super().__init__(network.features, mx.sym.var(network.input, dtype="float32"))
+        self._reg_params = {network.names[name]: parameter for name, parameter in self.params.items()}
+        for name in network.fixed:
+            self.params.get(name).grad_req = "null"
+
+    @property
+    def graph(self) -> dict:
+        return json.loads(self._cached_graph[1].tojson())
+
+    def has_dropout(self) -> bool:
+        return any(node.op == "Dropout" for node in nodes_of(self.graph))
+
+    def freeze(self, stage: Optional[str] = None) -> None:
+        """No gradient and running statistics for all, or for what comes up to and with `stage`.
+
+        Stages are those of the classic residual networks: nodes named `stage1_...`, `stage2_...`.
+        """
+        graph = self.graph
+        nodes = nodes_of(graph)
+        ends = [i for i, node in enumerate(nodes) if stage is None or node.name.startswith(f"{stage}_")]
+        for i in ancestors(nodes, ends):
+            if nodes[i].op == "null" and nodes[i].name in self.params:
+                self.params.get(nodes[i].name).grad_req = "null"
+            if nodes[i].op in NORMS:
+                graph["nodes"][i].setdefault("attrs", {})["use_global_stats"] = "True"
+        self._cached_graph = self._cached_graph[0], mx.sym.load_json(json.dumps(graph))
+
+    def keep_last_statistics(self) -> int:
+        """Momentum 0 in each normalisation that is not frozen; how many there are."""
+        graph = self.graph
+        live = [i for i, node in enumerate(nodes_of(graph)) if node.op in NORMS and not node.on("use_global_stats")]
+        for i in live:
+            graph["nodes"][i].setdefault("attrs", {})["momentum"] = "0"
+        self._cached_graph = self._cached_graph[0], mx.sym.load_json(json.dumps(graph))
+        return len(live)
+
+    def stages(self) -> List[str]:
+        """stage1, stage2, ... in order."""
+        starts = {node.name.partition("_")[0] for node in nodes_of(self.graph)}
+        return sorted(name for name in starts if name.startswith("stage") and name[5:].isdigit())
+
+
+class SymbolNetwork(nn.HybridBlock):
+    """Images (n, 3, side, side) to scores (n, classes), by a graph that was read."""
+
+    def __init__(self, network: Network, classes: int, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.features = Features(network)
+            self.output = _head(network, classes)
+
+    def hybrid_forward(self, F, x):
+        return self.output(self.features(x))
+
+
+def _head(network: Network, classes: int) -> nn.HybridBlock:
+    bias = not network.head.on("no_bias")
+    if network.head.op == "FullyConnected":
+        return nn.Dense(classes, use_bias=bias, flatten=network.head.on("flatten", True))
+    head = nn.HybridSequential(prefix="output_")
+    with head.name_scope():
+        head.add(nn.Conv2D(classes, 1, use_bias=bias))
+        for node in network.after:
+            if node.op == "Activation":
+                head.add(nn.Activation(node.attributes["act_type"]))
+            elif node.op == "Dropout":
+                head.add(nn.Dropout(float(node.attributes.get("p", 0.5))))
+            elif node.op == "Pooling":
+                head.add(nn.GlobalAvgPool2D())
+        head.add(nn.Flatten())
+    return head
+
+
+# ---------------------------------------------------------------- files
+
+
+def build(saved, classes: int) -> SymbolNetwork:
+    """The network of {"graph", "input"}, or of a file that holds it, uninitialised.  Raises ConfigError."""
+    path = "the graph"
+    try:
+        if not isinstance(saved, dict):
+            path = saved
+            with open(path) as file:
+                saved = json.load(file)
+        return SymbolNetwork(take_apart(saved["graph"], input=saved["input"]), classes)
+    except (OSError, KeyError, TypeError, ValueError, mx.MXNetError) as error:
+        raise ConfigError(f"{path}: no network can be read from it ({str(error).strip().splitlines()[-1]})") from None
+
+
+def read(prefix: str, source: str) -> Tuple[dict, Dict[str, mx.nd.NDArray], Network, List[str]]:
+    """`prefix`, or `prefix@epoch` -> (what `build` wants in its file, arrays by structural name, network, files).
+
+    `source` is what messages call it.  Raises ConfigError.
+    """
+    prefix, epoch = split_epoch(prefix)
+    files = [f"{prefix}-symbol.json", f"{prefix}-{epoch:04d}.params"]
+    graph = _read_graph(files[0], source)
+    if not os.path.exists(files[1]):
+        raise ConfigError(f"model.pretrained={source}: there is no {files[1]}: {FILES}")
+    arrays = weights.load(files[1])
+    try:
+        network = take_apart(graph, known=set(arrays))
+    except ValueError as error:
+        raise ConfigError(f"model.pretrained={source}: {files[0]} can't be used: {error}") from None
+    head = "output" if network.head.op == "FullyConnected" else "output.0"
+    wanted = {variable: f"features.{name}" for variable, name in network.names.items()}
+    wanted.update(zip(network.head_variables, (f"{head}.weight", f"{head}.bias")))
+    problems = weights.differences(wanted, arrays)
+    if problems:
+        raise ConfigError(f"model.pretrained={source}: {files[1]} is not of {files[0]}: {problems}")
+    for variable in network.fixed:
+        arrays[variable][:] = 1  # what fix_gamma computes with, whatever the file says
+    named = {name: arrays[variable] for variable, name in wanted.items()}
+    return {"graph": graph, "input": network.input}, named, network, files
+
+
+def split_epoch(prefix: str) -> Tuple[str, int]:
+    """("x/Inception-BN", 126) of x/Inception-BN@126; the epoch is 0 where none is given."""
+    name, _, epoch = prefix.rpartition("@")
+    return (name, int(epoch)) if name and epoch.isdigit() else (prefix, 0)
+
+
+def _read_graph(path: str, source: str) -> dict:
+    """As this MXNet writes it: older forms are brought up to date."""
+    try:
+        with open(path) as file:
+            text = file.read()
+        parts = json.loads(text)
+        if not isinstance(parts, dict) or not all(isinstance(parts.get(key), list) for key in ("nodes", "heads")):
+            raise ValueError("no graph in it")
+        return json.loads(mx.sym.load_json(text).tojson())
+    except FileNotFoundError:
+        raise ConfigError(f"model.pretrained={source}: there is no {path}: {FILES}") from None
+    except OSError as error:
+        raise ConfigError(f"model.pretrained={source}: {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"model.pretrained={source}: {path} is truncated or no JSON ({error})") from None
+    except mx.MXNetError as error:
+        what = f"no graph that MXNet {mx.__version__} knows"
+        raise ConfigError(f"model.pretrained={source}: {path} is {what} ({_cause(error)})") from None
+
+
+def _cause(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if "perator" in line]
+    return (named or lines)[-1].rpartition("Check failed: ")[2]

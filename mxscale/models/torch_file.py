@@ -1,0 +1,287 @@
+"""The tensors of a .safetensors or .pth file, without PyTorch and without running what the file says.
+
+A .pth is a pickle, and unpickling calls whatever the pickle names.  Here it may name an ordered dictionary and
+the tensors of PyTorch's own `state_dict` (the list below); any other name ends the reading.
+"""
+
+import io
+import math
+import pickle
+import struct
+import zipfile
+from collections import OrderedDict
+from typing import Dict, NamedTuple
+
+import numpy as np
+import safetensors
+
+from mxscale.config.schema import ConfigError
+
+# A bfloat16 is the upper half of a float32, which numpy has no type for: read as uint16 until `as_float32`.
+BFLOAT16 = "bfloat16"
+# torch/storage.py, `_dtype_to_storage_type_map`
+STORAGES = {
+    "DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BFloat16Storage": BFLOAT16,
+    "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1", "ByteStorage": "u1",
+    "BoolStorage": "?",
+}  # fmt: skip
+# The format's own names: https://github.com/huggingface/safetensors, README, "Format"
+SAFETENSORS = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": BFLOAT16,
+    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?",
+}  # fmt: skip
+NESTED = ("state_dict", "model")  # the keys under which training scripts put a state dict
+MAX_AXES = 32
+
+
+class Tensor(NamedTuple):
+    """An array that may be a view of a larger one; `bfloat16` where its uint16 are the upper halves of float32."""
+
+    array: np.ndarray
+    bfloat16: bool = False
+
+    def is_floating(self) -> bool:
+        return self.bfloat16 or self.array.dtype.kind == "f"
+
+    def as_float32(self) -> np.ndarray:
+        """A copy in C order.  float64 is rounded; a finite value too large for it becomes infinite."""
+        if self.bfloat16:
+            return (self.array.astype("<u4", order="C") << 16).view("<f4")
+        with np.errstate(over="ignore"):
+            return self.array.astype("<f4", order="C")
+
+
+class _Refused(ValueError):
+    """What is wrong with the file, in a few words."""
+
+
+def read(path: str, source: str) -> Dict[str, Tensor]:
+    """Name -> tensor.  Raises ConfigError, which calls the file `source`."""
+    try:
+        return _safetensors(path) if _is_safetensors(path) else _pickled(path)
+    except FileNotFoundError:
+        raise ConfigError(f"model.pretrained={source}: no such file") from None
+    except OSError as error:
+        raise ConfigError(f"model.pretrained={source}: {error.strerror or error}") from None
+    except _Refused as error:
+        raise ConfigError(f"model.pretrained={source}: {error}") from None
+
+
+def _is_safetensors(path: str) -> bool:
+    # By content: 8 bytes that say how long the header is, which is JSON
+    with open(path, "rb") as file:
+        start = file.read(9)
+    return str(path).endswith(".safetensors") or (len(start) == 9 and start[8:] == b"{")
+
+
+def _safetensors(path: str) -> Dict[str, Tensor]:
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        entries = safetensors.deserialize(content)  # checks every offset and size against the file
+    except safetensors.SafetensorError as error:
+        raise _Refused(f"is no whole safetensors file (truncated or corrupt: {_short(error)})") from None
+    tensors = {}
+    for name, entry in sorted(entries, key=lambda named: named[0]):  # they come in another order each time
+        if entry["dtype"] not in SAFETENSORS:
+            raise _Refused(f"{name} is of type {entry['dtype']}, which is not read here")
+        kind = SAFETENSORS[entry["dtype"]]
+        array = np.frombuffer(entry["data"], _numpy(kind)).reshape(entry["shape"])
+        tensors[name] = Tensor(array, kind == BFLOAT16)
+    return tensors
+
+
+def _numpy(kind: str) -> np.dtype:
+    return np.dtype("<u2" if kind == BFLOAT16 else kind)
+
+
+def _short(text) -> str:
+    return " ".join(str(text).split())[:200]
+
+
+# ---------------------------------------------------------------- .pth
+
+
+def _pickled(path: str) -> Dict[str, Tensor]:
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        found, storages = _zip(content) if content.startswith(b"PK") else _legacy(content)
+        return {name: view.tensor(storages) for name, view in _state_dict(found).items()}
+    except _Refused:
+        raise
+    except Exception as error:  # of a damaged file: the unpickler and zipfile raise a dozen kinds
+        what = f"{type(error).__name__}: {_short(error)}"
+        raise _Refused(f"is no whole PyTorch file (truncated or corrupt: {what})") from None
+
+
+def _state_dict(found) -> Dict[str, "_View"]:
+    for key in NESTED:
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+            break
+    if not isinstance(found, dict):
+        raise _Refused("holds no state dict: write it with torch.save(model.state_dict(), FILE)")
+    odd = [name for name, value in found.items() if not isinstance(name, str) or not isinstance(value, _View)]
+    if odd or not found:
+        what = f"{odd[0]} is no tensor" if odd else "it is empty"
+        raise _Refused(f"holds no state dict ({what}): write it with torch.save(model.state_dict(), FILE)")
+    return found
+
+
+class _Storage(NamedTuple):
+    """A row of numbers that tensors are views of, by its key in the file."""
+
+    key: str
+    kind: str
+    size: int
+
+
+class _View(NamedTuple):
+    """A tensor as the pickle describes it; offset and strides are counted in elements."""
+
+    storage: _Storage
+    offset: int
+    shape: tuple
+    strides: tuple
+
+    def tensor(self, storages: Dict[str, bytes]) -> Tensor:
+        dtype, (key, kind, size) = _numpy(self.storage.kind), self.storage
+        numbers = (self.offset, size, *self.shape, *self.strides)
+        if len(self.shape) > MAX_AXES or len(self.shape) != len(self.strides) or not _are_counts(numbers):
+            raise _Refused(f"is corrupt: a tensor of shape {self.shape}, strides {self.strides}")
+        data = storages.get(key)
+        if data is None or len(data) != size * dtype.itemsize:
+            raise _Refused(f"is truncated or corrupt: storage {key} has {len(data or b'')} bytes of {size} {dtype}")
+        last = self.offset + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
+        if math.prod(self.shape) == 0:
+            return Tensor(np.zeros(self.shape, dtype), kind == BFLOAT16)
+        # A stride of 0 would make a tensor of any size out of one number
+        if last >= size or math.prod(self.shape) > size:
+            raise _Refused(f"is corrupt: a tensor of shape {self.shape} reaches past its {size} numbers")
+        whole = np.frombuffer(data, dtype)[self.offset :]
+        strides = [stride * dtype.itemsize for stride in self.strides]
+        return Tensor(np.lib.stride_tricks.as_strided(whole, self.shape, strides, writeable=False), kind == BFLOAT16)
+
+
+def _are_counts(numbers) -> bool:
+    return all(type(n) is int and 0 <= n < 2**48 for n in numbers)
+
+
+def _rebuild_tensor(storage, offset, shape, strides, *_) -> _View:  # what follows: gradients, hooks
+    if not isinstance(storage, _Storage):
+        raise _Refused("is corrupt: a tensor without a storage")
+    return _View(storage, offset, tuple(shape), tuple(strides))
+
+
+def _rebuild_parameter(data, *_) -> _View:
+    if not isinstance(data, _View):
+        raise _Refused("is corrupt: a parameter without a tensor")
+    return data
+
+
+ALLOWED = {
+    ("collections", "OrderedDict"): OrderedDict,
+    ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
+    **{("torch", storage): kind for storage, kind in STORAGES.items()},
+}
+# What torch.save writes, protocols 2 to 4.  An opcode that is not here (new objects, extensions, byte arrays of a
+# stated size, sets) ends the reading.
+OPCODES = (
+    "PROTO", "FRAME", "STOP", "MARK", "POP_MARK", "BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET",
+    "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
+    "SHORT_BINSTRING", "BINSTRING", "BINUNICODE", "SHORT_BINUNICODE",
+    "EMPTY_DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "APPEND", "APPENDS",
+    "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "BINPERSID",
+)  # fmt: skip
+
+
+class _Unpickler(pickle._Unpickler):
+    """Python's own, in Python, held to ALLOWED and OPCODES.
+
+    Not the one in C: there a number in the file makes it allocate without bound (LONG_BINPUT), and its opcodes
+    can't be chosen.
+    """
+
+    dispatch = {code: pickle._Unpickler.dispatch[code] for code in (getattr(pickle, n)[0] for n in OPCODES)}
+
+    def __init__(self, file):
+        super().__init__(file, encoding="utf-8")  # of strings that Python 2 wrote
+
+    def find_class(self, module: str, name: str):
+        if (module, name) not in ALLOWED:
+            raise _Refused(
+                f"refers to {_short(f'{module}.{name}')}, which is no part of a state dict and is not run: "
+                "write it again with torch.save(model.state_dict(), FILE)"
+            )
+        return ALLOWED[module, name]
+
+    def persistent_load(self, saved) -> _Storage:
+        what, kind, key, _, size = saved[:5]  # the fourth: the device it was on
+        if what != "storage" or kind not in STORAGES.values():
+            raise _Refused("is corrupt: an unknown storage")
+        if saved[5:] and saved[5] is not None:
+            raise _Refused("has a storage that is part of another one: write it again with a newer PyTorch")
+        return _Storage(str(key), kind, size)
+
+    def load_build(self):
+        """An ordered dictionary may have attributes (`_metadata`): they are dropped.  Nothing else may be changed."""
+        self.stack.pop()
+        if type(self.stack[-1]) is not OrderedDict:
+            raise _Refused(f"is corrupt: it changes a {type(self.stack[-1]).__name__}")
+
+    dispatch[pickle.BUILD[0]] = load_build
+
+
+def _zip(content: bytes):
+    """PyTorch 1.6 and later: a zip archive of `NAME/data.pkl` and `NAME/data/KEY`, none of them compressed."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        names = archive.namelist()
+        pickles = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
+        if len(pickles) != 1:
+            raise _Refused("is a zip archive that torch.save did not write (no data.pkl in it)")
+        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+            raise _Refused("is a compressed archive: torch.save writes none")
+        root = pickles[0].partition("/")[0]
+        if f"{root}/byteorder" in names and archive.read(f"{root}/byteorder") != b"little":
+            raise _Refused("was written on a big-endian machine")
+        found = _Unpickler(io.BytesIO(archive.read(pickles[0]))).load()
+        folder = f"{root}/data/"
+        storages = {name[len(folder) :]: archive.read(name) for name in names if name.startswith(folder)}
+    return found, storages
+
+
+MAGIC = 0x1950A86A20F9469CFC6C  # torch/serialization.py, MAGIC_NUMBER
+PROTOCOL = 1001
+
+
+def _legacy(content: bytes):
+    """Before PyTorch 1.6: five pickles one after the other, then the storages in the order of the fifth."""
+    file = io.BytesIO(content)
+    magic = _Unpickler(file).load() if content[:1] == pickle.PROTO else None
+    if magic != MAGIC or _Unpickler(file).load() != PROTOCOL:
+        raise _Refused("is no PyTorch file that is read here: neither a zip archive nor what came before it")
+    if not _Unpickler(file).load().get("little_endian"):
+        raise _Refused("was written on a big-endian machine")
+    unpickler = _Sized(file)
+    found = unpickler.load()
+    storages = {}
+    for key in _Unpickler(file).load():
+        (size,) = struct.unpack("<q", file.read(8))
+        storages[key] = file.read(max(0, size) * unpickler.itemsize[key])
+    return found, storages
+
+
+class _Sized(_Unpickler):
+    """Remembers how wide the numbers of each storage are: the old format writes down how many there are alone."""
+
+    def __init__(self, file):
+        super().__init__(file)
+        self.itemsize = {}
+
+    def persistent_load(self, saved) -> _Storage:
+        storage = super().persistent_load(saved)
+        self.itemsize[storage.key] = _numpy(storage.kind).itemsize
+        return storage

@@ -1,0 +1,241 @@
+"""A network's weights by structural name: their digest, their file, and putting them into a network."""
+
+import hashlib
+import math
+import struct
+from typing import Dict
+
+import mxnet as mx
+import numpy as np
+
+from mxscale.config.schema import ConfigError
+from mxscale.util.atomic_files import replacing
+
+NAMED_FIRST = 3  # names that a message lists before "and 4 more"
+
+
+def parameters(net) -> Dict[str, mx.gluon.Parameter]:
+    """Structural name -> parameter, running statistics included, sorted by name."""
+    return dict(sorted(net._collect_params_with_prefix().items()))
+
+
+def arrays(net) -> Dict[str, np.ndarray]:
+    """Structural name -> value, copied to the host from the first device, sorted by name."""
+    return {name: p.list_data()[0].asnumpy() for name, p in parameters(net).items()}
+
+
+def params_sha256(arrays: Dict[str, np.ndarray]) -> str:
+    """SHA-256 in hex over the arrays in order of name.
+
+    Of each: `name\\0dtype\\0shape\\0`, then its bytes, little-endian in C order.  dtype is numpy's name
+    (`float32`); shape is its sizes joined by commas without blanks (`64,3,7,7`; a scalar's is empty).
+    """
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        digest.update(f"{name}\0{array.dtype.name}\0{','.join(map(str, array.shape))}\0".encode())
+        digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes(order="C"))
+    return digest.hexdigest()
+
+
+# ---------------------------------------------------------------- files
+
+
+def save(path, arrays: Dict[str, np.ndarray]) -> None:
+    """Write MXNet's .params container, which `net.load_parameters` and `load` read; same arrays, same bytes.
+
+    `path` is whole or as it was before.  Raises OSError.
+    """
+    with replacing(path) as new:
+        try:
+            mx.nd.save(new, {name: _on_cpu(array) for name, array in sorted(arrays.items())})
+        except mx.MXNetError as error:
+            raise OSError(f"{path} could not be written: {str(error).strip().splitlines()[-1]}") from None
+
+
+def _on_cpu(array) -> mx.nd.NDArray:
+    if isinstance(array, mx.nd.NDArray):
+        return array.as_in_context(mx.cpu())
+    return mx.nd.array(array, ctx=mx.cpu(), dtype=array.dtype)
+
+
+def host(array) -> np.ndarray:
+    """An NDArray's or a numpy array's values, on the host."""
+    return array.asnumpy() if isinstance(array, mx.nd.NDArray) else array
+
+
+def load(path, key: str = "model.pretrained") -> Dict[str, mx.nd.NDArray]:
+    """Name -> array on the CPU, from MXNet's .params container of any version; `arg:` and `aux:` are dropped.
+
+    Raises ConfigError naming `key` and the file if that is missing or no whole parameter file.
+    """
+    try:
+        return {name: _on_cpu(array) for name, array in _read(path).items()}
+    except FileNotFoundError:
+        raise ConfigError(f"{key}={path}: no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{key}={path}: {error.strerror}") from None
+    except _Corrupt as error:
+        why = f"truncated or corrupt: {error}"
+        raise ConfigError(f"{key}={path} is not an MXNet parameter file ({why})") from None
+
+
+# The container, as MXNet's src/ndarray/ndarray.cc writes it.  Read here and not by mx.nd.load because that trusts
+# each size in the file: a damaged one makes it allocate without bound or abort the process.
+
+LIST_MAGIC = 0x112
+MAGIC_V1, MAGIC_V2, MAGIC_V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA  # none of these: the number of axes, MXNet < 0.12
+DTYPES = {0: "<f4", 1: "<f8", 2: "<f2", 3: "u1", 4: "<i4", 5: "i1", 6: "<i8", 7: "?"}  # mshadow/base.h
+MAX_AXES = 32
+
+
+class _Corrupt(ValueError):
+    pass
+
+
+class _Cursor:
+    """Reads little-endian values off a buffer, never past its end."""
+
+    def __init__(self, buffer: bytes):
+        self.buffer, self.at = buffer, 0
+
+    def take(self, size: int) -> memoryview:
+        if size > len(self.buffer) - self.at:
+            raise _Corrupt("it ends too early")
+        self.at += size
+        return memoryview(self.buffer)[self.at - size : self.at]
+
+    def numbers(self, letter: str, count: int = 1) -> tuple:
+        layout = f"<{count}{letter}"
+        return struct.unpack(layout, self.take(struct.calcsize(layout)))
+
+
+def _read(path) -> Dict[str, np.ndarray]:
+    with open(path, "rb") as file:
+        cursor = _Cursor(file.read())
+    magic, _, count = cursor.numbers("Q", 3)
+    if magic != LIST_MAGIC:
+        raise _Corrupt("it starts with something else")
+    values = [_array(cursor) for _ in _counted(count, cursor)]
+    (named,) = cursor.numbers("Q")
+    if named != count:
+        raise _Corrupt(f"{count} arrays with {named} names")
+    found = [_name(cursor) for _ in _counted(named, cursor)]
+    if cursor.at != len(cursor.buffer):
+        raise _Corrupt("something follows its end")
+    if len(set(found)) != len(found):
+        raise _Corrupt("two arrays have one name")
+    if not found:
+        raise _Corrupt("no array in it")
+    return dict(zip(found, values, strict=True))
+
+
+def _counted(count: int, cursor: _Cursor) -> range:
+    if count > len(cursor.buffer):  # each item takes bytes
+        raise _Corrupt("it ends too early")
+    return range(count)
+
+
+def _array(cursor: _Cursor) -> np.ndarray:
+    shape = _shape(cursor)
+    if not 0 < len(shape) <= MAX_AXES or min(shape) < 0:
+        raise _Corrupt(f"an array's shape is {shape}")
+    cursor.numbers("i", 2)  # the device it was on
+    (flag,) = cursor.numbers("i")
+    if flag not in DTYPES:
+        raise _Corrupt(f"an array's type is {flag}")
+    dtype = np.dtype(DTYPES[flag])
+    return np.frombuffer(cursor.take(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+
+
+def _shape(cursor: _Cursor) -> tuple:
+    (magic,) = cursor.numbers("I")
+    if magic not in (MAGIC_V1, MAGIC_V2, MAGIC_V3):
+        return cursor.numbers("I", _axes(magic))
+    if magic != MAGIC_V1:
+        (storage,) = cursor.numbers("i")
+        if storage != 0:
+            raise _Corrupt("an array is not dense")
+    (axes,) = cursor.numbers("i")
+    return cursor.numbers("q", _axes(axes))
+
+
+def _axes(number: int) -> int:
+    if not 0 < number <= MAX_AXES:
+        raise _Corrupt(f"an array has {number} axes")
+    return number
+
+
+def _name(cursor: _Cursor) -> str:
+    (length,) = cursor.numbers("Q")
+    try:
+        name = bytes(cursor.take(length)).decode()
+    except UnicodeDecodeError:
+        raise _Corrupt("a name is not text") from None
+    return name[4:] if name.startswith(("arg:", "aux:")) else name
+
+
+# ---------------------------------------------------------------- into a network
+
+
+def structural(net, arrays: Dict[str, mx.nd.NDArray]) -> Dict[str, mx.nd.NDArray]:
+    """The arrays by structural name.
+
+    Files of Gluon before 1.2 call them as the network did within its own prefix: `conv0_weight`.
+    """
+    if any("." in name for name in arrays):
+        return arrays
+    names = {p.name[len(net.prefix) :]: name for name, p in parameters(net).items()}
+    return {names.get(name, name): array for name, array in arrays.items()}
+
+
+def fit(net, arrays: Dict[str, mx.nd.NDArray], source: str, head: str) -> None:
+    """Put the arrays into an initialised network: all of them, or none and a ConfigError that names the misfits.
+
+    `head` 'replace': the arrays of the output layer are ignored and the network's stay as they are; 'keep': they
+    must fit as well.  `source` is what the message calls the arrays.  Types are cast to the network's.
+    """
+    if head not in ("keep", "replace"):
+        raise ValueError(f"head={head}: expected keep or replace")
+    skip = "output." if head == "replace" else "\0"
+    wanted = {n: p for n, p in parameters(net).items() if not n.startswith(skip)}
+    given = {n: a for n, a in arrays.items() if not n.startswith(skip)}
+    problems = _problems(wanted, given)
+    if problems:
+        name = getattr(net, "zoo_name", type(net).__name__)
+        raise ConfigError(f"model.pretrained={source} does not fit {name}: {'; '.join(problems)}")
+    for name, parameter in wanted.items():
+        parameter.set_data(given[name].astype(parameter.dtype))
+
+
+def differences(wanted, given) -> str:
+    """Which names are missing and which left over; empty where they are the same."""
+    missing, over = [n for n in wanted if n not in given], [n for n in sorted(given) if n not in wanted]
+    lists = {"missing": missing, "left over": over}
+    return "; ".join(f"{what} {first_of(names)}" for what, names in lists.items() if names)
+
+
+def _problems(wanted: dict, given: dict) -> list:
+    both = [n for n in wanted if n in given]
+    other = [n for n in both if not _same_shape(wanted[n].shape, given[n].shape)]
+    names = differences(wanted, given)
+    lists = (
+        ("shapes differ:", [f"{n} {_spell(given[n])} in the file, {_spell(wanted[n])} in the network" for n in other]),
+        ("not a number or infinite:", [n for n in both if not np.isfinite(host(given[n])).all()]),
+    )
+    return [names] * bool(names) + [f"{what} {first_of(items)}" for what, items in lists if items]
+
+
+def _same_shape(known: tuple, shape: tuple) -> bool:
+    # 0 is a size that still waits for the input.
+    return len(known) == len(shape) and all(k in (0, s) for k, s in zip(known, shape, strict=True))
+
+
+def _spell(array) -> str:
+    return f"({','.join('?' if size == 0 else str(size) for size in array.shape)})"
+
+
+def first_of(items: list) -> str:
+    """The first names of a list, and how many more there are."""
+    more = len(items) - NAMED_FIRST
+    return ", ".join(items[:NAMED_FIRST]) + (f" (and {more} more)" if more > 0 else "")

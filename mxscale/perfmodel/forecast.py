@@ -1,0 +1,150 @@
+"""What a run says beforehand of its own rate, hours and cost, and how far off it was.
+
+In order: earlier runs that are the same but for length, seed, learning rate and price, on as many devices; those on
+fewer, with what the model of a step makes of the exchange; tables, where the machine is an instance with GPUs that they
+know.  On a CPU only one's own runs count.
+The result is the run's forecast.json, `plan/*` in MLflow and `plan/error` at the end.  Unknown stays unknown.
+"""
+
+import math
+import statistics
+from dataclasses import replace
+from typing import Dict, List, Optional, Tuple
+
+from mxscale.config.schema import Config, ConfigError
+from mxscale.cost import prices, run_cost
+from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
+from mxscale.perfmodel.step_time import Link
+from mxscale.planner import planning
+from mxscale.records import summary
+from mxscale.rundir.directory import FORECAST, RunDir
+
+
+def begin(run: RunDir, config: Config) -> str:
+    """Write forecast.json; a line that tells of it.  Call it when plan.json has the signature (record_environment)."""
+    made = predict(run, config)
+    run.write(FORECAST, made)
+    return f"plan      {told(made)}"
+
+
+def predict(run: RunDir, config: Config) -> Dict:
+    """{"known": True, "plan/images_per_s", "plan/hours", "plan/usd", "plan/eur", "source"}, or {"known": False, "why"}.
+
+    Hours are those of all steps and of what an earlier run took beside them (start, validation), where there is one.  A
+    currency is left out where its price is unknown.
+    """
+    plan = run.read("plan.json")
+    earlier = summary.alike(run, plan, "speed_signature")
+    try:
+        rate, source = _from_runs(config, plan, earlier)
+        if rate is None and plan["device"] == "gpu":
+            rate, source = _from_tables(config, plan)
+    except ConfigError as error:  # a run of another version, a network or an instance that no table has
+        rate, source = None, str(error)
+    if rate is None:
+        return {"known": False, "why": source}
+    sizes = plan["sizes"]
+    hours = (sizes["total_steps"] * sizes["global_batch"] / rate + _beside(earlier)) / 3600
+    figures = {"plan/images_per_s": rate, "plan/hours": hours}
+    cost = prices.cost(run.read("price.json") or {"known": False}, [3600 * hours])
+    figures.update({f"plan/{currency}": value for currency, value in (cost or {}).items()})
+    return {"known": True, **figures, "source": source}
+
+
+def told(made: Dict) -> str:
+    """A forecast in one line."""
+    if not made["known"]:
+        return f"unknown: {made['why']}"
+    hours = made["plan/hours"]
+    time = f"{hours:.2f} h" if hours >= 0.1 else f"{3600 * hours:.0f} s"
+    money = [f"{made[f'plan/{name}']:.4g} {name.upper()}" for name in ("usd", "eur") if f"plan/{name}" in made]
+    cost = f", {' = '.join(money)}" if money else ""
+    return f"{made['plan/images_per_s']:,.0f} images/s, {time}{cost}; {made['source']}"
+
+
+# ---------------------------------------------------------------- one's own runs
+
+
+def _from_runs(config: Config, plan: Dict, earlier: List[RunDir]) -> Tuple[Optional[float], str]:
+    """(images/s, where from), or (None, why not)."""
+    devices = plan["sizes"]["ranks"]
+    if plan["sizes"]["shards"] != devices:
+        return None, "several data shards a rank: each rank's batches one after the other are not part of the model"
+    same = [run for run in earlier if _devices(run) == devices and run.config().comm == config.comm]
+    if same:
+        several = f"the median of {len(same)} earlier runs" if len(same) > 1 else "an earlier run"
+        return statistics.median(map(_rate, same)), f"{several} of this configuration"
+    fewer = [run for run in earlier if _devices(run) < devices]
+    if not fewer:
+        return None, "no earlier run of this configuration on this machine, on as many devices or fewer"
+    base = min(fewer, key=_devices)
+    known = f"{base.path.name} on {_devices(base)} device{'s' if _devices(base) > 1 else ''}"
+    link, others = _own_link(config, plan, base, earlier)
+    if link is None:
+        most = _rate(base) * devices / _devices(base)
+        return most, f"at most: {known}, the exchange not known and counted as nothing"
+    now = replace(calibration.of_run(str(base.path)), devices=devices, comm=config.comm)
+    network = layers.network(config.model.name, config.data.image_size, plan["classes"])
+    rate = float(calibration.rate_of(now, _rate(base), network, {"intra": link}))
+    return rate, f"{known}, the exchange as fitted to {others} more"
+
+
+# The exchange of a run on one machine -> the link that carries it
+INSIDE = {exchange: link for link, (exchange, between) in calibration.CARRIES.items() if not between}
+
+
+def _own_link(config: Config, plan: Dict, base: RunDir, earlier: List[RunDir]) -> Tuple[Optional[Link], int]:
+    """The link inside this machine that fits earlier runs with the same exchange, and their number."""
+    which = INSIDE.get(scenarios.EXCHANGES.get(config.comm.backend))
+    if _devices(base) > 1 or len(plan.get("hosts") or []) > 1 or which is None or not layers.known(config.model.name):
+        return None, 0
+    others = [run for run in earlier if _devices(run) > 1 and run.config().comm == config.comm]
+    return calibration.fit([calibration.of_run(str(run.path)) for run in [base, *others]], which), len(others)
+
+
+def _rate(run: RunDir) -> float:
+    return run.figures["throughput/median"]
+
+
+def _devices(run: RunDir) -> int:
+    return run.read("plan.json")["sizes"]["ranks"]
+
+
+def _beside(earlier: List[RunDir]) -> float:
+    """Seconds that the newest of these took beside its steps; 0 where there is none."""
+    for run in earlier:
+        status, sizes = run.read("status.json"), run.read("plan.json")["sizes"]
+        if len(status["attempts"]) == 1 and status.get("step"):
+            wall = run.figures.get("time/wall_s", 0.0)
+            return max(0.0, wall - status["step"] * sizes["global_batch"] / _rate(run))
+    return 0.0
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _from_tables(config: Config, plan: Dict) -> Tuple[Optional[float], str]:
+    """The same of GPUs of an instance that the tables know."""
+    if config.machine.instance is None:
+        return None, "no earlier run of this configuration on this machine, and machine.instance does not name it"
+    sizes, (nodes, _) = plan["sizes"], calibration.nodes_of(plan)
+    if planning.exchange_of(config) not in scenarios.EXCHANGES:
+        return None, f"comm={config.comm.backend} has no step that all ranks take together: it is not modelled"
+    network = layers.network(config.model.name, config.data.image_size, plan["classes"])
+    node = machines.node(config.machine, run_cost.pricing(config), machines.Given(math.ceil(sizes["ranks"] / nodes)))
+    if nodes > 1 and node.machine.nic is None:
+        return None, f"the link between nodes of {node.machine.name} is not known"
+    rate = rates.of_device(network, node.gpu, sizes["per_device_batch"], config.precision)
+    grid = scenarios.Grid(
+        machine=[node.machine],
+        nodes=[nodes],
+        comm=[planning.exchange_of(config)],
+        servers=["0"],  # they share the ranks' hosts
+        batch=[sizes["per_device_batch"]],
+        precision=[config.precision],
+        compression=[config.comm.compression],
+        double_buffering=[config.comm.double_buffering],
+    )
+    rate_of = {(node.machine.name, sizes["per_device_batch"], config.precision): rate.images_per_s}
+    plans, _ = scenarios.evaluate(grid, planning.task_of(config, network, sizes["train_images"], rate_of))
+    return float(plans["images_per_s"][0]), f"one device: {rate.source}"

@@ -1,0 +1,92 @@
+"""Plans as people read them: an aligned table, and every one of them as CSV.  Pure."""
+
+import csv
+from typing import Callable, Dict, List, Sequence, Tuple
+
+import numpy as np
+
+from mxscale.perfmodel.scenarios import Plans
+from mxscale.util import text_table
+
+# column -> (heading, what a cell shows, whether it stands at the right)
+COLUMNS: Dict[str, Tuple[str, Callable, bool]] = {
+    "instance": ("instance", str, False),
+    "nodes": ("nodes", str, True),
+    "devices": ("devices", str, True),
+    "comm": ("comm", {"parameter_server": "servers"}.get, False),
+    "servers": ("servers", str, True),
+    "batch": ("batch", str, True),
+    "precision": ("precision", str, False),
+    "compression": ("compression", str, False),
+    "double_buffering": ("double buffering", {True: "yes", False: "no"}.get, False),
+    "images_per_s": ("images/s", "{:,.0f}".format, True),
+    "efficiency": ("efficiency", "{:.1%}".format, True),
+    "hours": ("hours", lambda hours: f"{hours:.2g}" if hours < 0.1 else f"{hours:,.{2 if hours < 10 else 1}f}", True),
+    "usd": ("USD", lambda money: f"{money:,.2f}", True),
+    "eur": ("EUR", lambda money: f"{money:,.2f}", True),
+    "bound": ("bound by", str, False),
+}
+# Shown where plans differ in them
+SWEPT = ("instance", "comm", "servers", "batch", "precision", "compression", "double_buffering")
+
+MOST = 30  # rows in a terminal
+
+ORDER = (*COLUMNS, "step_s", "compute_s", "exchange_s", "exposed_s", "stragglers_s", "input_s")  # of the CSV
+
+
+def table(rows: Sequence[Dict], marked: Sequence[int] = ()) -> str:
+    """Aligned lines under their headings; rows in `marked` get a star.
+
+    What all rows have in common stands in no column (`common`).
+    """
+    shown = [name for name in COLUMNS if name not in common(rows)]
+    cells = [[COLUMNS[name][0] for name in shown]] + [[_cell(name, row) for name in shown] for row in rows]
+    right = [place for place, name in enumerate(shown) if COLUMNS[name][2]]
+    lines = enumerate(text_table.columns(cells, right), -1)  # the headings are no row
+    return "\n".join(("* " if row in marked else "  ") + line for row, line in lines)
+
+
+def common(rows: Sequence[Dict]) -> Dict:
+    """What is the same in all of them, of the settings that plans may differ in."""
+    return {name: rows[0][name] for name in SWEPT if len({row[name] for row in rows}) == 1}
+
+
+def _cell(name: str, row: Dict) -> str:
+    value = row[name]
+    if value is None:
+        return "unknown"
+    if name == "servers" and not value:
+        return "on nodes" if row["comm"] == "parameter_server" else ""
+    shown = COLUMNS[name][1](value)
+    return str(value) if shown is None else shown
+
+
+def sentence(row: Dict) -> str:
+    """A plan in one line."""
+    how = row["comm"]
+    if how == "parameter_server":
+        how = f"{row['servers']} parameter servers" if row["servers"] else "parameter servers on the nodes"
+    how += "" if row["compression"] == "none" else f", {row['compression']}"
+    how += ", double buffering" if row["double_buffering"] else ""
+    money = [f"{_cell(name, row)} {name.upper()}" for name in ("usd", "eur") if row[name] is not None]
+    return (
+        f"{row['nodes']} x {row['instance']}, {how}, batch {row['batch']} {row['precision']}: "
+        f"{_cell('hours', row)} h, {' = '.join(money) or 'cost unknown'}, "
+        f"{_cell('images_per_s', row)} images/s, {_cell('efficiency', row)} efficiency"
+    )
+
+
+def write_csv(plans: Plans, path: str) -> None:
+    """Every plan; a cell is empty where the value is unknown.  Raises OSError."""
+    columns: List[np.ndarray] = [plans[name] for name in ORDER]
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(ORDER)
+        for row in zip(*(column.tolist() for column in columns)):
+            writer.writerow([_plain(value) for value in row])
+
+
+def _plain(value):
+    if isinstance(value, float):
+        return "" if value != value else f"{value:.6g}"
+    return value

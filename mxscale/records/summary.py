@@ -1,0 +1,182 @@
+"""A run in figures, from its metrics file: summary.json and the table at the end."""
+
+import statistics
+from dataclasses import replace
+from typing import List, Optional
+
+from mxscale.config.schema import Config
+from mxscale.cost import run_cost
+from mxscale.rundir.directory import FINISHED, FORECAST, RunDir, runs_of
+
+NEXT = "\n"  # within a row of the table
+
+
+def summarise(run: RunDir, attempt: int) -> dict:
+    """{"metrics": the figures of the whole run, ...}.  What is not known is not there."""
+    history = run.history()
+    attempts = run.attempts
+    ranks = next((each["ranks"] for each in reversed(attempts) if each.get("ranks")), None)  # the last may have none
+    comparable = {each["attempt"] for each in attempts if each.get("ranks") == ranks}
+    metrics = {}
+    best = run.read("best.json")
+    if best:
+        metrics["best/val_top1"] = best["val/top1"]
+        metrics["best/step"] = best["step"]
+    last = {name: value for line in history for name, value in line["metrics"].items()}
+    metrics.update({name: last[name] for name in ("test/top1", "test/loss") if name in last})
+    medians = {"throughput/images_per_s": "throughput/median"}
+    medians.update({f"time/{part}": f"time/{part}_median" for part in ("data_wait", "compute", "exchange")})
+    measured = [line["metrics"] for line in history if line["attempt"] in comparable]
+    for name, label in medians.items():
+        values = [line[name] for line in measured if name in line]
+        if values:
+            metrics[label] = statistics.median(values)
+    ended = attempts[-1]["ended_ms"]
+    metrics["time/wall_s"] = sum(run_cost.Attempts(run).seconds(ended, attempt))
+    metrics.update({f"cost/total_{currency}": value for currency, value in run_cost.total(run, attempt, ended).items()})
+    metrics.update(_to_target(run, history))
+    for currency in ("usd", "eur"):
+        total = metrics.get(f"cost/total_{currency}")
+        if total is not None and metrics.get("best/val_top1"):
+            metrics[f"cost/{currency}_per_point"] = total / metrics["best/val_top1"]
+    plan = run.read("plan.json")
+    if plan.get("skipped"):
+        metrics["data/skipped"] = plan["skipped"]
+    baseline = one_rank_baseline(run, plan)
+    if baseline and "throughput/median" in metrics:
+        rate, ranks = baseline.figures["throughput/median"], plan["sizes"]["ranks"]
+        metrics["scaling/efficiency"] = metrics["throughput/median"] / (ranks * rate)
+    metrics.update(_planned(run, metrics))
+    return {"metrics": metrics, "attempt": attempt, "baseline": baseline and str(baseline)}
+
+
+def one_rank_baseline(run: RunDir, plan: dict) -> Optional[RunDir]:
+    """The newest finished 1-rank run that is this one but for its ranks: what efficiency is measured against.
+
+    Its rank had as many OMP threads as each of these: else it had another share of the machine.
+    """
+    if plan["sizes"]["ranks"] == 1:
+        return None
+    if plan["sizes"]["shards"] != plan["sizes"]["ranks"]:
+        return None  # several shards a rank are slower than one
+    return next((other for other in alike(run, plan) if other.read("plan.json")["sizes"]["shards"] == 1), None)
+
+
+def for_speed(config: Config) -> Config:
+    """The same, with defaults for what a run's speed does not depend on: its length, seed, learning rate and price."""
+    plain = Config()
+    kept = ("seed", "epochs", "max_steps", "target_top1", "log_every", "validate_every", "checkpoint", "schedule")
+    same = {name: getattr(plain, name) for name in kept}
+    return replace(config, **same, optimizer=replace(config.optimizer, lr=1.0), machine=plain.machine)
+
+
+def alike(run: RunDir, plan: dict, by: str = "weak_signature") -> List[RunDir]:
+    """Finished runs that are this one but for their ranks, each with a rate and one shard a rank, newest first.
+
+    by: weak_signature, or speed_signature for those that are only as fast (for_speed).
+    """
+    machine, found = _machine(run), []
+    if by not in plan:  # of an older version
+        return found
+    for other in runs_of(run.path.parents[1], run.path.parent.name):
+        known = other.read("plan.json") or {}
+        same = all(known.get(key) == plan.get(key) for key in (by, "threads", "device"))
+        if other.path == run.path or not same or known["sizes"]["shards"] != known["sizes"]["ranks"]:
+            continue
+        rate = other.figures.get("throughput/median")
+        finished = other.state == FINISHED
+        if rate and finished and _machine(other) == machine:
+            found.append(other)
+    return found
+
+
+def _planned(run: RunDir, metrics: dict) -> dict:
+    """What the run was said to reach, and by which share of what it reached that was too much (plan/error)."""
+    planned = {key: value for key, value in (run.read(FORECAST) or {}).items() if key.startswith("plan/")}
+    reached = metrics.get("throughput/median")
+    if planned and reached:
+        planned["plan/error"] = planned["plan/images_per_s"] / reached - 1
+    return planned
+
+
+def _machine(run: RunDir) -> list:
+    tags = (run.read("environment.json") or {}).get("tags", {})
+    return [tags.get(name) for name in ("machine", "build", "versions")]
+
+
+def _to_target(run: RunDir, history) -> dict:
+    """Seconds and cost until val/top1 first reached config.target_top1, set-up time and earlier attempts included."""
+    target = run.config().target_top1
+    reached = next((line for line in history if target and line["metrics"].get("val/top1", -1) >= target), None)
+    if reached is None:
+        return {}
+    figures = {"time/to_target_s": sum(run_cost.Attempts(run).seconds(reached["time_ms"], reached["attempt"]))}
+    cost = run_cost.total(run, reached["attempt"], reached["time_ms"])
+    return {**figures, **{f"cost/{currency}_to_target": value for currency, value in cost.items()}}
+
+
+def table(run: RunDir, view: str) -> str:
+    """What the terminal shows at the end.  view: how to see the record."""
+    summary, price = run.read("summary.json") or {"metrics": {}}, run.read("price.json") or {}
+    figures = summary["metrics"]
+    plan = run.read("plan.json")
+    rows = [
+        ("best val top-1", _percent(figures.get("best/val_top1"), f" at step {figures.get('best/step')}")),
+        ("test top-1", _percent(figures.get("test/top1"))),
+        ("throughput", _number(figures.get("throughput/median"), "{:,.0f} images/s (median)")),
+        ("scaling efficiency", _efficiency(summary)),
+        ("planned", _error(figures)),
+        ("waiting for data", _number(figures.get("time/data_wait_median"), "{:.1%} of the time (median)")),
+        ("wall time", _number(figures.get("time/wall_s"), "{:.1f} s")),
+        ("cost", _cost(figures, "cost/total_{}") or f"unknown: {price.get('why', 'no price')}"),
+        ("cost to target", _to(figures)),
+        ("cost per point", _cost(figures, "cost/{}_per_point")),
+        ("skipped images", str(plan["skipped"]) if plan and plan.get("skipped") else None),
+        ("run directory", str(run)),
+        ("to see it", view),
+        ("verdict", _verdict(summary)),
+    ]
+    shown = [(name, value) for name, value in rows if value is not None]
+    width = max(len(name) for name, _ in shown)
+    below = "\n" + " " * (width + 4)
+    return "\n".join(f"  {name:<{width}}  {value.replace(NEXT, below)}" for name, value in shown)
+
+
+def _efficiency(summary: dict) -> Optional[str]:
+    if "scaling/efficiency" not in summary["metrics"]:
+        return None
+    return f"{summary['metrics']['scaling/efficiency']:.1%} of the 1-rank run {summary['baseline'].rpartition('/')[2]}"
+
+
+def _verdict(summary: dict) -> Optional[str]:
+    """Of a rerun."""
+    again = summary.get("rerun")
+    return again and f"{again['verdict']}: {again['why'].replace('; ', NEXT)}"
+
+
+def _error(figures: dict) -> Optional[str]:
+    if "plan/error" not in figures:
+        return None
+    off = figures["plan/error"]
+    return f"{figures['plan/images_per_s']:,.0f} images/s, {abs(off):.1%} too {'much' if off > 0 else 'little'}"
+
+
+def _percent(value: Optional[float], more: str = "") -> Optional[str]:
+    return None if value is None else f"{value:.2f} %{more}"
+
+
+def _number(value: Optional[float], form: str) -> Optional[str]:
+    return None if value is None else form.format(value)
+
+
+def _cost(figures: dict, name: str) -> Optional[str]:
+    """name: with {} where the currency stands."""
+    known = [(figures.get(name.format(currency)), currency) for currency in ("usd", "eur")]
+    return " = ".join(f"{value:.4f} {currency.upper()}" for value, currency in known if value is not None) or None
+
+
+def _to(figures: dict) -> Optional[str]:
+    """Cost and time to the target; the time alone where there is no price."""
+    if "time/to_target_s" not in figures:
+        return None
+    return f"{_cost(figures, 'cost/{}_to_target') or 'unknown'} ({figures['time/to_target_s']:.1f} s)"

@@ -1,0 +1,68 @@
+"""`python report.py`: which report is asked for."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import List, Optional
+
+from mxscale.config.schema import Config, ConfigError, nearest
+from mxscale.records import claims as published
+from mxscale.records.recorded import Recorded
+from mxscale.report import claims, experiment, side_by_side
+from mxscale.report.modelled_claims import MODELS
+from mxscale.tracking import tracker, uris
+from mxscale.tracking.history import Store
+
+DRAWING = ("matplotlib", "jinja2", "alembic")  # installed with the whole of MLflow
+KEYS = {"action": str, "experiment": str, "compare": list, "output": str}
+
+
+def main(config: Config, own: dict) -> None:
+    """Do what `report.*` asks.  Raises ConfigError."""
+    for key, value in own.items():
+        if key not in KEYS:
+            raise ConfigError(f"unknown key report.{key}{nearest(key, KEYS, 'report.')}")
+        if value is not None and not isinstance(value, KEYS[key]):
+            wanted = "a list such as [A,B]" if KEYS[key] is list else "a text"
+            raise ConfigError(f"report.{key}={value}: expected {wanted}")
+    if own["action"] not in ACTIONS:
+        raise ConfigError(f"report.action={own['action']}{nearest(own['action'], ACTIONS)}")
+    if not own["output"]:
+        raise ConfigError("report.output is missing: name the folder to write to")
+    lacking = [name for name in DRAWING if find_spec(name) is None]
+    if lacking:
+        raise ConfigError(
+            f"report.py needs {' and '.join(lacking)}, which ranks' images leave out: use a checkout's .venv"
+        )
+    ACTIONS[own["action"]](config, own, Path(own["output"]))
+
+
+def report(config: Config, own: dict, folder: Path) -> None:
+    """An experiment's figures, or two runs side by side."""
+    if own["compare"] is not None:
+        print(f"{side_by_side.write(lambda: Store(config), own['compare'], folder)}")
+        print(f"  to look at      {folder}/compare.html", flush=True)
+        return
+    name = own["experiment"] or config.tracking.experiment
+    written = experiment.write(Store(config), name, folder)
+    print(f"{written.table}\n{written.counted}\n", flush=True)
+    print(f"  to look at      {folder}/report.html")
+    print(f"  {written.recorded}", flush=True)
+
+
+def hold_against_claims(config: Config, own: dict, folder: Path) -> None:
+    """Every published figure: measured here, modelled, or neither."""
+    found = published.outcomes(runs_with_claims(config, own["experiment"]), MODELS)
+    experiment.save({"claims.md": claims.in_markdown(found)}, (), folder)
+    print(f"{claims.in_text(found)}\n\n{claims.counted(found)}; as a table: {folder}/claims.md", flush=True)
+
+
+def runs_with_claims(config: Config, name: Optional[str]) -> List[Recorded]:
+    """Those of one experiment, or of all; none where nothing was ever recorded: the list of claims needs no run."""
+    file = uris.sqlite_file(tracker.store_uri(config))
+    if file and not file.exists() and not (name or config.tracking.uri):
+        return []
+    store = Store(config)
+    return store.runs(store.experiment(name) if name else None, having="tags.claims != ''")
+
+
+ACTIONS = {"report": report, "claims": hold_against_claims}

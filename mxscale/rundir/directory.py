@@ -1,0 +1,263 @@
+"""The run directory: where everything that a run leaves behind lies, and how it is read back.
+
+Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use it.
+
+    config.yaml environment.json price.json plan.json status.json summary.json best.json
+    metrics.jsonl             rank 0 appends; the truth
+    refused.json              why the preparation ended it
+    warnings.json             what rank 0 found strange, if anything
+    pretrained.params network.json   weights and graph that came from elsewhere
+    forecast.json             what it was said to reach before it began (forecast.py)
+    params.json               MLflow's params as the run began; a later attempt may change its config.yaml
+    probe.json probe/         how comm=auto came to its choice; what its ranks printed
+    timeline_<attempt>.json   Horovod's, with comm.timeline=true
+    rerun.json rerun/         of which run this is a rerun, and how it came out; that run's record
+    diagnosis.json cell.json  what diagnose.py found; which cell of which sweep this is
+    stop alive                the parent's word to the ranks
+    ranks/<r>.{log,json}      what each rank printed, and how it ended
+    ranks/<r>.alive           touched while it lives: what it does, when it last got on
+    checkpoints/<step>/       params trainer statistics [exchange] state.json MANIFEST
+    tracking.json lock        what MLflow has; one parent at a time
+"""
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional
+
+import yaml
+
+from mxscale.config.schema import Config, ConfigError, flatten, from_dict, to_dict
+from mxscale.util.atomic_files import replacing
+
+RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
+FORECAST = "forecast.json"  # what a run says beforehand of its rate, hours and cost
+WARNINGS = "warnings.json"  # what rank 0 found strange: {of what: a line}
+PARAMS = "params.json"  # those of MLflow, as the run began
+RERUN = "rerun.json"
+DONE, FAILURE, REFUSED, INTERRUPTED = 0, 1, 2, 75  # exit status
+
+
+class RunDir:
+    """Paths and files of one run."""
+
+    def __init__(self, path):
+        self.path = Path(path).resolve()
+
+    def __str__(self):
+        return str(self.path)
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def checkpoint(self, step: int) -> Path:
+        """Where the checkpoint of a step is, if there is one."""
+        return self.checkpoints / f"{step:09d}"
+
+    def has_checkpoint(self) -> bool:
+        return any(self.checkpoints.glob("[0-9]*"))
+
+    @property
+    def stop_file(self) -> Path:
+        return self.path / "stop"
+
+    @property
+    def alive_file(self) -> Path:
+        return self.path / "alive"
+
+    def rank_log(self, rank: int) -> Path:
+        return self.path / "ranks" / f"{rank}.log"
+
+    def rank_alive(self, rank: int) -> Path:
+        return self.path / "ranks" / f"{rank}.alive"
+
+    def rank_status(self, rank: int) -> str:
+        return f"ranks/{rank}.json"
+
+    # ------------------------------------------------------------ small JSON files
+
+    def read(self, name: str) -> Optional[Dict[str, Any]]:
+        """A JSON file's object; None where there is none yet."""
+        try:
+            return json.loads((self.path / name).read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+
+    def write(self, name: str, values: Dict[str, Any]) -> None:
+        """Replace a JSON file whole: readers see the old one or the new one."""
+        replace(self.path / name, json.dumps(values, indent=1, sort_keys=True) + "\n")
+
+    def config(self) -> Config:
+        """The frozen configuration that this run was started with."""
+        try:
+            return from_dict(yaml.safe_load((self.path / "config.yaml").read_text()))
+        except (OSError, yaml.YAMLError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{self.path} is no run directory: {str(error).splitlines()[0]}") from None
+
+    def asked(self) -> Config:
+        """The same as it was asked for: before the input of pretrained weights was taken over."""
+        config, given = self.config(), (self.read("plan.json") or {}).get("input") or {}
+        return dataclasses.replace(config, data=dataclasses.replace(config.data, **given.get("instead", {})))
+
+    def write_config(self, config: Config) -> None:
+        replace(self.path / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
+
+    def last_words(self, rank: int, attempt: int) -> Optional[Dict[str, Any]]:
+        """How a rank of `attempt` ended; None while it has not said."""
+        words = self.read(self.rank_status(rank))
+        return words if words and words["attempt"] == attempt else None
+
+    # ------------------------------------------------------------ metrics
+
+    def lines(self) -> Iterator[Dict[str, Any]]:
+        """Every whole line of metrics.jsonl, in order; a torn last line is ignored."""
+        try:
+            text = self.metrics_file.read_text(errors="replace")
+        except FileNotFoundError:
+            return
+        for line in text.splitlines():
+            parsed = parse_line(line)
+            if parsed is not None:
+                yield parsed
+
+    def history(self) -> List[Dict[str, Any]]:
+        """The lines that count, by step: an attempt takes over from its own first line on.
+
+        It went on from an earlier checkpoint, so what an attempt before it had written of those steps
+        happened again.  Of its first line's own step that is what it says as well: it may begin with a validation that
+        the attempt before it was to make.
+        """
+        lines = list(self.lines())
+        first, said = {}, {}
+        for line in lines:
+            attempt, step = line["attempt"], line["step"]
+            first[attempt] = min(step, first.get(attempt, step))
+            said.update({(step, name): max(attempt, said.get((step, name), 0)) for name in line["metrics"]})
+        kept = []
+        for line in lines:
+            attempt, step = line["attempt"], line["step"]
+            beyond = any(later > attempt and step > start for later, start in first.items())
+            if not beyond and not any(said[step, name] > attempt for name in line["metrics"]):
+                kept.append(line)
+        return sorted(kept, key=lambda line: (line["step"], line["time_ms"]))
+
+    # ------------------------------------------------------------ what is known of it
+
+    @property
+    def state(self) -> Optional[str]:
+        """RUNNING, then as its parent says it ended: FINISHED, FAILED or KILLED; None before its first attempt."""
+        return (self.read("status.json") or {}).get("state")
+
+    @property
+    def attempts(self) -> List[Dict[str, Any]]:
+        """Of each its number, ranks, and when it began and ended."""
+        return (self.read("status.json") or {}).get("attempts", [])
+
+    @property
+    def figures(self) -> Dict[str, float]:
+        """Those of the whole run (summary.json), {} before its end."""
+        return (self.read("summary.json") or {}).get("metrics") or {}
+
+    # ------------------------------------------------------------ the parent's word
+
+    def ask_to_stop(self, reason: str) -> None:
+        """`reason` is one line; the ranks read it, checkpoint and end."""
+        replace(self.stop_file, reason + "\n")
+
+    def stop_reason(self) -> Optional[str]:
+        try:
+            return self.stop_file.read_text().strip() or "unknown"
+        except FileNotFoundError:
+            return None
+
+    def begin_alive(self, attempt: int) -> None:
+        """The parent of `attempt` is there; ranks that an earlier parent left behind see it and end."""
+        replace(self.alive_file, f"{attempt}\n")
+
+    def touch_alive(self) -> None:
+        self.alive_file.touch()
+
+    def ranks_lock(self):
+        """The open file that every rank holds a shared lock on while it lives."""
+        return open(self.path / "ranks" / "lock", "a+")  # NFS takes a shared lock on a file that is read alone
+
+
+def parse_line(line: str) -> Optional[Dict[str, Any]]:
+    """One line of metrics.jsonl, or None where it is torn."""
+    try:
+        parsed = json.loads(line)
+        return parsed if {"attempt", "step", "time_ms", "metrics"} <= parsed.keys() else None
+    except (json.JSONDecodeError, AttributeError):
+        return None
+
+
+def replace(path: Path, text: str) -> None:
+    """The file holds `text` and nothing else; its folder is made where it is missing.  Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as new, open(new, "w") as file:
+        file.write(text)
+
+
+# ---------------------------------------------------------------- finding and making runs
+
+
+def create(config: Config, now: Optional[float] = None) -> RunDir:
+    """A new run directory with its config.yaml.  Raises ConfigError where it can't be written."""
+    run = RunDir(new_folder(config, config.entry, now))
+    try:
+        (run.path / "ranks").mkdir()
+        run.write_config(config)
+    except OSError as error:
+        raise unwritable(config, error) from None
+    return run
+
+
+def new_folder(config: Config, kind: str, now: Optional[float] = None) -> Path:
+    """runs/<kind>/<date>_<time>_<name>, made just now.  Raises ConfigError where it can't be."""
+    stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(now))
+    base = Path(config.runs) / kind
+    for suffix in [""] + [f"-{n}" for n in range(2, 1000)]:
+        path = base / f"{stamp}_{config.name}{suffix}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if path.is_dir():
+                continue
+            raise ConfigError(f"runs={config.runs}: {path} is in the way of the run directory") from None
+        except OSError as error:
+            raise unwritable(config, error) from None
+        return path
+    raise ConfigError(f"runs={config.runs}: no free name for {stamp}_{config.name}")
+
+
+def unwritable(config: Config, error: OSError) -> ConfigError:
+    """What to say where the run directory can't be written before a run begins."""
+    where = f"runs={config.runs}: can't write a run directory there"
+    return ConfigError(f"{where} ({error.strerror}); make room, or set runs=DIR")
+
+
+def runs_of(root, entry: str) -> List[RunDir]:
+    """Run directories under `root/entry`, newest first."""
+    paths = [p.parent for p in (Path(root) / entry).glob("*/config.yaml")]
+    return [RunDir(p) for p in sorted(paths, key=lambda p: (p.stat().st_mtime_ns, p.name), reverse=True)]
+
+
+def latest_trained(root) -> RunDir:
+    """The newest `train` run that ended with a best checkpoint: what model.pretrained=latest means."""
+    for run in runs_of(root, "train"):
+        if run.state == FINISHED and run.read("best.json"):
+            return run
+    raise ConfigError(f"model.pretrained=latest: no finished training run under {root}/train; run train.py first")
+
+
+def as_signed(run: RunDir, config: Config) -> Config:
+    """The config whose signature is the run's: of a rerun, ranks and threads as they were asked for the first time."""
+    asked, now = (run.read(RERUN) or {}).get("asked", {}), flatten(to_dict(config))
+    launch = {key.partition(".")[2]: was for key, (settled, was) in asked.items() if now[key] == settled}
+    return dataclasses.replace(config, launch=dataclasses.replace(config.launch, **launch))

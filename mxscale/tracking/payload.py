@@ -1,0 +1,240 @@
+"""What MLflow is told about a run, and where: read off the run directory, sent by `sender.py`.  Pure: no mlflow."""
+
+import dataclasses
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+from mxscale.config import schema as configs
+from mxscale.rundir.directory import FAILED, FINISHED, FORECAST, KILLED, PARAMS, RERUN, WARNINGS, RunDir, parse_line
+from mxscale.tracking import sync_state
+from mxscale.tracking.uris import masked, sqlite_file, store_uri
+
+# mlflow.utils.validation of MLflow 3.17; longer ones are refused or cut by the server
+MAX_METRICS, MAX_PAIRS = 1000, 100  # of one request
+MAX_PARAM, MAX_TAG, MAX_DIGEST = 6000, 8000, 36  # characters
+
+ALIVE_S = 20.0  # the parent touches `alive` every 5 s; ranks give it up after this long
+ARTIFACTS = (
+    "config.yaml",
+    "environment.json",
+    "price.json",
+    "plan.json",
+    "summary.json",
+    "status.json",
+    "metrics.jsonl",
+    "probe.json",
+    RERUN,
+    FORECAST,
+    "diagnosis.json",
+    "diagnosis.png",
+    WARNINGS,
+    "sweep.json",  # of a sweep, this and what follows
+    "table.csv",
+    "optimization_results.yaml",
+)
+SIZES = {  # of plan.json
+    "batch/per_device": "per_device_batch",
+    "batch/global": "global_batch",
+    "lr/effective": "effective_lr",
+    "steps/total": "total_steps",
+}
+
+CostAt = Callable[[Dict[str, Any]], Dict[str, float]]
+Point = Tuple[str, float, int, int]  # metric, value, time in ms, step
+
+
+def no_cost(line: Dict[str, Any]) -> Dict[str, float]:
+    """The cost of a run without a price: nothing, not 0."""
+    return {}
+
+
+# ---------------------------------------------------------------- where
+
+
+def runs_root(run: RunDir) -> Path:
+    """runs, of runs/<entry>/<name>."""
+    return run.path.parent.parent
+
+
+def uri_of(run: RunDir, tracking: configs.Tracking, uri: Optional[str] = None) -> str:
+    """`uri`, else where the run is recorded already, else where it would be.  Raises ConfigError.
+
+    A noted store doesn't count where it can't be opened again: without its password, or when its file
+    is not there (a run directory that was moved, or was made in a container).
+    """
+    noted = (run.read(sync_state.STATE_FILE) or {}).get("uri")
+    if uri is None and noted and "***" not in noted:
+        file = sqlite_file(noted)
+        if file is None or file.exists():
+            return noted
+    return store_uri(dataclasses.replace(tracking, uri=uri or tracking.uri), runs_root(run))
+
+
+# ---------------------------------------------------------------- what
+
+
+def params(run: RunDir) -> Dict[str, str]:
+    """The flattened configuration, the sizes derived from it, and what the run was said to reach (plan/*)."""
+    values = configs.flatten(configs.to_dict(run.config()))
+    sizes = (run.read("plan.json") or {}).get("sizes") or {}
+    values.update({name: sizes[key] for name, key in SIZES.items() if key in sizes})
+    for key, given in ((run.read("sweep.json") or {}).get("swept") or {}).items():  # cells differ in it
+        values = {name: value for name, value in values.items() if name != key and not name.startswith(f"{key}.")}
+        values[key] = given
+    values.update({key: value for key, value in (run.read(FORECAST) or {}).items() if key.startswith("plan/")})
+    return {key: masked(str(value))[:MAX_PARAM] for key, value in values.items()}
+
+
+def note_params(run: RunDir) -> None:
+    """Keep what a run began with: a store that it reaches only in a later attempt is told these."""
+    if not (run.path / PARAMS).exists():
+        run.write(PARAMS, params(run))
+
+
+def first_params(run: RunDir, now: Dict[str, str]) -> Dict[str, str]:
+    """What MLflow shows: the params that the run began with, and of those it has now the ones that came later."""
+    return {**now, **(run.read(PARAMS) or {})}
+
+
+def tags(run: RunDir) -> Dict[str, str]:
+    """The tags of environment.json, and where the run and its checkpoints lie."""
+    values = dict((run.read("environment.json") or {}).get("tags") or {})
+    values["mxscale.dir"] = str(run)
+    # Columns of MLflow's own pages
+    values["mlflow.source.name"] = f"{run.config().entry}.py"
+    values["mlflow.source.type"] = "LOCAL"
+    values["mlflow.source.git.commit"] = values.get("git.commit")
+    values["scaling.baseline"] = (run.read("summary.json") or {}).get("baseline")
+    values["warning"] = " ".join((run.read(WARNINGS) or {}).values()) or None
+    values.update(tags_of_rerun(run.read(RERUN) or {}))
+    cell = run.read("cell.json") or {}
+    if cell:
+        values.update({"sweep": Path(cell["sweep"]).name, "sweep.cell": cell["number"], "sweep.name": cell["name"]})
+    values["params_sha256"] = (run.read("status.json") or {}).get("params_sha256")
+    if run.checkpoints.is_dir():
+        values["mxscale.checkpoints"] = str(run.checkpoints)
+    return {key: _text(value)[:MAX_TAG] for key, value in values.items() if value is not None}
+
+
+def tags_of_rerun(noted: Dict[str, Any]) -> Dict[str, Optional[str]]:
+    """Of rerun.json: whose child MLflow shows the run as, and how it came out."""
+    return {
+        "mlflow.parentRunId": noted.get("parent"),
+        "rerun.of": noted.get("of"),
+        "rerun.differs": "; ".join(noted.get("differs", [])) or None,
+        "rerun.verdict": noted.get("verdict"),
+        "rerun.why": noted.get("why"),
+    }
+
+
+def _text(value) -> str:
+    return json.dumps(value, sort_keys=True) if isinstance(value, (dict, list)) else str(value)
+
+
+def dataset(run: RunDir) -> Optional[Dict[str, str]]:
+    """name, digest, source and profile of the data, as texts; None where environment.json has none."""
+    data = (run.read("environment.json") or {}).get("data")
+    if not isinstance(data, dict) or not (data.get("name") and data.get("digest")):
+        return None
+    texts = {key: _text(data.get(key) or "") for key in ("name", "digest", "source", "profile")}
+    return {**texts, "digest": texts["digest"][:MAX_DIGEST]}
+
+
+def batches(run: RunDir, offset: int, cost_at: CostAt) -> Iterator[Tuple[List[Point], int, int]]:
+    """(points, lines, end) of whole lines from byte `offset` of metrics.jsonl, up to MAX_METRICS points each.
+
+    `end` is the offset after the last line.  A torn last line stays for the next time.
+    """
+    points, lines, end = [], 0, offset
+    for line, after in _lines_from(run, offset):
+        new = _points({**line["metrics"], **cost_at(line)}, line["time_ms"], line["step"])
+        if lines and len(points) + len(new) > MAX_METRICS:
+            yield points, lines, end
+            points, lines = [], 0
+        points, lines, end = points + new, lines + 1, after
+    if lines:
+        yield points, lines, end
+
+
+def _lines_from(run: RunDir, offset: int) -> Iterator[Tuple[Dict[str, Any], int]]:
+    try:
+        with open(run.metrics_file, "rb") as file:
+            file.seek(offset)
+            pieces = file.readlines()
+    except FileNotFoundError:
+        return
+    for piece in pieces:
+        offset += len(piece)
+        parsed = parse_line(piece.decode(errors="replace"))
+        if parsed is not None:
+            yield parsed, offset
+
+
+def _points(metrics: Dict[str, Any], time_ms: int, step: int) -> List[Point]:
+    numbers = {key: value for key, value in metrics.items() if isinstance(value, (int, float))}
+    return [(key, float(value), int(time_ms), int(step)) for key, value in numbers.items()]
+
+
+def summary(run: RunDir) -> List[Point]:
+    """The metrics of the whole run, at its last step; an unknown one (null) is left out.
+
+    Stamped with the last line's time, not with now: sent twice, they are the same points.
+    """
+    step, time_ms = 0, int(run.path.stat().st_ctime * 1000)
+    for line in run.lines():
+        step, time_ms = max(step, line["step"]), line["time_ms"]
+    return _points(run.figures, time_ms, step)
+
+
+def artifacts(run: RunDir) -> List[Tuple[Path, Optional[str]]]:
+    """(file, folder) of what is uploaded; of checkpoints only their path is recorded (a tag)."""
+    files = [(run.path / name, None) for name in ARTIFACTS]
+    files += [(path, None) for path in sorted(run.path.glob("timeline_*.json"))]
+    files += [(path, "ranks") for path in sorted((run.path / "ranks").glob("*.log"))]
+    return [(path, folder) for path, folder in files if path.is_file()]
+
+
+def started_ms(run: RunDir) -> int:
+    """When the first attempt began."""
+    attempts = run.attempts or [{}]
+    return attempts[0].get("started_ms") or int((run.path / "config.yaml").stat().st_mtime * 1000)
+
+
+def ended_ms(run: RunDir) -> int:
+    """When the last attempt ended, or was last heard of."""
+    attempts = run.attempts or [{}]
+    files = [path for path in (run.metrics_file, run.path / "config.yaml") if path.is_file()]
+    return attempts[-1].get("ended_ms") or int(files[0].stat().st_mtime * 1000)
+
+
+def going(run: RunDir) -> bool:
+    """Whether the run's parent is still at work."""
+    if _final_word(run):
+        return False
+    try:
+        return time.time() - run.alive_file.stat().st_mtime < ALIVE_S
+    except FileNotFoundError:
+        return False
+
+
+def end_state(run: RunDir) -> str:
+    """FINISHED, FAILED or KILLED; a parent that died without a last word was killed."""
+    return _final_word(run) or KILLED
+
+
+def _final_word(run: RunDir) -> Optional[str]:
+    state = run.state
+    return state if state in (FINISHED, FAILED, KILLED) else None
+
+
+def fingerprint(run: RunDir) -> str:
+    """Of everything that the closing of a run sends: the same again means nothing new to send."""
+    digest = hashlib.sha256()
+    for path, _ in artifacts(run):
+        # Logs and metrics only grow, and may be long
+        big = path.suffix in (".log", ".jsonl")
+        digest.update(path.name.encode() + (str(path.stat().st_size).encode() if big else path.read_bytes()))
+    return digest.hexdigest()

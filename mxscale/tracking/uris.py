@@ -1,0 +1,45 @@
+"""Where an MLflow store is: the one that is meant, its file, its address without passwords.  Pure."""
+
+import os
+import re
+from pathlib import Path
+from typing import Optional
+
+from mxscale.config.schema import ConfigError, Tracking
+
+SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
+
+
+def store_uri(tracking: Tracking, runs: Path) -> str:
+    """tracking.uri, else MLFLOW_TRACKING_URI, else the SQLite file `runs/mlflow.db`.
+
+    A relative SQLite file becomes absolute, so that it is the same one from every directory.
+    Raises ConfigError for what no store is (MLflow 3.13 and later take no plain directory).
+    """
+    uri = tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path(runs).resolve()}/mlflow.db"
+    if re.split(r"[+:]", uri)[0] not in SCHEMES:
+        raise ConfigError(
+            f"tracking.uri={masked(uri)}: expected http://HOST:PORT, sqlite:///FILE.db or another database of MLflow's"
+        )
+    file = sqlite_file(uri)
+    return f"sqlite:///{file}" if file else uri
+
+
+def sqlite_file(uri: str) -> Optional[Path]:
+    """The absolute path of a SQLite store; None for any other."""
+    return Path(uri[len("sqlite:///") :]).absolute() if uri.startswith("sqlite:///") else None
+
+
+def artifact_root(uri: str, runs: Path) -> Optional[str]:
+    """Where a new experiment keeps its files: beside the database; None lets a server choose."""
+    file = sqlite_file(uri)
+    if file:
+        return str(file.parent / "artifacts")
+    return None if uri.startswith(("http", "databricks")) else str(Path(runs).resolve() / "artifacts")
+
+
+def masked(text: str) -> str:
+    """The text with every password in a URI replaced by ***."""
+    text = re.sub(r"(://[^:/@\s]*):[^/@\s]+@", r"\1:***@", text)
+    text = re.sub(r"://(?!\*)[^:/@\s]+@", "://***@", text)  # a token in place of a name
+    return re.sub(r"\b(password|passwd|pwd|token)=[^&\s'\"]+", r"\1=***", text, flags=re.IGNORECASE)

@@ -1,0 +1,124 @@
+"""What a rank is put together from, as the config has it: its data, and its networks."""
+
+from dataclasses import replace
+
+import mxnet as mx
+from mxnet import autograd, gluon
+
+from mxscale.config.schema import Config, ConfigError
+from mxscale.config.sizes import Sizes
+from mxscale.data import loader
+from mxscale.models import symbol, weights, zoo
+
+# ---------------------------------------------------------------- data
+
+
+def training_data(config: Config, plan: dict, sizes: Sizes, shards, devices):
+    """This rank's batches, from records or made up."""
+    batch, accumulation = sizes.per_device_batch, config.batch.accumulation
+    if config.data.kind == "synthetic":
+        return loader.SyntheticData(config.data, plan["classes"], batch, shards, accumulation, config.seed, devices)
+    records = loader.Records(**plan["splits"]["train"])
+    return loader.TrainData(
+        records, config.data, batch, shards, sizes.shards, accumulation, sizes.steps_per_epoch, config.seed, devices
+    )
+
+
+def evaluation_data(config: Config, plan: dict, name: str, comm, device):
+    """(images, labels, count) batches of this rank's part of a split."""
+    batch, split = config.batch.per_device, plan["splits"][name]
+    if config.data.kind == "synthetic":
+        return loader.synthetic_evaluation(config.data, plan["classes"], split["count"], comm.rank, config.seed, device)
+    data = config.data if name == "val" else replace(config.data, keep="packed")  # the test images are read once
+    return loader.evaluation_batches(loader.Records(**split), data, batch, comm.rank, comm.size, device)
+
+
+# ---------------------------------------------------------------- networks
+
+
+def starting(config: Config, classes: int, plan: dict, head: str, devices):
+    """The network with its starting weights on each device, frozen as asked, its shapes known.  Raises ConfigError.
+
+    head: what happens to the classifier of pretrained weights, as `weights.fit` takes it.
+    """
+    net, pretrained = zoo.build(config.model.name, classes, plan.get("graph")), plan.get("pretrained")
+    size = config.data.image_size
+    zoo.initialise(net, config.seed, devices, config.model.zero_gamma, fitted=bool(pretrained))
+    try:
+        zoo.finish(net, (1, 3, size, size), devices)
+    except mx.MXNetError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ConfigError(f"data.image_size={size} does not fit model.name={config.model.name}: {reason}") from None
+    if pretrained:
+        weights.fit(net, weights.load(pretrained), config.model.pretrained, head)
+    zoo.freeze(net, config.model.freeze)
+    zoo.choose_statistics(net, config.model.bn_statistics)
+    return net
+
+
+def network(config: Config, plan: dict, devices):
+    """The network to train, hybridized: as it starts, with what of it decays and its precision."""
+    net = starting(config, plan["classes"], plan, plan["head"], devices)
+    if not config.optimizer.decay_norm_bias:
+        zoo.exclude_norm_bias_from_decay(net)
+    if config.precision == "float16":
+        net.cast("float16")
+    net.hybridize(static_alloc=True, static_shape=True)
+    return net
+
+
+def gradients(trained, devices) -> list:
+    """Of each device the gradients of `trained`, in its order."""
+    return [[parameter.grad(device) for parameter in trained] for device in devices]
+
+
+def move_gradients(trained, lanes) -> list:
+    """Backward writes the gradients of `trained` to `lanes` (arrays as `gradients` gives them) from now on.
+
+    Before the first backward: a network hybridised with static_shape goes on writing to where they were at that time.
+    """
+    for place, parameter in enumerate(trained):
+        # As Parameter._init_grad does it, which knows no way to say where
+        parameter._grad = [lane[place] for lane in lanes]
+        autograd.mark_variables(parameter.list_data(), parameter._grad, parameter.grad_req)
+    return lanes
+
+
+def copy_to_evaluate(config: Config, plan: dict, device):
+    """A second network for evaluation alone, its values put in each time.
+
+    Evaluating the trained one would let oneDNN reorder its convolution weights in the background;
+    training then goes on from the one layout or the other, with other roundings each time.
+    """
+    net = zoo.build(config.model.name, plan["classes"], plan.get("graph"))
+    net.initialize(mx.init.Zero(), ctx=device)
+    zoo.finish(net, (1, 3, config.data.image_size, config.data.image_size), device)
+    net.collect_params().setattr("grad_req", "null")
+    if config.precision == "float16":
+        net.cast("float16")
+    net.hybridize(static_alloc=True, static_shape=True)
+    return net
+
+
+def put(params: dict, net) -> None:
+    """structural name -> NDArray into the network's parameters."""
+    for name, parameter in weights.parameters(net).items():
+        parameter.set_data(params[name])
+
+
+def reseeder(net, seed: int):
+    """`reseed(step, shard, turn, device)`: the random state of a network with Dropout is a function of the first three.
+
+    MXNet can't save its random state, so a resume could not go on with it otherwise.  On that device alone: others
+    may be at work, and MXNet would seed each of them otherwise.
+    """
+    if not has_dropout(net):
+        return lambda step, shard, turn, device: None
+    return lambda step, shard, turn, device: mx.random.seed(loader.seed_of(seed, step, shard, turn, 1), ctx=device)
+
+
+def has_dropout(block) -> bool:
+    if isinstance(block, symbol.Features):
+        return block.has_dropout()
+    own = isinstance(block, gluon.nn.Dropout) and block._rate > 0
+    return own or any(has_dropout(child) for child in block._children.values())

@@ -1,0 +1,71 @@
+"""One rank that reads its batches and does nothing else: `python -m mxscale.train.input_probe RUN_DIR ATTEMPT NAME`.
+
+Started by diagnose/diagnosis.py, with the settings of RUN_DIR/probe/NAME.yaml.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+from mxscale.config.schema import Config, from_dict
+from mxscale.config.sizes import Sizes
+from mxscale.distributed.communicators import open_communicator
+from mxscale.distributed.heartbeat import end_with_the_parent
+from mxscale.rundir.directory import RunDir
+from mxscale.train import builders
+
+INTERVALS = 5
+
+
+def rates(batches, step: int, seconds: float) -> list:
+    """Images/s in each of `INTERVALS` equal parts of the time, from step `step` on."""
+    found, images, began = [], 0, time.perf_counter()
+    while len(found) < INTERVALS:
+        images += read(batches, step)
+        step += 1
+        took = time.perf_counter() - began
+        if took >= seconds / INTERVALS:
+            found.append(images / took)
+            images, began = 0, time.perf_counter()
+    return found
+
+
+def read(batches, step: int) -> int:
+    """All of this rank's batches of a step; how many images they are."""
+    images = 0
+    for micro in batches.step(step):
+        micro.images.wait_to_read()
+        images += micro.labels.shape[0]
+    return images
+
+
+def measure(comm, config: Config, plan: dict, seconds: float, warmup: int) -> list:
+    """Images/s of all ranks, which begin together, by interval.  A collective."""
+    sizes = Sizes(**plan["sizes"])
+    shards = list(range(comm.rank, sizes.shards, comm.size))
+    batches = builders.training_data(config, plan, sizes, shards, comm.devices(plan["device"]))
+    for step in range(warmup):  # a reader decodes some batches ahead, which then come for nothing
+        read(batches, step)
+    comm.total([0.0])
+    return [float(rate) for rate in comm.total(rates(batches, warmup, seconds))]
+
+
+def main(run_path: str, attempt: int, name: str) -> None:
+    run = RunDir(run_path)
+    end_with_the_parent(run, attempt)
+    asked = yaml.safe_load(Path(run.path, "probe", f"{name}.yaml").read_text())
+    config, plan = from_dict(asked["config"]), run.read("plan.json")
+    comm = open_communicator(config.comm, plan["sizes"]["ranks"])
+    found = measure(comm, config, plan, asked["seconds"], asked["warmup"])
+    comm.close()
+    if comm.rank == 0:
+        run.write(f"probe/{name}.json", {"images_per_s": found})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    sys.stdout.flush()
+    os._exit(0)  # as the engine does

@@ -1,0 +1,73 @@
+"""Where a run's weights come from: brought into its directory, and the input that they were trained on taken over."""
+
+import dataclasses
+import os
+import shutil
+
+from mxscale.config.schema import Config, ConfigError, Data, origin_of
+from mxscale.data.loader import INTERPOLATIONS
+from mxscale.models import pretrained, symbol
+from mxscale.rundir.directory import RunDir
+from mxscale.util.atomic_files import digest_of
+
+
+def obtain(run: RunDir, config: Config, plan: dict, head: str) -> Config:
+    """The config with the checkpoint's input in it; `plan` gets pretrained, graph, origin, input.  May fetch.
+
+    Safe to repeat: what an earlier attempt brought is used again, and the origin not asked.  Raises ConfigError.
+    """
+    source, graph = config.model.pretrained, run.path / pretrained.GRAPH
+    if source and not plan.get("origin") and not run.has_checkpoint():
+        if origin_of(source)[0] in pretrained.LOADERS:
+            plan["origin"] = pretrained.bring(source, config.model.name, run.path, head)
+        else:
+            plan["origin"] = _of_path(source, plan["pretrained"], graph)
+        taken = plan["origin"]["input"] if config.model.input == "checkpoint" else None
+        plan["input"] = taken_over(config.data, taken or {}, source)
+    if source and origin_of(source)[0] in pretrained.LOADERS and not run.has_checkpoint():
+        plan["pretrained"] = str(run.path / pretrained.WEIGHTS)
+    plan["graph"] = str(graph) if graph.exists() else None
+    if config.model.name == symbol.NAME and not plan["graph"]:
+        raise ConfigError(f"model.name=symbol: {source} holds no graph of a network; name the network in model.name")
+    return with_data(config, (plan.get("input") or {}).get("taken", {}))
+
+
+def _of_path(source: str, file: str, graph) -> dict:
+    """Of a run: its graph, where its network is one, and how it normalised; not its size, which is a choice."""
+    found = {"kind": "file", "files": {file: digest_of(file)}, "revision": None, "input": None}
+    if os.path.isdir(source):
+        earlier = RunDir(source)
+        if (earlier.path / pretrained.GRAPH).exists():
+            shutil.copyfile(earlier.path / pretrained.GRAPH, graph)
+        data = earlier.config().data
+        found["kind"] = "run"
+        found["input"] = {"mean": data.mean, "std": data.std, "interpolation": data.interpolation}
+    return found
+
+
+def taken_over(data: Data, given: dict, source: str) -> dict:
+    """{"taken": {key of data: value}, "instead": the config's own}, of the keys that change.
+
+    given: image_size, mean, std, interpolation, crop (the share of the shorter side that validation sees), as far
+    as they are known.  Sizes that follow from the image size keep their ratio to it.
+    """
+    wanted = {key: given[key] for key in ("image_size", "mean", "std", "interpolation") if given.get(key)}
+    if wanted.get("interpolation", "bilinear") not in INTERPOLATIONS:
+        known = ", ".join(INTERPOLATIONS)
+        raise ConfigError(
+            f"model.pretrained={source}: its interpolation is {wanted['interpolation']}, and there is {known}; "
+            "set model.input=config"
+        )
+    side = wanted.get("image_size", data.image_size)
+    if given.get("crop"):
+        wanted["eval_resize"] = round(side / given["crop"])
+    elif data.eval_resize:
+        wanted["eval_resize"] = round(data.eval_resize * side / data.image_size)
+    if data.short_side and (given.get("crop") or side != data.image_size):
+        wanted["pack_short_side"] = max(data.short_side, wanted.get("eval_resize", side))
+    changed = {key: value for key, value in wanted.items() if value != getattr(data, key)}
+    return {"taken": changed, "instead": {key: getattr(data, key) for key in changed}}
+
+
+def with_data(config: Config, values: dict) -> Config:
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, **values))
