@@ -13,11 +13,12 @@ from composed import composed
 from PIL import Image
 from records import make_records
 
-from mxscale.config.schema import Config, ConfigError, Launch
+from mxscale.config.schema import Config, Launch
 from mxscale.launcher import setup
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.train import prepare
+from mxscale.util.errors import ConfigError
 
 PACKED = re.compile(r"imagefolder: \d+ classes|digits: \d+ classes")  # news, no error
 

@@ -11,7 +11,7 @@ from conftest import params
 
 from mxscale.cli.settings import merge_for_resume
 from mxscale.config import signature
-from mxscale.config.schema import Budget, Config, ConfigError, Launch, Machine, from_dict
+from mxscale.config.schema import Budget, Config, Launch, Machine, from_dict
 from mxscale.config.validation import validate
 from mxscale.cost import prices, run_cost
 from mxscale.environment.hosts import Host
@@ -21,6 +21,7 @@ from mxscale.launcher.failure import Logs
 from mxscale.launcher.supervisor import Signals, Watched
 from mxscale.records import summary
 from mxscale.rundir import directory
+from mxscale.util.errors import ConfigError
 
 TODAY = datetime.date(2025, 6, 1)
 

@@ -9,9 +9,10 @@ import pytest
 from conftest import ROOT
 
 from mxscale.cli import main
-from mxscale.config.schema import ConfigError, Machine, from_dict
+from mxscale.config.schema import Machine, from_dict
 from mxscale.cost import catalogs, price_list, prices
 from mxscale.rundir import directory
+from mxscale.util.errors import ConfigError
 
 SAMPLES = Path(__file__).parent / "catalogues"
 TODAY = datetime.date(2025, 6, 1)

@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.schema import from_dict
 from mxscale.config.sizes import sizes
 from mxscale.distributed.communicators import Local
 from mxscale.distributed.exchange import make_exchange
@@ -23,6 +23,7 @@ from mxscale.train.metrics_log import Journal
 from mxscale.train.optim.optimizer import make_trainer
 from mxscale.train.precision import Precision
 from mxscale.train.shard_statistics import ShardStatistics
+from mxscale.util.errors import ConfigError
 
 WIDTH = 64
 

@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 
-from mxscale.config.schema import Config, ConfigError, flatten, from_dict, to_dict
+from mxscale.config.schema import Config, flatten, from_dict, to_dict
 from mxscale.config.sizes import sizes
 from mxscale.config.validation import validate
+from mxscale.util.errors import ConfigError
 
 
 def nested(key, value):

@@ -5,10 +5,11 @@ import sys
 
 import pytest
 
-from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.launcher import commands, container
 from mxscale.rundir.directory import RunDir
+from mxscale.util.errors import ConfigError
 
 
 def config(**values):

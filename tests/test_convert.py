@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 from torch_state import LAYOUTS, images, shapes, state
 
-from mxscale.config.schema import ConfigError
 from mxscale.models import convert, weights, zoo
+from mxscale.util.errors import ConfigError
 
 REFERENCE = json.loads((Path(__file__).parent / "reference" / "logits.json").read_text())
 DEPTHS = [pytest.param(n, marks=pytest.mark.slow) if n > 50 else n for n in LAYOUTS]

@@ -8,7 +8,7 @@ import pytest
 from composed import composed
 
 from mxscale.cli import main as entry
-from mxscale.config.schema import Comm, ConfigError, from_dict
+from mxscale.config.schema import Comm, from_dict
 from mxscale.config.schema import Optimizer as OptimizerConfig
 from mxscale.config.validation import validate
 from mxscale.distributed.communicators import Devices, Local, open_communicator
@@ -21,6 +21,7 @@ from mxscale.train import trainer as engine
 from mxscale.train.meters import Tally
 from mxscale.train.optim.optimizer import load_states, make_trainer
 from mxscale.train.shard_statistics import ShardStatistics
+from mxscale.util.errors import ConfigError
 
 TWO = [mx.cpu(1), mx.cpu(2)]  # neither is the current context, as no GPU ever is
 

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from mxscale.cli import main
-from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.diagnose import advice, diagnosis, presentation, probes, timing
 from mxscale.diagnose import record as diagnosis_record
@@ -21,6 +21,7 @@ from mxscale.diagnose.advice import Facts, advise
 from mxscale.diagnose.breakdown import Estimate, diagnose, judge
 from mxscale.launcher.supervisor import Signals
 from mxscale.rundir.directory import KILLED, RunDir
+from mxscale.util.errors import ConfigError
 
 
 def times(jitter=0.01, repeats=3, **seconds):

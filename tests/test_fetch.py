@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from publisher import Publisher
 
-from mxscale.config.schema import ConfigError
 from mxscale.data.public.fetch import File, Place, obtain
+from mxscale.util.errors import ConfigError
 
 CONTENT = np.random.RandomState(0).bytes(300_007)
 NAME = "set.tar"

@@ -2,11 +2,12 @@
 
 import pytest
 
-from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.environment import hosts
 from mxscale.environment.hosts import Host
 from mxscale.rundir.directory import RunDir
+from mxscale.util.errors import ConfigError
 
 
 def config(**launch):

@@ -12,8 +12,8 @@ from conftest import ROOT
 from hub_server import Hub, serving, set_endpoint
 from huggingface_hub import constants
 
-from mxscale.config.schema import ConfigError
 from mxscale.models import hub as client
+from mxscale.util.errors import ConfigError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WEIGHTS = os.urandom(300_000)

@@ -15,11 +15,11 @@ from composed import composed
 from PIL import Image
 from test_loader import AUGMENTED, RAW, micros, same, train_data
 
-from mxscale.config.schema import ConfigError
 from mxscale.data import ram_cache, recordio
 from mxscale.data.loader import KEPT, Records, evaluation_batches
 from mxscale.rundir import directory
 from mxscale.train import prepare
+from mxscale.util.errors import ConfigError
 
 CPU = mx.cpu()
 

@@ -12,7 +12,7 @@ from composed import composed
 from mxnet.gluon import nn
 
 from mxscale.cli import settings
-from mxscale.config.schema import ConfigError, Optimizer
+from mxscale.config.schema import Optimizer
 from mxscale.config.sizes import sizes
 from mxscale.distributed.communicators import Local
 from mxscale.models import symbol, weights, zoo
@@ -22,6 +22,7 @@ from mxscale.train import trainer as engine
 from mxscale.train.optim.optimizer import advance, make_optimizer, make_trainer
 from mxscale.train.optim.schedule import learning_rate, sgd_share
 from mxscale.train.shard_statistics import ShardStatistics
+from mxscale.util.errors import ConfigError
 
 IMAGENET = 1_281_167  # training images
 

@@ -11,8 +11,9 @@ from composed import composed
 from PIL import Image
 from records import make_records
 
-from mxscale.config.schema import ConfigError, Data
+from mxscale.config.schema import Data
 from mxscale.data import manifest, pack
+from mxscale.util.errors import ConfigError
 
 
 def prepare(data):

@@ -6,10 +6,11 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxscale.config.schema import ConfigError, Optimizer
+from mxscale.config.schema import Optimizer
 from mxscale.models import zoo
 from mxscale.train.builders import has_dropout, reseeder
 from mxscale.train.optim.optimizer import CrossEntropy, make_optimizer, make_trainer
+from mxscale.util.errors import ConfigError
 
 
 def backward(parameter, gradient):

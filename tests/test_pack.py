@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mxscale.config.schema import ConfigError, Data
+from mxscale.config.schema import Data
 from mxscale.data import images, manifest, recordio, workers
 from mxscale.data.images import BadImage
 from mxscale.data.pack import prepare
+from mxscale.util.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -278,7 +279,8 @@ def test_a_damaged_set_is_packed_again(tmp_path):
 def child(data: Data, **options):
     """A process that prepares `data` and prints its manifest."""
     code = (
-        "import json, sys; from mxscale.config.schema import Data, Augment, ConfigError\n"
+        "import json, sys; from mxscale.config.schema import Data, Augment\n"
+        "from mxscale.util.errors import ConfigError\n"
         "from mxscale.data.pack import prepare\n"
         "values = json.loads(sys.argv[1]); values['augment'] = Augment(**values['augment'])\n"
         "try: print(json.dumps(prepare(Data(**values), workers=2)))\n"

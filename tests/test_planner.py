@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from mxscale.cli import main as commands  # its keys are Hydra's defaults
-from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.schema import from_dict
 from mxscale.config.sizes import bucket_bytes
 from mxscale.cost import prices, run_cost
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios, step_time
@@ -25,6 +25,7 @@ from mxscale.planner import figure as plan_figure
 from mxscale.planner.choice import Bounds
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FINISHED
+from mxscale.util.errors import ConfigError
 
 FREE = Link(0.0, math.inf)
 NETWORK = Network("two layers", ((1_000_000, 1e9), (1_000_000, 1e9)))  # 8 MB of float32

@@ -4,8 +4,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxscale.config.schema import ConfigError
 from mxscale.train.precision import Precision, check, prepare
+from mxscale.util.errors import ConfigError
 
 
 def test_float32_changes_nothing():

@@ -15,7 +15,7 @@ from composed import composed
 from conftest import last, params
 
 from mxscale.cli import settings
-from mxscale.config.schema import ConfigError, Data, from_dict, origin_of
+from mxscale.config.schema import Data, from_dict, origin_of
 from mxscale.distributed.communicators import Local
 from mxscale.environment import description
 from mxscale.launcher import setup
@@ -23,6 +23,7 @@ from mxscale.models import gluon_store, pretrained, weights, zoo
 from mxscale.rundir import directory
 from mxscale.train import prepare, pretrained_init
 from mxscale.train import trainer as engine
+from mxscale.util.errors import ConfigError
 
 CPU = mx.cpu()
 DIGITS = ["data.train_per_class=8", "batch.per_device=8", "launch.ranks=1", "tracking=none", "log_every=1"]

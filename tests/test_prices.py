@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from mxscale.config import schema, validation
-from mxscale.config.schema import ConfigError, Machine
+from mxscale.config.schema import Machine
 from mxscale.cost import prices
 from mxscale.util import csv_tables
+from mxscale.util.errors import ConfigError
 
 TODAY = datetime.date(2025, 6, 1)
 MACHINES = pathlib.Path(__file__).parent.parent / "conf" / "machine"

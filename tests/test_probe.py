@@ -6,11 +6,12 @@ import time
 import pytest
 from composed import composed
 
-from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.schema import from_dict
 from mxscale.launcher import announcement, backend_probe, commands
 from mxscale.launcher.supervisor import Signals
 from mxscale.rundir.directory import RunDir
 from mxscale.train import prepare
+from mxscale.util.errors import ConfigError
 
 FIGURES = {
     "horovod-gloo": {"seconds": 0.0042, "between": [0.004, 0.006], "times": 10},

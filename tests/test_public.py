@@ -20,11 +20,12 @@ from conftest import read_json
 from PIL import Image
 from publisher import Publisher
 
-from mxscale.config.schema import ConfigError, Data
+from mxscale.config.schema import Data
 from mxscale.config.validation import CHOICES, PUBLIC
 from mxscale.data import content, manifest, pack, recordio
 from mxscale.data.public import sets
 from mxscale.data.public.archives import BadArchive
+from mxscale.util.errors import ConfigError
 
 KINDS = sorted(made_sets.SETS)
 

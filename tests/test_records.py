@@ -9,10 +9,11 @@ import pytest
 from PIL import Image
 from test_images import wild
 
-from mxscale.config.schema import ConfigError, Data
+from mxscale.config.schema import Data
 from mxscale.data import loader, manifest, recordio
 from mxscale.data.images import decode
 from mxscale.data.pack import prepare
+from mxscale.util.errors import ConfigError
 
 # Bodies that hold the magic at a multiple of 4 (cut there) and elsewhere (not).
 MAGIC = recordio.MAGIC

@@ -15,7 +15,7 @@ from conftest import SMALL, wait_for_step
 from mxscale.cli import main as command_line
 from mxscale.cli import settings
 from mxscale.config import signature as identity
-from mxscale.config.schema import ConfigError, from_dict, to_dict
+from mxscale.config.schema import from_dict, to_dict
 from mxscale.environment import description
 from mxscale.records import recorded
 from mxscale.rerun import differences, rerun, verdict
@@ -23,6 +23,7 @@ from mxscale.rerun.verdict import DIFFERENT, IDENTICAL, WITHIN, Outcome, judge
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import history, tracker
+from mxscale.util.errors import ConfigError
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 

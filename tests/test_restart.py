@@ -2,11 +2,12 @@
 
 import pytest
 
-from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.environment.hosts import Host
 from mxscale.launcher import restart
 from mxscale.launcher.failure import Failure
+from mxscale.util.errors import ConfigError
 
 A, B = Host("10.0.0.1", 4, "a"), Host("10.0.0.2", 2, "b")
 

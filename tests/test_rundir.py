@@ -5,9 +5,10 @@ import os
 
 import pytest
 
-from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.schema import from_dict
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FAILED, FINISHED, RunDir, create, latest_trained, runs_of
+from mxscale.util.errors import ConfigError
 
 
 @pytest.fixture

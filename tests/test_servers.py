@@ -14,7 +14,7 @@ from composed import composed
 from conftest import params, wait_for_step
 
 from mxscale.cli import main as command_line
-from mxscale.config.schema import Comm, ConfigError, from_dict
+from mxscale.config.schema import Comm, from_dict
 from mxscale.config.sizes import Sizes, server_count, unsaved
 from mxscale.config.validation import validate
 from mxscale.data import loader
@@ -30,6 +30,7 @@ from mxscale.train import trainer as engine
 from mxscale.train.optim.optimizer import make_trainer
 from mxscale.train.optim.schedule import ByUpdates, learning_rate
 from mxscale.train.optim.server_update import optimizer_of
+from mxscale.util.errors import ConfigError
 
 # ---------------------------------------------------------------- how many
 

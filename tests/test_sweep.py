@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from mxscale.cli import multirun
 from mxscale.cli.settings import RESUMABLE, configure
-from mxscale.config.schema import Config, ConfigError, Launch, from_dict, to_dict
+from mxscale.config.schema import Config, Launch, from_dict, to_dict
 from mxscale.launcher.processes import available_cores
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FAILED, FINISHED, INTERRUPTED, KILLED, RUNNING, RunDir
@@ -23,6 +23,7 @@ from mxscale.sweep import cells, conclusion, sweep
 from mxscale.sweep.conclusion import Row
 from mxscale.sweep.sweep import REFUSED_CELL, Cell, Note, Sweep
 from mxscale.tracking import tracker
+from mxscale.util.errors import ConfigError
 
 # ---------------------------------------------------------------- names, keys, cores
 

@@ -8,8 +8,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxscale.config.schema import ConfigError
 from mxscale.models import pretrained, weights, zoo
+from mxscale.util.errors import ConfigError
 
 CPU = mx.cpu()
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mxscale.config.schema import ConfigError
 from mxscale.models import torch_file
+from mxscale.util.errors import ConfigError
 
 REFERENCE = Path(__file__).parent / "reference"
 KINDS = json.loads((REFERENCE / "kinds.json").read_text())

@@ -18,9 +18,10 @@ import pytest
 import test_rerun
 
 from mxscale.cli import settings
-from mxscale.config.schema import Config, ConfigError, Tracking, from_dict
+from mxscale.config.schema import Config, Tracking, from_dict
 from mxscale.rundir import directory
 from mxscale.tracking import payload, store, sync_state, tracker, uris
+from mxscale.util.errors import ConfigError
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 REPO = Path(__file__).resolve().parent.parent

@@ -9,8 +9,9 @@ import yaml
 from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 
-from mxscale.config.schema import ConfigError, Model, from_dict
+from mxscale.config.schema import Model, from_dict
 from mxscale.models import weights, zoo
+from mxscale.util.errors import ConfigError
 
 CPU = mx.cpu()
 

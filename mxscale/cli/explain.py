@@ -7,9 +7,10 @@ from typing import Optional
 from hydra.errors import OverrideParseException
 from omegaconf.errors import InterpolationKeyError
 
-from mxscale.config.schema import Config, ConfigError, flatten, nearest, to_dict
+from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.validation import KVSTORES, kvstore
 from mxscale.rundir.directory import REFUSED
+from mxscale.util.errors import ConfigError, nearest
 
 
 def refuse(line: str) -> int:

@@ -18,7 +18,7 @@ from mxscale.cli import multirun
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.settings import RESUMABLE, configure, settle
 from mxscale.cli.verbs import TOOLS
-from mxscale.config.schema import Config, ConfigError, from_dict, nearest, to_dict
+from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.doctor import doctor as examination
 from mxscale.launcher import run as job
@@ -26,6 +26,7 @@ from mxscale.launcher import setup
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
 from mxscale.sweep.sweep import REFUSED_CELL
+from mxscale.util.errors import ConfigError, nearest
 
 # Every key with its default; the YAML files of conf/ only choose other values.
 DEFAULTS = OmegaConf.create(to_dict(Config()))

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mxscale.cli.explain import explain, refuse
-from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.environment.description import ROOT
 from mxscale.launcher import setup
@@ -25,6 +25,7 @@ from mxscale.launcher.supervisor import Signals, kept_alive
 from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED
 from mxscale.sweep import conclusion
 from mxscale.sweep.sweep import Cell, Sweep, begin, told
+from mxscale.util.errors import ConfigError
 
 TERMINAL = (signal.SIGINT, signal.SIGHUP)
 DIRECTIONS = {"accuracy": "maximize", "cost": "minimize"}  # of the names in sweep.objective

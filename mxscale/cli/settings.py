@@ -3,13 +3,14 @@
 import os
 from typing import Optional
 
-from mxscale.config.schema import Config, ConfigError, flatten, from_dict, origin_of, to_dict
+from mxscale.config.schema import Config, flatten, from_dict, origin_of, to_dict
 from mxscale.config.signature import within
 from mxscale.config.validation import validate
 from mxscale.rerun import rerun
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import tracker
+from mxscale.util.errors import ConfigError
 
 
 def configure(values: dict, overrides) -> tuple:

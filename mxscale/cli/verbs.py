@@ -4,11 +4,12 @@ import json
 from datetime import date
 from typing import Callable, Dict
 
-from mxscale.config.schema import Config, ConfigError
+from mxscale.config.schema import Config
 from mxscale.cost import price_list
 from mxscale.launcher import setup
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
+from mxscale.util.errors import ConfigError
 
 
 def logits(config: Config, own: dict) -> None:

@@ -5,16 +5,13 @@ Hydra composes YAML into a dictionary; `from_dict` turns that into the frozen `C
 """
 
 import dataclasses
-import difflib
 import typing
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
+from mxscale.util.errors import ConfigError, nearest
+
 SERVED = ("parameter_server", "dist_async")  # values of comm.backend: gradients go to servers
-
-
-class ConfigError(ValueError):
-    """Bad input: one line that says what, where, and what to do.  Ends a run with exit status 2."""
 
 
 @dataclass(frozen=True)
@@ -280,14 +277,6 @@ def from_dict(values: Dict[str, Any], cls=Config, where: str = ""):
             raise ConfigError(f"unknown key {where}{key}{nearest(key, fields, where)}")
         taken[key] = _typed(value, hints[key], f"{where}{key}")
     return cls(**taken)
-
-
-def nearest(key: str, names, where: str = "", listed=None) -> str:
-    """': did you mean X?', or the possible names where none is near; `listed` in their place, of too many."""
-    near = difflib.get_close_matches(str(key), [str(n) for n in names], n=1, cutoff=0.5)
-    if near:
-        return f": did you mean {where}{near[0]}?"
-    return f": expected one of {', '.join(sorted(map(str, listed or names)))}"
 
 
 def _typed(value, hint, where):

@@ -6,7 +6,8 @@ Pure: standard library alone.
 from dataclasses import dataclass
 from typing import Optional
 
-from mxscale.config.schema import SERVED, Comm, Config, ConfigError
+from mxscale.config.schema import SERVED, Comm, Config
+from mxscale.util.errors import ConfigError
 
 # What comm=auto tries: name -> what it sets of comm; of equals the first is taken
 CANDIDATES = {

@@ -6,8 +6,9 @@ A key that is new in config.py gets its line in CHOICES or RANGES here.
 import math
 import re
 
-from mxscale.config.schema import SERVED, Config, ConfigError, flatten, nearest, to_dict
+from mxscale.config.schema import SERVED, Config, flatten, to_dict
 from mxscale.config.sizes import unsaved
+from mxscale.util.errors import ConfigError, nearest
 
 PUBLIC = ("mnist", "cifar10", "cifar100", "caltech256", "imagenet")  # data.kind: sets with a publisher
 

@@ -18,9 +18,9 @@ import re
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from mxscale.config.schema import ConfigError, nearest
 from mxscale.util import csv_tables
 from mxscale.util.atomic_files import replacing
+from mxscale.util.errors import ConfigError, nearest
 
 COLUMNS = ("provider", "instance", "region", "market", "gpus", "gpu", "network_gbps", "usd_per_hour", "as_of", "source")
 NEEDED = ("InstanceType", "Region", "Price", "SpotPrice")  # of SkyPilot's columns

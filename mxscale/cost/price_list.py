@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
-from mxscale.config.schema import Config, ConfigError, Machine, nearest
+from mxscale.config.schema import Config, Machine
 from mxscale.cost import catalogs, prices
 from mxscale.util import text_table
+from mxscale.util.errors import ConfigError, nearest
 
 BILLINGS = ("per_second", "per_hour")
 

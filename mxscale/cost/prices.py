@@ -12,10 +12,11 @@ import re
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
-from mxscale.config.schema import ConfigError, Machine, nearest
+from mxscale.config.schema import Machine
 from mxscale.config.validation import CHOICES
 from mxscale.cost import catalogs
 from mxscale.util import csv_tables
+from mxscale.util.errors import ConfigError, nearest
 
 HOURS_PER_YEAR = 8766  # 365.25 days x 24 h
 

@@ -18,9 +18,9 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from mxscale.config.schema import ConfigError
 from mxscale.config.signature import hash_of
 from mxscale.util.atomic_files import digest_of
+from mxscale.util.errors import ConfigError
 
 FORMAT = 2
 NAME = "manifest.json"

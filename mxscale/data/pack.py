@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 import PIL
 
-from mxscale.config.schema import ConfigError, Data
+from mxscale.config.schema import Data
 from mxscale.config.signature import hash_of
 from mxscale.data import content, manifest, recordio, records, sources
 from mxscale.data.duplicates import Copies
@@ -29,6 +29,7 @@ from mxscale.data.images import POLICY, BadImage, Recipe
 from mxscale.data.public import sets
 from mxscale.data.workers import Pool, Progress
 from mxscale.util.atomic_files import sync
+from mxscale.util.errors import ConfigError
 
 MANY = 100  # bad images, after which the rest isn't tried
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of some shared file systems

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import Dict, Iterator, List, Tuple
 
-from mxscale.config.schema import ConfigError
 from mxscale.data import recordio
 from mxscale.data.bitmaps import Memory, bitmap, row_bytes
 from mxscale.data.images import BadImage, size_of
 from mxscale.data.workers import PER_WORKER, Pool
+from mxscale.util.errors import ConfigError
 
 
 class Kept:

@@ -13,11 +13,12 @@ from collections import Counter
 from functools import partial
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
-from mxscale.config.schema import ConfigError, Data
+from mxscale.config.schema import Data
 from mxscale.data import content, manifest, recordio
 from mxscale.data.duplicates import Copies
 from mxscale.data.images import POLICY, BadImage, Recipe, repack
 from mxscale.data.workers import Pool, Progress
+from mxscale.util.errors import ConfigError
 
 TYPICAL_BYTES = 4096  # of a small image: more than one process is worth its start for a file of many
 MOST_CLASSES = 1 << 24  # labels are float32: whole numbers beyond are not exact

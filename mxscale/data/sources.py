@@ -11,9 +11,10 @@ import os
 from itertools import chain
 from typing import Dict, FrozenSet, List, NamedTuple, Tuple
 
-from mxscale.config.schema import ConfigError, Data, nearest
+from mxscale.config.schema import Data
 from mxscale.data.content import Source
 from mxscale.data.images import EXTENSIONS
+from mxscale.util.errors import ConfigError, nearest
 
 VAL_NAMES = ("val", "valid", "validation")
 

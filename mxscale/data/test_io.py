@@ -10,8 +10,9 @@ import time
 from dataclasses import replace
 from typing import Callable, Dict, Iterator, List
 
-from mxscale.config.schema import Augment, Config, ConfigError, Data
+from mxscale.config.schema import Augment, Config, Data
 from mxscale.data import loader, manifest, pack
+from mxscale.util.errors import ConfigError
 
 INTERVALS = 5  # of each measurement, for its spread
 # decode: a centre crop and nothing more.  all: what training does to an image, or validation.

@@ -13,7 +13,7 @@ from typing import Dict, List, Optional
 import psutil
 import yaml
 
-from mxscale.config.schema import Config, ConfigError, to_dict
+from mxscale.config.schema import Config, to_dict
 from mxscale.cost import run_cost
 from mxscale.diagnose import advice, probes, timing
 from mxscale.diagnose import breakdown as scale
@@ -30,6 +30,7 @@ from mxscale.records import claims
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RunDir
 from mxscale.tracking import tracker
+from mxscale.util.errors import ConfigError
 
 LOOK_STEPS = 5
 INTERVALS = 8  # that a probe is to give

@@ -11,9 +11,10 @@ import time
 
 import yaml
 
-from mxscale.config.schema import ConfigError, from_dict
+from mxscale.config.schema import from_dict
 from mxscale.launcher import run, setup
 from mxscale.rundir.directory import FAILURE, REFUSED
+from mxscale.util.errors import ConfigError
 
 LOOK_EVERY_S = 1.0
 

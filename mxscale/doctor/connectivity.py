@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import List
 from urllib.parse import unquote, urlsplit
 
-from mxscale.config.schema import Config, ConfigError
+from mxscale.config.schema import Config
 from mxscale.doctor.check_result import FAIL, OK, WARN, Finding
 from mxscale.environment import hosts
 from mxscale.environment.machine import existing
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import uris
+from mxscale.util.errors import ConfigError
 
 PATIENCE_S = 3.0  # for MLflow, from name to answer
 UI_PORT = 5000  # of `make ui`

@@ -17,7 +17,7 @@ import sys
 from dataclasses import asdict
 from typing import List, Mapping, Optional
 
-from mxscale.config.schema import Config, ConfigError
+from mxscale.config.schema import Config
 from mxscale.config.sizes import auto_ranks
 from mxscale.doctor import connectivity
 from mxscale.doctor.check_result import FAIL, OK, WARN, Finding, Wish, count, table
@@ -25,6 +25,7 @@ from mxscale.doctor.gpu_checks import architecture, cuda, gpu, nccl, on_cpu
 from mxscale.environment import description, hosts
 from mxscale.environment.machine import UNLIMITED
 from mxscale.launcher import container
+from mxscale.util.errors import ConfigError
 
 
 def examine(facts: dict, wish: Wish) -> List[Finding]:

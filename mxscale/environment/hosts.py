@@ -17,8 +17,9 @@ from typing import List, Optional
 
 import psutil
 
-from mxscale.config.schema import Config, ConfigError
+from mxscale.config.schema import Config
 from mxscale.rundir.directory import RunDir
+from mxscale.util.errors import ConfigError
 
 WORKER = "worker"  # the service's name in docker-compose.yml
 CONNECT_S = 5

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import Dict, List, Optional
 
-from mxscale.config.schema import SERVED, Config, ConfigError
+from mxscale.config.schema import SERVED, Config
 from mxscale.config.sizes import CANDIDATES
 from mxscale.config.validation import validate
 from mxscale.environment import hosts
@@ -17,6 +17,7 @@ from mxscale.launcher.processes import Processes, available_cores
 from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import Signals, kept_alive
 from mxscale.rundir.directory import RunDir
+from mxscale.util.errors import ConfigError
 
 MODULE = "mxscale.distributed.exchange_probe"
 RECORD = "probe.json"

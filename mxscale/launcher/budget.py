@@ -10,10 +10,11 @@ import math
 import time
 from typing import Dict, List, Optional, Set
 
-from mxscale.config.schema import Budget, Config, ConfigError
+from mxscale.config.schema import Budget, Config
 from mxscale.cost import prices, run_cost
 from mxscale.launcher.progress import Follower, say
 from mxscale.rundir.directory import RunDir
+from mxscale.util.errors import ConfigError
 
 REASON = "budget"  # in status.json and in `stop`
 END_S = 3.0  # between the ranks' last words and their end, or that of a kill

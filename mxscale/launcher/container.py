@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 from typing import Dict
 
-from mxscale.config.schema import Config, ConfigError, origin_of
+from mxscale.config.schema import Config, origin_of
 from mxscale.config.validation import PUBLIC
 from mxscale.environment.description import ROOT
 from mxscale.rundir.directory import FAILURE, RunDir
+from mxscale.util.errors import ConfigError
 
 # As in docker-compose.yml and compose.gpu.yml, and for the same reasons
 SHARED_MEMORY = "1g"

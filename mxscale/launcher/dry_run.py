@@ -8,7 +8,7 @@ import dataclasses
 from typing import NamedTuple, Optional
 
 from mxscale.config import signature as identity
-from mxscale.config.schema import Config, ConfigError
+from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes, sizes
 from mxscale.cost import prices, run_cost
 from mxscale.launcher import announcement, backend_probe, budget, setup
@@ -17,6 +17,7 @@ from mxscale.launcher.supervisor import Signals
 from mxscale.records import summary
 from mxscale.rundir import directory
 from mxscale.rundir.directory import DONE, FINISHED, INTERRUPTED, RunDir
+from mxscale.util.errors import ConfigError
 
 ENDED = {"state": "DRY_RUN", "exit": DONE, "summary": {}}  # in place of a run's status
 

@@ -12,10 +12,10 @@ from typing import List, Optional
 
 import yaml
 
-from mxscale.config.schema import ConfigError
 from mxscale.environment import hosts
 from mxscale.environment.hosts import Host
 from mxscale.rundir.directory import DONE, REFUSED
+from mxscale.util.errors import ConfigError
 
 ENTRYPOINT = "/mxscale/docker/entrypoint"
 WORKER = "/mxscale/docker/worker"

@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 
 import psutil
 
-from mxscale.config.schema import Config, ConfigError, Machine
+from mxscale.config.schema import Config, Machine
 from mxscale.config.sizes import unsaved
 from mxscale.cost import run_cost
 from mxscale.environment import hosts
@@ -25,6 +25,7 @@ from mxscale.sweep.sweep import Cell
 from mxscale.tracking import tracker
 from mxscale.tracking.payload import note_params
 from mxscale.tracking.sync_state import view_hint
+from mxscale.util.errors import ConfigError
 
 TRACKING_S = 30.0  # for what is unsent when the ranks have ended
 

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import List, Optional
 
 from mxscale.config import signature
-from mxscale.config.schema import SERVED, Config, ConfigError, origin_of
+from mxscale.config.schema import SERVED, Config, origin_of
 from mxscale.cost import run_cost
 from mxscale.doctor import doctor
 from mxscale.environment import description, hosts
@@ -27,6 +27,7 @@ from mxscale.records import summary
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RUNNING, RunDir
 from mxscale.util.atomic_files import digest_of
+from mxscale.util.errors import ConfigError
 
 ORPHANS_S = 120.0  # for ranks that a killed parent left behind, or a lost host
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # of the disk, not of the program

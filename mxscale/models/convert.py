@@ -13,11 +13,11 @@ from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from mxscale.config.schema import ConfigError
 from mxscale.models import torch_file
 from mxscale.models.resnet_v1b import SPECIFICATION, BottleneckV1b
 from mxscale.models.weights import differences, first_of
 from mxscale.models.zoo import V1B
+from mxscale.util.errors import ConfigError
 
 BATCH_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "running_mean", "running_var": "running_var"}
 # How many batches a running statistic is of: PyTorch needs it where momentum is None alone.

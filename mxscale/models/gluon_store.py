@@ -15,8 +15,8 @@ from typing import Dict, Optional
 import mxnet as mx
 from mxnet.gluon.model_zoo import model_store
 
-from mxscale.config.schema import ConfigError, nearest
 from mxscale.util.atomic_files import digest_of
+from mxscale.util.errors import ConfigError, nearest
 
 TIMEOUT_S = 30.0  # without a byte
 CHUNK = 2**20

@@ -11,8 +11,8 @@ from typing import NamedTuple, Optional
 import huggingface_hub
 from huggingface_hub import constants, errors
 
-from mxscale.config.schema import ConfigError
 from mxscale.util.atomic_files import digest_of
+from mxscale.util.errors import ConfigError
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"  # as timm writes them
 MAX_BYTES = 2 << 30  # a ResNet-152 has 0.24 GB: what is larger is another network

@@ -10,10 +10,10 @@ from typing import Dict, Iterator, List, NamedTuple, Sequence
 import mxnet as mx
 import numpy as np
 
-from mxscale.config.schema import ConfigError, nearest
 from mxscale.models import zoo
 from mxscale.models.weights import parameters
 from mxscale.util.atomic_files import replacing
+from mxscale.util.errors import ConfigError, nearest
 
 # name -> side in pixels of the images, classes: as in the papers; of all others 224 and 1000 (ImageNet)
 SIZES = {"inceptionv3": (299, 1000), "small": (32, 10)}

@@ -9,9 +9,10 @@ import math
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from mxscale.config.schema import ConfigError, origin_of
+from mxscale.config.schema import origin_of
 from mxscale.models import gluon_store, symbol, weights, zoo
 from mxscale.util.atomic_files import digest_of, replacing
+from mxscale.util.errors import ConfigError
 
 WEIGHTS, GRAPH = "pretrained.params", "network.json"  # in the run's directory
 

@@ -11,9 +11,9 @@ from typing import Dict, List, Optional, Tuple
 import mxnet as mx
 from mxnet.gluon import SymbolBlock, nn
 
-from mxscale.config.schema import ConfigError
 from mxscale.models import weights
 from mxscale.models.graph import NORMS, Network, ancestors, nodes_of, take_apart
+from mxscale.util.errors import ConfigError
 
 NAME = "symbol"  # as model.name: the network is the graph that the weights come with
 

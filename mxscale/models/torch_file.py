@@ -15,7 +15,7 @@ from typing import Dict, NamedTuple
 import numpy as np
 import safetensors
 
-from mxscale.config.schema import ConfigError
+from mxscale.util.errors import ConfigError
 
 # A bfloat16 is the upper half of a float32, which numpy has no type for: read as uint16 until `as_float32`.
 BFLOAT16 = "bfloat16"

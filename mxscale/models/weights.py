@@ -8,8 +8,8 @@ from typing import Dict
 import mxnet as mx
 import numpy as np
 
-from mxscale.config.schema import ConfigError
 from mxscale.util.atomic_files import replacing
+from mxscale.util.errors import ConfigError
 
 NAMED_FIRST = 3  # names that a message lists before "and 4 more"
 

@@ -13,11 +13,11 @@ from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 from mxnet.gluon.model_zoo.vision.resnet import BasicBlockV1, BottleneckV1, ResNetV1, ResNetV2
 
-from mxscale.config.schema import ConfigError, nearest
 from mxscale.models import symbol
 from mxscale.models.resnet_v1b import SPECIFICATION, BottleneckV1b, resnet_v1b
 from mxscale.models.small import Small
 from mxscale.models.weights import parameters
+from mxscale.util.errors import ConfigError, nearest
 
 # ---------------------------------------------------------------- names
 

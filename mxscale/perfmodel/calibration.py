@@ -7,7 +7,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from mxscale.config.schema import Config, ConfigError
+from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes, server_count
 from mxscale.launcher.commands import Placement
 from mxscale.perfmodel import layers, step_time
@@ -15,6 +15,7 @@ from mxscale.perfmodel.rates import Measured
 from mxscale.perfmodel.scenarios import EXCHANGES, bytes_each, habits
 from mxscale.perfmodel.step_time import Job, Link
 from mxscale.rundir.directory import FINISHED, RunDir
+from mxscale.util.errors import ConfigError
 
 
 class Calibration(NamedTuple):

@@ -11,13 +11,14 @@ import statistics
 from dataclasses import replace
 from typing import Dict, List, Optional, Tuple
 
-from mxscale.config.schema import Config, ConfigError
+from mxscale.config.schema import Config
 from mxscale.cost import prices, run_cost
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
 from mxscale.perfmodel.step_time import Link
 from mxscale.planner import planning
 from mxscale.records import summary
 from mxscale.rundir.directory import FORECAST, RunDir
+from mxscale.util.errors import ConfigError
 
 
 def begin(run: RunDir, config: Config) -> str:

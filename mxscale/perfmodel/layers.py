@@ -4,8 +4,8 @@ import functools
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
-from mxscale.config.schema import ConfigError, nearest
 from mxscale.util import csv_tables
+from mxscale.util.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True)

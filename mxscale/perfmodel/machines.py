@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 from typing import Callable, Dict, Optional, Tuple
 
 from mxscale.config import schema
-from mxscale.config.schema import ConfigError, nearest
 from mxscale.cost import prices
 from mxscale.perfmodel import hardware
 from mxscale.perfmodel.published import published_parse
 from mxscale.perfmodel.scenarios import Machine
 from mxscale.perfmodel.step_time import Link
 from mxscale.util import csv_tables
+from mxscale.util.errors import ConfigError, nearest
 
 GBIT = 1e9 / 8  # bytes/s
 

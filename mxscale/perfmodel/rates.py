@@ -10,10 +10,11 @@ import re
 from dataclasses import dataclass, field
 from typing import List, Optional, Sequence
 
-from mxscale.config.schema import Comm, ConfigError
+from mxscale.config.schema import Comm
 from mxscale.perfmodel import hardware, layers, step_time
 from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.published import rows
+from mxscale.util.errors import ConfigError
 
 # our precision -> published ones that it is, the nearest first; on A100 and later, float32 multiplies as TF32
 PRECISIONS = {"float32": ("fp32", "tf32"), "float16": ("fp16", "amp"), "amp": ("amp", "fp16")}

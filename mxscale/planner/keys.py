@@ -5,9 +5,10 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
-from mxscale.config.schema import ConfigError, from_dict, nearest
+from mxscale.config.schema import from_dict
 from mxscale.config.validation import CHOICES
 from mxscale.perfmodel import scenarios
+from mxscale.util.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True)

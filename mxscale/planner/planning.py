@@ -9,7 +9,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from mxscale.config.schema import Config, ConfigError, nearest
+from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes
 from mxscale.cost import prices
 from mxscale.cost.run_cost import pricing
@@ -18,6 +18,7 @@ from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
 from mxscale.planner import choice, figure, keys, table
 from mxscale.planner.keys import Asked, listed
 from mxscale.util import csv_tables
+from mxscale.util.errors import ConfigError, nearest
 
 
 def main(config: Config, own: dict, as_json: bool) -> None:

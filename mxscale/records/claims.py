@@ -10,10 +10,10 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxscale.config.schema import ConfigError, nearest
 from mxscale.records.recorded import FINISHED, Recorded
 from mxscale.records.recorded import known as is_known
 from mxscale.util import csv_tables
+from mxscale.util.errors import ConfigError, nearest
 
 MEASURED, MODELLED, NEITHER = "measured", "modelled", "not reproducible here"
 

@@ -4,12 +4,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
-from mxscale.config.schema import ConfigError
 from mxscale.records import recorded
 from mxscale.records.recorded import FINISHED, Recorded, Row
 from mxscale.report import canvas, figures, page
 from mxscale.report import rows as report
 from mxscale.tracking.history import Store
+from mxscale.util.errors import ConfigError
 
 
 class Written(NamedTuple):

@@ -4,13 +4,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import List, Optional
 
-from mxscale.config.schema import Config, ConfigError, nearest
+from mxscale.config.schema import Config
 from mxscale.records import claims as published
 from mxscale.records.recorded import Recorded
 from mxscale.report import claims, experiment, side_by_side
 from mxscale.report.modelled_claims import MODELS
 from mxscale.tracking import tracker, uris
 from mxscale.tracking.history import Store
+from mxscale.util.errors import ConfigError, nearest
 
 DRAWING = ("matplotlib", "jinja2", "alembic")  # installed with the whole of MLflow
 KEYS = {"action": str, "experiment": str, "compare": list, "output": str}

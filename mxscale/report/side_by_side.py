@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
 
-from mxscale.config.schema import ConfigError, flatten
+from mxscale.config.schema import flatten
 from mxscale.records import comparison
 from mxscale.records.recorded import Recorded
 from mxscale.report import page
@@ -13,6 +13,7 @@ from mxscale.report.experiment import save
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import history
 from mxscale.tracking.history import Curve, Store
+from mxscale.util.errors import ConfigError
 
 
 class Side(NamedTuple):

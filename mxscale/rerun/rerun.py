@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
-from mxscale.config.schema import SERVED, Config, ConfigError, flatten, to_dict
+from mxscale.config.schema import SERVED, Config, flatten, to_dict
 from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
 from mxscale.config.sizes import unsaved
 from mxscale.launcher import announcement
@@ -19,6 +19,7 @@ from mxscale.records.recorded import is_forecast
 from mxscale.rerun import differences, verdict
 from mxscale.rundir.directory import FINISHED, RERUN, RunDir, runs_of
 from mxscale.tracking import payload, store, sync_state, tracker
+from mxscale.util.errors import ConfigError
 
 # What a rerun needs of the first run; summary.json is there of every run whose ranks were started
 FILES = ("config.yaml", "environment.json", "price.json", "plan.json", "metrics.jsonl", "status.json", "summary.json")

@@ -28,8 +28,9 @@ from typing import Any, Dict, Iterator, List, Optional
 
 import yaml
 
-from mxscale.config.schema import Config, ConfigError, flatten, from_dict, to_dict
+from mxscale.config.schema import Config, flatten, from_dict, to_dict
 from mxscale.util.atomic_files import replacing
+from mxscale.util.errors import ConfigError
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 FORECAST = "forecast.json"  # what a run says beforehand of its rate, hours and cost

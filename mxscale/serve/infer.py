@@ -5,9 +5,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from mxscale.config.schema import ConfigError
 from mxscale.models import convert, pretrained, symbol, weights, zoo
 from mxscale.util.atomic_files import replacing
+from mxscale.util.errors import ConfigError
 
 BATCH = 16  # images at a time
 

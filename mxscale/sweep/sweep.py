@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import List, Optional, Sequence
 
-from mxscale.config.schema import Config, ConfigError, Rerun, from_dict, to_dict
+from mxscale.config.schema import Config, Rerun, from_dict, to_dict
 from mxscale.config.sizes import unsaved
 from mxscale.cost import run_cost
 from mxscale.launcher import setup
@@ -32,6 +32,7 @@ from mxscale.launcher.supervisor import beside
 from mxscale.rundir import directory
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, REFUSED, RUNNING, RunDir
 from mxscale.sweep import cells
+from mxscale.util.errors import ConfigError
 
 FOLDER = "sweeps"  # of runs
 REFUSED_CELL = "REFUSED"  # the state of a cell whose settings are refused: it has no run directory

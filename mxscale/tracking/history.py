@@ -8,10 +8,11 @@ import json
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from mxscale.config.schema import Config, ConfigError, nearest
+from mxscale.config.schema import Config
 from mxscale.records.recorded import Recorded
 from mxscale.rundir.directory import FINISHED, RunDir
 from mxscale.tracking import payload, store, tracker, uris
+from mxscale.util.errors import ConfigError, nearest
 
 PAGE = 200  # runs of one request: some hundred params each
 PARENT = "mlflow.parentRunId"

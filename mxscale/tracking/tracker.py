@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Callable, List, Optional, TypeVar
 
-from mxscale.config.schema import Config, ConfigError, Tracking
+from mxscale.config.schema import Config, Tracking
 from mxscale.cost.run_cost import cost_of
 from mxscale.rundir.directory import DONE, FAILURE, REFUSED, RunDir
 from mxscale.tracking import payload, sync_state, uris
@@ -28,6 +28,7 @@ from mxscale.tracking.sender import Busy, Sender, Unsent
 from mxscale.tracking.store import look_up, why
 from mxscale.tracking.sync_state import view_hint
 from mxscale.tracking.uris import masked
+from mxscale.util.errors import ConfigError
 
 POLL_S = 5.0  # between two looks at metrics.jsonl: each one that finds something costs 30 ms of a core
 RETRY_S = 1.0

@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 from typing import Optional
 
-from mxscale.config.schema import ConfigError, Tracking
+from mxscale.config.schema import Tracking
+from mxscale.util.errors import ConfigError
 
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 

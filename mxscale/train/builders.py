@@ -5,10 +5,11 @@ from dataclasses import replace
 import mxnet as mx
 from mxnet import autograd, gluon
 
-from mxscale.config.schema import Config, ConfigError
+from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
 from mxscale.data import loader
 from mxscale.models import symbol, weights, zoo
+from mxscale.util.errors import ConfigError
 
 # ---------------------------------------------------------------- data
 

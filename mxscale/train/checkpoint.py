@@ -17,9 +17,9 @@ from typing import Any, Dict, List, NamedTuple, Optional
 import numpy as np
 from mxnet import nd
 
-from mxscale.config.schema import ConfigError
 from mxscale.models import weights
 from mxscale.util.atomic_files import digest_of, sync
+from mxscale.util.errors import ConfigError
 
 FILES = ("params", "trainer", "statistics", "state.json")  # of every checkpoint
 

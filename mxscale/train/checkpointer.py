@@ -6,12 +6,12 @@ from typing import Dict, NamedTuple, Optional
 import numpy as np
 from mxnet import nd
 
-from mxscale.config.schema import ConfigError
 from mxscale.config.sizes import unsaved
 from mxscale.models import weights
 from mxscale.rundir.directory import RunDir
 from mxscale.train import checkpoint
 from mxscale.train.optim.optimizer import load_states
+from mxscale.util.errors import ConfigError
 
 
 class NotFinite(ArithmeticError):

@@ -4,7 +4,7 @@ import mxnet as mx
 from mxnet import autograd
 from mxnet.contrib import amp
 
-from mxscale.config.schema import ConfigError
+from mxscale.util.errors import ConfigError
 
 
 def check(precision: str) -> None:

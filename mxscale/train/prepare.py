@@ -14,7 +14,7 @@ from pathlib import Path
 import mxnet as mx
 import mxnet.runtime
 
-from mxscale.config.schema import SERVED, Comm, Config, ConfigError
+from mxscale.config.schema import SERVED, Comm, Config
 from mxscale.config.sizes import CANDIDATES, Sizes, auto_ranks, server_count, sizes, unsaved
 from mxscale.data import pack, ram_cache
 from mxscale.data.loader import part_sizes
@@ -29,6 +29,7 @@ from mxscale.train import builders, precision, pretrained_init
 from mxscale.train.build_facts import build
 from mxscale.train.checkpointer import check_resumable
 from mxscale.train.optim.optimizer import make_optimizer
+from mxscale.util.errors import ConfigError
 
 PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # those that the kernel gives to who asks for any
 

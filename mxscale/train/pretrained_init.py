@@ -4,11 +4,12 @@ import dataclasses
 import os
 import shutil
 
-from mxscale.config.schema import Config, ConfigError, Data, origin_of
+from mxscale.config.schema import Config, Data, origin_of
 from mxscale.data.loader import INTERPOLATIONS
 from mxscale.models import pretrained, symbol
 from mxscale.rundir.directory import RunDir
 from mxscale.util.atomic_files import digest_of
+from mxscale.util.errors import ConfigError
 
 
 def obtain(run: RunDir, config: Config, plan: dict, head: str) -> Config:

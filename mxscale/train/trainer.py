@@ -16,7 +16,7 @@ import mxnet as mx
 import psutil
 from mxnet import autograd
 
-from mxscale.config.schema import Config, ConfigError
+from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.exchange import make_exchange
@@ -33,6 +33,7 @@ from mxscale.train.optim.optimizer import CrossEntropy, advance, make_trainer
 from mxscale.train.optim.schedule import learning_rate
 from mxscale.train.optim.server_update import ServerUpdate
 from mxscale.train.shard_statistics import ShardStatistics
+from mxscale.util.errors import ConfigError
 
 # What the other ranks say when one is gone.
 PEER_GONE = ("orovod", "Connection reset", "Connection closed", "Broken pipe", "gloo", "rank 0 could not write")

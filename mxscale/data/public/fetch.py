@@ -10,10 +10,10 @@ import hashlib
 import os
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxscale.config.schema import ConfigError
 from mxscale.data.public.download import CHUNK, PAUSES, Unreached, download
 from mxscale.data.workers import Progress
 from mxscale.util.atomic_files import replacing, sync
+from mxscale.util.errors import ConfigError
 
 
 class File(NamedTuple):

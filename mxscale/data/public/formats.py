@@ -11,13 +11,14 @@ import re
 import struct
 from typing import Dict, Iterator, List, Tuple
 
-from mxscale.config.schema import ConfigError, Data
+from mxscale.config.schema import Data
 from mxscale.data import sources
 from mxscale.data.content import Slice, Source
 from mxscale.data.public import archives
 from mxscale.data.public.archives import BadArchive
 from mxscale.data.sources import Item, Tree
 from mxscale.data.workers import Progress
+from mxscale.util.errors import ConfigError
 
 MOST = 1 << 30  # bytes of a set of small images once decompressed; CIFAR has 184,380,000
 

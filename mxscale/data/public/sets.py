@@ -9,11 +9,12 @@ import dataclasses
 import os
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
-from mxscale.config.schema import ConfigError, Data
+from mxscale.config.schema import Data
 from mxscale.data.public import formats
 from mxscale.data.public.archives import BadArchive
 from mxscale.data.public.fetch import File, Place, obtain, trusted
 from mxscale.data.sources import Tree
+from mxscale.util.errors import ConfigError
 
 
 class Public(NamedTuple):

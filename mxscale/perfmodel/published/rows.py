@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from mxscale.config.schema import ConfigError
 from mxscale.util import csv_tables
+from mxscale.util.errors import ConfigError
 
 TABLES = ("published_scaling", "published_elsewhere")  # the package's own
 SAME = ("source", "framework", "model", "gpu", "comm", "precision")  # in all rows of a series

@@ -5,12 +5,12 @@ from typing import Dict, List, Optional, Sequence
 
 import numpy as np
 
-from mxscale.config.schema import ConfigError
 from mxscale.perfmodel import hardware
 from mxscale.perfmodel.published import fitting, published_parse
 from mxscale.perfmodel.published import rows as published
 from mxscale.perfmodel.published.fitting import Pairs, Rows
 from mxscale.perfmodel.published.rows import Point
+from mxscale.util.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Dict
 
-from mxscale.config.schema import ConfigError
+from mxscale.util.errors import ConfigError
 
 BLUE, GREY, RED = "#1f5fa8", "#9a9a9a", "#b3412f"
 

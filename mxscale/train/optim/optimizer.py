@@ -3,9 +3,9 @@
 import mxnet as mx
 from mxnet import gluon
 
-from mxscale.config.schema import ConfigError, nearest
 from mxscale.config.schema import Optimizer as OptimizerConfig
 from mxscale.train.optim.rmsprop_warmup import RMSpropWarmup
+from mxscale.util.errors import ConfigError, nearest
 
 mx.optimizer.Optimizer.opt_registry["rmsprop_warmup"] = RMSpropWarmup  # MXNet's `register` would leave out the _
 

@@ -1,0 +1,25 @@
+"""The error type for invalid input, and suggestions for misspelt names."""
+
+import difflib
+
+
+class ConfigError(ValueError):
+    """Invalid input. The message is one line: what is wrong, where, and what to do. Ends a run with exit status 2."""
+
+
+def nearest(key: str, names, where: str = "", listed=None) -> str:
+    """Return a suggestion for an unknown name, to be appended to an error message.
+
+    Args:
+        key: The unknown name.
+        names: The valid names.
+        where: Prefix of the suggested name, such as "optimizer.".
+        listed: Names to list if none is close; all of `names` by default.
+
+    Returns:
+        ": did you mean NAME?", or ": expected one of ..." if no name is close.
+    """
+    near = difflib.get_close_matches(str(key), [str(n) for n in names], n=1, cutoff=0.5)
+    if near:
+        return f": did you mean {where}{near[0]}?"
+    return f": expected one of {', '.join(sorted(map(str, listed or names)))}"
