@@ -4,7 +4,6 @@ No orphan holds a machine that is paid for, and no rank that hangs does.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import sys
@@ -13,6 +12,7 @@ import time
 from pathlib import Path
 
 from mxscale.rundir.directory import INTERRUPTED, RunDir
+from mxscale.util import file_lock
 
 PATIENCE_S = 20.0
 TOUCH_EVERY_S = 2.0
@@ -25,8 +25,7 @@ def end_with_the_parent(run: RunDir, attempt: int, patience_s: float = PATIENCE_
     The rank does not checkpoint first: its peers may be gone already.  The last checkpoint stands.
     Until it ends, the rank holds a lock that the next attempt's parent waits for.
     """
-    lock = run.ranks_lock()
-    fcntl.flock(lock, fcntl.LOCK_SH)
+    lock = file_lock.acquire(run.ranks_lock, shared=True)
 
     def watch():
         seen, since = None, time.monotonic()  # not the wall clock: it may be set, or stand still in suspend
@@ -42,7 +41,7 @@ def end_with_the_parent(run: RunDir, attempt: int, patience_s: float = PATIENCE_
                 continue
             if silent > patience_s or current != attempt:
                 print(f"the parent of attempt {attempt} is gone ({silent:.0f} s silent): ending", flush=True)
-                lock.close()
+                os.close(lock)
                 os._exit(INTERRUPTED)
 
     threading.Thread(target=watch, daemon=True, name="watchdog").start()
