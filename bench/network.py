@@ -13,6 +13,7 @@ Needs root, `ip` and `tc` (iproute2).  All names begin with mx and this process'
 that is gone has left is taken down by the next one.
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -26,8 +27,6 @@ from string import ascii_lowercase
 from typing import Dict, List, Mapping, Optional
 
 import psutil
-
-from mxscale.util.file_lock import locked
 
 OURS = re.compile(r"(mx(\d+)[a-z])-\w+")  # a namespace's name, with its network's and the process's number
 SUBNETS = [f"10.77.{number}" for number in range(256)]
@@ -68,7 +67,8 @@ class Network:
         self.nodes, self.rate, self.machines = nodes, rate, machines
 
     def __enter__(self):
-        with locked("/run/lock/mxscale-network"):  # two may choose a subnet at once
+        with open("/run/lock/mxscale-network", "w") as lock:  # two may choose a subnet at once
+            fcntl.flock(lock, fcntl.LOCK_EX)
             _take_down_the_left()
             # The interface's name too, everywhere: horovodrun wants one that all hosts have
             names = (f"mx{os.getpid()}{letter}" for letter in ascii_lowercase)
