@@ -5,7 +5,6 @@ The parent touches the run's `alive` file, and a rank ends itself if that heartb
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import sys
@@ -14,6 +13,7 @@ import time
 from pathlib import Path
 
 from mxscale.rundir.directory import INTERRUPTED, RunDir
+from mxscale.util import file_lock
 
 PARENT_TIMEOUT_S = 20.0
 WRITE_EVERY_S = 2.0
@@ -32,8 +32,7 @@ def end_with_parent(run: RunDir, attempt: int, timeout_s: float = PARENT_TIMEOUT
     The rank writes no checkpoint first, because its peers may have ended already; the last checkpoint remains.
     Until it ends, the rank holds a shared lock that the next attempt's parent waits for.
     """
-    lock = run.ranks_lock()
-    fcntl.flock(lock, fcntl.LOCK_SH)
+    lock = file_lock.acquire(run.ranks_lock, shared=True)
 
     def watch():
         seen, since = None, time.monotonic()  # the wall clock may be set, or stop during suspend
@@ -49,7 +48,7 @@ def end_with_parent(run: RunDir, attempt: int, timeout_s: float = PARENT_TIMEOUT
                 continue
             if silent_s > timeout_s or current != attempt:
                 print(f"no heartbeat from the parent of attempt {attempt} for {silent_s:.0f} s: ending", flush=True)
-                lock.close()
+                os.close(lock)
                 os._exit(INTERRUPTED)
 
     threading.Thread(target=watch, daemon=True, name="parent heartbeat").start()
