@@ -110,8 +110,8 @@ def test_servers_and_ranks_meet_on_the_first_host_at_a_port_that_is_free():
     assert 10000 <= rendezvous_point([])["port"] < 30000
 
 
-def test_a_first_host_that_others_could_not_reach_is_refused():
-    with pytest.raises(ConfigError, match=r"launch.hosts: a is not known by an address that b could reach"):
+def test_unreachable_first_host_is_refused():
+    with pytest.raises(ConfigError, match=r"launch.hosts: a has no address that b can reach"):
         rendezvous_point([Host("127.0.0.1", 1, "a"), Host("127.0.0.2", 1, "b")])
 
 
