@@ -7,7 +7,7 @@ from mxscale.config.schema import from_dict
 from mxscale.perfmodel import forecast, layers, scenarios
 from mxscale.perfmodel.scenarios import Grid, Machine
 from mxscale.perfmodel.step_time import Link
-from mxscale.planner import planning
+
 from mxscale.records import summary
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FINISHED
@@ -87,7 +87,7 @@ def test_what_accumulates_is_forecast_as_it_is_planned(tmp_path, comm):
     """Measured is what the planner says of one rank and of two: the forecast of eight is what it says of eight."""
     settings = {"batch": {"accumulation": 4}, "comm": comm}
     config = from_dict({"model": {"name": "resnet18_v1b"}, **settings})
-    task = planning.task_of(config, layers.network("resnet18_v1b", 32, 5), 3200, {("m", 32, "float32"): 300.0})
+    task = scenarios.task_of(config, layers.network("resnet18_v1b", 32, 5), 3200, {("m", 32, "float32"): 300.0})
     link = Link(0.0, 5e7)
 
     def planned(ranks):

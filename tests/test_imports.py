@@ -23,7 +23,6 @@ EXCEPTIONS = {
     "launcher/run.py": {"rerun", "sweep"},
     "launcher/setup.py": {"doctor"},
     "perfmodel/calibration.py": {"launcher"},
-    "perfmodel/forecast.py": {"planner"},
     "environment/machine.py": {"launcher"},
     "tracking/sender.py": {"sweep"},
     "train/prepare.py": {"launcher"},

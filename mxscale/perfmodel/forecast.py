@@ -15,7 +15,6 @@ from mxscale.config.schema import Config
 from mxscale.cost import prices, run_cost
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
 from mxscale.perfmodel.step_time import Link
-from mxscale.planner import planning
 from mxscale.records import summary
 from mxscale.rundir.directory import FORECAST, RunDir
 from mxscale.util.errors import ConfigError
@@ -129,7 +128,7 @@ def _from_tables(config: Config, plan: Dict) -> Tuple[Optional[float], str]:
     if config.machine.instance is None:
         return None, "no earlier run of this configuration on this machine, and machine.instance does not name it"
     sizes, (nodes, _) = plan["sizes"], calibration.nodes_of(plan)
-    if planning.exchange_of(config) not in scenarios.EXCHANGES:
+    if scenarios.exchange_of(config) not in scenarios.EXCHANGES:
         return None, f"comm={config.comm.backend} has no step that all ranks take together: it is not modelled"
     network = layers.network(config.model.name, config.data.image_size, plan["classes"])
     node = machines.node(config.machine, run_cost.pricing(config), machines.Given(math.ceil(sizes["ranks"] / nodes)))
@@ -139,7 +138,7 @@ def _from_tables(config: Config, plan: Dict) -> Tuple[Optional[float], str]:
     grid = scenarios.Grid(
         machine=[node.machine],
         nodes=[nodes],
-        comm=[planning.exchange_of(config)],
+        comm=[scenarios.exchange_of(config)],
         servers=["0"],  # they share the ranks' hosts
         batch=[sizes["per_device_batch"]],
         precision=[config.precision],
@@ -147,5 +146,5 @@ def _from_tables(config: Config, plan: Dict) -> Tuple[Optional[float], str]:
         double_buffering=[config.comm.double_buffering],
     )
     rate_of = {(node.machine.name, sizes["per_device_batch"], config.precision): rate.images_per_s}
-    plans, _ = scenarios.evaluate(grid, planning.task_of(config, network, sizes["train_images"], rate_of))
+    plans, _ = scenarios.evaluate(grid, scenarios.task_of(config, network, sizes["train_images"], rate_of))
     return float(plans["images_per_s"][0]), f"one device: {rate.source}"
