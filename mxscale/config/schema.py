@@ -9,9 +9,8 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
+from mxscale.config.backends import BACKENDS, DEFAULT, Backend
 from mxscale.util.errors import ConfigError, nearest
-
-SERVED = ("parameter_server", "dist_async")  # values of comm.backend: gradients go to servers
 
 
 @dataclass(frozen=True)
@@ -117,9 +116,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Comm:
-    # horovod | local (one rank, no communicator) | device, nccl: one process drives all devices, a kvstore sums
-    # | parameter_server | dist_async | auto: the fastest, by a short trial before the first step
-    backend: str = "horovod"
+    backend: str = DEFAULT  # an entry of config/backends.py
     transport: str = "gloo"  # gloo | mpi
     bucket_mb: Optional[float] = None  # size of the buckets that gradients are exchanged in; null: by their sum
     overlap: bool = True  # while backward is still at earlier layers; false: after it
@@ -133,13 +130,13 @@ class Comm:
     probe_s: float = 30.0  # of auto: what each back end may take, its start included
 
     @property
-    def drives_all(self) -> bool:
-        """Whether one process drives all devices; else each has a process of its own."""
-        return self.backend in ("device", "nccl")
+    def entry(self) -> Backend:
+        """The registry entry of the back end, which states its capabilities."""
+        return BACKENDS[self.backend]
 
     def processes(self, devices: int) -> int:
-        """How many ranks' processes train on that many devices."""
-        return 1 if self.drives_all else devices
+        """Return the number of rank processes that train on that many devices."""
+        return 1 if self.entry.drives_all_devices else devices
 
 
 @dataclass(frozen=True)

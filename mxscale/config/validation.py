@@ -6,7 +6,8 @@ A key that is new in config.py gets its line in CHOICES or RANGES here.
 import math
 import re
 
-from mxscale.config.schema import SERVED, Config, flatten, to_dict
+from mxscale.config.backends import ALIASES, BACKENDS, HOROVOD_OPTIONS
+from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.sizes import unsaved
 from mxscale.util.errors import ConfigError, nearest
 
@@ -28,7 +29,7 @@ CHOICES = {
     "model.bn_statistics": ("moving", "last_batch"),
     "model.freeze": ("none", "features", "stage1", "stage2", "stage3", "stage4"),
     "schedule.kind": ("constant", "step", "cosine", "poly"),
-    "comm.backend": ("auto", "horovod", "local", "device", "nccl", "parameter_server", "dist_async"),
+    "comm.backend": tuple(BACKENDS),
     "comm.transport": ("gloo", "mpi"),
     "comm.compression": ("none", "fp16", "2bit"),
     "comm.update_on": ("worker", "server"),
@@ -38,14 +39,6 @@ CHOICES = {
     "machine.market": ("on_demand", "spot"),
     "machine.billing": ("per_second", "per_hour"),
     "machine.currency": ("usd", "eur"),
-}
-
-# MXNet's names of kvstores -> ours.  MXNet 1.9.1 takes most names that it does not know, p3 and horovod among them,
-# for `local`: it then trains each rank by itself without a word (src/kvstore/kvstore.cc, KVStore::Create).
-KVSTORES = {
-    **dict.fromkeys(("dist", "dist_sync", "dist_device_sync", "dist_sync_device", "p3"), "parameter_server"),
-    **dict.fromkeys(("async", "dist_device_async", "dist_async_device"), "dist_async"),
-    "byteps": "horovod",
 }
 
 # Optimizers that take the norm of a whole array
@@ -119,7 +112,7 @@ RANGES = {
 def validate(config: Config) -> Config:
     """The same config, its values checked; raises ConfigError.  Needs no file, device or data."""
     flat = flatten(to_dict(config))
-    if flat["comm.backend"] in KVSTORES:
+    if flat["comm.backend"] in ALIASES:
         raise ConfigError(kvstore("comm.backend", flat["comm.backend"]))
     for key, choices in CHOICES.items():
         if flat[key] not in choices:
@@ -146,15 +139,16 @@ def _validate_together(c: Config) -> None:
     ranks = c.launch.ranks
     if ranks != "auto" and (type(ranks) is not int or ranks < 1):
         raise ConfigError(f"launch.ranks={ranks}: expected auto or a whole number of at least 1")
-    if c.comm.backend == "local" and ranks not in ("auto", 1):
-        raise ConfigError(f"launch.ranks={ranks} with comm=local: one rank has no communicator; use comm=horovod")
+    if c.comm.entry.single_rank and ranks not in ("auto", 1):
+        raise ConfigError(
+            f"launch.ranks={ranks} with comm={c.comm.backend}: one rank has no communicator; use comm=horovod"
+        )
     if isinstance(ranks, int) and c.data.shards is not None and c.data.shards < ranks:
         raise ConfigError(f"data.shards={c.data.shards} is less than launch.ranks={ranks}: every rank reads a shard")
     _validate_hosts(c)
-    if c.comm.backend not in ("auto", "horovod"):
-        for key in ("hierarchical", "timeline"):
-            if getattr(c.comm, key):
-                raise ConfigError(f"comm.{key}=true with comm={c.comm.backend}: that is Horovod's; use comm=horovod")
+    for key in HOROVOD_OPTIONS:
+        if getattr(c.comm, key) and key not in c.comm.entry.options:
+            raise ConfigError(f"comm.{key}=true with comm={c.comm.backend}: that is Horovod's; use comm=horovod")
     _validate_exchange(c)
     if c.launch.restarts and unsaved(c.comm):
         raise ConfigError(f"launch.restarts={c.launch.restarts}: {unsaved(c.comm)}; use launch.restarts=0")
@@ -224,11 +218,11 @@ def _validate_factors(c: Config) -> None:
 
 def kvstore(key: str, name: str) -> str:
     """Why MXNet's name of a kvstore is refused."""
-    return f"{key}={name}: that is MXNet's name of a kvstore; use comm={KVSTORES[name]}"
+    return f"{key}={name}: that is MXNet's name of a kvstore; use comm={ALIASES[name]}"
 
 
 def _validate_exchange(c: Config) -> None:
-    comm, served = c.comm, c.comm.backend in SERVED
+    comm, entry = c.comm, c.comm.entry
     if not re.fullmatch(r"[1-9]\d{0,5}x?", str(comm.servers)) or isinstance(comm.servers, float):
         raise ConfigError(
             f"comm.servers={comm.servers}: expected a whole number of at least 1, or 1x, 2x ...: so many for each rank"
@@ -238,7 +232,7 @@ def _validate_exchange(c: Config) -> None:
             "comm.double_buffering=true with precision=amp: gradients are applied a step late, when the loss scale may "
             "be another one; use precision=float16 or float32"
         )
-    if not served:
+    if not entry.needs_servers:
         for key, given in (("servers", comm.servers != 1), ("update_on", comm.update_on == "server")):
             if given:
                 raise ConfigError(
@@ -253,10 +247,10 @@ def _validate_exchange(c: Config) -> None:
         return
     if c.launch.kind == "docker":
         raise ConfigError(f"comm={comm.backend} with launch=docker: a container runs ranks alone; use launch=auto")
-    if comm.backend == "dist_async" and comm.update_on == "worker":
+    if comm.update_on not in entry.update_on:
         raise ConfigError(
-            "comm.update_on=worker with comm=dist_async: servers apply each rank's gradients as they come; "
-            "use comm.update_on=server"
+            f"comm.update_on={comm.update_on} with comm={comm.backend}: servers apply each rank's gradients as they "
+            f"come; use comm.update_on={entry.update_on[0]}"
         )
     if comm.compression == "2bit" and c.precision == "float16":
         raise ConfigError("comm.compression=2bit with precision=float16: MXNet packs float32 alone; use precision=amp")
@@ -284,7 +278,7 @@ def _validate_server_update(c: Config) -> None:
 
 def _validate_hosts(c: Config) -> None:
     hosts = c.launch.hosts
-    if hosts and c.comm.drives_all:
+    if hosts and c.comm.entry.drives_all_devices:
         raise ConfigError(
             f"launch.hosts with comm={c.comm.backend}: one process drives all devices, so on one machine; "
             "use comm=horovod"
@@ -306,5 +300,5 @@ def _validate_hosts(c: Config) -> None:
     names = [host.partition(":")[0].lower().rstrip(".") for host in hosts]
     if len(set(names)) < len(names):
         raise ConfigError(f"launch.hosts={hosts}: {wanted}, each host once")
-    if c.comm.backend == "local":
-        raise ConfigError("launch.hosts with comm=local: one rank has no communicator; use comm=horovod")
+    if c.comm.entry.single_rank:
+        raise ConfigError(f"launch.hosts with comm={c.comm.backend}: one rank has no communicator; use comm=horovod")
