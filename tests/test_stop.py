@@ -10,7 +10,8 @@ from mxscale.cli import settings
 from mxscale.distributed.communicators import Local
 from mxscale.distributed.heartbeat import UNSEEN, NoLife
 from mxscale.rundir import directory
-from mxscale.train import prepare, trainer
+from mxscale.train import prepare
+from mxscale.train.trainer import Trainer
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +46,7 @@ def new(tmp_path, data_cache):
 
 
 def trained(run, attempt=1, life=UNSEEN):
-    return trainer.train(run, run.config(), run.read("plan.json"), Local(), attempt, life)
+    return Trainer(run, run.config(), run.read("plan.json"), Local(), attempt, life).train()
 
 
 def evaluations(run):

@@ -25,7 +25,8 @@ QUIET_S = 6.0  # three touches: enough to be asked about once others have lost t
 SLOWER = 10
 WAITS = (
     "communicators.py:",
-    "meters.py:",
+    "metrics.py:",
+    "timing.py:",
 )  # where in mxscale/train a rank waits: for others, for what its devices were given
 TOLD = 4  # ranks of which it is said where they are
 SAID = ("pid", "doing", "moves", "idle_s", "longest_s", "at")  # of a rank's file, into Sign
