@@ -101,28 +101,6 @@ def move_gradients(trained, lanes) -> list:
     return lanes
 
 
-def evaluation_network(config: Config, plan: dict, device):
-    """Return a second network, for evaluation alone; `put` sets its values.
-
-    If the trained network were evaluated, oneDNN would reorder its convolution weights in the background.  Training
-    would continue with either layout, and round differently each time.
-    """
-    net = zoo.build(config.model.name, plan["classes"], plan.get("graph"))
-    net.initialize(mx.init.Zero(), ctx=device)
-    zoo.finish(net, (1, 3, config.data.image_size, config.data.image_size), device)
-    net.collect_params().setattr("grad_req", "null")
-    if config.precision == "float16":
-        net.cast("float16")
-    net.hybridize(static_alloc=True, static_shape=True)
-    return net
-
-
-def put(params: dict, net) -> None:
-    """structural name -> NDArray into the network's parameters."""
-    for name, parameter in weights.parameters(net).items():
-        parameter.set_data(params[name])
-
-
 def reseeder(net, seed: int):
     """`reseed(step, shard, turn, device)`: the random state of a network with Dropout is a function of the first three.
 

@@ -13,17 +13,13 @@ import traceback
 import psutil
 
 from mxscale.distributed.communicators import open_communicator
-from mxscale.distributed.heartbeat import Life, end_with_the_parent, rank_to_be
+from mxscale.distributed.heartbeat import Heartbeat, end_with_parent, rank_from_environment
+from mxscale.distributed.peer_loss import follows_from_lost_peer
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.train.checkpointer import NotFinite
 from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
-
-# Parts of the errors that a rank reports because another rank failed first
-PEER_FAILURE_SIGNS = (
-    "orovod", "Connection reset", "Connection closed", "Broken pipe", "gloo", "rank 0 could not write"
-)  # fmt: skip
 
 
 def main(run_path: str, attempt: int) -> int:
@@ -35,14 +31,14 @@ def main(run_path: str, attempt: int) -> int:
     stamps = {"started": psutil.Process().create_time(), "imported": time.time()}
     run = RunDir(run_path)
     faulthandler.enable()  # a crash in MXNet's or Horovod's C++ code prints the Python stack
-    end_with_the_parent(run, attempt)
-    life = Life(run, rank_to_be(), attempt)
+    end_with_parent(run, attempt)
+    heartbeat = Heartbeat(run, rank_from_environment(), attempt)
     config, plan = run.config(), run.read("plan.json")
     comm = open_communicator(config.comm, plan["sizes"]["ranks"])
     stamps["communicator"] = time.time()
     redirect_output(run.rank_log(comm.rank))
     try:
-        outcome = Trainer(run, config, plan, comm, attempt, life).train()
+        outcome = Trainer(run, config, plan, comm, attempt, heartbeat).train()
         comm.close()
     except NotFinite as error:
         outcome = failure(directory.FAILURE, str(error))
@@ -57,10 +53,9 @@ def main(run_path: str, attempt: int) -> int:
 
 
 def failure(status: int, error: str) -> dict:
-    """Return the outcome of a rank that ended with an error; `consequence`: another rank failed first."""
+    """Return the outcome of a rank that ended with an error; `consequence`: see `follows_from_lost_peer`."""
     state = "failed" if status == directory.FAILURE else "refused"
-    consequence = any(sign in error for sign in PEER_FAILURE_SIGNS)
-    return {"state": state, "exit": status, "error": error, "consequence": consequence}
+    return {"state": state, "exit": status, "error": error, "consequence": follows_from_lost_peer(error)}
 
 
 def one_line(error: BaseException) -> str:

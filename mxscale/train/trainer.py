@@ -12,14 +12,14 @@ from mxnet import autograd
 
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
-from mxscale.distributed.heartbeat import UNSEEN, NoLife
-from mxscale.distributed.stop_vote import Ballot
+from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat, Phase
+from mxscale.distributed.stop_vote import StopVote
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.train import builders, precision
 from mxscale.train.checkpointer import Checkpointer, NotFinite, Snapshot, TrainingState
-from mxscale.train.evaluation import evaluate
+from mxscale.train.evaluation import Evaluator
 from mxscale.train.metrics import Accumulator, MetricsLog
 from mxscale.train.optim.optimizer import CrossEntropy, advance, make_trainer
 from mxscale.train.optim.schedule import learning_rate
@@ -38,9 +38,11 @@ class Trainer:
         OSError: rank 0 cannot write a checkpoint.
     """
 
-    def __init__(self, run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoLife = UNSEEN):
+    def __init__(
+        self, run: RunDir, config: Config, plan: dict, comm, attempt: int, heartbeat: NoHeartbeat = NO_HEARTBEAT
+    ):
         """Build the rank's data, network and optimizer, and restore the newest checkpoint.  A collective."""
-        self.run, self.config, self.plan, self.comm, self.life = run, config, plan, comm, life
+        self.run, self.config, self.plan, self.comm, self.heartbeat = run, config, plan, comm, heartbeat
         self.sizes = sizes = Sizes(**plan["sizes"])
         self.devices = devices = comm.devices(plan["device"])  # one; all of the run with kvstore device and nccl
         shards = list(range(comm.rank, sizes.shards, comm.size))
@@ -60,7 +62,7 @@ class Trainer:
                 parameter.grad_req = "add"
         running = zoo.running_statistics(self.net)
         self.statistics = ShardStatistics([parameters[name] for name in running], shards, sizes.shards)
-        self.evaluated_net = builders.evaluation_network(config, plan, devices[0])
+        self.evaluate = Evaluator(config, plan, comm, devices[0], heartbeat)
         self.reseed = builders.reseeder(self.net, config.seed)
 
         # Loss, optimizer, learning rate
@@ -82,7 +84,7 @@ class Trainer:
         self.metrics_log = MetricsLog(run, comm, attempt)
         self.accumulator, self.timer = Accumulator(devices), ThroughputTimer(len(devices))
         self.profiler = StepProfiler(PROFILE_EVERY, self.timer)
-        self.stop_vote = Ballot(comm, lambda: run.stop_reason() is not None)
+        self.stop_vote = StopVote(comm, lambda: run.stop_reason() is not None)
 
     def train(self) -> dict:
         """Train to the last step, or until the ranks agree to stop; then evaluate the best network on the test set.
@@ -111,9 +113,11 @@ class Trainer:
         profile = self.profiler.begin(self.step)
 
         # Forward and backward of each of this rank's shards; calls return early, so that devices work in parallel
+        self.heartbeat.phase = Phase.INPUT
         asked_at = time.perf_counter()
         for micro in self.batches.step(self.step):
             self.timer.fetched(asked_at, micro.labels.shape[0])
+            self.heartbeat.phase = Phase.COMPUTE
             if last_pass and micro.turn == 0:
                 for grad in self.grads[micro.lane]:
                     grad[:] = 0
@@ -127,8 +131,11 @@ class Trainer:
             if micro.turn == last_pass:
                 self.exchange.shard_done(micro.lane)
             if self.passes > len(self.devices):
+                self.heartbeat.phase = Phase.EXCHANGE  # a device may still be at the exchange of the step before
                 self.timer.dispatched(first_element(self.grads[micro.lane][0]))  # backward ends with the first layer
+            self.heartbeat.phase = Phase.INPUT
             asked_at = time.perf_counter()
+        self.heartbeat.phase = Phase.EXCHANGE
         if self.step == 0:
             check_first_loss(self.run, self.config, self.plan, self.comm, self.accumulator)
 
@@ -146,7 +153,7 @@ class Trainer:
             self.timer.dispatched(first_element(array))
         profile.end()
         self.step += 1
-        self.life.moved()
+        self.heartbeat.progress()
 
     def end_step(self) -> bool:
         """Record metrics, validate and write a checkpoint where they are due.  A collective.
@@ -154,9 +161,11 @@ class Trainer:
         Returns:
             Whether training continues; the same on all ranks.
         """
+        self.heartbeat.phase = Phase.METRICS
         step, last = self.step, self.step == self.sizes.total_steps
         validates = last or step % (self.config.validate_every * self.sizes.steps_per_epoch) == 0
         saves = last or self.checkpointer.due(step)
+        self.heartbeat.phase = Phase.EXCHANGE  # the stop vote and the metrics wait for all ranks
         together = self.comm.in_step or validates or saves  # else ranks may be at different steps
         stop = together and self.stop_vote.stop()
         saves = saves or stop
@@ -169,11 +178,12 @@ class Trainer:
             return True
         self.require_finite(self.metrics_log.drain())
 
+        self.heartbeat.phase = Phase.METRICS
         snapshot = self.checkpointer.snapshot(step)
         if validates and not self.validate(snapshot):
             stop = True
         if saves or stop or self.checkpointer.best_step == step:
-            with self.life.saving():
+            with self.heartbeat.checkpointing():
                 self.checkpointer.save(snapshot, self.metrics_log)
         self.timer.restart()
         return not (self.checkpointer.validation_pending or (stop and not last))
@@ -197,24 +207,18 @@ class Trainer:
 
     def test(self) -> bool:
         """Evaluate the best checkpoint on the test set; return False if a stop request interrupted it."""
-        with self.life.saving():
+        with self.heartbeat.checkpointing():
             params = self.checkpointer.best_params()
         result = self.evaluate("test", params)
         if result:
             self.metrics_log.write(self.step, result)
         return result is not None
 
-    def evaluate(self, split: str, params: dict):
-        builders.put(params, self.evaluated_net)
-        return evaluate(
-            self.evaluated_net, self.config, self.plan, split, self.comm, self.devices[0], self.precision, self.life
-        )
-
     def require_finite(self, losses: List[Tuple[int, float]]) -> None:
         """Raise NotFinite if a recorded (step, loss) is NaN or infinite."""
         for step, loss in losses:
             if not math.isfinite(loss):
-                raise NotFinite(f"the loss is {loss} at step {step}; {self.checkpointer.last_good()}")
+                raise NotFinite(f"the loss is {loss} at step {step}; {self.checkpointer.last_valid()}")
 
     def interrupted(self) -> dict:
         """Return the outcome of a rank that stopped on request."""
