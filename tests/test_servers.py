@@ -19,7 +19,7 @@ from mxscale.config.sizes import Sizes, server_count, unsaved
 from mxscale.config.validation import validate
 from mxscale.data import loader
 from mxscale.distributed.communicators import Local
-from mxscale.environment.hosts import Host, meeting_point
+from mxscale.environment.hosts import Host, rendezvous_point
 from mxscale.launcher import commands as launch
 from mxscale.launcher.commands import Placement
 from mxscale.launcher.processes import Processes
@@ -105,14 +105,14 @@ def test_hosts_that_have_no_rank_take_the_servers():
 
 def test_servers_and_ranks_meet_on_the_first_host_at_a_port_that_is_free():
     here = Host("127.0.0.1", 2, "a", here=True)
-    assert meeting_point([])["address"] == meeting_point([here])["address"] == "127.0.0.1"
-    assert meeting_point([Host("10.0.0.2", 1, "a"), here])["address"] == "10.0.0.2"
-    assert 10000 <= meeting_point([])["port"] < 30000
+    assert rendezvous_point([])["address"] == rendezvous_point([here])["address"] == "127.0.0.1"
+    assert rendezvous_point([Host("10.0.0.2", 1, "a"), here])["address"] == "10.0.0.2"
+    assert 10000 <= rendezvous_point([])["port"] < 30000
 
 
-def test_a_first_host_that_others_could_not_reach_is_refused():
-    with pytest.raises(ConfigError, match=r"launch.hosts: a is not known by an address that b could reach"):
-        meeting_point([Host("127.0.0.1", 1, "a"), Host("127.0.0.2", 1, "b")])
+def test_unreachable_first_host_is_refused():
+    with pytest.raises(ConfigError, match=r"launch.hosts: a has no address that b can reach"):
+        rendezvous_point([Host("127.0.0.1", 1, "a"), Host("127.0.0.2", 1, "b")])
 
 
 # ---------------------------------------------------------------- the update on servers
@@ -365,7 +365,7 @@ def on_ranks(folder, config, ranks):
     """Train with real servers, then what RANKS does; the run directory.  Servers have to end by themselves."""
     run = prepared(folder / "run", config, ranks)
     (folder / "ranks.py").write_text(RANKS)
-    placed = Placement(ranks, 2, scheduler=meeting_point([]))
+    placed = Placement(ranks, 2, scheduler=rendezvous_point([]))
     first, *serving = launch.commands(config, str(run), 1, placed, os.environ)
     argv = [*first.argv[: first.argv.index("-m")], str(folder / "ranks.py"), str(run)]
     with open(folder / "launch.log", "wb") as log:
