@@ -158,7 +158,7 @@ def place(
     hosts.check(nodes, run)
     noted = {"hosts": [asdict(host) for host in nodes], "image": image, "fitted_ranks": ranks}
     if config.comm.entry.needs_servers:
-        noted["scheduler"] = hosts.meeting_point(nodes)
+        noted["scheduler"] = hosts.rendezvous_point(nodes)
     run.write("plan.json", {**run.read("plan.json"), **noted})
 
 
