@@ -18,7 +18,7 @@ class Launch:
     )
     hosts: Any = setting(
         None,
-        "hosts and their ranks such as [a:4,b:4], or compose for the workers of docker-compose.yml; null: this machine",
+        "hosts and ranks such as [a:4,b:4], a hostfile, or compose (docker-compose.yml); null: this machine",
     )
     kind: str = setting(
         "process", "run ranks as processes of this machine or in a container on it", choices=("process", "docker")

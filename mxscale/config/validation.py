@@ -1,11 +1,13 @@
-"""Validation of a configuration. It needs no file, device or data.
+"""Validation of a configuration. Except for a hostfile it needs no file, device or data.
 
 The rule of a single setting stands at its field (see `setting.Rule`). This module checks settings against each other:
 one function per group or feature, listed in CHECKS. Each raises ConfigError in one line: what is wrong, what to do.
 """
 
 import re
+from dataclasses import replace
 
+from mxscale.config import hostfile
 from mxscale.config.schema import RULES, SERVED, Config, flatten, to_dict
 from mxscale.config.sizes import unsaved
 from mxscale.config.training_settings import PUBLIC
@@ -24,11 +26,14 @@ LAYERWISE = ("lars", "lamb", "lbsgd")
 
 
 def validate(config: Config) -> Config:
-    """Return the same config after all checks.
+    """Return the config after all checks, a hostfile replaced by its hosts.
 
     Raises:
         ConfigError: A value breaks the rule of its field, or two settings exclude each other.
     """
+    hosts = config.launch.hosts
+    if isinstance(hosts, str) and hosts != "compose":
+        config = replace(config, launch=replace(config.launch, hosts=hostfile.read(hosts)))
     if config.comm.backend in KVSTORES:
         raise ConfigError(kvstore("comm.backend", config.comm.backend))
     values = flatten(to_dict(config))
@@ -150,12 +155,11 @@ def _check_hosts(c: Config) -> None:
     hosts = c.launch.hosts
     if hosts is None or hosts == "compose":
         return
-    wanted = "expected a list such as '[a:4,b:4]', or compose"
+    wanted = "expected a list such as '[a:4,b:4]', a hostfile, or compose"
     if not isinstance(hosts, list) or not hosts:
         raise ConfigError(f"launch.hosts={hosts}: {wanted}")
     for host in hosts:
-        # ssh would take a name that begins with - for an option
-        if not isinstance(host, str) or not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(:[1-9]\d{0,3})?", host):
+        if not isinstance(host, str) or not re.fullmatch(rf"{hostfile.NAME}(:[1-9]\d{{0,3}})?", host):
             raise ConfigError(
                 f"launch.hosts={host}: {wanted}; the number is that host's ranks, its user belongs in ~/.ssh/config"
             )
