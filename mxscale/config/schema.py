@@ -11,7 +11,6 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from mxscale.config.operation_settings import Budget, Launch, Machine, Rerun, Sweep, Tracking
 from mxscale.config.setting import MAX_SEED, describe, setting
-from mxscale.config.training_settings import SERVED as SERVED
 from mxscale.config.training_settings import Batch, Checkpoint, Comm, Data, Model, Optimizer, Schedule
 from mxscale.util.errors import ConfigError, nearest
 

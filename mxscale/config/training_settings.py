@@ -4,10 +4,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
 
+from mxscale.config.backends import BACKENDS, DEFAULT, Backend
 from mxscale.config.setting import MAX_SEED, setting
 
-SERVED = ("parameter_server", "dist_async")  # values of comm.backend: gradients go to servers
-BACKENDS = ("auto", "horovod", "local", "device", "nccl", *SERVED)
 PUBLIC = ("mnist", "cifar10", "cifar100", "caltech256", "imagenet")  # data.kind: sets with a publisher
 DATASETS = ("digits", "imagefolder", "recordio", "synthetic", *PUBLIC)
 
@@ -186,7 +185,7 @@ class Comm:
     """The exchange of gradients between ranks."""
 
     backend: str = setting(
-        "horovod", "communication back end; auto: the fastest in a short trial before the first step", choices=BACKENDS
+        DEFAULT, "communication back end; auto: the fastest in a short trial before the first step", choices=BACKENDS
     )
     transport: str = setting("gloo", "transport of Horovod and of the launch", choices=("gloo", "mpi"))
     bucket_mb: Optional[float] = setting(
@@ -209,13 +208,13 @@ class Comm:
     probe_s: float = setting(30.0, "auto: time limit of each back end's trial, start included", unit="s", low=1)
 
     @property
-    def drives_all(self) -> bool:
-        """Whether one process drives all devices; otherwise each device has its own process."""
-        return self.backend in ("device", "nccl")
+    def entry(self) -> Backend:
+        """The registry entry of the back end, which states its capabilities."""
+        return BACKENDS[self.backend]
 
     def processes(self, devices: int) -> int:
         """Return the number of rank processes that train on that many devices."""
-        return 1 if self.drives_all else devices
+        return 1 if self.entry.drives_all_devices else devices
 
 
 @dataclass(frozen=True)

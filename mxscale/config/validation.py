@@ -8,18 +8,11 @@ import re
 from dataclasses import replace
 
 from mxscale.config import hostfile
-from mxscale.config.schema import RULES, SERVED, Config, flatten, to_dict
+from mxscale.config.backends import ALIASES, HOROVOD_OPTIONS
+from mxscale.config.schema import RULES, Config, flatten, to_dict
 from mxscale.config.sizes import unsaved
 from mxscale.config.training_settings import PUBLIC
 from mxscale.util.errors import ConfigError
-
-# MXNet's names of kvstores -> ours.  MXNet 1.9.1 takes most names that it does not know, p3 and horovod among them,
-# for `local`: it then trains each rank by itself without a word (src/kvstore/kvstore.cc, KVStore::Create).
-KVSTORES = {
-    **dict.fromkeys(("dist", "dist_sync", "dist_device_sync", "dist_sync_device", "p3"), "parameter_server"),
-    **dict.fromkeys(("async", "dist_device_async", "dist_async_device"), "dist_async"),
-    "byteps": "horovod",
-}
 
 # Optimizers that take the norm of a whole array
 LAYERWISE = ("lars", "lamb", "lbsgd")
@@ -34,7 +27,7 @@ def validate(config: Config) -> Config:
     hosts = config.launch.hosts
     if isinstance(hosts, str) and hosts != "compose":
         config = replace(config, launch=replace(config.launch, hosts=hostfile.read(hosts)))
-    if config.comm.backend in KVSTORES:
+    if config.comm.backend in ALIASES:
         raise ConfigError(kvstore("comm.backend", config.comm.backend))
     values = flatten(to_dict(config))
     for key, rule in RULES.items():
@@ -46,7 +39,7 @@ def validate(config: Config) -> Config:
 
 def kvstore(key: str, name: str) -> str:
     """Return the error message for MXNet's name of a kvstore in place of a back end."""
-    return f"{key}={name}: that is MXNet's name of a kvstore; use comm={KVSTORES[name]}"
+    return f"{key}={name}: that is MXNet's name of a kvstore; use comm={ALIASES[name]}"
 
 
 # ---------------------------------------------------------------- run, data, training
@@ -129,8 +122,10 @@ def _check_rmsprop_warmup(c: Config) -> None:
 
 def _check_ranks(c: Config) -> None:
     ranks = c.launch.ranks
-    if c.comm.backend == "local" and ranks not in ("auto", 1):
-        raise ConfigError(f"launch.ranks={ranks} with comm=local: one rank has no communicator; use comm=horovod")
+    if c.comm.entry.single_rank and ranks not in ("auto", 1):
+        raise ConfigError(
+            f"launch.ranks={ranks} with comm={c.comm.backend}: one rank has no communicator; use comm=horovod"
+        )
     if isinstance(ranks, int) and c.data.shards is not None and c.data.shards < ranks:
         raise ConfigError(f"data.shards={c.data.shards} is less than launch.ranks={ranks}: every rank reads a shard")
     if c.launch.restarts and unsaved(c.comm):
@@ -139,13 +134,13 @@ def _check_ranks(c: Config) -> None:
 
 def _check_launch(c: Config) -> None:
     hosts = c.launch.hosts
-    if hosts and c.comm.drives_all:
+    if hosts and c.comm.entry.drives_all_devices:
         raise ConfigError(
             f"launch.hosts with comm={c.comm.backend}: one process drives all devices, so on one machine; "
             "use comm=horovod"
         )
-    if hosts and hosts != "compose" and c.comm.backend == "local":
-        raise ConfigError("launch.hosts with comm=local: one rank has no communicator; use comm=horovod")
+    if hosts and hosts != "compose" and c.comm.entry.single_rank:
+        raise ConfigError(f"launch.hosts with comm={c.comm.backend}: one rank has no communicator; use comm=horovod")
     if c.launch.kind == "docker" and (hosts or not c.launch.image):
         what = "launch.image is missing" if not c.launch.image else "launch.hosts with launch=docker"
         raise ConfigError(f"{what}: launch=docker runs the ranks in one image (launch.image=NAME) on this machine")
@@ -172,10 +167,9 @@ def _check_hosts(c: Config) -> None:
 
 
 def _check_horovod_options(c: Config) -> None:
-    if c.comm.backend not in ("auto", "horovod"):
-        for key in ("hierarchical", "timeline"):
-            if getattr(c.comm, key):
-                raise ConfigError(f"comm.{key}=true with comm={c.comm.backend}: only Horovod has it; use comm=horovod")
+    for key in HOROVOD_OPTIONS:
+        if getattr(c.comm, key) and key not in c.comm.entry.options:
+            raise ConfigError(f"comm.{key}=true with comm={c.comm.backend}: only Horovod has it; use comm=horovod")
 
 
 def _check_double_buffering(c: Config) -> None:
@@ -192,7 +186,7 @@ def _check_servers(c: Config) -> None:
         raise ConfigError(
             f"comm.servers={comm.servers}: expected a whole number of at least 1, or 1x, 2x, ... for that many per rank"
         )
-    if comm.backend in SERVED:
+    if comm.entry.needs_servers:
         return
     for key, given in (("servers", comm.servers != 1), ("update_on", comm.update_on == "server")):
         if given:
@@ -209,14 +203,14 @@ def _check_servers(c: Config) -> None:
 
 def _check_served(c: Config) -> None:
     comm = c.comm
-    if comm.backend not in SERVED:
+    if not comm.entry.needs_servers:
         return
     if c.launch.kind == "docker":
         raise ConfigError(f"comm={comm.backend} with launch=docker: the container runs no servers; use launch=auto")
-    if comm.backend == "dist_async" and comm.update_on == "worker":
+    if comm.update_on not in comm.entry.update_on:
         raise ConfigError(
-            "comm.update_on=worker with comm=dist_async: its servers apply each rank's gradients on arrival; "
-            "use comm.update_on=server"
+            f"comm.update_on={comm.update_on} with comm={comm.backend}: its servers apply each rank's gradients on "
+            f"arrival; use comm.update_on={comm.entry.update_on[0]}"
         )
     if comm.compression == "2bit" and c.precision == "float16":
         raise ConfigError(
@@ -225,7 +219,7 @@ def _check_served(c: Config) -> None:
 
 
 def _check_server_update(c: Config) -> None:
-    if c.comm.backend not in SERVED or c.comm.update_on != "server":
+    if not c.comm.entry.needs_servers or c.comm.update_on != "server":
         return
     where = f"comm={c.comm.backend} with comm.update_on=server"
     instead = "; use comm=parameter_server with comm.update_on=worker"
