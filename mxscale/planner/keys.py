@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
 from mxscale.config.backends import MODELLED
-from mxscale.config.schema import from_dict
-from mxscale.config.validation import CHOICES
+from mxscale.config.schema import RULES, from_dict
 from mxscale.util.errors import ConfigError, nearest
 
 
@@ -70,8 +69,8 @@ LISTS = {
     "servers": (_servers, "whole numbers, or 1x, 2x ...: so many for each node"),
     "double_buffering": (lambda value: isinstance(value, bool), "true or false"),
     "comm": (tuple(MODELLED), ""),
-    "precision": (CHOICES["precision"], ""),
-    "compression": (CHOICES["comm.compression"], ""),
+    "precision": (RULES["precision"].choices, ""),
+    "compression": (RULES["comm.compression"].choices, ""),
     "instance": (lambda value: isinstance(value, str), "names of instances"),
 }
 
