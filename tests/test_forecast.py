@@ -7,7 +7,6 @@ from mxscale.config.schema import from_dict
 from mxscale.perfmodel import forecast, layers, scenarios
 from mxscale.perfmodel.scenarios import Grid, Machine
 from mxscale.perfmodel.step_time import Link
-
 from mxscale.records import summary
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FINISHED

@@ -229,15 +229,15 @@ def test_the_cheapest_and_the_fastest_within_bounds():
     plans, _ = scenarios.evaluate(*wide())
     hours, usd = plans["hours"], plans["usd"]
     deadline, budget = np.median(hours), np.median(usd)
-    kept = Bounds(deadline_hours=deadline).kept(plans)
+    kept = Bounds(deadline_hours=deadline).satisfied(plans)
     assert usd[choice.cheapest(plans, kept)] == usd[hours <= deadline].min()
-    kept = Bounds(budget_usd=budget).kept(plans)
+    kept = Bounds(budget_usd=budget).satisfied(plans)
     assert hours[choice.fastest(plans, kept)] == hours[usd <= budget].min()
 
 
 def test_a_plan_of_unknown_cost_keeps_no_budget():
     plans, _ = scenarios.evaluate(Grid([machine(usd=math.nan)], [1], batch=[10]), task())
-    assert not Bounds(budget_usd=1e9).kept(plans).any() and Bounds(deadline_hours=1e9).kept(plans).all()
+    assert not Bounds(budget_usd=1e9).satisfied(plans).any() and Bounds(deadline_hours=1e9).satisfied(plans).all()
 
 
 def test_the_front_has_what_no_other_beats():
@@ -434,11 +434,13 @@ def test_runs_of_each_exchange_calibrate_the_link_that_it_went_by(tmp_path):
     runs += [finished(tmp_path, 2, rate, comm={"backend": backend})
              for backend, rate in (("horovod", 60.0), ("device", 70.0), ("parameter_server", 30.0))]  # fmt: skip
     own = calibration.read([str(run.path) for run in runs], runs[0].config())
-    assert own.intra.bytes_per_s < own.kept.bytes_per_s and (own.nic, own.served) == (None, None)
+    assert own.intra.bytes_per_s < own.intra_kvstore.bytes_per_s and (own.nic, own.nic_servers) == (None, None)
     assert own.said == "link inside a node fitted to own runs; link inside a node (comm=device) fitted to own runs"
     node = machines.node(runs[0].config().machine, run_cost.pricing(runs[0].config()),
-                         machines.Given(gpus=2, intra=own.intra, kept=own.kept, served=SLOW))  # fmt: skip
-    assert (node.machine.intra, node.machine.kept, node.machine.nic) == (own.intra, own.kept, SLOW)
+                         machines.Given(gpus=2, intra=own.intra, intra_kvstore=own.intra_kvstore,
+                                        nic_servers=SLOW))  # fmt: skip
+    assert (node.machine.intra, node.machine.intra_kvstore) == (own.intra, own.intra_kvstore)
+    assert node.machine.nic == SLOW
 
 
 def test_a_run_on_other_threads_says_nothing_of_the_link(tmp_path):

@@ -132,7 +132,7 @@ def test_a_hundred_thousand_plans_are_one_call():
         nic=Link(1e-5, rng.choice([1e9, 1e10], count)),
         comm=rng.choice(["horovod", "device", "parameter_server"], count),
         servers=rng.integers(0, 9, count),
-        parts=PARTS,
+        buckets=PARTS,
         spread=0.01,
     )
     began = time.perf_counter()
@@ -148,7 +148,7 @@ def test_a_hundred_thousand_plans_are_one_call():
             nic=Link(1e-5, job.nic.bytes_per_s[7]),
             comm=str(job.comm[7]),
             servers=job.servers[7],
-            parts=PARTS,
+            buckets=PARTS,
             spread=0.01,
         )
     )

@@ -20,16 +20,16 @@ from mxscale.config.validation import validate
 from mxscale.data import loader
 from mxscale.distributed.communicators import Local
 from mxscale.environment.hosts import Host, rendezvous_point
+from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
-from mxscale.launcher.commands import Placement
 from mxscale.launcher.processes import Processes
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.train import prepare
-from mxscale.train import trainer as engine
 from mxscale.train.optim.optimizer import make_trainer
 from mxscale.train.optim.schedule import ByUpdates, learning_rate
 from mxscale.train.optim.server_update import optimizer_of
+from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
 # ---------------------------------------------------------------- how many
@@ -59,7 +59,7 @@ def roles(found):
 def test_scheduler_and_servers_are_commands_beside_the_ranks_one():
     found = commands(2, servers="1x")
     assert roles(found) == {"ranks": "worker", "scheduler": "scheduler", "server 0": "server", "server 1": "server"}
-    assert found[0].argv[0] == "horovodrun" and found[0].argv[-4:] == ["-m", "mxscale.train.trainer", "/runs/a", "3"]
+    assert found[0].argv[0] == "horovodrun" and found[0].argv[-4:] == ["-m", "mxscale.train.rank", "/runs/a", "3"]
     assert [command.argv[1:] for command in found[1:]] == [
         ["-m", "mxscale.distributed.parameter_server", "/runs/a", "3", role]
         for role in ("scheduler", "server.0", "server.1")
@@ -324,12 +324,12 @@ RANKS = """
 import os, sys
 import mxnet as mx, numpy as np
 from mxscale.rundir.directory import RunDir
-from mxscale.train import trainer as engine
 from mxscale.distributed.communicators import open_communicator
+from mxscale.train.trainer import Trainer
 
 run = RunDir(sys.argv[1])
 comm = open_communicator(run.config().comm)
-engine.train(run, run.config(), run.read("plan.json"), comm, attempt=1)
+Trainer(run, run.config(), run.read("plan.json"), comm, attempt=1).train()
 
 def summed(name, values):
     array = mx.nd.array(values, dtype=values.dtype)
@@ -392,7 +392,7 @@ def distance(run, plain):
 def test_after_20_steps_one_rank_is_a_plain_loop(plain, data_cache, tmp_path):
     """And with it 2 and 4 of Horovod's, which end with the same bytes: tests/test_train.py."""
     run = prepared(tmp_path / "run", config_of(data_cache, "comm=local"), 1)
-    engine.train(run, run.config(), run.read("plan.json"), Local(), attempt=1)
+    Trainer(run, run.config(), run.read("plan.json"), Local(), attempt=1).train()
     assert distance(run, plain) < 1e-5
 
 

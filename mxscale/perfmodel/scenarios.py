@@ -9,6 +9,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from mxscale.config.backends import BACKENDS, DEFAULT, MODELLED, RING, SERVERS
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes
 from mxscale.cost.prices import MINIMUM_S
@@ -20,8 +21,7 @@ from mxscale.perfmodel.step_time import Link
 BYTES = {"float32": 4.0, "amp": 4.0, "float16": 2.0}
 COMPRESSED = {"fp16": 2.0, "2bit": 0.25}
 
-# comm.backend of a run -> that of the model; NCCL uses a ring as Horovod does
-EXCHANGES = {"horovod": "horovod", "nccl": "horovod", "device": "device", "parameter_server": "parameter_server"}
+ONE_NODE = tuple(entry.name for entry in BACKENDS.values() if entry.drives_all_devices)
 
 
 def bytes_each(precision: str, compression: str) -> float:
@@ -57,7 +57,7 @@ class Grid:
 
     machine: Sequence[Machine]
     nodes: Sequence[int]
-    comm: Sequence[str] = ("horovod",)
+    comm: Sequence[str] = (DEFAULT,)
     servers: Sequence[str] = ("1x",)  # dedicated server machines: a number, or a multiple of the nodes; 0: none
     batch: Sequence[int] = (32,)  # per device
     precision: Sequence[str] = ("float32",)
@@ -91,8 +91,9 @@ class Task:
 
 
 def exchange_of(config: Config) -> str:
-    """Return the back end that is modelled: Horovod for `auto`, and for one device, which exchanges nothing."""
-    return "horovod" if config.comm.backend in ("auto", "local") else config.comm.backend
+    """Return the modelled back end: the default one before a trial, and for one rank, which exchanges nothing."""
+    entry = config.comm.entry
+    return DEFAULT if entry.chosen_by_trial or entry.single_rank else entry.name
 
 
 def task_of(config: Config, network: Network, images: int, rates: Mapping) -> Task:
@@ -115,6 +116,11 @@ def task_of(config: Config, network: Network, images: int, rates: Mapping) -> Ta
     )
 
 
+def exchanges(plans: Plans) -> np.ndarray:
+    """Return how each plan's gradients travel: RING, ALL_TO_ALL or SERVERS."""
+    return np.vectorize(MODELLED.get, otypes=[str])(plans["comm"])
+
+
 # ---------------------------------------------------------------- combinations
 
 
@@ -126,9 +132,11 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
     plans = {name: np.array(grid.axes[name])[place] for name, place in places.items()}
     plans["machine"] = machine
     plans["instance"] = np.array([each.name for each in grid.machine])[machine]
-    served = plans["comm"] == "parameter_server"
+    served = exchanges(plans) == SERVERS
     invalid = {
-        "comm=device and comm=nccl drive the devices of one node": np.isin(plans["comm"], ("device", "nccl"))
+        f"{' and '.join(f'comm={name}' for name in ONE_NODE)} drive the devices of one node": np.isin(
+            plans["comm"], ONE_NODE
+        )
         & (plans["nodes"] > 1),
         "compression=2bit needs parameter servers": (plans["compression"] == "2bit") & ~served,
         "compression=2bit needs float32 gradients": (plans["compression"] == "2bit")
@@ -141,7 +149,7 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
         dropped |= where
     counts.pop("")
     plans = {name: column[~dropped] for name, column in plans.items()}
-    served = plans["comm"] == "parameter_server"
+    served = exchanges(plans) == SERVERS
     plans["servers_setting"] = np.where(served, plans["servers"], "")
     plans["servers"] = np.where(served, _server_counts(grid, plans["nodes"], places["servers"][~dropped]), 0)
     plans["devices"] = plans["nodes"] * _of(grid.machine, "gpus")[plans["machine"]]
@@ -223,8 +231,8 @@ def _step(plans: Plans, grid: Grid, task: Task) -> Plans:
 def _step_of(plans: Plans, grid: Grid, task: Task, delayed: bool) -> Plans:
     machines, number = grid.machine, plans["machine"]
     gpus = _of(machines, "gpus")[number]
-    comm = np.vectorize(EXCHANGES.get, otypes=[str])(plans["comm"])
-    ring, served = comm == "horovod", comm == "parameter_server"
+    comm = exchanges(plans)
+    ring, served = comm == RING, comm == SERVERS
     links = {name: _links([getattr(each, name) for each in machines], number) for name in LINKS}
     intra = _where(ring, links["intra"], _where(served, Link(0.0, np.inf, False), links["intra_kvstore"]))
     nic = _where(ring, links["nic"], links["nic_servers"])

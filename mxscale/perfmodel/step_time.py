@@ -16,6 +16,8 @@ from typing import List, Sequence, Tuple, Union
 
 import numpy as np
 
+from mxscale.config.backends import ALL_TO_ALL, RING
+
 Numbers = Union[float, np.ndarray]
 
 # Share of compute: backward computes the gradients of weights and inputs, forward only the outputs.
@@ -45,7 +47,7 @@ class Job:
     gpus_per_node: Numbers = 1
     intra: Link = Link(0.0, np.inf)  # between the devices of a node
     nic: Link = Link(0.0, np.inf)  # between nodes; shared by the devices of a node
-    comm: Union[str, np.ndarray] = "horovod"  # horovod | device | parameter_server
+    comm: Union[str, np.ndarray] = RING  # RING | ALL_TO_ALL | SERVERS of config/backends.py
     bytes_each: Numbers = 4  # bytes of a gradient on the wire: 2 with fp16
     hierarchical: Union[bool, np.ndarray] = False  # horovod: sum inside the nodes first
     servers: Numbers = 0  # dedicated server nodes; 0: each node runs a server beside its workers
@@ -134,7 +136,7 @@ def exchange(job: Job, size: Numbers) -> Numbers:
     kvstore = all_to_all(job.gpus_per_node, size, intra)
     served = kvstore + np.where(across | np.greater(job.servers, 0), parameter_servers(job, size, nic), 0)
     comm = np.asarray(job.comm)
-    return np.where(comm == "horovod", summed, np.where(comm == "device", kvstore, served))
+    return np.where(comm == RING, summed, np.where(comm == ALL_TO_ALL, kvstore, served))
 
 
 def slowed(link: Link, messages: Numbers) -> Link:

@@ -9,6 +9,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
+from mxscale.config.backends import MODELLED, SERVERS
 from mxscale.config.schema import Config
 from mxscale.cost.run_cost import pricing
 from mxscale.launcher.progress import say
@@ -65,7 +66,7 @@ def put_together(config: Config, settings: Settings) -> Tuple[scenarios.Grid, sc
     images, classes, images_source = epoch_of(config, settings)
     network = layers.network(config.model.name, config.data.image_size, classes)
     own = calibration.read(settings.calibrate, config)
-    served = "parameter_server" in swept["comm"] and swept["servers"] != ["0"]
+    served = SERVERS in map(MODELLED.get, swept["comm"]) and swept["servers"] != ["0"]
     price_of = pricing(config)
     nodes = _nodes(config, settings, own, price_of, linked=served or max(swept["nodes"]) > 1)
     server = _server(config, settings, own, price_of) if served else None
