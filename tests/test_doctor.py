@@ -11,15 +11,18 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from importlib import metadata
 
 import pytest
 from conftest import ROOT
+from plans import make_sizes
 
 from mxscale.config.schema import from_dict
 from mxscale.doctor import connectivity, doctor, gpu_checks
 from mxscale.doctor.check_result import Finding, Wish, table
 from mxscale.environment import description, gpus, machine
+from mxscale.rundir.plan import Image, Plan
 from mxscale.train import build_facts
 
 CPU = {
@@ -402,7 +405,7 @@ def test_an_image_says_what_it_is(tmp_path, monkeypatch):
     monkeypatch.setenv("MXSCALE_IDENTITY", str(tmp_path / "build.json"))
     monkeypatch.setattr(description, "git_state", lambda: (None, None))
     facts = description.describe(tmp_path)
-    tags = description.tags(facts, {"data_digest": "d"}, "s")
+    tags = description.tags(facts, Plan(data_digest="d"), "s")
     assert (tags["build"], tags["image.id"], tags["git.commit"]) == ("source", "sha256:1", "abc")
     assert "git.dirty" not in tags
     (tmp_path / "build.json").write_text("[torn")
@@ -411,16 +414,16 @@ def test_an_image_says_what_it_is(tmp_path, monkeypatch):
 
 def test_a_checkout_is_no_image(tmp_path, monkeypatch):
     monkeypatch.setenv("MXSCALE_IDENTITY", str(tmp_path / "none"))
-    tags = description.tags(description.describe(tmp_path), {"data_digest": "d"}, "s")
+    tags = description.tags(description.describe(tmp_path), Plan(data_digest="d"), "s")
     assert tags["build"] == "wheel" and "image.id" not in tags
 
 
 def test_ranks_in_another_image_are_recorded_with_that_one(tmp_path):
     facts = {**description.describe(tmp_path), "mxnet": {"image": {"build": "ngc", "image.id": "sha256:2"}}}
-    plan = {"data_digest": "d", "image": {"name": "mxscale:ngc", "id": "sha256:3", "digest": ""}}
+    plan = Plan(data_digest="d", image=Image("mxscale:ngc", "sha256:3", ""))
     tags = description.tags(facts, plan, "s")
     assert (tags["build"], tags["image.id"]) == ("ngc", "sha256:2")
-    plan["image"]["digest"] = "mxscale@sha256:4"
+    plan = replace(plan, image=replace(plan.image, digest="mxscale@sha256:4"))
     assert description.tags(facts, plan, "s")["image.id"] == "mxscale@sha256:4"
 
 
@@ -594,7 +597,7 @@ def test_the_ranks_of_a_run(tmp_path, groups, gpus_seen, ranks, ranks_here):
 
 
 def test_a_run_is_examined_in_no_time(tmp_path):
-    plan = {"device": "cpu", "sizes": {"ranks": 2}}
+    plan = Plan(device="cpu", sizes=make_sizes(2))
     began = time.perf_counter()
     findings = doctor.of_run(CPU, configured(tmp_path), plan, 2)
     assert time.perf_counter() - began < 0.05

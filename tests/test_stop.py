@@ -37,7 +37,6 @@ def new(tmp_path, data_cache):
     def prepared(name):
         run = directory.RunDir(tmp_path / name)
         run.write_config(settings.settle(composed("train", *CASE, f"data.cache={data_cache}")))
-        run.write("plan.json", {"pretrained": None})
         prepare.prepare(run, run.config())
         return run
 
@@ -45,7 +44,7 @@ def new(tmp_path, data_cache):
 
 
 def trained(run, attempt=1, life=UNSEEN):
-    return trainer.train(run, run.config(), run.read("plan.json"), Local(), attempt, life)
+    return trainer.train(run, run.config(), run.plan(), Local(), attempt, life)
 
 
 def evaluations(run):

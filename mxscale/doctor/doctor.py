@@ -25,6 +25,7 @@ from mxscale.doctor.gpu_checks import architecture, cuda, gpu, nccl, on_cpu
 from mxscale.environment import description, hosts
 from mxscale.environment.machine import UNLIMITED
 from mxscale.launcher import container
+from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 
@@ -41,9 +42,9 @@ def examine(facts: dict, wish: Wish) -> List[Finding]:
     return findings
 
 
-def of_run(facts: dict, config: Config, plan: dict, ranks_here: int) -> List[dict]:
+def of_run(facts: dict, config: Config, plan: Plan, ranks_here: int) -> List[dict]:
     """The findings for a run's description.json, as plain values.  Never raises, asks nobody, takes a millisecond."""
-    wish = Wish(plan["device"], plan["sizes"]["ranks"], ranks_here, config.comm.transport)
+    wish = Wish(plan.device, plan.sizes.ranks, ranks_here, config.comm.transport)
     return [asdict(finding) for finding in examine(facts, wish)]
 
 

@@ -12,27 +12,20 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import List, Optional
+from dataclasses import replace
+from typing import List, Optional, Sequence
 
 import psutil
 
 from mxscale.config.schema import Config
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Address, Host
 from mxscale.util.errors import ConfigError
 
 WORKER = "worker"  # the service's name in docker-compose.yml
 CONNECT_S = 5
 LOOPBACK = "127.0.0.1"
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", "-o", "StrictHostKeyChecking=accept-new"]
-
-
-@dataclass(frozen=True)
-class Host:
-    address: str  # that ssh takes
-    slots: int  # ranks that it runs
-    name: str  # that people read
-    here: bool = False  # this machine: nobody needs ssh to it
 
 
 def find(config: Config) -> List[Host]:
@@ -99,7 +92,7 @@ def _natural(name: str) -> list:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def of_rank(hosts: List[Host], rank: int) -> Optional[Host]:
+def of_rank(hosts: Sequence[Host], rank: int) -> Optional[Host]:
     """Where a rank runs: the launchers fill the first host's slots, then the next one's."""
     for host in hosts:
         if rank < host.slots:
@@ -165,13 +158,10 @@ def own_address(towards: str) -> str:
         return unsent.getsockname()[0]
 
 
-def meeting_point(hosts: List[Host]) -> dict:
-    """{"address", "port"} where servers and ranks find each other: on the first host, as the others see it.
-
-    Raises ConfigError.
-    """
+def meeting_point(hosts: Sequence[Host]) -> Address:
+    """Return where servers and ranks find each other: on the first host, as the others see it. Raises ConfigError."""
     if len(hosts) < 2:
-        return {"address": LOOPBACK, "port": _free_port()}
+        return Address(LOOPBACK, _free_port())
     first, other = hosts[0], hosts[1]
     try:
         address = own_address(other.address) if first.here else _address(first) or LOOPBACK
@@ -181,7 +171,7 @@ def meeting_point(hosts: List[Host]) -> dict:
         raise ConfigError(
             f"launch.hosts: {first.name} is not known by an address that {other.name} could reach: give IP addresses"
         )
-    return {"address": address, "port": _free_port()}
+    return Address(address, _free_port())
 
 
 def _free_port() -> int:

@@ -11,6 +11,7 @@ from typing import Dict, List, Mapping, Optional, Sequence
 from mxscale.config.schema import SERVED, Config
 from mxscale.config.sizes import server_count
 from mxscale.environment.hosts import SSH, Host
+from mxscale.rundir.plan import Address, Plan
 
 ROOT = Path(__file__).resolve().parents[2]  # where `import mxscale` works
 
@@ -37,13 +38,12 @@ class Placement:
     ranks: int
     cores: int  # of each machine
     hosts: Sequence[Host] = ()  # none: this machine
-    scheduler: Optional[Mapping] = None  # of parameter servers: {"address", "port"}
+    scheduler: Optional[Address] = None  # of parameter servers
 
     @classmethod
-    def of(cls, plan: dict, cores: int) -> "Placement":
-        """What plan.json says."""
-        hosts = [Host(**host) for host in plan["hosts"]]
-        return cls(plan["sizes"]["ranks"], cores, hosts, plan.get("scheduler"))
+    def of(cls, plan: Plan, cores: int) -> "Placement":
+        """Return the placement that a plan records."""
+        return cls(plan.sizes.ranks, cores, plan.hosts, plan.scheduler)
 
     @property
     def taken(self) -> List[Host]:
@@ -122,8 +122,8 @@ def servers(config: Config, run_dir: str, attempt: int, placed: Placement, env: 
 def meeting(config: Config, placed: Placement) -> Dict[str, str]:
     """What ps-lite, which MXNet's servers are made of, wants to be told of all of them."""
     return {
-        "DMLC_PS_ROOT_URI": placed.scheduler["address"],
-        "DMLC_PS_ROOT_PORT": str(placed.scheduler["port"]),
+        "DMLC_PS_ROOT_URI": placed.scheduler.address,
+        "DMLC_PS_ROOT_PORT": str(placed.scheduler.port),
         "DMLC_NUM_WORKER": str(placed.ranks),
         "DMLC_NUM_SERVER": str(server_count(config.comm, placed.ranks)),
     }

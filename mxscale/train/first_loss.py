@@ -5,6 +5,7 @@ from typing import Optional
 
 from mxscale.config.schema import Config
 from mxscale.rundir.directory import WARNINGS, RunDir
+from mxscale.rundir.plan import Plan
 
 # In nats.  Weights of standard deviation 0.01 over 2,048 features of unit size move it by 0.01^2 x 2,048 / 2 = 0.1.
 FAR = 0.5
@@ -13,9 +14,9 @@ FAR = 0.5
 class Gate:
     """Warns once, before the first update; never stops a run.  Every rank looks."""
 
-    def __init__(self, run: RunDir, config: Config, plan: dict, comm):
-        self.run, self.config, self.classes, self.comm = run, config, plan["classes"], comm
-        self.open = not (plan["pretrained"] and plan["head"] == "keep")  # else its classifier is not new
+    def __init__(self, run: RunDir, config: Config, plan: Plan, comm):
+        self.run, self.config, self.classes, self.comm = run, config, plan.classes, comm
+        self.open = not (plan.pretrained and plan.head == "keep")  # else its classifier is not new
 
     def look(self, tally) -> None:
         """After the forward passes of a step.  A collective, once."""

@@ -1,53 +1,57 @@
 """Where a run's weights come from: brought into its directory, and the input that they were trained on taken over."""
 
-import dataclasses
 import os
 import shutil
+from dataclasses import replace
+from typing import Tuple
 
 from mxscale.config.schema import Config, Data, origin_of
 from mxscale.data.loader import INTERPOLATIONS
 from mxscale.models import pretrained, symbol
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import InputChange, Origin, Plan
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
 
-def obtain(run: RunDir, config: Config, plan: dict, head: str) -> Config:
-    """The config with the checkpoint's input in it; `plan` gets pretrained, graph, origin, input.  May fetch.
+def obtain(run: RunDir, config: Config, plan: Plan, head: str) -> Tuple[Config, Plan]:
+    """Return the config with the input of the pretrained weights, and the plan with their paths and origin.
 
-    Safe to repeat: what an earlier attempt brought is used again, and the origin not asked.  Raises ConfigError.
+    May download. A second call uses what the first one brought.
+
+    Raises:
+        ConfigError: If the weights cannot be read or do not fit.
     """
     source, graph = config.model.pretrained, run.path / pretrained.GRAPH
-    if source and not plan.get("origin") and not run.has_checkpoint():
+    if source and not plan.origin and not run.has_checkpoint():
         if origin_of(source)[0] in pretrained.LOADERS:
-            plan["origin"] = pretrained.bring(source, config.model.name, run.path, head)
+            origin = pretrained.bring(source, config.model.name, run.path, head)
         else:
-            plan["origin"] = _of_path(source, plan["pretrained"], graph)
-        taken = plan["origin"]["input"] if config.model.input == "checkpoint" else None
-        plan["input"] = taken_over(config.data, taken or {}, source)
+            origin = _of_path(source, plan.pretrained, graph)
+        taken = origin.input if config.model.input == "checkpoint" else None
+        plan = replace(plan, origin=origin, input=taken_over(config.data, taken or {}, source))
     if source and origin_of(source)[0] in pretrained.LOADERS and not run.has_checkpoint():
-        plan["pretrained"] = str(run.path / pretrained.WEIGHTS)
-    plan["graph"] = str(graph) if graph.exists() else None
-    if config.model.name == symbol.NAME and not plan["graph"]:
+        plan = replace(plan, pretrained=str(run.path / pretrained.WEIGHTS))
+    plan = replace(plan, graph=str(graph) if graph.exists() else None)
+    if config.model.name == symbol.NAME and not plan.graph:
         raise ConfigError(f"model.name=symbol: {source} holds no graph of a network; name the network in model.name")
-    return with_data(config, (plan.get("input") or {}).get("taken", {}))
+    return with_data(config, plan.input_taken), plan
 
 
-def _of_path(source: str, file: str, graph) -> dict:
+def _of_path(source: str, file: str, graph) -> Origin:
     """Of a run: its graph, where its network is one, and how it normalised; not its size, which is a choice."""
-    found = {"kind": "file", "files": {file: digest_of(file)}, "revision": None, "input": None}
-    if os.path.isdir(source):
-        earlier = RunDir(source)
-        if (earlier.path / pretrained.GRAPH).exists():
-            shutil.copyfile(earlier.path / pretrained.GRAPH, graph)
-        data = earlier.config().data
-        found["kind"] = "run"
-        found["input"] = {"mean": data.mean, "std": data.std, "interpolation": data.interpolation}
-    return found
+    files = {file: digest_of(file)}
+    if not os.path.isdir(source):
+        return Origin("file", files)
+    earlier = RunDir(source)
+    if (earlier.path / pretrained.GRAPH).exists():
+        shutil.copyfile(earlier.path / pretrained.GRAPH, graph)
+    data = earlier.config().data
+    return Origin("run", files, input={"mean": data.mean, "std": data.std, "interpolation": data.interpolation})
 
 
-def taken_over(data: Data, given: dict, source: str) -> dict:
-    """{"taken": {key of data: value}, "instead": the config's own}, of the keys that change.
+def taken_over(data: Data, given: dict, source: str) -> InputChange:
+    """Return the keys of `data` that the input of the weights changes.
 
     given: image_size, mean, std, interpolation, crop (the share of the shorter side that validation sees), as far
     as they are known.  Sizes that follow from the image size keep their ratio to it.
@@ -67,8 +71,8 @@ def taken_over(data: Data, given: dict, source: str) -> dict:
     if data.short_side and (given.get("crop") or side != data.image_size):
         wanted["pack_short_side"] = max(data.short_side, wanted.get("eval_resize", side))
     changed = {key: value for key, value in wanted.items() if value != getattr(data, key)}
-    return {"taken": changed, "instead": {key: getattr(data, key) for key in changed}}
+    return InputChange(changed, {key: getattr(data, key) for key in changed})
 
 
 def with_data(config: Config, values: dict) -> Config:
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, **values))
+    return replace(config, data=replace(config.data, **values))

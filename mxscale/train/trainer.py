@@ -17,7 +17,6 @@ import psutil
 from mxnet import autograd
 
 from mxscale.config.schema import Config
-from mxscale.config.sizes import Sizes
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.exchange import make_exchange
 from mxscale.distributed.heartbeat import UNSEEN, Life, NoLife, end_with_the_parent, rank_to_be
@@ -25,6 +24,7 @@ from mxscale.distributed.stop_vote import Ballot
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.train import builders, first_loss, precision
 from mxscale.train.checkpointer import Keeper, NotFinite
 from mxscale.train.meters import Clock, Samples, Tally
@@ -41,15 +41,13 @@ PEER_GONE = ("orovod", "Connection reset", "Connection closed", "Broken pipe", "
 SAMPLE_EVERY = 50  # steps; one of them is timed apart
 
 
-def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoLife = UNSEEN) -> dict:
+def train(run: RunDir, config: Config, plan: Plan, comm, attempt: int, life: NoLife = UNSEEN) -> dict:
     """Train this rank to the end or to a stop; returns what ranks/<r>.json says of it.
 
-    plan: {"sizes": as sizes.Sizes, "splits": {name: {"rec", "idx", "count"}}, "classes": int,
-    "device": "cpu" | "gpu", "pretrained": a .params file or None}.
     Raises NotFinite on a NaN or infinite loss, OSError where a checkpoint can't be written.
     """
-    sizes = Sizes(**plan["sizes"])
-    devices = comm.devices(plan["device"])  # one, or with kvstore device or nccl all of the run
+    sizes = plan.sizes
+    devices = comm.devices(plan.device)  # one, or with kvstore device or nccl all of the run
     shards = list(range(comm.rank, sizes.shards, comm.size))
     turns = config.batch.accumulation
 
@@ -182,7 +180,7 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
         clock.restart()
 
     # ---- test: once, with the best
-    if plan["splits"].get("test"):
+    if plan.splits.get("test"):
         with life.saving():
             builders.put(keeper.best_params(), examined)
         result = evaluate(examined, config, plan, "test", comm, devices[0], scale, life)
@@ -198,7 +196,7 @@ def interrupted(step: int) -> dict:
     return {"state": "interrupted", "exit": directory.INTERRUPTED, "step": step}
 
 
-def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, life: NoLife) -> Optional[dict]:
+def evaluate(net, config: Config, plan: Plan, name: str, comm, device, scale, life: NoLife) -> Optional[dict]:
     """Loss, top-1 and top-5 in percent over the split `name`, every image once.  A collective.
 
     Integers per rank, summed, asserted to equal the set's size, divided once.  None where the parent asked to stop
@@ -208,7 +206,7 @@ def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, li
     loss, top1, top5, seen, left = 0.0, 0, 0, 0, False
     for images, labels, count in builders.evaluation_data(config, plan, name, comm, device):
         logits = net(scale.cast(images)).astype("float32")
-        ranked = mx.nd.topk(logits, k=min(5, plan["classes"]), axis=-1)[:count]
+        ranked = mx.nd.topk(logits, k=min(5, plan.classes), axis=-1)[:count]
         right = ranked == labels[:count].reshape((-1, 1))
         loss += objective(logits, labels)[:count].sum().asscalar()
         top1 += int(right[:, 0].sum().asscalar())
@@ -221,11 +219,11 @@ def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, li
     loss, top1, top5, seen, left = comm.total([loss, top1, top5, seen, left])
     if left:
         return None
-    wanted = plan["splits"][name]["count"]
+    wanted = plan.splits[name].count
     if seen != wanted:
         raise RuntimeError(f"{name}: {seen:.0f} images counted of {wanted}")
     metrics = {f"{name}/loss": loss / seen, f"{name}/top1": 100 * top1 / seen}
-    if plan["classes"] > 5:  # with five or fewer, top-5 is always 100 %
+    if plan.classes > 5:  # with five or fewer, top-5 is always 100 %
         metrics[f"{name}/top5"] = 100 * top5 / seen
     return metrics
 
@@ -248,8 +246,8 @@ def main(run_path: str, attempt: int) -> int:
     faulthandler.enable()  # a crash in MXNet's or Horovod's C++ says where Python was
     end_with_the_parent(run, attempt)
     life = Life(run, rank_to_be(), attempt)
-    config, plan = run.config(), run.read("plan.json")
-    comm = open_communicator(config.comm, plan["sizes"]["ranks"])
+    config, plan = run.config(), run.plan()
+    comm = open_communicator(config.comm, plan.sizes.ranks)
     stamps["communicator"] = time.time()
     print_to(run.rank_log(comm.rank))
     try:
