@@ -55,7 +55,7 @@ def _take(run: RunDir, config: Config, record: dict) -> Config:
     config = validate(_with(config, record["chosen"]))
     run.write(RECORD, record)
     run.write_config(config)
-    run.write_plan(meeting(config, run.plan()))
+    run.write_plan(with_scheduler(config, run.plan()))
     return config
 
 
@@ -117,7 +117,7 @@ def _figures(run: RunDir, config: Config, plan: Plan, attempt: int, name: str, s
     if refusal := _refusal(candidate):
         return {"no": refusal}
     try:
-        placed = launch.Placement.of(meeting(candidate, plan), available_cores())
+        placed = launch.Placement.of(with_scheduler(candidate, plan), available_cores())
     except ConfigError as error:
         return {"no": str(error)}
     surroundings = {"HOROVOD_CYCLE_TIME": "1", **os.environ}  # here each exchange is waited for, see launch.environment
@@ -127,9 +127,9 @@ def _figures(run: RunDir, config: Config, plan: Plan, attempt: int, name: str, s
     return measured(run, name, commands, config.comm.probe_s, signals)
 
 
-def meeting(config: Config, plan: Plan) -> Plan:
+def with_scheduler(config: Config, plan: Plan) -> Plan:
     """Return the plan with the address of the parameter servers' scheduler, if the back end has servers."""
-    return replace(plan, scheduler=hosts.meeting_point(plan.hosts)) if config.comm.backend in SERVED else plan
+    return replace(plan, scheduler=hosts.rendezvous_point(plan.hosts)) if config.comm.backend in SERVED else plan
 
 
 def measured(run: RunDir, name: str, commands: List[launch.Command], limit_s: float, signals: Signals,

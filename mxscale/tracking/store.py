@@ -3,18 +3,19 @@
 MLflow is imported when a store is asked, not before: the import takes over a second of CPU.
 """
 
-import fcntl
 import logging
 import math
 import os
 import re
 import sqlite3
+import threading
 from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import List, Optional, Sequence, Set
 
 from mxscale.tracking.uris import masked, sqlite_file
+from mxscale.util.file_lock import locked
 
 
 def import_mlflow(timeout_s: float):
@@ -43,6 +44,32 @@ def look_up(uri: str, run_id: str, timeout_s: float) -> Optional[dict]:
         raise
 
 
+def failure_of(uri: str, timeout_s: float = 3.0) -> Optional[str]:
+    """Return why the store at `uri` does not answer its client, in a few words; None if it does.
+
+    The client sends the user, the token and the TLS settings of MLflow's environment variables.
+
+    Args:
+        uri: Address of the store.
+        timeout_s: Seconds until the store counts as unreachable. The import of MLflow is not included.
+    """
+    import_mlflow(timeout_s)
+    failures: List[Optional[str]] = []
+
+    def search() -> None:
+        try:
+            open_store(uri, timeout_s).search_experiments(max_results=1)
+            failures.append(None)
+        except Exception as error:
+            failures.append(why(error))
+
+    # A thread, because the client's timeout covers a single packet, and name resolution has none
+    thread = threading.Thread(target=search, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    return failures[0] if failures else f"no answer in {timeout_s:g} s"
+
+
 def open_store(uri: str, timeout_s: float):
     """A client of a store.  Raises whatever MLflow raises, also where it would migrate an older SQLite file."""
     mlflow = import_mlflow(timeout_s)
@@ -64,8 +91,7 @@ def to_itself(uri: str):
         yield
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    with open(file.with_name(file.name + ".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(file.with_name(file.name + ".lock")):
         yield
 
 
@@ -119,6 +145,7 @@ CAUSES = (
     (r"\b401\b|unauthorized", "401: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
     (r"\b403\b|invalid host header", "403: not allowed (a server of MLflow 3 needs --allowed-hosts)"),
     (r"out-of-date database schema|can't locate revision", "of another version of MLflow than the one here"),
+    (r"too many 5\d\d error responses", "server error (5xx)"),
     (r"connection reset|connection aborted|remote end closed", "connection lost"),
 )
 
