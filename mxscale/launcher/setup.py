@@ -19,8 +19,9 @@ from mxscale.config.schema import Config, origin_of
 from mxscale.cost import run_cost
 from mxscale.doctor import doctor
 from mxscale.environment import description, hosts
+from mxscale.environment.container_limits import available_cores
+from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import backend_probe, budget, commands
-from mxscale.launcher.processes import available_cores
 from mxscale.launcher.supervisor import Signals, kept_alive
 from mxscale.records import summary
 from mxscale.rundir import directory
@@ -197,12 +198,12 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
         weights = digest_of(plan.pretrained)
         if plan.graph:  # the same arrays in another graph are another network
             weights = hashlib.sha256((weights + digest_of(plan.graph)).encode()).hexdigest()
-    placed = commands.Placement.of(plan, available_cores())
+    placed = Placement.of(plan, available_cores())
     signed = directory.as_signed(run, config)
     plan = replace(
         plan,
         pretrained_sha256=weights,
-        threads=commands.threads_per_rank(config, placed),
+        threads=threads_per_rank(config, placed),
         weak_signature=signature.signature(signed, plan.data_digest, weights, ranks=False),
         speed_signature=signature.signature(summary.for_speed(signed), plan.data_digest, weights, ranks=False),
     )
