@@ -204,7 +204,7 @@ def test_a_saved_trainer_goes_on_to_the_last_bit(tmp_path):
 def test_a_parameter_out_of_range_is_one_line(params, wrong):
     with pytest.raises(ConfigError, match=re.escape(wrong)) as error:
         make_optimizer(rmsprop_warmup(params=params))
-    assert str(error.value).startswith("optimizer.name=rmsprop_warmup does not take these settings")
+    assert str(error.value).startswith("optimizer.name=rmsprop_warmup does not accept these settings")
     assert "\n" not in str(error.value)
 
 
