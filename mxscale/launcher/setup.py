@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import List, Optional
 
 from mxscale.config import signature
-from mxscale.config.schema import SERVED, Config, origin_of
+from mxscale.config.schema import Config, origin_of
 from mxscale.cost import run_cost
 from mxscale.doctor import doctor
 from mxscale.environment import description, hosts
@@ -157,7 +157,7 @@ def place(
     """
     hosts.check(nodes, run)
     noted = {"hosts": [asdict(host) for host in nodes], "image": image, "fitted_ranks": ranks}
-    if config.comm.backend in SERVED:
+    if config.comm.entry.needs_servers:
         noted["scheduler"] = hosts.rendezvous_point(nodes)
     run.write("plan.json", {**run.read("plan.json"), **noted})
 
