@@ -302,9 +302,3 @@ def test_an_optimizer_whose_numbers_devices_would_share_is_refused(optimizer):
         check({"backend": "device"}, "cpu", optimizer)
     check({"backend": "device"}, "cpu", "adam")
     check({"backend": "device"}, "cpu", optimizer, ranks=1)
-
-
-def test_an_optimizer_that_draws_is_refused():
-    drawing = from_dict({"optimizer": {"name": "sgld", "momentum": None}, "model": {"name": "small"}})
-    with pytest.raises(ConfigError, match=r"optimizer\.name=sgld draws random numbers in its update"):
-        prepare.check_settings(drawing, None)

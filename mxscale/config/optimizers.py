@@ -17,7 +17,8 @@ class OptimizerEntry:
         elementwise: False if an update needs the norm of a whole array.
         repeatable: False if an update draws random numbers, which no checkpoint holds.
         replicable: False if it keeps numbers that several devices of one process would share.
-        uses_epoch: True if an update depends on the epoch and divides by the learning rate.
+        uses_epoch: True if an update depends on the epoch.
+        divides_by_lr: True if an update divides by the learning rate.
     """
 
     implementation: Optional[str] = None
@@ -26,10 +27,13 @@ class OptimizerEntry:
     repeatable: bool = True
     replicable: bool = True
     uses_epoch: bool = False
+    divides_by_lr: bool = False
 
 
 OPTIMIZERS = {
-    "rmsprop_warmup": OptimizerEntry("mxscale.train.optim.rmsprop_warmup:RMSpropWarmup", uses_epoch=True),
+    "rmsprop_warmup": OptimizerEntry(
+        "mxscale.train.optim.rmsprop_warmup:RMSpropWarmup", uses_epoch=True, divides_by_lr=True
+    ),
     "lamb": OptimizerEntry(since="1.6", elementwise=False),
     "lars": OptimizerEntry(since="1.6", elementwise=False),
     "lbsgd": OptimizerEntry(elementwise=False, replicable=False),
