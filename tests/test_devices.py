@@ -13,6 +13,7 @@ from mxscale.config.schema import Optimizer as OptimizerConfig
 from mxscale.config.validation import validate
 from mxscale.distributed.communicators import Local, OneProcess, open_communicator
 from mxscale.distributed.exchange import make_exchange
+from mxscale.environment.placement import Placement
 from mxscale.launcher import announcement, commands
 from mxscale.models import weights
 from mxscale.rundir import directory
@@ -223,7 +224,7 @@ def test_a_run_on_two_devices_resumes_to_the_same_bytes(trained, options):
 
 def test_one_process_is_started_with_the_threads_of_one_device(tmp_path):
     config = from_dict({"comm": {"backend": "device"}})
-    (command,) = commands.commands(config, "/runs/a", 1, commands.Placement(4, 8), {"PATH": "/bin"})
+    (command,) = commands.commands(config, "/runs/a", 1, Placement(4, 8), {"PATH": "/bin"})
     assert command.argv[1:] == ["-m", "mxscale.train.rank", "/runs/a", "1"]
     assert command.env["OMP_NUM_THREADS"] == "2"
 
@@ -232,7 +233,7 @@ def test_one_process_is_started_with_the_threads_of_one_device(tmp_path):
 
 
 def ranks_env(**comm):
-    (command,) = commands.commands(from_dict({"comm": comm}), "/runs/a", 3, commands.Placement(2, 8), {"PATH": "/bin"})
+    (command,) = commands.commands(from_dict({"comm": comm}), "/runs/a", 3, Placement(2, 8), {"PATH": "/bin"})
     return command.env
 
 

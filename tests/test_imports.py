@@ -22,11 +22,8 @@ FEATURES = {"sweep", "rerun", "diagnose", "planner", "report", "doctor"}  # do n
 EXCEPTIONS = {
     "launcher/run.py": {"rerun", "sweep"},
     "launcher/setup.py": {"doctor"},
-    "perfmodel/calibration.py": {"launcher"},
     "perfmodel/forecast.py": {"planner"},
-    "environment/machine.py": {"launcher"},
     "tracking/sender.py": {"sweep"},
-    "train/prepare.py": {"launcher"},
 }
 
 # library -> the packages and modules that may import it, inside functions too

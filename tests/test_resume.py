@@ -12,6 +12,7 @@ import time
 import pytest
 from conftest import kill_session, rank_pids, wait_for_step
 
+from mxscale.environment.placement import Placement
 from mxscale.launcher import commands
 from mxscale.rundir.directory import RunDir
 
@@ -192,7 +193,7 @@ def test_three_ranks_with_jittered_enqueues_end_with_the_same_bytes(cli, tmp_pat
         run.write_config(config)
         run.write("plan.json", ended.run.read("plan.json"))
         run.begin_alive(1)
-        command = commands.commands(config, str(run), 1, commands.Placement(3, 2), os.environ)[0]
+        command = commands.commands(config, str(run), 1, Placement(3, 2), os.environ)[0]
         argv = [*command.argv[: command.argv.index(sys.executable)], sys.executable, str(script), str(run), "1"]
         subprocess.run(argv, env=command.env, check=True, timeout=120, capture_output=True)
         shas.add(run.read("ranks/0.json")["params_sha256"])

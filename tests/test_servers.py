@@ -20,8 +20,8 @@ from mxscale.config.validation import validate
 from mxscale.data import loader
 from mxscale.distributed.communicators import Local
 from mxscale.environment.hosts import Host, rendezvous_point
+from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
-from mxscale.launcher.commands import Placement
 from mxscale.launcher.processes import Processes
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory

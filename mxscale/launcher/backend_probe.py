@@ -12,8 +12,10 @@ from mxscale.config.backends import BACKENDS, CANDIDATES, DEFAULT
 from mxscale.config.schema import Config
 from mxscale.config.validation import validate
 from mxscale.environment import hosts
+from mxscale.environment.container_limits import available_cores
+from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
-from mxscale.launcher.processes import Processes, available_cores
+from mxscale.launcher.processes import Processes
 from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import Signals, kept_alive
 from mxscale.rundir.directory import RunDir
@@ -118,7 +120,7 @@ def _figures(run: RunDir, config: Config, plan: dict, attempt: int, name: str, s
     if refusal := _refusal(candidate):
         return {"no": refusal}
     try:
-        placed = launch.Placement.of({**plan, **meeting(candidate, plan)}, available_cores())
+        placed = Placement.of({**plan, **meeting(candidate, plan)}, available_cores())
     except ConfigError as error:
         return {"no": str(error)}
     surroundings = {"HOROVOD_CYCLE_TIME": "1", **os.environ}  # here each exchange is waited for, see launch.environment

@@ -10,7 +10,7 @@ import numpy as np
 from mxscale.config.backends import ALL_TO_ALL, RING, SERVERS
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes, server_count
-from mxscale.launcher.commands import Placement
+from mxscale.environment.placement import Placement
 from mxscale.perfmodel import layers, step_time
 from mxscale.perfmodel.rates import Measured
 from mxscale.perfmodel.scenarios import bytes_each, habits
@@ -103,7 +103,7 @@ def of_run(path: str) -> Measured:
 def nodes_of(plan: Dict) -> Tuple[int, int]:
     """How many machines have ranks, and how many hosts of the run have none: servers go there."""
     placed = Placement.of({**plan, "hosts": plan.get("hosts") or []}, cores=1)
-    return max(1, len(placed.taken)), len(placed.hosts) - len(placed.taken)
+    return max(1, len(placed.occupied)), len(placed.hosts) - len(placed.occupied)
 
 
 COLUMNS = ("ranks", "alpha_s", "bytes_per_s")

@@ -23,7 +23,7 @@ from mxscale.data.loader import part_sizes
 from mxscale.data.manifest import path_of
 from mxscale.distributed.communicators import horovod_build
 from mxscale.distributed.heartbeat import end_with_parent
-from mxscale.launcher.processes import available_cores
+from mxscale.environment.container_limits import available_cores
 from mxscale.models import symbol, weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
