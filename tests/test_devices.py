@@ -264,7 +264,7 @@ def test_other_machines_are_refused(backend):
 
 @pytest.mark.parametrize("key", ["hierarchical", "timeline"])
 def test_what_horovod_alone_has_is_refused_of_others(key):
-    with pytest.raises(ConfigError, match=f"comm.{key}=true with comm=device: that is Horovod's"):
+    with pytest.raises(ConfigError, match=f"comm.{key}=true with comm=device: only Horovod has it"):
         validate(from_dict({"comm": {"backend": "device", key: True}}))
 
 
