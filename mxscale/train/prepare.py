@@ -15,6 +15,7 @@ import mxnet as mx
 import mxnet.runtime
 
 from mxscale.config.backends import CANDIDATES, DEFAULT
+from mxscale.config.optimizers import optimizer_entry
 from mxscale.config.schema import Comm, Config
 from mxscale.config.sizes import Sizes, auto_ranks, server_count, sizes, unsaved
 from mxscale.data import pack, ram_cache
@@ -154,7 +155,6 @@ def check_settings(config: Config, pretrained) -> None:
     if size < smallest:
         raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
     make_optimizer(config.optimizer)
-    check_draws(config.optimizer.name)
     precision.check(config.precision)
     if config.precision == "amp" and config.model.name == symbol.NAME:
         # It casts around operators as Python calls them; those of a graph are called by the graph
@@ -191,19 +191,10 @@ def check_hierarchical(comm: Comm, device: str) -> None:
 
 def check_replicas(optimizer: str) -> None:
     """Each device updates a copy of the weights of its own, so that an optimizer may keep nothing beside its states."""
-    if optimizer.lower() in ("lbsgd", "nadam"):
+    if not optimizer_entry(optimizer).replicable:
         raise ConfigError(
             f"optimizer.name={optimizer} keeps numbers that several devices of one process would share; "
             "use comm=horovod, or another optimizer"
-        )
-
-
-def check_draws(optimizer: str) -> None:
-    """MXNet can't save its random state, and each rank has one of its own."""
-    if optimizer.lower() == "sgld":
-        raise ConfigError(
-            f"optimizer.name={optimizer} draws random numbers in its update: ranks would draw apart, and a run that is "
-            "gone on with would draw others; use another optimizer"
         )
 
 
