@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import pytest
+from plans import make_sizes
 
 from mxscale.config.schema import from_dict
 from mxscale.config.sizes import bucket_bytes
@@ -14,6 +15,7 @@ from mxscale.perfmodel.scenarios import Grid, Machine, Task
 from mxscale.perfmodel.step_time import Link
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FINISHED
+from mxscale.rundir.plan import Host, Plan
 from mxscale.util.errors import ConfigError
 
 FREE = Link(0.0, math.inf)
@@ -34,8 +36,8 @@ def finished(runs, ranks: int, rate: float, shards=None, **settings):
     """Create a run directory with the records that plans read."""
     config = from_dict({"runs": str(runs), "model": {"name": "resnet18_v1b"}, **settings})
     run = directory.create(config)
-    sizes = {"ranks": ranks, "shards": shards or ranks, "per_device_batch": config.batch.per_device}
-    run.write("plan.json", {"sizes": sizes, "threads": 1, "classes": 5, "hosts": [], "device": "cpu"})
+    sizes = make_sizes(ranks, shards=shards or ranks, per_device_batch=config.batch.per_device)
+    run.write_plan(Plan(sizes=sizes, threads=1, classes=5, device="cpu"))
     run.write("status.json", {"state": FINISHED})
     run.write("summary.json", {"metrics": {"throughput/median": rate}})
     return run
@@ -126,8 +128,7 @@ def test_fewer_servers_than_nodes_are_slower():
 def test_hosts_without_ranks_are_server_nodes(tmp_path):
     served = {"comm": {"backend": "parameter_server", "servers": 2}, "batch": {"accumulation": 3}}
     run = finished(tmp_path, 4, 60.0, **served)
-    hosts = [{"address": name, "slots": 2, "name": name, "here": False} for name in "abcd"]
-    run.write("plan.json", {**run.read("plan.json"), "hosts": hosts})
+    run.write_plan(dataclasses.replace(run.plan(), hosts=tuple(Host(name, 2, name) for name in "abcd")))
     measured = calibration.of_run(str(run.path))
     assert (measured.nodes, measured.server_nodes, measured.accumulation) == (2, 2, 3)
 
@@ -148,8 +149,7 @@ def test_runs_calibrate_the_link_of_their_exchange(tmp_path):
 
 def test_run_with_other_threads_fits_no_link(tmp_path):
     first, second = finished(tmp_path, 1, 40.0), finished(tmp_path, 2, 60.0)
-    plan = second.read("plan.json")
-    second.write("plan.json", {**plan, "threads": 2})
+    second.write_plan(dataclasses.replace(second.plan(), threads=2))
     assert calibration.read([str(first.path), str(second.path)], first.config()).intra is None
 
 

@@ -1,9 +1,9 @@
 """The forecast of a run's rate, hours and cost.
 
-In order of preference: earlier runs that differ only in length, seed, learning rate and price, on as many devices; such
-runs on fewer devices, with the modelled exchange; the tables, for a known instance with GPUs. On a CPU only earlier runs
-count. The result is the run's forecast.json, `plan/*` in MLflow and `plan/error` at the end. An unknown rate is reported
-as unknown.
+In order of preference: earlier runs that differ only in length, seed, learning rate and price, on as many devices;
+such runs on fewer devices, with the modelled exchange; the tables, for a known instance with GPUs. On a CPU only
+earlier runs count. The result is the run's forecast.json, `plan/*` in MLflow and `plan/error` at the end. An unknown rate is
+reported as unknown.
 """
 
 import math
@@ -18,6 +18,7 @@ from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
 from mxscale.perfmodel.step_time import Link
 from mxscale.records import summary
 from mxscale.rundir.directory import FORECAST, RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 
@@ -32,22 +33,22 @@ def predict(run: RunDir, config: Config) -> Dict:
     """Return the forecast of a run.
 
     Returns:
-        {"known": True, "plan/images_per_s", "plan/hours", "plan/usd", "plan/eur", "source"}, or {"known": False, "why"}.
-        The hours are those of all steps and of an earlier run's start and validation, if one exists. A currency without
-        a price is omitted.
+        {"known": True, "plan/images_per_s", "plan/hours", "plan/usd", "plan/eur", "source"}, or
+        {"known": False, "why"}. The hours are those of all steps and of an earlier run's start and validation, if one
+        exists. A currency without a price is omitted.
     """
-    plan = run.read("plan.json")
+    plan = run.plan()
     earlier = summary.alike(run, plan, "speed_signature")
     try:
         rate, source = _from_runs(config, plan, earlier)
-        if rate is None and plan["device"] == "gpu":
+        if rate is None and plan.device == "gpu":
             rate, source = _from_tables(config, plan)
     except ConfigError as error:  # a run of another version, an unknown network or instance
         rate, source = None, str(error)
     if rate is None:
         return {"known": False, "why": source}
-    sizes = plan["sizes"]
-    hours = (sizes["total_steps"] * sizes["global_batch"] / rate + _overhead_s(earlier)) / 3600
+    sizes = plan.sizes
+    hours = (sizes.total_steps * sizes.global_batch / rate + _overhead_s(earlier)) / 3600
     figures = {"plan/images_per_s": rate, "plan/hours": hours}
     cost = prices.cost(run.read("price.json") or {"known": False}, [3600 * hours])
     figures.update({f"plan/{currency}": value for currency, value in (cost or {}).items()})
@@ -68,10 +69,10 @@ def describe(forecast: Dict) -> str:
 # ---------------------------------------------------------------- from earlier runs
 
 
-def _from_runs(config: Config, plan: Dict, earlier: List[RunDir]) -> Tuple[Optional[float], str]:
+def _from_runs(config: Config, plan: Plan, earlier: List[RunDir]) -> Tuple[Optional[float], str]:
     """Return the images/s and their source, or None and the reason."""
-    devices = plan["sizes"]["ranks"]
-    if plan["sizes"]["shards"] != devices:
+    devices = plan.sizes.ranks
+    if plan.sizes.shards != devices:
         return None, "several data shards per rank are not modelled"
     same = [run for run in earlier if _devices(run) == devices and run.config().comm == config.comm]
     if same:
@@ -87,7 +88,7 @@ def _from_runs(config: Config, plan: Dict, earlier: List[RunDir]) -> Tuple[Optio
         most = _rate(base) * devices / _devices(base)
         return most, f"at most: {known}, the exchange is unknown and not counted"
     now = replace(calibration.of_run(str(base.path)), devices=devices, comm=config.comm)
-    network = layers.network(config.model.name, config.data.image_size, plan["classes"])
+    network = layers.network(config.model.name, config.data.image_size, plan.classes)
     rate = float(calibration.rate_of(now, _rate(base), network, {"intra": link}))
     return rate, f"{known}, the exchange fitted to {others} more"
 
@@ -96,10 +97,10 @@ def _from_runs(config: Config, plan: Dict, earlier: List[RunDir]) -> Tuple[Optio
 INSIDE = {exchange: link for link, (exchange, between) in calibration.CARRIES.items() if not between}
 
 
-def _own_link(config: Config, plan: Dict, base: RunDir, earlier: List[RunDir]) -> Tuple[Optional[Link], int]:
+def _own_link(config: Config, plan: Plan, base: RunDir, earlier: List[RunDir]) -> Tuple[Optional[Link], int]:
     """Return the link inside this machine, fitted to earlier runs with the same exchange, and their number."""
     which = INSIDE.get(config.comm.entry.exchange)
-    if _devices(base) > 1 or len(plan.get("hosts") or []) > 1 or which is None or not layers.known(config.model.name):
+    if _devices(base) > 1 or len(plan.hosts) > 1 or which is None or not layers.known(config.model.name):
         return None, 0
     others = [run for run in earlier if _devices(run) > 1 and run.config().comm == config.comm]
     return calibration.fit([calibration.of_run(str(run.path)) for run in [base, *others]], which), len(others)
@@ -110,44 +111,44 @@ def _rate(run: RunDir) -> float:
 
 
 def _devices(run: RunDir) -> int:
-    return run.read("plan.json")["sizes"]["ranks"]
+    return run.plan().sizes.ranks
 
 
 def _overhead_s(earlier: List[RunDir]) -> float:
     """Return the seconds of the newest complete run outside its steps; 0 if there is none."""
     for run in earlier:
-        status, sizes = run.read("status.json"), run.read("plan.json")["sizes"]
+        status, sizes = run.read("status.json"), run.plan().sizes
         if len(status["attempts"]) == 1 and status.get("step"):
             wall = run.figures.get("time/wall_s", 0.0)
-            return max(0.0, wall - status["step"] * sizes["global_batch"] / _rate(run))
+            return max(0.0, wall - status["step"] * sizes.global_batch / _rate(run))
     return 0.0
 
 
 # ---------------------------------------------------------------- from tables
 
 
-def _from_tables(config: Config, plan: Dict) -> Tuple[Optional[float], str]:
+def _from_tables(config: Config, plan: Plan) -> Tuple[Optional[float], str]:
     """Return the images/s of an instance in the tables and their source, or None and the reason."""
     if config.machine.instance is None:
         return None, "no earlier run of this configuration on this machine, and no machine.instance"
-    sizes, (nodes, _) = plan["sizes"], calibration.nodes_of(plan)
+    sizes, (nodes, _) = plan.sizes, calibration.nodes_of(plan)
     if scenarios.exchange_of(config) not in MODELLED:
         return None, f"comm={config.comm.backend} is not modelled: its ranks take no common steps"
-    network = layers.network(config.model.name, config.data.image_size, plan["classes"])
-    node = machines.node(config.machine, run_cost.pricing(config), machines.Given(math.ceil(sizes["ranks"] / nodes)))
+    network = layers.network(config.model.name, config.data.image_size, plan.classes)
+    node = machines.node(config.machine, run_cost.pricing(config), machines.Given(math.ceil(sizes.ranks / nodes)))
     if nodes > 1 and node.machine.nic is None:
         return None, f"the link between nodes of {node.machine.name} is unknown"
-    rate = rates.of_device(network, node.gpu, sizes["per_device_batch"], config.precision)
+    rate = rates.of_device(network, node.gpu, sizes.per_device_batch, config.precision)
     grid = scenarios.Grid(
         machine=[node.machine],
         nodes=[nodes],
         comm=[scenarios.exchange_of(config)],
         servers=["0"],  # servers share the ranks' hosts
-        batch=[sizes["per_device_batch"]],
+        batch=[sizes.per_device_batch],
         precision=[config.precision],
         compression=[config.comm.compression],
         double_buffering=[config.comm.double_buffering],
     )
-    rate_of = {(node.machine.name, sizes["per_device_batch"], config.precision): rate.images_per_s}
-    plans, _ = scenarios.evaluate(grid, scenarios.task_of(config, network, sizes["train_images"], rate_of))
+    rate_of = {(node.machine.name, sizes.per_device_batch, config.precision): rate.images_per_s}
+    plans, _ = scenarios.evaluate(grid, scenarios.task_of(config, network, sizes.train_images, rate_of))
     return float(plans["images_per_s"][0]), f"one device: {rate.source}"

@@ -10,9 +10,9 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from mxscale.config.backends import BACKENDS, DEFAULT, MODELLED, RING, SERVERS
+from mxscale.config.price_sources import MINIMUM_S, PRICE_SOURCES
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes
-from mxscale.cost.prices import MINIMUM_S
 from mxscale.perfmodel import hardware, step_time
 from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.step_time import Link
@@ -112,7 +112,7 @@ def task_of(config: Config, network: Network, images: int, rates: Mapping) -> Ta
         hierarchical=config.comm.hierarchical,
         setup_s=60 * config.launch.setup_minutes,
         billing=config.machine.billing,
-        minimum_s=0 if config.machine.provider == "owned" else MINIMUM_S,
+        minimum_s=PRICE_SOURCES[config.machine.provider].minimum_s,
     )
 
 
