@@ -6,18 +6,17 @@ A key that is new in config.py gets its line in CHOICES or RANGES here.
 import math
 import re
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import SERVED, Config, flatten, to_dict
 from mxscale.config.sizes import unsaved
 from mxscale.util.errors import ConfigError, nearest
-
-PUBLIC = ("mnist", "cifar10", "cifar100", "caltech256", "imagenet")  # data.kind: sets with a publisher
 
 OBJECTIVES = ("accuracy", "cost")  # of sweep.objective
 
 CHOICES = {
     "entry": ("train", "finetune"),
     "precision": ("float32", "float16", "amp"),
-    "data.kind": ("digits", "imagefolder", "recordio", "synthetic", *PUBLIC),
+    "data.kind": tuple(DATASETS),
     "data.checksum": ("published", "first_use"),
     "data.pack_format": ("jpeg", "png"),
     "data.on_bad": ("error", "skip"),
@@ -189,16 +188,9 @@ def _validate_together(c: Config) -> None:
     objective = c.sweep.objective
     if not objective or len(set(objective)) < len(objective) or not set(objective) <= set(OBJECTIVES):
         raise ConfigError(f"sweep.objective={objective}: expected [accuracy], [cost] or [accuracy,cost]")
-    if c.data.kind == "imagefolder" and not c.data.root:
-        raise ConfigError("data.root is missing: data=imagefolder needs data.root=DIR with DIR/<class>/<image>.jpg")
-    if c.data.kind in PUBLIC and not c.data.root:
-        raise ConfigError(f"data.root is missing: data={c.data.kind} needs the folder of its files, or for them")
+    DATASETS[c.data.kind].check_required(c.data)
     if c.data.mirror is not None and not re.match(r"https?://[^/]", c.data.mirror):
         raise ConfigError(f"data.mirror={c.data.mirror}: expected http://HOST/FOLDER or https://HOST/FOLDER")
-    if c.data.kind == "recordio" and not (c.data.train and c.data.val):
-        raise ConfigError(
-            "data.train and data.val are missing: data=recordio needs data.train=FILE.rec data.val=FILE.rec"
-        )
 
 
 def _validate_factors(c: Config) -> None:

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from typing import Callable, Dict, Iterator, List
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Augment, Config, Data
 from mxscale.data import loader, manifest, pack
 from mxscale.util.errors import ConfigError
@@ -36,8 +37,8 @@ def show(config: Config, seconds, threads) -> None:
 
 
 def check(config: Config, seconds, threads) -> None:
-    if config.data.kind == "synthetic":
-        raise ConfigError("data=synthetic: its images are made once and read from nowhere; choose data=imagefolder")
+    if DATASETS[config.data.kind].generated:
+        raise ConfigError(f"data={config.data.kind}: its images are generated, not read; use data=imagefolder")
     if type(seconds) not in (int, float) or not 0 < seconds < math.inf:
         raise ConfigError(f"io.seconds={seconds}: expected a number above 0")
     if not isinstance(threads, list) or not threads or any(type(one) is not int or one < 1 for one in threads):
