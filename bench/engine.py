@@ -71,7 +71,8 @@ def bare_rate(config, plan, interval: int) -> float:
 
 def bare_batches(config, plan):
     if config.data.kind == "synthetic":
-        made = loader.SyntheticData(config.data, plan["classes"], config.batch.per_device, [0], 1, 1, [mx.cpu()])
+        reading = loader.Reading(config.data, config.batch.per_device, [0], 1, 1, 1, 1, [mx.cpu()])
+        made = loader.SyntheticData(reading, plan["classes"])
         while True:
             yield made.images, made.labels
     records = loader.Records(**plan["splits"]["train"])

@@ -8,7 +8,7 @@ file, with an ImageRecordIter of its own. Each epoch opens a new reader with a s
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import nd
@@ -51,13 +51,15 @@ def seed_of(*numbers: int) -> int:
     return int.from_bytes(hashlib.sha256(text).digest()[:4], "little") & 0x7FFFFFFF
 
 
-def open_reader(records: Records, data: Data, batch: int, part: Tuple[int, int], cache: RamCache, **settings):
+def open_reader(
+    records: Records, data: Data, batch: int, part: Tuple[int, int], cache: Optional[RamCache] = None, **settings
+):
     """Return an ImageRecordIter over part (index, number of parts) of the file.
 
-    `cache` holds the decoded images with data.keep=ram. `settings` are ImageRecordIter's own.
+    `cache` holds the decoded images with data.keep=ram; None: a new one. `settings` are ImageRecordIter's own.
     """
     if data.keep == "ram":
-        memory = cache.part(records.rec, records.idx, part, data.threads)
+        memory = (cache or RamCache()).part(records.rec, records.idx, part, data.threads)
         with memory.names() as (rec, idx):
             return _image_record_iter(rec, idx, (0, 1), data, batch, **settings)
     return _image_record_iter(records.rec, records.idx, part, data, batch, **settings)
@@ -83,13 +85,13 @@ def _image_record_iter(rec: str, idx: str, part: Tuple[int, int], data: Data, ba
         prefetch_buffer=1,
         inter_method=INTERPOLATIONS[data.interpolation],
         round_batch=True,
-        **{"verbose": False, **settings},
         mean_r=red,
         mean_g=green,
         mean_b=blue,
         std_r=std_red,
         std_g=std_green,
         std_b=std_blue,
+        **{"verbose": False, **settings},
     )
 
 
@@ -153,7 +155,8 @@ class TrainData:
     def __init__(self, records: Records, reading: Reading):
         self.records, self.reading = records, reading
         self.parts = readable_parts(part_sizes(records.count, reading.total_shards), reading.batch)
-        self._epoch, self._streams, self._readers, self._cache = None, {}, {}, RamCache()
+        self._epoch, self._streams, self._readers = None, {}, {}
+        self.cache = RamCache()
 
     def step(self, step: int) -> Iterator[Micro]:
         """Yield the batches of global step `step` in the order of (shard, accumulation).
@@ -187,7 +190,7 @@ class TrainData:
                 reading.data,
                 reading.batch,
                 (self.parts[shard], reading.total_shards),
-                self._cache,
+                self.cache,
                 shuffle=True,
                 seed=seed,
                 seed_aug=seed,
@@ -233,10 +236,11 @@ class SyntheticData:
 
     @classmethod
     def evaluation(cls, data: Data, classes: int, count: int, rank: int, seed: int, device):
-        """Yield (images, labels, count) of generated images to evaluate on, all of them on rank 0."""
-        if rank == 0:
-            generated = cls(Reading(data, count, [0], 1, 1, 1, seed + 1, [device]), classes)
-            yield generated.images, generated.labels, count
+        """Return [(images, labels, count)] of generated images to evaluate on, all of them on rank 0."""
+        if rank:
+            return []
+        generated = cls(Reading(data, count, [0], 1, 1, 1, seed + 1, [device]), classes)
+        return [(generated.images, generated.labels, count)]
 
 
 class EvaluationData:

@@ -22,14 +22,67 @@ from mxscale.data.images import BadImage, size_of
 from mxscale.data.workers import PER_WORKER, Pool
 from mxscale.util.errors import ConfigError
 
+# ---------------------------------------------------------------- decoded records
+
+BMP = struct.Struct("<2sIIIIiiHHIIiiII")  # file header (14 bytes), BITMAPINFOHEADER (40)
+
+
+def bitmap(content: bytes) -> bytes:
+    """Return an encoded image as a BMP of the same pixels, decoded as an ImageRecordIter does."""
+    pixels = mx.image.imdecode(content, to_rgb=0).asnumpy()
+    height, width, _ = pixels.shape
+    rows = np.zeros((height, row_bytes(width)), "uint8")
+    rows[:, : 3 * width] = pixels.reshape(height, 3 * width)
+    return _header(width, height) + rows.tobytes()
+
+
+def _header(width: int, height: int) -> bytes:
+    size = height * row_bytes(width)
+
+    return BMP.pack(b"BM", BMP.size + size, 0, BMP.size, 40, width, -height, 1, 24, 0, size, 0, 0, 0, 0)
+
+
+def row_bytes(width: int) -> int:
+    return (3 * width + 3) // 4 * 4
+
+
+class Memory:
+    """A .rec and an .idx file in memory, without names."""
+
+    def __init__(self):
+        self.rec, self.idx = (os.fdopen(os.memfd_create(name), "wb") for name in ("part.rec", "part.idx"))
+        self._count, self._at = 0, 0
+
+    def add(self, header: recordio.Header, content: bytes) -> None:
+        record = recordio.frame(recordio.HEADER.pack(*header) + content)
+        self.rec.write(record)
+        self.idx.write(b"%d\t%d\n" % (self._count, self._at))
+        self._count += 1
+        self._at += len(record)
+
+    @contextlib.contextmanager
+    def names(self):
+        """Yield paths of the .rec and the .idx, valid within the block. Files opened there stay readable after it."""
+        self.rec.flush()
+        self.idx.flush()
+        # A separate folder, because MXNet lists all files beside the one that it opens.
+        with tempfile.TemporaryDirectory(prefix="mxscale-") as folder:
+            names = os.path.join(folder, "part.rec"), os.path.join(folder, "part.idx")
+            for name, file in zip(names, (self.rec, self.idx), strict=True):
+                os.symlink(f"/proc/{os.getpid()}/fd/{file.fileno()}", name)
+            yield names
+
+
+# ---------------------------------------------------------------- the cache
+
 
 class RamCache:
     """Decoded images of parts of record files, by (.rec, index, number of parts)."""
 
     def __init__(self):
-        self.parts: Dict[Tuple[str, int, int], "Memory"] = {}
+        self.parts: Dict[Tuple[str, int, int], Memory] = {}
 
-    def part(self, rec: str, idx: str, part: Tuple[int, int], workers: int) -> "Memory":
+    def part(self, rec: str, idx: str, part: Tuple[int, int], workers: int) -> Memory:
         """Return the images of a part; the first call decodes them in `workers` processes.
 
         Raises:
@@ -69,57 +122,6 @@ def offsets_of(idx: str, part: Tuple[int, int]) -> List[int]:
     index, of = part
     step = -(-len(offsets) // of)
     return offsets[index * step : (index + 1) * step]
-
-
-# ---------------------------------------------------------------- decoded records
-
-BMP = struct.Struct("<2sIIIIiiHHIIiiII")  # file header (14 bytes), BITMAPINFOHEADER (40)
-
-
-def bitmap(content: bytes) -> bytes:
-    """Return an encoded image as a BMP of the same pixels, decoded as an ImageRecordIter does."""
-    pixels = mx.image.imdecode(content, to_rgb=0).asnumpy()
-    height, width, _ = pixels.shape
-    rows = np.zeros((height, row_bytes(width)), "uint8")
-    rows[:, : 3 * width] = pixels.reshape(height, 3 * width)
-    return _header(width, height) + rows.tobytes()
-
-
-def _header(width: int, height: int) -> bytes:
-    size = height * row_bytes(width)
-  
-    return BMP.pack(b"BM", BMP.size + size, 0, BMP.size, 40, width, -height, 1, 24, 0, size, 0, 0, 0, 0)
-
-
-def row_bytes(width: int) -> int:
-    return (3 * width + 3) // 4 * 4
-
-
-class Memory:
-    """A .rec and an .idx file in memory, without names."""
-
-    def __init__(self):
-        self.rec, self.idx = (os.fdopen(os.memfd_create(name), "wb") for name in ("part.rec", "part.idx"))
-        self._count, self._at = 0, 0
-
-    def add(self, header: recordio.Header, content: bytes) -> None:
-        record = recordio.frame(recordio.HEADER.pack(*header) + content)
-        self.rec.write(record)
-        self.idx.write(b"%d\t%d\n" % (self._count, self._at))
-        self._count += 1
-        self._at += len(record)
-
-    @contextlib.contextmanager
-    def names(self):
-        """Yield paths of the .rec and the .idx, valid within the block. Files opened there stay readable after it."""
-        self.rec.flush()
-        self.idx.flush()
-        # A separate folder, because MXNet lists all files beside the one that it opens.
-        with tempfile.TemporaryDirectory(prefix="mxscale-") as folder:
-            names = os.path.join(folder, "part.rec"), os.path.join(folder, "part.idx")
-            for name, file in zip(names, (self.rec, self.idx), strict=True):
-                os.symlink(f"/proc/{os.getpid()}/fd/{file.fileno()}", name)
-            yield names
 
 
 # ---------------------------------------------------------------- memory

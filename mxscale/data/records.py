@@ -147,7 +147,7 @@ class _Checked:
                 self.bad[number] = result.reason
                 if data.on_bad == "error":
                     raise ConfigError(
-                        f"{self.where}: can't use the image of record {number} ({result.reason}): "
+                        f"{self.where}: cannot use the image of record {number} ({result.reason}): "
                         "make the file again without it, or set data.on_bad=skip"
                     )
         if not self.offsets:
@@ -178,8 +178,8 @@ class _Checked:
         empty = [label for label in self.all_labels if not kept[label]]
         if empty and (self.split == "train" or not kept):
             raise ConfigError(
-                f"{self.where}: class {empty[0]} has no usable image, {len(self.bad)} bad images were skipped; "
-                "see the first with data.on_bad=error"
+                f"{self.where}: class {empty[0]} has no usable image; {len(self.bad)} bad images were skipped; "
+                "list them with data.on_bad=error"
             )
         files = self._copy(folder) if self.bad or self.rewritten else self._as_it_is(folder)
         per_class = [kept[label] for label in range(classes)]
@@ -244,7 +244,7 @@ def _classes(data: Data, labels: Dict[str, Counter]) -> List[str]:
             f"data.classes has {len(data.classes)} names for data.num_classes={count}: expected one per label"
         )
     if count < 2:
-        raise ConfigError(f"data.train={data.train}: {count} class to learn; expected at least 2")
+        raise ConfigError(f"data.train={data.train} has {count} class; expected at least 2")
     for split, counts in labels.items():
         unlearnt = sorted(set(counts) - set(labels["train"]))
         if unlearnt and max(counts) < count:

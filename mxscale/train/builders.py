@@ -35,14 +35,14 @@ def training_data(config: Config, plan: dict, sizes: Sizes, shards, devices):
 
 
 def evaluation_data(config: Config, plan: dict, name: str, comm, device):
-    """Yield (images, labels, count) of this rank's part of a split."""
+    """Return this rank's part of a split: each iteration yields (images, labels, number of valid images)."""
     batch, split = config.batch.per_device, plan["splits"][name]
     entry = DATASETS[config.data.kind]
     if entry.generated:
         batches = implementation(entry.implementation)
         return batches.evaluation(config.data, plan["classes"], split["count"], comm.rank, config.seed, device)
     data = config.data if name == "val" else replace(config.data, keep="packed")  # the test images are read once
-    return loader.evaluation_batches(loader.Records(**split), data, batch, comm.rank, comm.size, device)
+    return loader.EvaluationData(loader.Records(**split), data, batch, (comm.rank, comm.size), device)
 
 
 # ---------------------------------------------------------------- networks
