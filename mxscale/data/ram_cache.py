@@ -11,7 +11,6 @@ import os
 import struct
 import sys
 import tempfile
-from pathlib import Path
 from typing import Dict, Iterator, List, Tuple
 
 import mxnet as mx
@@ -20,6 +19,7 @@ import numpy as np
 from mxscale.data import recordio
 from mxscale.data.images import BadImage, size_of
 from mxscale.data.workers import PER_WORKER, Pool
+from mxscale.environment.container_limits import available_memory
 from mxscale.util.errors import ConfigError
 
 # ---------------------------------------------------------------- decoded records
@@ -91,7 +91,7 @@ class RamCache:
         key = (rec, *part)
         if key not in self.parts:
             offsets = offsets_of(idx, part)
-            check_fit(bytes_of(rec, offsets), free_memory())
+            check_fit(bytes_of(rec, offsets), available_memory())
             self.parts[key] = decoded(rec, offsets, workers)
         return self.parts[key]
 
@@ -149,7 +149,7 @@ def announce(splits: dict, share: float) -> None:
     wanted = share * sum(
         bytes_of(splits[name]["rec"], offsets_of(splits[name]["idx"], (0, 1))) for name in ("train", "val")
     )
-    free = free_memory()
+    free = available_memory()
     check_fit(wanted, free)
     print(f"data.keep=ram: {_gb(wanted)} for the decoded images, {_gb(free)} free", file=sys.stderr, flush=True)
 
@@ -165,32 +165,3 @@ def check_fit(wanted: float, free: int) -> None:
 
 def _gb(count: float) -> str:
     return f"{count / 2**30:.2f} GB"
-
-
-def free_memory(proc="/proc", cgroups="/sys/fs/cgroup") -> int:
-    """Return the bytes of memory that are available to this process: the machine's, limited by each of its cgroups."""
-    fields = dict(line.split(":") for line in Path(proc, "meminfo").read_text().splitlines())
-    return min([1024 * int(fields["MemAvailable"].split()[0]), *_free_in_cgroups(proc, cgroups)])
-
-
-# version -> (files of the limit and of the usage, memory.stat's key of the cache that the kernel can reclaim)
-CGROUPS = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-           2: ("memory.max", "memory.current", "inactive_file")}  # fmt: skip
-
-
-def _free_in_cgroups(proc: str, cgroups: str) -> Iterator[int]:
-    for line in Path(proc, "self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers not in ("", "memory"):
-            continue
-        version, root = (1, Path(cgroups, "memory")) if controllers else (2, Path(cgroups))
-        limit, usage, reclaimable = CGROUPS[version]
-        own = root / path.lstrip("/")
-        # In a container the path is the host's and does not exist: the root is the container's cgroup.
-        for folder in [root, *(one for one in (own, *own.parents) if root in one.parents)]:
-            try:
-                most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
-                statistics = dict(each.split() for each in (folder / "memory.stat").read_text().splitlines())
-            except (OSError, ValueError):  # missing; "max": no limit
-                continue
-            yield max(0, most - used + int(statistics.get(reclaimable, 0)))

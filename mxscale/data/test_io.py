@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Callable, Dict, Iterator, List
 
 from mxscale.config.datasets import DATASETS
-from mxscale.config.schema import Augment, Config, Data
+from mxscale.config.schema import Config, Data
+from mxscale.config.training_settings import Augment
 from mxscale.data import loader, manifest, pack
 from mxscale.data.ram_cache import RamCache
 from mxscale.util.errors import ConfigError
