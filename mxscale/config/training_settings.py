@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Optional
 
 from mxscale.config.backends import BACKENDS, DEFAULT, Backend
 from mxscale.config.datasets import DATASETS
+from mxscale.config.schedules import SCHEDULES
 from mxscale.config.setting import MAX_SEED, setting
 
 
@@ -151,9 +152,7 @@ class Optimizer:
 class Schedule:
     """The learning rate over the epochs."""
 
-    kind: str = setting(
-        "cosine", "shape of the learning rate after warm-up", choices=("constant", "step", "cosine", "poly")
-    )
+    kind: str = setting("cosine", "shape of the learning rate after warm-up", choices=tuple(SCHEDULES))
     reference_batch: Optional[int] = setting(
         256, "linear scaling: lr x global batch / reference_batch; null: no scaling", unit="images", low=1
     )
