@@ -2,8 +2,8 @@
 
 In order of preference: earlier runs that differ only in length, seed, learning rate and price, on as many devices;
 such runs on fewer devices, with the modelled exchange; the tables, for a known instance with GPUs. On a CPU only
-earlier runs count. The result is the run's forecast.json, `plan/*` in MLflow and `plan/error` at the end. An unknown rate is
-reported as unknown.
+earlier runs count. The result is the run's forecast.json, `plan/*` in MLflow and `plan/error` at the end. An unknown
+rate is reported as unknown.
 """
 
 import math

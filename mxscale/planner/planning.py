@@ -10,13 +10,13 @@ from typing import Callable, Dict, List, Optional, Tuple
 import numpy as np
 
 from mxscale.config.backends import MODELLED, SERVERS
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
 from mxscale.cost.run_cost import pricing
 from mxscale.launcher.progress import say
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
 from mxscale.planner import choice, figure, keys, table
 from mxscale.planner.keys import Settings, listed
-from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
 
 
@@ -95,18 +95,18 @@ def put_together(config: Config, settings: Settings) -> Tuple[scenarios.Grid, sc
 def epoch_of(config: Config, settings: Settings) -> Tuple[int, Optional[int], str]:
     """Return the training images, the classes (None: as published), and their source. Raises ConfigError."""
     data = config.data
-    row = next((row for row in csv_tables.read("datasets") if row["data"] == data.kind), None)
-    classes = len(data.classes) if data.classes else data.num_classes or (int(row["classes"]) if row else None)
+    published = DATASETS[data.kind]
+    classes = len(data.classes) if data.classes else data.num_classes or published.classes
     if settings.images:
         return settings.images, classes, "given"
-    if data.kind == "synthetic":
+    if published.generated:
         return data.num_images, classes, "data.num_images"
     if data.train_per_class and classes:
         return data.train_per_class * classes, classes, f"{data.kind}: {data.train_per_class} per class"
-    if not row or not row["train_images"] or data.classes:
+    if not published.train_images or data.classes:
         raise ConfigError(f"plan.images is missing: the number of training images of data={data.kind} is unknown")
-    held_out = 0 if data.kind == "imagenet" else data.val_share or 0  # its validation images are a separate set
-    return round(int(row["train_images"]) * (1 - held_out)), classes, data.kind
+    validation_share = 0 if published.own_validation else data.val_share or 0
+    return round(published.train_images * (1 - validation_share)), classes, data.kind
 
 
 def _nodes(
