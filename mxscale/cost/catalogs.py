@@ -43,9 +43,7 @@ class Offer(NamedTuple):
 def own_table(setting: Optional[str], runs: str) -> Path:
     """machine.prices, or RUNS/prices.csv, which need not be there.  Raises ConfigError where a named one is not."""
     if setting is not None and not Path(setting).is_file():
-        raise ConfigError(
-            f"machine.prices={setting}: no such file; it is made by: python -m mxscale.cli.main prices update="
-        )
+        raise ConfigError(f"machine.prices={setting}: no such file; it is made by: mxscale prices update=")
     return place_of_own(setting, runs)
 
 

@@ -30,7 +30,7 @@ def listing(config: Config) -> str:
     machine, own = config.machine, catalogs.own_table(config.machine.prices, config.runs)
     rows = _rows_of(machine, own)
     if machine.instance is None:
-        return "\n".join([*_overview(rows), "its prices: python -m mxscale.cli.main prices machine.instance=NAME"])
+        return "\n".join([*_overview(rows), "its prices: mxscale prices machine.instance=NAME"])
     table = [("region", "market", "USD/h", "as of", "source")]
     # The order of their dates; of one without a date nobody knows where it belongs
     dated = sorted(rows, key=lambda row: (row["region"], row["market"], str(prices.parse_date(row["as_of"]) or "")))

@@ -1,4 +1,4 @@
-"""How fast batches come, without a network: `python -m mxscale.cli.main test_io`, the published test-io."""
+"""How fast batches come, without a network: `mxscale test-io`, the published test-io."""
 
 import json
 import math

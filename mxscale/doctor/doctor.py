@@ -1,4 +1,4 @@
-"""What stands in the way of a run here, and what to do about it.  `python doctor.py`; `examine` for every run.
+"""What stands in the way of a run here, and what to do about it.  `mxscale doctor`; `examine` for every run.
 
 Facts come first (description.json: environment/description.py, environment/machine.py, and MXNet's part from
 train/build_facts.py, which a child answers for), then findings: functions of the facts alone, each of them
