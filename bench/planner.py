@@ -2,7 +2,7 @@
 
     python bench/planner.py [--quick] [--figure docs/figures/plan.png]
 
-Each is a grid of instances, nodes, batches, precisions, compressions and ways to exchange, evaluated as by `mxscale plan`
+Each is a grid of instances, nodes, batches, precisions, compressions and ways to exchange, as by `mxscale plan`
 (without its table, CSV and figure), a few times; with the memory that the largest one takes at most.  --figure draws
 the figure of docs/planning.md in place of measuring.
 """

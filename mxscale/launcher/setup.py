@@ -4,14 +4,13 @@ A refusal here is exit 2, and leaves nothing of a new run and an old one as it w
 """
 
 import errno
-import fcntl
 import hashlib
 import os
 import shlex
 import shutil
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import List, Optional
 
@@ -26,6 +25,7 @@ from mxscale.launcher.supervisor import Signals, kept_alive
 from mxscale.records import summary
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RUNNING, RunDir
+from mxscale.util import file_lock
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
@@ -75,13 +75,9 @@ def disk_watched(run: RunDir, config: Config):
 @contextmanager
 def locked(run: RunDir):
     """One parent per run directory."""
-    try:
-        file = open(run.path / "lock", "w")
-    except OSError as error:
-        raise ConfigError(f"{run.path}: can't write there ({error.strerror})") from None
-    with file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(file_lock.locked(run.path / "lock", wait=False))
         except BlockingIOError:
             raise ConfigError(f"{run.path} is in use by another process: wait for it, or stop it") from None
         except OSError as error:
@@ -140,17 +136,16 @@ def wait_for_orphans(run: RunDir, signals: Signals) -> None:
     time (90 s as a rule).
     """
     deadline = time.monotonic() + ORPHANS_S
-    with run.ranks_lock() as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    while True:
+        try:
+            with file_lock.locked(run.ranks_lock, wait=False):
                 return
-            except BlockingIOError:
-                if signals.reason:
-                    return  # no rank will be started
-                if time.monotonic() > deadline:
-                    raise ConfigError(f"{run.path}: ranks of an earlier attempt do not end; kill them") from None
-                time.sleep(0.1)
+        except BlockingIOError:
+            if signals.reason:
+                return  # no rank will be started
+            if time.monotonic() > deadline:
+                raise ConfigError(f"{run.path}: ranks of an earlier attempt do not end; kill them") from None
+            time.sleep(0.1)
 
 
 def place(
