@@ -79,7 +79,7 @@ def test_decoding_alone_leaves_augmentation_and_resizing_out(tmp_path, monkeypat
         (["io.seconds=0"], "io.seconds=0: expected a number above 0"),
         (["io.threads=2"], "io.threads=2: expected a list of whole numbers"),
         (["io.threads=[0,1]"], "io.threads=[0, 1]: expected a list of whole numbers"),
-        (["io=5"], "io.seconds=None: expected a number above 0"),
+        (["io=5"], "io=5: a group of settings"),
         (["io.second=5"], "io.second"),
         (["data.keep=disk"], "data.keep=disk: expected one of packed, ram"),
     ],

@@ -212,6 +212,5 @@ def check_groups(groups: Dict) -> None:
 
 
 def _refuse_option(parser, message: str) -> None:
-    sys.exit(
-        refuse(f"{message}: settings are KEY=VALUE (epochs=3); options such as -m come before or after all of them")
-    )
+    hint = "settings are KEY=VALUE (epochs=3); options such as -m come before or after all of them"
+    raise ConfigError(f"{message}: {hint}")
