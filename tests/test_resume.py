@@ -12,6 +12,7 @@ import time
 import pytest
 from conftest import kill_session, rank_pids, wait_for_step
 
+from mxscale.environment.placement import Placement
 from mxscale.launcher import commands
 from mxscale.rundir.directory import RunDir
 
@@ -170,12 +171,12 @@ def test_a_damaged_checkpoint_is_passed_over(cli, unbroken):
 JITTER = """
 import random, sys, time
 from mxscale.distributed import exchange
-from mxscale.train import trainer as engine
+from mxscale.train import rank
 
 pack = exchange.Wire.pack
 random.seed()
 exchange.Wire.pack = lambda wire: (time.sleep(random.random() / 50), pack(wire))[1]
-sys.exit(engine.main(sys.argv[1], int(sys.argv[2])))
+sys.exit(rank.main(sys.argv[1], int(sys.argv[2])))
 """
 
 
@@ -192,7 +193,7 @@ def test_three_ranks_with_jittered_enqueues_end_with_the_same_bytes(cli, tmp_pat
         run.write_config(config)
         run.write("plan.json", ended.run.read("plan.json"))
         run.begin_alive(1)
-        command = commands.commands(config, str(run), 1, commands.Placement(3, 2), os.environ)[0]
+        command = commands.commands(config, str(run), 1, Placement(3, 2), os.environ)[0]
         argv = [*command.argv[: command.argv.index(sys.executable)], sys.executable, str(script), str(run), "1"]
         subprocess.run(argv, env=command.env, check=True, timeout=120, capture_output=True)
         shas.add(run.read("ranks/0.json")["params_sha256"])

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 import mxscale
 from mxscale.config.schema import Config, to_dict
+from mxscale.config.setting import Description, Rule, describe
 
 CONF = Path(mxscale.__file__).parent / "conf"  # in a checkout a link to conf/ at the top level
 WIDTH = 118
@@ -48,8 +49,6 @@ def page(name: str, summary: str, groups) -> str:
         summary: What it does.
         groups: The groups of a run's settings that the verb reads ("" for settings outside a group); None for all.
     """
-    from mxscale.config.setting import describe
-
     text = (CONF / f"{name}.yaml").read_text()
     about = "\n".join(line[2:] for line in re.match(r"(#.*\n)*", text)[0].splitlines())
     settings = [setting for setting in describe(Config) if groups is None or setting.group in groups]
@@ -62,10 +61,8 @@ def page(name: str, summary: str, groups) -> str:
     return "\n\n".join(blocks)
 
 
-def _own(text: str, own: Dict[str, Any]) -> list:
+def _own(text: str, own: Dict[str, Any]) -> List[Description]:
     """Return the settings of a verb itself, as its file states them: `KEY: DEFAULT # meaning`."""
-    from mxscale.config.setting import Description, Rule
-
     found, group = [], ""
     for indent, key, default, meaning in re.findall(r"^( *)(\w+):(?: +([^#\n]*?))?(?: *# (.*))?$", text, re.MULTILINE):
         if not indent:
@@ -76,7 +73,7 @@ def _own(text: str, own: Dict[str, Any]) -> list:
     return found
 
 
-def _lines(setting, width: int) -> List[str]:
+def _lines(setting: Description, width: int) -> List[str]:
     default, rule = _shown(setting.default), setting.rule
     details = "; ".join(filter(None, [rule.unit, rule.allowed]))
     text = f"[{default}] {rule.help}{f' ({details})' if details else ''}"

@@ -10,7 +10,6 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from typing import Dict, List, Optional
 
-import psutil
 import yaml
 
 from mxscale.config.schema import Config, to_dict
@@ -20,10 +19,11 @@ from mxscale.diagnose import breakdown as scale
 from mxscale.diagnose import record as diagnosis_record
 from mxscale.diagnose.timing import ProbeFailed, Refused, Stopped
 from mxscale.environment import hosts
+from mxscale.environment.container_limits import available_cores, available_memory
+from mxscale.environment.placement import Placement
 from mxscale.launcher import backend_probe, setup
 from mxscale.launcher import commands as launch
 from mxscale.launcher import run as job
-from mxscale.launcher.processes import available_cores
 from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import Signals, kept_alive
 from mxscale.records import claims
@@ -63,8 +63,8 @@ def check(config: Config) -> None:
         raise ConfigError(f"resume={config.resume}: a diagnosis makes runs of its own; leave it out")
     if config.budget.bounds or config.budget.dry_run:
         raise ConfigError("budget.*: a diagnosis has no bound but diagnose.seconds and diagnose.repeats; leave it out")
-    if config.comm.backend == "dist_async":
-        raise ConfigError("comm=dist_async: its ranks take no step together, so there is none to take apart")
+    if not config.comm.entry.in_step:
+        raise ConfigError(f"comm={config.comm.backend}: its ranks take no step together, so no step can be broken down")
     if config.tracking.enabled:
         tracker.store_uri(config)
 
@@ -193,7 +193,7 @@ class Work:
         seconds, warmup = self._limits
         asked = {"config": to_dict(config), "seconds": seconds, "warmup": warmup}
         directory.replace(self.seen.path / "probe" / f"{name}.yaml", yaml.safe_dump(asked, sort_keys=False))
-        placed = launch.Placement.of(self.run.plan, available_cores())
+        placed = Placement.of(self.run.plan, available_cores())
         what = ["mxscale.train.input_probe", name]
         commands = launch.commands(config, str(self.seen), 1, placed, os.environ, what)
         with kept_alive(self.seen):
@@ -210,7 +210,7 @@ class Work:
         found = scale.diagnose(self.times)
         whole = list(found.steps.values())[-1].value
         if advice.measured(found, "input") and found.shares["input"].value >= advice.LEAST:
-            for number, (setting, config) in enumerate(probes.others_to_read(self.run, free_memory()).items()):
+            for number, (setting, config) in enumerate(probes.others_to_read(self.run, available_memory()).items()):
                 self._try("input", setting, lambda config=config, number=number: self._read(f"other-{number}", config))
         if found.steps["compute"].value >= whole / 2:
             others = probes.others_to_compute(self.run, self.interval, advice.SMALLER)
@@ -260,7 +260,7 @@ class Work:
 
     def _facts(self) -> advice.Facts:
         plan = self.run.plan
-        placed = launch.Placement.of(plan, available_cores())
+        placed = Placement.of(plan, available_cores())
         return advice.Facts(
             ranks=placed.ranks,
             threads=plan["threads"],
@@ -273,10 +273,6 @@ class Work:
             input_tried=self.tried["input"],
             compute_tried=self.tried["compute"],
         )
-
-
-def free_memory() -> float:
-    return psutil.virtual_memory().available
 
 
 def rate(step: scale.Estimate, images: int) -> scale.Estimate:

@@ -1,7 +1,5 @@
 """What a run says of itself before anything is spent: sizes, what they are of, the price."""
 
-from typing import Optional
-
 from mxscale.config.schema import Config
 from mxscale.config.sizes import server_count, unsaved
 from mxscale.cost import prices
@@ -37,8 +35,9 @@ def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
         lines.insert(3, f"input     as the weights learnt it: {values} (model.input=config: as in data)")
     servers = server_count(config.comm, s["ranks"])
     if servers:
-        told = [f"{servers}, the update on the {config.comm.update_on}s", not_repeatable(config, s["ranks"])]
-        lines.insert(-2, f"servers   {'; '.join(filter(None, told))}")
+        told = [f"{servers}, the update on the {config.comm.update_on}s"]
+        told += [] if config.comm.entry.repeats(s["ranks"]) else [config.comm.entry.not_repeatable]
+        lines.insert(-2, f"servers   {'; '.join(told)}")
     if lost := unsaved(config.comm):
         lines.insert(-2, f"resume    it can't be gone on with: {lost}")
     short = plan.get("short_shards")
@@ -50,7 +49,7 @@ def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
 def said_of_exchange(run: RunDir, config: Config, plan: dict) -> str:
     """What is to be said of how gradients are exchanged."""
     comm, said = config.comm, []
-    if comm.drives_all:
+    if comm.entry.drives_all_devices:
         said.append(f"kvstore {comm.backend}, one process")
         if plan["device"] == "cpu":
             said.append("over a CPU's contexts it is to learn and to test with")
@@ -60,10 +59,3 @@ def said_of_exchange(run: RunDir, config: Config, plan: dict) -> str:
     if comm.hierarchical and len(plan["hosts"]) < 2:
         said.append("comm.hierarchical has no effect on one machine")
     return "; ".join(said)
-
-
-def not_repeatable(config: Config, ranks: int) -> Optional[str]:
-    """Why another run of this config with servers ends with other weights; None where it ends with the same."""
-    if config.comm.backend == "dist_async":
-        return "not repeatable: updates come in another order each time"
-    return "not repeatable to the last bit: servers add in the order of arrival" if ranks > 2 else None

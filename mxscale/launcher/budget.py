@@ -187,7 +187,7 @@ class Pace:
     def stopping_s(self) -> float:
         """Until the processes of a run that is asked to stop now are gone, at the worst."""
         steps = 3  # or two, and a batch of a validation
-        if self.config.comm.backend == "dist_async":  # its ranks meet only to validate or to write a checkpoint
+        if not self.config.comm.entry.in_step:  # its ranks meet only to validate or to write a checkpoint
             steps = 1 + min(n - self.step % n for n in self._meetings())
         return steps * self.step_s() + self.one_checkpoint_s() + self.end_s
 

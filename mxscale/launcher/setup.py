@@ -15,12 +15,13 @@ from dataclasses import asdict
 from typing import List, Optional
 
 from mxscale.config import signature
-from mxscale.config.schema import SERVED, Config, origin_of
+from mxscale.config.schema import Config, origin_of
 from mxscale.cost import run_cost
 from mxscale.doctor import doctor
 from mxscale.environment import description, hosts
+from mxscale.environment.container_limits import available_cores
+from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import backend_probe, budget, commands
-from mxscale.launcher.processes import available_cores
 from mxscale.launcher.supervisor import Signals, kept_alive
 from mxscale.records import summary
 from mxscale.rundir import directory
@@ -157,8 +158,8 @@ def place(
     """
     hosts.check(nodes, run)
     noted = {"hosts": [asdict(host) for host in nodes], "image": image, "fitted_ranks": ranks}
-    if config.comm.backend in SERVED:
-        noted["scheduler"] = hosts.meeting_point(nodes)
+    if config.comm.entry.needs_servers:
+        noted["scheduler"] = hosts.rendezvous_point(nodes)
     run.write("plan.json", {**run.read("plan.json"), **noted})
 
 
@@ -198,8 +199,8 @@ def record_environment(run: RunDir, config: Config, plan: dict) -> None:
         if plan.get("graph"):  # the same arrays in another graph are another network
             both = plan["pretrained_sha256"] + digest_of(plan["graph"])
             plan["pretrained_sha256"] = hashlib.sha256(both.encode()).hexdigest()
-    placed = commands.Placement.of(plan, available_cores())
-    plan["threads"] = commands.threads_per_rank(config, placed)
+    placed = Placement.of(plan, available_cores())
+    plan["threads"] = threads_per_rank(config, placed)
     digests = plan["data_digest"], plan.get("pretrained_sha256")
     signed = directory.as_signed(run, config)
     facts["tags"] = description.tags(facts, plan, signature.signature(signed, *digests), config.claims)

@@ -10,10 +10,9 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
-from mxscale.config.schema import SERVED, Config, flatten, to_dict
+from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
 from mxscale.config.sizes import unsaved
-from mxscale.launcher import announcement
 from mxscale.launcher.progress import say
 from mxscale.records.recorded import is_forecast
 from mxscale.rerun import differences, verdict
@@ -184,12 +183,11 @@ def _expected(config: Config, plan: dict, found: List[str]) -> str:
 
 
 def _not_repeatable(config: Config, ranks: int) -> Optional[str]:
-    if config.comm.backend not in SERVED:
-        return None
-    if reason := announcement.not_repeatable(config, ranks):
-        return reason
-    lossy = config.comm.update_on == "server" or config.comm.compression == "2bit"
-    return "not repeatable for sure: " + unsaved(config.comm) if lossy else None
+    """Return why another run of this configuration may end with other weights; None if the weights are the same."""
+    if not config.comm.entry.repeats(ranks):
+        return config.comm.entry.not_repeatable
+    lost = unsaved(config.comm)
+    return lost and f"not repeatable for sure: {lost}"
 
 
 def conclude(run: RunDir, status: dict) -> dict:
