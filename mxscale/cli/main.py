@@ -49,19 +49,25 @@ def main(argv: Optional[List[str]] = None) -> int:
     """
     name, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
-        print(help_pages.overview({name: verb.summary for name, verb in VERBS.items()}))
-        return DONE
+        return show(help_pages.overview({name: verb.summary for name, verb in VERBS.items()}))
     if name == "--version":
-        print(f"mxscale {__version__}")
-        return DONE
+        return show(f"mxscale {__version__}")
     if name in ("-sc", "--shell-completion"):
         name, arguments = complete(arguments)
     if name not in VERBS:
         return refuse(f"mxscale {name}{nearest(name, VERBS, listed=list(VERBS))}")
     if {"-h", "--help"} & set(arguments):
-        print(help_pages.page(name, VERBS[name].summary, VERBS[name].groups))
-        return DONE
+        return show(help_pages.page(name, VERBS[name].summary, VERBS[name].groups))
     return run(VERBS[name], name, arguments)
+
+
+def show(text: str) -> int:
+    """Print a text that the reader may cut off, as `| head` does, and return the exit status."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+    return DONE
 
 
 def run(verb: Verb, name: str, arguments: List[str]) -> int:
