@@ -130,12 +130,7 @@ sys.exit(rank.main(sys.argv[1], int(sys.argv[2])))
     "place, step, log_every, told",
     [
         ("Checkpointer.due", 6, 1, r"no rank has finished a step for \d+ s"),
-        (
-            "checkpointer.Checkpointer.due",
-            1,
-            1,
-            r"no second step within 20 s of the first line \(launch.start_timeout_s\)",
-        ),
+        ("Checkpointer.due", 1, 1, r"no second step within 20 s of the first line \(launch.start_timeout_s\)"),
         # The others wait at a checkpoint, for the totals before it
         ("Checkpointer.due", 8, 1, r"no rank has finished a step for \d+ s"),
         # The others wait for its gradients, not for a line of metrics

@@ -18,6 +18,7 @@ from test_loader import AUGMENTED, RAW, micros, same, train_data
 from mxscale.data import ram_cache, recordio
 from mxscale.data.loader import KEPT, Records, evaluation_batches
 from mxscale.rundir import directory
+from mxscale.rundir.plan import Host
 from mxscale.train import prepare
 from mxscale.util.errors import ConfigError
 
@@ -179,12 +180,11 @@ def test_a_run_of_two_ranks_ends_with_the_same_bytes_however_its_images_are_read
 def test_a_run_whose_images_do_not_fit_is_refused_before_any_rank(tmp_path, data_cache, monkeypatch):
     settings = [f"runs={tmp_path}", f"data.cache={data_cache}", "launch.ranks=1"]
     run = directory.create(composed("train", *settings, "data.keep=ram"))
-    run.write("plan.json", {"pretrained": None})
     monkeypatch.setattr(ram_cache, "available_memory", lambda: 10_000)
     assert prepare.main(str(run), attempt=1) == directory.REFUSED
     assert "data.keep=ram: the decoded images take" in run.read("refused.json")["error"]
 
 
 def test_of_several_hosts_the_largest_share_counts():
-    assert prepare.share_of_a_host(None) == 1
-    assert prepare.share_of_a_host([{"slots": 4}, {"slots": 8}]) == pytest.approx(2 / 3)
+    assert prepare.share_of_a_host() == 1
+    assert prepare.share_of_a_host([Host("a", 4, "a"), Host("b", 8, "b")]) == pytest.approx(2 / 3)

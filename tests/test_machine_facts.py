@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import metadata
 
 import pytest
@@ -13,6 +14,7 @@ from conftest import ROOT
 
 from mxscale.doctor import doctor
 from mxscale.environment import container_limits, description, gpus, machine
+from mxscale.rundir.plan import Image, Plan
 from mxscale.train import build_facts
 
 
@@ -237,7 +239,7 @@ def test_image_build_is_tagged(tmp_path, monkeypatch):
     monkeypatch.setenv("MXSCALE_IDENTITY", str(tmp_path / "build.json"))
     monkeypatch.setattr(description, "git_state", lambda: (None, None))
     facts = description.describe(tmp_path)
-    tags = description.tags(facts, {"data_digest": "d"}, "s")
+    tags = description.tags(facts, Plan(data_digest="d"), "s")
     assert (tags["build"], tags["image.id"], tags["git.commit"]) == ("source", "sha256:1", "abc")
     assert "git.dirty" not in tags
     (tmp_path / "build.json").write_text("[torn")
@@ -246,14 +248,14 @@ def test_image_build_is_tagged(tmp_path, monkeypatch):
 
 def test_checkout_is_tagged_as_wheel(tmp_path, monkeypatch):
     monkeypatch.setenv("MXSCALE_IDENTITY", str(tmp_path / "none"))
-    tags = description.tags(description.describe(tmp_path), {"data_digest": "d"}, "s")
+    tags = description.tags(description.describe(tmp_path), Plan(data_digest="d"), "s")
     assert tags["build"] == "wheel" and "image.id" not in tags
 
 
 def test_image_of_the_ranks_is_tagged(tmp_path):
     facts = {**description.describe(tmp_path), "mxnet": {"image": {"build": "ngc", "image.id": "sha256:2"}}}
-    plan = {"data_digest": "d", "image": {"name": "mxscale:ngc", "id": "sha256:3", "digest": ""}}
+    plan = Plan(data_digest="d", image=Image("mxscale:ngc", "sha256:3", ""))
     tags = description.tags(facts, plan, "s")
     assert (tags["build"], tags["image.id"]) == ("ngc", "sha256:2")
-    plan["image"]["digest"] = "mxscale@sha256:4"
+    plan = replace(plan, image=replace(plan.image, digest="mxscale@sha256:4"))
     assert description.tags(facts, plan, "s")["image.id"] == "mxscale@sha256:4"

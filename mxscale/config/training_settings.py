@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
 
 from mxscale.config.backends import BACKENDS, DEFAULT, Backend
+from mxscale.config.schedules import SCHEDULES
 from mxscale.config.setting import MAX_SEED, setting
 
 PUBLIC = ("mnist", "cifar10", "cifar100", "caltech256", "imagenet")  # data.kind: sets with a publisher
@@ -153,9 +154,7 @@ class Optimizer:
 class Schedule:
     """The learning rate over the epochs."""
 
-    kind: str = setting(
-        "cosine", "shape of the learning rate after warm-up", choices=("constant", "step", "cosine", "poly")
-    )
+    kind: str = setting("cosine", "shape of the learning rate after warm-up", choices=tuple(SCHEDULES))
     reference_batch: Optional[int] = setting(
         256, "linear scaling: lr x global batch / reference_batch; null: no scaling", unit="images", low=1
     )

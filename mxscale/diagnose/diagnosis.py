@@ -123,7 +123,7 @@ class Work:
         except Refused as refused:
             raise ConfigError(str(refused)) from None
         self.seen = seen.run
-        self.run = probes.Run(seen.run.config(), seen.run.read("plan.json"))
+        self.run = probes.Run(seen.run.config(), seen.run.plan())
         self.parameters_mb = seen.parameters_mb
         step_s = self.run.sizes.global_batch / statistics.median(seen.rates)
         self.interval = max(1, round(self.settings.seconds / INTERVALS / step_s))
@@ -133,12 +133,12 @@ class Work:
 
     def _announcement(self, config: Config) -> str:
         plan, each = self.run.plan, self.settings
-        ranks = f"{plan['sizes']['ranks']} ranks" if plan["sizes"]["ranks"] > 1 else "1 rank"
+        ranks = f"{plan.sizes.ranks} ranks" if plan.sizes.ranks > 1 else "1 rank"
         names = [scale.TITLES[name] for name in self.probes]
         lines = [
-            f"data      {config.data.kind}: {self.run.config.data.image_size} px, {plan['classes']} classes",
+            f"data      {config.data.kind}: {self.run.config.data.image_size} px, {plan.classes} classes",
             f"model     {self.run.config.model.name}, {config.batch.per_device} images per device",
-            f"ranks     {ranks} on {plan['device']}, of {plan['threads']} OMP threads",
+            f"ranks     {ranks} on {plan.device}, of {plan.threads} OMP threads",
             f"probes    {', '.join(names)}",
             f"each      {each.seconds:g} s and its start, {each.repeats} times, in turn",
         ]
@@ -263,8 +263,8 @@ class Work:
         placed = Placement.of(plan, available_cores())
         return advice.Facts(
             ranks=placed.ranks,
-            threads=plan["threads"],
-            device=plan["device"],
+            threads=plan.threads,
+            device=plan.device,
             cores=placed.cores,
             ranks_here=placed.per_host,
             turns=self.run.turns,
@@ -284,7 +284,7 @@ def left_out(run: probes.Run) -> List[str]:
     told = []
     if run.sizes.ranks == 1:
         told.append("the exchange: one rank has nobody to exchange with")
-    elif run.plan["device"] != "cpu":
+    elif run.plan.device != "cpu":
         told.append("ranks side by side without an exchange: on GPUs they share nothing that computing wants")
     if run.config.data.kind == "synthetic":
         told.append("the input: data=synthetic has none")

@@ -1,10 +1,11 @@
 """Where ranks run: how many on which host, and with how many threads."""
 
 from dataclasses import dataclass, replace
-from typing import List, Mapping, Optional, Sequence
+from typing import List, Optional, Sequence
 
 from mxscale.config.schema import Config
 from mxscale.environment.hosts import Host
+from mxscale.rundir.plan import Address, Plan
 
 
 @dataclass(frozen=True)
@@ -15,19 +16,18 @@ class Placement:
         ranks: Number of devices, each with a rank of its own unless one process drives them all.
         cores: Cores of each machine.
         hosts: The hosts; empty if ranks run on this machine.
-        scheduler: Address of the parameter servers' scheduler: {"address", "port"}.
+        scheduler: Address of the parameter servers' scheduler, if there are servers.
     """
 
     ranks: int
     cores: int
     hosts: Sequence[Host] = ()
-    scheduler: Optional[Mapping] = None
+    scheduler: Optional[Address] = None
 
     @classmethod
-    def of(cls, plan: dict, cores: int) -> "Placement":
-        """Return the placement that plan.json records."""
-        hosts = [Host(**host) for host in plan["hosts"]]
-        return cls(plan["sizes"]["ranks"], cores, hosts, plan.get("scheduler"))
+    def of(cls, plan: Plan, cores: int) -> "Placement":
+        """Return the placement that a plan records."""
+        return cls(plan.sizes.ranks, cores, plan.hosts, plan.scheduler)
 
     @property
     def occupied(self) -> List[Host]:

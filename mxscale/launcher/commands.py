@@ -92,8 +92,8 @@ def servers(config: Config, run_dir: str, attempt: int, placed: Placement, env: 
 def meeting(config: Config, placed: Placement) -> Dict[str, str]:
     """What ps-lite, which MXNet's servers are made of, wants to be told of all of them."""
     return {
-        "DMLC_PS_ROOT_URI": placed.scheduler["address"],
-        "DMLC_PS_ROOT_PORT": str(placed.scheduler["port"]),
+        "DMLC_PS_ROOT_URI": placed.scheduler.address,
+        "DMLC_PS_ROOT_PORT": str(placed.scheduler.port),
         "DMLC_NUM_WORKER": str(placed.ranks),
         "DMLC_NUM_SERVER": str(server_count(config.comm, placed.ranks)),
     }

@@ -19,6 +19,7 @@ from mxscale.launcher.heartbeat_monitor import QUIET_S, HeartbeatMonitor
 from mxscale.launcher.processes import Processes, file_name
 from mxscale.launcher.progress import Progress, say
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Plan
 
 ALIVE_EVERY_S = 5.0
 POLL_S = 0.1
@@ -57,7 +58,7 @@ class Watched(NamedTuple):
     lost_hosts: Sequence[Host] = ()  # that can't be reached any more
 
 
-def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Signals, mirror) -> Watched:
+def supervise(run: RunDir, config: Config, plan: Plan, attempt: int, signals: Signals, mirror) -> Watched:
     """Start the ranks and stay until they have ended."""
     placed = Placement.of(plan, available_cores())
     ranks = config.comm.processes(placed.ranks)

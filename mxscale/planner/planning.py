@@ -10,9 +10,9 @@ from typing import Callable, Dict, List, Optional, Tuple
 import numpy as np
 
 from mxscale.config.backends import DEFAULT, MODELLED, SERVERS
+from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes
-from mxscale.cost import prices
 from mxscale.cost.run_cost import pricing
 from mxscale.launcher.progress import say
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
@@ -102,7 +102,7 @@ def task_of(config: Config, network: layers.Network, images: int, devices: Dict)
         hierarchical=config.comm.hierarchical,
         setup_s=60 * config.launch.setup_minutes,
         billing=config.machine.billing,
-        minimum_s=0 if config.machine.provider == "owned" else prices.MINIMUM_S,
+        minimum_s=PRICE_SOURCES[config.machine.provider].minimum_s,
     )
 
 
