@@ -62,7 +62,7 @@ def test_untrained_scale_is_not_exchanged():
 
 def test_command_writes_the_table(tmp_path):
     made = tmp_path / "layers.csv"
-    assert main.tool(["layers", "networks=[small]", f"output={made}"]) == 0
+    assert main.main(["layers", "networks=[small]", f"output={made}"]) == 0
     with open(made, newline="") as file:
         assert list(csv.DictReader(file)) == committed("small")
 
@@ -77,6 +77,6 @@ def test_command_writes_the_table(tmp_path):
     ],
 )
 def test_invalid_setting_is_one_line(given, message, capsys):
-    assert main.tool(["layers", *given]) == 2
+    assert main.main(["layers", *given]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and message in error

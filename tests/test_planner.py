@@ -4,22 +4,16 @@ import csv
 import json
 
 import pytest
-from conftest import ROOT
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from composed import composed_values
 
-from mxscale.cli import main as commands  # its keys are Hydra's defaults
-from mxscale.planner import keys, planning
+from mxscale.cli import verbs
+from mxscale.planner import planning
 from mxscale.util.errors import ConfigError
 
 
 def plan(output, *overrides):
     """Run `mxscale plan` with these settings in this process."""
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        composed = compose("plan", overrides=[f"plan.output={output}", *overrides])
-    values = OmegaConf.to_container(composed, resolve=True)
-    own = {key: values.pop(key) for key in ("plan", "json")}
-    planning.main(commands.validate(commands.from_dict(keys.without_data(values))), own["plan"], own["json"])
+    verbs.plan(*composed_values("plan", f"plan.output={output}", *overrides))
 
 
 @pytest.fixture
