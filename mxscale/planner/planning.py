@@ -1,4 +1,4 @@
-"""`python plan.py`: what is asked for, what is known, every plan, the one to choose."""
+"""`mxscale plan`: what is asked for, what is known, every plan, the one to choose."""
 
 import json
 import os
