@@ -91,7 +91,13 @@ def test_cores_are_divided_among_the_ranks_of_all_cells_at_a_time(settings, at_a
     assert cells.threads(from_dict(settings), at_a_time, cores) == threads
 
 
+def need_optuna(*overrides):
+    if "hydra/sweeper=optuna" in overrides:
+        pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="make setup-optuna installs it")
+
+
 def settings_of(*overrides):
+    need_optuna(*overrides)
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return compose("train", overrides=list(overrides), return_hydra_config=True)
 
@@ -522,6 +528,7 @@ def test_optuna_is_told_accuracy_and_cost_of_cells_side_by_side(cli):
     command = [*SHORT, "tracking=none", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=2",
                "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "optimizer.lr=tag(log,interval(0.01,1))",
                "sweep.objective=[accuracy,cost]"]  # fmt: skip
+    need_optuna(*command)
     cli("train", *command, "-m", small=False)
     found = of(cli)
     first = found.cells()
@@ -553,6 +560,7 @@ def test_cells_run_through_submitit_and_the_worst_of_them_is_the_sweeps_exit_sta
 
 @pytest.mark.parametrize("words", ["seed=range(1,1)", "seed=1,2 hydra/sweeper=optuna hydra.sweeper.n_trials=0"])
 def test_a_sweep_of_no_cell_is_refused_in_one_line(cli, words):
+    need_optuna(*words.split())
     ended = cli("train", *SHORT, *words.split(), "-m", small=False, expect=2)
     assert len(ended.err.splitlines()) == 1 and ended.err.startswith(f"error: {words.split()[-1]}: ")
     assert not list(cli.folder.glob("sweeps/*"))
