@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import mxnet as mx
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes, auto_ranks, sizes, unsaved
 from mxscale.data import pack, ram_cache
@@ -52,7 +53,7 @@ def prepare(run: RunDir, config: Config) -> None:
         dtype = "float16" if config.precision == "float16" else "float32"
         reasons = unavailable_candidates(config, device, ranks, plan.hosts)
         plan = replace(plan, probe=ExchangeProbe(gradients, dtype, reasons))
-    if config.data.keep == "ram" and config.data.kind != "synthetic":
+    if config.data.keep == "ram" and not DATASETS[config.data.kind].generated:
         ram_cache.announce(manifest["splits"], share_of_a_host(plan.hosts))
     known_shards = plan.sizes and plan.sizes.shards  # of the first start, before any checkpoint
     shards = state.get("shards") or known_shards
@@ -139,12 +140,12 @@ def check_settings(config: Config, pretrained) -> None:
 def describe_data(config: Config) -> dict:
     """Return the manifest of the packed data; its splits hold the fields of `Split`."""
     data = config.data
-    if data.kind == "synthetic":
+    if DATASETS[data.kind].generated:
         classes = data.num_classes or 1000
         return {
             "classes": [str(c) for c in range(classes)],
             "splits": {"train": {"count": data.num_images}, "val": {"count": config.batch.per_device}},
-            "digest": f"synthetic-{data.num_images}-{classes}-{data.image_size}",
+            "digest": f"{data.kind}-{data.num_images}-{classes}-{data.image_size}",
             "skipped": [],
         }
     manifest = pack.prepare(data)
@@ -161,7 +162,7 @@ def describe_data(config: Config) -> dict:
 
 def short_shards(config: Config, derived: Sizes) -> int:
     """Return how many shards have fewer images than an epoch takes of each."""
-    if config.data.kind == "synthetic":
+    if DATASETS[config.data.kind].generated:
         return 0
     wanted = derived.steps_per_epoch * config.batch.accumulation * derived.per_device_batch
     return sum(size < wanted for size in part_sizes(derived.train_images, derived.shards))
