@@ -53,7 +53,7 @@ def signal_a_rank(number) -> Callable[[Job], str]:
     def strike(job):
         rank, pid = job.a_rank()
         os.kill(pid, number)
-        return rf"^rank {rank} (ended without a word|says nothing for)"
+        return rf"^(rank {rank} ended without a |no heartbeat of rank {rank} for)"
 
     return strike
 

@@ -262,7 +262,7 @@ import mxnet as mx, numpy as np
 from mxscale.config.schema import Comm
 from mxscale.models import weights, zoo
 from mxscale.train import builders as parts
-from mxscale.distributed.stop_vote import Ballot
+from mxscale.distributed.stop_vote import StopVote
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.exchange import make_exchange
 from mxscale.train.shard_statistics import ShardStatistics
@@ -333,10 +333,10 @@ said["table"] = [list(table.shape), len({row.tobytes() for row in table}), weigh
 said["total"] = comm.total([[comm.rank + 1, 2**53 - 2 if comm.rank == 0 else 1]]).tolist()
 first, second = (comm.total_later([comm.rank, 1], name) for name in ("one", "other"))
 said["later"] = [second().tolist(), first().tolist()]
-ballot, said["vote"] = Ballot(comm, lambda: comm.rank > 0 or step == 2), []  # rank 0's wish alone counts
+vote, said["vote"] = StopVote(comm, lambda: comm.rank > 0 or step == 2), []  # rank 0's request alone counts
 for step in range(3):
-    ballot.cast(step)
-    said["vote"].append(ballot.stop())
+    vote.cast(step)
+    said["vote"].append(vote.stop())
 open(f"{sys.argv[1]}/{comm.rank}.json", "w").write(json.dumps(said))
 comm.close()
 """

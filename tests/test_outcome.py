@@ -2,7 +2,7 @@
 
 from mxscale.environment.hosts import Host
 from mxscale.launcher.failure import Failure, Logs
-from mxscale.launcher.outcome import in_their_words, lost, merge
+from mxscale.launcher.outcome import lost, merge, with_communicator_reason
 
 
 def words(rank, exit=1, consequence=True, time_ms=0):
@@ -32,13 +32,13 @@ def test_of_own_failures_the_earliest_is_the_cause():
     assert (merged["exit"], merged["failure"].error) == (3, "rank 1: error of 1")
 
 
-def test_ranks_that_all_lost_touch_may_go_well_if_tried_again():
+def test_a_failure_of_ranks_that_all_lost_peers_is_retried():
     assert merge([words(0, time_ms=2), words(1, time_ms=1)], None)["failure"] == Failure(
         "rank 1: error of 1", ("1",), True
     )
 
 
-def test_why_touch_was_lost_is_said_as_the_communicator_said_it(tmp_path):
+def test_the_communicators_reason_for_a_lost_peer_is_reported(tmp_path):
     (tmp_path / "0.log").write_text("of an earlier attempt: background loop uncaught exception: another reason\n")
     logs = Logs(tmp_path)
     with open(tmp_path / "0.log", "a") as log:
@@ -46,9 +46,9 @@ def test_why_touch_was_lost_is_said_as_the_communicator_said_it(tmp_path):
             "[0]: Horovod background loop uncaught exception: [/x/gloo/pair.cc:598] Connection closed by peer [::1]:5\n"
         )
     failure = Failure("rank 0: MXNetError: Horovod has been shut down.", ("0",), True)
-    assert in_their_words(failure, logs).error == "rank 0 lost touch with the others: Connection closed by peer [::1]:5"
+    assert with_communicator_reason(failure, logs).error == "rank 0 lost its peers: Connection closed by peer [::1]:5"
     silent = Failure("rank 0 ended without a word", ("0",), True)
-    assert in_their_words(silent, logs) == silent
+    assert with_communicator_reason(silent, logs) == silent
 
 
 def test_a_lost_host_is_named_with_its_ranks():

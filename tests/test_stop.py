@@ -8,7 +8,7 @@ from conftest import wait_for_step
 
 from mxscale.cli import settings
 from mxscale.distributed.communicators import Local
-from mxscale.distributed.heartbeat import UNSEEN, NoLife
+from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat
 from mxscale.rundir import directory
 from mxscale.train import prepare, trainer
 
@@ -19,13 +19,13 @@ CASE = ["launch.ranks=1", "data.shards=2", "data.train_per_class=8", "batch.per_
         "data.image_size=16"]  # fmt: skip
 
 
-class Asked(NoLife):
-    """The parent asks after so many batches of evaluations."""
+class StopAfter(NoHeartbeat):
+    """The parent requests a stop after `after` batches of evaluations."""
 
     def __init__(self, after):
         self.left = after
 
-    def asked_to_stop(self):
+    def stop_requested(self):
         self.left -= 1
         return self.left == 0
 
@@ -44,8 +44,8 @@ def new(tmp_path, data_cache):
     return prepared
 
 
-def trained(run, attempt=1, life=UNSEEN):
-    return trainer.train(run, run.config(), run.read("plan.json"), Local(), attempt, life)
+def trained(run, attempt=1, heartbeat=NO_HEARTBEAT):
+    return trainer.train(run, run.config(), run.read("plan.json"), Local(), attempt, heartbeat)
 
 
 def evaluations(run):
@@ -62,7 +62,7 @@ def test_a_stop_breaks_an_evaluation_off_and_going_on_makes_up_for_it(new, batch
     whole = new("whole")
     unbroken = trained(whole)
     run = new("broken")
-    stopped = trained(run, life=Asked(batches))
+    stopped = trained(run, heartbeat=StopAfter(batches))
     assert stopped == {"state": "interrupted", "exit": directory.INTERRUPTED, "step": step}
     assert (run.checkpoint(step) / "MANIFEST").exists()
     assert evaluations(run).items() < evaluations(whole).items()
@@ -77,8 +77,8 @@ def test_a_stop_breaks_an_evaluation_off_and_going_on_makes_up_for_it(new, batch
 def test_a_validation_that_is_broken_off_twice_is_still_made(new):
     whole, run = new("whole"), new("broken")
     trained(whole)
-    trained(run, life=Asked(10))
-    assert trained(run, attempt=2, life=Asked(10))["state"] == "interrupted"
+    trained(run, heartbeat=StopAfter(10))
+    assert trained(run, attempt=2, heartbeat=StopAfter(10))["state"] == "interrupted"
     trained(run, attempt=3)
     assert evaluations(run) == evaluations(whole)
 

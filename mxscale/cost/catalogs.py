@@ -7,9 +7,7 @@ Both are of AWS, Linux, in USD per hour.  Spot is the cheapest zone's, as SkyPil
 library alone.
 """
 
-import contextlib
 import csv
-import fcntl
 import hashlib
 import io
 import json
@@ -21,6 +19,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 from mxscale.util import csv_tables
 from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.file_lock import locked
 
 COLUMNS = ("provider", "instance", "region", "market", "gpus", "gpu", "network_gbps", "usd_per_hour", "as_of", "source")
 NEEDED = ("InstanceType", "Region", "Price", "SpotPrice")  # of SkyPilot's columns
@@ -84,7 +83,7 @@ def add(path: Path, offers: List[Offer], as_of: str, source: str) -> Tuple[int, 
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(path):
+        with locked(path.with_name(f".{path.name}.lock")):
             before = read_own(path)
             given = {_key(row) for row in before}
             rows = [row for offer in offers for row in _as_rows(offer, as_of, source)]
@@ -114,14 +113,6 @@ def _replace(path: Path, rows: List[Dict[str, str]]) -> None:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-
-
-@contextlib.contextmanager
-def _alone(path: Path):
-    """One writer at a time."""
-    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 # ---------------------------------------------------------------- published catalogues

@@ -10,7 +10,6 @@ on the disk: what is there is whole.  Sets that are no longer wanted can be remo
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import sys
@@ -28,6 +27,7 @@ from mxscale.data.duplicates import Copies
 from mxscale.data.images import POLICY, BadImage, Recipe
 from mxscale.data.public import sets
 from mxscale.data.workers import Pool, Progress
+from mxscale.util import file_lock
 from mxscale.util.atomic_files import sync
 from mxscale.util.errors import ConfigError
 
@@ -80,16 +80,19 @@ def _find_or_make(data: Data, workers: Optional[int], progress: bool) -> Dict[st
 @contextlib.contextmanager
 def _alone(folder: str, progress: bool):
     """Holds the set's lock; yields False on file systems that have none.  The system frees a dead holder's."""
-    with open(_hidden(folder, "lock"), "a") as lock:
+    path = _hidden(folder, "lock")
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in NO_LOCKS:
-                yield False
-                return
+            stack.enter_context(file_lock.locked(path, wait=False))
+        except BlockingIOError:
             if progress:
                 _say("another process is packing this set: waiting for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            stack.enter_context(file_lock.locked(path))
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            yield False
+            return
         yield True
 
 

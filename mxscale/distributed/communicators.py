@@ -12,7 +12,7 @@ from mxnet import nd
 
 from mxscale.config.schema import Comm
 from mxscale.distributed.parameter_server import name_own_address
-from mxscale.distributed.rendezvous import meet
+from mxscale.distributed.rendezvous import rendezvous
 from mxscale.environment.gpus import nccl_version
 
 
@@ -105,7 +105,7 @@ class Horovod(Local):
     def __init__(self, options: Optional[Comm] = None):
         import horovod.mxnet as hvd
 
-        meet(os.environ)
+        rendezvous(os.environ)
         hvd.init()
         self.hvd = hvd
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()

@@ -15,7 +15,7 @@ from mxscale.config.schema import Comm
 from mxscale.config.sizes import CANDIDATES
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.exchange import make_exchange
-from mxscale.distributed.heartbeat import end_with_the_parent
+from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.rundir.directory import RunDir
 
 WARM, TIMES = 2, 10  # exchanges that do not count, that do
@@ -44,7 +44,7 @@ def measure(comm, options: Comm, plan: dict, ordered: bool) -> dict:
 
 def main(run_path: str, attempt: int, name: str) -> None:
     run = RunDir(run_path)
-    end_with_the_parent(run, attempt)
+    end_with_parent(run, attempt)
     plan, config = run.read("plan.json"), run.config()
     options = replace(config.comm, **CANDIDATES[name])
     comm = open_communicator(options, plan["sizes"]["ranks"])

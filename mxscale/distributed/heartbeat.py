@@ -1,10 +1,10 @@
-"""A rank and its parent see each other: the rank ends itself when its parent is gone, and shows that it lives.
+"""Heartbeats between a rank and its parent.
 
-No orphan holds a machine that is paid for, and no rank that hangs does.
+The parent touches the run's `alive` file, and a rank ends itself if that heartbeat stops. Each rank writes
+`ranks/<r>.alive`, which the parent reads (launcher/heartbeat_monitor.py).
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import sys
@@ -13,119 +13,134 @@ import time
 from pathlib import Path
 
 from mxscale.rundir.directory import INTERRUPTED, RunDir
+from mxscale.util import file_lock
 
-PATIENCE_S = 20.0
-TOUCH_EVERY_S = 2.0
+PARENT_TIMEOUT_S = 20.0
+WRITE_EVERY_S = 2.0
 
 
-def end_with_the_parent(run: RunDir, attempt: int, patience_s: float = PATIENCE_S) -> None:
-    """Watch the parent's `alive` file from a thread; end this process when it has not been touched for
-    long, or when it speaks of another attempt.
+class Phase:
+    """What a rank is doing. In EXCHANGE it waits for dispatched work of its devices or for other ranks."""
 
-    The rank does not checkpoint first: its peers may be gone already.  The last checkpoint stands.
-    Until it ends, the rank holds a lock that the next attempt's parent waits for.
+    STARTING, INPUT, COMPUTE, EXCHANGE = "starting", "input", "compute", "exchange"
+    METRICS, VALIDATION, CHECKPOINT = "metrics", "validation", "checkpoint"
+
+
+def end_with_parent(run: RunDir, attempt: int, timeout_s: float = PARENT_TIMEOUT_S) -> None:
+    """End this process from a thread if the parent's heartbeat stops or belongs to another attempt.
+
+    The rank writes no checkpoint first, because its peers may have ended already; the last checkpoint remains.
+    Until it ends, the rank holds a shared lock that the next attempt's parent waits for.
     """
-    lock = run.ranks_lock()
-    fcntl.flock(lock, fcntl.LOCK_SH)
+    lock = file_lock.acquire(run.ranks_lock, shared=True)
 
     def watch():
-        seen, since = None, time.monotonic()  # not the wall clock: it may be set, or stand still in suspend
+        seen, since = None, time.monotonic()  # the wall clock may be set, or stop during suspend
         while True:
             time.sleep(2)
             try:
                 touched = run.alive_file.stat().st_mtime_ns
                 if touched != seen:
                     seen, since = touched, time.monotonic()
-                silent = time.monotonic() - since
+                silent_s = time.monotonic() - since
                 current = int(run.alive_file.read_text())
             except (FileNotFoundError, ValueError):
                 continue
-            if silent > patience_s or current != attempt:
-                print(f"the parent of attempt {attempt} is gone ({silent:.0f} s silent): ending", flush=True)
-                lock.close()
+            if silent_s > timeout_s or current != attempt:
+                print(f"no heartbeat from the parent of attempt {attempt} for {silent_s:.0f} s: ending", flush=True)
+                os.close(lock)
                 os._exit(INTERRUPTED)
 
-    threading.Thread(target=watch, daemon=True, name="watchdog").start()
+    threading.Thread(target=watch, daemon=True, name="parent heartbeat").start()
 
 
-def rank_to_be() -> int:
-    """This process's rank before its communicator knows, as its launcher put it into the environment."""
+def rank_from_environment() -> int:
+    """Return this process's rank before its communicator exists, from the launcher's environment variables."""
     return int(os.environ.get("HOROVOD_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", 0)))
 
 
-class NoLife:
-    """Nobody watches."""
+class NoHeartbeat:
+    """Null object: nothing is written. `phase` is the rank's current phase, assigned by the training loop."""
 
-    def moved(self) -> None:
-        """A step is done, or a batch of a validation."""
+    phase = Phase.STARTING
 
-    def asked_to_stop(self) -> bool:
-        """Whether the parent wants this rank to stop; other ranks may not have heard of it yet."""
+    def progress(self) -> None:
+        """Record the end of a step or of a validation batch."""
+
+    def stop_requested(self) -> bool:
+        """Return whether the parent asked this rank to stop. Other ranks may not have seen the request yet."""
         return False
 
     @contextlib.contextmanager
-    def saving(self):
-        """What is done within takes as long as the disk wants."""
+    def checkpointing(self):
+        """Set the phase to CHECKPOINT within the block. Its duration depends on the storage and is no stall."""
         yield
 
 
-UNSEEN = NoLife()
+NO_HEARTBEAT = NoHeartbeat()
 
 
-class Life(NoLife):
-    """ranks/<r>.alive, touched by a thread for as long as this process runs; launcher/heartbeat_monitor.py reads it.
+class Heartbeat(NoHeartbeat):
+    """Writes `ranks/<r>.alive` from a thread every WRITE_EVERY_S seconds while this process runs.
 
-    MXNet and Horovod are called through ctypes, which lets go of the interpreter's lock: the thread touches
-    during calls of any length.
+    MXNet and Horovod are called through ctypes, which releases the interpreter's lock, so the thread writes during
+    calls of any duration.
     """
 
     def __init__(self, run: RunDir, rank: int, attempt: int):
-        self.run, self.attempt, self.doing = run, attempt, "starting"
-        self.moves, self.moved_at, self.longest_s = 0, time.monotonic(), 0.0
-        self.watched = threading.get_ident()
+        self.run, self.attempt = run, attempt
+        self.count, self.progress_at, self.longest_s = 0, time.monotonic(), 0.0
+        self.main_thread = threading.get_ident()
         self.file = os.open(run.rank_alive(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        threading.Thread(target=self._touch, daemon=True, name="life").start()
+        self._write()
+        threading.Thread(target=self._write_periodically, daemon=True, name="heartbeat").start()
 
-    def moved(self):
+    def progress(self):
         now = time.monotonic()
-        self.moves += 1
-        if self.moves == 1:
-            self._say()  # at once: whoever is gone from now on did not crash as it started
-        else:  # the first step is under way when its move is noted, and may be compiling
-            self.longest_s = max(self.longest_s, now - self.moved_at)
-            self.doing = "training"
-        self.moved_at = now
+        self.count += 1
+        if self.count == 1:
+            self._write()  # at once: from now on the end of this process is no crash at the start
+        else:  # the first step is excluded: it may compile
+            self.longest_s = max(self.longest_s, now - self.progress_at)
+        self.progress_at = now
 
-    def asked_to_stop(self):
+    def stop_requested(self):
         return self.run.stop_reason() is not None
 
     @contextlib.contextmanager
-    def saving(self):
-        before, self.doing = self.doing, "saving"
+    def checkpointing(self):
+        before, self.phase = self.phase, Phase.CHECKPOINT
         try:
             yield
         finally:
-            self.doing, self.moved_at = before, time.monotonic()
+            self.phase, self.progress_at = before, time.monotonic()
 
-    def _touch(self):
+    def _write_periodically(self):
         while True:
-            self._say()
-            time.sleep(TOUCH_EVERY_S)
+            time.sleep(WRITE_EVERY_S)
+            self._write()
 
-    def _say(self):
-        idle_s = time.monotonic() - self.moved_at
-        said = {"attempt": self.attempt, "pid": os.getpid(), "doing": self.doing, "at": place_of(self.watched),
-                "moves": self.moves, "idle_s": round(idle_s, 1), "longest_s": round(self.longest_s, 1)}  # fmt: skip
+    def _write(self):
+        idle_s = time.monotonic() - self.progress_at
+        fields = {
+            "attempt": self.attempt,
+            "pid": os.getpid(),
+            "phase": self.phase,
+            "at": place_of(self.main_thread),
+            "progress": self.count,
+            "idle_s": round(idle_s, 1),
+            "longest_s": round(self.longest_s, 1),
+        }
         try:
-            os.pwrite(self.file, f"{json.dumps(said):<400}\n".encode(), 0)  # in place: a full disk takes it too
-        except OSError:  # the storage's trouble, not a reason to be thought dead at once
+            os.pwrite(self.file, f"{json.dumps(fields):<400}\n".encode(), 0)  # in place: works on a full disk too
+        except OSError:  # a storage error alone must not make this rank look dead
             with contextlib.suppress(OSError):
                 os.utime(self.file)
 
 
 def place_of(thread: int) -> str:
-    """FILE:LINE (FUNCTION) of our code that a thread is in, in calls of others' code perhaps."""
+    """Return FILE:LINE (FUNCTION) of the innermost frame of a thread that is not in a library; "" if none is."""
     frame = sys._current_frames().get(thread)
-    while frame and any(others in frame.f_code.co_filename for others in ("/site-packages/", "/lib/python", "<")):
+    while frame and any(library in frame.f_code.co_filename for library in ("/site-packages/", "/lib/python", "<")):
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} ({frame.f_code.co_name})"[:100] if frame else ""

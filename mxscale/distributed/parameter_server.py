@@ -8,7 +8,7 @@ import faulthandler
 import os
 import sys
 
-from mxscale.distributed.heartbeat import end_with_the_parent
+from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.environment.hosts import own_address
 from mxscale.rundir.directory import RunDir
 
@@ -25,7 +25,7 @@ def name_own_address() -> None:
 def main(run_path: str, attempt: int) -> None:
     """Never returns: ROLE, which stands in the command for people to see, is DMLC_ROLE in the surroundings."""
     faulthandler.enable()
-    end_with_the_parent(RunDir(run_path), attempt)
+    end_with_parent(RunDir(run_path), attempt)
     name_own_address()
     import mxnet  # noqa: F401
 

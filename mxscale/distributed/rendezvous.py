@@ -1,10 +1,9 @@
-"""Ranks wait until all of them are there before they connect.
+"""Rendezvous: ranks wait for each other before they connect.
 
-Gloo's one timeout (HOROVOD_GLOO_TIMEOUT_SECONDS, horovod/common/gloo/gloo_context.cc) bounds both how long a
-rank that is up waits for one that still starts, and how long it waits for a peer in the midst of training.  The
-second has to be short, so that a link that was cut is noticed; the first must not, where a host is busy.  So they
-meet beforehand, at the key-value store that horovodrun keeps for Gloo's own rendezvous; who waits there is ended
-by the parent alone, after launch.start_timeout_s.
+Gloo has one timeout (HOROVOD_GLOO_TIMEOUT_SECONDS, horovod/common/gloo/gloo_context.cc). It limits the wait for a
+rank that is still starting, which takes long on a busy host, and the wait for a peer during training, which must be
+short so that a cut link is noticed. Therefore ranks first meet at the key-value store that horovodrun runs for
+Gloo's own rendezvous. Only the parent ends this wait, after launch.start_timeout_s.
 """
 
 import http.client
@@ -12,17 +11,17 @@ import time
 from typing import Mapping
 
 SCOPE = "mxscale"
-AGAIN_S = 0.1
+POLL_S = 0.1
 
 
-def meet(surroundings: Mapping[str, str]) -> None:
-    """Return when every rank has called this.  `surroundings` are what horovodrun put into the environment."""
-    address, port = (surroundings.get(f"HOROVOD_GLOO_RENDEZVOUS_{name}") for name in ("ADDR", "PORT"))
-    rank, size = int(surroundings.get("HOROVOD_RANK", 0)), int(surroundings.get("HOROVOD_SIZE", 1))
+def rendezvous(environment: Mapping[str, str]) -> None:
+    """Return when every rank has called this. `environment` holds the variables set by horovodrun."""
+    address, port = (environment.get(f"HOROVOD_GLOO_RENDEZVOUS_{name}") for name in ("ADDR", "PORT"))
+    rank, size = int(environment.get("HOROVOD_RANK", 0)), int(environment.get("HOROVOD_SIZE", 1))
     if not address or size == 1:
         return
     _request(address, port, "PUT", str(rank))
-    if rank == 0:  # asks for each once, so that many ranks do not make a crowd of requests
+    if rank == 0:  # only rank 0 waits for each rank, so that the number of requests grows linearly
         for other in range(1, size):
             _wait_for(address, port, str(other))
         _request(address, port, "PUT", "all")
@@ -32,11 +31,11 @@ def meet(surroundings: Mapping[str, str]) -> None:
 
 def _wait_for(address: str, port: str, key: str) -> None:
     while _request(address, port, "GET", key) != http.client.OK:
-        time.sleep(AGAIN_S)
+        time.sleep(POLL_S)
 
 
 def _request(address: str, port: str, method: str, key: str) -> int:
-    connection = http.client.HTTPConnection(address, int(port), timeout=30)  # no proxy, whatever is set
+    connection = http.client.HTTPConnection(address, int(port), timeout=30)  # never through a proxy
     try:
         connection.request(method, f"/{SCOPE}/{key}", body=b"+" if method == "PUT" else None)
         return connection.getresponse().status

@@ -2,15 +2,13 @@
 
 import re
 from pathlib import Path
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Tuple
 
 SHOWN = 10  # lines of a log
 WIDTH = 200  # characters of one of them
 
 # Of a traceback and of MXNet's C++: what says nothing to who runs a job
 NOISE = re.compile(r"^\s*$|^[\s^~]+$|^\s*File \"|^\s*\[bt\]|^Stack trace|^Traceback |^\s*@\s+0x")
-# What Horovod's own thread writes when a peer does not answer any more, or went away
-LOST_TOUCH = re.compile(r"(?:background loop uncaught exception|could not be initialized): (?:\[[^\]]*\] )?(.*)")
 
 
 class Failure(NamedTuple):
@@ -41,8 +39,3 @@ class Logs:
         """The last few that a reader gets something out of."""
         lines = [line.rstrip()[:WIDTH] for line in self.text(name).splitlines() if not NOISE.match(line)]
         return lines[-SHOWN:]
-
-    def lost_touch(self, name: str) -> Optional[str]:
-        """Why `name` could not go on speaking with the others, where its communicator said so."""
-        found = LOST_TOUCH.search(self.text(name))
-        return found and found[1].strip()[:WIDTH]

@@ -3,9 +3,10 @@
 import time
 from typing import List, Optional, Tuple
 
+from mxscale.distributed.peer_loss import reason_of_communicator
 from mxscale.environment import hosts
 from mxscale.environment.hosts import Host
-from mxscale.launcher.failure import Failure, Logs
+from mxscale.launcher.failure import WIDTH, Failure, Logs
 from mxscale.launcher.supervisor import Watched
 from mxscale.records import summary
 from mxscale.rundir.directory import FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
@@ -25,7 +26,7 @@ def end_attempt(
             nodes = [Host(**host) for host in run.read("plan.json")["hosts"]]
             failure = lost(watched.lost_hosts, nodes, ranks)
         elif failure.outside:
-            failure = in_their_words(failure, logs)
+            failure = with_communicator_reason(failure, logs)
         merged = {"state": FAILED, "exit": merged["exit"], "error": failure.error}
         status["attempts"][-1]["error"] = failure.error
     status.update(merged)
@@ -78,9 +79,7 @@ def lost(gone: List[Host], nodes: List[Host], ranks: int) -> Failure:
     return Failure(f"{' and '.join(told)} can't be reached any more", logs, outside=True)
 
 
-def in_their_words(failure: Failure, logs: Logs) -> Failure:
-    """Where all that is known is that ranks lost touch with each other: why, as their communicator says it."""
-    reason = logs.lost_touch(failure.of[0]) if failure.of else None
-    if not reason or "orovod" not in failure.error:
-        return failure
-    return failure._replace(error=f"rank {failure.of[0]} lost touch with the others: {reason}")
+def with_communicator_reason(failure: Failure, logs: Logs) -> Failure:
+    """Return the failure with the communicator's own reason if all that is known is that a rank lost its peers."""
+    reason = reason_of_communicator(failure.error, logs.text(failure.of[0])) if failure.of else None
+    return failure._replace(error=f"rank {failure.of[0]} lost its peers: {reason[:WIDTH]}") if reason else failure

@@ -3,7 +3,6 @@
 A refusal here is exit status 2.  It removes a new run directory and leaves an old one unchanged.
 """
 
-import fcntl
 import hashlib
 import os
 import subprocess
@@ -27,6 +26,7 @@ from mxscale.records import earlier_runs
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RUNNING, RunDir
 from mxscale.tracking import tracker
+from mxscale.util import file_lock
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
@@ -163,17 +163,16 @@ def wait_for_orphans(run: RunDir, signals: Signals) -> None:
     Raises ConfigError if they do not end.
     """
     deadline = time.monotonic() + ORPHANS_S
-    with run.ranks_lock() as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    while True:
+        try:
+            with file_lock.locked(run.ranks_lock, wait=False):
                 return
-            except BlockingIOError:
-                if signals.reason:
-                    return  # no rank will be started
-                if time.monotonic() > deadline:
-                    raise ConfigError(f"{run.path}: ranks of an earlier attempt do not end; kill them") from None
-                time.sleep(0.1)
+        except BlockingIOError:
+            if signals.reason:
+                return  # no rank will be started
+            if time.monotonic() > deadline:
+                raise ConfigError(f"{run.path}: ranks of an earlier attempt do not end; kill them") from None
+            time.sleep(0.1)
 
 
 def place(context: RunContext) -> None:

@@ -13,7 +13,7 @@ from mxscale.environment.hosts import Host
 from mxscale.launcher import commands as launch
 from mxscale.launcher.budget import Purse
 from mxscale.launcher.failure import Failure, Logs
-from mxscale.launcher.heartbeat_monitor import QUIET_S, Lives
+from mxscale.launcher.heartbeat_monitor import QUIET_S, HeartbeatMonitor
 from mxscale.launcher.processes import Processes, available_cores, file_name
 from mxscale.launcher.progress import Progress, say
 from mxscale.rundir.directory import RunDir
@@ -68,18 +68,18 @@ def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Si
     ):
         for last_try in (False, True):
             logs = Logs(run.path / "ranks")  # of this start of the ranks
-            lives = Lives(run, config.launch, attempt, ranks, placed.hosts)
+            monitor = HeartbeatMonitor(run, config.launch, attempt, ranks, placed.hosts)
             processes = Processes(commands, log)
             try:
-                failure = _watch(run, config, attempt, processes, lives, progress, signals, purse, mirror)
+                failure = _watch(run, config, attempt, processes, monitor, progress, signals, purse, mirror)
             finally:
                 processes.stop()
                 progress.update()
-            lost_hosts = lives.end_elsewhere()
+            lost_hosts = monitor.end_elsewhere()
             # Of ranks elsewhere nobody here can say that the first ones have ended
             elsewhere = placed.hosts or config.launch.kind == "docker"
             given_up = last_try or signals.reason or purse.reason or failure or elsewhere
-            if given_up or not lives.crashed_at_start():
+            if given_up or not monitor.crashed_at_start():
                 break
             say("a rank crashed before its first step: starting the ranks once more")
             for path in [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]:
@@ -116,7 +116,7 @@ def kept_alive(run: RunDir):
 
 
 def _watch(
-    run: RunDir, config: Config, attempt: int, processes, lives, progress, signals, purse, mirror
+    run: RunDir, config: Config, attempt: int, processes, monitor, progress, signals, purse, mirror
 ) -> Optional[Failure]:
     """Until the ranks have ended, or have to be; the failure where they do not know of it themselves."""
     began, first_line_at, asked_at, failed_at = time.monotonic(), None, None, None
@@ -125,8 +125,8 @@ def _watch(
         if progress.update():
             mirror.start()  # not before the ranks are busy with steps: its imports cost seconds of a core
             first_line_at = first_line_at or now
-            if now - first_line_at > config.launch.start_timeout_s and not lives.begun():
-                return lives.never_begun(config.launch.start_timeout_s)
+            if now - first_line_at > config.launch.start_timeout_s and not monitor.begun():
+                return monitor.never_begun(config.launch.start_timeout_s)
         elif now - began > config.launch.start_timeout_s:
             return Failure(
                 f"the ranks did not begin within {config.launch.start_timeout_s:g} s (launch.start_timeout_s): "
@@ -148,7 +148,7 @@ def _watch(
             return Failure(str(lost), (file_name(lost.name),), outside=True)
         # Ranks that have lost touch with a silent one say so at about the time when its silence is noticed here
         if all(words.get("consequence") for words in failed):
-            stall = lives.stalled(QUIET_S if failed else None)
+            stall = monitor.stalled(QUIET_S if failed else None)
             if stall:
                 return stall
         if failed:

@@ -184,9 +184,10 @@ class RunDir:
     def touch_alive(self) -> None:
         self.alive_file.touch()
 
-    def ranks_lock(self):
-        """The open file that every rank holds a shared lock on while it lives."""
-        return open(self.path / "ranks" / "lock", "a+")  # NFS takes a shared lock on a file that is read alone
+    @property
+    def ranks_lock(self) -> Path:
+        """The file on which every running rank holds a shared lock."""
+        return self.path / "ranks" / "lock"
 
 
 def parse_line(line: str) -> Optional[Dict[str, Any]]:

@@ -1,14 +1,14 @@
 """Guards around the work on a run directory: one parent at a time, undone refusals, one line for a full disk."""
 
 import errno
-import fcntl
 import shlex
 import shutil
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from mxscale.config.schema import Config
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
+from mxscale.util import file_lock
 from mxscale.util.errors import ConfigError
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -37,13 +37,9 @@ def explained_disk_errors(run: RunDir, config: Config):
 @contextmanager
 def locked(run: RunDir):
     """Hold the lock of a run directory.  Raises ConfigError if another process holds it."""
-    try:
-        file = open(run.path / "lock", "w")
-    except OSError as error:
-        raise ConfigError(f"{run.path}: can't write there ({error.strerror})") from None
-    with file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(file_lock.locked(run.path / "lock", wait=False))
         except BlockingIOError:
             raise ConfigError(f"{run.path} is in use by another process: wait for it, or stop it") from None
         except OSError as error:

@@ -16,7 +16,6 @@ first use of a new SQLite store another 1.5 s.
 """
 
 import contextlib
-import fcntl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import List, Optional
@@ -29,6 +28,7 @@ from mxscale.tracking.payload import CostAt, no_cost
 from mxscale.tracking.store import import_mlflow, open_store, to_itself
 from mxscale.tracking.sync_state import Sent
 from mxscale.tracking.uris import masked
+from mxscale.util import file_lock
 
 
 @dataclass(frozen=True)
@@ -277,9 +277,9 @@ class Sender:
 @contextlib.contextmanager
 def _locked(path: Path, wait: bool):
     """An exclusive file lock, freed by the kernel when its process dies.  Raises Busy, or waits."""
-    with open(path, "w") as file:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            stack.enter_context(file_lock.locked(path, wait))
         except BlockingIOError:
             raise Busy("another process is sending this run") from None
         yield

@@ -3,7 +3,6 @@
 MLflow is imported when a store is asked, not before: the import takes over a second of CPU.
 """
 
-import fcntl
 import logging
 import math
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import List, Optional, Sequence, Set
 
 from mxscale.tracking.uris import masked, sqlite_file
+from mxscale.util.file_lock import locked
 
 
 def import_mlflow(timeout_s: float):
@@ -64,8 +64,7 @@ def to_itself(uri: str):
         yield
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    with open(file.with_name(file.name + ".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(file.with_name(file.name + ".lock")):
         yield
 
 

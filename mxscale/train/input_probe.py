@@ -13,7 +13,7 @@ import yaml
 from mxscale.config.schema import Config, from_dict
 from mxscale.config.sizes import Sizes
 from mxscale.distributed.communicators import open_communicator
-from mxscale.distributed.heartbeat import end_with_the_parent
+from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.rundir.directory import RunDir
 from mxscale.train import builders
 
@@ -55,7 +55,7 @@ def measure(comm, config: Config, plan: dict, seconds: float, warmup: int) -> li
 
 def main(run_path: str, attempt: int, name: str) -> None:
     run = RunDir(run_path)
-    end_with_the_parent(run, attempt)
+    end_with_parent(run, attempt)
     asked = yaml.safe_load(Path(run.path, "probe", f"{name}.yaml").read_text())
     config, plan = from_dict(asked["config"]), run.read("plan.json")
     comm = open_communicator(config.comm, plan["sizes"]["ranks"])

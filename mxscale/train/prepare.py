@@ -20,7 +20,7 @@ from mxscale.data import pack, ram_cache
 from mxscale.data.loader import part_sizes
 from mxscale.data.manifest import path_of
 from mxscale.distributed.communicators import horovod_build
-from mxscale.distributed.heartbeat import end_with_the_parent
+from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.launcher.processes import available_cores
 from mxscale.models import symbol, weights, zoo
 from mxscale.rundir import directory
@@ -274,7 +274,7 @@ def check_network(config: Config, classes: int, plan: dict):
 
 def main(run_path: str, attempt: int) -> int:
     run = RunDir(run_path)
-    end_with_the_parent(run, attempt)
+    end_with_parent(run, attempt)
     try:
         prepare(run, run.config())
     except ConfigError as error:

@@ -20,8 +20,16 @@ from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.exchange import make_exchange
-from mxscale.distributed.heartbeat import UNSEEN, Life, NoLife, end_with_the_parent, rank_to_be
-from mxscale.distributed.stop_vote import Ballot
+from mxscale.distributed.heartbeat import (
+    NO_HEARTBEAT,
+    Heartbeat,
+    NoHeartbeat,
+    Phase,
+    end_with_parent,
+    rank_from_environment,
+)
+from mxscale.distributed.peer_loss import follows_from_lost_peer
+from mxscale.distributed.stop_vote import StopVote
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
@@ -35,13 +43,10 @@ from mxscale.train.optim.server_update import ServerUpdate
 from mxscale.train.shard_statistics import ShardStatistics
 from mxscale.util.errors import ConfigError
 
-# What the other ranks say when one is gone.
-PEER_GONE = ("orovod", "Connection reset", "Connection closed", "Broken pipe", "gloo", "rank 0 could not write")
-
 SAMPLE_EVERY = 50  # steps; one of them is timed apart
 
 
-def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoLife = UNSEEN) -> dict:
+def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, heartbeat: NoHeartbeat = NO_HEARTBEAT) -> dict:
     """Train this rank to the end or to a stop; returns what ranks/<r>.json says of it.
 
     plan: {"sizes": as sizes.Sizes, "splits": {name: {"rec", "idx", "count"}}, "classes": int,
@@ -92,12 +97,12 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
     tally, clock = Tally(devices), Clock(len(devices))
     gate = first_loss.Gate(run, config, plan, comm) if step == 0 else first_loss.NoGate()
     samples = Samples(SAMPLE_EVERY, clock)
-    ballot = Ballot(comm, lambda: run.stop_reason() is not None)
+    vote = StopVote(comm, lambda: run.stop_reason() is not None)
 
     def validated(snapshot) -> bool:
         """Evaluate the network of `snapshot` and note the result; False where a stop broke it off."""
         builders.put(snapshot.params, examined)
-        result = evaluate(examined, config, plan, "val", comm, devices[0], scale, life)
+        result = evaluate(examined, config, plan, "val", comm, devices[0], scale, heartbeat)
         if result:
             journal.line(snapshot.step, result)
         keeper.note(snapshot.step, result)
@@ -119,13 +124,15 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
 
     # ---- loop
     while step < sizes.total_steps:
-        ballot.cast(step)
+        vote.cast(step)
         sample = samples.begin(step)
 
         # forward and backward of each of this rank's shards: dispatched, so that devices work side by side
+        heartbeat.phase = Phase.INPUT
         asked_at = time.perf_counter()
         for micro in batches.step(step):
             clock.fetched(asked_at, micro.labels.shape[0])
+            heartbeat.phase = Phase.COMPUTE
             if turns > 1 and micro.turn == 0:
                 zero(grads[micro.lane])
             statistics.use(micro.shard)
@@ -138,9 +145,12 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
             if micro.turn == turns - 1:
                 exchange.shard_done(micro.lane)
             if len(shards) * turns > len(devices):
+                heartbeat.phase = Phase.EXCHANGE  # the device may still be at the exchange of the step before
                 clock.dispatched(first_of(grads[micro.lane][0]))  # backward ends with the first layer
+            heartbeat.phase = Phase.INPUT
             asked_at = time.perf_counter()
 
+        heartbeat.phase = Phase.EXCHANGE
         gate.look(tally)
 
         # exchange and update: one sum over shards, devices and ranks, divided by the global batch
@@ -156,14 +166,16 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
             clock.dispatched(first_of(array))
         sample.end()
         step += 1
-        life.moved()
+        heartbeat.progress()
+        heartbeat.phase = Phase.METRICS
 
         # metrics, validation, checkpoint, stop: all ranks take the same turn
         last = step == sizes.total_steps
         validates = last or step % (config.validate_every * sizes.steps_per_epoch) == 0
         saves = last or keeper.due(step)
+        heartbeat.phase = Phase.EXCHANGE  # the stop vote and the metrics wait for all ranks
         together = comm.in_step or validates or saves
-        stop = together and ballot.stop()
+        stop = together and vote.stop()
         saves = saves or stop
         finite(journal.follow())
         if validates or saves or step % config.log_every == 0:
@@ -171,11 +183,12 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
         if not (validates or saves):
             continue
         finite(journal.finish())
+        heartbeat.phase = Phase.METRICS
         snapshot = keeper.snapshot(step)
         if validates and not validated(snapshot):
             stop = True
         if saves or stop or keeper.best_step == step:
-            with life.saving():
+            with heartbeat.checkpointing():
                 keeper.save(snapshot, journal)
         if keeper.owes_validation or (stop and not last):
             return interrupted(step)
@@ -183,9 +196,9 @@ def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, life: NoL
 
     # ---- test: once, with the best
     if plan["splits"].get("test"):
-        with life.saving():
+        with heartbeat.checkpointing():
             builders.put(keeper.best_params(), examined)
-        result = evaluate(examined, config, plan, "test", comm, devices[0], scale, life)
+        result = evaluate(examined, config, plan, "test", comm, devices[0], scale, heartbeat)
         if result is None:
             return interrupted(step)
         journal.line(step, result)
@@ -198,7 +211,7 @@ def interrupted(step: int) -> dict:
     return {"state": "interrupted", "exit": directory.INTERRUPTED, "step": step}
 
 
-def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, life: NoLife) -> Optional[dict]:
+def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, heartbeat: NoHeartbeat) -> Optional[dict]:
     """Loss, top-1 and top-5 in percent over the split `name`, every image once.  A collective.
 
     Integers per rank, summed, asserted to equal the set's size, divided once.  None where the parent asked to stop
@@ -206,6 +219,7 @@ def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, li
     """
     objective = CrossEntropy()
     loss, top1, top5, seen, left = 0.0, 0, 0, 0, False
+    heartbeat.phase = Phase.VALIDATION
     for images, labels, count in builders.evaluation_data(config, plan, name, comm, device):
         logits = net(scale.cast(images)).astype("float32")
         ranked = mx.nd.topk(logits, k=min(5, plan["classes"]), axis=-1)[:count]
@@ -214,10 +228,11 @@ def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, li
         top1 += int(right[:, 0].sum().asscalar())
         top5 += int(right.sum().asscalar())
         seen += count
-        life.moved()
-        left = life.asked_to_stop()
+        heartbeat.progress()
+        left = heartbeat.stop_requested()
         if left:
             break
+    heartbeat.phase = Phase.EXCHANGE
     loss, top1, top5, seen, left = comm.total([loss, top1, top5, seen, left])
     if left:
         return None
@@ -246,14 +261,14 @@ def main(run_path: str, attempt: int) -> int:
     stamps = {"started": psutil.Process().create_time(), "imported": time.time()}
     run = RunDir(run_path)
     faulthandler.enable()  # a crash in MXNet's or Horovod's C++ says where Python was
-    end_with_the_parent(run, attempt)
-    life = Life(run, rank_to_be(), attempt)
+    end_with_parent(run, attempt)
+    heartbeat = Heartbeat(run, rank_from_environment(), attempt)
     config, plan = run.config(), run.read("plan.json")
     comm = open_communicator(config.comm, plan["sizes"]["ranks"])
     stamps["communicator"] = time.time()
     print_to(run.rank_log(comm.rank))
     try:
-        outcome = train(run, config, plan, comm, attempt, life)
+        outcome = train(run, config, plan, comm, attempt, heartbeat)
         comm.close()
     except NotFinite as error:
         outcome = failure(directory.FAILURE, str(error))
@@ -268,9 +283,9 @@ def main(run_path: str, attempt: int) -> int:
 
 
 def failure(status: int, error: str) -> dict:
-    """`consequence`: a peer was gone first, and its communicator says so; or rank 0 could not write."""
+    """Return the status of a failed rank; `consequence`: see `follows_from_lost_peer`."""
     state = "failed" if status == directory.FAILURE else "refused"
-    return {"state": state, "exit": status, "error": error, "consequence": any(sign in error for sign in PEER_GONE)}
+    return {"state": state, "exit": status, "error": error, "consequence": follows_from_lost_peer(error)}
 
 
 def one_line(error: BaseException) -> str:

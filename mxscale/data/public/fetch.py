@@ -5,13 +5,13 @@ beside it as NAME.sha256 (as sha256sum writes it) where none is published: what 
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.data.public.download import CHUNK, PAUSES, Unreached, download
 from mxscale.data.workers import Progress
+from mxscale.util import file_lock
 from mxscale.util.atomic_files import replacing, sync
 from mxscale.util.errors import ConfigError
 
@@ -111,7 +111,7 @@ def _fetch_all(files: Sequence[File], place: Place) -> Dict[str, str]:
             f"and place them in {place.folder}"
         )
     os.makedirs(place.folder, exist_ok=True)
-    with _alone(place.folder):
+    with _exclusive(place.folder):
         for file in files:
             if os.path.exists(_path(place, file)):
                 continue
@@ -171,12 +171,9 @@ def _errors(place: Place):
 
 
 @contextlib.contextmanager
-def _alone(folder: str):
-    """Holds the folder's lock, where its file system has one: two processes don't fetch into the same file."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+def _exclusive(folder: str):
+    """Hold the folder's lock, if its file system has locks, so that two processes do not fetch the same file."""
+    with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            stack.enter_context(file_lock.locked(folder))
         yield
-    finally:
-        os.close(handle)
