@@ -106,3 +106,12 @@ def sizes(config: Config, ranks: int, train_images: int, shards: Optional[int] =
         total_steps=min(total, config.max_steps or total),
         dropped_per_epoch=train_images - steps * global_batch,
     )
+
+
+def not_repeatable(comm: Comm, ranks: int) -> Optional[str]:
+    """Return why another run of this exchange ends with other weights; None if it ends with the same."""
+    if comm.backend == "dist_async":
+        return "not repeatable: updates are applied in a different order each time"
+    if server_count(comm, ranks) and ranks > 2:
+        return "not repeatable to the last bit: servers add in the order of arrival"
+    return None

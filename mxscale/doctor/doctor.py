@@ -25,6 +25,9 @@ from mxscale.doctor.gpu_checks import architecture, cuda, gpu, nccl, on_cpu
 from mxscale.environment import description, hosts
 from mxscale.environment.machine import UNLIMITED
 from mxscale.launcher import container
+from mxscale.launcher.commands import Placement
+from mxscale.launcher.context import Hook, RunContext
+from mxscale.launcher.processes import available_cores
 from mxscale.util.errors import ConfigError
 
 
@@ -45,6 +48,15 @@ def of_run(facts: dict, config: Config, plan: dict, ranks_here: int) -> List[dic
     """The findings for a run's description.json, as plain values.  Never raises, asks nobody, takes a millisecond."""
     wish = Wish(plan["device"], plan["sizes"]["ranks"], ranks_here, config.comm.transport)
     return [asdict(finding) for finding in examine(facts, wish)]
+
+
+class RecordFindings(Hook):
+    """Adds the findings of each attempt to the run's environment.json."""
+
+    def before_ranks(self, context: RunContext, plan: dict) -> None:
+        facts, placed = context.run.read("environment.json"), Placement.of(plan, available_cores())
+        findings = of_run(facts, context.config, plan, placed.per_host)
+        context.run.write("environment.json", {**facts, "doctor": findings})
 
 
 # A check answers (state, cause[, fix]), or None where there is nothing to look at.

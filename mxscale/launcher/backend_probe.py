@@ -13,9 +13,10 @@ from mxscale.config.sizes import CANDIDATES
 from mxscale.config.validation import validate
 from mxscale.environment import hosts
 from mxscale.launcher import commands as launch
+from mxscale.launcher.context import Signals
 from mxscale.launcher.processes import Processes, available_cores
 from mxscale.launcher.progress import say
-from mxscale.launcher.supervisor import Signals, kept_alive
+from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir.directory import RunDir
 from mxscale.util.errors import ConfigError
 

@@ -14,9 +14,10 @@ import psutil
 
 from mxscale.config import signature
 from mxscale.config.schema import SERVED, Config, Machine, origin_of
-from mxscale.cost import run_cost
+from mxscale.config.sizes import not_repeatable, server_count, unsaved
+from mxscale.cost import prices, run_cost
 from mxscale.environment import description, hosts
-from mxscale.launcher import announcement, backend_probe, budget, commands, container
+from mxscale.launcher import backend_probe, budget, commands, container
 from mxscale.launcher.context import Hook, Resources, RunContext, Signals
 from mxscale.launcher.failure import Logs
 from mxscale.launcher.processes import available_cores
@@ -121,7 +122,7 @@ def set_up(context: RunContext) -> Attempt:
     if signals.reason:
         return Attempt(context, None, stamps, logs)
     plan = run.read("plan.json")
-    announcement.announce(run, config, plan, run.read("price.json"))
+    announce(run, config, plan, run.read("price.json"))
     if config.budget.bounds:
         budget.check_prepared(run, config, context.attempt)
     record_environment(run, config, plan)
@@ -209,7 +210,7 @@ def prepare(context: RunContext) -> None:
         return
     if spent:
         bounds = budget.describe(config.budget.bounds)
-        raise ConfigError(f"{bounds}: the preparation alone costs more; raise the bound")
+        raise ConfigError(f"{bounds}: the preparation alone costs more; raise it")
     refused = run.read("refused.json") or {}
     messages = f"the preparation ended with status {child.returncode}; its messages are above"
     raise ConfigError(refused.get("error", messages))
@@ -246,3 +247,51 @@ def record_ranks(run: RunDir, ranks: int) -> None:
     status = run.read("status.json")
     status["attempts"][-1]["ranks"] = ranks
     run.write("status.json", status)
+
+
+# ---------------------------------------------------------------- what is printed
+
+
+def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
+    """Print a prepared attempt: sizes, where they come from, the price."""
+    s, servers = plan["sizes"], server_count(config.comm, plan["sizes"]["ranks"])
+    skipped = f"; {plan['skipped']} bad images skipped" if plan["skipped"] else ""
+    source = f" from {config.model.pretrained}" if config.model.pretrained else ""
+    revision = (plan.get("origin") or {}).get("revision")
+    source += f" ({revision})" if revision else ""
+    dropped = s["dropped_per_epoch"]
+    rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
+    where = f" on {', '.join(host['name'] for host in plan['hosts'])}" if plan["hosts"] else ""
+    taken = ", ".join(f"{key} {value}" for key, value in ((plan.get("input") or {}).get("taken") or {}).items())
+    update = [f"{servers}, update on the {config.comm.update_on}s", not_repeatable(config.comm, s["ranks"])]
+    lost, short = unsaved(config.comm), plan.get("short_shards")
+    rows = {
+        "run": run.path,
+        "data": f"{config.data.kind}: {s['train_images']:,} training images, {plan['classes']} classes{skipped}",
+        "model": f"{config.model.name}{source}",
+        "input": taken and f"of the pretrained weights: {taken} (model.input=config: as in data)",
+        "exchange": describe_exchange(run, config, plan),
+        "ranks": f"{s['ranks']}{where} on {plan['device']}, {s['shards']} data shards",
+        "batch": f"{s['per_device_batch']} per device, {s['global_batch']} global; effective lr {s['effective_lr']:g}",
+        "servers": servers and "; ".join(filter(None, update)),
+        "resume": lost and f"not possible: {lost}",
+        "shards": short and f"{short} of {s['shards']} have fewer images than an epoch needs and start again",
+        "steps": f"{s['total_steps']:,} ({s['steps_per_epoch']:,} per epoch{rest})",
+        "price": prices.describe(price) if price["known"] else "unknown",
+    }
+    say("\n".join(f"{name:<9} {text}" for name, text in rows.items() if text))
+
+
+def describe_exchange(run: RunDir, config: Config, plan: dict) -> str:
+    """Return what a user should know of how gradients are exchanged; "" if there is nothing."""
+    comm, notes = config.comm, []
+    if comm.drives_all:
+        notes.append(f"kvstore {comm.backend}, one process")
+        if plan["device"] == "cpu":
+            notes.append("on CPU contexts for learning and testing only")
+    chosen = run.read(backend_probe.RECORD)
+    if chosen:
+        notes.append(f"chosen by comm=auto ({chosen['reason']})")
+    if comm.hierarchical and len(plan["hosts"]) < 2:
+        notes.append("comm.hierarchical has no effect on one machine")
+    return "; ".join(notes)
