@@ -21,7 +21,7 @@ from mxscale.data import loader
 from mxscale.distributed.communicators import Local
 from mxscale.rundir import directory
 from mxscale.train import builders, prepare
-from mxscale.train import trainer as engine
+from mxscale.train.trainer import Trainer
 
 JOBS = {
     # name: (settings, steps, steps per interval)
@@ -54,7 +54,7 @@ def engine_rate(run, config, plan) -> float:
     run.metrics_file.unlink(missing_ok=True)
     for path in sorted(run.checkpoints.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
-    engine.train(run, config, plan, Local(), attempt=1)
+    Trainer(run, config, plan, Local(), attempt=1).train()
     rates = [line["metrics"].get("throughput/images_per_s") for line in run.history()]
     return statistics.median([rate for rate in rates if rate][1:])
 

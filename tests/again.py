@@ -11,7 +11,8 @@ from mxscale.environment import description
 from mxscale.launcher import setup
 from mxscale.rerun import rerun
 from mxscale.rundir import directory
-from mxscale.train import prepare, trainer
+from mxscale.train import prepare
+from mxscale.train.trainer import Trainer
 
 
 def train(run) -> dict:
@@ -20,7 +21,7 @@ def train(run) -> dict:
     prepare.prepare(run, run.config())
     plan = {**run.read("plan.json"), "hosts": [], "image": None}
     began = int(time.time() * 1000)
-    ended = trainer.train(run, run.config(), plan, Local(), attempt=1)
+    ended = Trainer(run, run.config(), plan, Local(), attempt=1).train()
     setup.record_environment(run, run.config(), plan)
     attempts = [{"attempt": 1, "ranks": 1, "started_ms": began, "ended_ms": began + 1000}]
     status = {"state": directory.FINISHED, "attempts": attempts, "params_sha256": ended["params_sha256"]}
@@ -33,11 +34,11 @@ def train(run) -> dict:
 def rerun_of(run, *overrides) -> dict:
     """What became of running `run` again: {"verdict", "why", ...}, and what differed, as rerun.json has it."""
     asked = [f"rerun.run={run}", f"runs={run.path.parent}", *overrides]
-    config, _, first = settings.configure(to_dict(composed(run.config().entry, *asked)), asked)
+    config, _, recorded = settings.configure(to_dict(composed(run.config().entry, *asked)), asked)
     again = directory.create(config)
-    rerun.begin(again, first)
+    rerun.store_record(again, recorded)
     again.write("plan.json", {"pretrained": setup.pretrained_file(config)})
     status = train(again)
     rerun.compare(again, again.config())
-    rerun.conclude(again, status)
+    rerun.judge(again, status)
     return again.read(directory.RERUN)

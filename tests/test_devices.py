@@ -13,14 +13,14 @@ from mxscale.config.schema import Optimizer as OptimizerConfig
 from mxscale.config.validation import validate
 from mxscale.distributed.communicators import Devices, Local, open_communicator
 from mxscale.distributed.exchange import make_exchange
-from mxscale.launcher import announcement, commands
+from mxscale.launcher import commands, setup
 from mxscale.models import weights
 from mxscale.rundir import directory
 from mxscale.train import builders, prepare
-from mxscale.train import trainer as engine
-from mxscale.train.meters import Tally
+from mxscale.train.metrics import Accumulator
 from mxscale.train.optim.optimizer import load_states, make_trainer
 from mxscale.train.shard_statistics import ShardStatistics
+from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
 TWO = [mx.cpu(1), mx.cpu(2)]  # neither is the current context, as no GPU ever is
@@ -88,12 +88,12 @@ def test_float16_and_double_buffering_work_between_devices_too():
 # ---------------------------------------------------------------- what each device keeps
 
 
-def test_a_tally_adds_up_what_each_device_counted():
-    tally = Tally(TWO)
+def test_the_accumulator_sums_over_devices():
+    sums = Accumulator(TWO)
     for device, loss in zip(TWO, (1.0, 2.0)):
-        tally.add(mx.nd.full(3, loss, ctx=device), mx.nd.array([[1, 0]] * 3, ctx=device), mx.nd.zeros(3, ctx=device))
-    assert tally.so_far().tolist() == [9.0, 6.0]
-    assert tally.take()().tolist() == [9.0, 6.0, 6.0] and tally.take()().tolist() == [0.0, 0.0, 0.0]
+        sums.add(mx.nd.full(3, loss, ctx=device), mx.nd.array([[1, 0]] * 3, ctx=device), mx.nd.zeros(3, ctx=device))
+    assert sums.peek().tolist() == [9.0, 6.0]
+    assert sums.take()().tolist() == [9.0, 6.0, 6.0] and sums.take()().tolist() == [0.0, 0.0, 0.0]
 
 
 def bn(devices):
@@ -180,7 +180,7 @@ def trained(tmp_path, data_cache, monkeypatch):
         run.stop_file.write_text("a test") if stop else run.stop_file.unlink(missing_ok=True)
         plan = run.read("plan.json")
         comm = comm or open_communicator(config.comm, plan["sizes"]["ranks"])
-        words = engine.train(run, run.config(), plan, comm, attempt=1)
+        words = Trainer(run, run.config(), plan, comm, attempt=1).train()
         parameters = weights.parameters(made[-1])
         count = len(parameters["output.weight"].list_ctx())
         return words, [{n: p.list_data()[i].asnumpy() for n, p in parameters.items()} for i in range(count)]
@@ -224,7 +224,7 @@ def test_a_run_on_two_devices_resumes_to_the_same_bytes(trained, options):
 def test_one_process_is_started_with_the_threads_of_one_device(tmp_path):
     config = from_dict({"comm": {"backend": "device"}})
     (command,) = commands.commands(config, "/runs/a", 1, commands.Placement(4, 8), {"PATH": "/bin"})
-    assert command.argv[1:] == ["-m", "mxscale.train.trainer", "/runs/a", "1"]
+    assert command.argv[1:] == ["-m", "mxscale.train.rank", "/runs/a", "1"]
     assert command.env["OMP_NUM_THREADS"] == "2"
 
 
@@ -244,8 +244,8 @@ def test_horovod_is_told_where_its_timeline_goes_and_to_sum_in_a_hierarchy():
 
 def test_a_hierarchy_on_one_machine_is_said_to_be_without_effect(tmp_path):
     config, run = from_dict({"comm": {"hierarchical": True}}), directory.RunDir(tmp_path)
-    assert "no effect on one machine" in announcement.said_of_exchange(run, config, {"hosts": []})
-    assert announcement.said_of_exchange(run, config, {"hosts": [{}, {}]}) == ""
+    assert "no effect on one machine" in setup.describe_exchange(run, config, {"hosts": []})
+    assert setup.describe_exchange(run, config, {"hosts": [{}, {}]}) == ""
 
 
 # ---------------------------------------------------------------- what is refused

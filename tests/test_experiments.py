@@ -174,16 +174,18 @@ def test_every_debug_config_is_run_here():
 
 
 def commands():
-    """(entry, overrides) of each `python train.py ...` in README.md and in the headers of conf/.
+    """Yield (entry, overrides) of each training command in README.md, docs/ and the headers of conf/.
 
-    Of a sweep its first cell; one that leaves something out ("...") is left out.
+    Of a sweep it is the first cell. Commands with an ellipsis are left out.
     """
-    texts = [path.read_text() for path in [ROOT / "README.md", *CONF.glob("**/*.yaml")] if path.exists()]
-    whole = re.sub(r" *\\\n[# ]*", " ", "\n".join(texts))  # a line that goes on
-    for entry, line in re.findall(r"^[# ]*python (train|finetune)\.py(.*)$", whole, re.MULTILINE):
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *CONF.glob("**/*.yaml")]
+    texts = [path.read_text() for path in pages if path.exists() and path.name != "log.md"]
+    whole = re.sub(r" *\\\n[# ]*", " ", "\n".join(texts))  # continued lines
+    for entry, line in re.findall(r"^[# ]*(?:mxscale |python )(train|finetune)(?:\.py)?( .*)$", whole, re.MULTILINE):
         words = shlex.split(re.split(r" {3,}|\s#", line)[0])
         # What a sweeper makes of a choice, tag(...), is Hydra's; so are its own settings
         words = [main.spelt_out(word) for word in words if not word.startswith("hydra") and "=tag(" not in word]
+        words = [word for word in words if word != "launch.hosts=hosts.txt"]  # a file of the reader
         if "..." not in words:
             yield entry, tuple(word if "[" in word else word.split(",")[0] for word in words if "=" in word)
 

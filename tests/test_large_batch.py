@@ -18,10 +18,10 @@ from mxscale.distributed.communicators import Local
 from mxscale.models import symbol, weights, zoo
 from mxscale.rundir import directory
 from mxscale.train import prepare
-from mxscale.train import trainer as engine
 from mxscale.train.optim.optimizer import advance, make_optimizer, make_trainer
 from mxscale.train.optim.schedule import learning_rate, sgd_share
 from mxscale.train.shard_statistics import ShardStatistics
+from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
 IMAGENET = 1_281_167  # training images
@@ -424,11 +424,11 @@ def test_a_run_resumed_within_the_warm_up_ends_with_the_same_bytes(tmp_path, dat
     run.write("plan.json", {"pretrained": None})
     prepare.prepare(run, run.config())
     plan = run.read("plan.json")
-    unbroken = engine.train(run, run.config(), plan, Local(), attempt=1)
+    unbroken = Trainer(run, run.config(), plan, Local(), attempt=1).train()
     assert unbroken["step"] == 10  # 40 images, 8 a step: the blend's center is at step 5
     for step in range(4, 11):
         shutil.rmtree(run.checkpoint(step))
-    resumed = engine.train(run, run.config(), plan, Local(), attempt=2)
+    resumed = Trainer(run, run.config(), plan, Local(), attempt=2).train()
     assert resumed["params_sha256"] == unbroken["params_sha256"]
     assert min(line["step"] for line in run.lines() if line["attempt"] == 2 and line["metrics"]) == 4
     lr = {line["step"]: line["metrics"]["lr"] for line in run.lines() if "lr" in line["metrics"]}

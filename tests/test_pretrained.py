@@ -22,7 +22,7 @@ from mxscale.launcher import setup
 from mxscale.models import gluon_store, pretrained, weights, zoo
 from mxscale.rundir import directory
 from mxscale.train import prepare, pretrained_init
-from mxscale.train import trainer as engine
+from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
 CPU = mx.cpu()
@@ -51,7 +51,7 @@ def again(run):
 
 
 def trained(run, attempt=1):
-    return engine.train(run, run.config(), run.read("plan.json"), Local(), attempt)
+    return Trainer(run, run.config(), run.read("plan.json"), Local(), attempt).train()
 
 
 def finished(run, ended):

@@ -170,12 +170,12 @@ def test_a_damaged_checkpoint_is_passed_over(cli, unbroken):
 JITTER = """
 import random, sys, time
 from mxscale.distributed import exchange
-from mxscale.train import trainer as engine
+from mxscale.train import rank
 
 pack = exchange.Wire.pack
 random.seed()
 exchange.Wire.pack = lambda wire: (time.sleep(random.random() / 50), pack(wire))[1]
-sys.exit(engine.main(sys.argv[1], int(sys.argv[2])))
+sys.exit(rank.main(sys.argv[1], int(sys.argv[2])))
 """
 
 

@@ -19,17 +19,17 @@ from mxscale.config.sizes import Sizes, server_count, unsaved
 from mxscale.config.validation import validate
 from mxscale.data import loader
 from mxscale.distributed.communicators import Local
-from mxscale.environment.hosts import Host, meeting_point
+from mxscale.environment.hosts import Host, rendezvous_point
 from mxscale.launcher import commands as launch
 from mxscale.launcher.commands import Placement
 from mxscale.launcher.processes import Processes
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.train import prepare
-from mxscale.train import trainer as engine
 from mxscale.train.optim.optimizer import make_trainer
 from mxscale.train.optim.schedule import ByUpdates, learning_rate
 from mxscale.train.optim.server_update import optimizer_of
+from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
 # ---------------------------------------------------------------- how many
@@ -59,7 +59,7 @@ def roles(found):
 def test_scheduler_and_servers_are_commands_beside_the_ranks_one():
     found = commands(2, servers="1x")
     assert roles(found) == {"ranks": "worker", "scheduler": "scheduler", "server 0": "server", "server 1": "server"}
-    assert found[0].argv[0] == "horovodrun" and found[0].argv[-4:] == ["-m", "mxscale.train.trainer", "/runs/a", "3"]
+    assert found[0].argv[0] == "horovodrun" and found[0].argv[-4:] == ["-m", "mxscale.train.rank", "/runs/a", "3"]
     assert [command.argv[1:] for command in found[1:]] == [
         ["-m", "mxscale.distributed.parameter_server", "/runs/a", "3", role]
         for role in ("scheduler", "server.0", "server.1")
@@ -105,14 +105,14 @@ def test_hosts_that_have_no_rank_take_the_servers():
 
 def test_servers_and_ranks_meet_on_the_first_host_at_a_port_that_is_free():
     here = Host("127.0.0.1", 2, "a", here=True)
-    assert meeting_point([])["address"] == meeting_point([here])["address"] == "127.0.0.1"
-    assert meeting_point([Host("10.0.0.2", 1, "a"), here])["address"] == "10.0.0.2"
-    assert 10000 <= meeting_point([])["port"] < 30000
+    assert rendezvous_point([])["address"] == rendezvous_point([here])["address"] == "127.0.0.1"
+    assert rendezvous_point([Host("10.0.0.2", 1, "a"), here])["address"] == "10.0.0.2"
+    assert 10000 <= rendezvous_point([])["port"] < 30000
 
 
-def test_a_first_host_that_others_could_not_reach_is_refused():
-    with pytest.raises(ConfigError, match=r"launch.hosts: a is not known by an address that b could reach"):
-        meeting_point([Host("127.0.0.1", 1, "a"), Host("127.0.0.2", 1, "b")])
+def test_unreachable_first_host_is_refused():
+    with pytest.raises(ConfigError, match=r"launch.hosts: a has no address that b can reach"):
+        rendezvous_point([Host("127.0.0.1", 1, "a"), Host("127.0.0.2", 1, "b")])
 
 
 # ---------------------------------------------------------------- the update on servers
@@ -324,12 +324,12 @@ RANKS = """
 import os, sys
 import mxnet as mx, numpy as np
 from mxscale.rundir.directory import RunDir
-from mxscale.train import trainer as engine
 from mxscale.distributed.communicators import open_communicator
+from mxscale.train.trainer import Trainer
 
 run = RunDir(sys.argv[1])
 comm = open_communicator(run.config().comm)
-engine.train(run, run.config(), run.read("plan.json"), comm, attempt=1)
+Trainer(run, run.config(), run.read("plan.json"), comm, attempt=1).train()
 
 def summed(name, values):
     array = mx.nd.array(values, dtype=values.dtype)
@@ -365,7 +365,7 @@ def on_ranks(folder, config, ranks):
     """Train with real servers, then what RANKS does; the run directory.  Servers have to end by themselves."""
     run = prepared(folder / "run", config, ranks)
     (folder / "ranks.py").write_text(RANKS)
-    placed = Placement(ranks, 2, scheduler=meeting_point([]))
+    placed = Placement(ranks, 2, scheduler=rendezvous_point([]))
     first, *serving = launch.commands(config, str(run), 1, placed, os.environ)
     argv = [*first.argv[: first.argv.index("-m")], str(folder / "ranks.py"), str(run)]
     with open(folder / "launch.log", "wb") as log:
@@ -392,7 +392,7 @@ def distance(run, plain):
 def test_after_20_steps_one_rank_is_a_plain_loop(plain, data_cache, tmp_path):
     """And with it 2 and 4 of Horovod's, which end with the same bytes: tests/test_train.py."""
     run = prepared(tmp_path / "run", config_of(data_cache, "comm=local"), 1)
-    engine.train(run, run.config(), run.read("plan.json"), Local(), attempt=1)
+    Trainer(run, run.config(), run.read("plan.json"), Local(), attempt=1).train()
     assert distance(run, plain) < 1e-5
 
 

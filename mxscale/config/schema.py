@@ -145,7 +145,7 @@ class Comm:
 @dataclass(frozen=True)
 class Launch:
     ranks: Any = "auto"  # auto: the slots of hosts, else the GPUs, else up to 2 on a CPU
-    hosts: Any = None  # [a:4,b:4], or compose: the workers of docker-compose.yml; null: this machine
+    hosts: Any = None  # [a:4,b:4], a hostfile, or compose: the workers of docker-compose.yml; null: this machine
     kind: str = "process"  # process | docker: ranks are processes of this machine, or in a container of it
     image: Optional[str] = None  # of docker
     device: str = "auto"  # auto | cpu | gpu

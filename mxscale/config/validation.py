@@ -5,7 +5,9 @@ A key that is new in config.py gets its line in CHOICES or RANGES here.
 
 import math
 import re
+from dataclasses import replace
 
+from mxscale.config import hostfile
 from mxscale.config.schema import SERVED, Config, flatten, to_dict
 from mxscale.config.sizes import unsaved
 from mxscale.util.errors import ConfigError, nearest
@@ -117,7 +119,10 @@ RANGES = {
 
 
 def validate(config: Config) -> Config:
-    """The same config, its values checked; raises ConfigError.  Needs no file, device or data."""
+    """Return the config with its values checked and a hostfile replaced by its hosts.  Raises ConfigError."""
+    hosts = config.launch.hosts
+    if isinstance(hosts, str) and hosts != "compose":
+        config = replace(config, launch=replace(config.launch, hosts=hostfile.read(hosts)))
     flat = flatten(to_dict(config))
     if flat["comm.backend"] in KVSTORES:
         raise ConfigError(kvstore("comm.backend", flat["comm.backend"]))
@@ -294,12 +299,11 @@ def _validate_hosts(c: Config) -> None:
         raise ConfigError(f"{what}: launch=docker runs the ranks in one image (launch.image=NAME) on this machine")
     if hosts is None or hosts == "compose":
         return
-    wanted = "expected a list such as '[a:4,b:4]', or compose"
+    wanted = "expected a list such as '[a:4,b:4]', a hostfile, or compose"
     if not isinstance(hosts, list) or not hosts:
         raise ConfigError(f"launch.hosts={hosts}: {wanted}")
     for host in hosts:
-        # A name that begins with - would be an option of ssh
-        if not isinstance(host, str) or not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(:[1-9]\d{0,3})?", host):
+        if not isinstance(host, str) or not re.fullmatch(rf"{hostfile.NAME}(:[1-9]\d{{0,3}})?", host):
             raise ConfigError(
                 f"launch.hosts={host}: {wanted}; the number is that host's ranks, its user belongs in ~/.ssh/config"
             )

@@ -132,7 +132,7 @@ def meeting(config: Config, plan: dict) -> dict:
     """Where servers and ranks find each other, as plan.json has it; {} where there are no servers."""
     if config.comm.backend not in SERVED:
         return {}
-    return {"scheduler": hosts.meeting_point([hosts.Host(**host) for host in plan["hosts"]])}
+    return {"scheduler": hosts.rendezvous_point([hosts.Host(**host) for host in plan["hosts"]])}
 
 
 def measured(run: RunDir, name: str, commands: List[launch.Command], limit_s: float, signals: Signals,

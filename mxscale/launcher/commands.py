@@ -63,7 +63,7 @@ class Placement:
 
 def commands(
     config: Config, run_dir: str, attempt: int, placed: Placement, surroundings: Mapping[str, str],
-    what: Sequence[str] = ("mxscale.train.trainer",),
+    what: Sequence[str] = ("mxscale.train.rank",),
 ) -> List[Command]:  # fmt: skip
     """The processes to start for the ranks of `placed`: what starts the ranks, then what serves them.
 

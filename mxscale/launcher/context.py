@@ -57,6 +57,9 @@ class Hook:
         return status
 
 
+NO_HOOKS = Hook()
+
+
 class Hooks(Hook):
     """Call several hooks in order; the first one with a start time or a price determines it."""
 
@@ -105,6 +108,6 @@ class RunContext:
     config: Config
     resources: Resources
     signals: Signals
-    hooks: Hook = Hook()
+    hooks: Hook = NO_HOOKS
     attempt: int = 1
     ranks: Optional[int] = None  # if the remaining hosts have room for fewer than launch.ranks

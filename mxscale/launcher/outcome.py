@@ -84,7 +84,9 @@ def _failed(status: int, error: str, of: List[int], outside: bool = True) -> dic
 def host_failure(lost: Sequence[Host], nodes: List[Host], ranks: int) -> Failure:
     """Return the failure of lost hosts: why their ranks wrote no status, and why the other ranks failed."""
     ranks_of = {host: [rank for rank in range(ranks) if hosts.of_rank(nodes, rank) == host] for host in lost}
-    named = [f"{host.name} ({'rank ' + ', '.join(map(str, its)) if its else 'servers'})" for host, its in ranks_of.items()]
+    named = [
+        f"{host.name} ({'rank ' + ', '.join(map(str, its)) if its else 'servers'})" for host, its in ranks_of.items()
+    ]
     logs = tuple(str(rank) for its in ranks_of.values() for rank in its)
     return Failure(f"{' and '.join(named)} can't be reached any more", logs, outside=True)
 

@@ -10,7 +10,7 @@ from mxscale.config.schema import Config
 from mxscale.config.sizes import unsaved
 from mxscale.cost import run_cost
 from mxscale.launcher import budget, dry_run, outcome, setup
-from mxscale.launcher.context import Hook, RunContext, Signals
+from mxscale.launcher.context import NO_HOOKS, Hook, RunContext, Signals
 from mxscale.launcher.failure import Failure, Logs
 from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import Watched, supervise
@@ -25,7 +25,7 @@ from mxscale.util.errors import ConfigError
 TRACKING_S = 30.0  # for unsent records after the ranks have ended
 
 
-def execute(config: Config, run: Optional[RunDir] = None, hooks: Hook = Hook()) -> dict:
+def execute(config: Config, run: Optional[RunDir] = None, hooks: Hook = NO_HOOKS) -> dict:
     """Start a run, or resume `run`, and return its status ({"state", "exit", ...}).
 
     Args:

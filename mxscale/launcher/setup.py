@@ -18,7 +18,7 @@ from mxscale.config.sizes import not_repeatable, server_count, unsaved
 from mxscale.cost import prices, run_cost
 from mxscale.environment import description, hosts
 from mxscale.launcher import backend_probe, budget, commands, container
-from mxscale.launcher.context import Hook, Resources, RunContext, Signals
+from mxscale.launcher.context import NO_HOOKS, Hook, Resources, RunContext, Signals
 from mxscale.launcher.failure import Logs
 from mxscale.launcher.processes import available_cores
 from mxscale.launcher.progress import say
@@ -67,7 +67,7 @@ def check(config: Config, run: Optional[RunDir], hooks: Hook) -> Resources:
     return Resources(nodes, price, started, image, weights_file)
 
 
-def price_of(config: Config, nodes: List[hosts.Host], run: Optional[RunDir] = None, hooks: Hook = Hook()) -> dict:
+def price_of(config: Config, nodes: List[hosts.Host], run: Optional[RunDir] = None, hooks: Hook = NO_HOOKS) -> dict:
     """Return the price record for these nodes; a resumed run keeps the price of its first start.
 
     Raises ConfigError.
@@ -135,7 +135,7 @@ def set_up(context: RunContext) -> Attempt:
 
 
 def begin_attempt(context: RunContext) -> RunContext:
-    """Record a new attempt, remove the previous one's stop request and rank files; return the context with its number."""
+    """Record a new attempt and remove the rank files of the previous one; return the context with its number."""
     run, resources = context.run, context.resources
     attempts = run.attempts
     attempt = len(attempts) + 1
@@ -183,7 +183,7 @@ def place(context: RunContext) -> None:
     placed = {"hosts": [asdict(host) for host in nodes], "image": context.resources.image}
     placed["fitted_ranks"] = context.ranks
     if context.config.comm.backend in SERVED:
-        placed["scheduler"] = hosts.meeting_point(nodes)
+        placed["scheduler"] = hosts.rendezvous_point(nodes)
     run.write("plan.json", {**run.read("plan.json"), **placed})
 
 

@@ -1,5 +1,6 @@
-"""What a rank is put together from, as the config has it: its data, and its networks."""
+"""Build the parts of a rank from its configuration: batches, networks, gradient exchange."""
 
+import math
 from dataclasses import replace
 
 import mxnet as mx
@@ -8,7 +9,9 @@ from mxnet import autograd, gluon
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
 from mxscale.data import loader
+from mxscale.distributed.exchange import make_exchange
 from mxscale.models import symbol, weights, zoo
+from mxscale.train.optim.server_update import ServerUpdate
 from mxscale.util.errors import ConfigError
 
 # ---------------------------------------------------------------- data
@@ -68,43 +71,34 @@ def network(config: Config, plan: dict, devices):
     return net
 
 
+def gradient_exchange(comm, trained, devices, config: Config, sizes: Sizes) -> tuple:
+    """Return (exchange, gradients of `trained` by device); backward writes the gradients to where they are sent from.
+
+    Call it before the first backward pass: a network hybridised with static_shape keeps the buffers of that pass.
+    """
+    grads = gradients(trained, devices)
+    if config.comm.update_on == "server":
+        shards = len(range(comm.rank, sizes.shards, comm.size))
+        return ServerUpdate(comm, trained, config, sizes, shards), grads
+    shards = math.ceil(sizes.shards / sizes.ranks)  # of a device, or one less
+    images = shards * config.batch.accumulation * sizes.per_device_batch
+    ordered = config.data.shards is not None  # with fixed shards the weights do not depend on the number of ranks
+    exchange = make_exchange(comm, grads, config.comm, images, shards, ordered)
+    return exchange, move_gradients(trained, exchange.lanes)
+
+
 def gradients(trained, devices) -> list:
-    """Of each device the gradients of `trained`, in its order."""
+    """Return for each device the gradients of `trained`, in its order."""
     return [[parameter.grad(device) for parameter in trained] for device in devices]
 
 
 def move_gradients(trained, lanes) -> list:
-    """Backward writes the gradients of `trained` to `lanes` (arrays as `gradients` gives them) from now on.
-
-    Before the first backward: a network hybridised with static_shape goes on writing to where they were at that time.
-    """
+    """Make backward write the gradients of `trained` to `lanes`: for each device one array per parameter."""
     for place, parameter in enumerate(trained):
-        # As Parameter._init_grad does it, which knows no way to say where
+        # As Parameter._init_grad does it, which takes no arrays
         parameter._grad = [lane[place] for lane in lanes]
         autograd.mark_variables(parameter.list_data(), parameter._grad, parameter.grad_req)
     return lanes
-
-
-def copy_to_evaluate(config: Config, plan: dict, device):
-    """A second network for evaluation alone, its values put in each time.
-
-    Evaluating the trained one would let oneDNN reorder its convolution weights in the background;
-    training then goes on from the one layout or the other, with other roundings each time.
-    """
-    net = zoo.build(config.model.name, plan["classes"], plan.get("graph"))
-    net.initialize(mx.init.Zero(), ctx=device)
-    zoo.finish(net, (1, 3, config.data.image_size, config.data.image_size), device)
-    net.collect_params().setattr("grad_req", "null")
-    if config.precision == "float16":
-        net.cast("float16")
-    net.hybridize(static_alloc=True, static_shape=True)
-    return net
-
-
-def put(params: dict, net) -> None:
-    """structural name -> NDArray into the network's parameters."""
-    for name, parameter in weights.parameters(net).items():
-        parameter.set_data(params[name])
 
 
 def reseeder(net, seed: int):

@@ -1,15 +1,20 @@
 """Where a run's weights come from: brought into its directory, and the input that they were trained on taken over."""
 
 import dataclasses
+import math
 import os
 import shutil
+from typing import Optional
 
 from mxscale.config.schema import Config, Data, origin_of
 from mxscale.data.loader import INTERPOLATIONS
 from mxscale.models import pretrained, symbol
-from mxscale.rundir.directory import RunDir
+from mxscale.rundir.directory import WARNINGS, RunDir
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
+
+# Nats.  Weights of standard deviation 0.01 over 2,048 features of unit size move the loss by 0.01^2 x 2,048 / 2 = 0.1
+FIRST_LOSS_TOLERANCE = 0.5
 
 
 def obtain(run: RunDir, config: Config, plan: dict, head: str) -> Config:
@@ -72,3 +77,41 @@ def taken_over(data: Data, given: dict, source: str) -> dict:
 
 def with_data(config: Config, values: dict) -> Config:
     return dataclasses.replace(config, data=dataclasses.replace(config.data, **values))
+
+
+# ---------------------------------------------------------------- the first loss of a new classifier
+
+
+def check_first_loss(run: RunDir, config: Config, plan: dict, comm, accumulator) -> None:
+    """Record a warning if the loss of the first batch is not that of a new classifier.  A collective.
+
+    accumulator: holds the losses of the first batch, before the first update.
+    """
+    if plan["pretrained"] and plan["head"] == "keep":  # the classifier is not new
+        return
+    loss, images = comm.total(accumulator.peek())
+    warning = first_loss_warning(loss / images, plan["classes"], config)
+    if warning and comm.rank == 0:
+        print(f"warning: {warning}", flush=True)
+        run.write(WARNINGS, {"first_loss": warning})
+
+
+def first_loss_warning(loss: float, classes: int, config: Config) -> Optional[str]:
+    """Return what is wrong with the first loss of a new classifier and the likely cause; None if it is as expected.
+
+    With weights near 0 all classes are equally likely, so the expected loss is ln(classes).
+    """
+    expected = math.log(classes)
+    if abs(loss - expected) <= FIRST_LOSS_TOLERANCE:
+        return None
+    found = f"the first loss is {loss:.3g}, expected about ln({classes}) = {expected:.2f} of a new classifier: "
+    if math.isnan(loss):
+        return found + "the network returns NaN; check the weights and data.mean, data.std"
+    if loss < expected:
+        return found + "the classifier already knows these labels; check that it was replaced"
+    if config.model.pretrained:
+        return found + (
+            "the features are out of scale; most likely the input is not normalised as these weights expect "
+            f"(data.mean={config.data.mean}, data.std={config.data.std}, model.input={config.model.input})"
+        )
+    return found + f"the features are out of scale; check that data.std={config.data.std} is that of the images"
