@@ -11,7 +11,7 @@ from mxscale.cli import main as entry
 from mxscale.config.schema import Comm, from_dict
 from mxscale.config.schema import Optimizer as OptimizerConfig
 from mxscale.config.validation import validate
-from mxscale.distributed.communicators import Devices, Local, open_communicator
+from mxscale.distributed.communicators import Local, OneProcess, open_communicator
 from mxscale.distributed.exchange import make_exchange
 from mxscale.launcher import commands, setup
 from mxscale.models import weights
@@ -26,8 +26,8 @@ from mxscale.util.errors import ConfigError
 TWO = [mx.cpu(1), mx.cpu(2)]  # neither is the current context, as no GPU ever is
 
 
-class Elsewhere(Devices):
-    """As on GPUs: none of the devices is the one that MXNet takes where it is told none."""
+class OtherDevices(OneProcess):
+    """As on GPUs: none of the devices is MXNet's default device."""
 
     def devices(self, kind):
         return [mx.cpu(number + 1) for number in range(self.count)]
@@ -46,7 +46,7 @@ def random_lanes(devices, dtype="float32", shapes=((3, 4), (5,), (1000,))):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("count", [2, 3])
 def test_every_device_gets_the_sum_of_all(count, dtype):
-    comm = Elsewhere("device", count)
+    comm = OtherDevices(Comm(backend="device"), count)
     lanes, values = random_lanes(comm.devices("cpu"), dtype)
     exchange = make_exchange(comm, lanes, Comm(bucket_mb=2**-10), images=1)
     assert len(exchange.buckets) > 1 and exchange()
@@ -57,7 +57,7 @@ def test_every_device_gets_the_sum_of_all(count, dtype):
 
 
 def test_ordered_sums_are_those_of_one_device_with_as_many_shards():
-    comm = Elsewhere("device", 4)
+    comm = OtherDevices(Comm(backend="device"), 4)
     lanes, values = random_lanes(comm.devices("cpu"))
     together = make_exchange(comm, lanes, Comm(), images=1, ordered=True)
     together()
@@ -73,7 +73,7 @@ def test_ordered_sums_are_those_of_one_device_with_as_many_shards():
 
 
 def test_float16_and_double_buffering_work_between_devices_too():
-    comm = Elsewhere("device", 2)
+    comm = OtherDevices(Comm(backend="device"), 2)
     lanes, values = random_lanes(TWO)
     exchange = make_exchange(comm, lanes, Comm(compression="fp16", double_buffering=True), images=1)
     assert not exchange()
@@ -210,10 +210,10 @@ def test_four_shards_end_with_the_same_bytes_on_any_number_of_devices(trained):
 )
 def test_a_run_on_two_devices_resumes_to_the_same_bytes(trained, options):
     case = ["comm=device", "launch.ranks=2", *options]
-    whole, replicas = trained("whole", *case, comm=Elsewhere("device", 2))
-    stopped, _ = trained("broken", *case, stop=True, comm=Elsewhere("device", 2))
+    whole, replicas = trained("whole", *case, comm=OtherDevices(Comm(backend="device"), 2))
+    stopped, _ = trained("broken", *case, stop=True, comm=OtherDevices(Comm(backend="device"), 2))
     assert (stopped["state"], stopped["step"]) == ("interrupted", 1)
-    resumed, _ = trained("broken", *case, comm=Elsewhere("device", 2))
+    resumed, _ = trained("broken", *case, comm=OtherDevices(Comm(backend="device"), 2))
     assert resumed["params_sha256"] == whole["params_sha256"]
     assert all(np.array_equal(a, b) for a, b in zip(*(without_running(each).values() for each in replicas)))
 
@@ -275,10 +275,10 @@ def test_nccl_is_refused_where_mxnet_lacks_it_or_there_is_no_gpu(monkeypatch):
             return self.nccl and name == "NCCL"
 
     monkeypatch.setattr(mx.runtime, "Features", Features)
-    with pytest.raises(ConfigError, match="this MXNet was built without NCCL; use comm=device"):
+    with pytest.raises(ConfigError, match="this MXNet was built without NCCL; use comm=horovod"):
         check({"backend": "nccl"}, "gpu")
     Features.nccl = True
-    with pytest.raises(ConfigError, match="NCCL sums on GPUs alone"):
+    with pytest.raises(ConfigError, match="comm=nccl: sums on GPUs alone"):
         check({"backend": "nccl"}, "cpu")
     check({"backend": "nccl"}, "gpu")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from records import flat, make_records, noise, numbered, ramp
 
-from mxscale.config.schema import Augment, Data
+from mxscale.config.training_settings import Augment, Data
 from mxscale.data import loader
 from mxscale.data.loader import (
     SyntheticData,
@@ -355,7 +355,7 @@ def test_synthetic_evaluation_is_on_rank_0_alone():
 GROWTH = """
 import sys
 import mxnet as mx
-from mxscale.config.schema import Augment, Data
+from mxscale.config.training_settings import Augment, Data
 from mxscale.data.loader import Records, TrainData, evaluation_batches
 records = Records(sys.argv[1], sys.argv[2], int(sys.argv[3]))
 data = Data(image_size=112, augment=Augment())

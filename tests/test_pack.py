@@ -279,7 +279,7 @@ def test_a_damaged_set_is_packed_again(tmp_path):
 def child(data: Data, **options):
     """A process that prepares `data` and prints its manifest."""
     code = (
-        "import json, sys; from mxscale.config.schema import Data, Augment\n"
+        "import json, sys; from mxscale.config.training_settings import Augment, Data\n"
         "from mxscale.util.errors import ConfigError\n"
         "from mxscale.data.pack import prepare\n"
         "values = json.loads(sys.argv[1]); values['augment'] = Augment(**values['augment'])\n"

@@ -21,7 +21,7 @@ from PIL import Image
 from publisher import Publisher
 
 from mxscale.config.schema import Data
-from mxscale.config.validation import CHOICES, PUBLIC
+from mxscale.config.training_settings import DATASETS, PUBLIC
 from mxscale.data import content, manifest, pack, recordio
 from mxscale.data.public import sets
 from mxscale.data.public.archives import BadArchive
@@ -91,7 +91,7 @@ def counts(made):
 
 def test_every_set_of_the_table_has_its_choice_and_its_conf():
     assert set(sets.SETS) == set(PUBLIC) == set(KINDS)
-    assert {*pack.KINDS, "synthetic"} == set(CHOICES["data.kind"])
+    assert {*pack.KINDS, "synthetic"} == set(DATASETS)
     for kind in KINDS:
         assert composed("train", f"data={kind}").data.kind == kind
 

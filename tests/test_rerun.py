@@ -205,7 +205,7 @@ def test_rerun_is_a_group_and_a_word():
 
 @pytest.mark.parametrize("words", [["rerun="], ["rerun.strict=true"]])
 def test_a_rerun_of_nothing_is_refused(words):
-    with pytest.raises(ConfigError, match="rerun names no run: give rerun=ID"):
+    with pytest.raises(ConfigError, match=r"rerun\.run is missing: set rerun=ID"):
         composed("train", *map(command_line.spelt_out, words))
 
 

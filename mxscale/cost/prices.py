@@ -12,8 +12,7 @@ import re
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
-from mxscale.config.schema import Machine
-from mxscale.config.validation import CHOICES
+from mxscale.config.schema import RULES, Machine
 from mxscale.cost import catalogs
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
@@ -196,7 +195,7 @@ def _pick(rows: List[Dict], key: str, value: Optional[str], what: str, everythin
     if value is None:
         raise ConfigError(f"machine.{key} is missing: {choose}")
     # A right region that this instance has no row for is no slip of the pen: don't call it one.
-    elsewhere = {row[key] for row in everything} | set(CHOICES.get(f"machine.{key}", ()))
+    elsewhere = {row[key] for row in everything} | set(RULES[f"machine.{key}"].choices)
     if value in elsewhere:
         raise ConfigError(f"machine.{key}={value}: {choose}")
     raise ConfigError(f"machine.{key}={value}{nearest(value, names, f'machine.{key}=')} ({BY_HAND})")

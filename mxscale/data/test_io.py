@@ -10,7 +10,8 @@ import time
 from dataclasses import replace
 from typing import Callable, Dict, Iterator, List
 
-from mxscale.config.schema import Augment, Config, Data
+from mxscale.config.schema import Config, Data
+from mxscale.config.training_settings import Augment
 from mxscale.data import loader, manifest, pack
 from mxscale.util.errors import ConfigError
 

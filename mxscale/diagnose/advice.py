@@ -9,7 +9,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional
 
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes, server_count
-from mxscale.config.validation import PUBLIC
+from mxscale.config.training_settings import PUBLIC
 from mxscale.diagnose.breakdown import Diagnosis
 from mxscale.perfmodel.step_time import BACKWARD
 

@@ -64,8 +64,8 @@ def check(config: Config) -> None:
         raise ConfigError(f"resume={config.resume}: a diagnosis makes runs of its own; leave it out")
     if config.budget.bounds or config.budget.dry_run:
         raise ConfigError("budget.*: a diagnosis has no bound but diagnose.seconds and diagnose.repeats; leave it out")
-    if config.comm.backend == "dist_async":
-        raise ConfigError("comm=dist_async: its ranks take no step together, so there is none to take apart")
+    if not config.comm.entry.in_step:
+        raise ConfigError(f"comm={config.comm.backend}: its ranks take no step together, so no step can be broken down")
     if config.tracking.enabled:
         tracker.store_uri(config)
 

@@ -113,7 +113,7 @@ def one_rank(run: Run, config: Config, rank: int = 0) -> Config:
 def reading(run: Run) -> Config:
     """What the ranks of the input alone are: those of the run, that speak to each other to begin together."""
     comm = run.config.comm
-    if comm.backend not in ("local", "horovod") and not comm.drives_all:
+    if comm.entry.needs_servers:
         comm = Comm(transport=comm.transport)
     return replace(run.config, comm=replace(comm, timeline=False))
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from mxnet import nd
 
+from mxscale.config.backends import CANDIDATES
 from mxscale.config.schema import Comm
-from mxscale.config.sizes import CANDIDATES
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.exchange import make_exchange
 from mxscale.distributed.heartbeat import end_with_parent

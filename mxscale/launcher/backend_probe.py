@@ -8,8 +8,8 @@ import time
 from dataclasses import replace
 from typing import Dict, List, Optional
 
-from mxscale.config.schema import SERVED, Config
-from mxscale.config.sizes import CANDIDATES
+from mxscale.config.backends import BACKENDS, CANDIDATES, DEFAULT
+from mxscale.config.schema import Config
 from mxscale.config.validation import validate
 from mxscale.environment import hosts
 from mxscale.launcher import commands as launch
@@ -29,14 +29,15 @@ def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Confi
 
     Raises ConfigError where none works.
     """
-    if config.comm.backend != "auto":
+    if not config.comm.entry.chosen_by_trial:
         return config
     plan, known = run.read("plan.json"), run.read(RECORD)
-    if known and known["chosen"]["backend"] != "local" and not _refusal(_with(config, known["chosen"])):
+    if known and not BACKENDS[known["chosen"]["backend"]].single_rank and not _refusal(_with(config, known["chosen"])):
         return _take(run, config, known)  # what was chosen once stays, over restarts and resumes
     if plan["sizes"]["ranks"] == 1:
         # Horovod starts a rank elsewhere
-        alone = {"backend": "horovod" if plan["hosts"] else "local"}
+        single = next(entry.name for entry in BACKENDS.values() if entry.single_rank)
+        alone = {"backend": DEFAULT if plan["hosts"] else single}
         return _take(run, config, {"chosen": alone, "reason": "one rank has nobody to exchange with"})
     say("comm=auto: trying the back ends")
     with kept_alive(run):
@@ -130,7 +131,7 @@ def _figures(run: RunDir, config: Config, plan: dict, attempt: int, name: str, s
 
 def meeting(config: Config, plan: dict) -> dict:
     """Where servers and ranks find each other, as plan.json has it; {} where there are no servers."""
-    if config.comm.backend not in SERVED:
+    if not config.comm.entry.needs_servers:
         return {}
     return {"scheduler": hosts.rendezvous_point([hosts.Host(**host) for host in plan["hosts"]])}
 

@@ -194,7 +194,7 @@ class Durations:
     def stop_s(self) -> float:
         """Return the longest time until the processes of a run that is asked to stop now have ended."""
         steps = 3  # or two, and a batch of a validation
-        if self.config.comm.backend == "dist_async":  # its ranks synchronise only to validate or to write a checkpoint
+        if not self.config.comm.entry.in_step:  # ranks synchronise only to validate or to write a checkpoint
             steps = 1 + min(n - self.step % n for n in self._intervals())
         return steps * self.one_step_s() + self.one_checkpoint_s() + self.shutdown_s
 

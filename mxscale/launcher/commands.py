@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from mxscale.config.schema import SERVED, Config
+from mxscale.config.schema import Config
 from mxscale.config.sizes import server_count
 from mxscale.environment.hosts import SSH, Host
 
@@ -85,7 +85,7 @@ def commands(
     if config.comm.transport == "gloo" and len(taken) == 1 and not taken[0].here:
         started = Command(_gloo(config, placed.ranks, env, "") + rank, env)
         return [_over_there(taken[0], started, surroundings), *serving]
-    if config.comm.backend != "local" and not config.comm.drives_all:
+    if config.comm.entry.uses_horovod:
         where = ",".join(f"{host.address}:{host.slots}" for host in taken)
         rank = LAUNCHERS[config.comm.transport](config, placed.ranks, env, where) + rank
     return [boxed(config, run_dir, Command(rank, env), surroundings), *serving]
@@ -176,7 +176,7 @@ def environment(config: Config, placed: Placement, surroundings: Mapping[str, st
         # Horovod's ranks speak to each other in every cycle (1 ms), whether there are gradients or not, and on a CPU
         # that takes time from who computes.  Here nobody waits for an exchange at once: see docs/exchange.md
         env.setdefault("HOROVOD_CYCLE_TIME", "5")
-    if config.comm.backend in SERVED and config.comm.update_on == "worker":
+    if config.comm.entry.needs_servers and config.comm.update_on == "worker":
         # Keys are buckets, few and large: all servers share each, where MXNet shares from 1,000,000 numbers on
         env.setdefault("MXNET_KVSTORE_BIGARRAY_BOUND", "16384")
     return env

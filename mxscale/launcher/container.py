@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Dict
 
 from mxscale.config.schema import Config, origin_of
-from mxscale.config.validation import PUBLIC
+from mxscale.config.training_settings import PUBLIC
 from mxscale.environment.description import ROOT
 from mxscale.rundir.directory import FAILURE, RunDir
 from mxscale.util.errors import ConfigError

@@ -13,8 +13,8 @@ from typing import List, NamedTuple, Optional
 import psutil
 
 from mxscale.config import signature
-from mxscale.config.schema import SERVED, Config, Machine, origin_of
-from mxscale.config.sizes import not_repeatable, server_count, unsaved
+from mxscale.config.schema import Config, Machine, origin_of
+from mxscale.config.sizes import server_count, unsaved
 from mxscale.cost import prices, run_cost
 from mxscale.environment import description, hosts
 from mxscale.launcher import backend_probe, budget, commands, container
@@ -182,7 +182,7 @@ def place(context: RunContext) -> None:
     hosts.check(nodes, run)
     placed = {"hosts": [asdict(host) for host in nodes], "image": context.resources.image}
     placed["fitted_ranks"] = context.ranks
-    if context.config.comm.backend in SERVED:
+    if context.config.comm.entry.needs_servers:
         placed["scheduler"] = hosts.rendezvous_point(nodes)
     run.write("plan.json", {**run.read("plan.json"), **placed})
 
@@ -263,7 +263,11 @@ def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
     rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
     where = f" on {', '.join(host['name'] for host in plan['hosts'])}" if plan["hosts"] else ""
     taken = ", ".join(f"{key} {value}" for key, value in ((plan.get("input") or {}).get("taken") or {}).items())
-    update = [f"{servers}, update on the {config.comm.update_on}s", not_repeatable(config.comm, s["ranks"])]
+    repeats = config.comm.entry.repeats(s["ranks"])
+    update = [
+        f"{servers}, update on the {config.comm.update_on}s",
+        *([] if repeats else [config.comm.entry.not_repeatable]),
+    ]
     lost, short = unsaved(config.comm), plan.get("short_shards")
     rows = {
         "run": run.path,
@@ -273,7 +277,7 @@ def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
         "exchange": describe_exchange(run, config, plan),
         "ranks": f"{s['ranks']}{where} on {plan['device']}, {s['shards']} data shards",
         "batch": f"{s['per_device_batch']} per device, {s['global_batch']} global; effective lr {s['effective_lr']:g}",
-        "servers": servers and "; ".join(filter(None, update)),
+        "servers": servers and update,
         "resume": lost and f"not possible: {lost}",
         "shards": short and f"{short} of {s['shards']} have fewer images than an epoch needs and start again",
         "steps": f"{s['total_steps']:,} ({s['steps_per_epoch']:,} per epoch{rest})",
@@ -285,7 +289,7 @@ def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
 def describe_exchange(run: RunDir, config: Config, plan: dict) -> str:
     """Return what a user should know of how gradients are exchanged; "" if there is nothing."""
     comm, notes = config.comm, []
-    if comm.drives_all:
+    if comm.entry.drives_all_devices:
         notes.append(f"kvstore {comm.backend}, one process")
         if plan["device"] == "cpu":
             notes.append("on CPU contexts for learning and testing only")

@@ -7,12 +7,13 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from mxscale.config.backends import ALL_TO_ALL, RING, SERVERS
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes, server_count
 from mxscale.launcher.commands import Placement
 from mxscale.perfmodel import layers, step_time
 from mxscale.perfmodel.rates import Measured
-from mxscale.perfmodel.scenarios import EXCHANGES, bytes_each, habits
+from mxscale.perfmodel.scenarios import bytes_each, habits
 from mxscale.perfmodel.step_time import Job, Link
 from mxscale.rundir.directory import FINISHED, RunDir
 from mxscale.util.errors import ConfigError
@@ -133,10 +134,10 @@ SPEEDS = np.geomspace(1e6, 1e12, 6001)  # bytes/s, that are tried: 0.2 % apart
 # link of planner.Machine -> the exchange that it carries, whether it is the one between nodes.  Servers on the only
 # node are reached by no link of these: such a run fits none.
 CARRIES = {
-    "intra": ("horovod", False),
-    "kept": ("device", False),
-    "nic": ("horovod", True),
-    "served": ("parameter_server", True),
+    "intra": (RING, False),
+    "kept": (ALL_TO_ALL, False),
+    "nic": (RING, True),
+    "served": (SERVERS, True),
 }
 WHERE = {
     "intra": "inside a node",
@@ -168,7 +169,7 @@ def fit(runs: List[Measured], which: str, inside: Optional[Link] = None) -> Opti
 def _carried(run: Measured, which: str) -> bool:
     """Whether the run's exchange went by this link."""
     between = run.nodes + run.server_nodes > 1
-    return run.devices > 1 and (EXCHANGES.get(run.comm.backend), between) == CARRIES[which]
+    return run.devices > 1 and (run.comm.entry.exchange, between) == CARRIES[which]
 
 
 def _alike(base: Measured, run: Measured) -> bool:
@@ -185,8 +186,8 @@ def rate_of(run: Measured, rate: float, network: layers.Network, links: Dict[str
 
 def job(run: Measured, rate: float, network: layers.Network, links: Dict[str, Link]) -> Job:
     """Its step, as the planner has it of such a run."""
-    comm, exchange = run.comm, EXCHANGES[run.comm.backend]
-    ring, served, each = exchange == "horovod", exchange == "parameter_server", run.devices // run.nodes
+    comm, exchange = run.comm, run.comm.entry.exchange
+    ring, served, each = exchange == RING, exchange == SERVERS, run.devices // run.nodes
     return Job(
         compute_s=run.batch * run.accumulation / rate,
         gradients=network.gradients,

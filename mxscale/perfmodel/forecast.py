@@ -11,6 +11,7 @@ import statistics
 from dataclasses import replace
 from typing import Dict, List, Optional, Tuple
 
+from mxscale.config.backends import MODELLED
 from mxscale.config.schema import Config
 from mxscale.cost import prices, run_cost
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
@@ -98,7 +99,7 @@ INSIDE = {exchange: link for link, (exchange, between) in calibration.CARRIES.it
 
 def _own_link(config: Config, plan: Dict, base: RunDir, earlier: List[RunDir]) -> Tuple[Optional[Link], int]:
     """Return the link inside this machine that fits earlier runs with the same exchange, and their number."""
-    which = INSIDE.get(scenarios.EXCHANGES.get(config.comm.backend))
+    which = INSIDE.get(config.comm.entry.exchange)
     if _devices(base) > 1 or len(plan.get("hosts") or []) > 1 or which is None or not layers.known(config.model.name):
         return None, 0
     others = [run for run in earlier if _devices(run) > 1 and run.config().comm == config.comm]
@@ -131,7 +132,7 @@ def _from_tables(config: Config, plan: Dict) -> Tuple[Optional[float], str]:
     if config.machine.instance is None:
         return None, "no earlier run of this configuration on this machine, and machine.instance does not name it"
     sizes, (nodes, _) = plan["sizes"], calibration.nodes_of(plan)
-    if planning.exchange_of(config) not in scenarios.EXCHANGES:
+    if planning.exchange_of(config) not in MODELLED:
         return None, f"comm={config.comm.backend} has no step that all ranks take together: it is not modelled"
     network = layers.network(config.model.name, config.data.image_size, plan["classes"])
     node = machines.node(config.machine, run_cost.pricing(config), machines.Given(math.ceil(sizes["ranks"] / nodes)))

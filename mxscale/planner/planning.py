@@ -9,6 +9,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
+from mxscale.config.backends import DEFAULT, MODELLED, SERVERS
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes
 from mxscale.cost import prices
@@ -57,7 +58,7 @@ def put_together(config: Config, asked: Asked) -> Tuple[scenarios.Grid, scenario
     images, classes, of_data = epoch_of(config, asked)
     network = layers.network(config.model.name, config.data.image_size, classes)
     own = calibration.read(asked.calibrate, config)
-    served = "parameter_server" in swept["comm"] and swept["servers"] != ["0"]
+    served = SERVERS in map(MODELLED.get, swept["comm"]) and swept["servers"] != ["0"]
     price_of = pricing(config)
     nodes = _nodes(config, asked, own, price_of, linked=served or max(swept["nodes"]) > 1)
     server = _server(config, asked, own, price_of) if served else None
@@ -81,7 +82,8 @@ def put_together(config: Config, asked: Asked) -> Tuple[scenarios.Grid, scenario
 
 def exchange_of(config: Config) -> str:
     """The back end of a plan: what comm=auto would choose is not known before, and one device exchanges nothing."""
-    return "horovod" if config.comm.backend in ("auto", "local") else config.comm.backend
+    entry = config.comm.entry
+    return DEFAULT if entry.chosen_by_trial or entry.single_rank else entry.name
 
 
 def task_of(config: Config, network: layers.Network, images: int, devices: Dict) -> scenarios.Task:

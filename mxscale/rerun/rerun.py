@@ -10,9 +10,9 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
-from mxscale.config.schema import SERVED, Config, Machine, flatten, to_dict
+from mxscale.config.schema import Config, Machine, flatten, to_dict
 from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
-from mxscale.config.sizes import not_repeatable, unsaved
+from mxscale.config.sizes import unsaved
 from mxscale.launcher.context import Hook, RunContext
 from mxscale.launcher.progress import say
 from mxscale.records.recorded import is_forecast
@@ -203,12 +203,11 @@ def compare(run: RunDir, config: Config) -> None:
 
 
 def _expected(config: Config, plan: dict, found: List[str]) -> str:
-    reason = not_repeatable(config.comm, plan["sizes"]["ranks"])
-    lossy = config.comm.update_on == "server" or config.comm.compression == "2bit"
-    if reason is None and config.comm.backend in SERVED and lossy:
-        reason = f"may not be repeatable: {unsaved(config.comm)}"
-    if reason:
-        return f"at best within the spread of the seeds ({reason})"
+    backend, lost = config.comm.entry, unsaved(config.comm)
+    if not backend.repeats(plan["sizes"]["ranks"]):
+        return f"at best within the spread of the seeds ({backend.not_repeatable})"
+    if lost:
+        return f"at best within the spread of the seeds (may not be repeatable: {lost})"
     if found:
         return "within the spread of the seeds: equal weights need an equal environment"
     return "the same weights: nothing differs from the record"

@@ -14,8 +14,9 @@ from pathlib import Path
 import mxnet as mx
 import mxnet.runtime
 
-from mxscale.config.schema import SERVED, Comm, Config
-from mxscale.config.sizes import CANDIDATES, Sizes, auto_ranks, server_count, sizes, unsaved
+from mxscale.config.backends import CANDIDATES, DEFAULT
+from mxscale.config.schema import Comm, Config
+from mxscale.config.sizes import Sizes, auto_ranks, server_count, sizes, unsaved
 from mxscale.data import pack, ram_cache
 from mxscale.data.loader import part_sizes
 from mxscale.data.manifest import path_of
@@ -58,7 +59,7 @@ def prepare(run: RunDir, config: Config) -> None:
         raise ConfigError(f"resume={run.path}: the data are not those that this run was trained on; start a new run")
     classes = len(manifest["classes"])
     net = check_network(config, classes, plan)
-    if config.comm.backend == "auto":
+    if config.comm.entry.chosen_by_trial:
         plan["probe"] = to_probe(config, net, device, ranks, plan.get("hosts"))
     if config.data.keep == "ram" and config.data.kind != "synthetic":
         ram_cache.announce(manifest["splits"], share_of_a_host(plan.get("hosts")))
@@ -162,24 +163,20 @@ def check_settings(config: Config, pretrained) -> None:
 
 def check_back_end(config: Config, device: str, ranks: int) -> None:
     """Whether this MXNet and this Horovod can exchange gradients that way."""
-    comm = config.comm
-    if comm.drives_all and ranks > 1:
+    comm, entry = config.comm, config.comm.entry
+    if entry.drives_all_devices and ranks > 1:
         check_replicas(config.optimizer.name)
-    if comm.backend == "nccl":
-        check_nccl(device)
-    if comm.backend in ("horovod", *SERVED):
+    if entry.mxnet_feature and not mxnet.runtime.Features().is_enabled(entry.mxnet_feature):
+        raise ConfigError(
+            f"comm={entry.name}: this MXNet was built without {entry.mxnet_feature}; "
+            f"use comm={DEFAULT} or another build"
+        )
+    if entry.gpus_only and device != "gpu":
+        raise ConfigError(f"comm={entry.name}: sums on GPUs alone; use comm={DEFAULT}, or launch.device=gpu")
+    if entry.uses_horovod:
         check_transport(comm)
     if comm.hierarchical:
         check_hierarchical(comm, device)
-
-
-def check_nccl(device: str) -> None:
-    if not mxnet.runtime.Features().is_enabled("NCCL"):
-        raise ConfigError(
-            "comm=nccl: this MXNet was built without NCCL; use comm=device, comm=horovod or another build"
-        )
-    if device != "gpu":
-        raise ConfigError("comm=nccl: NCCL sums on GPUs alone; use comm=device, or launch.device=gpu")
 
 
 def check_hierarchical(comm: Comm, device: str) -> None:
@@ -225,8 +222,6 @@ def to_probe(config: Config, net, device: str, ranks: int, hosts=None) -> dict:
 
 def check_transport(comm: Comm) -> None:
     """Whether this Horovod can speak that way."""
-    if comm.backend in SERVED and not mxnet.runtime.Features().is_enabled("DIST_KVSTORE"):
-        raise ConfigError(f"comm={comm.backend}: this MXNet was built without it (USE_DIST_KVSTORE); use comm=horovod")
     build, transport = horovod_build(), comm.transport
     if not build:
         raise ConfigError(f"comm={comm.backend}: Horovod is not installed; run make setup, or use comm=local")
