@@ -378,7 +378,7 @@ def test_a_rerun_refuses_what_differs_and_from_mlflow_alone_interrupted_and_resu
     wait_for_step(run, 3)
     started.send_signal(signal.SIGTERM)
     out = cli.ended(started, expect=75).out
-    assert f"rerun     of {run_id}\nexpected  the same weights: nothing that is on record differs" in out
+    assert f"rerun     of {run_id}\nexpected  the same weights: nothing differs from the record" in out
     ended = cli("train", f"resume={run}", small=False)
     assert re.search("^  verdict +identical: the same weights to the last bit", ended.out, re.MULTILINE)
     assert ended.run.path == run.path
