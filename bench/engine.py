@@ -44,9 +44,8 @@ def make_run(folder: str, settings: dict, steps: int, interval: int):
               "comm": {"backend": "local"}, "checkpoint": {"every_epochs": 10**4}, **settings}  # fmt: skip
     config = validate(from_dict(config))
     run = directory.create(config)
-    run.write("plan.json", {"pretrained": None})
     assert prepare.main(str(run), attempt=1) == 0, run.read("refused.json")
-    return run, config, run.read("plan.json")
+    return run, config, run.plan()
 
 
 def engine_rate(run, config, plan) -> float:
@@ -61,20 +60,20 @@ def engine_rate(run, config, plan) -> float:
 
 def bare_rate(config, plan, interval: int) -> float:
     """Images/s of a loop with nothing around it."""
-    sizes, batch = plan["sizes"], plan["sizes"]["per_device_batch"]
+    sizes, batch = plan.sizes, plan.sizes.per_device_batch
     net = builders.network(config, plan, [mx.cpu()])
-    settings = {"learning_rate": sizes["effective_lr"], "momentum": 0.9, "wd": config.optimizer.weight_decay}
+    settings = {"learning_rate": sizes.effective_lr, "momentum": 0.9, "wd": config.optimizer.weight_decay}
     trainer = gluon.Trainer(net.collect_params(), "nag", settings, kvstore=None)
     batches = bare_batches(config, plan)
-    return statistics.median(rates(net, trainer, batch, batches, batch, interval, sizes["total_steps"]))
+    return statistics.median(rates(net, trainer, batch, batches, batch, interval, sizes.total_steps))
 
 
 def bare_batches(config, plan):
     if config.data.kind == "synthetic":
-        made = loader.SyntheticData(config.data, plan["classes"], config.batch.per_device, [0], 1, 1, [mx.cpu()])
+        made = loader.SyntheticData(config.data, plan.classes, config.batch.per_device, [0], 1, 1, [mx.cpu()])
         while True:
             yield made.images, made.labels
-    records = loader.Records(**plan["splits"]["train"])
+    records = plan.splits["train"]
     settings = loader.augmentation(config.data)
     reader = loader.open_reader(records, config.data, config.batch.per_device, (0, 1), shuffle=True, **settings)
     while True:

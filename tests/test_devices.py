@@ -13,9 +13,11 @@ from mxscale.config.schema import Optimizer as OptimizerConfig
 from mxscale.config.validation import validate
 from mxscale.distributed.communicators import Local, OneProcess, open_communicator
 from mxscale.distributed.exchange import make_exchange
+from mxscale.environment.placement import Placement
 from mxscale.launcher import commands, setup
 from mxscale.models import weights
 from mxscale.rundir import directory
+from mxscale.rundir.plan import Host, Plan
 from mxscale.train import builders, prepare
 from mxscale.train.metrics import Accumulator
 from mxscale.train.optim.optimizer import load_states, make_trainer
@@ -175,11 +177,10 @@ def trained(tmp_path, data_cache, monkeypatch):
         run = directory.RunDir(tmp_path / name)
         config = composed("train", f"data.cache={data_cache}", *TINY, *overrides)
         run.write_config(entry.settle(config))
-        run.write("plan.json", {"pretrained": None})
         prepare.prepare(run, run.config())
         run.stop_file.write_text("a test") if stop else run.stop_file.unlink(missing_ok=True)
-        plan = run.read("plan.json")
-        comm = comm or open_communicator(config.comm, plan["sizes"]["ranks"])
+        plan = run.plan()
+        comm = comm or open_communicator(config.comm, plan.sizes.ranks)
         words = Trainer(run, run.config(), plan, comm, attempt=1).train()
         parameters = weights.parameters(made[-1])
         count = len(parameters["output.weight"].list_ctx())
@@ -223,7 +224,7 @@ def test_a_run_on_two_devices_resumes_to_the_same_bytes(trained, options):
 
 def test_one_process_is_started_with_the_threads_of_one_device(tmp_path):
     config = from_dict({"comm": {"backend": "device"}})
-    (command,) = commands.commands(config, "/runs/a", 1, commands.Placement(4, 8), {"PATH": "/bin"})
+    (command,) = commands.commands(config, "/runs/a", 1, Placement(4, 8), {"PATH": "/bin"})
     assert command.argv[1:] == ["-m", "mxscale.train.rank", "/runs/a", "1"]
     assert command.env["OMP_NUM_THREADS"] == "2"
 
@@ -232,7 +233,7 @@ def test_one_process_is_started_with_the_threads_of_one_device(tmp_path):
 
 
 def ranks_env(**comm):
-    (command,) = commands.commands(from_dict({"comm": comm}), "/runs/a", 3, commands.Placement(2, 8), {"PATH": "/bin"})
+    (command,) = commands.commands(from_dict({"comm": comm}), "/runs/a", 3, Placement(2, 8), {"PATH": "/bin"})
     return command.env
 
 
@@ -244,8 +245,8 @@ def test_horovod_is_told_where_its_timeline_goes_and_to_sum_in_a_hierarchy():
 
 def test_a_hierarchy_on_one_machine_is_said_to_be_without_effect(tmp_path):
     config, run = from_dict({"comm": {"hierarchical": True}}), directory.RunDir(tmp_path)
-    assert "no effect on one machine" in setup.describe_exchange(run, config, {"hosts": []})
-    assert setup.describe_exchange(run, config, {"hosts": [{}, {}]}) == ""
+    assert "no effect on one machine" in setup.describe_exchange(run, config, Plan())
+    assert setup.describe_exchange(run, config, Plan(hosts=(Host("a", 1, "a"), Host("b", 1, "b")))) == ""
 
 
 # ---------------------------------------------------------------- what is refused

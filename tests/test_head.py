@@ -13,6 +13,7 @@ from mxscale.distributed.communicators import Local
 from mxscale.launcher import progress, setup
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
+from mxscale.rundir.plan import Plan
 from mxscale.tracking import payload
 from mxscale.train import prepare
 from mxscale.train.pretrained_init import first_loss_warning
@@ -53,9 +54,9 @@ def begun(tmp_path, data_cache, *overrides, entry="finetune"):
              f"runs={tmp_path}/runs", f"data.cache={data_cache}", "data.train_per_class=4"]  # fmt: skip
     config = settings.settle(composed(entry, *words, *overrides))
     run = directory.create(config)
-    run.write("plan.json", {"pretrained": setup.pretrained_file(config)})
+    run.write_plan(Plan(pretrained=setup.pretrained_file(config)))
     prepare.prepare(run, config)
-    assert Trainer(run, run.config(), run.read("plan.json"), Local(), 1).train()["state"] == "done"
+    assert Trainer(run, run.config(), run.plan(), Local(), 1).train()["state"] == "done"
     return run
 
 
@@ -79,7 +80,7 @@ def test_a_run_says_so_in_its_directory_on_the_terminal_and_in_the_record_and_go
     said = run.read("warnings.json")["first_loss"]
     assert "not normalised as these weights expect" in said
     assert f"warning: {said}" in capsys.readouterr().out  # a rank's log
-    watched = progress.Progress(run, run.read("plan.json"), lambda line: {})
+    watched = progress.Progress(run, run.plan(), lambda line: {})
     watched.update()
     assert said not in capsys.readouterr().out  # of an earlier attempt
     watched.warned = None

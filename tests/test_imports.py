@@ -20,11 +20,8 @@ FEATURES = {"sweep", "rerun", "diagnose", "planner", "report", "doctor"}  # do n
 
 # module -> packages above it that it imports, until these imports are replaced by hooks
 EXCEPTIONS = {
-    "perfmodel/calibration.py": {"launcher"},
     "perfmodel/forecast.py": {"planner"},
-    "environment/machine.py": {"launcher"},
     "tracking/sender.py": {"sweep"},
-    "train/prepare.py": {"launcher"},
 }
 
 # library -> the packages and modules that may import it, inside functions too

@@ -18,6 +18,7 @@ from test_loader import AUGMENTED, RAW, micros, same, train_data
 from mxscale.data import ram_cache, recordio
 from mxscale.data.loader import KEPT, Records, evaluation_batches
 from mxscale.rundir import directory
+from mxscale.rundir.plan import Host
 from mxscale.train import prepare
 from mxscale.util.errors import ConfigError
 
@@ -122,7 +123,7 @@ def test_nothing_is_left_in_the_file_system(tmp_path, monkeypatch):
 
 def test_what_does_not_fit_is_refused_with_both_figures(tmp_path, monkeypatch):
     records = jpegs(tmp_path)
-    monkeypatch.setattr(ram_cache, "free_memory", lambda: 1000)
+    monkeypatch.setattr(ram_cache, "available_memory", lambda: 1000)
     with pytest.raises(
         ConfigError, match=r"data\.keep=ram: .* take 0\.00 GB, and 0\.00 GB .* free here .*data\.keep=packed"
     ):
@@ -136,44 +137,6 @@ def test_the_memory_is_named_before_it_is_taken(tmp_path, capsys):
     records = jpegs(tmp_path)
     ram_cache.announce({name: {"rec": records.rec, "idx": records.idx} for name in ("train", "val", "test")}, 0.5)
     assert capsys.readouterr().err.startswith("data.keep=ram: 0.00 GB for the decoded images, ")
-
-
-def machine(folder, available_kb, cgroup="0::/", files=()) -> int:
-    """What is free on a machine with this /proc and these cgroup files."""
-    proc, cgroups = folder / "proc", folder / "cgroup"
-    (proc / "self").mkdir(parents=True)
-    (proc / "meminfo").write_text(f"MemTotal:       99999999 kB\nMemAvailable:   {available_kb} kB\n")
-    (proc / "self" / "cgroup").write_text(cgroup + "\n")
-    for name, text in files:
-        (cgroups / name).parent.mkdir(parents=True, exist_ok=True)
-        (cgroups / name).write_text(text)
-    return ram_cache.free_memory(str(proc), str(cgroups))
-
-
-def test_free_memory_is_the_machines_where_nothing_limits_it(tmp_path):
-    assert machine(tmp_path / "a", 2000) == 2000 * 1024
-    unlimited = [("x/memory.max", "max\n"), ("x/memory.current", "5\n"), ("x/memory.stat", "inactive_file 1\n")]
-    assert machine(tmp_path / "b", 2000, "0::/x", unlimited) == 2000 * 1024
-
-
-def test_a_containers_limit_counts_less_what_is_used_and_not_given_back(tmp_path):
-    own = [
-        ("memory.max", "1000000\n"),
-        ("memory.current", "400000\n"),
-        ("memory.stat", "anon 9\ninactive_file 100000\n"),
-    ]
-    assert machine(tmp_path / "v2", 2000, "0::/", own) == 700_000
-    v1 = [("memory/memory.limit_in_bytes", "1000000\n"), ("memory/memory.usage_in_bytes", "400000\n"),
-          ("memory/memory.stat", "total_inactive_file 50000\n")]  # fmt: skip
-    assert machine(tmp_path / "v1", 2000, "9:memory:/docker/abc\n3:cpu:/", v1) == 650_000
-
-
-def test_the_narrowest_of_nested_groups_counts(tmp_path):
-    files = []
-    for folder, limit in (("slice", 500_000), ("slice/job", 900_000)):
-        files += [(f"{folder}/memory.max", f"{limit}\n"), (f"{folder}/memory.current", "100000\n"),
-                  (f"{folder}/memory.stat", "inactive_file 0\n")]  # fmt: skip
-    assert machine(tmp_path, 2000, "0::/slice/job", files) == 400_000
 
 
 DIES = """
@@ -217,12 +180,11 @@ def test_a_run_of_two_ranks_ends_with_the_same_bytes_however_its_images_are_read
 def test_a_run_whose_images_do_not_fit_is_refused_before_any_rank(tmp_path, data_cache, monkeypatch):
     settings = [f"runs={tmp_path}", f"data.cache={data_cache}", "launch.ranks=1"]
     run = directory.create(composed("train", *settings, "data.keep=ram"))
-    run.write("plan.json", {"pretrained": None})
-    monkeypatch.setattr(ram_cache, "free_memory", lambda: 10_000)
+    monkeypatch.setattr(ram_cache, "available_memory", lambda: 10_000)
     assert prepare.main(str(run), attempt=1) == directory.REFUSED
     assert "data.keep=ram: the decoded images take" in run.read("refused.json")["error"]
 
 
 def test_of_several_hosts_the_largest_share_counts():
-    assert prepare.share_of_a_host(None) == 1
-    assert prepare.share_of_a_host([{"slots": 4}, {"slots": 8}]) == pytest.approx(2 / 3)
+    assert prepare.share_of_a_host() == 1
+    assert prepare.share_of_a_host([Host("a", 4, "a"), Host("b", 8, "b")]) == pytest.approx(2 / 3)

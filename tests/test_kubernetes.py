@@ -6,6 +6,7 @@ from composed import composed
 from conftest import ROOT
 
 from mxscale.environment import hosts
+from mxscale.environment.placement import Placement
 from mxscale.launcher import commands
 
 ADDRESSES = ["flowers-launcher.flowers.default.svc", "flowers-worker-0.flowers.default.svc"]
@@ -43,7 +44,7 @@ def test_launcher_command_starts_one_mpirun_over_the_hostfile(job, tmp_path):
     config = composed("train", *(each.replace("/etc/mpi", str(tmp_path)) for each in settings))
     placed = hosts.find(config)
     assert [(host.address, host.slots) for host in placed] == [(address, 4) for address in ADDRESSES]
-    (command,) = commands.commands(config, "/mxscale/runs/a", 1, commands.Placement(8, 8, placed), {})
+    (command,) = commands.commands(config, "/mxscale/runs/a", 1, Placement(8, 8, placed), {})
     hosts_of_mpirun = command.argv[command.argv.index("-H") + 1]
     assert (command.argv[0], hosts_of_mpirun) == ("mpirun", ",".join(f"{address}:4" for address in ADDRESSES))
 

@@ -421,9 +421,8 @@ RECIPE = ["optimizer=rmsprop_warmup", "schedule=slow_start", "model.bn_statistic
 def test_a_run_resumed_within_the_warm_up_ends_with_the_same_bytes(tmp_path, data_cache):
     run = directory.RunDir(tmp_path / "run")
     run.write_config(settings.settle(composed("train", *RECIPE, f"data.cache={data_cache}")))
-    run.write("plan.json", {"pretrained": None})
     prepare.prepare(run, run.config())
-    plan = run.read("plan.json")
+    plan = run.plan()
     unbroken = Trainer(run, run.config(), plan, Local(), attempt=1).train()
     assert unbroken["step"] == 10  # 40 images, 8 a step: the blend's center is at step 5
     for step in range(4, 11):

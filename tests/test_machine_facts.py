@@ -6,13 +6,15 @@ import shutil
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import metadata
 
 import pytest
 from conftest import ROOT
 
 from mxscale.doctor import doctor
-from mxscale.environment import description, gpus, machine
+from mxscale.environment import container_limits, description, gpus, machine
+from mxscale.rundir.plan import Image, Plan
 from mxscale.train import build_facts
 
 
@@ -78,16 +80,64 @@ def test_driver_version_is_read(tmp_path, text, version):
     assert machine.driver_version(tmp_path / "version") == version
 
 
-def test_memory_limit_of_a_container(tmp_path, monkeypatch):
-    limits = tmp_path / "max", tmp_path / "v1"
-    monkeypatch.setattr(machine, "MEMORY_LIMITS", limits)
-    assert machine.memory_limit_gb() is None
-    for text, expected in (("max\n", None), (f"{3 * 2**29}\n", 1.5), ("9223372036854771712\n", None)):
-        limits[0].write_text(text)
-        assert machine.memory_limit_gb() == expected
-    limits[0].unlink()
-    limits[1].write_text(f"{2**30}")
-    assert machine.memory_limit_gb() == 1.0
+@pytest.fixture
+def system(tmp_path):
+    """system(available_kb, cgroup, files) -> arguments for container_limits: a /proc and a tree of cgroups."""
+
+    def write(available_kb=2000, cgroup="0::/", files=()):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        written = {f"cgroup/{name}": text for name, text in dict(files).items()}
+        written["proc/meminfo"] = f"MemTotal: 99999999 kB\nMemAvailable:   {available_kb} kB\n"
+        written["proc/self/cgroup"] = f"{cgroup}\n"
+        for name, text in written.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        return folder / "proc", folder / "cgroup"
+
+    return write
+
+
+def memory_v2(limit, used=400_000, inactive=100_000, folder=""):
+    return {f"{folder}memory.max": f"{limit}\n", f"{folder}memory.current": f"{used}\n",
+            f"{folder}memory.stat": f"anon 9\ninactive_file {inactive}\n"}  # fmt: skip
+
+
+V1 = {"memory/memory.limit_in_bytes": "1000000\n", "memory/memory.usage_in_bytes": "400000\n",
+      "memory/memory.stat": "total_inactive_file 50000\n"}  # fmt: skip
+NESTED = {**memory_v2(500_000, 100_000, 0, "slice/"), **memory_v2(900_000, 100_000, 0, "slice/job/")}
+
+
+@pytest.mark.parametrize(
+    "cgroup, files, limit, available",
+    [
+        ("0::/", {}, None, 2_048_000),
+        ("0::/x", memory_v2("max", folder="x/"), None, 2_048_000),
+        ("0::/", memory_v2(1_000_000), 1_000_000, 700_000),
+        ("9:memory:/docker/abc\n3:cpu:/", V1, 1_000_000, 650_000),
+        ("0::/slice/job", NESTED, 500_000, 400_000),
+    ],
+    ids=["none", "unlimited", "v2", "v1", "nested"],
+)
+def test_memory_limits_of_cgroups(system, cgroup, files, limit, available):
+    where = system(2000, cgroup, files)
+    assert container_limits.memory_limit(*where) == (limit or container_limits.UNLIMITED)
+    assert container_limits.available_memory(*where) == available
+
+
+@pytest.mark.parametrize(
+    "cgroup, files, cores",
+    [
+        ("0::/", {}, 8),
+        ("0::/", {"cpu.max": "max 100000\n"}, 8),
+        ("0::/", {"cpu.max": "250000 100000\n"}, 2),
+        ("0::/", {"cpu.max": "10000 100000\n"}, 1),
+        ("4:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ("4:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+    ],
+)
+def test_available_cores_respect_cpu_quotas(system, monkeypatch, cgroup, files, cores):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)))
+    assert container_limits.available_cores(*system(2000, cgroup, files)) == cores
 
 
 def test_version_numbers_of_cuda_libraries():
@@ -189,7 +239,7 @@ def test_image_build_is_tagged(tmp_path, monkeypatch):
     monkeypatch.setenv("MXSCALE_IDENTITY", str(tmp_path / "build.json"))
     monkeypatch.setattr(description, "git_state", lambda: (None, None))
     facts = description.describe(tmp_path)
-    tags = description.tags(facts, {"data_digest": "d"}, "s")
+    tags = description.tags(facts, Plan(data_digest="d"), "s")
     assert (tags["build"], tags["image.id"], tags["git.commit"]) == ("source", "sha256:1", "abc")
     assert "git.dirty" not in tags
     (tmp_path / "build.json").write_text("[torn")
@@ -198,14 +248,14 @@ def test_image_build_is_tagged(tmp_path, monkeypatch):
 
 def test_checkout_is_tagged_as_wheel(tmp_path, monkeypatch):
     monkeypatch.setenv("MXSCALE_IDENTITY", str(tmp_path / "none"))
-    tags = description.tags(description.describe(tmp_path), {"data_digest": "d"}, "s")
+    tags = description.tags(description.describe(tmp_path), Plan(data_digest="d"), "s")
     assert tags["build"] == "wheel" and "image.id" not in tags
 
 
 def test_image_of_the_ranks_is_tagged(tmp_path):
     facts = {**description.describe(tmp_path), "mxnet": {"image": {"build": "ngc", "image.id": "sha256:2"}}}
-    plan = {"data_digest": "d", "image": {"name": "mxscale:ngc", "id": "sha256:3", "digest": ""}}
+    plan = Plan(data_digest="d", image=Image("mxscale:ngc", "sha256:3", ""))
     tags = description.tags(facts, plan, "s")
     assert (tags["build"], tags["image.id"]) == ("ngc", "sha256:2")
-    plan["image"]["digest"] = "mxscale@sha256:4"
+    plan = replace(plan, image=replace(plan.image, digest="mxscale@sha256:4"))
     assert description.tags(facts, plan, "s")["image.id"] == "mxscale@sha256:4"

@@ -374,14 +374,14 @@ def test_a_run_fetches_packs_trains_and_shows_the_set_in_mlflow(publisher, cli, 
     own += ["tracking=mlflow", f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"]
     run = cli("train", "data=cifar10", *own, "data.train_per_class=12", "epochs=1", "launch.ranks=1").run
     assert Counter(name for name, _ in publisher.asked) == {"cifar-10-binary.tar.gz": 1}
-    plan = run.read("plan.json")
-    made = read_json(Path(plan["data_dir"]) / "manifest.json")
-    assert plan["data_digest"] == made["digest"]
+    plan = run.plan()
+    made = read_json(Path(plan.data_dir) / "manifest.json")
+    assert plan.data_digest == made["digest"]
     assert hashlib.sha256(publisher.files["cifar-10-binary.tar.gz"]).hexdigest() in made["settings"]["files"].values()
 
     recorded = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db").get_run(run.read("tracking.json")["run_id"])
     (shown,) = recorded.inputs.dataset_inputs
     assert recorded.data.tags["data.digest"] == made["digest"]
     assert (shown.dataset.name, shown.dataset.digest) == ("cifar10", made["digest"][:36])
-    assert json.loads(shown.dataset.source) == {"uri": plan["data_dir"]}
+    assert json.loads(shown.dataset.source) == {"uri": plan.data_dir}
     assert json.loads(shown.dataset.profile) == {"num_rows": 160, "classes": 10, "train": 120, "val": 20, "test": 20}

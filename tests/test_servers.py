@@ -20,11 +20,12 @@ from mxscale.config.validation import validate
 from mxscale.data import loader
 from mxscale.distributed.communicators import Local
 from mxscale.environment.hosts import Host, rendezvous_point
+from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
-from mxscale.launcher.commands import Placement
 from mxscale.launcher.processes import Processes
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
+from mxscale.rundir.plan import Address
 from mxscale.train import prepare
 from mxscale.train.optim.optimizer import make_trainer
 from mxscale.train.optim.schedule import ByUpdates, learning_rate
@@ -48,7 +49,7 @@ HOSTS = (Host("10.0.0.2", 2, "a"), Host("10.0.0.3", 2, "b", here=True), Host("10
 
 def commands(ranks, hosts=(), **comm):
     config = from_dict({"comm": {"backend": "parameter_server", **comm}})
-    placed = Placement(ranks, 8, hosts, {"address": "10.0.0.2", "port": 12345})
+    placed = Placement(ranks, 8, hosts, Address("10.0.0.2", 12345))
     return launch.commands(config, "/runs/a", 3, placed, {"PATH": "/bin", "DMLC_ROLE": "server"})
 
 
@@ -105,9 +106,9 @@ def test_hosts_that_have_no_rank_take_the_servers():
 
 def test_servers_and_ranks_meet_on_the_first_host_at_a_port_that_is_free():
     here = Host("127.0.0.1", 2, "a", here=True)
-    assert rendezvous_point([])["address"] == rendezvous_point([here])["address"] == "127.0.0.1"
-    assert rendezvous_point([Host("10.0.0.2", 1, "a"), here])["address"] == "10.0.0.2"
-    assert 10000 <= rendezvous_point([])["port"] < 30000
+    assert rendezvous_point([]).address == rendezvous_point([here]).address == "127.0.0.1"
+    assert rendezvous_point([Host("10.0.0.2", 1, "a"), here]).address == "10.0.0.2"
+    assert 10000 <= rendezvous_point([]).port < 30000
 
 
 def test_unreachable_first_host_is_refused():
@@ -279,10 +280,9 @@ def prepared(path, config, ranks):
     """A run directory as the parent leaves it to its ranks."""
     run = directory.RunDir(path)
     (path / "ranks").mkdir(parents=True)
-    run.write("plan.json", {"pretrained": None, "hosts": []})
     run.write_config(config)
     prepare.prepare(run, config)
-    run.write("plan.json", {**run.read("plan.json"), "sizes": {**run.read("plan.json")["sizes"], "ranks": ranks}})
+    run.write_plan(replace(run.plan(), sizes=replace(run.plan().sizes, ranks=ranks)))
     return run
 
 
@@ -290,15 +290,15 @@ def prepared(path, config, ranks):
 def plain(data_cache, tmp_path_factory):
     """The weights of one process that adds the shards' gradients up itself and does momentum SGD in numpy."""
     config = config_of(data_cache)
-    plan = prepared(tmp_path_factory.mktemp("plain") / "run", config, 1).read("plan.json")
-    net = zoo.build("small", plan["classes"])
+    plan = prepared(tmp_path_factory.mktemp("plain") / "run", config, 1).plan()
+    net = zoo.build("small", plan.classes)
     zoo.initialise(net, config.seed, mx.cpu(), config.model.zero_gamma, fitted=False)
     zoo.finish(net, (1, 3, 16, 16), mx.cpu())
     trained = {name: p for name, p in weights.parameters(net).items() if p.grad_req != "null"}
     values = {name: p.data().asnumpy().astype("float64") for name, p in trained.items()}
     speed = {name: np.zeros_like(value) for name, value in values.items()}
-    steps_per_epoch = plan["sizes"]["train_images"] // (SHARDS * BATCH)
-    records = loader.Records(**plan["splits"]["train"])
+    steps_per_epoch = plan.sizes.train_images // (SHARDS * BATCH)
+    records = plan.splits["train"]
     shards = list(range(SHARDS))
     batches = loader.TrainData(records, config.data, BATCH, shards, SHARDS, 1, steps_per_epoch, config.seed, [mx.cpu()])
     objective = mx.gluon.loss.SoftmaxCrossEntropyLoss()
@@ -329,7 +329,7 @@ from mxscale.train.trainer import Trainer
 
 run = RunDir(sys.argv[1])
 comm = open_communicator(run.config().comm)
-Trainer(run, run.config(), run.read("plan.json"), comm, attempt=1).train()
+Trainer(run, run.config(), run.plan(), comm, attempt=1).train()
 
 def summed(name, values):
     array = mx.nd.array(values, dtype=values.dtype)
@@ -392,7 +392,7 @@ def distance(run, plain):
 def test_after_20_steps_one_rank_is_a_plain_loop(plain, data_cache, tmp_path):
     """And with it 2 and 4 of Horovod's, which end with the same bytes: tests/test_train.py."""
     run = prepared(tmp_path / "run", config_of(data_cache, "comm=local"), 1)
-    Trainer(run, run.config(), run.read("plan.json"), Local(), attempt=1).train()
+    Trainer(run, run.config(), run.plan(), Local(), attempt=1).train()
     assert distance(run, plain) < 1e-5
 
 

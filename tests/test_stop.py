@@ -38,7 +38,6 @@ def new(tmp_path, data_cache):
     def prepared(name):
         run = directory.RunDir(tmp_path / name)
         run.write_config(settings.settle(composed("train", *CASE, f"data.cache={data_cache}")))
-        run.write("plan.json", {"pretrained": None})
         prepare.prepare(run, run.config())
         return run
 
@@ -46,7 +45,7 @@ def new(tmp_path, data_cache):
 
 
 def trained(run, attempt=1, heartbeat=NO_HEARTBEAT):
-    return Trainer(run, run.config(), run.read("plan.json"), Local(), attempt, heartbeat).train()
+    return Trainer(run, run.config(), run.plan(), Local(), attempt, heartbeat).train()
 
 
 def evaluations(run):

@@ -140,7 +140,7 @@ def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Con
         taken.update([key] if key in composed else of_group)
     merged.update({name: composed[name] for name in taken})
     if merged["launch.ranks"] != recorded.resolved["launch.ranks"] and merged["data.shards"] is None:
-        merged["data.shards"] = recorded.files.read("plan.json")["sizes"]["shards"]  # the same micro-batches
+        merged["data.shards"] = recorded.files.plan().sizes.shards  # the same micro-batches
     return validate(from_dict(unflatten(merged)))
 
 

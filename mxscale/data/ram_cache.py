@@ -8,13 +8,13 @@ the shards that it reads, no others.  The memory goes with the process, however 
 
 import contextlib
 import sys
-from pathlib import Path
 from typing import Dict, Iterator, List, Tuple
 
 from mxscale.data import recordio
 from mxscale.data.bitmaps import Memory, bitmap, row_bytes
 from mxscale.data.images import BadImage, size_of
 from mxscale.data.workers import PER_WORKER, Pool
+from mxscale.environment.container_limits import available_memory
 from mxscale.util.errors import ConfigError
 
 
@@ -32,7 +32,7 @@ class Kept:
         key = (rec, *part)
         if key not in self.parts:
             offsets = offsets_of(idx, part)
-            fit(bytes_of(rec, offsets), free_memory())
+            fit(bytes_of(rec, offsets), available_memory())
             self.parts[key] = decoded(rec, offsets, workers)
         return self.parts[key]
 
@@ -85,7 +85,7 @@ def announce(splits: dict, share: float) -> None:
     wanted = share * sum(
         bytes_of(splits[name]["rec"], offsets_of(splits[name]["idx"], (0, 1))) for name in ("train", "val")
     )
-    free = free_memory()
+    free = available_memory()
     fit(wanted, free)
     print(f"data.keep=ram: {_gb(wanted)} for the decoded images, {_gb(free)} are free", file=sys.stderr, flush=True)
 
@@ -101,32 +101,3 @@ def fit(wanted: float, free: int) -> None:
 
 def _gb(count: float) -> str:
     return f"{count / 2**30:.2f} GB"
-
-
-def free_memory(proc="/proc", cgroups="/sys/fs/cgroup") -> int:
-    """Bytes that may still be taken: the machine's, and those of every cgroup that this process is in."""
-    words = dict(line.split(":") for line in Path(proc, "meminfo").read_text().splitlines())
-    return min([1024 * int(words["MemAvailable"].split()[0]), *_left_in_cgroups(proc, cgroups)])
-
-
-# version -> (files of the limit and of the usage, word for what the kernel gives back when it has to)
-CGROUPS = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-           2: ("memory.max", "memory.current", "inactive_file")}  # fmt: skip
-
-
-def _left_in_cgroups(proc: str, cgroups: str) -> Iterator[int]:
-    for line in Path(proc, "self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers not in ("", "memory"):
-            continue
-        version, root = (1, Path(cgroups, "memory")) if controllers else (2, Path(cgroups))
-        limit, usage, given_back = CGROUPS[version]
-        own = root / path.lstrip("/")
-        # In a container the path is the host's and not there: the root is the container's own.
-        for folder in [root, *(one for one in (own, *own.parents) if root in one.parents)]:
-            try:
-                most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
-                statistics = dict(each.split() for each in (folder / "memory.stat").read_text().splitlines())
-            except (OSError, ValueError):  # not there; "max": no limit
-                continue
-            yield max(0, most - used + int(statistics.get(given_back, 0)))

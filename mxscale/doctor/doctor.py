@@ -23,11 +23,12 @@ from mxscale.doctor import connectivity
 from mxscale.doctor.check_result import FAIL, OK, WARN, CheckResult, PlannedRun, count, table
 from mxscale.doctor.gpu_checks import architecture, cuda, gpu, nccl, on_cpu
 from mxscale.environment import description, hosts
+from mxscale.environment.container_limits import available_cores
 from mxscale.environment.machine import UNLIMITED
+from mxscale.environment.placement import Placement
 from mxscale.launcher import container
-from mxscale.launcher.commands import Placement
 from mxscale.launcher.context import Hook, RunContext
-from mxscale.launcher.processes import available_cores
+from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 
@@ -44,9 +45,9 @@ def examine(facts: dict, run: PlannedRun) -> List[CheckResult]:
     return results
 
 
-def of_run(facts: dict, config: Config, plan: dict, ranks_here: int) -> List[dict]:
+def of_run(facts: dict, config: Config, plan: Plan, ranks_here: int) -> List[dict]:
     """Return the results for the environment.json of a run. Never raises, does no I/O, takes about a millisecond."""
-    run = PlannedRun(plan["device"], plan["sizes"]["ranks"], ranks_here, config.comm.transport)
+    run = PlannedRun(plan.device, plan.sizes.ranks, ranks_here, config.comm.transport)
     return [asdict(result) for result in examine(facts, run)]
 
 

@@ -12,29 +12,20 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import List, Optional
+from dataclasses import replace
+from typing import List, Optional, Sequence
 
 import psutil
 
 from mxscale.config.schema import Config
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Address, Host
 from mxscale.util.errors import ConfigError
 
 WORKER = "worker"  # name of the service in docker-compose.yml
 CONNECT_S = 5
 LOOPBACK = "127.0.0.1"
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", "-o", "StrictHostKeyChecking=accept-new"]
-
-
-@dataclass(frozen=True)
-class Host:
-    """A machine that runs ranks."""
-
-    address: str  # for ssh
-    slots: int  # number of ranks
-    name: str  # for messages
-    here: bool = False  # whether it is this machine, which needs no ssh
 
 
 def find(config: Config) -> List[Host]:
@@ -97,7 +88,7 @@ def _natural(name: str) -> list:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def of_rank(hosts: List[Host], rank: int) -> Optional[Host]:
+def of_rank(hosts: Sequence[Host], rank: int) -> Optional[Host]:
     """Return the host of a rank: the launchers fill the slots of one host after the other."""
     for host in hosts:
         if rank < host.slots:
@@ -164,10 +155,10 @@ def own_address(towards: str) -> str:
         return unsent.getsockname()[0]
 
 
-def rendezvous_point(hosts: List[Host]) -> dict:
-    """Return {"address", "port"} of the scheduler on the first host, as the others reach it. Raises ConfigError."""
+def rendezvous_point(hosts: Sequence[Host]) -> Address:
+    """Return the address of the scheduler on the first host, as the others reach it. Raises ConfigError."""
     if len(hosts) < 2:
-        return {"address": LOOPBACK, "port": _free_port()}
+        return Address(LOOPBACK, _free_port())
     first, other = hosts[0], hosts[1]
     try:
         address = own_address(other.address) if first.here else _address(first) or LOOPBACK
@@ -175,7 +166,7 @@ def rendezvous_point(hosts: List[Host]) -> dict:
         address = LOOPBACK
     if address.startswith("127."):
         raise ConfigError(f"launch.hosts: {first.name} has no address that {other.name} can reach: use IP addresses")
-    return {"address": address, "port": _free_port()}
+    return Address(address, _free_port())
 
 
 def _free_port() -> int:

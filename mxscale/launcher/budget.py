@@ -14,6 +14,7 @@ from mxscale.config.schema import Budget, Config
 from mxscale.cost import prices, run_cost
 from mxscale.launcher.progress import Follower, say
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 REASON = "budget"  # in status.json and in `stop`
@@ -68,7 +69,7 @@ def _start(price: dict, attempts_s) -> str:
 class BudgetMonitor:
     """Decides when an attempt has to stop to stay within its budget; never, if there is no bound."""
 
-    def __init__(self, run: RunDir, config: Config, plan: dict, attempt: int):
+    def __init__(self, run: RunDir, config: Config, plan: Plan, attempt: int):
         self.reason: Optional[str] = None  # REASON, once the attempt has to stop
         self.bounds, self.shutdown_s = config.budget.bounds, shutdown_s(plan)
         self.deadline = deadline(run, config.budget, attempt)
@@ -97,9 +98,9 @@ class BudgetMonitor:
         return f"{describe(self.bounds)} is nearly spent: finishing the step and writing a checkpoint"
 
 
-def shutdown_s(plan: dict) -> float:
+def shutdown_s(plan: Plan) -> float:
     """Return the seconds between the ranks' status, or the decision to kill them, and the end of all of them."""
-    return SHUTDOWN_S + (0.0 if all(host["here"] for host in plan.get("hosts") or []) else REMOTE_SHUTDOWN_S)
+    return SHUTDOWN_S + (0.0 if all(host.here for host in plan.hosts) else REMOTE_SHUTDOWN_S)
 
 
 def describe(bounds: Dict[str, float]) -> str:
@@ -119,7 +120,7 @@ def deadline(run: RunDir, budget: Budget, attempt: int) -> float:
 def check_prepared(run: RunDir, config: Config, attempt: int) -> None:
     """Refuse a prepared attempt if the budget leaves no time for its ranks.  Raises ConfigError."""
     left = deadline(run, config.budget, attempt) - time.time()
-    least = DEFAULT_S + shutdown_s(run.read("plan.json"))
+    least = DEFAULT_S + shutdown_s(run.plan())
     if left < least:
         raise ConfigError(
             f"{describe(config.budget.bounds)}: it pays for {max(0.0, left):.0f} s after the preparation, and the "
@@ -133,9 +134,9 @@ class Durations:
     All estimates are in seconds: the longest observed duration times MARGIN, or DEFAULT_S if none was observed.
     """
 
-    def __init__(self, run: RunDir, config: Config, plan: dict):
-        self.run, self.config, self.sizes, self.shutdown_s = run, config, plan["sizes"], shutdown_s(plan)
-        self.images = {name: split["count"] for name, split in plan["splits"].items()}
+    def __init__(self, run: RunDir, config: Config, plan: Plan):
+        self.run, self.config, self.sizes, self.shutdown_s = run, config, plan.sizes, shutdown_s(plan)
+        self.images = {name: split.count for name, split in plan.splits.items()}
         self.step, self.steps_s, self.validation_s, self.checkpoint_s = 0, [], None, None
         self._last = None
         self._add(run.history())  # of earlier attempts
@@ -160,7 +161,7 @@ class Durations:
             self.validation_s = max(self.validation_s or 0.0, _seconds_between(before, line))
         rate = metrics.get("throughput/images_per_s")
         if rate:
-            self.steps_s = [*self.steps_s, self.sizes["global_batch"] / rate][-RECENT:]
+            self.steps_s = [*self.steps_s, self.sizes.global_batch / rate][-RECENT:]
         elif same and "train/loss" in metrics and line["step"] > before["step"]:  # comm=dist_async reports no rate
             step_s = _seconds_between(before, line) / (line["step"] - before["step"])
             self.steps_s = [*self.steps_s, step_s][-RECENT:]
@@ -183,7 +184,7 @@ class Durations:
         """Return an upper estimate before the first validation: the time to train on as many images."""
         if self.validation_s is not None:
             return MARGIN * self.validation_s
-        return max(DEFAULT_S, self.images["val"] / self.sizes["global_batch"] * self.one_step_s())
+        return max(DEFAULT_S, self.images["val"] / self.sizes.global_batch * self.one_step_s())
 
     def one_checkpoint_s(self) -> float:
         return MARGIN * self.checkpoint_s if self.checkpoint_s is not None else DEFAULT_S
@@ -200,7 +201,7 @@ class Durations:
 
     def finish_s(self) -> float:
         """Return the time until a run that is not stopped has ended."""
-        done, total = self.step, self.sizes["total_steps"]
+        done, total = self.step, self.sizes.total_steps
         validations = len(scheduled_steps(done, total, self._intervals()[0]))
         checkpoints = len(scheduled_steps(done, total, *self._intervals()))  # the best validation writes one too
         return (
@@ -213,7 +214,7 @@ class Durations:
 
     def _intervals(self) -> List[int]:
         """Return the steps between two validations, and between two checkpoints."""
-        epoch, every = self.sizes["steps_per_epoch"], self.config.checkpoint
+        epoch, every = self.sizes.steps_per_epoch, self.config.checkpoint
         return [n * epoch for n in (self.config.validate_every, every.every_epochs)] + (
             [every.every_steps] if every.every_steps else []
         )

@@ -7,6 +7,7 @@ from typing import List, Optional
 from mxscale.config.schema import Config, Machine
 from mxscale.environment.hosts import Host
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Image, Plan
 
 
 class Signals:
@@ -49,7 +50,7 @@ class Hook:
     def on_created(self, run: RunDir, signals: Signals) -> None:
         """Write to the run directory before the preparation starts."""
 
-    def before_ranks(self, context: "RunContext", plan: dict) -> None:
+    def before_ranks(self, context: "RunContext", plan: Plan) -> None:
         """Check or record a prepared attempt.  Raises ConfigError to refuse it."""
 
     def on_finished(self, run: RunDir, status: dict) -> dict:
@@ -96,7 +97,7 @@ class Resources:
     nodes: List[Host]  # []: this machine
     price: dict  # as in price.json
     started: float  # the attempt is billed from here, in seconds since 1970
-    image: Optional[dict] = None  # of the container, as in plan.json
+    image: Optional[Image] = None
     weights_file: Optional[str] = None  # that model.pretrained names, see setup.pretrained_file
 
 

@@ -8,7 +8,7 @@ import dataclasses
 from typing import NamedTuple, Optional
 
 from mxscale.config.schema import Config
-from mxscale.config.sizes import Sizes, sizes
+from mxscale.config.sizes import sizes
 from mxscale.cost import prices, run_cost
 from mxscale.launcher import backend_probe, budget, setup
 from mxscale.launcher.context import Resources, RunContext, Signals
@@ -16,6 +16,7 @@ from mxscale.launcher.progress import say
 from mxscale.records import earlier_runs
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import DONE, INTERRUPTED, RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 STATUS = {"state": "DRY_RUN", "exit": DONE, "summary": {}}  # in place of a run's status
@@ -45,9 +46,9 @@ def _of_new_run(config: Config, resources: Resources) -> dict:
         setup.prepare(context)
         if not signals.reason:
             config = backend_probe.settle(run, run.config(), context.attempt, signals)
-            plan = run.read("plan.json")
+            plan = run.plan()
             setup.announce(run, config, plan, resources.price)
-            setup.record_environment(run, config, plan)
+            plan = setup.record_environment(run, config, plan)
             say(report(config, plan, resources.price, expected_speed(run, config, plan)))
         guards.discard(run)
     return {**STATUS, "exit": INTERRUPTED} if signals.reason else STATUS
@@ -55,12 +56,12 @@ def _of_new_run(config: Config, resources: Resources) -> dict:
 
 def _of_rest(run: RunDir, config: Config, price: dict) -> dict:
     """Print what resuming `run` would cost.  Writes nothing."""
-    plan = run.read("plan.json") or {}
-    if "weak_signature" not in plan:
+    plan = run.plan()
+    if plan.weak_signature is None:
         raise ConfigError(f"budget.dry_run=true with resume={run}: that run was never prepared; start a new one")
-    before = Sizes(**plan["sizes"])
+    before = plan.sizes
     ranks = config.launch.ranks if isinstance(config.launch.ranks, int) else before.ranks
-    plan = {**plan, "sizes": dataclasses.asdict(sizes(config, ranks, before.train_images, before.shards))}
+    plan = dataclasses.replace(plan, sizes=sizes(config, ranks, before.train_images, before.shards))
     done = max((int(path.name) for path in run.checkpoints.glob("[0-9]*")), default=0)
     own = run.figures.get("throughput/median")
     speed = Speed(own, f"median of {run}", *_durations(run)) if own else expected_speed(run, config, plan)
@@ -68,7 +69,7 @@ def _of_rest(run: RunDir, config: Config, price: dict) -> dict:
     return STATUS
 
 
-def expected_speed(run: RunDir, config: Config, plan: dict) -> Optional[Speed]:
+def expected_speed(run: RunDir, config: Config, plan: Plan) -> Optional[Speed]:
     """Return the speed of a prepared run: that of budget.images_per_s, else of the forecast; None if unknown."""
     if config.budget.images_per_s:
         return Speed(config.budget.images_per_s, "budget.images_per_s")
@@ -78,19 +79,19 @@ def expected_speed(run: RunDir, config: Config, plan: dict) -> Optional[Speed]:
     if not made["known"]:
         return None
     earlier = earlier_runs.comparable(run, plan, "speed_signature")
-    same = earlier_runs.same_layout(earlier, config, plan["sizes"])
+    same = earlier_runs.same_layout(earlier, config, plan.sizes)
     return Speed(made["plan/images_per_s"], made["source"], *(_durations(same[0]) if same else ()))
 
 
 def _durations(run: RunDir) -> tuple:
     """Return the seconds of a run's start, of one validation and of one checkpoint; None for what is unknown."""
-    durations = budget.Durations(run, run.config(), run.read("plan.json"))
+    durations = budget.Durations(run, run.config(), run.plan())
     first = next((line for line in run.lines() if line["attempt"] == 1), None)
     start_s = (first["time_ms"] - run.attempts[0]["started_ms"]) / 1000 if first else None
     return start_s, durations.validation_s, durations.checkpoint_s
 
 
-def report(config: Config, plan: dict, price: dict, speed: Optional[Speed], done: int = 0, spent=((), (1,))) -> str:
+def report(config: Config, plan: Plan, price: dict, speed: Optional[Speed], done: int = 0, spent=((), (1,))) -> str:
     """Return the lines to print.
 
     Args:
@@ -127,15 +128,15 @@ def report(config: Config, plan: dict, price: dict, speed: Optional[Speed], done
     return _table(lines)
 
 
-def _parts(config: Config, plan: dict, speed: Speed, done: int):
+def _parts(config: Config, plan: Plan, speed: Speed, done: int):
     """Return ({part: seconds}, unknown parts) of the steps after `done`."""
-    size, every = plan["sizes"], config.checkpoint
-    total, epoch = size["total_steps"], size["steps_per_epoch"]
+    size, every = plan.sizes, config.checkpoint
+    total, epoch = size.total_steps, size.steps_per_epoch
     validations = len(budget.scheduled_steps(done, total, config.validate_every * epoch))
-    tests = (plan["splits"].get("test") or {"count": 0})["count"] / max(1, plan["splits"]["val"]["count"])
+    tests = (plan.splits["test"].count if "test" in plan.splits else 0) / max(1, plan.splits["val"].count)
     saved = {n for n in (every.every_epochs * epoch, every.every_steps) if n}
     checkpoints = len(budget.scheduled_steps(done, total, *saved))
-    parts = {"training": max(0, total - done) * size["global_batch"] / speed.images_per_s}
+    parts = {"training": max(0, total - done) * size.global_batch / speed.images_per_s}
     counted = (
         ("start", speed.start_s, 1),
         ("validation and test", speed.validation_s, validations + tests),

@@ -76,7 +76,7 @@ def train(attempt: setup.Attempt, mirror) -> Tuple[dict, Optional[Failure]]:
     context, ranks = attempt.context, 0
     watched = Watched(context.signals.reason, None)
     if attempt.plan:
-        ranks = context.config.comm.processes(attempt.plan["sizes"]["ranks"])
+        ranks = context.config.comm.processes(attempt.plan.sizes.ranks)
         watched = supervise(context, attempt.plan, mirror)
     return outcome.end_attempt(attempt, ranks, watched)
 

@@ -7,7 +7,7 @@ import hashlib
 import os
 import subprocess
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import List, NamedTuple, Optional
 
 import psutil
@@ -17,15 +17,17 @@ from mxscale.config.schema import Config, Machine, origin_of
 from mxscale.config.sizes import server_count, unsaved
 from mxscale.cost import prices, run_cost
 from mxscale.environment import description, hosts
+from mxscale.environment.container_limits import available_cores
+from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import backend_probe, budget, commands, container
 from mxscale.launcher.context import NO_HOOKS, Hook, Resources, RunContext, Signals
 from mxscale.launcher.failure import Logs
-from mxscale.launcher.processes import available_cores
 from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.records import earlier_runs
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RUNNING, RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.tracking import tracker
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import digest_of
@@ -38,7 +40,7 @@ class Attempt(NamedTuple):
     """An attempt whose ranks can be started."""
 
     context: RunContext  # its config includes what the preparation and comm=auto determined
-    plan: Optional[dict]  # None: stopped during set-up
+    plan: Optional[Plan]  # None: stopped during set-up
     stamps: dict  # {"began": seconds since 1970, "compose", "preparation": seconds}
     logs: Logs
 
@@ -121,12 +123,12 @@ def set_up(context: RunContext) -> Attempt:
     context = replace(context, config=config)
     if signals.reason:
         return Attempt(context, None, stamps, logs)
-    plan = run.read("plan.json")
+    plan = run.plan()
     announce(run, config, plan, run.read("price.json"))
     if config.budget.bounds:
         budget.check_prepared(run, config, context.attempt)
-    record_environment(run, config, plan)
-    record_ranks(run, plan["sizes"]["ranks"])
+    plan = record_environment(run, config, plan)
+    record_ranks(run, plan.sizes.ranks)
     from mxscale.perfmodel import forecast  # loads NumPy: not before the preparation, which it would delay
 
     say(forecast.record(run, config))
@@ -152,7 +154,7 @@ def begin_attempt(context: RunContext) -> RunContext:
     run.write_config(context.config)
     if attempt == 1:
         run.write("price.json", resources.price)
-    run.write("plan.json", {**(run.read("plan.json") or {}), "pretrained": resources.weights_file})
+    run.write_plan(replace(run.plan(), pretrained=resources.weights_file))
     run.write("environment.json", description.describe(run.path))
     return replace(context, attempt=attempt)
 
@@ -180,11 +182,8 @@ def place(context: RunContext) -> None:
     """Check the hosts and record them ([]: this machine) and the image in plan.json.  Raises ConfigError."""
     run, nodes = context.run, context.resources.nodes
     hosts.check(nodes, run)
-    placed = {"hosts": [asdict(host) for host in nodes], "image": context.resources.image}
-    placed["fitted_ranks"] = context.ranks
-    if context.config.comm.entry.needs_servers:
-        placed["scheduler"] = hosts.rendezvous_point(nodes)
-    run.write("plan.json", {**run.read("plan.json"), **placed})
+    plan = replace(run.plan(), hosts=tuple(nodes), image=context.resources.image, fitted_ranks=context.ranks)
+    run.write_plan(backend_probe.with_scheduler(context.config, plan))
 
 
 def prepare(context: RunContext) -> None:
@@ -216,30 +215,34 @@ def prepare(context: RunContext) -> None:
     raise ConfigError(refused.get("error", messages))
 
 
-def record_environment(run: RunDir, config: Config, plan: dict) -> None:
-    """Add signatures, digests and threads to plan.json, tags and the data set's profile to environment.json."""
-    facts = run.read("environment.json")
-    if plan["pretrained"]:
-        plan["pretrained_sha256"] = digest_of(plan["pretrained"])
-        if plan.get("graph"):  # the same arrays in another graph are another network
-            both = plan["pretrained_sha256"] + digest_of(plan["graph"])
-            plan["pretrained_sha256"] = hashlib.sha256(both.encode()).hexdigest()
-    plan["threads"] = commands.threads_per_rank(config, commands.Placement.of(plan, available_cores()))
-    digests = plan["data_digest"], plan.get("pretrained_sha256")
+def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
+    """Record threads and signatures in plan.json, tags and the data set in environment.json; return the new plan."""
+    facts, weights = run.read("environment.json"), plan.pretrained_sha256
+    if plan.pretrained:
+        weights = digest_of(plan.pretrained)
+        if plan.graph:  # the same arrays in another graph are another network
+            weights = hashlib.sha256((weights + digest_of(plan.graph)).encode()).hexdigest()
     signed = directory.as_signed(run, config)
-    facts["tags"] = description.tags(facts, plan, signature.signature(signed, *digests), config.claims)
-    plan["weak_signature"] = signature.signature(signed, *digests, ranks=False)
-    plan["speed_signature"] = signature.signature(earlier_runs.for_speed(signed), *digests, ranks=False)
-    run.write("plan.json", plan)
+    plan = replace(
+        plan,
+        pretrained_sha256=weights,
+        threads=threads_per_rank(config, Placement.of(plan, available_cores())),
+        weak_signature=signature.signature(signed, plan.data_digest, weights, ranks=False),
+        speed_signature=signature.signature(earlier_runs.for_speed(signed), plan.data_digest, weights, ranks=False),
+    )
+    run.write_plan(plan)
+    own = signature.signature(signed, plan.data_digest, weights)
+    facts["tags"] = description.tags(facts, plan, own, config.claims)
     facts["probe"] = run.read(backend_probe.RECORD)
-    counts = {name: split["count"] for name, split in plan["splits"].items()}
+    counts = {name: split.count for name, split in plan.splits.items()}
     facts["data"] = {
         "name": config.data.kind,
-        "digest": plan["data_digest"][:36],
-        "source": {"uri": plan.get("data_dir") or "made up"},  # as MLflow's own local source writes it
-        "profile": {"num_rows": sum(counts.values()), "classes": plan["classes"], **counts},
+        "digest": plan.data_digest[:36],
+        "source": {"uri": plan.data_dir or "made up"},  # as MLflow's own local source writes it
+        "profile": {"num_rows": sum(counts.values()), "classes": plan.classes, **counts},
     }
     run.write("environment.json", facts)
+    return plan
 
 
 def record_ranks(run: RunDir, ranks: int) -> None:
@@ -252,50 +255,50 @@ def record_ranks(run: RunDir, ranks: int) -> None:
 # ---------------------------------------------------------------- what is printed
 
 
-def announce(run: RunDir, config: Config, plan: dict, price: dict) -> None:
+def announce(run: RunDir, config: Config, plan: Plan, price: dict) -> None:
     """Print a prepared attempt: sizes, where they come from, the price."""
-    s, servers = plan["sizes"], server_count(config.comm, plan["sizes"]["ranks"])
-    skipped = f"; {plan['skipped']} bad images skipped" if plan["skipped"] else ""
+    s, servers = plan.sizes, server_count(config.comm, plan.sizes.ranks)
+    skipped = f"; {plan.skipped} bad images skipped" if plan.skipped else ""
     source = f" from {config.model.pretrained}" if config.model.pretrained else ""
-    revision = (plan.get("origin") or {}).get("revision")
+    revision = plan.origin and plan.origin.revision
     source += f" ({revision})" if revision else ""
-    dropped = s["dropped_per_epoch"]
+    dropped = s.dropped_per_epoch
     rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
-    where = f" on {', '.join(host['name'] for host in plan['hosts'])}" if plan["hosts"] else ""
-    taken = ", ".join(f"{key} {value}" for key, value in ((plan.get("input") or {}).get("taken") or {}).items())
-    repeats = config.comm.entry.repeats(s["ranks"])
+    where = f" on {', '.join(host.name for host in plan.hosts)}" if plan.hosts else ""
+    taken = ", ".join(f"{key} {value}" for key, value in plan.input_taken.items())
+    repeats = config.comm.entry.repeats(s.ranks)
     update = [
         f"{servers}, update on the {config.comm.update_on}s",
         *([] if repeats else [config.comm.entry.not_repeatable]),
     ]
-    lost, short = unsaved(config.comm), plan.get("short_shards")
+    lost, short = unsaved(config.comm), plan.short_shards
     rows = {
         "run": run.path,
-        "data": f"{config.data.kind}: {s['train_images']:,} training images, {plan['classes']} classes{skipped}",
+        "data": f"{config.data.kind}: {s.train_images:,} training images, {plan.classes} classes{skipped}",
         "model": f"{config.model.name}{source}",
         "input": taken and f"of the pretrained weights: {taken} (model.input=config: as in data)",
         "exchange": describe_exchange(run, config, plan),
-        "ranks": f"{s['ranks']}{where} on {plan['device']}, {s['shards']} data shards",
-        "batch": f"{s['per_device_batch']} per device, {s['global_batch']} global; effective lr {s['effective_lr']:g}",
+        "ranks": f"{s.ranks}{where} on {plan.device}, {s.shards} data shards",
+        "batch": f"{s.per_device_batch} per device, {s.global_batch} global; effective lr {s.effective_lr:g}",
         "servers": servers and update,
         "resume": lost and f"not possible: {lost}",
-        "shards": short and f"{short} of {s['shards']} have fewer images than an epoch needs and start again",
-        "steps": f"{s['total_steps']:,} ({s['steps_per_epoch']:,} per epoch{rest})",
+        "shards": short and f"{short} of {s.shards} have fewer images than an epoch needs and start again",
+        "steps": f"{s.total_steps:,} ({s.steps_per_epoch:,} per epoch{rest})",
         "price": prices.describe(price) if price["known"] else "unknown",
     }
     say("\n".join(f"{name:<9} {text}" for name, text in rows.items() if text))
 
 
-def describe_exchange(run: RunDir, config: Config, plan: dict) -> str:
+def describe_exchange(run: RunDir, config: Config, plan: Plan) -> str:
     """Return what a user should know of how gradients are exchanged; "" if there is nothing."""
     comm, notes = config.comm, []
     if comm.entry.drives_all_devices:
         notes.append(f"kvstore {comm.backend}, one process")
-        if plan["device"] == "cpu":
+        if plan.device == "cpu":
             notes.append("on CPU contexts for learning and testing only")
     chosen = run.read(backend_probe.RECORD)
     if chosen:
         notes.append(f"chosen by comm=auto ({chosen['reason']})")
-    if comm.hierarchical and len(plan["hosts"]) < 2:
+    if comm.hierarchical and len(plan.hosts) < 2:
         notes.append("comm.hierarchical has no effect on one machine")
     return "; ".join(notes)

@@ -7,15 +7,18 @@ from contextlib import contextmanager
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
 from mxscale.cost import run_cost
+from mxscale.environment.container_limits import available_cores
 from mxscale.environment.hosts import Host
+from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
 from mxscale.launcher.budget import BudgetMonitor
 from mxscale.launcher.context import RunContext
 from mxscale.launcher.failure import Failure, Logs
 from mxscale.launcher.heartbeat_monitor import QUIET_S, HeartbeatMonitor
-from mxscale.launcher.processes import Processes, available_cores, file_name
+from mxscale.launcher.processes import Processes, file_name
 from mxscale.launcher.progress import Progress, say
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Plan
 
 ALIVE_EVERY_S = 5.0
 POLL_S = 0.1
@@ -31,10 +34,10 @@ class Watched(NamedTuple):
     lost_hosts: Sequence[Host] = ()  # that can't be reached any more
 
 
-def supervise(context: RunContext, plan: dict, mirror) -> Watched:
+def supervise(context: RunContext, plan: Plan, mirror) -> Watched:
     """Start the ranks and return when all of them have ended."""
     run, config = context.run, context.config
-    placed = launch.Placement.of(plan, available_cores())
+    placed = Placement.of(plan, available_cores())
     commands = launch.commands(config, str(run), context.attempt, placed, os.environ)
     with (
         open(run.path / "ranks" / "launch.log", "ab") as log,
@@ -67,7 +70,7 @@ def supervise(context: RunContext, plan: dict, mirror) -> Watched:
 class Supervisor:
     """Watches one start of the ranks: stop requests, time limits and failures."""
 
-    def __init__(self, context: RunContext, plan: dict, processes: Processes, monitor: HeartbeatMonitor):
+    def __init__(self, context: RunContext, plan: Plan, processes: Processes, monitor: HeartbeatMonitor):
         self.run, self.config, self.signals = context.run, context.config, context.signals
         self.attempt, self.processes, self.monitor = context.attempt, processes, monitor
         self.budget = BudgetMonitor(context.run, context.config, plan, context.attempt)

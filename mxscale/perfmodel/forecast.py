@@ -19,17 +19,18 @@ from mxscale.perfmodel.step_time import Link
 from mxscale.planner import planning
 from mxscale.records import earlier_runs
 from mxscale.rundir.directory import FORECAST, RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 
 def record(run: RunDir, config: Config) -> str:
     """Write forecast.json and return the line to print.  plan.json needs its signatures (setup.record_environment)."""
-    forecast = predict(run, config, run.read("plan.json"))
+    forecast = predict(run, config, run.plan())
     run.write(FORECAST, forecast)
     return f"plan      {described(forecast)}"
 
 
-def predict(run: RunDir, config: Config, plan: Dict) -> Dict:
+def predict(run: RunDir, config: Config, plan: Plan) -> Dict:
     """Return the forecast of a prepared run.
 
     Returns:
@@ -40,14 +41,14 @@ def predict(run: RunDir, config: Config, plan: Dict) -> Dict:
     earlier = earlier_runs.comparable(run, plan, "speed_signature")
     try:
         rate, source = _from_runs(config, plan, earlier)
-        if rate is None and plan["device"] == "gpu":
+        if rate is None and plan.device == "gpu":
             rate, source = _from_tables(config, plan)
     except ConfigError as error:  # a run of another version, a network or an instance that no table has
         rate, source = None, str(error)
     if rate is None:
         return {"known": False, "why": source}
-    sizes = plan["sizes"]
-    hours = (sizes["total_steps"] * sizes["global_batch"] / rate + _beside(earlier)) / 3600
+    sizes = plan.sizes
+    hours = (sizes.total_steps * sizes.global_batch / rate + _beside(earlier)) / 3600
     figures = {"plan/images_per_s": rate, "plan/hours": hours}
     cost = prices.cost(run.read("price.json") or {"known": False}, [3600 * hours])
     figures.update({f"plan/{currency}": value for currency, value in (cost or {}).items()})
@@ -68,16 +69,16 @@ def described(forecast: Dict) -> str:
 # ---------------------------------------------------------------- earlier runs
 
 
-def _from_runs(config: Config, plan: Dict, earlier: List[RunDir]) -> Tuple[Optional[float], str]:
+def _from_runs(config: Config, plan: Plan, earlier: List[RunDir]) -> Tuple[Optional[float], str]:
     """Return (images/s, source), or (None, why not)."""
-    devices = plan["sizes"]["ranks"]
-    same = earlier_runs.same_layout(earlier, config, plan["sizes"])
+    devices = plan.sizes.ranks
+    same = earlier_runs.same_layout(earlier, config, plan.sizes)
     if same:
         several = f"the median of {len(same)} earlier runs" if len(same) > 1 else "an earlier run"
         return statistics.median(map(_rate, same)), f"{several} of this configuration"
-    if plan["sizes"]["shards"] != devices:
+    if plan.sizes.shards != devices:
         return None, "several data shards per rank: their exchange is not modelled"
-    earlier = [run for run in earlier if earlier_runs.sizes_of(run)["shards"] == _devices(run)]
+    earlier = [run for run in earlier if earlier_runs.sizes_of(run).shards == _devices(run)]
     fewer = [run for run in earlier if _devices(run) < devices]
     if not fewer:
         return None, "no earlier run of this configuration on this machine, on as many devices or fewer"
@@ -88,7 +89,7 @@ def _from_runs(config: Config, plan: Dict, earlier: List[RunDir]) -> Tuple[Optio
         linear = _rate(base) * devices / _devices(base)
         return linear, f"at most: {known}, without the unknown time of the exchange"
     now = replace(calibration.of_run(str(base.path)), devices=devices, comm=config.comm)
-    network = layers.network(config.model.name, config.data.image_size, plan["classes"])
+    network = layers.network(config.model.name, config.data.image_size, plan.classes)
     rate = float(calibration.rate_of(now, _rate(base), network, {"intra": link}))
     return rate, f"{known}, with the exchange fitted to {others} more"
 
@@ -97,10 +98,10 @@ def _from_runs(config: Config, plan: Dict, earlier: List[RunDir]) -> Tuple[Optio
 INSIDE = {exchange: link for link, (exchange, between) in calibration.CARRIES.items() if not between}
 
 
-def _own_link(config: Config, plan: Dict, base: RunDir, earlier: List[RunDir]) -> Tuple[Optional[Link], int]:
+def _own_link(config: Config, plan: Plan, base: RunDir, earlier: List[RunDir]) -> Tuple[Optional[Link], int]:
     """Return the link inside this machine that fits earlier runs with the same exchange, and their number."""
     which = INSIDE.get(config.comm.entry.exchange)
-    if _devices(base) > 1 or len(plan.get("hosts") or []) > 1 or which is None or not layers.known(config.model.name):
+    if _devices(base) > 1 or len(plan.hosts) > 1 or which is None or not layers.known(config.model.name):
         return None, 0
     others = [run for run in earlier if _devices(run) > 1 and run.config().comm == config.comm]
     return calibration.fit([calibration.of_run(str(run.path)) for run in [base, *others]], which), len(others)
@@ -111,7 +112,7 @@ def _rate(run: RunDir) -> float:
 
 
 def _devices(run: RunDir) -> int:
-    return earlier_runs.sizes_of(run)["ranks"]
+    return earlier_runs.sizes_of(run).ranks
 
 
 def _beside(earlier: List[RunDir]) -> float:
@@ -120,35 +121,35 @@ def _beside(earlier: List[RunDir]) -> float:
         status, sizes = run.read("status.json"), earlier_runs.sizes_of(run)
         if len(status["attempts"]) == 1 and status.get("step"):
             wall = run.figures.get("time/wall_s", 0.0)
-            return max(0.0, wall - status["step"] * sizes["global_batch"] / _rate(run))
+            return max(0.0, wall - status["step"] * sizes.global_batch / _rate(run))
     return 0.0
 
 
 # ---------------------------------------------------------------- tables
 
 
-def _from_tables(config: Config, plan: Dict) -> Tuple[Optional[float], str]:
+def _from_tables(config: Config, plan: Plan) -> Tuple[Optional[float], str]:
     """Return (images/s, source) of the GPUs of an instance that the tables list, or (None, why not)."""
     if config.machine.instance is None:
         return None, "no earlier run of this configuration on this machine, and machine.instance does not name it"
-    sizes, (nodes, _) = plan["sizes"], calibration.nodes_of(plan)
+    sizes, (nodes, _) = plan.sizes, calibration.nodes_of(plan)
     if planning.exchange_of(config) not in MODELLED:
         return None, f"comm={config.comm.backend} has no step that all ranks take together: it is not modelled"
-    network = layers.network(config.model.name, config.data.image_size, plan["classes"])
-    node = machines.node(config.machine, run_cost.pricing(config), machines.Given(math.ceil(sizes["ranks"] / nodes)))
+    network = layers.network(config.model.name, config.data.image_size, plan.classes)
+    node = machines.node(config.machine, run_cost.pricing(config), machines.Given(math.ceil(sizes.ranks / nodes)))
     if nodes > 1 and node.machine.nic is None:
         return None, f"the link between nodes of {node.machine.name} is not known"
-    rate = rates.of_device(network, node.gpu, sizes["per_device_batch"], config.precision)
+    rate = rates.of_device(network, node.gpu, sizes.per_device_batch, config.precision)
     grid = scenarios.Grid(
         machine=[node.machine],
         nodes=[nodes],
         comm=[planning.exchange_of(config)],
         servers=["0"],  # they share the ranks' hosts
-        batch=[sizes["per_device_batch"]],
+        batch=[sizes.per_device_batch],
         precision=[config.precision],
         compression=[config.comm.compression],
         double_buffering=[config.comm.double_buffering],
     )
-    rate_of = {(node.machine.name, sizes["per_device_batch"], config.precision): rate.images_per_s}
-    plans, _ = scenarios.evaluate(grid, planning.task_of(config, network, sizes["train_images"], rate_of))
+    rate_of = {(node.machine.name, sizes.per_device_batch, config.precision): rate.images_per_s}
+    plans, _ = scenarios.evaluate(grid, planning.task_of(config, network, sizes.train_images, rate_of))
     return float(plans["images_per_s"][0]), f"one device: {rate.source}"

@@ -4,22 +4,28 @@ from dataclasses import replace
 from typing import List
 
 from mxscale.config.schema import Config
+from mxscale.config.sizes import Sizes
 from mxscale.rundir.directory import FINISHED, RunDir, runs_of
+from mxscale.rundir.plan import Plan
+from mxscale.util.errors import ConfigError
 
 
-def comparable(run: RunDir, plan: dict, signature: str) -> List[RunDir]:
+def comparable(run: RunDir, plan: Plan, signature: str) -> List[RunDir]:
     """Return the finished runs with the same signature, machine, device and threads and a known rate, newest first.
 
     Args:
         signature: "weak_signature" for runs that differ in their ranks alone, "speed_signature" for runs that may
             differ in what their speed does not depend on as well (see for_speed).
     """
-    if signature not in plan:  # written by an older version
+    if getattr(plan, signature) is None:  # written by an older version
         return []
     machine, found = _machine(run), []
     for other in runs_of(run.path.parents[1], run.path.parent.name):
-        known = other.read("plan.json") or {}
-        same = all(known.get(key) == plan.get(key) for key in (signature, "threads", "device"))
+        try:
+            known = other.plan()
+        except ConfigError:  # damaged, or written by a newer version
+            continue
+        same = all(getattr(known, key) == getattr(plan, key) for key in (signature, "threads", "device"))
         if other.path == run.path or not same or other.state != FINISHED:
             continue
         if other.figures.get("throughput/median") and _machine(other) == machine:
@@ -27,10 +33,10 @@ def comparable(run: RunDir, plan: dict, signature: str) -> List[RunDir]:
     return found
 
 
-def same_layout(runs: List[RunDir], config: Config, sizes: dict) -> List[RunDir]:
+def same_layout(runs: List[RunDir], config: Config, sizes: Sizes) -> List[RunDir]:
     """Return those of the comparable runs that have as many ranks and shards and exchange gradients the same way."""
-    layout = sizes["ranks"], sizes["shards"]
-    return [run for run in runs if (sizes_of(run)["ranks"], sizes_of(run)["shards"]) == layout
+    layout = sizes.ranks, sizes.shards
+    return [run for run in runs if (sizes_of(run).ranks, sizes_of(run).shards) == layout
             and run.config().comm == config.comm]  # fmt: skip
 
 
@@ -42,8 +48,8 @@ def for_speed(config: Config) -> Config:
     return replace(config, **same, optimizer=replace(config.optimizer, lr=1.0), machine=plain.machine)
 
 
-def sizes_of(run: RunDir) -> dict:
-    return run.read("plan.json")["sizes"]
+def sizes_of(run: RunDir) -> Sizes:
+    return run.plan().sizes
 
 
 def _machine(run: RunDir) -> list:

@@ -6,6 +6,7 @@ from typing import Optional
 from mxscale.cost import run_cost
 from mxscale.records import earlier_runs
 from mxscale.rundir.directory import FORECAST, RunDir
+from mxscale.rundir.plan import Plan
 
 NEXT = "\n"  # within a row of the table
 
@@ -38,28 +39,28 @@ def summarise(run: RunDir, attempt: int) -> dict:
         total = metrics.get(f"cost/total_{currency}")
         if total is not None and metrics.get("best/val_top1"):
             metrics[f"cost/{currency}_per_point"] = total / metrics["best/val_top1"]
-    plan = run.read("plan.json")
-    if plan.get("skipped"):
-        metrics["data/skipped"] = plan["skipped"]
+    plan = run.plan()
+    if plan.skipped:
+        metrics["data/skipped"] = plan.skipped
     baseline = one_rank_baseline(run, plan)
     if baseline and "throughput/median" in metrics:
-        rate, ranks = baseline.figures["throughput/median"], plan["sizes"]["ranks"]
+        rate, ranks = baseline.figures["throughput/median"], plan.sizes.ranks
         metrics["scaling/efficiency"] = metrics["throughput/median"] / (ranks * rate)
     metrics.update(_planned(run, metrics))
     return {"metrics": metrics, "attempt": attempt, "baseline": baseline and str(baseline)}
 
 
-def one_rank_baseline(run: RunDir, plan: dict) -> Optional[RunDir]:
+def one_rank_baseline(run: RunDir, plan: Plan) -> Optional[RunDir]:
     """Return the newest finished 1-rank run of the same configuration, the reference of scaling efficiency.
 
     Its rank had as many OMP threads as each of these: else it had another share of the machine.  None for a run with
     one rank, and for one with several shards per rank, which are slower than one.
     """
-    sizes = plan["sizes"]
-    if sizes["ranks"] == 1 or sizes["shards"] != sizes["ranks"]:
+    sizes = plan.sizes
+    if sizes.ranks == 1 or sizes.shards != sizes.ranks:
         return None
     found = earlier_runs.comparable(run, plan, "weak_signature")
-    return next((other for other in found if earlier_runs.sizes_of(other)["shards"] == 1), None)
+    return next((other for other in found if earlier_runs.sizes_of(other).shards == 1), None)
 
 
 def _planned(run: RunDir, metrics: dict) -> dict:
@@ -86,7 +87,7 @@ def table(run: RunDir, view: str) -> str:
     """What the terminal shows at the end.  view: how to see the record."""
     summary, price = run.read("summary.json") or {"metrics": {}}, run.read("price.json") or {}
     figures = summary["metrics"]
-    plan = run.read("plan.json")
+    plan = run.plan()
     rows = [
         ("best val top-1", _percent(figures.get("best/val_top1"), f" at step {figures.get('best/step')}")),
         ("test top-1", _percent(figures.get("test/top1"))),
@@ -98,7 +99,7 @@ def table(run: RunDir, view: str) -> str:
         ("cost", _cost(figures, "cost/total_{}") or f"unknown: {price.get('why', 'no price')}"),
         ("cost to target", _to(figures)),
         ("cost per point", _cost(figures, "cost/{}_per_point")),
-        ("skipped images", str(plan["skipped"]) if plan and plan.get("skipped") else None),
+        ("skipped images", str(plan.skipped) if plan.skipped else None),
         ("run directory", str(run)),
         ("to see it", view),
         ("verdict", _verdict(summary)),

@@ -18,6 +18,7 @@ from mxscale.launcher.progress import say
 from mxscale.records.recorded import is_forecast
 from mxscale.rerun import differences, verdict
 from mxscale.rundir.directory import FINISHED, RERUN, RunDir, runs_of
+from mxscale.rundir.plan import Plan
 from mxscale.tracking import payload, store, sync_state, tracker
 from mxscale.util.errors import ConfigError
 
@@ -43,11 +44,11 @@ class RecordedRun:
     @property
     def resolved(self) -> Dict[str, Any]:
         """The values that `auto` and `null` had in that run."""
-        plan = self.files.read("plan.json")
+        plan = self.files.plan()
         return {
-            "launch.ranks": plan["sizes"]["ranks"],
-            "launch.threads": plan["threads"],
-            "launch.device": plan["device"],
+            "launch.ranks": plan.sizes.ranks,
+            "launch.threads": plan.threads,
+            "launch.device": plan.device,
         }
 
 
@@ -76,7 +77,7 @@ class Rerun(Hook):
         if self.recorded:
             store_record(run, self.recorded)
 
-    def before_ranks(self, context: RunContext, plan: dict) -> None:
+    def before_ranks(self, context: RunContext, plan: Plan) -> None:
         compare(context.run, context.config)
 
     def on_finished(self, run: RunDir, status: dict) -> dict:
@@ -119,7 +120,7 @@ def _from_store(config: Config, run_id: str, source: str) -> RecordedRun:
             raise ConfigError(_unfinished(source, state))
     parent = run_id if config.tracking.enabled else None
     recorded = RecordedRun(source, run_id, parent, files, _checked(files, source), folder=folder)
-    digest = files.read("plan.json")["data_digest"]
+    digest = files.plan().data_digest
     others = tracker.ask(config, source, lambda uri: store.finished_beside(uri, run_id, digest, timeout_s))
     recorded.seeds = _seeds(recorded, others)
     return recorded
@@ -134,8 +135,8 @@ def _checked(files: RunDir, source: str) -> Config:
     if missing:
         raise ConfigError(f"{source}: its record lacks {', '.join(missing)}, which a rerun needs")
     try:
-        config, plan = files.asked(), files.read("plan.json")
-        missing = [key for key in ("sizes", "threads", "device", "data_digest") if key not in (plan or {})]
+        config, plan = files.asked(), files.plan()
+        missing = [key for key in ("sizes", "threads", "device", "data_digest") if getattr(plan, key) is None]
     except ConfigError as error:
         raise ConfigError(f"{source}: its config is of another version of mxscale: {error}") from None
     missing += [name for name in ("price.json", "environment.json") if not files.read(name)]
@@ -197,14 +198,14 @@ def compare(run: RunDir, config: Config) -> None:
     run.write(RERUN, {**known, "differs": known["differs"] + [each for each in found if each not in known["differs"]]})
     if found and config.rerun.strict:
         raise ConfigError(f"rerun.strict=true: differs from the record of {known['of']}: {'; '.join(found)}")
-    lines = [f"rerun     of {known['of']}", f"expected  {_expected(config, run.read('plan.json'), found)}"]
+    lines = [f"rerun     of {known['of']}", f"expected  {_expected(config, run.plan(), found)}"]
     lines += [f"{'differs' if n == 0 else '':<9} {each}" for n, each in enumerate(found)]
     say("\n".join(lines))
 
 
-def _expected(config: Config, plan: dict, found: List[str]) -> str:
+def _expected(config: Config, plan: Plan, found: List[str]) -> str:
     backend, lost = config.comm.entry, unsaved(config.comm)
-    if not backend.repeats(plan["sizes"]["ranks"]):
+    if not backend.repeats(plan.sizes.ranks):
         return f"at best within the spread of the seeds ({backend.not_repeatable})"
     if lost:
         return f"at best within the spread of the seeds (may not be repeatable: {lost})"
@@ -219,8 +220,8 @@ def judge(run: RunDir, status: dict) -> dict:
     if known is None or status["state"] != FINISHED:
         return status
     recorded = RunDir(run.path / FOLDER)
-    splits = recorded.read("plan.json").get("splits", {})
-    images = {figure: splits.get(name, {}).get("count", 0) for figure, name in SPLITS.items()}
+    splits = recorded.plan().splits
+    images = {figure: splits[name].count if name in splits else 0 for figure, name in SPLITS.items()}
     judged = verdict.judge(_outcome(recorded), _outcome(run), known["seeds"], images)
     result = {"of": known["of"], "verdict": judged.kind, "why": judged.why, "first_difference": judged.first_difference}
     run.write(RERUN, {**known, **result})

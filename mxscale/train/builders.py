@@ -11,41 +11,42 @@ from mxscale.config.sizes import Sizes
 from mxscale.data import loader
 from mxscale.distributed.exchange import make_exchange
 from mxscale.models import symbol, weights, zoo
+from mxscale.rundir.plan import Plan
 from mxscale.train.optim.server_update import ServerUpdate
 from mxscale.util.errors import ConfigError
 
 # ---------------------------------------------------------------- data
 
 
-def training_data(config: Config, plan: dict, sizes: Sizes, shards, devices):
+def training_data(config: Config, plan: Plan, sizes: Sizes, shards, devices):
     """This rank's batches, from records or made up."""
     batch, accumulation = sizes.per_device_batch, config.batch.accumulation
     if config.data.kind == "synthetic":
-        return loader.SyntheticData(config.data, plan["classes"], batch, shards, accumulation, config.seed, devices)
-    records = loader.Records(**plan["splits"]["train"])
+        return loader.SyntheticData(config.data, plan.classes, batch, shards, accumulation, config.seed, devices)
+    records = plan.splits["train"]
     return loader.TrainData(
         records, config.data, batch, shards, sizes.shards, accumulation, sizes.steps_per_epoch, config.seed, devices
     )
 
 
-def evaluation_data(config: Config, plan: dict, name: str, comm, device):
+def evaluation_data(config: Config, plan: Plan, name: str, comm, device):
     """(images, labels, count) batches of this rank's part of a split."""
-    batch, split = config.batch.per_device, plan["splits"][name]
+    batch, split = config.batch.per_device, plan.splits[name]
     if config.data.kind == "synthetic":
-        return loader.synthetic_evaluation(config.data, plan["classes"], split["count"], comm.rank, config.seed, device)
+        return loader.synthetic_evaluation(config.data, plan.classes, split.count, comm.rank, config.seed, device)
     data = config.data if name == "val" else replace(config.data, keep="packed")  # the test images are read once
-    return loader.evaluation_batches(loader.Records(**split), data, batch, comm.rank, comm.size, device)
+    return loader.evaluation_batches(split, data, batch, comm.rank, comm.size, device)
 
 
 # ---------------------------------------------------------------- networks
 
 
-def starting(config: Config, classes: int, plan: dict, head: str, devices):
+def starting(config: Config, classes: int, plan: Plan, head: str, devices):
     """The network with its starting weights on each device, frozen as asked, its shapes known.  Raises ConfigError.
 
     head: what happens to the classifier of pretrained weights, as `weights.fit` takes it.
     """
-    net, pretrained = zoo.build(config.model.name, classes, plan.get("graph")), plan.get("pretrained")
+    net, pretrained = zoo.build(config.model.name, classes, plan.graph), plan.pretrained
     size = config.data.image_size
     zoo.initialise(net, config.seed, devices, config.model.zero_gamma, fitted=bool(pretrained))
     try:
@@ -60,9 +61,9 @@ def starting(config: Config, classes: int, plan: dict, head: str, devices):
     return net
 
 
-def network(config: Config, plan: dict, devices):
+def network(config: Config, plan: Plan, devices):
     """The network to train, hybridized: as it starts, with what of it decays and its precision."""
-    net = starting(config, plan["classes"], plan, plan["head"], devices)
+    net = starting(config, plan.classes, plan, plan.head, devices)
     if not config.optimizer.decay_norm_bias:
         zoo.exclude_norm_bias_from_decay(net)
     if config.precision == "float16":

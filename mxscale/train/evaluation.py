@@ -8,6 +8,7 @@ from mxnet import nd
 from mxscale.config.schema import Config
 from mxscale.distributed.heartbeat import NoHeartbeat, Phase
 from mxscale.models import weights, zoo
+from mxscale.rundir.plan import Plan
 from mxscale.train import builders
 from mxscale.train.optim.optimizer import CrossEntropy
 from mxscale.train.precision import Precision
@@ -20,12 +21,12 @@ class Evaluator:
     would continue with either layout, and round differently each time.
     """
 
-    def __init__(self, config: Config, plan: dict, comm, device, heartbeat: NoHeartbeat):
+    def __init__(self, config: Config, plan: Plan, comm, device, heartbeat: NoHeartbeat):
         self.config, self.plan, self.comm, self.device, self.heartbeat = config, plan, comm, device, heartbeat
         self.precision = Precision(config.precision)
         self.objective = CrossEntropy()
         size = config.data.image_size
-        self.net = zoo.build(config.model.name, plan["classes"], plan.get("graph"))
+        self.net = zoo.build(config.model.name, plan.classes, plan.graph)
         self.net.initialize(mx.init.Zero(), ctx=device)
         zoo.finish(self.net, (1, 3, size, size), device)
         self.net.collect_params().setattr("grad_req", "null")
@@ -47,11 +48,11 @@ class Evaluator:
         loss, top1, top5, images, stopped = self.comm.total(self._sums(split))
         if stopped:
             return None
-        expected = self.plan["splits"][split]["count"]
+        expected = self.plan.splits[split].count
         if images != expected:
             raise RuntimeError(f"{split}: {images:.0f} images evaluated of {expected}")
         metrics = {f"{split}/loss": loss / images, f"{split}/top1": 100 * top1 / images}
-        if self.plan["classes"] > 5:
+        if self.plan.classes > 5:
             metrics[f"{split}/top5"] = 100 * top5 / images
         return metrics
 
@@ -61,7 +62,7 @@ class Evaluator:
         self.heartbeat.phase = Phase.VALIDATION
         for inputs, labels, count in builders.evaluation_data(self.config, self.plan, split, self.comm, self.device):
             logits = self.net(self.precision.cast(inputs)).astype("float32")
-            ranked = nd.topk(logits, k=min(5, self.plan["classes"]), axis=-1)[:count]
+            ranked = nd.topk(logits, k=min(5, self.plan.classes), axis=-1)[:count]
             correct = ranked == labels[:count].reshape((-1, 1))
             loss += self.objective(logits, labels)[:count].sum().asscalar()
             top1 += int(correct[:, 0].sum().asscalar())

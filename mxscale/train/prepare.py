@@ -22,10 +22,11 @@ from mxscale.data.loader import part_sizes
 from mxscale.data.manifest import path_of
 from mxscale.distributed.communicators import horovod_build
 from mxscale.distributed.heartbeat import end_with_parent
-from mxscale.launcher.processes import available_cores
+from mxscale.environment.container_limits import available_cores
 from mxscale.models import symbol, weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import ExchangeProbe, Plan, Split
 from mxscale.train import builders, precision, pretrained_init
 from mxscale.train.build_facts import build
 from mxscale.train.checkpointer import check_resumable
@@ -37,7 +38,7 @@ PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # those that the kernel 
 
 def prepare(run: RunDir, config: Config) -> None:
     """Raises ConfigError.  Safe to repeat: a resumed run is prepared again."""
-    plan = run.read("plan.json") or {}
+    plan = run.plan()
     state = check_resumable(run)
     lost = state and (state.get("unsaved") or unsaved(config.comm))  # as the checkpoint was written, or as it would be
     if lost:
@@ -49,39 +50,40 @@ def prepare(run: RunDir, config: Config) -> None:
             f"resume={run.path} comm.double_buffering=false: a step's gradients are under way in its checkpoint, and "
             "would be lost; leave it out"
         )
-    device, ranks = choose_device(config), plan.get("fitted_ranks") or choose_ranks(config, plan.get("hosts"))
-    check_ports(config, ranks, plan.get("hosts"))
-    config = pretrained_init.obtain(run, config, plan, head_of(config))
-    check_settings(config, plan.get("pretrained"))  # first: packing may take an hour
+    device, ranks = choose_device(config), plan.fitted_ranks or choose_ranks(config, plan.hosts)
+    check_ports(config, ranks, plan.hosts)
+    config, plan = pretrained_init.obtain(run, config, plan, head_of(config))
+    check_settings(config, plan.pretrained)  # first: packing may take an hour
     check_back_end(config, device, ranks)
     manifest = describe_data(config)
-    if plan.get("data_digest", manifest["digest"]) != manifest["digest"]:
+    if plan.data_digest not in (None, manifest["digest"]):
         raise ConfigError(f"resume={run.path}: the data are not those that this run was trained on; start a new run")
     classes = len(manifest["classes"])
     net = check_network(config, classes, plan)
     if config.comm.entry.chosen_by_trial:
-        plan["probe"] = to_probe(config, net, device, ranks, plan.get("hosts"))
+        plan = replace(plan, probe=to_probe(config, net, device, ranks, plan.hosts))
     if config.data.keep == "ram" and config.data.kind != "synthetic":
-        ram_cache.announce(manifest["splits"], share_of_a_host(plan.get("hosts")))
+        ram_cache.announce(manifest["splits"], share_of_a_host(plan.hosts))
     train_images = manifest["splits"]["train"]["count"]
-    known_shards = plan.get("sizes", {}).get("shards")  # of the first start, before any checkpoint
+    known_shards = plan.sizes and plan.sizes.shards  # of the first start, before any checkpoint
     derived = sizes(config, ranks, train_images, shards=state.get("shards") or known_shards)
     if state and derived.global_batch != state["global_batch"]:
         its, asked = state["global_batch"], derived.global_batch
         raise ConfigError(f"resume={run.path}: its global batch is {its}, not {asked}; start a new run")
-    plan.update(
-        sizes=vars(derived),
+    plan = replace(
+        plan,
+        sizes=derived,
         short_shards=short_shards(config, derived),
         device=device,
         classes=classes,
-        class_names=manifest["classes"],
-        splits=manifest["splits"],
+        class_names=tuple(manifest["classes"]),
+        splits={name: Split(**split) for name, split in manifest["splits"].items()},
         data_digest=manifest["digest"],
         data_dir=manifest.get("dir"),
         skipped=len(manifest["skipped"]),
         head=head_of(config),
     )
-    run.write("plan.json", plan)
+    run.write_plan(plan)
     run.write_config(config)  # with the input of the weights, which ranks read and records show
     run.write("environment.json", {**(run.read("environment.json") or {}), "mxnet": build()})
 
@@ -96,9 +98,9 @@ def choose_device(config: Config) -> str:
     return device
 
 
-def choose_ranks(config: Config, hosts=None) -> int:
-    """`hosts`: of plan.json.  Raises ConfigError where more ranks are asked for than there is room."""
-    asked, slots = config.launch.ranks, sum(host["slots"] for host in hosts or [])
+def choose_ranks(config: Config, hosts=()) -> int:
+    """`hosts`: of the plan.  Raises ConfigError where more ranks are asked for than there is room."""
+    asked, slots = config.launch.ranks, sum(host.slots for host in hosts)
     gpus = mx.context.num_gpus() if config.launch.device != "cpu" and not slots else 0
     if asked == "auto":
         return auto_ranks(config, slots, gpus, available_cores())
@@ -109,9 +111,9 @@ def choose_ranks(config: Config, hosts=None) -> int:
     return asked
 
 
-def share_of_a_host(hosts=None) -> float:
-    """How much of the set the ranks of one host read at most; `hosts` of plan.json, None: this machine alone."""
-    slots = [host["slots"] for host in hosts or [{"slots": 1}]]
+def share_of_a_host(hosts=()) -> float:
+    """Return the largest share of the set that the ranks of one host read; no hosts: this machine reads all of it."""
+    slots = [host.slots for host in hosts] or [1]
     return max(slots) / sum(slots)
 
 
@@ -205,9 +207,9 @@ def check_draws(optimizer: str) -> None:
         )
 
 
-def to_probe(config: Config, net, device: str, ranks: int, hosts=None) -> dict:
+def to_probe(config: Config, net, device: str, ranks: int, hosts=()) -> ExchangeProbe:
     """What comm=auto needs to know: the gradients to sum, and which back ends can't be tried here."""
-    gradients = [list(p.shape) for p in weights.parameters(net).values() if p.grad_req != "null"]
+    gradients = tuple(tuple(p.shape) for p in weights.parameters(net).values() if p.grad_req != "null")
     dtype = "float16" if config.precision == "float16" else "float32"
     reasons = {}
     for name, settings in CANDIDATES.items():
@@ -217,7 +219,7 @@ def to_probe(config: Config, net, device: str, ranks: int, hosts=None) -> dict:
             check_ports(candidate, ranks, hosts)
         except ConfigError as error:
             reasons[name] = str(error)
-    return {"gradients": gradients, "dtype": dtype, "no": reasons}
+    return ExchangeProbe(gradients, dtype, reasons)
 
 
 def check_transport(comm: Comm) -> None:
@@ -232,7 +234,7 @@ def check_transport(comm: Comm) -> None:
         raise ConfigError("comm.transport=mpi: there is no mpirun on the PATH; install Open MPI, or use gloo")
 
 
-def check_ports(config: Config, ranks: int, hosts=None) -> None:
+def check_ports(config: Config, ranks: int, hosts=()) -> None:
     """Whether the fullest machine has the ports that its servers and ranks want.  Raises ConfigError.
 
     Every one listens on a port, and has a connection of its own to each one of the other kind and to the scheduler,
@@ -241,8 +243,8 @@ def check_ports(config: Config, ranks: int, hosts=None) -> None:
     servers = server_count(config.comm, ranks)
     if not servers:
         return
-    its_servers = math.ceil(servers / len(hosts or [None]))
-    its_ranks = min(ranks, max((host["slots"] for host in hosts or []), default=ranks))
+    its_servers = math.ceil(servers / max(1, len(hosts)))
+    its_ranks = min(ranks, max((host.slots for host in hosts), default=ranks))
     wanted = its_servers * (ranks + 2) + its_ranks * (servers + 2) + servers + ranks + 1
     first, last = map(int, PORTS.read_text().split())
     there = last - first + 1
@@ -258,7 +260,7 @@ def head_of(config: Config) -> str:
     return "replace" if config.entry == "finetune" else "keep"
 
 
-def check_network(config: Config, classes: int, plan: dict):
+def check_network(config: Config, classes: int, plan: Plan):
     """Build the network as ranks will, on a CPU, with its weights; returns it."""
     net, size = builders.starting(config, classes, plan, head_of(config), mx.cpu()), config.data.image_size
     scores = net(mx.sym.var("data")).infer_shape(data=(1, 3, size, size))[1][0]

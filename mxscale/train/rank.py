@@ -33,8 +33,8 @@ def main(run_path: str, attempt: int) -> int:
     faulthandler.enable()  # a crash in MXNet's or Horovod's C++ code prints the Python stack
     end_with_parent(run, attempt)
     heartbeat = Heartbeat(run, rank_from_environment(), attempt)
-    config, plan = run.config(), run.read("plan.json")
-    comm = open_communicator(config.comm, plan["sizes"]["ranks"])
+    config, plan = run.config(), run.plan()
+    comm = open_communicator(config.comm, plan.sizes.ranks)
     stamps["communicator"] = time.time()
     redirect_output(run.rank_log(comm.rank))
     try:

@@ -11,12 +11,12 @@ from typing import List, Tuple
 from mxnet import autograd
 
 from mxscale.config.schema import Config
-from mxscale.config.sizes import Sizes
 from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat, Phase
 from mxscale.distributed.stop_vote import StopVote
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.train import builders, precision
 from mxscale.train.checkpointer import Checkpointer, NotFinite, Snapshot, TrainingState
 from mxscale.train.evaluation import Evaluator
@@ -39,12 +39,12 @@ class Trainer:
     """
 
     def __init__(
-        self, run: RunDir, config: Config, plan: dict, comm, attempt: int, heartbeat: NoHeartbeat = NO_HEARTBEAT
+        self, run: RunDir, config: Config, plan: Plan, comm, attempt: int, heartbeat: NoHeartbeat = NO_HEARTBEAT
     ):
         """Build the rank's data, network and optimizer, and restore the newest checkpoint.  A collective."""
         self.run, self.config, self.plan, self.comm, self.heartbeat = run, config, plan, comm, heartbeat
-        self.sizes = sizes = Sizes(**plan["sizes"])
-        self.devices = devices = comm.devices(plan["device"])  # one; all of the run with kvstore device and nccl
+        self.sizes = sizes = plan.sizes
+        self.devices = devices = comm.devices(plan.device)  # one; all of the run with kvstore device and nccl
         shards = list(range(comm.rank, sizes.shards, comm.size))
         self.passes = len(shards) * config.batch.accumulation  # forward and backward passes of a step
 
@@ -100,7 +100,7 @@ class Trainer:
             self.train_step()
             if not self.end_step():
                 return self.interrupted()
-        if self.plan["splits"].get("test") and not self.test():
+        if self.plan.splits.get("test") and not self.test():
             return self.interrupted()
         self.metrics_log.sync()
         sha256 = self.checkpointer.params_sha256
