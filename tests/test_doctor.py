@@ -252,7 +252,7 @@ def test_checks_of_a_run_are_fast(tmp_path):
 
 
 def command(tmp_path, *settings, env=None):
-    argv = [sys.executable, "doctor.py", f"runs={tmp_path}/runs", *settings]
+    argv = [sys.executable, "-m", "mxscale", "doctor", f"runs={tmp_path}/runs", *settings]
     clean = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
     return subprocess.run(argv, cwd=ROOT, env={**clean, **(env or {})}, capture_output=True, text=True, timeout=120)
 

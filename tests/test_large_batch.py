@@ -204,7 +204,7 @@ def test_a_saved_trainer_goes_on_to_the_last_bit(tmp_path):
 def test_a_parameter_out_of_range_is_one_line(params, wrong):
     with pytest.raises(ConfigError, match=re.escape(wrong)) as error:
         make_optimizer(rmsprop_warmup(params=params))
-    assert str(error.value).startswith("optimizer.name=rmsprop_warmup does not take these settings")
+    assert str(error.value).startswith("optimizer.name=rmsprop_warmup does not accept these settings")
     assert "\n" not in str(error.value)
 
 
@@ -229,18 +229,22 @@ def test_the_configuration_has_the_papers_parameters():
         ["schedule=slow_start", "schedule.factors=[0,1,1,1]"],
     ],
 )
-def test_a_rate_of_0_that_it_would_divide_by_is_refused(zero):
+def test_rate_of_0_is_refused(zero):
     key = zero[-1].partition("=")[0]
-    with pytest.raises(ConfigError, match=f"^{key} has a 0: optimizer=rmsprop_warmup divides by the learning rate"):
+    with pytest.raises(ConfigError, match=f"^{key}: 0 is invalid with optimizer.name=rmsprop_warmup, which divides by"):
         composed("train", "optimizer=rmsprop_warmup", *zero)
     composed("train", *zero)  # no other optimizer does
 
 
+def test_optimizer_that_draws_random_numbers_is_refused():
+    with pytest.raises(ConfigError, match=r"^optimizer\.name=sgld draws random numbers in its update"):
+        composed("train", "optimizer.name=sgld", "optimizer.momentum=null")
+
+
 @pytest.mark.parametrize("comm", ["parameter_server", "dist_async"])
-def test_servers_which_know_no_epoch_do_not_update_with_it(comm):
-    with pytest.raises(
-        ConfigError, match=r"^optimizer.name=rmsprop_warmup goes by the epoch, which no server knows: comm="
-    ):
+def test_servers_do_not_update_with_rmsprop_warmup(comm):
+    message = r"^optimizer.name=rmsprop_warmup depends on the epoch, which servers do not know: comm="
+    with pytest.raises(ConfigError, match=message):
         composed("train", "optimizer=rmsprop_warmup", f"comm={comm}", "comm.update_on=server")
     composed("train", "optimizer=rmsprop_warmup", "comm=parameter_server")  # the workers update
 

@@ -62,7 +62,7 @@ def test_a_scale_that_is_never_trained_is_not_exchanged():
 
 def test_the_command_writes_the_same(tmp_path):
     made = tmp_path / "layers.csv"
-    assert main.tool(["layers", "networks=[small]", f"output={made}"]) == 0
+    assert main.main(["layers", "networks=[small]", f"output={made}"]) == 0
     with open(made, newline="") as file:
         assert list(csv.DictReader(file)) == committed("small")
 
@@ -77,6 +77,6 @@ def test_the_command_writes_the_same(tmp_path):
     ],
 )
 def test_bad_input_is_one_line(given, told, capsys):
-    assert main.tool(["layers", *given]) == 2
+    assert main.main(["layers", *given]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and told in error

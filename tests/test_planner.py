@@ -8,12 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from composed import composed_values
 from plans import make_sizes
 
-from mxscale.cli import main as commands  # its keys are Hydra's defaults
+from mxscale.cli import verbs
 from mxscale.config.schema import from_dict
 from mxscale.config.sizes import bucket_bytes
 from mxscale.cost import prices, run_cost
@@ -22,7 +20,7 @@ from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.rates import Measured
 from mxscale.perfmodel.scenarios import Grid, Machine, Task
 from mxscale.perfmodel.step_time import Link
-from mxscale.planner import choice, keys, planning
+from mxscale.planner import choice, planning
 from mxscale.planner import figure as plan_figure
 from mxscale.planner.choice import Bounds
 from mxscale.rundir import directory
@@ -525,12 +523,8 @@ def test_runs_of_another_network_are_refused(tmp_path):
 
 
 def plan(output, *overrides):
-    """What `python plan.py` does with these, in this process."""
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        composed = compose("plan", overrides=[f"plan.output={output}", *overrides])
-    values = OmegaConf.to_container(composed, resolve=True)
-    own = {key: values.pop(key) for key in ("plan", "json")}
-    planning.main(commands.validate(commands.from_dict(keys.without_data(values))), own["plan"], own["json"])
+    """What `mxscale plan` does with these, in this process."""
+    verbs.plan(*composed_values("plan", f"plan.output={output}", *overrides))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from composed import composed
 from conftest import params, wait_for_step
 
-from mxscale.cli import main as command_line
+from mxscale.cli import settings as command_line
 from mxscale.config.schema import Comm, from_dict
 from mxscale.config.sizes import Sizes, server_count, unsaved
 from mxscale.config.validation import validate
@@ -28,7 +28,7 @@ from mxscale.rundir import directory
 from mxscale.rundir.plan import Address
 from mxscale.train import prepare
 from mxscale.train.optim.optimizer import make_trainer
-from mxscale.train.optim.schedule import ByUpdates, learning_rate
+from mxscale.train.optim.schedule import UpdateSchedule, learning_rate
 from mxscale.train.optim.server_update import optimizer_of
 from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
@@ -168,7 +168,7 @@ def test_without_momentum_what_two_ranks_send_one_by_one_moves_weights_as_far_as
 
 def test_the_schedule_of_a_server_counts_steps_and_not_updates():
     config, sizes = from_dict({"epochs": 2}), Sizes(2, 2, 4, 8, 0.4, 32, 4, 8, 0)
-    lr, on_server = learning_rate(config, sizes), ByUpdates(config, sizes, 2)
+    lr, on_server = learning_rate(config, sizes), UpdateSchedule(config, sizes, 2)
     assert [on_server(count) for count in (1, 2, 3, 16)] == [lr(0) / 2, lr(0) / 2, lr(1) / 2, lr(7) / 2]
 
 
@@ -300,7 +300,9 @@ def plain(data_cache, tmp_path_factory):
     steps_per_epoch = plan.sizes.train_images // (SHARDS * BATCH)
     records = plan.splits["train"]
     shards = list(range(SHARDS))
-    batches = loader.TrainData(records, config.data, BATCH, shards, SHARDS, 1, steps_per_epoch, config.seed, [mx.cpu()])
+    batches = loader.TrainData(
+        records, loader.Reading(config.data, BATCH, shards, SHARDS, 1, steps_per_epoch, config.seed, [mx.cpu()])
+    )
     objective = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     for step in range(STEPS):
         total = {name: np.zeros_like(value) for name, value in values.items()}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
 
+from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.setting import setting
 
 
@@ -41,7 +42,7 @@ class Launch:
 class Machine:
     """The price of a machine. Without a price, costs are reported as unknown."""
 
-    provider: str = setting("local", "source of the price", choices=("local", "aws", "custom", "owned"))
+    provider: str = setting("local", "source of the price", choices=PRICE_SOURCES)
     instance: Optional[str] = setting(None, "instance type, such as p3.16xlarge")
     region: Optional[str] = setting(None, "region, such as eu-west-1")
     market: str = setting("on_demand", "market of the price", choices=("on_demand", "spot"))

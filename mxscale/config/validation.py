@@ -9,13 +9,12 @@ from dataclasses import replace
 
 from mxscale.config import hostfile
 from mxscale.config.backends import ALIASES, HOROVOD_OPTIONS
+from mxscale.config.datasets import DATASETS
+from mxscale.config.optimizers import optimizer_entry
+from mxscale.config.schedules import SCHEDULES
 from mxscale.config.schema import RULES, Config, flatten, to_dict
 from mxscale.config.sizes import unsaved
-from mxscale.config.training_settings import PUBLIC
 from mxscale.util.errors import ConfigError
-
-# Optimizers that take the norm of a whole array
-LAYERWISE = ("lars", "lamb", "lbsgd")
 
 
 def validate(config: Config) -> Config:
@@ -57,14 +56,7 @@ def _check_names(c: Config) -> None:
 
 def _check_source(c: Config) -> None:
     data = c.data
-    if data.kind == "imagefolder" and not data.root:
-        raise ConfigError("data.root is missing: data=imagefolder needs data.root=DIR with DIR/<class>/<image>.jpg")
-    if data.kind in PUBLIC and not data.root:
-        raise ConfigError(f"data.root is missing: set data.root to the folder for the files of data={data.kind}")
-    if data.kind == "recordio" and not (data.train and data.val):
-        raise ConfigError(
-            "data.train and data.val are missing: data=recordio needs data.train=FILE.rec data.val=FILE.rec"
-        )
+    DATASETS[data.kind].check_required(data)
     if data.mirror is not None and not re.match(r"https?://[^/]", data.mirror):
         raise ConfigError(f"data.mirror={data.mirror}: expected http://HOST/FOLDER or https://HOST/FOLDER")
 
@@ -102,19 +94,24 @@ def _check_schedule(c: Config) -> None:
         )
 
 
-def _check_rmsprop_warmup(c: Config) -> None:
-    schedule = c.schedule
-    if c.optimizer.name.lower() != "rmsprop_warmup":
+def _check_optimizer(c: Config) -> None:
+    schedule, name, entry = c.schedule, c.optimizer.name, optimizer_entry(c.optimizer.name)
+    if not entry.repeatable:
+        raise ConfigError(
+            f"optimizer.name={name} draws random numbers in its update: the weights of ranks would diverge, and a "
+            "checkpoint cannot save the random state; use another optimizer"
+        )
+    if not entry.divides_by_lr:
         return
     rates = {"optimizer.lr": c.optimizer.lr}
     if schedule.warmup_epochs:
         rates["schedule.warmup_lr"] = schedule.warmup_lr
-    if schedule.kind == "step":
+    if "factor" in SCHEDULES[schedule.kind].options:
         rates["schedule.factor"] = schedule.factor
         rates["schedule.factors"] = min(schedule.factors or [1])
     for key, value in rates.items():
         if value == 0:
-            raise ConfigError(f"{key}: 0 is invalid with optimizer=rmsprop_warmup, which divides by the learning rate")
+            raise ConfigError(f"{key}: 0 is invalid with optimizer.name={name}, which divides by the learning rate")
 
 
 # ---------------------------------------------------------------- ranks and hosts
@@ -229,11 +226,12 @@ def _check_server_update(c: Config) -> None:
         raise ConfigError(f"comm.compression=fp16: {where} sends gradients uncompressed to float32 weights{instead}")
     if c.precision != "float32":
         raise ConfigError(f"precision={c.precision}: {where} updates float32 weights only{instead}")
-    if c.optimizer.name.lower() == "rmsprop_warmup":
+    optimizer = optimizer_entry(c.optimizer.name)
+    if optimizer.uses_epoch:
         raise ConfigError(
             f"optimizer.name={c.optimizer.name} depends on the epoch, which servers do not know: {where}{instead}"
         )
-    if c.optimizer.name.lower() in LAYERWISE and c.comm.servers != 1:
+    if not optimizer.elementwise and c.comm.servers != 1:
         raise ConfigError(
             f"optimizer.name={c.optimizer.name} takes the norm of whole arrays, and {where} splits them over servers; "
             "use comm.servers=1"
@@ -246,7 +244,7 @@ CHECKS = (
     _check_splits,
     _check_pixels,
     _check_schedule,
-    _check_rmsprop_warmup,
+    _check_optimizer,
     _check_launch,
     _check_hosts,
     _check_ranks,

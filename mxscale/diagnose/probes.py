@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Dict, List, Sequence
 
+from mxscale.config.backends import SINGLE_RANK
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Checkpoint, Comm, Config, Data, Schedule, Tracking
 from mxscale.config.sizes import Sizes
 from mxscale.environment.hosts import Host
@@ -76,7 +78,7 @@ def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
         found["side_by_side"] = [one_rank(run, synthetic, rank) for rank in range(ranks)]
     if ranks > 1:
         found["exchange"] = [synthetic]
-    if real.data.kind != "synthetic":
+    if not DATASETS[real.data.kind].generated:
         found["all"] = [real]
     return found
 
@@ -99,7 +101,7 @@ def one_rank(run: Run, config: Config, rank: int = 0) -> Config:
     shards = run.turns // config.batch.accumulation if config.data.shards else None
     alone = replace(
         config,
-        comm=Comm(backend="local"),
+        comm=Comm(backend=SINGLE_RANK),
         data=replace(config.data, shards=shards),
         launch=replace(config.launch, ranks=1, hosts=None),
     )

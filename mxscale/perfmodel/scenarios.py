@@ -10,7 +10,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from mxscale.config.backends import BACKENDS, DEFAULT, MODELLED, RING, SERVERS
-from mxscale.cost.prices import MINIMUM_S
+from mxscale.config.price_sources import MINIMUM_S
 from mxscale.perfmodel import hardware, step_time
 from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.step_time import Link

@@ -15,6 +15,8 @@ import mxnet as mx
 import mxnet.runtime
 
 from mxscale.config.backends import CANDIDATES, DEFAULT
+from mxscale.config.datasets import DATASETS
+from mxscale.config.optimizers import optimizer_entry
 from mxscale.config.schema import Comm, Config
 from mxscale.config.sizes import Sizes, auto_ranks, server_count, sizes, unsaved
 from mxscale.data import pack, ram_cache
@@ -62,7 +64,7 @@ def prepare(run: RunDir, config: Config) -> None:
     net = check_network(config, classes, plan)
     if config.comm.entry.chosen_by_trial:
         plan = replace(plan, probe=to_probe(config, net, device, ranks, plan.hosts))
-    if config.data.keep == "ram" and config.data.kind != "synthetic":
+    if config.data.keep == "ram" and not DATASETS[config.data.kind].generated:
         ram_cache.announce(manifest["splits"], share_of_a_host(plan.hosts))
     train_images = manifest["splits"]["train"]["count"]
     known_shards = plan.sizes and plan.sizes.shards  # of the first start, before any checkpoint
@@ -120,12 +122,12 @@ def share_of_a_host(hosts=()) -> float:
 def describe_data(config: Config) -> dict:
     """The manifest of the data, its splits as the loader wants them."""
     data = config.data
-    if data.kind == "synthetic":
+    if DATASETS[data.kind].generated:
         classes = data.num_classes or 1000
         return {
             "classes": [str(c) for c in range(classes)],
             "splits": {"train": {"count": data.num_images}, "val": {"count": config.batch.per_device}},
-            "digest": f"synthetic-{data.num_images}-{classes}-{data.image_size}",
+            "digest": f"{data.kind}-{data.num_images}-{classes}-{data.image_size}",
             "skipped": [],
         }
     manifest = pack.prepare(data)
@@ -142,7 +144,7 @@ def describe_data(config: Config) -> dict:
 
 def short_shards(config: Config, derived: Sizes) -> int:
     """How many shards have fewer images than an epoch takes of each."""
-    if config.data.kind == "synthetic":
+    if DATASETS[config.data.kind].generated:
         return 0
     wanted = derived.steps_per_epoch * config.batch.accumulation * derived.per_device_batch
     return sum(size < wanted for size in part_sizes(derived.train_images, derived.shards))
@@ -154,7 +156,6 @@ def check_settings(config: Config, pretrained) -> None:
     if size < smallest:
         raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
     make_optimizer(config.optimizer)
-    check_draws(config.optimizer.name)
     precision.check(config.precision)
     if config.precision == "amp" and config.model.name == symbol.NAME:
         # It casts around operators as Python calls them; those of a graph are called by the graph
@@ -191,19 +192,10 @@ def check_hierarchical(comm: Comm, device: str) -> None:
 
 def check_replicas(optimizer: str) -> None:
     """Each device updates a copy of the weights of its own, so that an optimizer may keep nothing beside its states."""
-    if optimizer.lower() in ("lbsgd", "nadam"):
+    if not optimizer_entry(optimizer).replicable:
         raise ConfigError(
             f"optimizer.name={optimizer} keeps numbers that several devices of one process would share; "
             "use comm=horovod, or another optimizer"
-        )
-
-
-def check_draws(optimizer: str) -> None:
-    """MXNet can't save its random state, and each rank has one of its own."""
-    if optimizer.lower() == "sgld":
-        raise ConfigError(
-            f"optimizer.name={optimizer} draws random numbers in its update: ranks would draw apart, and a run that is "
-            "gone on with would draw others; use another optimizer"
         )
 
 
