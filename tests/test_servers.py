@@ -300,7 +300,9 @@ def plain(data_cache, tmp_path_factory):
     steps_per_epoch = plan.sizes.train_images // (SHARDS * BATCH)
     records = plan.splits["train"]
     shards = list(range(SHARDS))
-    batches = loader.TrainData(records, config.data, BATCH, shards, SHARDS, 1, steps_per_epoch, config.seed, [mx.cpu()])
+    batches = loader.TrainData(
+        records, loader.Reading(config.data, BATCH, shards, SHARDS, 1, steps_per_epoch, config.seed, [mx.cpu()])
+    )
     objective = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     for step in range(STEPS):
         total = {name: np.zeros_like(value) for name, value in values.items()}

@@ -12,6 +12,7 @@ from typing import Dict, List, Optional
 
 import yaml
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, to_dict
 from mxscale.cost import run_cost
 from mxscale.diagnose import advice, probes, timing
@@ -286,6 +287,6 @@ def left_out(run: probes.Run) -> List[str]:
         told.append("the exchange: one rank has nobody to exchange with")
     elif run.plan.device != "cpu":
         told.append("ranks side by side without an exchange: on GPUs they share nothing that computing wants")
-    if run.config.data.kind == "synthetic":
-        told.append("the input: data=synthetic has none")
+    if DATASETS[run.config.data.kind].generated:
+        told.append(f"the input: data={run.config.data.kind} has none")
     return told

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Dict, List, Sequence
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network
 from mxscale.config.schema import Checkpoint, Comm, Config, Data, Schedule, Tracking
 from mxscale.config.sizes import Sizes
@@ -77,7 +78,7 @@ def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
         found["side_by_side"] = [one_rank(run, synthetic, rank) for rank in range(ranks)]
     if ranks > 1:
         found["exchange"] = [synthetic]
-    if real.data.kind != "synthetic":
+    if not DATASETS[real.data.kind].generated:
         found["all"] = [real]
     return found
 

@@ -10,6 +10,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 import numpy as np
 
 from mxscale.config.backends import DEFAULT, MODELLED, SERVERS
+from mxscale.config.datasets import DATASETS
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes
@@ -18,7 +19,6 @@ from mxscale.launcher.progress import say
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
 from mxscale.planner import choice, figure, keys, table
 from mxscale.planner.keys import Asked, listed
-from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
 
 
@@ -109,18 +109,18 @@ def task_of(config: Config, network: layers.Network, images: int, devices: Dict)
 def epoch_of(config: Config, asked: Asked) -> Tuple[int, Optional[int], str]:
     """(training images, classes or None: as published, how that is known).  Raises ConfigError."""
     data = config.data
-    row = next((row for row in csv_tables.read("datasets") if row["data"] == data.kind), None)
-    classes = len(data.classes) if data.classes else data.num_classes or (int(row["classes"]) if row else None)
+    published = DATASETS[data.kind]
+    classes = len(data.classes) if data.classes else data.num_classes or published.classes
     if asked.images:
         return asked.images, classes, "given"
-    if data.kind == "synthetic":
+    if published.generated:
         return data.num_images, classes, "data.num_images"
     if data.train_per_class and classes:
         return data.train_per_class * classes, classes, f"{data.kind}: {data.train_per_class} of each class"
-    if not row or not row["train_images"] or data.classes:
+    if not published.train_images or data.classes:
         raise ConfigError(f"plan.images is missing: how many training images data={data.kind} has is not known")
-    held_back = 0 if data.kind == "imagenet" else data.val_share or 0  # its validation images are a set of their own
-    return round(int(row["train_images"]) * (1 - held_back)), classes, data.kind
+    validation_share = 0 if published.own_validation else data.val_share or 0
+    return round(published.train_images * (1 - validation_share)), classes, data.kind
 
 
 def _nodes(config, asked: Asked, own: calibration.Calibration, price_of: Callable, linked: bool) -> List[machines.Node]:

@@ -15,6 +15,7 @@ import mxnet as mx
 import mxnet.runtime
 
 from mxscale.config.backends import CANDIDATES, DEFAULT
+from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network
 from mxscale.config.optimizers import optimizer_entry
 from mxscale.config.schema import Comm, Config
@@ -64,7 +65,7 @@ def prepare(run: RunDir, config: Config) -> None:
     net = check_network(config, classes, plan)
     if config.comm.entry.chosen_by_trial:
         plan = replace(plan, probe=to_probe(config, net, device, ranks, plan.hosts))
-    if config.data.keep == "ram" and config.data.kind != "synthetic":
+    if config.data.keep == "ram" and not DATASETS[config.data.kind].generated:
         ram_cache.announce(manifest["splits"], share_of_a_host(plan.hosts))
     train_images = manifest["splits"]["train"]["count"]
     known_shards = plan.sizes and plan.sizes.shards  # of the first start, before any checkpoint
@@ -122,12 +123,12 @@ def share_of_a_host(hosts=()) -> float:
 def describe_data(config: Config) -> dict:
     """The manifest of the data, its splits as the loader wants them."""
     data = config.data
-    if data.kind == "synthetic":
+    if DATASETS[data.kind].generated:
         classes = data.num_classes or 1000
         return {
             "classes": [str(c) for c in range(classes)],
             "splits": {"train": {"count": data.num_images}, "val": {"count": config.batch.per_device}},
-            "digest": f"synthetic-{data.num_images}-{classes}-{data.image_size}",
+            "digest": f"{data.kind}-{data.num_images}-{classes}-{data.image_size}",
             "skipped": [],
         }
     manifest = pack.prepare(data)
@@ -144,7 +145,7 @@ def describe_data(config: Config) -> dict:
 
 def short_shards(config: Config, derived: Sizes) -> int:
     """How many shards have fewer images than an epoch takes of each."""
-    if config.data.kind == "synthetic":
+    if DATASETS[config.data.kind].generated:
         return 0
     wanted = derived.steps_per_epoch * config.batch.accumulation * derived.per_device_batch
     return sum(size < wanted for size in part_sizes(derived.train_images, derived.shards))
