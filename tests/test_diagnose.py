@@ -7,13 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from composed import composed_values
 from PIL import Image
 from plans import make_sizes
 
-from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.diagnose import diagnosis, presentation, probes, timing
@@ -363,10 +360,8 @@ def test_the_input_alone_is_read_for_its_time_in_five_intervals():
 
 
 def composed(*overrides):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        values = OmegaConf.to_container(compose("diagnose", overrides=list(overrides)), resolve=True)
-    own = values.pop("diagnose")
-    return main.validate(main.from_dict(values)), own
+    values, own = composed_values("diagnose", *overrides)
+    return validate(from_dict(values)), own["diagnose"]
 
 
 def test_the_command_knows_the_settings_of_a_run_and_its_own():

@@ -22,7 +22,6 @@ FEATURES = {"sweep", "rerun", "diagnose", "planner", "report", "doctor"}  # do n
 EXCEPTIONS = {
     "launcher/run.py": {"rerun", "sweep"},
     "launcher/setup.py": {"doctor"},
-    "perfmodel/forecast.py": {"planner"},
     "tracking/sender.py": {"sweep"},
 }
 

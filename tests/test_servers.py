@@ -13,7 +13,7 @@ import pytest
 from composed import composed
 from conftest import params, wait_for_step
 
-from mxscale.cli import main as command_line
+from mxscale.cli import settings as command_line
 from mxscale.config.schema import Comm, from_dict
 from mxscale.config.sizes import Sizes, server_count, unsaved
 from mxscale.config.validation import validate

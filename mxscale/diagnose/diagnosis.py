@@ -1,4 +1,4 @@
-"""`python diagnose.py`: runs the probes in turn, says where a step's time goes, keeps and records it.
+"""`mxscale diagnose`: runs the probes in turn, says where a step's time goes, keeps and records it.
 
 The diagnosis has a run directory of its own, runs/diagnose/DATE_NAME, and the probes theirs inside of it (probes/).
 """

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Dict, List, Sequence
 
+from mxscale.config.backends import SINGLE_RANK
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network
 from mxscale.config.schema import Checkpoint, Comm, Config, Data, Schedule, Tracking
@@ -101,7 +102,7 @@ def one_rank(run: Run, config: Config, rank: int = 0) -> Config:
     shards = run.turns // config.batch.accumulation if config.data.shards else None
     alone = replace(
         config,
-        comm=Comm(backend="local"),
+        comm=Comm(backend=SINGLE_RANK),
         data=replace(config.data, shards=shards),
         launch=replace(config.launch, ranks=1, hosts=None),
     )
