@@ -215,7 +215,7 @@ class Work:
             for number, (setting, config) in enumerate(probes.others_to_read(self.run, available_memory()).items()):
                 self._try("input", setting, lambda config=config, number=number: self._read(f"other-{number}", config))
         if found.steps["compute"].value >= whole / 2:
-            others = probes.others_to_compute(self.run, self.interval, advice.SMALLER)
+            others = probes.others_to_compute(self.run, self.interval)
             for number, (setting, config) in enumerate(others.items()):
                 self._try("compute", setting, lambda config=config, number=number: self._compute(number, config))
 

@@ -16,6 +16,7 @@ import mxnet.runtime
 
 from mxscale.config.backends import CANDIDATES, DEFAULT
 from mxscale.config.datasets import DATASETS
+from mxscale.config.networks import network
 from mxscale.config.optimizers import optimizer_entry
 from mxscale.config.schema import Comm, Config
 from mxscale.config.sizes import Sizes, auto_ranks, server_count, sizes, unsaved
@@ -25,7 +26,7 @@ from mxscale.data.manifest import path_of
 from mxscale.distributed.communicators import horovod_build
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.environment.container_limits import available_cores
-from mxscale.models import symbol, weights, zoo
+from mxscale.models import weights
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import ExchangeProbe, Plan, Split
@@ -152,12 +153,12 @@ def short_shards(config: Config, derived: Sizes) -> int:
 
 def check_settings(config: Config, pretrained) -> None:
     """What can be known without the data."""
-    smallest, size = zoo.min_side(config.model.name), config.data.image_size
+    smallest, size = network(config.model.name).min_side, config.data.image_size
     if size < smallest:
         raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
     make_optimizer(config.optimizer)
     precision.check(config.precision)
-    if config.precision == "amp" and config.model.name == symbol.NAME:
+    if config.precision == "amp" and network(config.model.name).from_weights:
         # It casts around operators as Python calls them; those of a graph are called by the graph
         raise ConfigError("precision=amp does not reach into the graph of model.name=symbol; use precision=float16")
     if pretrained:
