@@ -11,6 +11,7 @@ from dataclasses import replace
 import mxnet as mx
 
 from mxscale.config.datasets import DATASETS
+from mxscale.config.networks import network
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes, auto_ranks, sizes, unsaved
 from mxscale.data import pack, ram_cache
@@ -19,7 +20,7 @@ from mxscale.data.manifest import path_of
 from mxscale.distributed.backend_checks import check_backend, unavailable_candidates
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.environment.container_limits import available_cores
-from mxscale.models import symbol, weights, zoo
+from mxscale.models import weights
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import ExchangeProbe, Plan, Split
@@ -122,12 +123,12 @@ def choose_ranks(config: Config, hosts=()) -> int:
 
 def check_settings(config: Config, pretrained) -> None:
     """Check network, optimizer, precision and weights as far as they do not depend on the data."""
-    smallest, size = zoo.min_side(config.model.name), config.data.image_size
+    smallest, size = network(config.model.name).min_side, config.data.image_size
     if size < smallest:
         raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
     make_optimizer(config.optimizer)
     precision.check(config.precision)
-    if config.precision == "amp" and config.model.name == symbol.NAME:
+    if config.precision == "amp" and network(config.model.name).from_weights:
         # AMP casts where Python calls an operator; a graph calls its operators itself
         raise ConfigError("precision=amp: not supported with the graph of model.name=symbol; use precision=float16")
     if pretrained:
