@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+import yaml
 from conftest import kill_session, rank_pids, wait_for_step
 
 from mxscale.environment.placement import Placement
@@ -51,6 +52,7 @@ def test_a_parent_killed_at_a_random_step_resumes_to_the_same_bytes(cli, unbroke
     _, run = interrupted_run(cli, ranks, step, lambda process, run: kill_session(process))
     resumed = cli("train", f"resume={run}", small=False)
     assert resumed.run.path == run.path
+    assert yaml.safe_load((run.path / "overrides.yaml").read_text())[2][-1] == f"resume={run}"
     assert resumed.sha == unbroken(ranks)
     assert resumed.status["attempt"] == 2
 
