@@ -89,30 +89,17 @@ def test_completion_answers_verbs_groups_and_keys(capsys, monkeypatch, line, exp
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the wheel is built from a clone")
 def test_a_wheel_contains_what_the_verbs_read(tmp_path):
     def run(*argv, **options):
-        return subprocess.run([sys.executable, *map(str, argv)], capture_output=True, text=True, check=True, **options)
+        return subprocess.run([*map(str, argv)], capture_output=True, text=True, check=True, **options).stdout
 
-    subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{ROOT}", tmp_path / "source"], check=True)
-    run(
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "-w",
-        tmp_path,
-        tmp_path / "source",
-    )
+    source, pip = tmp_path / "source", [sys.executable, "-m", "pip", "-q"]
+    run("git", "clone", "-q", "--depth", "1", f"file://{ROOT}", source)
+    run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", tmp_path, source)
     (wheel,) = tmp_path.glob("mxscale-*.whl")
-    run("-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", tmp_path / "installed", wheel)
-    tracked = subprocess.run(
-        ["git", "ls-files", "mxscale", "conf"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    for name in tracked.stdout.split():
+    run(*pip, "install", "--no-deps", "--no-index", "--target", tmp_path / "installed", wheel)
+    for name in run("git", "ls-files", "mxscale", "conf", cwd=source).split():
         name = name.replace("conf/", "mxscale/conf/", 1) if name.startswith("conf/") else name
         assert (tmp_path / "installed" / name).exists(), name
-    mxscale = tmp_path / "installed" / "bin" / "mxscale"
-    shown = run(sys.executable, mxscale, "plan", "plan.nodes=1", f"plan.output={tmp_path}/plan", "machine.instance=p3.16xlarge",
-                cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "installed")})  # fmt: skip
+    script = [sys.executable, tmp_path / "installed" / "bin" / "mxscale"]
+    asked = ["plan.nodes=1", f"plan.output={tmp_path}/plan", "machine.instance=p3.16xlarge"]
+    shown = run(*script, "plan", *asked, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "installed")})
     assert "cheapest and fastest: 1 x p3.16xlarge" in shown
