@@ -15,13 +15,14 @@ import mxnet as mx
 from loop import rates
 from mxnet import gluon
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.data import loader
 from mxscale.distributed.communicators import Local
 from mxscale.rundir import directory
 from mxscale.train import builders, prepare
-from mxscale.train import trainer as engine
+from mxscale.train.trainer import Trainer
 
 JOBS = {
     # name: (settings, steps, steps per interval)
@@ -44,9 +45,8 @@ def make_run(folder: str, settings: dict, steps: int, interval: int):
               "comm": {"backend": "local"}, "checkpoint": {"every_epochs": 10**4}, **settings}  # fmt: skip
     config = validate(from_dict(config))
     run = directory.create(config)
-    run.write("plan.json", {"pretrained": None})
     assert prepare.main(str(run), attempt=1) == 0, run.read("refused.json")
-    return run, config, run.read("plan.json")
+    return run, config, run.plan()
 
 
 def engine_rate(run, config, plan) -> float:
@@ -54,27 +54,28 @@ def engine_rate(run, config, plan) -> float:
     run.metrics_file.unlink(missing_ok=True)
     for path in sorted(run.checkpoints.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
-    engine.train(run, config, plan, Local(), attempt=1)
+    Trainer(run, config, plan, Local(), attempt=1).train()
     rates = [line["metrics"].get("throughput/images_per_s") for line in run.history()]
     return statistics.median([rate for rate in rates if rate][1:])
 
 
 def bare_rate(config, plan, interval: int) -> float:
     """Images/s of a loop with nothing around it."""
-    sizes, batch = plan["sizes"], plan["sizes"]["per_device_batch"]
+    sizes, batch = plan.sizes, plan.sizes.per_device_batch
     net = builders.network(config, plan, [mx.cpu()])
-    settings = {"learning_rate": sizes["effective_lr"], "momentum": 0.9, "wd": config.optimizer.weight_decay}
+    settings = {"learning_rate": sizes.effective_lr, "momentum": 0.9, "wd": config.optimizer.weight_decay}
     trainer = gluon.Trainer(net.collect_params(), "nag", settings, kvstore=None)
     batches = bare_batches(config, plan)
-    return statistics.median(rates(net, trainer, batch, batches, batch, interval, sizes["total_steps"]))
+    return statistics.median(rates(net, trainer, batch, batches, batch, interval, sizes.total_steps))
 
 
 def bare_batches(config, plan):
-    if config.data.kind == "synthetic":
-        made = loader.SyntheticData(config.data, plan["classes"], config.batch.per_device, [0], 1, 1, [mx.cpu()])
+    if DATASETS[config.data.kind].generated:
+        reading = loader.Reading(config.data, config.batch.per_device, [0], 1, 1, 1, 1, [mx.cpu()])
+        made = loader.SyntheticData(reading, plan.classes)
         while True:
             yield made.images, made.labels
-    records = loader.Records(**plan["splits"]["train"])
+    records = plan.splits["train"]
     settings = loader.augmentation(config.data)
     reader = loader.open_reader(records, config.data, config.batch.per_device, (0, 1), shuffle=True, **settings)
     while True:

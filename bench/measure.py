@@ -12,8 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from mxscale.environment.container_limits import available_cores  # noqa: E402
 from mxscale.environment.machine import cpu_model  # noqa: E402
-from mxscale.launcher.processes import available_cores  # noqa: E402
 
 
 def arguments(text: str, **options):

@@ -7,10 +7,10 @@ import sys
 import measure
 
 from mxscale.config.schema import from_dict
+from mxscale.environment.container_limits import available_cores
 from mxscale.environment.hosts import Host
+from mxscale.environment.placement import Placement
 from mxscale.launcher import commands
-from mxscale.launcher.commands import Placement
-from mxscale.launcher.processes import available_cores
 
 
 def command(argv, ranks: int, transport="gloo", network=None, threads=None, extra=None) -> tuple:

@@ -21,7 +21,7 @@ import psutil
 
 POLL_S = 0.2  # each look reads the lines so far
 # How the command lines of ranks, and of what serves them, begin behind the interpreter: of a run, of bench/stock.py
-RANKS = (["-m", "mxscale.train.trainer"], [str(measure.ROOT / "bench/stock.py")])
+RANKS = (["-m", "mxscale.train.rank"], [str(measure.ROOT / "bench/stock.py")])
 SERVERS = (["-m", "mxscale.distributed.parameter_server"], ["-c", "import mxnet"])
 
 

@@ -11,16 +11,18 @@ from mxscale.environment import description
 from mxscale.launcher import setup
 from mxscale.rerun import rerun
 from mxscale.rundir import directory
-from mxscale.train import prepare, trainer
+from mxscale.rundir.plan import Plan
+from mxscale.train import prepare
+from mxscale.train.trainer import Trainer
 
 
 def train(run) -> dict:
     """Prepare and train `run`, whose config and weights are there, and leave the record that a parent leaves."""
     run.write("environment.json", description.describe(run.path))
     prepare.prepare(run, run.config())
-    plan = {**run.read("plan.json"), "hosts": [], "image": None}
+    plan = run.plan()
     began = int(time.time() * 1000)
-    ended = trainer.train(run, run.config(), plan, Local(), attempt=1)
+    ended = Trainer(run, run.config(), plan, Local(), attempt=1).train()
     setup.record_environment(run, run.config(), plan)
     attempts = [{"attempt": 1, "ranks": 1, "started_ms": began, "ended_ms": began + 1000}]
     status = {"state": directory.FINISHED, "attempts": attempts, "params_sha256": ended["params_sha256"]}
@@ -36,7 +38,7 @@ def rerun_of(run, *overrides) -> dict:
     config, _, first = settings.configure(to_dict(composed(run.config().entry, *asked)), asked)
     again = directory.create(config)
     rerun.begin(again, first)
-    again.write("plan.json", {"pretrained": setup.pretrained_file(config)})
+    again.write_plan(Plan(pretrained=setup.pretrained_file(config)))
     status = train(again)
     rerun.compare(again, again.config())
     rerun.conclude(again, status)

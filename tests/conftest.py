@@ -133,7 +133,7 @@ def rank_pids(run: RunDir):
     for path in Path("/proc").glob("[0-9]*"):
         try:
             argv = (path / "cmdline").read_bytes().decode().split("\0")
-            if argv[1:4] == ["-m", "mxscale.train.trainer", str(run)]:
+            if argv[1:4] == ["-m", "mxscale.train.rank", str(run)]:
                 env = dict(e.split("=", 1) for e in (path / "environ").read_bytes().decode().split("\0") if "=" in e)
                 found[int(env.get("HOROVOD_RANK", env.get("OMPI_COMM_WORLD_RANK", 0)))] = int(path.name)
         except (OSError, ValueError):

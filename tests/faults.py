@@ -20,7 +20,7 @@ import psutil
 from conftest import ROOT, rank_pids, wait_for_step
 
 from mxscale.rundir.directory import RunDir
-from mxscale.train import checkpoint
+from mxscale.train import checkpointer
 
 LIMIT_S = 30.0
 
@@ -91,8 +91,8 @@ def spoil_the_newest_checkpoint(job: Job) -> str:
     job.process.send_signal(signal.SIGSTOP)
     pattern = signal_a_rank(signal.SIGKILL)(job)
     until(lambda: not rank_pids(job.run), 20)
-    newest = job.run.checkpoint(checkpoint.steps(job.run.checkpoints)[-1])
-    file = newest / job.dice.choice(checkpoint.FILES)
+    newest = job.run.checkpoint(checkpointer.steps(job.run.checkpoints)[-1])
+    file = newest / job.dice.choice(checkpointer.FILES)
     content = bytearray(file.read_bytes())
     content[job.dice.randrange(len(content))] ^= 1 << job.dice.randrange(8)
     file.write_bytes(content)
@@ -215,7 +215,7 @@ def processes_of(run: RunDir, attempt: int) -> List[str]:
 
 
 def whole_checkpoints(run: RunDir) -> List[int]:
-    return [step for step in checkpoint.steps(run.checkpoints) if checkpoint.whole(run.checkpoint(step))]
+    return [step for step in checkpointer.steps(run.checkpoints) if checkpointer.is_valid(run.checkpoint(step))]
 
 
 @contextmanager

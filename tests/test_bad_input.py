@@ -17,6 +17,7 @@ from mxscale.config.schema import Config, Launch
 from mxscale.launcher import setup
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.train import prepare
 from mxscale.util.errors import ConfigError
 
@@ -45,7 +46,7 @@ def unprepared(tmp_path, data_cache):
     def prepared(*overrides, entry="train"):
         config = composed(entry, f"runs={tmp_path}/runs", f"data.cache={data_cache}", *overrides)
         run = directory.create(config)
-        run.write("plan.json", {"pretrained": setup.pretrained_file(config)})
+        run.write_plan(Plan(pretrained=setup.pretrained_file(config)))
         with pytest.raises(ConfigError) as raised:
             prepare.prepare(run, config)
         assert len(str(raised.value).splitlines()) == 1
@@ -214,7 +215,7 @@ def test_a_network_or_optimizer_that_can_not_be_made_is_refused_before_any_packi
 def test_an_image_that_runs_out_within_the_network_is_refused_with_its_size():
     config = composed("train", "model.name=squeezenet1.1", "data.image_size=24")
     with pytest.raises(ConfigError, match=r"^data.image_size=24 does not fit model.name=squeezenet1.1: .+") as error:
-        prepare.check_network(config, 2, {})
+        prepare.check_network(config, 2, Plan())
     assert "\n" not in str(error.value)
 
 
@@ -294,7 +295,7 @@ def test_an_unreadable_image_is_refused_by_its_path(refused, photos):
 
 def test_images_smaller_than_the_network_sees_are_refused(unprepared, photos):
     line = unprepared(*folder_of(photos({"cat": 6, "dog": 6}, side=12)))
-    says(line, "cat/0.png", "12x12 pixels, smaller than 16", "data.min_side", "11 further images")
+    says(line, "cat/0.png", "12x12 pixels, smaller than 16", "data.min_side", "11 other images")
 
 
 # ---------------------------------------------------------------- records
@@ -343,7 +344,6 @@ def stopped(cli, photos):
     root = photos({"cat": 12, "dog": 12})
     settings = folder_of(root, f"runs={cli.folder}", f"data.cache={cli.cache}", "launch.ranks=1", "batch.per_device=4")
     run = directory.create(composed("train", *settings))
-    run.write("plan.json", {"pretrained": None})
     prepare.prepare(run, run.config())
     run.write("status.json", {"state": directory.KILLED, "attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 1}]})
     run.write("ranks/0.json", {"attempt": 1, "state": "interrupted", "exit": 75})
@@ -415,10 +415,10 @@ def test_a_sweep_goes_on_after_a_refused_cell_and_ends_with_the_worst_status(swe
 
 @pytest.mark.slow
 def test_skipped_images_are_counted_in_the_terminal_and_in_the_record(swept):
-    plan = swept.run.read("plan.json")
+    plan = swept.run.plan()
     assert "1 bad images skipped" in swept.out
-    assert plan["skipped"] == 1
-    assert sum(split["count"] for split in plan["splits"].values()) == 39
+    assert plan.skipped == 1
+    assert sum(split.count for split in plan.splits.values()) == 39
 
 
 def test_an_unknown_choice_anywhere_in_a_sweep_is_refused_before_its_first_cell(refused):

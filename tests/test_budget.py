@@ -5,9 +5,11 @@ import json
 import math
 import os
 import time
+from dataclasses import replace
 
 import pytest
 from conftest import params
+from plans import make_sizes, make_splits
 
 from mxscale.cli.settings import merge_for_resume
 from mxscale.config import signature
@@ -21,6 +23,7 @@ from mxscale.launcher.failure import Logs
 from mxscale.launcher.supervisor import Signals, Watched
 from mxscale.records import summary
 from mxscale.rundir import directory
+from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 TODAY = datetime.date(2025, 6, 1)
@@ -141,8 +144,8 @@ def test_a_resume_may_set_another_bound(tmp_path):
 # ---------------------------------------------------------------- a run by hand
 
 
-SIZES = dict(ranks=1, shards=1, per_device_batch=10, global_batch=10, effective_lr=0.1, train_images=1000,
-             steps_per_epoch=100, total_steps=1000, dropped_per_epoch=0)  # fmt: skip
+SIZES = make_sizes(per_device_batch=10, steps_per_epoch=100, total_steps=1000)
+SPLITS = make_splits(train=1000, val=200, test=400)
 T0 = 1_700_000_000_000
 
 
@@ -155,10 +158,9 @@ def a_run(folder, lines=(), attempts=((0, None, 1),), known=None, **config):
         spans.append(span if ended is None else {**span, "ended_ms": T0 + 1000 * ended})
     run.write("status.json", {"attempts": spans, "state": "RUNNING", "attempt": len(spans)})
     run.write("price.json", known or price())
-    splits = {"train": {"count": 1000}, "val": {"count": 200}, "test": {"count": 400}}
     signed = signature.signature(run.config(), "d", None, ranks=False)
-    run.write("plan.json", {"sizes": SIZES, "splits": splits, "data_digest": "d", "weak_signature": signed,
-                            "threads": 1, "device": "cpu", "pretrained_sha256": None})  # fmt: skip
+    known = {"data_digest": "d", "weak_signature": signed, "threads": 1, "device": "cpu"}
+    run.write_plan(Plan(sizes=SIZES, splits=SPLITS, **known))
     write_lines(run, lines)
     return run
 
@@ -228,7 +230,7 @@ def test_machines_that_have_parameter_servers_alone_are_paid_for(tmp_path):
 
 
 def pace(run):
-    return budget.Pace(run, run.config(), run.read("plan.json"))
+    return budget.Pace(run, run.config(), run.plan())
 
 
 def test_what_a_stop_takes_is_read_off_the_run(tmp_path):
@@ -245,8 +247,8 @@ def test_what_a_stop_takes_is_read_off_the_run(tmp_path):
 def test_ranks_of_other_hosts_take_longer_to_end(tmp_path):
     run = a_run(tmp_path)
     alone = pace(run).stopping_s()
-    hosts = [{"name": "a", "here": True}, {"name": "b", "here": False}]
-    run.write("plan.json", {**run.read("plan.json"), "hosts": hosts})
+    hosts = (Host("a", 1, "a", here=True), Host("b", 1, "b"))
+    run.write_plan(replace(run.plan(), hosts=hosts))
     assert pace(run).stopping_s() == alone + 5
 
 
@@ -268,7 +270,7 @@ def purse(folder, now, bound, monkeypatch, step=100, rate=100.0):
     checkpoint(run, step, 12.5)
     monkeypatch.setattr(time, "time", lambda: T0 / 1000 + now)
     config = from_dict({"budget": {"max_usd": bound}, "epochs": 10})
-    return budget.Purse(run, config, run.read("plan.json"), 1)
+    return budget.Purse(run, config, run.plan(), 1)
 
 
 def test_a_run_is_stopped_while_there_is_time_for_its_checkpoint(tmp_path, monkeypatch):
@@ -290,7 +292,7 @@ def test_a_run_that_will_finish_within_its_bound_is_left_alone(tmp_path, monkeyp
 
 
 def test_without_a_bound_nothing_is_ever_said(tmp_path):
-    free = budget.Purse(a_run(tmp_path), Config(), {}, 1)
+    free = budget.Purse(a_run(tmp_path), Config(), Plan(), 1)
     assert not free.wants_stop() and not free.empty() and free.reason is None
 
 
@@ -330,7 +332,7 @@ def test_a_preparation_is_ended_where_it_alone_would_pass_the_bound(tmp_path, mo
 
 
 def said(config=None, rate=None, known=None, done=0, spent=((), (1,))):
-    plan = {"sizes": SIZES, "splits": {"val": {"count": 200}, "test": {"count": 400}}}
+    plan = Plan(sizes=SIZES, splits=SPLITS)
     return dry_run.told(config or Config(), plan, known or price(), rate, done, spent)
 
 
@@ -383,7 +385,7 @@ def finished(folder, **config):
 def test_the_rate_is_that_of_an_earlier_run_of_whatever_length_seed_and_price(tmp_path):
     earlier = finished(tmp_path, seed=7, epochs=3, machine={"usd_per_hour": 1.0}, optimizer={"lr": 0.5})
     run = finished(tmp_path)
-    found = dry_run.expected_rate(run, run.config(), run.read("plan.json"))
+    found = dry_run.expected_rate(run, run.config(), run.plan())
     assert (found.images_per_s, found.start_s, found.validation_s) == (123.0, 9.0, 2.0)
     assert str(earlier) in found.source
 
@@ -396,7 +398,7 @@ def test_the_rate_is_that_of_an_earlier_run_of_whatever_length_seed_and_price(tm
 def test_a_run_that_is_faster_or_slower_by_its_config_says_nothing(tmp_path, other):
     finished(tmp_path, **other)
     run = finished(tmp_path)
-    assert dry_run.expected_rate(run, run.config(), run.read("plan.json")) is None
+    assert dry_run.expected_rate(run, run.config(), run.plan()) is None
 
 
 # ---------------------------------------------------------------- as a user does it

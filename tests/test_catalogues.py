@@ -1,4 +1,4 @@
-"""Newer prices: published catalogues read into a table of the user's own."""
+"""Newer prices: published catalogs read into the user's price table."""
 
 import csv
 import datetime
@@ -10,7 +10,7 @@ from conftest import ROOT
 
 from mxscale.cli import main
 from mxscale.config.schema import Machine, from_dict
-from mxscale.cost import catalogs, price_list, prices
+from mxscale.cost import catalogs, price_list, price_table, prices
 from mxscale.rundir import directory
 from mxscale.util.errors import ConfigError
 
@@ -27,40 +27,49 @@ def rows(runs):
         return list(csv.DictReader(file))
 
 
+def cells(row, *names):
+    return tuple(row[name] for name in ("instance", "region", "market", "usd_per_hour", *names))
+
+
 def price(runs, instance, region, **fields):
     machine = Machine(provider="aws", instance=instance, region=region, **fields)
     return prices.freeze_price(machine, 0, TODAY, runs / "prices.csv")
 
 
-# ---------------------------------------------------------------- what is read
+# ---------------------------------------------------------------- catalogs
 
 
-def test_skypilots_catalogue_gives_each_region_once_and_the_cheapest_zones_spot_price():
-    offers, source = catalogs.read(str(SAMPLES / "vms.csv"))
+def test_skypilot_regions_have_the_spot_price_of_the_cheapest_zone():
+    rows = catalogs.read(str(SAMPLES / "vms.csv"), "2025-03-01")
+    (source,) = {row["source"] for row in rows}
     assert source.startswith("vms.csv@") and len(source) == len("vms.csv@") + 8
-    assert [(o.instance, o.region, o.gpus, o.gpu, o.usd_per_hour) for o in offers] == [
-        ("c5n.18xlarge", "us-east-1", "0", "", {"on_demand": 3.888, "spot": 1.4987}),
-        ("p3.16xlarge", "eu-west-1", "8", "V100", {"on_demand": 26.44, "spot": 8.1015}),
-        ("p4d.24xlarge", "us-east-1", "8", "A100", {"on_demand": 21.957642, "spot": None}),
+    assert [cells(row, "gpus", "gpu") for row in rows] == [
+        ("c5n.18xlarge", "us-east-1", "on_demand", "3.888", "0", ""),
+        ("c5n.18xlarge", "us-east-1", "spot", "1.4987", "0", ""),
+        ("p3.16xlarge", "eu-west-1", "on_demand", "26.44", "8", "V100"),
+        ("p3.16xlarge", "eu-west-1", "spot", "8.1015", "8", "V100"),
+        ("p4d.24xlarge", "us-east-1", "on_demand", "21.957642", "8", "A100"),
     ]
 
 
-def test_instances_json_gives_linux_alone_and_what_is_not_offered_is_left_out():
-    offers, _ = catalogs.read(str(SAMPLES / "instances.json"))
-    assert [(o.instance, o.region, o.gpus, o.network_gbps, o.usd_per_hour) for o in offers] == [
-        ("p3.16xlarge", "us-east-1", "8", "25", {"on_demand": 24.48, "spot": 7.3441}),
-        ("p3.16xlarge", "eu-west-1", "8", "25", {"on_demand": 26.44, "spot": None}),
-        ("c5n.18xlarge", "us-east-1", "0", "100", {"on_demand": 3.888, "spot": 1.4987}),
-        ("c5n.18xlarge", "ap-east-1", "0", "100", {"on_demand": None, "spot": 1.9}),
+def test_instances_json_yields_offered_linux_prices_only():
+    rows = catalogs.read(str(SAMPLES / "instances.json"), "2025-03-01")
+    assert [cells(row, "gpus", "network_gbps") for row in rows] == [
+        ("p3.16xlarge", "us-east-1", "on_demand", "24.48", "8", "25"),
+        ("p3.16xlarge", "us-east-1", "spot", "7.3441", "8", "25"),
+        ("p3.16xlarge", "eu-west-1", "on_demand", "26.44", "8", "25"),
+        ("c5n.18xlarge", "us-east-1", "on_demand", "3.888", "0", "100"),
+        ("c5n.18xlarge", "us-east-1", "spot", "1.4987", "0", "100"),
+        ("c5n.18xlarge", "ap-east-1", "spot", "1.9", "0", "100"),
     ]
 
 
-# ---------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------- the user's table
 
 
-def test_an_update_makes_new_prices_known_spot_among_them_and_the_old_ones_stay(tmp_path, capsys):
+def test_an_update_adds_prices_and_keeps_old_ones(tmp_path, capsys):
     assert tool(tmp_path, f"update={SAMPLES / 'vms.csv'}", "as_of=2025-03-01") == 0
-    assert "5 prices of 2025-03-01 added from vms.csv@" in capsys.readouterr().out
+    assert "added 5 prices of 2025-03-01 from vms.csv@" in capsys.readouterr().out
     spot = price(tmp_path, "p3.16xlarge", "eu-west-1", market="spot")
     assert (spot["usd_per_hour"], spot["as_of"]) == (8.1015, "2025-03-01")
     assert spot["source"].startswith("vms.csv@")
@@ -69,11 +78,11 @@ def test_an_update_makes_new_prices_known_spot_among_them_and_the_old_ones_stay(
     assert price(tmp_path, "p3.16xlarge", "eu-west-1", as_of="2025-03-01")["as_of"] == "2025-03-01"
 
 
-def test_the_same_file_twice_adds_nothing_and_another_keeps_the_history(tmp_path, capsys):
+def test_an_update_with_the_same_file_adds_nothing(tmp_path, capsys):
     tool(tmp_path, f"update={SAMPLES / 'vms.csv'}", "as_of=2025-03-01")
     before = (tmp_path / "prices.csv").read_text()
     assert tool(tmp_path, f"update={SAMPLES / 'vms.csv'}", "as_of=2025-05-01") == 0
-    assert "0 prices of 2025-05-01 added" in capsys.readouterr().out.splitlines()[-1]
+    assert "added 0 prices of 2025-05-01" in capsys.readouterr().out.splitlines()[-1]
     assert (tmp_path / "prices.csv").read_text() == before
     newer = (SAMPLES / "vms.csv").read_text().replace("26.44", "20.1")
     (tmp_path / "vms.csv").write_text(newer)
@@ -84,14 +93,14 @@ def test_the_same_file_twice_adds_nothing_and_another_keeps_the_history(tmp_path
     assert price(tmp_path, "p3.16xlarge", "eu-west-1", as_of="2025-04-30")["usd_per_hour"] == 26.44
 
 
-def test_of_two_prices_of_one_day_the_last_that_was_added_counts(tmp_path):
+def test_of_two_prices_of_one_day_the_last_added_applies(tmp_path):
     for name, usd in (("a", "5.5"), ("b", "4.5")):
         (tmp_path / name).write_text(f"InstanceType,Region,Price,SpotPrice\np9.big,eu-west-1,{usd},\n")
         tool(tmp_path, f"update={tmp_path / name}", "as_of=2025-03-01")
     assert price(tmp_path, "p9.big", "eu-west-1")["usd_per_hour"] == 4.5
 
 
-def test_one_instance_and_region_can_be_taken_out_of_a_catalogue(tmp_path):
+def test_an_update_can_select_instance_and_region(tmp_path):
     only = ("machine.instance=p3.16xlarge", "machine.region=us-east-1")
     assert tool(tmp_path, f"update={SAMPLES / 'instances.json'}", *only) == 0
     assert [(row["region"], row["market"], row["usd_per_hour"]) for row in rows(tmp_path)] == [
@@ -120,19 +129,20 @@ def test_the_package_is_never_written_to(tmp_path):
     assert table.read_bytes() == before
 
 
-def test_a_table_elsewhere_is_named_and_has_to_be_there(tmp_path):
+def test_machine_prices_names_an_existing_table(tmp_path):
     named = tmp_path / "shared" / "aws.csv"
     with pytest.raises(ConfigError, match="no such file"):
-        catalogs.own_table(str(named), "runs")
+        price_table.path_of(from_dict({"machine": {"prices": str(named)}}))
     assert tool(tmp_path, f"update={SAMPLES / 'vms.csv'}", f"machine.prices={named}") == 0
-    assert catalogs.own_table(str(named), "runs") == named and len(catalogs.read_own(named)) == 5
-    assert catalogs.own_table(None, "runs") == Path("runs/prices.csv")
+    assert price_table.path_of(from_dict({"machine": {"prices": str(named)}})) == named
+    assert len(price_table.read(named)) == 5
+    assert price_table.path_of(from_dict({})) == Path("runs/prices.csv")
 
 
-# ---------------------------------------------------------------- what is shown
+# ---------------------------------------------------------------- listing and bill
 
 
-def test_every_price_of_a_machine_is_listed(tmp_path, capsys):
+def test_all_prices_of_an_instance_are_listed(tmp_path, capsys):
     tool(tmp_path, f"update={SAMPLES / 'vms.csv'}", "as_of=2025-03-01")
     capsys.readouterr()
     assert tool(tmp_path, "machine.instance=p3.16xlarge", "machine.region=eu-west-1") == 0
@@ -144,7 +154,7 @@ def test_every_price_of_a_machine_is_listed(tmp_path, capsys):
     ]
 
 
-def test_the_bill_of_ten_minutes_and_ten_of_set_up_on_p2_8xlarge_in_both_regions(tmp_path, capsys):
+def test_bill_of_p2_8xlarge_in_each_region(tmp_path, capsys):
     assert tool(tmp_path, "machine.instance=p2.8xlarge", "machine.as_of=2017-10-26", "minutes=[10,10]") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
     euros = {(line[0], line[1]): float(line[3]) for line in lines}
@@ -158,7 +168,7 @@ def test_the_bill_of_ten_minutes_and_ten_of_set_up_on_p2_8xlarge_in_both_regions
     assert all(bill > 2.5 for (_, billing), bill in euros.items() if billing == "per_hour")
 
 
-def test_without_a_machine_each_is_listed_with_how_much_is_known_of_it(tmp_path, capsys):
+def test_without_an_instance_all_are_listed(tmp_path, capsys):
     assert tool(tmp_path) == 0
     assert ["p2.8xlarge", "8", "K80", "2", "2", "2017-10-26"] in [
         line.split() for line in capsys.readouterr().out.splitlines()
@@ -185,8 +195,8 @@ HEADER = "InstanceType,Region,Price,SpotPrice\n"
     [
         ("InstanceType,Region,Price\nx,eu-west-1,1\n", "no column SpotPrice"),
         ("", "no column InstanceType, Region, Price, SpotPrice"),
-        (HEADER, "no price in it"),
-        (HEADER + "x,eu-west-1,,\n", "no price in it"),
+        (HEADER, "the file has no price"),
+        (HEADER + "x,eu-west-1,,\n", "the file has no price"),
         (HEADER + ",eu-west-1,1,\n", "line 2: InstanceType is empty"),
         (HEADER + "x,,1,\n", "line 2: Region is empty"),
         (HEADER + "x,eu-west-1,NaN,\n", "line 2: Price=NaN: expected USD per hour"),
@@ -195,34 +205,38 @@ HEADER = "InstanceType,Region,Price,SpotPrice\n"
         (HEADER + "x,eu-west-1,0,\n", "Price=0"),
         (HEADER + "x,eu-west-1,cheap,\n", "Price=cheap"),
         (HEADER + "x,eu-west-1,1,1,1\n", "more cells than columns"),
-        (HEADER + "n1-highmem-8,us-central1,0.47,0.1\n", "us-central1 is no region of AWS"),
-        ("[{]", "no JSON"),
+        (HEADER + "n1-highmem-8,us-central1,0.47,0.1\n", "us-central1 is not an AWS region"),
+        ("[{]", "invalid JSON"),
         ("{}", "has no instance_type and pricing"),
         ('[{"instance_type": "x"}]', "entry 1 has no instance_type and pricing"),
-        ('[{"instance_type": "x", "pricing": {"eastus": {}}}]', "eastus is no region of AWS"),
+        ('[{"instance_type": "x", "pricing": {"eastus": {}}}]', "eastus is not an AWS region"),
         ('[{"instance_type": "x", "pricing": {"eu-west-1": {"linux": {"ondemand": NaN}}}}]', "ondemand=nan"),
-        ('[{"instance_type": "x", "pricing": {"eu-west-1": {"mswin": {"ondemand": "1"}}}}]', "no price in it"),
+        ('[{"instance_type": "x", "pricing": {"eu-west-1": {"mswin": {"ondemand": "1"}}}}]', "the file has no price"),
     ],
 )
-def test_a_catalogue_that_is_none_is_one_line(tmp_path, text, said):
+def test_an_invalid_catalog_is_one_line(tmp_path, text, said):
     (tmp_path / "file").write_text(text)
     with pytest.raises(ConfigError) as caught:
-        catalogs.read(str(tmp_path / "file"))
+        catalogs.read(str(tmp_path / "file"), "2025-03-01")
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_missing_or_no_text_is_one_line(tmp_path, capsys):
-    assert "can't be read (No such file" in refused(capsys, tmp_path, f"update={tmp_path / 'no'}")
+def test_an_unreadable_catalog_is_one_line(tmp_path, capsys):
+    assert "cannot be read (No such file" in refused(capsys, tmp_path, f"update={tmp_path / 'no'}")
     (tmp_path / "file").write_text(HEADER + "x,eu-west-1,1,0.5\nx,eu-west-2,NaN,\n")
     assert "line 3: Price=NaN" in refused(capsys, tmp_path, f"update={tmp_path / 'file'}")
     (tmp_path / "file").write_bytes(b"\xff\xfe\x00")
-    assert "it is no text" in refused(capsys, tmp_path, f"update={tmp_path / 'file'}")
+    assert "not a text file" in refused(capsys, tmp_path, f"update={tmp_path / 'file'}")
 
 
-def test_wrong_words_are_one_line(tmp_path, capsys):
+def test_invalid_arguments_are_one_line(tmp_path, capsys):
     update = f"update={SAMPLES / 'vms.csv'}"
-    assert "did you mean p3.16xlarge?" in refused(capsys, tmp_path, update, "machine.instance=p3.16xlrge")
-    assert "machine.region=eu-west-9: not in" in refused(capsys, tmp_path, update, "machine.region=eu-west-9")
+    assert "did you mean machine.instance=p3.16xlarge?" in refused(
+        capsys, tmp_path, update, "machine.instance=p3.16xlrge"
+    )
+    assert "machine.region=eu-west-9: not in that catalog" in refused(
+        capsys, tmp_path, update, "machine.region=eu-west-9"
+    )
     assert "as_of=2071-01-01: expected a date" in refused(capsys, tmp_path, update, "as_of=2071-01-01")
     assert "as_of=May: expected a date" in refused(capsys, tmp_path, update, "as_of=May")
     assert "did you mean machine.instance=p2.8xlarge?" in refused(capsys, tmp_path, "machine.instance=p2.8xlrge")
@@ -245,8 +259,8 @@ def test_minutes_are_two_numbers(minutes):
         ("aws,x,eu-west-1,on_demand,,,,1,2025-01-01", "line 2: source is empty"),
     ],
 )
-def test_a_table_of_ones_own_that_is_damaged_is_one_line(tmp_path, line, said):
-    (tmp_path / "prices.csv").write_text(",".join(catalogs.COLUMNS) + f"\n{line}\n")
+def test_a_damaged_table_is_one_line(tmp_path, line, said):
+    (tmp_path / "prices.csv").write_text(",".join(price_table.COLUMNS) + f"\n{line}\n")
     with pytest.raises(ConfigError, match=said):
         price(tmp_path, "x", "eu-west-1")
 

@@ -17,9 +17,9 @@ from mxscale.distributed.communicators import Local
 from mxscale.distributed.exchange import make_exchange
 from mxscale.models import weights
 from mxscale.rundir.directory import RunDir
-from mxscale.train import checkpoint, prepare
-from mxscale.train.checkpointer import Keeper, NotFinite, check_resumable
-from mxscale.train.metrics_log import Journal
+from mxscale.train import checkpointer, prepare
+from mxscale.train.checkpointer import Checkpointer, NotFinite, TrainingState, check_resumable
+from mxscale.train.metrics import MetricsLog
 from mxscale.train.optim.optimizer import make_trainer
 from mxscale.train.precision import Precision
 from mxscale.train.shard_statistics import ShardStatistics
@@ -49,11 +49,11 @@ class Training:
         self.statistics = ShardStatistics([self.parameters[name] for name in running], [0, 1], 2)
         self.run = RunDir(folder)
         self.run.path.mkdir(exist_ok=True)
-        self.journal = Journal(self.run, Local(), 1)
-        self.keeper = Keeper(
-            self.run, self.config, sizes(self.config, 1, 80, shards=2), Local(), self.parameters, running,
-            self.trainer, self.statistics, Precision("float32"), make_exchange(Local(), [[]], self.config.comm, 8),
-        )  # fmt: skip
+        self.metrics_log = MetricsLog(self.run, Local(), 1)
+        exchange = make_exchange(Local(), [[]], self.config.comm, 8)
+        state = TrainingState(self.parameters, running, self.trainer, self.statistics, Precision("float32"), exchange)
+        derived = sizes(self.config, 1, 80, shards=2)
+        self.checkpointer = Checkpointer(self.run, self.config, derived, Local(), state)
 
     def step(self, *steps):
         for step in steps:
@@ -67,7 +67,7 @@ class Training:
         return self
 
     def save(self, step):
-        self.keeper.save(self.keeper.snapshot(step), self.journal)
+        self.checkpointer.save(self.checkpointer.snapshot(step), self.metrics_log)
         return self
 
     def digest(self):
@@ -84,7 +84,7 @@ def saved(tmp_path):
 
 
 def newest_step(training):
-    found = checkpoint.newest(training.run.checkpoints)
+    found = checkpointer.newest(training.run.checkpoints)
     return found and found.state["step"]
 
 
@@ -95,7 +95,7 @@ def newest_step(training):
 def test_a_resumed_run_goes_on_bit_by_bit(tmp_path, optimizer):
     unbroken = Training(tmp_path / "run", optimizer=optimizer).step(1, 2, 3).save(3).step(4, 5)
     resumed = Training(tmp_path / "run", seed=99, optimizer=optimizer)
-    assert resumed.keeper.restore() == 3
+    assert resumed.checkpointer.restore() == 3
     resumed.step(4, 5)
     assert resumed.digest() == unbroken.digest()
     tables = [training.statistics.gather(Local()) for training in (resumed, unbroken)]
@@ -111,9 +111,9 @@ def test_saving_does_not_disturb_training(tmp_path):
 
 
 def test_what_is_written_is_read_back(saved):
-    found = checkpoint.newest(saved.run.checkpoints)
+    found = checkpointer.newest(saved.run.checkpoints)
     arrays = {name: array.asnumpy() for name, array in found.params.items()}
-    assert weights.params_sha256(arrays) == found.state["params_sha256"] == saved.keeper.params_sha256
+    assert weights.params_sha256(arrays) == found.state["params_sha256"] == saved.checkpointer.params_sha256
     assert found.path.name == "000000003"
     assert (found.state["step"], found.state["shards"], found.state["global_batch"]) == (3, 2, 8)
     assert found.statistics.shape == (2, 2 * WIDTH)
@@ -121,7 +121,7 @@ def test_what_is_written_is_read_back(saved):
 
 
 def test_exported_statistics_are_the_average_of_the_shards(saved):
-    found = checkpoint.newest(saved.run.checkpoints)
+    found = checkpointer.newest(saved.run.checkpoints)
     mean = found.statistics.astype("float64").mean(axis=0)[:WIDTH]
     assert found.params["1.running_mean"].asnumpy() == pytest.approx(mean, rel=1e-6)
 
@@ -131,12 +131,12 @@ def test_the_manifest_passes_sha256sum(saved):
     done = subprocess.run(["sha256sum", "-c", "--strict", "MANIFEST"], cwd=path, capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stdout.splitlines() == ["params: OK", "trainer: OK", "statistics: OK", "state.json: OK"]
-    assert {p.name for p in path.iterdir()} == {*checkpoint.FILES, "MANIFEST"}
+    assert {p.name for p in path.iterdir()} == {*checkpointer.FILES, "MANIFEST"}
 
 
 def test_a_run_without_checkpoints_starts_at_0(tmp_path):
     training = Training(tmp_path / "run")
-    assert training.keeper.restore() == 0
+    assert training.checkpointer.restore() == 0
     assert check_resumable(training.run) == {}
 
 
@@ -168,16 +168,16 @@ def add_a_byte(path):
         file.write(b"\0")
 
 
-@pytest.mark.parametrize("name", [*checkpoint.FILES, "MANIFEST"])
+@pytest.mark.parametrize("name", [*checkpointer.FILES, "MANIFEST"])
 @pytest.mark.parametrize("damage", [truncate, empty, flip_first, flip_middle, Path.unlink])
 def test_a_damaged_checkpoint_is_passed_over(saved, name, damage):
     damage(saved.run.checkpoints / "000000003" / name)
     assert newest_step(saved) == 2
     assert check_resumable(saved.run)["step"] == 2
-    assert saved.keeper.last_good().endswith("/000000002")
+    assert saved.checkpointer.last_valid().endswith("/000000002")
 
 
-@pytest.mark.parametrize("name", checkpoint.FILES)
+@pytest.mark.parametrize("name", checkpointer.FILES)
 def test_a_file_that_has_grown_is_damaged(saved, name):
     add_a_byte(saved.run.checkpoints / "000000003" / name)
     assert newest_step(saved) == 2
@@ -201,14 +201,14 @@ def test_where_all_are_damaged_a_resume_is_refused_in_one_line(saved):
 
 def test_where_there_is_none_yet_that_is_said_and_a_resume_starts_from_the_beginning(tmp_path):
     training = Training(tmp_path / "run")
-    assert check_resumable(training.run) == {} and training.keeper.restore() == 0
-    assert training.keeper.last_good() == "there is no checkpoint yet"
+    assert check_resumable(training.run) == {} and training.checkpointer.restore() == 0
+    assert training.checkpointer.last_valid() == "there is no checkpoint yet"
 
 
 def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(saved):
     flip_middle(saved.run.checkpoints / "000000003" / "params")
     resumed = Training(saved.run.path, seed=99)
-    assert resumed.keeper.restore() == 2
+    assert resumed.checkpointer.restore() == 2
     resumed.step(3).save(3)
     assert newest_step(saved) == 3
     assert resumed.digest() == saved.digest()
@@ -257,12 +257,12 @@ def test_last_bytes_that_mxnet_loses_without_a_word_are_noticed(tmp_path):
 
 
 def checkpoint_of(training, step, under_way=None):
-    """Write as the keeper does, without its other files."""
+    """Write as the checkpointer does, without its other files."""
     params = {name: p.data().copy() for name, p in training.parameters.items()}
     arrays = {name: array.asnumpy() for name, array in params.items()}
     state = {"step": step, "params_sha256": weights.params_sha256(arrays)}
     table = np.zeros((2, 3), "float32")
-    checkpoint.write(training.run.checkpoint(step), state, params, training.trainer, table, under_way)
+    checkpointer.write(training.run.checkpoint(step), state, params, training.trainer, table, under_way)
 
 
 @pytest.fixture
@@ -337,7 +337,7 @@ class UnderWay:
 
 def test_sums_under_way_are_not_dropped_by_a_resume_that_would_not_apply_them(tmp_path):
     training = Training(tmp_path / "run")
-    training.keeper.exchange = UnderWay()
+    training.checkpointer.state.exchange = UnderWay()
     training.step(1).save(1)
     training.run.write_config(from_dict({"comm": {"double_buffering": False}}))
     with pytest.raises(ConfigError, match=r"comm\.double_buffering=false: a step's gradients are under way"):
@@ -350,31 +350,31 @@ def test_sums_under_way_are_not_dropped_by_a_resume_that_would_not_apply_them(tm
 def test_the_last_ones_and_the_best_are_kept(tmp_path):
     training = Training(tmp_path / "run", checkpoint={"keep": 2})
     for step, top1 in enumerate([10.0, 50.0, 50.0, 40.0, 30.0, 20.0], start=1):
-        training.keeper.note(step, {"val/top1": top1})
-        assert training.keeper.best_step == min(step, 2)
+        training.checkpointer.record_validation(step, {"val/top1": top1})
+        assert training.checkpointer.best_step == min(step, 2)
         training.step(step).save(step)
-    assert checkpoint.steps(training.run.checkpoints) == [2, 5, 6]
+    assert checkpointer.steps(training.run.checkpoints) == [2, 5, 6]
     best = training.run.read("best.json")
     assert (best["step"], best["val/top1"], best["checkpoint"]) == (2, 50.0, "checkpoints/000000002")
 
 
 def test_the_best_is_remembered_by_a_resumed_run_and_can_be_read(tmp_path):
     training = Training(tmp_path / "run")
-    training.step(1).keeper.note(1, {"val/top1": 50.0})
-    best = training.save(1).keeper.params_sha256
+    training.step(1).checkpointer.record_validation(1, {"val/top1": 50.0})
+    best = training.save(1).checkpointer.params_sha256
     training.step(2).save(2)
     resumed = Training(tmp_path / "run", seed=99)
-    assert resumed.keeper.restore() == 2
-    resumed.keeper.note(3, {"val/top1": 49.0})
-    assert resumed.keeper.best_step == 1
-    assert resumed.keeper.params_sha256 != best
-    found = {name: array.asnumpy() for name, array in resumed.keeper.best_params().items()}
+    assert resumed.checkpointer.restore() == 2
+    resumed.checkpointer.record_validation(3, {"val/top1": 49.0})
+    assert resumed.checkpointer.best_step == 1
+    assert resumed.checkpointer.params_sha256 != best
+    found = {name: array.asnumpy() for name, array in resumed.checkpointer.best_params().items()}
     assert weights.params_sha256(found) == best
 
 
 def test_a_checkpoint_is_due_after_epochs_and_steps(tmp_path):
     training = Training(tmp_path / "run", checkpoint={"every_epochs": 2, "every_steps": 7})  # 10 steps an epoch
-    assert [step for step in range(1, 41) if training.keeper.due(step)] == [7, 14, 20, 21, 28, 35, 40]
+    assert [step for step in range(1, 41) if training.checkpointer.due(step)] == [7, 14, 20, 21, 28, 35, 40]
 
 
 def test_the_same_step_is_saved_once(saved):

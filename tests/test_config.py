@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from mxscale.config.schema import Config, flatten, from_dict, to_dict
+from mxscale.config.setting import describe
 from mxscale.config.sizes import sizes
 from mxscale.config.validation import validate
 from mxscale.util.errors import ConfigError
@@ -103,6 +104,18 @@ def test_a_wrong_type_is_one_line(key, value, line):
 # ---------------------------------------------------------------- values
 
 
+def test_each_setting_is_described_with_its_rule():
+    described = {setting.key: setting for setting in describe(Config)}
+    assert {key: setting.default for key, setting in described.items()} == flatten(to_dict(Config()))
+    for setting in described.values():
+        assert setting.rule.help and len(setting.rule.help) <= 125, setting.key
+    keys = ("optimizer.lr", "target_top1", "comm.transport", "launch.ranks")
+    assert [described[key].rule.allowed for key in keys] == [
+        "at least 0", "from 0 to 100", "gloo | mpi", "auto or a whole number of at least 1"
+    ]  # fmt: skip
+    assert (described["data.augment.pad"].group, described["data.augment.pad"].rule.unit) == ("data.augment", "pixels")
+
+
 @pytest.mark.parametrize(
     "key, value, line",
     [
@@ -133,14 +146,14 @@ def test_a_wrong_type_is_one_line(key, value, line):
         ("schedule.kind", "cosin", "schedule.kind=cosin: did you mean cosine?"),
         ("precision", "fp8", "precision=fp8: expected one of amp, float16, float32"),
         ("comm.transport", "nccl", "comm.transport=nccl: expected one of gloo, mpi"),
-        ("data.std", [1, 1, 0], "data.std=[1.0, 1.0, 0.0]: expected numbers above 0"),
-        ("data.std", [1, float("nan"), 1], "data.std=[1.0, nan, 1.0]: expected finite numbers"),
-        ("data.mean", [float("inf"), 0, 0], "data.mean=[inf, 0.0, 0.0]: expected finite numbers"),
-        ("data.mean", [1, 2], "data.mean=[1.0, 2.0]: expected three numbers, one per colour"),
-        ("data.augment.scale", [1, 0.5], "data.augment.scale=[1.0, 0.5]: expected [smallest,largest], above 0"),
-        ("data.augment.scale", [0.5, 2], "data.augment.scale=[0.5, 2.0]: expected shares of the image's area, up to 1"),
-        ("data.augment.ratio", [0, 1], "data.augment.ratio=[0.0, 1.0]: expected [smallest,largest], above 0"),
-        ("schedule.milestones", [60, 30], "schedule.milestones=[60.0, 30.0]: expected growing epochs"),
+        ("data.std", [1, 1, 0], "data.std=[1.0, 1.0, 0.0]: expected each above 0"),
+        ("data.std", [1, float("nan"), 1], "data.std=[1.0, nan, 1.0]: expected each above 0"),
+        ("data.mean", [float("inf"), 0, 0], "data.mean=[inf, 0.0, 0.0]: expected each a finite number"),
+        ("data.mean", [1, 2], "data.mean=[1.0, 2.0]: expected three numbers, one per channel"),
+        ("data.augment.scale", [1, 0.5], "data.augment.scale=[1.0, 0.5]: expected [smallest,largest]"),
+        ("data.augment.scale", [0.5, 2], "data.augment.scale=[0.5, 2.0]: expected each above 0 and at most 1"),
+        ("data.augment.ratio", [0, 1], "data.augment.ratio=[0.0, 1.0]: expected each above 0"),
+        ("schedule.milestones", [60, 30], "schedule.milestones=[60.0, 30.0]: expected epochs in increasing order"),
         ("name", "a/b", "name=a/b: expected a plain file name"),
         ("name", "..", "name=..: expected a plain file name"),
     ],
@@ -162,7 +175,7 @@ def test_a_value_out_of_range_is_one_line(key, value, line):
         ),
         (
             {"data": {"val_share": 0.5, "test_share": 0.5}},
-            "data.val_share + data.test_share: expected less than 1, so that something is left to train on",
+            "data.val_share + data.test_share: expected a sum below 1, which leaves images to train on",
         ),
         (
             {"data": {"kind": "imagefolder"}},
@@ -174,11 +187,12 @@ def test_a_value_out_of_range_is_one_line(key, value, line):
         ),
         (
             {"data": {"kind": "mnist"}},
-            "data.root is missing: data=mnist needs the folder of its files, or for them",
+            "data.root is missing: data=mnist needs data.root=DIR, where its files are or will be fetched to",
         ),
         (
             {"data": {"val_share": None}},
-            "data.val_share=null validates on what training leaves: set data.train_per_class, or give it a share",
+            "data.val_share=null validates on the images beyond data.train_per_class: set data.train_per_class, or a "
+            "data.val_share",
         ),
         (
             {"data": {"mirror": "file:///etc"}},

@@ -7,6 +7,7 @@ import pytest
 
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
+from mxscale.environment.placement import Placement
 from mxscale.launcher import commands, container
 from mxscale.rundir.directory import RunDir
 from mxscale.util.errors import ConfigError
@@ -63,8 +64,8 @@ def test_no_credential_and_no_path_of_this_machine_gets_in():
 
 
 def test_the_same_command_runs_in_the_image_with_the_images_python():
-    (command,) = commands.commands(config(), "/runs/a", 1, commands.Placement(2, 8), {"DOCKER_HOST": "unix:///x"})
-    argv = ["horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "python", "-m", "mxscale.train.trainer", "/runs/a"]
+    (command,) = commands.commands(config(), "/runs/a", 1, Placement(2, 8), {"DOCKER_HOST": "unix:///x"})
+    argv = ["horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "python", "-m", "mxscale.train.rank", "/runs/a"]
     assert command.argv == [sys.executable, "-m", "mxscale.launcher.container", "/runs/a", *argv, "1"]
     assert command.env["DOCKER_HOST"] == "unix:///x" and command.env["OMP_NUM_THREADS"] == "4"
 

@@ -11,23 +11,25 @@ from mxscale.cli import main as entry
 from mxscale.config.schema import Comm, from_dict
 from mxscale.config.schema import Optimizer as OptimizerConfig
 from mxscale.config.validation import validate
-from mxscale.distributed.communicators import Devices, Local, open_communicator
+from mxscale.distributed.communicators import Local, OneProcess, open_communicator
 from mxscale.distributed.exchange import make_exchange
+from mxscale.environment.placement import Placement
 from mxscale.launcher import announcement, commands
 from mxscale.models import weights
 from mxscale.rundir import directory
+from mxscale.rundir.plan import Host, Plan
 from mxscale.train import builders, prepare
-from mxscale.train import trainer as engine
-from mxscale.train.meters import Tally
+from mxscale.train.metrics import Accumulator
 from mxscale.train.optim.optimizer import load_states, make_trainer
 from mxscale.train.shard_statistics import ShardStatistics
+from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
 TWO = [mx.cpu(1), mx.cpu(2)]  # neither is the current context, as no GPU ever is
 
 
-class Elsewhere(Devices):
-    """As on GPUs: none of the devices is the one that MXNet takes where it is told none."""
+class OtherDevices(OneProcess):
+    """As on GPUs: none of the devices is MXNet's default device."""
 
     def devices(self, kind):
         return [mx.cpu(number + 1) for number in range(self.count)]
@@ -46,7 +48,7 @@ def random_lanes(devices, dtype="float32", shapes=((3, 4), (5,), (1000,))):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("count", [2, 3])
 def test_every_device_gets_the_sum_of_all(count, dtype):
-    comm = Elsewhere("device", count)
+    comm = OtherDevices(Comm(backend="device"), count)
     lanes, values = random_lanes(comm.devices("cpu"), dtype)
     exchange = make_exchange(comm, lanes, Comm(bucket_mb=2**-10), images=1)
     assert len(exchange.buckets) > 1 and exchange()
@@ -57,7 +59,7 @@ def test_every_device_gets_the_sum_of_all(count, dtype):
 
 
 def test_ordered_sums_are_those_of_one_device_with_as_many_shards():
-    comm = Elsewhere("device", 4)
+    comm = OtherDevices(Comm(backend="device"), 4)
     lanes, values = random_lanes(comm.devices("cpu"))
     together = make_exchange(comm, lanes, Comm(), images=1, ordered=True)
     together()
@@ -73,7 +75,7 @@ def test_ordered_sums_are_those_of_one_device_with_as_many_shards():
 
 
 def test_float16_and_double_buffering_work_between_devices_too():
-    comm = Elsewhere("device", 2)
+    comm = OtherDevices(Comm(backend="device"), 2)
     lanes, values = random_lanes(TWO)
     exchange = make_exchange(comm, lanes, Comm(compression="fp16", double_buffering=True), images=1)
     assert not exchange()
@@ -88,12 +90,12 @@ def test_float16_and_double_buffering_work_between_devices_too():
 # ---------------------------------------------------------------- what each device keeps
 
 
-def test_a_tally_adds_up_what_each_device_counted():
-    tally = Tally(TWO)
+def test_the_accumulator_sums_over_devices():
+    sums = Accumulator(TWO)
     for device, loss in zip(TWO, (1.0, 2.0)):
-        tally.add(mx.nd.full(3, loss, ctx=device), mx.nd.array([[1, 0]] * 3, ctx=device), mx.nd.zeros(3, ctx=device))
-    assert tally.so_far().tolist() == [9.0, 6.0]
-    assert tally.take()().tolist() == [9.0, 6.0, 6.0] and tally.take()().tolist() == [0.0, 0.0, 0.0]
+        sums.add(mx.nd.full(3, loss, ctx=device), mx.nd.array([[1, 0]] * 3, ctx=device), mx.nd.zeros(3, ctx=device))
+    assert sums.peek().tolist() == [9.0, 6.0]
+    assert sums.take()().tolist() == [9.0, 6.0, 6.0] and sums.take()().tolist() == [0.0, 0.0, 0.0]
 
 
 def bn(devices):
@@ -175,12 +177,11 @@ def trained(tmp_path, data_cache, monkeypatch):
         run = directory.RunDir(tmp_path / name)
         config = composed("train", f"data.cache={data_cache}", *TINY, *overrides)
         run.write_config(entry.settle(config))
-        run.write("plan.json", {"pretrained": None})
         prepare.prepare(run, run.config())
         run.stop_file.write_text("a test") if stop else run.stop_file.unlink(missing_ok=True)
-        plan = run.read("plan.json")
-        comm = comm or open_communicator(config.comm, plan["sizes"]["ranks"])
-        words = engine.train(run, run.config(), plan, comm, attempt=1)
+        plan = run.plan()
+        comm = comm or open_communicator(config.comm, plan.sizes.ranks)
+        words = Trainer(run, run.config(), plan, comm, attempt=1).train()
         parameters = weights.parameters(made[-1])
         count = len(parameters["output.weight"].list_ctx())
         return words, [{n: p.list_data()[i].asnumpy() for n, p in parameters.items()} for i in range(count)]
@@ -210,10 +211,10 @@ def test_four_shards_end_with_the_same_bytes_on_any_number_of_devices(trained):
 )
 def test_a_run_on_two_devices_resumes_to_the_same_bytes(trained, options):
     case = ["comm=device", "launch.ranks=2", *options]
-    whole, replicas = trained("whole", *case, comm=Elsewhere("device", 2))
-    stopped, _ = trained("broken", *case, stop=True, comm=Elsewhere("device", 2))
+    whole, replicas = trained("whole", *case, comm=OtherDevices(Comm(backend="device"), 2))
+    stopped, _ = trained("broken", *case, stop=True, comm=OtherDevices(Comm(backend="device"), 2))
     assert (stopped["state"], stopped["step"]) == ("interrupted", 1)
-    resumed, _ = trained("broken", *case, comm=Elsewhere("device", 2))
+    resumed, _ = trained("broken", *case, comm=OtherDevices(Comm(backend="device"), 2))
     assert resumed["params_sha256"] == whole["params_sha256"]
     assert all(np.array_equal(a, b) for a, b in zip(*(without_running(each).values() for each in replicas)))
 
@@ -223,8 +224,8 @@ def test_a_run_on_two_devices_resumes_to_the_same_bytes(trained, options):
 
 def test_one_process_is_started_with_the_threads_of_one_device(tmp_path):
     config = from_dict({"comm": {"backend": "device"}})
-    (command,) = commands.commands(config, "/runs/a", 1, commands.Placement(4, 8), {"PATH": "/bin"})
-    assert command.argv[1:] == ["-m", "mxscale.train.trainer", "/runs/a", "1"]
+    (command,) = commands.commands(config, "/runs/a", 1, Placement(4, 8), {"PATH": "/bin"})
+    assert command.argv[1:] == ["-m", "mxscale.train.rank", "/runs/a", "1"]
     assert command.env["OMP_NUM_THREADS"] == "2"
 
 
@@ -232,7 +233,7 @@ def test_one_process_is_started_with_the_threads_of_one_device(tmp_path):
 
 
 def ranks_env(**comm):
-    (command,) = commands.commands(from_dict({"comm": comm}), "/runs/a", 3, commands.Placement(2, 8), {"PATH": "/bin"})
+    (command,) = commands.commands(from_dict({"comm": comm}), "/runs/a", 3, Placement(2, 8), {"PATH": "/bin"})
     return command.env
 
 
@@ -244,8 +245,8 @@ def test_horovod_is_told_where_its_timeline_goes_and_to_sum_in_a_hierarchy():
 
 def test_a_hierarchy_on_one_machine_is_said_to_be_without_effect(tmp_path):
     config, run = from_dict({"comm": {"hierarchical": True}}), directory.RunDir(tmp_path)
-    assert "no effect on one machine" in announcement.said_of_exchange(run, config, {"hosts": []})
-    assert announcement.said_of_exchange(run, config, {"hosts": [{}, {}]}) == ""
+    assert "no effect on one machine" in announcement.said_of_exchange(run, config, Plan())
+    assert announcement.said_of_exchange(run, config, Plan(hosts=(Host("a", 1, "a"), Host("b", 1, "b")))) == ""
 
 
 # ---------------------------------------------------------------- what is refused
@@ -263,7 +264,7 @@ def test_other_machines_are_refused(backend):
 
 @pytest.mark.parametrize("key", ["hierarchical", "timeline"])
 def test_what_horovod_alone_has_is_refused_of_others(key):
-    with pytest.raises(ConfigError, match=f"comm.{key}=true with comm=device: that is Horovod's"):
+    with pytest.raises(ConfigError, match=f"comm.{key}=true with comm=device: only Horovod has it"):
         validate(from_dict({"comm": {"backend": "device", key: True}}))
 
 
@@ -275,10 +276,10 @@ def test_nccl_is_refused_where_mxnet_lacks_it_or_there_is_no_gpu(monkeypatch):
             return self.nccl and name == "NCCL"
 
     monkeypatch.setattr(mx.runtime, "Features", Features)
-    with pytest.raises(ConfigError, match="this MXNet was built without NCCL; use comm=device"):
+    with pytest.raises(ConfigError, match="this MXNet was built without NCCL; use comm=horovod"):
         check({"backend": "nccl"}, "gpu")
     Features.nccl = True
-    with pytest.raises(ConfigError, match="NCCL sums on GPUs alone"):
+    with pytest.raises(ConfigError, match="comm=nccl: sums on GPUs alone"):
         check({"backend": "nccl"}, "cpu")
     check({"backend": "nccl"}, "gpu")
 
@@ -302,9 +303,3 @@ def test_an_optimizer_whose_numbers_devices_would_share_is_refused(optimizer):
         check({"backend": "device"}, "cpu", optimizer)
     check({"backend": "device"}, "cpu", "adam")
     check({"backend": "device"}, "cpu", optimizer, ranks=1)
-
-
-def test_an_optimizer_that_draws_is_refused():
-    drawing = from_dict({"optimizer": {"name": "sgld", "momentum": None}, "model": {"name": "small"}})
-    with pytest.raises(ConfigError, match=r"optimizer\.name=sgld draws random numbers in its update"):
-        prepare.check_settings(drawing, None)

@@ -11,6 +11,7 @@ from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from PIL import Image
+from plans import make_sizes
 
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
@@ -21,6 +22,7 @@ from mxscale.diagnose.advice import Facts, advise
 from mxscale.diagnose.breakdown import Estimate, diagnose, judge
 from mxscale.launcher.supervisor import Signals
 from mxscale.rundir.directory import KILLED, RunDir
+from mxscale.rundir.plan import Host, Plan
 from mxscale.util.errors import ConfigError
 
 
@@ -224,9 +226,8 @@ def looked_at(ranks=2, device="cpu", hosts=(), **values):
     config = validate(from_dict({"launch": {"ranks": ranks}, "data": {"image_size": 48}, **values}))
     shards = config.data.shards or ranks
     images = 32 * shards * config.batch.accumulation
-    sizes = dict(ranks=ranks, shards=shards, per_device_batch=32, global_batch=images, effective_lr=0.1)
-    sizes.update(train_images=500, steps_per_epoch=7, total_steps=70, dropped_per_epoch=0)
-    plan = {"sizes": sizes, "device": device, "hosts": list(hosts), "threads": 3, "classes": 5}
+    sizes = make_sizes(ranks, shards=shards, global_batch=images, train_images=500, steps_per_epoch=7, total_steps=70)
+    plan = Plan(sizes=sizes, device=device, hosts=tuple(hosts), threads=3, classes=5)
     return probes.Run(probes.untimed(config), plan)
 
 
@@ -258,7 +259,7 @@ def test_one_rank_has_as_many_batches_in_a_step_as_it_has_in_the_run():
 
 
 def test_on_hosts_each_rank_by_itself_is_where_it_is_in_the_run():
-    hosts = [{"address": "a", "slots": 1, "name": "a"}, {"address": "b", "slots": 2, "name": "b"}]
+    hosts = [Host("a", 1, "a"), Host("b", 2, "b")]
     run = looked_at(ranks=3, hosts=hosts, launch={"ranks": 3, "hosts": ["a:1", "b:2"]})
     where = [config.launch.hosts for config in probes.configs(run, 1)["side_by_side"]]
     assert where == [["a:1"], ["b:1"], ["b:1"]]
@@ -463,7 +464,7 @@ def given(tmp_path, monkeypatch):
                 raise outcomes.get(folder.name, outcomes.get(probe))
             run = RunDir(folder / "0" / "train" / "now")
             run.write_config(configs[0])
-            run.write("plan.json", {**looked_at().plan, "data_digest": "d", "splits": {}})
+            run.write_plan(replace(looked_at().plan, data_digest="d"))
             run.write("environment.json", ENVIRONMENT)
             rate = dict(look=80, compute=50, side_by_side=45, exchange=80, all=40).get(probe, 50)
             return [timing.Reading([rate] * 4, [0.1] * 4, [], run, 0.5, 1.0) for _ in configs]

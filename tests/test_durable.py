@@ -1,4 +1,4 @@
-"""A file is whole or as it was before."""
+"""Atomic replacement and digests of files."""
 
 import hashlib
 import os
@@ -8,7 +8,7 @@ import pytest
 from mxscale.util.atomic_files import digest_of, replacing
 
 
-def test_a_file_takes_the_place_of_the_old_one_when_it_is_whole(tmp_path, monkeypatch):
+def test_a_complete_file_replaces_the_old_one(tmp_path, monkeypatch):
     (tmp_path / "a").write_text("old")
     monkeypatch.chdir(tmp_path)
     for path in (tmp_path / "a", "a"):
@@ -20,7 +20,7 @@ def test_a_file_takes_the_place_of_the_old_one_when_it_is_whole(tmp_path, monkey
         assert (tmp_path / "a").read_text() == f"new {path}" and os.listdir(tmp_path) == ["a"]
 
 
-def test_where_writing_fails_the_old_one_stands_and_nothing_is_left(tmp_path):
+def test_a_failed_write_keeps_the_old_file(tmp_path):
     (tmp_path / "a").write_text("old")
     with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "a") as new:
         with open(new, "w") as file:
@@ -31,7 +31,7 @@ def test_where_writing_fails_the_old_one_stands_and_nothing_is_left(tmp_path):
     assert (tmp_path / "a").read_text() == "old" and os.listdir(tmp_path) == ["a"]
 
 
-def test_what_is_in_the_way_stays_and_nothing_is_left(tmp_path):
+def test_a_directory_is_not_replaced(tmp_path):
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "folder", f"{tmp_path}/folder/"):
         with pytest.raises(OSError), replacing(path) as new:
@@ -40,7 +40,7 @@ def test_what_is_in_the_way_stays_and_nothing_is_left(tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**20, 2**20 + 1])
-def test_a_digest_is_of_all_bytes(tmp_path, size):
+def test_digest_covers_all_bytes(tmp_path, size):
     content = os.urandom(size)
     (tmp_path / "a").write_bytes(content)
     assert digest_of(tmp_path / "a") == hashlib.sha256(content).hexdigest()

@@ -19,6 +19,7 @@ from mxscale.cli import main, settings
 from mxscale.launcher import setup
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
+from mxscale.rundir.plan import Plan
 
 CONF = ROOT / "conf"
 ENTRIES = ("train", "finetune")
@@ -145,7 +146,7 @@ def test_a_published_comparison_takes_two_steps_on_two_devices_with_its_own_back
     two = ["debug=one_step", "max_steps=2", "launch.ranks=2", "launch.device=cpu"]
     ended = cli(entry, f"experiment={name}", *own(own_files), *two, *OWN_BACK_END[name], small=False)
     assert [line["step"] for line in ended.run.history() if "train/loss" in line["metrics"]] == [1, 2]
-    assert ended.run.read("plan.json")["sizes"]["ranks"] == 2
+    assert ended.run.plan().sizes.ranks == 2
     shipped, ran = composed(entry, f"experiment={name}", *NEEDED.get(f"experiment/{name}", [])), ended.run.config()
     wanted = dataclasses.replace(shipped.comm, servers=ran.comm.servers)
     assert ran.comm == wanted
@@ -155,7 +156,7 @@ def ended_run(path, config, steps):
     """The preparation and the only rank, in this process: imports would be most of the time."""
     run = directory.RunDir(path)
     run.write_config(settings.settle(config))
-    run.write("plan.json", {"pretrained": setup.pretrained_file(run.config())})
+    run.write_plan(Plan(pretrained=setup.pretrained_file(run.config())))
     ended = train(run)
     assert (ended["state"], ended["step"]) == (directory.FINISHED, steps)
     return run

@@ -24,7 +24,7 @@ from mxscale.launcher import commands as launch
 from mxscale.launcher import run as job
 from mxscale.rundir.directory import FAILED, FINISHED, KILLED, RunDir
 from mxscale.tracking import tracker
-from mxscale.train import checkpoint
+from mxscale.train import checkpointer
 
 sys.path.append(str(ROOT / "bench"))
 import network
@@ -55,7 +55,7 @@ def test_an_infinite_loss_ends_the_run_with_its_step_and_the_last_good_checkpoin
     good = ended.run.checkpoints / "000000001"
     assert re.search(rf"the loss is (inf|nan) at step 2; the last good checkpoint is {good}$", last_error(ended))
     assert ended.status["state"] == FAILED
-    assert checkpoint.steps(ended.run.checkpoints) == [1] and checkpoint.whole(good)
+    assert checkpointer.steps(ended.run.checkpoints) == [1] and checkpointer.is_valid(good)
 
 
 # ---------------------------------------------------------------- ranks, servers and hosts that fail
@@ -108,9 +108,8 @@ def test_a_cut_link_is_named_and_the_ranks_that_are_left_take_over_its_shards(cl
 
 HUNG = """
 import os, sys, time
-from mxscale.train import checkpointer as keeper
-from mxscale.train import meters as meter
-from mxscale.train import trainer as engine
+from mxscale.train import rank, timing
+from mxscale.train.checkpointer import Checkpointer
 
 whole, calls = PLACE, []
 
@@ -122,19 +121,19 @@ def hang(self, *arguments):
     return whole(self, *arguments)
 
 PLACE = hang
-sys.exit(engine.main(sys.argv[1], int(sys.argv[2])))
+sys.exit(rank.main(sys.argv[1], int(sys.argv[2])))
 """
 
 
 @pytest.mark.parametrize(
     "place, step, log_every, told",
     [
-        ("keeper.Keeper.due", 6, 1, r"no rank has finished a step for \d+ s"),
-        ("keeper.Keeper.due", 1, 1, r"no second step within 20 s of the first line \(launch.start_timeout_s\)"),
+        ("Checkpointer.due", 6, 1, r"no rank has finished a step for \d+ s"),
+        ("Checkpointer.due", 1, 1, r"no second step within 20 s of the first line \(launch.start_timeout_s\)"),
         # The others wait at a checkpoint, for the totals before it
-        ("keeper.Keeper.due", 8, 1, r"no rank has finished a step for \d+ s"),
+        ("Checkpointer.due", 8, 1, r"no rank has finished a step for \d+ s"),
         # The others wait for its gradients, not for a line of metrics
-        ("meter.Clock.fetched", 6, 10, r"no rank has finished a step for \d+ s"),
+        ("timing.ThroughputTimer.fetched", 6, 10, r"no rank has finished a step for \d+ s"),
     ],
 )
 def test_a_hanging_rank_is_named_with_its_last_log_lines(
@@ -193,8 +192,8 @@ def test_a_full_disk_keeps_the_last_good_checkpoint_and_more_room_resumes_to_the
     ended = cli("train", *CASE, f"runs={disk}", expect=1)
     assert "rank 0: OSError: checkpoint of step 15 not written" in last_error(ended)
     assert ended.status["state"] == FAILED
-    steps = checkpoint.steps(ended.run.checkpoints)
-    assert steps == [5, 10] and all(checkpoint.whole(ended.run.checkpoint(step)) for step in steps)
+    steps = checkpointer.steps(ended.run.checkpoints)
+    assert steps == [5, 10] and all(checkpointer.is_valid(ended.run.checkpoint(step)) for step in steps)
     subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
     resumed = cli("train", f"resume={ended.run}", f"runs={disk}", small=False)
     assert resumed.sha == unbroken.sha
@@ -210,7 +209,7 @@ def test_a_disk_without_a_byte_left_ends_the_run_in_one_line(cli, disk):
     ended = cli.ended(process, expect=1, timeout=60)
     assert re.search("No space left|not written", last_error(ended))
     assert f"python train.py resume={run}" in ended.out + ended.err
-    assert checkpoint.newest(run.checkpoints) is not None
+    assert checkpointer.newest(run.checkpoints) is not None
     assert not rank_pids(run)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 from conftest import SMALL
+from plans import make_sizes
 
 from mxscale.config.schema import from_dict
 from mxscale.perfmodel import forecast, layers, scenarios
@@ -11,6 +12,7 @@ from mxscale.planner import planning
 from mxscale.records import summary
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FINISHED
+from mxscale.rundir.plan import Plan
 from mxscale.tracking import payload
 
 PRICE = {"known": True, "usd_per_hour": 36.0, "eur_per_hour": 18.0, "nodes": 1, "billing": "per_second",
@@ -21,10 +23,8 @@ def made(runs, ranks, rate=None, steps=100, wall_s=None, host="here", device="cp
     """A run directory up to its first step, or with a rate up to its end."""
     config = from_dict({"runs": str(runs), "model": {"name": "resnet18_v1b"}, "comm": comm or {}, **settings})
     run = directory.create(config)
-    sizes = {"ranks": ranks, "shards": ranks, "per_device_batch": 32, "global_batch": 32 * ranks, "total_steps": steps,
-             "train_images": 3200}  # fmt: skip
-    run.write("plan.json", {"sizes": sizes, "speed_signature": "same", "threads": 1, "device": device, "classes": 5,
-                            "hosts": []})  # fmt: skip
+    sizes = make_sizes(ranks, total_steps=steps, train_images=3200)
+    run.write_plan(Plan(sizes=sizes, speed_signature="same", threads=1, device=device, classes=5))
     run.write("environment.json", {"tags": {"machine": host, "build": "wheel", "versions": {}}})
     run.write("price.json", PRICE)
     if rate:

@@ -13,8 +13,11 @@ from mxscale.distributed.communicators import Local
 from mxscale.launcher import progress, setup
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
+from mxscale.rundir.plan import Plan
 from mxscale.tracking import payload
-from mxscale.train import first_loss, prepare, trainer
+from mxscale.train import prepare
+from mxscale.train.pretrained_init import first_loss_warning
+from mxscale.train.trainer import Trainer
 
 PRETRAINED = from_dict({"model": {"pretrained": "x.params"}})
 
@@ -22,7 +25,7 @@ PRETRAINED = from_dict({"model": {"pretrained": "x.params"}})
 @pytest.mark.parametrize("classes", [2, 5, 256, 1000])
 def test_a_loss_near_ln_of_the_classes_is_as_it_should_be(classes):
     for away in (-0.49, 0, 0.49):
-        assert first_loss.judge(math.log(classes) + away, classes, Config()) is None
+        assert first_loss_warning(math.log(classes) + away, classes, Config()) is None
 
 
 @pytest.mark.parametrize(
@@ -35,13 +38,13 @@ def test_a_loss_near_ln_of_the_classes_is_as_it_should_be(classes):
         ),
         (30.0, Config(), ["the features are out of scale", "data.std"]),
         (6.1, PRETRAINED, ["out of scale"]),
-        (1.0, PRETRAINED, ["the head knows these labels already"]),
+        (1.0, PRETRAINED, ["already knows these labels"]),
         (float("inf"), PRETRAINED, ["out of scale"]),
-        (float("nan"), PRETRAINED, ["not a number comes out"]),
+        (float("nan"), PRETRAINED, ["returns NaN"]),
     ],
 )
 def test_a_loss_far_from_it_is_said_with_its_likely_cause_in_a_line(loss, config, words):
-    said = first_loss.judge(loss, 256, config)
+    said = first_loss_warning(loss, 256, config)
     assert len(said.splitlines()) == 1 and not [word for word in words if word not in said], said
 
 
@@ -51,9 +54,9 @@ def begun(tmp_path, data_cache, *overrides, entry="finetune"):
              f"runs={tmp_path}/runs", f"data.cache={data_cache}", "data.train_per_class=4"]  # fmt: skip
     config = settings.settle(composed(entry, *words, *overrides))
     run = directory.create(config)
-    run.write("plan.json", {"pretrained": setup.pretrained_file(config)})
+    run.write_plan(Plan(pretrained=setup.pretrained_file(config)))
     prepare.prepare(run, config)
-    assert trainer.train(run, run.config(), run.read("plan.json"), Local(), 1)["state"] == "done"
+    assert Trainer(run, run.config(), run.plan(), Local(), 1).train()["state"] == "done"
     return run
 
 
@@ -77,7 +80,7 @@ def test_a_run_says_so_in_its_directory_on_the_terminal_and_in_the_record_and_go
     said = run.read("warnings.json")["first_loss"]
     assert "not normalised as these weights expect" in said
     assert f"warning: {said}" in capsys.readouterr().out  # a rank's log
-    watched = progress.Progress(run, run.read("plan.json"), lambda line: {})
+    watched = progress.Progress(run, run.plan(), lambda line: {})
     watched.update()
     assert said not in capsys.readouterr().out  # of an earlier attempt
     watched.warned = None

@@ -1,4 +1,4 @@
-"""Hosts that ranks are spread over: found, asked, and told apart.  With a real ssh client and server: test_ssh.py."""
+"""Hosts of a run: lists, hostfiles, workers of Docker Compose. With a real ssh client and server: test_ssh.py."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def config(**launch):
     return validate(from_dict({"launch": launch}))
 
 
-def test_a_list_gives_each_host_its_slots():
+def test_list_gives_each_host_its_slots():
     found = hosts.find(config(hosts=["a:4", "b.example", "10.0.0.3:1"]))
     assert [(host.address, host.slots) for host in found] == [("a", 4), ("b.example", 1), ("10.0.0.3", 1)]
     assert hosts.find(config()) == []
@@ -23,7 +23,6 @@ def test_a_list_gives_each_host_its_slots():
 @pytest.mark.parametrize(
     "wrong",
     [
-        "a",
         [],
         ["a:0"],
         ["a:x"],
@@ -37,12 +36,41 @@ def test_a_list_gives_each_host_its_slots():
         {"a": 4},
     ],
 )
-def test_what_is_no_list_of_hosts_is_refused(wrong):
-    with pytest.raises(ConfigError, match=r"^launch\.hosts=.*: expected a list such as '\[a:4,b:4\]', or compose"):
+def test_invalid_hosts_are_refused(wrong):
+    with pytest.raises(
+        ConfigError, match=r"^launch\.hosts=.*: expected a list such as '\[a:4,b:4\]', a hostfile, or compose"
+    ):
         config(hosts=wrong)
 
 
-def test_one_machine_by_two_names_is_refused(monkeypatch):
+def test_hostfile_lines_become_hosts(tmp_path):
+    lines = ["# the cluster", "a slots=4", "", "b.example:2  # fast", "10.0.0.3", "c slots = 2 max_slots=4", "10.0.0.3"]
+    (tmp_path / "hosts").write_text("\n".join(lines))
+    read = config(hosts=str(tmp_path / "hosts")).launch.hosts
+    assert read == ["a:4", "b.example:2", "10.0.0.3:2", "c:2"]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("a slots=4\nb slots=x\n", " line 2: b slots=x: expected HOST slots=RANKS, HOST:RANKS or HOST"),
+        ("me@a:4", " line 1: me@a:4: expected HOST"),
+        ("-oProxyCommand=x", " line 1: -oProxyCommand=x: expected HOST"),
+        ("a:0", " line 1: a:0: expected HOST"),
+        ("# nothing\n", ": no host in that file"),
+        (None, ": No such file or directory; expected a list such as '[a:4,b:4]', a hostfile, or compose"),
+    ],
+)
+def test_invalid_hostfile_is_refused(tmp_path, text, message):
+    path = tmp_path / "hosts"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        config(hosts=str(path))
+    assert str(refused.value).startswith(f"launch.hosts={path}{message}")
+
+
+def test_two_names_of_one_machine_are_refused(monkeypatch):
     with pytest.raises(ConfigError, match=r"localhost and 127.0.0.1 are both this machine: .*: 127.0.0.1:3"):
         hosts.find(config(hosts=["localhost:2", "127.0.0.1"]))
     monkeypatch.setattr(hosts.socket, "gethostbyname", {"a": "10.0.0.3", "a.example": "10.0.0.3", "b": "10.0.0.4"}.get)
@@ -51,24 +79,26 @@ def test_one_machine_by_two_names_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["a..b", "x" * 64])
-def test_a_name_that_no_resolver_takes_is_another_machine(name):
+def test_unresolvable_name_is_another_machine(name):
     (found,) = hosts.find(config(hosts=[name]))
     assert not found.here
 
 
-def test_hosts_go_neither_with_local_ranks_nor_with_one_image():
+def test_hosts_exclude_comm_local_and_launch_docker():
     with pytest.raises(ConfigError, match="comm=local"):
         validate(from_dict({"launch": {"hosts": ["a"]}, "comm": {"backend": "local"}}))
     with pytest.raises(ConfigError, match=r"launch\.hosts with launch=docker"):
         config(hosts=["a"], kind="docker", image="x")
 
 
-def test_compose_without_a_worker_says_how_to_start_some():
-    with pytest.raises(ConfigError, match=r"no worker is up; start some with: docker compose --profile cluster up"):
+def test_compose_without_workers_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"no worker is running; start some with: docker compose --profile cluster up"
+    ):
         hosts.find(config(hosts="compose"))
 
 
-def test_workers_are_found_by_name_and_counted_as_people_do(monkeypatch):
+def test_compose_workers_are_sorted_by_number(monkeypatch):
     names = {f"10.0.0.{n}": f"mxscale-worker-{n}.mxscale_default" for n in (2, 10, 1)}
     monkeypatch.setattr(hosts.socket, "getaddrinfo", lambda *_: [(2, 1, 6, "", (ip, 0)) for ip in names for _ in "tu"])
     monkeypatch.setattr(hosts.socket, "gethostbyaddr", lambda ip: (names[ip], [], [ip]))
@@ -81,7 +111,7 @@ def test_ranks_fill_the_first_host_before_the_next():
     assert [host and host.name for host in (hosts.of_rank(nodes, rank) for rank in range(4))] == ["a", "a", "b", None]
 
 
-def test_a_host_that_does_not_answer_is_named_with_sshs_reason(tmp_path):
+def test_unreachable_host_is_named_with_the_reason(tmp_path):
     with pytest.raises(ConfigError, match=r"^launch\.hosts: nobody\.invalid can't be reached by ssh \(.+\)$"):
         hosts.check([Host("nobody.invalid", 1, "nobody.invalid")], RunDir(tmp_path))
     assert hosts.unreachable([Host("nobody.invalid", 1, "x")])

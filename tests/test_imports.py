@@ -22,11 +22,8 @@ FEATURES = {"sweep", "rerun", "diagnose", "planner", "report", "doctor"}  # do n
 EXCEPTIONS = {
     "launcher/run.py": {"rerun", "sweep"},
     "launcher/setup.py": {"doctor"},
-    "perfmodel/calibration.py": {"launcher"},
     "perfmodel/forecast.py": {"planner"},
-    "environment/machine.py": {"launcher"},
     "tracking/sender.py": {"sweep"},
-    "train/prepare.py": {"launcher"},
 }
 
 # library -> the packages and modules that may import it, inside functions too
@@ -103,10 +100,10 @@ def test_the_parent_starts_without_what_plans_and_reports_calculate_with():
 
 
 def test_a_rank_loads_no_config_tool_and_no_tracker():
-    assert loaded_by("mxscale.train.trainer", {"mxnet", "hydra", "omegaconf", "mlflow"}) == ["mxnet"]
+    assert loaded_by("mxscale.train.rank", {"mxnet", "hydra", "omegaconf", "mlflow"}) == ["mxnet"]
 
 
-@pytest.mark.parametrize("rank", ["train.trainer", "distributed.exchange_probe", "train.input_probe"])
+@pytest.mark.parametrize("rank", ["train.rank", "distributed.exchange_probe", "train.input_probe"])
 def test_a_rank_loads_nothing_of_its_parent(rank):
     names = [f"mxscale.{name_of(path)[:-3].replace('/', '.')}" for path in (PACKAGE / "launcher").glob("*.py")]
     assert loaded_by(f"mxscale.{rank}", set(names)) == []

@@ -16,8 +16,9 @@ from PIL import Image
 from test_loader import AUGMENTED, RAW, micros, same, train_data
 
 from mxscale.data import ram_cache, recordio
-from mxscale.data.loader import KEPT, Records, evaluation_batches
+from mxscale.data.loader import EvaluationData, Records
 from mxscale.rundir import directory
+from mxscale.rundir.plan import Host
 from mxscale.train import prepare
 from mxscale.util.errors import ConfigError
 
@@ -73,7 +74,7 @@ def test_evaluation_sees_the_same_images(tmp_path):
     data = replace(RAW, eval_resize=12)
     for rank in (0, 1):
         for _ in range(2):
-            batches = [list(evaluation_batches(records, one, 7, rank, 2, CPU)) for one in (data, in_memory(data))]
+            batches = [list(EvaluationData(records, one, 7, (rank, 2), CPU)) for one in (data, in_memory(data))]
             for (images, labels, count), (kept_images, kept_labels, kept_count) in zip(*batches, strict=True):
                 assert np.array_equal(images.asnumpy(), kept_images.asnumpy())
                 assert labels.asnumpy().tolist() == kept_labels.asnumpy().tolist() and count == kept_count
@@ -89,10 +90,9 @@ def test_images_are_decoded_once(tmp_path, monkeypatch):
 
 def test_a_rank_keeps_its_own_shards_alone_and_as_much_as_was_said(tmp_path):
     records = jpegs(tmp_path)
-    micros(train_data(records, in_memory(RAW), 5, rank=1, ranks=2, of=4), range(1))
-    taken = {
-        part: os.fstat(found.rec.fileno()).st_size for (rec, part, _), found in KEPT.parts.items() if rec == records.rec
-    }
+    source = train_data(records, in_memory(RAW), 5, rank=1, ranks=2, of=4)
+    micros(source, range(1))
+    taken = {part: os.fstat(found.rec.fileno()).st_size for (_, part, _), found in source.cache.parts.items()}
     assert sorted(taken) == [1, 3]
     for part, size in taken.items():
         said = ram_cache.bytes_of(records.rec, ram_cache.offsets_of(records.idx, (part, 4)))
@@ -122,9 +122,9 @@ def test_nothing_is_left_in_the_file_system(tmp_path, monkeypatch):
 
 def test_what_does_not_fit_is_refused_with_both_figures(tmp_path, monkeypatch):
     records = jpegs(tmp_path)
-    monkeypatch.setattr(ram_cache, "free_memory", lambda: 1000)
+    monkeypatch.setattr(ram_cache, "available_memory", lambda: 1000)
     with pytest.raises(
-        ConfigError, match=r"data\.keep=ram: .* take 0\.00 GB, and 0\.00 GB .* free here .*data\.keep=packed"
+        ConfigError, match=r"data\.keep=ram: .* need 0\.00 GB, and 0\.00 GB .* free here .*data\.keep=packed"
     ):
         micros(train_data(records, in_memory(RAW), 5), range(1))
     splits = {name: {"rec": records.rec, "idx": records.idx} for name in ("train", "val")}
@@ -138,51 +138,13 @@ def test_the_memory_is_named_before_it_is_taken(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("data.keep=ram: 0.00 GB for the decoded images, ")
 
 
-def machine(folder, available_kb, cgroup="0::/", files=()) -> int:
-    """What is free on a machine with this /proc and these cgroup files."""
-    proc, cgroups = folder / "proc", folder / "cgroup"
-    (proc / "self").mkdir(parents=True)
-    (proc / "meminfo").write_text(f"MemTotal:       99999999 kB\nMemAvailable:   {available_kb} kB\n")
-    (proc / "self" / "cgroup").write_text(cgroup + "\n")
-    for name, text in files:
-        (cgroups / name).parent.mkdir(parents=True, exist_ok=True)
-        (cgroups / name).write_text(text)
-    return ram_cache.free_memory(str(proc), str(cgroups))
-
-
-def test_free_memory_is_the_machines_where_nothing_limits_it(tmp_path):
-    assert machine(tmp_path / "a", 2000) == 2000 * 1024
-    unlimited = [("x/memory.max", "max\n"), ("x/memory.current", "5\n"), ("x/memory.stat", "inactive_file 1\n")]
-    assert machine(tmp_path / "b", 2000, "0::/x", unlimited) == 2000 * 1024
-
-
-def test_a_containers_limit_counts_less_what_is_used_and_not_given_back(tmp_path):
-    own = [
-        ("memory.max", "1000000\n"),
-        ("memory.current", "400000\n"),
-        ("memory.stat", "anon 9\ninactive_file 100000\n"),
-    ]
-    assert machine(tmp_path / "v2", 2000, "0::/", own) == 700_000
-    v1 = [("memory/memory.limit_in_bytes", "1000000\n"), ("memory/memory.usage_in_bytes", "400000\n"),
-          ("memory/memory.stat", "total_inactive_file 50000\n")]  # fmt: skip
-    assert machine(tmp_path / "v1", 2000, "9:memory:/docker/abc\n3:cpu:/", v1) == 650_000
-
-
-def test_the_narrowest_of_nested_groups_counts(tmp_path):
-    files = []
-    for folder, limit in (("slice", 500_000), ("slice/job", 900_000)):
-        files += [(f"{folder}/memory.max", f"{limit}\n"), (f"{folder}/memory.current", "100000\n"),
-                  (f"{folder}/memory.stat", "inactive_file 0\n")]  # fmt: skip
-    assert machine(tmp_path, 2000, "0::/slice/job", files) == 400_000
-
-
 DIES = """
 import os, sys
 import mxnet as mx
 from mxscale.config.schema import Data
-from mxscale.data.loader import Records, evaluation_batches
+from mxscale.data.loader import Records, EvaluationData
 records = Records(sys.argv[1], sys.argv[2], 50)
-for images, *_ in evaluation_batches(records, Data(image_size=8, keep="ram"), 5, 0, 1, mx.cpu()):
+for images, *_ in EvaluationData(records, Data(image_size=8, keep="ram"), 5, (0, 1), mx.cpu()):
     os.kill(os.getpid(), 9)
 """
 
@@ -217,12 +179,11 @@ def test_a_run_of_two_ranks_ends_with_the_same_bytes_however_its_images_are_read
 def test_a_run_whose_images_do_not_fit_is_refused_before_any_rank(tmp_path, data_cache, monkeypatch):
     settings = [f"runs={tmp_path}", f"data.cache={data_cache}", "launch.ranks=1"]
     run = directory.create(composed("train", *settings, "data.keep=ram"))
-    run.write("plan.json", {"pretrained": None})
-    monkeypatch.setattr(ram_cache, "free_memory", lambda: 10_000)
+    monkeypatch.setattr(ram_cache, "available_memory", lambda: 10_000)
     assert prepare.main(str(run), attempt=1) == directory.REFUSED
-    assert "data.keep=ram: the decoded images take" in run.read("refused.json")["error"]
+    assert "data.keep=ram: the decoded images need" in run.read("refused.json")["error"]
 
 
 def test_of_several_hosts_the_largest_share_counts():
-    assert prepare.share_of_a_host(None) == 1
-    assert prepare.share_of_a_host([{"slots": 4}, {"slots": 8}]) == pytest.approx(2 / 3)
+    assert prepare.share_of_a_host() == 1
+    assert prepare.share_of_a_host([Host("a", 4, "a"), Host("b", 8, "b")]) == pytest.approx(2 / 3)

@@ -8,9 +8,10 @@ import pytest
 
 from mxscale.config.schema import from_dict
 from mxscale.environment.hosts import Host
-from mxscale.launcher.commands import ROOT, Placement, commands, first_gone, threads_per_rank
+from mxscale.environment.placement import Placement, threads_per_rank
+from mxscale.launcher.commands import ROOT, commands, first_gone
 
-RANK = [sys.executable, "-m", "mxscale.train.trainer", "/runs/a", "1"]
+RANK = [sys.executable, "-m", "mxscale.train.rank", "/runs/a", "1"]
 SURROUNDINGS = {
     "PATH": "/usr/bin:/bin",
     "HOME": "/home/u",

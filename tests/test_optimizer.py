@@ -1,4 +1,4 @@
-"""Optimizers by MXNet's names, the objective, and dropout that a resume can repeat."""
+"""Optimizers by name, the loss, and dropout that a resumed run repeats."""
 
 import re
 
@@ -14,14 +14,14 @@ from mxscale.util.errors import ConfigError
 
 
 def backward(parameter, gradient):
-    """Give a parameter of one number this gradient."""
+    """Set the gradient of a parameter of one number."""
     with mx.autograd.record():
         loss = parameter.data() * gradient
     loss.backward()
 
 
 def after_steps(config, gradients, weight=1.0, global_batch=1):
-    """A weight of one number after one update per gradient."""
+    """Return a weight of one number after one update per gradient."""
     parameter = mx.gluon.Parameter("w", shape=(1,))
     parameter.initialize(mx.init.Constant(weight))
     trainer = make_trainer([parameter], config, multi_precision=False)
@@ -34,12 +34,12 @@ def after_steps(config, gradients, weight=1.0, global_batch=1):
 # ---------------------------------------------------------------- updates by hand
 
 
-def test_sgd_goes_against_gradient_and_decay():
+def test_sgd_subtracts_gradient_and_decay():
     config = Optimizer(name="sgd", lr=0.1, momentum=None, weight_decay=0.5)
     assert after_steps(config, [2.0]) == pytest.approx(1 - 0.1 * (2 + 0.5 * 1))
 
 
-def test_momentum_adds_up():
+def test_momentum_accumulates():
     config = Optimizer(name="sgd", lr=0.1, momentum=0.9, weight_decay=0.0)
     assert after_steps(config, [1.0, 1.0]) == pytest.approx(1 - 0.1 - (0.09 + 0.1))
 
@@ -65,7 +65,7 @@ def test_gradients_are_clipped_after_the_division():
     assert after_steps(config, [-64.0], global_batch=64) == pytest.approx(1.25)
 
 
-def test_the_lr_of_a_schedule_replaces_the_first():
+def test_schedule_lr_replaces_the_initial_lr():
     parameter = mx.gluon.Parameter("w", shape=(1,))
     parameter.initialize(mx.init.One())
     trainer = make_trainer([parameter], Optimizer(name="sgd", lr=9.0, momentum=None, weight_decay=0.0), False)
@@ -81,11 +81,11 @@ def test_the_lr_of_a_schedule_replaces_the_first():
 @pytest.mark.parametrize(
     "name", ["sgd", "nag", "adam", "rmsprop", "adagrad", "ftrl", "nadam", "signum", "lamb", "lars"]
 )
-def test_an_optimizer_of_mxnet_is_made(name):
+def test_mxnet_optimizer_is_created(name):
     make_optimizer(Optimizer(name=name, momentum=None))
 
 
-def test_every_name_of_mxnet_is_made_or_refused_in_one_line():
+def test_every_mxnet_name_is_created_or_refused_in_one_line():
     for name in mx.optimizer.Optimizer.opt_registry:
         try:
             make_optimizer(Optimizer(name=name, momentum=None))
@@ -93,7 +93,7 @@ def test_every_name_of_mxnet_is_made_or_refused_in_one_line():
             assert "\n" not in str(error)
 
 
-def test_an_optimizer_that_this_mxnet_does_not_have_yet_is_refused(monkeypatch):
+def test_optimizer_of_a_newer_mxnet_is_refused(monkeypatch):
     registry = mx.optimizer.Optimizer.opt_registry
     monkeypatch.setattr(
         mx.optimizer.Optimizer, "opt_registry", {n: o for n, o in registry.items() if n not in ("lamb", "lars")}
@@ -103,7 +103,7 @@ def test_an_optimizer_that_this_mxnet_does_not_have_yet_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("name, nearest", [("sdg", "sgd"), ("adaam", "adam"), ("rmsprob", "rmsprop"), ("nagg", "nag")])
-def test_an_unknown_name_names_the_nearest(name, nearest):
+def test_unknown_name_suggests_the_nearest(name, nearest):
     with pytest.raises(ConfigError, match=f"^{re.escape(f'optimizer.name={name}: did you mean {nearest}?')}$"):
         make_optimizer(Optimizer(name=name))
 
@@ -116,21 +116,21 @@ def test_an_unknown_name_names_the_nearest(name, nearest):
         Optimizer(name="NAG", params={"x": 1}),
     ],
 )
-def test_an_argument_that_an_optimizer_does_not_take_is_one_line_with_a_way_out(config):
+def test_unknown_argument_is_refused_with_a_remedy(config):
     with pytest.raises(ConfigError) as error:
         make_optimizer(config)
-    assert str(error.value).startswith(f"optimizer.name={config.name} does not take these settings (")
-    assert "optimizer.momentum=null leaves momentum out" in str(error.value)
+    assert str(error.value).startswith(f"optimizer.name={config.name} does not accept these settings (")
+    assert "optimizer.momentum=null omits momentum" in str(error.value)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name, key", [("wd", "weight_decay"), ("learning_rate", "lr"), ("momentum", "momentum")])
-def test_what_has_a_key_of_its_own_is_not_silently_overridden(name, key):
+def test_parameter_with_its_own_key_is_refused(name, key):
     with pytest.raises(ConfigError, match=f"^optimizer.params.{name}: set optimizer.{key} instead$"):
         make_optimizer(Optimizer(name="sgd", params={name: 0.5}))
 
 
-def test_master_weights_are_kept_where_precision_asks_for_them():
+def test_master_weights_follow_precision():
     assert make_optimizer(Optimizer(), multi_precision=True).multi_precision is True
     assert make_optimizer(Optimizer(multi_precision=False), multi_precision=True).multi_precision is False
     assert make_optimizer(Optimizer(), multi_precision=False).multi_precision is False
@@ -141,7 +141,7 @@ def test_master_weights_are_kept_where_precision_asks_for_them():
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("hybrid", [False, True])
-def test_cross_entropy_is_numpys(smoothing, hybrid):
+def test_cross_entropy_equals_numpy(smoothing, hybrid):
     logits = np.random.RandomState(0).normal(size=(6, 4)).astype("float32") * 3
     labels = np.array([0, 1, 2, 3, 1, 1])
     log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
@@ -154,7 +154,7 @@ def test_cross_entropy_is_numpys(smoothing, hybrid):
     assert found.asnumpy() == pytest.approx(-(target * log_p).sum(axis=1), rel=1e-5)
 
 
-def test_equal_scores_cost_the_logarithm_of_the_classes():
+def test_loss_of_equal_scores_is_ln_of_the_classes():
     assert CrossEntropy(0.1)(mx.nd.zeros((1, 1000)), mx.nd.zeros(1)).asscalar() == pytest.approx(6.9078, abs=1e-4)
 
 
@@ -176,7 +176,7 @@ def with_dropout(hybrid):
 
 
 @pytest.mark.parametrize("hybrid", [False, True])
-def test_a_step_has_the_same_dropout_after_a_resume_and_another_step_another(hybrid):
+def test_dropout_is_a_function_of_step_and_shard(hybrid):
     def mask(net, reseed, step, shard):
         reseed(step, shard, 0, mx.cpu())
         with mx.autograd.record():
@@ -187,13 +187,13 @@ def test_a_step_has_the_same_dropout_after_a_resume_and_another_step_another(hyb
     masks = {(step, shard): mask(net, reseed, step, shard) for step in range(3) for shard in range(2)}
     assert len(set(masks.values())) == 6
     resumed = with_dropout(hybrid)
-    mx.nd.random.uniform(shape=100)  # another past
+    mx.nd.random.uniform(shape=100)  # another random state
     again = reseeder(resumed, seed=1)
     assert mask(resumed, again, 2, 1) == masks[2, 1] and mask(resumed, again, 1, 0) == masks[1, 0]
     assert mask(resumed, reseeder(resumed, seed=2), 2, 1) != masks[2, 1]
 
 
-def test_a_network_without_dropout_leaves_the_random_state_alone():
+def test_network_without_dropout_keeps_the_random_state():
     net = zoo.build("small", 5)
     mx.random.seed(3)
     first = mx.nd.random.uniform(shape=3).asnumpy()
@@ -205,9 +205,9 @@ def test_a_network_without_dropout_leaves_the_random_state_alone():
 @pytest.mark.parametrize(
     "name, has", [("alexnet", True), ("squeezenet1.0", True), ("small", False), ("resnet18_v1", False)]
 )
-def test_dropout_is_found_however_deep(name, has):
+def test_dropout_is_found_in_nested_blocks(name, has):
     assert has_dropout(zoo.build(name, 5)) is has
 
 
-def test_dropout_of_rate_0_is_none():
+def test_dropout_of_rate_0_is_ignored():
     assert not has_dropout(mx.gluon.nn.Dropout(0.0))

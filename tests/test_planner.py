@@ -4,12 +4,14 @@ import csv
 import dataclasses
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from plans import make_sizes
 
 from mxscale.cli import main as commands  # its keys are Hydra's defaults
 from mxscale.config.schema import from_dict
@@ -25,6 +27,7 @@ from mxscale.planner import figure as plan_figure
 from mxscale.planner.choice import Bounds
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FINISHED
+from mxscale.rundir.plan import Host, Plan
 from mxscale.util.errors import ConfigError
 
 FREE = Link(0.0, math.inf)
@@ -331,8 +334,8 @@ def finished(runs, ranks: int, rate: float, shards=None, **settings):
     """A run directory as far as plans look at it."""
     config = from_dict({"runs": str(runs), "model": {"name": "resnet18_v1b"}, **settings})
     run = directory.create(config)
-    sizes = {"ranks": ranks, "shards": shards or ranks, "per_device_batch": config.batch.per_device}
-    run.write("plan.json", {"sizes": sizes, "threads": 1, "classes": 5, "hosts": [], "device": "cpu"})
+    sizes = make_sizes(ranks, shards=shards or ranks, per_device_batch=config.batch.per_device)
+    run.write_plan(Plan(sizes=sizes, threads=1, classes=5, device="cpu"))
     run.write("status.json", {"state": FINISHED})
     run.write("summary.json", {"metrics": {"throughput/median": rate}})
     return run
@@ -423,8 +426,7 @@ def test_fewer_servers_than_nodes_are_a_narrower_way():
 def test_servers_on_other_machines_than_the_ranks_are_no_nodes_of_devices(tmp_path):
     served = {"comm": {"backend": "parameter_server", "servers": 2}, "batch": {"accumulation": 3}}
     run = finished(tmp_path, 4, 60.0, **served)
-    hosts = [{"address": name, "slots": 2, "name": name, "here": False} for name in "abcd"]
-    run.write("plan.json", {**run.read("plan.json"), "hosts": hosts})
+    run.write_plan(replace(run.plan(), hosts=tuple(Host(name, 2, name) for name in "abcd")))
     measured = calibration.of_run(str(run.path))
     assert (measured.nodes, measured.server_nodes, measured.accumulation) == (2, 2, 3)
 
@@ -443,8 +445,7 @@ def test_runs_of_each_exchange_calibrate_the_link_that_it_went_by(tmp_path):
 
 def test_a_run_on_other_threads_says_nothing_of_the_link(tmp_path):
     first, second = finished(tmp_path, 1, 40.0), finished(tmp_path, 2, 60.0)
-    plan = second.read("plan.json")
-    second.write("plan.json", {**plan, "threads": 2})
+    second.write_plan(replace(second.plan(), threads=2))
     assert calibration.read([str(first.path), str(second.path)], first.config()).intra is None
 
 

@@ -4,6 +4,7 @@ import hashlib
 import shutil
 import threading
 import zipfile
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
@@ -21,8 +22,9 @@ from mxscale.environment import description
 from mxscale.launcher import setup
 from mxscale.models import gluon_store, pretrained, weights, zoo
 from mxscale.rundir import directory
+from mxscale.rundir.plan import InputChange, Plan
 from mxscale.train import prepare, pretrained_init
-from mxscale.train import trainer as engine
+from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
 CPU = mx.cpu()
@@ -46,12 +48,12 @@ def prepared(tmp_path, data_cache):
 def again(run):
     """The preparation of one more attempt."""
     file = setup.pretrained_file(run.config(), run)
-    run.write("plan.json", {**(run.read("plan.json") or {}), "pretrained": file})
+    run.write_plan(replace(run.plan(), pretrained=file))
     prepare.prepare(run, run.config())
 
 
 def trained(run, attempt=1):
-    return engine.train(run, run.config(), run.read("plan.json"), Local(), attempt)
+    return Trainer(run, run.config(), run.plan(), Local(), attempt).train()
 
 
 def finished(run, ended):
@@ -99,7 +101,7 @@ def test_a_run_goes_on_and_is_fine_tuned_from_when_the_files_are_gone(prepared, 
     shutil.rmtree(prefix.rpartition("/")[0])
     run.stop_file.unlink()
     again(run)
-    assert run.read("plan.json")["pretrained"] is None  # from its checkpoint
+    assert run.plan().pretrained is None  # from its checkpoint
     ended = trained(run, attempt=2)
     assert (ended["state"], ended["params_sha256"]) == ("done", wanted)
 
@@ -110,22 +112,22 @@ def test_a_run_goes_on_and_is_fine_tuned_from_when_the_files_are_gone(prepared, 
 
 def test_an_attempt_without_a_checkpoint_uses_what_the_first_one_brought(prepared, prefix):
     run = prepared("run", f"model.pretrained=symbol:{prefix}", "model.input=config")
-    before = run.read("plan.json")
-    assert before["pretrained"] == f"{run}/pretrained.params"
+    before = run.plan()
+    assert before.pretrained == f"{run}/pretrained.params"
     shutil.rmtree(prefix.rpartition("/")[0])
     again(run)
-    assert run.read("plan.json") == before
+    assert run.plan() == before
 
 
 def test_the_plan_says_what_the_weights_are(prepared, prefix):
     run = prepared("run", f"model.pretrained=symbol:{prefix}", "model.input=config")
-    known = run.read("plan.json")["origin"]
+    known = run.plan().origin
     sums = {f"{prefix}{end}": digest_of(f"{prefix}{end}") for end in ("-symbol.json", "-0000.params")}
-    assert (known["kind"], known["files"]) == ("symbol", sums)
+    assert (known.kind, known.files) == ("symbol", sums)
     assert not [name for name in weights.load(run.path / "pretrained.params") if name.startswith("output.")]
-    tags = description.pretrained_tags(run.read("plan.json"))
+    tags = description.pretrained_tags(run.plan())
     assert tags["pretrained.kind"] == "symbol" and set(tags["pretrained.sha256"].split()) == set(sums.values())
-    assert tags["pretrained.input"] is None and description.pretrained_tags({"origin": None}) == {}
+    assert tags["pretrained.input"] is None and description.pretrained_tags(Plan()) == {}
 
 
 def digest_of(path, kind="sha256"):
@@ -156,12 +158,12 @@ OWN = {"image_size": 288, "mean": [1.0, 2.0, 3.0], "std": [4.0, 5.0, 6.0], "inte
 
 def test_what_is_known_of_the_input_is_taken_over_and_what_it_replaces_is_kept():
     found = pretrained_init.taken_over(Data(image_size=224, eval_resize=256, pack_short_side=256), OWN, "x")
-    assert found["taken"] == {
+    assert found.taken == {
         **{key: OWN[key] for key in ("image_size", "mean", "std", "interpolation")},
         "eval_resize": 303,  # 288 / 0.95
         "pack_short_side": 303,
     }
-    assert found["instead"] == {
+    assert found.instead == {
         "image_size": 224,
         "mean": Data().mean,
         "std": Data().std,
@@ -173,15 +175,15 @@ def test_what_is_known_of_the_input_is_taken_over_and_what_it_replaces_is_kept()
 
 def test_sizes_that_follow_from_the_image_size_keep_their_ratio():
     data = Data(image_size=224, eval_resize=256, pack_short_side=480)
-    assert pretrained_init.taken_over(data, {"image_size": 448}, "x")["taken"] == {
+    assert pretrained_init.taken_over(data, {"image_size": 448}, "x").taken == {
         "image_size": 448, "eval_resize": 512, "pack_short_side": 512}  # fmt: skip
-    assert pretrained_init.taken_over(data, {"image_size": 112}, "x")["taken"] == {
+    assert pretrained_init.taken_over(data, {"image_size": 112}, "x").taken == {
         "image_size": 112,
         "eval_resize": 128,
     }
     small = Data(image_size=64, eval_resize=256, pack_short_side=64)
-    assert pretrained_init.taken_over(small, {}, "x") == {"taken": {}, "instead": {}}
-    assert pretrained_init.taken_over(small, {"mean": [0.0] * 3}, "x")["taken"] == {"mean": [0.0] * 3}
+    assert pretrained_init.taken_over(small, {}, "x") == InputChange()
+    assert pretrained_init.taken_over(small, {"mean": [0.0] * 3}, "x").taken == {"mean": [0.0] * 3}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ def test_the_effective_config_is_what_ranks_read_and_resume_auto_still_finds_the
     config = run.config()
     assert (config.data.image_size, config.data.mean, config.data.std) == (224, [0.0] * 3, [1.0] * 3)
     assert run.asked().data.image_size == 40 and run.asked().data.mean == [78.85] * 3
-    assert run.read("plan.json")["input"]["instead"]["image_size"] == 40
+    assert run.plan().input.instead["image_size"] == 40
     assert settings.unfinished_run_of(run.asked()).path == run.path
     merged = settings.merge_for_resume(run, directory.to_dict(run.asked()), ["data.image_size=40", "epochs=20"])
     assert merged.data == config.data  # the same words again mean the same run
@@ -324,7 +326,7 @@ def test_the_zoos_input_is_that_of_imagenet_in_gluon(store, monkeypatch, tmp_pat
     _, _, sums = store
     monkeypatch.setattr(gluon_store, "fetch", partial(gluon_store.fetch, sums=sums))
     found = pretrained.bring("zoo", SMALL, tmp_path, "replace")
-    assert found["input"]["image_size"] == 224 and found["input"]["mean"] == [123.675, 116.28, 103.53]
+    assert found.input["image_size"] == 224 and found.input["mean"] == [123.675, 116.28, 103.53]
     kept = weights.load(tmp_path / pretrained.WEIGHTS)
     assert all((kept[n].asnumpy() == a).all() for n, a in weights.arrays(random_net()).items() if n in kept)
 

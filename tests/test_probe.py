@@ -5,11 +5,13 @@ import time
 
 import pytest
 from composed import composed
+from plans import make_sizes
 
 from mxscale.config.schema import from_dict
 from mxscale.launcher import announcement, backend_probe, commands
 from mxscale.launcher.supervisor import Signals
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Host, Plan
 from mxscale.train import prepare
 from mxscale.util.errors import ConfigError
 
@@ -49,8 +51,8 @@ def test_the_table_has_a_line_for_each_with_its_figures_or_the_reason():
 
 def settled(tmp_path, ranks, known=None, **values):
     run = RunDir(tmp_path)
-    hosts = [{"address": "b", "slots": 1, "name": "b", "here": False}] if "launch" in values else []
-    run.write("plan.json", {"sizes": {"ranks": ranks}, "hosts": hosts})
+    hosts = (Host("b", 1, "b"),) if "launch" in values else ()
+    run.write_plan(Plan(sizes=make_sizes(ranks), hosts=hosts))
     if known:
         run.write(backend_probe.RECORD, {"chosen": known, "reason": ""})
     return backend_probe.settle(
@@ -108,7 +110,7 @@ def test_a_signal_ends_it(tmp_path):
 
 def test_one_rank_needs_no_trial(tmp_path):
     run = RunDir(tmp_path)
-    run.write("plan.json", {"sizes": {"ranks": 1}, "hosts": []})
+    run.write_plan(Plan(sizes=make_sizes(1)))
     config = from_dict({"comm": {"backend": "auto"}})
     assert backend_probe.settle(run, config, 1, Signals()).comm.backend == "local"
     assert run.config().comm.backend == "local"
@@ -122,7 +124,7 @@ def test_any_other_back_end_is_left_alone(tmp_path):
 
 def test_a_run_that_goes_on_keeps_what_was_chosen_and_tries_nothing(tmp_path):
     run = RunDir(tmp_path)
-    run.write("plan.json", {"sizes": {"ranks": 2}})
+    run.write_plan(Plan(sizes=make_sizes(2)))
     record = {"chosen": {"backend": "horovod", "transport": "mpi"}, "figures": FIGURES, "reason": "it was fastest"}
     run.write(backend_probe.RECORD, record)
     settled = backend_probe.settle(run, from_dict({"comm": {"backend": "auto"}}), 2, Signals())
@@ -135,7 +137,6 @@ def test_real_ranks_are_tried_and_the_fastest_is_taken(tmp_path, data_cache, mon
     run = RunDir(tmp_path)
     (tmp_path / "ranks").mkdir()
     run.write_config(composed("train", "comm=auto", "launch.ranks=2", f"data.cache={data_cache}"))
-    run.write("plan.json", {"pretrained": None, "hosts": []})
     prepare.prepare(run, run.config())
     for name in ("horovod-mpi", "parameter_server"):  # each more of them costs seconds
         monkeypatch.delitem(backend_probe.CANDIDATES, name)
@@ -148,7 +149,7 @@ def test_real_ranks_are_tried_and_the_fastest_is_taken(tmp_path, data_cache, mon
     assert record["chosen"] == backend_probe.CANDIDATES[backend_probe.choose(figures)]
     assert settled.comm.backend == record["chosen"]["backend"] and run.config() == settled
     assert "<- taken" in capsys.readouterr().out
-    assert record["reason"] in announcement.said_of_exchange(run, settled, run.read("plan.json"))
+    assert record["reason"] in announcement.said_of_exchange(run, settled, run.plan())
 
 
 @pytest.mark.slow

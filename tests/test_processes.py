@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from mxscale.launcher.commands import Command
-from mxscale.launcher.processes import Processes, available_cores
+from mxscale.launcher.processes import Processes
 
 
 @pytest.fixture
@@ -192,7 +192,3 @@ def test_output_goes_to_the_log_and_that_of_what_serves_to_one_of_its_own(start,
     until(lambda: None not in [process.poll() for process in processes.running])
     assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]
     assert (tmp_path / "server_0.log").read_text() == "served\n"
-
-
-def test_there_is_a_core():
-    assert 1 <= available_cores() <= os.cpu_count()

@@ -65,7 +65,7 @@ def test_decoding_alone_leaves_augmentation_and_resizing_out(tmp_path, monkeypat
     monkeypatch.setattr(test_io.loader, "open_reader", lambda *_, **settings: opened.append(settings))
     for split in ("train", "val"):
         for work in ("decode", "all"):
-            test_io.opener(records, data, split, work, 4)(0)
+            test_io.opener(records, data, split, work, 4, None)(0)
     decode, everything, val_decode, val_everything = opened
     assert everything["random_resized_crop"] and everything["rand_mirror"]
     assert "random_resized_crop" not in decode and not decode["rand_mirror"] and not decode["brightness"]
@@ -75,7 +75,7 @@ def test_decoding_alone_leaves_augmentation_and_resizing_out(tmp_path, monkeypat
 @pytest.mark.parametrize(
     "settings, said",
     [
-        (["data=synthetic"], "data=synthetic: its images are made once"),
+        (["data=synthetic"], "data=synthetic: its images are generated"),
         (["io.seconds=0"], "io.seconds=0: expected a number above 0"),
         (["io.threads=2"], "io.threads=2: expected a list of whole numbers"),
         (["io.threads=[0,1]"], "io.threads=[0, 1]: expected a list of whole numbers"),

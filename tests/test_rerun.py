@@ -6,11 +6,13 @@ import re
 import shutil
 import signal
 import sqlite3
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from composed import composed
 from conftest import SMALL, wait_for_step
+from plans import make_sizes, make_splits
 
 from mxscale.cli import main as command_line
 from mxscale.cli import settings
@@ -22,6 +24,7 @@ from mxscale.rerun import differences, rerun, verdict
 from mxscale.rerun.verdict import DIFFERENT, IDENTICAL, WITHIN, Outcome, judge
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.tracking import history, tracker
 from mxscale.util.errors import ConfigError
 
@@ -110,19 +113,19 @@ def write_lines(run, lines):
     run.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in text))
 
 
-PLAN = {
-    "sizes": {"ranks": 2, "shards": 2, "per_device_batch": 4, "global_batch": 8, "effective_lr": 0.1, "total_steps": 3},
-    "threads": 3,
-    "device": "cpu",
-    "data_digest": "d" * 64,
-    "splits": {"val": {"count": 200}, "test": {"count": 200}},
-}
+PLAN = Plan(
+    sizes=make_sizes(2, per_device_batch=4, total_steps=3),
+    threads=3,
+    device="cpu",
+    data_digest="d" * 64,
+    splits=make_splits(val=200, test=200),
+)
 PRICE = {"known": True, "usd_per_hour": 7.0, "nodes": 1, "setup_minutes": 2.0, "billing": "per_second"}
 
 
 def make_run(root, state="FINISHED", top1=99.0, sha="aaa", **values):
     run = directory.create(from_dict({"runs": str(root), **values}))
-    run.write("plan.json", PLAN)
+    run.write_plan(PLAN)
     run.write("price.json", PRICE)
     run.write("environment.json", {"git": {}, "machine": {}, "mxnet": {}, "tags": {"data.digest": "d" * 64}})
     run.write("summary.json", {"metrics": {"test/top1": top1}})
@@ -203,7 +206,7 @@ def test_rerun_is_a_group_and_a_word():
 
 @pytest.mark.parametrize("words", [["rerun="], ["rerun.strict=true"]])
 def test_a_rerun_of_nothing_is_refused(words):
-    with pytest.raises(ConfigError, match="rerun names no run: give rerun=ID"):
+    with pytest.raises(ConfigError, match=r"rerun\.run is missing: set rerun=ID"):
         composed("train", *map(command_line.spelt_out, words))
 
 
@@ -228,7 +231,7 @@ def test_a_run_of_another_version_is_refused(tmp_path):
     (run.path / "config.yaml").write_text(text + "gravity: 9.81\n")
     assert "another version of mxscale: unknown key gravity" in refused(run, "tracking=none")
     (run.path / "config.yaml").write_text(text)
-    run.write("plan.json", {"sizes": PLAN["sizes"]})
+    run.write_plan(Plan(sizes=PLAN.sizes))
     assert "another version of mxscale" in refused(run, "tracking=none")
 
 
@@ -289,7 +292,7 @@ def facts(folder, **changes):
         "mxnet": {"features": ["BLAS_OPEN"], "gpus": 0},
     }
     run.write("environment.json", {**found, "tags": tags, **changes.get("environment", {})})
-    run.write("plan.json", {**PLAN, **changes.get("plan", {})})
+    run.write_plan(replace(PLAN, **changes.get("plan", {})))
     return run
 
 

@@ -12,6 +12,7 @@ import time
 import pytest
 from conftest import kill_session, rank_pids, wait_for_step
 
+from mxscale.environment.placement import Placement
 from mxscale.launcher import commands
 from mxscale.rundir.directory import RunDir
 
@@ -139,15 +140,15 @@ def test_ctrl_c_in_a_terminal_reaches_the_parent_alone(cli):
 def test_fewer_ranks_keep_the_global_batch_and_the_shards(cli):
     process, run = interrupted_run(cli, 2, 3, lambda process, run: process.send_signal(signal.SIGTERM))
     cli.ended(process, expect=75)
-    before = run.read("plan.json")["sizes"]
+    before = run.plan().sizes
     resumed = cli("train", f"resume={run}", "launch.ranks=1", small=False)
-    after = run.read("plan.json")["sizes"]
-    assert (after["ranks"], after["shards"], after["global_batch"]) == (1, 2, before["global_batch"])
+    after = run.plan().sizes
+    assert (after.ranks, after.shards, after.global_batch) == (1, 2, before.global_batch)
     assert [attempt["ranks"] for attempt in resumed.status["attempts"]] == [2, 1]
     rates = [line["metrics"].get("throughput/images_per_s") for line in run.lines() if line["attempt"] == 2]
     median = statistics.median([rate for rate in rates if rate])
     assert run.read("summary.json")["metrics"]["throughput/median"] == median  # of one rank, not mixed
-    assert resumed.status["step"] == after["total_steps"]
+    assert resumed.status["step"] == after.total_steps
 
 
 def test_resume_auto_goes_on_with_the_unfinished_run_of_the_same_config(cli):
@@ -170,12 +171,12 @@ def test_a_damaged_checkpoint_is_passed_over(cli, unbroken):
 JITTER = """
 import random, sys, time
 from mxscale.distributed import exchange
-from mxscale.train import trainer as engine
+from mxscale.train import rank
 
 pack = exchange.Wire.pack
 random.seed()
 exchange.Wire.pack = lambda wire: (time.sleep(random.random() / 50), pack(wire))[1]
-sys.exit(engine.main(sys.argv[1], int(sys.argv[2])))
+sys.exit(rank.main(sys.argv[1], int(sys.argv[2])))
 """
 
 
@@ -190,9 +191,9 @@ def test_three_ranks_with_jittered_enqueues_end_with_the_same_bytes(cli, tmp_pat
         (run.path / "ranks").mkdir(parents=True)
         config = ended.run.config()
         run.write_config(config)
-        run.write("plan.json", ended.run.read("plan.json"))
+        run.write_plan(ended.run.plan())
         run.begin_alive(1)
-        command = commands.commands(config, str(run), 1, commands.Placement(3, 2), os.environ)[0]
+        command = commands.commands(config, str(run), 1, Placement(3, 2), os.environ)[0]
         argv = [*command.argv[: command.argv.index(sys.executable)], sys.executable, str(script), str(run), "1"]
         subprocess.run(argv, env=command.env, check=True, timeout=120, capture_output=True)
         shas.add(run.read("ranks/0.json")["params_sha256"])

@@ -1,16 +1,16 @@
-"""The learning rate, against numbers printed in arXiv:1706.02677 and worked by hand."""
+"""The learning rate: numbers printed in arXiv:1706.02677 and worked by hand."""
 
 import pytest
 
-from mxscale.config.schema import from_dict
+from mxscale.config.schema import Schedule, from_dict
 from mxscale.config.sizes import sizes
-from mxscale.train.optim.schedule import cosine, learning_rate, poly, stepwise, warmup
+from mxscale.train.optim.schedule import Position, cosine, learning_rate, poly, step, warmup
 
 IMAGENET = 1_281_167  # training images (arXiv:1706.02677, sec. 5)
 
 
 def schedule(images=IMAGENET, ranks=256, **settings):
-    """`step -> lr` and the sizes; by default 256 ranks of 32 images, lr 0.1 per 256, 90 epochs."""
+    """Return (function step -> lr, sizes); by default 256 ranks of 32 images, lr 0.1 per 256, 90 epochs."""
     values = {"epochs": 90, "optimizer": {"lr": 0.1}, **settings}
     values["schedule"] = {"kind": "step", **values.get("schedule", {})}
     config = from_dict(values)
@@ -19,13 +19,13 @@ def schedule(images=IMAGENET, ranks=256, **settings):
 
 
 def per_100_steps(**settings):
-    """10 epochs of 10 steps of 32 images, unscaled, so that 0.1 is the lr; 'epochs' can be given."""
+    """Return step -> lr of 10 epochs of 10 steps of 32 images at an unscaled lr of 0.1."""
     values = {"epochs": 10, "schedule": {}, **settings}
     values["schedule"] = {"reference_batch": None, "kind": "cosine", **values["schedule"]}
     return schedule(images=320, ranks=1, **values)[0]
 
 
-def test_imagenet_in_batches_of_8192_has_156_steps_an_epoch_and_an_lr_of_3_2():
+def test_imagenet_with_batch_8192_has_156_steps_and_lr_3_2():
     _, derived = schedule()
     assert derived.global_batch == 8192
     assert derived.steps_per_epoch == 156
@@ -33,12 +33,12 @@ def test_imagenet_in_batches_of_8192_has_156_steps_an_epoch_and_an_lr_of_3_2():
     assert derived.effective_lr == pytest.approx(3.2, abs=1e-12)
 
 
-def test_the_reference_batch_of_256_keeps_the_reference_lr():
+def test_reference_batch_has_the_reference_lr():
     lr, derived = schedule(ranks=8)
     assert (derived.global_batch, derived.effective_lr, lr(0)) == (256, 0.1, 0.1)
 
 
-def test_lr_is_divided_by_10_at_the_30th_60th_and_80th_epoch():
+def test_lr_is_divided_by_10_at_epochs_30_60_80():
     lr, _ = schedule(schedule={"warmup_epochs": 5})
     boundaries = {29: 3.2, 30: 0.32, 59: 0.32, 60: 0.032, 79: 0.032, 80: 0.0032, 89: 0.0032}
     for epoch, expected in boundaries.items():
@@ -46,7 +46,7 @@ def test_lr_is_divided_by_10_at_the_30th_60th_and_80th_epoch():
         assert lr(156 * epoch + 155) == pytest.approx(expected, rel=1e-12)
 
 
-def test_warm_up_rises_over_five_epochs_by_a_constant_amount_per_step():
+def test_warmup_is_linear_over_five_epochs():
     lr, _ = schedule(schedule={"warmup_epochs": 5})
     assert lr(0) == 0.1
     assert lr(390) == pytest.approx(1.65, rel=1e-12)  # half way from 0.1 to 3.2
@@ -55,23 +55,23 @@ def test_warm_up_rises_over_five_epochs_by_a_constant_amount_per_step():
     assert steps == pytest.approx([3.1 / 780] * 780, rel=1e-9)
 
 
-def test_warm_up_starts_where_it_is_told_to():
+def test_warmup_starts_at_warmup_lr():
     lr, _ = schedule(schedule={"warmup_epochs": 1, "warmup_lr": 0.0})
     assert [lr(0), lr(78), lr(156)] == pytest.approx([0.0, 1.6, 3.2])
 
 
-def test_half_an_epoch_of_warm_up_is_half_its_steps():
+def test_warmup_of_half_an_epoch():
     lr, _ = schedule(schedule={"warmup_epochs": 0.5})
     assert lr(77) < 3.2
     assert lr(78) == pytest.approx(3.2)
 
 
-def test_without_warm_up_the_first_step_has_the_full_lr():
+def test_without_warmup_the_first_step_has_the_full_lr():
     assert schedule()[0](0) == pytest.approx(3.2)
 
 
 @pytest.mark.parametrize("kind", ["constant", "step", "cosine", "poly"])
-def test_max_steps_ends_a_run_early_but_does_not_shorten_its_schedule(kind):
+def test_max_steps_does_not_shorten_the_schedule(kind):
     whole, _ = schedule(schedule={"kind": kind, "warmup_epochs": 5})
     short, derived = schedule(max_steps=1000, schedule={"kind": kind, "warmup_epochs": 5})
     assert derived.total_steps == 1000
@@ -79,16 +79,16 @@ def test_max_steps_ends_a_run_early_but_does_not_shorten_its_schedule(kind):
     assert [short(step) for step in asked] == [whole(step) for step in asked]
 
 
-def test_max_steps_beyond_the_end_adds_none():
+def test_max_steps_beyond_the_end_adds_no_steps():
     assert schedule(max_steps=1_000_000)[1].total_steps == 14_040
 
 
-def test_constant_stays():
+def test_constant():
     lr, _ = schedule(schedule={"kind": "constant"})
     assert {lr(step) for step in (0, 5000, 14_039)} == {lr(0)} and lr(0) == pytest.approx(3.2)
 
 
-def test_cosine_falls_from_the_full_lr_over_its_half_to_its_final_one():
+def test_cosine_falls_to_the_final_lr():
     lr = per_100_steps()
     # (1 + cos(pi/4)) / 2 = 0.853553...
     assert [lr(0), lr(25), lr(50), lr(100)] == pytest.approx([0.1, 0.0853553391, 0.05, 0.0], abs=1e-10)
@@ -96,7 +96,7 @@ def test_cosine_falls_from_the_full_lr_over_its_half_to_its_final_one():
     assert [lr(0), lr(50), lr(100)] == pytest.approx([0.1, 0.06, 0.02])
 
 
-def test_poly_of_power_2_is_at_a_quarter_half_way():
+def test_poly_of_power_2_is_a_quarter_half_way():
     lr = per_100_steps(schedule={"kind": "poly", "power": 2.0})
     assert [lr(0), lr(50), lr(90), lr(100)] == pytest.approx([0.1, 0.025, 0.001, 0.0])
     lr = per_100_steps(schedule={"kind": "poly", "power": 1.0, "final_lr": 0.02})
@@ -104,27 +104,28 @@ def test_poly_of_power_2_is_at_a_quarter_half_way():
 
 
 @pytest.mark.parametrize("kind, half", [("cosine", 0.05), ("poly", 0.025)])
-def test_decay_begins_when_warm_up_has_ended(kind, half):
+def test_decay_begins_after_warmup(kind, half):
     lr = per_100_steps(schedule={"kind": kind, "warmup_epochs": 2, "warmup_lr": 0.0})
     assert [lr(0), lr(10), lr(20), lr(60), lr(100)] == pytest.approx([0.0, 0.05, 0.1, half, 0.0])
 
 
-def test_the_final_lr_is_scaled_with_the_batch_as_the_first_is():
+def test_final_lr_scales_with_the_batch():
     lr, derived = schedule(schedule={"kind": "cosine", "final_lr": 0.001})
     assert lr(derived.total_steps) == pytest.approx(0.032)  # 0.001 x 8192 / 256
 
 
-def test_beyond_the_end_the_final_lr_stays():
+def test_final_lr_remains_after_the_end():
     assert per_100_steps(schedule={"final_lr": 0.01})(250) == pytest.approx(0.01)
 
 
-def test_an_lr_of_0_is_0_throughout():
+def test_lr_0_remains_0():
     lr, _ = schedule(optimizer={"lr": 0.0}, schedule={"kind": "cosine", "warmup_epochs": 5})
     assert {lr(0), lr(390), lr(5000)} == {0.0}
 
 
-def test_the_parts_by_hand():
+def test_functions_by_hand():
+    settings = Schedule(milestones=[1, 2], factor=0.5, power=3.0)
     assert warmup(1, 4, 1.0, 3.0) == 1.5
-    assert [stepwise(e, 1.0, [1, 2], 0.5) for e in (0.99, 1, 2, 9)] == [1.0, 0.5, 0.25, 0.25]
-    assert cosine(0.5, 3.0, 1.0) == pytest.approx(2.0)
-    assert poly(0.5, 3.0, 1.0, 3.0) == pytest.approx(1.25)
+    assert [step(Position(epoch, 0, 1.0, 0), settings) for epoch in (0.99, 1, 2, 9)] == [1.0, 0.5, 0.25, 0.25]
+    assert cosine(Position(0, 0.5, 3.0, 1.0), settings) == pytest.approx(2.0)
+    assert poly(Position(0, 0.5, 3.0, 1.0), settings) == pytest.approx(1.25)

@@ -19,17 +19,18 @@ from mxscale.config.sizes import Sizes, server_count, unsaved
 from mxscale.config.validation import validate
 from mxscale.data import loader
 from mxscale.distributed.communicators import Local
-from mxscale.environment.hosts import Host, meeting_point
+from mxscale.environment.hosts import Host, rendezvous_point
+from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
-from mxscale.launcher.commands import Placement
 from mxscale.launcher.processes import Processes
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
+from mxscale.rundir.plan import Address
 from mxscale.train import prepare
-from mxscale.train import trainer as engine
 from mxscale.train.optim.optimizer import make_trainer
-from mxscale.train.optim.schedule import ByUpdates, learning_rate
+from mxscale.train.optim.schedule import UpdateSchedule, learning_rate
 from mxscale.train.optim.server_update import optimizer_of
+from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
 # ---------------------------------------------------------------- how many
@@ -48,7 +49,7 @@ HOSTS = (Host("10.0.0.2", 2, "a"), Host("10.0.0.3", 2, "b", here=True), Host("10
 
 def commands(ranks, hosts=(), **comm):
     config = from_dict({"comm": {"backend": "parameter_server", **comm}})
-    placed = Placement(ranks, 8, hosts, {"address": "10.0.0.2", "port": 12345})
+    placed = Placement(ranks, 8, hosts, Address("10.0.0.2", 12345))
     return launch.commands(config, "/runs/a", 3, placed, {"PATH": "/bin", "DMLC_ROLE": "server"})
 
 
@@ -59,7 +60,7 @@ def roles(found):
 def test_scheduler_and_servers_are_commands_beside_the_ranks_one():
     found = commands(2, servers="1x")
     assert roles(found) == {"ranks": "worker", "scheduler": "scheduler", "server 0": "server", "server 1": "server"}
-    assert found[0].argv[0] == "horovodrun" and found[0].argv[-4:] == ["-m", "mxscale.train.trainer", "/runs/a", "3"]
+    assert found[0].argv[0] == "horovodrun" and found[0].argv[-4:] == ["-m", "mxscale.train.rank", "/runs/a", "3"]
     assert [command.argv[1:] for command in found[1:]] == [
         ["-m", "mxscale.distributed.parameter_server", "/runs/a", "3", role]
         for role in ("scheduler", "server.0", "server.1")
@@ -105,14 +106,14 @@ def test_hosts_that_have_no_rank_take_the_servers():
 
 def test_servers_and_ranks_meet_on_the_first_host_at_a_port_that_is_free():
     here = Host("127.0.0.1", 2, "a", here=True)
-    assert meeting_point([])["address"] == meeting_point([here])["address"] == "127.0.0.1"
-    assert meeting_point([Host("10.0.0.2", 1, "a"), here])["address"] == "10.0.0.2"
-    assert 10000 <= meeting_point([])["port"] < 30000
+    assert rendezvous_point([]).address == rendezvous_point([here]).address == "127.0.0.1"
+    assert rendezvous_point([Host("10.0.0.2", 1, "a"), here]).address == "10.0.0.2"
+    assert 10000 <= rendezvous_point([]).port < 30000
 
 
-def test_a_first_host_that_others_could_not_reach_is_refused():
-    with pytest.raises(ConfigError, match=r"launch.hosts: a is not known by an address that b could reach"):
-        meeting_point([Host("127.0.0.1", 1, "a"), Host("127.0.0.2", 1, "b")])
+def test_unreachable_first_host_is_refused():
+    with pytest.raises(ConfigError, match=r"launch.hosts: a has no address that b can reach"):
+        rendezvous_point([Host("127.0.0.1", 1, "a"), Host("127.0.0.2", 1, "b")])
 
 
 # ---------------------------------------------------------------- the update on servers
@@ -167,7 +168,7 @@ def test_without_momentum_what_two_ranks_send_one_by_one_moves_weights_as_far_as
 
 def test_the_schedule_of_a_server_counts_steps_and_not_updates():
     config, sizes = from_dict({"epochs": 2}), Sizes(2, 2, 4, 8, 0.4, 32, 4, 8, 0)
-    lr, on_server = learning_rate(config, sizes), ByUpdates(config, sizes, 2)
+    lr, on_server = learning_rate(config, sizes), UpdateSchedule(config, sizes, 2)
     assert [on_server(count) for count in (1, 2, 3, 16)] == [lr(0) / 2, lr(0) / 2, lr(1) / 2, lr(7) / 2]
 
 
@@ -279,10 +280,9 @@ def prepared(path, config, ranks):
     """A run directory as the parent leaves it to its ranks."""
     run = directory.RunDir(path)
     (path / "ranks").mkdir(parents=True)
-    run.write("plan.json", {"pretrained": None, "hosts": []})
     run.write_config(config)
     prepare.prepare(run, config)
-    run.write("plan.json", {**run.read("plan.json"), "sizes": {**run.read("plan.json")["sizes"], "ranks": ranks}})
+    run.write_plan(replace(run.plan(), sizes=replace(run.plan().sizes, ranks=ranks)))
     return run
 
 
@@ -290,17 +290,19 @@ def prepared(path, config, ranks):
 def plain(data_cache, tmp_path_factory):
     """The weights of one process that adds the shards' gradients up itself and does momentum SGD in numpy."""
     config = config_of(data_cache)
-    plan = prepared(tmp_path_factory.mktemp("plain") / "run", config, 1).read("plan.json")
-    net = zoo.build("small", plan["classes"])
+    plan = prepared(tmp_path_factory.mktemp("plain") / "run", config, 1).plan()
+    net = zoo.build("small", plan.classes)
     zoo.initialise(net, config.seed, mx.cpu(), config.model.zero_gamma, fitted=False)
     zoo.finish(net, (1, 3, 16, 16), mx.cpu())
     trained = {name: p for name, p in weights.parameters(net).items() if p.grad_req != "null"}
     values = {name: p.data().asnumpy().astype("float64") for name, p in trained.items()}
     speed = {name: np.zeros_like(value) for name, value in values.items()}
-    steps_per_epoch = plan["sizes"]["train_images"] // (SHARDS * BATCH)
-    records = loader.Records(**plan["splits"]["train"])
+    steps_per_epoch = plan.sizes.train_images // (SHARDS * BATCH)
+    records = plan.splits["train"]
     shards = list(range(SHARDS))
-    batches = loader.TrainData(records, config.data, BATCH, shards, SHARDS, 1, steps_per_epoch, config.seed, [mx.cpu()])
+    batches = loader.TrainData(
+        records, loader.Reading(config.data, BATCH, shards, SHARDS, 1, steps_per_epoch, config.seed, [mx.cpu()])
+    )
     objective = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     for step in range(STEPS):
         total = {name: np.zeros_like(value) for name, value in values.items()}
@@ -324,12 +326,12 @@ RANKS = """
 import os, sys
 import mxnet as mx, numpy as np
 from mxscale.rundir.directory import RunDir
-from mxscale.train import trainer as engine
 from mxscale.distributed.communicators import open_communicator
+from mxscale.train.trainer import Trainer
 
 run = RunDir(sys.argv[1])
 comm = open_communicator(run.config().comm)
-engine.train(run, run.config(), run.read("plan.json"), comm, attempt=1)
+Trainer(run, run.config(), run.plan(), comm, attempt=1).train()
 
 def summed(name, values):
     array = mx.nd.array(values, dtype=values.dtype)
@@ -365,7 +367,7 @@ def on_ranks(folder, config, ranks):
     """Train with real servers, then what RANKS does; the run directory.  Servers have to end by themselves."""
     run = prepared(folder / "run", config, ranks)
     (folder / "ranks.py").write_text(RANKS)
-    placed = Placement(ranks, 2, scheduler=meeting_point([]))
+    placed = Placement(ranks, 2, scheduler=rendezvous_point([]))
     first, *serving = launch.commands(config, str(run), 1, placed, os.environ)
     argv = [*first.argv[: first.argv.index("-m")], str(folder / "ranks.py"), str(run)]
     with open(folder / "launch.log", "wb") as log:
@@ -392,7 +394,7 @@ def distance(run, plain):
 def test_after_20_steps_one_rank_is_a_plain_loop(plain, data_cache, tmp_path):
     """And with it 2 and 4 of Horovod's, which end with the same bytes: tests/test_train.py."""
     run = prepared(tmp_path / "run", config_of(data_cache, "comm=local"), 1)
-    engine.train(run, run.config(), run.read("plan.json"), Local(), attempt=1)
+    Trainer(run, run.config(), run.plan(), Local(), attempt=1).train()
     assert distance(run, plain) < 1e-5
 
 

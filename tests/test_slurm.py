@@ -197,7 +197,7 @@ def test_a_job_ends_with_the_weights_of_the_same_run_outside(slurm, cli):
     facts = slurm.ended(job)
     assert (facts["JobState"], facts["ExitCode"]) == ("COMPLETED", "0:0"), slurm.output(job)
     run = slurm.run_of(job)
-    assert run.read("plan.json")["sizes"]["ranks"] == 2
+    assert run.plan().sizes.ranks == 2
     outside = cli("train", "launch.ranks=2", "launch.threads=1")
     assert run.read("status.json")["params_sha256"] == outside.sha
 

@@ -11,7 +11,8 @@ import pytest
 
 from mxscale.config.schema import from_dict
 from mxscale.environment.hosts import Host, is_here
-from mxscale.launcher.commands import Placement, commands
+from mxscale.environment.placement import Placement
+from mxscale.launcher.commands import commands
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
 

@@ -10,7 +10,8 @@ from mxscale.cli import settings
 from mxscale.distributed.communicators import Local
 from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat
 from mxscale.rundir import directory
-from mxscale.train import prepare, trainer
+from mxscale.train import prepare
+from mxscale.train.trainer import Trainer
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,6 @@ def new(tmp_path, data_cache):
     def prepared(name):
         run = directory.RunDir(tmp_path / name)
         run.write_config(settings.settle(composed("train", *CASE, f"data.cache={data_cache}")))
-        run.write("plan.json", {"pretrained": None})
         prepare.prepare(run, run.config())
         return run
 
@@ -45,7 +45,7 @@ def new(tmp_path, data_cache):
 
 
 def trained(run, attempt=1, heartbeat=NO_HEARTBEAT):
-    return trainer.train(run, run.config(), run.read("plan.json"), Local(), attempt, heartbeat)
+    return Trainer(run, run.config(), run.plan(), Local(), attempt, heartbeat).train()
 
 
 def evaluations(run):

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from mxscale.cli import multirun
 from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.config.schema import Config, Launch, from_dict, to_dict
-from mxscale.launcher.processes import available_cores
+from mxscale.environment.container_limits import available_cores
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FAILED, FINISHED, INTERRUPTED, KILLED, RUNNING, RunDir
 from mxscale.sweep import cells, conclusion, sweep

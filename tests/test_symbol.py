@@ -85,7 +85,7 @@ def test_a_gluon_export_is_read_too(tmp_path):
     net.export(str(tmp_path / "mobilenet"))
     found = brought(tmp_path, tmp_path / "mobilenet")
     np.testing.assert_allclose(ready(tmp_path, 7)(images()).asnumpy(), wanted, rtol=1e-4, atol=1e-6)
-    assert found["input"] is None  # it does not begin with a normalisation: what it takes is not known
+    assert found.input is None  # it does not begin with a normalisation: what it takes is not known
 
 
 def test_a_head_of_a_1x1_convolution_is_found_and_replaced(tmp_path):
@@ -112,13 +112,13 @@ def test_a_head_of_a_1x1_convolution_is_found_and_replaced(tmp_path):
 
 
 def test_the_input_is_that_of_the_published_networks_where_they_normalise_pixels(tmp_path, resnet):
-    assert brought(tmp_path, tmp_path / "resnet")["input"] == {"image_size": 224, "mean": [0.0] * 3, "std": [1.0] * 3}
+    assert brought(tmp_path, tmp_path / "resnet").input == {"image_size": 224, "mean": [0.0] * 3, "std": [1.0] * 3}
 
 
 def test_an_epoch_may_be_named(tmp_path):
     network = classic.resnet()
     prefix = classic.save(network, tmp_path / "resnet", epoch=126)
-    assert brought(tmp_path, f"{prefix}@126")["files"].keys() == {f"{prefix}-symbol.json", f"{prefix}-0126.params"}
+    assert brought(tmp_path, f"{prefix}@126").files.keys() == {f"{prefix}-symbol.json", f"{prefix}-0126.params"}
 
 
 # ---------------------------------------------------------------- normalisation

@@ -16,10 +16,12 @@ from pathlib import Path
 
 import pytest
 import test_rerun
+from plans import make_sizes
 
 from mxscale.cli import settings
 from mxscale.config.schema import Config, Tracking, from_dict
 from mxscale.rundir import directory
+from mxscale.rundir.plan import Plan
 from mxscale.tracking import payload, store, sync_state, tracker, uris
 from mxscale.util.errors import ConfigError
 
@@ -50,8 +52,7 @@ def add_lines(run, first, last, attempt=1):
 
 
 def end(run, state="FINISHED"):
-    sizes = {"per_device_batch": 32, "global_batch": 64, "effective_lr": 0.025, "total_steps": 30}
-    run.write("plan.json", {"sizes": sizes})
+    run.write_plan(Plan(sizes=make_sizes(2, effective_lr=0.025, total_steps=30)))
     environment = {
         "tags": {"git.commit": "abc", "git.dirty": False, "versions": {"mxnet": "1.9.1"}, "image.id": None},
         "data": {"name": "digits", "digest": "d" * 64, "source": "built in", "profile": {"train": 1437}},

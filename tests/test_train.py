@@ -35,7 +35,7 @@ def test_two_ranks_learn_the_digits(trained):
 
 
 def test_validation_and_test_count_every_image_once(trained):
-    counts = {name: split["count"] for name, split in trained.run.read("plan.json")["splits"].items()}
+    counts = {name: split.count for name, split in trained.run.plan().splits.items()}
     lines = [line["metrics"] for line in trained.run.history()]
     for name in ("val", "test"):
         for top1 in [line[f"{name}/top1"] for line in lines if f"{name}/top1" in line]:
@@ -89,7 +89,7 @@ def test_fine_tuning_takes_the_latest_network_and_learns_other_digits(trained, s
     ended = shared_cli("finetune", "tracking=none", small=False)
     config = yaml.safe_load((ended.run.path / "config.yaml").read_text())
     assert config["model"]["pretrained"] == str(trained.run.path)
-    assert ended.run.read("plan.json")["class_names"] == ["5", "6", "7", "8", "9"]
+    assert ended.run.plan().class_names == ("5", "6", "7", "8", "9")
     assert ended.run.read("summary.json")["metrics"]["best/val_top1"] > 40
     start, end = params(trained.run, trained.run.read("best.json")["step"]), params(ended.run)
     assert start.keys() == end.keys()

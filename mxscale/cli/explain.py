@@ -7,8 +7,9 @@ from typing import Optional
 from hydra.errors import OverrideParseException
 from omegaconf.errors import InterpolationKeyError
 
+from mxscale.config.backends import ALIASES
 from mxscale.config.schema import Config, flatten, to_dict
-from mxscale.config.validation import KVSTORES, kvstore
+from mxscale.config.validation import kvstore
 from mxscale.rundir.directory import REFUSED
 from mxscale.util.errors import ConfigError, nearest
 
@@ -53,7 +54,7 @@ def explain(error: Exception, its_own: Optional[dict] = None) -> str:
     if missing:
         listed = text.partition("Available options")[2].partition("Config search path")[0]
         options = re.findall(r"^\s+(\S+)$", listed, re.MULTILINE)
-        if missing[1] == "comm" and missing[2] in KVSTORES:
+        if missing[1] == "comm" and missing[2] in ALIASES:
             return kvstore("comm", missing[2])
         if missing[1] == "hydra":  # its launchers and sweepers come with requirements/run.in alone
             group, _, choice = missing[2].rpartition("/")

@@ -17,9 +17,9 @@ from omegaconf.errors import OmegaConfBaseException
 from mxscale.cli.explain import explain, refuse
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
+from mxscale.environment.container_limits import available_cores
 from mxscale.environment.description import ROOT
 from mxscale.launcher import setup
-from mxscale.launcher.processes import available_cores
 from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import Signals, kept_alive
 from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED

@@ -140,7 +140,7 @@ def merge_for_rerun(first: rerun.First, values: dict, overrides) -> Config:
         taken.update([key] if key in composed else of_group)
     merged.update({name: composed[name] for name in taken})
     if merged["launch.ranks"] != first.settled["launch.ranks"] and merged["data.shards"] is None:
-        merged["data.shards"] = first.files.read("plan.json")["sizes"]["shards"]  # the same micro-batches
+        merged["data.shards"] = first.files.plan().sizes.shards  # the same micro-batches
     return validate(from_dict(unflatten(merged)))
 
 

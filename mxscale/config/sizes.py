@@ -6,17 +6,8 @@ Pure: standard library alone.
 from dataclasses import dataclass
 from typing import Optional
 
-from mxscale.config.schema import SERVED, Comm, Config
+from mxscale.config.schema import Comm, Config
 from mxscale.util.errors import ConfigError
-
-# What comm=auto tries: name -> what it sets of comm; of equals the first is taken
-CANDIDATES = {
-    "horovod-gloo": {"backend": "horovod", "transport": "gloo"},
-    "horovod-mpi": {"backend": "horovod", "transport": "mpi"},
-    "device": {"backend": "device"},
-    "nccl": {"backend": "nccl"},
-    "parameter_server": {"backend": "parameter_server", "servers": "1x"},
-}
 
 
 @dataclass(frozen=True)
@@ -36,7 +27,7 @@ class Sizes:
 
 def auto_ranks(config: Config, slots: int, gpus: int, cores: int) -> int:
     """What launch.ranks=auto stands for: the slots of launch.hosts (0: none), else a rank per GPU, else up to 2."""
-    if config.comm.backend == "local":
+    if config.comm.entry.single_rank:
         return 1
     most = slots or gpus or min(2, cores)
     return min(most, config.data.shards or most)
@@ -57,7 +48,7 @@ def bucket_bytes(comm: Comm, gradient_bytes: float) -> float:
 
 def server_count(comm: Comm, ranks: int) -> int:
     """How many parameter servers: comm.servers, or as many times the ranks; 0 where the back end has none."""
-    if comm.backend not in SERVED:
+    if not comm.entry.needs_servers:
         return 0
     text = str(comm.servers)
     return int(text[:-1]) * ranks if text.endswith("x") else int(text)
@@ -65,10 +56,9 @@ def server_count(comm: Comm, ranks: int) -> int:
 
 def unsaved(comm: Comm) -> Optional[str]:
     """What of this exchange no checkpoint can hold, so that nothing goes on from one; None where all of it can."""
-    if comm.backend == "dist_async":
-        return "with comm=dist_async the optimizer's state is on the servers, and MXNet can't save it there"
     if comm.update_on == "server":
-        return "with comm.update_on=server the optimizer's state is on the servers, and MXNet can't save it there"
+        cause = "comm.update_on=server" if "worker" in comm.entry.update_on else f"comm={comm.backend}"
+        return f"with {cause} the optimizer's state is on the servers, and MXNet can't save it there"
     if comm.compression == "2bit":
         return "with comm.compression=2bit each rank holds back what it did not send, and MXNet can't save that"
     return None

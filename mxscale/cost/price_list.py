@@ -1,72 +1,59 @@
-"""The tool `prices`: what is known of a machine's price, a bill, newer prices.  Pure: standard library alone."""
+"""The verb `prices`: list known prices, calculate a bill, import newer prices."""
 
 import datetime
 from dataclasses import replace
-from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
-from mxscale.config.schema import Config, Machine
-from mxscale.cost import catalogs, prices
+from mxscale.config.schema import RULES, Config
+from mxscale.cost import catalogs, price_table, prices
 from mxscale.util import text_table
-from mxscale.util.errors import ConfigError, nearest
-
-BILLINGS = ("per_second", "per_hour")
+from mxscale.util.errors import ConfigError
 
 
 def update(config: Config, path: str, as_of: Optional[str], source: Optional[str], today: datetime.date) -> str:
-    """Add a catalogue's prices to the user's table; what was done, in one line.  Raises ConfigError."""
+    """Add a catalog's prices to the user's table and return a line that reports it. Raises ConfigError."""
     date = today if as_of is None else prices.parse_date(as_of)
     if date is None or date > today:
         raise ConfigError(f"as_of={as_of}: expected a date such as 2026-11-01, not later than today, {today}")
-    offers, digest = catalogs.read(path)
-    asked, own = config.machine, catalogs.place_of_own(config.machine.prices, config.runs)
-    named = digest if source is None else f"{source}@{digest.rpartition('@')[2]}"
-    added, there = catalogs.add(own, catalogs.of(offers, asked.instance, asked.region), date.isoformat(), named)
-    return f"{own}: {added} prices of {date} added from {named}, {there} were there already"
+    rows = price_table.select(catalogs.read(path, date.isoformat(), source), config.machine, ": not in that catalog")
+    own = price_table.path_of(config, exists=False)
+    added, known = price_table.append(own, rows)
+    return f"{own}: added {added} prices of {date} from {rows[0]['source']}, {known} already known"
 
 
 def listing(config: Config) -> str:
-    """Every known price of machine.instance, or how many there are of each.  Raises ConfigError."""
-    machine, own = config.machine, catalogs.own_table(config.machine.prices, config.runs)
-    rows = _rows_of(machine, own)
-    if machine.instance is None:
-        return "\n".join([*_overview(rows), "its prices: python -m mxscale.cli.main prices machine.instance=NAME"])
+    """Return every known price of machine.instance, or the number of prices of each instance. Raises ConfigError."""
+    rows = price_table.select(price_table.read_all(price_table.path_of(config)), config.machine)
+    if config.machine.instance is None:
+        return "\n".join([*_overview(rows), "prices of one instance: mxscale prices machine.instance=NAME"])
     table = [("region", "market", "USD/h", "as of", "source")]
-    # The order of their dates; of one without a date nobody knows where it belongs
+    # Rows without a date have no place in the order of dates and come first
     dated = sorted(rows, key=lambda row: (row["region"], row["market"], str(prices.parse_date(row["as_of"]) or "")))
     table += [tuple(row[key] for key in ("region", "market", "usd_per_hour", "as_of", "source")) for row in dated]
-    return "\n".join([machine.instance, *_indented(table)])
-
-
-def _rows_of(machine: Machine, own: Path) -> List[Dict[str, str]]:
-    rows = catalogs.known(own)
-    for key in ("instance", "region"):
-        value = getattr(machine, key)
-        if value is not None:
-            names = {row[key] for row in rows}
-            if value not in names:
-                raise ConfigError(f"machine.{key}={value}{nearest(value, names, f'machine.{key}=')[:300]}")
-            rows = [row for row in rows if row[key] == value]
-    return rows
+    return "\n".join([config.machine.instance, *_indented(table)])
 
 
 def _overview(rows: List[Dict[str, str]]) -> List[str]:
-    found: Dict[str, List[Dict[str, str]]] = {}
+    by_instance: Dict[str, List[Dict[str, str]]] = {}
     for row in rows:
-        found.setdefault(row["instance"], []).append(row)
+        by_instance.setdefault(row["instance"], []).append(row)
     table = [("instance", "GPUs", "regions", "prices", "newest")]
-    for name, its in sorted(found.items()):
-        last = its[-1]
+    for name, group in sorted(by_instance.items()):
+        last = group[-1]
         gpus = f"{last['gpus']} {last['gpu']}".strip() if last["gpus"] not in ("", "0") else "none"
-        newest = max((str(date) for row in its if (date := prices.parse_date(row["as_of"]))), default="no date")
-        table.append((name, gpus, str(len({row["region"] for row in its})), str(len(its)), newest))
+        newest = max((str(date) for row in group if (date := prices.parse_date(row["as_of"]))), default="no date")
+        table.append((name, gpus, str(len({row["region"] for row in group})), str(len(group)), newest))
     return _indented(table)
 
 
 def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
-    """What set-up and run are billed at in every region on record, by the second and by the hour.
+    """Return the bill for set-up and run in every region with a price, per second and per hour.
 
-    minutes: [set-up, run].  Raises ConfigError.
+    Args:
+        minutes: [set-up, run].
+
+    Raises:
+        ConfigError: The minutes are invalid, or the instance is missing or has no price in machine.market.
     """
     if (
         not isinstance(minutes, list)
@@ -74,25 +61,25 @@ def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
         or not all(isinstance(n, (int, float)) and not isinstance(n, bool) and 0 <= n < 1e7 for n in minutes)
     ):
         raise ConfigError(f"minutes={minutes}: expected [SET-UP,RUN], such as 'minutes=[10,10]'")
-    machine, own = config.machine, catalogs.own_table(config.machine.prices, config.runs)
+    machine, own = config.machine, price_table.path_of(config)
     if machine.instance is None:
-        raise ConfigError("machine.instance is missing: minutes= is a bill of one machine")
-    rows = _rows_of(machine, own)
+        raise ConfigError("machine.instance is missing: minutes= bills one instance")
+    rows = price_table.select(price_table.read_all(own), machine)
     regions = sorted({row["region"] for row in rows if row["market"] == machine.market})
     if not regions:
-        there = ", ".join(sorted({row["market"] for row in rows}))
-        raise ConfigError(f"machine.market={machine.market}: no such price of {machine.instance} is on record: {there}")
-    table = [("region", "billing", "USD", "EUR", "an hour, USD", "as of", "USD/EUR")]
+        markets = ", ".join(sorted({row["market"] for row in rows}))
+        raise ConfigError(f"machine.market={machine.market}: {machine.instance} has prices for {markets}")
+    table = [("region", "billing", "USD", "EUR", "USD/h", "as of", "USD/EUR")]
     for region in regions:
-        for billing in BILLINGS:
-            there = replace(machine, provider="aws", region=region, billing=billing)
-            price = prices.freeze_price(there, minutes[0], today, own)
+        for billing in RULES["machine.billing"].choices:
+            settings = replace(machine, provider="aws", region=region, billing=billing)
+            price = prices.freeze_price(settings, minutes[0], today, own)
             money = prices.cost(price, [60 * minutes[1]])
             cells = [f"{money[c]:.4f}" if c in money else "unknown" for c in ("usd", "eur")]
             rate = f"{price['usd_per_eur']:g} of {price['fx_date']}" if price["usd_per_eur"] else "unknown"
             table.append((region, billing, *cells, f"{price['usd_per_hour']:g}", price["as_of"], rate))
     nodes = f"{machine.nodes} x " if machine.nodes > 1 else ""
-    head = f"{nodes}{machine.instance} {machine.market}, {minutes[0]:g} minutes of set-up and {minutes[1]:g} of running"
+    head = f"{nodes}{machine.instance} {machine.market}, {minutes[0]:g} min set-up and {minutes[1]:g} min run"
     return "\n".join([head, *_indented(table)])
 
 

@@ -1,8 +1,8 @@
-"""What an hour of a machine costs and what a run is billed.  Pure: standard library alone.
+"""The price of a machine's hour, and the bill of a run.
 
-`freeze_price` works a price out once, before the run, from the tables beside this file or from what
-the user gives; the result is the run's price.json.  `cost` multiplies it by time.  Unknown stays
-unknown: without a price there is no cost, and without an exchange rate there is one currency.
+`freeze_price` determines the price once, before the run, from tables or from what the user gives; the result is the
+run's price.json. `cost` multiplies it by time. Without a price the cost is unknown, and without an exchange rate the
+other currency is.
 """
 
 import calendar
@@ -12,31 +12,25 @@ import re
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
-from mxscale.config.schema import Machine
-from mxscale.config.validation import CHOICES
-from mxscale.cost import catalogs
+from mxscale.config.price_sources import PRICE_SOURCES
+from mxscale.config.registry import implementation
+from mxscale.config.schema import RULES, Machine
+from mxscale.cost import price_table
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
 
 HOURS_PER_YEAR = 8766  # 365.25 days x 24 h
 
-# On-demand and spot Linux instances are billed by the second, for 60 s at least, since 2017-10-02:
-# https://aws.amazon.com/about-aws/whats-new/2017/10/announcing-amazon-ec2-per-second-billing/
-MINIMUM_S = 60
-
-MOST_LISTED = 40  # names in an error
+MAX_LISTED = 40  # names in an error message
 
 BY_HAND = "or give machine.usd_per_hour or machine.eur_per_hour"
 
 
-# ---------------------------------------------------------------- tables
+# ---------------------------------------------------------------- dates and exchange rates
 
 
 def parse_date(text: str) -> Optional[datetime.date]:
-    """YYYY-MM-DD, or YYYY-MM: the last day of that month, since which of its days was meant is not known.
-
-    None where the text is no date.
-    """
+    """Return the date of YYYY-MM-DD, or the last day of YYYY-MM, whose day is unknown; None for any other text."""
     match = re.fullmatch(r"(\d{4})-(\d{2})(?:-(\d{2}))?", text)
     if not match:
         return None
@@ -48,7 +42,7 @@ def parse_date(text: str) -> Optional[datetime.date]:
 
 
 def exchange_rate(date: datetime.date) -> Dict:
-    """The last rate on or before `date`, in USD for one EUR, with its own date; None where there is none.
+    """Return the last rate on or before `date` in USD per EUR with its date and source; None each if none exists.
 
     The table has the last rate of each year, so a rate may be up to a year older than the price.
     """
@@ -59,19 +53,28 @@ def exchange_rate(date: datetime.date) -> Dict:
     return {"usd_per_eur": float(last["usd_per_eur"]), "fx_date": last["date"], "fx_source": last["source"]}
 
 
-# ---------------------------------------------------------------- a price
+# ---------------------------------------------------------------- the price of an hour
 
 
 def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, own: Optional[Path] = None) -> Dict:
-    """The content of price.json: the price of one node for one hour, where it comes from, how it is billed.
+    """Return the content of price.json: the price of one node-hour, its source, and how it is billed.
 
-    In order: an hourly price given by hand, with any provider; a row of prices.csv (aws) or of the table `own`;
-    purchase and electricity (owned).  `date` is machine.as_of, or `today` where it is null; both the row and the
-    exchange rate are the last on or before it.  `currency` is that of the source, the other one follows
-    from the rate and is None without one.  `setup_minutes` are billed once, before the first step.
-    Raises ConfigError.  `machine` went through `checks.validate`.
+    A price by hand comes first, then the price source of machine.provider (config/price_sources.py).
+
+    Args:
+        machine: Validated settings. machine.as_of is the date of price and exchange rate; null: `today`.
+        setup_minutes: Billed once, before the first step.
+        today: The current date.
+        own: The user's price table, read in addition to the package's.
+
+    Returns:
+        {"known": False, "why"}, or {"known": True, ...} with `currency` that of the source; the other currency follows
+        from the exchange rate and is None without one.
+
+    Raises:
+        ConfigError: Settings are missing, contradict each other, or select no price.
     """
-    date = _date(machine, today)
+    source, date = PRICE_SOURCES[machine.provider], _date(machine, today)
     if machine.usd_per_hour is not None and machine.eur_per_hour is not None:
         raise ConfigError(
             "machine.usd_per_hour and machine.eur_per_hour are both given: give one, the other follows "
@@ -81,15 +84,12 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
         found = _by_hand("usd", machine.usd_per_hour, date)
     elif machine.eur_per_hour is not None:
         found = _by_hand("eur", machine.eur_per_hour, date)
-    elif machine.provider == "local":
-        why = f"machine=local has no price: use machine=aws, machine=owned, {BY_HAND}"
-        return {"known": False, "why": why}
-    elif machine.provider == "owned":
-        found = _owned(machine, date)
-    elif machine.provider == "custom":
-        raise ConfigError("machine=custom has no price: give machine.usd_per_hour or machine.eur_per_hour")
+    elif source.implementation:
+        found = implementation(source.implementation)(machine, date, own)
+    elif source.required:
+        raise ConfigError(f"machine={source.name} has no price: give machine.usd_per_hour or machine.eur_per_hour")
     else:
-        found = _listed(machine, date, own)
+        return {"known": False, "why": f"machine={source.name} has no price: use machine=aws, machine=owned, {BY_HAND}"}
     rate = exchange_rate(date)
     return {
         "known": True,
@@ -98,7 +98,7 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
         "provider": machine.provider,
         "instance": machine.instance,
         "region": machine.region,
-        "market": "owned" if machine.provider == "owned" else machine.market,
+        "market": source.market or machine.market,
         "as_of": found["as_of"],
         "source": found["source"],
         "note": found.get("note"),
@@ -106,8 +106,7 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
         **rate,
         "nodes": machine.nodes,
         "billing": machine.billing,
-        # Nobody bills an owner for a minimum.
-        "minimum_s": 0 if machine.provider == "owned" else MINIMUM_S,
+        "minimum_s": source.minimum_s,
         "setup_minutes": setup_minutes,
     }
 
@@ -119,7 +118,7 @@ def _date(machine: Machine, today: datetime.date) -> datetime.date:
     if date is None:
         raise ConfigError(f"machine.as_of={machine.as_of}: expected a date such as 2017-11-12, or null for today")
     if date > today:
-        raise ConfigError(f"machine.as_of={machine.as_of}: later than today, {today}; prices to come are not known")
+        raise ConfigError(f"machine.as_of={machine.as_of}: later than today, {today}; future prices are unknown")
     return date
 
 
@@ -130,52 +129,47 @@ def _both_currencies(currency: str, per_hour: float, usd_per_eur: Optional[float
 
 
 def _by_hand(currency: str, per_hour: float, date: datetime.date) -> Dict:
-    """A price of 0 is the user's word that the machine is free, and is kept."""
+    # A price of 0 states that the machine is free, which differs from an unknown price
     return {"currency": currency, "per_hour": per_hour, "as_of": date.isoformat(), "source": "given"}
 
 
-def _owned(machine: Machine, date: datetime.date) -> Dict:
-    """An hour of use of a machine that was bought, its purchase written off evenly over its hours of use.
+def owned_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> Dict:
+    """Return the price of an hour of use of a purchased machine, written off evenly over its hours of use.
 
     per hour = purchase / (years x 8766 h x utilisation) + watts / 1000 x per_kwh
 
-    `utilisation` is the share of all hours in use.  Electricity counts for hours in use alone; `watts`
-    is what the machine draws then, and cooling is in it if the user puts it there.
+    `utilisation` is the share of all hours in use. Only hours in use consume electricity.
     """
-    needed = ("purchase", "years", "watts", "per_kwh")
-    missing = [f"machine.{key}" for key in needed if getattr(machine, key) is None]
+    required = ("purchase", "years", "watts", "per_kwh")
+    missing = [f"machine.{key}" for key in required if getattr(machine, key) is None]
     if missing:
-        raise ConfigError(f"machine=owned needs {', '.join(missing)} (0 where it costs nothing), {BY_HAND}")
+        raise ConfigError(f"machine=owned needs {', '.join(missing)} (0 if free), {BY_HAND}")
     purchase = machine.purchase / (machine.years * HOURS_PER_YEAR * machine.utilisation)
     electricity = machine.watts / 1000 * machine.per_kwh
     source = (
         f"purchase {machine.purchase:.10g} {machine.currency.upper()} / ({machine.years:.10g} years x "
         f"{HOURS_PER_YEAR} h x {machine.utilisation:.10g}) + {machine.watts:.10g} W at {machine.per_kwh:.10g} per kWh"
     )
-    return {
-        "currency": machine.currency,
-        "per_hour": purchase + electricity,
-        "as_of": date.isoformat(),
-        "source": source,
-    }
+    per_hour = purchase + electricity
+    return {"currency": machine.currency, "per_hour": per_hour, "as_of": date.isoformat(), "source": source}
 
 
-def _listed(machine: Machine, date: datetime.date, own: Optional[Path]) -> Dict:
-    """The newest row of prices.csv and `own` on or before `date`; a month counts from its last day.
+def listed_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> Dict:
+    """Return the newest price of the tables on or before `date`; a month counts from its last day.
 
-    A row without a date is used only where no date is asked for and the machine has no dated row.
+    A row without a date is used only if machine.as_of is null and the machine has no dated row.
     """
-    everything = catalogs.known(own)
-    rows = [row for row in everything if row["provider"] == machine.provider]
+    table = price_table.read_all(own)
+    rows = [row for row in table if row["provider"] == machine.provider]
     what = machine.provider
     for key in ("instance", "region", "market"):
-        rows = _pick(rows, key, getattr(machine, key), what, everything)
+        rows = _rows_with(rows, key, getattr(machine, key), what, table)
         what = getattr(machine, key) if key == "instance" else f"{what} {getattr(machine, key)}"
     dated = [row for row in rows if parse_date(row["as_of"])]
     if dated:
         row, note = _newest(dated, machine, date, what), None
     elif machine.as_of is None:
-        row, note = rows[0], f"{what} has no dated price: that of a snapshot without a date is used"
+        row, note = rows[0], f"{what} has no dated price; the price of an undated snapshot is used"
     else:
         raise ConfigError(
             f"machine.as_of={machine.as_of}: the price of {what} has no date; "
@@ -185,20 +179,19 @@ def _listed(machine: Machine, date: datetime.date, own: Optional[Path]) -> Dict:
     return {"currency": "usd", "per_hour": per_hour, "as_of": row["as_of"], "source": row["source"], "note": note}
 
 
-def _pick(rows: List[Dict], key: str, value: Optional[str], what: str, everything: List[Dict]) -> List[Dict]:
-    """The rows with that value.  ConfigError otherwise: the nearest name, or all where the value is right elsewhere."""
+def _rows_with(rows: List[Dict], key: str, value: Optional[str], what: str, table: List[Dict]) -> List[Dict]:
+    """Return the rows with that value; otherwise raise ConfigError with the nearest or all values."""
     found = [row for row in rows if row[key] == value]
     if found:
         return found
     names = sorted({row[key] for row in rows})
-    listed = ", ".join(names[:MOST_LISTED]) + (f" and {len(names) - MOST_LISTED} more" if names[MOST_LISTED:] else "")
-    choose = f"{what} has prices for {listed} ({BY_HAND})"
+    listed = ", ".join(names[:MAX_LISTED]) + (f" and {len(names) - MAX_LISTED} more" if names[MAX_LISTED:] else "")
+    available = f"{what} has prices for {listed} ({BY_HAND})"
     if value is None:
-        raise ConfigError(f"machine.{key} is missing: {choose}")
-    # A right region that this instance has no row for is no slip of the pen: don't call it one.
-    elsewhere = {row[key] for row in everything} | set(CHOICES.get(f"machine.{key}", ()))
-    if value in elsewhere:
-        raise ConfigError(f"machine.{key}={value}: {choose}")
+        raise ConfigError(f"machine.{key} is missing: {available}")
+    # A valid region without a row of this instance is not a misspelling
+    if value in {row[key] for row in table} | set(RULES[f"machine.{key}"].choices):
+        raise ConfigError(f"machine.{key}={value}: {available}")
     raise ConfigError(f"machine.{key}={value}{nearest(value, names, f'machine.{key}=')} ({BY_HAND})")
 
 
@@ -212,15 +205,22 @@ def _newest(rows: List[Dict], machine: Machine, date: datetime.date, what: str) 
     )
 
 
-# ---------------------------------------------------------------- a bill
+# ---------------------------------------------------------------- the bill
 
 
 def cost(price: Dict, attempts_s: Sequence[float], nodes: Sequence[int] = ()) -> Optional[Dict[str, float]]:
-    """{'usd': ..., 'eur': ...} for the wall seconds of each attempt of a run, on all nodes.
+    """Return the cost of a run as {"usd", "eur"}.
 
-    An attempt is one start of the machines: a run that was resumed twice has three, each billed with its
-    own minimum or its own started hours, on its own number of `nodes` (default: the price's).  Set-up time
-    is added to the first.  A currency that is unknown is left out; None where the price is unknown.
+    An attempt is one start of the machines. Each is billed with its own minimum or its own started hours; a run that
+    was resumed twice has three. Set-up time is added to the first.
+
+    Args:
+        price: Content of price.json.
+        attempts_s: Wall time of each attempt in seconds.
+        nodes: Number of nodes of each attempt; that of the price by default.
+
+    Returns:
+        The cost without a currency whose rate is unknown; None if the price is unknown.
     """
     if not price["known"]:
         return None
@@ -233,45 +233,51 @@ def cost(price: Dict, attempts_s: Sequence[float], nodes: Sequence[int] = ()) ->
 
 
 def affordable_s(price: Dict, bounds: Dict[str, float], attempts_s: Sequence[float], nodes: Sequence[int]) -> float:
-    """Wall seconds that one more attempt may last before the cost of all of them is more than a bound.
+    """Return the wall time in seconds that one more attempt may last within the budget.
 
-    bounds: {"usd", "eur"} as they are set; the price knows these currencies.  attempts_s: of those before it;
-    nodes: of those and of this one.  Its own set-up time, if it is the first, is taken off, and what it is billed at
-    least has to fit in: 0 where it does not, or nothing is left.  inf where nothing is bound, or an hour costs nothing.
+    Args:
+        price: Content of price.json; it knows the currencies of `bounds`.
+        bounds: Budget.bounds, the limits on the cost of all attempts together.
+        attempts_s: Wall time of the earlier attempts in seconds.
+        nodes: Number of nodes of the earlier attempts and of the next one.
+
+    Returns:
+        The time without set-up; 0 if the budget does not cover what an attempt is billed at least; inf without a limit
+        or at a price of 0.
     """
     spent = cost(price, attempts_s, nodes[:-1]) or {}
     hours = math.inf
-    for currency, most in bounds.items():
+    for currency, limit in bounds.items():
         per_hour = price[f"{currency}_per_hour"] * nodes[-1]
         if per_hour:
-            hours = min(hours, (most - spent[currency]) / per_hour)
-    setup_s = 0 if attempts_s else 60 * price["setup_minutes"]
+            hours = min(hours, (limit - spent[currency]) / per_hour)
     if math.isinf(hours):
         return hours
-    # A rounding error makes neither two hours out of a bound of exactly three, nor something out of nothing
+    setup_s = 0 if attempts_s else 60 * price["setup_minutes"]
+    # Rounding keeps exactly three hours from becoming two, and zero from becoming a positive time
     seconds = 3600 * math.floor(round(hours, 9)) if price["billing"] == "per_hour" else 3600 * hours
     return max(0.0, round(seconds - setup_s, 6)) if seconds >= _billed_hours(price, 0) * 3600 else 0.0
 
 
 def _billed_hours(price: Dict, seconds: float) -> float:
     if price["billing"] == "per_hour":
-        # In milliseconds, so that a sum such as 3600.0000000001 s does not start a second hour.
+        # In milliseconds, so that a sum such as 3600.0000000001 s does not start a second hour
         return max(1, math.ceil(round(seconds, 3) / 3600))
     return max(seconds, price["minimum_s"]) / 3600
 
 
-# ---------------------------------------------------------------- for the terminal
+# ---------------------------------------------------------------- output
 
 
 def describe(price: Dict) -> str:
-    """One line: the machine, its price with date and source, and the other currency with its rate."""
+    """Return one line: the machine, its price with date and source, and the other currency with its rate."""
     if not price["known"]:
         return f"price unknown: {price['why']}"
     first, second = ("usd", "eur") if price["currency"] == "usd" else ("eur", "usd")
-    words = [price["instance"] or price["provider"]]
-    if price["provider"] == "aws":
-        words += [price["region"], price["market"]]
-    machine = " ".join(word for word in words if word)  # a price by hand needs no region
+    parts = [price["instance"] or price["provider"]]
+    if PRICE_SOURCES[price["provider"]].listed:
+        parts += [price["region"], price["market"]]
+    machine = " ".join(part for part in parts if part)  # a price by hand needs no region
     nodes = f"{price['nodes']} x " if price["nodes"] > 1 else ""
     line = f"{nodes}{machine} {_money(price, first)} ({price['as_of']}, {price['source']})"
     if price[f"{second}_per_hour"] is None:
@@ -280,6 +286,6 @@ def describe(price: Dict) -> str:
 
 
 def _money(price: Dict, currency: str) -> str:
-    """To the cent, and to four digits where a cheap hour needs more than cents."""
+    """Return the price rounded to cents, or to four digits below 10."""
     value = price[f"{currency}_per_hour"]
     return f"{value:{'.2f' if value >= 10 else '.4g'}} {currency.upper()}/h"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Optional, Union
 
 from mxscale.data.images import BadImage
+from mxscale.environment.container_limits import available_cores
 
 Work = Callable[[Union[str, bytes]], Any]  # a function of mxscale.data.images, or a partial of one
 PER_WORKER = 64  # images; for fewer another process isn't worth its start
@@ -28,7 +29,7 @@ class Pool:
 
     def __init__(self, workers: Optional[int], images: int):
         if workers is None:
-            workers = min(len(os.sched_getaffinity(0)), images // PER_WORKER)
+            workers = min(available_cores(), images // PER_WORKER)
         self.workers = max(1, workers)
 
     def map(self, sources: Iterable, work: Work) -> Iterator:

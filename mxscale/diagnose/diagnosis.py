@@ -10,9 +10,9 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from typing import Dict, List, Optional
 
-import psutil
 import yaml
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, to_dict
 from mxscale.cost import run_cost
 from mxscale.diagnose import advice, probes, timing
@@ -20,10 +20,11 @@ from mxscale.diagnose import breakdown as scale
 from mxscale.diagnose import record as diagnosis_record
 from mxscale.diagnose.timing import ProbeFailed, Refused, Stopped
 from mxscale.environment import hosts
+from mxscale.environment.container_limits import available_cores, available_memory
+from mxscale.environment.placement import Placement
 from mxscale.launcher import backend_probe, setup
 from mxscale.launcher import commands as launch
 from mxscale.launcher import run as job
-from mxscale.launcher.processes import available_cores
 from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import Signals, kept_alive
 from mxscale.records import claims
@@ -63,8 +64,8 @@ def check(config: Config) -> None:
         raise ConfigError(f"resume={config.resume}: a diagnosis makes runs of its own; leave it out")
     if config.budget.bounds or config.budget.dry_run:
         raise ConfigError("budget.*: a diagnosis has no bound but diagnose.seconds and diagnose.repeats; leave it out")
-    if config.comm.backend == "dist_async":
-        raise ConfigError("comm=dist_async: its ranks take no step together, so there is none to take apart")
+    if not config.comm.entry.in_step:
+        raise ConfigError(f"comm={config.comm.backend}: its ranks take no step together, so no step can be broken down")
     if config.tracking.enabled:
         tracker.store_uri(config)
 
@@ -123,7 +124,7 @@ class Work:
         except Refused as refused:
             raise ConfigError(str(refused)) from None
         self.seen = seen.run
-        self.run = probes.Run(seen.run.config(), seen.run.read("plan.json"))
+        self.run = probes.Run(seen.run.config(), seen.run.plan())
         self.parameters_mb = seen.parameters_mb
         step_s = self.run.sizes.global_batch / statistics.median(seen.rates)
         self.interval = max(1, round(self.settings.seconds / INTERVALS / step_s))
@@ -133,12 +134,12 @@ class Work:
 
     def _announcement(self, config: Config) -> str:
         plan, each = self.run.plan, self.settings
-        ranks = f"{plan['sizes']['ranks']} ranks" if plan["sizes"]["ranks"] > 1 else "1 rank"
+        ranks = f"{plan.sizes.ranks} ranks" if plan.sizes.ranks > 1 else "1 rank"
         names = [scale.TITLES[name] for name in self.probes]
         lines = [
-            f"data      {config.data.kind}: {self.run.config.data.image_size} px, {plan['classes']} classes",
+            f"data      {config.data.kind}: {self.run.config.data.image_size} px, {plan.classes} classes",
             f"model     {self.run.config.model.name}, {config.batch.per_device} images per device",
-            f"ranks     {ranks} on {plan['device']}, of {plan['threads']} OMP threads",
+            f"ranks     {ranks} on {plan.device}, of {plan.threads} OMP threads",
             f"probes    {', '.join(names)}",
             f"each      {each.seconds:g} s and its start, {each.repeats} times, in turn",
         ]
@@ -193,7 +194,7 @@ class Work:
         seconds, warmup = self._limits
         asked = {"config": to_dict(config), "seconds": seconds, "warmup": warmup}
         directory.replace(self.seen.path / "probe" / f"{name}.yaml", yaml.safe_dump(asked, sort_keys=False))
-        placed = launch.Placement.of(self.run.plan, available_cores())
+        placed = Placement.of(self.run.plan, available_cores())
         what = ["mxscale.train.input_probe", name]
         commands = launch.commands(config, str(self.seen), 1, placed, os.environ, what)
         with kept_alive(self.seen):
@@ -210,7 +211,7 @@ class Work:
         found = scale.diagnose(self.times)
         whole = list(found.steps.values())[-1].value
         if advice.measured(found, "input") and found.shares["input"].value >= advice.LEAST:
-            for number, (setting, config) in enumerate(probes.others_to_read(self.run, free_memory()).items()):
+            for number, (setting, config) in enumerate(probes.others_to_read(self.run, available_memory()).items()):
                 self._try("input", setting, lambda config=config, number=number: self._read(f"other-{number}", config))
         if found.steps["compute"].value >= whole / 2:
             others = probes.others_to_compute(self.run, self.interval, advice.SMALLER)
@@ -260,11 +261,11 @@ class Work:
 
     def _facts(self) -> advice.Facts:
         plan = self.run.plan
-        placed = launch.Placement.of(plan, available_cores())
+        placed = Placement.of(plan, available_cores())
         return advice.Facts(
             ranks=placed.ranks,
-            threads=plan["threads"],
-            device=plan["device"],
+            threads=plan.threads,
+            device=plan.device,
             cores=placed.cores,
             ranks_here=placed.per_host,
             turns=self.run.turns,
@@ -273,10 +274,6 @@ class Work:
             input_tried=self.tried["input"],
             compute_tried=self.tried["compute"],
         )
-
-
-def free_memory() -> float:
-    return psutil.virtual_memory().available
 
 
 def rate(step: scale.Estimate, images: int) -> scale.Estimate:
@@ -288,8 +285,8 @@ def left_out(run: probes.Run) -> List[str]:
     told = []
     if run.sizes.ranks == 1:
         told.append("the exchange: one rank has nobody to exchange with")
-    elif run.plan["device"] != "cpu":
+    elif run.plan.device != "cpu":
         told.append("ranks side by side without an exchange: on GPUs they share nothing that computing wants")
-    if run.config.data.kind == "synthetic":
-        told.append("the input: data=synthetic has none")
+    if DATASETS[run.config.data.kind].generated:
+        told.append(f"the input: data={run.config.data.kind} has none")
     return told

@@ -8,9 +8,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Dict, List, Sequence
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Checkpoint, Comm, Config, Data, Schedule, Tracking
 from mxscale.config.sizes import Sizes
 from mxscale.environment.hosts import Host
+from mxscale.rundir.plan import Plan
 
 NEVER = 10**6  # epochs
 LR = 1e-4  # rates do not depend on it, and made-up labels are not to end in a NaN
@@ -21,15 +23,15 @@ class Run:
     """What the first look at a run found: config.yaml and plan.json of its directory."""
 
     config: Config
-    plan: dict
+    plan: Plan
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(**self.plan["sizes"])
+        return self.plan.sizes
 
     @property
     def hosts(self) -> List[Host]:
-        return [Host(**host) for host in self.plan["hosts"]]
+        return list(self.plan.hosts)
 
     @property
     def turns(self) -> int:
@@ -67,15 +69,15 @@ def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
     come from nowhere.
     """
     ranks = run.sizes.ranks
-    threads = replace(run.config.launch, ranks=ranks, threads=run.plan["threads"])
+    threads = replace(run.config.launch, ranks=ranks, threads=run.plan.threads)
     real = replace(run.config, log_every=interval, launch=threads)
     synthetic = replace(real, data=made_up(run))
     found = {"compute": [one_rank(run, synthetic)]}
-    if ranks > 1 and run.plan["device"] == "cpu":
+    if ranks > 1 and run.plan.device == "cpu":
         found["side_by_side"] = [one_rank(run, synthetic, rank) for rank in range(ranks)]
     if ranks > 1:
         found["exchange"] = [synthetic]
-    if real.data.kind != "synthetic":
+    if not DATASETS[real.data.kind].generated:
         found["all"] = [real]
     return found
 
@@ -86,7 +88,7 @@ def made_up(run: Run) -> Data:
     return Data(
         kind="synthetic",
         image_size=data.image_size,
-        num_classes=run.plan["classes"],
+        num_classes=run.plan.classes,
         num_images=run.sizes.train_images,
         cache=data.cache,
         shards=data.shards,
@@ -113,7 +115,7 @@ def one_rank(run: Run, config: Config, rank: int = 0) -> Config:
 def reading(run: Run) -> Config:
     """What the ranks of the input alone are: those of the run, that speak to each other to begin together."""
     comm = run.config.comm
-    if comm.backend not in ("local", "horovod") and not comm.drives_all:
+    if comm.entry.needs_servers:
         comm = Comm(transport=comm.transport)
     return replace(run.config, comm=replace(comm, timeline=False))
 

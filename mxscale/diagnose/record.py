@@ -29,14 +29,14 @@ def begin(record: RunDir, price: dict) -> None:
 
 def describe(record: RunDir, config: Config, seen: RunDir) -> None:
     """What the run is that was looked at, as its own record would have it; and that this is none of those."""
-    facts, plan, settled = seen.read("environment.json"), seen.read("plan.json"), seen.config()
+    facts, plan, settled = seen.read("environment.json"), seen.plan(), seen.config()
     config = replace(config, data=settled.data, comm=settled.comm)  # as the preparation left them
-    signature = identity.signature(config, plan["data_digest"], plan.get("pretrained_sha256"))
+    signature = identity.signature(config, plan.data_digest, plan.pretrained_sha256)
     tags = description.tags(facts, plan, signature, config.claims)
     tags["diagnose.of"] = tags.pop("signature")  # which training runs alone have: they are told by it
     facts["tags"] = {**tags, "kind": "diagnose"}
     record.write("environment.json", facts)
-    record.write("plan.json", plan)
+    record.write_plan(plan)
 
 
 def close(record: RunDir, found: Optional[dict], state: str, error: Optional[str]) -> None:

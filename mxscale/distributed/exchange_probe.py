@@ -11,22 +11,21 @@ from dataclasses import replace
 
 from mxnet import nd
 
+from mxscale.config.backends import CANDIDATES
 from mxscale.config.schema import Comm
-from mxscale.config.sizes import CANDIDATES
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.exchange import make_exchange
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Plan
 
 WARM, TIMES = 2, 10  # exchanges that do not count, that do
 
 
-def measure(comm, options: Comm, plan: dict, ordered: bool) -> dict:
+def measure(comm, options: Comm, plan: Plan, ordered: bool) -> dict:
     """Seconds of an exchange: the median of up to TIMES, fewer where one takes long.  A collective."""
-    shapes, dtype = plan["probe"]["gradients"], plan["probe"]["dtype"]
-    lanes = [
-        [nd.zeros(tuple(shape), ctx=device, dtype=dtype) for shape in shapes] for device in comm.devices(plan["device"])
-    ]
+    shapes, dtype = plan.probe.gradients, plan.probe.dtype
+    lanes = [[nd.zeros(shape, ctx=device, dtype=dtype) for shape in shapes] for device in comm.devices(plan.device)]
     exchange = make_exchange(comm, lanes, options, images=1, ordered=ordered)
     seconds, began = [], time.perf_counter()
     while len(seconds) < WARM + TIMES:
@@ -45,9 +44,9 @@ def measure(comm, options: Comm, plan: dict, ordered: bool) -> dict:
 def main(run_path: str, attempt: int, name: str) -> None:
     run = RunDir(run_path)
     end_with_parent(run, attempt)
-    plan, config = run.read("plan.json"), run.config()
+    plan, config = run.plan(), run.config()
     options = replace(config.comm, **CANDIDATES[name])
-    comm = open_communicator(options, plan["sizes"]["ranks"])
+    comm = open_communicator(options, plan.sizes.ranks)
     found = measure(comm, options, plan, ordered=config.data.shards is not None)
     comm.close()
     if comm.rank == 0:

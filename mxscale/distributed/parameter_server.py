@@ -1,7 +1,7 @@
-"""A parameter server, or the scheduler that servers and ranks meet at, started by the launcher beside the ranks.
+"""A parameter server, or the scheduler at which servers and ranks meet. The launcher starts it beside the ranks.
 
-`python -m mxscale.distributed.parameter_server RUN_DIR ATTEMPT ROLE`.  MXNet makes the process
-one as it is imported, by DMLC_ROLE, and ends it when all ranks have left in order (mxnet/kvstore/kvstore_server.py).
+`python -m mxscale.distributed.parameter_server RUN_DIR ATTEMPT ROLE`. Importing MXNet turns the process into the one
+named by DMLC_ROLE and ends it after all ranks have disconnected (mxnet/kvstore/kvstore_server.py).
 """
 
 import faulthandler
@@ -13,20 +13,20 @@ from mxscale.environment.hosts import own_address
 from mxscale.rundir.directory import RunDir
 
 
-def name_own_address() -> None:
-    """Before a kvstore is made: at which address the others find this process.
+def set_own_address() -> None:
+    """Set the address at which other processes reach this one. Call it before a kvstore is created.
 
-    ps-lite would take the first interface that is no loopback, such as docker0, which has the same address on every
-    host.
+    By default ps-lite takes the first interface that is not the loopback, such as docker0, whose address is the same
+    on every host.
     """
     os.environ["DMLC_NODE_HOST"] = own_address(os.environ["DMLC_PS_ROOT_URI"])
 
 
 def main(run_path: str, attempt: int) -> None:
-    """Never returns: ROLE, which stands in the command for people to see, is DMLC_ROLE in the surroundings."""
+    """Serve and never return. The ROLE argument only informs people; MXNet reads DMLC_ROLE."""
     faulthandler.enable()
     end_with_parent(RunDir(run_path), attempt)
-    name_own_address()
+    set_own_address()
     import mxnet  # noqa: F401
 
 

@@ -1,39 +1,44 @@
-"""One line of the doctor's table, and the table."""
+"""The result of one check of the doctor, and the table of all results."""
 
 from dataclasses import dataclass
 from typing import List
+
+from mxscale.util import text_table
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
+    """One line of the doctor's table."""
+
     name: str
     state: str  # ok | warn | fail
-    cause: str  # what was found
-    fix: str = ""
+    cause: str  # what the check found
+    fix: str = ""  # what to do
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is to run here."""
+class PlannedRun:
+    """The run that the checks are made for."""
 
     device: str = "auto"  # auto | cpu | gpu
-    ranks: int = 1  # in all
+    ranks: int = 1  # on all machines
     ranks_here: int = 1  # on one machine
     transport: str = "gloo"  # gloo | mpi
 
 
-def count(findings: List[Finding], state: str) -> int:
-    return sum(finding.state == state for finding in findings)
+def count(results: List[CheckResult], state: str) -> int:
+    """Return the number of results in a state."""
+    return sum(result.state == state for result in results)
 
 
-def table(findings: List[Finding]) -> str:
-    width = max(len(finding.name) for finding in findings)
-    lines = [f"{f.state:4}  {f.name:{width}}  {f.cause}{'; ' + f.fix if f.fix else ''}" for f in findings]
-    warnings, failures = count(findings, WARN), count(findings, FAIL)
-    lines.append(f"{count(findings, OK)} ok, {_plural(warnings, 'warning')}, {_plural(failures, 'failure')}")
-    return "\n".join(lines)
+def table(results: List[CheckResult]) -> str:
+    """Return a line for each result, and the counts."""
+    rows = [[each.state, each.name, f"{each.cause}{'; ' + each.fix if each.fix else ''}"] for each in results]
+    warnings, failures = count(results, WARN), count(results, FAIL)
+    counts = f"{count(results, OK)} ok, {_plural(warnings, 'warning')}, {_plural(failures, 'failure')}"
+    return "\n".join([*text_table.columns(rows), counts])
 
 
 def _plural(number: int, noun: str) -> str:

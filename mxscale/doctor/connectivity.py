@@ -1,160 +1,107 @@
-"""What the doctor has to ask others for: the hosts by ssh, MLflow, and the port that its UI takes."""
+"""Checks that use the network: the hosts by ssh, MLflow, and the port of its UI."""
 
-import base64
 import os
-import re
 import shutil
 import socket
 import tempfile
-import threading
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import List
-from urllib.parse import unquote, urlsplit
 
 from mxscale.config.schema import Config
-from mxscale.doctor.check_result import FAIL, OK, WARN, Finding
+from mxscale.doctor.check_result import FAIL, OK, WARN, CheckResult
 from mxscale.environment import hosts
 from mxscale.environment.machine import existing
 from mxscale.rundir.directory import RunDir
-from mxscale.tracking import uris
+from mxscale.tracking import store, uris
 from mxscale.util.errors import ConfigError
 
-PATIENCE_S = 3.0  # for MLflow, from name to answer
 UI_PORT = 5000  # of `make ui`
-LATER = "runs are kept in runs/ and can be sent later"  # a run neither waits for MLflow nor fails with it
+LATER = "runs are recorded in runs/ and can be sent later"  # a run neither waits for MLflow nor fails with it
 
 
-def look(config: Config, ui_port: int = UI_PORT) -> List[Finding]:
-    """In a fixed order; takes as long as the slowest host."""
-    return [*reach_hosts(config), mlflow(config), *ui(config, ui_port)]
+def check(config: Config, ui_port: int = UI_PORT) -> List[CheckResult]:
+    """Return the results in a fixed order; takes as long as the slowest host."""
+    return [*check_hosts(config), check_mlflow(config), *check_ui_port(config, ui_port)]
 
 
 # ---------------------------------------------------------------- hosts
 
 
-def reach_hosts(config: Config) -> List[Finding]:
-    """Each host answers ssh without a password, sees the runs folder, has this Python: what a run asks first."""
+def check_hosts(config: Config) -> List[CheckResult]:
+    """Return a result for each host: ssh without a password, the runs folder, this Python."""
     try:
         nodes = hosts.find(config)
     except ConfigError as error:
-        return [Finding("hosts", FAIL, str(error))]
+        return [CheckResult("hosts", FAIL, str(error))]
     if not nodes:
-        return [Finding("hosts", OK, "none: ranks run on this machine")]
+        return [CheckResult("hosts", OK, "none: ranks run on this machine")]
     try:
         os.makedirs(config.runs, exist_ok=True)
         folder = tempfile.mkdtemp(prefix=".doctor-", dir=config.runs)
     except OSError as error:
-        return [Finding("hosts", FAIL, f"runs={config.runs}: can't write there ({error.strerror})", "set runs=DIR")]
+        return [CheckResult("hosts", FAIL, f"runs={config.runs}: not writable ({error.strerror})", "set runs=DIR")]
     try:
-        os.chmod(folder, 0o755)  # another user's processes must see it, as they see a run
+        os.chmod(folder, 0o755)  # like a run directory, it must be visible to other users' processes
+        over_gloo = len(nodes) > 1 and config.comm.transport == "gloo"
         own = [Path(folder, str(number)) for number in range(len(nodes))]
         with ThreadPoolExecutor(min(32, len(nodes))) as threads:
-            return list(threads.map(lambda host, seen: _reach(host, seen, gloo(config, nodes)), nodes, own))
+            return list(threads.map(lambda host, seen: _check_host(host, seen, over_gloo), nodes, own))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def gloo(config: Config, nodes: List[hosts.Host]) -> bool:
-    """Whether gradients go from host to host over Gloo."""
-    return len(nodes) > 1 and config.comm.transport == "gloo"
-
-
-def _reach(host: hosts.Host, folder: Path, named: bool) -> Finding:
-    """named: whether the others have to reach it under the address that its own name stands for."""
+def _check_host(host: hosts.Host, folder: Path, over_gloo: bool) -> CheckResult:
+    """over_gloo: whether other hosts connect to the address that the host's own name resolves to."""
+    name = f"host {host.name}"
     folder.mkdir()
     try:
         hosts.check([host], RunDir(folder))
     except ConfigError as error:
-        said = str(error).replace("launch.hosts: ", "", 1)
-        fix = f"'ssh {host.address} true' must answer without a password" if "by ssh" in said else ""
-        return Finding(f"host {host.name}", FAIL, said, fix)
-    address = hosts.of_own_name(host) if named else ""
+        cause = str(error).replace("launch.hosts: ", "", 1)
+        fix = f"'ssh {host.address} true' must answer without a password" if "by ssh" in cause else ""
+        return CheckResult(name, FAIL, cause, fix)
+    address = hosts.address_of_own_name(host) if over_gloo else ""
     if address.startswith("127."):
-        # horovod/common/gloo/gloo_context.cc takes that address, whatever it is told
-        fix = "in its /etc/hosts give its name the address that the others reach, or set comm.transport=mpi"
-        return Finding(f"host {host.name}", FAIL, f"its own name stands for {address}, where Gloo would send", fix)
-    return Finding(
-        f"host {host.name}", OK, f"{host.slots} rank{'' if host.slots == 1 else 's'}; sees {folder.parent.parent}"
-    )
+        # horovod/common/gloo/gloo_context.cc uses that address in any case
+        fix = "map its name in its /etc/hosts to an address that the others reach, or set comm.transport=mpi"
+        return CheckResult(name, FAIL, f"its own name resolves to {address}, where Gloo would send", fix)
+    ranks = f"{host.slots} rank{'' if host.slots == 1 else 's'}"
+    return CheckResult(name, OK, f"{ranks}; sees {folder.parent.parent}")
 
 
 # ---------------------------------------------------------------- MLflow
 
 
-def mlflow(config: Config) -> Finding:
-    """Whether runs would be recorded: `fail` only where the address is none, which a run refuses."""
+def check_mlflow(config: Config) -> CheckResult:
+    """Return whether runs can be recorded; `fail` only for an invalid URI, which a run refuses."""
     if not config.tracking.enabled:
-        return Finding("mlflow", OK, "off (tracking=none)")
+        return CheckResult("mlflow", OK, "off (tracking=none)")
     try:
         uri = uris.store_uri(config.tracking, Path(config.runs))
     except ConfigError as error:
-        return Finding("mlflow", FAIL, str(error))
+        return CheckResult("mlflow", FAIL, str(error))
     file = uris.sqlite_file(uri)
     if file is not None:
-        return _sqlite(file)
+        return _check_sqlite(file)
+    shown = uris.masked(uri)
     if not uri.startswith(("http://", "https://")):
-        return Finding("mlflow", OK, f"{uris.masked(uri)}, not asked")
-    return _server(uri)
+        return CheckResult("mlflow", OK, f"{shown}, not checked")
+    failure = store.failure_of(uri)
+    if failure is None:
+        return CheckResult("mlflow", OK, shown)
+    return CheckResult("mlflow", WARN, f"{shown}: {failure}", f"start it, or set tracking.uri; {LATER}")
 
 
-def _sqlite(file: Path) -> Finding:
-    there = existing(file)
-    if file.is_dir() or not os.access(there, os.W_OK) or (there != file and not there.is_dir()):
-        return Finding("mlflow", WARN, f"can't write {file}", f"set tracking.uri or runs=DIR; {LATER}")
-    return Finding("mlflow", OK, f"{file}{'' if file.exists() else ', made by the first run'}")
+def _check_sqlite(file: Path) -> CheckResult:
+    found = existing(file)
+    if file.is_dir() or not os.access(found, os.W_OK) or (found != file and not found.is_dir()):
+        return CheckResult("mlflow", WARN, f"{file} is not writable", f"set tracking.uri or runs=DIR; {LATER}")
+    return CheckResult("mlflow", OK, f"{file}{'' if file.exists() else ', created by the first run'}")
 
 
-def _server(uri: str) -> Finding:
-    shown, answer = uris.masked(uri), ask(uri)
-    if answer == 200:
-        return Finding("mlflow", OK, shown)
-    fix = {
-        401: "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
-        403: "it does not know the name that it is called by: start it with --allowed-hosts",
-    }.get(answer, "see that it is MLflow's address" if isinstance(answer, int) else "start it, or set tracking.uri")
-    said = f"answers {answer}" if isinstance(answer, int) else f"does not answer ({answer})"
-    return Finding("mlflow", WARN, f"{shown} {said}", f"{fix}; {LATER}")
-
-
-def ask(uri: str, patience_s: float = PATIENCE_S):
-    """The HTTP status of MLflow's /health, or why there is none, as text; after `patience_s` in any case."""
-    answers = []
-    # A thread, because a timeout of urllib's is that of one packet, and names are looked up without one
-    thread = threading.Thread(target=lambda: answers.append(_health(uri, patience_s)), daemon=True)
-    thread.start()
-    thread.join(patience_s)
-    return answers[0] if answers else f"nothing in {patience_s:g} s"
-
-
-def _health(uri: str, timeout_s: float):
-    try:
-        return urllib.request.urlopen(_request(uri), timeout=timeout_s).status
-    except urllib.error.HTTPError as error:
-        return error.code
-    except urllib.error.URLError as error:
-        return str(getattr(error.reason, "strerror", None) or error.reason)
-    except (OSError, ValueError) as error:  # ValueError: what can't be an address
-        return str(error) or type(error).__name__
-
-
-def _request(uri: str) -> urllib.request.Request:
-    """With the name and password that MLflow's client would send, which urllib wants in a header."""
-    parts = urlsplit(uri)
-    name = unquote(parts.username or "") or os.environ.get("MLFLOW_TRACKING_USERNAME", "")
-    password = unquote(parts.password or "") or os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
-    place = re.sub(r"^.*@", "", parts.netloc)
-    request = urllib.request.Request(f"{parts.scheme}://{place}{parts.path.rstrip('/')}/health")
-    if name:
-        words = base64.b64encode(f"{name}:{password}".encode()).decode()
-        request.add_header("Authorization", f"Basic {words}")
-    return request
-
-
-def ui(config: Config, port: int = UI_PORT) -> List[Finding]:
-    """Where records are a file: whether `make ui` could show them."""
+def check_ui_port(config: Config, port: int = UI_PORT) -> List[CheckResult]:
+    """Return whether `make ui` can use its port, if the records are a file."""
     if not config.tracking.enabled or config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI"):
         return []
     name = f"port {port}"
@@ -163,8 +110,8 @@ def ui(config: Config, port: int = UI_PORT) -> List[Finding]:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            if ask(f"http://127.0.0.1:{port}") == 200:
-                return [Finding(name, OK, "MLflow's UI is there")]
-            fix = "stop what has it; the UI alone needs it, no run does"
-            return [Finding(name, WARN, f"make ui can't have it ({error.strerror})", fix)]
-    return [Finding(name, OK, "free, for make ui")]
+            if store.failure_of(f"http://127.0.0.1:{port}") is None:
+                return [CheckResult(name, OK, "in use by MLflow's UI")]
+            fix = "stop the process that uses it; only the UI needs it"
+            return [CheckResult(name, WARN, f"not available for make ui ({error.strerror})", fix)]
+    return [CheckResult(name, OK, "free, for make ui")]

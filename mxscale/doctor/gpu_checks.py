@@ -1,32 +1,32 @@
-"""What the doctor says of GPUs: seen, covered by MXNet's code, with a driver and an NCCL that agree.
+"""Checks of GPUs: visibility, MXNet's code for their architecture, compatible CUDA driver and NCCL.
 
-As in doctor.py: a check answers (state, cause[, fix]), or None where there is nothing to look at.
+As in doctor.py, a check returns (state, cause[, fix]), or None if it does not apply.
 """
 
-from mxscale.doctor.check_result import FAIL, OK, WARN, Wish
+from mxscale.doctor.check_result import FAIL, OK, WARN, PlannedRun
 
 
-def on_cpu(facts: dict, wish: Wish) -> bool:
-    return wish.device == "cpu" or not facts["mxnet"].get("gpus")
+def on_cpu(facts: dict, run: PlannedRun) -> bool:
+    return run.device == "cpu" or not facts["mxnet"].get("gpus")
 
 
-def gpu(facts: dict, wish: Wish):
+def gpu(facts: dict, run: PlannedRun):
     found = facts["mxnet"]
     if "error" in found:
         return None
     names = [f"{gpu['name']} ({gpu['capability']})" for gpu in found["driver"].get("gpus", [])]
-    if wish.device == "cpu":
+    if run.device == "cpu":
         return OK, "launch.device=cpu"
     if found["gpus"]:
         return OK, f"{found['gpus']} x {' + '.join(sorted(set(names))) or 'unknown'}"
-    missing = FAIL if wish.device == "gpu" else WARN
+    missing = FAIL if run.device == "gpu" else WARN
     if "CUDA" not in found["features"]:
-        fix = "take the image with BUILD=source or ngc, or set launch.device=cpu"
+        fix = "use the image with BUILD=source or ngc, or set launch.device=cpu"
         if names:
-            return missing, f"{names[0]} is here, and this MXNet was built for CPUs", fix
+            return missing, f"{names[0]} is present, but this MXNet was built for CPUs", fix
         return (FAIL, "none, and this MXNet was built for CPUs", fix) if missing == FAIL else (OK, "none")
     why, fix = _why_no_gpu(facts)
-    return missing, f"MXNet was built for GPUs and sees none: {why}", f"{fix}, or set launch.device=cpu"
+    return missing, f"MXNet was built for GPUs but finds none: {why}", f"{fix}, or set launch.device=cpu"
 
 
 def _why_no_gpu(facts: dict):
@@ -36,32 +36,33 @@ def _why_no_gpu(facts: dict):
     if driver.get("gpus"):
         return "the driver is older than MXNet's CUDA", "update the driver"
     if driver:
-        return "none is visible to this process", "see that CUDA_VISIBLE_DEVICES names some"
+        return "none is visible to this process", "check CUDA_VISIBLE_DEVICES"
     if facts["machine"]["driver"]:
-        return "the driver's libcuda.so.1 is not here", "start the container with -f compose.gpu.yml (or --gpus all)"
+        return "the driver's libcuda.so.1 is missing", "start the container with -f compose.gpu.yml (or --gpus all)"
     return "there is no NVIDIA driver", "install it; in a container add -f compose.gpu.yml (or --gpus all)"
 
 
-def architecture(facts: dict, wish: Wish):
-    """Whether MXNet has code for the GPUs: without it the first operation fails, `no kernel image is available`."""
-    if on_cpu(facts, wish):
+def architecture(facts: dict, run: PlannedRun):
+    """MXNet has code for the GPUs; without it, the first operation fails with `no kernel image is available`."""
+    if on_cpu(facts, run):
         return None
     built = facts["mxnet"]["architectures"]
     if built is None:
-        return WARN, "unknown: no GPU code was found in MXNet's library", "try one step: debug=one_step"
+        return WARN, "unknown: no GPU code found in MXNet's library", "try one step: debug=one_step"
     text = " ".join(built["cubin"]) + "".join(f" {version}+PTX" for version in built["ptx"])
     gpus = facts["mxnet"]["driver"].get("gpus", [])
     lacking = sorted({gpu["capability"] for gpu in gpus if not covers(built, gpu["capability"])})
     if lacking:
-        fix = "take the image with BUILD=source, whose --build-arg MXNET_CUDA_ARCH says for which GPUs it is built"
-        return FAIL, f"MXNet has code for {text.strip()}, not for this GPU's {', '.join(lacking)}", fix
+        fix = "use the image with BUILD=source and --build-arg MXNET_CUDA_ARCH for these GPUs"
+        return FAIL, f"MXNet has code for {text.strip()}, but not for this GPU's {', '.join(lacking)}", fix
     return OK, f"MXNet has code for {text.strip()}"
 
 
 def covers(built: dict, capability: str) -> bool:
-    """Binary code runs on GPUs of its own major version, from its minor version on; PTX on all later ones.
+    """Return whether the code runs on GPUs of a compute capability.
 
-    CUDA C++ Programming Guide, sec. 3.1.2 to 3.1.4.
+    Binary code runs on the same major version, from its minor version up; PTX runs on all later versions
+    (CUDA C++ Programming Guide, sec. 3.1.2 to 3.1.4).
     """
     gpu = _numbers(capability)
     cubins, ptx = map(_numbers, built["cubin"]), map(_numbers, built["ptx"])
@@ -72,9 +73,9 @@ def _numbers(version: str) -> tuple:
     return tuple(int(part) for part in version.split("."))
 
 
-def cuda(facts: dict, wish: Wish):
-    """Since CUDA 11 a driver runs every CUDA of its major version (CUDA Compatibility, minor version)."""
-    if on_cpu(facts, wish):
+def cuda(facts: dict, run: PlannedRun):
+    """Since CUDA 11, a driver runs every CUDA of its major version (CUDA Compatibility, minor version)."""
+    if on_cpu(facts, run):
         return None
     runtime, driver = facts["mxnet"]["linked"].get("cuda"), facts["mxnet"]["driver"].get("cuda")
     cudnn = facts["mxnet"]["linked"].get("cudnn", "unknown")
@@ -83,17 +84,21 @@ def cuda(facts: dict, wish: Wish):
         return WARN, text
     wanted, had = _numbers(runtime), _numbers(driver)
     if had[0] < wanted[0] or (wanted[0] < 11 and had < wanted):
-        return FAIL, text, f"update the driver to one for CUDA {runtime} or later, or take a build for CUDA {driver}"
+        return FAIL, text, f"update the driver to one for CUDA {runtime} or later, or use a build for CUDA {driver}"
     return OK, f"{text} ({facts['machine']['driver'] or 'unknown version'})"
 
 
-def nccl(facts: dict, wish: Wish):
-    if on_cpu(facts, wish) or wish.ranks < 2:
+def nccl(facts: dict, run: PlannedRun):
+    if on_cpu(facts, run) or run.ranks < 2:
         return None
     own, built = facts["mxnet"]["linked"].get("nccl"), facts["mxnet"]["horovod"].get("nccl")
     if not built:
         fix = "build Horovod with HOROVOD_GPU_OPERATIONS=NCCL: the images with BUILD=source or ngc"
-        return WARN, "Horovod was built without NCCL: gradients go by way of the CPU", fix
+        return WARN, "Horovod was built without NCCL: gradients pass through the CPU", fix
     if own and _numbers(own)[:2] != _numbers(built)[:2]:
-        return WARN, f"MXNet has {own} and Horovod {built}: two in one process", "build both against the same one"
+        return (
+            WARN,
+            f"MXNet has {own} and Horovod {built}: two versions in one process",
+            "build both with the same version",
+        )
     return OK, f"{built}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Optional, Sequence
 
 from mxscale.environment import machine
+from mxscale.rundir.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("mxnet", "mxnet-cu90", "numpy", "horovod", "hydra-core", "mlflow", "mlflow-skinny", "pillow")
@@ -38,11 +39,11 @@ def identity() -> dict:
     return found if isinstance(found, dict) else {}
 
 
-def tags(environment: dict, plan: dict, signature: str, claims: Sequence[str] = ()) -> dict:
+def tags(environment: dict, plan: Plan, signature: str, claims: Sequence[str] = ()) -> dict:
     """The tags of a run, as texts."""
     mxnet, here = environment.get("mxnet", {}), environment["machine"]
     image = mxnet.get("image") or environment.get("image", {})  # launch=docker: that of the ranks
-    started = plan.get("image") or {}
+    image_digest, image_id = (plan.image.digest, plan.image.id) if plan.image else (None, None)
     told = {
         "mxnet": mxnet.get("version"),
         "numpy": mxnet.get("numpy"),
@@ -53,16 +54,16 @@ def tags(environment: dict, plan: dict, signature: str, claims: Sequence[str] = 
         "git.commit": environment["git"]["commit"],
         "git.dirty": environment["git"]["dirty"],
         "build": image.get("build", "wheel"),
-        "image.id": started.get("digest") or image.get("image.id") or started.get("id"),
+        "image.id": image_digest or image.get("image.id") or image_id,
         "mxnet.features": " ".join(mxnet.get("features", [])),
         "versions": " ".join(f"{name}={version}" for name, version in known_versions.items()),
         "machine": f"{here['cpu']}, {here['cores']} cores, {mxnet.get('gpus', 0)} GPUs",
         "gpu": gpu_names(mxnet),
-        "ranks": (plan.get("sizes") or {}).get("ranks"),  # what launch.* may say auto or null for
-        "device": plan.get("device"),
-        "threads": plan.get("threads"),
+        "ranks": plan.sizes and plan.sizes.ranks,  # what launch.* may say auto or null for
+        "device": plan.device,
+        "threads": plan.threads,
         "signature": signature,
-        "data.digest": plan["data_digest"],
+        "data.digest": plan.data_digest,
         "claims": " ".join(claims) or None,
         **pretrained_tags(plan),
     }
@@ -75,15 +76,15 @@ def gpu_names(mxnet: dict) -> Optional[str]:
     return " + ".join(sorted({gpu["name"] for gpu in found})) or None
 
 
-def pretrained_tags(plan: dict) -> dict:
+def pretrained_tags(plan: Plan) -> dict:
     """Where the weights come from that the run began with, and what of their input was taken over."""
-    origin, taken = plan.get("origin"), (plan.get("input") or {}).get("taken")
+    origin, taken = plan.origin, plan.input_taken
     if not origin:
         return {}
     return {
-        "pretrained.kind": origin["kind"],
-        "pretrained.sha256": " ".join(origin["files"].values()),
-        "pretrained.revision": origin["revision"],
+        "pretrained.kind": origin.kind,
+        "pretrained.sha256": " ".join(origin.files.values()),
+        "pretrained.revision": origin.revision,
         "pretrained.input": json.dumps(taken, sort_keys=True) if taken else None,
     }
 

@@ -1,8 +1,8 @@
-"""The machines that ranks are spread over: found, reached by ssh, and seen to share the run directory.
+"""The machines that run ranks: resolved, reached by ssh, and checked to share the run directory.
 
-`launch.hosts` is a list of `NAME` or `NAME:SLOTS` (ranks that it takes, one without a number), or the
-word `compose`: the workers of docker-compose.yml's cluster profile.  How ssh gets there (user, port, key)
-is said in ssh's own configuration.
+`launch.hosts` is a list of `NAME` or `NAME:SLOTS` (the number of ranks, 1 by default), or `compose`: the workers of the
+cluster profile in docker-compose.yml. Validation replaces a hostfile by its list (config/hostfile.py). The user, port
+and key of ssh belong in ssh's own configuration.
 """
 
 import re
@@ -12,42 +12,35 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import List, Optional
+from dataclasses import replace
+from typing import List, Optional, Sequence
 
 import psutil
 
 from mxscale.config.schema import Config
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Address, Host
 from mxscale.util.errors import ConfigError
 
-WORKER = "worker"  # the service's name in docker-compose.yml
+WORKER = "worker"  # name of the service in docker-compose.yml
 CONNECT_S = 5
 LOOPBACK = "127.0.0.1"
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", "-o", "StrictHostKeyChecking=accept-new"]
 
 
-@dataclass(frozen=True)
-class Host:
-    address: str  # that ssh takes
-    slots: int  # ranks that it runs
-    name: str  # that people read
-    here: bool = False  # this machine: nobody needs ssh to it
-
-
 def find(config: Config) -> List[Host]:
-    """The hosts of `launch.hosts`; [] where the ranks run on this machine.  Raises ConfigError."""
+    """Return the hosts of `launch.hosts`; [] if the ranks run on this machine. Raises ConfigError."""
     asked = config.launch.hosts
     if not asked:
         return []
     found = _workers() if asked == "compose" else listed(config)
     found = [replace(host, here=is_here(host)) for host in found]
-    _check_apart(found)
+    _check_distinct(found)
     return found
 
 
-def _check_apart(hosts: List[Host]) -> None:
-    """Raises ConfigError where two of them are one machine by two names."""
+def _check_distinct(hosts: List[Host]) -> None:
+    """Raise ConfigError if two hosts are the same machine."""
     known = {}
     for host in hosts:
         machine = "this machine" if host.here else _address(host)
@@ -61,7 +54,7 @@ def _check_apart(hosts: List[Host]) -> None:
 
 
 def listed(config: Config) -> List[Host]:
-    """Those that `launch.hosts` lists; nobody is asked about them."""
+    """Return the hosts that `launch.hosts` lists, without resolving their names."""
     return [_host(text) for text in config.launch.hosts] if isinstance(config.launch.hosts, list) else []
 
 
@@ -70,24 +63,20 @@ def _host(text: str) -> Host:
     return Host(name, int(slots or 1), name)
 
 
-def setting(hosts: List[Host]) -> str:
-    """`hosts` as a command line gives them; find() reads it back."""
-    return f"launch.hosts=[{','.join(f'{host.address}:{host.slots}' for host in hosts)}]"
-
-
 def _workers() -> List[Host]:
+    """Return the running workers of docker-compose.yml, in the order of their numbers."""
     try:
         found = {info[4][0] for info in socket.getaddrinfo(WORKER, None, socket.AF_INET)}
     except OSError:
         raise ConfigError(
-            "launch.hosts=compose: no worker is up; start some with: "
+            "launch.hosts=compose: no worker is running; start some with: "
             "docker compose --profile cluster up -d --scale worker=2"
         ) from None
     return sorted((Host(address, 1, _name(address)) for address in found), key=lambda host: _natural(host.name))
 
 
 def _name(address: str) -> str:
-    """mxscale-worker-1, of 172.18.0.3."""
+    """Return the name of a worker, such as mxscale-worker-1 for 172.18.0.3."""
     try:
         return socket.gethostbyaddr(address)[0].partition(".")[0]
     except OSError:
@@ -95,12 +84,12 @@ def _name(address: str) -> str:
 
 
 def _natural(name: str) -> list:
-    """worker-2 comes before worker-10."""
+    """Return a sort key that places worker-2 before worker-10."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def of_rank(hosts: List[Host], rank: int) -> Optional[Host]:
-    """Where a rank runs: the launchers fill the first host's slots, then the next one's."""
+def of_rank(hosts: Sequence[Host], rank: int) -> Optional[Host]:
+    """Return the host of a rank: the launchers fill the slots of one host after the other."""
     for host in hosts:
         if rank < host.slots:
             return host
@@ -108,13 +97,14 @@ def of_rank(hosts: List[Host], rank: int) -> Optional[Host]:
     return None
 
 
-# ---------------------------------------------------------------- are they there
+# ---------------------------------------------------------------- checks over ssh
 
 
 def check(hosts: List[Host], run: RunDir) -> None:
-    """Every other host answers, has this Python, and sees what was just written to the run directory.
+    """Check that every other host answers, has this Python, and reads a new file in the run directory.
 
-    Raises ConfigError naming the first that does not.
+    Raises:
+        ConfigError: Names the first host that does not.
     """
     hosts = [host for host in hosts if not host.here]
     if not hosts:
@@ -122,70 +112,65 @@ def check(hosts: List[Host], run: RunDir) -> None:
     nonce = secrets.token_hex(8)
     (run.path / "nonce").write_text(nonce)
     try:
-        _compare(hosts, run, nonce)
+        _check_each(hosts, run, nonce)
     finally:
         (run.path / "nonce").unlink()
 
 
-def _compare(hosts: List[Host], run: RunDir, nonce: str) -> None:
-    question = f"cat {shlex.quote(f'{run.path}/nonce')}; test -x {shlex.quote(sys.executable)} && echo +"
-    for host, answer in zip(hosts, _ask_all(hosts, question)):
-        if answer.returncode == 255:
-            raise ConfigError(f"launch.hosts: {host.name} can't be reached by ssh ({_reason(answer)})")
-        if nonce not in answer.stdout:  # after whatever the host's shell greets with
+def _check_each(hosts: List[Host], run: RunDir, nonce: str) -> None:
+    command = f"cat {shlex.quote(f'{run.path}/nonce')}; test -x {shlex.quote(sys.executable)} && echo +"
+    for host, done in zip(hosts, ssh_each(hosts, [command] * len(hosts))):
+        if done.returncode == 255:
+            raise ConfigError(f"launch.hosts: {host.name} can't be reached by ssh ({_reason(done)})")
+        if nonce not in done.stdout:  # the host's shell may print a greeting before it
             raise ConfigError(
                 f"launch.hosts: {host.name} does not see {run.path}: set runs=DIR to storage that all hosts share"
             )
-        if not answer.stdout.endswith("+\n"):
+        if not done.stdout.endswith("+\n"):
             raise ConfigError(
-                f"launch.hosts: {host.name} has no {sys.executable}: install mxscale at the same place on every host"
+                f"launch.hosts: {host.name} has no {sys.executable}: install mxscale in the same path on every host"
             )
 
 
 def unreachable(hosts: List[Host]) -> List[Host]:
-    """Those that do not answer any more."""
+    """Return the hosts that no longer answer."""
     hosts = [host for host in hosts if not host.here]
-    return [host for host, answer in zip(hosts, _ask_all(hosts, "true")) if answer.returncode]
+    return [host for host, done in zip(hosts, ssh_each(hosts, ["true"] * len(hosts))) if done.returncode]
 
 
-def of_own_name(host: Host) -> str:
-    """The address that a host's own name stands for, as it sees it itself; "" where there is none."""
-    question = 'getent ahostsv4 "$(hostname)"'
+def address_of_own_name(host: Host) -> str:
+    """Return the address that a host resolves its own name to; "" if it does not."""
+    command = 'getent ahostsv4 "$(hostname)"'
     if host.here:
-        answer = subprocess.run(["sh", "-c", question], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     else:
-        answer = ask(host, question)
-    return next(iter(re.findall(r"^(\d+\.\d+\.\d+\.\d+)\s", answer.stdout, re.MULTILINE)), "")
+        done = ssh(host, command)
+    return next(iter(re.findall(r"^(\d+\.\d+\.\d+\.\d+)\s", done.stdout, re.MULTILINE)), "")
 
 
 def own_address(towards: str) -> str:
-    """This machine's address on the way to another one.  Raises OSError where there is no way."""
+    """Return this machine's address on the route to another one. Raises OSError if there is no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:
         unsent.connect((towards, 9))
         return unsent.getsockname()[0]
 
 
-def meeting_point(hosts: List[Host]) -> dict:
-    """{"address", "port"} where servers and ranks find each other: on the first host, as the others see it.
-
-    Raises ConfigError.
-    """
+def rendezvous_point(hosts: Sequence[Host]) -> Address:
+    """Return the address of the scheduler on the first host, as the others reach it. Raises ConfigError."""
     if len(hosts) < 2:
-        return {"address": LOOPBACK, "port": _free_port()}
+        return Address(LOOPBACK, _free_port())
     first, other = hosts[0], hosts[1]
     try:
         address = own_address(other.address) if first.here else _address(first) or LOOPBACK
-    except (OSError, UnicodeError):  # names that ssh's configuration alone knows
+    except (OSError, UnicodeError):  # a name that only ssh's configuration knows
         address = LOOPBACK
     if address.startswith("127."):
-        raise ConfigError(
-            f"launch.hosts: {first.name} is not known by an address that {other.name} could reach: give IP addresses"
-        )
-    return {"address": address, "port": _free_port()}
+        raise ConfigError(f"launch.hosts: {first.name} has no address that {other.name} can reach: use IP addresses")
+    return Address(address, _free_port())
 
 
 def _free_port() -> int:
-    """A port that nobody has, below those that a kernel gives to whoever asks for any (32768 and up)."""
+    """Return a free port below the kernel's ephemeral ports (32768 and up)."""
     for _ in range(100):
         port = 10000 + secrets.randbelow(20000)
         with socket.socket() as tried:
@@ -198,7 +183,7 @@ def _free_port() -> int:
 
 
 def is_here(host: Host) -> bool:
-    """Whether it is this machine, as horovodrun and mpirun see it: they start ranks here without ssh."""
+    """Return whether it is this machine, as horovodrun and mpirun decide: they start ranks here without ssh."""
     own = {one.address for interface in psutil.net_if_addrs().values() for one in interface}
     return _address(host) in own
 
@@ -206,22 +191,18 @@ def is_here(host: Host) -> bool:
 def _address(host: Host) -> Optional[str]:
     try:
         return socket.gethostbyname(host.address)
-    except (OSError, UnicodeError):  # a name that ssh's configuration alone knows, or that is no name at all
+    except (OSError, UnicodeError):  # a name that only ssh's configuration knows, or an invalid one
         return None
 
 
-def _ask_all(hosts: List[Host], command: str) -> list:
-    return ask_each(hosts, [command] * len(hosts))
-
-
-def ask_each(hosts: List[Host], commands: List[str]) -> list:
-    """What each host answers to its command, all at once."""
+def ssh_each(hosts: List[Host], commands: List[str]) -> List[subprocess.CompletedProcess]:
+    """Run a command on each host in parallel."""
     with ThreadPoolExecutor(max(1, min(32, len(hosts)))) as threads:
-        return list(threads.map(ask, hosts, commands))
+        return list(threads.map(ssh, hosts, commands))
 
 
-def ask(host: Host, command: str) -> subprocess.CompletedProcess:
-    """Run a command on a host; returncode 255 where it can't be reached."""
+def ssh(host: Host, command: str) -> subprocess.CompletedProcess:
+    """Run a command on a host; its returncode is 255 if the host can't be reached."""
     argv = [*SSH, host.address, command]
     try:
         return subprocess.run(argv, capture_output=True, text=True, timeout=2 * CONNECT_S, stdin=subprocess.DEVNULL)
@@ -231,6 +212,6 @@ def ask(host: Host, command: str) -> subprocess.CompletedProcess:
         return subprocess.CompletedProcess(argv, 255, "", f"no answer in {2 * CONNECT_S} s")
 
 
-def _reason(answer: subprocess.CompletedProcess) -> str:
-    lines = [line for line in answer.stderr.splitlines() if line.strip() and "Permanently added" not in line]
+def _reason(done: subprocess.CompletedProcess) -> str:
+    lines = [line for line in done.stderr.splitlines() if line.strip() and "Permanently added" not in line]
     return lines[-1].strip() if lines else "no reason given"

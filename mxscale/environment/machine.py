@@ -8,11 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Optional
 
-from mxscale.launcher.processes import available_cores
+from mxscale.environment import container_limits
 
 UNLIMITED = "unlimited"
-# cgroup v2, then v1.  Version 1 says "no limit" with a number near 2^63.
-MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 LIMITS = {"open_files": resource.RLIMIT_NOFILE, "stack": resource.RLIMIT_STACK,
           "locked_memory": resource.RLIMIT_MEMLOCK}  # fmt: skip
 
@@ -22,7 +20,7 @@ def describe(runs) -> dict:
     return {
         "host": platform.node(),
         "cpu": cpu_model(),
-        "cores": available_cores(),
+        "cores": container_limits.available_cores(),
         "memory_gb": memory_gb(),
         "memory_limit_gb": memory_limit_gb(),
         "system": platform.platform(),
@@ -50,14 +48,9 @@ def memory_gb() -> float:
 
 
 def memory_limit_gb() -> Optional[float]:
-    """A container's limit; None where there is none."""
-    for path in MEMORY_LIMITS:
-        try:
-            limit = int(path.read_text())
-        except (OSError, ValueError):  # ValueError: "max"
-            continue
-        return round(limit / 2**30, 1) if limit < 2**60 else None
-    return None
+    """Return a container's memory limit; None without a limit."""
+    limit = container_limits.memory_limit()
+    return round(limit / 2**30, 1) if limit < container_limits.UNLIMITED else None
 
 
 def driver_version(path="/proc/driver/nvidia/version") -> Optional[str]:

@@ -8,15 +8,18 @@ import time
 from dataclasses import replace
 from typing import Dict, List, Optional
 
-from mxscale.config.schema import SERVED, Config
-from mxscale.config.sizes import CANDIDATES
+from mxscale.config.backends import BACKENDS, CANDIDATES, DEFAULT
+from mxscale.config.schema import Config
 from mxscale.config.validation import validate
 from mxscale.environment import hosts
+from mxscale.environment.container_limits import available_cores
+from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
-from mxscale.launcher.processes import Processes, available_cores
+from mxscale.launcher.processes import Processes
 from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import Signals, kept_alive
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 MODULE = "mxscale.distributed.exchange_probe"
@@ -28,14 +31,15 @@ def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Confi
 
     Raises ConfigError where none works.
     """
-    if config.comm.backend != "auto":
+    if not config.comm.entry.chosen_by_trial:
         return config
-    plan, known = run.read("plan.json"), run.read(RECORD)
-    if known and known["chosen"]["backend"] != "local" and not _refusal(_with(config, known["chosen"])):
+    plan, known = run.plan(), run.read(RECORD)
+    if known and not BACKENDS[known["chosen"]["backend"]].single_rank and not _refusal(_with(config, known["chosen"])):
         return _take(run, config, known)  # what was chosen once stays, over restarts and resumes
-    if plan["sizes"]["ranks"] == 1:
+    if plan.sizes.ranks == 1:
         # Horovod starts a rank elsewhere
-        alone = {"backend": "horovod" if plan["hosts"] else "local"}
+        single = next(entry.name for entry in BACKENDS.values() if entry.single_rank)
+        alone = {"backend": DEFAULT if plan.hosts else single}
         return _take(run, config, {"chosen": alone, "reason": "one rank has nobody to exchange with"})
     say("comm=auto: trying the back ends")
     with kept_alive(run):
@@ -54,8 +58,7 @@ def _take(run: RunDir, config: Config, record: dict) -> Config:
     config = validate(_with(config, record["chosen"]))
     run.write(RECORD, record)
     run.write_config(config)
-    plan = run.read("plan.json")
-    run.write("plan.json", {**plan, **meeting(config, plan)})
+    run.write_plan(with_scheduler(config, run.plan()))
     return config
 
 
@@ -109,15 +112,15 @@ def _told(figure: dict) -> str:
 # ---------------------------------------------------------------- the figures
 
 
-def _figures(run: RunDir, config: Config, plan: dict, attempt: int, name: str, signals: Signals) -> dict:
+def _figures(run: RunDir, config: Config, plan: Plan, attempt: int, name: str, signals: Signals) -> dict:
     """{"seconds", "between", "times"} of an exchange, or {"no": why}."""
-    if plan["probe"]["no"].get(name):
-        return {"no": plan["probe"]["no"][name]}
+    if plan.probe.no.get(name):
+        return {"no": plan.probe.no[name]}
     candidate = _with(config, CANDIDATES[name])
     if refusal := _refusal(candidate):
         return {"no": refusal}
     try:
-        placed = launch.Placement.of({**plan, **meeting(candidate, plan)}, available_cores())
+        placed = Placement.of(with_scheduler(candidate, plan), available_cores())
     except ConfigError as error:
         return {"no": str(error)}
     surroundings = {"HOROVOD_CYCLE_TIME": "1", **os.environ}  # here each exchange is waited for, see launch.environment
@@ -127,11 +130,9 @@ def _figures(run: RunDir, config: Config, plan: dict, attempt: int, name: str, s
     return measured(run, name, commands, config.comm.probe_s, signals)
 
 
-def meeting(config: Config, plan: dict) -> dict:
-    """Where servers and ranks find each other, as plan.json has it; {} where there are no servers."""
-    if config.comm.backend not in SERVED:
-        return {}
-    return {"scheduler": hosts.meeting_point([hosts.Host(**host) for host in plan["hosts"]])}
+def with_scheduler(config: Config, plan: Plan) -> Plan:
+    """Return the plan with the address of the parameter servers' scheduler, if the back end has servers."""
+    return replace(plan, scheduler=hosts.rendezvous_point(plan.hosts)) if config.comm.entry.needs_servers else plan
 
 
 def measured(run: RunDir, name: str, commands: List[launch.Command], limit_s: float, signals: Signals,

@@ -14,6 +14,7 @@ from mxscale.config.schema import Budget, Config
 from mxscale.cost import prices, run_cost
 from mxscale.launcher.progress import Follower, say
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 REASON = "budget"  # in status.json and in `stop`
@@ -62,7 +63,7 @@ def _start(price: dict, attempts_s) -> str:
 class Purse:
     """Watches the cost of an attempt.  Without a bound it never says anything."""
 
-    def __init__(self, run: RunDir, config: Config, plan: dict, attempt: int):
+    def __init__(self, run: RunDir, config: Config, plan: Plan, attempt: int):
         self.reason: Optional[str] = None  # REASON, once the run was told to stop
         self.bounds, self.end_s = config.budget.bounds, end_s(plan)
         self.deadline = deadline(run, config.budget, attempt)
@@ -91,9 +92,9 @@ class Purse:
         return f"{told(self.bounds)} is nearly spent: finishing the step and writing a checkpoint"
 
 
-def end_s(plan: dict) -> float:
+def end_s(plan: Plan) -> float:
     """Seconds between the ranks' last words, or the decision to kill them, and the end of all of them."""
-    return END_S + (0.0 if all(host["here"] for host in plan.get("hosts") or []) else ELSEWHERE_S)
+    return END_S + (0.0 if all(host.here for host in plan.hosts) else ELSEWHERE_S)
 
 
 def told(bounds: Dict[str, float]) -> str:
@@ -113,7 +114,7 @@ def deadline(run: RunDir, budget: Budget, attempt: int) -> float:
 def check_prepared(run: RunDir, config: Config, attempt: int) -> None:
     """Before the ranks are started: refuse where no time is left for them.  Raises ConfigError."""
     left = deadline(run, config.budget, attempt) - time.time()
-    least = UNSEEN_S + end_s(run.read("plan.json"))
+    least = UNSEEN_S + end_s(run.plan())
     if left < least:
         raise ConfigError(
             f"{told(config.budget.bounds)}: after the preparation it pays for {max(0.0, left):.0f} s more, and the "
@@ -127,9 +128,9 @@ class Pace:
     All in seconds, each the longest seen, times MARGIN; UNSEEN_S where none was.
     """
 
-    def __init__(self, run: RunDir, config: Config, plan: dict):
-        self.run, self.config, self.sizes, self.end_s = run, config, plan["sizes"], end_s(plan)
-        self.images = {name: split["count"] for name, split in plan["splits"].items()}
+    def __init__(self, run: RunDir, config: Config, plan: Plan):
+        self.run, self.config, self.sizes, self.end_s = run, config, plan.sizes, end_s(plan)
+        self.images = {name: split.count for name, split in plan.splits.items()}
         self.step, self.steps_s, self.validation_s, self.checkpoint_s = 0, [], None, None
         self._last = None
         for line in run.history():  # of earlier attempts
@@ -154,7 +155,7 @@ class Pace:
             self.validation_s = max(self.validation_s or 0.0, _between(before, line))
         rate = metrics.get("throughput/images_per_s")
         if rate:
-            self.steps_s = [*self.steps_s, self.sizes["global_batch"] / rate][-RECENT:]
+            self.steps_s = [*self.steps_s, self.sizes.global_batch / rate][-RECENT:]
         elif same and "train/loss" in metrics and line["step"] > before["step"]:  # ranks that don't wait for each other
             self.steps_s = [*self.steps_s, _between(before, line) / (line["step"] - before["step"])][-RECENT:]
         self._last, self.step = line, line["step"]
@@ -176,7 +177,7 @@ class Pace:
         """Before one was seen: as if its images were trained on, which takes longer."""
         if self.validation_s is not None:
             return MARGIN * self.validation_s
-        return max(UNSEEN_S, self.images["val"] / self.sizes["global_batch"] * self.step_s())
+        return max(UNSEEN_S, self.images["val"] / self.sizes.global_batch * self.step_s())
 
     def one_checkpoint_s(self) -> float:
         return MARGIN * self.checkpoint_s if self.checkpoint_s is not None else UNSEEN_S
@@ -187,13 +188,13 @@ class Pace:
     def stopping_s(self) -> float:
         """Until the processes of a run that is asked to stop now are gone, at the worst."""
         steps = 3  # or two, and a batch of a validation
-        if self.config.comm.backend == "dist_async":  # its ranks meet only to validate or to write a checkpoint
+        if not self.config.comm.entry.in_step:  # its ranks meet only to validate or to write a checkpoint
             steps = 1 + min(n - self.step % n for n in self._meetings())
         return steps * self.step_s() + self.one_checkpoint_s() + self.end_s
 
     def finishing_s(self) -> float:
         """Until a run that is left alone has ended."""
-        done, total = self.step, self.sizes["total_steps"]
+        done, total = self.step, self.sizes.total_steps
         validations = len(turns(done, total, self._meetings()[0]))
         checkpoints = len(turns(done, total, *self._meetings()))  # after a validation too, where it is the best
         return (
@@ -206,7 +207,7 @@ class Pace:
 
     def _meetings(self) -> List[int]:
         """Steps between two validations, and between two checkpoints."""
-        epoch, every = self.sizes["steps_per_epoch"], self.config.checkpoint
+        epoch, every = self.sizes.steps_per_epoch, self.config.checkpoint
         return [n * epoch for n in (self.config.validate_every, every.every_epochs)] + (
             [every.every_steps] if every.every_steps else []
         )

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from mxscale.config.schema import SERVED, Config
+from mxscale.config.schema import Config
 from mxscale.config.sizes import server_count
 from mxscale.environment.hosts import SSH, Host
+from mxscale.environment.placement import Placement, threads_per_rank
 
 ROOT = Path(__file__).resolve().parents[2]  # where `import mxscale` works
 
@@ -30,40 +31,9 @@ class Command:
     name: str = "ranks"  # or "scheduler", "server 0", ...: what an error calls it
 
 
-@dataclass(frozen=True)
-class Placement:
-    """How many devices train, which is how many ranks there are unless one drives them all, and where."""
-
-    ranks: int
-    cores: int  # of each machine
-    hosts: Sequence[Host] = ()  # none: this machine
-    scheduler: Optional[Mapping] = None  # of parameter servers: {"address", "port"}
-
-    @classmethod
-    def of(cls, plan: dict, cores: int) -> "Placement":
-        """What plan.json says."""
-        hosts = [Host(**host) for host in plan["hosts"]]
-        return cls(plan["sizes"]["ranks"], cores, hosts, plan.get("scheduler"))
-
-    @property
-    def taken(self) -> List[Host]:
-        """The hosts that have ranks, with the slots that these take: the first host's first."""
-        found, left = [], self.ranks
-        for host in self.hosts:
-            if left > 0:
-                found.append(replace(host, slots=min(host.slots, left)))
-                left -= host.slots
-        return found
-
-    @property
-    def per_host(self) -> int:
-        """The most ranks that any one machine runs."""
-        return max((host.slots for host in self.taken), default=self.ranks)
-
-
 def commands(
     config: Config, run_dir: str, attempt: int, placed: Placement, surroundings: Mapping[str, str],
-    what: Sequence[str] = ("mxscale.train.trainer",),
+    what: Sequence[str] = ("mxscale.train.rank",),
 ) -> List[Command]:  # fmt: skip
     """The processes to start for the ranks of `placed`: what starts the ranks, then what serves them.
 
@@ -81,11 +51,11 @@ def commands(
     serving = servers(config, run_dir, attempt, placed, env, surroundings)
     if serving:
         env = {**env, **meeting(config, placed), "DMLC_ROLE": "worker"}
-    taken = placed.taken  # horovodrun starts a rank in every slot that it is told of, whatever -np says
+    taken = placed.occupied  # horovodrun starts a rank in every slot that it is told of, whatever -np says
     if config.comm.transport == "gloo" and len(taken) == 1 and not taken[0].here:
         started = Command(_gloo(config, placed.ranks, env, "") + rank, env)
         return [_over_there(taken[0], started, surroundings), *serving]
-    if config.comm.backend != "local" and not config.comm.drives_all:
+    if config.comm.entry.uses_horovod:
         where = ",".join(f"{host.address}:{host.slots}" for host in taken)
         rank = LAUNCHERS[config.comm.transport](config, placed.ranks, env, where) + rank
     return [boxed(config, run_dir, Command(rank, env), surroundings), *serving]
@@ -100,7 +70,7 @@ def servers(config: Config, run_dir: str, attempt: int, placed: Placement, env: 
     count = server_count(config.comm, placed.ranks)
     if not count:
         return []
-    free = placed.hosts[len(placed.taken) :] or placed.hosts
+    free = placed.hosts[len(placed.occupied) :] or placed.hosts
     places = [("scheduler", 0, placed.hosts)] + [("server", number, free) for number in range(count)]
     found = []
     for role, number, among in places:
@@ -122,8 +92,8 @@ def servers(config: Config, run_dir: str, attempt: int, placed: Placement, env: 
 def meeting(config: Config, placed: Placement) -> Dict[str, str]:
     """What ps-lite, which MXNet's servers are made of, wants to be told of all of them."""
     return {
-        "DMLC_PS_ROOT_URI": placed.scheduler["address"],
-        "DMLC_PS_ROOT_PORT": str(placed.scheduler["port"]),
+        "DMLC_PS_ROOT_URI": placed.scheduler.address,
+        "DMLC_PS_ROOT_PORT": str(placed.scheduler.port),
         "DMLC_NUM_WORKER": str(placed.ranks),
         "DMLC_NUM_SERVER": str(server_count(config.comm, placed.ranks)),
     }
@@ -176,19 +146,10 @@ def environment(config: Config, placed: Placement, surroundings: Mapping[str, st
         # Horovod's ranks speak to each other in every cycle (1 ms), whether there are gradients or not, and on a CPU
         # that takes time from who computes.  Here nobody waits for an exchange at once: see docs/exchange.md
         env.setdefault("HOROVOD_CYCLE_TIME", "5")
-    if config.comm.backend in SERVED and config.comm.update_on == "worker":
+    if config.comm.entry.needs_servers and config.comm.update_on == "worker":
         # Keys are buckets, few and large: all servers share each, where MXNet shares from 1,000,000 numbers on
         env.setdefault("MXNET_KVSTORE_BIGARRAY_BOUND", "16384")
     return env
-
-
-def threads_per_rank(config: Config, placed: Placement) -> int:
-    """OMP threads are divided among the ranks of a machine: more threads than cores slow every one down.
-
-    With `data.shards` given, among the shards: the last bit depends on the threads too, and the same
-    weights from any number of ranks are what the shards are fixed for.
-    """
-    return config.launch.threads or max(1, placed.cores // (config.data.shards or placed.per_host))
 
 
 def _gloo(config: Config, ranks: int, env, where: str) -> List[str]:

@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 from typing import Dict
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, origin_of
-from mxscale.config.validation import PUBLIC
 from mxscale.environment.description import ROOT
 from mxscale.rundir.directory import FAILURE, RunDir
+from mxscale.rundir.plan import Image
 from mxscale.util.errors import ConfigError
 
 # As in docker-compose.yml and compose.gpu.yml, and for the same reasons
@@ -50,11 +51,8 @@ def connect():
     return client
 
 
-def identify(name: str) -> Dict[str, str]:
-    """{"name", "id", "digest"} of an image, which is pulled where it is not here; digest: of a registry, or "".
-
-    Raises ConfigError.
-    """
+def identify(name: str) -> Image:
+    """Return the identity of an image; pull it if it is not here. Raises ConfigError."""
     import docker
 
     client = connect()
@@ -69,7 +67,7 @@ def identify(name: str) -> Dict[str, str]:
                 f"launch.image={name}: not here, and can't be pulled ({reason}); build it with: "
                 f"docker build --target {name.rpartition(':')[2]} -t {name} ."
             ) from None
-    return {"name": name, "id": image.id, "digest": next(iter(image.attrs.get("RepoDigests") or []), "")}
+    return Image(name, image.id, next(iter(image.attrs.get("RepoDigests") or []), ""))
 
 
 def answer(config: Config, *command: str) -> str:
@@ -77,7 +75,7 @@ def answer(config: Config, *command: str) -> str:
 
     Raises ConfigError where engine or image are not there, docker.errors.DockerException where it fails.
     """
-    client, image = connect(), identify(config.launch.image)["id"]
+    client, image = connect(), identify(config.launch.image).id
     volumes = {str(ROOT): {"bind": str(ROOT), "mode": "ro"}}
     environment = {**passed(dict(os.environ)), "PYTHONPATH": str(ROOT)}
     return client.containers.run(
@@ -97,7 +95,7 @@ def mounts(config: Config, run: RunDir) -> Dict[str, str]:
     for source in (data.root, data.train, data.val, data.test, weights):
         if source and os.path.exists(source):
             seen[source if os.path.isdir(source) else os.path.dirname(source)] = "ro"
-    if data.kind in PUBLIC:  # the preparation, which runs in there, may fetch it
+    if DATASETS[data.kind].published:  # the preparation, which runs in there, may fetch it
         with contextlib.suppress(OSError):  # it then says what it lacks
             os.makedirs(data.root, exist_ok=True)
             seen[data.root] = "rw"
@@ -148,7 +146,7 @@ def main(run_path: str, *command: str) -> int:
     """Run `command` to its end; its exit status.  Raises ConfigError, and whatever the engine's client raises."""
     run, container = RunDir(run_path), None
     config, client = run.config(), connect()
-    image = run.read("plan.json")["image"]["id"]  # what was recorded, though its name may be another's by now
+    image = run.plan().image.id  # what was recorded, though its name may be another's by now
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     try:

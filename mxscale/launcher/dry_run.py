@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional
 
 from mxscale.config import signature as identity
 from mxscale.config.schema import Config
-from mxscale.config.sizes import Sizes, sizes
+from mxscale.config.sizes import sizes
 from mxscale.cost import prices, run_cost
 from mxscale.launcher import announcement, backend_probe, budget, setup
 from mxscale.launcher.progress import say
@@ -17,6 +17,7 @@ from mxscale.launcher.supervisor import Signals
 from mxscale.records import summary
 from mxscale.rundir import directory
 from mxscale.rundir.directory import DONE, FINISHED, INTERRUPTED, RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 ENDED = {"state": "DRY_RUN", "exit": DONE, "summary": {}}  # in place of a run's status
@@ -41,9 +42,9 @@ def of_new_run(config: Config, nodes, image, price: dict, weights_file: Optional
         setup.prepare(run, config, 1, signals)
         if not signals.reason:
             config = backend_probe.settle(run, run.config(), 1, signals)
-            plan = run.read("plan.json")
+            plan = run.plan()
             announcement.announce(run, config, plan, price)
-            setup.record_environment(run, config, plan)
+            plan = setup.record_environment(run, config, plan)
             say(told(config, plan, price, expected_rate(run, config, plan)))
         setup.discard(run)
     return {**ENDED, "exit": INTERRUPTED} if signals.reason else ENDED
@@ -51,19 +52,19 @@ def of_new_run(config: Config, nodes, image, price: dict, weights_file: Optional
 
 def of_rest(run: RunDir, config: Config, price: dict) -> dict:
     """Say what going on with `run` would cost.  Nothing is written."""
-    plan = run.read("plan.json") or {}
-    if "weak_signature" not in plan:
+    plan = run.plan()
+    if plan.weak_signature is None:
         raise ConfigError(f"budget.dry_run=true with resume={run}: that run was never prepared; start a new one")
-    before = Sizes(**plan["sizes"])
+    before = plan.sizes
     ranks = config.launch.ranks if isinstance(config.launch.ranks, int) else before.ranks
-    planned = dataclasses.asdict(sizes(config, ranks, before.train_images, before.shards))
+    planned = sizes(config, ranks, before.train_images, before.shards)
     done = max((int(path.name) for path in run.checkpoints.glob("[0-9]*")), default=0)
     rate = _rate_of(run, f"median of {run}") or expected_rate(run, config, plan)
-    say(told(config, {**plan, "sizes": planned}, price, rate, done, run_cost.so_far(run, price)))
+    say(told(config, dataclasses.replace(plan, sizes=planned), price, rate, done, run_cost.so_far(run, price)))
     return ENDED
 
 
-def told(config: Config, plan: dict, price: dict, rate: Optional[Rate], done: int = 0, spent=((), (1,))) -> str:
+def told(config: Config, plan: Plan, price: dict, rate: Optional[Rate], done: int = 0, spent=((), (1,))) -> str:
     """What is to be said.  done: steps of a run that goes on; spent: run_cost.so_far of it."""
     attempts_s, nodes = spent[0], [*spent[1][:-1], price.get("nodes", 1)]
     hour = prices.cost({**price, "setup_minutes": 0}, [3600]) if price["known"] else None
@@ -95,15 +96,15 @@ def told(config: Config, plan: dict, price: dict, rate: Optional[Rate], done: in
     return _table(lines)
 
 
-def _parts(config: Config, plan: dict, rate: Rate, done: int):
+def _parts(config: Config, plan: Plan, rate: Rate, done: int):
     """({what: seconds}, what is not known) of the steps after `done`."""
-    size, every = plan["sizes"], config.checkpoint
-    total, epoch = size["total_steps"], size["steps_per_epoch"]
+    size, every = plan.sizes, config.checkpoint
+    total, epoch = size.total_steps, size.steps_per_epoch
     validations = len(budget.turns(done, total, config.validate_every * epoch))
-    tests = (plan["splits"].get("test") or {"count": 0})["count"] / max(1, plan["splits"]["val"]["count"])
+    tests = (plan.splits["test"].count if "test" in plan.splits else 0) / max(1, plan.splits["val"].count)
     saved = {n for n in (every.every_epochs * epoch, every.every_steps) if n}
     checkpoints = len(budget.turns(done, total, *saved))
-    parts = {"training": max(0, total - done) * size["global_batch"] / rate.images_per_s}
+    parts = {"training": max(0, total - done) * size.global_batch / rate.images_per_s}
     counted = (
         ("start", rate.start_s, 1),
         ("validation and test", rate.validation_s, validations + tests),
@@ -124,7 +125,7 @@ def _table(lines) -> str:
 # ---------------------------------------------------------------- how fast
 
 
-def expected_rate(run: RunDir, config: Config, plan: dict) -> Optional[Rate]:
+def expected_rate(run: RunDir, config: Config, plan: Plan) -> Optional[Rate]:
     """What is known of the speed of a prepared run: given by hand, or that of an earlier one; None: nothing is."""
     if config.budget.images_per_s:
         return Rate(config.budget.images_per_s, "budget.images_per_s")
@@ -137,16 +138,16 @@ def expected_rate(run: RunDir, config: Config, plan: dict) -> Optional[Rate]:
     return Rate(made["plan/images_per_s"], made["source"]) if made["known"] else None
 
 
-def alike(run: RunDir, config: Config, plan: dict) -> Optional[RunDir]:
+def alike(run: RunDir, config: Config, plan: Plan) -> Optional[RunDir]:
     """The newest finished run that is as fast: the same but for its length, seed, learning rate and price."""
     wanted = _speed_key(run, config, plan)
     for other in directory.runs_of(run.path.parents[1], run.path.parent.name):
-        known = other.read("plan.json") or {}
-        if other.path == run.path or known.get("sizes", {}).get("global_batch") != plan["sizes"]["global_batch"]:
-            continue
-        if other.state != FINISHED:
-            continue
         try:
+            known = other.plan()
+            if other.path == run.path or not known.sizes or known.sizes.global_batch != plan.sizes.global_batch:
+                continue
+            if other.state != FINISHED:
+                continue
             if _speed_key(other, other.config(), known) == wanted:
                 return other
         except ConfigError:  # of another version
@@ -154,21 +155,21 @@ def alike(run: RunDir, config: Config, plan: dict) -> Optional[RunDir]:
     return None
 
 
-def _speed_key(run: RunDir, config: Config, plan: dict) -> tuple:
+def _speed_key(run: RunDir, config: Config, plan: Plan) -> tuple:
     """What a run's speed depends on: all but what this puts to one side."""
-    launch = dataclasses.replace(config.launch, ranks=plan["sizes"]["ranks"])
+    launch = dataclasses.replace(config.launch, ranks=plan.sizes.ranks)
     same = dataclasses.replace(summary.for_speed(config), launch=launch)
     tags = (run.read("environment.json") or {}).get("tags", {})
     where = config.machine.instance or tags.get("machine")
-    signature = identity.signature(same, plan["data_digest"], plan.get("pretrained_sha256"))
-    return signature, where, tags.get("build"), plan.get("device"), plan.get("threads")
+    signature = identity.signature(same, plan.data_digest, plan.pretrained_sha256)
+    return signature, where, tags.get("build"), plan.device, plan.threads
 
 
 def _rate_of(run: RunDir, source: str) -> Optional[Rate]:
     median = run.figures.get("throughput/median")
     if not median:
         return None
-    config, plan = run.config(), run.read("plan.json")
+    config, plan = run.config(), run.plan()
     pace = budget.Pace(run, config, plan)
     attempt = run.attempts[0]
     first = [line for line in run.lines() if line["attempt"] == 1]

@@ -113,7 +113,7 @@ class HeartbeatMonitor:
             return ""
         if host is None or host.here:
             return WRONG.get(_state(pid, str(self.run)))
-        answer = hosts.ask(host, f"{self._is_ours(pid)} && cat /proc/{pid}/stat")
+        answer = hosts.ssh(host, f"{self._is_ours(pid)} && cat /proc/{pid}/stat")
         if answer.returncode == 255:
             return f": {host.name} can't be reached any more"
         letter = answer.stdout.rpartition(")")[2].strip()[:1]  # the state follows the program's name
@@ -165,7 +165,7 @@ class HeartbeatMonitor:
                 pids.append(self._beats[rank].pid)
         kills = [[f"{self._is_ours(pid)} && kill -9 {pid}" for pid in pids] for pids in by_host.values()]
         servers = KILL_SERVERS.format(run=shlex.quote(str(self.run)))
-        answers = hosts.ask_each(list(by_host), ["; ".join([*kill, servers, "true"]) for kill in kills])
+        answers = hosts.ssh_each(list(by_host), ["; ".join([*kill, servers, "true"]) for kill in kills])
         return [host for host, answer in zip(by_host, answers) if answer.returncode]
 
     def _is_ours(self, pid: int) -> str:

@@ -1,7 +1,7 @@
 """How an attempt ended: one status out of those of its ranks."""
 
 import time
-from typing import List, Optional, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from mxscale.distributed.peer_loss import reason_of_communicator
 from mxscale.environment import hosts
@@ -23,8 +23,7 @@ def end_attempt(
     if merged["state"] == FAILED:
         failure = watched.failure or merged.pop("failure")
         if failure.outside and watched.lost_hosts:
-            nodes = [Host(**host) for host in run.read("plan.json")["hosts"]]
-            failure = lost(watched.lost_hosts, nodes, ranks)
+            failure = lost(watched.lost_hosts, run.plan().hosts, ranks)
         elif failure.outside:
             failure = with_communicator_reason(failure, logs)
         merged = {"state": FAILED, "exit": merged["exit"], "error": failure.error}
@@ -71,7 +70,7 @@ def _failed(status: int, error: str, of: List[int], outside: bool = True) -> dic
     return {"state": FAILED, "exit": status, "failure": Failure(error, tuple(map(str, of)), outside)}
 
 
-def lost(gone: List[Host], nodes: List[Host], ranks: int) -> Failure:
+def lost(gone: List[Host], nodes: Sequence[Host], ranks: int) -> Failure:
     """A host that is gone is why its ranks said nothing, and why the others failed."""
     ran = {host: [rank for rank in range(ranks) if hosts.of_rank(nodes, rank) == host] for host in gone}
     told = [f"{host.name} ({'rank ' + ', '.join(map(str, its)) if its else 'servers'})" for host, its in ran.items()]

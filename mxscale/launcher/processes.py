@@ -1,6 +1,5 @@
 """Start, watch and stop the commands of a run.  One way to stop, whatever was started."""
 
-import os
 import signal
 import subprocess
 import time
@@ -134,15 +133,3 @@ def _signal(process, number) -> None:
         process.send_signal(number)
     except psutil.NoSuchProcess:
         pass
-
-
-def available_cores() -> int:
-    """Cores that this process may use, a container's CPU quota included."""
-    cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = open("/sys/fs/cgroup/cpu.max").read().split()
-        if quota != "max":
-            cores = min(cores, max(1, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        pass
-    return cores

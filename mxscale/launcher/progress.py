@@ -11,6 +11,7 @@ from typing import Callable
 from tqdm import tqdm
 
 from mxscale.rundir.directory import WARNINGS, RunDir, parse_line
+from mxscale.rundir.plan import Plan
 
 
 def say(text: str, stream=None) -> None:
@@ -49,8 +50,8 @@ class Follower:
 class Progress:
     """Follows one attempt; a context manager.  cost_at: a line of metrics -> {"cost/usd": ...}."""
 
-    def __init__(self, run: RunDir, plan: dict, cost_at: Callable[[dict], dict]):
-        self.follower, self.sizes, self.cost_at = Follower(run), plan["sizes"], cost_at
+    def __init__(self, run: RunDir, plan: Plan, cost_at: Callable[[dict], dict]):
+        self.follower, self.sizes, self.cost_at = Follower(run), plan.sizes, cost_at
         self.shown = {}
         self.bar = None
         self.run, self.warned = run, run.read(WARNINGS)
@@ -63,8 +64,8 @@ class Progress:
             if sys.stderr.isatty():
                 self._move_bar(line["step"], first)
             elif "val/top1" in line["metrics"]:
-                epoch = line["step"] / self.sizes["steps_per_epoch"]
-                say(f"epoch {epoch:g}  step {line['step']}/{self.sizes['total_steps']}  {self._figures()}")
+                epoch = line["step"] / self.sizes.steps_per_epoch
+                say(f"epoch {epoch:g}  step {line['step']}/{self.sizes.total_steps}  {self._figures()}")
         if not self.warned:
             self.warned = self.run.read(WARNINGS)
             for warning in (self.warned or {}).values():
@@ -74,7 +75,7 @@ class Progress:
     def _move_bar(self, step: int, first: bool) -> None:
         try:
             if first:  # made now, so that start-up is not in the time left
-                self.bar = tqdm(total=self.sizes["total_steps"], initial=step, unit="step", dynamic_ncols=True)
+                self.bar = tqdm(total=self.sizes.total_steps, initial=step, unit="step", dynamic_ncols=True)
             self.bar.n = step
             self.bar.set_postfix_str(self._figures(), refresh=True)
         except OSError:

@@ -111,12 +111,12 @@ def begin(run, config, nodes, image, price, weights_file, began: float, signals:
     config = run.config() if signals.reason else backend_probe.settle(run, run.config(), attempt, signals)
     if signals.reason:
         return Ready(config, attempt, stamps, logs, False)
-    plan = run.read("plan.json")
+    plan = run.plan()
     announcement.announce(run, config, plan, run.read("price.json"))
     if config.budget.bounds:
         budget.check_prepared(run, config, attempt)
-    setup.record_environment(run, config, plan)
-    setup.note_ranks(run, plan["sizes"]["ranks"])
+    plan = setup.record_environment(run, config, plan)
+    setup.note_ranks(run, plan.sizes.ranks)
     from mxscale.perfmodel import forecast  # loads NumPy: not before the preparation, which it would delay
 
     say(forecast.begin(run, config))
@@ -133,7 +133,7 @@ def begin_again(run, config, nodes, price, failure: Failure, logs: Logs, number:
     say(restart.announcement(failure, number, config, nodes, left))
     began = run.attempts[-1]["ended_ms"] / 1000  # the machines were paid for meanwhile
     price = {**price, "nodes": machine_of(config, left).nodes}
-    image = run.read("plan.json")["image"]
+    image = run.plan().image
     # What was settled before (the back end of comm=auto, the input of pretrained weights) stays
     config, ranks = run.config(), restart.fitting(config.launch.ranks, left)
     with setup.undone_if_refused(run, config, fresh=False):
@@ -162,8 +162,8 @@ def train(run: RunDir, ready: Ready, signals: Signals, mirror):
     """Start the ranks, watch them to their end, sum up; (status, Failure or None)."""
     ranks, watched = 0, Watched(signals.reason, None)
     if ready.trains:
-        plan = run.read("plan.json")
-        ranks = ready.config.comm.processes(plan["sizes"]["ranks"])
+        plan = run.plan()
+        ranks = ready.config.comm.processes(plan.sizes.ranks)
         watched = supervise(run, ready.config, plan, ready.attempt, signals, mirror)
     return outcome.end_attempt(run, ranks, ready.attempt, watched, ready.stamps, ready.logs)
 

@@ -11,20 +11,22 @@ import shutil
 import subprocess
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import replace
 from typing import List, Optional
 
 from mxscale.config import signature
-from mxscale.config.schema import SERVED, Config, origin_of
+from mxscale.config.schema import Config, origin_of
 from mxscale.cost import run_cost
 from mxscale.doctor import doctor
 from mxscale.environment import description, hosts
+from mxscale.environment.container_limits import available_cores
+from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import backend_probe, budget, commands
-from mxscale.launcher.processes import available_cores
 from mxscale.launcher.supervisor import Signals, kept_alive
 from mxscale.records import summary
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RUNNING, RunDir
+from mxscale.rundir.plan import Image, Plan
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
@@ -124,7 +126,7 @@ def begin_attempt(
     run.write_config(config)
     if attempt == 1:
         run.write("price.json", price)
-    run.write("plan.json", {**(run.read("plan.json") or {}), "pretrained": weights_file})
+    run.write_plan(replace(run.plan(), pretrained=weights_file))
     run.write("environment.json", description.describe(run.path))
     return attempt
 
@@ -149,17 +151,15 @@ def wait_for_orphans(run: RunDir, signals: Signals) -> None:
 
 
 def place(
-    run: RunDir, config: Config, nodes: List[hosts.Host], image: Optional[dict], ranks: Optional[int] = None
+    run: RunDir, config: Config, nodes: List[hosts.Host], image: Optional[Image], ranks: Optional[int] = None
 ) -> None:
     """See that the hosts are there; note them ([]: this machine) and the image in plan.json.  Raises ConfigError.
 
     ranks: fewer than launch.ranks, because there are no hosts for more.
     """
     hosts.check(nodes, run)
-    noted = {"hosts": [asdict(host) for host in nodes], "image": image, "fitted_ranks": ranks}
-    if config.comm.backend in SERVED:
-        noted["scheduler"] = hosts.meeting_point(nodes)
-    run.write("plan.json", {**run.read("plan.json"), **noted})
+    plan = replace(run.plan(), hosts=tuple(nodes), image=image, fitted_ranks=ranks)
+    run.write_plan(backend_probe.with_scheduler(config, plan))
 
 
 def prepare(run: RunDir, config: Config, attempt: int, signals: Signals) -> None:
@@ -191,31 +191,36 @@ def discard(run: RunDir) -> None:
     shutil.rmtree(run.path)
 
 
-def record_environment(run: RunDir, config: Config, plan: dict) -> None:
-    facts = run.read("environment.json")
-    if plan["pretrained"]:
-        plan["pretrained_sha256"] = digest_of(plan["pretrained"])
-        if plan.get("graph"):  # the same arrays in another graph are another network
-            both = plan["pretrained_sha256"] + digest_of(plan["graph"])
-            plan["pretrained_sha256"] = hashlib.sha256(both.encode()).hexdigest()
-    placed = commands.Placement.of(plan, available_cores())
-    plan["threads"] = commands.threads_per_rank(config, placed)
-    digests = plan["data_digest"], plan.get("pretrained_sha256")
+def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
+    """Record threads and signatures in plan.json, tags in environment.json; return the new plan."""
+    facts, weights = run.read("environment.json"), plan.pretrained_sha256
+    if plan.pretrained:
+        weights = digest_of(plan.pretrained)
+        if plan.graph:  # the same arrays in another graph are another network
+            weights = hashlib.sha256((weights + digest_of(plan.graph)).encode()).hexdigest()
+    placed = Placement.of(plan, available_cores())
     signed = directory.as_signed(run, config)
-    facts["tags"] = description.tags(facts, plan, signature.signature(signed, *digests), config.claims)
-    plan["weak_signature"] = signature.signature(signed, *digests, ranks=False)
-    plan["speed_signature"] = signature.signature(summary.for_speed(signed), *digests, ranks=False)
-    run.write("plan.json", plan)
+    plan = replace(
+        plan,
+        pretrained_sha256=weights,
+        threads=threads_per_rank(config, placed),
+        weak_signature=signature.signature(signed, plan.data_digest, weights, ranks=False),
+        speed_signature=signature.signature(summary.for_speed(signed), plan.data_digest, weights, ranks=False),
+    )
+    run.write_plan(plan)
+    own = signature.signature(signed, plan.data_digest, weights)
+    facts["tags"] = description.tags(facts, plan, own, config.claims)
     facts["doctor"] = doctor.of_run(facts, config, plan, placed.per_host)
     facts["probe"] = run.read(backend_probe.RECORD)
-    counts = {name: split["count"] for name, split in plan["splits"].items()}
+    counts = {name: split.count for name, split in plan.splits.items()}
     facts["data"] = {
         "name": config.data.kind,
-        "digest": plan["data_digest"][:36],
-        "source": {"uri": plan.get("data_dir") or "made up"},  # as MLflow's own local source writes it
-        "profile": {"num_rows": sum(counts.values()), "classes": plan["classes"], **counts},
+        "digest": plan.data_digest[:36],
+        "source": {"uri": plan.data_dir or "made up"},  # as MLflow's own local source writes it
+        "profile": {"num_rows": sum(counts.values()), "classes": plan.classes, **counts},
     }
     run.write("environment.json", facts)
+    return plan
 
 
 def note_ranks(run: RunDir, ranks: int) -> None:

@@ -9,14 +9,17 @@ from typing import Callable, List, NamedTuple, Optional, Sequence
 
 from mxscale.config.schema import Config
 from mxscale.cost import run_cost
+from mxscale.environment.container_limits import available_cores
 from mxscale.environment.hosts import Host
+from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
 from mxscale.launcher.budget import Purse
 from mxscale.launcher.failure import Failure, Logs
 from mxscale.launcher.heartbeat_monitor import QUIET_S, HeartbeatMonitor
-from mxscale.launcher.processes import Processes, available_cores, file_name
+from mxscale.launcher.processes import Processes, file_name
 from mxscale.launcher.progress import Progress, say
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Plan
 
 ALIVE_EVERY_S = 5.0
 POLL_S = 0.1
@@ -55,9 +58,9 @@ class Watched(NamedTuple):
     lost_hosts: Sequence[Host] = ()  # that can't be reached any more
 
 
-def supervise(run: RunDir, config: Config, plan: dict, attempt: int, signals: Signals, mirror) -> Watched:
+def supervise(run: RunDir, config: Config, plan: Plan, attempt: int, signals: Signals, mirror) -> Watched:
     """Start the ranks and stay until they have ended."""
-    placed = launch.Placement.of(plan, available_cores())
+    placed = Placement.of(plan, available_cores())
     ranks = config.comm.processes(placed.ranks)
     commands = launch.commands(config, str(run), attempt, placed, os.environ)
     purse = Purse(run, config, plan, attempt)

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from mxscale.config.schema import origin_of
 from mxscale.models import gluon_store, symbol, weights, zoo
+from mxscale.rundir.plan import Origin
 from mxscale.util.atomic_files import digest_of, replacing
 from mxscale.util.errors import ConfigError
 
@@ -79,8 +80,8 @@ def load(source: str, name: str) -> Loaded:
 # ---------------------------------------------------------------- into a run
 
 
-def bring(source: str, name: str, folder, head: str) -> dict:
-    """Write WEIGHTS (and GRAPH) into `folder`; returns {"kind", "files": {path: sha256}, "revision", "input"}.
+def bring(source: str, name: str, folder, head: str) -> Origin:
+    """Write WEIGHTS (and GRAPH) into `folder`; return where they come from.
 
     head 'replace': without the arrays of the output layer, which nobody will read.  Raises ConfigError.
     """
@@ -90,12 +91,12 @@ def bring(source: str, name: str, folder, head: str) -> dict:
     if loaded.graph:
         with replacing(os.path.join(folder, GRAPH)) as new, open(new, "w") as file:
             json.dump(loaded.graph, file)
-    return {
-        "kind": origin_of(source)[0],
-        "files": {path: digest_of(path) for path in loaded.files},
-        "revision": loaded.revision,
-        "input": loaded.input and checked(loaded.input, source),
-    }
+    return Origin(
+        kind=origin_of(source)[0],
+        files={str(path): digest_of(path) for path in loaded.files},
+        revision=loaded.revision,
+        input=loaded.input and checked(loaded.input, source),
+    )
 
 
 def checked(taken: dict, source: str) -> dict:

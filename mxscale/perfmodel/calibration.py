@@ -7,14 +7,16 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from mxscale.config.backends import ALL_TO_ALL, RING, SERVERS
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes, server_count
-from mxscale.launcher.commands import Placement
+from mxscale.environment.placement import Placement
 from mxscale.perfmodel import layers, step_time
 from mxscale.perfmodel.rates import Measured
-from mxscale.perfmodel.scenarios import EXCHANGES, bytes_each, habits
+from mxscale.perfmodel.scenarios import bytes_each, habits
 from mxscale.perfmodel.step_time import Job, Link
 from mxscale.rundir.directory import FINISHED, RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 
@@ -68,41 +70,41 @@ def of_network(runs: List[Measured], config: Config) -> List[Measured]:
 def of_run(path: str) -> Measured:
     """What a finished run reached.  Raises ConfigError."""
     run = RunDir(path)
-    plan, rate = run.read("plan.json"), run.figures.get("throughput/median")
-    if not plan or "sizes" not in plan:
+    plan, rate = run.plan(), run.figures.get("throughput/median")
+    if plan.sizes is None:
         raise ConfigError(f"plan.calibrate={path}: that is no run directory, nor a table of bench/allreduce.py")
     if run.state != FINISHED:
         raise ConfigError(f"plan.calibrate={path}: that run is {run.state or 'unfinished'}; let it end first")
     if not rate:
         raise ConfigError(f"plan.calibrate={path}: that run has no throughput in its summary.json: it was too short")
-    config, sizes = run.config(), plan["sizes"]
-    if sizes["shards"] != sizes["ranks"]:
+    config, sizes = run.config(), plan.sizes
+    if sizes.shards != sizes.ranks:
         each = "each rank took the batches of several data shards one after the other, which no plan does"
         raise ConfigError(f"plan.calibrate={path}: {each}; name a run without data.shards")
     nodes, free = nodes_of(plan)
     return Measured(
         network=config.model.name,
-        batch=sizes["per_device_batch"],
+        batch=sizes.per_device_batch,
         precision=config.precision,
-        devices=sizes["ranks"],
+        devices=sizes.ranks,
         nodes=nodes,
         images_per_s=rate,
         source=run.path.name,
-        threads=plan.get("threads"),
+        threads=plan.threads,
         comm=config.comm,
         image_size=config.data.image_size,
-        classes=plan.get("classes"),
-        device=plan["device"],
+        classes=plan.classes,
+        device=plan.device,
         gpu=((run.read("environment.json") or {}).get("tags") or {}).get("gpu"),
         accumulation=config.batch.accumulation,
-        server_nodes=min(free, server_count(config.comm, sizes["ranks"])),
+        server_nodes=min(free, server_count(config.comm, sizes.ranks)),
     )
 
 
-def nodes_of(plan: Dict) -> Tuple[int, int]:
+def nodes_of(plan: Plan) -> Tuple[int, int]:
     """How many machines have ranks, and how many hosts of the run have none: servers go there."""
-    placed = Placement.of({**plan, "hosts": plan.get("hosts") or []}, cores=1)
-    return max(1, len(placed.taken)), len(placed.hosts) - len(placed.taken)
+    placed = Placement.of(plan, cores=1)
+    return max(1, len(placed.occupied)), len(placed.hosts) - len(placed.occupied)
 
 
 COLUMNS = ("ranks", "alpha_s", "bytes_per_s")
@@ -133,10 +135,10 @@ SPEEDS = np.geomspace(1e6, 1e12, 6001)  # bytes/s, that are tried: 0.2 % apart
 # link of planner.Machine -> the exchange that it carries, whether it is the one between nodes.  Servers on the only
 # node are reached by no link of these: such a run fits none.
 CARRIES = {
-    "intra": ("horovod", False),
-    "kept": ("device", False),
-    "nic": ("horovod", True),
-    "served": ("parameter_server", True),
+    "intra": (RING, False),
+    "kept": (ALL_TO_ALL, False),
+    "nic": (RING, True),
+    "served": (SERVERS, True),
 }
 WHERE = {
     "intra": "inside a node",
@@ -168,7 +170,7 @@ def fit(runs: List[Measured], which: str, inside: Optional[Link] = None) -> Opti
 def _carried(run: Measured, which: str) -> bool:
     """Whether the run's exchange went by this link."""
     between = run.nodes + run.server_nodes > 1
-    return run.devices > 1 and (EXCHANGES.get(run.comm.backend), between) == CARRIES[which]
+    return run.devices > 1 and (run.comm.entry.exchange, between) == CARRIES[which]
 
 
 def _alike(base: Measured, run: Measured) -> bool:
@@ -185,8 +187,8 @@ def rate_of(run: Measured, rate: float, network: layers.Network, links: Dict[str
 
 def job(run: Measured, rate: float, network: layers.Network, links: Dict[str, Link]) -> Job:
     """Its step, as the planner has it of such a run."""
-    comm, exchange = run.comm, EXCHANGES[run.comm.backend]
-    ring, served, each = exchange == "horovod", exchange == "parameter_server", run.devices // run.nodes
+    comm, exchange = run.comm, run.comm.entry.exchange
+    ring, served, each = exchange == RING, exchange == SERVERS, run.devices // run.nodes
     return Job(
         compute_s=run.batch * run.accumulation / rate,
         gradients=network.gradients,

@@ -11,6 +11,7 @@ import statistics
 from dataclasses import replace
 from typing import Dict, List, Optional, Tuple
 
+from mxscale.config.backends import MODELLED
 from mxscale.config.schema import Config
 from mxscale.cost import prices, run_cost
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
@@ -18,6 +19,7 @@ from mxscale.perfmodel.step_time import Link
 from mxscale.planner import planning
 from mxscale.records import summary
 from mxscale.rundir.directory import FORECAST, RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 
@@ -34,18 +36,18 @@ def predict(run: RunDir, config: Config) -> Dict:
     Hours are those of all steps and of what an earlier run took beside them (start, validation), where there is one.  A
     currency is left out where its price is unknown.
     """
-    plan = run.read("plan.json")
+    plan = run.plan()
     earlier = summary.alike(run, plan, "speed_signature")
     try:
         rate, source = _from_runs(config, plan, earlier)
-        if rate is None and plan["device"] == "gpu":
+        if rate is None and plan.device == "gpu":
             rate, source = _from_tables(config, plan)
     except ConfigError as error:  # a run of another version, a network or an instance that no table has
         rate, source = None, str(error)
     if rate is None:
         return {"known": False, "why": source}
-    sizes = plan["sizes"]
-    hours = (sizes["total_steps"] * sizes["global_batch"] / rate + _beside(earlier)) / 3600
+    sizes = plan.sizes
+    hours = (sizes.total_steps * sizes.global_batch / rate + _beside(earlier)) / 3600
     figures = {"plan/images_per_s": rate, "plan/hours": hours}
     cost = prices.cost(run.read("price.json") or {"known": False}, [3600 * hours])
     figures.update({f"plan/{currency}": value for currency, value in (cost or {}).items()})
@@ -66,10 +68,10 @@ def told(made: Dict) -> str:
 # ---------------------------------------------------------------- one's own runs
 
 
-def _from_runs(config: Config, plan: Dict, earlier: List[RunDir]) -> Tuple[Optional[float], str]:
+def _from_runs(config: Config, plan: Plan, earlier: List[RunDir]) -> Tuple[Optional[float], str]:
     """(images/s, where from), or (None, why not)."""
-    devices = plan["sizes"]["ranks"]
-    if plan["sizes"]["shards"] != devices:
+    devices = plan.sizes.ranks
+    if plan.sizes.shards != devices:
         return None, "several data shards a rank: each rank's batches one after the other are not part of the model"
     same = [run for run in earlier if _devices(run) == devices and run.config().comm == config.comm]
     if same:
@@ -85,7 +87,7 @@ def _from_runs(config: Config, plan: Dict, earlier: List[RunDir]) -> Tuple[Optio
         most = _rate(base) * devices / _devices(base)
         return most, f"at most: {known}, the exchange not known and counted as nothing"
     now = replace(calibration.of_run(str(base.path)), devices=devices, comm=config.comm)
-    network = layers.network(config.model.name, config.data.image_size, plan["classes"])
+    network = layers.network(config.model.name, config.data.image_size, plan.classes)
     rate = float(calibration.rate_of(now, _rate(base), network, {"intra": link}))
     return rate, f"{known}, the exchange as fitted to {others} more"
 
@@ -94,10 +96,10 @@ def _from_runs(config: Config, plan: Dict, earlier: List[RunDir]) -> Tuple[Optio
 INSIDE = {exchange: link for link, (exchange, between) in calibration.CARRIES.items() if not between}
 
 
-def _own_link(config: Config, plan: Dict, base: RunDir, earlier: List[RunDir]) -> Tuple[Optional[Link], int]:
+def _own_link(config: Config, plan: Plan, base: RunDir, earlier: List[RunDir]) -> Tuple[Optional[Link], int]:
     """The link inside this machine that fits earlier runs with the same exchange, and their number."""
-    which = INSIDE.get(scenarios.EXCHANGES.get(config.comm.backend))
-    if _devices(base) > 1 or len(plan.get("hosts") or []) > 1 or which is None or not layers.known(config.model.name):
+    which = INSIDE.get(config.comm.entry.exchange)
+    if _devices(base) > 1 or len(plan.hosts) > 1 or which is None or not layers.known(config.model.name):
         return None, 0
     others = [run for run in earlier if _devices(run) > 1 and run.config().comm == config.comm]
     return calibration.fit([calibration.of_run(str(run.path)) for run in [base, *others]], which), len(others)
@@ -108,44 +110,44 @@ def _rate(run: RunDir) -> float:
 
 
 def _devices(run: RunDir) -> int:
-    return run.read("plan.json")["sizes"]["ranks"]
+    return run.plan().sizes.ranks
 
 
 def _beside(earlier: List[RunDir]) -> float:
     """Seconds that the newest of these took beside its steps; 0 where there is none."""
     for run in earlier:
-        status, sizes = run.read("status.json"), run.read("plan.json")["sizes"]
+        status, sizes = run.read("status.json"), run.plan().sizes
         if len(status["attempts"]) == 1 and status.get("step"):
             wall = run.figures.get("time/wall_s", 0.0)
-            return max(0.0, wall - status["step"] * sizes["global_batch"] / _rate(run))
+            return max(0.0, wall - status["step"] * sizes.global_batch / _rate(run))
     return 0.0
 
 
 # ---------------------------------------------------------------- tables
 
 
-def _from_tables(config: Config, plan: Dict) -> Tuple[Optional[float], str]:
+def _from_tables(config: Config, plan: Plan) -> Tuple[Optional[float], str]:
     """The same of GPUs of an instance that the tables know."""
     if config.machine.instance is None:
         return None, "no earlier run of this configuration on this machine, and machine.instance does not name it"
-    sizes, (nodes, _) = plan["sizes"], calibration.nodes_of(plan)
-    if planning.exchange_of(config) not in scenarios.EXCHANGES:
+    sizes, (nodes, _) = plan.sizes, calibration.nodes_of(plan)
+    if planning.exchange_of(config) not in MODELLED:
         return None, f"comm={config.comm.backend} has no step that all ranks take together: it is not modelled"
-    network = layers.network(config.model.name, config.data.image_size, plan["classes"])
-    node = machines.node(config.machine, run_cost.pricing(config), machines.Given(math.ceil(sizes["ranks"] / nodes)))
+    network = layers.network(config.model.name, config.data.image_size, plan.classes)
+    node = machines.node(config.machine, run_cost.pricing(config), machines.Given(math.ceil(sizes.ranks / nodes)))
     if nodes > 1 and node.machine.nic is None:
         return None, f"the link between nodes of {node.machine.name} is not known"
-    rate = rates.of_device(network, node.gpu, sizes["per_device_batch"], config.precision)
+    rate = rates.of_device(network, node.gpu, sizes.per_device_batch, config.precision)
     grid = scenarios.Grid(
         machine=[node.machine],
         nodes=[nodes],
         comm=[planning.exchange_of(config)],
         servers=["0"],  # they share the ranks' hosts
-        batch=[sizes["per_device_batch"]],
+        batch=[sizes.per_device_batch],
         precision=[config.precision],
         compression=[config.comm.compression],
         double_buffering=[config.comm.double_buffering],
     )
-    rate_of = {(node.machine.name, sizes["per_device_batch"], config.precision): rate.images_per_s}
-    plans, _ = scenarios.evaluate(grid, planning.task_of(config, network, sizes["train_images"], rate_of))
+    rate_of = {(node.machine.name, sizes.per_device_batch, config.precision): rate.images_per_s}
+    plans, _ = scenarios.evaluate(grid, planning.task_of(config, network, sizes.train_images, rate_of))
     return float(plans["images_per_s"][0]), f"one device: {rate.source}"

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Callable, Dict, Optional, Tuple
 
 from mxscale.config import schema
+from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.cost import prices
 from mxscale.perfmodel import hardware
 from mxscale.perfmodel.published import published_parse
@@ -48,7 +49,7 @@ def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Dict], g
     """The machine that `settings` name; price_of: as prices.freeze_price, of one node.  Raises ConfigError."""
     row = known().get(settings.instance or "", {})
     priced = given.gpus and settings.instance and price_of(replace(settings, nodes=1))["known"]  # a table of one's own
-    if not row and settings.provider == "aws" and not priced:
+    if not row and PRICE_SOURCES[settings.provider].listed and not priced:
         where = f"machine.instance={settings.instance}" if settings.instance else "machine.instance is missing"
         raise ConfigError(f"{where}{nearest(settings.instance or '', known())}")
     devices = given.gpus or int(row.get("gpus") or 0)

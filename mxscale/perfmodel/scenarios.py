@@ -9,7 +9,8 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from mxscale.cost.prices import MINIMUM_S
+from mxscale.config.backends import BACKENDS, DEFAULT, MODELLED, RING, SERVERS
+from mxscale.config.price_sources import MINIMUM_S
 from mxscale.perfmodel import hardware, step_time
 from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.step_time import Link
@@ -18,15 +19,13 @@ from mxscale.perfmodel.step_time import Link
 BYTES = {"float32": 4.0, "amp": 4.0, "float16": 2.0}
 COMPRESSED = {"fp16": 2.0, "2bit": 0.25}
 
-# comm of a run -> that of the model; NCCL sums in a ring as Horovod does
-EXCHANGES = {"horovod": "horovod", "nccl": "horovod", "device": "device", "parameter_server": "parameter_server"}
-
 
 def bytes_each(precision: str, compression: str) -> float:
     """Of a gradient on the wire."""
     return min(BYTES[precision], COMPRESSED.get(compression, 4.0))
 
 
+ONE_NODE = tuple(entry.name for entry in BACKENDS.values() if entry.drives_all_devices)
 Plans = Dict[str, np.ndarray]  # column -> one value for each plan
 PARTS = ("compute", "exchange", "exposed", "stragglers", "input")  # of a step, in seconds
 INNER = ("machine", "asked_servers")  # columns that `rows` leaves out: the place in the grid, servers as asked for
@@ -55,7 +54,7 @@ class Grid:
 
     machine: Sequence[Machine]
     nodes: Sequence[int]
-    comm: Sequence[str] = ("horovod",)
+    comm: Sequence[str] = (DEFAULT,)
     servers: Sequence[str] = ("1x",)  # machines that are servers alone: a number, or so many times the nodes; 0: none
     batch: Sequence[int] = (32,)  # of a device
     precision: Sequence[str] = ("float32",)
@@ -88,6 +87,11 @@ class Task:
     minimum_s: float = MINIMUM_S
 
 
+def exchanges(plans: Plans) -> np.ndarray:
+    """Return how each plan's gradients travel: RING, ALL_TO_ALL or SERVERS."""
+    return np.vectorize(MODELLED.get, otypes=[str])(plans["comm"])
+
+
 # ---------------------------------------------------------------- every combination
 
 
@@ -99,12 +103,10 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
     plans = {name: np.array(grid.axes[name])[place] for name, place in places.items()}
     plans["machine"] = machine
     plans["instance"] = np.array([each.name for each in grid.machine])[machine]
-    served = plans["comm"] == "parameter_server"
+    served = exchanges(plans) == SERVERS
     refused = {
-        "one process drives the devices of one node: comm=device and comm=nccl take no second one": np.isin(
-            plans["comm"], ("device", "nccl")
-        )
-        & (plans["nodes"] > 1),
+        f"one process drives the devices of one node: {' and '.join(f'comm={name}' for name in ONE_NODE)} take no "
+        "second one": np.isin(plans["comm"], ONE_NODE) & (plans["nodes"] > 1),
         "compression=2bit is that of parameter servers": (plans["compression"] == "2bit") & ~served,
         "compression=2bit packs float32 alone": (plans["compression"] == "2bit") & (plans["precision"] == "float16"),
         "": _again(grid, plans, places["servers"], served),
@@ -115,7 +117,7 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
         bad |= where
     told.pop("")
     plans = {name: column[~bad] for name, column in plans.items()}
-    served = plans["comm"] == "parameter_server"
+    served = exchanges(plans) == SERVERS
     plans["asked_servers"] = np.where(served, plans["servers"], "")
     plans["servers"] = np.where(served, _counts(grid, plans["nodes"], places["servers"][~bad]), 0)
     plans["devices"] = plans["nodes"] * _of(grid.machine, "gpus")[plans["machine"]]
@@ -195,8 +197,8 @@ def _step(plans: Plans, grid: Grid, task: Task) -> Plans:
 def _step_of(plans: Plans, grid: Grid, task: Task, delayed: bool) -> Plans:
     machines, number = grid.machine, plans["machine"]
     gpus = _of(machines, "gpus")[number]
-    comm = np.vectorize(EXCHANGES.get, otypes=[str])(plans["comm"])
-    ring, served = comm == "horovod", comm == "parameter_server"
+    comm = exchanges(plans)
+    ring, served = comm == RING, comm == SERVERS
     links = {name: _links([getattr(each, name) for each in machines], number) for name in LINKS}
     intra = _where(ring, links["intra"], _where(served, Link(0.0, np.inf, False), links["kept"]))
     nic = _where(ring, links["nic"], links["served"])

@@ -16,6 +16,8 @@ from typing import List, Sequence, Tuple, Union
 
 import numpy as np
 
+from mxscale.config.backends import ALL_TO_ALL, RING
+
 Numbers = Union[float, np.ndarray]
 
 # Backward computes the gradients of weights and of inputs, forward the outputs alone: two of three equal parts.
@@ -45,7 +47,7 @@ class Job:
     gpus_per_node: Numbers = 1
     intra: Link = Link(0.0, np.inf)  # between the devices of a node
     nic: Link = Link(0.0, np.inf)  # between nodes; the node's, which its devices share
-    comm: Union[str, np.ndarray] = "horovod"  # horovod | device | parameter_server
+    comm: Union[str, np.ndarray] = RING  # RING | ALL_TO_ALL | SERVERS of config/backends.py
     bytes_each: Numbers = 4  # of a gradient on the wire: 2 with fp16
     hierarchical: Union[bool, np.ndarray] = False  # horovod: sum inside the nodes first
     servers: Numbers = 0  # nodes that are servers alone; 0: each node has one beside its workers
@@ -131,7 +133,7 @@ def exchange(job: Job, size: Numbers) -> Numbers:
     kept = all_to_all(job.gpus_per_node, size, intra)
     served = kept + np.where(across | np.greater(job.servers, 0), parameter_servers(job, size, nic), 0)
     comm = np.asarray(job.comm)
-    return np.where(comm == "horovod", summed, np.where(comm == "device", kept, served))
+    return np.where(comm == RING, summed, np.where(comm == ALL_TO_ALL, kept, served))
 
 
 def slowed(link: Link, messages: Numbers) -> Link:

@@ -5,9 +5,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
-from mxscale.config.schema import from_dict
-from mxscale.config.validation import CHOICES
-from mxscale.perfmodel import scenarios
+from mxscale.config.backends import MODELLED
+from mxscale.config.schema import RULES, from_dict
 from mxscale.util.errors import ConfigError, nearest
 
 
@@ -69,9 +68,9 @@ LISTS = {
     "batch": (_whole, "whole numbers from 1 to 1,000,000"),
     "servers": (_servers, "whole numbers, or 1x, 2x ...: so many for each node"),
     "double_buffering": (lambda value: isinstance(value, bool), "true or false"),
-    "comm": (tuple(scenarios.EXCHANGES), ""),
-    "precision": (CHOICES["precision"], ""),
-    "compression": (CHOICES["comm.compression"], ""),
+    "comm": (tuple(MODELLED), ""),
+    "precision": (RULES["precision"].choices, ""),
+    "compression": (RULES["comm.compression"].choices, ""),
     "instance": (lambda value: isinstance(value, str), "names of instances"),
 }
 

@@ -9,15 +9,16 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
+from mxscale.config.backends import DEFAULT, MODELLED, SERVERS
+from mxscale.config.datasets import DATASETS
+from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes
-from mxscale.cost import prices
 from mxscale.cost.run_cost import pricing
 from mxscale.launcher.progress import say
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
 from mxscale.planner import choice, figure, keys, table
 from mxscale.planner.keys import Asked, listed
-from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
 
 
@@ -57,7 +58,7 @@ def put_together(config: Config, asked: Asked) -> Tuple[scenarios.Grid, scenario
     images, classes, of_data = epoch_of(config, asked)
     network = layers.network(config.model.name, config.data.image_size, classes)
     own = calibration.read(asked.calibrate, config)
-    served = "parameter_server" in swept["comm"] and swept["servers"] != ["0"]
+    served = SERVERS in map(MODELLED.get, swept["comm"]) and swept["servers"] != ["0"]
     price_of = pricing(config)
     nodes = _nodes(config, asked, own, price_of, linked=served or max(swept["nodes"]) > 1)
     server = _server(config, asked, own, price_of) if served else None
@@ -81,7 +82,8 @@ def put_together(config: Config, asked: Asked) -> Tuple[scenarios.Grid, scenario
 
 def exchange_of(config: Config) -> str:
     """The back end of a plan: what comm=auto would choose is not known before, and one device exchanges nothing."""
-    return "horovod" if config.comm.backend in ("auto", "local") else config.comm.backend
+    entry = config.comm.entry
+    return DEFAULT if entry.chosen_by_trial or entry.single_rank else entry.name
 
 
 def task_of(config: Config, network: layers.Network, images: int, devices: Dict) -> scenarios.Task:
@@ -100,25 +102,25 @@ def task_of(config: Config, network: layers.Network, images: int, devices: Dict)
         hierarchical=config.comm.hierarchical,
         setup_s=60 * config.launch.setup_minutes,
         billing=config.machine.billing,
-        minimum_s=0 if config.machine.provider == "owned" else prices.MINIMUM_S,
+        minimum_s=PRICE_SOURCES[config.machine.provider].minimum_s,
     )
 
 
 def epoch_of(config: Config, asked: Asked) -> Tuple[int, Optional[int], str]:
     """(training images, classes or None: as published, how that is known).  Raises ConfigError."""
     data = config.data
-    row = next((row for row in csv_tables.read("datasets") if row["data"] == data.kind), None)
-    classes = len(data.classes) if data.classes else data.num_classes or (int(row["classes"]) if row else None)
+    published = DATASETS[data.kind]
+    classes = len(data.classes) if data.classes else data.num_classes or published.classes
     if asked.images:
         return asked.images, classes, "given"
-    if data.kind == "synthetic":
+    if published.generated:
         return data.num_images, classes, "data.num_images"
     if data.train_per_class and classes:
         return data.train_per_class * classes, classes, f"{data.kind}: {data.train_per_class} of each class"
-    if not row or not row["train_images"] or data.classes:
+    if not published.train_images or data.classes:
         raise ConfigError(f"plan.images is missing: how many training images data={data.kind} has is not known")
-    held_back = 0 if data.kind == "imagenet" else data.val_share or 0  # its validation images are a set of their own
-    return round(int(row["train_images"]) * (1 - held_back)), classes, data.kind
+    validation_share = 0 if published.own_validation else data.val_share or 0
+    return round(published.train_images * (1 - validation_share)), classes, data.kind
 
 
 def _nodes(config, asked: Asked, own: calibration.Calibration, price_of: Callable, linked: bool) -> List[machines.Node]:

@@ -5,6 +5,7 @@ from typing import Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
+from mxscale.config.backends import MODELLED, SERVERS
 from mxscale.perfmodel.scenarios import Plans
 from mxscale.util import text_table
 
@@ -13,7 +14,7 @@ COLUMNS: Dict[str, Tuple[str, Callable, bool]] = {
     "instance": ("instance", str, False),
     "nodes": ("nodes", str, True),
     "devices": ("devices", str, True),
-    "comm": ("comm", {"parameter_server": "servers"}.get, False),
+    "comm": ("comm", lambda name: "servers" if MODELLED[name] == SERVERS else name, False),
     "servers": ("servers", str, True),
     "batch": ("batch", str, True),
     "precision": ("precision", str, False),
@@ -56,7 +57,7 @@ def _cell(name: str, row: Dict) -> str:
     if value is None:
         return "unknown"
     if name == "servers" and not value:
-        return "on nodes" if row["comm"] == "parameter_server" else ""
+        return "on nodes" if MODELLED[row["comm"]] == SERVERS else ""
     shown = COLUMNS[name][1](value)
     return str(value) if shown is None else shown
 
@@ -64,7 +65,7 @@ def _cell(name: str, row: Dict) -> str:
 def sentence(row: Dict) -> str:
     """A plan in one line."""
     how = row["comm"]
-    if how == "parameter_server":
+    if MODELLED[how] == SERVERS:
         how = f"{row['servers']} parameter servers" if row["servers"] else "parameter servers on the nodes"
     how += "" if row["compression"] == "none" else f", {row['compression']}"
     how += ", double buffering" if row["double_buffering"] else ""

@@ -7,6 +7,8 @@ from typing import List, Optional
 from mxscale.config.schema import Config
 from mxscale.cost import run_cost
 from mxscale.rundir.directory import FINISHED, FORECAST, RunDir, runs_of
+from mxscale.rundir.plan import Plan
+from mxscale.util.errors import ConfigError
 
 NEXT = "\n"  # within a row of the table
 
@@ -39,27 +41,27 @@ def summarise(run: RunDir, attempt: int) -> dict:
         total = metrics.get(f"cost/total_{currency}")
         if total is not None and metrics.get("best/val_top1"):
             metrics[f"cost/{currency}_per_point"] = total / metrics["best/val_top1"]
-    plan = run.read("plan.json")
-    if plan.get("skipped"):
-        metrics["data/skipped"] = plan["skipped"]
+    plan = run.plan()
+    if plan.skipped:
+        metrics["data/skipped"] = plan.skipped
     baseline = one_rank_baseline(run, plan)
     if baseline and "throughput/median" in metrics:
-        rate, ranks = baseline.figures["throughput/median"], plan["sizes"]["ranks"]
+        rate, ranks = baseline.figures["throughput/median"], plan.sizes.ranks
         metrics["scaling/efficiency"] = metrics["throughput/median"] / (ranks * rate)
     metrics.update(_planned(run, metrics))
     return {"metrics": metrics, "attempt": attempt, "baseline": baseline and str(baseline)}
 
 
-def one_rank_baseline(run: RunDir, plan: dict) -> Optional[RunDir]:
+def one_rank_baseline(run: RunDir, plan: Plan) -> Optional[RunDir]:
     """The newest finished 1-rank run that is this one but for its ranks: what efficiency is measured against.
 
     Its rank had as many OMP threads as each of these: else it had another share of the machine.
     """
-    if plan["sizes"]["ranks"] == 1:
+    if plan.sizes.ranks == 1:
         return None
-    if plan["sizes"]["shards"] != plan["sizes"]["ranks"]:
+    if plan.sizes.shards != plan.sizes.ranks:
         return None  # several shards a rank are slower than one
-    return next((other for other in alike(run, plan) if other.read("plan.json")["sizes"]["shards"] == 1), None)
+    return next((other for other in alike(run, plan) if other.plan().sizes.shards == 1), None)
 
 
 def for_speed(config: Config) -> Config:
@@ -70,18 +72,21 @@ def for_speed(config: Config) -> Config:
     return replace(config, **same, optimizer=replace(config.optimizer, lr=1.0), machine=plain.machine)
 
 
-def alike(run: RunDir, plan: dict, by: str = "weak_signature") -> List[RunDir]:
+def alike(run: RunDir, plan: Plan, by: str = "weak_signature") -> List[RunDir]:
     """Finished runs that are this one but for their ranks, each with a rate and one shard a rank, newest first.
 
     by: weak_signature, or speed_signature for those that are only as fast (for_speed).
     """
     machine, found = _machine(run), []
-    if by not in plan:  # of an older version
+    if getattr(plan, by) is None:  # of an older version
         return found
     for other in runs_of(run.path.parents[1], run.path.parent.name):
-        known = other.read("plan.json") or {}
-        same = all(known.get(key) == plan.get(key) for key in (by, "threads", "device"))
-        if other.path == run.path or not same or known["sizes"]["shards"] != known["sizes"]["ranks"]:
+        try:
+            known = other.plan()
+        except ConfigError:  # damaged, or of a newer version
+            continue
+        same = all(getattr(known, key) == getattr(plan, key) for key in (by, "threads", "device"))
+        if other.path == run.path or not same or known.sizes.shards != known.sizes.ranks:
             continue
         rate = other.figures.get("throughput/median")
         finished = other.state == FINISHED
@@ -119,7 +124,7 @@ def table(run: RunDir, view: str) -> str:
     """What the terminal shows at the end.  view: how to see the record."""
     summary, price = run.read("summary.json") or {"metrics": {}}, run.read("price.json") or {}
     figures = summary["metrics"]
-    plan = run.read("plan.json")
+    plan = run.plan()
     rows = [
         ("best val top-1", _percent(figures.get("best/val_top1"), f" at step {figures.get('best/step')}")),
         ("test top-1", _percent(figures.get("test/top1"))),
@@ -131,7 +136,7 @@ def table(run: RunDir, view: str) -> str:
         ("cost", _cost(figures, "cost/total_{}") or f"unknown: {price.get('why', 'no price')}"),
         ("cost to target", _to(figures)),
         ("cost per point", _cost(figures, "cost/{}_per_point")),
-        ("skipped images", str(plan["skipped"]) if plan and plan.get("skipped") else None),
+        ("skipped images", str(plan.skipped) if plan.skipped else None),
         ("run directory", str(run)),
         ("to see it", view),
         ("verdict", _verdict(summary)),

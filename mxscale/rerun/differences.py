@@ -30,9 +30,9 @@ def between(first: RunDir, run: RunDir) -> List[Difference]:
 
 def facts(run: RunDir) -> dict:
     """What may move a result, apart from the config: name -> value; None where it is not known."""
-    environment, plan = run.read("environment.json") or {}, run.read("plan.json") or {}
+    environment, plan = run.read("environment.json") or {}, run.plan()
     git, machine, mxnet = (environment.get(name) or {} for name in ("git", "machine", "mxnet"))
-    tags, sizes = environment.get("tags") or {}, plan.get("sizes") or {}
+    tags, sizes = environment.get("tags") or {}, plan.sizes
     # The tag's: there those that the ranks found win over the parent's
     libraries = {"python": environment.get("python"), **versions(tags)}
     return {
@@ -49,12 +49,12 @@ def facts(run: RunDir) -> dict:
         "cores": machine.get("cores"),
         "GPUs": mxnet.get("gpus"),
         "driver": machine.get("driver"),
-        "device": plan.get("device"),
-        "ranks": sizes.get("ranks"),
-        "data shards": sizes.get("shards"),
-        "threads": plan.get("threads"),
-        "data": _short(plan.get("data_digest")),
-        "pretrained weights": _short(plan.get("pretrained_sha256")),
+        "device": plan.device,
+        "ranks": sizes and sizes.ranks,
+        "data shards": sizes and sizes.shards,
+        "threads": plan.threads,
+        "data": _short(plan.data_digest),
+        "pretrained weights": _short(plan.pretrained_sha256),
     }
 
 

@@ -10,14 +10,14 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
-from mxscale.config.schema import SERVED, Config, flatten, to_dict
+from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
 from mxscale.config.sizes import unsaved
-from mxscale.launcher import announcement
 from mxscale.launcher.progress import say
 from mxscale.records.recorded import is_forecast
 from mxscale.rerun import differences, verdict
 from mxscale.rundir.directory import FINISHED, RERUN, RunDir, runs_of
+from mxscale.rundir.plan import Plan
 from mxscale.tracking import payload, store, sync_state, tracker
 from mxscale.util.errors import ConfigError
 
@@ -43,11 +43,11 @@ class First:
     @property
     def settled(self) -> Dict[str, Any]:
         """What `auto` and `null` came to then."""
-        plan = self.files.read("plan.json")
+        plan = self.files.plan()
         return {
-            "launch.ranks": plan["sizes"]["ranks"],
-            "launch.threads": plan["threads"],
-            "launch.device": plan["device"],
+            "launch.ranks": plan.sizes.ranks,
+            "launch.threads": plan.threads,
+            "launch.device": plan.device,
         }
 
     def price(self, nodes: int, setup_minutes: float) -> dict:
@@ -92,7 +92,7 @@ def _of_store(config: Config, run_id: str, source: str) -> First:
             raise ConfigError(_unfinished(source, state))
     parent = run_id if config.tracking.enabled else None
     first = First(source, run_id, parent, files, _checked(files, source), held=held)
-    digest = files.read("plan.json")["data_digest"]
+    digest = files.plan().data_digest
     others = tracker.ask(config, source, lambda uri: store.finished_beside(uri, run_id, digest, timeout_s))
     first.seeds = _seeds(first, others)
     return first
@@ -107,8 +107,8 @@ def _checked(files: RunDir, source: str) -> Config:
     if lacking:
         raise ConfigError(f"{source}: its record lacks {', '.join(lacking)}, so that it can't be run again")
     try:
-        config, plan = files.asked(), files.read("plan.json")
-        missing = [key for key in ("sizes", "threads", "device", "data_digest") if key not in (plan or {})]
+        config, plan = files.asked(), files.plan()
+        missing = [key for key in ("sizes", "threads", "device", "data_digest") if getattr(plan, key) is None]
     except ConfigError as error:
         raise ConfigError(f"{source}: its config is of another version of mxscale: {error}") from None
     missing += [name for name in ("price.json", "environment.json") if not files.read(name)]
@@ -170,13 +170,13 @@ def compare(run: RunDir, config: Config) -> None:
     run.write(RERUN, {**noted, "differs": noted["differs"] + [each for each in found if each not in noted["differs"]]})
     if found and config.rerun.strict:
         raise ConfigError(f"rerun.strict=true: not as on record of {noted['of']}: {'; '.join(found)}")
-    lines = [f"rerun     of {noted['of']}", f"expected  {_expected(config, run.read('plan.json'), found)}"]
+    lines = [f"rerun     of {noted['of']}", f"expected  {_expected(config, run.plan(), found)}"]
     lines += [f"{'differs' if n == 0 else '':<9} {each}" for n, each in enumerate(found)]
     say("\n".join(lines))
 
 
-def _expected(config: Config, plan: dict, found: List[str]) -> str:
-    if reason := _not_repeatable(config, plan["sizes"]["ranks"]):
+def _expected(config: Config, plan: Plan, found: List[str]) -> str:
+    if reason := _not_repeatable(config, plan.sizes.ranks):
         return f"within the spread of the seeds at best ({reason})"
     if found:
         return "within the spread of the seeds: the same weights are not promised where anything differs"
@@ -184,12 +184,11 @@ def _expected(config: Config, plan: dict, found: List[str]) -> str:
 
 
 def _not_repeatable(config: Config, ranks: int) -> Optional[str]:
-    if config.comm.backend not in SERVED:
-        return None
-    if reason := announcement.not_repeatable(config, ranks):
-        return reason
-    lossy = config.comm.update_on == "server" or config.comm.compression == "2bit"
-    return "not repeatable for sure: " + unsaved(config.comm) if lossy else None
+    """Return why another run of this configuration may end with other weights; None if the weights are the same."""
+    if not config.comm.entry.repeats(ranks):
+        return config.comm.entry.not_repeatable
+    lost = unsaved(config.comm)
+    return lost and f"not repeatable for sure: {lost}"
 
 
 def conclude(run: RunDir, status: dict) -> dict:
@@ -198,8 +197,8 @@ def conclude(run: RunDir, status: dict) -> dict:
     if noted is None or status["state"] != FINISHED:
         return status
     first = RunDir(run.path / FOLDER)
-    splits = first.read("plan.json").get("splits", {})
-    images = {figure: splits.get(name, {}).get("count", 0) for figure, name in SPLITS.items()}
+    splits = first.plan().splits
+    images = {figure: splits[name].count if name in splits else 0 for figure, name in SPLITS.items()}
     judged = verdict.judge(_outcome(first), _outcome(run), noted["seeds"], images)
     told = {"of": noted["of"], "verdict": judged.kind, "why": judged.why, "first_difference": judged.first_difference}
     run.write(RERUN, {**noted, **told})

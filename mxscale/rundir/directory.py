@@ -29,6 +29,7 @@ from typing import Any, Dict, Iterator, List, Optional
 import yaml
 
 from mxscale.config.schema import Config, flatten, from_dict, to_dict
+from mxscale.rundir import plan as plan_file
 from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError
 
@@ -101,10 +102,18 @@ class RunDir:
         except (OSError, yaml.YAMLError, TypeError, AttributeError) as error:
             raise ConfigError(f"{self.path} is no run directory: {str(error).splitlines()[0]}") from None
 
+    def plan(self) -> plan_file.Plan:
+        """Return the plan; an empty one if none is recorded. Raises ConfigError if plan.json is damaged."""
+        return plan_file.load(self)
+
+    def write_plan(self, plan: plan_file.Plan) -> None:
+        plan_file.save(self, plan)
+
     def asked(self) -> Config:
         """The same as it was asked for: before the input of pretrained weights was taken over."""
-        config, given = self.config(), (self.read("plan.json") or {}).get("input") or {}
-        return dataclasses.replace(config, data=dataclasses.replace(config.data, **given.get("instead", {})))
+        config, change = self.config(), self.plan().input
+        given = change.instead if change else {}
+        return dataclasses.replace(config, data=dataclasses.replace(config.data, **given))
 
     def write_config(self, config: Config) -> None:
         replace(self.path / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))

@@ -26,8 +26,8 @@ from typing import List, Optional, Sequence
 from mxscale.config.schema import Config, Rerun, from_dict, to_dict
 from mxscale.config.sizes import unsaved
 from mxscale.cost import run_cost
+from mxscale.environment.container_limits import available_cores
 from mxscale.launcher import setup
-from mxscale.launcher.processes import available_cores
 from mxscale.launcher.supervisor import beside
 from mxscale.rundir import directory
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, REFUSED, RUNNING, RunDir

@@ -79,8 +79,8 @@ def uri_of(run: RunDir, tracking: configs.Tracking, uri: Optional[str] = None) -
 def params(run: RunDir) -> Dict[str, str]:
     """The flattened configuration, the sizes derived from it, and what the run was said to reach (plan/*)."""
     values = configs.flatten(configs.to_dict(run.config()))
-    sizes = (run.read("plan.json") or {}).get("sizes") or {}
-    values.update({name: sizes[key] for name, key in SIZES.items() if key in sizes})
+    if sizes := run.plan().sizes:
+        values.update({name: getattr(sizes, key) for name, key in SIZES.items()})
     for key, given in ((run.read("sweep.json") or {}).get("swept") or {}).items():  # cells differ in it
         values = {name: value for name, value in values.items() if name != key and not name.startswith(f"{key}.")}
         values[key] = given

@@ -8,6 +8,7 @@ import math
 import os
 import re
 import sqlite3
+import threading
 from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,6 +42,32 @@ def look_up(uri: str, run_id: str, timeout_s: float) -> Optional[dict]:
         if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             return None
         raise
+
+
+def failure_of(uri: str, timeout_s: float = 3.0) -> Optional[str]:
+    """Return why the store at `uri` does not answer its client, in a few words; None if it does.
+
+    The client sends the user, the token and the TLS settings of MLflow's environment variables.
+
+    Args:
+        uri: Address of the store.
+        timeout_s: Seconds until the store counts as unreachable. The import of MLflow is not included.
+    """
+    import_mlflow(timeout_s)
+    failures: List[Optional[str]] = []
+
+    def search() -> None:
+        try:
+            open_store(uri, timeout_s).search_experiments(max_results=1)
+            failures.append(None)
+        except Exception as error:
+            failures.append(why(error))
+
+    # A thread, because the client's timeout covers a single packet, and name resolution has none
+    thread = threading.Thread(target=search, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    return failures[0] if failures else f"no answer in {timeout_s:g} s"
 
 
 def open_store(uri: str, timeout_s: float):
@@ -118,6 +145,7 @@ CAUSES = (
     (r"\b401\b|unauthorized", "401: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
     (r"\b403\b|invalid host header", "403: not allowed (a server of MLflow 3 needs --allowed-hosts)"),
     (r"out-of-date database schema|can't locate revision", "of another version of MLflow than the one here"),
+    (r"too many 5\d\d error responses", "server error (5xx)"),
     (r"connection reset|connection aborted|remote end closed", "connection lost"),
 )
 

@@ -1,48 +1,63 @@
-"""What a rank is put together from, as the config has it: its data, and its networks."""
+"""Build the parts of a rank from its configuration: batches, networks, gradient exchange."""
 
+import math
 from dataclasses import replace
 
 import mxnet as mx
 from mxnet import autograd, gluon
 
+from mxscale.config.datasets import DATASETS
+from mxscale.config.registry import implementation
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
 from mxscale.data import loader
+from mxscale.distributed.exchange import make_exchange
 from mxscale.models import symbol, weights, zoo
+from mxscale.rundir.plan import Plan
+from mxscale.train.optim.server_update import ServerUpdate
 from mxscale.util.errors import ConfigError
 
 # ---------------------------------------------------------------- data
 
 
-def training_data(config: Config, plan: dict, sizes: Sizes, shards, devices):
-    """This rank's batches, from records or made up."""
-    batch, accumulation = sizes.per_device_batch, config.batch.accumulation
-    if config.data.kind == "synthetic":
-        return loader.SyntheticData(config.data, plan["classes"], batch, shards, accumulation, config.seed, devices)
-    records = loader.Records(**plan["splits"]["train"])
-    return loader.TrainData(
-        records, config.data, batch, shards, sizes.shards, accumulation, sizes.steps_per_epoch, config.seed, devices
+def training_data(config: Config, plan: Plan, sizes: Sizes, shards, devices):
+    """Return this rank's training batches, read from records or generated."""
+    reading = loader.Reading(
+        data=config.data,
+        batch=sizes.per_device_batch,
+        shards=shards,
+        total_shards=sizes.shards,
+        accumulation=config.batch.accumulation,
+        steps_per_epoch=sizes.steps_per_epoch,
+        seed=config.seed,
+        devices=devices,
     )
+    entry = DATASETS[config.data.kind]
+    if entry.generated:
+        return implementation(entry.implementation)(reading, plan.classes)
+    return loader.TrainData(plan.splits["train"], reading)
 
 
-def evaluation_data(config: Config, plan: dict, name: str, comm, device):
-    """(images, labels, count) batches of this rank's part of a split."""
-    batch, split = config.batch.per_device, plan["splits"][name]
-    if config.data.kind == "synthetic":
-        return loader.synthetic_evaluation(config.data, plan["classes"], split["count"], comm.rank, config.seed, device)
+def evaluation_data(config: Config, plan: Plan, name: str, comm, device):
+    """Return this rank's part of a split: each iteration yields (images, labels, number of valid images)."""
+    batch, split = config.batch.per_device, plan.splits[name]
+    entry = DATASETS[config.data.kind]
+    if entry.generated:
+        batches = implementation(entry.implementation)
+        return batches.evaluation(config.data, plan.classes, split.count, comm.rank, config.seed, device)
     data = config.data if name == "val" else replace(config.data, keep="packed")  # the test images are read once
-    return loader.evaluation_batches(loader.Records(**split), data, batch, comm.rank, comm.size, device)
+    return loader.EvaluationData(split, data, batch, (comm.rank, comm.size), device)
 
 
 # ---------------------------------------------------------------- networks
 
 
-def starting(config: Config, classes: int, plan: dict, head: str, devices):
+def starting(config: Config, classes: int, plan: Plan, head: str, devices):
     """The network with its starting weights on each device, frozen as asked, its shapes known.  Raises ConfigError.
 
     head: what happens to the classifier of pretrained weights, as `weights.fit` takes it.
     """
-    net, pretrained = zoo.build(config.model.name, classes, plan.get("graph")), plan.get("pretrained")
+    net, pretrained = zoo.build(config.model.name, classes, plan.graph), plan.pretrained
     size = config.data.image_size
     zoo.initialise(net, config.seed, devices, config.model.zero_gamma, fitted=bool(pretrained))
     try:
@@ -57,9 +72,9 @@ def starting(config: Config, classes: int, plan: dict, head: str, devices):
     return net
 
 
-def network(config: Config, plan: dict, devices):
+def network(config: Config, plan: Plan, devices):
     """The network to train, hybridized: as it starts, with what of it decays and its precision."""
-    net = starting(config, plan["classes"], plan, plan["head"], devices)
+    net = starting(config, plan.classes, plan, plan.head, devices)
     if not config.optimizer.decay_norm_bias:
         zoo.exclude_norm_bias_from_decay(net)
     if config.precision == "float16":
@@ -68,43 +83,34 @@ def network(config: Config, plan: dict, devices):
     return net
 
 
+def gradient_exchange(comm, trained, devices, config: Config, sizes: Sizes) -> tuple:
+    """Return (exchange, gradients of `trained` by device); backward writes the gradients to where they are sent from.
+
+    Call it before the first backward pass: a network hybridised with static_shape keeps the buffers of that pass.
+    """
+    grads = gradients(trained, devices)
+    if config.comm.update_on == "server":
+        shards = len(range(comm.rank, sizes.shards, comm.size))
+        return ServerUpdate(comm, trained, config, sizes, shards), grads
+    shards = math.ceil(sizes.shards / sizes.ranks)  # of a device, or one less
+    images = shards * config.batch.accumulation * sizes.per_device_batch
+    ordered = config.data.shards is not None  # with fixed shards the weights do not depend on the number of ranks
+    exchange = make_exchange(comm, grads, config.comm, images, shards, ordered)
+    return exchange, move_gradients(trained, exchange.lanes)
+
+
 def gradients(trained, devices) -> list:
-    """Of each device the gradients of `trained`, in its order."""
+    """Return for each device the gradients of `trained`, in its order."""
     return [[parameter.grad(device) for parameter in trained] for device in devices]
 
 
 def move_gradients(trained, lanes) -> list:
-    """Backward writes the gradients of `trained` to `lanes` (arrays as `gradients` gives them) from now on.
-
-    Before the first backward: a network hybridised with static_shape goes on writing to where they were at that time.
-    """
+    """Make backward write the gradients of `trained` to `lanes`: for each device one array per parameter."""
     for place, parameter in enumerate(trained):
-        # As Parameter._init_grad does it, which knows no way to say where
+        # As Parameter._init_grad does it, which takes no arrays
         parameter._grad = [lane[place] for lane in lanes]
         autograd.mark_variables(parameter.list_data(), parameter._grad, parameter.grad_req)
     return lanes
-
-
-def copy_to_evaluate(config: Config, plan: dict, device):
-    """A second network for evaluation alone, its values put in each time.
-
-    Evaluating the trained one would let oneDNN reorder its convolution weights in the background;
-    training then goes on from the one layout or the other, with other roundings each time.
-    """
-    net = zoo.build(config.model.name, plan["classes"], plan.get("graph"))
-    net.initialize(mx.init.Zero(), ctx=device)
-    zoo.finish(net, (1, 3, config.data.image_size, config.data.image_size), device)
-    net.collect_params().setattr("grad_req", "null")
-    if config.precision == "float16":
-        net.cast("float16")
-    net.hybridize(static_alloc=True, static_shape=True)
-    return net
-
-
-def put(params: dict, net) -> None:
-    """structural name -> NDArray into the network's parameters."""
-    for name, parameter in weights.parameters(net).items():
-        parameter.set_data(params[name])
 
 
 def reseeder(net, seed: int):

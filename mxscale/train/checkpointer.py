@@ -1,70 +1,114 @@
-"""When a checkpoint is written, which are kept, and how a run goes on from one."""
+"""Checkpoints: when they are written, which ones are retained, how they are validated and restored.
+
+checkpoints/<9-digit step>/params      the network as it is evaluated and exported
+                           trainer     the optimizer's state, as Trainer.save_states writes it
+                           statistics  running statistics of batch normalisation by shard, a .npy array
+                           exchange    with double buffering: the summed gradients in flight
+                           state.json  step, shards, best validation so far, loss scale
+                           MANIFEST    SHA-256 of each file, in the format of sha256sum -c
+
+A checkpoint is written to a temporary directory, synchronised to the disk and renamed.  A checkpoint is valid if every
+file matches MANIFEST; one that is not valid is ignored.
+"""
 
 import json
-from typing import Dict, NamedTuple, Optional
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
-from mxnet import nd
+from mxnet import gluon, nd
 
-from mxscale.config.sizes import unsaved
+from mxscale.config.schema import Config
+from mxscale.config.sizes import Sizes, unsaved
 from mxscale.models import weights
 from mxscale.rundir.directory import RunDir
-from mxscale.train import checkpoint
 from mxscale.train.optim.optimizer import load_states
+from mxscale.train.precision import Precision
+from mxscale.train.shard_statistics import ShardStatistics
+from mxscale.util.atomic_files import digest_of, sync
 from mxscale.util.errors import ConfigError
+
+FILES = ("params", "trainer", "statistics", "state.json")  # of every checkpoint
 
 
 class NotFinite(ArithmeticError):
-    """NaN or infinite numbers: the run ends, its last checkpoint stands."""
+    """A loss or a weight is NaN or infinite; the last checkpoint remains valid."""
+
+
+@dataclass
+class TrainingState:
+    """What a checkpoint saves and restores.
+
+    Attributes:
+        parameters: structural name -> Parameter.
+        running: names of the parameters whose values `statistics` holds for each shard.
+        exchange: the gradient exchange, which may have sums in flight.
+    """
+
+    parameters: Dict[str, gluon.Parameter]
+    running: List[str]
+    optimizer: gluon.Trainer
+    statistics: ShardStatistics
+    precision: Precision
+    exchange: Any
 
 
 class Snapshot(NamedTuple):
+    """A copy of the network after a step, as it is evaluated and exported."""
+
     step: int
     params: Dict[str, nd.NDArray]  # structural name -> copy; running statistics averaged over shards
-    statistics: np.ndarray  # of each shard, as ShardStatistics.gather makes it
+    statistics: np.ndarray  # by shard, as ShardStatistics.gather returns them
 
 
-class Keeper:
-    """The checkpoints of one run.  Every rank calls; rank 0 writes.
+class Checkpoint(NamedTuple):
+    """The content of a checkpoint directory."""
 
-    parameters: structural name -> Parameter; running: names of those that `statistics`
-    (ShardStatistics) keeps; scale: Precision; exchange: may have sums under way.
-    """
+    path: Path
+    state: Dict[str, Any]  # state.json
+    params: Dict[str, nd.NDArray]  # by structural name
+    statistics: np.ndarray  # (shards, values), float32
+    exchange: Dict[str, nd.NDArray]  # index of a bucket -> sums of gradients in flight; {} without any
 
-    def __init__(self, run: RunDir, config, sizes, comm, parameters, running, trainer, statistics, scale, exchange):
-        self.run, self.config, self.sizes, self.comm = run, config, sizes, comm
-        self.parameters, self.running = parameters, running
-        self.trainer, self.statistics, self.scale, self.exchange = trainer, statistics, scale, exchange
+
+class Checkpointer:
+    """The checkpoints of one run.  Every rank calls the methods; rank 0 writes."""
+
+    def __init__(self, run: RunDir, config: Config, sizes: Sizes, comm, state: TrainingState):
+        self.run, self.config, self.sizes, self.comm, self.state = run, config, sizes, comm, state
         self.best = None  # {"step", "val/top1", "val/loss"}
-        self.owes_validation = False  # a stop broke it off
+        self.validation_pending = False  # a stop request interrupted it
         self.saved_step, self.params_sha256 = None, None
 
     def restore(self) -> int:
-        """Go on from the newest whole checkpoint; returns its step, 0 where there is none."""
-        found = checkpoint.newest(self.run.checkpoints)
+        """Restore the newest valid checkpoint; return its step, 0 if none exists."""
+        found = newest(self.run.checkpoints)
         if found is None:
             return 0
-        for name, parameter in self.parameters.items():
+        for name, parameter in self.state.parameters.items():
             parameter.set_data(found.params[name])
-        load_states(self.trainer, str(found.path / "trainer"))
-        self.statistics.restore(found.statistics)
-        self.scale.restore(found.state["loss_scale"])
-        self.exchange.restore(found.exchange)
+        load_states(self.state.optimizer, str(found.path / "trainer"))
+        self.state.statistics.restore(found.statistics)
+        self.state.precision.restore(found.state["loss_scale"])
+        self.state.exchange.restore(found.exchange)
         self.best = found.state["best"]
-        self.owes_validation = found.state.get("owes_validation", False)  # not in those of earlier versions
+        self.validation_pending = found.state.get("owes_validation", False)  # older checkpoints lack the key
         self.saved_step, self.params_sha256 = found.state["step"], found.state["params_sha256"]
         nd.waitall()
         return found.state["step"]
 
     def due(self, step: int) -> bool:
-        """Whether the config wants a checkpoint after this step."""
+        """Return whether the configuration asks for a checkpoint after this step."""
         every = self.config.checkpoint
         at_epoch = step % (every.every_epochs * self.sizes.steps_per_epoch) == 0
         return at_epoch or bool(every.every_steps and step % every.every_steps == 0)
 
-    def note(self, step: int, result: Optional[dict]) -> None:
-        """What a validation found: the best so far is kept, the earliest of equals.  None: it was broken off."""
-        self.owes_validation = result is None
+    def record_validation(self, step: int, result: Optional[dict]) -> None:
+        """Record a validation's result, None if it was interrupted; of equal results the earliest is the best."""
+        self.validation_pending = result is None
         if result and (self.best is None or result["val/top1"] > self.best["val/top1"]):
             self.best = {"step": step, **result}
 
@@ -73,52 +117,55 @@ class Keeper:
         return self.best and self.best["step"]
 
     def snapshot(self, step: int) -> Snapshot:
-        """The network after `step` as it is evaluated and exported, in copies.  A collective."""
-        self.exchange.settle()
-        table = self.statistics.gather(self.comm)
-        params = {name: parameter.list_data()[0].copy() for name, parameter in self.parameters.items()}
-        params.update(zip(self.running, self.statistics.average(table)))
+        """Return a copy of the network after `step`.  A collective."""
+        self.state.exchange.settle()
+        table = self.state.statistics.gather(self.comm)
+        params = {name: parameter.list_data()[0].copy() for name, parameter in self.state.parameters.items()}
+        params.update(zip(self.state.running, self.state.statistics.average(table)))
         return Snapshot(step, params, table)
 
-    def save(self, snapshot: Snapshot, journal) -> None:
-        """Write a checkpoint; afterwards best.json speaks of one that is there.  A collective.
+    def save(self, snapshot: Snapshot, metrics_log) -> None:
+        """Write a checkpoint, then best.json, which names an existing checkpoint.  A collective.
 
-        One that is there, and whose validation was owed, stands: only best.json may be another by now.
+        If the step's checkpoint exists (a resumed run repeated its validation), only best.json is written.
+
+        Raises:
+            NotFinite: a weight is NaN or infinite.
+            OSError: rank 0 could not write; on all ranks.
         """
         if snapshot.step == self.saved_step:
             if self.comm.rank == 0:
                 self._write_best()
             return
         arrays = {name: array.asnumpy() for name, array in snapshot.params.items()}
-        broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
-        if broken:
-            raise NotFinite(f"{broken[0]} is not finite after step {snapshot.step}; {self.last_good()}")
+        not_finite = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+        if not_finite:
+            raise NotFinite(f"{not_finite[0]} is not finite after step {snapshot.step}; {self.last_valid()}")
         self.params_sha256 = weights.params_sha256(arrays)
-        failure = self._write(snapshot, journal) if self.comm.rank == 0 else None
-        # All ranks end together where rank 0 could not write.
-        if self.comm.total(np.array([failure is not None]))[0]:
+        failure = self._write(snapshot, metrics_log) if self.comm.rank == 0 else None
+        if self.comm.total(np.array([failure is not None]))[0]:  # all ranks end together
             raise failure or OSError("rank 0 could not write its checkpoint")
         self.saved_step = snapshot.step
 
-    def _write(self, snapshot: Snapshot, journal):
-        under_way = self.exchange.state()
+    def _write(self, snapshot: Snapshot, metrics_log) -> Optional[OSError]:
+        in_flight = self.state.exchange.state()
         state = {
             "step": snapshot.step,
             "shards": self.sizes.shards,
             "global_batch": self.sizes.global_batch,
             "best": self.best,
-            "loss_scale": self.scale.state(),
+            "loss_scale": self.state.precision.state(),
             "params_sha256": self.params_sha256,
             "unsaved": unsaved(self.config.comm),
-            "owes_validation": self.owes_validation,
-            "under_way": bool(under_way),
+            "owes_validation": self.validation_pending,
+            "under_way": bool(in_flight),
         }
         try:
-            journal.sync()
+            metrics_log.sync()
             final = self.run.checkpoint(snapshot.step)
-            checkpoint.write(final, state, snapshot.params, self.trainer, snapshot.statistics, under_way)
+            write(final, state, snapshot.params, self.state.optimizer, snapshot.statistics, in_flight)
             self._write_best()
-            checkpoint.prune(self.run.checkpoints, snapshot.step, self.config.checkpoint.keep, self.best_step)
+            prune(self.run.checkpoints, snapshot.step, self.config.checkpoint.keep, self.best_step)
         except OSError as error:
             return error
         return None
@@ -128,23 +175,126 @@ class Keeper:
             path = self.run.checkpoint(self.best_step).relative_to(self.run.path)
             self.run.write("best.json", {**self.best, "checkpoint": str(path)})
 
-    def best_params(self) -> dict:
-        """structural name -> NDArray of the best checkpoint; of the last one where that is damaged."""
+    def best_params(self) -> Dict[str, nd.NDArray]:
+        """Return the parameters of the best checkpoint, of the newest one if the best is damaged."""
         path = self.run.checkpoint(self.best_step)
-        found = checkpoint.read(path) if checkpoint.whole(path) else checkpoint.newest(self.run.checkpoints)
+        found = read(path) if is_valid(path) else newest(self.run.checkpoints)
         return found.params
 
-    def last_good(self) -> str:
-        """For an error message: where the last whole checkpoint is."""
-        path = checkpoint.newest_whole(self.run.checkpoints)
+    def last_valid(self) -> str:
+        """Return the end of an error message: where the newest valid checkpoint is."""
+        path = newest_path(self.run.checkpoints)
         return f"the last good checkpoint is {path}" if path else "there is no checkpoint yet"
 
 
+# ---------------------------------------------------------------- directories of checkpoints
+
+
 def check_resumable(run: RunDir) -> dict:
-    """state.json of the newest whole checkpoint, {} where there is none yet; ConfigError where all are damaged."""
-    path = checkpoint.newest_whole(run.checkpoints)
+    """Return state.json of the newest valid checkpoint, {} if the run has no checkpoint.
+
+    Raises:
+        ConfigError: every checkpoint is damaged.
+    """
+    path = newest_path(run.checkpoints)
     if path:
         return json.loads((path / "state.json").read_text())
-    if checkpoint.steps(run.checkpoints):
+    if steps(run.checkpoints):
         raise ConfigError(f"resume={run.path}: every checkpoint there is damaged; start a new run")
     return {}
+
+
+def steps(folder: Path) -> List[int]:
+    """Return the steps that have a checkpoint, oldest first."""
+    return [int(path.name) for path in _paths(folder)]
+
+
+def newest(folder: Path) -> Optional[Checkpoint]:
+    """Return the newest valid checkpoint, None if none exists."""
+    path = newest_path(folder)
+    return read(path) if path else None
+
+
+def newest_path(folder: Path) -> Optional[Path]:
+    return next((path for path in reversed(_paths(folder)) if is_valid(path)), None)
+
+
+def is_valid(path: Path) -> bool:
+    """Return whether every file has the digest that MANIFEST lists."""
+    try:
+        lines = (path / "MANIFEST").read_text().splitlines()
+        listed = {line[66:]: line[:64] for line in lines}
+        return listed.keys() >= set(FILES) and all(digest_of(path / name) == digest for name, digest in listed.items())
+    except (OSError, ValueError):  # ValueError: a damaged MANIFEST is not text, or names no file
+        return False
+
+
+def read(path: Path) -> Checkpoint:
+    state = json.loads((path / "state.json").read_text())
+    exchange = nd.load(str(path / "exchange")) if (path / "exchange").exists() else {}
+    return Checkpoint(path, state, weights.load(path / "params"), np.load(path / "statistics"), exchange)
+
+
+def write(final: Path, state: Dict[str, Any], params, trainer, statistics: np.ndarray, exchange=None) -> None:
+    """Write the checkpoint `final` atomically; the other arguments are as in `Checkpoint`.
+
+    Raises:
+        OSError: a write failed (a full disk, for example); earlier checkpoints remain.
+    """
+    folder = final.parent
+    new = folder / f".{final.name}.{os.getpid()}"
+    for left in folder.glob(".[0-9]*"):  # of a writer that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    new.mkdir(parents=True)
+    try:
+        _save_arrays(new / "params", params, state["params_sha256"])
+        trainer.save_states(str(new / "trainer"))
+        sync(new / "trainer")
+        with open(new / "statistics", "wb") as file:
+            np.save(file, statistics)
+        sync(new / "statistics")
+        if exchange:
+            _save_arrays(new / "exchange", exchange, weights.params_sha256(_numpy(exchange)))
+        _write_bytes(new / "state.json", (json.dumps(state, indent=1, sort_keys=True) + "\n").encode())
+        names = [*FILES, "exchange"] if exchange else FILES
+        manifest = "".join(f"{digest_of(new / name)}  {name}\n" for name in names)
+        _write_bytes(new / "MANIFEST", manifest.encode())
+        sync(new)
+        if final.exists():  # the same step again, after a resume from an earlier one
+            shutil.rmtree(final)
+        os.rename(new, final)
+        sync(folder)
+    except (OSError, ConfigError) as error:
+        shutil.rmtree(new, ignore_errors=True)
+        raise OSError(f"checkpoint of step {state['step']} not written: {error}") from error
+
+
+def prune(folder: Path, current: int, keep: int, best: Optional[int]) -> None:
+    """Delete all checkpoints but the last `keep` up to step `current` and the best.
+
+    Later checkpoints than `current` are damaged, or the run would have resumed from them; they are deleted too.
+    """
+    retained = [step for step in steps(folder) if step <= current][-keep:]
+    for path in _paths(folder):
+        if int(path.name) not in (*retained, best):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _paths(folder: Path) -> List[Path]:
+    return sorted(folder.glob("[0-9]" * 9))
+
+
+def _save_arrays(path: Path, arrays, digest: str) -> None:
+    """Write arrays and read them back: MXNet's writer does not report every write error of a full disk."""
+    weights.save(path, arrays)
+    if weights.params_sha256(_numpy(weights.load(path))) != digest:
+        raise OSError(f"{path} does not read back as written (a full disk?)")
+
+
+def _numpy(arrays) -> Dict[str, np.ndarray]:
+    return {name: array.asnumpy() for name, array in arrays.items()}
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    sync(path)

@@ -11,10 +11,10 @@ from pathlib import Path
 import yaml
 
 from mxscale.config.schema import Config, from_dict
-from mxscale.config.sizes import Sizes
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.train import builders
 
 INTERVALS = 5
@@ -42,11 +42,11 @@ def read(batches, step: int) -> int:
     return images
 
 
-def measure(comm, config: Config, plan: dict, seconds: float, warmup: int) -> list:
+def measure(comm, config: Config, plan: Plan, seconds: float, warmup: int) -> list:
     """Images/s of all ranks, which begin together, by interval.  A collective."""
-    sizes = Sizes(**plan["sizes"])
+    sizes = plan.sizes
     shards = list(range(comm.rank, sizes.shards, comm.size))
-    batches = builders.training_data(config, plan, sizes, shards, comm.devices(plan["device"]))
+    batches = builders.training_data(config, plan, sizes, shards, comm.devices(plan.device))
     for step in range(warmup):  # a reader decodes some batches ahead, which then come for nothing
         read(batches, step)
     comm.total([0.0])
@@ -57,8 +57,8 @@ def main(run_path: str, attempt: int, name: str) -> None:
     run = RunDir(run_path)
     end_with_parent(run, attempt)
     asked = yaml.safe_load(Path(run.path, "probe", f"{name}.yaml").read_text())
-    config, plan = from_dict(asked["config"]), run.read("plan.json")
-    comm = open_communicator(config.comm, plan["sizes"]["ranks"])
+    config, plan = from_dict(asked["config"]), run.plan()
+    comm = open_communicator(config.comm, plan.sizes.ranks)
     found = measure(comm, config, plan, asked["seconds"], asked["warmup"])
     comm.close()
     if comm.rank == 0:

@@ -14,17 +14,21 @@ from pathlib import Path
 import mxnet as mx
 import mxnet.runtime
 
-from mxscale.config.schema import SERVED, Comm, Config
-from mxscale.config.sizes import CANDIDATES, Sizes, auto_ranks, server_count, sizes, unsaved
+from mxscale.config.backends import CANDIDATES, DEFAULT
+from mxscale.config.datasets import DATASETS
+from mxscale.config.optimizers import optimizer_entry
+from mxscale.config.schema import Comm, Config
+from mxscale.config.sizes import Sizes, auto_ranks, server_count, sizes, unsaved
 from mxscale.data import pack, ram_cache
 from mxscale.data.loader import part_sizes
 from mxscale.data.manifest import path_of
 from mxscale.distributed.communicators import horovod_build
 from mxscale.distributed.heartbeat import end_with_parent
-from mxscale.launcher.processes import available_cores
+from mxscale.environment.container_limits import available_cores
 from mxscale.models import symbol, weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import ExchangeProbe, Plan, Split
 from mxscale.train import builders, precision, pretrained_init
 from mxscale.train.build_facts import build
 from mxscale.train.checkpointer import check_resumable
@@ -36,7 +40,7 @@ PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # those that the kernel 
 
 def prepare(run: RunDir, config: Config) -> None:
     """Raises ConfigError.  Safe to repeat: a resumed run is prepared again."""
-    plan = run.read("plan.json") or {}
+    plan = run.plan()
     state = check_resumable(run)
     lost = state and (state.get("unsaved") or unsaved(config.comm))  # as the checkpoint was written, or as it would be
     if lost:
@@ -48,39 +52,40 @@ def prepare(run: RunDir, config: Config) -> None:
             f"resume={run.path} comm.double_buffering=false: a step's gradients are under way in its checkpoint, and "
             "would be lost; leave it out"
         )
-    device, ranks = choose_device(config), plan.get("fitted_ranks") or choose_ranks(config, plan.get("hosts"))
-    check_ports(config, ranks, plan.get("hosts"))
-    config = pretrained_init.obtain(run, config, plan, head_of(config))
-    check_settings(config, plan.get("pretrained"))  # first: packing may take an hour
+    device, ranks = choose_device(config), plan.fitted_ranks or choose_ranks(config, plan.hosts)
+    check_ports(config, ranks, plan.hosts)
+    config, plan = pretrained_init.obtain(run, config, plan, head_of(config))
+    check_settings(config, plan.pretrained)  # first: packing may take an hour
     check_back_end(config, device, ranks)
     manifest = describe_data(config)
-    if plan.get("data_digest", manifest["digest"]) != manifest["digest"]:
+    if plan.data_digest not in (None, manifest["digest"]):
         raise ConfigError(f"resume={run.path}: the data are not those that this run was trained on; start a new run")
     classes = len(manifest["classes"])
     net = check_network(config, classes, plan)
-    if config.comm.backend == "auto":
-        plan["probe"] = to_probe(config, net, device, ranks, plan.get("hosts"))
-    if config.data.keep == "ram" and config.data.kind != "synthetic":
-        ram_cache.announce(manifest["splits"], share_of_a_host(plan.get("hosts")))
+    if config.comm.entry.chosen_by_trial:
+        plan = replace(plan, probe=to_probe(config, net, device, ranks, plan.hosts))
+    if config.data.keep == "ram" and not DATASETS[config.data.kind].generated:
+        ram_cache.announce(manifest["splits"], share_of_a_host(plan.hosts))
     train_images = manifest["splits"]["train"]["count"]
-    known_shards = plan.get("sizes", {}).get("shards")  # of the first start, before any checkpoint
+    known_shards = plan.sizes and plan.sizes.shards  # of the first start, before any checkpoint
     derived = sizes(config, ranks, train_images, shards=state.get("shards") or known_shards)
     if state and derived.global_batch != state["global_batch"]:
         its, asked = state["global_batch"], derived.global_batch
         raise ConfigError(f"resume={run.path}: its global batch is {its}, not {asked}; start a new run")
-    plan.update(
-        sizes=vars(derived),
+    plan = replace(
+        plan,
+        sizes=derived,
         short_shards=short_shards(config, derived),
         device=device,
         classes=classes,
-        class_names=manifest["classes"],
-        splits=manifest["splits"],
+        class_names=tuple(manifest["classes"]),
+        splits={name: Split(**split) for name, split in manifest["splits"].items()},
         data_digest=manifest["digest"],
         data_dir=manifest.get("dir"),
         skipped=len(manifest["skipped"]),
         head=head_of(config),
     )
-    run.write("plan.json", plan)
+    run.write_plan(plan)
     run.write_config(config)  # with the input of the weights, which ranks read and records show
     run.write("environment.json", {**(run.read("environment.json") or {}), "mxnet": build()})
 
@@ -95,9 +100,9 @@ def choose_device(config: Config) -> str:
     return device
 
 
-def choose_ranks(config: Config, hosts=None) -> int:
-    """`hosts`: of plan.json.  Raises ConfigError where more ranks are asked for than there is room."""
-    asked, slots = config.launch.ranks, sum(host["slots"] for host in hosts or [])
+def choose_ranks(config: Config, hosts=()) -> int:
+    """`hosts`: of the plan.  Raises ConfigError where more ranks are asked for than there is room."""
+    asked, slots = config.launch.ranks, sum(host.slots for host in hosts)
     gpus = mx.context.num_gpus() if config.launch.device != "cpu" and not slots else 0
     if asked == "auto":
         return auto_ranks(config, slots, gpus, available_cores())
@@ -108,21 +113,21 @@ def choose_ranks(config: Config, hosts=None) -> int:
     return asked
 
 
-def share_of_a_host(hosts=None) -> float:
-    """How much of the set the ranks of one host read at most; `hosts` of plan.json, None: this machine alone."""
-    slots = [host["slots"] for host in hosts or [{"slots": 1}]]
+def share_of_a_host(hosts=()) -> float:
+    """Return the largest share of the set that the ranks of one host read; no hosts: this machine reads all of it."""
+    slots = [host.slots for host in hosts] or [1]
     return max(slots) / sum(slots)
 
 
 def describe_data(config: Config) -> dict:
     """The manifest of the data, its splits as the loader wants them."""
     data = config.data
-    if data.kind == "synthetic":
+    if DATASETS[data.kind].generated:
         classes = data.num_classes or 1000
         return {
             "classes": [str(c) for c in range(classes)],
             "splits": {"train": {"count": data.num_images}, "val": {"count": config.batch.per_device}},
-            "digest": f"synthetic-{data.num_images}-{classes}-{data.image_size}",
+            "digest": f"{data.kind}-{data.num_images}-{classes}-{data.image_size}",
             "skipped": [],
         }
     manifest = pack.prepare(data)
@@ -139,7 +144,7 @@ def describe_data(config: Config) -> dict:
 
 def short_shards(config: Config, derived: Sizes) -> int:
     """How many shards have fewer images than an epoch takes of each."""
-    if config.data.kind == "synthetic":
+    if DATASETS[config.data.kind].generated:
         return 0
     wanted = derived.steps_per_epoch * config.batch.accumulation * derived.per_device_batch
     return sum(size < wanted for size in part_sizes(derived.train_images, derived.shards))
@@ -151,7 +156,6 @@ def check_settings(config: Config, pretrained) -> None:
     if size < smallest:
         raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
     make_optimizer(config.optimizer)
-    check_draws(config.optimizer.name)
     precision.check(config.precision)
     if config.precision == "amp" and config.model.name == symbol.NAME:
         # It casts around operators as Python calls them; those of a graph are called by the graph
@@ -162,24 +166,20 @@ def check_settings(config: Config, pretrained) -> None:
 
 def check_back_end(config: Config, device: str, ranks: int) -> None:
     """Whether this MXNet and this Horovod can exchange gradients that way."""
-    comm = config.comm
-    if comm.drives_all and ranks > 1:
+    comm, entry = config.comm, config.comm.entry
+    if entry.drives_all_devices and ranks > 1:
         check_replicas(config.optimizer.name)
-    if comm.backend == "nccl":
-        check_nccl(device)
-    if comm.backend in ("horovod", *SERVED):
+    if entry.mxnet_feature and not mxnet.runtime.Features().is_enabled(entry.mxnet_feature):
+        raise ConfigError(
+            f"comm={entry.name}: this MXNet was built without {entry.mxnet_feature}; "
+            f"use comm={DEFAULT} or another build"
+        )
+    if entry.gpus_only and device != "gpu":
+        raise ConfigError(f"comm={entry.name}: sums on GPUs alone; use comm={DEFAULT}, or launch.device=gpu")
+    if entry.uses_horovod:
         check_transport(comm)
     if comm.hierarchical:
         check_hierarchical(comm, device)
-
-
-def check_nccl(device: str) -> None:
-    if not mxnet.runtime.Features().is_enabled("NCCL"):
-        raise ConfigError(
-            "comm=nccl: this MXNet was built without NCCL; use comm=device, comm=horovod or another build"
-        )
-    if device != "gpu":
-        raise ConfigError("comm=nccl: NCCL sums on GPUs alone; use comm=device, or launch.device=gpu")
 
 
 def check_hierarchical(comm: Comm, device: str) -> None:
@@ -192,25 +192,16 @@ def check_hierarchical(comm: Comm, device: str) -> None:
 
 def check_replicas(optimizer: str) -> None:
     """Each device updates a copy of the weights of its own, so that an optimizer may keep nothing beside its states."""
-    if optimizer.lower() in ("lbsgd", "nadam"):
+    if not optimizer_entry(optimizer).replicable:
         raise ConfigError(
             f"optimizer.name={optimizer} keeps numbers that several devices of one process would share; "
             "use comm=horovod, or another optimizer"
         )
 
 
-def check_draws(optimizer: str) -> None:
-    """MXNet can't save its random state, and each rank has one of its own."""
-    if optimizer.lower() == "sgld":
-        raise ConfigError(
-            f"optimizer.name={optimizer} draws random numbers in its update: ranks would draw apart, and a run that is "
-            "gone on with would draw others; use another optimizer"
-        )
-
-
-def to_probe(config: Config, net, device: str, ranks: int, hosts=None) -> dict:
+def to_probe(config: Config, net, device: str, ranks: int, hosts=()) -> ExchangeProbe:
     """What comm=auto needs to know: the gradients to sum, and which back ends can't be tried here."""
-    gradients = [list(p.shape) for p in weights.parameters(net).values() if p.grad_req != "null"]
+    gradients = tuple(tuple(p.shape) for p in weights.parameters(net).values() if p.grad_req != "null")
     dtype = "float16" if config.precision == "float16" else "float32"
     reasons = {}
     for name, settings in CANDIDATES.items():
@@ -220,13 +211,11 @@ def to_probe(config: Config, net, device: str, ranks: int, hosts=None) -> dict:
             check_ports(candidate, ranks, hosts)
         except ConfigError as error:
             reasons[name] = str(error)
-    return {"gradients": gradients, "dtype": dtype, "no": reasons}
+    return ExchangeProbe(gradients, dtype, reasons)
 
 
 def check_transport(comm: Comm) -> None:
     """Whether this Horovod can speak that way."""
-    if comm.backend in SERVED and not mxnet.runtime.Features().is_enabled("DIST_KVSTORE"):
-        raise ConfigError(f"comm={comm.backend}: this MXNet was built without it (USE_DIST_KVSTORE); use comm=horovod")
     build, transport = horovod_build(), comm.transport
     if not build:
         raise ConfigError(f"comm={comm.backend}: Horovod is not installed; run make setup, or use comm=local")
@@ -237,7 +226,7 @@ def check_transport(comm: Comm) -> None:
         raise ConfigError("comm.transport=mpi: there is no mpirun on the PATH; install Open MPI, or use gloo")
 
 
-def check_ports(config: Config, ranks: int, hosts=None) -> None:
+def check_ports(config: Config, ranks: int, hosts=()) -> None:
     """Whether the fullest machine has the ports that its servers and ranks want.  Raises ConfigError.
 
     Every one listens on a port, and has a connection of its own to each one of the other kind and to the scheduler,
@@ -246,8 +235,8 @@ def check_ports(config: Config, ranks: int, hosts=None) -> None:
     servers = server_count(config.comm, ranks)
     if not servers:
         return
-    its_servers = math.ceil(servers / len(hosts or [None]))
-    its_ranks = min(ranks, max((host["slots"] for host in hosts or []), default=ranks))
+    its_servers = math.ceil(servers / max(1, len(hosts)))
+    its_ranks = min(ranks, max((host.slots for host in hosts), default=ranks))
     wanted = its_servers * (ranks + 2) + its_ranks * (servers + 2) + servers + ranks + 1
     first, last = map(int, PORTS.read_text().split())
     there = last - first + 1
@@ -263,7 +252,7 @@ def head_of(config: Config) -> str:
     return "replace" if config.entry == "finetune" else "keep"
 
 
-def check_network(config: Config, classes: int, plan: dict):
+def check_network(config: Config, classes: int, plan: Plan):
     """Build the network as ranks will, on a CPU, with its weights; returns it."""
     net, size = builders.starting(config, classes, plan, head_of(config), mx.cpu()), config.data.image_size
     scores = net(mx.sym.var("data")).infer_shape(data=(1, 3, size, size))[1][0]

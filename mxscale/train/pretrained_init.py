@@ -1,53 +1,61 @@
 """Where a run's weights come from: brought into its directory, and the input that they were trained on taken over."""
 
-import dataclasses
+import math
 import os
 import shutil
+from dataclasses import replace
+from typing import Optional, Tuple
 
 from mxscale.config.schema import Config, Data, origin_of
 from mxscale.data.loader import INTERPOLATIONS
 from mxscale.models import pretrained, symbol
-from mxscale.rundir.directory import RunDir
+from mxscale.rundir.directory import WARNINGS, RunDir
+from mxscale.rundir.plan import InputChange, Origin, Plan
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
+# Nats.  Weights of standard deviation 0.01 over 2,048 features of unit size move the loss by 0.01^2 x 2,048 / 2 = 0.1
+FIRST_LOSS_TOLERANCE = 0.5
 
-def obtain(run: RunDir, config: Config, plan: dict, head: str) -> Config:
-    """The config with the checkpoint's input in it; `plan` gets pretrained, graph, origin, input.  May fetch.
 
-    Safe to repeat: what an earlier attempt brought is used again, and the origin not asked.  Raises ConfigError.
+def obtain(run: RunDir, config: Config, plan: Plan, head: str) -> Tuple[Config, Plan]:
+    """Return the config with the input of the pretrained weights, and the plan with their paths and origin.
+
+    May download. A second call uses what the first one brought.
+
+    Raises:
+        ConfigError: If the weights cannot be read or do not fit.
     """
     source, graph = config.model.pretrained, run.path / pretrained.GRAPH
-    if source and not plan.get("origin") and not run.has_checkpoint():
+    if source and not plan.origin and not run.has_checkpoint():
         if origin_of(source)[0] in pretrained.LOADERS:
-            plan["origin"] = pretrained.bring(source, config.model.name, run.path, head)
+            origin = pretrained.bring(source, config.model.name, run.path, head)
         else:
-            plan["origin"] = _of_path(source, plan["pretrained"], graph)
-        taken = plan["origin"]["input"] if config.model.input == "checkpoint" else None
-        plan["input"] = taken_over(config.data, taken or {}, source)
+            origin = _of_path(source, plan.pretrained, graph)
+        taken = origin.input if config.model.input == "checkpoint" else None
+        plan = replace(plan, origin=origin, input=taken_over(config.data, taken or {}, source))
     if source and origin_of(source)[0] in pretrained.LOADERS and not run.has_checkpoint():
-        plan["pretrained"] = str(run.path / pretrained.WEIGHTS)
-    plan["graph"] = str(graph) if graph.exists() else None
-    if config.model.name == symbol.NAME and not plan["graph"]:
+        plan = replace(plan, pretrained=str(run.path / pretrained.WEIGHTS))
+    plan = replace(plan, graph=str(graph) if graph.exists() else None)
+    if config.model.name == symbol.NAME and not plan.graph:
         raise ConfigError(f"model.name=symbol: {source} holds no graph of a network; name the network in model.name")
-    return with_data(config, (plan.get("input") or {}).get("taken", {}))
+    return with_data(config, plan.input_taken), plan
 
 
-def _of_path(source: str, file: str, graph) -> dict:
+def _of_path(source: str, file: str, graph) -> Origin:
     """Of a run: its graph, where its network is one, and how it normalised; not its size, which is a choice."""
-    found = {"kind": "file", "files": {file: digest_of(file)}, "revision": None, "input": None}
-    if os.path.isdir(source):
-        earlier = RunDir(source)
-        if (earlier.path / pretrained.GRAPH).exists():
-            shutil.copyfile(earlier.path / pretrained.GRAPH, graph)
-        data = earlier.config().data
-        found["kind"] = "run"
-        found["input"] = {"mean": data.mean, "std": data.std, "interpolation": data.interpolation}
-    return found
+    files = {file: digest_of(file)}
+    if not os.path.isdir(source):
+        return Origin("file", files)
+    earlier = RunDir(source)
+    if (earlier.path / pretrained.GRAPH).exists():
+        shutil.copyfile(earlier.path / pretrained.GRAPH, graph)
+    data = earlier.config().data
+    return Origin("run", files, input={"mean": data.mean, "std": data.std, "interpolation": data.interpolation})
 
 
-def taken_over(data: Data, given: dict, source: str) -> dict:
-    """{"taken": {key of data: value}, "instead": the config's own}, of the keys that change.
+def taken_over(data: Data, given: dict, source: str) -> InputChange:
+    """Return the keys of `data` that the input of the weights changes.
 
     given: image_size, mean, std, interpolation, crop (the share of the shorter side that validation sees), as far
     as they are known.  Sizes that follow from the image size keep their ratio to it.
@@ -67,8 +75,46 @@ def taken_over(data: Data, given: dict, source: str) -> dict:
     if data.short_side and (given.get("crop") or side != data.image_size):
         wanted["pack_short_side"] = max(data.short_side, wanted.get("eval_resize", side))
     changed = {key: value for key, value in wanted.items() if value != getattr(data, key)}
-    return {"taken": changed, "instead": {key: getattr(data, key) for key in changed}}
+    return InputChange(changed, {key: getattr(data, key) for key in changed})
 
 
 def with_data(config: Config, values: dict) -> Config:
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, **values))
+    return replace(config, data=replace(config.data, **values))
+
+
+# ---------------------------------------------------------------- the first loss of a new classifier
+
+
+def check_first_loss(run: RunDir, config: Config, plan: Plan, comm, accumulator) -> None:
+    """Record a warning if the loss of the first batch is not that of a new classifier.  A collective.
+
+    accumulator: holds the losses of the first batch, before the first update.
+    """
+    if plan.pretrained and plan.head == "keep":  # the classifier is not new
+        return
+    loss, images = comm.total(accumulator.peek())
+    warning = first_loss_warning(loss / images, plan.classes, config)
+    if warning and comm.rank == 0:
+        print(f"warning: {warning}", flush=True)
+        run.write(WARNINGS, {"first_loss": warning})
+
+
+def first_loss_warning(loss: float, classes: int, config: Config) -> Optional[str]:
+    """Return what is wrong with the first loss of a new classifier and the likely cause; None if it is as expected.
+
+    With weights near 0 all classes are equally likely, so the expected loss is ln(classes).
+    """
+    expected = math.log(classes)
+    if abs(loss - expected) <= FIRST_LOSS_TOLERANCE:
+        return None
+    found = f"the first loss is {loss:.3g}, expected about ln({classes}) = {expected:.2f} of a new classifier: "
+    if math.isnan(loss):
+        return found + "the network returns NaN; check the weights and data.mean, data.std"
+    if loss < expected:
+        return found + "the classifier already knows these labels; check that it was replaced"
+    if config.model.pretrained:
+        return found + (
+            "the features are out of scale; most likely the input is not normalised as these weights expect "
+            f"(data.mean={config.data.mean}, data.std={config.data.std}, model.input={config.model.input})"
+        )
+    return found + f"the features are out of scale; check that data.std={config.data.std} is that of the images"

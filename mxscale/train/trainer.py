@@ -1,308 +1,225 @@
-"""One rank of a run: `python -m mxscale.train.trainer RUN_DIR ATTEMPT`, started by the launcher.
+"""The training loop of one rank: set-up, one step, end of a step.
 
-Reads what the parent and the preparation wrote (config.yaml, plan.json); leaves checkpoints,
-metrics.jsonl (rank 0) and ranks/<r>.json behind.
+Every rank runs the same steps in the same order.  A method marked "collective" waits for all ranks.  The process around
+the loop is in rank.py; builders.py makes what the set-up puts together.
 """
 
-import faulthandler
 import math
-import os
-import sys
 import time
-import traceback
-from typing import Optional
+from typing import List, Tuple
 
-import mxnet as mx
-import psutil
 from mxnet import autograd
 
 from mxscale.config.schema import Config
-from mxscale.config.sizes import Sizes
-from mxscale.distributed.communicators import open_communicator
-from mxscale.distributed.exchange import make_exchange
-from mxscale.distributed.heartbeat import (
-    NO_HEARTBEAT,
-    Heartbeat,
-    NoHeartbeat,
-    Phase,
-    end_with_parent,
-    rank_from_environment,
-)
-from mxscale.distributed.peer_loss import follows_from_lost_peer
+from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat, Phase
 from mxscale.distributed.stop_vote import StopVote
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
-from mxscale.train import builders, first_loss, precision
-from mxscale.train.checkpointer import Keeper, NotFinite
-from mxscale.train.meters import Clock, Samples, Tally
-from mxscale.train.metrics_log import Journal
+from mxscale.rundir.plan import Plan
+from mxscale.train import builders, precision
+from mxscale.train.checkpointer import Checkpointer, NotFinite, Snapshot, TrainingState
+from mxscale.train.evaluation import Evaluator
+from mxscale.train.metrics import Accumulator, MetricsLog
 from mxscale.train.optim.optimizer import CrossEntropy, advance, make_trainer
 from mxscale.train.optim.schedule import learning_rate
-from mxscale.train.optim.server_update import ServerUpdate
+from mxscale.train.pretrained_init import check_first_loss
 from mxscale.train.shard_statistics import ShardStatistics
-from mxscale.util.errors import ConfigError
+from mxscale.train.timing import StepProfiler, ThroughputTimer, first_element
 
-SAMPLE_EVERY = 50  # steps; one of them is timed apart
+PROFILE_EVERY = 50  # steps
 
 
-def train(run: RunDir, config: Config, plan: dict, comm, attempt: int, heartbeat: NoHeartbeat = NO_HEARTBEAT) -> dict:
-    """Train this rank to the end or to a stop; returns what ranks/<r>.json says of it.
+class Trainer:
+    """The state and the loop of one rank.
 
-    plan: {"sizes": as sizes.Sizes, "splits": {name: {"rec", "idx", "count"}}, "classes": int,
-    "device": "cpu" | "gpu", "pretrained": a .params file or None}.
-    Raises NotFinite on a NaN or infinite loss, OSError where a checkpoint can't be written.
+    Raises:
+        NotFinite: the loss, or a weight at a checkpoint, is NaN or infinite.
+        OSError: rank 0 cannot write a checkpoint.
     """
-    sizes = Sizes(**plan["sizes"])
-    devices = comm.devices(plan["device"])  # one, or with kvstore device or nccl all of the run
-    shards = list(range(comm.rank, sizes.shards, comm.size))
-    turns = config.batch.accumulation
 
-    # ---- data: each rank reads its own shards, each device computes its part of them
-    batches = builders.training_data(config, plan, sizes, shards, devices)
+    def __init__(
+        self, run: RunDir, config: Config, plan: Plan, comm, attempt: int, heartbeat: NoHeartbeat = NO_HEARTBEAT
+    ):
+        """Build the rank's data, network and optimizer, and restore the newest checkpoint.  A collective."""
+        self.run, self.config, self.plan, self.comm, self.heartbeat = run, config, plan, comm, heartbeat
+        self.sizes = sizes = plan.sizes
+        self.devices = devices = comm.devices(plan.device)  # one; all of the run with kvstore device and nccl
+        shards = list(range(comm.rank, sizes.shards, comm.size))
+        self.passes = len(shards) * config.batch.accumulation  # forward and backward passes of a step
 
-    # ---- network: the same values on every rank and device
-    precision.prepare(config.precision)
-    net = builders.network(config, plan, devices)
-    parameters = weights.parameters(net)
-    comm.broadcast(parameters)
-    trained = [p for p in parameters.values() if p.grad_req != "null"]
-    if turns > 1:
-        for parameter in trained:
-            parameter.grad_req = "add"
-    grads = builders.gradients(trained, devices)
-    running = zoo.running_statistics(net)
-    statistics = ShardStatistics([parameters[name] for name in running], shards, sizes.shards)
-    examined = builders.copy_to_evaluate(config, plan, devices[0])
+        # Data: each rank reads its own shards, each device computes its part of them
+        self.batches = builders.training_data(config, plan, sizes, shards, devices)
 
-    # ---- optimizer
-    objective = CrossEntropy(config.label_smoothing)
-    objective.hybridize(static_alloc=True, static_shape=True)
-    trainer = make_trainer(trained, config.optimizer, multi_precision=config.precision == "float16")
-    scale = precision.Precision(config.precision, trainer)
-    lr = learning_rate(config, sizes)
-    ordered = config.data.shards is not None  # who fixes the shards wants the same weights from any number of ranks
-    each = math.ceil(sizes.shards / sizes.ranks)  # shards of a device, or one less
-    if config.comm.update_on == "server":
-        exchange = ServerUpdate(comm, trained, config, sizes, len(shards))
-    else:
-        exchange = make_exchange(comm, grads, config.comm, each * turns * sizes.per_device_batch, each, ordered)
-        grads = builders.move_gradients(trained, exchange.lanes)
+        # Network: the same values on every rank and device
+        precision.prepare(config.precision)
+        self.net = builders.network(config, plan, devices)
+        parameters = weights.parameters(self.net)
+        comm.broadcast(parameters)
+        self.trained = [p for p in parameters.values() if p.grad_req != "null"]
+        if config.batch.accumulation > 1:
+            for parameter in self.trained:
+                parameter.grad_req = "add"
+        running = zoo.running_statistics(self.net)
+        self.statistics = ShardStatistics([parameters[name] for name in running], shards, sizes.shards)
+        self.evaluate = Evaluator(config, plan, comm, devices[0], heartbeat)
+        self.reseed = builders.reseeder(self.net, config.seed)
 
-    # ---- restore: starting is resuming from step 0
-    keeper = Keeper(run, config, sizes, comm, parameters, running, trainer, statistics, scale, exchange)
-    step = keeper.restore()
-    reseed = builders.reseeder(net, config.seed)
-    journal = Journal(run, comm, attempt)
-    tally, clock = Tally(devices), Clock(len(devices))
-    gate = first_loss.Gate(run, config, plan, comm) if step == 0 else first_loss.NoGate()
-    samples = Samples(SAMPLE_EVERY, clock)
-    vote = StopVote(comm, lambda: run.stop_reason() is not None)
+        # Loss, optimizer, learning rate
+        self.objective = CrossEntropy(config.label_smoothing)
+        self.objective.hybridize(static_alloc=True, static_shape=True)
+        self.optimizer = make_trainer(self.trained, config.optimizer, multi_precision=config.precision == "float16")
+        self.precision = precision.Precision(config.precision, self.optimizer)
+        self.lr = learning_rate(config, sizes)
 
-    def validated(snapshot) -> bool:
-        """Evaluate the network of `snapshot` and note the result; False where a stop broke it off."""
-        builders.put(snapshot.params, examined)
-        result = evaluate(examined, config, plan, "val", comm, devices[0], scale, heartbeat)
+        # Gradient exchange, or parameter servers that apply the gradients; grads: of each device, in buckets
+        self.exchange, self.grads = builders.gradient_exchange(comm, self.trained, devices, config, sizes)
+
+        # Start from the newest checkpoint, or from step 0
+        state = TrainingState(parameters, running, self.optimizer, self.statistics, self.precision, self.exchange)
+        self.checkpointer = Checkpointer(run, config, sizes, comm, state)
+        self.step = self.checkpointer.restore()
+
+        # Metrics and the vote on stopping
+        self.metrics_log = MetricsLog(run, comm, attempt)
+        self.accumulator, self.timer = Accumulator(devices), ThroughputTimer(len(devices))
+        self.profiler = StepProfiler(PROFILE_EVERY, self.timer)
+        self.stop_vote = StopVote(comm, lambda: run.stop_reason() is not None)
+
+    def train(self) -> dict:
+        """Train to the last step, or until the ranks agree to stop; then evaluate the best network on the test set.
+
+        Returns:
+            The outcome as ranks/<r>.json records it.
+        """
+        # Its first line shows the parent that the ranks train
+        self.metrics_log.write(self.step, {"lr": self.lr(0)} if self.step == 0 else {})
+        if self.checkpointer.validation_pending and not self.resume_validation():
+            return self.interrupted()
+        while self.step < self.sizes.total_steps:
+            self.train_step()
+            if not self.end_step():
+                return self.interrupted()
+        if self.plan.splits.get("test") and not self.test():
+            return self.interrupted()
+        self.metrics_log.sync()
+        sha256 = self.checkpointer.params_sha256
+        return {"state": "done", "exit": directory.DONE, "step": self.step, "params_sha256": sha256}
+
+    def train_step(self) -> None:
+        """Compute the gradients of one global batch, sum them over all ranks and update the weights.  A collective."""
+        last_pass = self.config.batch.accumulation - 1
+        self.stop_vote.cast(self.step)
+        profile = self.profiler.begin(self.step)
+
+        # Forward and backward of each of this rank's shards; calls return early, so that devices work in parallel
+        self.heartbeat.phase = Phase.INPUT
+        asked_at = time.perf_counter()
+        for micro in self.batches.step(self.step):
+            self.timer.fetched(asked_at, micro.labels.shape[0])
+            self.heartbeat.phase = Phase.COMPUTE
+            if last_pass and micro.turn == 0:
+                for grad in self.grads[micro.lane]:
+                    grad[:] = 0
+            self.statistics.use(micro.shard)
+            self.reseed(self.step, micro.shard, micro.turn, self.devices[micro.lane])
+            with autograd.record():
+                logits = self.net(self.precision.cast(micro.images))
+                losses = self.objective(logits, micro.labels)
+            self.precision.backward(losses)
+            self.accumulator.add(losses, logits, micro.labels)
+            if micro.turn == last_pass:
+                self.exchange.shard_done(micro.lane)
+            if self.passes > len(self.devices):
+                self.heartbeat.phase = Phase.EXCHANGE  # a device may still be at the exchange of the step before
+                self.timer.dispatched(first_element(self.grads[micro.lane][0]))  # backward ends with the first layer
+            self.heartbeat.phase = Phase.INPUT
+            asked_at = time.perf_counter()
+        self.heartbeat.phase = Phase.EXCHANGE
+        if self.step == 0:
+            check_first_loss(self.run, self.config, self.plan, self.comm, self.accumulator)
+
+        # Gradients: one sum over shards, devices and ranks; the update divides it by the global batch
+        profile.computed()
+        updates = self.exchange()
+        profile.exchanged()
+        if updates:
+            advance(self.optimizer, self.lr(self.step), self.step / self.sizes.steps_per_epoch)
+            self.optimizer.update(self.sizes.global_batch)
+
+        # The first layer's weights are updated last; the first step of double buffering writes gradients alone
+        buffers_only = self.config.comm.double_buffering and not updates
+        for array in [lane[0] for lane in self.grads] if buffers_only else self.trained[0].list_data():
+            self.timer.dispatched(first_element(array))
+        profile.end()
+        self.step += 1
+        self.heartbeat.progress()
+
+    def end_step(self) -> bool:
+        """Record metrics, validate and write a checkpoint where they are due.  A collective.
+
+        Returns:
+            Whether training continues; the same on all ranks.
+        """
+        self.heartbeat.phase = Phase.METRICS
+        step, last = self.step, self.step == self.sizes.total_steps
+        validates = last or step % (self.config.validate_every * self.sizes.steps_per_epoch) == 0
+        saves = last or self.checkpointer.due(step)
+        self.heartbeat.phase = Phase.EXCHANGE  # the stop vote and the metrics wait for all ranks
+        together = self.comm.in_step or validates or saves  # else ranks may be at different steps
+        stop = together and self.stop_vote.stop()
+        saves = saves or stop
+
+        self.require_finite(self.metrics_log.poll())
+        if validates or saves or step % self.config.log_every == 0:
+            interval = self.timer.lap() if together else None
+            self.metrics_log.record(step, self.lr(step - 1), self.accumulator.take(), interval, self.profiler.take())
+        if not (validates or saves):
+            return True
+        self.require_finite(self.metrics_log.drain())
+
+        self.heartbeat.phase = Phase.METRICS
+        snapshot = self.checkpointer.snapshot(step)
+        if validates and not self.validate(snapshot):
+            stop = True
+        if saves or stop or self.checkpointer.best_step == step:
+            with self.heartbeat.checkpointing():
+                self.checkpointer.save(snapshot, self.metrics_log)
+        self.timer.restart()
+        return not (self.checkpointer.validation_pending or (stop and not last))
+
+    def validate(self, snapshot: Snapshot) -> bool:
+        """Evaluate a snapshot on the validation set; return False if a stop request interrupted it.  A collective."""
+        result = self.evaluate("val", snapshot.params)
         if result:
-            journal.line(snapshot.step, result)
-        keeper.note(snapshot.step, result)
+            self.metrics_log.write(snapshot.step, result)
+        self.checkpointer.record_validation(snapshot.step, result)
         return result is not None
 
-    def finite(lines) -> None:
-        """Ends the run where the loss of a line is no number."""
-        for read_at, loss in lines:
+    def resume_validation(self) -> bool:
+        """Repeat the validation that a stop request interrupted; return False if another one interrupts it."""
+        snapshot = self.checkpointer.snapshot(self.step)
+        if not self.validate(snapshot):
+            return False
+        self.checkpointer.save(snapshot, self.metrics_log)
+        self.timer.restart()
+        return True
+
+    def test(self) -> bool:
+        """Evaluate the best checkpoint on the test set; return False if a stop request interrupted it."""
+        with self.heartbeat.checkpointing():
+            params = self.checkpointer.best_params()
+        result = self.evaluate("test", params)
+        if result:
+            self.metrics_log.write(self.step, result)
+        return result is not None
+
+    def require_finite(self, losses: List[Tuple[int, float]]) -> None:
+        """Raise NotFinite if a recorded (step, loss) is NaN or infinite."""
+        for step, loss in losses:
             if not math.isfinite(loss):
-                raise NotFinite(f"the loss is {loss} at step {read_at}; {keeper.last_good()}")
+                raise NotFinite(f"the loss is {loss} at step {step}; {self.checkpointer.last_valid()}")
 
-    journal.line(step, {"lr": lr(step)} if step == 0 else {})  # the parent sees that the ranks have begun
-    if keeper.owes_validation:
-        snapshot = keeper.snapshot(step)
-        if not validated(snapshot):
-            return interrupted(step)
-        keeper.save(snapshot, journal)
-        clock.restart()
-
-    # ---- loop
-    while step < sizes.total_steps:
-        vote.cast(step)
-        sample = samples.begin(step)
-
-        # forward and backward of each of this rank's shards: dispatched, so that devices work side by side
-        heartbeat.phase = Phase.INPUT
-        asked_at = time.perf_counter()
-        for micro in batches.step(step):
-            clock.fetched(asked_at, micro.labels.shape[0])
-            heartbeat.phase = Phase.COMPUTE
-            if turns > 1 and micro.turn == 0:
-                zero(grads[micro.lane])
-            statistics.use(micro.shard)
-            reseed(step, micro.shard, micro.turn, devices[micro.lane])
-            with autograd.record():
-                logits = net(scale.cast(micro.images))
-                losses = objective(logits, micro.labels)
-            scale.backward(losses)
-            tally.add(losses, logits, micro.labels)
-            if micro.turn == turns - 1:
-                exchange.shard_done(micro.lane)
-            if len(shards) * turns > len(devices):
-                heartbeat.phase = Phase.EXCHANGE  # the device may still be at the exchange of the step before
-                clock.dispatched(first_of(grads[micro.lane][0]))  # backward ends with the first layer
-            heartbeat.phase = Phase.INPUT
-            asked_at = time.perf_counter()
-
-        heartbeat.phase = Phase.EXCHANGE
-        gate.look(tally)
-
-        # exchange and update: one sum over shards, devices and ranks, divided by the global batch
-        sample.computed()
-        summed = exchange()
-        sample.exchanged()
-        if summed:
-            advance(trainer, lr(step), step / sizes.steps_per_epoch)
-            trainer.update(sizes.global_batch)
-        alone = config.comm.double_buffering and not summed  # the first step exchanges alone, and writes no weights
-        # The first layer's gradient is the last one to be there
-        for array in [lane[0] for lane in grads] if alone else trained[0].list_data():
-            clock.dispatched(first_of(array))
-        sample.end()
-        step += 1
-        heartbeat.progress()
-        heartbeat.phase = Phase.METRICS
-
-        # metrics, validation, checkpoint, stop: all ranks take the same turn
-        last = step == sizes.total_steps
-        validates = last or step % (config.validate_every * sizes.steps_per_epoch) == 0
-        saves = last or keeper.due(step)
-        heartbeat.phase = Phase.EXCHANGE  # the stop vote and the metrics wait for all ranks
-        together = comm.in_step or validates or saves
-        stop = together and vote.stop()
-        saves = saves or stop
-        finite(journal.follow())
-        if validates or saves or step % config.log_every == 0:
-            journal.take(step, tally, clock, samples, lr(step - 1), together)
-        if not (validates or saves):
-            continue
-        finite(journal.finish())
-        heartbeat.phase = Phase.METRICS
-        snapshot = keeper.snapshot(step)
-        if validates and not validated(snapshot):
-            stop = True
-        if saves or stop or keeper.best_step == step:
-            with heartbeat.checkpointing():
-                keeper.save(snapshot, journal)
-        if keeper.owes_validation or (stop and not last):
-            return interrupted(step)
-        clock.restart()
-
-    # ---- test: once, with the best
-    if plan["splits"].get("test"):
-        with heartbeat.checkpointing():
-            builders.put(keeper.best_params(), examined)
-        result = evaluate(examined, config, plan, "test", comm, devices[0], scale, heartbeat)
-        if result is None:
-            return interrupted(step)
-        journal.line(step, result)
-    journal.sync()
-    return {"state": "done", "exit": directory.DONE, "step": step, "params_sha256": keeper.params_sha256}
-
-
-def interrupted(step: int) -> dict:
-    """What ranks/<r>.json says of a rank that stopped as it was asked to."""
-    return {"state": "interrupted", "exit": directory.INTERRUPTED, "step": step}
-
-
-def evaluate(net, config: Config, plan: dict, name: str, comm, device, scale, heartbeat: NoHeartbeat) -> Optional[dict]:
-    """Loss, top-1 and top-5 in percent over the split `name`, every image once.  A collective.
-
-    Integers per rank, summed, asserted to equal the set's size, divided once.  None where the parent asked to stop
-    meanwhile: the grace time of a machine that is about to go is for a checkpoint.
-    """
-    objective = CrossEntropy()
-    loss, top1, top5, seen, left = 0.0, 0, 0, 0, False
-    heartbeat.phase = Phase.VALIDATION
-    for images, labels, count in builders.evaluation_data(config, plan, name, comm, device):
-        logits = net(scale.cast(images)).astype("float32")
-        ranked = mx.nd.topk(logits, k=min(5, plan["classes"]), axis=-1)[:count]
-        right = ranked == labels[:count].reshape((-1, 1))
-        loss += objective(logits, labels)[:count].sum().asscalar()
-        top1 += int(right[:, 0].sum().asscalar())
-        top5 += int(right.sum().asscalar())
-        seen += count
-        heartbeat.progress()
-        left = heartbeat.stop_requested()
-        if left:
-            break
-    heartbeat.phase = Phase.EXCHANGE
-    loss, top1, top5, seen, left = comm.total([loss, top1, top5, seen, left])
-    if left:
-        return None
-    wanted = plan["splits"][name]["count"]
-    if seen != wanted:
-        raise RuntimeError(f"{name}: {seen:.0f} images counted of {wanted}")
-    metrics = {f"{name}/loss": loss / seen, f"{name}/top1": 100 * top1 / seen}
-    if plan["classes"] > 5:  # with five or fewer, top-5 is always 100 %
-        metrics[f"{name}/top5"] = 100 * top5 / seen
-    return metrics
-
-
-def zero(grads) -> None:
-    """Make way for gradients that are added up (grad_req="add")."""
-    for grad in grads:
-        grad[:] = 0
-
-
-def first_of(array):
-    """Its first number in an array of its own: ready when `array` is, and nothing that comes after waits for it."""
-    return array.reshape(-1)[:1].copy()
-
-
-def main(run_path: str, attempt: int) -> int:
-    """Run one rank; its exit status.  Whatever happens is in ranks/<r>.json before it ends."""
-    stamps = {"started": psutil.Process().create_time(), "imported": time.time()}
-    run = RunDir(run_path)
-    faulthandler.enable()  # a crash in MXNet's or Horovod's C++ says where Python was
-    end_with_parent(run, attempt)
-    heartbeat = Heartbeat(run, rank_from_environment(), attempt)
-    config, plan = run.config(), run.read("plan.json")
-    comm = open_communicator(config.comm, plan["sizes"]["ranks"])
-    stamps["communicator"] = time.time()
-    print_to(run.rank_log(comm.rank))
-    try:
-        outcome = train(run, config, plan, comm, attempt, heartbeat)
-        comm.close()
-    except NotFinite as error:
-        outcome = failure(directory.FAILURE, str(error))
-    except ConfigError as error:
-        outcome = failure(directory.REFUSED, str(error))
-    except Exception as error:
-        traceback.print_exc()
-        outcome = failure(directory.FAILURE, one_line(error))
-    outcome.update(rank=comm.rank, attempt=attempt, time_ms=int(time.time() * 1000), stamps=stamps)
-    run.write(run.rank_status(comm.rank), outcome)
-    return outcome["exit"]
-
-
-def failure(status: int, error: str) -> dict:
-    """Return the status of a failed rank; `consequence`: see `follows_from_lost_peer`."""
-    state = "failed" if status == directory.FAILURE else "refused"
-    return {"state": state, "exit": status, "error": error, "consequence": follows_from_lost_peer(error)}
-
-
-def one_line(error: BaseException) -> str:
-    """MXNet's messages begin with pages of stack; the last line is the message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
-
-
-def print_to(path) -> None:
-    """Whatever this process prints from now on, MXNet's C++ included, goes to the end of `path`."""
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-
-
-if __name__ == "__main__":
-    exit_status = main(sys.argv[1], int(sys.argv[2]))
-    sys.stdout.flush()
-    # Not sys.exit: where a peer is gone, MXNet would wait at exit for an exchange that never ends.
-    os._exit(exit_status)
+    def interrupted(self) -> dict:
+        """Return the outcome of a rank that stopped on request."""
+        return {"state": "interrupted", "exit": directory.INTERRUPTED, "step": self.step}

@@ -11,6 +11,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from mxscale.config.backends import ALL_TO_ALL, RING, SERVERS
 from mxscale.perfmodel import hardware
 from mxscale.perfmodel.published.rows import Point
 from mxscale.perfmodel.step_time import Job, Link
@@ -21,12 +22,14 @@ BUCKETS, BUCKET_BYTES = 8, 32e6  # at most; Horovod's fusion is 64 MB, Distribut
 
 ADAPTER = 100e9 / 8  # bytes/s; faster networks are several adapters, or adapters on links as much faster
 
-SERVED = re.compile(
+NAMES_SERVERS = re.compile(
     r"\bps\b|parameter[_ -]?server|dist[_ -](device|sync|async)|byteps|distributed_replicated"
     r"|^(?!.*(horovod|nccl|\bring|all-?reduce|ddp)).*server"  # "Horovod on 4 servers" are machines
 )
 BESIDE = re.compile(r"beside|co-?locat|on (each|every|all|the) (node|worker|machine)")
-SERVERS = re.compile(r"\b(\d+|an?|one|two|four|eight|single) ?(dedicated )?(parameter[_ -]?servers?|servers?|ps)\b")
+COUNT_OF_SERVERS = re.compile(
+    r"\b(\d+|an?|one|two|four|eight|single) ?(dedicated )?(parameter[_ -]?servers?|servers?|ps)\b"
+)
 IN_WORDS = {"a": 1, "an": 1, "one": 1, "single": 1, "two": 2, "four": 4, "eight": 8}
 A_NODE = (  # servers for each node of workers
     re.compile(r"\b(?P<servers>\d+) ?: ?(?P<workers>\d+)\b"),
@@ -99,7 +102,7 @@ def describe(points: Sequence[Point]) -> Described:
 def _row(point: Point) -> Dict:
     comm, words = point.comm.lower(), f"{point.comm} {point.note}".lower()
     network = hardware.network(point.model) or UNKNOWN
-    served, kept, each = bool(SERVED.search(comm)), _kept(comm), _bytes_each(point)
+    served, kept, each = bool(NAMES_SERVERS.search(comm)), _kept(comm), _bytes_each(point)
     nvlink, pcie = _intra(point, words)
     # MXNet and BytePS split large tensors, TensorFlow puts a variable on one server.
     whole = "mxnet" not in point.framework.lower()
@@ -113,7 +116,7 @@ def _row(point: Point) -> Dict:
         "per_node": point.per_node,
         "batch": float(point.batch or BATCH[each]),
         "rate": point.rate,
-        "comm": "parameter_server" if served else "device" if kept else "horovod",
+        "comm": SERVERS if served else ALL_TO_ALL if kept else RING,
         "nvlink": nvlink,
         "pcie": pcie,
         "processors": bool(PROCESSORS.search(comm)) and not (served or kept or "nccl" in comm),
@@ -152,7 +155,7 @@ def _servers(comm: str, nodes: int) -> float:
         if found := each.search(comm):
             count = nodes * int(found["servers"]) / max(int(found.groupdict().get("workers") or 1), 1)
             return float(max(round(count), 1)) if count else 0.0
-    found = SERVERS.search(comm)
+    found = COUNT_OF_SERVERS.search(comm)
     return float(IN_WORDS.get(found[1]) or found[1]) if found else 0.0
 
 
@@ -197,10 +200,10 @@ def job(rows: Described, constants: Dict[str, float], compute_s) -> Job:
     linked, most = rows.nvlink > 0, np.where(rows.processors, k["processors"], np.inf)
     nic = between_nodes(k, rows.wire, rows.rdma)
     nic = Link(nic.alpha_s, np.minimum(nic.bytes_per_s, most))
-    shared = (rows.comm != "horovod") & (rows.host | ~linked)
+    shared = (rows.comm != RING) & (rows.host | ~linked)
     pcie = np.where(shared, np.where(rows.host, k["host"], k["bridge"]), k["ring_pcie"]) * rows.pcie
     each = np.minimum(np.where(shared | ~linked, pcie, k["nvlink_share"] * rows.nvlink), most)
-    usual = np.where(rows.comm == "horovod", k["overlap"], k["overlap_served"])
+    usual = np.where(rows.comm == RING, k["overlap"], k["overlap_served"])
     return Job(
         compute_s=compute_s,
         gradients=rows.gradients,

@@ -1,34 +1,36 @@
-"""The optimizer of a run, and the objective that it lowers."""
+"""The optimizer of a run and the loss that it minimises."""
 
 import mxnet as mx
 from mxnet import gluon
 
+from mxscale.config.optimizers import OPTIMIZERS, optimizer_entry
+from mxscale.config.registry import implementation
 from mxscale.config.schema import Optimizer as OptimizerConfig
-from mxscale.train.optim.rmsprop_warmup import RMSpropWarmup
 from mxscale.util.errors import ConfigError, nearest
 
-mx.optimizer.Optimizer.opt_registry["rmsprop_warmup"] = RMSpropWarmup  # MXNet's `register` would leave out the _
+for _name, _entry in OPTIMIZERS.items():
+    if _entry.implementation:  # MXNet's `register` derives the name from the class and omits the underscore
+        mx.optimizer.Optimizer.opt_registry[_name] = implementation(_entry.implementation)
 
-# MXNet's words for what has a key of its own.
-ELSEWHERE = {"learning_rate": "lr", "wd": "weight_decay", "momentum": "momentum", "clip_gradient": "clip_gradient",
-             "multi_precision": "multi_precision", "mu1": "momentum"}  # fmt: skip
-
-NEWER = ("lamb", "lars")  # than MXNet 1.5
+# Arguments of MXNet's optimizers that have a key of their own
+OWN_KEYS = {"learning_rate": "lr", "wd": "weight_decay", "momentum": "momentum", "clip_gradient": "clip_gradient",
+            "multi_precision": "multi_precision", "mu1": "momentum"}  # fmt: skip
 
 
 def make_trainer(parameters, config: OptimizerConfig, multi_precision: bool) -> gluon.Trainer:
-    """A Trainer that updates locally (kvstore None); the engine exchanges gradients before it.
+    """Return a Trainer that updates locally (kvstore None); the training loop exchanges gradients before it.
 
-    parameters: gluon Parameters, those with grad_req 'null' left out by the caller.
+    Args:
+        parameters: gluon Parameters without those whose grad_req is "null".
     """
     return gluon.Trainer(parameters, make_optimizer(config, multi_precision), kvstore=None, update_on_kvstore=False)
 
 
 def load_states(trainer: gluon.Trainer, path: str) -> None:
-    """Go on from what `trainer.save_states` wrote, on whatever devices.
+    """Restore what `trainer.save_states` wrote, on any number of devices.
 
-    MXNet counts updates by device.  One that the file does not know would begin at 0 again, and Adam's steps there
-    would be others than on the rest.
+    MXNet counts updates by device.  For a device that the file does not list the count would restart at 0, and Adam's
+    bias correction there would differ from that on the other devices.
     """
     trainer.load_states(path)
     counts = trainer.optimizer._all_index_update_counts
@@ -38,23 +40,27 @@ def load_states(trainer: gluon.Trainer, path: str) -> None:
 
 
 def advance(trainer: gluon.Trainer, lr: float, epoch: float) -> None:
-    """Tell the optimizer what its next update goes by."""
+    """Set the learning rate and the epoch of the next update; optimizers with `uses_epoch` read the epoch."""
     trainer.set_learning_rate(lr)
-    trainer.optimizer.epoch = epoch  # read by rmsprop_warmup alone
+    trainer.optimizer.epoch = epoch
 
 
 def make_optimizer(config: OptimizerConfig, multi_precision: bool = False) -> mx.optimizer.Optimizer:
-    """MXNet's optimizer of that name.  Raises ConfigError for a name or an argument it does not know."""
+    """Return the optimizer of that name.
+
+    Raises:
+        ConfigError: the name or an argument is unknown, or MXNet's version does not have the optimizer.
+    """
     known = mx.optimizer.Optimizer.opt_registry
     if config.name.lower() not in known:
-        if config.name.lower() in NEWER:
+        if optimizer_entry(config.name).since:
             raise ConfigError(
                 f"optimizer.name={config.name}: MXNet {mx.__version__} does not have it; use another, or MXNet 1.9.1"
             )
         raise ConfigError(f"optimizer.name={config.name}{nearest(config.name, known)}")
     for name in config.params:
-        if name in ELSEWHERE:
-            raise ConfigError(f"optimizer.params.{name}: set optimizer.{ELSEWHERE[name]} instead")
+        if name in OWN_KEYS:
+            raise ConfigError(f"optimizer.params.{name}: set optimizer.{OWN_KEYS[name]} instead")
     arguments = dict(config.params, learning_rate=config.lr, wd=config.weight_decay)
     if config.momentum is not None:
         arguments["momentum"] = config.momentum
@@ -66,15 +72,15 @@ def make_optimizer(config: OptimizerConfig, multi_precision: bool = False) -> mx
         return mx.optimizer.create(config.name.lower(), **arguments)
     except (TypeError, ValueError, AssertionError) as error:
         raise ConfigError(
-            f"optimizer.name={config.name} does not take these settings ({error}); "
-            "optimizer.momentum=null leaves momentum out, optimizer.params={...} adds others"
+            f"optimizer.name={config.name} does not accept these settings ({error}); "
+            "optimizer.momentum=null omits momentum, optimizer.params={...} adds arguments"
         ) from None
 
 
 class CrossEntropy(gluon.HybridBlock):
     """Softmax cross-entropy of each image against smoothed labels (arXiv:1512.00567, sec. 7).
 
-    logits (B, classes), labels (B,) as class numbers -> losses (B,), in nats, float32.
+    Inputs: logits (B, classes); labels (B,), class numbers.  Output: losses (B,) in nats, float32.
     """
 
     def __init__(self, smoothing: float = 0.0, **kwargs):

@@ -1,50 +1,54 @@
-"""The learning rate and blends as pure functions of the step.  No framework: numbers in, a number out."""
+"""The learning rate as a pure function of the step.  No framework: numbers in, a number out."""
 
 import math
-from functools import partial
-from typing import Callable
+from typing import Callable, NamedTuple
 
-from mxscale.config.schema import Config
+from mxscale.config.registry import implementation
+from mxscale.config.schedules import SCHEDULES
+from mxscale.config.schema import Config, Schedule
 from mxscale.config.sizes import Sizes
 
 
-def learning_rate(config: Config, sizes: Sizes) -> Callable[[int], float]:
-    """`step -> lr`, step 0 being the first update.
+class Position(NamedTuple):
+    """The arguments of a schedule after warm-up."""
 
-    Warm-up rises linearly, step by step, from the unscaled lr to the effective lr (arXiv:1706.02677,
-    sec. 2.2); the main schedule counts its epochs from the start of training, warm-up included, as
-    that paper's "divided by 10 at the 30th, 60th and 80th epoch" does.
+    epoch: float  # epochs since the start of training, warm-up included
+    progress: float  # share of the steps between warm-up and the end, 0..1
+    lr: float  # the effective learning rate
+    final_lr: float  # schedule.final_lr, scaled as the effective learning rate is
+
+
+def learning_rate(config: Config, sizes: Sizes) -> Callable[[int], float]:
+    """Return the function step -> learning rate; step 0 is the first update.
+
+    Warm-up rises linearly at each step from the unscaled to the effective learning rate (arXiv:1706.02677, sec. 2.2).
+    Milestones count epochs from the start of training, warm-up included, as in that paper's "divided by 10 at the 30th,
+    60th and 80th epoch".  `max_steps` ends a run early and does not shorten its schedule.
     """
-    schedule = config.schedule
-    scaling = sizes.effective_lr / config.optimizer.lr if config.optimizer.lr else 1.0
-    planned = config.epochs * sizes.steps_per_epoch  # max_steps ends a run early, it does not shorten its schedule
+    schedule, lr = config.schedule, sizes.effective_lr
+    scaling = lr / config.optimizer.lr if config.optimizer.lr else 1.0
+    planned_steps = config.epochs * sizes.steps_per_epoch
     warmup_steps = round(schedule.warmup_epochs * sizes.steps_per_epoch)
     start = config.optimizer.lr if schedule.warmup_lr is None else schedule.warmup_lr
-    end_of_decay = schedule.final_lr * scaling
-
-    def main(step: int) -> float:
-        lr = sizes.effective_lr
-        if schedule.kind == "constant":
-            return lr
-        if schedule.kind == "step" and schedule.factors:
-            return phased(step / sizes.steps_per_epoch, lr, schedule.milestones, schedule.factors)
-        if schedule.kind == "step":
-            return stepwise(step / sizes.steps_per_epoch, lr, schedule.milestones, schedule.factor)
-        decay = {"cosine": cosine, "poly": partial(poly, power=schedule.power)}[schedule.kind]
-        return decay(progress(step, warmup_steps, planned), lr, end_of_decay)
+    after_warmup = implementation(SCHEDULES[schedule.kind].function)
 
     def at(step: int) -> float:
         if step < warmup_steps:
-            return warmup(step, warmup_steps, start, sizes.effective_lr)
-        return main(step)
+            return warmup(step, warmup_steps, start, lr)
+        share = progress(step, warmup_steps, planned_steps)
+        return after_warmup(Position(step / sizes.steps_per_epoch, share, lr, schedule.final_lr * scaling), schedule)
 
     return at
 
 
-class ByUpdates:
-    """The same for an optimizer on a parameter server, which counts its updates from 1, `updates` of them a step.
+class UpdateSchedule:
+    """The learning rate for an optimizer on a parameter server, which counts updates from 1.
 
-    Of several each moves the weights by its share.  Made of values alone: it travels pickled.
+    With several updates per step each one moves the weights by its share.  The object holds values alone, because it
+    is pickled.
+
+    Args:
+        updates: updates per step.
     """
 
     def __init__(self, config: Config, sizes: Sizes, updates: int = 1):
@@ -55,40 +59,41 @@ class ByUpdates:
 
 
 def warmup(step: int, steps: int, start: float, end: float) -> float:
-    """Linear from `start` at step 0 to `end` at step `steps`."""
+    """Rise linearly from `start` at step 0 to `end` at step `steps`."""
     return start + (end - start) * step / steps
 
 
 def progress(step: int, first: int, last: int) -> float:
-    """Share of the way from `first` to `last`, in 0..1."""
+    """Return the share of the steps from `first` to `last` that are done, in 0..1."""
     return min(max((step - first) / max(last - first, 1), 0.0), 1.0)
 
 
-def stepwise(epoch: float, lr: float, milestones, factor: float) -> float:
-    """`lr` times `factor` for each milestone passed."""
-    return lr * factor ** sum(epoch >= milestone for milestone in milestones)
+def constant(at: Position, settings: Schedule) -> float:
+    return at.lr
 
 
-def phased(epoch: float, lr: float, milestones, factors) -> float:
-    """`lr` times the first of `factors` until the first milestone, times the second from there on, and so forth."""
-    return lr * factors[sum(epoch >= milestone for milestone in milestones)]
+def step(at: Position, settings: Schedule) -> float:
+    """Multiply by `factor` at each milestone, or by one of `factors` in each interval between milestones."""
+    passed = sum(at.epoch >= milestone for milestone in settings.milestones)
+    return at.lr * (settings.factors[passed] if settings.factors else settings.factor**passed)
 
 
-def cosine(share: float, lr: float, final: float) -> float:
-    """Half a cosine from `lr` to `final` (arXiv:1608.03983, eq. 5, one cycle)."""
-    return final + (lr - final) * (1 + math.cos(math.pi * share)) / 2
+def cosine(at: Position, settings: Schedule) -> float:
+    """Half a cosine from `lr` to `final_lr` (arXiv:1608.03983, eq. 5, one cycle)."""
+    return at.final_lr + (at.lr - at.final_lr) * (1 + math.cos(math.pi * at.progress)) / 2
 
 
-def poly(share: float, lr: float, final: float, power: float) -> float:
-    """`(1 - share)^power` from `lr` to `final`."""
-    return final + (lr - final) * (1 - share) ** power
+def poly(at: Position, settings: Schedule) -> float:
+    """`(1 - progress)^power`, from `lr` to `final_lr`."""
+    return at.final_lr + (at.lr - at.final_lr) * (1 - at.progress) ** settings.power
 
 
 def sgd_share(epoch: float, center: float, period: float) -> float:
-    """a_SGD of RMSprop warm-up: the share of SGD in a step, the rest being RMSprop's (arXiv:1711.04325, sec. 2).
+    """Return a_SGD of RMSprop warm-up: the share of SGD in a step, in 0..1 (arXiv:1711.04325, sec. 2).
 
-    An exponential up to a half at `center`, from there a line up to 1 half a `period` later.  Where they meet both have
-    the slope 1 / period: a line of twice that slope, as in public ports of it, would end at 1.5 and jump back to 1.
+    The share rises exponentially to 1/2 at `center`, then linearly to 1 half a `period` later (both in epochs).  Both
+    parts have the slope 1 / period at `center`.  Some public ports have a line of twice that slope, which would end at
+    1.5 and jump back to 1.
     """
     x = (epoch - center) / period
     if x < 0:

@@ -11,7 +11,7 @@ from mxnet import nd
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
 from mxscale.train.optim.optimizer import make_optimizer
-from mxscale.train.optim.schedule import ByUpdates
+from mxscale.train.optim.schedule import UpdateSchedule
 
 
 class ServerUpdate:
@@ -76,7 +76,7 @@ def optimizer_of(trained, config: Config, sizes: Sizes, updates: int):
     """
     optimizer = make_optimizer(config.optimizer)
     optimizer.rescale_grad = updates / sizes.global_batch
-    optimizer.lr_scheduler = ByUpdates(config, sizes, updates)
+    optimizer.lr_scheduler = UpdateSchedule(config, sizes, updates)
     # A Parameter does not travel with the optimizer, so what it says of itself is said by key
     optimizer.lr_mult = {key: parameter.lr_mult for key, parameter in enumerate(trained)}
     optimizer.wd_mult = {key: parameter.wd_mult for key, parameter in enumerate(trained)}

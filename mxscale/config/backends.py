@@ -1,0 +1,163 @@
+"""The registry of communication back ends: one entry for each value of comm.backend.
+
+Standard library only: the schema, validation and the parent process read it. docs/extending.md shows how to add one.
+"""
+
+from dataclasses import dataclass, field
+from typing import Dict, Mapping, Optional, Tuple
+
+# How gradients travel, as perfmodel/step_time.py models it
+RING, ALL_TO_ALL, SERVERS = "ring", "all_to_all", "servers"
+
+HOROVOD_OPTIONS = ("hierarchical", "timeline")
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A communication back end and its capabilities.
+
+    Attributes:
+        name: Value of comm.backend.
+        help: One line for people.
+        implementation: "module:class" of a communicator, which is called with (Comm, number of devices).
+        exchange: How the performance model calculates it: RING, ALL_TO_ALL or SERVERS; None: not modelled.
+        uses_horovod: Ranks are started by horovodrun or mpirun and connect through Horovod.
+        single_rank: Trains with one rank alone.
+        drives_all_devices: One process drives all devices; otherwise each device has a rank of its own.
+        needs_servers: Parameter servers and their scheduler run beside the ranks.
+        in_step: Ranks take each step together, so that they can agree on something after each.
+        repeatable_ranks: Largest number of ranks with bit-identical results in every run; None: any number.
+        not_repeatable: Why runs with more ranks than that differ.
+        update_on: Values of comm.update_on that it supports.
+        compression: Values of comm.compression that it supports.
+        options: Boolean settings of comm that it supports.
+        kvstore: Type of MXNet's kvstore that the implementation creates.
+        mxnet_feature: Feature that MXNet must be built with, as mxnet.runtime.Features names it.
+        gpus_only: Does not train on a CPU.
+        aliases: MXNet's kvstore types that are refused with a pointer to this back end.
+        candidates: What comm=auto tries: name of the trial -> other settings of comm.
+    """
+
+    name: str
+    help: str
+    implementation: str = ""
+    exchange: Optional[str] = None
+    uses_horovod: bool = False
+    single_rank: bool = False
+    drives_all_devices: bool = False
+    needs_servers: bool = False
+    in_step: bool = True
+    repeatable_ranks: Optional[int] = None
+    not_repeatable: str = ""
+    update_on: Tuple[str, ...] = ("worker",)
+    compression: Tuple[str, ...] = ("none", "fp16")
+    options: Tuple[str, ...] = ()
+    kvstore: str = ""
+    mxnet_feature: str = ""
+    gpus_only: bool = False
+    aliases: Tuple[str, ...] = ()
+    candidates: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def chosen_by_trial(self) -> bool:
+        """Whether the launcher replaces it by the fastest candidate before the first step."""
+        return not self.implementation
+
+    def repeats(self, ranks: int) -> bool:
+        """Return whether two runs of one configuration with so many ranks end with the same bits."""
+        return self.repeatable_ranks is None or ranks <= self.repeatable_ranks
+
+
+BACKENDS: Dict[str, Backend] = {
+    entry.name: entry
+    for entry in (
+        Backend(
+            name="auto",
+            help="the fastest of the other back ends, by a short trial before the first step",
+            options=HOROVOD_OPTIONS,
+        ),
+        Backend(
+            name="horovod",
+            help="a ring of ranks over Gloo, MPI or NCCL",
+            implementation="mxscale.distributed.communicators:Horovod",
+            exchange=RING,
+            uses_horovod=True,
+            options=HOROVOD_OPTIONS,
+            aliases=("byteps",),
+            candidates={"horovod-gloo": {"transport": "gloo"}, "horovod-mpi": {"transport": "mpi"}},
+        ),
+        Backend(
+            name="local",
+            help="one rank without a communicator",
+            implementation="mxscale.distributed.communicators:Local",
+            single_rank=True,
+        ),
+        Backend(
+            name="device",
+            help="one process drives all devices of a machine; MXNet's kvstore sums on the devices",
+            implementation="mxscale.distributed.communicators:OneProcess",
+            exchange=ALL_TO_ALL,
+            drives_all_devices=True,
+            kvstore="device",
+            candidates={"device": {}},
+        ),
+        Backend(
+            name="nccl",
+            help="one process drives all GPUs of a machine; NCCL sums, called by MXNet's kvstore",
+            implementation="mxscale.distributed.communicators:OneProcess",
+            exchange=RING,
+            drives_all_devices=True,
+            kvstore="nccl",
+            mxnet_feature="NCCL",
+            gpus_only=True,
+            candidates={"nccl": {}},
+        ),
+        Backend(
+            name="parameter_server",
+            help="parameter servers sum the gradients of each step",
+            implementation="mxscale.distributed.communicators:ParameterServers",
+            exchange=SERVERS,
+            uses_horovod=True,
+            needs_servers=True,
+            repeatable_ranks=2,
+            not_repeatable="not repeatable to the last bit: servers add in the order of arrival",
+            update_on=("worker", "server"),
+            compression=("none", "fp16", "2bit"),
+            kvstore="dist_sync",
+            mxnet_feature="DIST_KVSTORE",
+            aliases=("dist", "dist_sync", "dist_device_sync", "dist_sync_device", "p3"),
+            candidates={"parameter_server": {"servers": "1x"}},
+        ),
+        Backend(
+            name="dist_async",
+            help="parameter servers apply each rank's gradients as they arrive; no rank waits for another",
+            implementation="mxscale.distributed.communicators:ParameterServers",
+            uses_horovod=True,
+            needs_servers=True,
+            in_step=False,
+            repeatable_ranks=0,
+            not_repeatable="not repeatable: updates come in another order each time",
+            update_on=("server",),
+            compression=("none", "fp16", "2bit"),
+            kvstore="dist_async",
+            mxnet_feature="DIST_KVSTORE",
+            aliases=("async", "dist_device_async", "dist_async_device"),
+        ),
+    )
+}
+
+DEFAULT = "horovod"
+
+# MXNet 1.9.1 takes most unknown kvstore types, p3 and horovod among them, for `local` and then trains each rank alone
+# without a warning (src/kvstore/kvstore.cc, KVStore::Create), so its types are refused by name.
+ALIASES = {alias: entry.name for entry in BACKENDS.values() for alias in entry.aliases}
+
+# What comm=auto tries: name of the trial -> settings of comm. The first of equals is taken.
+CANDIDATES = {
+    name: {"backend": entry.name, **settings}
+    for entry in BACKENDS.values()
+    for name, settings in entry.candidates.items()
+}
+
+# Back end -> how the performance model calculates its exchange
+MODELLED = {entry.name: entry.exchange for entry in BACKENDS.values() if entry.exchange}

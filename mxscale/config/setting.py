@@ -1,0 +1,102 @@
+"""A field of the configuration with its rule: help text, unit, choices and range."""
+
+import dataclasses
+import math
+from typing import Any, Iterator, Optional, Sequence, Tuple
+
+from mxscale.util.errors import ConfigError, nearest
+
+MAX_SEED = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What one setting means and which values it takes. For a list, choices and range hold for each element."""
+
+    help: str
+    unit: Optional[str] = None
+    choices: Tuple[str, ...] = ()
+    low: Optional[float] = None  # smallest value
+    high: Optional[float] = None  # largest value
+    above: Optional[float] = None  # in place of low: values must be larger than this
+    keyword: Optional[str] = None  # in place of a number, such as "auto"; the number must then be an integer
+
+    @property
+    def allowed(self) -> str:
+        """The choices or the range as text, such as "from 0 to 1"; "" if every value is allowed."""
+        if self.choices:
+            return " | ".join(self.choices)
+        if self.keyword is not None:
+            return f"{self.keyword} or a whole number of at least {self.low}"
+        if self.low is not None and self.high is not None:
+            return f"from {self.low} to {self.high}"
+        bounds = (("above", self.above), ("at least", self.low), ("at most", self.high))
+        return " and ".join(f"{words} {bound}" for words, bound in bounds if bound is not None)
+
+    def check(self, key: str, value: Any) -> None:
+        """Raise ConfigError if `value` breaks the rule. None passes unless the rule has a keyword."""
+        if value is None and self.keyword is None:
+            return
+        elements = value if isinstance(value, list) else [value]
+        for element in elements:
+            if self.choices:
+                if element not in self.choices:
+                    raise ConfigError(f"{key}={element}{nearest(element, self.choices)}")
+            elif self.keyword is not None:
+                if element != self.keyword and (type(element) is not int or element < self.low):
+                    raise ConfigError(f"{key}={element}: expected {self.allowed}")
+            elif isinstance(element, (int, float)) and not isinstance(element, bool) and not self._in_range(element):
+                expected = self.allowed or "a finite number"
+                raise ConfigError(f"{key}={value}: expected {'each ' if elements is value else ''}{expected}")
+
+    def _in_range(self, number: float) -> bool:
+        return (
+            math.isfinite(number)
+            and (self.low is None or number >= self.low)
+            and (self.high is None or number <= self.high)
+            and (self.above is None or number > self.above)
+        )
+
+
+def setting(default: Any, help: str, *, choices: Sequence[str] = (), **rule: Any) -> Any:
+    """Return a dataclass field with its rule in the metadata.
+
+    Args:
+        default: The default value; lists and dictionaries are copied for each instance.
+        help: One line that states what the setting does.
+        choices: The valid values, such as the names in a registry.
+        **rule: Other attributes of `Rule`: unit, low, high, above, keyword.
+    """
+    metadata = {"rule": Rule(help, choices=tuple(choices), **rule)}
+    if isinstance(default, (list, dict)):
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """One setting as help texts and pages list it."""
+
+    group: str  # "" for the settings outside any group
+    key: str  # with its group, such as "optimizer.lr"
+    default: Any
+    rule: Rule
+
+
+def describe(cls: type, group: str = "") -> Iterator[Description]:
+    """Yield a Description for each setting of a dataclass, those of nested groups after its own.
+
+    Args:
+        cls: A dataclass whose fields are made by `setting`, or are groups: dataclasses of such fields.
+        group: The key of `cls` itself, such as "data"; "" for the root.
+    """
+    prefix = f"{group}." if group else ""
+    groups = []
+    for field in dataclasses.fields(cls):
+        if dataclasses.is_dataclass(field.default_factory):
+            groups.append((field.default_factory, prefix + field.name))
+            continue
+        default = field.default if field.default is not dataclasses.MISSING else field.default_factory()
+        yield Description(group, prefix + field.name, default, field.metadata["rule"])
+    for nested, name in groups:
+        yield from describe(nested, name)

@@ -1,0 +1,223 @@
+"""Settings of what is trained and how: data, network, optimizer, schedule, gradient exchange, checkpoints."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional
+
+from mxscale.config.backends import BACKENDS, DEFAULT, Backend
+from mxscale.config.datasets import DATASETS
+from mxscale.config.schedules import SCHEDULES
+from mxscale.config.setting import MAX_SEED, setting
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Augmentation of training images, applied in the order of these settings."""
+
+    crop: str = setting("random_resized", "crop of a training image", choices=("random_resized", "random", "center"))
+    scale: List[float] = setting(
+        [0.08, 1.0], "smallest and largest share of the area in a random_resized crop", above=0, high=1
+    )
+    ratio: List[float] = setting(
+        [0.75, 1.3333333333333333], "smallest and largest aspect ratio of a random_resized crop", above=0
+    )
+    pad: int = setting(0, "padding on each side before a random crop", unit="pixels", low=0)
+    flip: bool = setting(True, "flip images horizontally with probability 0.5")
+    brightness: float = setting(0.0, "largest relative change of brightness", low=0, high=1)
+    contrast: float = setting(0.0, "largest relative change of contrast", low=0, high=1)
+    saturation: float = setting(0.0, "largest relative change of saturation", low=0, high=1)
+    hue: float = setting(0.0, "largest relative change of hue", low=0, high=1)
+
+
+@dataclass(frozen=True)
+class Data:
+    """The images: source, splits, packing and input pipeline."""
+
+    kind: str = setting("digits", "data set", choices=tuple(DATASETS))
+    root: Optional[str] = setting(
+        None, "folder of the images (imagefolder) or of a public set's files, to which missing files are downloaded"
+    )
+    mirror: Optional[str] = setting(None, "URL of a folder to download a public set's files from; null: its publisher")
+    checksum: str = setting(
+        "published",
+        "checksums of a public set's files; first_use trusts the first download",
+        choices=("published", "first_use"),
+    )
+    clutter: bool = setting(False, "keep the class 257.clutter of caltech256")
+    train: Optional[str] = setting(None, "recordio: .rec file of the training split, its .idx file beside it")
+    val: Optional[str] = setting(None, "recordio: .rec file of the validation split")
+    test: Optional[str] = setting(None, "recordio: .rec file of the test split")
+    classes: Optional[List[str]] = setting(None, "names of the classes to use, in label order; null: all")
+    num_classes: Optional[int] = setting(
+        None, "number of classes; null: read from the labels (recordio), 1000 (synthetic)", low=2
+    )
+    num_images: int = setting(1280, "synthetic: images per epoch", low=1)
+    train_per_class: Optional[int] = setting(None, "training images to keep of each class; null: all", low=1)
+    val_share: Optional[float] = setting(
+        0.2,
+        "share for validation if the set has no such split; null: the images beyond train_per_class",
+        low=0,
+        high=0.9,
+    )
+    test_share: float = setting(0.2, "share for the test if the set has no such split", low=0, high=0.9)
+    split_seed: int = setting(0, "seed of the random split", low=0, high=MAX_SEED)
+    image_size: int = setting(32, "height and width of the network's input", unit="pixels", low=8)
+    pack_short_side: Any = setting(
+        "original", "shorter side of a packed image; original: not resized", unit="pixels", keyword="original", low=8
+    )
+    min_side: Optional[int] = setting(
+        None, "images with a shorter side are invalid; null: image_size", unit="pixels", low=1
+    )
+    pack_format: str = setting("jpeg", "format of packed images; png is lossless", choices=("jpeg", "png"))
+    pack_quality: int = setting(95, "JPEG quality of packed images", low=1, high=100)
+    on_bad: str = setting("error", "invalid images: refuse the set, or skip them", choices=("error", "skip"))
+    allow_duplicates: bool = setting(False, "accept and count images that occur in two splits; false: refuse the set")
+    cache: str = setting("runs/data", "folder for packed sets")
+    keep: str = setting(
+        "packed", "decode images in each epoch, or once and keep them in memory", choices=("packed", "ram")
+    )
+    eval_resize: Optional[int] = setting(
+        None, "shorter side before the centre crop in validation; null: as packed", unit="pixels", low=8
+    )
+    interpolation: str = setting(
+        "bilinear", "interpolation where the input pipeline resizes", choices=("bilinear", "bicubic", "area", "lanczos")
+    )
+    mean: List[float] = setting(
+        [123.68, 116.779, 103.939], "mean of the red, green and blue channels on the scale 0-255"
+    )
+    std: List[float] = setting(
+        [58.393, 57.12, 57.375], "standard deviation of the channels on the scale 0-255", above=0
+    )
+    augment: Augment = dataclasses.field(default_factory=Augment)
+    shards: Optional[int] = setting(
+        None, "virtual shards, which fix the order of the data; null: the ranks of the first start", low=1
+    )
+    threads: int = setting(2, "decoding threads per reader; affects the random augmentation", low=1)
+
+    @property
+    def short_side(self) -> Optional[int]:
+        """pack_short_side in pixels; None if packed images keep their size."""
+        return None if self.pack_short_side == "original" else self.pack_short_side
+
+
+@dataclass(frozen=True)
+class Model:
+    """The network and its initial weights."""
+
+    name: Optional[str] = setting(
+        "small", "network; null: that of the run in model.pretrained; symbol: the graph in model.pretrained"
+    )
+    pretrained: Optional[str] = setting(
+        None,
+        "initial weights: latest, zoo, run:ID, a run directory, a .params file, torch:FILE, symbol:PREFIX[@EPOCH], "
+        "hf:OWNER/MODEL",
+    )
+    input: str = setting(
+        "checkpoint",
+        "source of image size, mean and std: the pretrained weights if known, or data",
+        choices=("checkpoint", "config"),
+    )
+    freeze: str = setting(
+        "none",
+        "layers without training: all but the head (features), or up to and including a stage",
+        choices=("none", "features", "stage1", "stage2", "stage3", "stage4"),
+    )
+    zero_gamma: bool = setting(
+        True, "initialise gamma of each residual block's last batch norm to 0 (arXiv:1706.02677, sec. 5.1)"
+    )
+    bn_statistics: str = setting(
+        "moving", "batch norm statistics in validation (arXiv:1711.04325, sec. 2)", choices=("moving", "last_batch")
+    )
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """The optimizer and its hyperparameters."""
+
+    name: str = setting("nag", "sgd, nag, adam, rmsprop_warmup, or any other optimizer of MXNet")
+    lr: float = setting(0.1, "learning rate at schedule.reference_batch", low=0)
+    momentum: Optional[float] = setting(
+        0.9, "momentum; null: not passed to the optimizer (adam has none)", low=0, high=1
+    )
+    weight_decay: float = setting(1e-4, "weight decay", low=0)
+    decay_norm_bias: bool = setting(False, "apply weight decay to biases and to batch norm's gamma and beta as well")
+    clip_gradient: Optional[float] = setting(
+        None, "largest absolute value of a gradient's element; null: no clipping", low=0
+    )
+    multi_precision: bool = setting(True, "keep float32 master weights of float16 networks")
+    params: Dict[str, Any] = setting({}, "further arguments of the optimizer, passed unchanged")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate over the epochs."""
+
+    kind: str = setting("cosine", "shape of the learning rate after warm-up", choices=tuple(SCHEDULES))
+    reference_batch: Optional[int] = setting(
+        256, "linear scaling: lr x global batch / reference_batch; null: no scaling", unit="images", low=1
+    )
+    warmup_epochs: float = setting(0.0, "length of the linear warm-up", unit="epochs", low=0)
+    warmup_lr: Optional[float] = setting(None, "learning rate at the start of warm-up; null: the unscaled lr", low=0)
+    milestones: List[float] = setting(
+        [30.0, 60.0, 80.0], "step: epochs at which the learning rate changes", unit="epochs"
+    )
+    factor: float = setting(0.1, "step: factor at each milestone", low=0, high=1)
+    factors: Optional[List[float]] = setting(
+        None, "step: in place of factor, one factor of lr before, between and after the milestones", low=0
+    )
+    power: float = setting(2.0, "poly: exponent", low=0)
+    final_lr: float = setting(0.0, "cosine and poly: learning rate at the end, before scaling", low=0)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Batch sizes. The global batch is per_device x devices x accumulation."""
+
+    per_device: int = setting(32, "images per device and forward pass", unit="images", low=1)
+    accumulation: int = setting(1, "batches summed before an update", low=1)
+
+
+@dataclass(frozen=True)
+class Comm:
+    """The exchange of gradients between ranks."""
+
+    backend: str = setting(
+        DEFAULT, "communication back end; auto: the fastest in a short trial before the first step", choices=BACKENDS
+    )
+    transport: str = setting("gloo", "transport of Horovod and of the launch", choices=("gloo", "mpi"))
+    bucket_mb: Optional[float] = setting(
+        None, "size of a gradient bucket; null: derived from the size of all gradients", unit="MiB", low=0.001
+    )
+    overlap: bool = setting(True, "exchange gradients during the backward pass; false: after it")
+    compression: str = setting(
+        "none",
+        "gradients in transit: fp16 sends float16; 2bit needs parameter servers",
+        choices=("none", "fp16", "2bit"),
+    )
+    threshold: float = setting(0.5, "2bit: each element is sent as the threshold, its negative, or 0", low=1e-6)
+    double_buffering: bool = setting(False, "apply gradients one step late and exchange them during that step")
+    servers: Any = setting(1, "parameter servers: a number, or 1x, 2x, ... for that many per rank")
+    update_on: str = setting("worker", "parameter servers: where the optimizer runs", choices=("worker", "server"))
+    hierarchical: bool = setting(
+        False, "Horovod with NCCL over MPI: reduce within each machine first, then between machines"
+    )
+    timeline: bool = setting(False, "write Horovod's timeline to the run directory; it grows with every step")
+    probe_s: float = setting(30.0, "auto: time limit of each back end's trial, start included", unit="s", low=1)
+
+    @property
+    def entry(self) -> Backend:
+        """The registry entry of the back end, which states its capabilities."""
+        return BACKENDS[self.backend]
+
+    def processes(self, devices: int) -> int:
+        """Return the number of rank processes that train on that many devices."""
+        return 1 if self.entry.drives_all_devices else devices
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Interval and number of checkpoints."""
+
+    every_epochs: int = setting(1, "interval between checkpoints", unit="epochs", low=1)
+    every_steps: Optional[int] = setting(None, "additional checkpoints at this interval", unit="steps", low=1)
+    keep: int = setting(2, "number of most recent checkpoints to keep in addition to the best", low=1)

@@ -1,0 +1,105 @@
+"""Frozen dataclasses stored as JSON objects in a run directory.
+
+Schema 1 files have no "schema_version" key and the same keys as schema 2.
+"""
+
+import dataclasses
+import json
+import typing
+from pathlib import Path
+from typing import Any, Optional, Type, TypeVar
+
+from mxscale.util.atomic_files import replacing
+from mxscale.util.errors import ConfigError
+
+SCHEMA_VERSION = 2
+VERSION_KEY = "schema_version"
+
+T = TypeVar("T")
+
+
+def read_object(path: Path) -> Optional[dict]:
+    """Return the JSON object in a file, or None if the file does not exist.
+
+    Raises:
+        ConfigError: If the file cannot be read or holds no JSON object.
+    """
+    try:
+        values = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is damaged: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} is damaged: expected a JSON object")
+    return values
+
+
+def write_object(path: Path, values: dict) -> None:
+    """Replace a file atomically with a JSON object. Raises OSError."""
+    write_text(path, json.dumps(values, indent=1, sort_keys=True) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file atomically; create its folder if needed. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as new, open(new, "w") as file:
+        file.write(text)
+
+
+def save(path: Path, record) -> None:
+    """Write a dataclass instance and the schema version. Raises OSError."""
+    write_object(path, {**dataclasses.asdict(record), VERSION_KEY: SCHEMA_VERSION})
+
+
+def load(path: Path, cls: Type[T]) -> Optional[T]:
+    """Return the record in a file, or None if the file does not exist.
+
+    Keys that `cls` lacks are ignored; keys that the file lacks take their defaults.
+
+    Raises:
+        ConfigError: If the file is damaged or a newer version wrote it.
+    """
+    values = read_object(path)
+    if values is None:
+        return None
+    version = values.get(VERSION_KEY, 1)
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise ConfigError(
+            f"{path} has schema version {version}, this mxscale reads up to {SCHEMA_VERSION}; use a newer mxscale"
+        )
+    try:
+        return _record(values, cls, "")
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{path} is damaged: {error}") from None
+
+
+def _record(values: Any, cls: Type[T], where: str) -> T:
+    if not isinstance(values, dict):
+        raise TypeError(f"{where}: expected an object")
+    hints, taken = typing.get_type_hints(cls), {}
+    for field in dataclasses.fields(cls):
+        optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        if values.get(field.name) is not None:
+            taken[field.name] = _value(values[field.name], hints[field.name], f"{where}{field.name}")
+        elif not optional:
+            raise TypeError(f"no {where}{field.name}")
+    return cls(**taken)
+
+
+def _value(value: Any, hint: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _record(value, hint, f"{where}.")
+    if hint is Any:
+        return value
+    if origin is typing.Union:  # Optional
+        return None if value is None else _value(value, arguments[0], where)
+    expected = {tuple: list, dict: dict, float: (int, float)}.get(origin or hint, hint)
+    if not isinstance(value, expected):
+        raise TypeError(f"{where} is {value!r}")
+    if origin is tuple:
+        return tuple(_value(each, arguments[0], f"{where}[{n}]") for n, each in enumerate(value))
+    if origin is dict:
+        return {key: _value(each, arguments[1], f"{where}.{key}") for key, each in value.items()}
+    return value

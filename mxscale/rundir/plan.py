@@ -1,0 +1,123 @@
+"""The plan of a run: what the set-up and the preparation found out and the ranks need.
+
+Only this module reads and writes plan.json. The parent records hosts, image and weights; the preparation
+records data, sizes and device; the parent then adds threads and signatures.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, Optional, Tuple
+
+from mxscale.config.sizes import Sizes
+from mxscale.rundir import json_record
+
+FILE = "plan.json"
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split of the data set."""
+
+    count: int  # images
+    rec: Optional[str] = None  # path of the packed records; None: synthetic images
+    idx: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine that runs ranks."""
+
+    address: str  # for ssh
+    slots: int  # ranks that it runs
+    name: str  # for messages
+    here: bool = False  # this machine, which needs no ssh
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the scheduler of the parameter servers listens."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Image:
+    """The container image of the ranks."""
+
+    name: str
+    id: str
+    digest: str  # of its registry; "" if it has none
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Source of the pretrained weights."""
+
+    kind: str
+    files: Dict[str, str]  # path -> SHA-256
+    revision: Optional[str] = None
+    input: Optional[Dict[str, Any]] = None  # the input that the weights were trained on: {key of data: value}
+
+
+@dataclass(frozen=True)
+class InputChange:
+    """Keys of `data` that the pretrained weights changed: their new values and the configured ones."""
+
+    taken: Dict[str, Any] = field(default_factory=dict)
+    instead: Dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ExchangeProbe:
+    """What comm=auto exchanges on trial."""
+
+    gradients: Tuple[Tuple[int, ...], ...]  # shapes
+    dtype: str
+    no: Dict[str, str] = field(default_factory=dict)  # candidate -> why it cannot be tried
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Content of plan.json. A field is None (or empty) until its stage has recorded it."""
+
+    # recorded by the parent before the preparation
+    pretrained: Optional[str] = None  # path of the weights file
+    hosts: Tuple[Host, ...] = ()  # empty: this machine
+    image: Optional[Image] = None
+    fitted_ranks: Optional[int] = None  # after a restart on fewer hosts
+    scheduler: Optional[Address] = None
+    # recorded by the preparation
+    sizes: Optional[Sizes] = None
+    splits: Dict[str, Split] = field(default_factory=dict)
+    classes: Optional[int] = None
+    class_names: Tuple[str, ...] = ()
+    data_digest: Optional[str] = None
+    data_dir: Optional[str] = None  # of the packed set; None: synthetic images
+    skipped: int = 0  # bad images
+    short_shards: int = 0  # shards with fewer images than an epoch takes of each
+    device: Optional[str] = None  # cpu or gpu
+    head: Optional[str] = None  # keep or replace: the classifier of pretrained weights
+    graph: Optional[str] = None  # path of the network's symbol file
+    origin: Optional[Origin] = None
+    input: Optional[InputChange] = None
+    probe: Optional[ExchangeProbe] = None
+    # recorded by the parent before the ranks start
+    pretrained_sha256: Optional[str] = None
+    threads: Optional[int] = None  # OMP threads per rank
+    weak_signature: Optional[str] = None  # without the ranks
+    speed_signature: Optional[str] = None  # without what the speed does not depend on
+
+    @property
+    def input_taken(self) -> Dict[str, Any]:
+        """Return the keys of `data` that the pretrained weights changed, with their new values."""
+        return self.input.taken if self.input else {}
+
+
+def load(run) -> Plan:
+    """Return the plan of a run directory; an empty one if none is recorded. Raises ConfigError if it is damaged."""
+    return json_record.load(run.path / FILE, Plan) or Plan()
+
+
+def save(run, plan: Plan) -> None:
+    """Write plan.json. Raises OSError."""
+    json_record.save(run.path / FILE, plan)

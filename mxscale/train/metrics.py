@@ -1,0 +1,146 @@
+"""Training metrics: sums on the devices, and metrics.jsonl, which rank 0 writes while the run trains."""
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+
+from mxscale.rundir.directory import RunDir
+
+
+class Accumulator:
+    """Sums of the loss, of correct predictions and of images, kept on each device."""
+
+    def __init__(self, devices):
+        self.devices = devices
+        self._reset()
+
+    def _reset(self):
+        self.loss = {device: nd.zeros((1,), ctx=device) for device in self.devices}
+        self.correct = {device: nd.zeros((1,), ctx=device) for device in self.devices}
+        self.seen = 0
+
+    def add(self, losses, logits, labels):
+        """Add a batch on one of the devices: losses (B,), logits (B, classes), labels (B,)."""
+        self.loss[labels.context] += losses.sum()
+        self.correct[labels.context] += (logits.argmax(axis=-1).astype("float32") == labels).sum()
+        self.seen += labels.shape[0]
+
+    def peek(self) -> np.ndarray:
+        """Return [sum of losses, images] so far without a reset.  Waits for the devices."""
+        return np.array([_total(self.loss), self.seen], dtype=np.float64)
+
+    def take(self) -> Callable[[], np.ndarray]:
+        """Reset the sums; return a function that waits for the devices.
+
+        The function returns [sum of losses, correct predictions, images] until now, float64.
+        """
+        loss, correct, seen = self.loss, self.correct, self.seen
+        self._reset()
+        return lambda: np.array([_total(loss), _total(correct), seen], dtype=np.float64)
+
+
+def _total(sums: Dict[mx.Context, nd.NDArray]) -> float:
+    return sum(float(one.asscalar()) for one in sums.values())
+
+
+@dataclass
+class Interval:
+    """The metrics of the steps between two lines, until they are written."""
+
+    step: int  # the last one
+    recorded_at: float  # time.time()
+    lr: float
+    sums: Callable[[], np.ndarray]  # as Accumulator.take returns it
+    times: Optional[Callable[[], np.ndarray]]  # as ThroughputTimer.lap returns it
+    profile: Dict[str, float]  # as StepProfiler.take returns it
+    totals: Optional[Callable[[], np.ndarray]] = None  # over all ranks, once the sum is requested
+
+
+class MetricsLog:
+    """Appends one line per interval.  Every rank calls the methods: metrics are sums over ranks."""
+
+    def __init__(self, run: RunDir, comm, attempt: int):
+        self.comm, self.attempt = comm, attempt
+        self.unsynchronised = np.zeros(3)  # sums of the intervals since ranks were last at the same step
+        self.recorded: Optional[Interval] = None
+        self.requested: Optional[Interval] = None  # its sum over ranks
+        self.file = None
+        if comm.rank == 0:
+            _end_torn_line(run.metrics_file)
+            self.file = open(run.metrics_file, "a")
+
+    def write(self, step: int, metrics: dict, at: Optional[float] = None) -> None:
+        """Write and flush one line on rank 0; `at` is its time (time.time()), by default now."""
+        if self.file is None:
+            return
+        time_ms = int(1000 * (time.time() if at is None else at))
+        entry = {"attempt": self.attempt, "step": step, "time_ms": time_ms, "metrics": metrics}
+        self.file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+        self.file.flush()
+
+    def sync(self) -> None:
+        """Synchronise the file to the disk, before each checkpoint: no checkpoint is ahead of its metrics."""
+        if self.file is not None:
+            os.fsync(self.file.fileno())
+
+    def record(self, step: int, lr: float, sums, times, profile: Dict[str, float]) -> None:
+        """Record the interval that ends with `step`, its arguments as in `Interval`; `poll` writes it later.
+
+        `times` is None if ranks are at different steps and do not wait for each other.  The line then has the sums of
+        rank 0 alone, and no throughput.
+        """
+        self.recorded = Interval(step, time.time(), lr, sums, times, profile)
+
+    def poll(self) -> List[Tuple[int, float]]:
+        """After each step, before `record`: request the sums of a recorded interval, write those requested before.
+
+        No rank waits: when the sums are requested, the interval's last step is done, and when they are read, so is the
+        exchange of the next step.  A collective.
+
+        Returns:
+            (step, mean loss over all ranks) of the line that was written, in a list; [] if none was.
+        """
+        written = [(self.requested.step, self._write(self.requested))] if self.requested else []
+        self.requested, self.recorded = self.recorded, None
+        if self.requested:
+            self._request(self.requested)
+        return written
+
+    def drain(self) -> List[Tuple[int, float]]:
+        """Write all recorded intervals; return as `poll`.  A collective."""
+        return [line for _ in range(2) for line in self.poll()]
+
+    def _request(self, interval: Interval) -> None:
+        sums = interval.sums()
+        if interval.times is None:
+            self.unsynchronised += sums
+            interval.totals = lambda: sums
+        else:
+            values = np.concatenate([self.unsynchronised + sums, interval.times()])
+            interval.totals = self.comm.total_later(values, "reading")
+            self.unsynchronised = np.zeros(3)
+
+    def _write(self, interval: Interval) -> float:
+        loss, correct, seen, *times = interval.totals()
+        metrics = {"train/loss": loss / seen, "train/top1": 100 * correct / seen, "lr": interval.lr}
+        if times and times[0]:
+            images, seconds, waited = times
+            metrics["throughput/images_per_s"] = images / (seconds / self.comm.size)
+            metrics["time/data_wait"] = waited / seconds
+        self.write(interval.step, {**metrics, **interval.profile}, interval.recorded_at)
+        return metrics["train/loss"]
+
+
+def _end_torn_line(path) -> None:
+    """End an incomplete last line of a writer that was killed, so that the next line stands alone."""
+    if path.exists() and path.stat().st_size:
+        with open(path, "rb+") as file:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")

@@ -1,0 +1,78 @@
+"""The process of one rank: `python -m mxscale.train.rank RUN_DIR ATTEMPT`, started by the launcher.
+
+It reads what the parent and the preparation wrote (config.yaml, plan.json), runs the training loop of trainer.py and
+records the outcome in ranks/<r>.json.
+"""
+
+import faulthandler
+import os
+import sys
+import time
+import traceback
+
+import psutil
+
+from mxscale.distributed.communicators import open_communicator
+from mxscale.distributed.heartbeat import Heartbeat, end_with_parent, rank_from_environment
+from mxscale.distributed.peer_loss import follows_from_lost_peer
+from mxscale.rundir import directory
+from mxscale.rundir.directory import RunDir
+from mxscale.train.checkpointer import NotFinite
+from mxscale.train.trainer import Trainer
+from mxscale.util.errors import ConfigError
+
+
+def main(run_path: str, attempt: int) -> int:
+    """Run one rank and record its outcome in ranks/<r>.json.
+
+    Returns:
+        The exit status of the process.
+    """
+    stamps = {"started": psutil.Process().create_time(), "imported": time.time()}
+    run = RunDir(run_path)
+    faulthandler.enable()  # a crash in MXNet's or Horovod's C++ code prints the Python stack
+    end_with_parent(run, attempt)
+    heartbeat = Heartbeat(run, rank_from_environment(), attempt)
+    config, plan = run.config(), run.plan()
+    comm = open_communicator(config.comm, plan.sizes.ranks)
+    stamps["communicator"] = time.time()
+    redirect_output(run.rank_log(comm.rank))
+    try:
+        outcome = Trainer(run, config, plan, comm, attempt, heartbeat).train()
+        comm.close()
+    except NotFinite as error:
+        outcome = failure(directory.FAILURE, str(error))
+    except ConfigError as error:
+        outcome = failure(directory.REFUSED, str(error))
+    except Exception as error:
+        traceback.print_exc()
+        outcome = failure(directory.FAILURE, one_line(error))
+    outcome.update(rank=comm.rank, attempt=attempt, time_ms=int(time.time() * 1000), stamps=stamps)
+    run.write(run.rank_status(comm.rank), outcome)
+    return outcome["exit"]
+
+
+def failure(status: int, error: str) -> dict:
+    """Return the outcome of a rank that ended with an error; `consequence`: see `follows_from_lost_peer`."""
+    state = "failed" if status == directory.FAILURE else "refused"
+    return {"state": state, "exit": status, "error": error, "consequence": follows_from_lost_peer(error)}
+
+
+def one_line(error: BaseException) -> str:
+    """Return the type of an exception and the last line of its message; MXNet's messages start with a stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+
+
+def redirect_output(path) -> None:
+    """Append the output of this process, that of MXNet's C++ code included, to `path`."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+
+if __name__ == "__main__":
+    exit_status = main(sys.argv[1], int(sys.argv[2]))
+    sys.stdout.flush()
+    # Not sys.exit: if a peer is gone, MXNet waits at exit for an exchange that never ends
+    os._exit(exit_status)
