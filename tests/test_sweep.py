@@ -17,7 +17,8 @@ from mxscale.cli import multirun
 from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.config.schema import Config, Launch, from_dict, to_dict
 from mxscale.environment.container_limits import available_cores
-from mxscale.rundir import directory
+from mxscale.launcher.context import Signals
+from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, FINISHED, INTERRUPTED, KILLED, RUNNING, RunDir
 from mxscale.sweep import cells, conclusion, sweep
 from mxscale.sweep.conclusion import Row
@@ -116,14 +117,18 @@ def test_how_many_cells_share_a_machine_follows_from_hydras_launcher(launcher, t
 @pytest.mark.parametrize(
     "given, typed, told",
     [
-        ([], ["seed=range(1,1)"], r"seed=range\(1,1\): there is no value in it"),
-        ([], ["seed=1,2", "experiment=glob(no-such*)"], r"experiment=glob\(no-such\*\): there is no value in it"),
+        ([], ["seed=range(1,1)"], r"seed=range\(1,1\): the list of values is empty"),
+        ([], ["seed=1,2", "experiment=glob(no-such*)"], r"experiment=glob\(no-such\*\): the list of values is empty"),
         (["hydra.sweeper.max_batch_size=0"], ["seed=1,2"], "hydra.sweeper.max_batch_size=0: expected at least 1"),
         (["hydra/sweeper=optuna", "hydra.sweeper.n_jobs=0"], ["seed=1,2"], "hydra.sweeper.n_jobs=0: expected at"),
         (["hydra/sweeper=optuna", "hydra.sweeper.n_jobs=-1"], ["seed=1,2"], "hydra.sweeper.n_jobs=-1: expected at"),
         (["hydra/sweeper=optuna", "hydra.sweeper.n_trials=0"], ["seed=1,2"], "hydra.sweeper.n_trials=0: expected at"),
-        (["hydra/launcher=joblib", "hydra.launcher.n_jobs=0"], ["seed=1,2"], "hydra.launcher.n_jobs=0: expected how"),
-        (["hydra/sweeper=optuna"], ["seed=range(1,1)"], r"seed=range\(1,1\): there is no value in it"),
+        (
+            ["hydra/launcher=joblib", "hydra.launcher.n_jobs=0"],
+            ["seed=1,2"],
+            "hydra.launcher.n_jobs=0: expected the",
+        ),
+        (["hydra/sweeper=optuna"], ["seed=range(1,1)"], r"seed=range\(1,1\): the list of values is empty"),
     ],
 )
 def test_a_sweep_of_no_cell_is_refused(given, typed, told):
@@ -271,7 +276,7 @@ def ran(cell: Cell, state=FINISHED, top1=50.0, noted=True) -> RunDir:
     """As a cell that has run, or one whose process was killed before it could say how it ended."""
     values, _ = cell.settings(())
     run = directory.create(from_dict(values))
-    cell.began(run)
+    cell.on_created(run, Signals())
     run.write("status.json", {"state": state, "exit": 0, "attempts": [{"attempt": 1, "started_ms": 1, "ended_ms": 2}]})
     run.write("summary.json", {"metrics": {"best/val_top1": top1}})
     if noted:
@@ -365,10 +370,8 @@ def test_a_sweep_that_is_not_there_is_not_resumed(tmp_path):
 
 
 def test_a_sweep_that_is_going_is_not_resumed(tmp_path):
-    from mxscale.launcher import setup
-
     found = begun(tmp_path)
-    with setup.locked(found), pytest.raises(ConfigError, match="in use"):
+    with guards.locked(found), pytest.raises(ConfigError, match="in use"):
         begun(tmp_path, sweep={"resume": True})
 
 
@@ -438,7 +441,7 @@ def test_cells_are_children_of_the_sweeps_run_and_of_a_new_one_where_that_was_de
     [new], children = runs_in()
     assert new.info.run_id != parent.info.run_id and len(children) == 3
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {new.info.run_id}
-    assert tracker.sync(again) == 0  # as `python -m mxscale.tracking.tracker sync`, of a sweep whose process was killed
+    assert tracker.sync(again) == 0  # as `mxscale sync`, of a sweep whose process was killed
     assert client.get_run(new.info.run_id).info.status == "KILLED"
 
 

@@ -136,7 +136,7 @@ BACKENDS: Dict[str, Backend] = {
             needs_servers=True,
             in_step=False,
             repeatable_ranks=0,
-            not_repeatable="not repeatable: updates come in another order each time",
+            not_repeatable="not repeatable: updates are applied in a different order each time",
             update_on=("server",),
             compression=("none", "fp16", "2bit"),
             kvstore="dist_async",
@@ -147,6 +147,7 @@ BACKENDS: Dict[str, Backend] = {
 }
 
 DEFAULT = "horovod"
+SINGLE_RANK = next(entry.name for entry in BACKENDS.values() if entry.single_rank)
 
 # MXNet 1.9.1 takes most unknown kvstore types, p3 and horovod among them, for `local` and then trains each rank alone
 # without a warning (src/kvstore/kvstore.cc, KVStore::Create), so its types are refused by name.
