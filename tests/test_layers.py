@@ -5,7 +5,8 @@ import csv
 import pytest
 
 from mxscale.cli import main
-from mxscale.models import layer_table, zoo
+from mxscale.config.networks import NAMES
+from mxscale.models import layer_table
 from mxscale.util import csv_tables
 
 
@@ -24,7 +25,7 @@ def test_table_matches_the_network(name):
 
 @pytest.mark.slow
 def test_table_has_every_network_of_the_zoo():
-    assert csv_tables.read("layers") == [row for name in zoo.names() for row in of_network(name)]
+    assert csv_tables.read("layers") == [row for name in NAMES for row in of_network(name)]
 
 
 # Parameters and multiply-adds of torchvision's networks (`num_params` and `_ops` of its weights)
