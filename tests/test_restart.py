@@ -39,7 +39,7 @@ def test_a_lost_host_that_had_no_ranks_leaves_the_shards_where_they_are():
     [
         ({"backend": "parameter_server", "update_on": "server"}, "the optimizer's state is on the servers"),
         ({"backend": "dist_async", "update_on": "server"}, "the optimizer's state is on the servers"),
-        ({"backend": "parameter_server", "compression": "2bit"}, "each rank holds back what it did not send"),
+        ({"backend": "parameter_server", "compression": "2bit"}, "each rank has a residual of its gradients"),
     ],
 )
 def test_a_run_whose_state_no_checkpoint_holds_is_not_restarted_and_told_why(comm, reason):
