@@ -8,7 +8,7 @@ from mxscale.config.schema import from_dict
 from mxscale.perfmodel import forecast, layers, scenarios
 from mxscale.perfmodel.scenarios import Grid, Machine
 from mxscale.perfmodel.step_time import Link
-from mxscale.records import summary
+from mxscale.records import earlier_runs, summary
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FINISHED
 from mxscale.rundir.plan import Plan
@@ -33,14 +33,14 @@ def made(runs, ranks, rate=None, steps=100, wall_s=None, host="here", device="cp
 
 
 def predicted(run):
-    return forecast.predict(run, run.config())
+    return forecast.predict(run, run.config(), run.plan())
 
 
 def test_forecast_without_sources_is_unknown(tmp_path):
     run = made(tmp_path, 2)
     result = predicted(run)
     assert result["known"] is False and not any(key.startswith("plan/") for key in result)
-    assert forecast.begin(run, run.config()).startswith("plan      unknown: no earlier run of this configuration")
+    assert forecast.record(run, run.config()).startswith("plan      unknown: no earlier run of this configuration")
 
 
 def test_forecast_is_the_median_of_earlier_runs(tmp_path):
@@ -54,9 +54,9 @@ def test_forecast_is_the_median_of_earlier_runs(tmp_path):
 def test_speed_signature_ignores_settings_without_influence(tmp_path):
     config = from_dict({})
     for change in ({"seed": 7}, {"epochs": 3}, {"optimizer": {"lr": 0.3}}, {"machine": {"usd_per_hour": 9.0}}):
-        assert summary.for_speed(from_dict(change)) == summary.for_speed(config), change
+        assert earlier_runs.for_speed(from_dict(change)) == earlier_runs.for_speed(config), change
     for change in ({"precision": "amp"}, {"batch": {"per_device": 7}}, {"optimizer": {"name": "adam"}}):
-        assert summary.for_speed(from_dict(change)) != summary.for_speed(config), change
+        assert earlier_runs.for_speed(from_dict(change)) != earlier_runs.for_speed(config), change
 
 
 def test_forecast_includes_start_and_validation(tmp_path):
@@ -132,7 +132,7 @@ def test_tables_forecast_an_instance(tmp_path):
 def test_forecast_and_error_are_recorded(tmp_path):
     made(tmp_path, 2, 100.0)
     run = made(tmp_path, 2)
-    forecast.begin(run, run.config())
+    forecast.record(run, run.config())
     assert payload.params(run)["plan/images_per_s"] == "100.0"
     assert run.path / directory.FORECAST in [path for path, _ in payload.artifacts(run)]
     run.write("status.json", {"attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 1000, "ranks": 2}]})

@@ -18,6 +18,7 @@ from mxscale.config.schema import Comm, from_dict
 from mxscale.config.sizes import Sizes, server_count, unsaved
 from mxscale.config.validation import validate
 from mxscale.data import loader
+from mxscale.distributed import backend_checks
 from mxscale.distributed.communicators import Local
 from mxscale.environment.hosts import Host, rendezvous_point
 from mxscale.environment.placement import Placement
@@ -249,10 +250,10 @@ def test_what_mxnet_can_not_save_is_named(comm, reason):
 
 def test_more_servers_than_ports_are_refused():
     def check(ranks, servers, backend="parameter_server"):
-        prepare.check_ports(from_dict({"comm": {"backend": backend, "servers": servers}}), ranks)
+        backend_checks.check_ports(from_dict({"comm": {"backend": backend, "servers": servers}}), ranks)
 
     with pytest.raises(
-        ConfigError, match=r"comm.servers=9000x: 18000 servers and 2 ranks take \S+ ports of one machine"
+        ConfigError, match=r"comm.servers=9000x: 18000 servers and 2 ranks need \S+ ports on one machine"
     ):
         check(2, "9000x")
     check(64, "1x")

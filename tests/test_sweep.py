@@ -17,7 +17,8 @@ from mxscale.cli import multirun
 from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.config.schema import Config, Launch, from_dict, to_dict
 from mxscale.environment.container_limits import available_cores
-from mxscale.rundir import directory
+from mxscale.launcher.context import Signals
+from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, FINISHED, INTERRUPTED, KILLED, RUNNING, RunDir
 from mxscale.sweep import cells, conclusion, sweep
 from mxscale.sweep.conclusion import Row
@@ -275,7 +276,7 @@ def ran(cell: Cell, state=FINISHED, top1=50.0, noted=True) -> RunDir:
     """As a cell that has run, or one whose process was killed before it could say how it ended."""
     values, _ = cell.settings(())
     run = directory.create(from_dict(values))
-    cell.began(run)
+    cell.on_created(run, Signals())
     run.write("status.json", {"state": state, "exit": 0, "attempts": [{"attempt": 1, "started_ms": 1, "ended_ms": 2}]})
     run.write("summary.json", {"metrics": {"best/val_top1": top1}})
     if noted:
@@ -369,10 +370,8 @@ def test_a_sweep_that_is_not_there_is_not_resumed(tmp_path):
 
 
 def test_a_sweep_that_is_going_is_not_resumed(tmp_path):
-    from mxscale.launcher import setup
-
     found = begun(tmp_path)
-    with setup.locked(found), pytest.raises(ConfigError, match="in use"):
+    with guards.locked(found), pytest.raises(ConfigError, match="in use"):
         begun(tmp_path, sweep={"resume": True})
 
 

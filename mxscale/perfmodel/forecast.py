@@ -16,20 +16,20 @@ from mxscale.config.schema import Config
 from mxscale.cost import prices, run_cost
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
 from mxscale.perfmodel.step_time import Link
-from mxscale.records import summary
+from mxscale.records import earlier_runs
 from mxscale.rundir.directory import FORECAST, RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 
-def begin(run: RunDir, config: Config) -> str:
+def record(run: RunDir, config: Config) -> str:
     """Write forecast.json and return a line for the terminal. plan.json must have the signature."""
-    forecast = predict(run, config)
+    forecast = predict(run, config, run.plan())
     run.write(FORECAST, forecast)
     return f"plan      {describe(forecast)}"
 
 
-def predict(run: RunDir, config: Config) -> Dict:
+def predict(run: RunDir, config: Config, plan: Plan) -> Dict:
     """Return the forecast of a run.
 
     Returns:
@@ -37,8 +37,7 @@ def predict(run: RunDir, config: Config) -> Dict:
         {"known": False, "why"}. The hours are those of all steps and of an earlier run's start and validation, if one
         exists. A currency without a price is omitted.
     """
-    plan = run.plan()
-    earlier = summary.alike(run, plan, "speed_signature")
+    earlier = earlier_runs.comparable(run, plan, "speed_signature")
     try:
         rate, source = _from_runs(config, plan, earlier)
         if rate is None and plan.device == "gpu":
@@ -72,12 +71,13 @@ def describe(forecast: Dict) -> str:
 def _from_runs(config: Config, plan: Plan, earlier: List[RunDir]) -> Tuple[Optional[float], str]:
     """Return the images/s and their source, or None and the reason."""
     devices = plan.sizes.ranks
-    if plan.sizes.shards != devices:
-        return None, "several data shards per rank are not modelled"
-    same = [run for run in earlier if _devices(run) == devices and run.config().comm == config.comm]
+    same = earlier_runs.same_layout(earlier, config, plan.sizes)
     if same:
         several = f"the median of {len(same)} earlier runs" if len(same) > 1 else "an earlier run"
         return statistics.median(map(_rate, same)), f"{several} of this configuration"
+    if plan.sizes.shards != devices:
+        return None, "several data shards per rank are not modelled"
+    earlier = [run for run in earlier if earlier_runs.sizes_of(run).shards == _devices(run)]
     fewer = [run for run in earlier if _devices(run) < devices]
     if not fewer:
         return None, "no earlier run of this configuration on this machine, on as many devices or fewer"
@@ -111,13 +111,13 @@ def _rate(run: RunDir) -> float:
 
 
 def _devices(run: RunDir) -> int:
-    return run.plan().sizes.ranks
+    return earlier_runs.sizes_of(run).ranks
 
 
 def _overhead_s(earlier: List[RunDir]) -> float:
     """Return the seconds of the newest complete run outside its steps; 0 if there is none."""
     for run in earlier:
-        status, sizes = run.read("status.json"), run.plan().sizes
+        status, sizes = run.read("status.json"), earlier_runs.sizes_of(run)
         if len(status["attempts"]) == 1 and status.get("step"):
             wall = run.figures.get("time/wall_s", 0.0)
             return max(0.0, wall - status["step"] * sizes.global_batch / _rate(run))
