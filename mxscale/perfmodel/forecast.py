@@ -116,10 +116,10 @@ def _devices(run: RunDir) -> int:
 def _beside(earlier: List[RunDir]) -> float:
     """Seconds that the newest of these took beside its steps; 0 where there is none."""
     for run in earlier:
-        status, sizes = run.read("status.json"), run.plan().sizes
-        if len(status["attempts"]) == 1 and status.get("step"):
+        status, sizes = run.status(), run.plan().sizes
+        if len(status.attempts) == 1 and status.step:
             wall = run.figures.get("time/wall_s", 0.0)
-            return max(0.0, wall - status["step"] * sizes.global_batch / _rate(run))
+            return max(0.0, wall - status.step * sizes.global_batch / _rate(run))
     return 0.0
 
 

@@ -216,4 +216,4 @@ def _outcome(run: RunDir) -> verdict.Outcome:
                 losses[line["step"]] = line["metrics"]["train/loss"]
             attempts.add(line["attempt"])
     figures = run.figures
-    return verdict.Outcome(run.read("status.json").get("params_sha256"), figures, losses)
+    return verdict.Outcome(run.status().params_sha256, figures, losses)
