@@ -14,7 +14,7 @@ from mxscale.config.validation import validate
 from mxscale.distributed.communicators import Local, OneProcess, open_communicator
 from mxscale.distributed.exchange import make_exchange
 from mxscale.environment.placement import Placement
-from mxscale.launcher import announcement, commands
+from mxscale.launcher import commands, setup
 from mxscale.models import weights
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Host, Plan
@@ -245,8 +245,8 @@ def test_horovod_is_told_where_its_timeline_goes_and_to_sum_in_a_hierarchy():
 
 def test_a_hierarchy_on_one_machine_is_said_to_be_without_effect(tmp_path):
     config, run = from_dict({"comm": {"hierarchical": True}}), directory.RunDir(tmp_path)
-    assert "no effect on one machine" in announcement.said_of_exchange(run, config, Plan())
-    assert announcement.said_of_exchange(run, config, Plan(hosts=(Host("a", 1, "a"), Host("b", 1, "b")))) == ""
+    assert "no effect on one machine" in setup.describe_exchange(run, config, Plan())
+    assert setup.describe_exchange(run, config, Plan(hosts=(Host("a", 1, "a"), Host("b", 1, "b")))) == ""
 
 
 # ---------------------------------------------------------------- what is refused

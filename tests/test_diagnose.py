@@ -20,7 +20,7 @@ from mxscale.diagnose import advice, diagnosis, presentation, probes, timing
 from mxscale.diagnose import record as diagnosis_record
 from mxscale.diagnose.advice import Facts, advise
 from mxscale.diagnose.breakdown import Estimate, diagnose, judge
-from mxscale.launcher.supervisor import Signals
+from mxscale.launcher.context import Signals
 from mxscale.rundir.directory import KILLED, RunDir
 from mxscale.rundir.plan import Host, Plan
 from mxscale.util.errors import ConfigError

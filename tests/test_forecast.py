@@ -9,7 +9,7 @@ from mxscale.perfmodel import forecast, layers, scenarios
 from mxscale.perfmodel.scenarios import Grid, Machine
 from mxscale.perfmodel.step_time import Link
 from mxscale.planner import planning
-from mxscale.records import summary
+from mxscale.records import earlier_runs, summary
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FINISHED
 from mxscale.rundir.plan import Plan
@@ -28,20 +28,20 @@ def made(runs, ranks, rate=None, steps=100, wall_s=None, host="here", device="cp
     run.write("environment.json", {"tags": {"machine": host, "build": "wheel", "versions": {}}})
     run.write("price.json", PRICE)
     if rate:
-        run.write("status.json", {"state": FINISHED, "step": steps, "attempts": [{"attempt": 1}]})
+        run.write("status.json", {"state": FINISHED, "step": steps, "attempts": [{"attempt": 1, "started_ms": 0}]})
         run.write("summary.json", {"metrics": {"throughput/median": rate, "time/wall_s": wall_s or 0}})
     return run
 
 
 def predicted(run):
-    return forecast.predict(run, run.config())
+    return forecast.predict(run, run.config(), run.plan())
 
 
 def test_where_nothing_is_known_it_says_so(tmp_path):
     run = made(tmp_path, 2)
     told = predicted(run)
     assert told["known"] is False and not any(key.startswith("plan/") for key in told)
-    assert forecast.begin(run, run.config()).startswith("plan      unknown: no earlier run of this configuration")
+    assert forecast.record(run, run.config()).startswith("plan      unknown: no earlier run of this configuration")
 
 
 def test_an_earlier_run_of_as_many_ranks_is_what_it_expects(tmp_path):
@@ -55,9 +55,9 @@ def test_an_earlier_run_of_as_many_ranks_is_what_it_expects(tmp_path):
 def test_what_speed_does_not_depend_on_makes_no_other_run_of_it(tmp_path):
     config = from_dict({})
     for change in ({"seed": 7}, {"epochs": 3}, {"optimizer": {"lr": 0.3}}, {"machine": {"usd_per_hour": 9.0}}):
-        assert summary.for_speed(from_dict(change)) == summary.for_speed(config), change
+        assert earlier_runs.for_speed(from_dict(change)) == earlier_runs.for_speed(config), change
     for change in ({"precision": "amp"}, {"batch": {"per_device": 7}}, {"optimizer": {"name": "adam"}}):
-        assert summary.for_speed(from_dict(change)) != summary.for_speed(config), change
+        assert earlier_runs.for_speed(from_dict(change)) != earlier_runs.for_speed(config), change
 
 
 def test_time_beside_the_steps_and_its_cost_are_in_it(tmp_path):
@@ -133,13 +133,13 @@ def test_of_a_rented_machine_the_tables_know(tmp_path):
 def test_what_was_said_and_how_far_off_it_was_are_recorded(tmp_path):
     made(tmp_path, 2, 100.0)
     run = made(tmp_path, 2)
-    forecast.begin(run, run.config())
+    forecast.record(run, run.config())
     assert payload.params(run)["plan/images_per_s"] == "100.0"
     assert run.path / directory.FORECAST in [path for path, _ in payload.artifacts(run)]
     run.write("status.json", {"attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 1000, "ranks": 2}]})
     line = '{"attempt": 1, "step": 1, "time_ms": 1, "metrics": {"throughput/images_per_s": 80.0}}\n'
     run.metrics_file.write_text(line)
-    metrics = summary.summarise(run, 1)["metrics"]
+    metrics = summary.summarise(run, 1).metrics
     assert metrics["plan/images_per_s"] == 100 and metrics["plan/error"] == pytest.approx(0.25)
     run.write("summary.json", {"metrics": metrics})
     assert "planned        100 images/s, 25.0% too much" in summary.table(run, "")
@@ -149,7 +149,7 @@ def test_a_run_of_unknown_rate_ends_without_an_error(tmp_path):
     run = made(tmp_path, 2, 100.0)
     run.write(directory.FORECAST, {"known": False, "why": "x"})
     run.write("status.json", {"attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 1000, "ranks": 2}]})
-    assert not [key for key in summary.summarise(run, 1)["metrics"] if key.startswith("plan/")]
+    assert not [key for key in summary.summarise(run, 1).metrics if key.startswith("plan/")]
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from mxscale.cli import settings
 from mxscale.config import signature as identity
 from mxscale.config.schema import from_dict, to_dict
 from mxscale.environment import description
+from mxscale.launcher import setup
 from mxscale.records import recorded
 from mxscale.rerun import differences, rerun, verdict
 from mxscale.rerun.verdict import DIFFERENT, IDENTICAL, WITHIN, Outcome, judge
@@ -57,7 +58,7 @@ def test_the_spread_of_three_seeds_is_the_interval_that_one_more_is_expected_in(
     # 98, 99, 100: mean 99, s = 1, t(2) = 4.303, sqrt(1 + 1/3) = 1.1547: 99 +- 4.9687, and no more than 100 %
     low, high, said = verdict.spread([99.0, 98.0, 100.0], 0.5)
     assert (low, high) == (pytest.approx(94.0313, abs=1e-4), 100.0)
-    assert "3 seeds on record: median 99.00, 98.00 to 100.00" in said
+    assert "3 seeds recorded: median 99.00, 98.00 to 100.00" in said
 
 
 @pytest.mark.parametrize("test, kind", [(94.5, WITHIN), (94.0, DIFFERENT), (100.0, WITHIN)])
@@ -79,7 +80,7 @@ def test_seeds_that_agree_leave_room_for_one_image():
 @pytest.mark.parametrize("seeds", [[], SEEDS[:1], [{"other": 1.0}] * 3])
 def test_without_two_other_seeds_the_spread_is_not_known(seeds):
     judged = judge(FIRST, again(99.0), seeds, IMAGES)
-    assert judged.kind == DIFFERENT and "the spread of the seeds is not known" in judged.why
+    assert judged.kind == DIFFERENT and "the spread of the seeds is unknown" in judged.why
 
 
 def test_the_interval_holds_one_more_seed_in_95_of_100_cases():
@@ -92,7 +93,7 @@ def test_the_first_loss_that_differs_is_named_with_its_steps():
     judged = judge(FIRST, again(losses={2: 1.5, 4: 1.2500001, 6: 0.5}), [], {})
     assert judged.first_difference == {"step": 4, "since": 3, "was": 1.25, "is": 1.2500001}
     assert "that of step 4 (the mean of steps 3 to 4), 1.25 -> 1.2500001" in judged.why
-    assert "no loss on record differs" in judge(FIRST, again(), [], {}).why
+    assert "no recorded loss differs" in judge(FIRST, again(), [], {}).why
     nan = {2: float("nan")}
     assert verdict.first_difference(nan, nan) is None
 
@@ -142,7 +143,7 @@ def send(run) -> str:
 
 
 def asked(given, *overrides, entry="train"):
-    """What the command line makes of rerun=GIVEN: (config, run to resume, First)."""
+    """What the command line makes of rerun=GIVEN: (config, run to resume, RecordedRun)."""
     words = [command_line.spelt_out(f"rerun={given}"), *overrides]
     return settings.configure(to_dict(composed(entry, *words)), words)
 
@@ -157,7 +158,7 @@ def refused(given, *overrides, **more) -> str:
 def test_config_seed_ranks_and_threads_are_those_on_record(tmp_path):
     run = make_run(tmp_path, seed=7, epochs=3, optimizer={"lr": 0.25, "params": {"wd_lh": 1}}, name="first")
     config, resumed, first = asked(run, f"runs={tmp_path}/new", "tracking=none")
-    assert resumed is None and (config.rerun.run, first.of, first.parent) == (str(run), str(run), None)
+    assert resumed is None and (config.rerun.run, first.id, first.parent) == (str(run), str(run), None)
     assert (config.seed, config.epochs, config.optimizer) == (7, 3, run.config().optimizer)
     assert (config.launch.ranks, config.launch.threads, config.launch.device) == (2, 3, "cpu")
     assert (config.runs, config.tracking.enabled, config.data.shards) == (f"{tmp_path}/new", False, None)
@@ -165,9 +166,10 @@ def test_config_seed_ranks_and_threads_are_those_on_record(tmp_path):
 
 def test_the_price_is_that_of_then_on_the_machines_of_now(tmp_path):
     first = asked(make_run(tmp_path), "tracking=none")[2]
-    assert first.price(4, 1.0) == {**PRICE, "nodes": 4, "setup_minutes": 1.0}
+    config, hook = from_dict({"launch": {"setup_minutes": 1.0}, "machine": {"nodes": 4}}), rerun.Rerun(first)
+    assert setup.price_of(config, [], None, hook) == {**PRICE, "nodes": 4, "setup_minutes": 1.0}
     first.files.write("price.json", {"known": False, "why": "no price"})
-    assert first.price(4, 1.0) == {"known": False, "why": "no price"}  # and not today's
+    assert not setup.price_of(config, [], None, hook)["known"]  # today's price is not used
 
 
 def test_on_other_ranks_the_micro_batches_stay(tmp_path):
@@ -189,7 +191,7 @@ def test_the_signature_is_that_of_the_first_run(tmp_path):
     run = make_run(tmp_path, seed=7)
     config, _, first = asked(run, f"runs={tmp_path}/new", "tracking=none")
     new = directory.create(config)
-    rerun.begin(new, first)
+    rerun.store_record(new, first)
     signed = [identity.signature(c, "d", None) for c in (run.config(), directory.as_signed(new, config))]
     assert signed[0] == signed[1] != identity.signature(config, "d", None)
     assert directory.as_signed(run, config) is not None and directory.as_signed(run, config) == config  # not a rerun
@@ -326,7 +328,8 @@ def test_a_record_from_before_code_was_digested_goes_by_its_commit(tmp_path):
 
 def test_ranks_that_changed_on_the_way_are_named(tmp_path):
     then = facts(tmp_path / "then")
-    then.write("status.json", {"attempts": [{"attempt": 1, "ranks": 4}, {"attempt": 2}, {"attempt": 3, "ranks": 2}]})
+    attempts = [{"attempt": n, "ranks": ranks, "started_ms": n} for n, ranks in ((1, 4), (2, None), (3, 2))]
+    then.write("status.json", {"attempts": attempts})
     assert [str(d) for d in differences.between(then, facts(tmp_path / "now"))] == [
         "ranks of its attempts: 4, then 2 -> 2"
     ]
@@ -346,15 +349,15 @@ def test_the_digest_of_the_code_is_that_of_its_files(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "comm, said",
     [
-        ("backend: dist_async", "not repeatable: updates come in another order each time"),
-        ("backend: parameter_server, update_on: server", "not repeatable for sure: with comm.update_on=server"),
-        ("backend: parameter_server, compression: 2bit", "not repeatable for sure: with comm.compression=2bit"),
+        ("backend: dist_async", "not repeatable: updates are applied in a different order each time"),
+        ("backend: parameter_server, update_on: server", "may not be repeatable: with comm.update_on=server"),
+        ("backend: parameter_server, compression: 2bit", "may not be repeatable: with comm.compression=2bit"),
     ],
 )
 def test_what_does_not_repeat_is_said_before(comm, said):
     values = dict(word.split(": ") for word in comm.split(", "))
     expected = rerun._expected(from_dict({"comm": values}), PLAN, [])
-    assert expected.startswith(f"within the spread of the seeds at best ({said}")
+    assert expected.startswith(f"at best within the spread of the seeds ({said}")
 
 
 # ---------------------------------------------------------------- a run and its rerun
@@ -379,7 +382,7 @@ def test_a_rerun_refuses_what_differs_and_from_mlflow_alone_interrupted_and_resu
     wait_for_step(run, 3)
     started.send_signal(signal.SIGTERM)
     out = cli.ended(started, expect=75).out
-    assert f"rerun     of {run_id}\nexpected  the same weights: nothing that is on record differs" in out
+    assert f"rerun     of {run_id}\nexpected  the same weights: nothing differs from the record" in out
     ended = cli("train", f"resume={run}", small=False)
     assert re.search("^  verdict +identical: the same weights to the last bit", ended.out, re.MULTILINE)
     assert ended.run.path == run.path

@@ -17,8 +17,10 @@ from mxscale.cli import multirun
 from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.config.schema import Config, Launch, from_dict, to_dict
 from mxscale.environment.container_limits import available_cores
-from mxscale.rundir import directory
-from mxscale.rundir.directory import FAILED, FINISHED, INTERRUPTED, KILLED, RUNNING, RunDir
+from mxscale.launcher.context import Signals
+from mxscale.rundir import directory, guards
+from mxscale.rundir.directory import FAILED, INTERRUPTED, KILLED, RUNNING, RunDir
+from mxscale.rundir.status import FINISHED
 from mxscale.sweep import cells, conclusion, sweep
 from mxscale.sweep.conclusion import Row
 from mxscale.sweep.sweep import REFUSED_CELL, Cell, Note, Sweep
@@ -213,7 +215,7 @@ def test_what_cells_cost_is_summed_only_where_they_did_not_share_it():
 def test_a_sweep_ends_as_the_worst_of_its_cells():
     def ends(*rows, stopped=None):
         status = conclusion.outcome(rows, stopped)
-        return status["state"], status["exit"]
+        return status.state, status.exit
 
     assert ends(ROWS[0], ROWS[1]) == (FINISHED, 0)
     assert ends(ROWS[0], ROWS[3]) == (FAILED, 1)
@@ -230,20 +232,19 @@ def test_the_csv_has_a_line_for_each_cell():
 
 
 @pytest.mark.parametrize(
-    "objective, metrics, state, told",
+    "objective, metrics, values",
     [
-        (["accuracy"], {"best/val_top1": 90.0}, FINISHED, 90.0),
-        (["cost"], {"cost/total_usd": 2.0, "cost/total_eur": 3.0}, FINISHED, 2.0),
-        (["cost"], {"cost/total_eur": 3.0}, FINISHED, 3.0),
-        (["accuracy", "cost"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, FINISHED, [90.0, 2.0]),
-        (["cost", "accuracy"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, FINISHED, [2.0, 90.0]),
-        (["accuracy", "cost"], {"best/val_top1": 90.0}, FINISHED, None),
-        (["accuracy"], {"best/val_top1": 90.0}, FAILED, None),
-        (["accuracy"], {"best/val_top1": float("nan")}, FINISHED, None),
+        (["accuracy"], {"best/val_top1": 90.0}, 90.0),
+        (["cost"], {"cost/total_usd": 2.0, "cost/total_eur": 3.0}, 2.0),
+        (["cost"], {"cost/total_eur": 3.0}, 3.0),
+        (["accuracy", "cost"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, [90.0, 2.0]),
+        (["cost", "accuracy"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, [2.0, 90.0]),
+        (["accuracy", "cost"], {"best/val_top1": 90.0}, None),
+        (["accuracy"], {"best/val_top1": float("nan")}, None),
     ],
 )
-def test_a_sweeper_is_told_the_objective_and_nothing_of_a_failed_cell(objective, metrics, state, told):
-    assert sweep.told({"state": state, "summary": metrics}, objective) == told
+def test_objective_values_are_none_if_one_is_unknown(objective, metrics, values):
+    assert sweep.objective_values(metrics, objective) == values
 
 
 @pytest.mark.parametrize("objective", ["[]", "[speed]", "[cost,cost]"])
@@ -271,7 +272,7 @@ def ran(cell: Cell, state=FINISHED, top1=50.0, noted=True) -> RunDir:
     """As a cell that has run, or one whose process was killed before it could say how it ended."""
     values, _ = cell.settings(())
     run = directory.create(from_dict(values))
-    cell.began(run)
+    cell.on_created(run, Signals())
     run.write("status.json", {"state": state, "exit": 0, "attempts": [{"attempt": 1, "started_ms": 1, "ended_ms": 2}]})
     run.write("summary.json", {"metrics": {"best/val_top1": top1}})
     if noted:
@@ -287,7 +288,7 @@ def test_a_resumed_sweep_keeps_what_finished_goes_on_with_what_was_interrupted_a
     assert again.path == first.path and again.attempt == 2
 
     kept = cell_of(again, 1).kept()
-    assert kept["summary"] == {"best/val_top1": 50.0} and again.cells()[0].how == "kept"
+    assert kept.state == FINISHED and again.cells()[0].how == "kept"
     assert again.cells()[0].run == str(runs[0])
 
     cell = cell_of(again, 2)
@@ -304,7 +305,7 @@ def test_a_cell_that_a_sweeper_asks_for_twice_is_run_once_and_keeps_its_line(tmp
     found = begun(tmp_path)
     ran(cell_of(found, 1))
     asked_again = Cell(found, 7, to_dict(from_dict({"runs": str(tmp_path), "seed": 1})), ["seed=1"], None)
-    assert asked_again.kept()["summary"] == {"best/val_top1": 50.0}
+    assert asked_again.kept().state == FINISHED
     (note,) = found.notes()
     assert (note.number, note.how) == (0, "run")
     conclusion.append_lines(found, conclusion.rows_of(found), 1)
@@ -347,7 +348,7 @@ def test_a_cell_with_other_settings_is_another_one(tmp_path):
 
 
 def test_a_run_that_ended_after_its_sweep_was_killed_has_finished(tmp_path):
-    ran(cell_of(begun(tmp_path), 1), FINISHED, noted=False)
+    ran(cell_of(begun(tmp_path), 1), noted=False)
     assert cell_of(begun(tmp_path, sweep={"resume": True}), 1).kept() is not None
 
 
@@ -365,10 +366,8 @@ def test_a_sweep_that_is_not_there_is_not_resumed(tmp_path):
 
 
 def test_a_sweep_that_is_going_is_not_resumed(tmp_path):
-    from mxscale.launcher import setup
-
     found = begun(tmp_path)
-    with setup.locked(found), pytest.raises(ConfigError, match="in use"):
+    with guards.locked(found), pytest.raises(ConfigError, match="in use"):
         begun(tmp_path, sweep={"resume": True})
 
 
@@ -540,7 +539,7 @@ def test_optuna_is_told_accuracy_and_cost_of_cells_side_by_side(cli):
 def test_cells_run_through_submitit_and_the_worst_of_them_is_the_sweeps_exit_status(cli):
     cells = ["optimizer.lr=${optimizer.l},0.1,-1", "hydra/launcher=submitit_local", "tracking=none", "-m"]
     ended = cli("train", *SHORT, *cells, small=False, expect=2)
-    assert [cell.state for cell in of(cli).cells()] == [REFUSED_CELL, FINISHED, REFUSED_CELL]
+    assert [cell.state for cell in of(cli).cells()] == [REFUSED_CELL, REFUSED_CELL]
     assert re.search(r"lr--1: optimizer.lr=-1.0: expected at least 0$", ended.out, re.MULTILINE)
     assert re.search(
         r"optimizer.lr: \$\{optimizer.l\} names no setting: did you mean optimizer.lr\?$", ended.out, re.MULTILINE

@@ -22,9 +22,13 @@ from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.doctor import doctor as examination
 from mxscale.launcher import run as job
-from mxscale.launcher import setup
 from mxscale.launcher.budget import REASON as BUDGET
+from mxscale.launcher.context import Hooks
+from mxscale.records import claims
+from mxscale.rerun.rerun import Rerun
+from mxscale.rundir import guards
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
+from mxscale.rundir.status import Status
 from mxscale.sweep.sweep import REFUSED_CELL
 from mxscale.util.errors import ConfigError, nearest
 
@@ -76,13 +80,13 @@ def train(composed):
         status, objective = multirun.run_cell(composed, hydra, len(_statuses) == 1, _execute)
     else:
         status, objective = _execute(composed, hydra.overrides.task), None
-    _statuses[-1] = status["exit"]
-    if status["exit"] == INTERRUPTED and status.get("reason") != BUDGET:  # a budget is one run's
+    _statuses[-1] = status.exit
+    if status.exit == INTERRUPTED and status.reason != BUDGET:  # a budget is one run's
         _stopped.append(True)
     return objective
 
 
-def _execute(composed, overrides, cell=None) -> dict:
+def _execute(composed, overrides, cell=None) -> Status:
     """The status of the run that Hydra composed; what was wrong with it has been said.  cell: that of a sweep."""
     try:
         values = OmegaConf.to_container(composed, resolve=True)
@@ -91,13 +95,16 @@ def _execute(composed, overrides, cell=None) -> dict:
             values, overrides = cell.settings(RESUMABLE)
         elif values["sweep"]["resume"]:
             raise ConfigError("sweep.resume=true without -m: a sweep is gone on with; one run, with resume=RUN_DIR")
-        return job.execute(*configure(values, overrides), cell)
+        config, run, recorded = configure(values, overrides)
+        claims.check(config.claims)
+        hooks = [cell] if cell else []
+        return job.execute(config, run, Hooks(*hooks, Rerun(recorded), examination.RecordFindings()))
     except (ConfigError, OmegaConfBaseException) as error:
         line = explain(error)
-        return {"state": REFUSED_CELL, "exit": refuse(line), "error": line, "summary": {}}
-    except setup.DiskFailed as error:
+        return Status(REFUSED_CELL, exit=refuse(line), error=line)
+    except guards.DiskFailed as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return {"state": FAILED, "exit": FAILURE, "error": str(error), "summary": {}}
+        return Status(FAILED, exit=FAILURE, error=str(error))
 
 
 # ---------------------------------------------------------------- entry points that train nothing
@@ -156,7 +163,7 @@ def _look(composed, own_keys: List[str], look) -> None:
         _statuses[-1] = look(values, *own) or DONE
     except (ConfigError, OmegaConfBaseException) as error:
         _statuses[-1] = refuse(explain(error))
-    except setup.DiskFailed as error:
+    except guards.DiskFailed as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
 
 

@@ -20,8 +20,8 @@ def configure(values: dict, overrides) -> tuple:
         if config.resume is not None:
             both = f"resume={config.resume} with rerun={config.rerun.run}"
             raise ConfigError(f"{both}: a rerun that was interrupted goes on with resume=DIR alone")
-        first = rerun.find(config)
-        return settle(merge_for_rerun(first, values, overrides)), None, first
+        recorded = rerun.find(config)
+        return settle(merge_for_rerun(recorded, values, overrides)), None, recorded
     return (*_new_or_resumed(config, values, overrides), None)
 
 
@@ -121,26 +121,26 @@ def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
 FOR_A_RERUN = ("rerun", "launch", "tracking", "budget", "runs", "data.cache")
 
 
-def merge_for_rerun(first: rerun.First, values: dict, overrides) -> Config:
+def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Config:
     """The config on record, on as many ranks and threads as then; ConfigError where this command line sets more."""
-    merged, composed = {**flatten(to_dict(first.config)), **first.settled}, flatten(values)
-    if values["entry"] != first.config.entry:
-        entry = first.config.entry
-        raise ConfigError(f"{first.source}: that run is one of {entry}.py: python {entry}.py {first.source}")
+    merged, composed = {**flatten(to_dict(recorded.config)), **recorded.resolved}, flatten(values)
+    if values["entry"] != recorded.config.entry:
+        entry = recorded.config.entry
+        raise ConfigError(f"{recorded.source}: that run is one of {entry}.py: python {entry}.py {recorded.source}")
     usual = flatten(to_dict(Config()))
     taken = {"rerun.run", "rerun.strict", "runs", "resume", "tracking.enabled", "tracking.uri", "tracking.timeout_s"}
     for override in overrides:
         key = override.split("=")[0].lstrip("+~")
         if not within(key, FOR_A_RERUN):
             raise ConfigError(
-                f"{override} with {first.source}: all but tracking and launch is taken from the record; leave it out"
+                f"{override} with {recorded.source}: all but tracking and launch is taken from the record; leave it out"
             )
         # Of a group (launch=docker) what its file says
         of_group = (name for name in composed if name.startswith(key + ".") and composed[name] != usual[name])
         taken.update([key] if key in composed else of_group)
     merged.update({name: composed[name] for name in taken})
-    if merged["launch.ranks"] != first.settled["launch.ranks"] and merged["data.shards"] is None:
-        merged["data.shards"] = first.files.plan().sizes.shards  # the same micro-batches
+    if merged["launch.ranks"] != recorded.resolved["launch.ranks"] and merged["data.shards"] is None:
+        merged["data.shards"] = recorded.files.plan().sizes.shards  # the same micro-batches
     return validate(from_dict(unflatten(merged)))
 
 

@@ -1,8 +1,8 @@
-"""What a run says beforehand of its own rate, hours and cost, and how far off it was.
+"""Forecast of a run's rate, hours and cost before its ranks start.
 
-In order: earlier runs that are the same but for length, seed, learning rate and price, on as many devices; those on
-fewer, with what the model of a step makes of the exchange; tables, where the machine is an instance with GPUs that they
-know.  On a CPU only one's own runs count.
+Sources, in this order: comparable runs (records/earlier_runs.py) on as many devices; comparable runs on fewer devices
+with the model of the gradient exchange; the tables of GPUs, if the machine is an instance that they list.  For a CPU
+only earlier runs count.
 The result is the run's forecast.json, `plan/*` in MLflow and `plan/error` at the end.  Unknown stays unknown.
 """
 
@@ -17,27 +17,28 @@ from mxscale.cost import prices, run_cost
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
 from mxscale.perfmodel.step_time import Link
 from mxscale.planner import planning
-from mxscale.records import summary
+from mxscale.records import earlier_runs
 from mxscale.rundir.directory import FORECAST, RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 
-def begin(run: RunDir, config: Config) -> str:
-    """Write forecast.json; a line that tells of it.  Call it when plan.json has the signature (record_environment)."""
-    made = predict(run, config)
-    run.write(FORECAST, made)
-    return f"plan      {told(made)}"
+def record(run: RunDir, config: Config) -> str:
+    """Write forecast.json and return the line to print.  plan.json needs its signatures (setup.record_environment)."""
+    forecast = predict(run, config, run.plan())
+    run.write(FORECAST, forecast)
+    return f"plan      {described(forecast)}"
 
 
-def predict(run: RunDir, config: Config) -> Dict:
-    """{"known": True, "plan/images_per_s", "plan/hours", "plan/usd", "plan/eur", "source"}, or {"known": False, "why"}.
+def predict(run: RunDir, config: Config, plan: Plan) -> Dict:
+    """Return the forecast of a prepared run.
 
-    Hours are those of all steps and of what an earlier run took beside them (start, validation), where there is one.  A
-    currency is left out where its price is unknown.
+    Returns:
+        {"known": True, "plan/images_per_s", "plan/hours", "plan/usd", "plan/eur", "source"}, or
+        {"known": False, "why"}.  Hours are those of all steps and of what an earlier run needed beside its steps
+        (start, validation), if there is one.  A currency without a price is omitted.
     """
-    plan = run.plan()
-    earlier = summary.alike(run, plan, "speed_signature")
+    earlier = earlier_runs.comparable(run, plan, "speed_signature")
     try:
         rate, source = _from_runs(config, plan, earlier)
         if rate is None and plan.device == "gpu":
@@ -54,29 +55,30 @@ def predict(run: RunDir, config: Config) -> Dict:
     return {"known": True, **figures, "source": source}
 
 
-def told(made: Dict) -> str:
-    """A forecast in one line."""
-    if not made["known"]:
-        return f"unknown: {made['why']}"
-    hours = made["plan/hours"]
+def described(forecast: Dict) -> str:
+    """Return a forecast as one line."""
+    if not forecast["known"]:
+        return f"unknown: {forecast['why']}"
+    hours = forecast["plan/hours"]
     time = f"{hours:.2f} h" if hours >= 0.1 else f"{3600 * hours:.0f} s"
-    money = [f"{made[f'plan/{name}']:.4g} {name.upper()}" for name in ("usd", "eur") if f"plan/{name}" in made]
+    money = [f"{forecast[f'plan/{name}']:.4g} {name.upper()}" for name in ("usd", "eur") if f"plan/{name}" in forecast]
     cost = f", {' = '.join(money)}" if money else ""
-    return f"{made['plan/images_per_s']:,.0f} images/s, {time}{cost}; {made['source']}"
+    return f"{forecast['plan/images_per_s']:,.0f} images/s, {time}{cost}; {forecast['source']}"
 
 
-# ---------------------------------------------------------------- one's own runs
+# ---------------------------------------------------------------- earlier runs
 
 
 def _from_runs(config: Config, plan: Plan, earlier: List[RunDir]) -> Tuple[Optional[float], str]:
-    """(images/s, where from), or (None, why not)."""
+    """Return (images/s, source), or (None, why not)."""
     devices = plan.sizes.ranks
-    if plan.sizes.shards != devices:
-        return None, "several data shards a rank: each rank's batches one after the other are not part of the model"
-    same = [run for run in earlier if _devices(run) == devices and run.config().comm == config.comm]
+    same = earlier_runs.same_layout(earlier, config, plan.sizes)
     if same:
         several = f"the median of {len(same)} earlier runs" if len(same) > 1 else "an earlier run"
         return statistics.median(map(_rate, same)), f"{several} of this configuration"
+    if plan.sizes.shards != devices:
+        return None, "several data shards per rank: their exchange is not modelled"
+    earlier = [run for run in earlier if earlier_runs.sizes_of(run).shards == _devices(run)]
     fewer = [run for run in earlier if _devices(run) < devices]
     if not fewer:
         return None, "no earlier run of this configuration on this machine, on as many devices or fewer"
@@ -84,12 +86,12 @@ def _from_runs(config: Config, plan: Plan, earlier: List[RunDir]) -> Tuple[Optio
     known = f"{base.path.name} on {_devices(base)} device{'s' if _devices(base) > 1 else ''}"
     link, others = _own_link(config, plan, base, earlier)
     if link is None:
-        most = _rate(base) * devices / _devices(base)
-        return most, f"at most: {known}, the exchange not known and counted as nothing"
+        linear = _rate(base) * devices / _devices(base)
+        return linear, f"at most: {known}, without the unknown time of the exchange"
     now = replace(calibration.of_run(str(base.path)), devices=devices, comm=config.comm)
     network = layers.network(config.model.name, config.data.image_size, plan.classes)
     rate = float(calibration.rate_of(now, _rate(base), network, {"intra": link}))
-    return rate, f"{known}, the exchange as fitted to {others} more"
+    return rate, f"{known}, with the exchange fitted to {others} more"
 
 
 # The exchange of a run on one machine -> the link that carries it
@@ -97,7 +99,7 @@ INSIDE = {exchange: link for link, (exchange, between) in calibration.CARRIES.it
 
 
 def _own_link(config: Config, plan: Plan, base: RunDir, earlier: List[RunDir]) -> Tuple[Optional[Link], int]:
-    """The link inside this machine that fits earlier runs with the same exchange, and their number."""
+    """Return the link inside this machine that fits earlier runs with the same exchange, and their number."""
     which = INSIDE.get(config.comm.entry.exchange)
     if _devices(base) > 1 or len(plan.hosts) > 1 or which is None or not layers.known(config.model.name):
         return None, 0
@@ -110,13 +112,13 @@ def _rate(run: RunDir) -> float:
 
 
 def _devices(run: RunDir) -> int:
-    return run.plan().sizes.ranks
+    return earlier_runs.sizes_of(run).ranks
 
 
 def _beside(earlier: List[RunDir]) -> float:
-    """Seconds that the newest of these took beside its steps; 0 where there is none."""
+    """Return the seconds that the newest of these needed beside its steps; 0 if there is none."""
     for run in earlier:
-        status, sizes = run.status(), run.plan().sizes
+        status, sizes = run.status(), earlier_runs.sizes_of(run)
         if len(status.attempts) == 1 and status.step:
             wall = run.figures.get("time/wall_s", 0.0)
             return max(0.0, wall - status.step * sizes.global_batch / _rate(run))
@@ -127,7 +129,7 @@ def _beside(earlier: List[RunDir]) -> float:
 
 
 def _from_tables(config: Config, plan: Plan) -> Tuple[Optional[float], str]:
-    """The same of GPUs of an instance that the tables know."""
+    """Return (images/s, source) of the GPUs of an instance that the tables list, or (None, why not)."""
     if config.machine.instance is None:
         return None, "no earlier run of this configuration on this machine, and machine.instance does not name it"
     sizes, (nodes, _) = plan.sizes, calibration.nodes_of(plan)
