@@ -27,7 +27,7 @@ def train(run) -> Status:
     ended = Trainer(run, run.config(), plan, Local(), attempt=1).train()
     setup.record_environment(run, run.config(), plan)
     attempt = Attempt(1, ranks=1, started_ms=began, ended_ms=began + 1000)
-    status = Status(directory.FINISHED, attempts=(attempt,), params_sha256=ended["params_sha256"])
+    status = Status(directory.FINISHED, attempts=(attempt,), step=ended["step"], params_sha256=ended["params_sha256"])
     run.write_status(status)
     run.write_summary(Summary())
     run.write("price.json", {"known": False, "why": "no price"})

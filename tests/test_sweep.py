@@ -20,7 +20,7 @@ from mxscale.environment.container_limits import available_cores
 from mxscale.launcher.context import Signals
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, INTERRUPTED, KILLED, RUNNING, RunDir
-from mxscale.rundir.status import FINISHED
+from mxscale.rundir.status import FINISHED, Status
 from mxscale.sweep import cells, conclusion, sweep
 from mxscale.sweep.conclusion import Row
 from mxscale.sweep.sweep import REFUSED_CELL, Cell, Note, Sweep
@@ -276,7 +276,7 @@ def ran(cell: Cell, state=FINISHED, top1=50.0, noted=True) -> RunDir:
     run.write("status.json", {"state": state, "exit": 0, "attempts": [{"attempt": 1, "started_ms": 1, "ended_ms": 2}]})
     run.write("summary.json", {"metrics": {"best/val_top1": top1}})
     if noted:
-        cell.ended({"state": state, "exit": {FINISHED: 0, FAILED: 1, KILLED: 75}[state], "error": None})
+        cell.ended(Status(state, exit={FINISHED: 0, FAILED: 1, KILLED: 75}[state]))
     return run
 
 
@@ -326,7 +326,7 @@ def test_a_resumed_cell_that_was_refused_keeps_its_run(tmp_path):
     run = ran(cell_of(begun(tmp_path), 3), KILLED)
     cell = cell_of(begun(tmp_path, sweep={"resume": True}), 3)
     cell.settings(())
-    cell.ended({"state": REFUSED_CELL, "exit": 2, "error": "budget.max_usd=1: it is spent"})
+    cell.ended(Status(REFUSED_CELL, exit=2, error="budget.max_usd=1: it is spent"))
     assert cell_of(begun(tmp_path, sweep={"resume": True}), 3).settings(())[0]["resume"] == str(run)
 
 

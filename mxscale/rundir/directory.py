@@ -33,8 +33,15 @@ from mxscale.rundir import json_record
 from mxscale.rundir import plan as plan_file
 from mxscale.rundir import status as status_file
 from mxscale.rundir import summary as summary_file
-from mxscale.rundir.status import (
+from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the states and exit statuses too)
+    DONE,
+    FAILED,
+    FAILURE,
     FINISHED,
+    INTERRUPTED,
+    KILLED,
+    REFUSED,
+    RUNNING,
     Attempt,
     RankStatus,
     Status,
