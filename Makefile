@@ -16,7 +16,7 @@ finetune: .venv/run.stamp  ## then the digits 5-9, from a few labels each
 	@$(PY) finetune.py
 
 doctor: .venv/run.stamp  ## what stands in the way of a run here
-	@$(PY) doctor.py
+	@.venv/bin/mxscale doctor
 
 test: .venv/dev.stamp  ## all tests but those of images, on all cores, with coverage: the quick ones first
 	@$(PY) -m pytest -n auto -m "not slow and not docker" --cov --cov-report=

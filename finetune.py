@@ -1,14 +1,9 @@
-"""Fine-tune a trained network: `python finetune.py`.  See conf/finetune.yaml, and README.md."""
+"""Fine-tune a trained network: `python finetune.py`, the same as `mxscale finetune`. See conf/finetune.yaml."""
 
-import hydra
+import sys
 
-from mxscale.cli import main as cli
+from mxscale.cli.main import main
 
-
-@hydra.main(version_base="1.3", config_path="conf", config_name="finetune")
-def main(config):
-    return cli.train(config)
-
-
+# Hydra's shell completion of `python finetune.py` requires the text "@hydra.main" in this file.
 if __name__ == "__main__":
-    cli.run(main)
+    sys.exit(main(["finetune", *sys.argv[1:]]))

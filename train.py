@@ -1,14 +1,9 @@
-"""Train a network: `python train.py`.  See conf/train.yaml, and README.md."""
+"""Train a network: `python train.py`, the same as `mxscale train`. See conf/train.yaml."""
 
-import hydra
+import sys
 
-from mxscale.cli import main as cli
+from mxscale.cli.main import main
 
-
-@hydra.main(version_base="1.3", config_path="conf", config_name="train")
-def main(config):
-    return cli.train(config)
-
-
+# Hydra's shell completion of `python train.py` requires the text "@hydra.main" in this file.
 if __name__ == "__main__":
-    cli.run(main)
+    sys.exit(main(["train", *sys.argv[1:]]))

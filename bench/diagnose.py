@@ -1,4 +1,4 @@
-"""Is what diagnose.py says true?  Runs whose bottleneck was put there, and what it finds.
+"""Is what mxscale diagnose reports true?  Runs whose bottleneck was put there, and what it finds.
 
     python bench/diagnose.py [--quick] [--only input] [--seconds 5] [--repeats 3] [--figure FILE.png]
 
@@ -46,7 +46,7 @@ def diagnose(options, *settings, where=measure.ROOT, env=os.environ) -> dict:
     """What diagnosis.json says of the settings."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as runs:
         own = [f"diagnose.seconds={options.seconds}", f"diagnose.repeats={options.repeats}", "diagnose.warmup_steps=5"]
-        argv = [sys.executable, "diagnose.py", f"runs={runs}", "tracking=none", *own, *settings]
+        argv = [sys.executable, "-m", "mxscale", "diagnose", f"runs={runs}", "tracking=none", *own, *settings]
         done = subprocess.run(argv, cwd=where, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode:
             raise SystemExit(f"{' '.join(argv[1:])} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
@@ -62,8 +62,8 @@ def slowed_input(options) -> dict:
     plain = diagnose(options, *settings)
     seconds = 2 * plain["steps_s"]["compute"]["value"]
     with tempfile.TemporaryDirectory() as copy:
-        for part in ("mxscale", "conf", "diagnose.py"):
-            (shutil.copytree if (measure.ROOT / part).is_dir() else shutil.copy)(measure.ROOT / part, f"{copy}/{part}")
+        for part in ("mxscale", "conf"):
+            shutil.copytree(measure.ROOT / part, f"{copy}/{part}", symlinks=True)
         with open(f"{copy}/mxscale/data/loader.py", "a") as loader:
             loader.write(SLEEPS.format(seconds=seconds))
         found = diagnose(options, *settings, where=copy)

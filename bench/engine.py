@@ -15,6 +15,7 @@ import mxnet as mx
 from loop import rates
 from mxnet import gluon
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.data import loader
@@ -69,8 +70,9 @@ def bare_rate(config, plan, interval: int) -> float:
 
 
 def bare_batches(config, plan):
-    if config.data.kind == "synthetic":
-        made = loader.SyntheticData(config.data, plan.classes, config.batch.per_device, [0], 1, 1, [mx.cpu()])
+    if DATASETS[config.data.kind].generated:
+        reading = loader.Reading(config.data, config.batch.per_device, [0], 1, 1, 1, 1, [mx.cpu()])
+        made = loader.SyntheticData(reading, plan.classes)
         while True:
             yield made.images, made.labels
     records = plan.splits["train"]

@@ -93,7 +93,8 @@ def ours(folder: Path, **data):
     from mxscale.data import loader
 
     settled, records = packed_by(folder, **data)
-    source = loader.TrainData(records, settled.data, BATCH, [0], 1, 1, records.count // BATCH, 1, [mx.cpu()])
+    reading = loader.Reading(settled.data, BATCH, [0], 1, 1, records.count // BATCH, 1, [mx.cpu()])
+    source = loader.TrainData(records, reading)
     for step in itertools.count():
         for micro in source.step(step):
             micro.images.wait_to_read()

@@ -2,7 +2,7 @@
 
     python bench/planner.py [--quick] [--figure docs/figures/plan.png]
 
-Each is a grid of instances, nodes, batches, precisions, compressions and ways to exchange, evaluated as plan.py does
+Each is a grid of instances, nodes, batches, precisions, compressions and ways to exchange, as by `mxscale plan`
 (without its table, CSV and figure), a few times; with the memory that the largest one takes at most.  --figure draws
 the figure of docs/planning.md in place of measuring.
 """
@@ -55,7 +55,7 @@ def main() -> None:
     options = measure.arguments(__doc__.splitlines()[0], figure=("", "file to draw into, in place of measuring"))
     if options.figure:
         folder = Path(options.figure).parent
-        argv = [sys.executable, "plan.py", *PAGE, f"plan.output={folder}"]
+        argv = [sys.executable, "-m", "mxscale", "plan", *PAGE, f"plan.output={folder}"]
         subprocess.run(argv, cwd=measure.ROOT, check=True)
         (folder / "plan.csv").unlink()
         return

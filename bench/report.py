@@ -1,4 +1,4 @@
-"""How long `python report.py` takes over an experiment of 1,000 runs in a SQLite store: half a minute at most.
+"""How long `mxscale report` takes over an experiment of 1,000 runs in a SQLite store: half a minute at most.
 
     python bench/report.py [--runs 1000] [--quick]
 
@@ -86,7 +86,7 @@ def main() -> None:
     try:
         uri = f"sqlite:///{folder}/mlflow.db"
         copies(folder / "mlflow.db", first_run(uri), options.runs)
-        argv = [sys.executable, "report.py", "report.experiment=many", f"tracking.uri={uri}"]
+        argv = [sys.executable, "-m", "mxscale", "report", "report.experiment=many", f"tracking.uri={uri}"]
         times = []
         for _ in range(1 if options.quick else 3):
             began = time.perf_counter()

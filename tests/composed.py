@@ -1,15 +1,20 @@
-"""What an entry script's Hydra makes of a command line, without starting it."""
+"""The settings that Hydra composes from a command line, without starting a process."""
 
-from conftest import ROOT
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from mxscale.cli import main
-from mxscale.config.schema import Config
+from mxscale.config.schema import Config, from_dict
+from mxscale.config.validation import validate
 
 
-def composed(entry: str, *overrides) -> Config:
-    """The validated config; raises what Hydra raises, and ConfigError."""
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        values = compose(entry, overrides=list(overrides))
-    return main.validate(main.from_dict(OmegaConf.to_container(values, resolve=True)))
+def composed_values(verb: str, *overrides) -> tuple:
+    """Return the settings of a run and the verb's own settings. Raises what Hydra raises."""
+    with initialize_config_dir(str(main.CONF), version_base="1.3"):
+        values = OmegaConf.to_container(compose(verb, overrides=list(overrides)), resolve=True)
+    return values, {key: values.pop(key) for key in main.own_keys(verb)}
+
+
+def composed(verb: str, *overrides) -> Config:
+    """Return the validated config. Raises what Hydra raises, and ConfigError."""
+    return validate(from_dict(composed_values(verb, *overrides)[0]))

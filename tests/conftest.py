@@ -50,7 +50,8 @@ class Cli:
         self.overrides = [f"runs={folder}", f"data.cache={cache}"]
 
     def start(self, entry, *overrides, small=True, env=None):
-        argv = [sys.executable, f"{entry}.py", *self.overrides, *(SMALL if small else []), *overrides]
+        script = [f"{entry}.py"] if entry in ("train", "finetune") else ["-m", "mxscale", entry]
+        argv = [sys.executable, *script, *self.overrides, *(SMALL if small else []), *overrides]
         surroundings = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
         return subprocess.Popen(
             argv, cwd=ROOT, env={**surroundings, **(env or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

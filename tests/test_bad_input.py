@@ -295,7 +295,7 @@ def test_an_unreadable_image_is_refused_by_its_path(refused, photos):
 
 def test_images_smaller_than_the_network_sees_are_refused(unprepared, photos):
     line = unprepared(*folder_of(photos({"cat": 6, "dog": 6}, side=12)))
-    says(line, "cat/0.png", "12x12 pixels, smaller than 16", "data.min_side", "11 further images")
+    says(line, "cat/0.png", "12x12 pixels, smaller than 16", "data.min_side", "11 other images")
 
 
 # ---------------------------------------------------------------- records

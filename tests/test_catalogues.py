@@ -19,7 +19,7 @@ TODAY = datetime.date(2025, 6, 1)
 
 
 def tool(runs, *argv):
-    return main.tool(["prices", f"runs={runs}", *argv])
+    return main.main(["prices", f"runs={runs}", *argv])
 
 
 def rows(runs):

@@ -212,7 +212,7 @@ def _choice(word, at):
 
 
 def test_the_page_of_claims_is_what_the_models_say_now():
-    """Made anew by: python report.py report.action=claims report.output=docs"""
+    """Made anew by: mxscale report report.action=claims report.output=docs"""
     page = (ROOT / "docs" / "claims.md").read_text()
     assert re.findall(r"^\| `([a-z0-9-]+)` ", page, re.MULTILINE) == IDS
     assert page == shown.in_markdown(claims.outcomes([], modelled_claims.MODELS))

@@ -187,7 +187,7 @@ def test_a_value_out_of_range_is_one_line(key, value, line):
         ),
         (
             {"data": {"kind": "mnist"}},
-            "data.root is missing: set data.root to the folder for the files of data=mnist",
+            "data.root is missing: data=mnist needs data.root=DIR, where its files are or will be fetched to",
         ),
         (
             {"data": {"val_share": None}},

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from composed import composed
 
-from mxscale.cli import main as entry
+from mxscale.cli import settings as entry
 from mxscale.config.schema import Comm, from_dict
 from mxscale.config.schema import Optimizer as OptimizerConfig
 from mxscale.config.validation import validate

@@ -7,16 +7,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from composed import composed_values
 from PIL import Image
 from plans import make_sizes
 
-from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
-from mxscale.diagnose import advice, diagnosis, presentation, probes, timing
+from mxscale.diagnose import diagnosis, presentation, probes, timing
 from mxscale.diagnose import record as diagnosis_record
 from mxscale.diagnose.advice import Facts, advise
 from mxscale.diagnose.breakdown import Estimate, diagnose, judge
@@ -275,8 +272,8 @@ def test_the_input_is_tried_with_what_may_be_faster():
 
 def test_computing_is_tried_with_larger_batches_that_the_set_has_and_smaller_networks():
     run = looked_at(model={"name": "resnet50_v1b"})
-    assert set(probes.others_to_compute(run, 1, advice.SMALLER)) == {"batch.per_device=64", "model=resnet34_v1b"}
-    assert probes.others_to_compute(looked_at(batch={"per_device": 200}), 1, advice.SMALLER) == {}
+    assert set(probes.others_to_compute(run, 1)) == {"batch.per_device=64", "model=resnet34_v1b"}
+    assert probes.others_to_compute(looked_at(batch={"per_device": 200}), 1) == {}
 
 
 # ---------------------------------------------------------------- timing a run, with a script in its place
@@ -363,10 +360,8 @@ def test_the_input_alone_is_read_for_its_time_in_five_intervals():
 
 
 def composed(*overrides):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        values = OmegaConf.to_container(compose("diagnose", overrides=list(overrides)), resolve=True)
-    own = values.pop("diagnose")
-    return main.validate(main.from_dict(values)), own
+    values, own = composed_values("diagnose", *overrides)
+    return validate(from_dict(values)), own["diagnose"]
 
 
 def test_the_command_knows_the_settings_of_a_run_and_its_own():

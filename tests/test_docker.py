@@ -313,13 +313,14 @@ def test_builds_are_compared_by_a_sweep_from_the_host(images, cli):
 def test_doctor_looks_into_the_image(images):
     older = ["--target", "cpu", "--build-arg", "MXNET=mxnet==1.5.0", "-t", "mxscale:mxnet-1.5.0"]
     sh("docker", "build", *older, ".", timeout=1500)
-    said = sh(sys.executable, "doctor.py", "launch=docker", "launch.image=mxscale:mxnet-1.5.0", "tracking=none")[0]
+    doctor = [sys.executable, "-m", "mxscale", "doctor", "launch=docker", "tracking=none"]
+    said = sh(*doctor, "launch.image=mxscale:mxnet-1.5.0")[0]
     assert re.search(r"^ok +mxnet +1\.5\.0 with numpy", said, re.MULTILINE)
     assert re.search(r"^ok +code +wheel, ", said, re.MULTILINE)
 
 
 def test_doctor_names_an_image_that_is_nowhere():
-    said = sh(sys.executable, "doctor.py", "launch=docker", "launch.image=mxscale:nothing", expect=1)[0]
+    said = sh(sys.executable, "-m", "mxscale", "doctor", "launch=docker", "launch.image=mxscale:nothing", expect=1)[0]
     assert re.search(r"^fail +mxnet +launch\.image=mxscale:nothing: not here.*; build it with", said, re.MULTILINE)
 
 
@@ -547,7 +548,7 @@ def test_runs_are_recorded_in_postgresql_exactly_once(images, postgres, cli):
         assert "records in postgresql+psycopg2://mlflow@127.0.0.1" in said and password not in said
         uri = f"http://127.0.0.1:{own}"
         ended = cli("train", *QUICK, "launch.ranks=1", "tracking=mlflow", f"tracking.uri={uri}")
-        sync = [sys.executable, "-m", "mxscale.tracking.tracker", "sync", str(ended.run), "--uri", uri]
+        sync = [sys.executable, "-m", "mxscale", "sync", str(ended.run), f"tracking.uri={uri}"]
         assert "0 lines sent" in sh(*sync)[0]
         from mlflow import MlflowClient
 

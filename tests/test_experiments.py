@@ -185,7 +185,7 @@ def commands():
     for entry, line in re.findall(r"^[# ]*(?:mxscale |python )(train|finetune)(?:\.py)?( .*)$", whole, re.MULTILINE):
         words = shlex.split(re.split(r" {3,}|\s#", line)[0])
         # What a sweeper makes of a choice, tag(...), is Hydra's; so are its own settings
-        words = [main.spelt_out(word) for word in words if not word.startswith("hydra") and "=tag(" not in word]
+        words = [main.canonical(word) for word in words if not word.startswith("hydra") and "=tag(" not in word]
         words = [word for word in words if word != "launch.hosts=hosts.txt"]  # a file of the reader
         if "..." not in words:
             yield entry, tuple(word if "[" in word else word.split(",")[0] for word in words if "=" in word)

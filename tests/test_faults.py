@@ -20,6 +20,7 @@ from composed import composed
 from conftest import ROOT, SMALL, rank_pids, wait_for_step
 from PIL import Image
 
+from mxscale.cost import run_cost
 from mxscale.launcher import commands as launch
 from mxscale.launcher import run as job
 from mxscale.rundir.directory import FAILED, FINISHED, KILLED, RunDir
@@ -245,7 +246,7 @@ def wait_for_state(run, state, timeout=60):
 
 def unsent(ended):
     (line,) = [line for line in ended.out.splitlines() if line.startswith("tracking:")]
-    assert line.endswith(f"send with: python -m mxscale.tracking.tracker sync {ended.run}")
+    assert line.endswith(f"send with: mxscale sync {ended.run}")
     return line
 
 
@@ -280,7 +281,7 @@ def test_a_hanging_tracking_server_delays_nothing_and_sync_sends_all_of_it_once(
 
     store = f"sqlite:///{tmp_path}/later.db"
     for expected in (len(list(ended.run.lines())), 0):
-        assert tracker.main(["sync", str(ended.run), "--uri", store]) == 0
+        assert tracker.sync(ended.run, store, run_cost.cost_of(ended.run)) == 0
         assert f"tracking: {expected} lines sent" in capfd.readouterr().out
     losses = [(line["step"], line["metrics"].get("train/loss")) for line in ended.run.lines()]
     assert points(store, "train/loss") == [(step, loss) for step, loss in losses if loss is not None]

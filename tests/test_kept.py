@@ -16,7 +16,7 @@ from PIL import Image
 from test_loader import AUGMENTED, RAW, micros, same, train_data
 
 from mxscale.data import ram_cache, recordio
-from mxscale.data.loader import KEPT, Records, evaluation_batches
+from mxscale.data.loader import EvaluationData, Records
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Host
 from mxscale.train import prepare
@@ -74,7 +74,7 @@ def test_evaluation_sees_the_same_images(tmp_path):
     data = replace(RAW, eval_resize=12)
     for rank in (0, 1):
         for _ in range(2):
-            batches = [list(evaluation_batches(records, one, 7, rank, 2, CPU)) for one in (data, in_memory(data))]
+            batches = [list(EvaluationData(records, one, 7, (rank, 2), CPU)) for one in (data, in_memory(data))]
             for (images, labels, count), (kept_images, kept_labels, kept_count) in zip(*batches, strict=True):
                 assert np.array_equal(images.asnumpy(), kept_images.asnumpy())
                 assert labels.asnumpy().tolist() == kept_labels.asnumpy().tolist() and count == kept_count
@@ -90,10 +90,9 @@ def test_images_are_decoded_once(tmp_path, monkeypatch):
 
 def test_a_rank_keeps_its_own_shards_alone_and_as_much_as_was_said(tmp_path):
     records = jpegs(tmp_path)
-    micros(train_data(records, in_memory(RAW), 5, rank=1, ranks=2, of=4), range(1))
-    taken = {
-        part: os.fstat(found.rec.fileno()).st_size for (rec, part, _), found in KEPT.parts.items() if rec == records.rec
-    }
+    source = train_data(records, in_memory(RAW), 5, rank=1, ranks=2, of=4)
+    micros(source, range(1))
+    taken = {part: os.fstat(found.rec.fileno()).st_size for (_, part, _), found in source.cache.parts.items()}
     assert sorted(taken) == [1, 3]
     for part, size in taken.items():
         said = ram_cache.bytes_of(records.rec, ram_cache.offsets_of(records.idx, (part, 4)))
@@ -125,7 +124,7 @@ def test_what_does_not_fit_is_refused_with_both_figures(tmp_path, monkeypatch):
     records = jpegs(tmp_path)
     monkeypatch.setattr(ram_cache, "available_memory", lambda: 1000)
     with pytest.raises(
-        ConfigError, match=r"data\.keep=ram: .* take 0\.00 GB, and 0\.00 GB .* free here .*data\.keep=packed"
+        ConfigError, match=r"data\.keep=ram: .* need 0\.00 GB, and 0\.00 GB .* free here .*data\.keep=packed"
     ):
         micros(train_data(records, in_memory(RAW), 5), range(1))
     splits = {name: {"rec": records.rec, "idx": records.idx} for name in ("train", "val")}
@@ -143,9 +142,9 @@ DIES = """
 import os, sys
 import mxnet as mx
 from mxscale.config.schema import Data
-from mxscale.data.loader import Records, evaluation_batches
+from mxscale.data.loader import Records, EvaluationData
 records = Records(sys.argv[1], sys.argv[2], 50)
-for images, *_ in evaluation_batches(records, Data(image_size=8, keep="ram"), 5, 0, 1, mx.cpu()):
+for images, *_ in EvaluationData(records, Data(image_size=8, keep="ram"), 5, (0, 1), mx.cpu()):
     os.kill(os.getpid(), 9)
 """
 
@@ -182,7 +181,7 @@ def test_a_run_whose_images_do_not_fit_is_refused_before_any_rank(tmp_path, data
     run = directory.create(composed("train", *settings, "data.keep=ram"))
     monkeypatch.setattr(ram_cache, "available_memory", lambda: 10_000)
     assert prepare.main(str(run), attempt=1) == directory.REFUSED
-    assert "data.keep=ram: the decoded images take" in run.read("refused.json")["error"]
+    assert "data.keep=ram: the decoded images need" in run.read("refused.json")["error"]
 
 
 def test_of_several_hosts_the_largest_share_counts():

@@ -14,14 +14,14 @@ from records import flat, make_records, noise, numbered, ramp
 from mxscale.config.training_settings import Augment, Data
 from mxscale.data import loader
 from mxscale.data.loader import (
+    EvaluationData,
+    Reading,
     SyntheticData,
     TrainData,
-    evaluation_batches,
     open_reader,
     part_sizes,
     readable_parts,
     seed_of,
-    synthetic_evaluation,
 )
 
 CPU = mx.cpu()
@@ -32,7 +32,8 @@ AUGMENTED = replace(RAW, image_size=12, augment=Augment(brightness=0.4, contrast
 
 def train_data(records, data=RAW, batch=4, rank=0, ranks=1, of=1, accumulation=1, steps_per_epoch=None, seed=1):
     steps_per_epoch = steps_per_epoch or records.count // (batch * of * accumulation)
-    return TrainData(records, data, batch, list(range(rank, of, ranks)), of, accumulation, steps_per_epoch, seed, [CPU])
+    shards = list(range(rank, of, ranks))
+    return TrainData(records, Reading(data, batch, shards, of, accumulation, steps_per_epoch, seed, [CPU]))
 
 
 def micros(source, steps):
@@ -120,7 +121,7 @@ def test_an_epoch_has_every_image_once(tmp_path):
     for of, accumulation in [(1, 1), (4, 1), (2, 2)]:
         source = train_data(records, of=of, accumulation=accumulation)
         for epoch in range(3):
-            steps = range(epoch * source.steps_per_epoch, (epoch + 1) * source.steps_per_epoch)
+            steps = range(epoch * source.reading.steps_per_epoch, (epoch + 1) * source.reading.steps_per_epoch)
             assert sorted(labels_of(micros(source, steps))) == list(range(64))
 
 
@@ -144,7 +145,7 @@ def test_a_short_shard_wraps_and_no_other_image_is_repeated(tmp_path):
 @pytest.mark.parametrize("count, of, batch", [(10, 4, 2), (17, 8, 2), (9, 8, 1), (5, 4, 1), (29, 4, 7), (3, 3, 1)])
 def test_short_and_empty_parts_still_fill_their_batches(count, of, batch, tmp_path):
     source = train_data(numbered(tmp_path, count), batch=batch, of=of)
-    found = micros(source, range(3 * source.steps_per_epoch))
+    found = micros(source, range(3 * source.reading.steps_per_epoch))
     assert {shard for _, shard, _, _ in found} == set(range(of))
     for _, _, labels, pixels in found:
         assert len(labels) == batch
@@ -186,7 +187,7 @@ def test_one_rank_goes_through_its_shards_once_per_accumulation(tmp_path):
 def test_starting_at_any_step_gives_the_rest_of_the_unbroken_order_pixels_too(of, accumulation, tmp_path):
     records = noise(tmp_path, 50)
     settings = {"data": AUGMENTED, "of": of, "accumulation": accumulation}
-    last = 2 * train_data(records, **settings).steps_per_epoch + 2
+    last = 2 * train_data(records, **settings).reading.steps_per_epoch + 2
     unbroken = micros(train_data(records, **settings), range(last))
     for start in range(last):
         resumed = micros(train_data(records, **settings), range(start, last))
@@ -209,7 +210,7 @@ def test_evaluation_counts_every_image_once(count, tmp_path):
         for _ in range(2):  # the second validation as the first
             seen = []
             for rank in range(ranks):
-                for images, labels, counted in evaluation_batches(records, RAW, 7, rank, ranks, CPU):
+                for images, labels, counted in EvaluationData(records, RAW, 7, (rank, ranks), CPU):
                     assert images.shape[0] == labels.shape[0] >= counted
                     assert images[:, 0, 0, 0].asnumpy().tolist() == labels.asnumpy().tolist()
                     seen += labels.asnumpy()[:counted].tolist()
@@ -219,14 +220,14 @@ def test_evaluation_counts_every_image_once(count, tmp_path):
 def test_evaluation_is_not_augmented(tmp_path):
     records = make_records(tmp_path, [ramp()] * 4)
     data = replace(RAW, image_size=16, augment=Augment(brightness=1.0, hue=1.0))
-    ((images, _, _),) = evaluation_batches(records, data, 4, 0, 1, CPU)
+    ((images, _, _),) = EvaluationData(records, data, 4, (0, 1), CPU)
     # The centre: columns and rows 8 to 23.
     assert all(np.array_equal(image, ramp()[8:24, 8:24].transpose(2, 0, 1)) for image in images.asnumpy())
 
 
 def test_evaluation_resizes_the_shorter_side_before_it_crops(tmp_path):
     records = make_records(tmp_path, [ramp(width=36, height=24)])
-    ((images, _, _),) = evaluation_batches(records, replace(RAW, eval_resize=8), 1, 0, 1, CPU)
+    ((images, _, _),) = EvaluationData(records, replace(RAW, eval_resize=8), 1, (0, 1), CPU)
     red, green, _ = images.asnumpy()[0]
     assert green[:, 0] == pytest.approx(7 * (np.arange(8) * 3 + 1), abs=8)  # all 24 rows, in 8
     assert 20 < red[0, 0] < 60 and 190 < red[0, -1] < 230  # the middle 24 of 36 columns: 6 to 29
@@ -235,7 +236,7 @@ def test_evaluation_resizes_the_shorter_side_before_it_crops(tmp_path):
 def test_pixels_are_normalised_colour_by_colour(tmp_path):
     records = make_records(tmp_path, [flat((100, 150, 200))] * 4)
     data = replace(RAW, mean=[110.0, 140.0, 0.0], std=[50.0, 25.0, 10.0])
-    ((images, _, _),) = evaluation_batches(records, data, 4, 0, 1, CPU)
+    ((images, _, _),) = EvaluationData(records, data, 4, (0, 1), CPU)
     ((_, _, _, trained),) = micros(train_data(records, data), [0])
     for pixels in (images.asnumpy(), trained):
         assert pixels.shape == (4, 3, 8, 8) and pixels.dtype == np.float32
@@ -244,7 +245,7 @@ def test_pixels_are_normalised_colour_by_colour(tmp_path):
 
 def test_a_mean_of_0_is_subtracted_and_std_still_divides(tmp_path):
     records = make_records(tmp_path, [flat((100, 150, 200))])
-    ((images, _, _),) = evaluation_batches(records, replace(RAW, std=[255.0] * 3), 1, 0, 1, CPU)
+    ((images, _, _),) = EvaluationData(records, replace(RAW, std=[255.0] * 3), 1, (0, 1), CPU)
     assert images[0, :, 0, 0].asnumpy() == pytest.approx([100 / 255, 150 / 255, 200 / 255])
 
 
@@ -330,7 +331,8 @@ def test_images_smaller_than_the_network_sees_are_enlarged(tmp_path):
 
 def test_synthetic_batches_are_the_same_for_the_same_seed():
     def made(seed):
-        (micro,) = SyntheticData(replace(RAW, image_size=16), 5, 32, [0], 1, seed, [CPU]).step(0)
+        reading = Reading(replace(RAW, image_size=16), 32, [0], 1, 1, 1, seed, [CPU])
+        (micro,) = SyntheticData(reading, 5).step(0)
         return micro.images.asnumpy(), micro.labels.asnumpy()
 
     images, labels = made(3)
@@ -341,12 +343,12 @@ def test_synthetic_batches_are_the_same_for_the_same_seed():
 
 
 def test_synthetic_steps_cost_a_batch_per_shard_and_accumulation():
-    source = SyntheticData(RAW, 5, 2, [1, 3], 2, 1, [CPU])
+    source = SyntheticData(Reading(RAW, 2, [1, 3], 4, 2, 1, 1, [CPU]), 5)
     assert [micro.shard for micro in source.step(7)] == [1, 1, 3, 3]
 
 
 def test_synthetic_evaluation_is_on_rank_0_alone():
-    counts = [[count for *_, count in synthetic_evaluation(RAW, 5, 12, rank, 1, CPU)] for rank in (0, 1)]
+    counts = [[count for *_, count in SyntheticData.evaluation(RAW, 5, 12, rank, 1, CPU)] for rank in (0, 1)]
     assert counts == [[12], []]
 
 
@@ -356,16 +358,16 @@ GROWTH = """
 import sys
 import mxnet as mx
 from mxscale.config.training_settings import Augment, Data
-from mxscale.data.loader import Records, TrainData, evaluation_batches
+from mxscale.data.loader import EvaluationData, Reading, Records, TrainData
 records = Records(sys.argv[1], sys.argv[2], int(sys.argv[3]))
 data = Data(image_size=112, augment=Augment())
-source = TrainData(records, data, 16, [0, 1], 2, 1, 1, 1, [mx.cpu()])
+source = TrainData(records, Reading(data, 16, [0, 1], 2, 1, 1, 1, [mx.cpu()]))
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
 for epoch in range(60):
     for micro in source.step(epoch):
         micro.images.wait_to_read()
-    for images, labels, count in evaluation_batches(records, data, 16, 0, 1, mx.cpu()):
+    for images, labels, count in EvaluationData(records, data, 16, (0, 1), mx.cpu()):
         images.wait_to_read()
     if epoch == 9:
         before = resident()
@@ -390,7 +392,7 @@ def test_memory_does_not_grow_over_50_epochs(tmp_path):
 def test_images_are_resized_as_asked(tmp_path, name, number):
     records = noise(tmp_path, 1, side=24)
     data = replace(RAW, image_size=12, eval_resize=12, interpolation=name)
-    [(pixels, _, _)] = evaluation_batches(records, data, 1, 0, 1, CPU)
+    [(pixels, _, _)] = EvaluationData(records, data, 1, (0, 1), CPU)
     source = np.random.RandomState(0).randint(0, 256, (1, 24, 24, 3))[0].astype("uint8")
     wanted = mx.image.imresize(mx.nd.array(source, dtype="uint8"), 12, 12, number).asnumpy().transpose(2, 0, 1)
     np.testing.assert_allclose(pixels.asnumpy()[0], wanted, atol=1)

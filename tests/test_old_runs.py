@@ -53,7 +53,7 @@ def test_a_finished_run_reruns_to_a_verdict(old):
 def test_a_finished_run_is_synchronised_and_reported(old, tmp_path):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
-    sync = [sys.executable, "-m", "mxscale.tracking.tracker", "sync", str(finished(old)), "--uri", uri]
+    sync = [sys.executable, "-m", "mxscale", "sync", str(finished(old)), f"tracking.uri={uri}"]
     subprocess.run(sync, cwd=ROOT, env=environment, check=True)
     old("report", f"tracking.uri={uri}", f"report.output={tmp_path}/report", small=False)
     page = (tmp_path / "report" / "report.html").read_text()

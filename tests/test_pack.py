@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from mxscale.config.schema import Data
-from mxscale.data import images, manifest, recordio, workers
+from mxscale.data import images, manifest, recordio, sources, workers
 from mxscale.data.images import BadImage
 from mxscale.data.pack import prepare
 from mxscale.util.errors import ConfigError
@@ -87,9 +87,8 @@ def test_all_digits_are_packed_once_in_three_splits(digits):
 
 
 def test_a_packed_digit_is_the_scan_enlarged(digits):
-    from sklearn.datasets import load_digits
-
-    scans, labels = load_digits(return_X_y=True)
+    *scans, labels = np.loadtxt(sources.DIGITS_FILE, delimiter=",").T
+    scans = np.stack(scans, -1)
     made = digits()
     for record in list(recordio.scan(manifest.path_of(made, "val")[0]))[::50]:
         scan = scans[record.header.id].reshape(8, 8) * 255 / 16
@@ -100,11 +99,9 @@ def test_a_packed_digit_is_the_scan_enlarged(digits):
 
 
 def test_classes_keep_their_order_as_labels(digits):
-    from sklearn.datasets import load_digits
-
     made = digits(classes=["7", "2"])
     assert made["classes"] == ["7", "2"] and made["splits"]["train"]["per_class"] == [107, 107]
-    labels = load_digits(return_X_y=True)[1]
+    labels = np.loadtxt(sources.DIGITS_FILE, delimiter=",")[:, -1]
     assert all(labels[number] == [7, 2][label] for label, number, _ in records(made, "train"))
 
 
@@ -365,7 +362,9 @@ def test_a_full_disk_is_one_line_that_names_the_cache(tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert (
-        err.strip().splitlines()[-1].startswith(f"refused: data.cache={data.cache}: can't write there (File too large)")
+        err.strip()
+        .splitlines()[-1]
+        .startswith(f"refused: data.cache={data.cache}: cannot write there (File too large)")
     )
     assert not list((tmp_path / "cache").glob(".*.new-*")) and not list((tmp_path / "cache").glob("imagefolder-*"))
 
@@ -373,9 +372,9 @@ def test_a_full_disk_is_one_line_that_names_the_cache(tmp_path):
 def test_an_unwritable_cache_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     assert refused(Data(kind="digits", cache=str(tmp_path / "file" / "cache"))).startswith(
-        f"data.cache={tmp_path}/file/cache: can't write there (Not a directory)"
+        f"data.cache={tmp_path}/file/cache: cannot write there (Not a directory)"
     )
-    assert "data.cache=/proc/cache: can't write there" in refused(Data(kind="digits", cache="/proc/cache"))
+    assert "data.cache=/proc/cache: cannot write there" in refused(Data(kind="digits", cache="/proc/cache"))
 
 
 # ---------------------------------------------------------------- bad input
@@ -406,7 +405,7 @@ def test_a_class_without_images_is_named(tmp_path):
 
 def test_one_class_is_too_few(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 5})
-    assert refused(folder_data(root, tmp_path)) == f"data.root={root}: 1 class (ant) to learn; expected at least 2"
+    assert refused(folder_data(root, tmp_path)) == f"data.root={root} has 1 class (ant); expected at least 2"
 
 
 def test_train_and_val_must_have_the_same_classes(tmp_path):
@@ -422,7 +421,7 @@ def test_train_and_val_must_have_the_same_classes(tmp_path):
 def test_unknown_and_repeated_class_names_are_refused(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 5, "bee": 5})
     assert "has no class amt: did you mean ant?" in refused(folder_data(root, tmp_path, classes=["amt", "bee"]))
-    assert "bee is there 2 times" in refused(folder_data(root, tmp_path, classes=["bee", "bee"]))
+    assert "bee is listed 2 times" in refused(folder_data(root, tmp_path, classes=["bee", "bee"]))
     assert "data.num_classes=7" in refused(folder_data(root, tmp_path, num_classes=7))
 
 
@@ -440,11 +439,11 @@ def test_an_unreadable_image_is_named_with_how_many_more(tmp_path):
     (root / "bee" / "003.png").write_bytes(b"")
     text = refused(folder_data(root, tmp_path))
     assert text == (
-        f"data.root={root}: can't use bee/003.png (empty file): replace what is bad, or set data.on_bad=skip"
+        f"data.root={root}: cannot use bee/003.png (empty file): replace the bad images, or set data.on_bad=skip"
     )
     (root / "ant" / "001.png").write_text("hello")
     (root / "ant" / "broken.jpg").symlink_to("nowhere")
-    assert "and 2 further images: replace" in refused(folder_data(root, tmp_path))
+    assert "and 2 other images: replace" in refused(folder_data(root, tmp_path))
     assert not list((tmp_path / "cache").glob("imagefolder-*"))
 
 
@@ -478,7 +477,7 @@ def test_a_class_with_nothing_left_is_refused(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 5, "bee": 5})
     for path in (root / "bee").iterdir():
         path.write_bytes(b"")
-    assert "class bee has no usable train image, 5 bad images were skipped" in refused(
+    assert "class bee has no usable train image; 5 bad images were skipped" in refused(
         folder_data(root, tmp_path, on_bad="skip")
     )
 
@@ -507,4 +506,4 @@ def test_many_bad_images_end_it_early(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 3, "bee": 3})
     for n in range(150):
         (root / "ant" / f"bad{n}.png").write_bytes(b"")
-    assert "(empty file) and at least 99 further images" in refused(folder_data(root, tmp_path))
+    assert "(empty file) and at least 99 other images" in refused(folder_data(root, tmp_path))

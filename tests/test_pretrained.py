@@ -14,6 +14,7 @@ import mxnet as mx
 import pytest
 from composed import composed
 from conftest import last, params
+from mxnet.gluon.model_zoo import model_store
 
 from mxscale.cli import settings
 from mxscale.config.schema import Data, from_dict, origin_of
@@ -229,7 +230,7 @@ SMALL = "mobilenet0.25"
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """A mirror as Gluon's store is laid out, with random weights of one network: (folder, its address, sums)."""
+    """Serve a mirror of Gluon's store with random weights of one network: (folder, server, SHA-1 by name)."""
     served = tmp_path / "mirror" / "gluon" / "models"
     served.mkdir(parents=True)
     weights.save(tmp_path / "w", weights.arrays(random_net()))
@@ -241,6 +242,7 @@ def store(tmp_path, monkeypatch):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv("MXNET_GLUON_REPO", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("MXNET_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(model_store, "_model_sha1", sums)
     yield served, server, sums
     server.shutdown()
     server.server_close()
@@ -264,17 +266,17 @@ def left_in(folder):
 
 def test_the_zoo_is_fetched_once_checked_and_kept_where_gluon_keeps_it(store, tmp_path):
     _, server, sums = store
-    path = gluon_store.fetch(SMALL, sums)
+    path = gluon_store.fetch(SMALL)
     assert path == f"{tmp_path}/home/models/{SMALL}-{sums[SMALL][:8]}.params"
     assert digest_of(path, "sha1") == sums[SMALL] and left_in(tmp_path / "home") == [path.rpartition("/")[2]]
     server.shutdown()
     server.server_close()
-    assert gluon_store.fetch(SMALL, sums) == path
+    assert gluon_store.fetch(SMALL) == path
 
 
-def refused_by_the_store(sums, *words):
+def refused_by_the_store(*words):
     with pytest.raises(ConfigError) as raised:
-        gluon_store.fetch(SMALL, sums)
+        gluon_store.fetch(SMALL)
     assert len(str(raised.value).splitlines()) == 1 and str(raised.value).startswith("model.pretrained=zoo: ")
     assert not [word for word in words if word not in str(raised.value)], str(raised.value)
 
@@ -286,25 +288,25 @@ def test_a_store_that_gives_something_else_is_refused_and_nothing_stays(store, t
     advice = ("place the file at", f"{tmp_path}/home/models/", "MXNET_GLUON_REPO")
     for tenth in range(10):
         file.write_bytes(whole[: len(whole) * tenth // 10])
-        refused_by_the_store(sums, *advice)
+        refused_by_the_store(*advice)
     file.write_bytes(whole)
-    refused_by_the_store({SMALL: sums[SMALL][:8] + "0" * 32}, "its SHA-1 is", *advice)
+    sums[SMALL] = sums[SMALL][:8] + "0" * 32
+    refused_by_the_store("different hash", *advice)
     with zipfile.ZipFile(file, "w") as zipped:
         zipped.writestr("../other.params", b"x")
-    refused_by_the_store(sums, "there is no mobilenet0.25-", *advice)
+    refused_by_the_store("Moving downloaded temp file", *advice)
     file.unlink()
-    refused_by_the_store(sums, "404", *advice)
+    refused_by_the_store("Failed downloading", *advice)
     server.shutdown()
     server.server_close()
-    refused_by_the_store(sums, "refused", *advice)
+    refused_by_the_store("refused", *advice)
     assert left_in(tmp_path / "home") == []
 
 
 def test_a_damaged_file_in_the_cache_is_named(store, tmp_path):
-    _, _, sums = store
-    path = gluon_store.fetch(SMALL, sums)
+    path = gluon_store.fetch(SMALL)
     open(path, "ab").write(b"x")
-    refused_by_the_store(sums, f"{path} is damaged", "remove it")
+    refused_by_the_store(f"{path} is damaged", "remove it")
 
 
 def test_a_network_that_the_zoo_has_no_weights_of_is_refused_with_the_nearest():
@@ -322,9 +324,7 @@ def test_names_of_gluons_first_years_become_structural(tmp_path):
     }
 
 
-def test_the_zoos_input_is_that_of_imagenet_in_gluon(store, monkeypatch, tmp_path):
-    _, _, sums = store
-    monkeypatch.setattr(gluon_store, "fetch", partial(gluon_store.fetch, sums=sums))
+def test_the_zoos_input_is_that_of_imagenet_in_gluon(store, tmp_path):
     found = pretrained.bring("zoo", SMALL, tmp_path, "replace")
     assert found.input["image_size"] == 224 and found.input["mean"] == [123.675, 116.28, 103.53]
     kept = weights.load(tmp_path / pretrained.WEIGHTS)

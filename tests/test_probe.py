@@ -86,7 +86,7 @@ def command(code):
 def test_one_that_takes_too_long_is_ended_and_listed(tmp_path):
     began = time.monotonic()
     found = backend_probe.measured(RunDir(tmp_path), "slow", command("import time; time.sleep(60)"), 0.5, Signals())
-    assert found == {"no": "not done in 0.5 s (comm.probe_s)"}
+    assert found == {"no": "not finished in 0.5 s (comm.probe_s)"}
     assert time.monotonic() - began < 20
 
 

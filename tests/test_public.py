@@ -20,10 +20,10 @@ from conftest import read_json
 from PIL import Image
 from publisher import Publisher
 
+from mxscale.config.datasets import DATASETS
+from mxscale.config.registry import implementation
 from mxscale.config.schema import Data
-from mxscale.config.training_settings import DATASETS, PUBLIC
 from mxscale.data import content, manifest, pack, recordio
-from mxscale.data.public import sets
 from mxscale.data.public.archives import BadArchive
 from mxscale.util.errors import ConfigError
 
@@ -54,13 +54,17 @@ def packed(publisher, kind, tmp_path, **more):
     return pack.prepare(data_of(kind, tmp_path, mirror=publisher.base, **more), workers=1, progress=False)
 
 
-def known(publisher, kind) -> sets.Public:
-    """The table's entry with these files' checksums and addresses."""
-    return sets.SETS[kind]._replace(files=tuple(publisher.file(name) for name in made_sets.made(kind)))
+def public(kind):
+    return implementation(DATASETS[kind].implementation)
+
+
+def known(publisher, kind):
+    """Return the set with these files' checksums and addresses."""
+    return public(kind)._replace(files=tuple(publisher.file(name) for name in made_sets.made(kind)))
 
 
 def tree_of(publisher, kind, tmp_path, **more):
-    return sets.tree(known(publisher, kind), data_of(kind, tmp_path, checksum="published", **more), False)
+    return known(publisher, kind).read(data_of(kind, tmp_path, checksum="published", **more), False)
 
 
 def refused(call) -> str:
@@ -89,15 +93,18 @@ def counts(made):
 # ---------------------------------------------------------------- the table
 
 
-def test_every_set_of_the_table_has_its_choice_and_its_conf():
-    assert set(sets.SETS) == set(PUBLIC) == set(KINDS)
-    assert {*pack.KINDS, "synthetic"} == set(DATASETS)
+def test_every_public_set_is_tested_and_has_a_conf():
+    assert {name for name, entry in DATASETS.items() if entry.published} == set(KINDS)
     for kind in KINDS:
         assert composed("train", f"data={kind}").data.kind == kind
 
 
-def test_every_file_of_the_table_can_be_told_from_another():
-    files = [file for known in sets.SETS.values() for file in known.files]
+def test_every_implementation_can_be_imported():
+    assert all(callable(implementation(entry.implementation)) for entry in DATASETS.values())
+
+
+def test_files_have_distinct_checksums_and_addresses():
+    files = [file for kind in KINDS for file in public(kind).files]
     assert len({file.sha256 for file in files}) == len(files) == 10
     for file in files:
         assert re.fullmatch(r"[0-9a-f]{64}", file.sha256)
@@ -248,7 +255,7 @@ def test_a_set_that_comes_corrupted_is_refused(publisher, tmp_path, kind):
         whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :]
     )
     data = data_of(kind, tmp_path, checksum="published")
-    assert f"{name} could not be fetched" in (text := refused(lambda: sets.tree(table, data, False)))
+    assert f"{name} could not be fetched" in (text := refused(lambda: table.read(data, False)))
     assert "another SHA-256" in text and os.listdir(data.root) == []
 
 
@@ -306,7 +313,7 @@ def spoilt(tmp_path, kind, files) -> str:
     for name, content_of in files.items():
         (folder / name).write_bytes(content_of)
     with pytest.raises((BadArchive, ConfigError)) as error:
-        sets.SETS[kind].tree(str(folder), data_of(kind, tmp_path), "data.root=x", False)
+        public(kind).tree(str(folder), data_of(kind, tmp_path), "data.root=x", False)
     assert "\n" not in str(error.value)
     return str(error.value)
 

@@ -145,7 +145,7 @@ def test_labels_outside_are_refused(given, tmp_path):
     write(tmp_path, "train", [0, [1.0, 2.0]])
     assert "record 1 has 2 labels; expected one class number per image" in refused(given())
     write(tmp_path, "train", [0, 0])
-    assert "1 class to learn; expected at least 2" in refused(given())
+    assert "has 1 class; expected at least 2" in refused(given())
 
 
 def test_files_that_are_not_there_or_no_records_are_refused(given, tmp_path):
@@ -187,7 +187,7 @@ def test_an_index_of_another_file_is_refused(given, tmp_path):
 
 def test_records_without_images_are_refused(given, tmp_path):
     write(tmp_path, "val", [0, 1], content=b"no image")
-    assert "can't use the image of record 0 (no image of a known format)" in refused(given())
+    assert "cannot use the image of record 0 (no image of a known format)" in refused(given())
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def spoilt(given, tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_bad_image_anywhere_is_refused_with_its_number(spoilt, workers):
-    with pytest.raises(ConfigError, match=r"train\.rec: can't use the image of record 5 \(.*\): .*data\.on_bad=skip"):
+    with pytest.raises(ConfigError, match=r"train\.rec: cannot use the image of record 5 \(.*\): .*data\.on_bad=skip"):
         prepare(spoilt(), workers, progress=False)
 
 
@@ -232,7 +232,7 @@ def test_smaller_images_can_be_allowed(spoilt):
 
 def test_a_class_that_skipping_leaves_without_an_image_is_refused(given, tmp_path):
     write(tmp_path, "train", [0, 1, 2], content=b"no image")
-    assert "class 0 has no usable image, 3 bad images were skipped" in refused(given(on_bad="skip"))
+    assert "class 0 has no usable image; 3 bad images were skipped" in refused(given(on_bad="skip"))
 
 
 # ---------------------------------------------------------------- images that MXNet takes for others
@@ -267,7 +267,7 @@ def test_what_mxnet_would_take_for_another_picture_is_written_anew_in_a_copy(giv
     records = loader.Records(*manifest.path_of(made, "train"), entry["count"])
     assert [record.header.id for record in recordio.scan(records.rec)] == [100 + n for n in range(len(contents))]
     seen = np.concatenate(
-        [images.asnumpy() for images, *_ in loader.evaluation_batches(records, data, 1, 0, 1, mx.cpu())]
+        [images.asnumpy() for images, *_ in loader.EvaluationData(records, data, 1, (0, 1), mx.cpu())]
     )
     for pixels, (name, content) in zip(seen, contents.items(), strict=True):
         image = decode(content)

@@ -10,8 +10,6 @@ import socket
 import sqlite3
 
 import pytest
-from conftest import ROOT
-from hydra import compose, initialize_config_dir
 from recorded import keep, run
 
 from mxscale.cli import main
@@ -219,14 +217,13 @@ def store(tmp_path_factory):
 
 @pytest.fixture
 def reported(capsys, tmp_path, monkeypatch):
-    """Calls report.py's function with a command line; (exit status, what it printed, the error's line)."""
+    """Run `mxscale report`; (exit status, standard output, standard error)."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
     def call(*overrides):
-        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            main.report(compose("report", overrides=[f"report.output={tmp_path}/out", *overrides]))
+        status = main.main(["report", f"report.output={tmp_path}/out", *overrides])
         printed = capsys.readouterr()
-        return main._statuses.pop(), printed.out, printed.err
+        return status, printed.out, printed.err
 
     return call
 

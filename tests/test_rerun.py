@@ -144,7 +144,7 @@ def send(run) -> str:
 
 def asked(given, *overrides, entry="train"):
     """What the command line makes of rerun=GIVEN: (config, run to resume, RecordedRun)."""
-    words = [command_line.spelt_out(f"rerun={given}"), *overrides]
+    words = [command_line.canonical(f"rerun={given}"), *overrides]
     return settings.configure(to_dict(composed(entry, *words)), words)
 
 
@@ -199,17 +199,17 @@ def test_the_signature_is_that_of_the_first_run(tmp_path):
 
 def test_rerun_is_a_group_and_a_word():
     digits = "12345678901234567890123456789012"
-    assert command_line.spelt_out(f"rerun={digits}") == f"rerun.run='{digits}'"
-    assert composed("train", command_line.spelt_out(f"rerun={digits}")).rerun.run == digits
-    assert command_line.spelt_out("rerun=runs/train/x") == "rerun.run=runs/train/x"
+    assert command_line.canonical(f"rerun={digits}") == f"rerun.run='{digits}'"
+    assert composed("train", command_line.canonical(f"rerun={digits}")).rerun.run == digits
+    assert command_line.canonical("rerun=runs/train/x") == "rerun.run=runs/train/x"
     for word in ("rerun.strict=true", "rerunning=1", "--help", "-m", "epochs=3"):
-        assert command_line.spelt_out(word) == word
+        assert command_line.canonical(word) == word
 
 
 @pytest.mark.parametrize("words", [["rerun="], ["rerun.strict=true"]])
 def test_a_rerun_of_nothing_is_refused(words):
     with pytest.raises(ConfigError, match=r"rerun\.run is missing: set rerun=ID"):
-        composed("train", *map(command_line.spelt_out, words))
+        composed("train", *map(command_line.canonical, words))
 
 
 def test_a_resume_and_a_rerun_at_once_are_refused(tmp_path):

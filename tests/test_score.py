@@ -1,4 +1,4 @@
-"""The model held against published throughputs: python -m mxscale.cli.main score."""
+"""The model held against published throughputs: mxscale score."""
 
 import csv
 import json
@@ -209,7 +209,7 @@ def test_every_network_of_the_table_is_found_by_its_own_name():
 def test_what_no_table_knows_is_said_once_with_what_was_taken(points, capsys):
     odd = {"model": "own-net", "gpu": "abacus"}
     path = points(odd, {**odd, "gpus": 2}, {**odd, "gpus": 4}, {"model": "vgg16"}, {"model": "vgg16", "gpus": 2})
-    assert main.tool(["score", f"points={path}"]) == 0
+    assert main.main(["score", f"points={path}"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert "  model own-net: 25.6 million gradients (line 2-4)" in told
     assert "  gpu abacus: nvlink2, 100 Gbit/s if the row has no other (line 2-4)" in told
@@ -385,7 +385,7 @@ def test_a_flag_on_a_base_is_one_on_its_rows(points):
 def test_a_file_with_flagged_rows_alone_has_no_overall_figure(points, capsys):
     path = points({"flag": "input-bound"}, {"gpus": 2})
     assert score.score(path)["overall"] == {"rows": 0, "median": None, "mean": None}
-    assert main.tool(["score", f"points={path}"]) == 0
+    assert main.main(["score", f"points={path}"]) == 0
     assert "input-bound" in capsys.readouterr().out
     refused(capsys, "nothing to draw", f"points={path}", "figure=x.png")
 
@@ -396,7 +396,7 @@ def test_a_file_with_flagged_rows_alone_has_no_overall_figure(points, capsys):
 def test_the_command_prints_one_object_and_draws(points, capsys, tmp_path):
     path = points({}, {"gpus": 2, "img_per_s": 690}, {"gpus": 8, "img_per_s": ""}, {"model": "vgg16"})
     figure = tmp_path / "made" / "figure.png"
-    assert main.tool(["score", f"points={path}", "json=true", f"figure={figure}", "leave_out=framework"]) == 0
+    assert main.main(["score", f"points={path}", "json=true", f"figure={figure}", "leave_out=framework"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["overall"]["rows"] == 1 and found["overall"]["median"] == found["rows"][0]["error"]
     assert [(row["line"], row["why"]) for row in found["skipped"]] == [
@@ -408,7 +408,7 @@ def test_the_command_prints_one_object_and_draws(points, capsys, tmp_path):
 
 
 def refused(capsys, match, *argv):
-    assert main.tool(["score", *argv]) == 2
+    assert main.main(["score", *argv]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1
     assert match in error

@@ -13,7 +13,7 @@ import pytest
 from composed import composed
 from conftest import params, wait_for_step
 
-from mxscale.cli import main as command_line
+from mxscale.cli import settings as command_line
 from mxscale.config.schema import Comm, from_dict
 from mxscale.config.sizes import Sizes, server_count, unsaved
 from mxscale.config.validation import validate
@@ -300,7 +300,9 @@ def plain(data_cache, tmp_path_factory):
     steps_per_epoch = plan.sizes.train_images // (SHARDS * BATCH)
     records = plan.splits["train"]
     shards = list(range(SHARDS))
-    batches = loader.TrainData(records, config.data, BATCH, shards, SHARDS, 1, steps_per_epoch, config.seed, [mx.cpu()])
+    batches = loader.TrainData(
+        records, loader.Reading(config.data, BATCH, shards, SHARDS, 1, steps_per_epoch, config.seed, [mx.cpu()])
+    )
     objective = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     for step in range(STEPS):
         total = {name: np.zeros_like(value) for name, value in values.items()}

@@ -118,14 +118,18 @@ def test_how_many_cells_share_a_machine_follows_from_hydras_launcher(launcher, t
 @pytest.mark.parametrize(
     "given, typed, told",
     [
-        ([], ["seed=range(1,1)"], r"seed=range\(1,1\): there is no value in it"),
-        ([], ["seed=1,2", "experiment=glob(no-such*)"], r"experiment=glob\(no-such\*\): there is no value in it"),
+        ([], ["seed=range(1,1)"], r"seed=range\(1,1\): the list of values is empty"),
+        ([], ["seed=1,2", "experiment=glob(no-such*)"], r"experiment=glob\(no-such\*\): the list of values is empty"),
         (["hydra.sweeper.max_batch_size=0"], ["seed=1,2"], "hydra.sweeper.max_batch_size=0: expected at least 1"),
         (["hydra/sweeper=optuna", "hydra.sweeper.n_jobs=0"], ["seed=1,2"], "hydra.sweeper.n_jobs=0: expected at"),
         (["hydra/sweeper=optuna", "hydra.sweeper.n_jobs=-1"], ["seed=1,2"], "hydra.sweeper.n_jobs=-1: expected at"),
         (["hydra/sweeper=optuna", "hydra.sweeper.n_trials=0"], ["seed=1,2"], "hydra.sweeper.n_trials=0: expected at"),
-        (["hydra/launcher=joblib", "hydra.launcher.n_jobs=0"], ["seed=1,2"], "hydra.launcher.n_jobs=0: expected how"),
-        (["hydra/sweeper=optuna"], ["seed=range(1,1)"], r"seed=range\(1,1\): there is no value in it"),
+        (
+            ["hydra/launcher=joblib", "hydra.launcher.n_jobs=0"],
+            ["seed=1,2"],
+            "hydra.launcher.n_jobs=0: expected the",
+        ),
+        (["hydra/sweeper=optuna"], ["seed=range(1,1)"], r"seed=range\(1,1\): the list of values is empty"),
     ],
 )
 def test_a_sweep_of_no_cell_is_refused(given, typed, told):
@@ -437,7 +441,7 @@ def test_cells_are_children_of_the_sweeps_run_and_of_a_new_one_where_that_was_de
     [new], children = runs_in()
     assert new.info.run_id != parent.info.run_id and len(children) == 3
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {new.info.run_id}
-    assert tracker.sync(again) == 0  # as `python -m mxscale.tracking.tracker sync`, of a sweep whose process was killed
+    assert tracker.sync(again) == 0  # as `mxscale sync`, of a sweep whose process was killed
     assert client.get_run(new.info.run_id).info.status == "KILLED"
 
 

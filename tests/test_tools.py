@@ -1,4 +1,4 @@
-"""The small tools: python -m mxscale.cli.main NAME KEY=VALUE ..."""
+"""The command line: its verbs, their help and completion, and the verbs that convert weights."""
 
 import json
 import subprocess
@@ -44,7 +44,7 @@ def run(tmp_path, file):
 
 
 def refused(capsys, match, *argv):
-    assert main.tool(list(argv)) == 2
+    assert main.main(list(argv)) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1
     assert match in error
@@ -58,7 +58,7 @@ def agree(found):
 @pytest.mark.slow
 def test_logits_are_written_for_whoever_checks_a_conversion(file, tmp_path):
     argv = ["logits", "model=resnet18_v1b", f"model.pretrained=torch:{file}", f"input={file.parent / 'x.npy'}"]
-    argv = [sys.executable, "-m", "mxscale.cli.main", *argv, f"output={tmp_path / 'y.npy'}"]
+    argv = [sys.executable, "-m", "mxscale", *argv, f"output={tmp_path / 'y.npy'}"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"{REFERENCE['images']} x 10 logits of resnet18_v1b" in done.stdout
@@ -70,20 +70,20 @@ def test_logits_are_written_for_whoever_checks_a_conversion(file, tmp_path):
 def test_logits_of_a_run_and_of_its_params_are_the_same(run, file, tmp_path):
     for source in (run.path, run.checkpoints / "000000001" / "params"):
         argv = ["logits", "model=resnet18_v1b", f"model.pretrained={source}", f"input={file.parent / 'x.npy'}"]
-        assert main.tool([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
+        assert main.main([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
         agree(np.load(tmp_path / "y.npy"))
 
 
 def test_a_batch_more_than_is_taken_at_a_time_comes_in_order(run, file, tmp_path, monkeypatch):
     monkeypatch.setattr(infer, "BATCH", 2)
     argv = ["logits", "model=pretrained", f"model.pretrained={run.path}", f"input={file.parent / 'x.npy'}"]
-    assert main.tool([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
+    assert main.main([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
     agree(np.load(tmp_path / "y.npy"))
 
 
 def test_a_runs_network_round_trips_through_pytorchs_names(run, file, tmp_path):
     out = tmp_path / "out.safetensors"
-    assert main.tool(["export", f"run={run.path}", f"output={out}"]) == 0
+    assert main.main(["export", f"run={run.path}", f"output={out}"]) == 0
     want = {n: a for n, a in state(18).items() if not n.endswith("num_batches_tracked")}
     found = load_file(out)
     assert found.keys() == want.keys() and all(found[n].tobytes() == a.tobytes() for n, a in want.items())
@@ -97,7 +97,7 @@ def test_logits_of_a_model_of_the_hub(file, tmp_path, monkeypatch, capsys):
         set_endpoint(monkeypatch, hub.url)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         argv = ["logits", "model=resnet18_v1b", "model.pretrained=hf:timm/resnet18", f"input={file.parent / 'x.npy'}"]
-        assert main.tool([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
+        assert main.main([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
         agree(np.load(tmp_path / "y.npy"))
         argv[1:3] = ["model=resnet50_v1b", "model.pretrained=hf:timm/resnet18@main"]
         capsys.readouterr()
@@ -107,9 +107,10 @@ def test_logits_of_a_model_of_the_hub(file, tmp_path, monkeypatch, capsys):
 # ---------------------------------------------------------------- bad input
 
 
-def test_a_tool_that_is_none_and_a_key_that_is_none_are_one_line(capsys):
-    refused(capsys, "did you mean logits?", "logit")
-    refused(capsys, "expected one of export, layers, logits")
+def test_an_unknown_verb_or_key_is_one_line(capsys):
+    refused(capsys, "mxscale logit: did you mean logits?", "logit")
+    refused(capsys, "expected one of diagnose, doctor, export", "xyz")
+    refused(capsys, "settings are KEY=VALUE", "prices", "--as-of")
     refused(capsys, "unknown key inputs: did you mean input?", "logits", "inputs=x")
     refused(capsys, "model=resnet18_v1c", "logits", "model=resnet18_v1c")
     refused(capsys, "expected KEY=VALUE", "export", "run")

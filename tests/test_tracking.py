@@ -112,7 +112,7 @@ def child(code, *arguments, **options):
     return subprocess.Popen(command, env=environment, text=True, stdout=-1, stderr=-1, **options)
 
 
-SYNC = "import sys; from mxscale.tracking.tracker import main; sys.exit(main(['sync', sys.argv[1]]))"
+SYNC = "import sys; from mxscale.cli.main import main; sys.exit(main(['sync', sys.argv[1]]))"
 
 
 # ---------------------------------------------------------------- a real server
@@ -443,8 +443,7 @@ def test_server_dead_from_the_start(tmp_path, server, capsys):
     unsent = mirror.finish(30)
     assert time.monotonic() - start < 5  # a try and a retry
     assert str(unsent) == (
-        f"tracking: 7 of 7 lines unsent ({nobody}: connection refused); "
-        f"send with: python -m mxscale.tracking.tracker sync {run}"
+        f"tracking: 7 of 7 lines unsent ({nobody}: connection refused); send with: mxscale sync {run}"
     )
     assert tracker.sync(run) == 1
     assert capsys.readouterr().out.strip() == str(unsent)

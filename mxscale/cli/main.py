@@ -1,26 +1,27 @@
-"""Hydra in, exit status out.  Entry scripts name a config and call here; every bad input is one line."""
+"""The command line: `mxscale VERB KEY=VALUE ...`. Hydra composes the settings; invalid input is one line on stderr."""
 
 import argparse
 import os
 import re
 import sys
-from pathlib import Path
-from typing import List
+from contextlib import contextmanager
+from typing import Dict, List, Optional
 
-from hydra import compose, initialize_config_dir
+import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mxscale.cli import multirun
+from mxscale import __version__
+from mxscale.cli import help_pages, multirun, session
 from mxscale.cli.explain import explain, refuse
-from mxscale.cli.settings import RESUMABLE, configure, settle
-from mxscale.cli.verbs import TOOLS
-from mxscale.config.schema import Config, from_dict, to_dict
-from mxscale.config.validation import validate
-from mxscale.doctor import doctor as examination
+from mxscale.cli.help_pages import CONF, own_keys
+from mxscale.cli.settings import RESUMABLE, configure
+from mxscale.cli.verbs import VERBS, Verb
+from mxscale.config.schema import Config, to_dict
+from mxscale.doctor.doctor import RecordFindings
 from mxscale.launcher import run as job
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.context import Hooks
@@ -32,73 +33,162 @@ from mxscale.rundir.status import Status
 from mxscale.sweep.sweep import REFUSED_CELL
 from mxscale.util.errors import ConfigError, nearest
 
-# Every key with its default; the YAML files of conf/ only choose other values.
+# Every key with its default; the YAML files of conf/ choose other values.
 DEFAULTS = OmegaConf.create(to_dict(Config()))
-OmegaConf.set_struct(DEFAULTS.optimizer.params, False)  # takes any name; the optimizer knows which
+OmegaConf.set_struct(DEFAULTS.optimizer.params, False)  # accepts any name; the optimizer validates them
 ConfigStore.instance().store(name="defaults", node=DEFAULTS)
 
-_statuses = []  # of the runs of this process: one, or the cells of a sweep
-_stopped = []  # something in it, once somebody stopped one
+# Hydra settings of verbs that create no run directory through Hydra: no log files, no output folder.
+PLAIN = ["hydra/hydra_logging=disabled", "hydra/job_logging=disabled", "hydra.run.dir=.", "hydra.output_subdir=null",
+         "hydra.sweep.dir=${runs}", "hydra.sweep.subdir=."]  # fmt: skip
 
 
-def run(main) -> None:
-    """Call a `@hydra.main` function; end the process with the run's exit status, of a sweep the worst."""
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit 1
-    argparse.ArgumentParser.error = _refuse_option  # it would print a page
-    sys.argv[1:] = map(spelt_out, sys.argv[1:])
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run one verb.
+
+    Args:
+        argv: The command line without the name of the program; that of this process by default.
+
+    Returns:
+        The exit status: 0 done, 1 failed, 2 refused, 75 interrupted and resumable; of a sweep the highest.
+    """
+    name, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("-h", "--help"):
+        return show(help_pages.overview({name: verb.summary for name, verb in VERBS.items()}))
+    if name == "--version":
+        return show(f"mxscale {__version__}")
+    if name in ("-sc", "--shell-completion"):
+        name, arguments = complete(arguments)
+    if name not in VERBS:
+        return refuse(f"mxscale {name}{nearest(name, VERBS, listed=list(VERBS))}")
+    if {"-h", "--help"} & set(arguments):
+        return show(help_pages.page(name, VERBS[name].summary, VERBS[name].groups))
+    return run(VERBS[name], name, arguments)
+
+
+def show(text: str) -> int:
+    """Print a text that the reader may cut off, as `| head` does, and return the exit status."""
     try:
-        main()
-    except KeyboardInterrupt:  # before a run took the signals over
-        _statuses.append(INTERRUPTED)
-    except Exception as error:
-        if multirun.begun():
-            _statuses.append(multirun.broken_off(error))
-        elif _statuses:  # a run has begun: not the command line's fault
-            raise
-        else:
-            _statuses.append(refuse(explain(error, _own_keys(Path(sys.argv[0]).stem))))
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+    return DONE
+
+
+def run(verb: Verb, name: str, arguments: List[str]) -> int:
+    """Compose the settings of a verb, execute it, and return the exit status."""
+    ours = session.begin()
+    arguments = [keyed(verb, canonical(argument)) for argument in arguments]
+    task = train
+    if verb.execute:
+        # argparse wants all settings side by side, before or after all options
+        at = next((n for n, each in enumerate(arguments) if "=" in each and not each.startswith("-")), len(arguments))
+        arguments[at:at] = PLAIN
+
+        def task(composed):
+            ours.statuses.append(_perform(verb, name, composed))
+
+    with _command_line(arguments):
+        try:
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(task)()
+        except KeyboardInterrupt:  # before a run handles the signals
+            ours.statuses.append(INTERRUPTED)
+        except Exception as error:
+            if ours.sweep and ours.sweep.begun():
+                ours.statuses.append(ours.sweep.ended_early(error))
+            elif ours.statuses:  # a run has begun: not an error of the command line
+                raise
+            else:
+                ours.statuses.append(refuse(explain(error, own_keys(name))))
+        finally:
+            if ours.sweep:
+                ours.statuses.extend(ours.sweep.close())
+    return max(ours.statuses, default=DONE)
+
+
+@contextmanager
+def _command_line(arguments: List[str]):
+    """Make Hydra read `arguments`, raise its errors instead of printing them, and refuse an option in one line."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    before = sys.argv, argparse.ArgumentParser.error
+    sys.argv, argparse.ArgumentParser.error = [sys.argv[0], *arguments], _refuse_option
+    try:
+        yield
     finally:
-        _statuses.extend(multirun.close())
-    sys.exit(max(_statuses, default=DONE))
+        sys.argv, argparse.ArgumentParser.error = before
 
 
-def spelt_out(word: str) -> str:
-    """rerun=ID as Hydra knows it: `rerun` is a group of settings, and an id of digits alone would be a number."""
-    name, _, value = word.partition("=")
+def canonical(argument: str) -> str:
+    """Return `rerun=ID` as Hydra accepts it: `rerun` is a group, and an id of digits alone would be a number."""
+    name, _, value = argument.partition("=")
     if name.lstrip("+") != "rerun":
-        return word
+        return argument
     return f"rerun.run={re.sub(r'(?<![^,])[0-9a-f]{32}(?![^,])', lambda found: repr(found[0]), value)}"
 
 
+def keyed(verb: Verb, argument: str) -> str:
+    """Return the positional argument of a verb as KEY='VALUE', and any other argument as it is."""
+    if verb.positional is None or "=" in argument or argument.startswith("-"):
+        return argument
+    return "{}='{}'".format(verb.positional, argument.replace("'", r"\'"))
+
+
+def complete(arguments: List[str]) -> tuple:
+    """Answer Hydra's completion script of a shell.
+
+    Returns:
+        The verb and the arguments of the call that completes the rest of the line. The verb itself is completed here.
+    """
+    line = os.environ.get("COMP_LINE", "")
+    words = line.split(None, 2)
+    if not any(argument.startswith("query=") for argument in arguments):  # prints the script
+        return "train", ["-sc", *arguments]
+    if len(words) < 2 or words[1] not in VERBS or line.endswith(words[1]):
+        print(*VERBS)
+        sys.exit(DONE)
+    os.environ["COMP_LINE"] = f"mxscale {''.join(words[2:])}"
+    return words[1], ["-sc", *arguments]
+
+
+# ---------------------------------------------------------------- training
+
+
 def train(composed):
-    """Run what Hydra composed.  Returns what a sweeper is told of it: sweep.objective."""
-    if _stopped:  # who stops a sweep means all of it
+    """Run what Hydra composed, and return the value of sweep.objective for a sweeper."""
+    ours = session.current()
+    if ours.stopped:  # a stop request holds for the whole sweep
         return None
-    _statuses.append(FAILURE)  # until it is known
-    hydra = HydraConfig.get()
-    if hydra.mode == RunMode.MULTIRUN:
-        status, objective = multirun.run_cell(composed, hydra, len(_statuses) == 1, _execute)
+    ours.statuses.append(FAILURE)  # until the run has ended
+    settings = HydraConfig.get()
+    if settings.mode == RunMode.MULTIRUN:
+        status, objective = multirun.run_cell(composed, settings, len(ours.statuses) == 1, _execute)
     else:
-        status, objective = _execute(composed, hydra.overrides.task), None
-    _statuses[-1] = status.exit
+        status, objective = _execute(composed, settings.overrides.task), None
+    ours.statuses[-1] = status.exit
     if status.exit == INTERRUPTED and status.reason != BUDGET:  # a budget is one run's
-        _stopped.append(True)
+        ours.stopped = True
     return objective
 
 
 def _execute(composed, overrides, cell=None) -> Status:
-    """The status of the run that Hydra composed; what was wrong with it has been said.  cell: that of a sweep."""
+    """Execute the run that Hydra composed, print its error if it is refused, and return its status.
+
+    Args:
+        composed: The settings.
+        overrides: The command line, for a resume and a rerun.
+        cell: The cell of the sweep that the run is.
+    """
     try:
         values = OmegaConf.to_container(composed, resolve=True)
         check_groups({"sweep": values["sweep"]})
         if cell:
             values, overrides = cell.settings(RESUMABLE)
         elif values["sweep"]["resume"]:
-            raise ConfigError("sweep.resume=true without -m: a sweep is gone on with; one run, with resume=RUN_DIR")
+            raise ConfigError("sweep.resume=true without -m: it resumes a sweep; resume one run with resume=RUN_DIR")
         config, run, recorded = configure(values, overrides)
         claims.check(config.claims)
         hooks = [cell] if cell else []
-        return job.execute(config, run, Hooks(*hooks, Rerun(recorded), examination.RecordFindings()))
+        return job.execute(config, run, Hooks(*hooks, Rerun(recorded), RecordFindings()))
     except (ConfigError, OmegaConfBaseException) as error:
         line = explain(error)
         return Status(REFUSED_CELL, exit=refuse(line), error=line)
@@ -107,103 +197,34 @@ def _execute(composed, overrides, cell=None) -> Status:
         return Status(FAILED, exit=FAILURE, error=str(error))
 
 
-# ---------------------------------------------------------------- entry points that train nothing
+# ---------------------------------------------------------------- the other verbs
 
 
-def doctor(composed) -> None:
-    """Say what stands in the way of the run that Hydra composed."""
-    _look(composed, ["json"], lambda values, as_json: examination.main(validate(from_dict(values)), as_json))
+def _perform(verb: Verb, name: str, composed) -> int:
+    """Execute a verb that trains nothing with what Hydra composed, and return its exit status."""
+    try:
+        values = OmegaConf.to_container(composed, resolve=True)
+        own = {key: values.pop(key) for key in own_keys(name)}
+        check_groups({key: own[key] for key, default in own_keys(name).items() if isinstance(default, dict)})
+        check_groups({"rerun": values["rerun"]})
+        if values["rerun"]["run"] is not None:
+            raise ConfigError(f"rerun={values['rerun']['run']}: only `train` and `finetune` run a run again")
+        return verb.execute(values, own) or DONE
+    except (ConfigError, OmegaConfBaseException) as error:
+        return refuse(explain(error))
+    except guards.DiskFailed as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return FAILURE
 
 
-def report(composed) -> None:
-    """Write what Hydra composed asks of the recorded runs."""
-    from mxscale.report import report as reports  # with NumPy, which the start of a run does without
-
-    _look(composed, ["report"], lambda values, own: reports.main(validate(from_dict(values)), own))
-
-
-def plan(composed) -> None:
-    """Say what the training that Hydra composed would take on machines that are not rented yet."""
-    from mxscale.planner import (
-        keys,  # NumPy, as above
-        planning,
-    )
-
-    def look(values, own, as_json):
-        return planning.main(validate(from_dict(keys.without_data(values))), own, as_json)
-
-    _look(composed, ["plan", "json"], look)
-
-
-def diagnose(composed) -> None:
-    """Say where the time of a step goes of the run that Hydra composed."""
-    from mxscale.diagnose import diagnosis  # NumPy, as above
-
-    _look(composed, ["diagnose"], lambda values, own: diagnosis.main(settle(validate(from_dict(values))), own))
-
-
-def check_groups(groups: dict) -> None:
-    """Raises ConfigError where a group of settings was given a value of its own."""
+def check_groups(groups: Dict) -> None:
+    """Raise ConfigError if a group of settings was given a value itself."""
     for name, value in groups.items():
         if not isinstance(value, dict):
             given = "null" if value is None else value
             raise ConfigError(f"{name}={given}: a group of settings: give {name}.KEY=VALUE")
 
 
-def _look(composed, own_keys: List[str], look) -> None:
-    """Call look(a run's settings, the value of each own key); it may return an exit status, and raises ConfigError."""
-    _statuses.append(FAILURE)
-    try:
-        values = OmegaConf.to_container(composed, resolve=True)
-        own = [values.pop(key) for key in own_keys]
-        check_groups({key: value for key, value in zip(own_keys, own) if key != "json"})
-        check_groups({"rerun": values["rerun"]})
-        if values["rerun"]["run"] is not None:
-            raise ConfigError(f"rerun={values['rerun']['run']}: a rerun is of train.py or finetune.py")
-        _statuses[-1] = look(values, *own) or DONE
-    except (ConfigError, OmegaConfBaseException) as error:
-        _statuses[-1] = refuse(explain(error))
-    except guards.DiskFailed as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-
-
-# ---------------------------------------------------------------- small tools
-
-CONF = Path(__file__).resolve().parents[2] / "conf"
-
-
-def tool(argv: List[str]) -> int:
-    """Do what `argv` names, with the settings of conf/NAME.yaml and its own beside them; returns the exit status."""
-    name, *overrides = argv or [""]
-    if name not in TOOLS:
-        return refuse(f"python -m mxscale.cli.main {name}{nearest(name, TOOLS)}")
-    its_own = _own_keys(name)
-    try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            values = OmegaConf.to_container(compose(name, overrides), resolve=True)
-    except Exception as error:  # of Hydra's grammar and its files: the command line's fault
-        return refuse(explain(error, its_own))
-    own = {key: values.pop(key) for key in its_own}
-    try:
-        TOOLS[name](settle(validate(from_dict(values))), own)
-    except ConfigError as error:
-        return refuse(str(error))
-    return DONE
-
-
-def _own_keys(name: str) -> dict:
-    """The keys of conf/NAME.yaml that are not a run's."""
-    if not (CONF / f"{name}.yaml").exists():  # a test's own script
-        return {}
-    values = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
-    return {key: value for key, value in values.items() if key not in (*DEFAULTS, "defaults", "hydra")}
-
-
 def _refuse_option(parser, message: str) -> None:
-    sys.exit(
-        refuse(f"{message}: settings are KEY=VALUE (epochs=3); options such as -m come before or after all of them")
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(tool(sys.argv[1:]))
+    hint = "settings are KEY=VALUE (epochs=3); options such as -m come before or after all of them"
+    raise ConfigError(f"{message}: {hint}")

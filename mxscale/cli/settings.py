@@ -3,6 +3,7 @@
 import os
 from typing import Optional
 
+from mxscale.config.networks import SYMBOL
 from mxscale.config.schema import Config, flatten, from_dict, origin_of, to_dict
 from mxscale.config.signature import within
 from mxscale.config.validation import validate
@@ -67,19 +68,19 @@ def settle(config: Config) -> Config:
 def network_of(name: Optional[str], source: Optional[str]) -> str:
     """The name of the network: a graph that comes with its weights, that of a run, or as it is given."""
     if source and origin_of(source)[0] == "symbol":
-        if name not in (None, "symbol"):
+        if name not in (None, SYMBOL):
             raise ConfigError(
                 f"model.name={name}: model.pretrained={source} brings its own network; set model.name=null"
             )
-        return "symbol"
-    if source and os.path.isdir(source) and name in (None, "symbol"):
+        return SYMBOL
+    if source and os.path.isdir(source) and name in (None, SYMBOL):
         known = RunDir(source).config().model.name
-        if name == "symbol" != known:
+        if name == SYMBOL != known:
             raise ConfigError(f"model.name=symbol: the network of {source} is {known}; set model.name=null")
         return known
     if name is None:
         raise ConfigError("model.name is missing: name the network that model.pretrained fits")
-    if name == "symbol":
+    if name == SYMBOL:
         raise ConfigError("model.name=symbol needs the network's graph: give model.pretrained=symbol:PREFIX")
     return name
 

@@ -1,30 +1,105 @@
-"""The small tools, `python -m mxscale.cli.main NAME KEY=VALUE`: a function here and a YAML of its own keys in conf/."""
+"""The verbs of `mxscale`: a row of VERBS, a function, and the verb's settings in conf/VERB.yaml."""
 
 import json
+from dataclasses import dataclass
 from datetime import date
-from typing import Callable, Dict
+from typing import Callable, Dict, Optional, Tuple
 
-from mxscale.config.schema import Config
-from mxscale.cost import price_list
+from mxscale.cli.settings import settle
+from mxscale.config.networks import NAMES
+from mxscale.config.schema import Config, from_dict
+from mxscale.config.validation import validate
+from mxscale.cost import price_list, run_cost
 from mxscale.launcher import setup
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
+from mxscale.tracking import tracker
 from mxscale.util.errors import ConfigError
 
+# A function takes a run's settings and the verb's own settings as composed. It returns an exit status, None for 0, and
+# raises ConfigError. It imports NumPy, MXNet and matplotlib only if its command line is valid.
 
-def logits(config: Config, own: dict) -> None:
-    """What a pretrained network makes of the images in a file."""
+
+def plan(values: dict, own: dict) -> None:
+    from mxscale.planner import keys, planning
+
+    planning.main(validate(from_dict(keys.without_data(values))), own["plan"], _flag(own, "json"))
+
+
+def diagnose(values: dict, own: dict) -> int:
+    from mxscale.diagnose import diagnosis
+
+    return diagnosis.main(_settled(values), own["diagnose"])
+
+
+def report(values: dict, own: dict) -> None:
+    from mxscale.report import report as reports
+
+    reports.main(validate(from_dict(values)), own["report"])
+
+
+def doctor(values: dict, own: dict) -> int:
+    from mxscale.doctor import doctor as examination
+
+    return examination.main(validate(from_dict(values)), _flag(own, "json"))
+
+
+def prices(values: dict, own: dict) -> None:
+    config = _settled(values)
+    if own["update"] is not None:
+        given = {key: None if own[key] is None else str(own[key]) for key in ("as_of", "source")}
+        print(price_list.update(config, _path(own, "update"), **given, today=date.today()))
+    elif own["minutes"] is not None:
+        print(price_list.bill(config, own["minutes"], date.today()))
+    else:
+        print(price_list.listing(config))
+
+
+def score(values: dict, own: dict) -> None:
+    from mxscale.perfmodel.published import score as published
+    from mxscale.perfmodel.published import score_figure
+
+    validate(from_dict(values))
+    if own["leave_out"] not in published.LABELS:
+        raise ConfigError(f"leave_out={own['leave_out']}: expected {' or '.join(published.LABELS)}")
+    as_json = _flag(own, "json")
+    figure = own["figure"] and _path(own, "figure")
+    if figure and not figure.endswith(".png"):
+        raise ConfigError(f"figure={figure}: expected a name that ends in .png")
+    found = published.score(_path(own, "points"), own["leave_out"])
+    if figure:
+        try:
+            score_figure.draw(found, figure)
+        except OSError as error:
+            raise ConfigError(f"figure={figure}: {error.strerror or error}") from error
+    print(json.dumps(found) if as_json else published.show(found))
+
+
+def test_io(values: dict, own: dict) -> None:
+    from mxscale.data import test_io as rates
+
+    rates.show(_settled(values), own["io"].get("seconds"), own["io"].get("threads"))
+
+
+def sync(values: dict, own: dict) -> int:
+    run = RunDir(_path(own, "run"))
+    run.config()  # raises ConfigError for another folder
+    return tracker.sync(run, values["tracking"]["uri"], run_cost.cost_of(run))
+
+
+def logits(values: dict, own: dict) -> None:
+    config = _settled(values)
     given, made = _path(own, "input"), _path(own, "output")
     if config.model.pretrained is None:
-        raise ConfigError("model.pretrained is missing: name the weights to look at, such as torch:FILE")
+        raise ConfigError("model.pretrained is missing: name the weights to evaluate, such as torch:FILE")
     source = setup.pretrained_file(config) or config.model.pretrained
-    from mxscale.serve import infer  # imports MXNet: not before the command line is known to be good
+    from mxscale.serve import infer
 
     infer.logits(config.model.name, source, given, made)
 
 
-def export(config: Config, own: dict) -> None:
-    """Write a run's network for PyTorch."""
+def export(values: dict, own: dict) -> None:
+    config = _settled(values)
     run, made = _path(own, "run"), _path(own, "output")
     found = directory.latest_trained(config.runs) if run == "latest" else RunDir(run)
     best = found.read("best.json")
@@ -35,56 +110,19 @@ def export(config: Config, own: dict) -> None:
     infer.export(found.config().model.name, str(found.path / best["checkpoint"] / "params"), made, f"run={run}")
 
 
-def test_io(config: Config, own: dict) -> None:
-    """Images/s by decode threads, without a network."""
-    io = own["io"] if isinstance(own["io"], dict) else {}
-    from mxscale.data import test_io as rates
-
-    rates.show(config, io.get("seconds"), io.get("threads"))
-
-
-def prices(config: Config, own: dict) -> None:
-    """What is known of a machine's price; a bill; newer prices."""
-    if own["update"] is not None:
-        given = {key: None if own[key] is None else str(own[key]) for key in ("as_of", "source")}
-        print(price_list.update(config, _path(own, "update"), **given, today=date.today()))
-    elif own["minutes"] is not None:
-        print(price_list.bill(config, own["minutes"], date.today()))
-    else:
-        print(price_list.listing(config))
-
-
-def layers(config: Config, own: dict) -> None:
-    """The layers of the zoo's networks, as the table that plans are made from."""
+def layers(values: dict, own: dict) -> None:
+    validate(from_dict(values))
     given, made = own["networks"], _path(own, "output")
     if given is not None and not (isinstance(given, list) and given and all(isinstance(name, str) for name in given)):
         raise ConfigError(f"networks={given}: expected a list such as '[resnet50_v1b,small]', or null for all")
     from mxscale.models import layer_table as table
-    from mxscale.models import zoo
 
-    count = table.write(given or zoo.names(), made)
-    print(f"{made}: {count:,} layers of {len(given or zoo.names())} networks")
+    count = table.write(given or NAMES, made)
+    print(f"{made}: {count:,} layers of {len(given or NAMES)} networks")
 
 
-def score(config: Config, own: dict) -> None:
-    """How well the model of a step predicts published throughputs."""
-    from mxscale.perfmodel.published import score as published  # NumPy: not for every command
-    from mxscale.perfmodel.published import score_figure
-
-    if own["leave_out"] not in published.LABELS:
-        raise ConfigError(f"leave_out={own['leave_out']}: expected {' or '.join(published.LABELS)}")
-    if not isinstance(own["json"], bool):
-        raise ConfigError(f"json={own['json']}: expected true or false")
-    figure = own["figure"] and _path(own, "figure")
-    if figure and not figure.endswith(".png"):
-        raise ConfigError(f"figure={figure}: expected a name that ends in .png")
-    found = published.score(_path(own, "points"), own["leave_out"])
-    if figure:
-        try:
-            score_figure.draw(found, figure)
-        except OSError as error:
-            raise ConfigError(f"figure={figure}: {error.strerror or error}") from error
-    print(json.dumps(found) if own["json"] else published.show(found))
+def _settled(values: dict) -> Config:
+    return settle(validate(from_dict(values)))
 
 
 def _path(own: dict, key: str) -> str:
@@ -93,12 +131,33 @@ def _path(own: dict, key: str) -> str:
     return own[key]
 
 
-# name -> what it does with the run's settings and those of its own in conf/NAME.yaml; raises ConfigError
-TOOLS: Dict[str, Callable[[Config, dict], None]] = {
-    "export": export,
-    "layers": layers,
-    "logits": logits,
-    "prices": prices,
-    "score": score,
-    "test_io": test_io,
-}
+def _flag(own: dict, key: str) -> bool:
+    if not isinstance(own[key], bool):
+        raise ConfigError(f"{key}={own[key]}: expected true or false")
+    return own[key]
+
+
+@dataclass(frozen=True)
+class Verb:
+    summary: str  # one line of `mxscale --help`
+    execute: Optional[Callable[[dict, dict], Optional[int]]] = None  # None: a training job
+    groups: Optional[Tuple[str, ...]] = None  # of a run's settings that --help lists; None: all
+    positional: Optional[str] = None  # the key of an argument without KEY=
+
+
+VERBS: Dict[str, Verb] = {
+    "train": Verb("train a network from random or pretrained weights"),
+    "finetune": Verb("replace the head of a trained network and train it on other classes"),
+    "plan": Verb("estimate throughput, scaling efficiency and cost before renting machines", plan),
+    "diagnose": Verb("measure where the time of a training step goes, and suggest settings", diagnose),
+    "report": Verb("write figures and tables of recorded runs; compare runs with published claims", report,
+                   ("", "tracking")),
+    "doctor": Verb("check this machine and its hosts for what would prevent a run", doctor),
+    "prices": Verb("list known machine prices, compute a bill, or import a newer price list", prices, ("", "machine")),
+    "score": Verb("compare the performance model with published throughputs", score, ()),
+    "test-io": Verb("measure the input pipeline in images/s by decode threads", test_io, ("data", "data.augment")),
+    "sync": Verb("send what MLflow lacks of a run: mxscale sync RUN_DIR", sync, ("tracking",), "run"),
+    "logits": Verb("evaluate pretrained weights on the images of an .npy file", logits, ("model",)),
+    "export": Verb("export the best checkpoint of a run as safetensors with PyTorch's names", export, ("",)),
+    "layers": Verb("write the layers of networks with their parameters and FLOPs as CSV", layers, ()),
+}  # fmt: skip

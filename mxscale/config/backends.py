@@ -147,6 +147,7 @@ BACKENDS: Dict[str, Backend] = {
 }
 
 DEFAULT = "horovod"
+SINGLE_RANK = next(entry.name for entry in BACKENDS.values() if entry.single_rank)
 
 # MXNet 1.9.1 takes most unknown kvstore types, p3 and horovod among them, for `local` and then trains each rank alone
 # without a warning (src/kvstore/kvstore.cc, KVStore::Create), so its types are refused by name.

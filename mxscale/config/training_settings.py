@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
 
 from mxscale.config.backends import BACKENDS, DEFAULT, Backend
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schedules import SCHEDULES
 from mxscale.config.setting import MAX_SEED, setting
-
-PUBLIC = ("mnist", "cifar10", "cifar100", "caltech256", "imagenet")  # data.kind: sets with a publisher
-DATASETS = ("digits", "imagefolder", "recordio", "synthetic", *PUBLIC)
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Augment:
 class Data:
     """The images: source, splits, packing and input pipeline."""
 
-    kind: str = setting("digits", "data set", choices=DATASETS)
+    kind: str = setting("digits", "data set", choices=tuple(DATASETS))
     root: Optional[str] = setting(
         None, "folder of the images (imagefolder) or of a public set's files, to which missing files are downloaded"
     )

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from mxscale.config import hostfile
 from mxscale.config.backends import ALIASES, HOROVOD_OPTIONS
+from mxscale.config.datasets import DATASETS
 from mxscale.config.optimizers import optimizer_entry
 from mxscale.config.schedules import SCHEDULES
 from mxscale.config.schema import RULES, Config, flatten, to_dict
 from mxscale.config.sizes import unsaved
-from mxscale.config.training_settings import PUBLIC
 from mxscale.util.errors import ConfigError
 
 
@@ -56,14 +56,7 @@ def _check_names(c: Config) -> None:
 
 def _check_source(c: Config) -> None:
     data = c.data
-    if data.kind == "imagefolder" and not data.root:
-        raise ConfigError("data.root is missing: data=imagefolder needs data.root=DIR with DIR/<class>/<image>.jpg")
-    if data.kind in PUBLIC and not data.root:
-        raise ConfigError(f"data.root is missing: set data.root to the folder for the files of data={data.kind}")
-    if data.kind == "recordio" and not (data.train and data.val):
-        raise ConfigError(
-            "data.train and data.val are missing: data=recordio needs data.train=FILE.rec data.val=FILE.rec"
-        )
+    DATASETS[data.kind].check_required(data)
     if data.mirror is not None and not re.match(r"https?://[^/]", data.mirror):
         raise ConfigError(f"data.mirror={data.mirror}: expected http://HOST/FOLDER or https://HOST/FOLDER")
 

@@ -1,29 +1,28 @@
-"""Batches out of RecordIO, or made up: sharded, in an order that can be repeated.
+"""Batches read from RecordIO files or generated: sharded, in a reproducible order.
 
-The training order is a function of (seed, epoch, shard): each virtual shard is a contiguous part of
-the packed file, read by an ImageRecordIter of its own, a new one each epoch with a seed made of the
-three.  (`reset()` would go on in the same random stream, and a resume could not find its place.)
+The training order is a function of (seed, epoch, shard). Each virtual shard is a contiguous part of the packed
+file, with an ImageRecordIter of its own. Each epoch opens a new reader with a seed derived from the three numbers:
+`reset()` would continue the same random stream, and a resumed run could not restore its position.
 """
 
 import hashlib
 import math
-from typing import Iterator, List, NamedTuple, Tuple
+from dataclasses import dataclass
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import nd
 
 from mxscale.config.schema import Data
-from mxscale.data.ram_cache import Kept
-
-KEPT = Kept()  # of this process: what data.keep=ram holds
+from mxscale.data.ram_cache import RamCache
 
 
 class Micro(NamedTuple):
     """One per-device batch: images (B, 3, H, W) float32, labels (B,) float32, on the shard's device."""
 
     shard: int
-    turn: int  # of the accumulation
-    lane: int  # which of the rank's devices has it
+    turn: int  # index within the accumulation
+    lane: int  # index of the rank's device
     images: nd.NDArray
     labels: nd.NDArray
 
@@ -36,36 +35,41 @@ class Records(NamedTuple):
     count: int
 
 
-# ImageRecordIter's inter_method, which is OpenCV's number: no antialiasing but in area
+# ImageRecordIter's inter_method, OpenCV's numbers; only area is antialiased
 INTERPOLATIONS = {"bilinear": 1, "bicubic": 2, "area": 3, "lanczos": 4}
 
 
 def part_sizes(count: int, parts: int) -> List[int]:
-    """How ImageRecordIter divides `count` records: ceil(count / parts) each, the last ones less or none."""
+    """Return how ImageRecordIter divides `count` records: ceil(count / parts) each, the last parts fewer or none."""
     step = math.ceil(count / parts)
     return [max(0, min(step, count - part * step)) for part in range(parts)]
 
 
 def seed_of(*numbers: int) -> int:
-    """A 31-bit seed from several numbers; neighbours get unrelated ones."""
+    """Return a 31-bit seed derived from several numbers. Adjacent numbers give unrelated seeds."""
     text = ",".join(map(str, numbers)).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:4], "little") & 0x7FFFFFFF
 
 
-def open_reader(records: Records, data: Data, batch: int, part: Tuple[int, int], verbose=False, **settings):
-    """Batches of part (index, of) of the file, as an ImageRecordIter gives them."""
+def open_reader(
+    records: Records, data: Data, batch: int, part: Tuple[int, int], cache: Optional[RamCache] = None, **settings
+):
+    """Return an ImageRecordIter over part (index, number of parts) of the file.
+
+    `cache` holds the decoded images with data.keep=ram; None: a new one. `settings` are ImageRecordIter's own.
+    """
     if data.keep == "ram":
-        memory = KEPT.part(records.rec, records.idx, part, data.threads)
+        memory = (cache or RamCache()).part(records.rec, records.idx, part, data.threads)
         with memory.names() as (rec, idx):
-            return _image_record_iter(rec, idx, (0, 1), data, batch, verbose=verbose, **settings)
-    return _image_record_iter(records.rec, records.idx, part, data, batch, verbose=verbose, **settings)
+            return _image_record_iter(rec, idx, (0, 1), data, batch, **settings)
+    return _image_record_iter(records.rec, records.idx, part, data, batch, **settings)
 
 
 def _image_record_iter(rec: str, idx: str, part: Tuple[int, int], data: Data, batch: int, **settings):
-    """It decodes 16 batches ahead, whatever it is told (iter_image_recordio_2.cc, kMaxPrefetchBuffer).
+    """Return an ImageRecordIter. It decodes 16 batches ahead (iter_image_recordio_2.cc, kMaxPrefetchBuffer).
 
-    `prefetch_buffer` is how many used batches it holds back, and those it leaks when it goes.  With 1 it
-    still leaks the batch that it handed out last, unless it was read to its end.
+    `prefetch_buffer` is the number of used batches that the reader retains; it leaks them when it is deleted. With 1
+    it still leaks the last batch, unless it was read to its end.
     """
     index, parts = part
     red, green, blue = data.mean
@@ -87,12 +91,12 @@ def _image_record_iter(rec: str, idx: str, part: Tuple[int, int], data: Data, ba
         std_r=std_red,
         std_g=std_green,
         std_b=std_blue,
-        **settings,
+        **{"verbose": False, **settings},
     )
 
 
 def augmentation(data: Data) -> dict:
-    """ImageRecordIter's words for our `data.augment`."""
+    """Return ImageRecordIter's settings for `data.augment`."""
     a = data.augment
     settings = dict(
         rand_mirror=a.flip,
@@ -102,7 +106,7 @@ def augmentation(data: Data) -> dict:
         random_h=round(a.hue * 180),  # OpenCV's hue goes to 180
     )
     if a.pad:
-        settings.update(pad=a.pad, fill_value=0)  # black, as torchvision's RandomCrop; MXNet's own is white
+        settings.update(pad=a.pad, fill_value=0)  # black, as torchvision's RandomCrop; MXNet's default is white
     if a.crop == "random_resized":
         settings.update(
             random_resized_crop=True,
@@ -116,57 +120,81 @@ def augmentation(data: Data) -> dict:
     return settings
 
 
-class TrainData:
-    """The training images of one rank.  Shard s goes to device s modulo their number.
+@dataclass(frozen=True)
+class Reading:
+    """What one rank reads in training.
 
-    `seed_aug` makes augmentation a function of the seed and of the place in a batch, whatever the
-    threads do.  So the batches of one shard and epoch share their crops and flips, place by place.
-
-    shards: those of this rank, of `of` in all; accumulation: batches of each shard in one step.
+    Attributes:
+        data: Settings of the images.
+        batch: Images of one per-device batch.
+        shards: The virtual shards of this rank. Shard s goes to device s modulo their number.
+        total_shards: The number of shards of all ranks.
+        accumulation: Batches of each shard in one step.
+        steps_per_epoch: Steps after which the order changes.
+        seed: The run's seed.
+        devices: The rank's devices.
     """
 
-    def __init__(self, records: Records, data: Data, batch: int, shards: List[int], of: int, accumulation: int,
-                 steps_per_epoch: int, seed: int, devices: list):  # fmt: skip
-        self.records, self.data, self.batch, self.devices = records, data, batch, devices
-        self.shards, self.of, self.accumulation = shards, of, accumulation
-        self.steps_per_epoch, self.seed = steps_per_epoch, seed
-        self.parts = readable_parts(part_sizes(records.count, of), batch)
+    data: Data
+    batch: int
+    shards: Sequence[int]
+    total_shards: int
+    accumulation: int
+    steps_per_epoch: int
+    seed: int
+    devices: Sequence
+
+
+class TrainData:
+    """The training images of one rank, read from records.
+
+    `seed_aug` makes augmentation a function of the seed and of the position in a batch, independent of threads. All
+    batches of one shard and epoch therefore share their crops and flips, position by position.
+    """
+
+    def __init__(self, records: Records, reading: Reading):
+        self.records, self.reading = records, reading
+        self.parts = readable_parts(part_sizes(records.count, reading.total_shards), reading.batch)
         self._epoch, self._streams, self._readers = None, {}, {}
+        self.cache = RamCache()
 
     def step(self, step: int) -> Iterator[Micro]:
-        """The batches of global step `step`, in the order of (shard, accumulation).
+        """Yield the batches of global step `step` in the order of (shard, accumulation).
 
-        Steps are asked for in order; the first one asked for may be any (a resume).
+        Steps must be requested in order; the first one may be any, as in a resumed run.
         """
-        epoch, within = divmod(step, self.steps_per_epoch)
+        reading = self.reading
+        epoch, within = divmod(step, reading.steps_per_epoch)
         if epoch != self._epoch:
             for reader in self._readers.values():
-                for _ in reader:  # what the epoch drops is read all the same: see _image_record_iter
+                for _ in reader:  # read what the epoch drops, too: see _image_record_iter
                     pass
             self._epoch = epoch
-            self._streams = {shard: self._stream(epoch, shard, within * self.accumulation) for shard in self.shards}
-        for shard in self.shards:
-            lane = shard % len(self.devices)
-            for turn in range(self.accumulation):
-                # Copied, on a CPU too: a reader waits for every use of its last batch before it
-                # hands out another, so that lending its own arrays would put input after compute.
-                images, labels = (array.copyto(self.devices[lane]) for array in next(self._streams[shard]))
+            skip = within * reading.accumulation
+            self._streams = {shard: self._stream(epoch, shard, skip) for shard in reading.shards}
+        for shard in reading.shards:
+            lane = shard % len(reading.devices)
+            for turn in range(reading.accumulation):
+                # Copied, on a CPU too: a reader waits for every use of its last batch before it returns
+                # another, so that without a copy reading would wait for computing.
+                images, labels = (array.copyto(reading.devices[lane]) for array in next(self._streams[shard]))
                 yield Micro(shard, turn, lane, images, labels)
 
     def _stream(self, epoch: int, shard: int, skip: int):
-        """Endless batches of one shard in one epoch; a short shard wraps into another pass."""
-        tour = 0
+        """Yield batches of one shard in one epoch without end; a short shard is read several times."""
+        reading, tour = self.reading, 0
         while True:
-            seed = seed_of(self.seed, epoch, shard, tour)
+            seed = seed_of(reading.seed, epoch, shard, tour)
             reader = self._readers[shard] = open_reader(
                 self.records,
-                self.data,
-                self.batch,
-                (self.parts[shard], self.of),
+                reading.data,
+                reading.batch,
+                (self.parts[shard], reading.total_shards),
+                self.cache,
                 shuffle=True,
                 seed=seed,
                 seed_aug=seed,
-                **augmentation(self.data),
+                **augmentation(reading.data),
             )
             for batch in reader:
                 if skip:
@@ -177,53 +205,62 @@ class TrainData:
 
 
 def readable_parts(sizes: List[int], batch: int) -> List[int]:
-    """Shard -> the part it reads: its own, unless that is too short for one batch.
+    """Return the part that each shard reads: its own, unless that is too short for one batch.
 
-    ImageRecordIter fills a last batch from the part's beginning, once; a part of less than half a
-    batch, or of nothing, it can't read.  Its shard then reads another shard's part, in an order of
-    its own.  That happens to sets of a few images per shard alone.
+    ImageRecordIter fills a last batch once from the beginning of the part; it cannot read a part of less than half a
+    batch. The shard then reads another shard's part in a different order. This occurs only in sets with a few images
+    per shard.
     """
     readable = [part for part, size in enumerate(sizes) if 2 * size >= batch and size > 0]
     return [part if part in readable else readable[part % len(readable)] for part in range(len(sizes))]
 
 
 class SyntheticData:
-    """Random images and labels made once, the same on each device: what the input costs nothing of."""
+    """Random images and labels generated once, the same on each device: batches without any input cost."""
 
-    def __init__(self, data: Data, classes: int, batch: int, shards: List[int], accumulation: int, seed: int,
-                 devices: list):  # fmt: skip
-        mx.random.seed(seed_of(seed, 0))
-        shape = (batch, 3, data.image_size, data.image_size)
-        self.images = nd.random.normal(shape=shape, ctx=devices[0])
-        self.labels = nd.random.randint(0, classes, shape=(batch,), ctx=devices[0]).astype("float32")
+    def __init__(self, reading: Reading, classes: int):
+        devices, side = reading.devices, reading.data.image_size
+        mx.random.seed(seed_of(reading.seed, 0))
+        self.images = nd.random.normal(shape=(reading.batch, 3, side, side), ctx=devices[0])
+        self.labels = nd.random.randint(0, classes, shape=(reading.batch,), ctx=devices[0]).astype("float32")
         self.lanes = [(self.images.as_in_context(device), self.labels.as_in_context(device)) for device in devices]
-        self.shards, self.accumulation = shards, accumulation
+        self.reading = reading
         nd.waitall()
 
     def step(self, step: int) -> Iterator[Micro]:
-        for shard in self.shards:
+        """Yield the batches of one step in the order of (shard, accumulation)."""
+        for shard in self.reading.shards:
             lane = shard % len(self.lanes)
-            for turn in range(self.accumulation):
+            for turn in range(self.reading.accumulation):
                 yield Micro(shard, turn, lane, *self.lanes[lane])
 
+    @classmethod
+    def evaluation(cls, data: Data, classes: int, count: int, rank: int, seed: int, device):
+        """Return [(images, labels, count)] of generated images to evaluate on, all of them on rank 0."""
+        if rank:
+            return []
+        generated = cls(Reading(data, count, [0], 1, 1, 1, seed + 1, [device]), classes)
+        return [(generated.images, generated.labels, count)]
 
-def synthetic_evaluation(data: Data, classes: int, count: int, rank: int, seed: int, ctx):
-    """Made-up images to evaluate on, all of them on rank 0."""
-    if rank == 0:
-        made = SyntheticData(data, classes, count, [0], 1, seed + 1, [ctx])
-        yield made.images, made.labels, count
 
+class EvaluationData:
+    """One rank's part of a split, every image once.
 
-def evaluation_batches(records: Records, data: Data, batch: int, rank: int, ranks: int, ctx):
-    """(images, labels, how many of them count) of this rank's part, every image once.
-
-    A new reader each time: with `round_batch` only a reader's first epoch counts right.  A batch is
-    at most the part, because a reader wraps once.
+    Each iteration yields (images, labels, number of valid images) and opens a new reader: with `round_batch`, only
+    a reader's first epoch reports the padding correctly.
     """
-    mine = part_sizes(records.count, ranks)[rank]
-    if not mine:
-        return
-    settings = {"resize": data.eval_resize} if data.eval_resize else {}
-    for one in open_reader(records, data, min(batch, mine), (rank, ranks), **settings):
-        images, labels = one.data[0], one.label[0]
-        yield images.as_in_context(ctx), labels.as_in_context(ctx), images.shape[0] - one.pad
+
+    def __init__(self, records: Records, data: Data, batch: int, part: Tuple[int, int], device):
+        """Args: `batch`: the most images of one batch; `part`: (rank, ranks)."""
+        self.records, self.data, self.part, self.device = records, data, part, device
+        # A batch is at most as large as the part, because a reader wraps only once.
+        self.batch = min(batch, part_sizes(records.count, part[1])[part[0]])
+        self._cache = RamCache()
+
+    def __iter__(self):
+        if not self.batch:
+            return
+        settings = {"resize": self.data.eval_resize} if self.data.eval_resize else {}
+        for one in open_reader(self.records, self.data, self.batch, self.part, self._cache, **settings):
+            images, labels = one.data[0], one.label[0]
+            yield images.as_in_context(self.device), labels.as_in_context(self.device), images.shape[0] - one.pad

@@ -88,8 +88,8 @@ def refuse_copies(manifest: Dict[str, Any], where: str) -> None:
         )
 
 
-def save(folder, kind: str, classes: List[str], splits: Dict[str, Any], settings, skipped, duplicates) -> None:
-    """Write manifest.json, durably.  Raises OSError."""
+def save(folder, kind: str, classes: List[str], splits: Dict[str, Any], settings, **findings) -> None:
+    """Write manifest.json durably. `findings` are its `skipped` and `duplicates`. Raises OSError."""
     manifest = {
         "format": FORMAT,
         "kind": kind,
@@ -97,8 +97,7 @@ def save(folder, kind: str, classes: List[str], splits: Dict[str, Any], settings
         "splits": splits,
         "digest": digest(classes, splits),
         "settings": settings,
-        "skipped": list(skipped),
-        "duplicates": duplicates,
+        **findings,
     }
     with open(Path(folder) / NAME, "w") as file:
         json.dump(manifest, file, indent=1)
@@ -110,3 +109,29 @@ def save(folder, kind: str, classes: List[str], splits: Dict[str, Any], settings
 def digest(classes: List[str], splits: Dict[str, Any]) -> str:
     """SHA-256 of the classes' names and the splits' digests; where the files lie is no part of it."""
     return hash_of({"classes": classes, "splits": {name: entry["sha256"] for name, entry in splits.items()}})
+
+
+class Copies:
+    """Counts exact copies among the images of a set, split after split, by the bytes of their files."""
+
+    def __init__(self):
+        self._names: Dict[str, Dict[bytes, str]] = {}  # split -> key -> the first of that content
+        self.within: Dict[str, int] = {}
+        self.across = 0
+        self.example: Optional[Tuple[str, str, str, str]] = None
+
+    def add(self, key: bytes, name: str, split: str) -> None:
+        here = self._names.setdefault(split, {})
+        self.within.setdefault(split, 0)
+        if key in here:
+            self.within[split] += 1
+            return
+        here[key] = name
+        for earlier, names in self._names.items():
+            if earlier != split and key in names:
+                self.across += 1
+                self.example = self.example or (names[key], earlier, name, split)
+                return
+
+    def in_manifest(self) -> Dict[str, Any]:
+        return {"within": self.within, "across": self.across, "example": self.example and list(self.example)}

@@ -1,44 +1,103 @@
-"""data.keep=ram: images decoded once and kept in memory, for sets that fit.
+"""data.keep=ram: images are decoded once and cached in memory, for sets that fit.
 
-What is kept is every image as MXNet's decoder gave it (a BMP, which costs a copy to read), in record
-files that have no name; the same reader goes through them with the same seeds.  So batches are those of
-data.keep=packed to the last bit: crops and flips stay random, a resume finds its place.  A rank keeps
-the shards that it reads, no others.  The memory goes with the process, however that ends.
+The cache holds every image as MXNet's decoder returned it, as a BMP, which is decoded by copying. It is a pair of
+anonymous record files; the same reader reads them with the same seeds. Batches are therefore bit-identical to those
+of data.keep=packed: crops and flips stay random, and a resumed run finds its position. A rank caches only the shards
+that it reads. The kernel frees the memory when the process ends, however it ends.
 """
 
 import contextlib
+import os
+import struct
 import sys
+import tempfile
 from typing import Dict, Iterator, List, Tuple
 
+import mxnet as mx
+import numpy as np
+
 from mxscale.data import recordio
-from mxscale.data.bitmaps import Memory, bitmap, row_bytes
 from mxscale.data.images import BadImage, size_of
 from mxscale.data.workers import PER_WORKER, Pool
 from mxscale.environment.container_limits import available_memory
 from mxscale.util.errors import ConfigError
 
+# ---------------------------------------------------------------- decoded records
 
-class Kept:
-    """Parts of record files: (.rec, index, of) -> their decoded images.  One for a process."""
+BMP = struct.Struct("<2sIIIIiiHHIIiiII")  # file header (14 bytes), BITMAPINFOHEADER (40)
+
+
+def bitmap(content: bytes) -> bytes:
+    """Return an encoded image as a BMP of the same pixels, decoded as an ImageRecordIter does."""
+    pixels = mx.image.imdecode(content, to_rgb=0).asnumpy()
+    height, width, _ = pixels.shape
+    rows = np.zeros((height, row_bytes(width)), "uint8")
+    rows[:, : 3 * width] = pixels.reshape(height, 3 * width)
+    return _header(width, height) + rows.tobytes()
+
+
+def _header(width: int, height: int) -> bytes:
+    size = height * row_bytes(width)
+
+    return BMP.pack(b"BM", BMP.size + size, 0, BMP.size, 40, width, -height, 1, 24, 0, size, 0, 0, 0, 0)
+
+
+def row_bytes(width: int) -> int:
+    return (3 * width + 3) // 4 * 4
+
+
+class Memory:
+    """A .rec and an .idx file in memory, without names."""
+
+    def __init__(self):
+        self.rec, self.idx = (os.fdopen(os.memfd_create(name), "wb") for name in ("part.rec", "part.idx"))
+        self._count, self._at = 0, 0
+
+    def add(self, header: recordio.Header, content: bytes) -> None:
+        record = recordio.frame(recordio.HEADER.pack(*header) + content)
+        self.rec.write(record)
+        self.idx.write(b"%d\t%d\n" % (self._count, self._at))
+        self._count += 1
+        self._at += len(record)
+
+    @contextlib.contextmanager
+    def names(self):
+        """Yield paths of the .rec and the .idx, valid within the block. Files opened there stay readable after it."""
+        self.rec.flush()
+        self.idx.flush()
+        # A separate folder, because MXNet lists all files beside the one that it opens.
+        with tempfile.TemporaryDirectory(prefix="mxscale-") as folder:
+            names = os.path.join(folder, "part.rec"), os.path.join(folder, "part.idx")
+            for name, file in zip(names, (self.rec, self.idx), strict=True):
+                os.symlink(f"/proc/{os.getpid()}/fd/{file.fileno()}", name)
+            yield names
+
+
+# ---------------------------------------------------------------- the cache
+
+
+class RamCache:
+    """Decoded images of parts of record files, by (.rec, index, number of parts)."""
 
     def __init__(self):
         self.parts: Dict[Tuple[str, int, int], Memory] = {}
 
     def part(self, rec: str, idx: str, part: Tuple[int, int], workers: int) -> Memory:
-        """The part's images; the first time they are decoded, by `workers` processes.
+        """Return the images of a part; the first call decodes them in `workers` processes.
 
-        Raises ConfigError where they don't fit into the memory.
+        Raises:
+            ConfigError: The images do not fit into memory.
         """
         key = (rec, *part)
         if key not in self.parts:
             offsets = offsets_of(idx, part)
-            fit(bytes_of(rec, offsets), available_memory())
+            check_fit(bytes_of(rec, offsets), available_memory())
             self.parts[key] = decoded(rec, offsets, workers)
         return self.parts[key]
 
 
 def decoded(rec: str, offsets: List[int], workers: int) -> Memory:
-    """The records at `offsets`, which follow one another, with decoded images."""
+    """Return the consecutive records at `offsets` with decoded images."""
     memory, headers = Memory(), []
     pool = Pool(min(workers, len(offsets) // PER_WORKER), len(offsets))
     with contextlib.closing(pool.map(_payloads(rec, offsets, headers), bitmap)) as results:
@@ -50,7 +109,7 @@ def decoded(rec: str, offsets: List[int], workers: int) -> Memory:
 
 
 def _payloads(rec: str, offsets: List[int], headers: List[recordio.Header]) -> Iterator[bytes]:
-    """The images of the records at `offsets`, which follow one another; their headers are appended."""
+    """Yield the images of the consecutive records at `offsets`; append their headers to `headers`."""
     records = recordio.scan(rec, start=offsets[0])
     for _, record in zip(offsets, records):
         headers.append(record.header)
@@ -58,7 +117,7 @@ def _payloads(rec: str, offsets: List[int], headers: List[recordio.Header]) -> I
 
 
 def offsets_of(idx: str, part: Tuple[int, int]) -> List[int]:
-    """Where the records of a part begin: contiguous parts, as ImageRecordIter makes them."""
+    """Return the offsets of the records of a part. Parts are contiguous, as in ImageRecordIter."""
     offsets = recordio.read_index(idx)
     index, of = part
     step = -(-len(offsets) // of)
@@ -69,7 +128,7 @@ def offsets_of(idx: str, part: Tuple[int, int]) -> List[int]:
 
 
 def bytes_of(rec: str, offsets: List[int]) -> int:
-    """What the records at `offsets` take when decoded; their headers are read, no more."""
+    """Return the size in bytes of the decoded records at `offsets`, from the headers of their images."""
     total = 0
     for content in _payloads(rec, offsets, []):
         width, height = size_of(content)
@@ -78,23 +137,28 @@ def bytes_of(rec: str, offsets: List[int]) -> int:
 
 
 def announce(splits: dict, share: float) -> None:
-    """Say what `share` of a set's training and validation images will take.  Raises ConfigError where it doesn't fit.
+    """Report the memory that a share of a set's training and validation images needs.
 
-    splits: name -> {"rec", "idx"}.  The test images are read once and not kept.
+    Args:
+        splits: Split -> {"rec", "idx"}. Test images are read once and not cached.
+        share: The largest share of the images that the ranks of one host read, 0-1.
+
+    Raises:
+        ConfigError: The images do not fit into memory.
     """
     wanted = share * sum(
         bytes_of(splits[name]["rec"], offsets_of(splits[name]["idx"], (0, 1))) for name in ("train", "val")
     )
     free = available_memory()
-    fit(wanted, free)
-    print(f"data.keep=ram: {_gb(wanted)} for the decoded images, {_gb(free)} are free", file=sys.stderr, flush=True)
+    check_fit(wanted, free)
+    print(f"data.keep=ram: {_gb(wanted)} for the decoded images, {_gb(free)} free", file=sys.stderr, flush=True)
 
 
-def fit(wanted: float, free: int) -> None:
-    """Raises ConfigError where `wanted` bytes are more than `free`."""
+def check_fit(wanted: float, free: int) -> None:
+    """Raise ConfigError if `wanted` bytes are more than `free`."""
     if wanted > free:
         raise ConfigError(
-            f"data.keep=ram: the decoded images take {_gb(wanted)}, and {_gb(free)} of memory are free here "
+            f"data.keep=ram: the decoded images need {_gb(wanted)}, and {_gb(free)} of memory are free here "
             "(a container's limit included): set data.keep=packed, or pack smaller (data.pack_short_side)"
         )
 

@@ -15,13 +15,19 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from mxscale.config.schema import Data
 from mxscale.data import content, manifest, recordio
-from mxscale.data.duplicates import Copies
 from mxscale.data.images import POLICY, BadImage, Recipe, repack
+from mxscale.data.manifest import Copies
+from mxscale.data.tree_packer import Options, PackJob
 from mxscale.data.workers import Pool, Progress
 from mxscale.util.errors import ConfigError
 
 TYPICAL_BYTES = 4096  # of a small image: more than one process is worth its start for a file of many
 MOST_CLASSES = 1 << 24  # labels are float32: whole numbers beyond are not exact
+
+
+def recordio_job(data: Data, options: Options) -> PackJob:
+    """Return the job that checks data.train, data.val and data.test."""
+    return PackJob(settings(data), lambda folder: build(data, folder, options.workers, options.progress))
 
 
 def settings(data: Data) -> Dict[str, Any]:
@@ -56,7 +62,8 @@ def build(data: Data, folder: str, workers: Optional[int], progress: bool) -> No
     for split, found in checked.items():
         splits[split] = found.in_manifest(folder, len(classes))
         skipped += [{"path": found.name_of(number), "reason": reason} for number, reason in found.bad.items()]
-    manifest.save(folder, "recordio", classes, splits, made, skipped, copies.in_manifest())
+    duplicates = copies.in_manifest()
+    manifest.save(folder, data.kind, classes, splits, made, skipped=skipped, duplicates=duplicates)
 
 
 def _refuse_other_lists(data: Data) -> None:
@@ -135,12 +142,12 @@ class _Checked:
                     self.smallest = min(side, self.smallest or side)
                     if not alike:
                         self.rewritten.add(number)
-                    copies.seen(key, f"{os.path.basename(rec)} record {number}", split)
+                    copies.add(key, f"{os.path.basename(rec)} record {number}", split)
                     continue
                 self.bad[number] = result.reason
                 if data.on_bad == "error":
                     raise ConfigError(
-                        f"{self.where}: can't use the image of record {number} ({result.reason}): "
+                        f"{self.where}: cannot use the image of record {number} ({result.reason}): "
                         "make the file again without it, or set data.on_bad=skip"
                     )
         if not self.offsets:
@@ -171,8 +178,8 @@ class _Checked:
         empty = [label for label in self.all_labels if not kept[label]]
         if empty and (self.split == "train" or not kept):
             raise ConfigError(
-                f"{self.where}: class {empty[0]} has no usable image, {len(self.bad)} bad images were skipped; "
-                "see the first with data.on_bad=error"
+                f"{self.where}: class {empty[0]} has no usable image; {len(self.bad)} bad images were skipped; "
+                "list them with data.on_bad=error"
             )
         files = self._copy(folder) if self.bad or self.rewritten else self._as_it_is(folder)
         per_class = [kept[label] for label in range(classes)]
@@ -237,7 +244,7 @@ def _classes(data: Data, labels: Dict[str, Counter]) -> List[str]:
             f"data.classes has {len(data.classes)} names for data.num_classes={count}: expected one per label"
         )
     if count < 2:
-        raise ConfigError(f"data.train={data.train}: {count} class to learn; expected at least 2")
+        raise ConfigError(f"data.train={data.train} has {count} class; expected at least 2")
     for split, counts in labels.items():
         unlearnt = sorted(set(counts) - set(labels["train"]))
         if unlearnt and max(counts) < count:

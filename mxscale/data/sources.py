@@ -1,178 +1,77 @@
-"""Where the images of a set come from, and which split each belongs to.
+"""The sets that need no publisher: the embedded digits and a folder of images."""
 
-A `Tree` lists a set's images by split and class; `plan` turns it into the order of packing.  Nothing
-is decoded here.  A class's split depends on its name, its list of images and data.split_seed alone:
-not on the other classes, nor on data.train_per_class.
-"""
-
+import csv
+import gzip
 import hashlib
 import io
 import os
-from itertools import chain
-from typing import Dict, FrozenSet, List, NamedTuple, Tuple
+from pathlib import Path
+from typing import Dict, List, Tuple
 
 from mxscale.config.schema import Data
-from mxscale.data.content import Source
 from mxscale.data.images import EXTENSIONS
-from mxscale.util.errors import ConfigError, nearest
+from mxscale.data.tree import Item, Tree, chosen
+from mxscale.data.tree_packer import Options, PackJob, photograph_recipe, scan_recipe, tree_job
+from mxscale.util.errors import ConfigError
 
 VAL_NAMES = ("val", "valid", "validation")
-
-
-class Item(NamedTuple):
-    """One image before packing."""
-
-    id: int  # its number in the whole listing
-    label: int
-    name: str  # for people: the path below data.root
-    source: Source
-
-
-class Tree(NamedTuple):
-    classes: List[str]  # in label order
-    splits: Dict[str, List[List[Item]]]  # split -> class -> images; without splits: {"all": ..}; val may be missing
-    where: str  # for errors, as `data.root=/x`
-
-
-# ---------------------------------------------------------------- splits and order
-
-
-def plan(tree: Tree, data: Data, exclude: FrozenSet[int] = frozenset()) -> Dict[str, List[Item]]:
-    """Split -> images in the order of packing.
-
-    The training images are shuffled once, so that contiguous shards are mixed; the others stay in
-    the order of the listing.  exclude: ids of images that can't be used; the splits stay as they
-    are without them (with data.val_share=null others take their places in train).  Raises ConfigError
-    where a class is too small.
-    """
-    shuffled = {
-        split: [_shuffle(items, data.split_seed, tree.classes[label]) for label, items in enumerate(classes)]
-        for split, classes in tree.splits.items()
-    }
-    if data.val_share is None:
-        shuffled = {split: _without(classes, exclude) for split, classes in shuffled.items()}
-    if "all" in shuffled:
-        splits = _divide(tree, shuffled["all"], data, data.test_share)
-    elif "val" in shuffled:
-        splits = shuffled
-    elif data.val_share == 0:  # validate on the publisher's test images, as papers do
-        splits = {"train": shuffled["train"], "val": shuffled["test"]}
-    else:
-        splits = {**_divide(tree, shuffled["train"], data, 0), "test": shuffled["test"]}
-    splits = {split: _without(classes, exclude) for split, classes in splits.items()}
-    train = list(chain.from_iterable(_first(tree, splits.pop("train"), data.train_per_class)))
-    others = {split: sorted(chain.from_iterable(each)) for split, each in splits.items()}
-    return {"train": _shuffle(train, data.split_seed, "train"), **others}
-
-
-def _without(classes: List[List[Item]], exclude: FrozenSet[int]) -> List[List[Item]]:
-    return [[item for item in items if item.id not in exclude] for items in classes]
-
-
-def _shuffle(items: List[Item], seed: int, name: str) -> List[Item]:
-    from numpy.random import RandomState  # its stream is frozen: the same in every version
-
-    own = int.from_bytes(hashlib.sha256(f"{seed},{name}".encode("utf-8", "surrogateescape")).digest()[:4], "little")
-    return [items[i] for i in RandomState(own).permutation(len(items))]
-
-
-def _divide(tree: Tree, classes: List[List[Item]], data: Data, test_share: float) -> Dict[str, List[List[Item]]]:
-    if data.val_share == 0:
-        raise ConfigError("data.val_share=0: the set has no val split of its own and validation needs images")
-    splits: Dict[str, List[List[Item]]] = {"train": [], "val": [], "test": []}
-    for name, items in zip(tree.classes, classes, strict=True):
-        test = _share(len(items), test_share)
-        rest = test + (_share(len(items), data.val_share) if data.val_share else _left(items[test:], data))
-        if rest >= len(items) or rest == test:
-            raise ConfigError(_too_few(tree, name, len(items), data, test_share))
-        splits["test"].append(items[:test])
-        splits["val"].append(items[test:rest])
-        splits["train"].append(items[rest:])
-    if not test_share:
-        del splits["test"]
-    return splits
-
-
-def _left(items: List[Item], data: Data) -> int:
-    """What data.train_per_class leaves."""
-    return max(0, len(items) - data.train_per_class)
-
-
-def _too_few(tree: Tree, name: str, count: int, data: Data, test_share: float) -> str:
-    if data.val_share is None:
-        needed, by = data.train_per_class + (2 if test_share else 1), f"data.train_per_class={data.train_per_class}"
-    else:
-        needed, by = (3 if test_share else 2), f"data.val_share={data.val_share}"
-    by += f" and data.test_share={test_share}" if test_share else ""
-    return f"{tree.where}: class {name} has {count} images, too few to split by {by}: expected at least {needed}"
-
-
-def _share(count: int, share: float) -> int:
-    return max(1, int(count * share + 0.5)) if share else 0
-
-
-def _first(tree: Tree, classes: List[List[Item]], limit) -> List[List[Item]]:
-    if limit is None:
-        return classes
-    for name, items in zip(tree.classes, classes, strict=True):
-        if len(items) < limit:
-            raise ConfigError(
-                f"data.train_per_class={limit}: class {name} has only {len(items)} usable training images; "
-                f"use at most {min(map(len, classes))}"
-            )
-    return [items[:limit] for items in classes]
-
-
-# ---------------------------------------------------------------- classes
-
-
-def chosen(data: Data, available: List[str], where: str) -> List[str]:
-    """data.classes, checked against what there is; null: all, sorted."""
-    classes = sorted(available) if data.classes is None else list(data.classes)
-    for name in classes:
-        if name not in available:
-            raise ConfigError(f"data.classes: {where} has no class {name}{nearest(name, available)}")
-        if classes.count(name) > 1:
-            raise ConfigError(f"data.classes: {name} is there {classes.count(name)} times; name each class once")
-    if len(classes) < 2:
-        only = f" ({classes[0]})" if classes else ""
-        raise ConfigError(f"{where}: {len(classes)} class{only} to learn; expected at least 2")
-    if data.num_classes not in (None, len(classes)):
-        raise ConfigError(f"data.num_classes={data.num_classes}: {where} gives {len(classes)} classes; leave it out")
-    return classes
-
 
 # ---------------------------------------------------------------- embedded digits
 
 DIGITS = [str(digit) for digit in range(10)]
+DIGITS_FILE = Path(__file__).with_name("files") / "digits.csv.gz"
 
 
-def digits(classes: List[str]) -> Tree:
-    """scikit-learn's 1,797 scans of handwritten digits, 8x8 pixels of 17 shades (0-16), as PNG files."""
+def digits(data: Data, options: Options) -> PackJob:
+    """Return the job that packs the embedded digits, enlarged to the size that the network sees."""
+    classes = chosen(data, DIGITS, "data=digits")
+    options = options._replace(workers=1)
+    return tree_job(data, scan_recipe(data), lambda: _digits_tree(classes), options, classes=classes)
+
+
+def _digits_tree(classes: List[str]) -> Tree:
+    """Return the 1,797 scans of files/digits.csv.gz, 8x8 pixels of 17 shades (0-16), as PNG files."""
+    import numpy as np
     from PIL import Image
-    from sklearn.datasets import load_digits
 
-    numbers, labels = load_digits(return_X_y=True)
     by_class: List[List[Item]] = [[] for _ in classes]
-    for number, (pixels, digit) in enumerate(zip(numbers, labels, strict=True)):
-        if str(digit) in classes:
-            label, file = classes.index(str(digit)), io.BytesIO()
-            shades = (pixels.reshape(8, 8) * 255 / 16).round().astype("uint8")
-            Image.fromarray(shades).save(file, "PNG")
-            by_class[label].append(Item(number, label, f"digit {number}", file.getvalue()))
+    with gzip.open(DIGITS_FILE, "rt", newline="") as rows:
+        for number, (*pixels, digit) in enumerate(csv.reader(rows)):
+            if digit in classes:
+                label, file = classes.index(digit), io.BytesIO()
+                shades = (np.array(pixels, float).reshape(8, 8) * 255 / 16).round().astype("uint8")
+                Image.fromarray(shades).save(file, "PNG")
+                by_class[label].append(Item(number, label, f"digit {number}", file.getvalue()))
     return Tree(classes, {"all": by_class}, "data=digits")
 
 
 # ---------------------------------------------------------------- a folder of images
 
 
-def imagefolder(data: Data) -> Tuple[Tree, str]:
-    """root/<class>/<image>, or root/{train,val,test}/<class>/<image> -> the listing and its fingerprint.
+def imagefolder(data: Data, options: Options) -> PackJob:
+    """Return the job that packs data.root. Raises ConfigError if it is not a folder of images."""
+    recipe = photograph_recipe(data)
+    tree, fingerprint = list_folder(data)
+    identity = {"classes": tree.classes, "source": fingerprint, "on_bad": data.on_bad, "root": _absolute(data.root)}
+    if "train" in tree.splits:  # a set with its own splits does not depend on these settings
+        identity.update(val_share=None, test_share=None)
+    return tree_job(data, recipe, lambda: tree, options, **identity)
 
-    The fingerprint changes with any image's path, size or time of change.  Hidden files, other
-    extensions and folders below a class are left out.  Raises ConfigError.
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def list_folder(data: Data) -> Tuple[Tree, str]:
+    """Return the images below data.root and a fingerprint of the listing.
+
+    The layout is root/<class>/<image>, or root/{train,val,test}/<class>/<image>. The fingerprint changes with any
+    image's path, size or time of change. Hidden files, other extensions and folders below a class are ignored.
+
+    Raises:
+        ConfigError: data.root cannot be read, or has another layout.
     """
-    root = os.path.abspath(os.path.expanduser(data.root))
+    root = _absolute(data.root)
     where = f"data.root={data.root}"
     top = _folders(root, where)
     train = _split_folders(root, top, where)
@@ -186,24 +85,24 @@ def imagefolder(data: Data) -> Tuple[Tree, str]:
         classes = chosen(data, _not_empty(os.path.join(root, train["train"]), names["train"], where), where)
         _same_classes(data, classes, {split: names[split] for split in train}, train, where)
         tops = train
-    listing, stamp = {}, hashlib.sha256(root.encode("utf-8", "surrogateescape"))
+    listing, fingerprint = {}, hashlib.sha256(root.encode("utf-8", "surrogateescape"))
     number = 0
     for split, folder in tops.items():
         listing[split] = []
         for label, name in enumerate(classes):
             items = []
             for path, size, changed in _images(root, os.path.join(folder, name)):
-                stamp.update(f"{path}\0{size}\0{changed}\0".encode("utf-8", "surrogateescape"))
+                fingerprint.update(f"{path}\0{size}\0{changed}\0".encode("utf-8", "surrogateescape"))
                 items.append(Item(number, label, path, os.path.join(root, path)))
                 number += 1
             if not items:
                 raise ConfigError(f"{where}: class {os.path.join(folder, name)} has no images; add some or remove it")
             listing[split].append(items)
-    return Tree(classes, listing, where), stamp.hexdigest()
+    return Tree(classes, listing, where), fingerprint.hexdigest()
 
 
 def _folders(path: str, where: str) -> List[str]:
-    """Names of the visible folders in `path`, sorted."""
+    """Return the names of the visible folders in `path`, sorted."""
     try:
         with os.scandir(path) as entries:
             return sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
@@ -212,11 +111,11 @@ def _folders(path: str, where: str) -> List[str]:
     except NotADirectoryError:
         raise ConfigError(f"{where} is a file: expected a directory with <class>/<image>.jpg") from None
     except OSError as error:
-        raise ConfigError(f"{where}: can't read {path} ({error.strerror})") from None
+        raise ConfigError(f"{where}: cannot read {path} ({error.strerror})") from None
 
 
 def _images(root: str, folder: str) -> List[Tuple[str, int, int]]:
-    """(path below root, bytes, time of change in ns) of the image files in a folder, sorted by name."""
+    """Return (path below root, bytes, time of change in ns) of each image file in a folder, sorted by path."""
     found = []
     try:
         with os.scandir(os.path.join(root, folder)) as entries:
@@ -226,16 +125,16 @@ def _images(root: str, folder: str) -> List[Tuple[str, int, int]]:
                 try:
                     status = entry.stat()
                     size, changed = status.st_size, status.st_mtime_ns
-                except OSError:  # a broken link: named as a bad image when packed
+                except OSError:  # a broken link, which packing reports as a bad image
                     size, changed = -1, -1
                 found.append((os.path.join(folder, entry.name), size, changed))
     except OSError as error:
-        raise ConfigError(f"data.root: can't read {os.path.join(root, folder)} ({error.strerror})") from None
+        raise ConfigError(f"data.root: cannot read {os.path.join(root, folder)} ({error.strerror})") from None
     return sorted(found)
 
 
 def _not_empty(path: str, classes: List[str], where: str) -> List[str]:
-    """`classes`; raises ConfigError where none of them holds an image."""
+    """Return `classes`. Raises ConfigError if none of their folders holds an image."""
     if any(_images(path, name) for name in classes):
         return classes
     deeper = [
@@ -248,7 +147,7 @@ def _not_empty(path: str, classes: List[str], where: str) -> List[str]:
 
 
 def _split_folders(root: str, top: List[str], where: str) -> Dict[str, str]:
-    """Split -> folder, where root/train holds folders and no images (a class may be called train); else {}."""
+    """Return the folder of each split; {} if root/train holds images (it is a class) or no folders."""
     if "train" not in top or _images(root, "train") or not _folders(os.path.join(root, "train"), where):
         return {}
     val = [name for name in VAL_NAMES if name in top]

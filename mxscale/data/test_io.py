@@ -1,4 +1,4 @@
-"""How fast batches come, without a network: `python -m mxscale.cli.main test_io`, the published test-io."""
+"""The rate of the input pipeline without a network: the verb `test-io`."""
 
 import json
 import math
@@ -10,20 +10,28 @@ import time
 from dataclasses import replace
 from typing import Callable, Dict, Iterator, List
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, Data
 from mxscale.config.training_settings import Augment
 from mxscale.data import loader, manifest, pack
+from mxscale.data.ram_cache import RamCache
 from mxscale.util.errors import ConfigError
 
 INTERVALS = 5  # of each measurement, for its spread
-# decode: a centre crop and nothing more.  all: what training does to an image, or validation.
+# decode: decoding and a centre crop. all: everything that training, or validation, does to an image.
 WORK = {"train": ("decode", "all"), "val": ("decode", "all")}
 
 
 def show(config: Config, seconds, threads) -> None:
-    """Measure each split, work and number of threads for so many seconds: a table, then one JSON object.
+    """Print the rates of each split, work and number of threads: a table, then one JSON object.
 
-    The data are settled as a run settles them: packed if need be.  Raises ConfigError.
+    Args:
+        config: A run's configuration. Its data set is packed if necessary.
+        seconds: Duration of each measurement.
+        threads: Numbers of decode threads.
+
+    Raises:
+        ConfigError: An argument or the data set is invalid.
     """
     check(config, seconds, threads)
     packed = pack.prepare(config.data)
@@ -37,8 +45,8 @@ def show(config: Config, seconds, threads) -> None:
 
 
 def check(config: Config, seconds, threads) -> None:
-    if config.data.kind == "synthetic":
-        raise ConfigError("data=synthetic: its images are made once and read from nowhere; choose data=imagefolder")
+    if DATASETS[config.data.kind].generated:
+        raise ConfigError(f"data={config.data.kind}: its images are generated, not read; use data=imagefolder")
     if type(seconds) not in (int, float) or not 0 < seconds < math.inf:
         raise ConfigError(f"io.seconds={seconds}: expected a number above 0")
     if not isinstance(threads, list) or not threads or any(type(one) is not int or one < 1 for one in threads):
@@ -46,7 +54,8 @@ def check(config: Config, seconds, threads) -> None:
 
 
 def measure(config: Config, packed: Dict, seconds: float, threads: List[int]) -> Iterator[Dict]:
-    """A row for each split, work and number of threads; `packed` is the set's manifest."""
+    """Yield a row for each split, work and number of threads. `packed` is the set's manifest."""
+    cache = RamCache()
     for split, works in WORK.items():
         entry = packed["splits"].get(split)
         if not entry or not entry["count"]:
@@ -55,26 +64,27 @@ def measure(config: Config, packed: Dict, seconds: float, threads: List[int]) ->
         for work in works:
             for wanted in threads:
                 data = replace(config.data, threads=wanted)
-                rates = images_per_second(opener(records, data, split, work, config.batch.per_device), seconds)
-                row = {"split": split, "work": work, "threads": wanted, "used": used_threads(records, data)}
+                open_pass = opener(records, data, split, work, config.batch.per_device, cache)
+                rates = images_per_second(open_pass, seconds)
+                row = {"split": split, "work": work, "threads": wanted, "used": used_threads(records, data, cache)}
                 yield {**row, "images_per_s": spread(rates), "ms_per_image": 1000 / statistics.median(rates)}
 
 
-def opener(records: loader.Records, data: Data, split: str, work: str, batch: int) -> Callable:
-    """pass number -> an ImageRecordIter over the whole split, as a run would open it on one rank."""
+def opener(records: loader.Records, data: Data, split: str, work: str, batch: int, cache: RamCache) -> Callable:
+    """Return a function from the number of a pass to an ImageRecordIter over the split, as one rank opens it."""
     if split == "train":
         augment = data.augment if work == "all" else Augment(crop="center", flip=False)
         settings = loader.augmentation(replace(data, augment=augment))
         return lambda tour: loader.open_reader(
-            records, data, batch, (0, 1), shuffle=True, seed=tour, seed_aug=tour, **settings
+            records, data, batch, (0, 1), cache, shuffle=True, seed=tour, seed_aug=tour, **settings
         )
     settings = {"resize": data.eval_resize} if data.eval_resize and work == "all" else {}
-    return lambda tour: loader.open_reader(records, data, min(batch, records.count), (0, 1), **settings)
+    return lambda tour: loader.open_reader(records, data, min(batch, records.count), (0, 1), cache, **settings)
 
 
 def images_per_second(open_pass: Callable, seconds: float) -> List[float]:
-    """The rate in each of `INTERVALS` equal parts of the time; passes follow one another, nothing else is done."""
-    for one in open_pass(0):  # warm: the file's first batches, the threads, what data.keep=ram decodes
+    """Return the rate in each of `INTERVALS` equal parts of the time, over consecutive passes."""
+    for one in open_pass(0):  # warm-up: the file cache, the threads, the decoding of data.keep=ram
         one.data[0].wait_to_read()
         break
     rates, tour = [], 0
@@ -92,16 +102,16 @@ def images_per_second(open_pass: Callable, seconds: float) -> List[float]:
                 images, began = 0, time.perf_counter()
 
 
-def used_threads(records: loader.Records, data: Data) -> int:
-    """Decode threads that the reader really takes of those asked for: it tells nobody but its log."""
+def used_threads(records: loader.Records, data: Data, cache: RamCache) -> int:
+    """Return the number of decode threads that the reader uses, which it reports only in its log."""
     with tempfile.TemporaryFile() as log:
-        kept = os.dup(2)
+        stderr = os.dup(2)
         os.dup2(log.fileno(), 2)
         try:
-            loader.open_reader(records, data, 1, (0, 1), verbose=True)
+            loader.open_reader(records, data, 1, (0, 1), cache, verbose=True)
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr, 2)
+            os.close(stderr)
         log.seek(0)
         return int(re.search(rb"use (\d+) threads", log.read())[1])
 

@@ -7,21 +7,15 @@ stays as it was measured.  At most: what is left of the step when a setting does
 from dataclasses import dataclass, field
 from typing import Dict, Iterator, List, NamedTuple, Optional
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes, server_count
-from mxscale.config.training_settings import PUBLIC
 from mxscale.diagnose.breakdown import Diagnosis
 from mxscale.perfmodel.step_time import BACKWARD
 
 SHOWN = 3
 LEAST = 0.01  # gain of images/s from which on a setting is worth a line
 MIB = 2**20
-SMALLER = {
-    "resnet152_v1b": "resnet101_v1b",
-    "resnet101_v1b": "resnet50_v1b",
-    "resnet50_v1b": "resnet34_v1b",
-    "resnet34_v1b": "resnet18_v1b",
-}
 
 
 @dataclass(frozen=True)
@@ -88,7 +82,7 @@ def of_input(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
         why = next(why for key, why in WHY_INPUT.items() if setting.startswith(key))
         yield Advice(setting, step.without(saved_input(step, facts, seconds)), True, why)
     side = data.eval_resize or data.image_size
-    if data.kind in ("imagefolder", *PUBLIC) and (data.short_side is None or data.short_side > 1.25 * side):
+    if DATASETS[data.kind].reencoded and (data.short_side is None or data.short_side > 1.25 * side):
         # Decoding is what smaller files save; what it takes is what keeping decoded images saves, where that was tried
         kept = facts.input_tried.get("data.keep=ram")
         saved = step.input if kept is None else saved_input(step, facts, kept)

@@ -1,4 +1,4 @@
-"""`python diagnose.py`: runs the probes in turn, says where a step's time goes, keeps and records it.
+"""`mxscale diagnose`: runs the probes in turn, says where a step's time goes, keeps and records it.
 
 The diagnosis has a run directory of its own, runs/diagnose/DATE_NAME, and the probes theirs inside of it (probes/).
 """
@@ -12,6 +12,7 @@ from typing import Dict, List, Optional
 
 import yaml
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, to_dict
 from mxscale.cost import run_cost
 from mxscale.diagnose import advice, probes, timing
@@ -215,7 +216,7 @@ class Work:
             for number, (setting, config) in enumerate(probes.others_to_read(self.run, available_memory()).items()):
                 self._try("input", setting, lambda config=config, number=number: self._read(f"other-{number}", config))
         if found.steps["compute"].value >= whole / 2:
-            others = probes.others_to_compute(self.run, self.interval, advice.SMALLER)
+            others = probes.others_to_compute(self.run, self.interval)
             for number, (setting, config) in enumerate(others.items()):
                 self._try("compute", setting, lambda config=config, number=number: self._compute(number, config))
 
@@ -288,6 +289,6 @@ def left_out(run: probes.Run) -> List[str]:
         told.append("the exchange: one rank has nobody to exchange with")
     elif run.plan.device != "cpu":
         told.append("ranks side by side without an exchange: on GPUs they share nothing that computing wants")
-    if run.config.data.kind == "synthetic":
-        told.append("the input: data=synthetic has none")
+    if DATASETS[run.config.data.kind].generated:
+        told.append(f"the input: data={run.config.data.kind} has none")
     return told

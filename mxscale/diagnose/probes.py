@@ -8,6 +8,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Dict, List, Sequence
 
+from mxscale.config.backends import SINGLE_RANK
+from mxscale.config.datasets import DATASETS
+from mxscale.config.networks import network
 from mxscale.config.schema import Checkpoint, Comm, Config, Data, Schedule, Tracking
 from mxscale.config.sizes import Sizes
 from mxscale.environment.hosts import Host
@@ -76,7 +79,7 @@ def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
         found["side_by_side"] = [one_rank(run, synthetic, rank) for rank in range(ranks)]
     if ranks > 1:
         found["exchange"] = [synthetic]
-    if real.data.kind != "synthetic":
+    if not DATASETS[real.data.kind].generated:
         found["all"] = [real]
     return found
 
@@ -99,7 +102,7 @@ def one_rank(run: Run, config: Config, rank: int = 0) -> Config:
     shards = run.turns // config.batch.accumulation if config.data.shards else None
     alone = replace(
         config,
-        comm=Comm(backend="local"),
+        comm=Comm(backend=SINGLE_RANK),
         data=replace(config.data, shards=shards),
         launch=replace(config.launch, ranks=1, hosts=None),
     )
@@ -133,14 +136,14 @@ def others_to_read(run: Run, memory: float) -> Dict[str, Config]:
     return {setting: replace(config, data=changed) for setting, changed in found.items()}
 
 
-def others_to_compute(run: Run, interval: int, smaller: Dict[str, str]) -> Dict[str, Config]:
-    """Setting -> one rank that computes with it.  smaller: a network -> the next smaller one."""
+def others_to_compute(run: Run, interval: int) -> Dict[str, Config]:
+    """Return setting -> config of one rank that computes with it: twice the batch, the next smaller network."""
     config = configs(run, interval)["compute"][0]
     batch = 2 * config.batch.per_device
     found = {}
     if batch * run.sizes.shards * config.batch.accumulation <= run.sizes.train_images:
         found[f"batch.per_device={batch}"] = replace(config, batch=replace(config.batch, per_device=batch))
-    name = smaller.get(config.model.name)
+    name = network(config.model.name).smaller
     if name and config.model.pretrained is None:
         found[f"model={name}"] = replace(config, model=replace(config.model, name=name))
     return found

@@ -1,11 +1,11 @@
-"""Gradients summed over shards, devices and ranks: fixed buckets that we lay out ourselves.
+"""The gradient exchange: gradients in fixed buckets, summed over shards, devices and ranks.
 
-Horovod's own fusion groups tensors by arrival, so that with three and more ranks the order of
-additions, and with it the last bit, changes from run to run.  Here a bucket holds the same gradients
-in the same order each time, and Horovod's fusion is switched off by the launcher.
+Horovod's tensor fusion groups tensors by arrival. With three and more ranks the order of additions, and so the last
+bit, then changes from run to run. Here a bucket holds the same gradients in the same order in every run, and the
+launcher disables Horovod's fusion.
 
-Gradients live in their bucket: backward writes them there, and the optimizer reads the sums there, so that
-nothing is copied on the way (as with gradient_as_bucket_view of PyTorch's DistributedDataParallel).
+Backward writes gradients to views of their bucket and the optimizer reads the sums there, without a copy, like
+gradient_as_bucket_view of PyTorch's DistributedDataParallel.
 """
 
 import math
@@ -16,54 +16,60 @@ from mxnet import nd
 from mxscale.config.schema import Comm
 from mxscale.config.sizes import bucket_bytes
 
-Lanes = List[List[nd.NDArray]]  # for each device of this rank its gradients, in the same order
+Lanes = List[List[nd.NDArray]]  # for each device of this rank (a lane) its gradients, in the same order
 
 
 def make_exchange(comm, like: Lanes, options: Comm, images: int, shards: int = 1, ordered: bool = False):
-    """The exchange that `options` ask for: call it once per step; True where there is something to update with.
+    """Return the exchange that `options` describe. Call it once per step; it returns whether there is an update.
 
-    like: arrays of the gradients' shapes; the gradients themselves belong into its `lanes`, of the same shapes.
-    images: that one lane's gradients are a sum over; shards, ordered: see Exchange.
+    Args:
+        like: Arrays of the gradients' shapes. Gradients must be written to the exchange's `lanes`.
+        images: Number of images that one lane's gradients are summed over.
+        shards: See Exchange.
+        ordered: See Exchange.
     """
     if comm.size * len(like) * shards == 1 and not options.double_buffering:
-        return Exchange(comm, like, [], [])
+        return Exchange(comm, like, [])
     groups = fill(like[0], bucket_bytes(options, sum(map(nbytes, like[0]))))
     buckets = [Bucket([lane[group.start : group.stop] for lane in like]) for group in groups]
     lanes = [[view for bucket in reversed(buckets) for view in bucket.views[i]] for i in range(len(like))]
     half = images if options.compression == "fp16" else None
 
     def exchange(name: str) -> Exchange:
-        copies = options.double_buffering  # what is under way must not be where backward writes
+        copies = options.double_buffering  # backward must not overwrite what is under way
         wires = [Wire(bucket, f"{name}.{i}", copies, half) for i, bucket in enumerate(buckets)]
-        return Exchange(comm, lanes, buckets, wires, shards, ordered, options.overlap)
+        return Exchange(comm, lanes, wires, shards, ordered, options.overlap)
 
     return Delayed(exchange("even"), exchange("odd")) if options.double_buffering else exchange("grads")
 
 
 class Exchange:
-    """cast -> sum over shards, then devices and ranks -> cast back, bucket by bucket.
+    """Casts, sums over shards, devices and ranks, and casts back, bucket by bucket.
 
-    The sum is divided once, by the global batch, in the optimizer's update.
+    The optimizer's update divides the sum once, by the global batch.
 
-    lanes: where the gradients are written, and then the sums are.
-    shards: of each lane; with several, `shard_done` is called after each one's gradients are whole.
-    ordered: add in an order that is a function of the shards alone, so that 1, 2, 4 ... ranks get the
-    same bits (where ranks divide shards and both are powers of two).  A ring adds in the order of
-    ranks; gathering and adding here moves ranks / 2 times as many bytes.
-    overlap: nothing here waits, and MXNet's engine sends a bucket as soon as its gradients are there, while backward is
-    still at those of earlier layers; else the first bucket leaves when backward is done.
+    Args:
+        lanes: Arrays that hold the gradients before and the sums after a call.
+        wires: One per bucket: what is sent.
+        shards: Shards of each lane. With several, `shard_done` must be called after each one's backward.
+        ordered: Add in an order that depends on the shards alone, so that 1, 2, 4 ... ranks get the same bits if ranks
+            divide shards and both are powers of two. A ring adds in the order of ranks; gathering and adding here
+            sends ranks / 2 times as many bytes.
+        overlap: MXNet's engine sends a bucket as soon as its gradients are computed, while backward continues with
+            earlier layers. Otherwise the first bucket is sent after backward.
     """
 
-    def __init__(self, comm, lanes: Lanes, buckets, wires: List["Wire"], shards=1, ordered=False, overlap=True):
-        self.comm, self.lanes, self.buckets, self.wires = comm, lanes, buckets, wires
+    def __init__(self, comm, lanes: Lanes, wires: List["Wire"], shards=1, ordered=False, overlap=True):
+        self.comm, self.lanes, self.wires = comm, lanes, wires
+        self.buckets = [wire.bucket for wire in wires]
         self.shards, self.overlap = shards, overlap
-        self.gathers = ordered and comm.gathers and comm.size * len(lanes) > 2  # two add the same either way
+        self.gathers = ordered and comm.gathers and comm.size * len(lanes) > 2  # the order of two does not matter
 
     def shard_done(self, lane: int = 0) -> None:
-        """The gradients of one of this lane's shards are whole: keep them, make way for the next."""
+        """Save the gradients of one of this lane's shards, so that backward of the next can overwrite them."""
         if self.shards > 1:
             for bucket in self.buckets:
-                bucket.keep(lane)
+                bucket.save(lane)
 
     def __call__(self) -> bool:
         self.send()
@@ -71,7 +77,7 @@ class Exchange:
         return True
 
     def send(self) -> None:
-        """The gradients on their way."""
+        """Start sending the gradients."""
         if not self.overlap:
             for flat in (flat for bucket in self.buckets for flat in bucket.flats):
                 flat.wait_to_read()
@@ -85,26 +91,26 @@ class Exchange:
                 self.comm.all_reduce(arrays, wire.name)
 
     def receive(self) -> None:
-        """The sums to where the gradients were."""
+        """Write the sums to the lanes."""
         for wire in self.wires:
             wire.unpack()
 
     def settle(self) -> None:
-        """Before a look at the weights: that they are every rank's.  Here they always are."""
+        """Make the weights those of every rank before they are read. Here they always are."""
 
     def state(self) -> Dict[str, nd.NDArray]:
-        """What a checkpoint has to hold: between two steps nothing is under way."""
+        """Return the arrays that a checkpoint must contain; here nothing is under way between two steps."""
         return {}
 
     def restore(self, state: Dict[str, nd.NDArray]) -> None:
-        """Go on from `state()`."""
+        """Continue from `state()`."""
 
 
 class Delayed:
-    """Double buffering: what is sent at one step is handed out at the next one, while that one's is under way.
+    """Double buffering: the sums of a step are applied one step later, while the next step's are under way.
 
-    So the first step sends alone, and what the last one sends is never applied.  Two exchanges over the same gradients
-    take turns, each with copies of its own.  Source: ChainerMN's double_buffering_optimizer.
+    The first step only sends, and what the last step sends is never applied. Two exchanges over the same gradients
+    alternate, each with its own copies. Source: ChainerMN's double_buffering_optimizer.
     """
 
     def __init__(self, now: Exchange, before: Exchange):
@@ -126,7 +132,7 @@ class Delayed:
         """See Exchange."""
 
     def state(self) -> Dict[str, nd.NDArray]:
-        """The sums under way, by gradient and not by bucket: other ranks and buckets can go on from them."""
+        """Return the sums under way by gradient, not by bucket, so that other ranks and buckets can continue."""
         if not self.pending:
             return {}
         self.before.receive()
@@ -144,10 +150,9 @@ class Delayed:
 
 
 def pairwise(arrays: List[nd.NDArray]) -> nd.NDArray:
-    """Their sum: the first half added to the second, item by item, until one is left.
+    """Return the sum: add the first half to the second, item by item, until one array is left.
 
-    With rank r of N holding items r, r + N, ... the halves come apart along ranks, so that adding
-    within ranks first and over ranks after is the same tree.
+    If rank r of N holds items r, r + N, ..., adding within ranks first and over ranks afterwards is the same tree.
     """
     while len(arrays) > 1:
         half = (len(arrays) + 1) // 2
@@ -156,9 +161,9 @@ def pairwise(arrays: List[nd.NDArray]) -> nd.NDArray:
 
 
 def fill(grads, most: float) -> List[range]:
-    """Neighbouring gradients of one dtype, up to `most` bytes a bucket (a larger one is alone).
+    """Return the positions of each bucket's gradients: neighbours of one dtype, up to `most` bytes.
 
-    The places of each bucket's gradients; the last layers come first, as backward makes them.
+    A larger gradient has its own bucket. The last layers come first, in the order of backward.
     """
     groups, size = [], 0
     for place in reversed(range(len(grads))):
@@ -177,29 +182,30 @@ def nbytes(array: nd.NDArray) -> int:
 
 
 class Bucket:
-    """Neighbouring gradients: one flat array for each lane, and the views of it that are its gradients.
+    """Neighbouring gradients: one flat array for each lane, and views of it as gradients.
 
-    like: for each lane arrays of their shapes, whose values the views begin with.
+    Args:
+        like: For each lane, arrays of the gradients' shapes, whose values initialise the views.
     """
 
     def __init__(self, like: Lanes):
         self.flats = [nd.concat(*(array.reshape((-1,)) for array in arrays), dim=0) for arrays in like]
         self.views = [views_of(flat, arrays) for flat, arrays in zip(self.flats, like)]
-        self.kept = [[] for _ in like]  # of each lane flat copies, one per shard done
+        self.saved = [[] for _ in like]  # for each lane a flat copy per finished shard
 
-    def keep(self, lane: int) -> None:
-        self.kept[lane].append(self.flats[lane].copy())
+    def save(self, lane: int) -> None:
+        self.saved[lane].append(self.flats[lane].copy())
 
     def gather_shards(self) -> None:
-        """The sum of those that were kept, where there are any."""
-        for flat, kept in zip(self.flats, self.kept):
-            if kept:
-                pairwise(kept).copyto(flat)
-                kept.clear()
+        """Sum the saved shards, if any, into the flat arrays."""
+        for flat, saved in zip(self.flats, self.saved):
+            if saved:
+                pairwise(saved).copyto(flat)
+                saved.clear()
 
 
 def views_of(flat: nd.NDArray, like) -> List[nd.NDArray]:
-    """Arrays of the shapes of `like`, one after another in the memory of `flat`."""
+    """Return arrays of the shapes of `like`, one after another in the memory of `flat`."""
     views, start = [], 0
     for array in like:
         views.append(flat[start : start + array.size].reshape(array.shape))
@@ -208,10 +214,11 @@ def views_of(flat: nd.NDArray, like) -> List[nd.NDArray]:
 
 
 class Wire:
-    """What travels of a bucket: its flat arrays themselves, or copies of them.
+    """What is sent of a bucket: its flat arrays, or copies of them.
 
-    half: None, or how many images a gradient is a sum over.  Then float32 travels as float16, of about the mean over
-    these images (divided by the power of two next to them, which costs no bit): float16 ends at 65,504.
+    Args:
+        half: None, or the number of images that a gradient is summed over. Then float32 is sent as float16. Values are
+            first divided by the nearest power of two, which loses no bit, because float16 ends at 65,504.
     """
 
     def __init__(self, bucket: Bucket, name: str, copies: bool = False, half: Optional[int] = None):
@@ -226,7 +233,7 @@ class Wire:
             ]
 
     def pack(self) -> List[nd.NDArray]:
-        """What travels, of each lane: to be summed in place."""
+        """Return the arrays to sum in place, one for each lane."""
         self.bucket.gather_shards()
         for flat, array in zip(self.bucket.flats, self.arrays):
             if self.casts:

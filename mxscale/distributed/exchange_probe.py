@@ -1,6 +1,6 @@
-"""One rank that tries a back end: `python -m mxscale.distributed.exchange_probe RUN_DIR ATTEMPT NAME`.
+"""One rank of a back end's trial: `python -m mxscale.distributed.exchange_probe RUN_DIR ATTEMPT NAME`.
 
-Exchanges as many numbers as the network of the run has gradients, in the same buckets; nothing else is computed.
+It exchanges as many numbers as the run's network has gradients, in the same buckets, and computes nothing else.
 """
 
 import os
@@ -19,24 +19,24 @@ from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 
-WARM, TIMES = 2, 10  # exchanges that do not count, that do
+WARM, TIMES = 2, 10  # exchanges that are not counted, and that are
 
 
 def measure(comm, options: Comm, plan: Plan, ordered: bool) -> dict:
-    """Seconds of an exchange: the median of up to TIMES, fewer where one takes long.  A collective."""
+    """Return seconds per exchange: median, range and number, at most TIMES. A collective."""
     shapes, dtype = plan.probe.gradients, plan.probe.dtype
     lanes = [[nd.zeros(shape, ctx=device, dtype=dtype) for shape in shapes] for device in comm.devices(plan.device)]
     exchange = make_exchange(comm, lanes, options, images=1, ordered=ordered)
     seconds, began = [], time.perf_counter()
     while len(seconds) < WARM + TIMES:
         enough = len(seconds) > WARM and time.perf_counter() - began > options.probe_s / 3
-        if comm.total([enough])[0]:  # waits for all ranks, so that each time all begin together
+        if comm.total([enough])[0]:  # waits for all ranks, so that all start each exchange together
             break
         nd.waitall()
-        asked_at = time.perf_counter()
+        started_at = time.perf_counter()
         exchange()
         nd.waitall()
-        seconds.append(time.perf_counter() - asked_at)
+        seconds.append(time.perf_counter() - started_at)
     seconds = seconds[WARM:]
     return {"seconds": statistics.median(seconds), "between": [min(seconds), max(seconds)], "times": len(seconds)}
 
@@ -56,4 +56,4 @@ def main(run_path: str, attempt: int, name: str) -> None:
 if __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
     sys.stdout.flush()
-    os._exit(0)  # as the engine does
+    os._exit(0)  # as a training rank does

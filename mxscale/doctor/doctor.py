@@ -54,7 +54,7 @@ def of_run(facts: dict, config: Config, plan: Plan, ranks_here: int) -> List[dic
 class RecordFindings(Hook):
     """Adds the findings of each attempt to the run's environment.json."""
 
-    def before_ranks(self, context: RunContext, plan: dict) -> None:
+    def before_ranks(self, context: RunContext, plan: Plan) -> None:
         facts, placed = context.run.read("environment.json"), Placement.of(plan, available_cores())
         findings = of_run(facts, context.config, plan, placed.per_host)
         context.run.write("environment.json", {**facts, "doctor": findings})

@@ -1,6 +1,6 @@
-"""comm=auto: before the ranks, each back end that fits sums the network's gradients for a moment; the fastest is taken.
+"""comm=auto: a short trial of each back end before the ranks start; the fastest is taken.
 
-What is measured is the exchange alone, on real ranks that do nothing else: `mxscale.distributed.exchange_probe` is one.
+A trial measures the exchange alone, on real ranks that do nothing else (`mxscale.distributed.exchange_probe`).
 """
 
 import os
@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import Dict, List, Optional
 
-from mxscale.config.backends import BACKENDS, CANDIDATES, DEFAULT
+from mxscale.config.backends import BACKENDS, CANDIDATES, DEFAULT, SINGLE_RANK
 from mxscale.config.schema import Config
 from mxscale.config.validation import validate
 from mxscale.environment import hosts
@@ -28,20 +28,19 @@ RECORD = "probe.json"
 
 
 def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Config:
-    """The config with the back end that comm=auto stands for; written down with all figures.
+    """Return the config with the back end that comm=auto resolves to, and record it with all figures.
 
-    Raises ConfigError where none works.
+    Raises:
+        ConfigError: If no back end works.
     """
     if not config.comm.entry.chosen_by_trial:
         return config
     plan, known = run.plan(), run.read(RECORD)
     if known and not BACKENDS[known["chosen"]["backend"]].single_rank and not _refusal(_with(config, known["chosen"])):
-        return _take(run, config, known)  # what was chosen once stays, over restarts and resumes
+        return _take(run, config, known)  # the choice is final, over restarts and resumes
     if plan.sizes.ranks == 1:
-        # Horovod starts a rank elsewhere
-        single = next(entry.name for entry in BACKENDS.values() if entry.single_rank)
-        alone = {"backend": DEFAULT if plan.hosts else single}
-        return _take(run, config, {"chosen": alone, "reason": "one rank has nobody to exchange with"})
+        alone = {"backend": DEFAULT if plan.hosts else SINGLE_RANK}  # Horovod starts ranks on other hosts
+        return _take(run, config, {"chosen": alone, "reason": "one rank exchanges nothing"})
     say("comm=auto: trying the back ends")
     with kept_alive(run):
         figures = {name: _figures(run, config, plan, attempt, name, signals) for name in CANDIDATES}
@@ -75,17 +74,17 @@ def _refusal(config: Config) -> Optional[str]:
     return None
 
 
-# ---------------------------------------------------------------- the choice: pure
+# ---------------------------------------------------------------- the choice
 
 
 def choose(figures: Dict[str, dict]) -> Optional[str]:
-    """The name with the fewest seconds; None where nothing could be measured."""
+    """Return the fastest candidate; None if none could be measured."""
     measured = [name for name, figure in figures.items() if "seconds" in figure]
     return min(measured, key=lambda name: figures[name]["seconds"], default=None)
 
 
 def reason(figures: Dict[str, dict], chosen: str) -> str:
-    """Why that one, in a line."""
+    """Return why `chosen` was taken, in one line."""
     others = [name for name, figure in figures.items() if "seconds" in figure and name != chosen]
     own = f"{1000 * figures[chosen]['seconds']:.1f} ms an exchange"
     if not others:
@@ -95,15 +94,15 @@ def reason(figures: Dict[str, dict], chosen: str) -> str:
 
 
 def table(figures: Dict[str, dict], chosen: Optional[str]) -> str:
-    """A line for each: the median and what it lies between, or why there is none."""
+    """Return one line per candidate: median and range, or why it was not measured."""
     width = max(map(len, figures))
     return "\n".join(
-        f"  {name:<{width}}  {_told(figure)}{'   <- taken' if name == chosen else ''}"
+        f"  {name:<{width}}  {_described(figure)}{'   <- taken' if name == chosen else ''}"
         for name, figure in figures.items()
     )
 
 
-def _told(figure: dict) -> str:
+def _described(figure: dict) -> str:
     if "seconds" not in figure:
         return f"no: {figure['no']}"
     low, high = (1000 * bound for bound in figure["between"])
@@ -114,7 +113,7 @@ def _told(figure: dict) -> str:
 
 
 def _figures(run: RunDir, config: Config, plan: Plan, attempt: int, name: str, signals: Signals) -> dict:
-    """{"seconds", "between", "times"} of an exchange, or {"no": why}."""
+    """Return {"seconds", "between", "times"} of an exchange, or {"no": the reason}."""
     if plan.probe.no.get(name):
         return {"no": plan.probe.no[name]}
     candidate = _with(config, CANDIDATES[name])
@@ -124,10 +123,8 @@ def _figures(run: RunDir, config: Config, plan: Plan, attempt: int, name: str, s
         placed = Placement.of(with_scheduler(candidate, plan), available_cores())
     except ConfigError as error:
         return {"no": str(error)}
-    surroundings = {"HOROVOD_CYCLE_TIME": "1", **os.environ}  # here each exchange is waited for, see launch.environment
-    commands = launch.commands(
-        candidate, str(run), attempt, placed, surroundings, ["mxscale.distributed.exchange_probe", name]
-    )
+    environ = {"HOROVOD_CYCLE_TIME": "1", **os.environ}  # each exchange is waited for: see launch.rank_environment
+    commands = launch.commands(candidate, str(run), attempt, placed, environ, [MODULE, name])
     return measured(run, name, commands, config.comm.probe_s, signals)
 
 
@@ -138,7 +135,7 @@ def with_scheduler(config: Config, plan: Plan) -> Plan:
 
 def measured(run: RunDir, name: str, commands: List[launch.Command], limit_s: float, signals: Signals,
              limited_by="comm.probe_s") -> dict:  # fmt: skip
-    """Start the commands and give them `limit_s`; what rank 0 wrote, or {"no": why it did not}."""
+    """Run the commands for at most `limit_s`; return what rank 0 wrote, or {"no": the reason}."""
     (run.path / "probe").mkdir(exist_ok=True)
     deadline = time.monotonic() + limit_s
     with open(run.path / "probe" / f"{name}.log", "wb") as log:
@@ -146,7 +143,7 @@ def measured(run: RunDir, name: str, commands: List[launch.Command], limit_s: fl
         try:
             while processes.ended() is None and not (processes.lost() or signals.reason):
                 if time.monotonic() > deadline:
-                    return {"no": f"not done in {limit_s:g} s ({limited_by})"}
+                    return {"no": f"not finished in {limit_s:g} s ({limited_by})"}
                 time.sleep(0.05)
             status, lost = processes.ended(), processes.lost()
         finally:

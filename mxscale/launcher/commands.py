@@ -1,4 +1,4 @@
-"""Back end -> the commands that start its ranks.  A pure function, tested as text."""
+"""The commands that start a run's processes. No I/O."""
 
 import math
 import re
@@ -15,8 +15,8 @@ from mxscale.environment.placement import Placement, threads_per_rank
 
 ROOT = Path(__file__).resolve().parents[2]  # where `import mxscale` works
 
-# What ranks inherit.  horovodrun repeats its whole environment in a command line that every user of
-# the machine can read, so nothing else, a credential least of all, is passed on.
+# The environment variables that ranks inherit. horovodrun repeats its whole environment in a command line that every
+# user of the machine can read, so nothing else, in particular no credential, is passed on.
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
              "NVIDIA_VISIBLE_DEVICES", "VIRTUAL_ENV")  # fmt: skip
 INHERITED_PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "OMP_", "KMP_")
@@ -24,48 +24,52 @@ INHERITED_PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "OMP_", "KMP_"
 
 @dataclass(frozen=True)
 class Command:
-    """One process to start.  The first of a run's commands is the ranks'; the others serve it, each under its name."""
+    """One process to start. The first command of a run starts the ranks; the others are its servers."""
 
     argv: List[str]
     env: Dict[str, str]
-    name: str = "ranks"  # or "scheduler", "server 0", ...: what an error calls it
+    name: str = "ranks"  # or "scheduler", "server 0", ...; errors name it
 
 
 def commands(
-    config: Config, run_dir: str, attempt: int, placed: Placement, surroundings: Mapping[str, str],
+    config: Config, run_dir: str, attempt: int, placed: Placement, environ: Mapping[str, str],
     what: Sequence[str] = ("mxscale.train.rank",),
 ) -> List[Command]:  # fmt: skip
-    """The processes to start for the ranks of `placed`: what starts the ranks, then what serves them.
+    """Return the commands to start: the ranks' first, then those of the servers.
 
-    what: the module that a rank runs, and what its command ends with.
+    The attempt is an argument, not read from a file: a rank that starts late, after its parent was killed, must not
+    join the next attempt.
 
-    The attempt stands in the command, not in a file: a rank that starts late, of a parent that was
-    killed meanwhile, must not take itself for one of the next attempt.
+    Args:
+        run_dir: The run directory.
+        placed: Where the ranks run.
+        environ: The parent's environment variables.
+        what: The module that a rank runs, and further arguments of its command.
     """
     rank = [python(config), "-m", what[0], str(run_dir), str(attempt), *what[1:]]
-    env = environment(config, placed, surroundings)
+    env = rank_environment(config, placed, environ)
     if config.comm.timeline:
-        env["HOROVOD_TIMELINE"] = f"{run_dir}/timeline_{attempt}.json"  # rank 0's
+        env["HOROVOD_TIMELINE"] = f"{run_dir}/timeline_{attempt}.json"  # written by rank 0
     if config.comm.hierarchical:
         env["HOROVOD_HIERARCHICAL_ALLREDUCE"] = "1"
-    serving = servers(config, run_dir, attempt, placed, env, surroundings)
-    if serving:
-        env = {**env, **meeting(config, placed), "DMLC_ROLE": "worker"}
-    taken = placed.occupied  # horovodrun starts a rank in every slot that it is told of, whatever -np says
-    if config.comm.transport == "gloo" and len(taken) == 1 and not taken[0].here:
+    servers = server_commands(config, run_dir, attempt, placed, env, environ)
+    if servers:
+        env = {**env, **ps_lite_environment(config, placed), "DMLC_ROLE": "worker"}
+    occupied = placed.occupied  # horovodrun starts a rank in every slot of -H, regardless of -np
+    if config.comm.transport == "gloo" and len(occupied) == 1 and not occupied[0].here:
         started = Command(_gloo(config, placed.ranks, env, "") + rank, env)
-        return [_over_there(taken[0], started, surroundings), *serving]
+        return [_over_ssh(occupied[0], started, environ), *servers]
     if config.comm.entry.uses_horovod:
-        where = ",".join(f"{host.address}:{host.slots}" for host in taken)
+        where = ",".join(f"{host.address}:{host.slots}" for host in occupied)
         rank = LAUNCHERS[config.comm.transport](config, placed.ranks, env, where) + rank
-    return [boxed(config, run_dir, Command(rank, env), surroundings), *serving]
+    return [in_container_if_asked(config, run_dir, Command(rank, env), environ), *servers]
 
 
-def servers(config: Config, run_dir: str, attempt: int, placed: Placement, env: Dict[str, str], surroundings):
-    """The commands of the parameter servers, their scheduler first; [] where the back end has none.
+def server_commands(config: Config, run_dir: str, attempt: int, placed: Placement, env: Dict[str, str], environ):
+    """Return the commands of the scheduler and the parameter servers; [] if the back end has none.
 
-    The scheduler is on the first host.  Servers are dealt out over the hosts that have no rank, or, where every
-    host has one, over all of them.
+    The scheduler runs on the first host. Servers are distributed over the hosts without ranks, or over all hosts if
+    each has ranks.
     """
     count = server_count(config.comm, placed.ranks)
     if not count:
@@ -83,14 +87,14 @@ def servers(config: Config, run_dir: str, attempt: int, placed: Placement, env: 
             str(attempt),
             name.replace(" ", "."),
         ]
-        command = Command(argv, {**env, **meeting(config, placed), "DMLC_ROLE": role}, name)
+        command = Command(argv, {**env, **ps_lite_environment(config, placed), "DMLC_ROLE": role}, name)
         host = among[number % len(among)] if among else None
-        found.append(command if host is None or host.here else _over_there(host, command, surroundings))
+        found.append(command if host is None or host.here else _over_ssh(host, command, environ))
     return found
 
 
-def meeting(config: Config, placed: Placement) -> Dict[str, str]:
-    """What ps-lite, which MXNet's servers are made of, wants to be told of all of them."""
+def ps_lite_environment(config: Config, placed: Placement) -> Dict[str, str]:
+    """Return the variables of ps-lite, MXNet's implementation of servers, that are the same for all processes."""
     return {
         "DMLC_PS_ROOT_URI": placed.scheduler.address,
         "DMLC_PS_ROOT_PORT": str(placed.scheduler.port),
@@ -99,70 +103,70 @@ def meeting(config: Config, placed: Placement) -> Dict[str, str]:
     }
 
 
-def _over_there(host: Host, command: Command, surroundings: Mapping[str, str]) -> Command:
-    """The command on the only host.
+def _over_ssh(host: Host, command: Command, environ: Mapping[str, str]) -> Command:
+    """Return the command as run on another host through ssh.
 
-    From elsewhere horovodrun would look for a network that one host has in common with itself, and in half of
-    the cases take the loopback, where nobody else finds it.
+    With a single remote host, horovodrun runs there too: from here it would look for a network that the host shares
+    with itself and often choose the loopback, which no other process can reach.
     """
-    words = ["env", *(f"{name}={value}" for name, value in sorted(command.env.items())), *command.argv]
-    own = {name: surroundings[name] for name in ("HOME", "PATH", "SSH_AUTH_SOCK") if name in surroundings}
-    return replace(command, argv=[*SSH, host.address, shlex.join(words)], env=own)
+    remote = ["env", *(f"{name}={value}" for name, value in sorted(command.env.items())), *command.argv]
+    own = {name: environ[name] for name in ("HOME", "PATH", "SSH_AUTH_SOCK") if name in environ}
+    return replace(command, argv=[*SSH, host.address, shlex.join(remote)], env=own)
 
 
-def preparation(config: Config, run_dir: str, attempt: int, cores: int, surroundings: Mapping[str, str]) -> Command:
-    """The child that comes before the ranks.  It may fetch data, so it keeps its surroundings."""
+def preparation(config: Config, run_dir: str, attempt: int, cores: int, environ: Mapping[str, str]) -> Command:
+    """Return the command of the preparation. It may download data, so it inherits all environment variables."""
     argv = [python(config), "-m", "mxscale.train.prepare", str(run_dir), str(attempt)]
-    env = {**surroundings, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(cores)}
-    return boxed(config, run_dir, Command(argv, env), surroundings)
+    env = {**environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(cores)}
+    return in_container_if_asked(config, run_dir, Command(argv, env), environ)
 
 
 def python(config: Config) -> str:
-    """This interpreter, or the first on the image's PATH."""
+    """Return this interpreter, or in a container the first one on the image's PATH."""
     return sys.executable if config.launch.kind == "process" else "python"
 
 
-def boxed(config: Config, run_dir: str, command: Command, surroundings: Mapping[str, str]) -> Command:
-    """The command as it is, or in a container."""
+def in_container_if_asked(config: Config, run_dir: str, command: Command, environ: Mapping[str, str]) -> Command:
+    """Return the command as run by launch.kind: unchanged, or in a container."""
     if config.launch.kind == "process":
         return command
-    docker = {name: value for name, value in surroundings.items() if name.startswith("DOCKER_")}
+    docker = {name: value for name, value in environ.items() if name.startswith("DOCKER_")}
     argv = [sys.executable, "-m", "mxscale.launcher.container", str(run_dir), *command.argv]
     return replace(command, argv=argv, env={**command.env, **docker})
 
 
-def environment(config: Config, placed: Placement, surroundings: Mapping[str, str]) -> Dict[str, str]:
-    """The clean environment of the ranks."""
-    env = {k: v for k, v in surroundings.items() if k in INHERITED or k.startswith(INHERITED_PREFIXES)}
+def rank_environment(config: Config, placed: Placement, environ: Mapping[str, str]) -> Dict[str, str]:
+    """Return the environment variables of the ranks."""
+    env = {k: v for k, v in environ.items() if k in INHERITED or k.startswith(INHERITED_PREFIXES)}
     env["PATH"] = f"{Path(sys.executable).parent}:{env.get('PATH', '/usr/bin:/bin')}"
     env["PYTHONPATH"] = str(ROOT)
     env["PYTHONUNBUFFERED"] = "1"
-    if placed.hosts and "SSH_AUTH_SOCK" in surroundings:
-        env["SSH_AUTH_SOCK"] = surroundings["SSH_AUTH_SOCK"]  # where the agent listens; no secret
+    if placed.hosts and "SSH_AUTH_SOCK" in environ:
+        env["SSH_AUTH_SOCK"] = environ["SSH_AUTH_SOCK"]  # the agent's socket; no secret
     env["OMP_NUM_THREADS"] = str(threads_per_rank(config, placed))
-    env.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(config.launch.stall_s)))  # it waits for a peer
-    env.setdefault("HOROVOD_FUSION_THRESHOLD", "0")  # buckets are ours: see distributed/exchange.py
+    env.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(config.launch.stall_s)))  # its wait for a peer
+    env.setdefault("HOROVOD_FUSION_THRESHOLD", "0")  # distributed/exchange.py has its own buckets
     if config.comm.double_buffering:
-        # Horovod's ranks speak to each other in every cycle (1 ms), whether there are gradients or not, and on a CPU
-        # that takes time from who computes.  Here nobody waits for an exchange at once: see docs/exchange.md
+        # Horovod's ranks communicate in every cycle (1 ms), even without gradients, and that takes CPU time.
+        # With double buffering no rank waits for an exchange at once (docs/exchange.md)
         env.setdefault("HOROVOD_CYCLE_TIME", "5")
     if config.comm.entry.needs_servers and config.comm.update_on == "worker":
-        # Keys are buckets, few and large: all servers share each, where MXNet shares from 1,000,000 numbers on
+        # Keys are buckets, few and large: split each over all servers. By default MXNet splits from 1,000,000 numbers
         env.setdefault("MXNET_KVSTORE_BIGARRAY_BOUND", "16384")
     return env
 
 
 def _gloo(config: Config, ranks: int, env, where: str) -> List[str]:
-    # Its own 30 s are too short for busy hosts, and its cache holds interfaces that are gone
+    # Its default of 30 s is too short for busy hosts, and its cache keeps interfaces that no longer exist
     remote = ["--disable-cache", "--start-timeout", f"{config.launch.start_timeout_s:.0f}"] if where else []
     return ["horovodrun", "--gloo", *remote, "-np", str(ranks), "-H", where or f"localhost:{ranks}"]
 
 
 def _mpi(config: Config, ranks: int, env, where: str) -> List[str]:
-    passed = [word for name in sorted(env) for word in ("-x", name)]
-    # docker0 has one address on every host that runs Docker: a rank that takes it for its peer's waits forever
-    told = any(name.startswith("OMPI_MCA_btl_tcp_if_") for name in env)
-    interfaces = ["-mca", "btl_tcp_if_exclude", "127.0.0.0/8,docker0"] if where and not told else []
+    exported = [argument for name in sorted(env) for argument in ("-x", name)]
+    # docker0 has the same address on every host with Docker: a rank that takes it for its peer's waits forever
+    chosen = any(name.startswith("OMPI_MCA_btl_tcp_if_") for name in env)
+    interfaces = ["-mca", "btl_tcp_if_exclude", "127.0.0.0/8,docker0"] if where and not chosen else []
     return [
         "mpirun",
         "--allow-run-as-root",
@@ -171,7 +175,7 @@ def _mpi(config: Config, ranks: int, env, where: str) -> List[str]:
         str(ranks),
         "-bind-to",
         "none",
-        # Nothing is bound, so that no map of the machine is needed; two daemons that write one at once crash (4.1.4)
+        # Without binding no map of the machine is needed; two daemons that write one at the same time crash (4.1.4)
         "-mca",
         "rtc_hwloc_vmhole",
         "none",
@@ -179,18 +183,18 @@ def _mpi(config: Config, ranks: int, env, where: str) -> List[str]:
         "slot",
         *(["-H", where] if where else []),
         *interfaces,
-        *passed,
+        *exported,
     ]
 
 
 LAUNCHERS = {"gloo": _gloo, "mpi": _mpi}
 
 
-# What horovodrun (Gloo) and mpirun write when the end of one rank makes them end the others
+# What horovodrun (Gloo) and mpirun write if they end all ranks after the end of one
 FIRST_GONE = re.compile(r"after failure of Process (\d+)|process rank (\d+) with PID .* exited on signal")
 
 
 def first_gone(log: str) -> Optional[int]:
-    """The rank whose end came first, where the launcher says so."""
+    """Return the rank that ended first, if horovodrun or mpirun reports it."""
     found = FIRST_GONE.search(log)
     return int(found[1] or found[2]) if found else None

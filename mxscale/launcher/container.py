@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Dict
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, origin_of
-from mxscale.config.training_settings import PUBLIC
 from mxscale.environment.description import ROOT
 from mxscale.rundir.directory import FAILURE, RunDir
 from mxscale.rundir.plan import Image
@@ -95,7 +95,7 @@ def mounts(config: Config, run: RunDir) -> Dict[str, str]:
     for source in (data.root, data.train, data.val, data.test, weights):
         if source and os.path.exists(source):
             seen[source if os.path.isdir(source) else os.path.dirname(source)] = "ro"
-    if data.kind in PUBLIC:  # the preparation, which runs in there, may fetch it
+    if DATASETS[data.kind].published:  # the preparation, which runs in there, may fetch it
         with contextlib.suppress(OSError):  # it then says what it lacks
             os.makedirs(data.root, exist_ok=True)
             seen[data.root] = "rw"

@@ -9,7 +9,7 @@ from mxscale.report import rows
 
 HEADINGS = ("claim", "what", "published", "here", "by")
 # The tolerances are ours: the works print their figures and "approximately", and no spread
-ABOUT = """Made by `python report.py report.action=claims`. *Measured*: by the runs named, whose records have the
+ABOUT = """Made by `mxscale report report.action=claims`. *Measured*: by the runs named, whose records have the
 conditions of the claim. *Modelled*: by prices or by the planner, with its error. *Not reproducible here*: with what it
 needs, and the command that would measure it, or that makes the runs to judge by where a claim is no one figure of a run
 ("cheaper", "two for each worker"). How far a figure may be from an "about" is our choice, kept in

@@ -7,12 +7,12 @@ import functools
 from datetime import date
 from typing import Callable, Dict, Optional, Tuple
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Machine
 from mxscale.cost import prices
 from mxscale.perfmodel import layers, machines, rates, scenarios
 from mxscale.perfmodel.published import score
 from mxscale.records.claims import Modelled
-from mxscale.util import csv_tables
 
 P2_DATE, P3_DATE = "2017-10-26", "2017-11-12"  # of the tables' rows of that autumn
 REGIONS = ("us-east-1", "eu-west-1")  # the works do not say theirs
@@ -70,7 +70,7 @@ def owned(gpu: str, count: int, gbps: float, rdma: bool = True) -> Tuple[scenari
 @functools.cache
 def imagenet() -> int:
     """Its training images."""
-    return next(int(row["train_images"]) for row in csv_tables.read("datasets") if row["data"] == "imagenet")
+    return DATASETS["imagenet"].train_images
 
 
 def plan(where, network: str, batch: int, precision: str, nodes: int = 1, images: Optional[int] = None,

@@ -1,4 +1,4 @@
-"""`python report.py`: which report is asked for."""
+"""`mxscale report`: which report is asked for."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +32,7 @@ def main(config: Config, own: dict) -> None:
     lacking = [name for name in DRAWING if find_spec(name) is None]
     if lacking:
         raise ConfigError(
-            f"report.py needs {' and '.join(lacking)}, which ranks' images leave out: use a checkout's .venv"
+            f"mxscale report needs {' and '.join(lacking)}, which ranks' images leave out: use a checkout's .venv"
         )
     ACTIONS[own["action"]](config, own, Path(own["output"]))
 

@@ -12,7 +12,7 @@ Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use 
     probe.json probe/         how comm=auto came to its choice; what its ranks printed
     timeline_<attempt>.json   Horovod's, with comm.timeline=true
     rerun.json rerun/         of which run this is a rerun, and how it came out; that run's record
-    diagnosis.json cell.json  what diagnose.py found; which cell of which sweep this is
+    diagnosis.json cell.json  the result of mxscale diagnose; which cell of which sweep this is
     stop alive                the parent's word to the ranks
     ranks/<r>.{log,json}      what each rank printed, and how it ended
     ranks/<r>.alive           touched while it lives: what it does, when it last got on

@@ -45,7 +45,7 @@ class Unsent:
     def __str__(self):
         end = "the artifacts" if self.status == payload.end_state(self.run) else "the final status and the artifacts"
         missing = f"{self.lines} of {self.total} lines" if self.lines else end
-        command = f"python -m mxscale.tracking.tracker sync {self.run}"
+        command = f"mxscale sync {self.run}"
         return f"tracking: {missing} unsent ({masked(self.uri)}: {self.reason}); send with: {command}"
 
 

@@ -61,7 +61,7 @@ def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
     """How to see the run in MLflow; `sent` None: in the store that it was sent to last."""
     noted = dataclasses.asdict(sent) if sent else _state(run)
     if not noted.get("run_id"):
-        return f"not in MLflow; send it with: python -m mxscale.tracking.tracker sync {run}"
+        return f"not in MLflow; send it with: mxscale sync {run}"
     uri, page = noted["uri"], f"#/experiments/{noted['experiment_id']}/runs/{noted['run_id']}"
     if uri.startswith("http"):  # in a container the server has another name than on the host
         own = uri == masked(os.environ.get("MLFLOW_TRACKING_URI", ""))

@@ -1,6 +1,6 @@
 """Run directory -> MLflow, while the run lasts or later.
 
-    python -m mxscale.tracking.tracker sync RUN_DIR [--uri URI]
+    mxscale sync RUN_DIR
 
 `metrics.jsonl` is the truth and MLflow a mirror of it.  A server that is slow, down or gone delays
 nothing and loses nothing: all requests are made by a daemon thread of the parent, and what it could
@@ -9,19 +9,16 @@ not send, `sync` sends.
 How it is sent, and why exactly once: sender.py.
 """
 
-import argparse
 import contextlib
 import logging
 import os
-import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable, List, Optional, TypeVar
+from typing import Callable, Optional, TypeVar
 
 from mxscale.config.schema import Config, Tracking
-from mxscale.cost.run_cost import cost_of
-from mxscale.rundir.directory import DONE, FAILURE, REFUSED, RunDir
+from mxscale.rundir.directory import DONE, FAILURE, RunDir
 from mxscale.tracking import payload, sync_state, uris
 from mxscale.tracking.payload import CostAt, no_cost
 from mxscale.tracking.sender import Busy, Sender, Unsent
@@ -205,31 +202,3 @@ def _send_twice(sender: Sender, end: Optional[str]) -> int:
         time.sleep(BACKOFF_S[0])
         sender.send(end, wait=True)
         return sender.sent().lines_sent - before
-
-
-class _OneLine(argparse.ArgumentParser):
-    def error(self, message):
-        print(
-            f"tracking: {message}; usage: python -m mxscale.tracking.tracker sync RUN_DIR [--uri URI]", file=sys.stderr
-        )
-        sys.exit(REFUSED)
-
-
-def main(argv: Optional[List[str]] = None) -> int:
-    """`sync RUN_DIR [--uri URI]`; exit status 0 sent, 1 not sent, 2 not a run directory."""
-    parser = _OneLine(prog="python -m mxscale.tracking.tracker", description=sync.__doc__)
-    parser.add_argument("action", choices=["sync"])
-    parser.add_argument("run_dir", metavar="RUN_DIR")
-    parser.add_argument("--uri", help="another store than the run's own")
-    asked = parser.parse_args(argv)
-    run = RunDir(asked.run_dir)
-    try:
-        run.config()
-        return sync(run, asked.uri, cost_of(run))
-    except ConfigError as error:
-        print(f"tracking: {error}", file=sys.stderr)
-        return REFUSED
-
-
-if __name__ == "__main__":
-    sys.exit(main())

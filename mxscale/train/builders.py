@@ -6,6 +6,8 @@ from dataclasses import replace
 import mxnet as mx
 from mxnet import autograd, gluon
 
+from mxscale.config.datasets import DATASETS
+from mxscale.config.registry import implementation
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
 from mxscale.data import loader
@@ -19,23 +21,32 @@ from mxscale.util.errors import ConfigError
 
 
 def training_data(config: Config, plan: Plan, sizes: Sizes, shards, devices):
-    """This rank's batches, from records or made up."""
-    batch, accumulation = sizes.per_device_batch, config.batch.accumulation
-    if config.data.kind == "synthetic":
-        return loader.SyntheticData(config.data, plan.classes, batch, shards, accumulation, config.seed, devices)
-    records = plan.splits["train"]
-    return loader.TrainData(
-        records, config.data, batch, shards, sizes.shards, accumulation, sizes.steps_per_epoch, config.seed, devices
+    """Return this rank's training batches, read from records or generated."""
+    reading = loader.Reading(
+        data=config.data,
+        batch=sizes.per_device_batch,
+        shards=shards,
+        total_shards=sizes.shards,
+        accumulation=config.batch.accumulation,
+        steps_per_epoch=sizes.steps_per_epoch,
+        seed=config.seed,
+        devices=devices,
     )
+    entry = DATASETS[config.data.kind]
+    if entry.generated:
+        return implementation(entry.implementation)(reading, plan.classes)
+    return loader.TrainData(plan.splits["train"], reading)
 
 
 def evaluation_data(config: Config, plan: Plan, name: str, comm, device):
-    """(images, labels, count) batches of this rank's part of a split."""
+    """Return this rank's part of a split: each iteration yields (images, labels, number of valid images)."""
     batch, split = config.batch.per_device, plan.splits[name]
-    if config.data.kind == "synthetic":
-        return loader.synthetic_evaluation(config.data, plan.classes, split.count, comm.rank, config.seed, device)
+    entry = DATASETS[config.data.kind]
+    if entry.generated:
+        batches = implementation(entry.implementation)
+        return batches.evaluation(config.data, plan.classes, split.count, comm.rank, config.seed, device)
     data = config.data if name == "val" else replace(config.data, keep="packed")  # the test images are read once
-    return loader.evaluation_batches(split, data, batch, comm.rank, comm.size, device)
+    return loader.EvaluationData(split, data, batch, (comm.rank, comm.size), device)
 
 
 # ---------------------------------------------------------------- networks

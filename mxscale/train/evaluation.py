@@ -22,7 +22,9 @@ class Evaluator:
     """
 
     def __init__(self, config: Config, plan: Plan, comm, device, heartbeat: NoHeartbeat):
-        self.config, self.plan, self.comm, self.device, self.heartbeat = config, plan, comm, device, heartbeat
+        self.plan, self.comm, self.heartbeat = plan, comm, heartbeat
+        evaluated = [split for split in ("val", "test") if split in plan.splits]
+        self.data = {split: builders.evaluation_data(config, plan, split, comm, device) for split in evaluated}
         self.precision = Precision(config.precision)
         self.objective = CrossEntropy()
         size = config.data.image_size
@@ -60,7 +62,7 @@ class Evaluator:
         """Return [loss, top-1, top-5, images, whether a stop was requested] of this rank's part of the split."""
         loss, top1, top5, images, stopped = 0.0, 0, 0, 0, False
         self.heartbeat.phase = Phase.VALIDATION
-        for inputs, labels, count in builders.evaluation_data(self.config, self.plan, split, self.comm, self.device):
+        for inputs, labels, count in self.data[split]:
             logits = self.net(self.precision.cast(inputs)).astype("float32")
             ranked = nd.topk(logits, k=min(5, self.plan.classes), axis=-1)[:count]
             correct = ranked == labels[:count].reshape((-1, 1))

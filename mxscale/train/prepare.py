@@ -15,6 +15,8 @@ import mxnet as mx
 import mxnet.runtime
 
 from mxscale.config.backends import CANDIDATES, DEFAULT
+from mxscale.config.datasets import DATASETS
+from mxscale.config.networks import network
 from mxscale.config.optimizers import optimizer_entry
 from mxscale.config.schema import Comm, Config
 from mxscale.config.sizes import Sizes, auto_ranks, server_count, sizes, unsaved
@@ -24,7 +26,7 @@ from mxscale.data.manifest import path_of
 from mxscale.distributed.communicators import horovod_build
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.environment.container_limits import available_cores
-from mxscale.models import symbol, weights, zoo
+from mxscale.models import weights
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import ExchangeProbe, Plan, Split
@@ -63,7 +65,7 @@ def prepare(run: RunDir, config: Config) -> None:
     net = check_network(config, classes, plan)
     if config.comm.entry.chosen_by_trial:
         plan = replace(plan, probe=to_probe(config, net, device, ranks, plan.hosts))
-    if config.data.keep == "ram" and config.data.kind != "synthetic":
+    if config.data.keep == "ram" and not DATASETS[config.data.kind].generated:
         ram_cache.announce(manifest["splits"], share_of_a_host(plan.hosts))
     train_images = manifest["splits"]["train"]["count"]
     known_shards = plan.sizes and plan.sizes.shards  # of the first start, before any checkpoint
@@ -121,12 +123,12 @@ def share_of_a_host(hosts=()) -> float:
 def describe_data(config: Config) -> dict:
     """The manifest of the data, its splits as the loader wants them."""
     data = config.data
-    if data.kind == "synthetic":
+    if DATASETS[data.kind].generated:
         classes = data.num_classes or 1000
         return {
             "classes": [str(c) for c in range(classes)],
             "splits": {"train": {"count": data.num_images}, "val": {"count": config.batch.per_device}},
-            "digest": f"synthetic-{data.num_images}-{classes}-{data.image_size}",
+            "digest": f"{data.kind}-{data.num_images}-{classes}-{data.image_size}",
             "skipped": [],
         }
     manifest = pack.prepare(data)
@@ -143,7 +145,7 @@ def describe_data(config: Config) -> dict:
 
 def short_shards(config: Config, derived: Sizes) -> int:
     """How many shards have fewer images than an epoch takes of each."""
-    if config.data.kind == "synthetic":
+    if DATASETS[config.data.kind].generated:
         return 0
     wanted = derived.steps_per_epoch * config.batch.accumulation * derived.per_device_batch
     return sum(size < wanted for size in part_sizes(derived.train_images, derived.shards))
@@ -151,12 +153,12 @@ def short_shards(config: Config, derived: Sizes) -> int:
 
 def check_settings(config: Config, pretrained) -> None:
     """What can be known without the data."""
-    smallest, size = zoo.min_side(config.model.name), config.data.image_size
+    smallest, size = network(config.model.name).min_side, config.data.image_size
     if size < smallest:
         raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
     make_optimizer(config.optimizer)
     precision.check(config.precision)
-    if config.precision == "amp" and config.model.name == symbol.NAME:
+    if config.precision == "amp" and network(config.model.name).from_weights:
         # It casts around operators as Python calls them; those of a graph are called by the graph
         raise ConfigError("precision=amp does not reach into the graph of model.name=symbol; use precision=float16")
     if pretrained:

@@ -6,9 +6,10 @@ import shutil
 from dataclasses import replace
 from typing import Optional, Tuple
 
+from mxscale.config.networks import network
 from mxscale.config.schema import Config, Data, origin_of
 from mxscale.data.loader import INTERPOLATIONS
-from mxscale.models import pretrained, symbol
+from mxscale.models import pretrained
 from mxscale.rundir.directory import WARNINGS, RunDir
 from mxscale.rundir.plan import InputChange, Origin, Plan
 from mxscale.util.atomic_files import digest_of
@@ -37,7 +38,7 @@ def obtain(run: RunDir, config: Config, plan: Plan, head: str) -> Tuple[Config, 
     if source and origin_of(source)[0] in pretrained.LOADERS and not run.has_checkpoint():
         plan = replace(plan, pretrained=str(run.path / pretrained.WEIGHTS))
     plan = replace(plan, graph=str(graph) if graph.exists() else None)
-    if config.model.name == symbol.NAME and not plan.graph:
+    if network(config.model.name).from_weights and not plan.graph:
         raise ConfigError(f"model.name=symbol: {source} holds no graph of a network; name the network in model.name")
     return with_data(config, plan.input_taken), plan
 

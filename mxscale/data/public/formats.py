@@ -4,19 +4,19 @@ Small scans become Netpbm files in memory (a header and the pixels as they are);
 their archive, as slices of it.
 """
 
-import io
 import math
 import os
 import re
 import struct
+from pathlib import Path
 from typing import Dict, Iterator, List, Tuple
 
 from mxscale.config.schema import Data
-from mxscale.data import sources
 from mxscale.data.content import Slice, Source
 from mxscale.data.public import archives
 from mxscale.data.public.archives import BadArchive
-from mxscale.data.sources import Item, Tree
+from mxscale.data.sources import DIGITS
+from mxscale.data.tree import Item, Tree, chosen
 from mxscale.data.workers import Progress
 from mxscale.util.errors import ConfigError
 
@@ -25,7 +25,7 @@ MOST = 1 << 30  # bytes of a set of small images once decompressed; CIFAR has 18
 
 def _tree(data: Data, where: str, names: List[str], splits: Dict[str, List[Tuple[str, str, Source]]]) -> Tree:
     """A tree of (class, name, source) by split; classes that data.classes leaves out are dropped."""
-    classes = sources.chosen(data, names, where)
+    classes = chosen(data, names, where)
     labels, number, by_split = {name: label for label, name in enumerate(classes)}, 0, {}
     for split, images in splits.items():
         by_split[split] = [[] for _ in classes]
@@ -52,7 +52,7 @@ def mnist(folder: str, data: Data, where: str, progress: bool) -> Tree:
             (str(label), f"{prefix} image {n}", header + pixels[n * size : (n + 1) * size])
             for n, label in enumerate(labels)
         ]
-    return _tree(data, where, sources.DIGITS, splits)
+    return _tree(data, where, DIGITS, splits)
 
 
 def _idx(folder: str, name: str, dimensions: int):
@@ -141,6 +141,7 @@ def is_class(folder: str, data: Data) -> bool:
 
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
+IDS_FILE = Path(__file__).parents[1] / "files" / "ilsvrc2012_ids.txt"  # line n: the class of ILSVRC2012_ID n
 
 
 def imagenet(folder: str, data: Data, where: str, progress: bool) -> Tree:
@@ -184,13 +185,10 @@ def _validation_images(folder: str) -> List[Tuple[str, str, Slice]]:
 
 
 def _ground_truth(path: str) -> List[str]:
-    """WordNet ids of the validation images, in their order."""
-    from scipy.io import loadmat  # it comes with scikit-learn
-
-    files = archives.contents(path, ["meta.mat", TRUTH], MOST)
-    try:
-        synsets = loadmat(io.BytesIO(files["meta.mat"]), squeeze_me=True)["synsets"]
-        wnid_of = {int(synset["ILSVRC2012_ID"]): str(synset["WNID"]) for synset in synsets}
-        return [wnid_of[int(line)] for line in files[TRUTH].split()]
-    except Exception as error:  # loadmat raises all sorts of things
-        raise BadArchive(f"{DEVKIT} has no readable meta.mat and {TRUTH} ({type(error).__name__}: {error})") from None
+    """Return the WordNet ids of the validation images, in their order."""
+    lines = archives.contents(path, [TRUTH], MOST)[TRUTH].split()
+    wnids = [line for line in IDS_FILE.read_text().splitlines() if not line.startswith("#")]
+    wrong = [line for line in lines if not line.isdigit() or not 1 <= int(line) <= len(wnids)]
+    if wrong:
+        raise BadArchive(f"{TRUTH} in {DEVKIT} has the label {wrong[0].decode('ascii', 'replace')}: expected 1 to 1000")
+    return [wnids[int(line) - 1] for line in lines]

@@ -1,0 +1,7 @@
+"""`python -m mxscale`: the command line where the console script is not installed."""
+
+import sys
+
+from mxscale.cli.main import main
+
+sys.exit(main())

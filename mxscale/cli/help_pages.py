@@ -1,0 +1,89 @@
+"""The texts of `mxscale --help` and `mxscale VERB --help`."""
+
+import re
+import textwrap
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Dict, List
+
+from omegaconf import OmegaConf
+
+import mxscale
+from mxscale.config.schema import Config, to_dict
+from mxscale.config.setting import Description, Rule, describe
+
+CONF = Path(mxscale.__file__).parent / "conf"  # in a checkout a link to conf/ at the top level
+WIDTH = 118
+
+USAGE = """usage: mxscale VERB KEY=VALUE ...
+
+{verbs}
+
+`mxscale VERB --help` lists the settings of a verb. Settings follow Hydra's grammar: KEY=VALUE, GROUP=CHOICE (a file of
+conf/GROUP/), lists in quotes ('plan.nodes=[1,2]'); `-m` sweeps over KEY=A,B with train and finetune; `--cfg job` prints
+the composed settings. Shell completion: eval "$(mxscale -sc install=bash)"."""
+
+
+@cache
+def own_keys(name: str) -> Dict[str, Any]:
+    """Return the settings of conf/NAME.yaml that are not a run's, with their defaults."""
+    values = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
+    return {key: value for key, value in values.items() if key not in (*to_dict(Config()), "defaults", "hydra")}
+
+
+def overview(verbs: Dict[str, str]) -> str:
+    """Return the list of verbs, one line each.
+
+    Args:
+        verbs: Name -> summary.
+    """
+    return USAGE.format(verbs="\n".join(f"  {name:<10} {summary}" for name, summary in verbs.items()))
+
+
+def page(name: str, summary: str, groups) -> str:
+    """Return the help of a verb: its examples and its settings by group, with default, unit, meaning and valid values.
+
+    Args:
+        name: The verb.
+        summary: What it does.
+        groups: The groups of a run's settings that the verb reads ("" for settings outside a group); None for all.
+    """
+    text = (CONF / f"{name}.yaml").read_text()
+    about = "\n".join(line[2:] for line in re.match(r"(#.*\n)*", text)[0].splitlines())
+    settings = [setting for setting in describe(Config) if groups is None or setting.group in groups]
+    settings = [*_own(text, own_keys(name)), *settings]
+    width = max((len(setting.key) for setting in settings), default=0)
+    blocks = [f"mxscale {name}: {summary}", about]
+    for group, listed in groupby(settings, key=lambda setting: setting.group):
+        lines = [line for setting in listed for line in _lines(setting, width)]
+        blocks.append("\n".join([f"{group}:" if group else "general:", *lines]))
+    return "\n\n".join(blocks)
+
+
+def _own(text: str, own: Dict[str, Any]) -> List[Description]:
+    """Return the settings of a verb itself, as its file states them: `KEY: DEFAULT # meaning`."""
+    found, group = [], ""
+    for indent, key, default, meaning in re.findall(r"^( *)(\w+):(?: +([^#\n]*?))?(?: *# (.*))?$", text, re.MULTILINE):
+        if not indent:
+            group = key
+        if group in own and default:
+            name = f"{group}.{key}" if indent else key
+            found.append(Description(group if indent else "", name, default, Rule(meaning)))
+    return found
+
+
+def _lines(setting: Description, width: int) -> List[str]:
+    default, rule = _shown(setting.default), setting.rule
+    details = "; ".join(filter(None, [rule.unit, rule.allowed]))
+    text = f"[{default}] {rule.help}{f' ({details})' if details else ''}"
+    return textwrap.wrap(text, WIDTH, initial_indent=f"  {setting.key:<{width}}  ",
+                         subsequent_indent=" " * (width + 4), break_on_hyphens=False)  # fmt: skip
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, list):
+        return "[" + ",".join(map(_shown, default)) + "]"
+    if default is None or isinstance(default, bool):
+        return {None: "null", True: "true", False: "false"}[default]
+    return str(default)

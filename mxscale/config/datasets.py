@@ -1,0 +1,127 @@
+"""Registry of the data sets: one entry for each value of data.kind."""
+
+from dataclasses import dataclass
+from typing import Optional, Tuple
+
+from mxscale.util.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What the rest of the package needs to know about a data set.
+
+    Attributes:
+        name: The value of data.kind.
+        help: One line for help texts.
+        implementation: "module:attribute", imported with `registry.implementation`. For a packed set, a callable
+            `(Data, Options) -> PackJob` as in mxscale.data.tree_packer; for a generated set, a class with the
+            interface of mxscale.data.loader.SyntheticData.
+        required: Settings of `data` that have no default.
+        expected: What to set, for the error if one of them is missing.
+        published: A publisher distributes the files; they are fetched to, or placed in, data.root.
+        generated: Images are generated on the device; nothing is packed or read.
+        reencoded: Packing encodes the images again, at a size that data.pack_short_side sets.
+        own_validation: The validation images are a split of their own, not a share of the training images.
+        train_images: Published number of training images, before any validation share.
+        classes: Published number of classes.
+        source: Where these two numbers come from.
+    """
+
+    name: str
+    help: str
+    implementation: str
+    required: Tuple[str, ...] = ()
+    expected: str = ""
+    published: bool = False
+    generated: bool = False
+    reencoded: bool = False
+    own_validation: bool = False
+    train_images: Optional[int] = None
+    classes: Optional[int] = None
+    source: str = ""
+
+    def check_required(self, data) -> None:
+        """Raise ConfigError if `data`, a `config.schema.Data`, lacks a required setting."""
+        if not all(getattr(data, key) for key in self.required):
+            keys = " and ".join(f"data.{key}" for key in self.required)
+            verb = "are" if len(self.required) > 1 else "is"
+            raise ConfigError(f"{keys} {verb} missing: data={self.name} needs {self.expected}")
+
+
+def _published(name: str, help: str, **more) -> DataSet:
+    return DataSet(
+        name,
+        help,
+        f"mxscale.data.public.sets:{name.upper()}",
+        required=("root",),
+        expected="data.root=DIR, where its files are or will be fetched to",
+        published=True,
+        reencoded=True,
+        **more,
+    )
+
+
+_ENTRIES = (
+    DataSet(
+        "digits",
+        "1,797 scans of handwritten digits, 8x8 pixels, included in the package",
+        "mxscale.data.sources:digits",
+    ),
+    DataSet(
+        "imagefolder",
+        "a folder of images, one folder per class",
+        "mxscale.data.sources:imagefolder",
+        required=("root",),
+        expected="data.root=DIR with DIR/<class>/<image>.jpg",
+        reencoded=True,
+    ),
+    DataSet(
+        "recordio",
+        "RecordIO files as im2rec writes them",
+        "mxscale.data.records:recordio_job",
+        required=("train", "val"),
+        expected="data.train=FILE.rec data.val=FILE.rec",
+    ),
+    DataSet(
+        "synthetic",
+        "random images generated on the device, to measure training without input",
+        "mxscale.data.loader:SyntheticData",
+        generated=True,
+    ),
+    _published(
+        "mnist",
+        "70,000 scans of handwritten digits in 10 classes, 28x28 pixels",
+        train_images=60_000,
+        classes=10,
+        source="http://yann.lecun.com/exdb/mnist/",
+    ),
+    _published(
+        "cifar10",
+        "60,000 photographs in 10 classes, 32x32 pixels",
+        train_images=50_000,
+        classes=10,
+        source="https://www.cs.toronto.edu/~kriz/cifar.html",
+    ),
+    _published(
+        "cifar100",
+        "60,000 photographs in 100 classes, 32x32 pixels",
+        train_images=50_000,
+        classes=100,
+        source="https://www.cs.toronto.edu/~kriz/cifar.html",
+    ),
+    _published(
+        "caltech256",
+        "30,607 photographs in 256 classes",
+        classes=256,
+        source="https://data.caltech.edu/records/nyy15-4j048",
+    ),
+    _published(
+        "imagenet",
+        "ILSVRC 2012: 1,281,167 training and 50,000 validation photographs in 1,000 classes",
+        own_validation=True,
+        train_images=1_281_167,
+        classes=1000,
+        source="arXiv:1409.0575, table 2",
+    ),
+)
+DATASETS = {entry.name: entry for entry in _ENTRIES}

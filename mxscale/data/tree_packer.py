@@ -1,0 +1,165 @@
+"""Packing of an image tree: decode every image, encode it by one recipe, write it to the RecordIO file of its split."""
+
+import contextlib
+import os
+from functools import partial
+from itertools import chain
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+
+import PIL
+
+from mxscale.config.schema import Data
+from mxscale.data import content, manifest, recordio, tree
+from mxscale.data.images import POLICY, BadImage, Recipe
+from mxscale.data.manifest import Copies
+from mxscale.data.workers import Pool, Progress
+from mxscale.util.errors import ConfigError
+
+MAX_BAD = 100  # bad images after which packing stops
+
+
+class Options(NamedTuple):
+    """How to pack. The packed bytes do not depend on it."""
+
+    workers: Optional[int] = None  # processes that decode and encode; None: by the cores and the number of images
+    progress: bool = True  # report long work on stderr
+
+
+class PackJob(NamedTuple):
+    """What the implementation of a data set returns."""
+
+    settings: Dict[str, Any]  # JSON values that determine the packed bytes: the key of the cache
+    build: Callable[[str], None]  # writes records and manifest into a new folder; raises ConfigError and OSError
+
+
+def scan_recipe(data: Data) -> Recipe:
+    """Return the recipe for small scans: they are enlarged to what the network sees, and none is too small."""
+    return _recipe(data, data.short_side or data.image_size, min_side=1)
+
+
+def photograph_recipe(data: Data) -> Recipe:
+    """Return the recipe for photographs. Raises ConfigError if it packs them smaller than the network's input."""
+    if data.short_side is not None and data.short_side < data.image_size:
+        raise ConfigError(
+            f"data.pack_short_side={data.pack_short_side} is less than data.image_size={data.image_size}: "
+            "expected images at least as large as the network sees"
+        )
+    return _recipe(data, data.short_side, data.min_side or data.image_size)
+
+
+def _recipe(data: Data, pack_size: Optional[int], min_side: int) -> Recipe:
+    quality = data.pack_quality if data.pack_format == "jpeg" else 0
+    return Recipe(data.pack_format, quality, pack_size, min_side)
+
+
+def tree_job(data: Data, recipe: Recipe, list_images: Callable[[], tree.Tree], options: Options, **identity) -> PackJob:
+    """Return the job that packs an image tree.
+
+    Args:
+        data: Settings of the split.
+        recipe: How images are encoded.
+        list_images: Returns the tree. It is called only if the set is not in the cache.
+        options: Worker processes and progress.
+        **identity: What else determines the packed bytes, such as class names and the files' checksums.
+    """
+    names = ("kind", "train_per_class", "val_share", "test_share", "split_seed")
+    chosen = {name: getattr(data, name) for name in names}
+    # Pillow's version is part of the cache key: another version may encode differently.
+    settings = {**chosen, **recipe._asdict(), "pillow": PIL.__version__, "policy": POLICY, **identity}
+    return PackJob(settings, lambda folder: _Packer(list_images(), data, recipe, folder).pack(settings, options))
+
+
+class _Packer:
+    """Packs one tree into one folder."""
+
+    def __init__(self, images: tree.Tree, data: Data, recipe: Recipe, folder: str):
+        self.tree, self.data, self.recipe, self.folder = images, data, recipe, folder
+        self.max_bad = MAX_BAD if data.on_bad == "error" else None
+        self.bad: Dict[int, Dict[str, str]] = {}  # id -> path and reason
+        self.copies = Copies()
+
+    def pack(self, settings: Dict[str, Any], options: Options) -> None:
+        """Write the splits and the manifest. Raises ConfigError and OSError."""
+        while True:
+            known_bad = len(self.bad)
+            splits = tree.plan(self.tree, self.data, frozenset(self.bad))
+            self.copies = Copies()
+            entries = self._write(splits, options)
+            if self.bad and self.data.on_bad == "error":
+                raise ConfigError(self._bad_images())
+            if len(self.bad) == known_bad or self.data.train_per_class is None:
+                break
+            for name in os.listdir(self.folder):  # pack again: other images replace the bad ones
+                os.remove(os.path.join(self.folder, name))
+        self._refuse_empty(entries)
+        manifest.save(
+            self.folder,
+            self.data.kind,
+            self.tree.classes,
+            entries,
+            settings,
+            skipped=[self.bad[number] for number in sorted(self.bad)],
+            duplicates=self.copies.in_manifest(),
+        )
+
+    def _write(self, splits: Dict[str, List[tree.Item]], options: Options) -> Dict[str, Any]:
+        """Write the records of all splits; return their manifest entries. Stops after `max_bad` bad images."""
+        entries, items = {}, list(chain.from_iterable(splits.values()))
+        pool = Pool(options.workers, len(items))
+        with Progress("packing", len(items), " images", options.progress) as bar:
+            results = pool.map((item.source for item in items), partial(content.pack, recipe=self.recipe))
+            with contextlib.closing(results):
+                for split, wanted in splits.items():
+                    entries[split] = self._write_split(split, wanted, results, bar)
+                    if self._too_many_bad():
+                        break
+        return entries
+
+    def _write_split(self, split: str, items: List[tree.Item], results: Iterator, bar: Progress) -> Dict[str, Any]:
+        names = f"{split}.rec", f"{split}.idx"
+        per_class, min_side = [0] * len(self.tree.classes), None
+        with recordio.Writer(*(os.path.join(self.folder, name) for name in names)) as writer:
+            for item in items:
+                result = next(results)
+                bar.add()
+                if isinstance(result, BadImage):
+                    self.bad[item.id] = {"path": item.name, "reason": result.reason}
+                    if self._too_many_bad():
+                        break
+                    continue
+                writer.write(item.label, item.id, result.image)
+                self.copies.add(result.key, item.name, split)
+                per_class[item.label] += 1
+                min_side = min(result.size) if min_side is None else min(min_side, *result.size)
+            sha256, length = writer.close()
+        return {
+            "count": writer.count,
+            "per_class": per_class,
+            "rec": names[0],
+            "idx": names[1],
+            "sha256": sha256,
+            "bytes": length,
+            "min_side": min_side,
+        }
+
+    def _too_many_bad(self) -> bool:
+        return len(self.bad) == self.max_bad
+
+    def _bad_images(self) -> str:
+        first, more = self.bad[min(self.bad)], len(self.bad) - 1
+        at_least = "at least " if self._too_many_bad() else ""
+        others = f" and {at_least}{more} other image{'s' if more > 1 else ''}" if more else ""
+        return (
+            f"{self.tree.where}: cannot use {first['path']} ({first['reason']}){others}: "
+            "replace the bad images, or set data.on_bad=skip"
+        )
+
+    def _refuse_empty(self, entries: Dict[str, Any]) -> None:
+        """Raise ConfigError if skipping leaves a class without training images, or a split without any."""
+        for split, entry in entries.items():
+            empty = [name for name, count in zip(self.tree.classes, entry["per_class"], strict=True) if not count]
+            if empty and (split == "train" or not entry["count"]):
+                raise ConfigError(
+                    f"{self.tree.where}: class {empty[0]} has no usable {split} image; {len(self.bad)} bad images "
+                    "were skipped; list them with data.on_bad=error"
+                )

@@ -1,0 +1,62 @@
+"""A new data set is an entry in config/datasets.py and a module; its name appears nowhere else."""
+
+import textwrap
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from mxscale.config.datasets import DATASETS, DataSet
+from mxscale.config.schema import from_dict
+from mxscale.data import manifest, pack
+from mxscale.data.loader import Reading, Records, TrainData
+from mxscale.util.errors import ConfigError
+
+MODULE = """
+    from mxscale.data.tree import Item, Tree, chosen
+    from mxscale.data.tree_packer import scan_recipe, tree_job
+
+
+    def tiles(data, options):
+        classes = chosen(data, ["black", "white"], "data=tiles")
+        return tree_job(data, scan_recipe(data), lambda: listing(classes), options, classes=classes)
+
+
+    def listing(classes):
+        shades = {"black": 0, "white": 255}
+        images = [b"P5 8 8 255 " + bytes([shades[name]] * 64) for name in classes]
+        return Tree(
+            classes,
+            {"all": [[Item(20 * label + n, label, f"tile {n}", images[label]) for n in range(20)] for label in (0, 1)]},
+            "data=tiles",
+        )
+"""
+
+
+@pytest.fixture
+def tiles(tmp_path, monkeypatch):
+    (tmp_path / "toy_tiles.py").write_text(textwrap.dedent(MODULE))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    entry = DataSet("tiles", "black and white tiles", "toy_tiles:tiles", required=("root",), expected="data.root=DIR")
+    monkeypatch.setitem(DATASETS, "tiles", entry)
+
+    def config(**data):
+        return from_dict({"data": {"kind": "tiles", "image_size": 8, "cache": str(tmp_path / "cache"), **data}})
+
+    return config
+
+
+def test_a_new_data_set_is_packed_and_read(tiles):
+    data = tiles(root="x", pack_format="png", allow_duplicates=True, mean=[0, 0, 0], std=[1, 1, 1]).data
+    packed = pack.prepare(data, progress=False)
+    assert packed["classes"] == ["black", "white"]
+    records = Records(*manifest.path_of(packed, "train"), packed["splits"]["train"]["count"])
+    batches = TrainData(records, Reading(data, 4, [0], 1, 1, records.count // 4, 1, [mx.cpu()]))
+    (micro,) = batches.step(0)
+    assert micro.images.shape == (4, 3, 8, 8)
+    np.testing.assert_array_equal(micro.images.asnumpy()[:, 0, 4, 4], 255 * micro.labels.asnumpy())
+
+
+def test_a_missing_setting_of_a_new_data_set_is_named(tiles):
+    with pytest.raises(ConfigError, match=r"data\.root is missing: data=tiles needs data\.root=DIR"):
+        DATASETS["tiles"].check_required(tiles().data)
