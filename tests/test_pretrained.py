@@ -371,7 +371,7 @@ def test_a_network_without_stages_says_what_can_be_frozen():
 
 def test_amp_which_would_not_reach_into_a_graph_is_refused():
     config = from_dict({"precision": "amp", "model": {"name": "symbol"}})
-    with pytest.raises(ConfigError, match=r"^precision=amp .*use precision=float16$"):
+    with pytest.raises(ConfigError, match=r"^precision=amp: .*use precision=float16$"):
         prepare.check_settings(config, None)
 
 
