@@ -41,7 +41,7 @@ def seconds(bound, price, before=(), nodes=(1,)):
     return prices.affordable_s(price, {"usd": bound}, before, nodes)
 
 
-def test_a_bound_lasts_for_as_long_as_its_seconds_cost():
+def test_affordable_seconds_follow_from_bound_and_price():
     assert seconds(36, price()) == pytest.approx(3600)
     assert seconds(36, price(), nodes=(4,)) == pytest.approx(900)
     assert seconds(36, price(setup_minutes=10)) == pytest.approx(3000)
@@ -49,17 +49,17 @@ def test_a_bound_lasts_for_as_long_as_its_seconds_cost():
     assert seconds(36, price(usd=0.0)) == math.inf
 
 
-def test_of_two_bounds_the_one_that_is_passed_first_counts():
+def test_lower_of_two_bounds_applies():
     both = {"usd": 36, "eur": 18 / 1.0389}
     assert prices.affordable_s(price(), both, (), (1,)) == pytest.approx(1800)
 
 
-def test_what_earlier_attempts_cost_on_their_own_machines_is_taken_off_and_set_up_is_paid_once():
+def test_earlier_attempts_and_set_up_reduce_affordable_seconds():
     # 2 nodes x 10 min = 12 USD, with 5 min of set-up 18 USD: 18 of 36 are left, on one node for 30 min
     assert seconds(36, price(setup_minutes=5), [600], (2, 1)) == pytest.approx(1800)
 
 
-def test_billed_by_the_hour_the_next_hour_is_what_passes_a_bound():
+def test_hourly_billing_affords_whole_hours():
     by_hour = price(billing="per_hour")
     assert seconds(107.99, by_hour) == 2 * 3600
     assert seconds(108, by_hour) == 3 * 3600
@@ -70,7 +70,7 @@ def test_billed_by_the_hour_the_next_hour_is_what_passes_a_bound():
     assert seconds(36, price(billing="per_hour", setup_minutes=10)) == 3000
 
 
-def test_a_bound_below_the_least_that_is_billed_lasts_for_nothing():
+def test_bound_below_minimum_bill_affords_nothing():
     assert seconds(0.59, price()) == 0  # 60 s come to 0.60
     assert seconds(0.61, price()) == pytest.approx(61)
     assert seconds(6, price(setup_minutes=10)) == 0  # the set-up alone is 6
@@ -79,7 +79,7 @@ def test_a_bound_below_the_least_that_is_billed_lasts_for_nothing():
 
 @pytest.mark.parametrize("billing", ["per_second", "per_hour"])
 @pytest.mark.parametrize("bound", [0.7, 36.0, 107.99, 144.0])
-def test_the_bill_of_those_seconds_is_within_the_bound_and_that_of_more_is_not(billing, bound):
+def test_affordable_seconds_are_the_longest_within_bound(billing, bound):
     known = price(billing=billing, setup_minutes=0.5)
     before, nodes = [30.0], (2, 3)
     bound += prices.cost(known, before, nodes[:1])["usd"]
@@ -101,7 +101,7 @@ def refusal(price, attempts_s=(), nodes=(1,), **bounds):
     return str(caught.value)
 
 
-def test_a_bound_needs_a_price_in_its_currency():
+def test_bound_needs_price_in_its_currency():
     assert "budget.max_usd=5 needs a price: machine=local has no price" in refusal(
         prices.freeze_price(Machine(), 0, TODAY), max_usd=5.0
     )
@@ -111,7 +111,7 @@ def test_a_bound_needs_a_price_in_its_currency():
     budget.check(Budget(), prices.freeze_price(Machine(), 0, TODAY))
 
 
-def test_a_bound_that_the_start_alone_passes_is_refused():
+def test_bound_below_cost_of_start_is_refused():
     assert refusal(price(setup_minutes=10), max_usd=6.0) == (
         "budget.max_usd=6: the start alone (10 minutes of set-up, at least 60 s) costs 6.0000 USD; raise it"
     )
@@ -122,17 +122,17 @@ def test_a_bound_that_the_start_alone_passes_is_refused():
 
 @pytest.mark.parametrize("key", ["max_usd", "max_eur", "images_per_s"])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-def test_a_budget_is_an_amount_above_0(key, value):
+def test_budget_must_be_positive(key, value):
     with pytest.raises(ConfigError, match=f"budget.{key}="):
         validate(from_dict({"budget": {key: value}}))
 
 
-def test_a_budget_is_no_part_of_what_a_run_is():
+def test_signature_excludes_budget():
     plain, bound = from_dict({}), from_dict({"budget": {"max_usd": 3.0}, "machine": {"prices": "x.csv"}})
     assert signature.signature(plain, "d", None) == signature.signature(bound, "d", None)
 
 
-def test_a_resume_may_set_another_bound(tmp_path):
+def test_resume_may_change_bound(tmp_path):
     run = directory.create(from_dict({"runs": str(tmp_path), "budget": {"max_usd": 3.0}}))
     merged = merge_for_resume(run, {"budget": {"max_usd": 9.0, "max_eur": None}}, ["budget.max_usd=9"])
     assert merged.budget.max_usd == 9.0
@@ -188,7 +188,7 @@ def val(top1):
 # ---------------------------------------------------------------- what a run has cost
 
 
-def test_cost_goes_on_over_attempts_with_their_own_machines(tmp_path):
+def test_cost_adds_attempts_on_different_machines(tmp_path):
     lines = [(1, 100, 50, val(40.0)), (2, 200, 1100, val(60.0)), (2, 300, 1200, val(50.0))]
     run = a_run(tmp_path, lines, [(0, 100, 2), (1000, 1300, 1)], price(setup_minutes=5), target_top1=55.0)
     run.write("best.json", {"val/top1": 60.0, "step": 200})
@@ -208,7 +208,7 @@ def test_cost_goes_on_over_attempts_with_their_own_machines(tmp_path):
     assert "cost to target  9.0000 USD = 8.6630 EUR (200.0 s)" in table and "cost per point  0.1833 USD" in table
 
 
-def test_without_a_price_nothing_about_cost_is_reported(tmp_path):
+def test_no_cost_without_price(tmp_path):
     free = prices.freeze_price(Machine(), 0, TODAY)
     run = a_run(tmp_path, [(1, 100, 50, val(60.0))], [(0, 100, 1)], free, target_top1=55.0)
     run.write("best.json", {"val/top1": 60.0, "step": 100})
@@ -216,7 +216,7 @@ def test_without_a_price_nothing_about_cost_is_reported(tmp_path):
     assert not [name for name in figures if name.startswith("cost/")] and figures["time/to_target_s"] == 50.0
 
 
-def test_machines_that_have_parameter_servers_alone_are_paid_for(tmp_path):
+def test_nodes_with_servers_alone_are_billed(tmp_path):
     nodes = [Host("a", 2, "a"), Host("b", 2, "b"), Host("c", 2, "c")]
     config = from_dict({"launch": {"ranks": 4}, "comm": {"backend": "parameter_server", "servers": 1},
                         "machine": {"usd_per_hour": 10.0}})  # fmt: skip
@@ -231,7 +231,7 @@ def durations(run):
     return budget.Durations(run, run.config(), run.plan())
 
 
-def test_what_a_stop_takes_is_read_off_the_run(tmp_path):
+def test_stop_time_follows_from_observed_durations(tmp_path):
     run = a_run(tmp_path, [(1, 90, 10, trained(50.0)), (1, 100, 12, trained(100.0)), (1, 100, 16, val(1.0))])
     checkpoint(run, 100, 18)
     seen = durations(run)
@@ -242,7 +242,7 @@ def test_what_a_stop_takes_is_read_off_the_run(tmp_path):
     assert seen.finish_s() == pytest.approx(1.5 * (10 * 0.2 + 4 + 2 + 8) + 3)
 
 
-def test_ranks_of_other_hosts_take_longer_to_end(tmp_path):
+def test_remote_ranks_take_longer_to_end(tmp_path):
     run = a_run(tmp_path)
     alone = durations(run).stop_s()
     hosts = (Host("a", 1, "a", here=True), Host("b", 1, "b"))
@@ -250,11 +250,11 @@ def test_ranks_of_other_hosts_take_longer_to_end(tmp_path):
     assert durations(run).stop_s() == alone + 5
 
 
-def test_what_was_not_seen_yet_is_taken_to_last_some_seconds(tmp_path):
+def test_unobserved_durations_have_defaults(tmp_path):
     assert durations(a_run(tmp_path)).stop_s() == 3 * 3 + 3 + 3
 
 
-def test_ranks_that_never_wait_for_each_other_stop_at_the_next_checkpoint(tmp_path):
+def test_asynchronous_ranks_stop_at_next_checkpoint(tmp_path):
     comm = {"backend": "dist_async", "update_on": "server"}
     lines = [(1, 10, 1, {"train/loss": 1.0}), (1, 20, 2, {"train/loss": 1.0})]
     run = a_run(tmp_path, lines, comm=comm)
@@ -271,7 +271,7 @@ def monitor(folder, now, bound, monkeypatch, step=100, rate=100.0):
     return budget.BudgetMonitor(run, config, run.plan(), 1)
 
 
-def test_a_run_is_stopped_while_there_is_time_for_its_checkpoint(tmp_path, monkeypatch):
+def test_run_stops_in_time_for_checkpoint(tmp_path, monkeypatch):
     takes = 1.5 * (0.3 + 0.5) + 3
     early = monitor(tmp_path, 200 - takes - 0.1, 2.0, monkeypatch)  # 2 USD last for 200 s
     assert not early.should_stop() and early.reason is None
@@ -281,7 +281,7 @@ def test_a_run_is_stopped_while_there_is_time_for_its_checkpoint(tmp_path, monke
     assert monitor(tmp_path, 197.5, 2.0, monkeypatch).exhausted()
 
 
-def test_a_run_that_will_finish_within_its_bound_is_left_alone(tmp_path, monkeypatch):
+def test_run_that_finishes_within_bound_is_not_stopped(tmp_path, monkeypatch):
     finishes, stops = 1.5 * (2 + 1 + 0.5 + 2) + 3, 1.5 * (6 + 0.5) + 3  # steps of 2 s
     nearly = monitor(tmp_path, 200 - (finishes + stops) / 2, 2.0, monkeypatch, step=999, rate=5.0)
     assert (nearly.durations.finish_s(), nearly.durations.stop_s()) == (pytest.approx(finishes), pytest.approx(stops))
@@ -289,7 +289,7 @@ def test_a_run_that_will_finish_within_its_bound_is_left_alone(tmp_path, monkeyp
     assert monitor(tmp_path, 200 - finishes + 0.01, 2.0, monkeypatch, step=999, rate=5.0).should_stop()
 
 
-def test_without_a_bound_nothing_is_ever_reported(tmp_path):
+def test_no_stop_without_bound(tmp_path):
     free = budget.BudgetMonitor(a_run(tmp_path), Config(), Plan(), 1)
     assert not free.should_stop() and not free.exhausted() and free.reason is None
 
@@ -298,7 +298,7 @@ def context(run, attempt=1):
     return RunContext(run, run.config(), Resources([], price(), T0 / 1000), Signals(), attempt=attempt)
 
 
-def test_no_rank_is_started_where_the_preparation_took_what_there_was(tmp_path, monkeypatch):
+def test_no_ranks_after_preparation_spent_budget(tmp_path, monkeypatch):
     run = a_run(tmp_path)
     monkeypatch.setattr(time, "time", lambda: T0 / 1000 + 95)
     budget.check_prepared(run, Config(budget=Budget(max_usd=1.05)), 1)
@@ -306,7 +306,7 @@ def test_no_rank_is_started_where_the_preparation_took_what_there_was(tmp_path, 
         budget.check_prepared(run, Config(budget=Budget(max_usd=1.0)), 1)
 
 
-def test_an_attempt_that_was_stopped_before_its_ranks_costs_too(tmp_path, monkeypatch):
+def test_attempt_stopped_during_set_up_is_billed(tmp_path, monkeypatch):
     run = a_run(tmp_path, [(1, 1, 5, trained(100.0))], attempts=((0, 10, 1), (20, None, 1)))
     status = run.read("status.json")
     del status["attempts"][1]["ranks"]
@@ -319,7 +319,7 @@ def test_an_attempt_that_was_stopped_before_its_ranks_costs_too(tmp_path, monkey
     assert metrics["cost/total_usd"] == pytest.approx(1.20)  # each start is billed as 60 s at least
 
 
-def test_a_preparation_is_ended_where_it_alone_would_pass_the_bound(tmp_path, monkeypatch):
+def test_preparation_ends_before_it_exceeds_bound(tmp_path, monkeypatch):
     run = a_run(tmp_path, budget={"max_usd": 1.0})  # 100 s
     monkeypatch.setattr(time, "time", lambda: T0 / 1000 + 96 + time.monotonic() - monotonic)
     monotonic = time.monotonic()
@@ -338,7 +338,7 @@ def reported(config=None, speed=None, known=None, done=0, spent=((), (1,))):
     return dry_run.report(config or Config(), plan, known or price(), speed, done, spent)
 
 
-def test_the_cost_of_a_plan_has_start_validations_checkpoints_and_set_up_in_it():
+def test_dry_run_includes_everything_beside_steps():
     speed = dry_run.Speed(100.0, "median of x", start_s=10.0, validation_s=2.0, checkpoint_s=0.5)
     told = reported(Config(launch=Launch(setup_minutes=1.0)), speed, price(setup_minutes=1.0))
     # 1000 steps of 0.1 s, 10 validations and a test of two sets' size, 10 checkpoints
@@ -346,12 +346,12 @@ def test_the_cost_of_a_plan_has_start_validations_checkpoints_and_set_up_in_it()
     assert "cost      1.9900 USD = 1.9155 EUR (36.0000 USD = 34.6520 EUR per hour)" in told
 
 
-def test_a_rate_by_hand_leaves_out_what_it_does_not_know_and_says_so():
+def test_dry_run_lists_parts_not_counted():
     told = reported(speed=dry_run.Speed(50.0, "budget.images_per_s"))
     assert "200.0 s (training 200.0; unknown and not counted: start, validation and test, checkpoints)" in told
 
 
-def test_the_bound_is_held_against_it():
+def test_dry_run_compares_cost_with_bounds():
     speed = dry_run.Speed(100.0, "x")
     assert "budget.max_usd=2 is enough" in reported(Config(budget=Budget(max_usd=2.0)), speed)
     assert "budget.max_eur=0.9 is exceeded: the run would stop before its end" in reported(
@@ -359,7 +359,7 @@ def test_the_bound_is_held_against_it():
     )
 
 
-def test_what_is_not_known_is_reported():
+def test_dry_run_reports_unknown_values():
     assert reported() == (
         "cost      36.0000 USD = 34.6520 EUR per hour; hours unknown: no earlier run of this config in runs/train; "
         "give budget.images_per_s=N"
@@ -369,7 +369,7 @@ def test_what_is_not_known_is_reported():
     assert "has no price" in reported(known=local) and "hours unknown" in reported(known=local)
 
 
-def test_the_rest_of_a_run_is_added_to_what_it_has_cost():
+def test_dry_run_of_resume_adds_earlier_cost():
     told = reported(speed=dry_run.Speed(100.0, "x"), done=500, spent=([1000.0], [2, 1]))
     assert "cost      20.6000 USD" in told and "20.0000 USD = 19.2511 EUR of it spent" in told  # 50 s: 60 billed
 
@@ -382,7 +382,7 @@ def finished(folder, **config):
     return run
 
 
-def test_a_dry_run_uses_the_forecast_and_the_durations_of_an_earlier_run(tmp_path):
+def test_dry_run_uses_forecast_and_earlier_durations(tmp_path):
     finished(tmp_path, seed=7, epochs=3, machine={"usd_per_hour": 1.0}, optimizer={"lr": 0.5})
     run = finished(tmp_path)
     found = dry_run.expected_speed(run, run.config(), run.plan())
@@ -393,7 +393,7 @@ def test_a_dry_run_uses_the_forecast_and_the_durations_of_an_earlier_run(tmp_pat
 @pytest.mark.parametrize(
     "other", [{"precision": "float16"}, {"model": {"name": "resnet50_v1"}}, {"comm": {"compression": "fp16"}}]
 )
-def test_a_run_of_another_configuration_gives_no_speed(tmp_path, other):
+def test_other_configuration_gives_no_speed(tmp_path, other):
     finished(tmp_path, **other)
     run = finished(tmp_path)
     assert dry_run.expected_speed(run, run.config(), run.plan()) is None
@@ -403,7 +403,7 @@ def test_a_run_of_another_configuration_gives_no_speed(tmp_path, other):
 
 
 @pytest.mark.slow
-def test_a_run_stops_within_its_budget_and_goes_on_to_the_weights_of_one_that_was_never_stopped(cli):
+def test_run_stopped_by_budget_resumes_to_same_weights(cli):
     # A dollar a second, of a machine that is billed for no minimum.  A checkpoint each step keeps the steps few
     run = ("machine=owned", "machine.usd_per_hour=3600", "launch.ranks=1", "epochs=2000", "schedule=constant")
     stopped = cli("train", *run, "checkpoint.every_steps=1", "budget.max_usd=32", expect=75)

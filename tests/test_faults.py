@@ -363,7 +363,7 @@ def test_ranks_that_never_begin_are_ended(cli):
         time.sleep(0.02)
     os.kill(rank_pids(run)[1], signal.SIGSTOP)
     ended = cli.ended(process, expect=1, timeout=40)
-    assert "the ranks did not begin within 8 s (launch.start_timeout_s)" in last_error(ended)
+    assert "the ranks did not start within 8 s (launch.start_timeout_s)" in last_error(ended)
     assert not rank_pids(run)
 
 

@@ -19,7 +19,7 @@ def message(nodes, left, number=1, error="server 0 ...", **launch):
     return restart_message(Failure(error, outside=True), number, context, left)
 
 
-def test_a_restart_uses_as_many_ranks_as_the_remaining_hosts_have_room_for():
+def test_ranks_fit_the_remaining_hosts():
     for requested, nodes, expected in (
         (6, [A], 4),
         (6, [A, B], None),
@@ -30,7 +30,7 @@ def test_a_restart_uses_as_many_ranks_as_the_remaining_hosts_have_room_for():
         assert ranks_that_fit(requested, nodes) == expected
 
 
-def test_the_failure_and_the_restart_are_reported():
+def test_failure_and_restart_are_reported():
     assert message([A, B], [A], 2, "b (rank 4, 5) can't be reached any more", ranks=6, restarts=3).splitlines() == [
         "failed: b (rank 4, 5) can't be reached any more",
         "restart 2 of 3: resuming from the last good checkpoint",
@@ -39,7 +39,7 @@ def test_the_failure_and_the_restart_are_reported():
     assert "without" not in message([], [], ranks=6, restarts=3)
 
 
-def test_a_lost_host_without_ranks_leaves_the_shards_in_place():
+def test_lost_host_without_ranks_keeps_all_ranks():
     assert message([A, B], [A], ranks=4, restarts=1).endswith("without b: all 4 ranks run on a")
 
 
@@ -48,10 +48,10 @@ def test_a_lost_host_without_ranks_leaves_the_shards_in_place():
     [
         ({"backend": "parameter_server", "update_on": "server"}, "the optimizer's state is on the servers"),
         ({"backend": "dist_async", "update_on": "server"}, "the optimizer's state is on the servers"),
-        ({"backend": "parameter_server", "compression": "2bit"}, "each rank holds back what it did not send"),
+        ({"backend": "parameter_server", "compression": "2bit"}, "each rank has a residual of its gradients"),
     ],
 )
-def test_a_run_without_resumable_checkpoints_refuses_restarts(comm, reason):
+def test_run_without_resumable_checkpoints_refuses_restarts(comm, reason):
     validate(from_dict({"comm": comm}))
     with pytest.raises(
         ConfigError, match=rf"^launch\.restarts=2: .*{reason}.*MXNet can't save.*; use launch.restarts=0$"

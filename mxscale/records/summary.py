@@ -101,7 +101,7 @@ def table(run: RunDir, view: str) -> str:
         ("cost per point", _cost(figures, "cost/{}_per_point")),
         ("skipped images", str(plan.skipped) if plan.skipped else None),
         ("run directory", str(run)),
-        ("to see it", view),
+        ("view", view),
         ("verdict", _verdict(summary)),
     ]
     shown = [(name, value) for name, value in rows if value is not None]
