@@ -105,7 +105,7 @@ def test_other_files_are_refused(tmp_path, content):
     (tmp_path / "w.pth").write_bytes(content)
     refused(tmp_path / "w.pth", "is no")
     (tmp_path / "w.safetensors").write_bytes(content)
-    refused(tmp_path / "w.safetensors", "is no whole safetensors file")
+    refused(tmp_path / "w.safetensors", "is not a complete safetensors file")
 
 
 def test_an_archive_that_torch_save_did_not_write_is_refused(tmp_path):
