@@ -35,11 +35,11 @@ def train(run) -> dict:
 def rerun_of(run, *overrides) -> dict:
     """What became of running `run` again: {"verdict", "why", ...}, and what differed, as rerun.json has it."""
     asked = [f"rerun.run={run}", f"runs={run.path.parent}", *overrides]
-    config, _, first = settings.configure(to_dict(composed(run.config().entry, *asked)), asked)
+    config, _, recorded = settings.configure(to_dict(composed(run.config().entry, *asked)), asked)
     again = directory.create(config)
-    rerun.begin(again, first)
+    rerun.store_record(again, recorded)
     again.write_plan(Plan(pretrained=setup.pretrained_file(config)))
     status = train(again)
     rerun.compare(again, again.config())
-    rerun.conclude(again, status)
+    rerun.judge(again, status)
     return again.read(directory.RERUN)

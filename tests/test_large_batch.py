@@ -389,9 +389,7 @@ def test_frozen_layers_keep_their_statistics():
 
 @pytest.mark.parametrize("name, freeze", [("alexnet", "none"), ("squeezenet1.1", "none"), ("small", "features")])
 def test_a_network_without_layers_that_could_is_refused(name, freeze):
-    wanted = (
-        f"^model.bn_statistics=last_batch: model.name={name} has no batch normalisation that is trained; use moving$"
-    )
+    wanted = f"^model.bn_statistics=last_batch: model.name={name} has no trained batch normalisation; use moving$"
     with pytest.raises(ConfigError, match=wanted):
         ready(name, 64, freeze=freeze)
 
@@ -401,7 +399,7 @@ def test_a_classic_network_forgets_too_but_where_it_is_frozen(tmp_path, freeze):
     prefix = classic.save(classic.resnet(), tmp_path / "net")
     saved, arrays, _, _ = symbol.read(prefix, f"symbol:{prefix}")
     net = symbol.build(saved, 11)
-    net.zoo_name = symbol.NAME
+    net.zoo_name = "symbol"
     zoo.initialise(net, 1, mx.cpu(), True)
     zoo.finish(net, (1, 3, 32, 32), mx.cpu())
     weights.fit(net, arrays, prefix, head="keep")

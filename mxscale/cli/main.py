@@ -21,9 +21,13 @@ from mxscale.cli.help_pages import CONF, own_keys
 from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.cli.verbs import VERBS, Verb
 from mxscale.config.schema import Config, to_dict
+from mxscale.doctor.doctor import RecordFindings
 from mxscale.launcher import run as job
-from mxscale.launcher import setup
 from mxscale.launcher.budget import REASON as BUDGET
+from mxscale.launcher.context import Hooks
+from mxscale.records import claims
+from mxscale.rerun.rerun import Rerun
+from mxscale.rundir import guards
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
 from mxscale.sweep.sweep import REFUSED_CELL
 from mxscale.util.errors import ConfigError, nearest
@@ -180,11 +184,14 @@ def _execute(composed, overrides, cell=None) -> Dict:
             values, overrides = cell.settings(RESUMABLE)
         elif values["sweep"]["resume"]:
             raise ConfigError("sweep.resume=true without -m: it resumes a sweep; resume one run with resume=RUN_DIR")
-        return job.execute(*configure(values, overrides), cell)
+        config, run, recorded = configure(values, overrides)
+        claims.check(config.claims)
+        hooks = [cell] if cell else []
+        return job.execute(config, run, Hooks(*hooks, Rerun(recorded), RecordFindings()))
     except (ConfigError, OmegaConfBaseException) as error:
         line = explain(error)
         return {"state": REFUSED_CELL, "exit": refuse(line), "error": line, "summary": {}}
-    except setup.DiskFailed as error:
+    except guards.DiskFailed as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return {"state": FAILED, "exit": FAILURE, "error": str(error), "summary": {}}
 
@@ -204,7 +211,7 @@ def _perform(verb: Verb, name: str, composed) -> int:
         return verb.execute(values, own) or DONE
     except (ConfigError, OmegaConfBaseException) as error:
         return refuse(explain(error))
-    except setup.DiskFailed as error:
+    except guards.DiskFailed as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return FAILURE
 

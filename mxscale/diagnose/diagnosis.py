@@ -25,10 +25,11 @@ from mxscale.environment.placement import Placement
 from mxscale.launcher import backend_probe, setup
 from mxscale.launcher import commands as launch
 from mxscale.launcher import run as job
+from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import say
-from mxscale.launcher.supervisor import Signals, kept_alive
+from mxscale.launcher.supervisor import kept_alive
 from mxscale.records import claims
-from mxscale.rundir import directory
+from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RunDir
 from mxscale.tracking import tracker
 from mxscale.util.errors import ConfigError
@@ -74,7 +75,7 @@ def main(config: Config, own: dict) -> int:
     """The exit status.  Raises ConfigError before the first step."""
     settings = settings_of(own)
     check(config)
-    price = job.price_of(config, job.machine_of(config, hosts.find(config)), None)
+    price = setup.price_of(config, hosts.find(config))
     record = directory.create(replace(config, entry="diagnose"))
     with Signals() as signals:
         work = Work(record, settings, signals)
@@ -85,7 +86,7 @@ def main(config: Config, own: dict) -> int:
                 work.measure()
             state, error = FINISHED, None
         except ConfigError:
-            setup.discard(record)
+            guards.discard(record)
             raise
         except Stopped as stopped:
             state, error = KILLED, str(stopped)
@@ -214,7 +215,7 @@ class Work:
             for number, (setting, config) in enumerate(probes.others_to_read(self.run, available_memory()).items()):
                 self._try("input", setting, lambda config=config, number=number: self._read(f"other-{number}", config))
         if found.steps["compute"].value >= whole / 2:
-            others = probes.others_to_compute(self.run, self.interval, advice.SMALLER)
+            others = probes.others_to_compute(self.run, self.interval)
             for number, (setting, config) in enumerate(others.items()):
                 self._try("compute", setting, lambda config=config, number=number: self._compute(number, config))
 

@@ -75,4 +75,4 @@ def tell(record: RunDir, found: Optional[dict], state: str, error: Optional[str]
         kept = f"what was measured is in {record.path / RECORD}" if found else "nothing was measured"
         say(f"interrupted ({error}); {kept}")
     say(f"\n  figure     {record.path / FIGURE}" if (record.path / FIGURE).exists() else "")
-    say(f"  to see it  {view_hint(record)}")
+    say(f"  view  {view_hint(record)}")

@@ -13,15 +13,16 @@ from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
 
+from mxscale.config.networks import NETWORKS, network
 from mxscale.models import torch_file
 from mxscale.models.resnet_v1b import SPECIFICATION, BottleneckV1b
 from mxscale.models.weights import differences, first_of
-from mxscale.models.zoo import V1B
 from mxscale.util.errors import ConfigError
 
 BATCH_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "running_mean", "running_var": "running_var"}
 # Number of batches behind a running statistic; PyTorch uses it only if momentum is None.
 UNUSED = "num_batches_tracked"
+TORCH_NETWORKS = ", ".join(entry.name for entry in NETWORKS.values() if entry.torch_layers)
 # Prefixes that wrappers add to every name: DataParallel, Lightning, torch.compile
 PREFIXES = ("module.", "model.", "_orig_mod.")
 HEAD = {"fc.weight": "output.weight", "fc.bias": "output.bias"}
@@ -72,10 +73,9 @@ def load(path: str, name: str, source: Optional[str] = None) -> Converted:
         ConfigError: The file is invalid or does not fit the network; the message names the tensors.
     """
     source = source or f"torch:{path}"
-    if name not in V1B:
-        known = ", ".join(V1B)
-        raise ConfigError(f"model.pretrained={source}: PyTorch weights fit {known}, not model.name={name}")
-    layers = V1B[name]
+    layers = network(name).torch_layers
+    if layers is None:
+        raise ConfigError(f"model.pretrained={source}: PyTorch weights fit {TORCH_NETWORKS}, not model.name={name}")
     _check_architecture(path, source)
     tensors = _unwrapped(torch_file.read(path, source))
     ignored = [n for n in tensors if n.rpartition(".")[2] == UNUSED]
@@ -115,11 +115,12 @@ def _misfits(given, layers: int) -> str:
 
 def to_torch(name: str, arrays: Dict[str, np.ndarray], source: str) -> Dict[str, np.ndarray]:
     """Return the arrays of network `name` by PyTorch's names, in PyTorch's order. Raises ConfigError."""
-    if name not in V1B:
+    layers = network(name).torch_layers
+    if layers is None:
         raise ConfigError(
-            f"{source} is a {name}, which cannot be exported to PyTorch: expected one of {', '.join(V1B)}"
+            f"{source} is a {name}, which cannot be exported to PyTorch: expected one of {TORCH_NETWORKS}"
         )
-    return {theirs: arrays[ours] for theirs, ours in names(V1B[name]).items()}
+    return {theirs: arrays[ours] for theirs, ours in names(layers).items()}
 
 
 # ---------------------------------------------------------------- the input

@@ -7,14 +7,11 @@ from typing import Dict, Iterator, List, NamedTuple, Sequence
 import mxnet as mx
 import numpy as np
 
+from mxscale.config.networks import NAMES, network
 from mxscale.models import zoo
 from mxscale.models.weights import parameters
 from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError, nearest
-
-# name -> (side of the images in pixels, classes), as in the papers; all others as for ImageNet
-SIZES = {"inceptionv3": (299, 1000), "small": (32, 10)}
-IMAGENET = (224, 1000)
 
 
 class Layer(NamedTuple):
@@ -32,10 +29,9 @@ class Layer(NamedTuple):
 
 def write(names: Sequence[str], output: str) -> int:
     """Write the layers of the networks as CSV and return the number of rows. Raises ConfigError."""
-    known = zoo.names()
     for name in names:
-        if name not in known:
-            raise ConfigError(f"networks: {name}{nearest(name, known)}")
+        if name not in NAMES:
+            raise ConfigError(f"networks: {name}{nearest(name, NAMES)}")
     rows = [layer for name in names for layer in layers(name)]
     try:
         with replacing(output) as new, open(new, "w", newline="", encoding="utf-8") as file:
@@ -49,7 +45,7 @@ def write(names: Sequence[str], output: str) -> int:
 
 def layers(name: str) -> List[Layer]:
     """Return the layers with weights of a network of the zoo, in forward order."""
-    side, classes = SIZES.get(name, IMAGENET)
+    side, classes = network(name).side, network(name).classes
     net = zoo.build(name, classes)
     known = parameters(net)
     structural = {parameter.name: path for path, parameter in known.items()}

@@ -15,8 +15,6 @@ from mxscale.models import weights
 from mxscale.models.graph import NORMS, Network, analyse, ancestors, nodes_of
 from mxscale.util.errors import ConfigError
 
-NAME = "symbol"  # model.name of a network whose graph comes with its weights
-
 FILES = "expected PREFIX-symbol.json and PREFIX-0000.params (another epoch: symbol:PREFIX@EPOCH)"
 
 

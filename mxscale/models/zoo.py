@@ -13,53 +13,13 @@ from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 from mxnet.gluon.model_zoo.vision.resnet import BasicBlockV1, BottleneckV1, ResNetV1, ResNetV2
 
+from mxscale.config.networks import network
+from mxscale.config.registry import implementation
 from mxscale.models import symbol
-from mxscale.models.resnet_v1b import SPECIFICATION, BottleneckV1b, resnet_v1b
+from mxscale.models.resnet_v1b import BottleneckV1b
 from mxscale.models.small import Small
 from mxscale.models.weights import parameters
-from mxscale.util.errors import ConfigError, nearest
-
-# ---------------------------------------------------------------- names
-
-V1B = {f"resnet{layers}_v1b": layers for layers in SPECIFICATION}
-
-# name -> smallest side in pixels for which every layer has an input, by shape inference at each side from 1
-# (tests/test_zoo.py repeats it). Good accuracy needs larger images.
-MIN_SIDE = {
-    "alexnet": 63,
-    **{f"densenet{layers}": 29 for layers in (121, 161, 169, 201)},
-    "inceptionv3": 75,
-    **{f"mobilenet{width}": 8 for width in ("1.0", "0.75", "0.5", "0.25")},
-    **{f"mobilenetv2_{width}": 8 for width in ("1.0", "0.75", "0.5", "0.25")},
-    **{f"resnet{layers}_v{version}": 8 for version in (1, 2) for layers in (18, 34, 50, 101, 152)},
-    "squeezenet1.0": 29,
-    "squeezenet1.1": 25,
-    **{f"vgg{layers}{norm}": 32 for layers in (11, 13, 16, 19) for norm in ("", "_bn")},
-    **{name: 8 for name in V1B},
-    "small": 8,
-}
-
-
-def names() -> List[str]:
-    """Return every name that `build` accepts: Gluon's vision zoo, `resnet*_v1b` and `small`, sorted."""
-    return sorted(MIN_SIDE)
-
-
-def min_side(name: str) -> int:
-    """Return the smallest side in pixels that the network accepts, at least 8. Raises ConfigError.
-
-    For a symbol network it depends on the graph and is checked by `finish`.
-    """
-    if name == symbol.NAME:
-        return 8
-    _check(name)
-    return MIN_SIDE[name]
-
-
-def _check(name: str) -> None:
-    if name not in MIN_SIDE:
-        raise ConfigError(f"model.name={name}{nearest(name, MIN_SIDE)}")
-
+from mxscale.util.errors import ConfigError
 
 # ---------------------------------------------------------------- building
 
@@ -67,37 +27,35 @@ def _check(name: str) -> None:
 def build(name: str, classes: int, graph=None) -> nn.HybridBlock:
     """Return an uninitialised network: images (n, 3, side, side) to scores (n, classes).
 
-    Gluon's SqueezeNet, DenseNet and Inception end in a pooling whose size fits only 224 or 299 pixels. Here it is
-    global: the same at that size, and correct at others (at 448 pixels Gluon's SqueezeNet returns four scores per
-    class).
-
     Args:
-        name: model.name.
-        classes: Number of scores.
-        graph: The input of `symbol.build`, if the network is `symbol`.
+        name: A name of the registry (config/networks.py).
+        classes: Number of classes.
+        graph: What `symbol.build` takes, for the network whose graph comes with its weights.
 
     Raises:
-        ConfigError: The name is unknown.
+        ConfigError: The name is unknown, or the graph is invalid.
     """
-    if name == symbol.NAME:
-        net = symbol.build(graph, classes)
-        net.zoo_name = name
-        return net
-    _check(name)
-    if name == "small":
-        net = Small(classes)
-    elif name in V1B:
-        net = resnet_v1b(V1B[name], classes)
-    else:
-        net = vision.get_model(name, classes=classes)
-        _pool_globally(net.features)
-        _pool_globally(net.output)
+    entry = network(name)
+    arguments = {"saved": graph} if entry.from_weights else entry.arguments
+    net = implementation(entry.builder)(classes=classes, **arguments)
     net.zoo_name = name
     return net
 
 
+def gluon_network(name: str, classes: int) -> nn.HybridBlock:
+    """Return a network of Gluon's model zoo with a global final pooling.
+
+    Gluon's SqueezeNet, DenseNet and Inception end in a pooling for 224 or 299 pixels. A global one is equal at that
+    size and correct at others: at 448 pixels Gluon's SqueezeNet has four scores per class.
+    """
+    net = vision.get_model(name, classes=classes)
+    _pool_globally(net.features)
+    _pool_globally(net.output)
+    return net
+
+
 def _pool_globally(layers: nn.HybridBlock) -> None:
-    # Only direct children: poolings inside the blocks of Inception and DenseNet are not final.
+    # Direct children only: poolings inside Inception's and DenseNet's blocks are not final
     for key, layer in list(layers._children.items()):
         if isinstance(layer, nn.AvgPool2D):
             layers._children[key] = nn.GlobalAvgPool2D()
@@ -179,7 +137,7 @@ def finish(net, shape, ctx) -> None:
     cannot read.
 
     Raises:
-        MXNetError: The image is too small for the network (see `min_side`).
+        MXNetError: The image is too small for the network (see `min_side` in config/networks.py).
     """
     deferred = [p for p in parameters(net).values() if p._deferred_init]
     if deferred:
@@ -254,7 +212,7 @@ def choose_statistics(net, what: str) -> None:
     inside_graph = net.features.keep_last_statistics() if isinstance(net.features, symbol.Features) else 0
     if not len(layers) + inside_graph:
         raise ConfigError(
-    """Exclude gamma, beta and biases from weight decay (arXiv:1706.02677, sec. 5.1). Return their names."""
+            f"model.bn_statistics={what}: model.name={net.zoo_name} has no trained batch normalisation; use moving"
         )
     net.apply(lambda block: block._clear_cached_op())  # a graph traced earlier has the old setting
 

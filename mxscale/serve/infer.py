@@ -7,7 +7,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from mxscale.models import convert, pretrained, symbol, weights, zoo
+from mxscale.config.networks import network
+from mxscale.models import convert, pretrained, weights, zoo
 from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError
 
@@ -34,7 +35,7 @@ def logits(name: str, source: str, images: np.ndarray) -> Logits:
         ConfigError: The weights are invalid, have no classifier or do not fit the network or the images.
     """
     loaded = pretrained.load(source, name)
-    if name == symbol.NAME and loaded.graph is None:
+    if network(name).from_weights and loaded.graph is None:
         raise ConfigError(f"model.pretrained={source} has no graph: use symbol:PREFIX")
     heads = [array for n, array in loaded.arrays.items() if n.startswith("output.") and n.endswith(".weight")]
     if not heads:

@@ -27,9 +27,9 @@ from mxscale.config.schema import Config, Rerun, from_dict, to_dict
 from mxscale.config.sizes import unsaved
 from mxscale.cost import run_cost
 from mxscale.environment.container_limits import available_cores
-from mxscale.launcher import setup
+from mxscale.launcher.context import Hook, Signals
 from mxscale.launcher.supervisor import beside
-from mxscale.rundir import directory
+from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, REFUSED, RUNNING, RunDir
 from mxscale.sweep import cells
 from mxscale.util.errors import ConfigError
@@ -140,7 +140,7 @@ def find(config: Config, command: List[str]) -> Sweep:
     for found in map(lambda run: Sweep(run.path), directory.runs_of(config.runs, FOLDER)):
         facts = found.facts()
         if facts.get("command") == command and facts.get("entry") == config.entry:
-            with setup.locked(found):  # refuses one that is going
+            with guards.locked(found):  # refuses one that is going
                 return found
     raise ConfigError(
         f"sweep.resume=true: no sweep of this command line in {config.runs}/{FOLDER}; to start one, leave it out"
@@ -150,13 +150,13 @@ def find(config: Config, command: List[str]) -> Sweep:
 # ---------------------------------------------------------------- one cell
 
 
-class Cell:
+class Cell(Hook):
     """One cell of a sweep, in whichever process and on whichever machine it runs."""
 
     def __init__(self, sweep: Sweep, number: int, values: dict, overrides: Sequence[str], since: Optional[float]):
         """since: when what it costs began, in seconds since 1970; None: when this process did."""
         facts = sweep.facts()
-        self.sweep, self.values, self.typed, self.since = sweep, values, list(overrides), since
+        self.sweep, self.values, self.typed, self.started = sweep, values, list(overrides), since
         swept = cells.swept(overrides, facts["swept"])
         key = cells.key(values, facts["swept"])
         self.before = sweep.last_of(key)
@@ -214,12 +214,13 @@ class Cell:
             return None
         return found
 
-    def began(self, run: RunDir) -> None:
-        """Its run directory is there."""
+    def on_created(self, run: RunDir, signals: Signals) -> None:
+        """Record the run directory in the sweep; take over a stop request from before the run handled signals."""
         self.note.run = str(run)
         run.write("cell.json", {"sweep": str(self.sweep), "number": self.note.number, "name": self.note.name,
                                 "overrides": self.note.overrides})  # fmt: skip
         self.sweep.note(self.note)
+        signals.reason = signals.reason or (self.sweep.stop_reason() and "SIGTERM")
 
     def ended(self, status: dict) -> None:
         self.note.state, self.note.exit, self.note.error = status["state"], status["exit"], status.get("error")
