@@ -10,13 +10,8 @@ def failed(rank, exit=1, consequence=True, time_ms=0):
     return RankStatus(rank, 1, exit, time_ms, error=f"error of {rank}", consequence=consequence)
 
 
-<<<<<<< HEAD
-def test_first_rank_without_status_is_named():
-    failure = merge([None, words(1), None], None, first_gone=2)["failure"]
-=======
 def test_first_rank_without_status_is_named():
     failure = merge([None, failed(1), None], None, first_gone=2)[1]
->>>>>>> plan
     assert failure.error.startswith("rank 2 ended without a status")
     assert failure.of == ("2",) and failure.outside
 
@@ -28,22 +23,6 @@ def test_all_ranks_without_status_are_named():
         assert failure.of == ("0", "2")
 
 
-<<<<<<< HEAD
-def test_own_failure_is_the_cause_and_not_retried():
-    merged = merge([words(0, consequence=False, time_ms=2), words(1, time_ms=1), None], None, first_gone=2)
-    assert merged["failure"] == Failure("rank 0: error of 0", ("0",), outside=False)
-
-
-def test_earliest_own_failure_is_the_cause():
-    merged = merge([words(0, 1, False, time_ms=2), words(1, 3, False, time_ms=1)], None)
-    assert (merged["exit"], merged["failure"].error) == (3, "rank 1: error of 1")
-
-
-def test_lost_peers_are_retried():
-    assert merge([words(0, time_ms=2), words(1, time_ms=1)], None)["failure"] == Failure(
-        "rank 1: error of 1", ("1",), True
-    )
-=======
 def test_own_failure_is_the_cause_and_not_retried():
     _, failure = merge([failed(0, consequence=False, time_ms=2), failed(1, time_ms=1), None], None, first_gone=2)
     assert failure == Failure("rank 0: error of 0", ("0",), outside=False)
@@ -56,7 +35,6 @@ def test_earliest_own_failure_is_the_cause():
 
 def test_lost_peers_are_retried():
     assert merge([failed(0, time_ms=2), failed(1, time_ms=1)], None)[1] == Failure("rank 1: error of 1", ("1",), True)
->>>>>>> plan
 
 
 def test_communicator_reason_of_lost_peer_is_reported(tmp_path):
