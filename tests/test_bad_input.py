@@ -375,7 +375,7 @@ def test_a_resume_with_changed_data_is_refused_and_changes_nothing(refused, stop
     run, root = stopped
     (root / "cat" / "0.png").unlink()
     before = everything(run)
-    says(refused(f"resume={run}"), f"resume={run}", "the data are not those", "start a new run")
+    says(refused(f"resume={run}"), f"resume={run}", "the data differ", "start a new run")
     assert everything(run) == before
     assert run.read("status.json")["state"] == directory.KILLED
 

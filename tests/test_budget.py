@@ -1,4 +1,4 @@
-"""What a run may cost, and what it did: bounds, predictions, bills of several attempts."""
+"""Budgets: bounds, stop decisions, dry runs and the bill of several attempts."""
 
 import datetime
 import json
@@ -18,12 +18,13 @@ from mxscale.config.validation import validate
 from mxscale.cost import prices, run_cost
 from mxscale.environment.hosts import Host
 from mxscale.launcher import budget, commands, dry_run, outcome, setup
-from mxscale.launcher import run as job
+from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.launcher.failure import Logs
-from mxscale.launcher.supervisor import Signals, Watched
-from mxscale.records import summary
+from mxscale.launcher.supervisor import Watched
+from mxscale.records import earlier_runs, summary
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.summary import Summary
 from mxscale.util.errors import ConfigError
 
 TODAY = datetime.date(2025, 6, 1)
@@ -41,7 +42,7 @@ def seconds(bound, price, before=(), nodes=(1,)):
     return prices.affordable_s(price, {"usd": bound}, before, nodes)
 
 
-def test_a_bound_lasts_for_as_long_as_its_seconds_cost():
+def test_affordable_seconds_follow_from_bound_and_price():
     assert seconds(36, price()) == pytest.approx(3600)
     assert seconds(36, price(), nodes=(4,)) == pytest.approx(900)
     assert seconds(36, price(setup_minutes=10)) == pytest.approx(3000)
@@ -49,17 +50,17 @@ def test_a_bound_lasts_for_as_long_as_its_seconds_cost():
     assert seconds(36, price(usd=0.0)) == math.inf
 
 
-def test_of_two_bounds_the_one_that_is_passed_first_counts():
+def test_lower_of_two_bounds_applies():
     both = {"usd": 36, "eur": 18 / 1.0389}
     assert prices.affordable_s(price(), both, (), (1,)) == pytest.approx(1800)
 
 
-def test_what_earlier_attempts_cost_on_their_own_machines_is_taken_off_and_set_up_is_paid_once():
+def test_earlier_attempts_and_set_up_reduce_affordable_seconds():
     # 2 nodes x 10 min = 12 USD, with 5 min of set-up 18 USD: 18 of 36 are left, on one node for 30 min
     assert seconds(36, price(setup_minutes=5), [600], (2, 1)) == pytest.approx(1800)
 
 
-def test_billed_by_the_hour_the_next_hour_is_what_passes_a_bound():
+def test_hourly_billing_affords_whole_hours():
     by_hour = price(billing="per_hour")
     assert seconds(107.99, by_hour) == 2 * 3600
     assert seconds(108, by_hour) == 3 * 3600
@@ -70,7 +71,7 @@ def test_billed_by_the_hour_the_next_hour_is_what_passes_a_bound():
     assert seconds(36, price(billing="per_hour", setup_minutes=10)) == 3000
 
 
-def test_a_bound_below_the_least_that_is_billed_lasts_for_nothing():
+def test_bound_below_minimum_bill_affords_nothing():
     assert seconds(0.59, price()) == 0  # 60 s come to 0.60
     assert seconds(0.61, price()) == pytest.approx(61)
     assert seconds(6, price(setup_minutes=10)) == 0  # the set-up alone is 6
@@ -79,7 +80,7 @@ def test_a_bound_below_the_least_that_is_billed_lasts_for_nothing():
 
 @pytest.mark.parametrize("billing", ["per_second", "per_hour"])
 @pytest.mark.parametrize("bound", [0.7, 36.0, 107.99, 144.0])
-def test_the_bill_of_those_seconds_is_within_the_bound_and_that_of_more_is_not(billing, bound):
+def test_affordable_seconds_are_the_longest_within_bound(billing, bound):
     known = price(billing=billing, setup_minutes=0.5)
     before, nodes = [30.0], (2, 3)
     bound += prices.cost(known, before, nodes[:1])["usd"]
@@ -101,7 +102,7 @@ def refusal(price, attempts_s=(), nodes=(1,), **bounds):
     return str(caught.value)
 
 
-def test_a_bound_needs_a_price_in_its_currency():
+def test_bound_needs_price_in_its_currency():
     assert "budget.max_usd=5 needs a price: machine=local has no price" in refusal(
         prices.freeze_price(Machine(), 0, TODAY), max_usd=5.0
     )
@@ -111,30 +112,28 @@ def test_a_bound_needs_a_price_in_its_currency():
     budget.check(Budget(), prices.freeze_price(Machine(), 0, TODAY))
 
 
-def test_a_bound_that_the_start_alone_passes_is_refused():
+def test_bound_below_cost_of_start_is_refused():
     assert refusal(price(setup_minutes=10), max_usd=6.0) == (
-        "budget.max_usd=6: the start alone (10 minutes of set-up, 60 s at least) comes to 6.0000 USD; give more"
+        "budget.max_usd=6: the start alone (10 minutes of set-up, at least 60 s) costs 6.0000 USD; raise it"
     )
-    assert "a started hour) comes to 36.0000 USD" in refusal(price(billing="per_hour"), max_usd=35.0)
-    assert "(what is spent already, 60 s at least) comes to 12.6000 USD" in refusal(
-        price(), [1200], (1, 1), max_usd=12.0
-    )
+    assert "a started hour) costs 36.0000 USD" in refusal(price(billing="per_hour"), max_usd=35.0)
+    assert "(earlier attempts, at least 60 s) costs 12.6000 USD" in refusal(price(), [1200], (1, 1), max_usd=12.0)
     budget.check(Budget(max_usd=12.7), price(), [1200], (1, 1))
 
 
 @pytest.mark.parametrize("key", ["max_usd", "max_eur", "images_per_s"])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-def test_a_budget_is_an_amount_above_0(key, value):
+def test_budget_must_be_positive(key, value):
     with pytest.raises(ConfigError, match=f"budget.{key}="):
         validate(from_dict({"budget": {key: value}}))
 
 
-def test_a_budget_is_no_part_of_what_a_run_is():
+def test_signature_excludes_budget():
     plain, bound = from_dict({}), from_dict({"budget": {"max_usd": 3.0}, "machine": {"prices": "x.csv"}})
     assert signature.signature(plain, "d", None) == signature.signature(bound, "d", None)
 
 
-def test_a_resume_may_set_another_bound(tmp_path):
+def test_resume_may_change_bound(tmp_path):
     run = directory.create(from_dict({"runs": str(tmp_path), "budget": {"max_usd": 3.0}}))
     merged = merge_for_resume(run, {"budget": {"max_usd": 9.0, "max_eur": None}}, ["budget.max_usd=9"])
     assert merged.budget.max_usd == 9.0
@@ -158,8 +157,8 @@ def a_run(folder, lines=(), attempts=((0, None, 1),), known=None, **config):
         spans.append(span if ended is None else {**span, "ended_ms": T0 + 1000 * ended})
     run.write("status.json", {"attempts": spans, "state": "RUNNING", "attempt": len(spans)})
     run.write("price.json", known or price())
-    signed = signature.signature(run.config(), "d", None, ranks=False)
-    known = {"data_digest": "d", "weak_signature": signed, "threads": 1, "device": "cpu"}
+    signed = signature.signature(earlier_runs.for_speed(run.config()), "d", None, ranks=False)
+    known = {"data_digest": "d", "speed_signature": signed, "threads": 1, "device": "cpu", "classes": 10}
     run.write_plan(Plan(sizes=SIZES, splits=SPLITS, **known))
     write_lines(run, lines)
     return run
@@ -190,7 +189,7 @@ def val(top1):
 # ---------------------------------------------------------------- what a run has cost
 
 
-def test_cost_goes_on_over_attempts_with_their_own_machines(tmp_path):
+def test_cost_adds_attempts_on_different_machines(tmp_path):
     lines = [(1, 100, 50, val(40.0)), (2, 200, 1100, val(60.0)), (2, 300, 1200, val(50.0))]
     run = a_run(tmp_path, lines, [(0, 100, 2), (1000, 1300, 1)], price(setup_minutes=5), target_top1=55.0)
     run.write("best.json", {"val/top1": 60.0, "step": 200})
@@ -198,7 +197,7 @@ def test_cost_goes_on_over_attempts_with_their_own_machines(tmp_path):
     # 36 USD/h = 0.01 USD/s: 2 nodes x (300 s of set-up + 50 s)
     assert at({"attempt": 1, "time_ms": T0 + 50_000})["cost/usd"] == pytest.approx(7.0)
     assert at({"attempt": 2, "time_ms": T0 + 1_100_000})["cost/usd"] == pytest.approx(8.0 + 1.0)
-    figures = summary.summarise(run, 2)["metrics"]
+    figures = summary.summarise(run, 2).metrics
     assert figures["cost/total_usd"] == pytest.approx(8.0 + 3.0)
     assert figures["cost/total_eur"] == pytest.approx(11.0 / 1.0389)
     assert (figures["time/to_target_s"], figures["cost/usd_to_target"]) == (200.0, pytest.approx(9.0))
@@ -210,168 +209,168 @@ def test_cost_goes_on_over_attempts_with_their_own_machines(tmp_path):
     assert "cost to target  9.0000 USD = 8.6630 EUR (200.0 s)" in table and "cost per point  0.1833 USD" in table
 
 
-def test_without_a_price_nothing_about_cost_is_said(tmp_path):
+def test_no_cost_without_price(tmp_path):
     free = prices.freeze_price(Machine(), 0, TODAY)
     run = a_run(tmp_path, [(1, 100, 50, val(60.0))], [(0, 100, 1)], free, target_top1=55.0)
     run.write("best.json", {"val/top1": 60.0, "step": 100})
-    figures = summary.summarise(run, 1)["metrics"]
+    figures = summary.summarise(run, 1).metrics
     assert not [name for name in figures if name.startswith("cost/")] and figures["time/to_target_s"] == 50.0
 
 
-def test_machines_that_have_parameter_servers_alone_are_paid_for(tmp_path):
+def test_nodes_with_servers_alone_are_billed(tmp_path):
     nodes = [Host("a", 2, "a"), Host("b", 2, "b"), Host("c", 2, "c")]
     config = from_dict({"launch": {"ranks": 4}, "comm": {"backend": "parameter_server", "servers": 1},
                         "machine": {"usd_per_hour": 10.0}})  # fmt: skip
-    known = job.price_of(config, job.machine_of(config, nodes), None)
+    known = setup.price_of(config, nodes)
     assert known["nodes"] == 3 and prices.cost(known, [3600])["usd"] == 30.0
 
 
 # ---------------------------------------------------------------- when it is time to stop
 
 
-def pace(run):
-    return budget.Pace(run, run.config(), run.plan())
+def durations(run):
+    return budget.Durations(run, run.config(), run.plan())
 
 
-def test_what_a_stop_takes_is_read_off_the_run(tmp_path):
+def test_stop_time_follows_from_observed_durations(tmp_path):
     run = a_run(tmp_path, [(1, 90, 10, trained(50.0)), (1, 100, 12, trained(100.0)), (1, 100, 16, val(1.0))])
     checkpoint(run, 100, 18)
-    seen = pace(run)
+    seen = durations(run)
     # The slowest step 0.2 s, the validation 4 s, the checkpoint 2 s; half as much again of each, and 3 s for the end
-    assert seen.stopping_s() == pytest.approx(1.5 * (3 * 0.2 + 2) + 3)
+    assert seen.stop_s() == pytest.approx(1.5 * (3 * 0.2 + 2) + 3)
     write_lines(run, [(1, 990, 100, trained())])
-    seen.look()
-    assert seen.finishing_s() == pytest.approx(1.5 * (10 * 0.2 + 4 + 2 + 8) + 3)
+    seen.update()
+    assert seen.finish_s() == pytest.approx(1.5 * (10 * 0.2 + 4 + 2 + 8) + 3)
 
 
-def test_ranks_of_other_hosts_take_longer_to_end(tmp_path):
+def test_remote_ranks_take_longer_to_end(tmp_path):
     run = a_run(tmp_path)
-    alone = pace(run).stopping_s()
+    alone = durations(run).stop_s()
     hosts = (Host("a", 1, "a", here=True), Host("b", 1, "b"))
     run.write_plan(replace(run.plan(), hosts=hosts))
-    assert pace(run).stopping_s() == alone + 5
+    assert durations(run).stop_s() == alone + 5
 
 
-def test_what_was_not_seen_yet_is_taken_to_last_some_seconds(tmp_path):
-    assert pace(a_run(tmp_path)).stopping_s() == 3 * 3 + 3 + 3
+def test_unobserved_durations_have_defaults(tmp_path):
+    assert durations(a_run(tmp_path)).stop_s() == 3 * 3 + 3 + 3
 
 
-def test_ranks_that_never_wait_for_each_other_stop_at_the_next_checkpoint(tmp_path):
+def test_asynchronous_ranks_stop_at_next_checkpoint(tmp_path):
     comm = {"backend": "dist_async", "update_on": "server"}
     lines = [(1, 10, 1, {"train/loss": 1.0}), (1, 20, 2, {"train/loss": 1.0})]
     run = a_run(tmp_path, lines, comm=comm)
-    seen = pace(run)
-    assert seen.step_s() == pytest.approx(1.5 * 0.1)
-    assert seen.stopping_s() == pytest.approx(81 * 0.15 + 3 + 3)
+    seen = durations(run)
+    assert seen.one_step_s() == pytest.approx(1.5 * 0.1)
+    assert seen.stop_s() == pytest.approx(81 * 0.15 + 3 + 3)
 
 
-def purse(folder, now, bound, monkeypatch, step=100, rate=100.0):
+def monitor(folder, now, bound, monkeypatch, step=100, rate=100.0):
     run = a_run(folder, [(1, step - 10, 10, trained(rate)), (1, step, 11, trained(rate)), (1, step, 12, val(1.0))])
     checkpoint(run, step, 12.5)
     monkeypatch.setattr(time, "time", lambda: T0 / 1000 + now)
     config = from_dict({"budget": {"max_usd": bound}, "epochs": 10})
-    return budget.Purse(run, config, run.plan(), 1)
+    return budget.BudgetMonitor(run, config, run.plan(), 1)
 
 
-def test_a_run_is_stopped_while_there_is_time_for_its_checkpoint(tmp_path, monkeypatch):
+def test_run_stops_in_time_for_checkpoint(tmp_path, monkeypatch):
     takes = 1.5 * (0.3 + 0.5) + 3
-    early = purse(tmp_path, 200 - takes - 0.1, 2.0, monkeypatch)  # 2 USD last for 200 s
-    assert not early.wants_stop() and early.reason is None
-    late = purse(tmp_path, 200 - takes + 0.1, 2.0, monkeypatch)
-    assert late.wants_stop() and late.reason == "budget" and not late.empty()
-    assert not late.wants_stop()  # said once
-    assert purse(tmp_path, 197.5, 2.0, monkeypatch).empty()
+    early = monitor(tmp_path, 200 - takes - 0.1, 2.0, monkeypatch)  # 2 USD last for 200 s
+    assert not early.should_stop() and early.reason is None
+    late = monitor(tmp_path, 200 - takes + 0.1, 2.0, monkeypatch)
+    assert late.should_stop() and late.reason == "budget" and not late.exhausted()
+    assert not late.should_stop()  # said once
+    assert monitor(tmp_path, 197.5, 2.0, monkeypatch).exhausted()
 
 
-def test_a_run_that_will_finish_within_its_bound_is_left_alone(tmp_path, monkeypatch):
+def test_run_that_finishes_within_bound_is_not_stopped(tmp_path, monkeypatch):
     finishes, stops = 1.5 * (2 + 1 + 0.5 + 2) + 3, 1.5 * (6 + 0.5) + 3  # steps of 2 s
-    nearly = purse(tmp_path, 200 - (finishes + stops) / 2, 2.0, monkeypatch, step=999, rate=5.0)
-    assert (nearly.pace.finishing_s(), nearly.pace.stopping_s()) == (pytest.approx(finishes), pytest.approx(stops))
-    assert not nearly.wants_stop() and not nearly.empty()
-    assert purse(tmp_path, 200 - finishes + 0.01, 2.0, monkeypatch, step=999, rate=5.0).wants_stop()
+    nearly = monitor(tmp_path, 200 - (finishes + stops) / 2, 2.0, monkeypatch, step=999, rate=5.0)
+    assert (nearly.durations.finish_s(), nearly.durations.stop_s()) == (pytest.approx(finishes), pytest.approx(stops))
+    assert not nearly.should_stop() and not nearly.exhausted()
+    assert monitor(tmp_path, 200 - finishes + 0.01, 2.0, monkeypatch, step=999, rate=5.0).should_stop()
 
 
-def test_without_a_bound_nothing_is_ever_said(tmp_path):
-    free = budget.Purse(a_run(tmp_path), Config(), Plan(), 1)
-    assert not free.wants_stop() and not free.empty() and free.reason is None
+def test_no_stop_without_bound(tmp_path):
+    free = budget.BudgetMonitor(a_run(tmp_path), Config(), Plan(), 1)
+    assert not free.should_stop() and not free.exhausted() and free.reason is None
 
 
-def test_no_rank_is_started_where_the_preparation_took_what_there_was(tmp_path, monkeypatch):
+def context(run, attempt=1):
+    return RunContext(run, run.config(), Resources([], price(), T0 / 1000), Signals(), attempt=attempt)
+
+
+def test_no_ranks_after_preparation_spent_budget(tmp_path, monkeypatch):
     run = a_run(tmp_path)
     monkeypatch.setattr(time, "time", lambda: T0 / 1000 + 95)
     budget.check_prepared(run, Config(budget=Budget(max_usd=1.05)), 1)
-    with pytest.raises(ConfigError, match=r"budget.max_usd=1: after the preparation it pays for 5 s more"):
+    with pytest.raises(ConfigError, match=r"budget.max_usd=1: it pays for 5 s after the preparation"):
         budget.check_prepared(run, Config(budget=Budget(max_usd=1.0)), 1)
 
 
-def test_an_attempt_that_was_stopped_before_its_ranks_costs_too(tmp_path, monkeypatch):
+def test_attempt_stopped_during_set_up_is_billed(tmp_path, monkeypatch):
     run = a_run(tmp_path, [(1, 1, 5, trained(100.0))], attempts=((0, 10, 1), (20, None, 1)))
-    status = run.read("status.json")
-    del status["attempts"][1]["ranks"]
-    run.write("status.json", status)
-    run.write("summary.json", {"metrics": {}})
+    run.write_status(run.status().with_attempt(ranks=None))
+    run.write_summary(Summary())
     monkeypatch.setattr(time, "time", lambda: T0 / 1000 + 40)
-    outcome.end_attempt(run, 0, 2, Watched("SIGINT", None), {}, Logs(run.path / "ranks"))
+    outcome.end_attempt(setup.Attempt(context(run, 2), None, {}, Logs(run.path / "ranks")), 0, Watched("SIGINT", None))
     metrics = run.read("summary.json")["metrics"]
     assert (metrics["time/wall_s"], metrics["throughput/median"]) == (30, 100)
     assert metrics["cost/total_usd"] == pytest.approx(1.20)  # each start is billed as 60 s at least
 
 
-def test_a_preparation_is_ended_where_it_alone_would_pass_the_bound(tmp_path, monkeypatch):
+def test_preparation_ends_before_it_exceeds_bound(tmp_path, monkeypatch):
     run = a_run(tmp_path, budget={"max_usd": 1.0})  # 100 s
     monkeypatch.setattr(time, "time", lambda: T0 / 1000 + 96 + time.monotonic() - monotonic)
     monotonic = time.monotonic()
     forever = commands.Command(["sleep", "600"], dict(os.environ))
     monkeypatch.setattr(commands, "preparation", lambda *_: forever)
-    with pytest.raises(ConfigError, match=r"^budget.max_usd=1: the preparation alone comes to more; give more"):
-        setup.prepare(run, run.config(), 1, Signals())
+    with pytest.raises(ConfigError, match=r"^budget.max_usd=1: the preparation alone costs more; raise it"):
+        setup.prepare(context(run))
     assert 1 < time.monotonic() - monotonic < 10  # it had until 97 s
 
 
 # ---------------------------------------------------------------- what it would cost
 
 
-def said(config=None, rate=None, known=None, done=0, spent=((), (1,))):
+def reported(config=None, speed=None, known=None, done=0, spent=((), (1,))):
     plan = Plan(sizes=SIZES, splits=SPLITS)
-    return dry_run.told(config or Config(), plan, known or price(), rate, done, spent)
+    return dry_run.report(config or Config(), plan, known or price(), speed, done, spent)
 
 
-def test_the_cost_of_a_plan_has_start_validations_checkpoints_and_set_up_in_it():
-    rate = dry_run.Rate(100.0, "median of x", start_s=10.0, validation_s=2.0, checkpoint_s=0.5)
-    told = said(Config(launch=Launch(setup_minutes=1.0)), rate, price(setup_minutes=1.0))
+def test_dry_run_includes_everything_beside_steps():
+    speed = dry_run.Speed(100.0, "median of x", start_s=10.0, validation_s=2.0, checkpoint_s=0.5)
+    told = reported(Config(launch=Launch(setup_minutes=1.0)), speed, price(setup_minutes=1.0))
     # 1000 steps of 0.1 s, 10 validations and a test of two sets' size, 10 checkpoints
     assert "199.0 s (set-up 60.0, training 100.0, start 10.0, validation and test 24.0, checkpoints 5.0)" in told
     assert "cost      1.9900 USD = 1.9155 EUR (36.0000 USD = 34.6520 EUR per hour)" in told
 
 
-def test_a_rate_by_hand_leaves_out_what_it_does_not_know_and_says_so():
-    told = said(rate=dry_run.Rate(50.0, "budget.images_per_s"))
-    assert "200.0 s (training 200.0; not counted, because not known: start, validation and test, checkpoints)" in told
+def test_dry_run_lists_parts_not_counted():
+    told = reported(speed=dry_run.Speed(50.0, "budget.images_per_s"))
+    assert "200.0 s (training 200.0; unknown and not counted: start, validation and test, checkpoints)" in told
 
 
-def test_the_bound_is_held_against_it():
-    rate = dry_run.Rate(100.0, "x")
-    assert "budget.max_usd=2 is enough" in said(Config(budget=Budget(max_usd=2.0)), rate)
-    assert "budget.max_eur=0.9 is less than that: the run would stop before its end" in said(
-        Config(budget=Budget(max_eur=0.9)), rate
+def test_dry_run_compares_cost_with_bounds():
+    speed = dry_run.Speed(100.0, "x")
+    assert "budget.max_usd=2 is enough" in reported(Config(budget=Budget(max_usd=2.0)), speed)
+    assert "budget.max_eur=0.9 is exceeded: the run would stop before its end" in reported(
+        Config(budget=Budget(max_eur=0.9)), speed
     )
 
 
-def test_what_is_not_known_is_said():
-    assert said() == (
+def test_dry_run_reports_unknown_values():
+    assert reported() == (
         "cost      36.0000 USD = 34.6520 EUR per hour; hours unknown: no earlier run of this config in runs/train; "
         "give budget.images_per_s=N"
     )
     local = prices.freeze_price(Machine(), 0, TODAY)
-    assert "cost      unknown: machine=local has no price" in said(rate=dry_run.Rate(100.0, "x"), known=local)
-    assert "has no price" in said(known=local) and "hours unknown" in said(known=local)
+    assert "cost      unknown: machine=local has no price" in reported(speed=dry_run.Speed(100.0, "x"), known=local)
+    assert "has no price" in reported(known=local) and "hours unknown" in reported(known=local)
 
 
-def test_the_rest_of_a_run_is_added_to_what_it_has_cost():
-    told = said(rate=dry_run.Rate(100.0, "x"), done=500, spent=([1000.0], [2, 1]))
-    assert (
-        "cost      20.6000 USD" in told and "20.0000 USD = 19.2511 EUR of it spent already" in told
-    )  # 50 s: 60 billed
+def test_dry_run_of_resume_adds_earlier_cost():
+    told = reported(speed=dry_run.Speed(100.0, "x"), done=500, spent=([1000.0], [2, 1]))
+    assert "cost      20.6000 USD" in told and "20.0000 USD = 19.2511 EUR of it spent" in told  # 50 s: 60 billed
 
 
 def finished(folder, **config):
@@ -382,34 +381,32 @@ def finished(folder, **config):
     return run
 
 
-def test_the_rate_is_that_of_an_earlier_run_of_whatever_length_seed_and_price(tmp_path):
-    earlier = finished(tmp_path, seed=7, epochs=3, machine={"usd_per_hour": 1.0}, optimizer={"lr": 0.5})
+def test_dry_run_uses_forecast_and_earlier_durations(tmp_path):
+    finished(tmp_path, seed=7, epochs=3, machine={"usd_per_hour": 1.0}, optimizer={"lr": 0.5})
     run = finished(tmp_path)
-    found = dry_run.expected_rate(run, run.config(), run.plan())
+    found = dry_run.expected_speed(run, run.config(), run.plan())
     assert (found.images_per_s, found.start_s, found.validation_s) == (123.0, 9.0, 2.0)
-    assert str(earlier) in found.source
+    assert found.source == "an earlier run of this configuration"
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"precision": "float16"}, {"model": {"name": "resnet50_v1"}}, {"machine": {"instance": "p3.2xlarge"}},
-     {"comm": {"compression": "fp16"}}],
-)  # fmt: skip
-def test_a_run_that_is_faster_or_slower_by_its_config_says_nothing(tmp_path, other):
+    "other", [{"precision": "float16"}, {"model": {"name": "resnet50_v1"}}, {"comm": {"compression": "fp16"}}]
+)
+def test_other_configuration_gives_no_speed(tmp_path, other):
     finished(tmp_path, **other)
     run = finished(tmp_path)
-    assert dry_run.expected_rate(run, run.config(), run.plan()) is None
+    assert dry_run.expected_speed(run, run.config(), run.plan()) is None
 
 
 # ---------------------------------------------------------------- as a user does it
 
 
 @pytest.mark.slow
-def test_a_run_stops_within_its_budget_and_goes_on_to_the_weights_of_one_that_was_never_stopped(cli):
+def test_run_stopped_by_budget_resumes_to_same_weights(cli):
     # A dollar a second, of a machine that is billed for no minimum.  A checkpoint each step keeps the steps few
     run = ("machine=owned", "machine.usd_per_hour=3600", "launch.ranks=1", "epochs=2000", "schedule=constant")
     stopped = cli("train", *run, "checkpoint.every_steps=1", "budget.max_usd=32", expect=75)
-    assert "interrupted (budget); with a higher bound, go on with:" in stopped.out
+    assert "interrupted (budget); raise the bound and resume with:" in stopped.out
     assert (stopped.status["state"], stopped.status["reason"]) == ("KILLED", "budget")
     spent = stopped.run.read("summary.json")["metrics"]["cost/total_usd"]
     assert 5 < spent < 32
@@ -422,5 +419,5 @@ def test_a_run_stops_within_its_budget_and_goes_on_to_the_weights_of_one_that_wa
     assert params(more.run).keys() == params(whole.run).keys()
     # What a longer run would cost, at the rate of the one that has finished
     told = cli("train", *run, f"max_steps={10 * step}", "budget.dry_run=true")
-    assert f"images/s (median of {whole.run})" in told.out and "cost " in told.out
+    assert "an earlier run" in told.out and "cost " in told.out
     assert not told.run.path.exists()

@@ -111,15 +111,15 @@ def test_an_update_can_select_instance_and_region(tmp_path):
 
 
 def test_a_run_keeps_the_price_of_its_start(tmp_path):
-    config = from_dict({"runs": str(tmp_path), "machine": {"provider": "aws"}})
+    config = from_dict({"runs": str(tmp_path), "machine": {"provider": "aws", "nodes": 3}})
     run = directory.create(config)
     run.write("price.json", {"known": True, "usd_per_hour": 26.44})
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     tool(tmp_path, f"update={SAMPLES / 'vms.csv'}")
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
-    from mxscale.launcher import run as job
+    from mxscale.launcher import setup
 
-    assert job.price_of(config, Machine(nodes=3), run) == {"known": True, "usd_per_hour": 26.44, "nodes": 3}
+    assert setup.price_of(config, [], run) == {"known": True, "usd_per_hour": 26.44, "nodes": 3}
 
 
 def test_the_package_is_never_written_to(tmp_path):

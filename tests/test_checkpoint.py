@@ -340,7 +340,7 @@ def test_sums_under_way_are_not_dropped_by_a_resume_that_would_not_apply_them(tm
     training.checkpointer.state.exchange = UnderWay()
     training.step(1).save(1)
     training.run.write_config(from_dict({"comm": {"double_buffering": False}}))
-    with pytest.raises(ConfigError, match=r"comm\.double_buffering=false: a step's gradients are under way"):
+    with pytest.raises(ConfigError, match=r"comm\.double_buffering=false: its checkpoint holds gradients"):
         prepare.prepare(training.run, training.run.config())
 
 

@@ -1,4 +1,4 @@
-"""The typed configuration: what it refuses and in which words, and the sizes that follow from it."""
+"""The typed configuration: conversion, validation and its messages, and derived sizes."""
 
 import dataclasses
 
@@ -12,13 +12,13 @@ from mxscale.util.errors import ConfigError
 
 
 def nested(key, value):
-    """('a.b', 1) -> {'a': {'b': 1}}."""
+    """Return {"a": {"b": 1}} for ("a.b", 1)."""
     for name in reversed(key.split(".")):
         value = {name: value}
     return value
 
 
-def line_of(values) -> str:
+def error_of(values) -> str:
     with pytest.raises(ConfigError) as error:
         validate(from_dict(values))
     return str(error.value)
@@ -31,7 +31,7 @@ def test_the_defaults_are_valid():
     assert validate(from_dict({})) == Config()
 
 
-def test_to_dict_and_from_dict_undo_each_other():
+def test_from_dict_is_the_inverse_of_to_dict():
     config = from_dict(
         {
             "seed": 7,
@@ -45,12 +45,9 @@ def test_to_dict_and_from_dict_undo_each_other():
     assert config.optimizer.momentum is None
 
 
-def test_a_whole_number_serves_as_a_number():
+def test_numbers_are_converted_to_the_type_of_the_field():
     lr = from_dict({"optimizer": {"lr": 1}}).optimizer.lr
     assert lr == 1.0 and type(lr) is float
-
-
-def test_a_number_serves_as_a_text():
     assert from_dict({"name": 12}).name == "12"
     assert from_dict({"data": {"classes": [0, 1]}}).data.classes == ["0", "1"]
 
@@ -65,7 +62,7 @@ def test_flatten_joins_names_and_keeps_empty_mappings():
 
 
 @pytest.mark.parametrize(
-    "values, line",
+    "values, message",
     [
         ({"epoch": 3}, "unknown key epoch: did you mean epochs?"),
         ({"batch": {"per_devise": 3}}, "unknown key batch.per_devise: did you mean batch.per_device?"),
@@ -73,12 +70,12 @@ def test_flatten_joins_names_and_keeps_empty_mappings():
         ({"batch": {"zzz": 3}}, "unknown key batch.zzz: expected one of accumulation, per_device"),
     ],
 )
-def test_an_unknown_key_names_the_nearest(values, line):
-    assert line_of(values) == line
+def test_an_unknown_key_suggests_the_nearest(values, message):
+    assert error_of(values) == message
 
 
 @pytest.mark.parametrize(
-    "key, value, line",
+    "key, value, message",
     [
         ("epochs", 1.5, "epochs=1.5: expected a whole number"),
         ("epochs", "ten", "epochs=ten: expected a whole number"),
@@ -88,8 +85,8 @@ def test_an_unknown_key_names_the_nearest(values, line):
         ("optimizer.lr", "0.1x", "optimizer.lr=0.1x: expected a number"),
         ("optimizer.lr", False, "optimizer.lr=False: expected a number"),
         ("data.augment.flip", 1, "data.augment.flip=1: expected true or false"),
-        ("name", True, "name=True: expected a text"),
-        ("name", None, "name=null: expected a text"),
+        ("name", True, "name=True: expected a string"),
+        ("name", None, "name=null: expected a string"),
         ("data.mean", 3, "data.mean=3: expected a list such as [1,2]"),
         ("data.mean", [1, "a", 3], "data.mean=a: expected a number"),
         ("data.mean", None, "data.mean=None: expected a list such as [1,2]"),
@@ -97,8 +94,8 @@ def test_an_unknown_key_names_the_nearest(values, line):
         ("batch", 32, "batch=32: expected a group of settings"),
     ],
 )
-def test_a_wrong_type_is_one_line(key, value, line):
-    assert line_of(nested(key, value)) == line
+def test_a_wrong_type_is_refused(key, value, message):
+    assert error_of(nested(key, value)) == message
 
 
 # ---------------------------------------------------------------- values
@@ -117,7 +114,7 @@ def test_each_setting_is_described_with_its_rule():
 
 
 @pytest.mark.parametrize(
-    "key, value, line",
+    "key, value, message",
     [
         ("optimizer.lr", -0.1, "optimizer.lr=-0.1: expected at least 0"),
         ("optimizer.lr", float("nan"), "optimizer.lr=nan: expected at least 0"),
@@ -158,12 +155,12 @@ def test_each_setting_is_described_with_its_rule():
         ("name", "..", "name=..: expected a plain file name"),
     ],
 )
-def test_a_value_out_of_range_is_one_line(key, value, line):
-    assert line_of(nested(key, value)) == line
+def test_an_invalid_value_is_refused(key, value, message):
+    assert error_of(nested(key, value)) == message
 
 
 @pytest.mark.parametrize(
-    "values, line",
+    "values, message",
     [
         (
             {"comm": {"backend": "local"}, "launch": {"ranks": 2}},
@@ -200,12 +197,12 @@ def test_a_value_out_of_range_is_one_line(key, value, line):
         ),
     ],
 )
-def test_values_that_do_not_go_together_are_one_line(values, line):
-    assert line_of(values) == line
+def test_contradicting_values_are_refused(values, message):
+    assert error_of(values) == message
 
 
 @pytest.mark.parametrize("key", ["optimizer.lr", "schedule.warmup_epochs", "data.augment.hue", "label_smoothing"])
-def test_the_ends_of_a_range_are_in_it(key):
+def test_the_bounds_of_a_range_are_valid(key):
     validate(from_dict(nested(key, 0)))
 
 
@@ -229,13 +226,13 @@ def test_sizes_multiply_device_batch_shards_and_accumulation():
     }
 
 
-def test_fewer_ranks_keep_the_global_batch_of_the_shards():
+def test_the_global_batch_depends_on_shards_not_ranks():
     config = from_dict({"batch": {"per_device": 8}})
     batches = {ranks: sizes(config, ranks, 320, shards=4).global_batch for ranks in (1, 2, 3, 4)}
     assert batches == {1: 32, 2: 32, 3: 32, 4: 32}
 
 
-def test_without_shards_each_rank_is_one():
+def test_without_shards_each_rank_has_one():
     derived = sizes(from_dict({"batch": {"per_device": 8}}), 3, 240)
     assert (derived.shards, derived.global_batch, derived.steps_per_epoch) == (3, 24, 10)
 
@@ -249,30 +246,30 @@ def test_max_steps_bounds_the_steps():
     assert sizes(from_dict({"epochs": 5, "max_steps": 7}), 1, 320).total_steps == 7
 
 
-def test_a_set_of_exactly_one_batch_is_one_step():
+def test_a_set_of_one_global_batch_is_one_step():
     derived = sizes(from_dict({"batch": {"per_device": 8}}), 1, 8)
     assert (derived.steps_per_epoch, derived.dropped_per_epoch) == (1, 0)
 
 
-def test_a_batch_larger_than_the_set_says_how_large_it_may_be():
+def test_too_large_a_batch_is_refused_with_the_largest():
     with pytest.raises(ConfigError) as error:
         sizes(from_dict({"batch": {"per_device": 64, "accumulation": 2}}), 4, 300)
     assert str(error.value) == (
-        "batch.per_device=64: the global batch of 512 is more than the 300 training images; use at most 37"
+        "batch.per_device=64: the global batch of 512 exceeds the 300 training images; use at most 37"
     )
     assert sizes(from_dict({"batch": {"per_device": 37, "accumulation": 2}}), 4, 300).steps_per_epoch == 1
 
 
-def test_more_shards_than_images_does_not_advise_a_batch_of_0():
+def test_more_shards_than_images_are_refused():
     with pytest.raises(ConfigError) as error:
         sizes(from_dict({"data": {"shards": 8}, "batch": {"per_device": 1}}), 1, 5)
     assert str(error.value) == (
-        "batch.per_device=1: the global batch of 8 is more than the 5 training images; "
+        "batch.per_device=1: the global batch of 8 exceeds the 5 training images; "
         "use fewer ranks, shards or accumulation"
     )
 
 
-def test_more_ranks_than_the_shards_of_a_resumed_run_are_refused():
+def test_more_ranks_than_shards_of_a_resumed_run_are_refused():
     with pytest.raises(ConfigError) as error:
         sizes(from_dict({}), 4, 1000, shards=2)
     assert str(error.value) == "launch.ranks=4 is more than the 2 shards of this run: use at most 2 ranks"

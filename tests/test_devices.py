@@ -11,10 +11,11 @@ from mxscale.cli import settings as entry
 from mxscale.config.schema import Comm, from_dict
 from mxscale.config.schema import Optimizer as OptimizerConfig
 from mxscale.config.validation import validate
+from mxscale.distributed import backend_checks
 from mxscale.distributed.communicators import Local, OneProcess, open_communicator
 from mxscale.distributed.exchange import make_exchange
 from mxscale.environment.placement import Placement
-from mxscale.launcher import announcement, commands
+from mxscale.launcher import commands, setup
 from mxscale.models import weights
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Host, Plan
@@ -242,15 +243,15 @@ def test_timeline_and_hierarchy_are_passed_to_horovod():
 
 def test_a_hierarchy_on_one_machine_is_reported_as_without_effect(tmp_path):
     config, run = from_dict({"comm": {"hierarchical": True}}), directory.RunDir(tmp_path)
-    assert "no effect on one machine" in announcement.said_of_exchange(run, config, Plan())
-    assert announcement.said_of_exchange(run, config, Plan(hosts=(Host("a", 1, "a"), Host("b", 1, "b")))) == ""
+    assert "no effect on one machine" in setup.describe_exchange(run, config, Plan())
+    assert setup.describe_exchange(run, config, Plan(hosts=(Host("a", 1, "a"), Host("b", 1, "b")))) == ""
 
 
 # ---------------------------------------------------------------- validation
 
 
 def check(comm, device, optimizer="sgd", ranks=2):
-    prepare.check_back_end(from_dict({"comm": comm, "optimizer": {"name": optimizer}}), device, ranks)
+    backend_checks.check_backend(from_dict({"comm": comm, "optimizer": {"name": optimizer}}), device, ranks)
 
 
 @pytest.mark.parametrize("backend", ["device", "nccl"])
@@ -276,15 +277,15 @@ def test_nccl_needs_its_build_feature_and_a_gpu(monkeypatch):
     with pytest.raises(ConfigError, match="this MXNet was built without NCCL; use comm=horovod"):
         check({"backend": "nccl"}, "gpu")
     Features.nccl = True
-    with pytest.raises(ConfigError, match="comm=nccl: sums on GPUs alone"):
+    with pytest.raises(ConfigError, match="comm=nccl: sums on GPUs only"):
         check({"backend": "nccl"}, "cpu")
     check({"backend": "nccl"}, "gpu")
 
 
 def test_a_hierarchy_needs_nccl_and_mpi(monkeypatch):
     build = {"gloo": True, "mpi": True, "nccl": None}
-    monkeypatch.setattr(prepare, "horovod_build", lambda: build)
-    monkeypatch.setattr(prepare.shutil, "which", lambda name: name)
+    monkeypatch.setattr(backend_checks, "horovod_build", lambda: build)
+    monkeypatch.setattr(backend_checks.shutil, "which", lambda name: name)
     asked = {"hierarchical": True, "transport": "mpi"}
     with pytest.raises(ConfigError, match="without NCCL"):
         check(asked, "gpu")

@@ -13,11 +13,11 @@ from plans import make_sizes
 
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
-from mxscale.diagnose import advice, diagnosis, presentation, probes, timing
+from mxscale.diagnose import diagnosis, presentation, probes, timing
 from mxscale.diagnose import record as diagnosis_record
 from mxscale.diagnose.advice import Facts, advise
 from mxscale.diagnose.breakdown import Estimate, diagnose, judge
-from mxscale.launcher.supervisor import Signals
+from mxscale.launcher.context import Signals
 from mxscale.rundir.directory import KILLED, RunDir
 from mxscale.rundir.plan import Host, Plan
 from mxscale.util.errors import ConfigError
@@ -272,8 +272,8 @@ def test_the_input_is_tried_with_what_may_be_faster():
 
 def test_computing_is_tried_with_larger_batches_that_the_set_has_and_smaller_networks():
     run = looked_at(model={"name": "resnet50_v1b"})
-    assert set(probes.others_to_compute(run, 1, advice.SMALLER)) == {"batch.per_device=64", "model=resnet34_v1b"}
-    assert probes.others_to_compute(looked_at(batch={"per_device": 200}), 1, advice.SMALLER) == {}
+    assert set(probes.others_to_compute(run, 1)) == {"batch.per_device=64", "model=resnet34_v1b"}
+    assert probes.others_to_compute(looked_at(batch={"per_device": 200}), 1) == {}
 
 
 # ---------------------------------------------------------------- timing a run, with a script in its place

@@ -10,10 +10,12 @@ from importlib import metadata
 
 import pytest
 from conftest import ROOT
+from plans import make_sizes
 
 from mxscale.config.schema import from_dict
 from mxscale.doctor import doctor, gpu_checks
 from mxscale.doctor.check_result import CheckResult, PlannedRun, table
+from mxscale.rundir.plan import Plan
 
 CPU = {
     "git": {"commit": "39263d7ed519a704", "dirty": False},
@@ -240,7 +242,7 @@ def test_planned_run_has_the_ranks_of_the_preparation(tmp_path, groups, gpus_see
 
 
 def test_checks_of_a_run_are_fast(tmp_path):
-    plan = {"device": "cpu", "sizes": {"ranks": 2}}
+    plan = Plan(device="cpu", sizes=make_sizes(2))
     began = time.perf_counter()
     results = doctor.of_run(CPU, from_dict({}), plan, 2)
     assert time.perf_counter() - began < 0.05

@@ -154,9 +154,9 @@ def test_a_hanging_rank_is_named_with_its_last_log_lines(
     where = [f"runs={tmp_path}/runs", f"data.cache={data_cache}", "launch.start_timeout_s=20",
              f"log_every={log_every}"]  # fmt: skip
     status = job.execute(composed("train", *SMALL, *STRUCK, *where))
-    assert re.fullmatch(told + r"; the others wait: rank 1 is at hung.py:\d+ \(hang\), phase \w+", status["error"])
+    assert re.fullmatch(told + r"; the others wait: rank 1 is at hung.py:\d+ \(hang\), phase \w+", status.error)
     out = capfd.readouterr().out
-    assert "the last lines of ranks/1.log:\n  hanging\n" in out
+    assert "last lines of ranks/1.log:\n  hanging\n" in out
     (run,) = (tmp_path / "runs" / "train").iterdir()
     assert faults.processes_of(RunDir(run), 1) == []
 
@@ -363,7 +363,7 @@ def test_ranks_that_never_begin_are_ended(cli):
         time.sleep(0.02)
     os.kill(rank_pids(run)[1], signal.SIGSTOP)
     ended = cli.ended(process, expect=1, timeout=40)
-    assert "the ranks did not begin within 8 s (launch.start_timeout_s)" in last_error(ended)
+    assert "the ranks did not start within 8 s (launch.start_timeout_s)" in last_error(ended)
     assert not rank_pids(run)
 
 

@@ -1,4 +1,4 @@
-"""What makes two runs the same."""
+"""The signature of a run."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from mxscale.records import recorded
 DIGESTS = ("data", None)
 
 
-def test_machine_and_seed_count_in_the_signature():
+def test_the_signature_includes_machine_seed_and_digests():
     plain = signature(from_dict({}), *DIGESTS)
     assert len(plain) == 64
     others = [
@@ -35,7 +35,7 @@ def test_machine_and_seed_count_in_the_signature():
         {"model": {"pretrained": "/z"}},
     ],
 )
-def test_where_a_run_is_recorded_and_read_from_does_not_count(values):
+def test_the_signature_ignores_paths_and_records(values):
     assert signature(from_dict(values), *DIGESTS) == signature(from_dict({}), *DIGESTS)
 
 
@@ -44,17 +44,17 @@ def test_where_a_run_is_recorded_and_read_from_does_not_count(values):
     [("data.root", ["data"], True), ("data", ["data"], True), ("data.root", ["data.root"], True),
      ("data_root", ["data"], False), ("data", ["data.root"], False), ("data.rootless", ["data.root"], False)],
 )  # fmt: skip
-def test_a_setting_is_within_itself_and_its_group(key, names, expected):
+def test_within(key, names, expected):
     assert within(key, names) == expected
 
 
-def test_settings_and_groups_are_removed_where_they_are():
+def test_remove_ignores_missing_settings():
     values = {"a": {"b": 1, "c": 2}, "d": 3, "e": 4}
     remove(values, ["a.b", "d", "a.missing", "f", "e.g"])
     assert values == {"a": {"c": 2}, "e": 4}
 
 
-def test_what_the_signature_leaves_out_makes_no_other_row_of_a_report():
+def test_unsigned_settings_do_not_separate_report_rows():
     params = {name: "x" for name in UNSIGNED} | {"data.root": "/x", "seed": "1", "optimizer.lr": "0.1"}
     run = recorded.Recorded("1", "a", "FINISHED", params, {}, {}, {})
     assert recorded.settings(run) == {"optimizer.lr": "0.1"}

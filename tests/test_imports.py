@@ -20,9 +20,6 @@ FEATURES = {"sweep", "rerun", "diagnose", "planner", "report", "doctor"}  # do n
 
 # module -> packages above it that it imports, until these imports are replaced by hooks
 EXCEPTIONS = {
-    "launcher/run.py": {"rerun", "sweep"},
-    "launcher/setup.py": {"doctor"},
-    "perfmodel/forecast.py": {"planner"},
     "tracking/sender.py": {"sweep"},
 }
 

@@ -399,7 +399,7 @@ def test_a_classic_network_forgets_too_but_where_it_is_frozen(tmp_path, freeze):
     prefix = classic.save(classic.resnet(), tmp_path / "net")
     saved, arrays, _, _ = symbol.read(prefix, f"symbol:{prefix}")
     net = symbol.build(saved, 11)
-    net.zoo_name = symbol.NAME
+    net.zoo_name = "symbol"
     zoo.initialise(net, 1, mx.cpu(), True)
     zoo.finish(net, (1, 3, 32, 32), mx.cpu())
     weights.fit(net, arrays, prefix, head="keep")

@@ -1,11 +1,12 @@
-"""tables/layers.csv: what is exchanged and computed, layer by layer."""
+"""tables/layers.csv: gradients and FLOPs of each layer."""
 
 import csv
 
 import pytest
 
 from mxscale.cli import main
-from mxscale.models import layer_table, zoo
+from mxscale.config.networks import NAMES
+from mxscale.models import layer_table
 from mxscale.util import csv_tables
 
 
@@ -18,16 +19,16 @@ def of_network(name: str) -> list:
 
 
 @pytest.mark.parametrize("name", ["small", "mobilenet0.25", "resnet18_v1b", "squeezenet1.1"])
-def test_the_table_is_what_the_network_is_made_of(name):
+def test_table_matches_the_network(name):
     assert committed(name) == of_network(name)
 
 
 @pytest.mark.slow
-def test_the_table_has_every_network_of_the_zoo_as_it_is():
-    assert csv_tables.read("layers") == [row for name in zoo.names() for row in of_network(name)]
+def test_table_has_every_network_of_the_zoo():
+    assert csv_tables.read("layers") == [row for name in NAMES for row in of_network(name)]
 
 
-# Parameters and multiply-adds as torchvision states them for the same networks (its weights' `num_params` and `_ops`)
+# Parameters and multiply-adds of torchvision's networks (`num_params` and `_ops` of its weights)
 @pytest.mark.parametrize(
     "name, parameters, giga",
     [
@@ -40,27 +41,27 @@ def test_the_table_has_every_network_of_the_zoo_as_it_is():
         ("inceptionv3", 23_834_568, 5.713),
     ],
 )
-def test_sums_are_the_published_ones(name, parameters, giga):
+def test_sums_match_published_ones(name, parameters, giga):
     rows = committed(name)
     assert sum(int(row["parameters"]) for row in rows) == parameters
     multiplied = sum(int(row["flops"]) for row in rows if row["kind"] != "batch_norm")
     assert multiplied / 2e9 == pytest.approx(giga, abs=0.0006)
 
 
-def test_a_layer_by_hand():
-    """ResNet's first: 64 filters of 7x7x3 at 112x112 places, each number two operations; its norm one multiply-add."""
+def test_layer_computed_by_hand():
+    """First layer of ResNet: 64 filters of 7x7x3 at 112x112 positions, 2 operations each; its norm has 1."""
     first, norm = committed("resnet50_v1b")[:2]
     assert (first["kind"], first["parameters"], first["output"]) == ("conv", str(64 * 147), "64x112x112")
     assert int(first["flops"]) == 2 * 64 * 147 * 112 * 112
     assert (norm["parameters"], int(norm["flops"])) == ("128", 2 * 64 * 112 * 112)
 
 
-def test_a_scale_that_is_never_trained_is_not_exchanged():
-    """ResNet v2 normalises its input with gamma 1 and beta 0 for good."""
+def test_untrained_scale_is_not_exchanged():
+    """ResNet v2 normalises its input with fixed gamma 1 and beta 0."""
     assert committed("resnet50_v2")[0]["parameters"] == "0"
 
 
-def test_the_command_writes_the_same(tmp_path):
+def test_command_writes_the_table(tmp_path):
     made = tmp_path / "layers.csv"
     assert main.main(["layers", "networks=[small]", f"output={made}"]) == 0
     with open(made, newline="") as file:
@@ -68,7 +69,7 @@ def test_the_command_writes_the_same(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "given, told",
+    "given, message",
     [
         (["output=x.csv", "networks=[resnet50v1b]"], "did you mean resnet50_v1b?"),
         (["output=x.csv", "networks=small"], "networks=small: expected a list"),
@@ -76,7 +77,7 @@ def test_the_command_writes_the_same(tmp_path):
         (["networks=[small]", "output=no/such/folder/x.csv"], "No such file or directory"),
     ],
 )
-def test_bad_input_is_one_line(given, told, capsys):
+def test_invalid_setting_is_one_line(given, message, capsys):
     assert main.main(["layers", *given]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and told in error
+    assert error.startswith("error: ") and error.count("\n") == 1 and message in error

@@ -1,4 +1,4 @@
-"""The slow network that the benches run over: nodes in namespaces of this machine (bench/network.py)."""
+"""The emulated network of the benches: nodes in namespaces of this machine (bench/network.py)."""
 
 import os
 import subprocess
@@ -36,12 +36,12 @@ print(received * 8 / (time.perf_counter() - began))
 SEND = "import socket; socket.create_connection(('{}', 7000)).sendall(bytes({}))"
 
 
-def ssh(nodes, node, words):
-    argv = ["ssh", "-o", "BatchMode=yes", nodes.addresses[node - 1], "-p", "22", words]
+def ssh(nodes, node, command):
+    argv = ["ssh", "-o", "BatchMode=yes", nodes.addresses[node - 1], "-p", "22", command]
     return subprocess.run(argv, env=nodes.env(), capture_output=True, text=True)
 
 
-def test_a_link_has_the_rate_that_was_asked_for(allowed):
+def test_link_has_the_requested_rate(allowed):
     with Network(2, "50mbit") as nodes:
         receiver = subprocess.Popen(nodes.inside(1, sys.executable, "-c", RECEIVE), stdout=subprocess.PIPE, text=True)
         receiver.stdout.readline()
@@ -52,7 +52,7 @@ def test_a_link_has_the_rate_that_was_asked_for(allowed):
     assert 10e6 < rate < 52.5e6
 
 
-def test_ssh_runs_a_command_in_the_node_of_the_address_until_its_link_is_cut(allowed):
+def test_ssh_runs_in_the_node_until_its_link_is_cut(allowed):
     with Network(2) as nodes, Network(1) as other:
         answer = ssh(nodes, 2, "ip -o -4 address; exit 3")
         assert answer.returncode == 3 and f"inet {nodes.addresses[1]}/24" in answer.stdout
@@ -64,7 +64,7 @@ def test_ssh_runs_a_command_in_the_node_of_the_address_until_its_link_is_cut(all
         assert ssh(nodes, 2, "true").returncode == 0
 
 
-def test_what_a_killed_process_left_is_taken_down_by_the_next(allowed):
+def test_next_network_removes_the_remains_of_a_killed_one(allowed):
     code = "import os; from network import Network; net = Network(1).__enter__(); print(net.name); os._exit(0)"
     left = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "bench", capture_output=True, text=True, check=True)
     name = left.stdout.strip()
@@ -73,12 +73,12 @@ def test_what_a_killed_process_left_is_taken_down_by_the_next(allowed):
         assert not [found for found in os.listdir(network.NAMESPACES) if found.startswith(name)]
 
 
-def test_workers_nodes_share_out_the_cores_and_servers_use_those_of_a_workers():
+def test_worker_nodes_share_the_cores_with_servers():
     assert [network.share([0, 1, 2, 3], place, 2) for place in range(3)] == [[0, 1], [2, 3], [0, 1]]
     assert [network.share([4, 5], place, 4) for place in range(4)] == [[4], [5], [4], [5]]
 
 
-def test_a_node_has_cores_of_its_own_where_nodes_are_machines(allowed):
+def test_node_as_machine_has_its_own_cores(allowed):
     cores = sorted(os.sched_getaffinity(0))
     with Network(1, machines=len(cores)) as nodes:
         code = "import os; print(*os.sched_getaffinity(0))"
@@ -88,26 +88,26 @@ def test_a_node_has_cores_of_its_own_where_nodes_are_machines(allowed):
 
 
 @pytest.mark.slow
-def test_two_nodes_end_with_the_weights_of_one_machine(allowed, cli):
+def test_two_nodes_train_the_weights_of_one_machine(allowed, cli):
     with Network(2, "1gbit") as nodes:
-        over_there = cli("train", "launch.threads=1", f"launch.hosts={nodes.hosts}", env=nodes.env())
-        assert f"ranks     2 on {', '.join(nodes.addresses)} on cpu" in over_there.out
+        remote = cli("train", "launch.threads=1", f"launch.hosts={nodes.hosts}", env=nodes.env())
+        assert f"ranks     2 on {', '.join(nodes.addresses)} on cpu" in remote.out
         sent = int(subprocess.check_output(nodes.inside(1, "cat", "/proc/net/dev"), text=True).split()[-8])
     here = cli("train", "launch.threads=1", "launch.ranks=2")
-    assert over_there.sha == here.sha
-    assert sent > 10**5  # gradients went over the link
+    assert remote.sha == here.sha
+    assert sent > 10**5  # the gradients used the link
 
 
-def test_latency_and_bandwidth_are_found_again_in_the_times_of_a_ring():
-    """4 ranks, 50 us a message, 1.25e8 bytes/s: 6 messages of a quarter of the bytes each."""
+def test_fit_recovers_latency_and_bandwidth_of_a_ring():
+    """4 ranks, 50 us per message, 1.25e8 bytes/s: 6 messages of a quarter of the bytes each."""
     seconds = {size: 6 * 50e-6 + 1.5 * size / 1.25e8 for size in (2**10, 2**16, 2**24)}
     alpha, bandwidth, predicted = allreduce.fit(seconds, ranks=4)
     assert alpha == pytest.approx(50e-6, rel=1e-6) and bandwidth == pytest.approx(1.25e8, rel=1e-6)
     assert predicted[2**16] == pytest.approx(seconds[2**16], rel=1e-6)
 
 
-def test_a_row_that_overlaps_is_bound_by_the_longer_of_computing_and_exchanging():
-    """A step computes for 0.1 s; an exchange after backward takes 0.2 s, with half the bytes 0.05 s."""
+def test_overlap_is_bound_by_the_longer_part():
+    """Compute takes 0.1 s; an exchange after backward takes 0.2 s, with half the bytes 0.05 s."""
     took = {exchange.PLAIN: 0.2, exchange.PLAIN_FP16: 0.05}
     assert exchange.bound_of([exchange.DOUBLE], 0.1, took) == pytest.approx(0.5)
     assert exchange.bound_of([exchange.DOUBLE, exchange.FP16], 0.1, took) == 1.0

@@ -2,43 +2,42 @@
 
 from mxscale.environment.hosts import Host
 from mxscale.launcher.failure import Failure, Logs
-from mxscale.launcher.outcome import lost, merge, with_communicator_reason
+from mxscale.launcher.outcome import host_failure, merge, with_communicator_reason
+from mxscale.rundir.status import RankStatus
 
 
-def words(rank, exit=1, consequence=True, time_ms=0):
-    return {"rank": rank, "exit": exit, "error": f"error of {rank}", "consequence": consequence, "time_ms": time_ms}
+def failed(rank, exit=1, consequence=True, time_ms=0):
+    return RankStatus(rank, 1, exit, time_ms, error=f"error of {rank}", consequence=consequence)
 
 
-def test_of_ranks_without_a_word_the_first_to_go_is_named():
-    failure = merge([None, words(1), None], None, first_gone=2)["failure"]
-    assert failure.error.startswith("rank 2 ended without a word")
+def test_first_rank_without_status_is_named():
+    failure = merge([None, failed(1), None], None, first_gone=2)[1]
+    assert failure.error.startswith("rank 2 ended without a status")
     assert failure.of == ("2",) and failure.outside
 
 
-def test_all_ranks_without_a_word_are_named_where_the_launcher_names_none_of_them():
+def test_all_ranks_without_status_are_named():
     for first_gone in (None, 1):
-        failure = merge([None, words(1), None], None, first_gone)["failure"]
-        assert failure.error.startswith("rank 0, 2 ended without a word")
+        failure = merge([None, failed(1), None], None, first_gone)[1]
+        assert failure.error.startswith("rank 0, 2 ended without a status")
         assert failure.of == ("0", "2")
 
 
-def test_a_ranks_own_failure_counts_more_than_who_went_first_and_would_come_again():
-    merged = merge([words(0, consequence=False, time_ms=2), words(1, time_ms=1), None], None, first_gone=2)
-    assert merged["failure"] == Failure("rank 0: error of 0", ("0",), outside=False)
+def test_own_failure_is_the_cause_and_not_retried():
+    _, failure = merge([failed(0, consequence=False, time_ms=2), failed(1, time_ms=1), None], None, first_gone=2)
+    assert failure == Failure("rank 0: error of 0", ("0",), outside=False)
 
 
-def test_of_own_failures_the_earliest_is_the_cause():
-    merged = merge([words(0, 1, False, time_ms=2), words(1, 3, False, time_ms=1)], None)
-    assert (merged["exit"], merged["failure"].error) == (3, "rank 1: error of 1")
+def test_earliest_own_failure_is_the_cause():
+    status, failure = merge([failed(0, 1, False, time_ms=2), failed(1, 3, False, time_ms=1)], None)
+    assert (status.exit, failure.error) == (3, "rank 1: error of 1")
 
 
-def test_a_failure_of_ranks_that_all_lost_peers_is_retried():
-    assert merge([words(0, time_ms=2), words(1, time_ms=1)], None)["failure"] == Failure(
-        "rank 1: error of 1", ("1",), True
-    )
+def test_lost_peers_are_retried():
+    assert merge([failed(0, time_ms=2), failed(1, time_ms=1)], None)[1] == Failure("rank 1: error of 1", ("1",), True)
 
 
-def test_the_communicators_reason_for_a_lost_peer_is_reported(tmp_path):
+def test_communicator_reason_of_lost_peer_is_reported(tmp_path):
     (tmp_path / "0.log").write_text("of an earlier attempt: background loop uncaught exception: another reason\n")
     logs = Logs(tmp_path)
     with open(tmp_path / "0.log", "a") as log:
@@ -47,23 +46,23 @@ def test_the_communicators_reason_for_a_lost_peer_is_reported(tmp_path):
         )
     failure = Failure("rank 0: MXNetError: Horovod has been shut down.", ("0",), True)
     assert with_communicator_reason(failure, logs).error == "rank 0 lost its peers: Connection closed by peer [::1]:5"
-    silent = Failure("rank 0 ended without a word", ("0",), True)
+    silent = Failure("rank 0 ended without a status", ("0",), True)
     assert with_communicator_reason(silent, logs) == silent
 
 
-def test_a_lost_host_is_named_with_its_ranks():
+def test_lost_host_is_named_with_ranks():
     a, b = Host("10.0.0.1", 2, "a"), Host("10.0.0.2", 2, "b")
-    failure = lost([b], [a, b], 4)
+    failure = host_failure([b], [a, b], 4)
     assert failure.error == "b (rank 2, 3) can't be reached any more"
     assert failure.of == ("2", "3") and failure.outside
 
 
-def test_a_lost_host_without_ranks_is_named_with_its_servers():
+def test_lost_host_without_ranks_is_named_with_servers():
     a, b = Host("10.0.0.1", 2, "a"), Host("10.0.0.2", 2, "b")
-    assert lost([b], [a, b], 2).error == "b (servers) can't be reached any more"
+    assert host_failure([b], [a, b], 2).error == "b (servers) can't be reached any more"
 
 
-def test_the_last_lines_of_a_log_are_those_of_this_attempt_without_the_noise(tmp_path):
+def test_last_lines_are_of_this_attempt_without_noise(tmp_path):
     (tmp_path / "1.log").write_text("of an earlier attempt\n")
     logs = Logs(tmp_path)
     assert logs.last_lines("1") == [] == logs.last_lines("2")

@@ -8,8 +8,8 @@ from composed import composed
 from plans import make_sizes
 
 from mxscale.config.schema import from_dict
-from mxscale.launcher import announcement, backend_probe, commands
-from mxscale.launcher.supervisor import Signals
+from mxscale.launcher import backend_probe, commands, setup
+from mxscale.launcher.context import Signals
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Host, Plan
 from mxscale.train import prepare
@@ -141,7 +141,7 @@ def test_the_fastest_of_real_trials_is_taken(tmp_path, data_cache, monkeypatch, 
     assert record["chosen"] == backend_probe.CANDIDATES[backend_probe.choose(figures)]
     assert settled.comm.backend == record["chosen"]["backend"] and run.config() == settled
     assert "<- taken" in capsys.readouterr().out
-    assert record["reason"] in announcement.said_of_exchange(run, settled, run.plan())
+    assert record["reason"] in setup.describe_exchange(run, settled, run.plan())
 
 
 @pytest.mark.slow

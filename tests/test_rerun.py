@@ -19,6 +19,7 @@ from mxscale.cli import settings
 from mxscale.config import signature as identity
 from mxscale.config.schema import from_dict, to_dict
 from mxscale.environment import description
+from mxscale.launcher import setup
 from mxscale.records import recorded
 from mxscale.rerun import differences, rerun, verdict
 from mxscale.rerun.verdict import DIFFERENT, IDENTICAL, WITHIN, Outcome, judge
@@ -48,56 +49,56 @@ def again(test=99.0, val=98.0, losses=LOSSES, sha="bbb"):
     return Outcome(sha, {"test/top1": test, "best/val_top1": val}, losses)
 
 
-def test_the_same_weights_are_identical_whatever_else_was_measured():
+def test_same_weights_are_identical():
     judged = judge(FIRST, again(test=1.0, sha="aaa"), [], {})
     assert (judged.kind, judged.first_difference) == (IDENTICAL, None) and "aaa" in judged.why
 
 
-def test_the_spread_of_three_seeds_is_the_interval_that_one_more_is_expected_in():
+def test_spread_is_the_prediction_interval_of_seeds():
     # 98, 99, 100: mean 99, s = 1, t(2) = 4.303, sqrt(1 + 1/3) = 1.1547: 99 +- 4.9687, and no more than 100 %
     low, high, said = verdict.spread([99.0, 98.0, 100.0], 0.5)
     assert (low, high) == (pytest.approx(94.0313, abs=1e-4), 100.0)
-    assert "3 seeds on record: median 99.00, 98.00 to 100.00" in said
+    assert "3 seeds recorded: median 99.00, 98.00 to 100.00" in said
 
 
 @pytest.mark.parametrize("test, kind", [(94.5, WITHIN), (94.0, DIFFERENT), (100.0, WITHIN)])
-def test_other_weights_are_within_the_spread_or_different(test, kind):
+def test_other_weights_are_judged_by_the_spread(test, kind):
     judged = judge(FIRST, again(test), SEEDS, IMAGES)
     assert judged.kind == kind and f"test/top1 99.00 -> {test:.2f} %" in judged.why
 
 
-def test_every_figure_has_to_be_within():
+def test_every_figure_must_be_within_spread():
     assert judge(FIRST, again(val=90.0), SEEDS, IMAGES).kind == DIFFERENT
 
 
-def test_seeds_that_agree_leave_room_for_one_image():
+def test_equal_seeds_allow_one_image():
     seeds = [{"test/top1": 99.0}] * 3
     assert judge(FIRST, again(98.5), seeds, IMAGES).kind == WITHIN
     assert judge(FIRST, again(98.0), seeds, IMAGES).kind == DIFFERENT
 
 
 @pytest.mark.parametrize("seeds", [[], SEEDS[:1], [{"other": 1.0}] * 3])
-def test_without_two_other_seeds_the_spread_is_not_known(seeds):
+def test_spread_needs_two_other_seeds(seeds):
     judged = judge(FIRST, again(99.0), seeds, IMAGES)
-    assert judged.kind == DIFFERENT and "the spread of the seeds is not known" in judged.why
+    assert judged.kind == DIFFERENT and "the spread of the seeds is unknown" in judged.why
 
 
-def test_the_interval_holds_one_more_seed_in_95_of_100_cases():
+def test_interval_contains_95_percent_of_seeds():
     drawn = np.random.RandomState(0).normal(50, 1, (2000, 4))
     held = [low <= row[3] <= high for row in drawn for low, high, _ in [verdict.spread(list(row[:3]), 0)]]
     assert np.mean(held) == pytest.approx(0.95, abs=0.015)  # the range of three would hold half of them
 
 
-def test_the_first_loss_that_differs_is_named_with_its_steps():
+def test_first_different_loss_is_reported():
     judged = judge(FIRST, again(losses={2: 1.5, 4: 1.2500001, 6: 0.5}), [], {})
     assert judged.first_difference == {"step": 4, "since": 3, "was": 1.25, "is": 1.2500001}
     assert "that of step 4 (the mean of steps 3 to 4), 1.25 -> 1.2500001" in judged.why
-    assert "no loss on record differs" in judge(FIRST, again(), [], {}).why
+    assert "no recorded loss differs" in judge(FIRST, again(), [], {}).why
     nan = {2: float("nan")}
     assert verdict.first_difference(nan, nan) is None
 
 
-def test_the_first_loss_after_a_resume_is_of_fewer_steps_and_not_compared(tmp_path):
+def test_first_loss_after_resume_is_not_compared(tmp_path):
     run = RunDir(tmp_path)
     write_lines(run, [(1, 2, 1.5), (1, 4, 1.25), (1, 6, 9.0), (2, 6, 0.75), (2, 8, 0.5)])
     run.write("status.json", {"params_sha256": "a"})
@@ -142,7 +143,7 @@ def send(run) -> str:
 
 
 def asked(given, *overrides, entry="train"):
-    """What the command line makes of rerun=GIVEN: (config, run to resume, First)."""
+    """What the command line makes of rerun=GIVEN: (config, run to resume, RecordedRun)."""
     words = [command_line.canonical(f"rerun={given}"), *overrides]
     return settings.configure(to_dict(composed(entry, *words)), words)
 
@@ -154,23 +155,24 @@ def refused(given, *overrides, **more) -> str:
     return str(raised.value)
 
 
-def test_config_seed_ranks_and_threads_are_those_on_record(tmp_path):
+def test_rerun_takes_config_ranks_and_threads_from_record(tmp_path):
     run = make_run(tmp_path, seed=7, epochs=3, optimizer={"lr": 0.25, "params": {"wd_lh": 1}}, name="first")
     config, resumed, first = asked(run, f"runs={tmp_path}/new", "tracking=none")
-    assert resumed is None and (config.rerun.run, first.of, first.parent) == (str(run), str(run), None)
+    assert resumed is None and (config.rerun.run, first.id, first.parent) == (str(run), str(run), None)
     assert (config.seed, config.epochs, config.optimizer) == (7, 3, run.config().optimizer)
     assert (config.launch.ranks, config.launch.threads, config.launch.device) == (2, 3, "cpu")
     assert (config.runs, config.tracking.enabled, config.data.shards) == (f"{tmp_path}/new", False, None)
 
 
-def test_the_price_is_that_of_then_on_the_machines_of_now(tmp_path):
+def test_recorded_price_applies_to_current_nodes(tmp_path):
     first = asked(make_run(tmp_path), "tracking=none")[2]
-    assert first.price(4, 1.0) == {**PRICE, "nodes": 4, "setup_minutes": 1.0}
+    config, hook = from_dict({"launch": {"setup_minutes": 1.0}, "machine": {"nodes": 4}}), rerun.Rerun(first)
+    assert setup.price_of(config, [], None, hook) == {**PRICE, "nodes": 4, "setup_minutes": 1.0}
     first.files.write("price.json", {"known": False, "why": "no price"})
-    assert first.price(4, 1.0) == {"known": False, "why": "no price"}  # and not today's
+    assert not setup.price_of(config, [], None, hook)["known"]  # today's price is not used
 
 
-def test_on_other_ranks_the_micro_batches_stay(tmp_path):
+def test_other_number_of_ranks_keeps_shards(tmp_path):
     config = asked(make_run(tmp_path), "launch.ranks=1", "launch.stall_s=30", "tracking=none")[0]
     assert (config.launch.ranks, config.data.shards, config.launch.stall_s) == (1, 2, 30.0)
     assert config.launch.threads == 3
@@ -180,16 +182,16 @@ def test_on_other_ranks_the_micro_batches_stay(tmp_path):
     "override", ["seed=2", "epochs=3", "optimizer.lr=1", "data=synthetic", "experiment=digits", "model.name=small",
                  "machine.usd_per_hour=1", "comm=local", "data.root=/x", "checkpoint.keep=1"],
 )  # fmt: skip
-def test_anything_but_launch_and_tracking_is_refused(tmp_path, override):
+def test_other_overrides_are_refused(tmp_path, override):
     run = make_run(tmp_path)
     assert f"{override} with rerun={run}" in refused(run, override, "tracking=none")
 
 
-def test_the_signature_is_that_of_the_first_run(tmp_path):
+def test_rerun_has_signature_of_recorded_run(tmp_path):
     run = make_run(tmp_path, seed=7)
     config, _, first = asked(run, f"runs={tmp_path}/new", "tracking=none")
     new = directory.create(config)
-    rerun.begin(new, first)
+    rerun.store_record(new, first)
     signed = [identity.signature(c, "d", None) for c in (run.config(), directory.as_signed(new, config))]
     assert signed[0] == signed[1] != identity.signature(config, "d", None)
     assert directory.as_signed(run, config) is not None and directory.as_signed(run, config) == config  # not a rerun
@@ -205,27 +207,27 @@ def test_rerun_is_a_group_and_a_word():
 
 
 @pytest.mark.parametrize("words", [["rerun="], ["rerun.strict=true"]])
-def test_a_rerun_of_nothing_is_refused(words):
+def test_rerun_without_id_is_refused(words):
     with pytest.raises(ConfigError, match=r"rerun\.run is missing: set rerun=ID"):
         composed("train", *map(command_line.canonical, words))
 
 
-def test_a_resume_and_a_rerun_at_once_are_refused(tmp_path):
+def test_resume_with_rerun_is_refused(tmp_path):
     assert "goes on with resume=DIR alone" in refused(make_run(tmp_path), "resume=/x")
 
 
-def test_an_unfinished_run_is_refused(tmp_path):
+def test_rerun_of_unfinished_run_is_refused(tmp_path):
     assert "has not finished (KILLED)" in refused(make_run(tmp_path, "KILLED"), "tracking=none")
 
 
-def test_another_entrys_run_names_the_right_script(tmp_path):
+def test_run_of_other_script_names_that_script(tmp_path):
     run = make_run(tmp_path)
     assert f"that run is one of train.py: python train.py rerun={run}" in refused(
         run, "tracking=none", entry="finetune"
     )
 
 
-def test_a_run_of_another_version_is_refused(tmp_path):
+def test_record_of_other_version_is_refused(tmp_path):
     run = make_run(tmp_path)
     text = (run.path / "config.yaml").read_text()
     (run.path / "config.yaml").write_text(text + "gravity: 9.81\n")
@@ -235,7 +237,7 @@ def test_a_run_of_another_version_is_refused(tmp_path):
     assert "another version of mxscale" in refused(run, "tracking=none")
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_unknown_run_is_refused(tmp_path):
     assert "no such run directory" in refused(f"{tmp_path}/none")
     assert "lacks config.yaml" in refused(tmp_path, "tracking=none")
     assert "no such file" in refused("0" * 32, f"runs={tmp_path}/none")
@@ -245,7 +247,7 @@ def test_what_is_no_run_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sqlite_store_has_all_that_a_rerun_needs_and_the_other_seeds(tmp_path):
+def test_sqlite_store_provides_record_and_seeds(tmp_path):
     runs = tmp_path / "runs"
     run = make_run(runs, seed=1)
     run_id = send(run)
@@ -311,12 +313,12 @@ def facts(folder, **changes):
         ({"plan": {"pretrained_sha256": "f" * 64}}, [f"pretrained weights: unknown -> {'f' * 16}"]),
     ],
 )
-def test_what_differs_is_named(tmp_path, changes, said):
+def test_differences_are_listed(tmp_path, changes, said):
     found = differences.between(facts(tmp_path / "then"), facts(tmp_path / "now", **changes))
     assert [str(each) for each in found] == said
 
 
-def test_a_record_from_before_code_was_digested_goes_by_its_commit(tmp_path):
+def test_record_without_code_digest_compares_commits(tmp_path):
     def found(dirty):
         then = facts(tmp_path / "then", environment={"code": None, "git": {"commit": "abc", "dirty": dirty}})
         return [str(each) for each in differences.between(then, facts(tmp_path / "now"))]
@@ -324,15 +326,16 @@ def test_a_record_from_before_code_was_digested_goes_by_its_commit(tmp_path):
     assert found(False) == [] and found(True) == [f"code: unknown -> {'c' * 16}"]
 
 
-def test_ranks_that_changed_on_the_way_are_named(tmp_path):
+def test_changed_ranks_of_attempts_are_listed(tmp_path):
     then = facts(tmp_path / "then")
-    then.write("status.json", {"attempts": [{"attempt": 1, "ranks": 4}, {"attempt": 2}, {"attempt": 3, "ranks": 2}]})
+    attempts = [{"attempt": n, "ranks": ranks, "started_ms": n} for n, ranks in ((1, 4), (2, None), (3, 2))]
+    then.write("status.json", {"attempts": attempts})
     assert [str(d) for d in differences.between(then, facts(tmp_path / "now"))] == [
         "ranks of its attempts: 4, then 2 -> 2"
     ]
 
 
-def test_the_digest_of_the_code_is_that_of_its_files(tmp_path, monkeypatch):
+def test_code_digest_covers_source_files(tmp_path, monkeypatch):
     (tmp_path / "mxscale").mkdir()
     (tmp_path / "mxscale" / "a.py").write_text("1")
     monkeypatch.setattr(description, "ROOT", tmp_path)
@@ -346,22 +349,22 @@ def test_the_digest_of_the_code_is_that_of_its_files(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "comm, said",
     [
-        ("backend: dist_async", "not repeatable: updates come in another order each time"),
-        ("backend: parameter_server, update_on: server", "not repeatable for sure: with comm.update_on=server"),
-        ("backend: parameter_server, compression: 2bit", "not repeatable for sure: with comm.compression=2bit"),
+        ("backend: dist_async", "not repeatable: updates are applied in a different order each time"),
+        ("backend: parameter_server, update_on: server", "may not be repeatable: with comm.update_on=server"),
+        ("backend: parameter_server, compression: 2bit", "may not be repeatable: with comm.compression=2bit"),
     ],
 )
-def test_what_does_not_repeat_is_said_before(comm, said):
+def test_unrepeatable_exchange_is_announced(comm, said):
     values = dict(word.split(": ") for word in comm.split(", "))
     expected = rerun._expected(from_dict({"comm": values}), PLAN, [])
-    assert expected.startswith(f"within the spread of the seeds at best ({said}")
+    assert expected.startswith(f"at best within the spread of the seeds ({said}")
 
 
 # ---------------------------------------------------------------- a run and its rerun
 
 
 @pytest.mark.slow
-def test_a_rerun_refuses_what_differs_and_from_mlflow_alone_interrupted_and_resumed_is_identical(cli):
+def test_resumed_rerun_from_mlflow_is_identical(cli):
     small = [word for word in SMALL if word != "tracking=none"]
     how = ["launch.ranks=2", "comm.double_buffering=true", "machine.usd_per_hour=3.6", "seed=3"]
     first = cli("train", *small, *how, "launch.threads=1", small=False).run
@@ -379,7 +382,7 @@ def test_a_rerun_refuses_what_differs_and_from_mlflow_alone_interrupted_and_resu
     wait_for_step(run, 3)
     started.send_signal(signal.SIGTERM)
     out = cli.ended(started, expect=75).out
-    assert f"rerun     of {run_id}\nexpected  the same weights: nothing that is on record differs" in out
+    assert f"rerun     of {run_id}\nexpected  the same weights: nothing differs from the record" in out
     ended = cli("train", f"resume={run}", small=False)
     assert re.search("^  verdict +identical: the same weights to the last bit", ended.out, re.MULTILINE)
     assert ended.run.path == run.path

@@ -1,37 +1,46 @@
-"""Going on by itself: on how many hosts, with how many ranks, and what never does."""
+"""Restarts after a failure: on how many hosts, with how many ranks, and what can't restart."""
 
 import pytest
 
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.environment.hosts import Host
-from mxscale.launcher import restart
+from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.launcher.failure import Failure
+from mxscale.launcher.outcome import ranks_that_fit, restart_message
+from mxscale.rundir.directory import RunDir
 from mxscale.util.errors import ConfigError
 
 A, B = Host("10.0.0.1", 4, "a"), Host("10.0.0.2", 2, "b")
 
 
-def test_a_run_has_no_more_ranks_than_the_hosts_that_are_left_take():
-    for asked, nodes, expected in ((6, [A], 4), (6, [A, B], None), (3, [A], None), ("auto", [B], None), (6, [], None)):
-        assert restart.fitting(asked, nodes) == expected
+def message(nodes, left, number=1, error="server 0 ...", **launch):
+    context = RunContext(RunDir("r"), from_dict({"launch": launch}), Resources(nodes, {}, 0.0), Signals())
+    return restart_message(Failure(error, outside=True), number, context, left)
 
 
-def test_what_happened_and_how_it_goes_on_is_said():
-    failure = Failure("b (rank 4, 5) can't be reached any more", outside=True)
-    config = from_dict({"launch": {"ranks": 6, "restarts": 3}})
-    assert restart.announcement(failure, 2, config, [A, B], [A]).splitlines() == [
+def test_ranks_fit_the_remaining_hosts():
+    for requested, nodes, expected in (
+        (6, [A], 4),
+        (6, [A, B], None),
+        (3, [A], None),
+        ("auto", [B], None),
+        (6, [], None),
+    ):
+        assert ranks_that_fit(requested, nodes) == expected
+
+
+def test_failure_and_restart_are_reported():
+    assert message([A, B], [A], 2, "b (rank 4, 5) can't be reached any more", ranks=6, restarts=3).splitlines() == [
         "failed: b (rank 4, 5) can't be reached any more",
-        "restart 2 of 3: going on from the last good checkpoint",
-        "without b: the ranks on a take over its data shards, in turn; the global batch stays",
+        "restart 2 of 3: resuming from the last good checkpoint",
+        "without b: the ranks on a take over its data shards; the global batch stays",
     ]
-    assert "without" not in restart.announcement(failure, 1, config, [], [])
+    assert "without" not in message([], [], ranks=6, restarts=3)
 
 
-def test_a_lost_host_that_had_no_ranks_leaves_the_shards_where_they_are():
-    config = from_dict({"launch": {"ranks": 4, "restarts": 1}})
-    said = restart.announcement(Failure("server 0 ...", outside=True), 1, config, [A, B], [A])
-    assert said.endswith("without b: there is room for all 4 ranks on a")
+def test_lost_host_without_ranks_keeps_all_ranks():
+    assert message([A, B], [A], ranks=4, restarts=1).endswith("without b: all 4 ranks run on a")
 
 
 @pytest.mark.parametrize(
@@ -39,10 +48,10 @@ def test_a_lost_host_that_had_no_ranks_leaves_the_shards_where_they_are():
     [
         ({"backend": "parameter_server", "update_on": "server"}, "the optimizer's state is on the servers"),
         ({"backend": "dist_async", "update_on": "server"}, "the optimizer's state is on the servers"),
-        ({"backend": "parameter_server", "compression": "2bit"}, "each rank holds back what it did not send"),
+        ({"backend": "parameter_server", "compression": "2bit"}, "each rank has a residual of its gradients"),
     ],
 )
-def test_a_run_whose_state_no_checkpoint_holds_is_not_restarted_and_told_why(comm, reason):
+def test_run_without_resumable_checkpoints_refuses_restarts(comm, reason):
     validate(from_dict({"comm": comm}))
     with pytest.raises(
         ConfigError, match=rf"^launch\.restarts=2: .*{reason}.*MXNet can't save.*; use launch.restarts=0$"
@@ -51,6 +60,6 @@ def test_a_run_whose_state_no_checkpoint_holds_is_not_restarted_and_told_why(com
 
 
 @pytest.mark.parametrize("key, value", [("stall_s", 4.9), ("restarts", -1)])
-def test_limits_of_the_settings(key, value):
+def test_restart_settings_have_lower_limits(key, value):
     with pytest.raises(ConfigError, match=f"launch.{key}={value}: expected at least"):
         validate(from_dict({"launch": {key: value}}))

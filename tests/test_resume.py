@@ -15,6 +15,7 @@ from conftest import kill_session, rank_pids, wait_for_step
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import RankStatus
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +46,7 @@ def interrupted_run(cli, ranks, at_step, how):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_a_parent_killed_at_a_random_step_resumes_to_the_same_bytes(cli, unbroken, ranks):
+def test_killed_parent_resumes_to_same_bytes(cli, unbroken, ranks):
     step = random.Random(SEED + ranks).randrange(1, 12)
     print(f"KILL_SEED={SEED} ranks={ranks} step={step}")
     _, run = interrupted_run(cli, ranks, step, lambda process, run: kill_session(process))
@@ -56,20 +57,20 @@ def test_a_parent_killed_at_a_random_step_resumes_to_the_same_bytes(cli, unbroke
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_a_rank_killed_at_a_random_step_ends_the_run_in_30_s_and_it_resumes_to_the_same_bytes(cli, unbroken, ranks):
+def test_killed_rank_ends_run_within_30_s(cli, unbroken, ranks):
     step = random.Random(SEED + 10 * ranks).randrange(1, 12)
     print(f"KILL_SEED={SEED} ranks={ranks} step={step}")
     process, run = interrupted_run(
         cli, ranks, step, lambda process, run: os.kill(rank_pids(run)[ranks - 1], signal.SIGKILL)
     )
     ended = cli.ended(process, expect=1, timeout=30)
-    assert f"rank {ranks - 1} ended without a word" in ended.err.splitlines()[-1]
+    assert f"rank {ranks - 1} ended without a status" in ended.err.splitlines()[-1]
     assert f"python train.py resume={run}" in ended.out
     assert not rank_pids(run)
     assert cli("train", f"resume={run}", small=False).sha == unbroken(ranks)
 
 
-def test_fine_tuning_goes_on_without_the_weights_that_it_began_with(cli):
+def test_fine_tuning_resumes_without_pretrained_weights(cli):
     source = cli("train", "epochs=1", "launch.ranks=1")
     case = ["checkpoint.every_steps=1", "launch.ranks=1", "epochs=1", "data.train_per_class=8", "batch.per_device=4"]
     process = cli.start("finetune", *case, f"model.pretrained={source.run}")
@@ -85,7 +86,7 @@ def test_fine_tuning_goes_on_without_the_weights_that_it_began_with(cli):
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_rank_that_crashes_while_it_starts_is_started_once_more(cli, unbroken, times):
+def test_rank_crash_at_start_is_retried_once(cli, unbroken, times):
     process = cli.start("train", *CASE, "launch.ranks=2", "batch.per_device=8")
     run = cli.run_of(process)
     seen = set()
@@ -99,7 +100,7 @@ def test_a_rank_that_crashes_while_it_starts_is_started_once_more(cli, unbroken,
         assert run.read("status.json")["params_sha256"] == unbroken(2)
     else:
         ended = cli.ended(process, expect=1)
-        assert "ended without a word" in ended.err.splitlines()[-1]
+        assert "ended without a status" in ended.err.splitlines()[-1]
 
 
 def wait_for_rank(run, rank, but, timeout=30):
@@ -113,14 +114,14 @@ def wait_for_rank(run, rank, but, timeout=30):
     raise AssertionError(f"no rank {rank} was started")
 
 
-def test_the_words_of_another_attempts_rank_are_not_heard(tmp_path):
+def test_rank_status_of_other_attempt_is_ignored(tmp_path):
     run = RunDir(tmp_path)
-    run.write(run.rank_status(0), {"attempt": 1, "exit": 1})
-    assert run.last_words(0, 1) and run.last_words(0, 2) is None and run.last_words(1, 1) is None
+    run.write_rank_status(RankStatus(0, attempt=1, exit=1, time_ms=0))
+    assert run.rank_status(0, 1) and run.rank_status(0, 2) is None and run.rank_status(1, 1) is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_writes_a_checkpoint_and_exits_75_with_the_resume_command(cli, unbroken, number):
+def test_signal_writes_checkpoint_and_exits_75(cli, unbroken, number):
     process, run = interrupted_run(cli, 2, 3, lambda process, run: process.send_signal(number))
     ended = cli.ended(process, expect=75, timeout=30)
     assert f"python train.py resume={run}" in ended.out
@@ -131,13 +132,13 @@ def test_a_signal_writes_a_checkpoint_and_exits_75_with_the_resume_command(cli, 
     assert cli("train", f"resume={run}", small=False).sha == unbroken(2)
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_parent_alone(cli):
+def test_ctrl_c_in_terminal_reaches_parent_alone(cli):
     process, run = interrupted_run(cli, 2, 2, lambda process, run: os.killpg(process.pid, signal.SIGINT))
     cli.ended(process, expect=75, timeout=30)
-    assert all((run.read(run.rank_status(rank)) or {}).get("exit") == 75 for rank in (0, 1))
+    assert all(run.rank_status(rank, 1).exit == 75 for rank in (0, 1))
 
 
-def test_fewer_ranks_keep_the_global_batch_and_the_shards(cli):
+def test_fewer_ranks_keep_global_batch_and_shards(cli):
     process, run = interrupted_run(cli, 2, 3, lambda process, run: process.send_signal(signal.SIGTERM))
     cli.ended(process, expect=75)
     before = run.plan().sizes
@@ -151,7 +152,7 @@ def test_fewer_ranks_keep_the_global_batch_and_the_shards(cli):
     assert resumed.status["step"] == after.total_steps
 
 
-def test_resume_auto_goes_on_with_the_unfinished_run_of_the_same_config(cli):
+def test_resume_auto_finds_unfinished_run_of_config(cli):
     process, run = interrupted_run(cli, 1, 2, lambda process, run: process.send_signal(signal.SIGTERM))
     cli.ended(process, expect=75)
     again = cli("train", *CASE, "launch.ranks=1", "batch.per_device=8", "resume=auto")
@@ -160,7 +161,7 @@ def test_resume_auto_goes_on_with_the_unfinished_run_of_the_same_config(cli):
     assert other.run.path != run.path, "a finished run is not gone on with"
 
 
-def test_a_damaged_checkpoint_is_passed_over(cli, unbroken):
+def test_damaged_checkpoint_is_skipped(cli, unbroken):
     process, run = interrupted_run(cli, 1, 9, lambda process, run: process.send_signal(signal.SIGTERM))
     cli.ended(process, expect=75)
     newest = max(run.checkpoints.glob("[0-9]*"))
@@ -180,7 +181,7 @@ sys.exit(rank.main(sys.argv[1], int(sys.argv[2])))
 """
 
 
-def test_three_ranks_with_jittered_enqueues_end_with_the_same_bytes(cli, tmp_path, data_cache):
+def test_jittered_enqueues_keep_the_same_bytes(cli, tmp_path, data_cache):
     """Ranks that reach each bucket in another order each time, as on a busy network."""
     script = tmp_path / "jitter.py"
     script.write_text(JITTER)
@@ -200,7 +201,7 @@ def test_three_ranks_with_jittered_enqueues_end_with_the_same_bytes(cli, tmp_pat
     assert len(shas) == 1
 
 
-def test_with_dropout_and_a_sum_under_way_a_run_resumes_to_the_same_bytes(cli):
+def test_dropout_and_double_buffering_resume_to_same_bytes(cli):
     case = ["model.name=squeezenet1.1", "optimizer.lr=0.01", "epochs=1", "checkpoint.every_steps=1", "launch.ranks=2",
             "comm.double_buffering=true", "comm.compression=fp16"]  # fmt: skip
     whole = cli("train", *case)
@@ -211,7 +212,7 @@ def test_with_dropout_and_a_sum_under_way_a_run_resumes_to_the_same_bytes(cli):
     assert cli("train", f"resume={run}", small=False).sha == whole.sha
 
 
-def test_two_parents_do_not_share_a_run(cli):
+def test_second_parent_of_a_run_is_refused(cli):
     process = cli.start("train", *CASE, "launch.ranks=1", "epochs=30")
     run = cli.run_of(process)
     wait_for_step(run, 1)
@@ -221,7 +222,7 @@ def test_two_parents_do_not_share_a_run(cli):
     cli.ended(process, expect=75)
 
 
-def test_ranks_end_by_themselves_when_the_parent_is_gone(cli):
+def test_ranks_end_without_parent(cli):
     process = cli.start("train", "launch.ranks=2", "epochs=500")
     run = cli.run_of(process)
     wait_for_step(run, 1)

@@ -1,17 +1,18 @@
-"""The model of a training step, against figures worked by hand."""
+"""The model of a training step, against values computed by hand."""
 
 import time
 
 import numpy as np
 import pytest
 
+from mxscale.config.backends import ALL_TO_ALL, RING, SERVERS
 from mxscale.perfmodel.step_time import Job, Link, at_batch, buckets, calibrate, predict, slowest
 
 MILLION = 1e6
 
 
 def exchange_s(**fields):
-    """Of 100 MB in one bucket."""
+    """Return the seconds of an exchange of 100 MB in one bucket."""
     return predict(Job(compute_s=1.0, gradients=25 * MILLION, **fields)).exchange_s
 
 
@@ -28,100 +29,104 @@ def test_one_device_exchanges_nothing():
     }
 
 
-def test_a_ring_sends_all_but_a_rank_s_own_share_twice_in_as_many_messages():
+def test_ring_sends_all_but_the_own_share_twice():
     # 2 x 7/8 x 100 MB / 1 GB/s = 0.175 s, and 14 messages of 1 ms
     assert exchange_s(gpus_per_node=8, intra=Link(1e-3, 1e9)) == pytest.approx(0.175 + 0.014)
 
 
-def test_a_ring_over_nodes_moves_at_its_slowest_hop_and_a_message_pays_each_hop():
+def test_ring_over_nodes_is_limited_by_its_slowest_hop():
     # 2 x 7/8 x 100 MB / 1 GB/s; 14 hops, one in four of 1 ms, the rest of 0.1 ms
     found = exchange_s(nodes=2, gpus_per_node=4, intra=Link(1e-4, 10e9), nic=Link(1e-3, 1e9))
     assert found == pytest.approx(0.175 + 14 * (1e-3 / 4 + 3e-4 / 4))
 
 
-def test_one_device_a_node_uses_no_link_inside():
+def test_one_device_per_node_uses_no_inner_link():
     assert exchange_s(nodes=4, intra=Link(9.0, 1.0), nic=Link(0.0, 1e9)) == pytest.approx(0.15)
 
 
-def test_a_hierarchical_sum_shares_the_adapter_of_the_node():
+def test_hierarchical_sum_shares_the_nic_of_a_node():
     # in the node 2 x 3/4 x 100 MB / 10 GB/s = 15 ms, between two 2 x 1/2 x 100 MB / 1 GB/s = 100 ms
     links = {"intra": Link(0.0, 10e9), "nic": Link(0.0, 1e9)}
     assert exchange_s(nodes=2, gpus_per_node=4, hierarchical=True, **links) == pytest.approx(0.115)
 
 
-def test_each_adapter_carries_a_server_s_share_both_ways():
-    served = {"comm": "parameter_server", "nodes": 4, "nic": Link(0.0, 1e9)}
+def test_nic_of_a_server_carries_its_share_both_ways():
+    served = {"comm": SERVERS, "nodes": 4, "nic": Link(0.0, 1e9)}
     assert exchange_s(servers=1, **served) == pytest.approx(0.8)  # 4 workers x 100 MB, in and out
     assert exchange_s(servers=2, **served) == pytest.approx(0.4)
     assert exchange_s(servers=4, **served) == pytest.approx(0.2)
-    assert exchange_s(servers=8, **served) == pytest.approx(0.2)  # then the workers' own adapters bound it
-    assert exchange_s(servers=0, **served) == pytest.approx(0.15)  # beside the workers: 2 x 3/4, as a ring
+    assert exchange_s(servers=8, **served) == pytest.approx(0.2)  # limited by the workers' own NICs
+    assert exchange_s(servers=0, **served) == pytest.approx(0.15)  # on the worker nodes: 2 x 3/4, as a ring
 
 
-def test_devices_of_a_shared_link_share_it():
-    kept = {"comm": "device", "gpus_per_node": 4}
-    assert exchange_s(intra=Link(0.0, 1e9), **kept) == pytest.approx(0.15)
-    assert exchange_s(intra=Link(0.0, 1e9, shared=True), **kept) == pytest.approx(0.6)
+def test_devices_share_a_shared_link():
+    kvstore = {"comm": ALL_TO_ALL, "gpus_per_node": 4}
+    assert exchange_s(intra=Link(0.0, 1e9), **kvstore) == pytest.approx(0.15)
+    assert exchange_s(intra=Link(0.0, 1e9, shared=True), **kvstore) == pytest.approx(0.6)
 
 
-def test_half_precision_halves_the_bytes_and_layers_sent_alone_pay_for_each_message():
+def test_bytes_and_messages_scale_the_exchange():
     assert exchange_s(gpus_per_node=2, intra=Link(0.0, 1e9), bytes_each=2) == pytest.approx(0.05)
     assert exchange_s(gpus_per_node=2, intra=Link(1e-3, 1e9), messages=50) == pytest.approx(0.1 + 2 * 50e-3)
 
 
 PARTS = ((0.5, 0.25), (0.5, 1.0))  # half of the gradients early, half at the end
-LINKED = {"gradients": 25 * MILLION, "gpus_per_node": 2, "intra": Link(0.0, 0.25e9)}  # 0.4 s, 0.2 s a bucket
+LINKED = {"gradients": 25 * MILLION, "gpus_per_node": 2, "intra": Link(0.0, 0.25e9)}  # 0.4 s, 0.2 s per bucket
 
 
 @pytest.mark.parametrize(
     "compute, fields, exposed",
     [
-        (1.5, {"parts": PARTS}, 0.2),  # backward 1 s: the first is sent while it runs, the second after it
-        (0.15, {"parts": PARTS}, 0.4 + 0.025 - 0.1),  # backward 0.1 s: the second waits for the first, 0.025 to 0.225
+        (1.5, {"buckets": PARTS}, 0.2),  # backward 1 s: the first is sent while it runs, the second after it
+        (0.15, {"buckets": PARTS}, 0.4 + 0.025 - 0.1),  # backward 0.1 s: the second waits for the first, 0.025 to 0.225
         (1.5, {}, 0.4),  # one bucket is ready with the last layer
-        (1.5, {"parts": PARTS, "overlap": False}, 0.4),
-        (1.5, {"parts": PARTS, "overlap": 0.5}, 0.3),
-        (0.3, {"parts": PARTS, "double_buffering": True}, 0.1),  # all of compute hides it
-        (1.5, {"parts": PARTS, "double_buffering": True}, 0.0),
-        (1.5, {"parts": PARTS, "turns": 10}, 0.4 + 0.025 - 0.1),  # ten batches of 0.15 s: the last one's backward
-        (0.3, {"parts": PARTS, "turns": 10, "double_buffering": True}, 0.1),
+        (1.5, {"buckets": PARTS, "overlap": False}, 0.4),
+        (1.5, {"buckets": PARTS, "overlap": 0.5}, 0.3),
+        (0.3, {"buckets": PARTS, "double_buffering": True}, 0.1),  # all of compute hides it
+        (1.5, {"buckets": PARTS, "double_buffering": True}, 0.0),
+        (
+            1.5,
+            {"buckets": PARTS, "accumulation": 10},
+            0.4 + 0.025 - 0.1,
+        ),  # ten batches of 0.15 s: backward of the last one
+        (0.3, {"buckets": PARTS, "accumulation": 10, "double_buffering": True}, 0.1),
     ],
 )
-def test_backward_hides_the_buckets_that_are_ready_early(compute, fields, exposed):
+def test_backward_hides_early_buckets(compute, fields, exposed):
     step = predict(Job(compute_s=compute, **LINKED, **fields))
     assert step.exposed_s == pytest.approx(exposed)
     assert step.seconds == pytest.approx(compute + exposed)
     assert step.exchange_s == pytest.approx(0.4)
 
 
-def test_the_slowest_of_many_takes_longer_with_their_number():
-    # expected largest of n standard normal numbers: 0.564, 1.163, 1.766, 2.508 (Harter 1961, table 1)
+def test_stragglers_grow_with_the_number_of_devices():
+    # expected maximum of n standard normal values: 0.564, 1.163, 1.766, 2.508 (Harter 1961, table 1)
     assert slowest(np.array([1, 2, 5, 16, 100])) == pytest.approx([0, 0.564, 1.163, 1.766, 2.508], abs=0.03)
     alone = Job(compute_s=1.0, gradients=0, spread=0.02, jitter_s=0.01, overhead=0.03, gpus_per_node=np.array([1, 5]))
     assert predict(alone).stragglers_s == pytest.approx([0, 0.03 * 1.163 + 0.03], abs=1e-3)
 
 
-def test_what_is_busy_longest_bounds_a_step_and_input_is_waited_for():
+def test_longest_part_bounds_the_step():
     job = Job(compute_s=np.array([1.0, 0.1, 0.2]), input_s=np.array([0.5, 0.2, 0.9]), **LINKED)
     step = predict(job)
     assert step.bound.tolist() == ["compute", "exchange", "input"]
     assert step.seconds == pytest.approx([1.4, 0.5, 0.9])
 
 
-def test_a_network_becomes_buckets_from_its_last_layer():
-    layers = [(10, 6), (20, 3), (30, 1)]  # gradients, computing; first layer first
+def test_buckets_start_at_the_last_layer():
+    layers = [(10, 6), (20, 3), (30, 1)]  # (gradients, FLOPs) in forward order
     assert buckets(layers, 30) == pytest.approx(np.array([(0.5, 0.1), (0.5, 1.0)]))
     assert buckets(layers, 1000) == ((1.0, 1.0),)
 
 
-def test_another_batch_scales_but_for_the_start_of_the_kernels():
+def test_step_scales_with_the_batch_except_kernel_launches():
     assert at_batch(0.1, 64, 32, launches_s=0.02) == pytest.approx(0.18)  # 0.02 + 0.08 x 2
     assert at_batch(0.1, 32, 32, launches_s=0.02, work=4.0) == pytest.approx(0.34)  # 0.02 + 0.08 x 4
-    steps = np.array([0.1, 0.02])  # of the short one no more than half is the kernels' start
+    steps = np.array([0.1, 0.02])  # launches are at most half of the short step
     assert at_batch(steps, np.array([64, 16]), 32, launches_s=0.02) == pytest.approx([0.18, 0.015])
 
 
-def test_a_hundred_thousand_plans_are_one_call():
+def test_100000_plans_are_one_call():
     rng, count = np.random.default_rng(0), 100_000
     job = Job(
         compute_s=rng.random(count),
@@ -130,9 +135,9 @@ def test_a_hundred_thousand_plans_are_one_call():
         gpus_per_node=8,
         intra=Link(1e-5, 1e10),
         nic=Link(1e-5, rng.choice([1e9, 1e10], count)),
-        comm=rng.choice(["horovod", "device", "parameter_server"], count),
+        comm=rng.choice([RING, ALL_TO_ALL, SERVERS], count),
         servers=rng.integers(0, 9, count),
-        parts=PARTS,
+        buckets=PARTS,
         spread=0.01,
     )
     began = time.perf_counter()
@@ -148,7 +153,7 @@ def test_a_hundred_thousand_plans_are_one_call():
             nic=Link(1e-5, job.nic.bytes_per_s[7]),
             comm=str(job.comm[7]),
             servers=job.servers[7],
-            parts=PARTS,
+            buckets=PARTS,
             spread=0.01,
         )
     )
@@ -158,13 +163,13 @@ def test_a_hundred_thousand_plans_are_one_call():
 # ---------------------------------------------------------------- calibration
 
 
-def test_a_link_is_recovered_from_the_times_of_its_all_reduces():
+def test_link_is_recovered_from_allreduce_times():
     points = [(size, 6 * 50e-6 + 1.5 * size / 2e9) for size in (1e3, 1e5, 1e7)]
     link = calibrate(points, ranks=4)
     assert (link.alpha_s, link.bytes_per_s) == pytest.approx((50e-6, 2e9))
 
 
-def test_noise_gives_no_negative_latency():
+def test_latency_is_never_negative():
     link = calibrate([(1e6, 0.9e-3), (2e6, 2.0e-3), (4e6, 4.1e-3)], ranks=2)
     assert link.alpha_s == 0 and link.bytes_per_s == pytest.approx(1e9, rel=0.1)
 
@@ -173,18 +178,18 @@ def test_noise_gives_no_negative_latency():
     "points, ranks",
     [([(1e6, 0.1), (2e6, 0.2)], 1), ([(1e6, 0.1), (1e6, 0.2)], 2), ([(1e6, 0.0), (2e6, 0.1)], 2), ([], 2)],
 )
-def test_points_that_say_nothing_of_a_link_are_refused(points, ranks):
+def test_too_few_points_are_refused(points, ranks):
     with pytest.raises(ValueError, match="two sizes or more"):
         calibrate(points, ranks)
 
 
-def test_seconds_that_fall_with_the_bytes_are_refused():
+def test_falling_seconds_are_refused():
     with pytest.raises(ValueError, match="do not grow"):
         calibrate([(1e3, 1.0), (1e9, 1e-3)], ranks=2)
 
 
-def test_a_tensor_that_is_not_split_makes_its_server_the_slowest():
-    served = {"comm": "parameter_server", "nodes": 4, "nic": Link(0.0, 1e9)}
+def test_unsplit_tensor_makes_its_server_the_slowest():
+    served = {"comm": SERVERS, "nodes": 4, "nic": Link(0.0, 1e9)}
     assert exchange_s(servers=4, largest=0.75, **served) == pytest.approx(0.6)  # 4 x 75 MB, in and out
     assert exchange_s(largest=0.75, **served) == pytest.approx(0.25)  # 3 x 75 MB for others, 25 MB of its own
-    assert exchange_s(pushes=4, **served) == pytest.approx(0.6)  # each of four devices on its own
+    assert exchange_s(pushes=4, **served) == pytest.approx(0.6)  # one push per device

@@ -18,6 +18,7 @@ from mxscale.config.schema import Comm, from_dict
 from mxscale.config.sizes import Sizes, server_count, unsaved
 from mxscale.config.validation import validate
 from mxscale.data import loader
+from mxscale.distributed import backend_checks
 from mxscale.distributed.communicators import Local
 from mxscale.environment.hosts import Host, rendezvous_point
 from mxscale.environment.placement import Placement
@@ -251,10 +252,10 @@ def test_state_that_mxnet_cannot_save_is_named(comm, reason):
 
 def test_more_servers_than_ports_are_refused():
     def check(ranks, servers, backend="parameter_server"):
-        prepare.check_ports(from_dict({"comm": {"backend": backend, "servers": servers}}), ranks)
+        backend_checks.check_ports(from_dict({"comm": {"backend": backend, "servers": servers}}), ranks)
 
     with pytest.raises(
-        ConfigError, match=r"comm.servers=9000x: 18000 servers and 2 ranks take \S+ ports of one machine"
+        ConfigError, match=r"comm.servers=9000x: 18000 servers and 2 ranks need \S+ ports on one machine"
     ):
         check(2, "9000x")
     check(64, "1x")
@@ -458,7 +459,7 @@ def test_dist_async_validates_and_ends_with_a_killed_servers_name(cli):
     run = cli.run_of(process)
     announced = "".join(process.stdout.readline() for _ in range(5))
     assert "servers   1, the update on the servers; not repeatable" in announced
-    assert "resume    it can't be gone on with: with comm=dist_async" in process.stdout.readline()
+    assert "resume    not possible: with comm=dist_async" in process.stdout.readline()
     wait_for_step(run, 6)  # of 5 in an epoch
     pids = server_pids(run)
     assert sorted(pids) == ["scheduler", "server.0"]
@@ -468,7 +469,7 @@ def test_dist_async_validates_and_ends_with_a_killed_servers_name(cli):
     assert time.monotonic() - killed_at < 30
     errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and "server 0 was ended by signal 9" in errors[0]
-    assert "it can't go on: with comm=dist_async the optimizer's state is on the servers" in ended.out
+    assert "can't be resumed: with comm=dist_async the optimizer's state is on the servers" in ended.out
     assert not server_pids(run)
     metrics = {line["step"]: line["metrics"] for line in run.lines() if "train/loss" in line["metrics"]}
     assert [step for step in metrics if step <= 6 and "throughput/images_per_s" in metrics[step]] == [5]

@@ -58,7 +58,7 @@ def evaluations(run):
 
 
 @pytest.mark.parametrize("batches, step", [(10, 5), (50, 10), (100, 10)], ids=["first", "last", "test"])
-def test_a_stop_breaks_an_evaluation_off_and_going_on_makes_up_for_it(new, batches, step):
+def test_interrupted_evaluation_is_repeated_after_resume(new, batches, step):
     whole = new("whole")
     unbroken = trained(whole)
     run = new("broken")
@@ -74,7 +74,7 @@ def test_a_stop_breaks_an_evaluation_off_and_going_on_makes_up_for_it(new, batch
     assert run.read("best.json") == whole.read("best.json")
 
 
-def test_a_validation_that_is_broken_off_twice_is_still_made(new):
+def test_validation_interrupted_twice_is_completed(new):
     whole, run = new("whole"), new("broken")
     trained(whole)
     trained(run, heartbeat=StopAfter(10))
@@ -83,7 +83,7 @@ def test_a_validation_that_is_broken_off_twice_is_still_made(new):
     assert evaluations(run) == evaluations(whole)
 
 
-def test_two_ranks_leave_a_long_validation_together_with_a_checkpoint(cli):
+def test_two_ranks_interrupt_validation_with_checkpoint(cli):
     case = ["launch.ranks=2", "model=resnet18_v1b", "data.image_size=128", "data.train_per_class=4", "max_steps=4",
             "batch.per_device=1"]  # fmt: skip
     unbroken = cli("train", *case)
@@ -92,7 +92,7 @@ def test_two_ranks_leave_a_long_validation_together_with_a_checkpoint(cli):
     wait_for_step(run, 4)  # its line is written before the validation: of 90 images on each rank, one by one
     process.send_signal(signal.SIGTERM)
     cli.ended(process, expect=75)
-    assert run.read(run.rank_status(1))["step"] == 4 and not evaluations(run)
+    assert run.rank_status(1, 1).step == 4 and not evaluations(run)
     assert (run.checkpoints / "000000004" / "MANIFEST").exists()
     resumed = cli("train", f"resume={run}", small=False)
     assert resumed.sha == unbroken.sha

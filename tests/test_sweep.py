@@ -17,8 +17,10 @@ from mxscale.cli import multirun
 from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.config.schema import Config, Launch, from_dict, to_dict
 from mxscale.environment.container_limits import available_cores
-from mxscale.rundir import directory
+from mxscale.launcher.context import Signals
+from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, FINISHED, INTERRUPTED, KILLED, RUNNING, RunDir
+from mxscale.rundir.status import Status
 from mxscale.sweep import cells, conclusion, sweep
 from mxscale.sweep.conclusion import Row
 from mxscale.sweep.sweep import REFUSED_CELL, Cell, Note, Sweep
@@ -42,27 +44,27 @@ from mxscale.util.errors import ConfigError
         ([], "cell"),
     ],
 )
-def test_a_cell_is_named_after_what_is_swept(overrides, name):
+def test_cell_name_lists_swept_values(overrides, name):
     assert cells.name(overrides) == name
 
 
-def test_a_long_name_is_cut_and_stays_one_of_its_own():
+def test_long_name_is_cut_and_unique():
     names = {cells.name([f"data.root=/{'x' * 200}/{number}"]) for number in range(2)}
     assert len(names) == 2 and all(len(name) <= cells.LONGEST_NAME for name in names)
 
 
-def test_what_is_swept_is_taken_in_the_order_of_the_command_line():
+def test_swept_keys_keep_command_line_order():
     overrides = ["seed=1", "epochs=3", "optimizer.lr=0.1"]
     assert cells.swept(overrides, {"optimizer.lr": "0.1,0.2", "seed": "1,2"}) == ["optimizer.lr=0.1", "seed=1"]
 
 
-def test_a_command_line_is_the_same_sweep_in_any_order_and_wherever_it_is_recorded():
+def test_sweep_identity_ignores_order_and_tracking():
     one = cells.identity(["seed=1,2", "optimizer.lr=0.1", "tracking=none", "sweep.resume=true", "runs=/x"])
     assert one == cells.identity(["optimizer.lr=0.1", "tracking.uri=sqlite:///x", "seed=1,2"])
     assert one != cells.identity(["optimizer.lr=0.1", "seed=1,2,3"])
 
 
-def test_a_cell_is_the_same_by_its_settings_and_not_by_where_it_is_recorded():
+def test_cell_identity_ignores_tracking():
     values = to_dict(Config())
     elsewhere = to_dict(from_dict({"runs": "/x", "tracking": {"uri": "sqlite:////x"}, "sweep": {"resume": True}}))
     assert cells.key(values) == cells.key(elsewhere)
@@ -87,7 +89,7 @@ def test_a_cell_is_the_same_by_its_settings_and_not_by_where_it_is_recorded():
         ({"launch": {"ranks": 2, "threads": 7}}, 2, 16, 7),
     ],
 )
-def test_cores_are_divided_among_the_ranks_of_all_cells_at_a_time(settings, at_a_time, cores, threads):
+def test_concurrent_cells_share_cores(settings, at_a_time, cores, threads):
     assert cells.threads(from_dict(settings), at_a_time, cores) == threads
 
 
@@ -109,7 +111,7 @@ def settings_of(*overrides):
          ["optimizer.lr=interval(0.1,1)"], 3),
     ],
 )  # fmt: skip
-def test_how_many_cells_share_a_machine_follows_from_hydras_launcher(launcher, typed, at_a_time):
+def test_hydra_launcher_determines_concurrent_cells(launcher, typed, at_a_time):
     assert multirun.facts_of(settings_of(*launcher), typed)["at_a_time"] == at_a_time
 
 
@@ -130,13 +132,13 @@ def test_how_many_cells_share_a_machine_follows_from_hydras_launcher(launcher, t
         (["hydra/sweeper=optuna"], ["seed=range(1,1)"], r"seed=range\(1,1\): the list of values is empty"),
     ],
 )
-def test_a_sweep_of_no_cell_is_refused(given, typed, told):
+def test_sweep_without_cells_is_refused(given, typed, told):
     config = settings_of(*given)
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"), pytest.raises(ConfigError, match=told):
         multirun.facts_of(config, typed)
 
 
-def test_optunas_directions_follow_the_objective_unless_given():
+def test_optuna_directions_follow_objective():
     hydra = settings_of("hydra/sweeper=optuna").hydra
     multirun.suit(hydra, ["accuracy", "cost"])
     assert list(hydra.sweeper.direction) == ["maximize", "minimize"]
@@ -148,7 +150,7 @@ def test_optunas_directions_follow_the_objective_unless_given():
     assert (str(hydra.sweeper.direction), hydra.sweeper.sampler.seed) == ("minimize", 7)
 
 
-def test_optunas_own_database_is_refused():
+def test_optuna_storage_is_refused():
     hydra = settings_of("hydra/sweeper=optuna", "hydra.sweeper.storage='sqlite:///x.db'").hydra
     with pytest.raises(ConfigError, match="storage"):
         multirun.suit(hydra, ["accuracy"])
@@ -173,7 +175,7 @@ ROWS = [
 ROWS = conclusion.with_front(ROWS)
 
 
-def test_best_cheapest_fastest_and_failed_are_named():
+def test_conclusion_names_best_cheapest_fastest_failed():
     assert conclusion.named(ROWS) == {
         "best": "lr-0",
         "cheapest": "lr-1",
@@ -183,14 +185,14 @@ def test_best_cheapest_fastest_and_failed_are_named():
     }
 
 
-def test_of_what_is_unknown_nothing_is_named():
+def test_unknown_figures_name_no_cell():
     assert conclusion.named([row(0, top1=90.0)]) == {"best": "lr-0", "failed": [], "pareto": []}
     assert ("cheapest", "unknown: no price") in list(conclusion.verdict([row(0, top1=90.0)]))
     assert set(conclusion.figures([row(0, top1=90.0)], 1)) == {
         "sweep/cells", "sweep/finished", "sweep/failed", "sweep/best_val_top1"}  # fmt: skip
 
 
-def test_of_cells_equal_in_accuracy_and_cost_the_first_is_on_the_front_everywhere():
+def test_first_of_equal_cells_is_on_front():
     rows = conclusion.with_front([row(n, top1=top1, usd=1.0) for n, top1 in enumerate((80.0, 90.0, 90.0))])
     assert conclusion.named(rows)["pareto"] == ["lr-1"]
     assert [line.split()[0] for line in conclusion.table(rows).splitlines()[1:4]] == ["0", "1*", "2"]
@@ -198,7 +200,7 @@ def test_of_cells_equal_in_accuracy_and_cost_the_first_is_on_the_front_everywher
     assert [line["pareto"] for line in lines] == ["False", "True", "False"]
 
 
-def test_the_table_says_of_each_cell_how_it_ended():
+def test_table_lists_state_of_each_cell():
     lines = [line.split() for line in conclusion.table(ROWS).splitlines()]
     assert lines[1][:3] == ["0*", "lr-0", "finished"] and lines[1][3:] == ["90.00", "%", "30.0", "s", "2.0000", "USD"]
     assert lines[3][:4] == ["2", "lr-2", "finished", "before"]
@@ -208,16 +210,16 @@ def test_the_table_says_of_each_cell_how_it_ended():
     assert ["finished", "3", "of", "5"] in lines
 
 
-def test_what_cells_cost_is_summed_only_where_they_did_not_share_it():
+def test_cost_is_summed_without_concurrent_cells():
     rows = ROWS[:4]
     assert conclusion.figures(rows, 1)["sweep/cost_usd"] == pytest.approx(4.6)
     assert "sweep/cost_usd" not in conclusion.figures(rows, 2)
 
 
-def test_a_sweep_ends_as_the_worst_of_its_cells():
+def test_sweep_status_is_worst_of_cells():
     def ends(*rows, stopped=None):
         status = conclusion.outcome(rows, stopped)
-        return status["state"], status["exit"]
+        return status.state, status.exit
 
     assert ends(ROWS[0], ROWS[1]) == (FINISHED, 0)
     assert ends(ROWS[0], ROWS[3]) == (FAILED, 1)
@@ -227,31 +229,30 @@ def test_a_sweep_ends_as_the_worst_of_its_cells():
     assert ends(ROWS[0], stopped="signal SIGINT") == (KILLED, INTERRUPTED)
 
 
-def test_the_csv_has_a_line_for_each_cell():
+def test_csv_has_one_line_per_cell():
     lines = list(csv.DictReader(conclusion.as_csv(ROWS).splitlines()))
     assert [line["name"] for line in lines] == [f"lr-{number}" for number in range(5)]
     assert (lines[0]["best/val_top1"], lines[0]["pareto"], lines[4]["best/val_top1"]) == ("90.0", "True", "")
 
 
 @pytest.mark.parametrize(
-    "objective, metrics, state, told",
+    "objective, metrics, values",
     [
-        (["accuracy"], {"best/val_top1": 90.0}, FINISHED, 90.0),
-        (["cost"], {"cost/total_usd": 2.0, "cost/total_eur": 3.0}, FINISHED, 2.0),
-        (["cost"], {"cost/total_eur": 3.0}, FINISHED, 3.0),
-        (["accuracy", "cost"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, FINISHED, [90.0, 2.0]),
-        (["cost", "accuracy"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, FINISHED, [2.0, 90.0]),
-        (["accuracy", "cost"], {"best/val_top1": 90.0}, FINISHED, None),
-        (["accuracy"], {"best/val_top1": 90.0}, FAILED, None),
-        (["accuracy"], {"best/val_top1": float("nan")}, FINISHED, None),
+        (["accuracy"], {"best/val_top1": 90.0}, 90.0),
+        (["cost"], {"cost/total_usd": 2.0, "cost/total_eur": 3.0}, 2.0),
+        (["cost"], {"cost/total_eur": 3.0}, 3.0),
+        (["accuracy", "cost"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, [90.0, 2.0]),
+        (["cost", "accuracy"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, [2.0, 90.0]),
+        (["accuracy", "cost"], {"best/val_top1": 90.0}, None),
+        (["accuracy"], {"best/val_top1": float("nan")}, None),
     ],
 )
-def test_a_sweeper_is_told_the_objective_and_nothing_of_a_failed_cell(objective, metrics, state, told):
-    assert sweep.told({"state": state, "summary": metrics}, objective) == told
+def test_objective_values_are_none_if_one_is_unknown(objective, metrics, values):
+    assert sweep.objective_values(metrics, objective) == values
 
 
 @pytest.mark.parametrize("objective", ["[]", "[speed]", "[cost,cost]"])
-def test_an_objective_that_is_none_is_refused(objective):
+def test_unknown_objective_is_refused(objective):
     with pytest.raises(ConfigError, match="objective"):
         composed("train", f"sweep.objective={objective}")
 
@@ -275,15 +276,15 @@ def ran(cell: Cell, state=FINISHED, top1=50.0, noted=True) -> RunDir:
     """As a cell that has run, or one whose process was killed before it could say how it ended."""
     values, _ = cell.settings(())
     run = directory.create(from_dict(values))
-    cell.began(run)
+    cell.on_created(run, Signals())
     run.write("status.json", {"state": state, "exit": 0, "attempts": [{"attempt": 1, "started_ms": 1, "ended_ms": 2}]})
     run.write("summary.json", {"metrics": {"best/val_top1": top1}})
     if noted:
-        cell.ended({"state": state, "exit": {FINISHED: 0, FAILED: 1, KILLED: 75}[state], "error": None})
+        cell.ended(Status(state, exit={FINISHED: 0, FAILED: 1, KILLED: 75}[state]))
     return run
 
 
-def test_a_resumed_sweep_keeps_what_finished_goes_on_with_what_was_interrupted_and_runs_the_rest(tmp_path):
+def test_resumed_sweep_runs_unfinished_cells(tmp_path):
     first = begun(tmp_path)
     done, failed, broken_off = (cell_of(first, seed) for seed in (1, 2, 3))
     runs = ran(done), ran(failed, FAILED), ran(broken_off, KILLED, noted=False)
@@ -291,7 +292,7 @@ def test_a_resumed_sweep_keeps_what_finished_goes_on_with_what_was_interrupted_a
     assert again.path == first.path and again.attempt == 2
 
     kept = cell_of(again, 1).kept()
-    assert kept["summary"] == {"best/val_top1": 50.0} and again.cells()[0].how == "kept"
+    assert kept.state == FINISHED and again.cells()[0].how == "kept"
     assert again.cells()[0].run == str(runs[0])
 
     cell = cell_of(again, 2)
@@ -304,18 +305,18 @@ def test_a_resumed_sweep_keeps_what_finished_goes_on_with_what_was_interrupted_a
     assert values["resume"] == str(runs[2]) and overrides == [] and cell.note.how == "resumed"
 
 
-def test_a_cell_that_a_sweeper_asks_for_twice_is_run_once_and_keeps_its_line(tmp_path):
+def test_repeated_cell_runs_once(tmp_path):
     found = begun(tmp_path)
     ran(cell_of(found, 1))
     asked_again = Cell(found, 7, to_dict(from_dict({"runs": str(tmp_path), "seed": 1})), ["seed=1"], None)
-    assert asked_again.kept()["summary"] == {"best/val_top1": 50.0}
+    assert asked_again.kept().state == FINISHED
     (note,) = found.notes()
     assert (note.number, note.how) == (0, "run")
     conclusion.append_lines(found, conclusion.rows_of(found), 1)
     assert [line["step"] for line in found.lines()] == [0]
 
 
-def test_an_interrupted_cell_goes_on_whatever_chose_its_settings(tmp_path):
+def test_interrupted_cell_is_resumed(tmp_path):
     run = ran(cell_of(begun(tmp_path), 3), KILLED)
     again = begun(tmp_path, sweep={"resume": True})
     values = to_dict(from_dict({"runs": str(tmp_path), "seed": 3, "tracking": {"experiment": "other"}}))
@@ -325,65 +326,63 @@ def test_an_interrupted_cell_goes_on_whatever_chose_its_settings(tmp_path):
     assert (config.name, config.seed, config.tracking.experiment) == ("seed-3", 3, "other")
 
 
-def test_a_resumed_cell_that_was_refused_keeps_its_run(tmp_path):
+def test_refused_resume_keeps_the_run(tmp_path):
     run = ran(cell_of(begun(tmp_path), 3), KILLED)
     cell = cell_of(begun(tmp_path, sweep={"resume": True}), 3)
     cell.settings(())
-    cell.ended({"state": REFUSED_CELL, "exit": 2, "error": "budget.max_usd=1: it is spent"})
+    cell.ended(Status(REFUSED_CELL, exit=2, error="budget.max_usd=1: it is spent"))
     assert cell_of(begun(tmp_path, sweep={"resume": True}), 3).settings(())[0]["resume"] == str(run)
 
 
-def test_a_sweep_is_not_resumed_as_a_run(tmp_path):
+def test_resume_of_sweep_directory_is_refused(tmp_path):
     found = begun(tmp_path)
     with pytest.raises(ConfigError, match=f"resume={found.path} is a sweep, not one run"):
         configure(to_dict(from_dict({"resume": str(found.path)})), [f"resume={found.path}"])
 
 
-def test_a_finished_cell_whose_run_was_removed_is_run_again(tmp_path):
+def test_cell_without_run_directory_runs_again(tmp_path):
     run = ran(cell_of(begun(tmp_path), 1))
     (run.path / "summary.json").unlink()
     assert cell_of(begun(tmp_path, sweep={"resume": True}), 1).kept() is None
 
 
-def test_a_cell_with_other_settings_is_another_one(tmp_path):
+def test_other_settings_make_another_cell(tmp_path):
     ran(cell_of(begun(tmp_path), 1))
     assert cell_of(begun(tmp_path, sweep={"resume": True}), 1, epochs=3).kept() is None
 
 
-def test_a_run_that_ended_after_its_sweep_was_killed_has_finished(tmp_path):
+def test_cell_state_comes_from_its_run(tmp_path):
     ran(cell_of(begun(tmp_path), 1), FINISHED, noted=False)
     assert cell_of(begun(tmp_path, sweep={"resume": True}), 1).kept() is not None
 
 
-def test_of_several_cells_at_a_time_each_gets_its_share_of_the_cores(tmp_path, monkeypatch):
+def test_concurrent_cells_get_a_share_of_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "available_cores", lambda: 8)
     found = sweep.begin(to_dict(from_dict({"runs": str(tmp_path)})), TYPED, {**FACTS, "at_a_time": 2})
     values, _ = cell_of(found, 1, launch=asdict(Launch(ranks=2))).settings(())
     assert (values["launch"]["threads"], values["name"]) == (2, "seed-1")
 
 
-def test_a_sweep_that_is_not_there_is_not_resumed(tmp_path):
+def test_resume_without_sweep_is_refused(tmp_path):
     begun(tmp_path)
     with pytest.raises(ConfigError, match="no sweep of this command line"):
         sweep.begin(to_dict(from_dict({"runs": str(tmp_path), "sweep": {"resume": True}})), ["seed=1,2"], FACTS)
 
 
-def test_a_sweep_that_is_going_is_not_resumed(tmp_path):
-    from mxscale.launcher import setup
-
+def test_resume_of_running_sweep_is_refused(tmp_path):
     found = begun(tmp_path)
-    with setup.locked(found), pytest.raises(ConfigError, match="in use"):
+    with guards.locked(found), pytest.raises(ConfigError, match="in use"):
         begun(tmp_path, sweep={"resume": True})
 
 
-def test_a_cost_that_is_unknown_is_no_objective(tmp_path):
+def test_cost_objective_needs_price(tmp_path):
     found = begun(tmp_path, sweep={"objective": ["cost"]})
     with pytest.raises(ConfigError, match=r"sweep.objective has cost.*machine.usd_per_hour"):
         cell_of(found, 1).settings(())
     cell_of(found, 1, machine={"provider": "custom", "usd_per_hour": 1.0}).settings(())
 
 
-def test_the_wish_to_stop_reaches_cells_in_other_processes_once_for_each_time(tmp_path):
+def test_each_stop_request_reaches_other_processes_once(tmp_path):
     found = begun(tmp_path)
     found.write("sweep.json", {**found.facts(), "process": ["elsewhere", 1]})
     heard, before = [], {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR2, *multirun.TERMINAL)}
@@ -407,7 +406,7 @@ def test_the_wish_to_stop_reaches_cells_in_other_processes_once_for_each_time(tm
 
 
 @pytest.mark.slow
-def test_cells_are_children_of_the_sweeps_run_and_of_a_new_one_where_that_was_deleted(tmp_path, monkeypatch):
+def test_cells_are_children_of_sweep_run(tmp_path, monkeypatch):
     from mlflow import MlflowClient
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -473,14 +472,14 @@ def resumed(shared_cli):
 
 
 @pytest.mark.slow
-def test_a_stopped_sweep_says_so_and_starts_no_further_cell(resumed):
+def test_stopped_sweep_starts_no_further_cell(resumed):
     _, stopped, states, _ = resumed
     assert states == [KILLED, KILLED]
     assert re.search(r"^  finished +0 of 4$", stopped.out, re.MULTILINE)
 
 
 @pytest.mark.slow
-def test_a_resumed_sweep_runs_what_has_not_finished_and_goes_on_after_a_failed_cell(resumed):
+def test_resumed_sweep_continues_after_failed_cell(resumed):
     found, _, _, went_on = resumed
     assert [(cell.name, cell.how, cell.state) for cell in found.cells()] == [
         ("lr-0.1_seed-1", "resumed", FINISHED),
@@ -495,14 +494,14 @@ def test_a_resumed_sweep_runs_what_has_not_finished_and_goes_on_after_a_failed_c
 
 
 @pytest.mark.slow
-def test_what_a_later_cell_costs_does_not_begin_with_its_process(resumed):
+def test_later_cell_is_billed_from_its_start(resumed):
     found, _, _, _ = resumed
     status = [RunDir(cell.run).read("status.json") for cell in found.cells()]
     assert status[3]["attempts"][0]["started_ms"] >= status[2]["attempts"][-1]["ended_ms"]
 
 
 @pytest.mark.slow
-def test_mlflow_has_the_sweep_with_its_cells_below_it(resumed):
+def test_mlflow_nests_cells_below_sweep(resumed):
     from mlflow import MlflowClient
 
     found, _, _, _ = resumed
@@ -518,7 +517,7 @@ def test_mlflow_has_the_sweep_with_its_cells_below_it(resumed):
 
 
 @pytest.mark.slow
-def test_optuna_is_told_accuracy_and_cost_of_cells_side_by_side(cli):
+def test_optuna_gets_objectives_of_concurrent_cells(cli):
     command = [*SHORT, "tracking=none", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=2",
                "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "optimizer.lr=tag(log,interval(0.01,1))",
                "sweep.objective=[accuracy,cost]"]  # fmt: skip
@@ -541,7 +540,7 @@ def test_optuna_is_told_accuracy_and_cost_of_cells_side_by_side(cli):
 
 
 @pytest.mark.slow
-def test_cells_run_through_submitit_and_the_worst_of_them_is_the_sweeps_exit_status(cli):
+def test_submitit_sweep_exits_with_worst_status(cli):
     cells = ["optimizer.lr=${optimizer.l},0.1,-1", "hydra/launcher=submitit_local", "tracking=none", "-m"]
     ended = cli("train", *SHORT, *cells, small=False, expect=2)
     assert [cell.state for cell in of(cli).cells()] == [REFUSED_CELL, FINISHED, REFUSED_CELL]
@@ -552,13 +551,13 @@ def test_cells_run_through_submitit_and_the_worst_of_them_is_the_sweeps_exit_sta
 
 
 @pytest.mark.parametrize("words", ["seed=range(1,1)", "seed=1,2 hydra/sweeper=optuna hydra.sweeper.n_trials=0"])
-def test_a_sweep_of_no_cell_is_refused_in_one_line(cli, words):
+def test_sweep_without_cells_is_one_line(cli, words):
     ended = cli("train", *SHORT, *words.split(), "-m", small=False, expect=2)
     assert len(ended.err.splitlines()) == 1 and ended.err.startswith(f"error: {words.split()[-1]}: ")
     assert not list(cli.folder.glob("sweeps/*"))
 
 
-def test_a_command_line_that_is_refused_leaves_no_sweep(cli):
+def test_refused_command_line_leaves_no_sweep(cli):
     cli("train", *SHORT, "data=digits,flower", "-m", small=False, expect=2)
     ended = cli("train", *SHORT, "seed=1,2", "hydra/launcher=joblb", "-m", small=False, expect=2)
     assert ended.err.startswith("error: hydra/launcher=joblb: expected one of basic, joblib,")

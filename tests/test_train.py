@@ -75,7 +75,7 @@ def test_mlflow_has_the_run_with_its_metrics_params_and_tags(trained):
 
 
 def test_the_terminal_shows_sizes_epochs_and_a_table(trained):
-    for text in ("12 per device, 24 global", "epoch 12", "best val top-1", "images/s (median)", "USD", "to see it"):
+    for text in ("12 per device, 24 global", "epoch 12", "best val top-1", "images/s (median)", "USD", "  view  "):
         assert text in trained.out, trained.out
 
 

@@ -9,6 +9,7 @@ import yaml
 from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 
+from mxscale.config.networks import NAMES, RESNET_LAYERS, network
 from mxscale.config.schema import Model, from_dict
 from mxscale.models import weights, zoo
 from mxscale.util.errors import ConfigError
@@ -52,13 +53,13 @@ def test_names_are_gluons_zoo_and_v1b_and_small():
         vision.get_model("?")
     gluon = [line.strip() for line in str(error.value).splitlines()[1:]]
     v1b = [f"resnet{layers}_v1b" for layers in (18, 34, 50, 101, 152)]
-    assert zoo.names() == sorted([*gluon, *v1b, "small"])
+    assert sorted([*gluon, *v1b, "small"]) == NAMES
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", NAMES)
 def test_every_network_gives_a_score_per_class_from_its_smallest_side_on_and_differs_in_its_head_alone(name):
     net = zoo.build(name, 7)
-    smallest = zoo.min_side(name)
+    smallest = network(name).min_side
     symbol = net(mx.sym.var("data"))
     for side in (smallest, smallest + 1, 224, 299, 448):
         if side >= smallest:
@@ -75,7 +76,7 @@ def test_every_network_gives_a_score_per_class_from_its_smallest_side_on_and_dif
     "name, message", [("resnet50_v1c", "did you mean resnet50_v1"), ("Small", "did you mean small")]
 )
 def test_an_unknown_name_is_one_line_with_the_nearest(name, message):
-    for call in (lambda: zoo.build(name, 2), lambda: zoo.min_side(name)):
+    for call in (lambda: zoo.build(name, 2), lambda: network(name).min_side):
         with pytest.raises(ConfigError, match=f"^model.name={name}: {message}") as error:
             call()
         assert "\n" not in str(error.value)
@@ -88,13 +89,13 @@ def test_small_works_on_small_images(side):
 
 @pytest.mark.parametrize("name, side", [("alexnet", 63), ("squeezenet1.1", 25), ("mobilenetv2_0.25", 8)])
 def test_networks_run_at_their_smallest_side(name, side):
-    assert zoo.min_side(name) == side
+    assert network(name).min_side == side
     assert ready(name, side=side)(images(side)).shape == (2, 5)
 
 
 @pytest.mark.parametrize("name", ["densenet121", "inceptionv3", "vgg11_bn", "resnet50_v1b", "resnet18_v2"])
 def test_large_networks_run_at_their_smallest_side(name):
-    assert ready(name, side=zoo.min_side(name))(images(zoo.min_side(name))).shape == (2, 5)
+    assert ready(name, side=network(name).min_side)(images(network(name).min_side)).shape == (2, 5)
 
 
 def test_global_pooling_changes_nothing_at_the_published_size():
@@ -110,9 +111,9 @@ def test_global_pooling_changes_nothing_at_the_published_size():
 def test_model_groups_name_networks():
     files = sorted(Path(__file__).parents[1].glob("conf/model/*.yaml"))
     models = {file.stem: from_dict(yaml.safe_load(file.read_text()), Model) for file in files}
-    assert {"small", "resnet50_v1", *zoo.V1B} <= models.keys()
+    assert {"small", "resnet50_v1", *(f"resnet{layers}_v1b" for layers in RESNET_LAYERS)} <= models.keys()
     for stem, model in models.items():  # without a name the network is that of the pretrained weights' run
-        assert model.name == stem in zoo.names() or (model.name is None and model.pretrained)
+        assert model.name == stem in NAMES or (model.name is None and model.pretrained)
 
 
 # ---------------------------------------------------------------- v1b and small
@@ -181,7 +182,7 @@ def test_weights_are_gaussian_by_fan_in_and_the_rest_constant():
         assert all((v == constant).all() for n, v in values.items() if n.endswith(kind)), kind
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_is_a_weight_or_has_a_constant(name):
     kinds = {n.rpartition(".")[2] for n in weights.parameters(zoo.build(name, 2))}
     assert kinds <= {"weight", *zoo.CONSTANTS}

@@ -21,10 +21,15 @@ from mxscale.cli.help_pages import CONF, own_keys
 from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.cli.verbs import VERBS, Verb
 from mxscale.config.schema import Config, to_dict
+from mxscale.doctor.doctor import RecordFindings
 from mxscale.launcher import run as job
-from mxscale.launcher import setup
 from mxscale.launcher.budget import REASON as BUDGET
+from mxscale.launcher.context import Hooks
+from mxscale.records import claims
+from mxscale.rerun.rerun import Rerun
+from mxscale.rundir import guards
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
+from mxscale.rundir.status import Status
 from mxscale.sweep.sweep import REFUSED_CELL
 from mxscale.util.errors import ConfigError, nearest
 
@@ -159,13 +164,13 @@ def train(composed):
         status, objective = multirun.run_cell(composed, settings, len(ours.statuses) == 1, _execute)
     else:
         status, objective = _execute(composed, settings.overrides.task), None
-    ours.statuses[-1] = status["exit"]
-    if status["exit"] == INTERRUPTED and status.get("reason") != BUDGET:  # a budget is one run's
+    ours.statuses[-1] = status.exit
+    if status.exit == INTERRUPTED and status.reason != BUDGET:  # a budget is one run's
         ours.stopped = True
     return objective
 
 
-def _execute(composed, overrides, cell=None) -> Dict:
+def _execute(composed, overrides, cell=None) -> Status:
     """Execute the run that Hydra composed, print its error if it is refused, and return its status.
 
     Args:
@@ -180,13 +185,16 @@ def _execute(composed, overrides, cell=None) -> Dict:
             values, overrides = cell.settings(RESUMABLE)
         elif values["sweep"]["resume"]:
             raise ConfigError("sweep.resume=true without -m: it resumes a sweep; resume one run with resume=RUN_DIR")
-        return job.execute(*configure(values, overrides), cell)
+        config, run, recorded = configure(values, overrides)
+        claims.check(config.claims)
+        hooks = [cell] if cell else []
+        return job.execute(config, run, Hooks(*hooks, Rerun(recorded), RecordFindings()))
     except (ConfigError, OmegaConfBaseException) as error:
         line = explain(error)
-        return {"state": REFUSED_CELL, "exit": refuse(line), "error": line, "summary": {}}
-    except setup.DiskFailed as error:
+        return Status(REFUSED_CELL, exit=refuse(line), error=line)
+    except guards.DiskFailed as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return {"state": FAILED, "exit": FAILURE, "error": str(error), "summary": {}}
+        return Status(FAILED, exit=FAILURE, error=str(error))
 
 
 # ---------------------------------------------------------------- the other verbs
@@ -204,7 +212,7 @@ def _perform(verb: Verb, name: str, composed) -> int:
         return verb.execute(values, own) or DONE
     except (ConfigError, OmegaConfBaseException) as error:
         return refuse(explain(error))
-    except setup.DiskFailed as error:
+    except guards.DiskFailed as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return FAILURE
 

@@ -20,12 +20,14 @@ from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.description import ROOT
-from mxscale.launcher import setup
+from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import say
-from mxscale.launcher.supervisor import Signals, kept_alive
+from mxscale.launcher.supervisor import kept_alive
+from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED
+from mxscale.rundir.status import Status
 from mxscale.sweep import conclusion
-from mxscale.sweep.sweep import Cell, Sweep, begin, told
+from mxscale.sweep.sweep import Cell, Sweep, begin
 from mxscale.util.errors import ConfigError
 
 TERMINAL = (signal.SIGINT, signal.SIGHUP)
@@ -62,7 +64,7 @@ class OpenSweep:
         facts = facts_of(config, typed)
         self.sweep = begin(values, typed, facts)
         self._until_closed = ExitStack()
-        self._until_closed.enter_context(setup.locked(self.sweep))
+        self._until_closed.enter_context(guards.locked(self.sweep))
         self._until_closed.enter_context(kept_alive(self.sweep))
         self.signals = self._until_closed.enter_context(SweepSignals(self.sweep))
         if facts["launcher"] != "basic":
@@ -80,7 +82,7 @@ class OpenSweep:
         with self._until_closed:
             if self.begun() or self.signals.reason or self.sweep.attempt > 1:
                 return [conclusion.end(self.sweep, self.signals.reason, lambda: self.signals.urgent)]
-        setup.discard(self.sweep)
+        guards.discard(self.sweep)
         return []
 
     def begun(self) -> bool:
@@ -104,10 +106,10 @@ class SweepSignals(Signals):
         super().__init__()
         self.sweep, self.requests = sweep, []
 
-    def _note(self, number, frame):
+    def _handle(self, number, frame):
         if self.urgent:  # the third request: do not wait for cells in a queue
             raise KeyboardInterrupt
-        super()._note(number, frame)
+        super()._handle(number, frame)
         self.requests.append(f"signal {self.reason}")
         self.sweep.ask_to_stop("\n".join(self.requests))
 
@@ -196,13 +198,13 @@ def run_cell(composed, hydra, first: bool, once: Callable) -> tuple:
     kept = cell.kept()
     if kept:
         say(f"cell {cell.note.number} {cell.note.name} already finished: {cell.note.run}")
-        return kept, told(kept, cell.objective)
+        return kept, cell.result()
     say(f"cell {cell.note.number} {cell.note.name}")
     with cell.stopped_with_the_sweep():
         try:
             status = once(composed, cell.typed, cell)
         except Exception as error:  # a bug: the other cells run
             traceback.print_exc()
-            status = {"state": FAILED, "exit": FAILURE, "error": f"{type(error).__name__}: {error}", "summary": {}}
+            status = Status(FAILED, exit=FAILURE, error=f"{type(error).__name__}: {error}")
     cell.ended(status)
-    return status, told(status, cell.objective)
+    return status, cell.result()

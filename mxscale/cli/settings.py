@@ -3,6 +3,7 @@
 import os
 from typing import Optional
 
+from mxscale.config.networks import SYMBOL
 from mxscale.config.schema import Config, flatten, from_dict, origin_of, to_dict
 from mxscale.config.signature import within
 from mxscale.config.validation import validate
@@ -20,8 +21,8 @@ def configure(values: dict, overrides) -> tuple:
         if config.resume is not None:
             both = f"resume={config.resume} with rerun={config.rerun.run}"
             raise ConfigError(f"{both}: a rerun that was interrupted goes on with resume=DIR alone")
-        first = rerun.find(config)
-        return settle(merge_for_rerun(first, values, overrides)), None, first
+        recorded = rerun.find(config)
+        return settle(merge_for_rerun(recorded, values, overrides)), None, recorded
     return (*_new_or_resumed(config, values, overrides), None)
 
 
@@ -67,19 +68,19 @@ def settle(config: Config) -> Config:
 def network_of(name: Optional[str], source: Optional[str]) -> str:
     """The name of the network: a graph that comes with its weights, that of a run, or as it is given."""
     if source and origin_of(source)[0] == "symbol":
-        if name not in (None, "symbol"):
+        if name not in (None, SYMBOL):
             raise ConfigError(
                 f"model.name={name}: model.pretrained={source} brings its own network; set model.name=null"
             )
-        return "symbol"
-    if source and os.path.isdir(source) and name in (None, "symbol"):
+        return SYMBOL
+    if source and os.path.isdir(source) and name in (None, SYMBOL):
         known = RunDir(source).config().model.name
-        if name == "symbol" != known:
+        if name == SYMBOL != known:
             raise ConfigError(f"model.name=symbol: the network of {source} is {known}; set model.name=null")
         return known
     if name is None:
         raise ConfigError("model.name is missing: name the network that model.pretrained fits")
-    if name == "symbol":
+    if name == SYMBOL:
         raise ConfigError("model.name=symbol needs the network's graph: give model.pretrained=symbol:PREFIX")
     return name
 
@@ -121,26 +122,26 @@ def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
 FOR_A_RERUN = ("rerun", "launch", "tracking", "budget", "runs", "data.cache")
 
 
-def merge_for_rerun(first: rerun.First, values: dict, overrides) -> Config:
+def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Config:
     """The config on record, on as many ranks and threads as then; ConfigError where this command line sets more."""
-    merged, composed = {**flatten(to_dict(first.config)), **first.settled}, flatten(values)
-    if values["entry"] != first.config.entry:
-        entry = first.config.entry
-        raise ConfigError(f"{first.source}: that run is one of {entry}.py: python {entry}.py {first.source}")
+    merged, composed = {**flatten(to_dict(recorded.config)), **recorded.resolved}, flatten(values)
+    if values["entry"] != recorded.config.entry:
+        entry = recorded.config.entry
+        raise ConfigError(f"{recorded.source}: that run is one of {entry}.py: python {entry}.py {recorded.source}")
     usual = flatten(to_dict(Config()))
     taken = {"rerun.run", "rerun.strict", "runs", "resume", "tracking.enabled", "tracking.uri", "tracking.timeout_s"}
     for override in overrides:
         key = override.split("=")[0].lstrip("+~")
         if not within(key, FOR_A_RERUN):
             raise ConfigError(
-                f"{override} with {first.source}: all but tracking and launch is taken from the record; leave it out"
+                f"{override} with {recorded.source}: all but tracking and launch is taken from the record; leave it out"
             )
         # Of a group (launch=docker) what its file says
         of_group = (name for name in composed if name.startswith(key + ".") and composed[name] != usual[name])
         taken.update([key] if key in composed else of_group)
     merged.update({name: composed[name] for name in taken})
-    if merged["launch.ranks"] != first.settled["launch.ranks"] and merged["data.shards"] is None:
-        merged["data.shards"] = first.files.plan().sizes.shards  # the same micro-batches
+    if merged["launch.ranks"] != recorded.resolved["launch.ranks"] and merged["data.shards"] is None:
+        merged["data.shards"] = recorded.files.plan().sizes.shards  # the same micro-batches
     return validate(from_dict(unflatten(merged)))
 
 

@@ -6,6 +6,7 @@ from datetime import date
 from typing import Callable, Dict, Optional, Tuple
 
 from mxscale.cli.settings import settle
+from mxscale.config.networks import NAMES
 from mxscale.config.schema import Config, from_dict
 from mxscale.config.validation import validate
 from mxscale.cost import price_list, run_cost
@@ -115,10 +116,9 @@ def layers(values: dict, own: dict) -> None:
     if given is not None and not (isinstance(given, list) and given and all(isinstance(name, str) for name in given)):
         raise ConfigError(f"networks={given}: expected a list such as '[resnet50_v1b,small]', or null for all")
     from mxscale.models import layer_table as table
-    from mxscale.models import zoo
 
-    count = table.write(given or zoo.names(), made)
-    print(f"{made}: {count:,} layers of {len(given or zoo.names())} networks")
+    count = table.write(given or NAMES, made)
+    print(f"{made}: {count:,} layers of {len(given or NAMES)} networks")
 
 
 def _settled(values: dict) -> Config:

@@ -5,9 +5,12 @@ from typing import Any
 
 
 def implementation(path: str) -> Any:
-    """Import and return what a registry entry names, such as "mxscale.distributed.communicators:Horovod".
+    """Import and return the implementation of a registry entry.
 
-    Entries are read by processes that must not import MXNet, so an implementation is imported only where it is used.
+    Processes that must not import MXNet read the entries, so an implementation is imported only by its user.
+
+    Args:
+        path: "module:attribute", such as "mxscale.distributed.communicators:Horovod".
     """
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -56,10 +56,13 @@ RULES = {setting.key: setting.rule for setting in describe(Config)}
 
 
 def origin_of(pretrained: str) -> Tuple[str, str]:
-    """What `model.pretrained` is: ("symbol", "x/resnet-50") of symbol:x/resnet-50, ("zoo", ""), ("path", itself)."""
-    word, _, rest = pretrained.partition(":")
-    if word in (("run", "symbol", "torch", "hf") if rest else ("latest", "zoo")):
-        return word, rest
+    """Return the kind and the rest of `model.pretrained`: ("symbol", "x/resnet-50") for symbol:x/resnet-50.
+
+    The kind is "run", "symbol", "torch", "hf", "latest", "zoo", or "path" for any other value.
+    """
+    kind, _, rest = pretrained.partition(":")
+    if kind in (("run", "symbol", "torch", "hf") if rest else ("latest", "zoo")):
+        return kind, rest
     return "path", pretrained
 
 
@@ -67,15 +70,23 @@ def origin_of(pretrained: str) -> Tuple[str, str]:
 
 
 def from_dict(values: Dict[str, Any], cls=Config, where: str = ""):
-    """Build `cls` from plain values.  Raises ConfigError naming an unknown key or a wrong type."""
-    fields = {f.name: f for f in dataclasses.fields(cls)}
+    """Return an instance of `cls` with these values; missing keys have their defaults.
+
+    Args:
+        values: Plain values, nested like `cls`.
+        cls: A dataclass of settings and groups.
+        where: Prefix of keys in error messages, such as "data.".
+
+    Raises:
+        ConfigError: A key is unknown or a value has the wrong type.
+    """
     hints = typing.get_type_hints(cls)
-    taken = {}
+    typed = {}
     for key, value in values.items():
-        if key not in fields:
-            raise ConfigError(f"unknown key {where}{key}{nearest(key, fields, where)}")
-        taken[key] = _typed(value, hints[key], f"{where}{key}")
-    return cls(**taken)
+        if key not in hints:
+            raise ConfigError(f"unknown key {where}{key}{nearest(key, hints, where)}")
+        typed[key] = _typed(value, hints[key], f"{where}{key}")
+    return cls(**typed)
 
 
 def _typed(value, hint, where):
@@ -106,17 +117,17 @@ def _scalar(value, hint, where):
         return str(value)
     if type(value) is hint:
         return value
-    wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[hint]
-    raise ConfigError(f"{where}={'null' if value is None else value}: expected {wanted}")
+    expected = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[hint]
+    raise ConfigError(f"{where}={'null' if value is None else value}: expected {expected}")
 
 
 def to_dict(config) -> Dict[str, Any]:
-    """The plain values again, for config.yaml."""
+    """Return the settings as nested plain values, the inverse of `from_dict`."""
     return dataclasses.asdict(config)
 
 
 def flatten(values: Dict[str, Any], where: str = "") -> Dict[str, Any]:
-    """{'a': {'b': 1}} -> {'a.b': 1}; an empty mapping stays a value."""
+    """Return nested values by dotted key: {"a": {"b": 1}} -> {"a.b": 1}; an empty mapping stays a value."""
     flat = {}
     for key, value in values.items():
         if isinstance(value, dict) and value:

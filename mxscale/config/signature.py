@@ -1,4 +1,4 @@
-"""What makes two runs the same: the settings that count, and their digest."""
+"""The signature of a run: the digest of the settings that determine its result and speed."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from typing import Any, Iterable, Optional
 
 from mxscale.config.schema import Config, to_dict
 
-# Where a run is recorded, what it is called, how it is resumed, what ends it: without these it is the same run.
+# Settings outside the signature: where a run is recorded, its name, how it is resumed and stopped
 UNSIGNED = (
     "tracking",
     "sweep",
@@ -27,15 +27,19 @@ UNSIGNED = (
     "checkpoint.keep",
     "rerun",
 )
-# For these, and for model.pretrained, the digests of the files stand: the same files elsewhere are the same run.
+# In place of these, and of model.pretrained, the signature has digests: equal files at other paths are equal
 DATA_PATHS = ("data.root", "data.train", "data.val", "data.test", "data.cache", "data.mirror")
 RANKS = ("launch.ranks", "launch.threads", "launch.hosts", "data.shards", "comm")
 
 
 def signature(config: Config, data_digest: str, weights_digest: Optional[str], ranks: bool = True) -> str:
-    """SHA-256 of the canonical config with the digests of data and pretrained weights.  Machine and seed count.
+    """Return the SHA-256 of the canonical config, machine and seed included.
 
-    ranks False: the same for any number of ranks at the same per-device batch (weak scaling).
+    Args:
+        config: The settings of the run.
+        data_digest: Digest of the packed data.
+        weights_digest: Digest of the pretrained weights; None: no such weights.
+        ranks: False for a signature that is equal for any number of ranks at one per-device batch (weak scaling).
     """
     values = to_dict(config)
     remove(values, [*UNSIGNED, *DATA_PATHS, *(() if ranks else RANKS)])
@@ -45,12 +49,12 @@ def signature(config: Config, data_digest: str, weights_digest: Optional[str], r
 
 
 def within(key: str, names: Iterable[str]) -> bool:
-    """Whether a setting (data.root) is one of `names`, or of a group (data) that is."""
+    """Return whether `names` contains the setting `key`, such as data.root, or its group, such as data."""
     return any(f"{key}.".startswith(f"{name}.") for name in names)
 
 
 def remove(values: dict, names: Iterable[str]) -> None:
-    """Take settings, and whole groups, out of nested `values`; what is not there is no matter."""
+    """Remove settings and groups from nested `values`; missing ones are ignored."""
     for name in names:
         group, _, key = name.partition(".")
         if not key:
@@ -60,5 +64,5 @@ def remove(values: dict, names: Iterable[str]) -> None:
 
 
 def hash_of(values: Any) -> str:
-    """SHA-256 of what JSON can hold, whatever order its keys came in."""
+    """Return the SHA-256 of a JSON value, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,7 +1,4 @@
-"""What follows from a config: batches, steps, ranks, servers, buckets, what `auto` stands for.
-
-Pure: standard library alone.
-"""
+"""Sizes derived from a config: batches, steps, ranks, parameter servers, gradient buckets."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -12,7 +9,7 @@ from mxscale.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class Sizes:
-    """What follows from a config, the number of ranks and of training images; computed once per run."""
+    """Sizes that follow from a config, the number of ranks and the number of training images; computed once per run."""
 
     ranks: int
     shards: int
@@ -22,11 +19,11 @@ class Sizes:
     train_images: int
     steps_per_epoch: int
     total_steps: int
-    dropped_per_epoch: int  # training images of the last, partial global batch
+    dropped_per_epoch: int  # training images in the last, incomplete global batch
 
 
 def auto_ranks(config: Config, slots: int, gpus: int, cores: int) -> int:
-    """What launch.ranks=auto stands for: the slots of launch.hosts (0: none), else a rank per GPU, else up to 2."""
+    """Return the ranks of launch.ranks=auto: the slots of launch.hosts if any, else one per GPU, else up to 2."""
     if config.comm.entry.single_rank:
         return 1
     most = slots or gpus or min(2, cores)
@@ -34,10 +31,11 @@ def auto_ranks(config: Config, slots: int, gpus: int, cores: int) -> int:
 
 
 def bucket_bytes(comm: Comm, gradient_bytes: float) -> float:
-    """comm.bucket_mb; null: a quarter of all gradients, with double buffering a half, 0.25 to 32 MiB.
+    """Return the size of a gradient bucket in bytes.
 
-    Small buckets leave while backward is still at earlier layers, large ones use a network better and take less of the
-    CPU.  With double buffering an exchange has a whole step, so that leaving early gains nothing.
+    The default is a quarter of all gradients, or half of them with double buffering, within 0.25 to 32 MiB. Small
+    buckets start their exchange during the backward pass; large ones use the network better and need less CPU time.
+    With double buffering an exchange may last a step, so an early start gains nothing.
     """
     mib = 2**20
     if comm.bucket_mb is not None:
@@ -47,7 +45,7 @@ def bucket_bytes(comm: Comm, gradient_bytes: float) -> float:
 
 
 def server_count(comm: Comm, ranks: int) -> int:
-    """How many parameter servers: comm.servers, or as many times the ranks; 0 where the back end has none."""
+    """Return the number of parameter servers; 0 for a back end without servers."""
     if not comm.entry.needs_servers:
         return 0
     text = str(comm.servers)
@@ -55,19 +53,26 @@ def server_count(comm: Comm, ranks: int) -> int:
 
 
 def unsaved(comm: Comm) -> Optional[str]:
-    """What of this exchange no checkpoint can hold, so that nothing goes on from one; None where all of it can."""
+    """Return why a checkpoint cannot hold all state of this exchange, so that no run resumes; None if it can."""
     if comm.update_on == "server":
         cause = "comm.update_on=server" if "worker" in comm.entry.update_on else f"comm={comm.backend}"
         return f"with {cause} the optimizer's state is on the servers, and MXNet can't save it there"
     if comm.compression == "2bit":
-        return "with comm.compression=2bit each rank holds back what it did not send, and MXNet can't save that"
+        return "with comm.compression=2bit each rank has a residual of its gradients, and MXNet can't save it"
     return None
 
 
 def sizes(config: Config, ranks: int, train_images: int, shards: Optional[int] = None) -> Sizes:
-    """Global batch = per-device batch x shards x accumulation; a rank with several shards accumulates.
+    """Return the sizes of a run: global batch = per-device batch x shards x accumulation.
 
-    `shards` given: those of the run that is resumed.
+    Args:
+        config: The settings of the run.
+        ranks: Number of ranks; one with several shards accumulates their gradients.
+        train_images: Number of training images.
+        shards: Shards of the run that is resumed; None: a new run.
+
+    Raises:
+        ConfigError: There are more ranks than shards, or fewer images than one global batch.
     """
     shards = shards or config.data.shards or ranks
     if shards < ranks:
@@ -80,7 +85,7 @@ def sizes(config: Config, ranks: int, train_images: int, shards: Optional[int] =
         most = train_images // (shards * config.batch.accumulation)
         advice = f"at most {most}" if most else "fewer ranks, shards or accumulation"
         raise ConfigError(
-            f"batch.per_device={config.batch.per_device}: the global batch of {global_batch} is more than the "
+            f"batch.per_device={config.batch.per_device}: the global batch of {global_batch} exceeds the "
             f"{train_images} training images; use {advice}"
         )
     reference = config.schedule.reference_batch

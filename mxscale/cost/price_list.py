@@ -6,8 +6,8 @@ from typing import Dict, List, Optional, Sequence
 
 from mxscale.config.schema import RULES, Config
 from mxscale.cost import catalogs, price_table, prices
-from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
+from mxscale.util.text_table import columns
 
 
 def update(config: Config, path: str, as_of: Optional[str], source: Optional[str], today: datetime.date) -> str:
@@ -30,7 +30,7 @@ def listing(config: Config) -> str:
     # Rows without a date have no place in the order of dates and come first
     dated = sorted(rows, key=lambda row: (row["region"], row["market"], str(prices.parse_date(row["as_of"]) or "")))
     table += [tuple(row[key] for key in ("region", "market", "usd_per_hour", "as_of", "source")) for row in dated]
-    return "\n".join([config.machine.instance, *_indented(table)])
+    return "\n".join([config.machine.instance, *columns(table, indent="  ")])
 
 
 def _overview(rows: List[Dict[str, str]]) -> List[str]:
@@ -43,7 +43,7 @@ def _overview(rows: List[Dict[str, str]]) -> List[str]:
         gpus = f"{last['gpus']} {last['gpu']}".strip() if last["gpus"] not in ("", "0") else "none"
         newest = max((str(date) for row in group if (date := prices.parse_date(row["as_of"]))), default="no date")
         table.append((name, gpus, str(len({row["region"] for row in group})), str(len(group)), newest))
-    return _indented(table)
+    return columns(table, indent="  ")
 
 
 def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
@@ -80,8 +80,4 @@ def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
             table.append((region, billing, *cells, f"{price['usd_per_hour']:g}", price["as_of"], rate))
     nodes = f"{machine.nodes} x " if machine.nodes > 1 else ""
     head = f"{nodes}{machine.instance} {machine.market}, {minutes[0]:g} min set-up and {minutes[1]:g} min run"
-    return "\n".join([head, *_indented(table)])
-
-
-def _indented(table: Sequence[Sequence[str]]) -> List[str]:
-    return [f"  {line}" for line in text_table.columns(table)]
+    return "\n".join([head, *columns(table, indent="  ")])

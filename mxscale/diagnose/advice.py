@@ -16,12 +16,6 @@ from mxscale.perfmodel.step_time import BACKWARD
 SHOWN = 3
 LEAST = 0.01  # gain of images/s from which on a setting is worth a line
 MIB = 2**20
-SMALLER = {
-    "resnet152_v1b": "resnet101_v1b",
-    "resnet101_v1b": "resnet50_v1b",
-    "resnet50_v1b": "resnet34_v1b",
-    "resnet34_v1b": "resnet18_v1b",
-}
 
 
 @dataclass(frozen=True)

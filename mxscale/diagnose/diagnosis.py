@@ -25,12 +25,14 @@ from mxscale.environment.placement import Placement
 from mxscale.launcher import backend_probe, setup
 from mxscale.launcher import commands as launch
 from mxscale.launcher import run as job
+from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import say
-from mxscale.launcher.supervisor import Signals, kept_alive
+from mxscale.launcher.supervisor import kept_alive
 from mxscale.records import claims
-from mxscale.rundir import directory
+from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RunDir
 from mxscale.tracking import tracker
+from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
 LOOK_STEPS = 5
@@ -74,7 +76,7 @@ def main(config: Config, own: dict) -> int:
     """The exit status.  Raises ConfigError before the first step."""
     settings = settings_of(own)
     check(config)
-    price = job.price_of(config, job.machine_of(config, hosts.find(config)), None)
+    price = setup.price_of(config, hosts.find(config))
     record = directory.create(replace(config, entry="diagnose"))
     with Signals() as signals:
         work = Work(record, settings, signals)
@@ -85,7 +87,7 @@ def main(config: Config, own: dict) -> int:
                 work.measure()
             state, error = FINISHED, None
         except ConfigError:
-            setup.discard(record)
+            guards.discard(record)
             raise
         except Stopped as stopped:
             state, error = KILLED, str(stopped)
@@ -193,7 +195,7 @@ class Work:
         """The input alone: ranks that read and do nothing else."""
         seconds, warmup = self._limits
         asked = {"config": to_dict(config), "seconds": seconds, "warmup": warmup}
-        directory.replace(self.seen.path / "probe" / f"{name}.yaml", yaml.safe_dump(asked, sort_keys=False))
+        write_text(self.seen.path / "probe" / f"{name}.yaml", yaml.safe_dump(asked, sort_keys=False))
         placed = Placement.of(self.run.plan, available_cores())
         what = ["mxscale.train.input_probe", name]
         commands = launch.commands(config, str(self.seen), 1, placed, os.environ, what)
@@ -214,7 +216,7 @@ class Work:
             for number, (setting, config) in enumerate(probes.others_to_read(self.run, available_memory()).items()):
                 self._try("input", setting, lambda config=config, number=number: self._read(f"other-{number}", config))
         if found.steps["compute"].value >= whole / 2:
-            others = probes.others_to_compute(self.run, self.interval, advice.SMALLER)
+            others = probes.others_to_compute(self.run, self.interval)
             for number, (setting, config) in enumerate(others.items()):
                 self._try("compute", setting, lambda config=config, number=number: self._compute(number, config))
 

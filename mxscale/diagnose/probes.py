@@ -10,6 +10,7 @@ from typing import Dict, List, Sequence
 
 from mxscale.config.backends import SINGLE_RANK
 from mxscale.config.datasets import DATASETS
+from mxscale.config.networks import network
 from mxscale.config.schema import Checkpoint, Comm, Config, Data, Schedule, Tracking
 from mxscale.config.sizes import Sizes
 from mxscale.environment.hosts import Host
@@ -135,14 +136,14 @@ def others_to_read(run: Run, memory: float) -> Dict[str, Config]:
     return {setting: replace(config, data=changed) for setting, changed in found.items()}
 
 
-def others_to_compute(run: Run, interval: int, smaller: Dict[str, str]) -> Dict[str, Config]:
-    """Setting -> one rank that computes with it.  smaller: a network -> the next smaller one."""
+def others_to_compute(run: Run, interval: int) -> Dict[str, Config]:
+    """Return setting -> config of one rank that computes with it: twice the batch, the next smaller network."""
     config = configs(run, interval)["compute"][0]
     batch = 2 * config.batch.per_device
     found = {}
     if batch * run.sizes.shards * config.batch.accumulation <= run.sizes.train_images:
         found[f"batch.per_device={batch}"] = replace(config, batch=replace(config.batch, per_device=batch))
-    name = smaller.get(config.model.name)
+    name = network(config.model.name).smaller
     if name and config.model.pretrained is None:
         found[f"model={name}"] = replace(config, model=replace(config.model, name=name))
     return found

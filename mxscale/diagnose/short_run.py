@@ -12,7 +12,8 @@ import time
 import yaml
 
 from mxscale.config.schema import from_dict
-from mxscale.launcher import run, setup
+from mxscale.launcher import run
+from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILURE, REFUSED
 from mxscale.util.errors import ConfigError
 
@@ -24,11 +25,11 @@ def main(path: str) -> int:
     with open(path) as file:
         config = from_dict(yaml.safe_load(file))
     try:
-        return run.execute(config)["exit"]
+        return run.execute(config).exit
     except ConfigError as error:
         print(f"error: {error}", flush=True)
         return REFUSED
-    except setup.DiskFailed as error:
+    except guards.DiskFailed as error:
         print(f"error: {error}", flush=True)
         return FAILURE
 

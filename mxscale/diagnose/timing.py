@@ -15,7 +15,7 @@ import yaml
 
 from mxscale.config.schema import Config, to_dict
 from mxscale.launcher.commands import ROOT
-from mxscale.launcher.supervisor import Signals
+from mxscale.launcher.context import Signals
 from mxscale.rundir import directory
 from mxscale.rundir.directory import INTERRUPTED, RunDir
 

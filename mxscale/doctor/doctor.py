@@ -23,8 +23,11 @@ from mxscale.doctor import connectivity
 from mxscale.doctor.check_result import FAIL, OK, WARN, CheckResult, PlannedRun, count, table
 from mxscale.doctor.gpu_checks import architecture, cuda, gpu, nccl, on_cpu
 from mxscale.environment import description, hosts
+from mxscale.environment.container_limits import available_cores
 from mxscale.environment.machine import UNLIMITED
+from mxscale.environment.placement import Placement
 from mxscale.launcher import container
+from mxscale.launcher.context import Hook, RunContext
 from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
@@ -46,6 +49,15 @@ def of_run(facts: dict, config: Config, plan: Plan, ranks_here: int) -> List[dic
     """Return the results for the environment.json of a run. Never raises, does no I/O, takes about a millisecond."""
     run = PlannedRun(plan.device, plan.sizes.ranks, ranks_here, config.comm.transport)
     return [asdict(result) for result in examine(facts, run)]
+
+
+class RecordFindings(Hook):
+    """Adds the findings of each attempt to the run's environment.json."""
+
+    def before_ranks(self, context: RunContext, plan: Plan) -> None:
+        facts, placed = context.run.read("environment.json"), Placement.of(plan, available_cores())
+        findings = of_run(facts, context.config, plan, placed.per_host)
+        context.run.write("environment.json", {**facts, "doctor": findings})
 
 
 # A check returns (state, cause[, fix]), or None if it does not apply.

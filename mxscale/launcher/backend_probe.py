@@ -15,9 +15,10 @@ from mxscale.environment import hosts
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
+from mxscale.launcher.context import Signals
 from mxscale.launcher.processes import Processes
 from mxscale.launcher.progress import say
-from mxscale.launcher.supervisor import Signals, kept_alive
+from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError

@@ -1,30 +1,30 @@
-"""What a run would cost, said before anything is spent: `budget.dry_run=true`.
+"""The cost of a run before anything is spent: `budget.dry_run=true`.
 
-Data, network and weights are prepared as for a run, so that its steps are known; no rank is started, and nothing of
+Data, network and weights are prepared as for a run, so that its steps are known.  No rank is started, and nothing of
 the run is left behind.
 """
 
 import dataclasses
 from typing import NamedTuple, Optional
 
-from mxscale.config import signature as identity
 from mxscale.config.schema import Config
 from mxscale.config.sizes import sizes
 from mxscale.cost import prices, run_cost
-from mxscale.launcher import announcement, backend_probe, budget, setup
+from mxscale.launcher import backend_probe, budget, setup
+from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.launcher.progress import say
-from mxscale.launcher.supervisor import Signals
-from mxscale.records import summary
-from mxscale.rundir import directory
-from mxscale.rundir.directory import DONE, FINISHED, INTERRUPTED, RunDir
+from mxscale.records import earlier_runs
+from mxscale.rundir import directory, guards
+from mxscale.rundir.directory import DONE, INTERRUPTED, RunDir
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.status import Status
 from mxscale.util.errors import ConfigError
 
-ENDED = {"state": "DRY_RUN", "exit": DONE, "summary": {}}  # in place of a run's status
+STATUS = Status(state="DRY_RUN", exit=DONE)  # in place of a run's status
 
 
-class Rate(NamedTuple):
-    """How fast a run will be, and what else takes time.  None: not known, and not counted."""
+class Speed(NamedTuple):
+    """How fast a run will be.  Durations that are None are unknown and not counted."""
 
     images_per_s: float  # of all ranks together
     source: str
@@ -33,82 +33,115 @@ class Rate(NamedTuple):
     checkpoint_s: Optional[float] = None
 
 
-def of_new_run(config: Config, nodes, image, price: dict, weights_file: Optional[str], began: float) -> dict:
-    """Prepare a run, say what it would cost, take its directory away again.  Raises ConfigError."""
+def execute(config: Config, run: Optional[RunDir], resources: Resources) -> Status:
+    """Print what a new run, or the rest of `run`, would cost; return the status.  Raises ConfigError."""
+    return _of_rest(run, config, resources.price) if run else _of_new_run(config, resources)
+
+
+def _of_new_run(config: Config, resources: Resources) -> Status:
+    """Prepare a run, print its cost, remove its directory."""
     run = directory.create(config)
-    with setup.locked(run), Signals() as signals, setup.undone_if_refused(run, config, fresh=True):
-        setup.begin_attempt(run, config, price, weights_file, began, signals)
-        setup.place(run, config, nodes, image)
-        setup.prepare(run, config, 1, signals)
+    with guards.locked(run), Signals() as signals, guards.undone_if_refused(run, config, new=True):
+        context = setup.begin_attempt(RunContext(run, config, resources, signals))
+        setup.place(context)
+        setup.prepare(context)
         if not signals.reason:
-            config = backend_probe.settle(run, run.config(), 1, signals)
+            config = backend_probe.settle(run, run.config(), context.attempt, signals)
             plan = run.plan()
-            announcement.announce(run, config, plan, price)
+            setup.announce(run, config, plan, resources.price)
             plan = setup.record_environment(run, config, plan)
-            say(told(config, plan, price, expected_rate(run, config, plan)))
-        setup.discard(run)
-    return {**ENDED, "exit": INTERRUPTED} if signals.reason else ENDED
+            say(report(config, plan, resources.price, expected_speed(run, config, plan)))
+        guards.discard(run)
+    return dataclasses.replace(STATUS, exit=INTERRUPTED) if signals.reason else STATUS
 
 
-def of_rest(run: RunDir, config: Config, price: dict) -> dict:
-    """Say what going on with `run` would cost.  Nothing is written."""
+def _of_rest(run: RunDir, config: Config, price: dict) -> dict:
+    """Print what resuming `run` would cost.  Writes nothing."""
     plan = run.plan()
     if plan.weak_signature is None:
         raise ConfigError(f"budget.dry_run=true with resume={run}: that run was never prepared; start a new one")
     before = plan.sizes
     ranks = config.launch.ranks if isinstance(config.launch.ranks, int) else before.ranks
-    planned = sizes(config, ranks, before.train_images, before.shards)
+    plan = dataclasses.replace(plan, sizes=sizes(config, ranks, before.train_images, before.shards))
     done = max((int(path.name) for path in run.checkpoints.glob("[0-9]*")), default=0)
-    rate = _rate_of(run, f"median of {run}") or expected_rate(run, config, plan)
-    say(told(config, dataclasses.replace(plan, sizes=planned), price, rate, done, run_cost.so_far(run, price)))
-    return ENDED
+    own = run.figures.get("throughput/median")
+    speed = Speed(own, f"median of {run}", *_durations(run)) if own else expected_speed(run, config, plan)
+    say(report(config, plan, price, speed, done, run_cost.so_far(run, price)))
+    return STATUS
 
 
-def told(config: Config, plan: Plan, price: dict, rate: Optional[Rate], done: int = 0, spent=((), (1,))) -> str:
-    """What is to be said.  done: steps of a run that goes on; spent: run_cost.so_far of it."""
+def expected_speed(run: RunDir, config: Config, plan: Plan) -> Optional[Speed]:
+    """Return the speed of a prepared run: that of budget.images_per_s, else of the forecast; None if unknown."""
+    if config.budget.images_per_s:
+        return Speed(config.budget.images_per_s, "budget.images_per_s")
+    from mxscale.perfmodel import forecast  # loads NumPy
+
+    made = forecast.predict(run, config, plan)
+    if not made["known"]:
+        return None
+    earlier = earlier_runs.comparable(run, plan, "speed_signature")
+    same = earlier_runs.same_layout(earlier, config, plan.sizes)
+    return Speed(made["plan/images_per_s"], made["source"], *(_durations(same[0]) if same else ()))
+
+
+def _durations(run: RunDir) -> tuple:
+    """Return the seconds of a run's start, of one validation and of one checkpoint; None for what is unknown."""
+    durations = budget.Durations(run, run.config(), run.plan())
+    first = next((line for line in run.lines() if line["attempt"] == 1), None)
+    start_s = (first["time_ms"] - run.attempts[0].started_ms) / 1000 if first else None
+    return start_s, durations.validation_s, durations.checkpoint_s
+
+
+def report(config: Config, plan: Plan, price: dict, speed: Optional[Speed], done: int = 0, spent=((), (1,))) -> str:
+    """Return the lines to print.
+
+    Args:
+        done: Steps that a resumed run has completed.
+        spent: run_cost.so_far of a resumed run.
+    """
     attempts_s, nodes = spent[0], [*spent[1][:-1], price.get("nodes", 1)]
     hour = prices.cost({**price, "setup_minutes": 0}, [3600]) if price["known"] else None
-    if rate is None:
+    if speed is None:
         unknown = f"hours unknown: no earlier run of this config in {config.runs}/{config.entry}; "
         lines = [("cost", f"{_money(hour)} per hour; {unknown}give budget.images_per_s=N")]
         if hour is None:
             lines = [("cost", f"unknown: {price['why']}; {unknown}give budget.images_per_s=N")]
         return _table(lines)
-    parts, missing = _parts(config, plan, rate, done)
+    parts, missing = _parts(config, plan, speed, done)
     seconds = sum(parts.values())
     setup_s = 0 if attempts_s else 60 * config.launch.setup_minutes
     sums = ", ".join(f"{name} {value:.1f}" for name, value in {"set-up": setup_s, **parts}.items() if value)
-    not_counted = f"; not counted, because not known: {', '.join(missing)}" if missing else ""
+    not_counted = f"; unknown and not counted: {', '.join(missing)}" if missing else ""
     lines = [
-        ("rate", f"{rate.images_per_s:,.1f} images/s ({rate.source})"),
+        ("rate", f"{speed.images_per_s:,.1f} images/s ({speed.source})"),
         ("time", f"{(seconds + setup_s) / 3600:.4g} h = {seconds + setup_s:,.1f} s ({sums}{not_counted})"),
     ]
     if hour is None:
         return _table([*lines, ("cost", f"unknown: {price['why']}")])
     total = prices.cost(price, [*attempts_s, seconds], nodes)
     before = prices.cost(price, attempts_s, nodes[:-1]) if attempts_s else None
-    already = f", {_money(before)} of it spent already" if before else ""
+    already = f", {_money(before)} of it spent" if before else ""
     lines.append(("cost", f"{_money(total)} ({_money(hour)} per hour{already})"))
-    for currency, most in config.budget.bounds.items():
-        over = total[currency] > most
-        verdict = "less than that: the run would stop before its end" if over else "enough"
-        lines.append(("budget", f"{budget.told({currency: most})} is {verdict}"))
+    for currency, bound in config.budget.bounds.items():
+        over = total[currency] > bound
+        verdict = "is exceeded: the run would stop before its end" if over else "is enough"
+        lines.append(("budget", f"{budget.describe({currency: bound})} {verdict}"))
     return _table(lines)
 
 
-def _parts(config: Config, plan: Plan, rate: Rate, done: int):
-    """({what: seconds}, what is not known) of the steps after `done`."""
+def _parts(config: Config, plan: Plan, speed: Speed, done: int):
+    """Return ({part: seconds}, unknown parts) of the steps after `done`."""
     size, every = plan.sizes, config.checkpoint
     total, epoch = size.total_steps, size.steps_per_epoch
-    validations = len(budget.turns(done, total, config.validate_every * epoch))
+    validations = len(budget.scheduled_steps(done, total, config.validate_every * epoch))
     tests = (plan.splits["test"].count if "test" in plan.splits else 0) / max(1, plan.splits["val"].count)
     saved = {n for n in (every.every_epochs * epoch, every.every_steps) if n}
-    checkpoints = len(budget.turns(done, total, *saved))
-    parts = {"training": max(0, total - done) * size.global_batch / rate.images_per_s}
+    checkpoints = len(budget.scheduled_steps(done, total, *saved))
+    parts = {"training": max(0, total - done) * size.global_batch / speed.images_per_s}
     counted = (
-        ("start", rate.start_s, 1),
-        ("validation and test", rate.validation_s, validations + tests),
-        ("checkpoints", rate.checkpoint_s, checkpoints),
+        ("start", speed.start_s, 1),
+        ("validation and test", speed.validation_s, validations + tests),
+        ("checkpoints", speed.checkpoint_s, checkpoints),
     )
     parts.update({name: each * times for name, each, times in counted if each is not None})
     return parts, [name for name, each, _ in counted if each is None]
@@ -120,58 +153,3 @@ def _money(amounts: Optional[dict]) -> str:
 
 def _table(lines) -> str:
     return "\n".join(f"{name:<9} {text}" for name, text in lines)
-
-
-# ---------------------------------------------------------------- how fast
-
-
-def expected_rate(run: RunDir, config: Config, plan: Plan) -> Optional[Rate]:
-    """What is known of the speed of a prepared run: given by hand, or that of an earlier one; None: nothing is."""
-    if config.budget.images_per_s:
-        return Rate(config.budget.images_per_s, "budget.images_per_s")
-    earlier = alike(run, config, plan)
-    if earlier:
-        return _rate_of(earlier, f"median of {earlier}")
-    from mxscale.perfmodel import forecast  # loads NumPy
-
-    made = forecast.predict(run, config)
-    return Rate(made["plan/images_per_s"], made["source"]) if made["known"] else None
-
-
-def alike(run: RunDir, config: Config, plan: Plan) -> Optional[RunDir]:
-    """The newest finished run that is as fast: the same but for its length, seed, learning rate and price."""
-    wanted = _speed_key(run, config, plan)
-    for other in directory.runs_of(run.path.parents[1], run.path.parent.name):
-        try:
-            known = other.plan()
-            if other.path == run.path or not known.sizes or known.sizes.global_batch != plan.sizes.global_batch:
-                continue
-            if other.state != FINISHED:
-                continue
-            if _speed_key(other, other.config(), known) == wanted:
-                return other
-        except ConfigError:  # of another version
-            continue
-    return None
-
-
-def _speed_key(run: RunDir, config: Config, plan: Plan) -> tuple:
-    """What a run's speed depends on: all but what this puts to one side."""
-    launch = dataclasses.replace(config.launch, ranks=plan.sizes.ranks)
-    same = dataclasses.replace(summary.for_speed(config), launch=launch)
-    tags = (run.read("environment.json") or {}).get("tags", {})
-    where = config.machine.instance or tags.get("machine")
-    signature = identity.signature(same, plan.data_digest, plan.pretrained_sha256)
-    return signature, where, tags.get("build"), plan.device, plan.threads
-
-
-def _rate_of(run: RunDir, source: str) -> Optional[Rate]:
-    median = run.figures.get("throughput/median")
-    if not median:
-        return None
-    config, plan = run.config(), run.plan()
-    pace = budget.Pace(run, config, plan)
-    attempt = run.attempts[0]
-    first = [line for line in run.lines() if line["attempt"] == 1]
-    start = (first[0]["time_ms"] - attempt["started_ms"]) / 1000 if first else None
-    return Rate(median, source, start, pace.validation_s, pace.checkpoint_s)

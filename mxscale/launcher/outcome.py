@@ -1,84 +1,142 @@
-"""How an attempt ended: one status out of those of its ranks."""
+"""How an attempt ended: one status merged from those of its ranks, and whether another attempt can follow."""
 
 import time
-from typing import List, Optional, Sequence, Tuple
+from dataclasses import replace
+from typing import List, Optional, Sequence, Tuple, Union
 
 from mxscale.distributed.peer_loss import reason_of_communicator
 from mxscale.environment import hosts
 from mxscale.environment.hosts import Host
+from mxscale.launcher import setup
+from mxscale.launcher.context import RunContext
 from mxscale.launcher.failure import WIDTH, Failure, Logs
 from mxscale.launcher.supervisor import Watched
 from mxscale.records import summary
-from mxscale.rundir.directory import FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
+from mxscale.rundir.status import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RankStatus, Status
+from mxscale.util.errors import ConfigError
 
 
-def end_attempt(
-    run: RunDir, ranks: int, attempt: int, watched: Watched, stamps: dict, logs: Logs
-) -> Tuple[dict, Optional[Failure]]:
-    """Merge the ranks' status (ranks 0: none was started), sum the run up, and write both; (status, why it failed)."""
-    status = run.read("status.json")
-    status["attempts"][-1]["ended_ms"] = int(time.time() * 1000)
-    words = [run.last_words(rank, attempt) for rank in range(ranks)]
-    merged, failure = merge(words, watched.stopped, watched.first_gone), None
-    if merged["state"] == FAILED:
-        failure = watched.failure or merged.pop("failure")
-        if failure.outside and watched.lost_hosts:
-            failure = lost(watched.lost_hosts, run.plan().hosts, ranks)
-        elif failure.outside:
-            failure = with_communicator_reason(failure, logs)
-        merged = {"state": FAILED, "exit": merged["exit"], "error": failure.error}
-        status["attempts"][-1]["error"] = failure.error
-    status.update(merged)
-    status["stamps"] = stamps
-    run.write("status.json", status)
-    if ranks or (run.path / "summary.json").exists():  # a later attempt costs, also where it is stopped at its start
-        run.write("summary.json", summary.summarise(run, attempt))
-    return {**status, "summary": run.figures}, failure
+def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[Status, Optional[Failure]]:
+    """Write status.json and summary.json; return the status and, if the attempt failed, why.
 
-
-def merge(ranks: list, stopped: Optional[str], first_gone: Optional[int] = None) -> dict:
-    """One status out of the ranks' (None: that rank wrote none).  The earliest real failure is the cause.
-
-    A rank whose peer is gone fails as well, in Horovod; a rank that was killed writes nothing.  Of several
-    such ones, the launcher ended those that waited for `first_gone`.
+    Args:
+        ranks: number of ranks that were started.
     """
-    written = [r for r in ranks if r]
-    if ranks and len(written) == len(ranks) and all(r["exit"] == 0 for r in written):
-        return {
-            "state": FINISHED,
-            "exit": 0,
-            "error": None,
-            "step": written[0]["step"],
-            "params_sha256": written[0]["params_sha256"],
-        }
-    failures = sorted((r for r in written if r["exit"] not in (0, INTERRUPTED)), key=lambda r: r["time_ms"])
-    causes = [r for r in failures if not r["consequence"]]
+    run, number = attempt.context.run, attempt.context.attempt
+    ended = [run.rank_status(rank, number) for rank in range(ranks)]
+    merged, failure = merge(ended, watched.stopped, watched.first_gone)
+    if failure:
+        failure = watched.failure or failure
+        if failure.outside and watched.lost_hosts:
+            failure = host_failure(watched.lost_hosts, attempt.context.resources.nodes, ranks)
+        elif failure.outside:
+            failure = with_communicator_reason(failure, attempt.logs)
+        merged = replace(merged, error=failure.error)
+    now = int(time.time() * 1000)
+    recorded = run.status().with_attempt(ended_ms=now, error=merged.error)
+    merged = replace(merged, attempts=recorded.attempts, attempt=number, stamps=attempt.stamps)
+    run.write_status(merged)
+    if ranks or run.summary():  # an attempt that is stopped during set-up costs money as well
+        run.write_summary(summary.summarise(run, number))
+    return merged, failure
+
+
+def merge(
+    ranks: Sequence[Optional[RankStatus]], stopped: Optional[str], first_gone: Optional[int] = None
+) -> Tuple[Status, Optional[Failure]]:
+    """Return one status for an attempt and, if it failed, why.
+
+    The earliest failure that is no consequence of another one is the cause. A rank that loses a peer fails as well,
+    in Horovod; a rank that is killed writes no status.
+
+    Args:
+        ranks: The status of each rank; None if it wrote none.
+        stopped: The reason of the stop request, if there was one.
+        first_gone: The rank whose end made horovodrun or mpirun end the others, if known.
+    """
+    written = [rank for rank in ranks if rank]
+    if ranks and len(written) == len(ranks) and all(rank.exit == DONE for rank in written):
+        first = written[0]
+        return Status(FINISHED, exit=DONE, step=first.step, params_sha256=first.params_sha256), None
+    failures = sorted((rank for rank in written if rank.exit not in (DONE, INTERRUPTED)), key=lambda rank: rank.time_ms)
+    causes = [rank for rank in failures if not rank.consequence]
     if causes:
-        cause = causes[0]
-        return _failed(cause["exit"], f"rank {cause['rank']}: {cause['error']}", [cause["rank"]], outside=False)
-    if stopped or any(r["exit"] == INTERRUPTED for r in written):
-        return {"state": KILLED, "exit": INTERRUPTED, "error": None, "reason": stopped or "the parent was gone"}
-    silent = [r for r, status in enumerate(ranks) if status is None]
+        return _failed(causes[0].exit, f"rank {causes[0].rank}: {causes[0].error}", [causes[0].rank], outside=False)
+    if stopped or any(rank.exit == INTERRUPTED for rank in written):
+        return Status(KILLED, exit=INTERRUPTED, reason=stopped or "the parent was gone"), None
+    silent = [number for number, rank in enumerate(ranks) if rank is None]
     if silent:
         gone = [first_gone] if first_gone in silent else silent
         named = f"rank {', '.join(map(str, gone))}"
-        return _failed(1, f"{named} ended without a word (killed, or out of memory? see ranks/launch.log)", gone)
-    return _failed(1, f"rank {failures[0]['rank']}: {failures[0]['error']}", [failures[0]["rank"]])
+        error = f"{named} ended without a status (killed, or out of memory? see ranks/launch.log)"
+        return _failed(FAILURE, error, gone)
+    return _failed(FAILURE, f"rank {failures[0].rank}: {failures[0].error}", [failures[0].rank])
 
 
-def _failed(status: int, error: str, of: List[int], outside: bool = True) -> dict:
-    return {"state": FAILED, "exit": status, "failure": Failure(error, tuple(map(str, of)), outside)}
+def _failed(exit_status: int, error: str, of: List[int], outside: bool = True) -> Tuple[Status, Failure]:
+    return Status(FAILED, exit=exit_status), Failure(error, tuple(map(str, of)), outside)
 
 
-def lost(gone: List[Host], nodes: Sequence[Host], ranks: int) -> Failure:
-    """A host that is gone is why its ranks said nothing, and why the others failed."""
-    ran = {host: [rank for rank in range(ranks) if hosts.of_rank(nodes, rank) == host] for host in gone}
-    told = [f"{host.name} ({'rank ' + ', '.join(map(str, its)) if its else 'servers'})" for host, its in ran.items()]
-    logs = tuple(str(rank) for its in ran.values() for rank in its)
-    return Failure(f"{' and '.join(told)} can't be reached any more", logs, outside=True)
+def host_failure(lost: Sequence[Host], nodes: List[Host], ranks: int) -> Failure:
+    """Return the failure of lost hosts: why their ranks wrote no status, and why the other ranks failed."""
+    ranks_of = {host: [rank for rank in range(ranks) if hosts.of_rank(nodes, rank) == host] for host in lost}
+    named = [
+        f"{host.name} ({'rank ' + ', '.join(map(str, its)) if its else 'servers'})" for host, its in ranks_of.items()
+    ]
+    logs = tuple(str(rank) for its in ranks_of.values() for rank in its)
+    return Failure(f"{' and '.join(named)} can't be reached any more", logs, outside=True)
 
 
 def with_communicator_reason(failure: Failure, logs: Logs) -> Failure:
     """Return the failure with the communicator's own reason if all that is known is that a rank lost its peers."""
     reason = reason_of_communicator(failure.error, logs.text(failure.of[0])) if failure.of else None
     return failure._replace(error=f"rank {failure.of[0]} lost its peers: {reason[:WIDTH]}") if reason else failure
+
+
+# ---------------------------------------------------------------- restarts
+
+
+def restart_context(context: RunContext) -> RunContext:
+    """Return the context of another attempt on the hosts that can be reached.
+
+    What the failed attempt determined (the back end of comm=auto, the input of pretrained weights) stays.
+    Raises ConfigError if no host can be reached, or the weights no longer exist.
+    """
+    run, nodes = context.run, context.resources.nodes
+    lost = hosts.unreachable(list(nodes))
+    left = [host for host in nodes if host not in lost]
+    if nodes and not left:
+        raise ConfigError("no host can be reached")
+    config = run.config()
+    resources = replace(
+        context.resources,
+        nodes=left,
+        price={**context.resources.price, "nodes": setup.billed_machine(config, left).nodes},
+        started=run.attempts[-1].ended_ms / 1000,  # the machines are billed between two attempts
+        weights_file=setup.pretrained_file(config, run),
+    )
+    return replace(context, config=config, resources=resources, ranks=ranks_that_fit(config.launch.ranks, left))
+
+
+def ranks_that_fit(requested: Union[int, str], nodes: Sequence[Host]) -> Optional[int]:
+    """Return the number of ranks that these hosts have room for if it is less than launch.ranks, else None."""
+    slots = sum(host.slots for host in nodes)
+    return slots if nodes and requested != "auto" and requested > slots else None
+
+
+def restart_message(failure: Failure, number: int, context: RunContext, left: Sequence[Host]) -> str:
+    """Return the lines that report a failure and the restart after it.
+
+    Args:
+        context: that of the first attempt, with all hosts.
+        left: the remaining hosts.
+    """
+    launch = context.config.launch
+    text = f"failed: {failure.error}\nrestart {number} of {launch.restarts}: resuming from the last good checkpoint"
+    lost = ", ".join(host.name for host in context.resources.nodes if host not in left)
+    if not lost:
+        return text
+    others = ", ".join(host.name for host in left)
+    if launch.ranks == "auto" or ranks_that_fit(launch.ranks, left):
+        return f"{text}\nwithout {lost}: the ranks on {others} take over its data shards; the global batch stays"
+    return f"{text}\nwithout {lost}: all {launch.ranks} ranks run on {others}"

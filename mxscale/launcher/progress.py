@@ -1,6 +1,6 @@
-"""What the terminal shows while a run goes: a bar on a terminal, else one line per epoch.
+"""Terminal output of a run: a progress bar on a terminal, else one line per epoch.
 
-A terminal that is gone, or a pipe that nobody reads, is no reason to end a run that is paid for.
+A closed terminal or an unread pipe does not end the run.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from mxscale.rundir.plan import Plan
 
 
 def say(text: str, stream=None) -> None:
-    """Print to `stream` (stdout); where nobody can read it any more, that and all later output is dropped."""
+    """Print to `stream` (stdout); if it is closed, drop this and all later output."""
     try:
         print(text, file=stream, flush=True)
     except OSError:
@@ -23,12 +23,12 @@ def say(text: str, stream=None) -> None:
 
 
 def drop(stream) -> None:
-    """Whatever is written to `stream` from now on goes nowhere; what it holds back would fail at exit."""
+    """Redirect `stream` to /dev/null, so that flushing its buffer does not fail at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Follower:
-    """Reads the whole lines that were added to metrics.jsonl since the last call."""
+    """Reads the complete lines that were added to metrics.jsonl since the last call."""
 
     def __init__(self, run: RunDir):
         self.file, self.offset = run.metrics_file, 0
@@ -48,7 +48,11 @@ class Follower:
 
 
 class Progress:
-    """Follows one attempt; a context manager.  cost_at: a line of metrics -> {"cost/usd": ...}."""
+    """Shows the progress of one attempt; a context manager.
+
+    Args:
+        cost_at: a line of metrics.jsonl -> {"cost/usd": ...}, as run_cost.cost_of returns it.
+    """
 
     def __init__(self, run: RunDir, plan: Plan, cost_at: Callable[[dict], dict]):
         self.follower, self.sizes, self.cost_at = Follower(run), plan.sizes, cost_at
@@ -57,7 +61,7 @@ class Progress:
         self.run, self.warned = run, run.read(WARNINGS)
 
     def update(self) -> bool:
-        """Show what is new; whether there was anything yet."""
+        """Show new lines and warnings; return whether the attempt has written a line."""
         for line in self.follower.new_lines():
             first = not self.shown
             self.shown.update(line["metrics"], **self.cost_at(line))
@@ -74,7 +78,7 @@ class Progress:
 
     def _move_bar(self, step: int, first: bool) -> None:
         try:
-            if first:  # made now, so that start-up is not in the time left
+            if first:  # created now, so that the time left does not include start-up
                 self.bar = tqdm(total=self.sizes.total_steps, initial=step, unit="step", dynamic_ncols=True)
             self.bar.n = step
             self.bar.set_postfix_str(self._figures(), refresh=True)

@@ -1,49 +1,96 @@
-"""What comes before the ranks of an attempt: the run directory, the preparation, what is refused.
+"""Set-up of an attempt before its ranks start: checks, preparation, what is recorded and printed.
 
-A refusal here is exit 2, and leaves nothing of a new run and an old one as it was.
+A refusal here is exit status 2.  It removes a new run directory and leaves an old one unchanged.
 """
 
-import errno
 import hashlib
 import os
-import shlex
-import shutil
 import subprocess
 import time
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import List, Optional
+from typing import List, NamedTuple, Optional
+
+import psutil
 
 from mxscale.config import signature
-from mxscale.config.schema import Config, origin_of
-from mxscale.cost import run_cost
-from mxscale.doctor import doctor
+from mxscale.config.schema import Config, Machine, origin_of
+from mxscale.config.sizes import server_count, unsaved
+from mxscale.cost import prices, run_cost
 from mxscale.environment import description, hosts
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
-from mxscale.launcher import backend_probe, budget, commands
-from mxscale.launcher.supervisor import Signals, kept_alive
-from mxscale.records import summary
-from mxscale.rundir import directory
-from mxscale.rundir.directory import RUNNING, RunDir
-from mxscale.rundir.plan import Image, Plan
+from mxscale.launcher import backend_probe, budget, commands, container
+from mxscale.launcher.context import NO_HOOKS, Hook, Resources, RunContext, Signals
+from mxscale.launcher.failure import Logs
+from mxscale.launcher.progress import say
+from mxscale.launcher.supervisor import kept_alive
+from mxscale.records import earlier_runs
+from mxscale.rundir import directory, status
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Plan
+from mxscale.tracking import tracker
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
-ORPHANS_S = 120.0  # for ranks that a killed parent left behind, or a lost host
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # of the disk, not of the program
+ORPHANS_S = 120.0  # longest wait for ranks that a killed parent or a lost host left behind
 
 
-class DiskFailed(Exception):
-    """The run directory can't be written any more; the message is one line."""
+class Attempt(NamedTuple):
+    """An attempt whose ranks can be started."""
+
+    context: RunContext  # its config includes what the preparation and comm=auto determined
+    plan: Optional[Plan]  # None: stopped during set-up
+    stamps: dict  # {"began": seconds since 1970, "compose", "preparation": seconds}
+    logs: Logs
+
+
+# ---------------------------------------------------------------- before the run directory
+
+
+def check(config: Config, run: Optional[RunDir], hooks: Hook) -> Resources:
+    """Return what the first attempt of this process runs on.  Writes nothing.
+
+    Args:
+        run: the run to resume; None for a new one.
+
+    Raises:
+        ConfigError: hosts, price, budget, image, weights or tracking URI can't be used.
+    """
+    started = hooks.started or psutil.Process().create_time()
+    nodes = hosts.find(config)
+    price = price_of(config, nodes, run, hooks)
+    if not config.budget.dry_run:  # a dry run reports the cost beyond a bound as well
+        budget.check(config.budget, price, *run_cost.so_far(run, price))
+    image = container.identify(config.launch.image) if config.launch.kind == "docker" else None
+    weights_file = pretrained_file(config, run)
+    if config.tracking.enabled:
+        tracker.store_uri(config)  # raises ConfigError for an invalid URI
+    return Resources(nodes, price, started, image, weights_file)
+
+
+def price_of(config: Config, nodes: List[hosts.Host], run: Optional[RunDir] = None, hooks: Hook = NO_HOOKS) -> dict:
+    """Return the price record for these nodes; a resumed run keeps the price of its first start.
+
+    Raises ConfigError.
+    """
+    machine = billed_machine(config, nodes)
+    known = hooks.price(config, machine)
+    if known is None and run is not None:
+        known = run.read("price.json")
+    return {**known, "nodes": machine.nodes} if known else run_cost.pricing(config)(machine)
+
+
+def billed_machine(config: Config, nodes: List[hosts.Host]) -> Machine:
+    """Return config.machine with at least as many nodes as there are hosts with ranks."""
+    return replace(config.machine, nodes=max(config.machine.nodes, len(nodes)))
 
 
 def pretrained_file(config: Config, run: Optional[RunDir] = None) -> Optional[str]:
-    """The .params file that model.pretrained names: a file, or a run's best checkpoint.
+    """Return the .params file that model.pretrained names: a file, or a run's best checkpoint.
 
-    None where the preparation makes it of something else, and where `run` goes on from a checkpoint: the weights
-    it began with may be gone by then.
+    None if the preparation makes the file from another source, and if `run` resumes from a checkpoint, because the
+    weights it started with may no longer exist.
     """
     source = config.model.pretrained
     if source is None or origin_of(source)[0] != "path" or (run is not None and run.has_checkpoint()):
@@ -58,84 +105,63 @@ def pretrained_file(config: Config, run: Optional[RunDir] = None) -> Optional[st
     return os.path.join(source, best["checkpoint"], "params")
 
 
-def resume_command(run: RunDir, config: Config) -> str:
-    return shlex.join(["python", f"{config.entry}.py", f"resume={run.path}"])
+# ---------------------------------------------------------------- an attempt
 
 
-@contextmanager
-def disk_watched(run: RunDir, config: Config):
-    """A disk that fills up under a run ends it in one line."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        go_on = f"make room, then go on with: {resume_command(run, config)}"
-        raise DiskFailed(f"can't write to {run.path} ({error.strerror}); {go_on}") from None
+def set_up(context: RunContext) -> Attempt:
+    """Do everything that precedes the ranks of an attempt.  Raises ConfigError to refuse it."""
+    run, signals, began = context.run, context.signals, context.resources.started
+    context = begin_attempt(context)
+    logs = Logs(run.path / "ranks")
+    stamps = {"began": began, "compose": time.time() - began}
+    place(context)
+    prepare(context)
+    stamps["preparation"] = time.time() - began - stamps["compose"]
+    config = run.config()  # the preparation may have set the input of pretrained weights
+    if not signals.reason:
+        config = backend_probe.settle(run, config, context.attempt, signals)
+    context = replace(context, config=config)
+    if signals.reason:
+        return Attempt(context, None, stamps, logs)
+    plan = run.plan()
+    announce(run, config, plan, run.read("price.json"))
+    if config.budget.bounds:
+        budget.check_prepared(run, config, context.attempt)
+    plan = record_environment(run, config, plan)
+    record_ranks(run, plan.sizes.ranks)
+    from mxscale.perfmodel import forecast  # loads NumPy: not before the preparation, which it would delay
+
+    say(forecast.record(run, config))
+    context.hooks.before_ranks(context, plan)
+    return Attempt(context, plan, stamps, logs)
 
 
-@contextmanager
-def locked(run: RunDir):
-    """One parent per run directory."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(file_lock.locked(run.path / "lock", wait=False))
-        except BlockingIOError:
-            raise ConfigError(f"{run.path} is in use by another process: wait for it, or stop it") from None
-        except OSError as error:
-            raise ConfigError(f"{run.path}: can't be locked ({error.strerror}); set runs=DIR to another disk") from None
-        yield
-
-
-@contextmanager
-def undone_if_refused(run: RunDir, config: Config, fresh: bool):
-    """A refusal leaves a new run's directory gone, and the files of an old one as they were."""
-    files = [*run.path.glob("*.yaml"), *run.path.glob("*.json"), *run.path.glob("ranks/*.json")]
-    before = {path: path.read_text() for path in files}
-    try:
-        yield
-    except (ConfigError, OSError) as error:
-        if fresh:
-            discard(run)
-            if isinstance(error, OSError) and error.errno in FULL:
-                raise directory.unwritable(config, error) from None
-        else:
-            for path, text in before.items():
-                directory.replace(path, text)
-        raise
-
-
-def begin_attempt(
-    run: RunDir, config: Config, price: dict, weights_file: Optional[str], began: float, signals: Signals
-) -> int:
-    """Note that an attempt begins, and take away what the last one left for the parent and the ranks.
-
-    began: when this process was started, in seconds since 1970: billed from there, on the price's nodes.
-    """
-    attempts = run.attempts
-    attempt = len(attempts) + 1
-    for earlier in attempts:
-        earlier.setdefault("ended_ms", run_cost.last_seen_ms(run, earlier))  # its parent was killed
+def begin_attempt(context: RunContext) -> RunContext:
+    """Record a new attempt and remove the rank files of the previous one; return the context with its number."""
+    run, resources = context.run, context.resources
+    # An attempt whose parent was killed has no end on record
+    earlier = [replace(each, ended_ms=each.ended_ms or run_cost.last_seen_ms(run, each)) for each in run.attempts]
+    attempt = len(earlier) + 1
     run.begin_alive(attempt)
-    wait_for_orphans(run, signals)  # before their last words are taken away
-    signs = [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]
-    for stale in [run.stop_file, run.path / "refused.json", *signs]:
+    wait_for_orphans(run, context.signals)  # before their status files are removed
+    rank_files = [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]
+    for stale in [run.stop_file, run.path / "refused.json", *rank_files]:
         stale.unlink(missing_ok=True)
-    attempts.append({"attempt": attempt, "started_ms": int(began * 1000), "nodes": price.get("nodes", 1)})
-    run.write("status.json", {"attempts": attempts, "state": RUNNING, "attempt": attempt})
-    run.write_config(config)
+    started = status.Attempt(attempt, int(resources.started * 1000), resources.price.get("nodes", 1))
+    run.write_status(status.Status(attempts=(*earlier, started), attempt=attempt))
+    run.write_config(context.config)
     if attempt == 1:
-        run.write("price.json", price)
-    run.write_plan(replace(run.plan(), pretrained=weights_file))
+        run.write("price.json", resources.price)
+    run.write_plan(replace(run.plan(), pretrained=resources.weights_file))
     run.write("environment.json", description.describe(run.path))
-    return attempt
+    return replace(context, attempt=attempt)
 
 
 def wait_for_orphans(run: RunDir, signals: Signals) -> None:
-    """Ranks of an attempt whose parent was killed end by themselves in seconds; nothing may start before.
+    """Wait for the ranks of an attempt whose parent was killed; they end by themselves in seconds.
 
-    The same goes for those on a host that can't be reached, where an NFS server holds their lock for a lease's
-    time (90 s as a rule).
+    The same applies to ranks on a lost host: an NFS server holds their lock for a lease's time, 90 s as a rule.
+    Raises ConfigError if they do not end.
     """
     deadline = time.monotonic() + ORPHANS_S
     while True:
@@ -150,67 +176,61 @@ def wait_for_orphans(run: RunDir, signals: Signals) -> None:
             time.sleep(0.1)
 
 
-def place(
-    run: RunDir, config: Config, nodes: List[hosts.Host], image: Optional[Image], ranks: Optional[int] = None
-) -> None:
-    """See that the hosts are there; note them ([]: this machine) and the image in plan.json.  Raises ConfigError.
-
-    ranks: fewer than launch.ranks, because there are no hosts for more.
-    """
+def place(context: RunContext) -> None:
+    """Check the hosts and record them ([]: this machine) and the image in plan.json.  Raises ConfigError."""
+    run, nodes = context.run, context.resources.nodes
     hosts.check(nodes, run)
-    plan = replace(run.plan(), hosts=tuple(nodes), image=image, fitted_ranks=ranks)
-    run.write_plan(backend_probe.with_scheduler(config, plan))
+    plan = replace(run.plan(), hosts=tuple(nodes), image=context.resources.image, fitted_ranks=context.ranks)
+    run.write_plan(backend_probe.with_scheduler(context.config, plan))
 
 
-def prepare(run: RunDir, config: Config, attempt: int, signals: Signals) -> None:
-    """Run the preparation child to its end, a signal's or the budget's.  Raises ConfigError where it refuses."""
-    command = commands.preparation(config, str(run), attempt, available_cores(), os.environ)
-    deadline = budget.deadline(run, config.budget, attempt)
+def prepare(context: RunContext) -> None:
+    """Run the preparation child until it ends, a signal arrives or the budget is spent.
+
+    Raises ConfigError if the child refuses the run.
+    """
+    run, config, signals = context.run, context.config, context.signals
+    command = commands.preparation(config, str(run), context.attempt, available_cores(), os.environ)
+    deadline = budget.deadline(run, config.budget, context.attempt)
     child = subprocess.Popen(command.argv, env=command.env, start_new_session=True)
     with kept_alive(run):
-        asked = spent = False
+        terminated = spent = False
         while child.poll() is None:
-            spent = time.time() > deadline - budget.END_S
-            if (signals.reason or spent) and not asked:
+            spent = time.time() > deadline - budget.SHUTDOWN_S
+            if (signals.reason or spent) and not terminated:
                 child.terminate()
-                asked = True
+                terminated = True
             if signals.urgent or time.time() > deadline:
                 child.kill()
             time.sleep(0.02)
     if signals.reason or not child.returncode:
         return
     if spent:
-        raise ConfigError(f"{budget.told(config.budget.bounds)}: the preparation alone comes to more; give more")
+        bounds = budget.describe(config.budget.bounds)
+        raise ConfigError(f"{bounds}: the preparation alone costs more; raise it")
     refused = run.read("refused.json") or {}
     messages = f"the preparation ended with status {child.returncode}; its messages are above"
     raise ConfigError(refused.get("error", messages))
 
 
-def discard(run: RunDir) -> None:
-    """A run that was refused before its first step leaves nothing behind."""
-    shutil.rmtree(run.path)
-
-
 def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
-    """Record threads and signatures in plan.json, tags in environment.json; return the new plan."""
+    """Record threads and signatures in plan.json, tags and the data set in environment.json; return the new plan."""
     facts, weights = run.read("environment.json"), plan.pretrained_sha256
     if plan.pretrained:
         weights = digest_of(plan.pretrained)
         if plan.graph:  # the same arrays in another graph are another network
             weights = hashlib.sha256((weights + digest_of(plan.graph)).encode()).hexdigest()
-    placed = Placement.of(plan, available_cores())
     signed = directory.as_signed(run, config)
     plan = replace(
         plan,
         pretrained_sha256=weights,
-        threads=threads_per_rank(config, placed),
+        threads=threads_per_rank(config, Placement.of(plan, available_cores())),
         weak_signature=signature.signature(signed, plan.data_digest, weights, ranks=False),
-        speed_signature=signature.signature(summary.for_speed(signed), plan.data_digest, weights, ranks=False),
+        speed_signature=signature.signature(earlier_runs.for_speed(signed), plan.data_digest, weights, ranks=False),
     )
     run.write_plan(plan)
     own = signature.signature(signed, plan.data_digest, weights)
     facts["tags"] = description.tags(facts, plan, own, config.claims)
-    facts["doctor"] = doctor.of_run(facts, config, plan, placed.per_host)
     facts["probe"] = run.read(backend_probe.RECORD)
     counts = {name: split.count for name, split in plan.splits.items()}
     facts["data"] = {
@@ -223,8 +243,58 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
     return plan
 
 
-def note_ranks(run: RunDir, ranks: int) -> None:
-    """Of the attempt under way: rates of attempts with other ranks are not mixed with its own."""
-    status = run.read("status.json")
-    status["attempts"][-1]["ranks"] = ranks
-    run.write("status.json", status)
+def record_ranks(run: RunDir, ranks: int) -> None:
+    """Record the number of ranks of the current attempt: rates of attempts with other numbers are not comparable."""
+    run.write_status(run.status().with_attempt(ranks=ranks))
+
+
+# ---------------------------------------------------------------- what is printed
+
+
+def announce(run: RunDir, config: Config, plan: Plan, price: dict) -> None:
+    """Print a prepared attempt: sizes, where they come from, the price."""
+    s, servers = plan.sizes, server_count(config.comm, plan.sizes.ranks)
+    skipped = f"; {plan.skipped} bad images skipped" if plan.skipped else ""
+    source = f" from {config.model.pretrained}" if config.model.pretrained else ""
+    revision = plan.origin and plan.origin.revision
+    source += f" ({revision})" if revision else ""
+    dropped = s.dropped_per_epoch
+    rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
+    where = f" on {', '.join(host.name for host in plan.hosts)}" if plan.hosts else ""
+    taken = ", ".join(f"{key} {value}" for key, value in plan.input_taken.items())
+    repeats = config.comm.entry.repeats(s.ranks)
+    update = [
+        f"{servers}, update on the {config.comm.update_on}s",
+        *([] if repeats else [config.comm.entry.not_repeatable]),
+    ]
+    lost, short = unsaved(config.comm), plan.short_shards
+    rows = {
+        "run": run.path,
+        "data": f"{config.data.kind}: {s.train_images:,} training images, {plan.classes} classes{skipped}",
+        "model": f"{config.model.name}{source}",
+        "input": taken and f"of the pretrained weights: {taken} (model.input=config: as in data)",
+        "exchange": describe_exchange(run, config, plan),
+        "ranks": f"{s.ranks}{where} on {plan.device}, {s.shards} data shards",
+        "batch": f"{s.per_device_batch} per device, {s.global_batch} global; effective lr {s.effective_lr:g}",
+        "servers": servers and update,
+        "resume": lost and f"not possible: {lost}",
+        "shards": short and f"{short} of {s.shards} have fewer images than an epoch needs and start again",
+        "steps": f"{s.total_steps:,} ({s.steps_per_epoch:,} per epoch{rest})",
+        "price": prices.describe(price) if price["known"] else "unknown",
+    }
+    say("\n".join(f"{name:<9} {text}" for name, text in rows.items() if text))
+
+
+def describe_exchange(run: RunDir, config: Config, plan: Plan) -> str:
+    """Return what a user should know of how gradients are exchanged; "" if there is nothing."""
+    comm, notes = config.comm, []
+    if comm.entry.drives_all_devices:
+        notes.append(f"kvstore {comm.backend}, one process")
+        if plan.device == "cpu":
+            notes.append("on CPU contexts for learning and testing only")
+    chosen = run.read(backend_probe.RECORD)
+    if chosen:
+        notes.append(f"chosen by comm=auto ({chosen['reason']})")
+    if comm.hierarchical and len(plan.hosts) < 2:
+        notes.append("comm.hierarchical has no effect on one machine")
+    return "; ".join(notes)

@@ -1,19 +1,18 @@
-"""While the ranks run: keep them alive, show how they do, pass on the wish to stop."""
+"""Supervision of the ranks: keep them alive, show progress, pass on stop requests, detect failures."""
 
 import os
-import signal
 import threading
 import time
 from contextlib import contextmanager
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
-from mxscale.config.schema import Config
 from mxscale.cost import run_cost
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.hosts import Host
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
-from mxscale.launcher.budget import Purse
+from mxscale.launcher.budget import BudgetMonitor
+from mxscale.launcher.context import RunContext
 from mxscale.launcher.failure import Failure, Logs
 from mxscale.launcher.heartbeat_monitor import QUIET_S, HeartbeatMonitor
 from mxscale.launcher.processes import Processes, file_name
@@ -26,44 +25,20 @@ POLL_S = 0.1
 STRAGGLE_S = 8.0  # between one rank's failure and the end of the others
 
 
-class Signals:
-    """SIGTERM, Ctrl-C and a lost terminal become a wish: `reason` is set by the first, `urgent` by the second."""
-
-    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def __init__(self):
-        self.reason: Optional[str] = None
-        self.urgent = False
-
-    def __enter__(self):
-        heard = [n for n in self.NUMBERS if signal.getsignal(n) is not signal.SIG_IGN]  # nohup stays nohup
-        self._before = {n: signal.signal(n, self._note) for n in heard}
-        return self
-
-    def __exit__(self, *_):
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number, _frame):
-        self.urgent = self.reason is not None
-        self.reason = self.reason or signal.Signals(number).name
-
-
 class Watched(NamedTuple):
-    """How the ranks came to their end, apart from what they say themselves."""
+    """What the supervisor knows of the end of the ranks, beside the status that they write."""
 
-    stopped: Optional[str]  # the reason, where they were asked to stop
-    failure: Optional[Failure]  # why they were ended
+    stopped: Optional[str]  # the reason of the stop request, if there was one
+    failure: Optional[Failure]  # why the supervisor ended the ranks
     first_gone: Optional[int] = None  # the rank whose end made the launcher end the others
     lost_hosts: Sequence[Host] = ()  # that can't be reached any more
 
 
-def supervise(run: RunDir, config: Config, plan: Plan, attempt: int, signals: Signals, mirror) -> Watched:
-    """Start the ranks and stay until they have ended."""
+def supervise(context: RunContext, plan: Plan, mirror) -> Watched:
+    """Start the ranks and return when all of them have ended."""
+    run, config = context.run, context.config
     placed = Placement.of(plan, available_cores())
-    ranks = config.comm.processes(placed.ranks)
-    commands = launch.commands(config, str(run), attempt, placed, os.environ)
-    purse = Purse(run, config, plan, attempt)
+    commands = launch.commands(config, str(run), context.attempt, placed, os.environ)
     with (
         open(run.path / "ranks" / "launch.log", "ab") as log,
         kept_alive(run),
@@ -71,98 +46,138 @@ def supervise(run: RunDir, config: Config, plan: Plan, attempt: int, signals: Si
     ):
         for last_try in (False, True):
             logs = Logs(run.path / "ranks")  # of this start of the ranks
-            monitor = HeartbeatMonitor(run, config.launch, attempt, ranks, placed.hosts)
+            ranks = config.comm.processes(placed.ranks)
+            monitor = HeartbeatMonitor(run, config.launch, context.attempt, ranks, placed.hosts)
             processes = Processes(commands, log)
+            supervisor = Supervisor(context, plan, processes, monitor)
             try:
-                failure = _watch(run, config, attempt, processes, monitor, progress, signals, purse, mirror)
+                failure = supervisor.watch(progress, mirror)
             finally:
                 processes.stop()
                 progress.update()
             lost_hosts = monitor.end_elsewhere()
-            # Of ranks elsewhere nobody here can say that the first ones have ended
+            # This machine can't tell whether ranks elsewhere have ended
             elsewhere = placed.hosts or config.launch.kind == "docker"
-            given_up = last_try or signals.reason or purse.reason or failure or elsewhere
-            if given_up or not monitor.crashed_at_start():
+            if last_try or supervisor.stopped or failure or elsewhere or not monitor.crashed_at_start():
                 break
             say("a rank crashed before its first step: starting the ranks once more")
             for path in [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]:
                 path.unlink()
     mirror.start()
-    return Watched(signals.reason or purse.reason, failure, launch.first_gone(logs.text("launch")), lost_hosts)
+    return Watched(supervisor.stopped, failure, launch.first_gone(logs.text("launch")), lost_hosts)
+
+
+class Supervisor:
+    """Watches one start of the ranks: stop requests, time limits and failures."""
+
+    def __init__(self, context: RunContext, plan: Plan, processes: Processes, monitor: HeartbeatMonitor):
+        self.run, self.config, self.signals = context.run, context.config, context.signals
+        self.attempt, self.processes, self.monitor = context.attempt, processes, monitor
+        self.budget = BudgetMonitor(context.run, context.config, plan, context.attempt)
+        self.started_at = time.monotonic()
+        self.first_line_at: Optional[float] = None
+        self.stop_requested_at: Optional[float] = None
+        self.failed_at: Optional[float] = None
+
+    @property
+    def stopped(self) -> Optional[str]:
+        """The reason of the stop request; None if there was none."""
+        return self.signals.reason or self.budget.reason
+
+    def watch(self, progress: Progress, mirror) -> Optional[Failure]:
+        """Return when the ranks have ended or have to be ended; the failure, if the ranks do not know it."""
+        while self.processes.ended() is None:
+            now = time.monotonic()
+            if progress.update():
+                mirror.start()  # not before the ranks compute steps: its imports take seconds of a core
+                self.first_line_at = self.first_line_at or now
+            failure = self._start_timeout(now)
+            if failure:
+                return failure
+            self._request_stop(now)
+            if self._must_end(now):
+                return None
+            failed = self._failed_ranks()
+            failure = self._unreported_failure(failed)
+            if failure:
+                return failure
+            if failed:
+                self.failed_at = self.failed_at or now
+                if now - self.failed_at > STRAGGLE_S:
+                    return None
+            time.sleep(POLL_S)
+        return None
+
+    def _start_timeout(self, now: float) -> Optional[Failure]:
+        """Return the failure of ranks that take longer than launch.start_timeout_s to start."""
+        limit_s = self.config.launch.start_timeout_s
+        if self.first_line_at is None:
+            if now - self.started_at > limit_s:
+                return Failure(
+                    f"the ranks did not start within {limit_s:g} s (launch.start_timeout_s): "
+                    f"they may not reach each other; see {self.run}/ranks/launch.log"
+                )
+        elif now - self.first_line_at > limit_s and not self.monitor.begun():
+            return self.monitor.never_begun(limit_s)
+        return None
+
+    def _request_stop(self, now: float) -> None:
+        """Ask the ranks to stop, once, after a signal or before the budget is exceeded."""
+        over_budget = self.budget.should_stop()
+        if self.stop_requested_at is not None or not (self.signals.reason or over_budget):
+            return
+        self.stop_requested_at = now
+        if self.signals.reason:
+            self.run.ask_to_stop(f"signal {self.signals.reason}")
+            say(f"\n{self.signals.reason}: finishing the step and writing a checkpoint; a second one ends at once")
+        else:
+            self.run.ask_to_stop(self.budget.reason)
+            say(f"\n{self.budget.stop_message()}")
+
+    def _must_end(self, now: float) -> bool:
+        """Return whether the ranks get no more time for their checkpoint."""
+        waited_s = now - self.stop_requested_at if self.stop_requested_at else 0.0
+        return self.signals.urgent or self.budget.exhausted() or waited_s > self.config.launch.stop_grace_s
+
+    def _failed_ranks(self) -> List[dict]:
+        """Return the status of the ranks that ended with an error."""
+        ranks = [int(path.stem) for path in self.run.path.glob("ranks/*.json")]
+        ended = [self.run.rank_status(rank, self.attempt) for rank in ranks]
+        return [status for status in ended if status and status.exit]
+
+    def _unreported_failure(self, failed: List[dict]) -> Optional[Failure]:
+        """Return a failure that no rank reports: a lost server process or a stalled rank."""
+        lost = self.processes.lost()
+        if lost and not failed:
+            return Failure(str(lost), (file_name(lost.name),), outside=True)
+        # Ranks report a lost peer at about the time when the heartbeat monitor notices its silence
+        if all(status.consequence for status in failed):
+            return self.monitor.stalled(QUIET_S if failed else None)
+        return None
 
 
 @contextmanager
 def beside(work: Callable[[threading.Event], None], name: str):
-    """Run work(over) in a thread while the block runs; the event is set at its end, and the thread waited for."""
-    over = threading.Event()
-    thread = threading.Thread(target=work, args=(over,), daemon=True, name=name)
+    """Run work(ended) in a thread while the block runs; at its end, set the event and join the thread."""
+    ended = threading.Event()
+    thread = threading.Thread(target=work, args=(ended,), daemon=True, name=name)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        ended.set()
         thread.join()
 
 
 def kept_alive(run: RunDir):
-    """Touch `alive` from a thread: a terminal that holds up our output must not end the ranks."""
+    """Touch `alive` from a thread while the block runs: a blocked terminal must not end the ranks."""
 
-    def touch(over: threading.Event) -> None:
-        while not over.is_set():
+    def touch(ended: threading.Event) -> None:
+        while not ended.is_set():
             try:
                 run.touch_alive()
-            except OSError:  # the disk's trouble, not a reason to be thought dead at once
+            except OSError:  # a disk error is reported where the parent writes
                 pass
-            over.wait(ALIVE_EVERY_S)
+            ended.wait(ALIVE_EVERY_S)
 
     return beside(touch, "alive")
-
-
-def _watch(
-    run: RunDir, config: Config, attempt: int, processes, monitor, progress, signals, purse, mirror
-) -> Optional[Failure]:
-    """Until the ranks have ended, or have to be; the failure where they do not know of it themselves."""
-    began, first_line_at, asked_at, failed_at = time.monotonic(), None, None, None
-    while processes.ended() is None:
-        now = time.monotonic()
-        if progress.update():
-            mirror.start()  # not before the ranks are busy with steps: its imports cost seconds of a core
-            first_line_at = first_line_at or now
-            if now - first_line_at > config.launch.start_timeout_s and not monitor.begun():
-                return monitor.never_begun(config.launch.start_timeout_s)
-        elif now - began > config.launch.start_timeout_s:
-            return Failure(
-                f"the ranks did not begin within {config.launch.start_timeout_s:g} s (launch.start_timeout_s): "
-                f"they may not reach each other; see {run.path}/ranks/launch.log"
-            )
-        if signals.reason and asked_at is None:
-            run.ask_to_stop(f"signal {signals.reason}")
-            say(f"\n{signals.reason}: finishing the step and writing a checkpoint; once more ends at once")
-            asked_at = now
-        if purse.wants_stop() and asked_at is None:
-            run.ask_to_stop(purse.reason)
-            say(f"\n{purse.announcement()}")
-            asked_at = now
-        if signals.urgent or purse.empty() or (asked_at and now - asked_at > config.launch.stop_grace_s):
-            return None
-        failed = failures(run, attempt)
-        lost = processes.lost()
-        if lost and not failed:
-            return Failure(str(lost), (file_name(lost.name),), outside=True)
-        # Ranks that have lost touch with a silent one say so at about the time when its silence is noticed here
-        if all(words.get("consequence") for words in failed):
-            stall = monitor.stalled(QUIET_S if failed else None)
-            if stall:
-                return stall
-        if failed:
-            failed_at = failed_at or now
-            if now - failed_at > STRAGGLE_S:
-                return None
-        time.sleep(POLL_S)
-    return None
-
-
-def failures(run: RunDir, attempt: int) -> List[dict]:
-    """The last words of ranks of this attempt that ended badly."""
-    ranks = [int(path.stem) for path in run.path.glob("ranks/*.json")]
-    return [words for words in (run.last_words(rank, attempt) for rank in ranks) if words and words["exit"]]

@@ -13,15 +13,16 @@ from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
 
+from mxscale.config.networks import NETWORKS, network
 from mxscale.models import torch_file
 from mxscale.models.resnet_v1b import SPECIFICATION, BottleneckV1b
 from mxscale.models.weights import differences, first_of
-from mxscale.models.zoo import V1B
 from mxscale.util.errors import ConfigError
 
 BATCH_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "running_mean", "running_var": "running_var"}
 # How many batches a running statistic is of: PyTorch needs it where momentum is None alone.
 UNUSED = "num_batches_tracked"
+TORCH_NETWORKS = ", ".join(entry.name for entry in NETWORKS.values() if entry.torch_layers)
 # What wrappers put before every name: DataParallel, Lightning, torch.compile
 PREFIXES = ("module.", "model.", "_orig_mod.")
 HEAD = {"fc.weight": "output.weight", "fc.bias": "output.bias"}
@@ -66,10 +67,9 @@ def load(path: str, name: str, source: Optional[str] = None) -> Converted:
     `source`: as the user wrote it.
     """
     source = source or f"torch:{path}"
-    if name not in V1B:
-        known = ", ".join(V1B)
-        raise ConfigError(f"model.pretrained={source}: weights of PyTorch fit {known}, not model.name={name}")
-    layers = V1B[name]
+    layers = network(name).torch_layers
+    if layers is None:
+        raise ConfigError(f"model.pretrained={source}: weights of PyTorch fit {TORCH_NETWORKS}, not model.name={name}")
     _check_architecture(path, source)
     tensors = _unwrapped(torch_file.read(path, source))
     ignored = [n for n in tensors if n.rpartition(".")[2] == UNUSED]
@@ -109,9 +109,10 @@ def _misfits(given, layers: int) -> str:
 
 def to_torch(name: str, arrays: Dict[str, np.ndarray], source: str) -> Dict[str, np.ndarray]:
     """The arrays of network `name` by PyTorch's names, in its order; ConfigError, which calls them `source`."""
-    if name not in V1B:
-        raise ConfigError(f"{source} is a {name}, which has no names in PyTorch: {', '.join(V1B)} have")
-    return {theirs: arrays[ours] for theirs, ours in names(V1B[name]).items()}
+    layers = network(name).torch_layers
+    if layers is None:
+        raise ConfigError(f"{source} is a {name}, which has no names in PyTorch: {TORCH_NETWORKS} have")
+    return {theirs: arrays[ours] for theirs, ours in names(layers).items()}
 
 
 # ---------------------------------------------------------------- the input

@@ -10,14 +10,11 @@ from typing import Dict, Iterator, List, NamedTuple, Sequence
 import mxnet as mx
 import numpy as np
 
+from mxscale.config.networks import NAMES, network
 from mxscale.models import zoo
 from mxscale.models.weights import parameters
 from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError, nearest
-
-# name -> side in pixels of the images, classes: as in the papers; of all others 224 and 1000 (ImageNet)
-SIZES = {"inceptionv3": (299, 1000), "small": (32, 10)}
-IMAGENET = (224, 1000)
 
 
 class Layer(NamedTuple):
@@ -35,10 +32,9 @@ class Layer(NamedTuple):
 
 def write(names: Sequence[str], made: str) -> int:
     """Write the layers of the networks as CSV; returns the number of rows.  Raises ConfigError."""
-    known = zoo.names()
     for name in names:
-        if name not in known:
-            raise ConfigError(f"networks: {name}{nearest(name, known)}")
+        if name not in NAMES:
+            raise ConfigError(f"networks: {name}{nearest(name, NAMES)}")
     rows = [layer for name in names for layer in layers(name)]
     try:
         with replacing(made) as new, open(new, "w", newline="", encoding="utf-8") as file:
@@ -52,7 +48,7 @@ def write(names: Sequence[str], made: str) -> int:
 
 def layers(name: str) -> List[Layer]:
     """The layers of a network of the zoo with weights, in the order of a forward."""
-    side, classes = SIZES.get(name, IMAGENET)
+    side, classes = network(name).side, network(name).classes
     net = zoo.build(name, classes)
     known = parameters(net)
     structural = {parameter.name: path for path, parameter in known.items()}

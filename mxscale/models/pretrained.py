@@ -9,6 +9,7 @@ import math
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
+from mxscale.config.networks import network
 from mxscale.config.schema import origin_of
 from mxscale.models import gluon_store, symbol, weights, zoo
 from mxscale.rundir.plan import Origin
@@ -73,7 +74,7 @@ def load(source: str, name: str) -> Loaded:
     if kind not in LOADERS:
         return Loaded(weights.load(source), [source])
     if kind != "symbol":
-        zoo.min_side(name)  # an unknown name, before anything is fetched
+        network(name)  # refuses an unknown name before a download
     return LOADERS[kind](rest, name, source)
 
 

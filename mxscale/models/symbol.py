@@ -15,8 +15,6 @@ from mxscale.models import weights
 from mxscale.models.graph import NORMS, Network, ancestors, nodes_of, take_apart
 from mxscale.util.errors import ConfigError
 
-NAME = "symbol"  # as model.name: the network is the graph that the weights come with
-
 FILES = "a network is two files, PREFIX-symbol.json and PREFIX-0000.params (another epoch: symbol:PREFIX@EPOCH)"
 
 

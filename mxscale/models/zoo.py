@@ -13,84 +13,49 @@ from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 from mxnet.gluon.model_zoo.vision.resnet import BasicBlockV1, BottleneckV1, ResNetV1, ResNetV2
 
+from mxscale.config.networks import network
+from mxscale.config.registry import implementation
 from mxscale.models import symbol
-from mxscale.models.resnet_v1b import SPECIFICATION, BottleneckV1b, resnet_v1b
+from mxscale.models.resnet_v1b import BottleneckV1b
 from mxscale.models.small import Small
 from mxscale.models.weights import parameters
-from mxscale.util.errors import ConfigError, nearest
-
-# ---------------------------------------------------------------- names
-
-V1B = {f"resnet{layers}_v1b": layers for layers in SPECIFICATION}
-
-# name -> smallest side in pixels at which no convolution, pooling or Dense layer runs out of input; found by
-# shape inference at each side from 1 (tests/test_zoo.py does it again).  Accuracy needs more than that.
-MIN_SIDE = {
-    "alexnet": 63,
-    **{f"densenet{layers}": 29 for layers in (121, 161, 169, 201)},
-    "inceptionv3": 75,
-    **{f"mobilenet{width}": 8 for width in ("1.0", "0.75", "0.5", "0.25")},
-    **{f"mobilenetv2_{width}": 8 for width in ("1.0", "0.75", "0.5", "0.25")},
-    **{f"resnet{layers}_v{version}": 8 for version in (1, 2) for layers in (18, 34, 50, 101, 152)},
-    "squeezenet1.0": 29,
-    "squeezenet1.1": 25,
-    **{f"vgg{layers}{norm}": 32 for layers in (11, 13, 16, 19) for norm in ("", "_bn")},
-    **{name: 8 for name in V1B},
-    "small": 8,
-}
-
-
-def names() -> List[str]:
-    """Every name that `build` knows: Gluon's vision zoo, `resnet*_v1b` and `small`, sorted."""
-    return sorted(MIN_SIDE)
-
-
-def min_side(name: str) -> int:
-    """The smallest height and width in pixels that the network takes; at least 8.  Raises ConfigError.
-
-    Of a symbol network only its graph knows: `finish` finds out.
-    """
-    if name == symbol.NAME:
-        return 8
-    _check(name)
-    return MIN_SIDE[name]
-
-
-def _check(name: str) -> None:
-    if name not in MIN_SIDE:
-        raise ConfigError(f"model.name={name}{nearest(name, MIN_SIDE)}")
-
+from mxscale.util.errors import ConfigError
 
 # ---------------------------------------------------------------- building
 
 
 def build(name: str, classes: int, graph=None) -> nn.HybridBlock:
-    """The network, uninitialised: images (n, 3, side, side) to scores (n, classes).
+    """Return an uninitialised network: images (n, 3, side, side) to scores (n, classes).
 
-    graph: where the network is `symbol`, what `symbol.build` takes.
-    Raises ConfigError for an unknown name.  Gluon's SqueezeNet, DenseNet and Inception end in a pooling of the
-    size that fits 224 or 299 pixels alone; here it is global: the same there, and right at other sizes (at 448
-    pixels Gluon's SqueezeNet gives four scores per class).
+    Args:
+        name: A name of the registry (config/networks.py).
+        classes: Number of classes.
+        graph: What `symbol.build` takes, for the network whose graph comes with its weights.
+
+    Raises:
+        ConfigError: The name is unknown, or the graph is invalid.
     """
-    if name == symbol.NAME:
-        net = symbol.build(graph, classes)
-        net.zoo_name = name
-        return net
-    _check(name)
-    if name == "small":
-        net = Small(classes)
-    elif name in V1B:
-        net = resnet_v1b(V1B[name], classes)
-    else:
-        net = vision.get_model(name, classes=classes)
-        _pool_globally(net.features)
-        _pool_globally(net.output)
+    entry = network(name)
+    arguments = {"saved": graph} if entry.from_weights else entry.arguments
+    net = implementation(entry.builder)(classes=classes, **arguments)
     net.zoo_name = name
     return net
 
 
+def gluon_network(name: str, classes: int) -> nn.HybridBlock:
+    """Return a network of Gluon's model zoo with a global final pooling.
+
+    Gluon's SqueezeNet, DenseNet and Inception end in a pooling for 224 or 299 pixels. A global one is equal at that
+    size and correct at others: at 448 pixels Gluon's SqueezeNet has four scores per class.
+    """
+    net = vision.get_model(name, classes=classes)
+    _pool_globally(net.features)
+    _pool_globally(net.output)
+    return net
+
+
 def _pool_globally(layers: nn.HybridBlock) -> None:
-    # Only direct children: the poolings inside Inception's and DenseNet's blocks are no final ones.
+    # Direct children only: poolings inside Inception's and DenseNet's blocks are not final
     for key, layer in list(layers._children.items()):
         if isinstance(layer, nn.AvgPool2D):
             layers._children[key] = nn.GlobalAvgPool2D()
@@ -166,7 +131,7 @@ def finish(net, shape, ctx) -> None:
 
     By shape inference, without a forward: one in training mode would move BN's running statistics, one in
     inference mode reorders convolution weights into oneDNN's layout, which a broadcast then can't read.
-    Raises MXNetError if the image is too small for the network (see `min_side`).
+    Raises MXNetError if the image is too small for the network (see `min_side` in config/networks.py).
     """
     waiting = [p for p in parameters(net).values() if p._deferred_init]
     if waiting:

@@ -1,4 +1,4 @@
-"""One's own measurements for plans: runs, and the table that bench/allreduce.py writes."""
+"""Measurements of this user's hardware for plans: finished runs, and the table of bench/allreduce.py."""
 
 import csv
 import math
@@ -13,7 +13,7 @@ from mxscale.config.sizes import bucket_bytes, server_count
 from mxscale.environment.placement import Placement
 from mxscale.perfmodel import layers, step_time
 from mxscale.perfmodel.rates import Measured
-from mxscale.perfmodel.scenarios import bytes_each, habits
+from mxscale.perfmodel.scenarios import bytes_each, software
 from mxscale.perfmodel.step_time import Job, Link
 from mxscale.rundir.directory import FINISHED, RunDir
 from mxscale.rundir.plan import Plan
@@ -21,66 +21,66 @@ from mxscale.util.errors import ConfigError
 
 
 class Calibration(NamedTuple):
-    """What was measured, and the links of planner.Machine that fit it; None: not known from these."""
+    """Measured runs, and the links of scenarios.Machine fitted to them; None: not determined by the measurements."""
 
     runs: List[Measured]
     intra: Optional[Link] = None
-    kept: Optional[Link] = None
+    intra_kvstore: Optional[Link] = None
     nic: Optional[Link] = None
-    served: Optional[Link] = None
-    said: str = ""
+    nic_servers: Optional[Link] = None
+    sources: str = ""
 
 
 def read(sources, config: Config) -> Calibration:
-    """plan.calibrate: run directories, and files of bench/allreduce.py --write.  Raises ConfigError."""
+    """Read `plan.calibrate`: run directories, and files of bench/allreduce.py --write. Raises ConfigError."""
     given = [] if sources is None else sources if isinstance(sources, list) else [sources]
-    runs, link, said = [], None, []
+    runs, link, used = [], None, []
     for source in given:
         if not isinstance(source, str):
             raise ConfigError(f"plan.calibrate={source}: expected run directories, or a table of bench/allreduce.py")
         if Path(source).is_file():
             link = of_bench(source)
-            said.append(f"link between nodes of {source}")
+            used.append(f"link between nodes of {source}")
         else:
             runs.append(of_run(source))
     alike = of_network(runs, config)
-    found = {name: fit(alike, name) for name in ("intra", "kept")}
+    found = {name: fit(alike, name) for name in ("intra", "intra_kvstore")}
     if link is None:
-        found.update(nic=fit(alike, "nic", found["intra"]), served=fit(alike, "served"))
-    said += [f"link {WHERE[name]} fitted to own runs" for name, fitted in found.items() if fitted]
-    return Calibration(alike, **{"nic": link, **found}, said="; ".join(said))
+        found.update(nic=fit(alike, "nic", found["intra"]), nic_servers=fit(alike, "nic_servers"))
+    used += [f"link {WHERE[name]} fitted to own runs" for name, fitted in found.items() if fitted]
+    return Calibration(alike, **{"nic": link, **found}, sources="; ".join(used))
 
 
 def of_network(runs: List[Measured], config: Config) -> List[Measured]:
-    """Those of the plan's network.  Raises ConfigError where there are only others, or images had another size."""
+    """Return the runs of the plan's network. Raises ConfigError if only others exist, or if image sizes differ."""
     alike = [run for run in runs if run.network == config.model.name]
     size = config.data.image_size
     for run in alike:
         if size and run.image_size and run.image_size != size:
             raise ConfigError(
-                f"plan.calibrate: {run.source} saw images of {run.image_size} px, the plan is for {size}: set "
+                f"plan.calibrate: {run.source} trained on images of {run.image_size} px, the plan is for {size}: set "
                 f"data.image_size={run.image_size}, or name other runs"
             )
     if runs and not alike:
         trained = ", ".join(sorted({run.network for run in runs}))
-        raise ConfigError(f"plan.calibrate: those runs trained {trained}, the plan is for {config.model.name}")
+        raise ConfigError(f"plan.calibrate: the runs trained {trained}, the plan is for {config.model.name}")
     return alike
 
 
 def of_run(path: str) -> Measured:
-    """What a finished run reached.  Raises ConfigError."""
+    """Return the measured rate of a finished run. Raises ConfigError."""
     run = RunDir(path)
     plan, rate = run.plan(), run.figures.get("throughput/median")
     if plan.sizes is None:
-        raise ConfigError(f"plan.calibrate={path}: that is no run directory, nor a table of bench/allreduce.py")
+        raise ConfigError(f"plan.calibrate={path}: neither a run directory nor a table of bench/allreduce.py")
     if run.state != FINISHED:
-        raise ConfigError(f"plan.calibrate={path}: that run is {run.state or 'unfinished'}; let it end first")
+        raise ConfigError(f"plan.calibrate={path}: the run is {run.state or 'unfinished'}; name a finished one")
     if not rate:
-        raise ConfigError(f"plan.calibrate={path}: that run has no throughput in its summary.json: it was too short")
+        raise ConfigError(f"plan.calibrate={path}: the run was too short: no throughput in summary.json")
     config, sizes = run.config(), plan.sizes
     if sizes.shards != sizes.ranks:
-        each = "each rank took the batches of several data shards one after the other, which no plan does"
-        raise ConfigError(f"plan.calibrate={path}: {each}; name a run without data.shards")
+        why = "each rank accumulated the batches of several data shards, which plans do not model"
+        raise ConfigError(f"plan.calibrate={path}: {why}; name a run without data.shards")
     nodes, free = nodes_of(plan)
     return Measured(
         network=config.model.name,
@@ -102,7 +102,7 @@ def of_run(path: str) -> Measured:
 
 
 def nodes_of(plan: Plan) -> Tuple[int, int]:
-    """How many machines have ranks, and how many hosts of the run have none: servers go there."""
+    """Return the number of machines with ranks, and of hosts without: they run only servers."""
     placed = Placement.of(plan, cores=1)
     return max(1, len(placed.occupied)), len(placed.hosts) - len(placed.occupied)
 
@@ -111,7 +111,7 @@ COLUMNS = ("ranks", "alpha_s", "bytes_per_s")
 
 
 def of_bench(path: str) -> Link:
-    """The link of the last row of a table of bench/allreduce.py.  Raises ConfigError."""
+    """Return the link in the last row of a table of bench/allreduce.py. Raises ConfigError."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
@@ -129,33 +129,40 @@ def of_bench(path: str) -> Link:
     return link
 
 
-SPEEDS = np.geomspace(1e6, 1e12, 6001)  # bytes/s, that are tried: 0.2 % apart
+SPEEDS = np.geomspace(1e6, 1e12, 6001)  # candidate bytes/s, 0.2 % apart
 
 
-# link of planner.Machine -> the exchange that it carries, whether it is the one between nodes.  Servers on the only
-# node are reached by no link of these: such a run fits none.
+# link of scenarios.Machine -> (exchange that it carries, whether it connects nodes). Servers on the only node use none
+# of these links, so that such a run fits none.
 CARRIES = {
     "intra": (RING, False),
-    "kept": (ALL_TO_ALL, False),
+    "intra_kvstore": (ALL_TO_ALL, False),
     "nic": (RING, True),
-    "served": (SERVERS, True),
+    "nic_servers": (SERVERS, True),
 }
 WHERE = {
     "intra": "inside a node",
-    "kept": "inside a node (comm=device)",
+    "intra_kvstore": "inside a node (comm=device)",
     "nic": "between nodes",
-    "served": "between nodes (servers)",
+    "nic_servers": "between nodes (servers)",
 }
 
 
 def fit(runs: List[Measured], which: str, inside: Optional[Link] = None) -> Optional[Link]:
-    """The link that makes the model give what runs of several devices reached, from the one of a single device.
+    """Fit a link to runs on several devices, given runs on one device.
 
-    By the smallest sum of squared logarithms of predicted over measured images/s.  None where the runs don't say.
-    which: of CARRIES; runs of another exchange are left out.  inside: the link in the nodes.
+    Minimises the sum of squared logarithms of predicted over measured images/s.
+
+    Args:
+        runs: Measured runs of one network.
+        which: A key of CARRIES; runs with another exchange are ignored.
+        inside: The link inside the nodes; None: not limiting.
+
+    Returns:
+        The link, or None if no pair of runs determines it.
     """
     bases = [run for run in runs if run.devices == 1 and not run.server_nodes]
-    pairs = [(base, run) for run in runs if _carried(run, which) for base in bases if _alike(base, run)]
+    pairs = [(base, run) for run in runs if _carried(run, which) for base in bases if _comparable(base, run)]
     if not pairs or not layers.known(runs[0].network):
         return None
     error = np.zeros(len(SPEEDS))
@@ -168,47 +175,47 @@ def fit(runs: List[Measured], which: str, inside: Optional[Link] = None) -> Opti
 
 
 def _carried(run: Measured, which: str) -> bool:
-    """Whether the run's exchange went by this link."""
+    """Return whether the run's exchange used this link."""
     between = run.nodes + run.server_nodes > 1
     return run.devices > 1 and (run.comm.entry.exchange, between) == CARRIES[which]
 
 
-def _alike(base: Measured, run: Measured) -> bool:
-    """Whether each device of `run` computes as the one of `base` did; on a CPU, by as many threads."""
+def _comparable(base: Measured, run: Measured) -> bool:
+    """Return whether a device computes the same in both runs; on a CPU, with the same number of threads."""
     same = ("network", "batch", "accumulation", "precision", "threads", "image_size")
     return all(getattr(base, name) == getattr(run, name) for name in same)
 
 
 def rate_of(run: Measured, rate: float, network: layers.Network, links: Dict[str, Link]) -> np.ndarray:
-    """Images/s that the model gives a run whose devices each compute at `rate` images/s."""
+    """Return the predicted images/s of a run whose devices each compute at `rate` images/s."""
     images = run.devices * run.batch * run.accumulation
     return images / step_time.predict(job(run, rate, network, links)).seconds
 
 
 def job(run: Measured, rate: float, network: layers.Network, links: Dict[str, Link]) -> Job:
-    """Its step, as the planner has it of such a run."""
+    """Return the run's step as the planner models it."""
     comm, exchange = run.comm, run.comm.entry.exchange
     ring, served, each = exchange == RING, exchange == SERVERS, run.devices // run.nodes
     return Job(
         compute_s=run.batch * run.accumulation / rate,
         gradients=network.gradients,
-        turns=run.accumulation,
+        accumulation=run.accumulation,
         nodes=run.nodes,
         gpus_per_node=each,
         comm=exchange,
         bytes_each=bytes_each(run.precision, comm.compression),
         hierarchical=ring and comm.hierarchical and run.nodes > 1,
         servers=run.server_nodes,
-        pushes=each if served else 1,  # each rank is a process
+        pushes=each if served else 1,  # each rank is a process of its own
         largest=_largest(run) if served else 0.0,
-        parts=step_time.buckets(network.layers, bucket_bytes(comm, 4 * network.gradients) / 4),
+        buckets=step_time.buckets(network.layers, bucket_bytes(comm, 4 * network.gradients) / 4),
         double_buffering=comm.double_buffering,
-        **habits(ring, comm.overlap),
+        **software(ring, comm.overlap),
         **links,
     )
 
 
 def _largest(run: Measured) -> float:
-    """Share of the gradients on the machine that has most of the servers: they are dealt out over machines."""
+    """Return the share of the gradients on the machine with the most servers, which are spread over machines."""
     servers, over = server_count(run.comm, run.devices), run.server_nodes or run.nodes
     return math.ceil(servers / over) / servers

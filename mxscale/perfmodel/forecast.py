@@ -1,9 +1,9 @@
-"""What a run says beforehand of its own rate, hours and cost, and how far off it was.
+"""The forecast of a run's rate, hours and cost.
 
-In order: earlier runs that are the same but for length, seed, learning rate and price, on as many devices; those on
-fewer, with what the model of a step makes of the exchange; tables, where the machine is an instance with GPUs that they
-know.  On a CPU only one's own runs count.
-The result is the run's forecast.json, `plan/*` in MLflow and `plan/error` at the end.  Unknown stays unknown.
+In order of preference: earlier runs that differ only in length, seed, learning rate and price, on as many devices;
+such runs on fewer devices, with the modelled exchange; the tables, for a known instance with GPUs. On a CPU only
+earlier runs count. The result is the run's forecast.json, `plan/*` in MLflow and `plan/error` at the end. An unknown
+rate is reported as unknown.
 """
 
 import math
@@ -16,67 +16,68 @@ from mxscale.config.schema import Config
 from mxscale.cost import prices, run_cost
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
 from mxscale.perfmodel.step_time import Link
-from mxscale.planner import planning
-from mxscale.records import summary
+from mxscale.records import earlier_runs
 from mxscale.rundir.directory import FORECAST, RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 
-def begin(run: RunDir, config: Config) -> str:
-    """Write forecast.json; a line that tells of it.  Call it when plan.json has the signature (record_environment)."""
-    made = predict(run, config)
-    run.write(FORECAST, made)
-    return f"plan      {told(made)}"
+def record(run: RunDir, config: Config) -> str:
+    """Write forecast.json and return a line for the terminal. plan.json must have the signature."""
+    forecast = predict(run, config, run.plan())
+    run.write(FORECAST, forecast)
+    return f"plan      {describe(forecast)}"
 
 
-def predict(run: RunDir, config: Config) -> Dict:
-    """{"known": True, "plan/images_per_s", "plan/hours", "plan/usd", "plan/eur", "source"}, or {"known": False, "why"}.
+def predict(run: RunDir, config: Config, plan: Plan) -> Dict:
+    """Return the forecast of a run.
 
-    Hours are those of all steps and of what an earlier run took beside them (start, validation), where there is one.  A
-    currency is left out where its price is unknown.
+    Returns:
+        {"known": True, "plan/images_per_s", "plan/hours", "plan/usd", "plan/eur", "source"}, or
+        {"known": False, "why"}. The hours are those of all steps and of an earlier run's start and validation, if one
+        exists. A currency without a price is omitted.
     """
-    plan = run.plan()
-    earlier = summary.alike(run, plan, "speed_signature")
+    earlier = earlier_runs.comparable(run, plan, "speed_signature")
     try:
         rate, source = _from_runs(config, plan, earlier)
         if rate is None and plan.device == "gpu":
             rate, source = _from_tables(config, plan)
-    except ConfigError as error:  # a run of another version, a network or an instance that no table has
+    except ConfigError as error:  # a run of another version, an unknown network or instance
         rate, source = None, str(error)
     if rate is None:
         return {"known": False, "why": source}
     sizes = plan.sizes
-    hours = (sizes.total_steps * sizes.global_batch / rate + _beside(earlier)) / 3600
+    hours = (sizes.total_steps * sizes.global_batch / rate + _overhead_s(earlier)) / 3600
     figures = {"plan/images_per_s": rate, "plan/hours": hours}
     cost = prices.cost(run.read("price.json") or {"known": False}, [3600 * hours])
     figures.update({f"plan/{currency}": value for currency, value in (cost or {}).items()})
     return {"known": True, **figures, "source": source}
 
 
-def told(made: Dict) -> str:
-    """A forecast in one line."""
-    if not made["known"]:
-        return f"unknown: {made['why']}"
-    hours = made["plan/hours"]
+def describe(forecast: Dict) -> str:
+    """Return a forecast in one line."""
+    if not forecast["known"]:
+        return f"unknown: {forecast['why']}"
+    hours = forecast["plan/hours"]
     time = f"{hours:.2f} h" if hours >= 0.1 else f"{3600 * hours:.0f} s"
-    money = [f"{made[f'plan/{name}']:.4g} {name.upper()}" for name in ("usd", "eur") if f"plan/{name}" in made]
+    money = [f"{forecast[f'plan/{name}']:.4g} {name.upper()}" for name in ("usd", "eur") if f"plan/{name}" in forecast]
     cost = f", {' = '.join(money)}" if money else ""
-    return f"{made['plan/images_per_s']:,.0f} images/s, {time}{cost}; {made['source']}"
+    return f"{forecast['plan/images_per_s']:,.0f} images/s, {time}{cost}; {forecast['source']}"
 
 
-# ---------------------------------------------------------------- one's own runs
+# ---------------------------------------------------------------- from earlier runs
 
 
 def _from_runs(config: Config, plan: Plan, earlier: List[RunDir]) -> Tuple[Optional[float], str]:
-    """(images/s, where from), or (None, why not)."""
+    """Return the images/s and their source, or None and the reason."""
     devices = plan.sizes.ranks
-    if plan.sizes.shards != devices:
-        return None, "several data shards a rank: each rank's batches one after the other are not part of the model"
-    same = [run for run in earlier if _devices(run) == devices and run.config().comm == config.comm]
+    same = earlier_runs.same_layout(earlier, config, plan.sizes)
     if same:
         several = f"the median of {len(same)} earlier runs" if len(same) > 1 else "an earlier run"
         return statistics.median(map(_rate, same)), f"{several} of this configuration"
+    if plan.sizes.shards != devices:
+        return None, "several data shards per rank are not modelled"
+    earlier = [run for run in earlier if earlier_runs.sizes_of(run).shards == _devices(run)]
     fewer = [run for run in earlier if _devices(run) < devices]
     if not fewer:
         return None, "no earlier run of this configuration on this machine, on as many devices or fewer"
@@ -85,19 +86,19 @@ def _from_runs(config: Config, plan: Plan, earlier: List[RunDir]) -> Tuple[Optio
     link, others = _own_link(config, plan, base, earlier)
     if link is None:
         most = _rate(base) * devices / _devices(base)
-        return most, f"at most: {known}, the exchange not known and counted as nothing"
+        return most, f"at most: {known}, the exchange is unknown and not counted"
     now = replace(calibration.of_run(str(base.path)), devices=devices, comm=config.comm)
     network = layers.network(config.model.name, config.data.image_size, plan.classes)
     rate = float(calibration.rate_of(now, _rate(base), network, {"intra": link}))
-    return rate, f"{known}, the exchange as fitted to {others} more"
+    return rate, f"{known}, the exchange fitted to {others} more"
 
 
-# The exchange of a run on one machine -> the link that carries it
+# exchange of a run on one machine -> link that carries it
 INSIDE = {exchange: link for link, (exchange, between) in calibration.CARRIES.items() if not between}
 
 
 def _own_link(config: Config, plan: Plan, base: RunDir, earlier: List[RunDir]) -> Tuple[Optional[Link], int]:
-    """The link inside this machine that fits earlier runs with the same exchange, and their number."""
+    """Return the link inside this machine, fitted to earlier runs with the same exchange, and their number."""
     which = INSIDE.get(config.comm.entry.exchange)
     if _devices(base) > 1 or len(plan.hosts) > 1 or which is None or not layers.known(config.model.name):
         return None, 0
@@ -110,44 +111,44 @@ def _rate(run: RunDir) -> float:
 
 
 def _devices(run: RunDir) -> int:
-    return run.plan().sizes.ranks
+    return earlier_runs.sizes_of(run).ranks
 
 
-def _beside(earlier: List[RunDir]) -> float:
-    """Seconds that the newest of these took beside its steps; 0 where there is none."""
+def _overhead_s(earlier: List[RunDir]) -> float:
+    """Return the seconds of the newest complete run outside its steps; 0 if there is none."""
     for run in earlier:
-        status, sizes = run.read("status.json"), run.plan().sizes
-        if len(status["attempts"]) == 1 and status.get("step"):
+        status, sizes = run.status(), earlier_runs.sizes_of(run)
+        if len(status.attempts) == 1 and status.step:
             wall = run.figures.get("time/wall_s", 0.0)
-            return max(0.0, wall - status["step"] * sizes.global_batch / _rate(run))
+            return max(0.0, wall - status.step * sizes.global_batch / _rate(run))
     return 0.0
 
 
-# ---------------------------------------------------------------- tables
+# ---------------------------------------------------------------- from tables
 
 
 def _from_tables(config: Config, plan: Plan) -> Tuple[Optional[float], str]:
-    """The same of GPUs of an instance that the tables know."""
+    """Return the images/s of an instance in the tables and their source, or None and the reason."""
     if config.machine.instance is None:
-        return None, "no earlier run of this configuration on this machine, and machine.instance does not name it"
+        return None, "no earlier run of this configuration on this machine, and no machine.instance"
     sizes, (nodes, _) = plan.sizes, calibration.nodes_of(plan)
-    if planning.exchange_of(config) not in MODELLED:
-        return None, f"comm={config.comm.backend} has no step that all ranks take together: it is not modelled"
+    if scenarios.exchange_of(config) not in MODELLED:
+        return None, f"comm={config.comm.backend} is not modelled: its ranks take no common steps"
     network = layers.network(config.model.name, config.data.image_size, plan.classes)
     node = machines.node(config.machine, run_cost.pricing(config), machines.Given(math.ceil(sizes.ranks / nodes)))
     if nodes > 1 and node.machine.nic is None:
-        return None, f"the link between nodes of {node.machine.name} is not known"
+        return None, f"the link between nodes of {node.machine.name} is unknown"
     rate = rates.of_device(network, node.gpu, sizes.per_device_batch, config.precision)
     grid = scenarios.Grid(
         machine=[node.machine],
         nodes=[nodes],
-        comm=[planning.exchange_of(config)],
-        servers=["0"],  # they share the ranks' hosts
+        comm=[scenarios.exchange_of(config)],
+        servers=["0"],  # servers share the ranks' hosts
         batch=[sizes.per_device_batch],
         precision=[config.precision],
         compression=[config.comm.compression],
         double_buffering=[config.comm.double_buffering],
     )
     rate_of = {(node.machine.name, sizes.per_device_batch, config.precision): rate.images_per_s}
-    plans, _ = scenarios.evaluate(grid, planning.task_of(config, network, sizes.train_images, rate_of))
+    plans, _ = scenarios.evaluate(grid, scenarios.task_of(config, network, sizes.train_images, rate_of))
     return float(plans["images_per_s"][0]), f"one device: {rate.source}"

@@ -1,4 +1,4 @@
-"""What a network exchanges and computes: its rows of tables/layers.csv.  Pure: standard library alone."""
+"""Gradients and FLOPs of a network's layers, from tables/layers.csv."""
 
 import functools
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from mxscale.util.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class Network:
-    """A network for images of one size and so many classes."""
+    """A network for one image size and one number of classes."""
 
     name: str
-    layers: Tuple[Tuple[int, float], ...]  # (gradients, FLOPs of a forward) of each, the first first
+    layers: Tuple[Tuple[int, float], ...]  # (gradients, FLOPs of forward) of each layer, in forward order
 
     @property
     def gradients(self) -> int:
@@ -21,15 +21,23 @@ class Network:
 
     @property
     def flops(self) -> float:
-        """Of a forward of one image: twice its multiply-adds."""
+        """Return the FLOPs of forward for one image: twice its multiply-adds."""
         return sum(flops for _, flops in self.layers)
 
 
 def network(name: str, image_size: Optional[int] = None, classes: Optional[int] = None) -> Network:
-    """The network; None: of the table's own size and classes.  Raises ConfigError for one that the table lacks.
+    """Return the network scaled to an image size and a number of classes.
 
-    FLOPs of convolutions and norms go with the area that they see; a dense layer behind them is counted as in the
-    table, which is exact where a global pooling comes before it (not in AlexNet and VGG).
+    FLOPs of convolutions and norms scale with the image area. A dense layer keeps its FLOPs, which is exact after
+    a global pooling, but not in AlexNet and VGG.
+
+    Args:
+        name: As `model.name`.
+        image_size: Side in pixels; None for that of the table.
+        classes: None for those of the table.
+
+    Raises:
+        ConfigError: The table lacks the network.
     """
     rows = _table().get(name)
     if rows is None:

@@ -1,4 +1,4 @@
-"""Machines that could be rented or are there already: devices, links, price.  Pure."""
+"""Machines to plan for: devices, links, price."""
 
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, Optional, Tuple
@@ -18,62 +18,70 @@ GBIT = 1e9 / 8  # bytes/s
 
 @dataclass(frozen=True)
 class Node:
-    """A kind of machine, and where what is known of it comes from."""
+    """A kind of machine, with descriptions of its links and price."""
 
     machine: Machine
-    gpu: Optional[str]  # None: no GPU, or not known which
-    links: str  # in words
+    gpu: Optional[str]  # None: no GPU, or an unknown one
+    links: str
     price: str
 
 
 @dataclass(frozen=True)
 class Given:
-    """What stands before the tables' words."""
+    """Values that override the tables: settings, and measured links of scenarios.Machine."""
 
-    gpus: Optional[int] = None  # by hand
+    gpus: Optional[int] = None
     nic_gbps: Optional[float] = None
     rdma: Optional[bool] = None
-    # measured, as planner.Machine has them
     intra: Optional[Link] = None
-    kept: Optional[Link] = None
+    intra_kvstore: Optional[Link] = None
     nic: Optional[Link] = None
-    served: Optional[Link] = None
+    nic_servers: Optional[Link] = None
 
 
 def known() -> Dict[str, Dict[str, str]]:
-    """Instance -> its row of tables/instances.csv."""
+    """Return the rows of tables/instances.csv by instance."""
     return {row["instance"]: row for row in csv_tables.read("instances")}
 
 
 def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Dict], given: Given = Given()) -> Node:
-    """The machine that `settings` name; price_of: as prices.freeze_price, of one node.  Raises ConfigError."""
+    """Return the machine that the settings name.
+
+    Args:
+        settings: The configuration's `machine`.
+        price_of: Returns the price of one node, as prices.freeze_price does.
+        given: Values that override the tables.
+
+    Raises:
+        ConfigError: The instance, its devices or its price is unknown.
+    """
     row = known().get(settings.instance or "", {})
-    priced = given.gpus and settings.instance and price_of(replace(settings, nodes=1))["known"]  # a table of one's own
+    priced = given.gpus and settings.instance and price_of(replace(settings, nodes=1))["known"]  # from a user's table
     if not row and PRICE_SOURCES[settings.provider].listed and not priced:
         where = f"machine.instance={settings.instance}" if settings.instance else "machine.instance is missing"
         raise ConfigError(f"{where}{nearest(settings.instance or '', known())}")
     devices = given.gpus or int(row.get("gpus") or 0)
     if not devices:
         what = settings.instance or f"machine={settings.provider}"
-        raise ConfigError(f"plan.gpus is missing: how many devices a node of {what} has is not known")
+        raise ConfigError(f"plan.gpus is missing: the number of devices of a {what} node is unknown")
     gpu = row.get("gpu") or None
-    ring, kept, inside = inside_node(gpu, devices)
+    ring, kvstore, inside = inside_node(gpu, devices)
     if given.intra:
-        ring, kept, inside = given.intra, given.intra, "inside a node as measured"
-    if given.kept:
-        kept, inside = given.kept, f"{inside}, that of comm=device as measured"
+        ring, kvstore, inside = given.intra, given.intra, "measured inside a node"
+    if given.intra_kvstore:
+        kvstore, inside = given.intra_kvstore, f"{inside}, measured for comm=device"
     rdma = row.get("rdma") == "yes" if given.rdma is None else given.rdma
-    nic, served, between = between_nodes(given.nic_gbps or float(row.get("nic_gbps") or 0), rdma)
+    nic, servers, between = between_nodes(given.nic_gbps or float(row.get("nic_gbps") or 0), rdma)
     if given.nic:
-        nic, served, between = given.nic, given.nic, "between nodes as measured"
-    if given.served:
-        nic, served, between = nic or given.served, given.served, f"{between}, that of servers as measured"
+        nic, servers, between = given.nic, given.nic, "measured between nodes"
+    if given.nic_servers:
+        nic, servers, between = nic or given.nic_servers, given.nic_servers, f"{between}, measured for servers"
     price = price_of(replace(settings, nodes=1))
     name = settings.instance or settings.provider
-    machine = Machine(name, devices, ring, kept, nic, served, *(_money(price, currency) for currency in ("usd", "eur")))
+    money = (_money(price, currency) for currency in ("usd", "eur"))
+    machine = Machine(name, devices, ring, kvstore, nic, servers, *money)
     of_devices = f"{devices} x {gpu or 'device'}, {inside}, " if gpu or devices > 1 else ""
-    said = f"{name}: {of_devices}{between}"
-    return Node(machine, gpu, said, prices.describe(price))
+    return Node(machine, gpu, f"{name}: {of_devices}{between}", prices.describe(price))
 
 
 def _money(price: Dict, currency: str) -> float:
@@ -85,12 +93,12 @@ FREE = Link(0.0, float("inf"))
 
 
 def inside_node(gpu: Optional[str], devices: int) -> Tuple[Link, Link, str]:
-    """The link between the devices of a node for a ring and for a kvstore, and in words."""
+    """Return the links between the devices of a node for a ring and for a kvstore, and a description."""
     k = hardware.constants()
     if devices == 1:
         return FREE, FREE, "one device"
     name = hardware.usual_link(gpu or "")
-    taken = "" if gpu and hardware.device(gpu) else ", taken because the link is not known"
+    taken = "" if gpu and hardware.device(gpu) else " (default, the link is unknown)"
     if not name.startswith("pcie"):
         link = Link(k["alpha_nvlink"], k["nvlink_share"] * hardware.link_bytes_per_s(name))
         return link, link, f"{name} {link.bytes_per_s / 1e9:g} GB/s inside a node{taken}"
@@ -101,14 +109,14 @@ def inside_node(gpu: Optional[str], devices: int) -> Tuple[Link, Link, str]:
 
 
 def between_nodes(gbps: float, rdma: bool) -> Tuple[Optional[Link], Optional[Link], str]:
-    """The link between nodes for Horovod and for parameter servers, which send by TCP; and in words."""
+    """Return the links between nodes for Horovod and for parameter servers, which use TCP, and a description."""
     if not gbps:
-        return None, None, "link between nodes not known"
+        return None, None, "link between nodes unknown"
     tcp, nic = (
         _plain(published_parse.between_nodes(hardware.constants(), gbps * GBIT, fast)) for fast in (False, rdma)
     )
     how = "RDMA" if rdma else "TCP"
-    return nic, tcp, f"{gbps:g} Gbit/s between nodes, {nic.bytes_per_s / GBIT:.3g} of them by {how}"
+    return nic, tcp, f"{gbps:g} Gbit/s between nodes, {nic.bytes_per_s / GBIT:.3g} Gbit/s achieved by {how}"
 
 
 def _plain(link: Link) -> Link:

@@ -1,62 +1,65 @@
-"""What training would take on machines that nobody has rented yet: images/s, hours, money, what bounds it.
+"""Throughput, hours, cost and bottleneck of training on machines before they are rented.
 
-Every combination of what is asked for is a plan; a hundred thousand of them are one call of `step_time.predict` over
-arrays.  Pure: numpy.
+Each combination of the requested settings is a plan. All plans are evaluated by one call of `step_time.predict` on
+arrays: 100,000 plans at once.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from mxscale.config.backends import BACKENDS, DEFAULT, MODELLED, RING, SERVERS
-from mxscale.config.price_sources import MINIMUM_S
+from mxscale.config.price_sources import MINIMUM_S, PRICE_SOURCES
+from mxscale.config.schema import Config
+from mxscale.config.sizes import bucket_bytes
 from mxscale.perfmodel import hardware, step_time
 from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.step_time import Link
 
-# of a gradient, as it is and where it is made smaller to travel
+# bytes of a gradient, uncompressed and compressed
 BYTES = {"float32": 4.0, "amp": 4.0, "float16": 2.0}
 COMPRESSED = {"fp16": 2.0, "2bit": 0.25}
 
+ONE_NODE = tuple(entry.name for entry in BACKENDS.values() if entry.drives_all_devices)
+
 
 def bytes_each(precision: str, compression: str) -> float:
-    """Of a gradient on the wire."""
+    """Return the bytes of a gradient on the wire."""
     return min(BYTES[precision], COMPRESSED.get(compression, 4.0))
 
 
-ONE_NODE = tuple(entry.name for entry in BACKENDS.values() if entry.drives_all_devices)
-Plans = Dict[str, np.ndarray]  # column -> one value for each plan
+Plans = Dict[str, np.ndarray]  # column -> one value per plan
 PARTS = ("compute", "exchange", "exposed", "stragglers", "input")  # of a step, in seconds
-INNER = ("machine", "asked_servers")  # columns that `rows` leaves out: the place in the grid, servers as asked for
+INNER = ("machine", "servers_setting")  # columns that `rows` omits: index in the grid, servers as requested
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One kind of machine: what a node of it has and costs.  Unknown money is NaN."""
+    """A node of one kind: its devices, links and price. An unknown price is NaN."""
 
     name: str
     gpus: int  # devices of a node
-    intra: Link  # between them, as Horovod's ring uses it
-    kept: Link  # the same, as a kvstore's sum uses it
-    nic: Optional[Link]  # between nodes; None: not known
-    served: Optional[Link]  # the same for parameter servers, which know no RDMA
+    intra: Link  # between them, for a ring
+    intra_kvstore: Link  # between them, for a kvstore's sum
+    nic: Optional[Link]  # between nodes; None: unknown
+    nic_servers: Optional[Link]  # between nodes, for parameter servers, which do not use RDMA
     usd_per_hour: float = float("nan")
     eur_per_hour: float = float("nan")
 
 
-LINKS = ("intra", "kept", "nic", "served")
+LINKS = ("intra", "intra_kvstore", "nic", "nic_servers")
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is asked for: each combination is a plan."""
+    """The requested settings: each combination is a plan."""
 
     machine: Sequence[Machine]
     nodes: Sequence[int]
     comm: Sequence[str] = (DEFAULT,)
-    servers: Sequence[str] = ("1x",)  # machines that are servers alone: a number, or so many times the nodes; 0: none
-    batch: Sequence[int] = (32,)  # of a device
+    servers: Sequence[str] = ("1x",)  # dedicated server machines: a number, or a multiple of the nodes; 0: none
+    batch: Sequence[int] = (32,)  # per device
     precision: Sequence[str] = ("float32",)
     compression: Sequence[str] = ("none",)
     double_buffering: Sequence[bool] = (False,)
@@ -68,7 +71,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Task:
-    """What is the same in all plans."""
+    """The settings that are the same in all plans."""
 
     network: Network
     images: int  # of an epoch
@@ -76,15 +79,41 @@ class Task:
     rates: Mapping[Tuple[str, int, str], float]  # (machine, batch, precision) -> images/s of one device
     server: Optional[Machine] = None
     accumulation: int = 1
-    # with double buffering -> of its buckets
+    # whether gradients are double-buffered -> bytes of a bucket
     bucket_bytes: Mapping[bool, float] = field(default_factory=lambda: dict.fromkeys((False, True), 32 * 2**20))
-    pushes: Optional[int] = None  # that a node makes to servers; None: each device, whose rank is a process here
+    pushes: Optional[int] = None  # of a node to the servers; None: one per device, as each rank is a process
     overlap: bool = True
     hierarchical: bool = False
-    input_images_per_s: Optional[float] = None  # that a node's input gives; None: not looked at
+    input_images_per_s: Optional[float] = None  # of a node; None: not modelled
     setup_s: float = 0.0
     billing: str = "per_second"
     minimum_s: float = MINIMUM_S
+
+
+def exchange_of(config: Config) -> str:
+    """Return the modelled back end: the default one before a trial, and for one rank, which exchanges nothing."""
+    entry = config.comm.entry
+    return DEFAULT if entry.chosen_by_trial or entry.single_rank else entry.name
+
+
+def task_of(config: Config, network: Network, images: int, rates: Mapping) -> Task:
+    """Return the settings that a configuration fixes for all plans; rates: see Task.rates."""
+    return Task(
+        network=network,
+        images=images,
+        epochs=config.epochs,
+        rates=rates,
+        accumulation=config.batch.accumulation,
+        bucket_bytes={
+            delayed: bucket_bytes(replace(config.comm, double_buffering=delayed), 4 * network.gradients)
+            for delayed in (False, True)
+        },
+        overlap=config.comm.overlap,
+        hierarchical=config.comm.hierarchical,
+        setup_s=60 * config.launch.setup_minutes,
+        billing=config.machine.billing,
+        minimum_s=PRICE_SOURCES[config.machine.provider].minimum_s,
+    )
 
 
 def exchanges(plans: Plans) -> np.ndarray:
@@ -92,11 +121,11 @@ def exchanges(plans: Plans) -> np.ndarray:
     return np.vectorize(MODELLED.get, otypes=[str])(plans["comm"])
 
 
-# ---------------------------------------------------------------- every combination
+# ---------------------------------------------------------------- combinations
 
 
 def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
-    """(columns of every combination that can be, how many could not by reason)."""
+    """Return the columns of all valid combinations, and the number of invalid ones by reason."""
     lengths = [len(values) for values in grid.axes.values()]
     places = dict(zip(grid.axes, np.indices(lengths).reshape(len(lengths), -1)))
     machine = places.pop("machine")
@@ -104,54 +133,59 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
     plans["machine"] = machine
     plans["instance"] = np.array([each.name for each in grid.machine])[machine]
     served = exchanges(plans) == SERVERS
-    refused = {
-        f"one process drives the devices of one node: {' and '.join(f'comm={name}' for name in ONE_NODE)} take no "
-        "second one": np.isin(plans["comm"], ONE_NODE) & (plans["nodes"] > 1),
-        "compression=2bit is that of parameter servers": (plans["compression"] == "2bit") & ~served,
-        "compression=2bit packs float32 alone": (plans["compression"] == "2bit") & (plans["precision"] == "float16"),
-        "": _again(grid, plans, places["servers"], served),
+    invalid = {
+        f"{' and '.join(f'comm={name}' for name in ONE_NODE)} drive the devices of one node": np.isin(
+            plans["comm"], ONE_NODE
+        )
+        & (plans["nodes"] > 1),
+        "compression=2bit needs parameter servers": (plans["compression"] == "2bit") & ~served,
+        "compression=2bit needs float32 gradients": (plans["compression"] == "2bit")
+        & (plans["precision"] == "float16"),
+        "": _duplicate(grid, plans, places["servers"], served),
     }
-    bad, told = np.zeros(len(machine), bool), {}
-    for why, where in refused.items():
-        told[why] = int((where & ~bad).sum())
-        bad |= where
-    told.pop("")
-    plans = {name: column[~bad] for name, column in plans.items()}
+    dropped, counts = np.zeros(len(machine), bool), {}
+    for why, where in invalid.items():
+        counts[why] = int((where & ~dropped).sum())
+        dropped |= where
+    counts.pop("")
+    plans = {name: column[~dropped] for name, column in plans.items()}
     served = exchanges(plans) == SERVERS
-    plans["asked_servers"] = np.where(served, plans["servers"], "")
-    plans["servers"] = np.where(served, _counts(grid, plans["nodes"], places["servers"][~bad]), 0)
+    plans["servers_setting"] = np.where(served, plans["servers"], "")
+    plans["servers"] = np.where(served, _server_counts(grid, plans["nodes"], places["servers"][~dropped]), 0)
     plans["devices"] = plans["nodes"] * _of(grid.machine, "gpus")[plans["machine"]]
-    return plans, {why: count for why, count in told.items() if count}
+    return plans, {why: count for why, count in counts.items() if count}
 
 
-def _counts(grid: Grid, nodes: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """How many servers the word at `place` of the grid means for so many nodes."""
-    words = [str(word) for word in grid.servers]
-    number = np.array([int(word.rstrip("x")) for word in words])[place]
-    return number * np.where(np.array([word.endswith("x") for word in words])[place], nodes, 1)
+def _server_counts(grid: Grid, nodes: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """Return the number of servers of each plan; place: index of its setting in `grid.servers`."""
+    settings = [str(setting) for setting in grid.servers]
+    number = np.array([int(setting.rstrip("x")) for setting in settings])[place]
+    return number * np.where(np.array([setting.endswith("x") for setting in settings])[place], nodes, 1)
 
 
-def _again(grid: Grid, plans: Plans, place: np.ndarray, served: np.ndarray) -> np.ndarray:
-    """Which are a plan that is there already: without servers for each number of them, 1x beside 1 on one node."""
-    again, counts = ~served & (place > 0), _counts(grid, plans["nodes"], place)
+def _duplicate(grid: Grid, plans: Plans, place: np.ndarray, served: np.ndarray) -> np.ndarray:
+    """Return which plans repeat an earlier one: any setting of servers without servers, 1x and 1 on one node."""
+    repeated, counts = ~served & (place > 0), _server_counts(grid, plans["nodes"], place)
     for earlier in range(len(grid.servers)):
-        again |= served & (place > earlier) & (counts == _counts(grid, plans["nodes"], np.full_like(place, earlier)))
-    return again
+        same = counts == _server_counts(grid, plans["nodes"], np.full_like(place, earlier))
+        repeated |= served & (place > earlier) & same
+    return repeated
 
 
 def _of(machines: Sequence[Machine], name: str) -> np.ndarray:
     return np.array([getattr(machine, name) for machine in machines])
 
 
-# ---------------------------------------------------------------- how long, how much
+# ---------------------------------------------------------------- time and cost
 
 
 def evaluate(grid: Grid, task: Task) -> Tuple[Plans, Dict[str, int]]:
-    """(columns of all plans, how many combinations could not be by reason).
+    """Evaluate every combination of the grid.
 
-    Columns beside the grid's: devices, images_per_s, efficiency (of the devices' own rate times their number), hours,
-    usd, eur (NaN: unknown), bound, and the step's seconds: step_s, compute_s, exchange_s, exposed_s, stragglers_s,
-    input_s.
+    Returns:
+        The columns of all valid plans, and the number of invalid combinations by reason. Columns beside the grid's:
+        devices, images_per_s, efficiency (against the rate of one device times their number), hours, usd, eur (NaN:
+        unknown), bound, and seconds of a step: step_s, compute_s, exchange_s, exposed_s, stragglers_s, input_s.
     """
     plans, refused = combine(grid)
     step = _step(plans, grid, task)
@@ -162,7 +196,7 @@ def evaluate(grid: Grid, task: Task) -> Tuple[Plans, Dict[str, int]]:
     plans.update(step)
     plans["images_per_s"] = global_batch / step["step_s"]
     plans["efficiency"] = plans["images_per_s"] / (plans["devices"] * _rates(plans, grid, task))
-    # Every image counts: a run drops the last partial batch, which would make plans of large batches look cheap
+    # All images count. A run drops the last partial batch, which would make plans with large batches look cheap
     seconds = task.images * task.epochs / plans["images_per_s"] + task.setup_s
     plans["hours"] = seconds / 3600
     for currency in ("usd", "eur"):
@@ -171,7 +205,7 @@ def evaluate(grid: Grid, task: Task) -> Tuple[Plans, Dict[str, int]]:
 
 
 def _rates(plans: Plans, grid: Grid, task: Task) -> np.ndarray:
-    """Images/s of one device by itself, for each plan."""
+    """Return the images/s of one device alone, for each plan."""
     rates = np.empty(len(plans["batch"]))
     for number, machine in enumerate(grid.machine):
         for batch in set(grid.batch):
@@ -183,7 +217,7 @@ def _rates(plans: Plans, grid: Grid, task: Task) -> np.ndarray:
 
 
 def _step(plans: Plans, grid: Grid, task: Task) -> Plans:
-    """Columns of a step.  One call of the model has one partition into buckets, and double buffering another."""
+    """Return the columns of a step. Double buffering has other buckets, so it is a separate call of the model."""
     double = plans["double_buffering"].astype(bool)
     places = [np.flatnonzero(double == delayed) for delayed in (False, True)]
     pieces = [
@@ -200,13 +234,13 @@ def _step_of(plans: Plans, grid: Grid, task: Task, delayed: bool) -> Plans:
     comm = exchanges(plans)
     ring, served = comm == RING, comm == SERVERS
     links = {name: _links([getattr(each, name) for each in machines], number) for name in LINKS}
-    intra = _where(ring, links["intra"], _where(served, Link(0.0, np.inf, False), links["kept"]))
-    nic = _where(ring, links["nic"], links["served"])
+    intra = _where(ring, links["intra"], _where(served, Link(0.0, np.inf, False), links["intra_kvstore"]))
+    nic = _where(ring, links["nic"], links["nic_servers"])
     images = plans["batch"] * task.accumulation
     job = step_time.Job(
         compute_s=images / _rates(plans, grid, task),
         gradients=task.network.gradients,
-        turns=task.accumulation,
+        accumulation=task.accumulation,
         nodes=plans["nodes"],
         gpus_per_node=gpus,
         intra=intra,
@@ -214,11 +248,11 @@ def _step_of(plans: Plans, grid: Grid, task: Task, delayed: bool) -> Plans:
         comm=comm,
         bytes_each=np.vectorize(bytes_each, otypes=[float])(plans["precision"], plans["compression"]),
         hierarchical=task.hierarchical & (plans["nodes"] > 1) & ring,
-        servers=_worth(plans, nic, task.server),
+        servers=_equivalent_servers(plans, nic, task.server),
         pushes=np.where(served, task.pushes or gpus, 1),
-        parts=step_time.buckets(task.network.layers, task.bucket_bytes[delayed] / 4),
+        buckets=step_time.buckets(task.network.layers, task.bucket_bytes[delayed] / 4),
         double_buffering=delayed,
-        **habits(ring, task.overlap),
+        **software(ring, task.overlap),
         input_s=0.0 if task.input_images_per_s is None else gpus * images / task.input_images_per_s,
     )
     step = step_time.predict(job)
@@ -227,8 +261,8 @@ def _step_of(plans: Plans, grid: Grid, task: Task, delayed: bool) -> Plans:
     return {name: np.broadcast_to(column, len(number)) for name, column in found.items()}
 
 
-def habits(ring, overlap: bool) -> Dict:
-    """Fields of step_time.Job that are the software's: how much it hides, how unevenly devices work."""
+def software(ring, overlap: bool) -> Dict:
+    """Return the fields of step_time.Job that depend on the software: overlap, variation of steps, overhead."""
     k = hardware.constants()
     return {
         "overlap": overlap * np.where(ring, k["overlap"], k["overlap_served"]),
@@ -238,11 +272,11 @@ def habits(ring, overlap: bool) -> Dict:
     }
 
 
-def _worth(plans: Plans, nic: Link, server: Optional[Machine]) -> np.ndarray:
-    """How many servers with the workers' NIC these are worth: one with half of it is half a server."""
-    if server is None or server.served is None:
+def _equivalent_servers(plans: Plans, nic: Link, server: Optional[Machine]) -> np.ndarray:
+    """Return the number of servers in units of the workers' NIC: a server with half its rate counts as half."""
+    if server is None or server.nic_servers is None:
         return plans["servers"]
-    return plans["servers"] * server.served.bytes_per_s / nic.bytes_per_s
+    return plans["servers"] * server.nic_servers.bytes_per_s / nic.bytes_per_s
 
 
 def _links(links: Sequence[Optional[Link]], number: np.ndarray) -> Link:
@@ -255,14 +289,14 @@ def _where(condition, first: Link, second: Link) -> Link:
 
 
 def billed_hours(seconds: np.ndarray, billing: str, minimum_s: float) -> np.ndarray:
-    """As prices.cost bills one attempt of so many seconds (arrays)."""
+    """Return the billed hours of one attempt, as prices.cost bills it (arrays)."""
     if billing == "per_hour":
         return np.maximum(1, np.ceil(np.round(seconds, 3) / 3600))
     return np.maximum(seconds, minimum_s) / 3600
 
 
 def _per_hour(plans: Plans, grid: Grid, task: Task, currency: str) -> np.ndarray:
-    """What all nodes of a plan cost for an hour, its servers among them."""
+    """Return the price per hour of all nodes of each plan, including its servers."""
     workers = plans["nodes"] * _of(grid.machine, f"{currency}_per_hour")[plans["machine"]]
     if not plans["servers"].any():
         return workers
@@ -270,11 +304,8 @@ def _per_hour(plans: Plans, grid: Grid, task: Task, currency: str) -> np.ndarray
     return workers + np.where(plans["servers"] > 0, plans["servers"] * each, 0.0)
 
 
-# ---------------------------------------------------------------- as plain values
-
-
 def rows(plans: Plans, places: Sequence[int]) -> List[Dict]:
-    """These plans as plain values; unknown ones are None."""
+    """Return plans as plain values; unknown values are None."""
     columns = {name: column[list(places)].tolist() for name, column in plans.items() if name not in INNER}
     plain = [dict(zip(columns, values)) for values in zip(*columns.values())]
     return [{k: None if isinstance(v, float) and np.isnan(v) else v for k, v in row.items()} for row in plain]

@@ -1,4 +1,4 @@
-"""Which of many plans: the cheapest by a deadline, the fastest for a budget, those that none beats.  Pure: numpy."""
+"""Selection of plans: the cheapest before a deadline, the fastest within a budget, the Pareto front."""
 
 from dataclasses import dataclass
 from typing import Dict, Optional
@@ -10,37 +10,38 @@ from mxscale.perfmodel.scenarios import Plans
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a plan must keep to; None: no bound."""
+    """Upper limits of a plan; None: no limit."""
 
     deadline_hours: Optional[float] = None
     budget_usd: Optional[float] = None
     budget_eur: Optional[float] = None
 
-    def kept(self, plans: Plans) -> np.ndarray:
-        """Which plans keep all of them; one of unknown cost keeps no budget."""
-        kept = np.ones(len(plans["hours"]), bool)
+    def satisfied(self, plans: Plans) -> np.ndarray:
+        """Return which plans are within all bounds; a plan of unknown cost is within no budget."""
+        within = np.ones(len(plans["hours"]), bool)
         for name, bound in self.each().items():
-            kept &= plans[name] <= bound  # False for NaN
-        return kept
+            within &= plans[name] <= bound  # False for NaN
+        return within
 
     def each(self) -> Dict[str, float]:
+        """Return the given bounds by column."""
         given = {"hours": self.deadline_hours, "usd": self.budget_usd, "eur": self.budget_eur}
         return {name: bound for name, bound in given.items() if bound is not None}
 
 
 def cheapest(plans: Plans, among: np.ndarray) -> Optional[int]:
-    """The place of the cheapest of `among` (a mask), of equals the fastest; None where no cost is known."""
+    """Return the index of the cheapest plan of `among` (a mask), then the fastest; None if no cost is known."""
     money = plans[currency(plans)]
     return _least(among & np.isfinite(money), money, plans["hours"])
 
 
 def fastest(plans: Plans, among: np.ndarray) -> Optional[int]:
-    """The place of the fastest of `among` (a mask), of equals the cheapest."""
+    """Return the index of the fastest plan of `among` (a mask), then the cheapest."""
     return _least(among, plans["hours"], np.nan_to_num(plans["usd"], nan=np.inf))
 
 
 def currency(plans: Plans) -> str:
-    """usd where any cost is known in it, else eur."""
+    """Return "usd" if any cost is known in it, else "eur"."""
     return "usd" if np.isfinite(plans["usd"]).any() else "eur"
 
 
@@ -50,7 +51,7 @@ def _least(among: np.ndarray, first: np.ndarray, second: np.ndarray) -> Optional
 
 
 def front(plans: Plans, among: np.ndarray) -> np.ndarray:
-    """Places of the plans of `among` that no other is both faster and cheaper than, the fastest first."""
+    """Return the indices of the Pareto front of time and cost within `among` (a mask), the fastest first."""
     money = plans[currency(plans)]
     places = np.flatnonzero(among & np.isfinite(money))
     places = places[np.lexsort((money[places], plans["hours"][places]))]

@@ -1,4 +1,4 @@
-"""A figure of plans: images/s by devices beside money by hours.  matplotlib is imported when one is drawn."""
+"""The figure of plans: throughput and efficiency by devices, cost by hours."""
 
 from typing import Sequence
 
@@ -8,17 +8,28 @@ from mxscale.perfmodel.scenarios import Plans
 from mxscale.planner import choice
 from mxscale.planner.choice import Bounds
 
-MOST_LINES = 8  # by number of devices
-MOST_POINTS = 5000  # of money against hours
+MOST_LINES = 8
+MOST_POINTS = 5000  # of cost against hours
 
-MARKERS = {"compute": "o", "exchange": "v", "input": "s"}  # of what bounds a plan
+MARKERS = {"compute": "o", "exchange": "v", "input": "s"}  # by bottleneck
 
-# Of colour-blind people's palette (Okabe and Ito)
+# The palette of Okabe and Ito, distinct for colour-blind readers
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 
 
 def draw(plans: Plans, bounds: Bounds, chosen: Sequence[int], title: str, path: str) -> None:
-    """Write the figure as PNG.  Raises OSError."""
+    """Write the figure as PNG.
+
+    Args:
+        plans: All plans.
+        bounds: Drawn as lines.
+        chosen: Indices of the recommended plans.
+        title: Name of the network.
+        path: Of the PNG file.
+
+    Raises:
+        OSError: The file can't be written.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -33,38 +44,38 @@ def draw(plans: Plans, bounds: Bounds, chosen: Sequence[int], title: str, path: 
     _linear(plans, series, left)
     _bounds_legend(plans, series, middle)
     left.set(xlabel="devices", ylabel="images/s", title="throughput")
-    middle.set(xlabel="devices", ylabel="% of one device's rate times their number", title="efficiency")
+    middle.set(xlabel="devices", ylabel="% of linear scaling", title="scaling efficiency")
     middle.set_ylim(0, 105)
     _by_devices(plans, left, middle)
     left.legend(fontsize=8)
     _money(plans, bounds, chosen, series, right)
     for axis in (left, middle, right):
         axis.grid(alpha=0.3)
-    figure.suptitle(f"{title}: planned, not measured")
+    figure.suptitle(f"{title}: predicted, not measured")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
 def _mark(axis, plans: Plans, places, values, colour: str) -> None:
-    """A point for each plan, its shape by what bounds it."""
+    """Draw a point for each plan, its shape by bottleneck."""
     for bound, marker in MARKERS.items():
         of_bound = places[plans["bound"][places] == bound]
         axis.scatter(plans["devices"][of_bound], values[of_bound], s=34, marker=marker, color=colour, zorder=3)
 
 
 def _bounds_legend(plans: Plans, series: list, axis) -> None:
-    there = {bound for _, places in series for bound in plans["bound"][places]}
+    present = {bound for _, places in series for bound in plans["bound"][places]}
     shapes = [
         axis.scatter([], [], s=34, marker=marker, color="#777777", label=bound)
         for bound, marker in MARKERS.items()
-        if bound in there
+        if bound in present
     ]
     axis.legend(handles=shapes, title="bound by", fontsize=8, title_fontsize=8, loc="lower left")
 
 
 def _by_devices(plans: Plans, left, middle) -> None:
-    """Numbers of devices mostly double: a logarithmic axis with those that are there."""
+    """Set a logarithmic axis with ticks at the plans' numbers of devices."""
     ticks = np.unique(plans["devices"])
     if len(ticks) > 10:
         ticks = 2 ** np.unique(np.log2(ticks).astype(int))
@@ -76,10 +87,10 @@ def _by_devices(plans: Plans, left, middle) -> None:
         axis.minorticks_off()
 
 
-# What a line may stand for, from the finest on: the first that makes few enough lines is taken
+# Columns that define a line, from the finest on: the first with few enough lines is used
 KINDS = (
-    ("instance", "comm", "asked_servers", "batch", "precision", "compression", "double_buffering"),
-    ("instance", "comm", "asked_servers", "precision"),
+    ("instance", "comm", "servers_setting", "batch", "precision", "compression", "double_buffering"),
+    ("instance", "comm", "servers_setting", "precision"),
     ("instance", "comm", "precision"),
     ("instance", "comm"),
     ("instance",),
@@ -87,7 +98,7 @@ KINDS = (
 
 
 def _series(plans: Plans) -> list:
-    """(label, places by growing devices): of plans of a kind and as many devices, the one with the most images/s."""
+    """Return (label, indices by number of devices) of each line: the fastest plan for each number of devices."""
     order = np.lexsort((-plans["images_per_s"], plans["devices"]))
     for names in KINDS:
         codes = np.zeros(len(plans["hours"]), int)
@@ -99,28 +110,28 @@ def _series(plans: Plans) -> list:
     groups = [order[codes[order] == code] for code in np.unique(codes)]
     groups = [places[np.unique(plans["devices"][places], return_index=True)[1]] for places in groups]
     groups.sort(key=lambda places: plans["images_per_s"][places].max(), reverse=True)
-    kept = groups[:MOST_LINES]
-    differ = [name for name in names if len({plans[name][places[0]] for places in kept}) > 1]
+    lines = groups[:MOST_LINES]
+    differ = [name for name in names if len({plans[name][places[0]] for places in lines}) > 1]
     found = []
-    for places in kept:
-        label = ", ".join(_in_words(name, plans[name][places[0]]) for name in differ if plans[name][places[0]] != "")
+    for places in lines:
+        label = ", ".join(_described(name, plans[name][places[0]]) for name in differ if plans[name][places[0]] != "")
         found.append((label or str(plans["comm"][places[0]]), places))
     return found
 
 
-def _in_words(name: str, value) -> str:
+def _described(name: str, value) -> str:
     if name == "comm":
         return str(value).replace("_", " ")
-    if name == "asked_servers":
-        each = "" if value in ("1", "1x") else "s"
-        return "on the nodes" if value == "0" else f"{value.rstrip('x')} server{each}{' a node' * value.endswith('x')}"
+    if name == "servers_setting":
+        plural, per_node = "" if value in ("1", "1x") else "s", " per node" * value.endswith("x")
+        return "on the nodes" if value == "0" else f"{value.rstrip('x')} server{plural}{per_node}"
     if name == "double_buffering":
         return "double buffering" if value else "no double buffering"
     return f"{name} {value}" if name in ("batch", "compression") else str(value)
 
 
 def _linear(plans: Plans, series: list, axis) -> None:
-    """What the devices would reach without exchange: each by itself, added up."""
+    """Draw linear scaling: the rate of one device times their number."""
     highest = {}
     for _, places in series:
         for place in places:
@@ -131,12 +142,12 @@ def _linear(plans: Plans, series: list, axis) -> None:
 
 
 def _money(plans: Plans, bounds: Bounds, chosen: Sequence[int], series: list, axis) -> None:
-    """Money against hours, with the plans that no other beats in both."""
+    """Draw cost against hours, with the Pareto front."""
     currency = choice.currency(plans)
     money, hours = plans[currency], plans["hours"]
-    axis.set(xlabel="hours", ylabel=currency.upper(), title="time and money")
+    axis.set(xlabel="hours", ylabel=currency.upper(), title="time and cost")
     if not np.isfinite(money).any():
-        axis.text(0.5, 0.5, "no price is known", ha="center", transform=axis.transAxes)
+        axis.text(0.5, 0.5, "no known price", ha="center", transform=axis.transAxes)
         return
     some = np.unique(np.linspace(0, len(hours) - 1, min(len(hours), MOST_POINTS)).astype(int))
     axis.scatter(hours[some], money[some], s=12, color="#BBBBBB", label=f"{len(some):,} of {len(hours):,} plans")
@@ -144,10 +155,10 @@ def _money(plans: Plans, bounds: Bounds, chosen: Sequence[int], series: list, ax
         for colour, (_, places) in zip(COLOURS, series):
             axis.scatter(hours[places], money[places], s=28, color=colour)
     best = choice.front(plans, np.ones(len(hours), bool))
-    axis.plot(hours[best], money[best], color="#333333", linewidth=1, label="none is both faster and cheaper")
+    axis.plot(hours[best], money[best], color="#333333", linewidth=1, label="Pareto front")
     for number, place in enumerate(dict.fromkeys(chosen)):
         axis.scatter(hours[place], money[place], s=160, marker="*", color="#D55E00", edgecolor="black", zorder=3,
-                     label=None if number else "chosen")  # fmt: skip
+                     label=None if number else "recommended")  # fmt: skip
     if hours.max() > 8 * hours.min():
         axis.set_xscale("log")
         _plain_ticks(axis.xaxis)
@@ -161,11 +172,13 @@ def _money(plans: Plans, bounds: Bounds, chosen: Sequence[int], series: list, ax
     if currency in bound:
         budget = f"budget {bound[currency]:g} {currency.upper()}"
         axis.axhline(bound[currency], color="#009E73", linestyle=":", label=budget)
-    axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)  # below: points are everywhere
+    axis.legend(
+        fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2
+    )  # below the axes, which are full of points
 
 
 def _other_currency(plans: Plans, currency: str, axis) -> None:
-    """The same money in the other currency, where one rate holds for all plans."""
+    """Add an axis in the other currency if all plans have the same exchange rate."""
     other = "eur" if currency == "usd" else "usd"
     with np.errstate(divide="ignore", invalid="ignore"):
         rates = plans[other] / plans[currency]
@@ -179,7 +192,7 @@ def _other_currency(plans: Plans, currency: str, axis) -> None:
 
 
 def _plain_ticks(axis) -> None:
-    """1, 2, 5, 10 ... on a logarithmic axis, not 10^1."""
+    """Label a logarithmic axis 1, 2, 5, 10, ... instead of 10^1."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))

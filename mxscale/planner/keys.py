@@ -1,4 +1,4 @@
-"""The keys of conf/plan.yaml: what may be asked for."""
+"""The settings of conf/plan.yaml."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from mxscale.util.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True)
-class Asked:
+class Settings:
     """The keys of conf/plan.yaml."""
 
     nodes: Any
@@ -39,19 +39,19 @@ class Asked:
 
 
 def without_data(values: dict) -> dict:
-    """The same settings; where the images lie is of no account to a plan."""
+    """Return the settings with placeholders for missing data paths, which a plan does not read."""
     for name in ("root", "train", "val"):
         values["data"][name] = values["data"][name] or "unused"
     return values
 
 
-def read(own: dict) -> Asked:
-    """The keys as they are given, single values checked.  Raises ConfigError."""
-    asked = from_dict(own, Asked, "plan.")
-    for name, value in asdict(asked).items():
+def read(own: dict) -> Settings:
+    """Return the settings with single values checked. Raises ConfigError."""
+    settings = from_dict(own, Settings, "plan.")
+    for name, value in asdict(settings).items():
         if name not in LISTS and isinstance(value, (int, float)) and not (math.isfinite(value) and value > 0):
             raise ConfigError(f"plan.{name}={value}: expected a number above 0, or null")
-    return asked
+    return settings
 
 
 def _whole(value) -> bool:
@@ -62,11 +62,11 @@ def _servers(value) -> bool:
     return bool(re.fullmatch(r"\d+|[1-9]\d*x", str(value)))
 
 
-# key -> (what is right, in words)
+# key -> (check or choices, description)
 LISTS = {
     "nodes": (_whole, "whole numbers from 1 to 1,000,000"),
     "batch": (_whole, "whole numbers from 1 to 1,000,000"),
-    "servers": (_servers, "whole numbers, or 1x, 2x ...: so many for each node"),
+    "servers": (_servers, "whole numbers, or a multiple of the nodes such as 1x"),
     "double_buffering": (lambda value: isinstance(value, bool), "true or false"),
     "comm": (tuple(MODELLED), ""),
     "precision": (RULES["precision"].choices, ""),
@@ -76,15 +76,15 @@ LISTS = {
 
 
 def listed(name: str, value, default) -> list:
-    """The values of plan.NAME, each once, or `default` where it is null.  Raises ConfigError."""
+    """Return the distinct values of plan.NAME, or [default] if it is null. Raises ConfigError."""
     values = [default] if value is None else value if isinstance(value, list) else [value]
-    right, words = LISTS[name]
+    valid, description = LISTS[name]
     if not values:
         raise ConfigError(f"plan.{name}=[]: expected a list such as '[1,2]', or one value")
     for each in values:
-        if isinstance(right, tuple):
-            if each not in right:
-                raise ConfigError(f"plan.{name}={each}{nearest(each, right)}")
-        elif not right(each):
-            raise ConfigError(f"plan.{name}={each}: expected {words}")
+        if isinstance(valid, tuple):
+            if each not in valid:
+                raise ConfigError(f"plan.{name}={each}{nearest(each, valid)}")
+        elif not valid(each):
+            raise ConfigError(f"plan.{name}={each}: expected {description}")
     return list(dict.fromkeys(map(str, values) if name == "servers" else values))

@@ -1,4 +1,4 @@
-"""Plans as people read them: an aligned table, and every one of them as CSV.  Pure."""
+"""Plans as an aligned table, and as CSV."""
 
 import csv
 from typing import Callable, Dict, List, Sequence, Tuple
@@ -9,7 +9,7 @@ from mxscale.config.backends import MODELLED, SERVERS
 from mxscale.perfmodel.scenarios import Plans
 from mxscale.util import text_table
 
-# column -> (heading, what a cell shows, whether it stands at the right)
+# column -> (heading, formatter, whether it is right-aligned)
 COLUMNS: Dict[str, Tuple[str, Callable, bool]] = {
     "instance": ("instance", str, False),
     "nodes": ("nodes", str, True),
@@ -27,28 +27,25 @@ COLUMNS: Dict[str, Tuple[str, Callable, bool]] = {
     "eur": ("EUR", lambda money: f"{money:,.2f}", True),
     "bound": ("bound by", str, False),
 }
-# Shown where plans differ in them
+# shown only if plans differ in them
 SWEPT = ("instance", "comm", "servers", "batch", "precision", "compression", "double_buffering")
 
-MOST = 30  # rows in a terminal
+MOST = 30  # rows of the table
 
 ORDER = (*COLUMNS, "step_s", "compute_s", "exchange_s", "exposed_s", "stragglers_s", "input_s")  # of the CSV
 
 
 def table(rows: Sequence[Dict], marked: Sequence[int] = ()) -> str:
-    """Aligned lines under their headings; rows in `marked` get a star.
-
-    What all rows have in common stands in no column (`common`).
-    """
+    """Return the aligned table without the columns that all rows share (`common`); rows in `marked` get a star."""
     shown = [name for name in COLUMNS if name not in common(rows)]
     cells = [[COLUMNS[name][0] for name in shown]] + [[_cell(name, row) for name in shown] for row in rows]
     right = [place for place, name in enumerate(shown) if COLUMNS[name][2]]
-    lines = enumerate(text_table.columns(cells, right), -1)  # the headings are no row
+    lines = enumerate(text_table.columns(cells, right), -1)  # the first line is the headings
     return "\n".join(("* " if row in marked else "  ") + line for row, line in lines)
 
 
 def common(rows: Sequence[Dict]) -> Dict:
-    """What is the same in all of them, of the settings that plans may differ in."""
+    """Return the settings that all rows share, of those that plans can differ in."""
     return {name: rows[0][name] for name in SWEPT if len({row[name] for row in rows}) == 1}
 
 
@@ -63,7 +60,7 @@ def _cell(name: str, row: Dict) -> str:
 
 
 def sentence(row: Dict) -> str:
-    """A plan in one line."""
+    """Return a plan in one line."""
     how = row["comm"]
     if MODELLED[how] == SERVERS:
         how = f"{row['servers']} parameter servers" if row["servers"] else "parameter servers on the nodes"
@@ -78,7 +75,7 @@ def sentence(row: Dict) -> str:
 
 
 def write_csv(plans: Plans, path: str) -> None:
-    """Every plan; a cell is empty where the value is unknown.  Raises OSError."""
+    """Write all plans; the cell of an unknown value is empty. Raises OSError."""
     columns: List[np.ndarray] = [plans[name] for name in ORDER]
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")

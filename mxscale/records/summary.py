@@ -1,24 +1,23 @@
 """A run in figures, from its metrics file: summary.json and the table at the end."""
 
 import statistics
-from dataclasses import replace
-from typing import List, Optional
+from typing import Optional
 
-from mxscale.config.schema import Config
 from mxscale.cost import run_cost
-from mxscale.rundir.directory import FINISHED, FORECAST, RunDir, runs_of
+from mxscale.records import earlier_runs
+from mxscale.rundir.directory import FORECAST, RunDir
 from mxscale.rundir.plan import Plan
-from mxscale.util.errors import ConfigError
+from mxscale.rundir.summary import Summary
 
 NEXT = "\n"  # within a row of the table
 
 
-def summarise(run: RunDir, attempt: int) -> dict:
-    """{"metrics": the figures of the whole run, ...}.  What is not known is not there."""
+def summarise(run: RunDir, attempt: int) -> Summary:
+    """Return the figures of the whole run; unknown ones are omitted."""
     history = run.history()
     attempts = run.attempts
-    ranks = next((each["ranks"] for each in reversed(attempts) if each.get("ranks")), None)  # the last may have none
-    comparable = {each["attempt"] for each in attempts if each.get("ranks") == ranks}
+    ranks = next((each.ranks for each in reversed(attempts) if each.ranks), None)  # the last may have none
+    comparable = {each.attempt for each in attempts if each.ranks == ranks}
     metrics = {}
     best = run.read("best.json")
     if best:
@@ -33,7 +32,7 @@ def summarise(run: RunDir, attempt: int) -> dict:
         values = [line[name] for line in measured if name in line]
         if values:
             metrics[label] = statistics.median(values)
-    ended = attempts[-1]["ended_ms"]
+    ended = attempts[-1].ended_ms
     metrics["time/wall_s"] = sum(run_cost.Attempts(run).seconds(ended, attempt))
     metrics.update({f"cost/total_{currency}": value for currency, value in run_cost.total(run, attempt, ended).items()})
     metrics.update(_to_target(run, history))
@@ -49,50 +48,20 @@ def summarise(run: RunDir, attempt: int) -> dict:
         rate, ranks = baseline.figures["throughput/median"], plan.sizes.ranks
         metrics["scaling/efficiency"] = metrics["throughput/median"] / (ranks * rate)
     metrics.update(_planned(run, metrics))
-    return {"metrics": metrics, "attempt": attempt, "baseline": baseline and str(baseline)}
+    return Summary(metrics, attempt, baseline and str(baseline))
 
 
 def one_rank_baseline(run: RunDir, plan: Plan) -> Optional[RunDir]:
-    """The newest finished 1-rank run that is this one but for its ranks: what efficiency is measured against.
+    """Return the newest finished 1-rank run of the same configuration, the reference of scaling efficiency.
 
-    Its rank had as many OMP threads as each of these: else it had another share of the machine.
+    Its rank had as many OMP threads as each of these: else it had another share of the machine.  None for a run with
+    one rank, and for one with several shards per rank, which are slower than one.
     """
-    if plan.sizes.ranks == 1:
+    sizes = plan.sizes
+    if sizes.ranks == 1 or sizes.shards != sizes.ranks:
         return None
-    if plan.sizes.shards != plan.sizes.ranks:
-        return None  # several shards a rank are slower than one
-    return next((other for other in alike(run, plan) if other.plan().sizes.shards == 1), None)
-
-
-def for_speed(config: Config) -> Config:
-    """The same, with defaults for what a run's speed does not depend on: its length, seed, learning rate and price."""
-    plain = Config()
-    kept = ("seed", "epochs", "max_steps", "target_top1", "log_every", "validate_every", "checkpoint", "schedule")
-    same = {name: getattr(plain, name) for name in kept}
-    return replace(config, **same, optimizer=replace(config.optimizer, lr=1.0), machine=plain.machine)
-
-
-def alike(run: RunDir, plan: Plan, by: str = "weak_signature") -> List[RunDir]:
-    """Finished runs that are this one but for their ranks, each with a rate and one shard a rank, newest first.
-
-    by: weak_signature, or speed_signature for those that are only as fast (for_speed).
-    """
-    machine, found = _machine(run), []
-    if getattr(plan, by) is None:  # of an older version
-        return found
-    for other in runs_of(run.path.parents[1], run.path.parent.name):
-        try:
-            known = other.plan()
-        except ConfigError:  # damaged, or of a newer version
-            continue
-        same = all(getattr(known, key) == getattr(plan, key) for key in (by, "threads", "device"))
-        if other.path == run.path or not same or known.sizes.shards != known.sizes.ranks:
-            continue
-        rate = other.figures.get("throughput/median")
-        finished = other.state == FINISHED
-        if rate and finished and _machine(other) == machine:
-            found.append(other)
-    return found
+    found = earlier_runs.comparable(run, plan, "weak_signature")
+    return next((other for other in found if earlier_runs.sizes_of(other).shards == 1), None)
 
 
 def _planned(run: RunDir, metrics: dict) -> dict:
@@ -102,11 +71,6 @@ def _planned(run: RunDir, metrics: dict) -> dict:
     if planned and reached:
         planned["plan/error"] = planned["plan/images_per_s"] / reached - 1
     return planned
-
-
-def _machine(run: RunDir) -> list:
-    tags = (run.read("environment.json") or {}).get("tags", {})
-    return [tags.get(name) for name in ("machine", "build", "versions")]
 
 
 def _to_target(run: RunDir, history) -> dict:
@@ -122,8 +86,8 @@ def _to_target(run: RunDir, history) -> dict:
 
 def table(run: RunDir, view: str) -> str:
     """What the terminal shows at the end.  view: how to see the record."""
-    summary, price = run.read("summary.json") or {"metrics": {}}, run.read("price.json") or {}
-    figures = summary["metrics"]
+    summary, price = run.summary() or Summary(), run.read("price.json") or {}
+    figures = summary.metrics
     plan = run.plan()
     rows = [
         ("best val top-1", _percent(figures.get("best/val_top1"), f" at step {figures.get('best/step')}")),
@@ -138,7 +102,7 @@ def table(run: RunDir, view: str) -> str:
         ("cost per point", _cost(figures, "cost/{}_per_point")),
         ("skipped images", str(plan.skipped) if plan.skipped else None),
         ("run directory", str(run)),
-        ("to see it", view),
+        ("view", view),
         ("verdict", _verdict(summary)),
     ]
     shown = [(name, value) for name, value in rows if value is not None]
@@ -147,15 +111,15 @@ def table(run: RunDir, view: str) -> str:
     return "\n".join(f"  {name:<{width}}  {value.replace(NEXT, below)}" for name, value in shown)
 
 
-def _efficiency(summary: dict) -> Optional[str]:
-    if "scaling/efficiency" not in summary["metrics"]:
+def _efficiency(summary: Summary) -> Optional[str]:
+    if "scaling/efficiency" not in summary.metrics:
         return None
-    return f"{summary['metrics']['scaling/efficiency']:.1%} of the 1-rank run {summary['baseline'].rpartition('/')[2]}"
+    return f"{summary.metrics['scaling/efficiency']:.1%} of the 1-rank run {summary.baseline.rpartition('/')[2]}"
 
 
-def _verdict(summary: dict) -> Optional[str]:
+def _verdict(summary: Summary) -> Optional[str]:
     """Of a rerun."""
-    again = summary.get("rerun")
+    again = summary.rerun
     return again and f"{again['verdict']}: {again['why'].replace('; ', NEXT)}"
 
 

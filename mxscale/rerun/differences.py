@@ -1,4 +1,4 @@
-"""What differs between the record of a run and the same run here and now."""
+"""Differences between a recorded run and its rerun: code, image, libraries, machine, data, weights."""
 
 from typing import List, NamedTuple
 
@@ -16,24 +16,24 @@ class Difference(NamedTuple):
 
 
 def between(first: RunDir, run: RunDir) -> List[Difference]:
-    """Of two run directories whose preparation is over: code, image, libraries, machine, threads, data, weights."""
+    """Return what differs between two prepared run directories."""
     was, now = facts(first), facts(run)
     names = [name for name in {**now, **was} if was.get(name) != now.get(name)]
-    if was["code"] is None and not was["uncommitted"]:  # of before code was digested: its commit has to do
+    if was["code"] is None and not was["uncommitted"]:  # recorded before code had a digest: its commit is compared
         names.remove("code")
     found = [Difference(name, _text(was.get(name)), _text(now.get(name))) for name in names if name != "uncommitted"]
-    attempts = [str(each["ranks"]) for each in first.attempts if "ranks" in each]
-    if len(set(attempts)) > 1:  # who adds up what changed on its way
+    attempts = [str(each.ranks) for each in first.attempts if each.ranks]
+    if len(set(attempts)) > 1:  # the reduction order changed between attempts
         found.append(Difference("ranks of its attempts", ", then ".join(attempts), _text(now["ranks"])))
     return found
 
 
 def facts(run: RunDir) -> dict:
-    """What may move a result, apart from the config: name -> value; None where it is not known."""
+    """Return what may change a result beside the config: name -> value, None if unknown."""
     environment, plan = run.read("environment.json") or {}, run.plan()
     git, machine, mxnet = (environment.get(name) or {} for name in ("git", "machine", "mxnet"))
     tags, sizes = environment.get("tags") or {}, plan.sizes
-    # The tag's: there those that the ranks found win over the parent's
+    # From the tag, where the versions of the ranks replace those of the parent
     libraries = {"python": environment.get("python"), **versions(tags)}
     return {
         "commit": git.get("commit"),

@@ -1,48 +1,50 @@
-"""A run on record that is run again: `rerun=ID`.  Found, compared with what is here now, and judged at the end.
+"""Reruns: `rerun=ID` runs a recorded run again, lists what differs and judges the result.
 
-All of it is taken from the record: the run directory where it is here, else the files that MLflow has of it.
-A copy lies in the new run's directory, rerun/, so that what comes later (a resume, the verdict) asks nobody.
+The record comes from the run directory if it is here, else from the files that MLflow stores of it.  A copy of it
+lies in the new run's directory, rerun/, so that a resume and the verdict need neither.
 """
 
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Optional
 
-from mxscale.config.schema import Config, flatten, to_dict
+from mxscale.config.schema import Config, Machine, flatten, to_dict
 from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
 from mxscale.config.sizes import unsaved
+from mxscale.launcher.context import Hook, RunContext
 from mxscale.launcher.progress import say
 from mxscale.records.recorded import is_forecast
 from mxscale.rerun import differences, verdict
 from mxscale.rundir.directory import FINISHED, RERUN, RunDir, runs_of
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.status import Status
 from mxscale.tracking import payload, store, sync_state, tracker
 from mxscale.util.errors import ConfigError
 
-# What a rerun needs of the first run; summary.json is there of every run whose ranks were started
+# What a rerun needs of the recorded run; each run whose ranks were started has a summary.json
 FILES = ("config.yaml", "environment.json", "price.json", "plan.json", "metrics.jsonl", "status.json", "summary.json")
 FOLDER = "rerun"
-SPLITS = {"test/top1": "test", "best/val_top1": "val"}  # what each of the verdict's figures is measured on
-APART = ("seed", *UNSIGNED, *DATA_PATHS)  # no part of what two runs of other seeds have to share
+SPLITS = {"test/top1": "test", "best/val_top1": "val"}  # the split that each figure of the verdict is measured on
+MAY_DIFFER = ("seed", *UNSIGNED, *DATA_PATHS)  # in runs that count as other seeds of the same run
 
 
 @dataclass
-class First:
-    """The run that is run again."""
+class RecordedRun:
+    """The finished run that is run again."""
 
     source: str  # rerun=ID
-    of: str  # MLflow's id, or its directory
-    parent: Optional[str]  # MLflow's id, where the store of the new run has it
+    id: str  # of the MLflow run, or the run directory
+    parent: Optional[str]  # MLflow's run id, if the store of the new run has it
     files: RunDir  # its record
-    config: Config  # as it was asked for
+    config: Config  # as its user set it
     seeds: List[Dict[str, float]] = field(default_factory=list)  # figures of runs that differ in the seed alone
-    held: Any = None  # the folder of what was fetched, as long as this lives
+    folder: Any = None  # a temporary directory of fetched files, removed with this object
 
     @property
-    def settled(self) -> Dict[str, Any]:
-        """What `auto` and `null` came to then."""
+    def resolved(self) -> Dict[str, Any]:
+        """The values that `auto` and `null` had in that run."""
         plan = self.files.plan()
         return {
             "launch.ranks": plan.sizes.ranks,
@@ -50,62 +52,89 @@ class First:
             "launch.device": plan.device,
         }
 
-    def price(self, nodes: int, setup_minutes: float) -> dict:
-        """The frozen price of then, on the machines and after the set-up of now."""
-        price = self.files.read("price.json")
-        return {**price, "nodes": nodes, "setup_minutes": setup_minutes} if price["known"] else price
+
+class Rerun(Hook):
+    """Takes part in every run: a resumed rerun is compared and judged too.
+
+    Args:
+        recorded: the run to repeat; None for any other run.
+    """
+
+    def __init__(self, recorded: Optional[RecordedRun] = None):
+        self.recorded = recorded
+
+    def before_run_directory(self, config: Config) -> None:
+        if self.recorded and config.budget.dry_run:
+            raise ConfigError(f"budget.dry_run=true with {self.recorded.source}: the record has what that run cost")
+
+    def price(self, config: Config, machine: Machine) -> Optional[dict]:
+        """Return the recorded price for today's machines and set-up."""
+        if self.recorded is None:
+            return None
+        price = self.recorded.files.read("price.json")
+        return {**price, "setup_minutes": config.launch.setup_minutes} if price["known"] else price
+
+    def on_created(self, run: RunDir, signals) -> None:
+        if self.recorded:
+            store_record(run, self.recorded)
+
+    def before_ranks(self, context: RunContext, plan: Plan) -> None:
+        compare(context.run, context.config)
+
+    def on_finished(self, run: RunDir, status: Status) -> Status:
+        return judge(run, status)
 
 
 # ---------------------------------------------------------------- the record
 
 
-def find(config: Config) -> First:
-    """The run that `config.rerun.run` names.  Raises ConfigError."""
+def find(config: Config) -> RecordedRun:
+    """Return the run that `config.rerun.run` names.  Raises ConfigError."""
     given = config.rerun.run
     source = f"rerun={given}"
     if os.path.isdir(given):
-        return _of_directory(config, given, source)
+        return _from_directory(config, given, source)
     if os.sep in given:
         raise ConfigError(f"{source}: no such run directory")
-    return _of_store(config, given, source)
+    return _from_store(config, given, source)
 
 
-def _of_directory(config: Config, given: str, source: str) -> First:
+def _from_directory(config: Config, given: str, source: str) -> RecordedRun:
     files = RunDir(given)
-    first = First(source, str(files), None, files, _checked(files, source))
+    recorded = RecordedRun(source, str(files), None, files, _checked(files, source))
     if config.tracking.enabled:
-        first.parent = sync_state.load(files, tracker.store_uri(config), config.tracking.experiment)[1].run_id
-    first.of = first.parent or str(files)
-    beside = runs_of(files.path.parents[1], first.config.entry)
-    first.seeds = _seeds(first, [_figures_of(other) for other in beside if other.state == FINISHED])
-    return first
+        recorded.parent = sync_state.load(files, tracker.store_uri(config), config.tracking.experiment)[1].run_id
+    recorded.id = recorded.parent or str(files)
+    siblings = runs_of(files.path.parents[1], recorded.config.entry)
+    recorded.seeds = _seeds(recorded, [_figures_of(other) for other in siblings if other.state == FINISHED])
+    return recorded
 
 
-def _of_store(config: Config, run_id: str, source: str) -> First:
-    tags, timeout_s, held = tracker.tags_of(config, run_id, source), config.tracking.timeout_s, None
+def _from_store(config: Config, run_id: str, source: str) -> RecordedRun:
+    tags, timeout_s, folder = tracker.tags_of(config, run_id, source), config.tracking.timeout_s, None
     files = tracker.directory_of(config, tags)
     if files is None or not (files.path / "config.yaml").is_file():
-        held = tempfile.TemporaryDirectory(prefix="mxscale-rerun-")
-        files = RunDir(held.name)
+        folder = tempfile.TemporaryDirectory(prefix="mxscale-rerun-")
+        files = RunDir(folder.name)
         state = tracker.ask(config, source, lambda uri: store.fetch(uri, run_id, FILES, files.path, timeout_s))
         if state != FINISHED:
             raise ConfigError(_unfinished(source, state))
     parent = run_id if config.tracking.enabled else None
-    first = First(source, run_id, parent, files, _checked(files, source), held=held)
+    recorded = RecordedRun(source, run_id, parent, files, _checked(files, source), folder=folder)
     digest = files.plan().data_digest
     others = tracker.ask(config, source, lambda uri: store.finished_beside(uri, run_id, digest, timeout_s))
-    first.seeds = _seeds(first, others)
-    return first
+    recorded.seeds = _seeds(recorded, others)
+    return recorded
 
 
 def _checked(files: RunDir, source: str) -> Config:
-    """The config on record; raises ConfigError where the record is not that of a finished run of this version."""
+    """Return the recorded config.  Raises ConfigError unless the record is a finished run of this version."""
     state = files.state
     if (files.path / "config.yaml").is_file() and state != FINISHED:
         raise ConfigError(_unfinished(source, state or "no status"))
-    lacking = [name for name in FILES if not (files.path / name).is_file()]
-    if lacking:
-        raise ConfigError(f"{source}: its record lacks {', '.join(lacking)}, so that it can't be run again")
+    missing = [name for name in FILES if not (files.path / name).is_file()]
+    if missing:
+        raise ConfigError(f"{source}: its record lacks {', '.join(missing)}, which a rerun needs")
     try:
         config, plan = files.asked(), files.plan()
         missing = [key for key in ("sizes", "threads", "device", "data_digest") if getattr(plan, key) is None]
@@ -118,102 +147,97 @@ def _checked(files: RunDir, source: str) -> Config:
 
 
 def _unfinished(source: str, state: str) -> str:
-    return f"{source}: that run has not finished ({state}); there is nothing to repeat yet"
+    return f"{source}: that run has not finished ({state}); rerun a finished run"
 
 
 def _figures_of(run: RunDir) -> dict:
-    """As store.finished_beside has it; nothing of a run of another version."""
+    """Return params and metrics as store.finished_beside does; empty ones for a run of another version."""
     try:
         return {"params": payload.params(run), "metrics": run.figures}
     except (ConfigError, TypeError, KeyError):
         return {"params": {}, "metrics": {}}
 
 
-def _seeds(first: First, others: List[dict]) -> List[Dict[str, float]]:
-    """The figures of each seed but the first run's own, of runs whose config is otherwise the same."""
-    wanted, own = _apart_from_seed(payload.params(first.files)), str(first.config.seed)
+def _seeds(recorded: RecordedRun, others: List[dict]) -> List[Dict[str, float]]:
+    """Return the figures of each other seed, from runs whose config is otherwise the same."""
+    wanted, own = _without_seed(payload.params(recorded.files)), str(recorded.config.seed)
     found = {}
     for other in others:
         seed, figures = other["params"].get("seed"), other["metrics"]
         figures = {name: figures[name] for name in verdict.FIGURES if name in figures}
-        if figures and seed not in (None, own) and _apart_from_seed(other["params"]) == wanted:
+        if figures and seed not in (None, own) and _without_seed(other["params"]) == wanted:
             found[seed] = figures
     return list(found.values())
 
 
-def _apart_from_seed(params: Dict[str, str]) -> Dict[str, str]:
-    """A key that was not there yet had what is now its default."""
+def _without_seed(params: Dict[str, str]) -> Dict[str, str]:
+    """Return the params that have to be equal; a key that an older run lacks had today's default."""
     params = {**{key: str(value) for key, value in flatten(to_dict(Config())).items()}, **params}
-    return {key: value for key, value in params.items() if not (within(key, APART) or is_forecast(key))}
+    return {key: value for key, value in params.items() if not (within(key, MAY_DIFFER) or is_forecast(key))}
 
 
 # ---------------------------------------------------------------- in the new run
 
 
-def begin(run: RunDir, first: First) -> None:
-    """Keep the record beside the run that repeats it."""
+def store_record(run: RunDir, recorded: RecordedRun) -> None:
+    """Copy the record into the directory of the run that repeats it."""
     (run.path / FOLDER).mkdir()
     for name in FILES:
-        shutil.copy(first.files.path / name, run.path / FOLDER / name)
-    recorded = flatten(to_dict(first.config))
-    asked = {key: [value, recorded[key]] for key, value in first.settled.items()}
-    run.write(RERUN, {"of": first.of, "parent": first.parent, "seeds": first.seeds, "asked": asked, "differs": []})
+        shutil.copy(recorded.files.path / name, run.path / FOLDER / name)
+    values = flatten(to_dict(recorded.config))
+    asked = {key: [value, values[key]] for key, value in recorded.resolved.items()}
+    run.write(RERUN, {"of": recorded.id, "parent": recorded.parent, "seeds": recorded.seeds, "asked": asked,
+                      "differs": []})  # fmt: skip
 
 
 def compare(run: RunDir, config: Config) -> None:
-    """Say what differs now from what is on record.  Raises ConfigError where it must not."""
-    noted = run.read(RERUN)
-    if noted is None:
+    """Record and print what differs from the record.  Raises ConfigError if rerun.strict forbids it."""
+    known = run.read(RERUN)
+    if known is None:
         return
-    first = RunDir(run.path / FOLDER)
-    found = [str(each) for each in differences.between(first, run)]
-    run.write(RERUN, {**noted, "differs": noted["differs"] + [each for each in found if each not in noted["differs"]]})
+    found = [str(each) for each in differences.between(RunDir(run.path / FOLDER), run)]
+    run.write(RERUN, {**known, "differs": known["differs"] + [each for each in found if each not in known["differs"]]})
     if found and config.rerun.strict:
-        raise ConfigError(f"rerun.strict=true: not as on record of {noted['of']}: {'; '.join(found)}")
-    lines = [f"rerun     of {noted['of']}", f"expected  {_expected(config, run.plan(), found)}"]
+        raise ConfigError(f"rerun.strict=true: differs from the record of {known['of']}: {'; '.join(found)}")
+    lines = [f"rerun     of {known['of']}", f"expected  {_expected(config, run.plan(), found)}"]
     lines += [f"{'differs' if n == 0 else '':<9} {each}" for n, each in enumerate(found)]
     say("\n".join(lines))
 
 
 def _expected(config: Config, plan: Plan, found: List[str]) -> str:
-    if reason := _not_repeatable(config, plan.sizes.ranks):
-        return f"within the spread of the seeds at best ({reason})"
+    backend, lost = config.comm.entry, unsaved(config.comm)
+    if not backend.repeats(plan.sizes.ranks):
+        return f"at best within the spread of the seeds ({backend.not_repeatable})"
+    if lost:
+        return f"at best within the spread of the seeds (may not be repeatable: {lost})"
     if found:
-        return "within the spread of the seeds: the same weights are not promised where anything differs"
-    return "the same weights: nothing that is on record differs"
+        return "within the spread of the seeds: equal weights need an equal environment"
+    return "the same weights: nothing differs from the record"
 
 
-def _not_repeatable(config: Config, ranks: int) -> Optional[str]:
-    """Return why another run of this configuration may end with other weights; None if the weights are the same."""
-    if not config.comm.entry.repeats(ranks):
-        return config.comm.entry.not_repeatable
-    lost = unsaved(config.comm)
-    return lost and f"not repeatable for sure: {lost}"
-
-
-def conclude(run: RunDir, status: dict) -> dict:
-    """The status, with the verdict where this is a rerun that has finished; it is said and written down."""
-    noted = run.read(RERUN)
-    if noted is None or status["state"] != FINISHED:
+def judge(run: RunDir, status: Status) -> Status:
+    """Return the status with the verdict if this is a finished rerun; write it to status, summary and rerun.json."""
+    known = run.read(RERUN)
+    if known is None or status.state != FINISHED:
         return status
-    first = RunDir(run.path / FOLDER)
-    splits = first.plan().splits
+    recorded = RunDir(run.path / FOLDER)
+    splits = recorded.plan().splits
     images = {figure: splits[name].count if name in splits else 0 for figure, name in SPLITS.items()}
-    judged = verdict.judge(_outcome(first), _outcome(run), noted["seeds"], images)
-    told = {"of": noted["of"], "verdict": judged.kind, "why": judged.why, "first_difference": judged.first_difference}
-    run.write(RERUN, {**noted, **told})
-    for name in ("status.json", "summary.json"):
-        run.write(name, {**run.read(name), "rerun": told})
-    return {**status, "rerun": told}
+    judged = verdict.judge(_outcome(recorded), _outcome(run), known["seeds"], images)
+    result = {"of": known["of"], "verdict": judged.kind, "why": judged.why, "first_difference": judged.first_difference}
+    run.write(RERUN, {**known, **result})
+    status = replace(status, rerun=result)
+    run.write_status(status)
+    run.write_summary(replace(run.summary(), rerun=result))
+    return status
 
 
 def _outcome(run: RunDir) -> verdict.Outcome:
     losses, attempts = {}, {1}
     for line in run.history():
         if "train/loss" in line["metrics"]:
-            # After a resume the first one is the mean of fewer steps
+            # The first loss after a resume is the mean of fewer steps
             if line["attempt"] in attempts:
                 losses[line["step"]] = line["metrics"]["train/loss"]
             attempts.add(line["attempt"])
-    figures = run.figures
-    return verdict.Outcome(run.read("status.json").get("params_sha256"), figures, losses)
+    return verdict.Outcome(run.status().params_sha256, run.figures, losses)

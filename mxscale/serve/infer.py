@@ -5,7 +5,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from mxscale.models import convert, pretrained, symbol, weights, zoo
+from mxscale.config.networks import network
+from mxscale.models import convert, pretrained, weights, zoo
 from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError
 
@@ -19,7 +20,7 @@ def logits(name: str, source: str, given: str, made: str) -> None:
     """
     images = _images(given)
     loaded = pretrained.load(source, name)
-    if name == symbol.NAME and loaded.graph is None:
+    if network(name).from_weights and loaded.graph is None:
         raise ConfigError(f"model.pretrained={source} is without its graph: name the origin, symbol:PREFIX")
     heads = [array for n, array in loaded.arrays.items() if n.startswith("output.") and n.endswith(".weight")]
     if not heads:

@@ -1,4 +1,4 @@
-"""Files that stay: written whole and through to the disk, known by their digest.  Pure: standard library alone."""
+"""Atomic replacement of files, and their digests."""
 
 import contextlib
 import hashlib
@@ -7,7 +7,7 @@ from typing import Iterator
 
 
 def sync(path) -> None:
-    """A file's content, or a folder's names, to the disk and not only to the system's memory.  Raises OSError."""
+    """Flush a file's content, or a directory's names, to the disk. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -17,10 +17,10 @@ def sync(path) -> None:
 
 @contextlib.contextmanager
 def replacing(path) -> Iterator[str]:
-    """A name beside `path` to write a file to; at the end it is synced and takes the place of `path`.
+    """Yield a temporary path beside `path`; on exit the file written there is synced and replaces `path`.
 
-    A reader or a crash sees the old file or the new one, never half of it; where the block fails nothing is left.
-    Raises OSError.
+    A reader, or a restart after a crash, sees either the complete old file or the complete new one. If the block
+    raises, the temporary file is removed. Raises OSError.
     """
     folder, name = os.path.split(path)
     new = os.path.join(folder, f".{name}.{os.getpid()}")
@@ -34,8 +34,15 @@ def replacing(path) -> Iterator[str]:
         raise
 
 
+def write_text(path, text: str) -> None:
+    """Replace a file atomically with `text`; create its folder if needed. Raises OSError."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with replacing(path) as new, open(new, "w") as file:
+        file.write(text)
+
+
 def digest_of(path, algorithm: str = "sha256") -> str:
-    """A file's digest in hex, read piece by piece: it may be larger than the memory that is free.  Raises OSError."""
+    """Return the digest of a file in hex. It is read in blocks, because it may exceed the memory. Raises OSError."""
     digest = hashlib.new(algorithm)
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

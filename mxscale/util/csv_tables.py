@@ -1,4 +1,4 @@
-"""The tables in mxscale/tables: facts with sources.  Pure: standard library alone."""
+"""The tables in mxscale/tables: hardware, prices and published figures, each row with its source."""
 
 import csv
 import pathlib
@@ -8,6 +8,6 @@ FOLDER = pathlib.Path(__file__).resolve().parents[1] / "tables"
 
 
 def read(name: str) -> List[Dict[str, str]]:
-    """The rows of tables/<name>.csv, their cells as text."""
+    """Return the rows of tables/<name>.csv; all cells are strings."""
     with open(FOLDER / f"{name}.csv", newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))

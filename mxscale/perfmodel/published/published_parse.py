@@ -1,7 +1,7 @@
-"""What the words of published rows say about their jobs, as arrays for the model.  Pure: numpy.
+"""Jobs of published rows, parsed from their text into arrays for the model.
 
-The words are the sources' own, so that each feature is a pattern; what they don't say has a default, which
-docs/scaling-model.md lists.  No row, source or framework has constants of its own.
+Each feature is a pattern, because the text is that of the sources. Unstated features have defaults, which
+docs/scaling-model.md lists. No row, source or framework has its own constants.
 """
 
 import dataclasses
@@ -16,48 +16,48 @@ from mxscale.perfmodel import hardware
 from mxscale.perfmodel.published.rows import Point
 from mxscale.perfmodel.step_time import Job, Link
 
-UNKNOWN = hardware.network("resnet-50")  # most published rows are of it or of its size
-BATCH = {4: 64, 2: 128}  # by bytes of a number, where the row says none
-BUCKETS, BUCKET_BYTES = 8, 32e6  # at most; Horovod's fusion is 64 MB, DistributedDataParallel's 25 MB
+UNKNOWN = hardware.network("resnet-50")  # for unknown networks: most published rows are of this size
+BATCH = {4: 64, 2: 128}  # default, by bytes of a number
+BUCKETS, BUCKET_BYTES = 8, 32e6  # at most; Horovod's fusion buffer is 64 MB, a DistributedDataParallel bucket 25 MB
 
-ADAPTER = 100e9 / 8  # bytes/s; faster networks are several adapters, or adapters on links as much faster
+ADAPTER = 100e9 / 8  # bytes/s; faster networks count as several adapters
 
 NAMES_SERVERS = re.compile(
     r"\bps\b|parameter[_ -]?server|dist[_ -](device|sync|async)|byteps|distributed_replicated"
-    r"|^(?!.*(horovod|nccl|\bring|all-?reduce|ddp)).*server"  # "Horovod on 4 servers" are machines
+    r"|^(?!.*(horovod|nccl|\bring|all-?reduce|ddp)).*server"  # "Horovod on 4 servers" means machines
 )
 BESIDE = re.compile(r"beside|co-?locat|on (each|every|all|the) (node|worker|machine)")
 COUNT_OF_SERVERS = re.compile(
     r"\b(\d+|an?|one|two|four|eight|single) ?(dedicated )?(parameter[_ -]?servers?|servers?|ps)\b"
 )
-IN_WORDS = {"a": 1, "an": 1, "one": 1, "single": 1, "two": 2, "four": 4, "eight": 8}
-A_NODE = (  # servers for each node of workers
+NUMERALS = {"a": 1, "an": 1, "one": 1, "single": 1, "two": 2, "four": 4, "eight": 8}
+PER_WORKER_NODE = (  # servers per worker node
     re.compile(r"\b(?P<servers>\d+) ?: ?(?P<workers>\d+)\b"),
     re.compile(r"\b(?P<servers>\d+)x ?(parameter[_ -]?servers?|servers?|ps)\b"),
     re.compile(r"(servers?|ps),? ?\(?(?P<servers>\d+)x\b(?! ?\d)"),
     re.compile(r"\b(?P<servers>\d+) (servers?|ps) (per|for each|a) (node|worker|machine)"),
 )
-EACH_PUSHES = re.compile(r"parameter[_ -]server")  # TensorFlow's, by its name: each device is a worker of its own
+EACH_PUSHES = re.compile(r"parameter[_ -]server")  # TensorFlow's name: each device is a worker
 UNSPLIT = re.compile(r"parameter[_ -]server|distributed_replicated")
-KEPT = re.compile(r"kvstore|replicated|\bdevice\b|\blocal\b|mirrored|dataparallel")
-# And no NCCL: they add, and their memory is copied to.  MPI by itself says neither: it starts Horovod's ranks where
-# NCCL adds, is CUDA-aware (GPUDirect), or adds where the gradients are, on devices that are processors.
-PROCESSORS = re.compile(r"(on|by|via|through) (the )?(cpu|host)|staged|gloo")
-PERFECT = re.compile(r"wfbp|bytescheduler|byteps|overlap")  # they say that they schedule it
+KVSTORE = re.compile(r"kvstore|replicated|\bdevice\b|\blocal\b|mirrored|dataparallel")
+# CPUs sum the gradients if NCCL is not named. MPI alone is ambiguous: it starts Horovod's ranks where NCCL sums, is
+# CUDA-aware (GPUDirect), or sums where the gradients are.
+ON_CPU = re.compile(r"(on|by|via|through) (the )?(cpu|host)|staged|gloo")
+PERFECT = re.compile(r"wfbp|bytescheduler|byteps|overlap")  # a scheduled overlap
 NEVER = re.compile(r"\bbsp\b|no[ -]overlap")
 RDMA = re.compile(r"rdma|\bib\b|gbib|roce|infiniband|\b[fehn]dr\b|aries|omni-?path|verbs|\befa\b")
 TCP = re.compile(r"tcp|gbe\b|ethernet|socket")
-OF_PCIE_3 = ("pcie3", "nvlink1", "nvlink2")  # links of devices whose cards are PCIe 3
+OF_PCIE_3 = ("pcie3", "nvlink1", "nvlink2")  # links of devices whose PCIe variants are PCIe 3
 GBPS = re.compile(r"(?:\b(\d+) ?x ?)?(?<![\d.])(\d+(?:\.\d+)?) ?(?:Gb(?:it|ps|/s|E|IB)|GigE|G (?:RoCE|Ethernet|IB))")
 RATED = re.compile(r"(?:\b(\d+) ?x ?)?\b([qfehn]dr)\b")
 RATES = {"qdr": 40, "fdr": 56, "edr": 100, "hdr": 200, "ndr": 400}  # Gbit/s of an InfiniBand adapter
 INSTANCE = re.compile(r"\b[a-z]\w+\.\d*x?large\b")
-INFINIBAND_GBPS = (40, 54, 56, 100)  # and from 200 on; Ethernet's common rates are others
+INFINIBAND_GBPS = (40, 54, 56, 100)  # and from 200 up; the common rates of Ethernet differ
 
 
 @dataclass(frozen=True)
-class Described:
-    """Jobs without their constants; every field is an array of one value a row."""
+class Jobs:
+    """Jobs without the model's constants; every field is an array with one value per row."""
 
     gradients: np.ndarray
     bytes_each: np.ndarray
@@ -68,20 +68,20 @@ class Described:
     batch: np.ndarray
     rate: np.ndarray  # images/s, published
     comm: np.ndarray
-    nvlink: np.ndarray  # bytes/s of the wires of NVLink or its like; 0: PCIe
-    pcie: np.ndarray  # generation, 3 being 1
-    host: np.ndarray  # a kvstore's sums in the host's memory
-    processors: np.ndarray  # a ring's sums by the host's processors
-    wire: np.ndarray  # bytes/s of the node's network
+    nvlink: np.ndarray  # nominal bytes/s of NVLink or a similar link; 0: PCIe
+    pcie: np.ndarray  # rate of the generation, that of PCIe 3 being 1
+    host: np.ndarray  # a kvstore sums in the host's memory
+    on_cpu: np.ndarray  # CPUs sum in a ring
+    wire: np.ndarray  # nominal bytes/s of the node's network
     rdma: np.ndarray
     servers: np.ndarray  # Job.servers
-    pushes: np.ndarray  # to the servers, a node
+    pushes: np.ndarray  # of a node to the servers
     largest: np.ndarray  # Job.largest
-    layerwise: np.ndarray  # a message for each layer
-    perfect: np.ndarray
-    never: np.ndarray
-    double: np.ndarray
-    parts: Sequence[Tuple[np.ndarray, np.ndarray]] = ()  # Job.parts
+    layerwise: np.ndarray  # one message per layer
+    perfect: np.ndarray  # overlap is scheduled
+    never: np.ndarray  # no overlap
+    double: np.ndarray  # double buffering
+    buckets: Sequence[Tuple[np.ndarray, np.ndarray]] = ()  # Job.buckets
 
     @property
     def devices(self) -> np.ndarray:
@@ -92,21 +92,20 @@ class Described:
         return self.batch * self.devices / self.rate
 
 
-def describe(points: Sequence[Point]) -> Described:
-    """The rows' arrays."""
+def parse(points: Sequence[Point]) -> Jobs:
+    """Return the jobs of published rows."""
     rows = [_row(point) for point in points]
-    found = Described(**{key: np.array([row[key] for row in rows]) for key in rows[0]})
-    return dataclasses.replace(found, parts=parts(found))
+    jobs = Jobs(**{key: np.array([row[key] for row in rows]) for key in rows[0]})
+    return dataclasses.replace(jobs, buckets=_buckets(jobs))
 
 
 def _row(point: Point) -> Dict:
-    comm, words = point.comm.lower(), f"{point.comm} {point.note}".lower()
+    comm, text = point.comm.lower(), f"{point.comm} {point.note}".lower()
     network = hardware.network(point.model) or UNKNOWN
-    served, kept, each = bool(NAMES_SERVERS.search(comm)), _kept(comm), _bytes_each(point)
-    nvlink, pcie = _intra(point, words)
-    # MXNet and BytePS split large tensors, TensorFlow puts a variable on one server.
-    whole = "mxnet" not in point.framework.lower()
-    gbps = point.network_gbps or _said_gbps(point) or hardware.usual_gbps(point.gpu)
+    served, kvstore, each = bool(NAMES_SERVERS.search(comm)), _is_kvstore(comm), _bytes_each(point)
+    nvlink, pcie = _intra(point, text)
+    unsplit = "mxnet" not in point.framework.lower()  # MXNet and BytePS split large tensors, TensorFlow does not
+    gbps = point.network_gbps or _stated_gbps(point) or hardware.usual_gbps(point.gpu)
     return {
         "gradients": network.parameters,
         "bytes_each": each,
@@ -116,16 +115,16 @@ def _row(point: Point) -> Dict:
         "per_node": point.per_node,
         "batch": float(point.batch or BATCH[each]),
         "rate": point.rate,
-        "comm": SERVERS if served else ALL_TO_ALL if kept else RING,
+        "comm": SERVERS if served else ALL_TO_ALL if kvstore else RING,
         "nvlink": nvlink,
         "pcie": pcie,
-        "processors": bool(PROCESSORS.search(comm)) and not (served or kept or "nccl" in comm),
+        "on_cpu": bool(ON_CPU.search(comm)) and not (served or kvstore or "nccl" in comm),
         "host": bool(re.search(r"\bcpu\b", comm)),
         "wire": gbps * 1e9 / 8,
-        "rdma": _rdma(words, gbps),
+        "rdma": _rdma(text, gbps),
         "servers": _servers(comm, point.nodes) if served else 0.0,
-        "pushes": point.per_node if whole and EACH_PUSHES.search(comm) else 1.0,
-        "largest": network.largest if whole and UNSPLIT.search(comm) else 0.0,
+        "pushes": point.per_node if unsplit and EACH_PUSHES.search(comm) else 1.0,
+        "largest": network.largest if unsplit and UNSPLIT.search(comm) else 0.0,
         "layerwise": bool(re.search(r"(?<!mg-)wfbp", comm)) and not served,
         "perfect": bool(PERFECT.search(comm)),
         "never": bool(NEVER.search(comm)),
@@ -134,7 +133,7 @@ def _row(point: Point) -> Dict:
 
 
 def _bytes_each(point: Point) -> int:
-    """fp16 weights have fp16 gradients, and so has MXNet's mixed precision; elsewhere mixed ones stay fp32."""
+    """Return the bytes of a gradient: 2 for fp16 weights and MXNet's mixed precision; other mixed precision has 4."""
     precision = point.precision.lower()
     if re.search(r"fp16 (comm|all-?reduce)", precision):
         return 2
@@ -143,39 +142,39 @@ def _bytes_each(point: Point) -> int:
     return 2 if "16" in precision else 4
 
 
-def _kept(comm: str) -> bool:
-    return bool(KEPT.search(comm)) and "nccl" not in comm.replace("without nccl", "")
+def _is_kvstore(comm: str) -> bool:
+    return bool(KVSTORE.search(comm)) and "nccl" not in comm.replace("without nccl", "")
 
 
 def _servers(comm: str, nodes: int) -> float:
-    """How many machines are servers alone; 0: beside the workers, or on the only node, which asks no network."""
+    """Return the number of dedicated server machines; 0: on the worker nodes, or on the only node."""
     if nodes == 1 or BESIDE.search(comm):
         return 0.0
-    for each in A_NODE:
+    for each in PER_WORKER_NODE:
         if found := each.search(comm):
             count = nodes * int(found["servers"]) / max(int(found.groupdict().get("workers") or 1), 1)
             return float(max(round(count), 1)) if count else 0.0
     found = COUNT_OF_SERVERS.search(comm)
-    return float(IN_WORDS.get(found[1]) or found[1]) if found else 0.0
+    return float(NUMERALS.get(found[1]) or found[1]) if found else 0.0
 
 
-def _intra(point: Point, words: str) -> Tuple[float, float]:
-    """(bytes/s of the devices' own link or 0, PCIe's generation): the device's usual link where the row says none."""
+def _intra(point: Point, text: str) -> Tuple[float, float]:
+    """Return (bytes/s of NVLink or 0, rate of the PCIe generation); the default is the device's usual link."""
     gpu = point.gpu.lower()
     link = hardware.usual_link(gpu)
-    if "pcie" in gpu or "pcie" in words:
+    if "pcie" in gpu or "pcie" in text:
         link = "pcie3" if link in OF_PCIE_3 else "pcie4"
-    elif link.startswith("pcie") and not hardware.device(gpu) and ("nvlink" in words or "sxm" in gpu):
+    elif link.startswith("pcie") and not hardware.device(gpu) and ("nvlink" in text or "sxm" in gpu):
         link = "nvlink2"
     if not link.startswith("pcie"):
         return hardware.link_bytes_per_s(link), 1.0
     return 0.0, 2.0 if link == "pcie4" else 1.0
 
 
-def _said_gbps(point: Point) -> Optional[float]:
-    """The node's network by its rate or InfiniBand's generation in `comm`, or by an instance that the row names.
+def _stated_gbps(point: Point) -> Optional[float]:
+    """Return the Gbit/s of the node's network, by a rate or InfiniBand generation in `comm`, or by a named instance.
 
-    A note's rate may be of anything: "only 1GbE management NIC, fabric not stated".
+    A rate in the note can mean anything: "only 1GbE management NIC, fabric not stated".
     """
     if found := GBPS.search(point.comm):
         return int(found[1] or 1) * float(found[2]) or None
@@ -185,19 +184,19 @@ def _said_gbps(point: Point) -> Optional[float]:
     return hardware.instance_gbps(named[0]) if named else None
 
 
-def _rdma(words: str, gbps: float) -> bool:
-    if RDMA.search(words) or TCP.search(words):
-        return bool(RDMA.search(words))
+def _rdma(text: str, gbps: float) -> bool:
+    if RDMA.search(text) or TCP.search(text):
+        return bool(RDMA.search(text))
     return gbps in INFINIBAND_GBPS or gbps >= 200
 
 
 # ---------------------------------------------------------------- with constants
 
 
-def job(rows: Described, constants: Dict[str, float], compute_s) -> Job:
-    """The rows' jobs; `constants` as in hardware.csv."""
+def job(rows: Jobs, constants: Dict[str, float], compute_s) -> Job:
+    """Return the rows as one Job of arrays; constants: as in hardware.csv."""
     k = constants
-    linked, most = rows.nvlink > 0, np.where(rows.processors, k["processors"], np.inf)
+    linked, most = rows.nvlink > 0, np.where(rows.on_cpu, k["processors"], np.inf)
     nic = between_nodes(k, rows.wire, rows.rdma)
     nic = Link(nic.alpha_s, np.minimum(nic.bytes_per_s, most))
     shared = (rows.comm != RING) & (rows.host | ~linked)
@@ -213,7 +212,7 @@ def job(rows: Described, constants: Dict[str, float], compute_s) -> Job:
         intra=Link(np.where(linked, k["alpha_nvlink"], k["alpha_pcie"]), each, shared),
         nic=nic,
         comm=rows.comm,
-        parts=rows.parts,
+        buckets=rows.buckets,
         servers=rows.servers,
         pushes=rows.pushes,
         largest=rows.largest,
@@ -227,15 +226,15 @@ def job(rows: Described, constants: Dict[str, float], compute_s) -> Job:
 
 
 def between_nodes(constants: Dict[str, float], wire, rdma) -> Link:
-    """What an exchange achieves on a node's network of `wire` bytes/s, by RDMA or by TCP."""
+    """Return the link that an exchange achieves on a network of `wire` bytes/s, by RDMA or by TCP."""
     k, adapters = constants, np.maximum(np.asarray(wire) / ADAPTER, 1)
     by_rdma = np.minimum(k["rdma_share"] * wire, k["rdma_most"] * adapters)
     by_tcp = np.minimum(k["tcp_share"] * wire, k["tcp_most"])
     return Link(np.where(rdma, k["alpha_rdma"], k["alpha_tcp"]), np.where(rdma, by_rdma, by_tcp))
 
 
-def parts(rows: Described) -> List[Tuple[np.ndarray, np.ndarray]]:
-    """Equal buckets; gradients are ready in two even stretches, `early` of them in backward's first quarter."""
+def _buckets(rows: Jobs) -> List[Tuple[np.ndarray, np.ndarray]]:
+    """Return equal buckets; the share `early` of the gradients is ready in the first quarter of backward."""
     count = np.clip(np.ceil(rows.gradients * rows.bytes_each / BUCKET_BYTES), 1, BUCKETS)
     count = np.where(rows.layerwise, BUCKETS, count)
     made = []

@@ -1,7 +1,8 @@
-"""Published throughputs: a table's rows, the series that they form, what is known of each.  Pure: standard library.
+"""Published throughputs: the rows of a table, and the series that they form.
 
-A series is the rows that differ in nodes and devices alone; its smallest number of devices is its base.
-Where each batch has sizes of its own it scales weakly; where the smallest size has a batch that no other has, strongly.
+A series is a set of rows that differ only in nodes and devices; the row with the fewest devices is its base. A series
+in which each batch has several sizes scales weakly. If the batch of the smallest size occurs only there, it scales
+strongly.
 """
 
 import csv
@@ -10,22 +11,22 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError
 
-TABLES = ("published_scaling", "published_elsewhere")  # the package's own
-SAME = ("source", "framework", "model", "gpu", "comm", "precision")  # in all rows of a series
+TABLES = ("published_scaling", "published_elsewhere")  # of the package
+SAME = ("source", "framework", "model", "gpu", "comm", "precision")  # equal in all rows of a series
 COLUMNS = (*SAME, "nodes", "gpus", "batch_per_gpu", "network_gbps", "img_per_s", "flag")
 
 MOST_DEVICES = 1_000_000
-PER_NODE = 8  # devices of a node where the table does not say how many nodes there were
+PER_NODE = 8  # devices per node if the table has no number of nodes
 
 
 @dataclass(frozen=True)
 class Point:
-    """A row that can be predicted or be a base."""
+    """A row that can be predicted or used as a base."""
 
     line: int
     source: str
@@ -49,13 +50,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Skipped:
+    """A row that is neither predicted nor a base."""
+
     line: int
     source: str
     why: str
 
 
 def read(path: str) -> Tuple[List[Point], List[Skipped]]:
-    """The rows of a file with a rate and a number of devices, and those without.  Raises ConfigError."""
+    """Return the rows of a file with a rate and a number of devices, and those without. Raises ConfigError."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -66,12 +69,12 @@ def read(path: str) -> Tuple[List[Point], List[Skipped]]:
     except csv.Error as error:
         raise ConfigError(f"points={path} line {reader.line_num}: {error}") from error
     if not points:
-        raise ConfigError(f"points={path}: no row has both gpus and img_per_s: there is nothing to predict")
+        raise ConfigError(f"points={path}: no row has both gpus and img_per_s, so nothing can be predicted")
     return points, skipped
 
 
 def of_package(name: str) -> List[Point]:
-    """The rows with a rate of one of TABLES."""
+    """Return the rows of one of TABLES that have a rate."""
     return read(str(csv_tables.FOLDER / f"{name}.csv"))[0]
 
 
@@ -81,52 +84,49 @@ def _rows(path: str, reader: csv.DictReader) -> Tuple[List[Point], List[Skipped]
         raise ConfigError(f"points={path}: columns are missing: {', '.join(missing)}")
     points, skipped = [], []
     for row in reader:
-        found = _point(path, reader.line_num, {key: (row.get(key) or "").strip() for key in (*COLUMNS, "note")})
+        line = {key: (row.get(key) or "").strip() for key in (*COLUMNS, "note")}
+        found = _point(f"points={path} line {reader.line_num}", reader.line_num, line)
         (points if isinstance(found, Point) else skipped).append(found)
     return points, skipped
 
 
-def _point(path: str, line: int, row: Dict[str, str]):
-    numbers = {key: _number(path, line, key, row[key]) for key in ("nodes", "gpus", "network_gbps", "img_per_s")}
+def _point(where: str, line: int, row: Dict[str, str]) -> Union[Point, Skipped]:
+    numbers = {key: _number(where, key, row[key]) for key in ("nodes", "gpus", "network_gbps", "img_per_s")}
     for key in ("nodes", "gpus"):
         if numbers[key] is not None and numbers[key] % 1:
-            raise ConfigError(f"points={path} line {line}: {key}={row[key]}: expected a whole number, or nothing")
+            raise ConfigError(f"{where}: {key}={row[key]}: expected a whole number, or nothing")
     rate, gpus, nodes = numbers["img_per_s"], numbers["gpus"], numbers["nodes"]
-    devices = gpus or nodes  # 0 is how the tables write processors without GPUs: a node is the device
+    devices = gpus or nodes  # the tables write 0 for machines without GPUs: the node is the device
     if rate is None:
         return Skipped(line, row["source"], "no img_per_s")
     if not devices:
         return Skipped(line, row["source"], "no gpus")
     if not 1e-6 < rate < 1e12:
-        raise ConfigError(
-            f"points={path} line {line}: img_per_s={row['img_per_s']}: expected a rate above 0, or nothing"
-        )
+        raise ConfigError(f"{where}: img_per_s={row['img_per_s']}: expected a rate above 0, or nothing")
     nodes = nodes or math.ceil(devices / PER_NODE)
     if nodes > devices:
         return Skipped(line, row["source"], f"{nodes:g} nodes for {devices:g} gpus")
     named = {key: row[key] for key in (*SAME, "flag", "note")}
-    # A range, "unstated": not known, as an empty cell.
     try:
         batch = float(row["batch_per_gpu"])
-    except ValueError:
+    except ValueError:  # empty, a range or "unstated": unknown
         batch = None
     if batch is not None and not 0 < batch < 1e9:
-        told = f"batch_per_gpu={row['batch_per_gpu']}: expected a number above 0, or nothing"
-        raise ConfigError(f"points={path} line {line}: {told}")
+        raise ConfigError(f"{where}: batch_per_gpu={row['batch_per_gpu']}: expected a number above 0, or nothing")
     if devices > MOST_DEVICES:
-        raise ConfigError(f"points={path} line {line}: {devices:g} devices: expected {MOST_DEVICES:,} at most")
+        raise ConfigError(f"{where}: {devices:g} devices: expected at most {MOST_DEVICES:,}")
     return Point(
         line,
         nodes=int(nodes),
         devices=int(devices),
         batch=batch,
-        network_gbps=numbers["network_gbps"] or None,  # 0: none was used
+        network_gbps=numbers["network_gbps"] or None,  # 0: no network was used
         rate=rate,
         **named,
     )
 
 
-def _number(path: str, line: int, key: str, text: str) -> Optional[float]:
+def _number(where: str, key: str, text: str) -> Optional[float]:
     if not text:
         return None
     try:
@@ -134,7 +134,7 @@ def _number(path: str, line: int, key: str, text: str) -> Optional[float]:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value < 0:
-        raise ConfigError(f"points={path} line {line}: {key}={text}: expected a number, or nothing")
+        raise ConfigError(f"{where}: {key}={text}: expected a number, or nothing")
     return value
 
 
@@ -142,7 +142,7 @@ def _number(path: str, line: int, key: str, text: str) -> Optional[float]:
 
 
 def pairs(points: List[Point]) -> Tuple[List[Tuple[Point, Point]], List[Skipped]]:
-    """(base, row to predict) of all series, and the rows that have no base or nothing to be a base of."""
+    """Return (base, row to predict) of all series, and the rows that are in no pair."""
     found, alone = {}, {}
     for series, among in _series(points):
         bases = {batch: _bases(_of_batch(among, batch)) for batch in {point.batch for point in series}}
@@ -152,14 +152,14 @@ def pairs(points: List[Point]) -> Tuple[List[Tuple[Point, Point]], List[Skipped]
             if _size(point) > _size(base):
                 found[point.line] = _filled(base, point)
             else:
-                why = "as small as the base of its series" if several else "a series of one number of devices"
+                why = "as small as the base of its series" if several else "a series with one number of devices"
                 alone[point.line] = Skipped(point.line, point.source, why)
     used = {point.line for pair in found.values() for point in pair}
     return [found[line] for line in sorted(found)], [alone[line] for line in sorted(alone) if line not in used]
 
 
 def _filled(base: Point, point: Point) -> Tuple[Point, Point]:
-    """The two, where only one says its batch or its network the other having the same."""
+    """Return both rows with the batch and network that only one of them states."""
     batch, gbps = base.batch or point.batch, base.network_gbps or point.network_gbps
     return (
         replace(base, batch=batch, network_gbps=gbps),
@@ -168,12 +168,12 @@ def _filled(base: Point, point: Point) -> Tuple[Point, Point]:
 
 
 def unflagged(found: Sequence[Tuple[Point, Point]]) -> List[Tuple[Point, Point]]:
-    """Those of `pairs` that are to be trusted: a flag of the base is one of the row."""
+    """Return the pairs in which neither row is flagged as unreliable."""
     return [(base, point) for base, point in found if not (base.flag or point.flag)]
 
 
 def _series(points: List[Point]) -> List[Tuple[List[Point], List[Point]]]:
-    """The rows of each series, and those that may be its base."""
+    """Return the rows of each series, and the candidates for its base."""
     series = []
     for group in _grouped(points, lambda point: tuple(getattr(point, key).lower() for key in SAME)):
         series.extend(_experiments(group))
@@ -181,19 +181,19 @@ def _series(points: List[Point]) -> List[Tuple[List[Point], List[Point]]]:
 
 
 def _experiments(group: List[Point]) -> List[Tuple[List[Point], List[Point]]]:
-    """Rows of one size are several experiments, which the note tells apart where it is that of several sizes.
+    """Split rows of equal size into experiments by their note, if rows of several sizes share it.
 
-    A note of one size is a remark on its row, which then belongs to all of them.
+    A note that occurs at one size is a remark; its row belongs to all experiments.
     """
     if len({(_size(point), point.batch, point.network_gbps) for point in group}) == len(group):
         return [(group, group)]
-    apart, rest = [], []
+    experiments, rest = [], []
     for noted in _grouped(group, lambda point: point.note):
         if _several_sizes(noted):
-            apart.append(noted)
+            experiments.append(noted)
         else:
             rest.extend(noted)
-    return [*((noted, noted + rest) for noted in apart), (rest, group)]
+    return [*((noted, noted + rest) for noted in experiments), (rest, group)]
 
 
 def _size(point: Point) -> Tuple[int, int]:
@@ -201,14 +201,14 @@ def _size(point: Point) -> Tuple[int, int]:
 
 
 def _network(point: Point) -> Optional[float]:
-    """Of one node no network is used: its row belongs to every one."""
+    """Return the network of a row; None for one node, which uses none and matches all networks."""
     return point.network_gbps if point.nodes > 1 else None
 
 
 def _of_batch(points: List[Point], batch: Optional[float]) -> List[Point]:
-    """The rows that a batch scales weakly among: its own.  All, where they scale strongly.
+    """Return the rows of a batch (weak scaling), or all rows (strong scaling).
 
-    They do where the batch was measured at one size alone, or where that of the smallest size was.
+    Scaling is strong if the batch, or that of the smallest size, was measured at one size only.
     """
     least = min(map(_size, points))
     base_scales = any(_several_sizes(_same_batch(points, point.batch)) for point in points if _size(point) == least)
@@ -217,7 +217,7 @@ def _of_batch(points: List[Point], batch: Optional[float]) -> List[Point]:
 
 
 def _same_batch(points: List[Point], batch: Optional[float]) -> List[Point]:
-    """An unknown batch is every one."""
+    """Return the rows with this batch; an unknown batch matches all."""
     return [point for point in points if batch is None or point.batch in (None, batch)]
 
 
@@ -226,7 +226,7 @@ def _several_sizes(points: List[Point]) -> bool:
 
 
 def _bases(points: List[Point]) -> Dict[Optional[float], Tuple[List[Point], bool]]:
-    """Network -> the smallest of the rows that were measured on it or belong to all, and whether there are larger."""
+    """Return, by network, the smallest rows that were measured on it or match all, and whether larger ones exist."""
     found = {}
     for network in {_network(point) for point in points}:
         on_it = [point for point in points if network is None or _network(point) in (None, network)]
@@ -237,7 +237,7 @@ def _bases(points: List[Point]) -> Dict[Optional[float], Tuple[List[Point], bool
 
 
 def _unlike(base: Point, point: Point) -> Tuple:
-    """The less, the better a base: not flagged, the nearest batch, the same network, the same note."""
+    """Return a sort key of bases: not flagged, the nearest batch, the same network, the same note."""
     batches = (base.batch or point.batch or 1, point.batch or base.batch or 1)
     return (
         bool(base.flag),

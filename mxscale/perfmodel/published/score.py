@@ -1,4 +1,4 @@
-"""The model held against published throughputs: errors by row, source and over all, beside linear scaling's.  Pure."""
+"""Errors of the model against published throughputs, by row, by source and in total, beside those of linear scaling."""
 
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence
@@ -10,6 +10,7 @@ from mxscale.perfmodel.published import fitting, published_parse
 from mxscale.perfmodel.published import rows as published
 from mxscale.perfmodel.published.fitting import Pairs, Rows
 from mxscale.perfmodel.published.rows import Point
+from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 
 
@@ -32,30 +33,35 @@ class Scored:
 
     @property
     def flag(self) -> str:
-        """A base that is not to be trusted makes its row so."""
+        """Return the flag of the row or of its base."""
         return self.point.flag or self.base.flag
 
 
 def score(path: str, leave_out: str = "source") -> Dict:
-    """What `json=true` prints: overall, linear, sources, left_out, rows, flagged, skipped, unknown.
+    """Return the object that `json=true` prints: overall, linear, sources, left_out, rows, flagged, skipped, unknown.
 
-    Raises ConfigError.
+    Args:
+        path: Table of published throughputs.
+        leave_out: A key of LABELS: constants are also fitted without each source, or without each framework.
+
+    Raises:
+        ConfigError: The table is invalid, or nothing in it can be predicted.
     """
     points, unreadable = published.read(path)
     pairs, alone = published.pairs(points)
     if not pairs:
-        raise ConfigError(f"points={path}: no series has two numbers of devices: there is nothing to predict")
+        raise ConfigError(f"points={path}: no series has two numbers of devices, so nothing can be predicted")
     scored = predict(pairs)
-    kept = [row for row in scored if not row.flag]
-    by_source = {name: summary(rows) for name, rows in _by(kept, lambda row: row.point.source).items()}
+    trusted = [row for row in scored if not row.flag]
+    by_source = {name: summary(rows) for name, rows in _by(trusted, lambda row: row.point.source).items()}
     return {
         "points": path,
-        "overall": {key: value for key, value in summary(kept).items() if not key.startswith("linear")},
-        "linear": linear_summary(kept),
+        "overall": {key: value for key, value in summary(trusted).items() if not key.startswith("linear")},
+        "linear": linear_summary(trusted),
         "sources": by_source,
         "leave_out": leave_out,
         "left_out": left_out(pairs, leave_out),
-        "rows": [_as_dict(row) for row in kept],
+        "rows": [_as_dict(row) for row in trusted],
         "flagged": [_as_dict(row) for row in scored if row.flag],
         "skipped": [vars(row) for row in sorted([*unreadable, *alone], key=lambda row: row.line)],
         "unknown": unknown([point for pair in pairs for point in pair]),
@@ -63,7 +69,7 @@ def score(path: str, leave_out: str = "source") -> Dict:
 
 
 def predict(pairs: Pairs, constants: Optional[fitting.Constants] = None) -> List[Scored]:
-    """Each row predicted from its base; constants: those of hardware.csv."""
+    """Return each row predicted from its base; constants: None for those of hardware.csv."""
     rows = Rows.of(pairs)
     predicted = fitting.rates(rows, constants or hardware.constants())
     both = zip(pairs, predicted.tolist(), fitting.linear(rows).tolist(), strict=True)
@@ -71,7 +77,7 @@ def predict(pairs: Pairs, constants: Optional[fitting.Constants] = None) -> List
 
 
 def summary(rows: Sequence[Scored]) -> Dict:
-    """Median and mean of the errors, in percent; None without rows."""
+    """Return median and mean of the errors in percent; None without rows."""
     if not rows:
         return {"rows": 0, "median": None, "mean": None, "linear_median": None, "linear_mean": None}
     errors, as_linear = [row.error for row in rows], [row.linear_error for row in rows]
@@ -85,12 +91,13 @@ def summary(rows: Sequence[Scored]) -> Dict:
 
 
 def linear_summary(rows: Sequence[Scored]) -> Dict:
+    """Return median and mean of linear scaling's errors in percent; None without rows."""
     found = summary(rows)
     return {"median": found["linear_median"], "mean": found["linear_mean"]}
 
 
 def unknown(points: Sequence[Point]) -> List[Dict]:
-    """The networks and devices that no table knows, the rows that have them and what they are taken for."""
+    """Return the networks and devices that no table lists, their rows, and the defaults used."""
     found: Dict = {}
     for point in points:
         if not hardware.network(point.model):
@@ -98,7 +105,7 @@ def unknown(points: Sequence[Point]) -> List[Dict]:
             found.setdefault(("model", point.model, size), set()).add(point.line)
         if not hardware.device(point.gpu):
             link, gbps = hardware.usual_link(point.gpu), hardware.usual_gbps(point.gpu)
-            links = f"{link}, {gbps:g} Gbit/s if the row has no other"
+            links = f"{link}, {gbps:g} Gbit/s unless the row states another"
             found.setdefault(("gpu", point.gpu, links), set()).add(point.line)
     return [
         {"column": column, "value": value, "taken": taken, "lines": sorted(lines)}
@@ -143,14 +150,14 @@ LABELS = {"source": lambda point: point.source, "framework": lambda point: famil
 
 
 def family(framework: str) -> str:
-    """MXNet NGC 20.12 -> MXNet."""
+    """Return the name without its version: MXNet for MXNet NGC 20.12."""
     return framework.split()[0] if framework.strip() else "unnamed"
 
 
 def left_out(pairs: Pairs, leave_out: str) -> Dict[str, Dict]:
-    """Source (or framework) -> the errors of its rows by constants fitted without it.
+    """Return, by source or framework, the errors of its rows with constants fitted without it.
 
-    They are fitted to the unflagged rows of this file and of the package's, those of other sources alone.
+    The fit uses the unflagged rows of this file and, for other sources, those of the package.
     """
     label = LABELS[leave_out]
     usable = published.unflagged(pairs)
@@ -169,7 +176,7 @@ def left_out(pairs: Pairs, leave_out: str) -> Dict[str, Dict]:
 
 
 def evidence(tables: Sequence[str] = published.TABLES) -> Pairs:
-    """The unflagged pairs of the package's published rows: what the constants are fitted to, leaving one out."""
+    """Return the unflagged pairs of the package's tables, to which the constants are fitted."""
     return [pair for name in tables for pair in published.unflagged(published.pairs(published.of_package(name))[0])]
 
 
@@ -177,57 +184,50 @@ def evidence(tables: Sequence[str] = published.TABLES) -> Pairs:
 
 
 def show(found: Dict) -> str:
-    """The table: rows, then sources, then all."""
-    lines = [_row("line", "source", "model, device, exchange", "devices", "published", "predicted", "error", "linear")]
-    lines += [_line(row) for row in found["rows"]]
+    """Return the tables: rows, then sources, then the total."""
+    lines = text_table.columns([HEADINGS, *map(_cells, found["rows"])], RIGHT)
     if found["flagged"]:
-        lines += ["", "flagged, in none of the figures below"]
-        lines += [f"{_line(row)}  {row['flag']}" for row in found["flagged"]]
+        lines += ["", "flagged, not counted below"]
+        lines += text_table.columns([[*_cells(row), row["flag"]] for row in found["flagged"]], RIGHT)
     if found["skipped"]:
         lines += ["", "skipped", *_skipped(found["skipped"])]
     if found["unknown"]:
-        lines += ["", "in no table, and what was taken", *(_taken(row) for row in found["unknown"])]
-    lines += [
-        "",
-        f"{'absolute error, %':26} {'rows':>5} {'median':>7} {'mean':>7}   {'linear: median':>14} {'mean':>7}",
-    ]
-    lines += [_summary(name, values) for name, values in found["sources"].items()]
-    total = {"rows": found["overall"]["rows"], **found["overall"]}
-    total.update({f"linear_{key}": value for key, value in found["linear"].items()})
-    lines += [_summary("all", total)]
-    lines += ["", f"with constants fitted without the {found['leave_out']}"]
-    lines += [_summary(name, values) for name, values in found["left_out"].items()]
-    return "\n".join(lines)
+        lines += ["", "not in any table, and the default used", *(_default(row) for row in found["unknown"])]
+    total = {**found["overall"], **{f"linear_{key}": value for key, value in found["linear"].items()}}
+    summaries = [_summary(name, values) for name, values in {**found["sources"], "all": total}.items()]
+    fitted = [_summary(name, values) for name, values in found["left_out"].items()]
+    table = text_table.columns([SUMMARY_HEADINGS, *summaries, *fitted], range(1, 6))
+    lines += ["", *table[: 1 + len(summaries)], "", f"with constants fitted without the {found['leave_out']}"]
+    return "\n".join([*lines, *table[1 + len(summaries) :]])
 
 
-def _row(line, source, what, devices, published_rate, predicted, error, as_linear) -> str:
-    return (
-        f"{line:>5} {source[:18]:18} {what[:58]:58} {devices:>12} {published_rate:>10} {predicted:>10} "
-        f"{error:>6} {as_linear:>6}"
-    )
+HEADINGS = ("line", "source", "model, device, exchange", "devices", "published", "predicted", "error", "linear")
+RIGHT = {0, *range(3, 8)}  # right-aligned columns
+SUMMARY_HEADINGS = ("absolute error, %", "rows", "median", "mean", "linear: median", "mean")
 
 
-def _line(row: Dict) -> str:
-    what = f"{row['model']} {row['gpu']} {row['comm']}, {row['precision']}"
-    devices = f"{row['base_devices']} -> {row['devices']}"
+def _cells(row: Dict) -> List[str]:
+    job = f"{row['model']} {row['gpu']} {row['comm']}, {row['precision']}"
     rates = (f"{row['img_per_s']:.0f}", f"{row['predicted']:.0f}")
-    return _row(row["line"], row["source"], what, devices, *rates, f"{row['error']:.1f}", f"{row['linear_error']:.1f}")
+    errors = (f"{row['error']:.1f}", f"{row['linear_error']:.1f}")
+    devices = f"{row['base_devices']} -> {row['devices']}"
+    return [str(row["line"]), row["source"][:18], job[:58], devices, *rates, *errors]
 
 
 def _skipped(rows: Sequence[Dict]) -> List[str]:
-    """One line for each source and reason."""
+    """Return a line for each source and reason."""
     groups = _by(rows, lambda row: (row["source"], row["why"]))
     return [
-        f"  {source}: {why} (line {_lines([row['line'] for row in held])})" for (source, why), held in groups.items()
+        f"  {source}: {why} (line {_lines([row['line'] for row in group])})" for (source, why), group in groups.items()
     ]
 
 
-def _taken(row: Dict) -> str:
+def _default(row: Dict) -> str:
     return f"  {row['column']} {row['value'] or '(empty)'}: {row['taken']} (line {_lines(row['lines'])})"
 
 
 def _lines(lines: Sequence[int]) -> str:
-    """2-5, 7"""
+    """Return line numbers as ranges, such as `2-5, 7`."""
     parts: List[List[int]] = []
     for line in sorted(lines):
         if parts and line == parts[-1][1] + 1:
@@ -237,10 +237,6 @@ def _lines(lines: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
-def _summary(name: str, values: Dict) -> str:
-    if not values["rows"]:
-        return f"{name:26} {0:5} {'-':>7} {'-':>7}   {'-':>14} {'-':>7}"
-    return (
-        f"{name[:26]:26} {values['rows']:5} {values['median']:7.1f} {values['mean']:7.1f}   "
-        f"{values['linear_median']:14.1f} {values['linear_mean']:7.1f}"
-    )
+def _summary(name: str, values: Dict) -> List[str]:
+    errors = [values[key] for key in ("median", "mean", "linear_median", "linear_mean")]
+    return [name[:26], str(values["rows"]), *("-" if error is None else f"{error:.1f}" for error in errors)]

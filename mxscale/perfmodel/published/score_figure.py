@@ -1,4 +1,4 @@
-"""The figure of `score`: predicted against published.  Matplotlib is imported here alone, when it is asked for."""
+"""The figure of `score`: predicted against published rates."""
 
 from pathlib import Path
 from typing import Dict
@@ -9,12 +9,14 @@ BLUE, GREY, RED = "#1f5fa8", "#9a9a9a", "#b3412f"
 
 
 def draw(found: Dict, path: str) -> None:
-    """Left: each row's published and predicted efficiency.  Right: the share of rows within an error.
+    """Draw published and predicted efficiency of each row, and the share of rows within an error.
 
-    Raises ConfigError where no row counts, OSError.
+    Raises:
+        ConfigError: All rows are flagged.
+        OSError: The file can't be written.
     """
     if not found["rows"]:
-        raise ConfigError(f"figure={path}: every row that can be predicted is flagged: there is nothing to draw")
+        raise ConfigError(f"figure={path}: all rows that can be predicted are flagged, so there is nothing to draw")
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,0 +1,81 @@
+"""The registry of networks: one entry for each value of model.name."""
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, Mapping, Optional
+
+from mxscale.util.errors import ConfigError, nearest
+
+RESNET_LAYERS = (18, 34, 50, 101, 152)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network and what is known of it.
+
+    Attributes:
+        name: Value of model.name.
+        min_side: Smallest height and width of an image, in pixels, at which no convolution, pooling or dense layer runs
+            out of input. It is found by shape inference at each side from 1 (tests/test_zoo.py repeats this). Accuracy
+            needs larger images.
+        builder: "module:function" that is called with (number of classes, **arguments) and returns an uninitialised
+            Gluon block with `.features` and `.output`, the head.
+        arguments: Further arguments of the builder.
+        side: Height and width of images in the network's paper, for the table of layers.
+        classes: Number of classes there.
+        from_weights: Its graph comes with pretrained weights (model.pretrained=symbol:PREFIX).
+        torch_layers: Number of layers if PyTorch has the same network under the names of models/convert.py.
+        smaller: The next smaller network of the same family, which `mxscale diagnose` suggests.
+    """
+
+    name: str
+    min_side: int
+    builder: str = "mxscale.models.zoo:gluon_network"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    side: int = 224
+    classes: int = 1000
+    from_weights: bool = False
+    torch_layers: Optional[int] = None
+    smaller: Optional[str] = None
+
+
+def _gluon(name: str, min_side: int, side: int = 224) -> Network:
+    """Return the entry of a network of Gluon's model zoo."""
+    return Network(name, min_side, arguments={"name": name}, side=side)
+
+
+def _resnet_v1b(layers: int) -> Network:
+    index = RESNET_LAYERS.index(layers)
+    smaller = f"resnet{RESNET_LAYERS[index - 1]}_v1b" if index else None
+    builder = "mxscale.models.resnet_v1b:resnet_v1b"
+    return Network(f"resnet{layers}_v1b", 8, builder, {"layers": layers}, torch_layers=layers, smaller=smaller)
+
+
+NETWORKS: Dict[str, Network] = {
+    entry.name: entry
+    for entry in (
+        Network("small", 8, "mxscale.models.small:Small", side=32, classes=10),
+        Network("symbol", 8, "mxscale.models.symbol:build", from_weights=True),
+        *(_resnet_v1b(layers) for layers in RESNET_LAYERS),
+        _gluon("alexnet", 63),
+        *(_gluon(f"densenet{layers}", 29) for layers in (121, 161, 169, 201)),
+        _gluon("inceptionv3", 75, side=299),
+        *(_gluon(f"mobilenet{width}", 8) for width in ("1.0", "0.75", "0.5", "0.25")),
+        *(_gluon(f"mobilenetv2_{width}", 8) for width in ("1.0", "0.75", "0.5", "0.25")),
+        *(_gluon(f"resnet{layers}_v{version}", 8) for version in (1, 2) for layers in RESNET_LAYERS),
+        _gluon("squeezenet1.0", 29),
+        _gluon("squeezenet1.1", 25),
+        *(_gluon(f"vgg{layers}{norm}", 32) for layers in (11, 13, 16, 19) for norm in ("", "_bn")),
+    )
+}
+
+SYMBOL = "symbol"  # its graph is that of model.pretrained=symbol:PREFIX
+
+# Names of the networks that need no graph, sorted
+NAMES = sorted(entry.name for entry in NETWORKS.values() if not entry.from_weights)
+
+
+def network(name: str) -> Network:
+    """Return the entry of `model.name`. Raises ConfigError if no network has that name."""
+    if name not in NETWORKS:
+        raise ConfigError(f"model.name={name}{nearest(name, NAMES)}")
+    return NETWORKS[name]

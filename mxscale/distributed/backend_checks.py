@@ -1,0 +1,106 @@
+"""Checks of a communication back end against this machine: builds of MXNet and Horovod, devices, ports.
+
+Each function raises ConfigError.
+"""
+
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Dict
+
+import mxnet.runtime
+
+from mxscale.config.backends import CANDIDATES, DEFAULT
+from mxscale.config.optimizers import optimizer_entry
+from mxscale.config.schema import Comm, Config
+from mxscale.config.sizes import server_count
+from mxscale.distributed.communicators import horovod_build
+from mxscale.util.errors import ConfigError
+
+PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # ephemeral ports
+
+
+def unavailable_candidates(config: Config, device: str, ranks: int, hosts=()) -> Dict[str, str]:
+    """Return the back ends that comm=auto cannot try here, with the reasons."""
+    reasons = {}
+    for name, settings in CANDIDATES.items():
+        try:
+            check_backend(replace(config, comm=replace(config.comm, **settings)), device, ranks, hosts)
+        except ConfigError as error:
+            reasons[name] = str(error)
+    return reasons
+
+
+def check_backend(config: Config, device: str, ranks: int, hosts=()) -> None:
+    """Check that the back end of `config` works with `ranks` ranks here.
+
+    Args:
+        device: "cpu" or "gpu".
+        hosts: of the plan; empty: this machine alone.
+    """
+    comm, entry = config.comm, config.comm.entry
+    if entry.drives_all_devices and ranks > 1:
+        check_replicas(config.optimizer.name)
+    if entry.mxnet_feature and not mxnet.runtime.Features().is_enabled(entry.mxnet_feature):
+        raise ConfigError(
+            f"comm={entry.name}: this MXNet was built without {entry.mxnet_feature}; "
+            f"use comm={DEFAULT} or another build"
+        )
+    if entry.gpus_only and device != "gpu":
+        raise ConfigError(f"comm={entry.name}: sums on GPUs only; use comm={DEFAULT}, or launch.device=gpu")
+    if entry.uses_horovod:
+        check_transport(comm)
+    if comm.hierarchical:
+        check_hierarchical(comm, device)
+    check_ports(config, ranks, hosts)
+
+
+def check_hierarchical(comm: Comm, device: str) -> None:
+    """Horovod 0.28 has only NCCLHierarchicalAllreduce, which needs MPI as well (its operations.cc)."""
+    if not horovod_build()["nccl"]:
+        raise ConfigError("comm.hierarchical=true: Horovod needs NCCL for it, and was built without NCCL")
+    if comm.transport != "mpi" or device != "gpu":
+        raise ConfigError("comm.hierarchical=true: Horovod needs GPUs and MPI for it; set comm.transport=mpi")
+
+
+def check_replicas(optimizer: str) -> None:
+    """Each device updates its own copy of the weights, so an optimizer must keep nothing but its states."""
+    if not optimizer_entry(optimizer).replicable:
+        raise ConfigError(
+            f"optimizer.name={optimizer} keeps numbers that several devices of one process would share; "
+            "use comm=horovod, or another optimizer"
+        )
+
+
+def check_transport(comm: Comm) -> None:
+    """Check that this Horovod supports comm.transport."""
+    build, transport = horovod_build(), comm.transport
+    if not build:
+        raise ConfigError(f"comm={comm.backend}: Horovod is not installed; run make setup, or use comm=local")
+    if not build[transport]:
+        supported = [name for name in ("gloo", "mpi") if build[name]]
+        raise ConfigError(f"comm.transport={transport}: this Horovod was built with {' and '.join(supported)} only")
+    if transport == "mpi" and not shutil.which("mpirun"):
+        raise ConfigError("comm.transport=mpi: mpirun is not on the PATH; install Open MPI, or use gloo")
+
+
+def check_ports(config: Config, ranks: int, hosts=()) -> None:
+    """Check that each machine has enough ports for its parameter servers and ranks.
+
+    Each process listens on a port and connects to every process of the other kind and to the scheduler, which connects
+    to all of them.
+    """
+    servers = server_count(config.comm, ranks)
+    if not servers:
+        return
+    local_servers = math.ceil(servers / max(1, len(hosts)))
+    local_ranks = min(ranks, max((host.slots for host in hosts), default=ranks))
+    needed = local_servers * (ranks + 2) + local_ranks * (servers + 2) + servers + ranks + 1
+    first, last = map(int, PORTS.read_text().split())
+    available = last - first + 1
+    if needed > available:
+        raise ConfigError(
+            f"comm.servers={config.comm.servers}: {servers} servers and {ranks} ranks need {needed:,} ports on one "
+            f"machine, which has {available:,} ({PORTS}); use fewer servers"
+        )

@@ -1,0 +1,57 @@
+"""Which earlier runs of this machine tell how fast a run is: for efficiency, forecast and dry run alike."""
+
+from dataclasses import replace
+from typing import List
+
+from mxscale.config.schema import Config
+from mxscale.config.sizes import Sizes
+from mxscale.rundir.directory import FINISHED, RunDir, runs_of
+from mxscale.rundir.plan import Plan
+from mxscale.util.errors import ConfigError
+
+
+def comparable(run: RunDir, plan: Plan, signature: str) -> List[RunDir]:
+    """Return the finished runs with the same signature, machine, device and threads and a known rate, newest first.
+
+    Args:
+        signature: "weak_signature" for runs that differ in their ranks alone, "speed_signature" for runs that may
+            differ in what their speed does not depend on as well (see for_speed).
+    """
+    if getattr(plan, signature) is None:  # written by an older version
+        return []
+    machine, found = _machine(run), []
+    for other in runs_of(run.path.parents[1], run.path.parent.name):
+        try:
+            known, finished, figures = other.plan(), other.state == FINISHED, other.figures
+        except ConfigError:  # damaged, or written by a newer version
+            continue
+        same = all(getattr(known, key) == getattr(plan, key) for key in (signature, "threads", "device"))
+        if other.path == run.path or not same or not finished:
+            continue
+        if figures.get("throughput/median") and _machine(other) == machine:
+            found.append(other)
+    return found
+
+
+def same_layout(runs: List[RunDir], config: Config, sizes: Sizes) -> List[RunDir]:
+    """Return those of the comparable runs that have as many ranks and shards and exchange gradients the same way."""
+    layout = sizes.ranks, sizes.shards
+    return [run for run in runs if (sizes_of(run).ranks, sizes_of(run).shards) == layout
+            and run.config().comm == config.comm]  # fmt: skip
+
+
+def for_speed(config: Config) -> Config:
+    """Return the config with defaults for what its speed does not depend on: length, seed, learning rate, price."""
+    plain = Config()
+    names = ("seed", "epochs", "max_steps", "target_top1", "log_every", "validate_every", "checkpoint", "schedule")
+    same = {name: getattr(plain, name) for name in names}
+    return replace(config, **same, optimizer=replace(config.optimizer, lr=1.0), machine=plain.machine)
+
+
+def sizes_of(run: RunDir) -> Sizes:
+    return run.plan().sizes
+
+
+def _machine(run: RunDir) -> list:
+    tags = (run.read("environment.json") or {}).get("tags", {})
+    return [tags.get(name) for name in ("machine", "build", "versions")]

@@ -1,0 +1,71 @@
+"""Guards around the work on a run directory: one parent at a time, undone refusals, one line for a full disk."""
+
+import errno
+import shlex
+import shutil
+from contextlib import ExitStack, contextmanager
+
+from mxscale.config.schema import Config
+from mxscale.rundir import directory
+from mxscale.rundir.directory import RunDir
+from mxscale.util import file_lock
+from mxscale.util.atomic_files import write_text
+from mxscale.util.errors import ConfigError
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+
+class DiskFailed(Exception):
+    """The run directory can't be written any more; the message is one line."""
+
+
+def resume_command(run: RunDir, config: Config) -> str:
+    return shlex.join(["python", f"{config.entry}.py", f"resume={run.path}"])
+
+
+@contextmanager
+def explained_disk_errors(run: RunDir, config: Config):
+    """Raise DiskFailed in place of the OSError of a full or broken disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        resume = f"free space, then resume with: {resume_command(run, config)}"
+        raise DiskFailed(f"can't write to {run.path} ({error.strerror}); {resume}") from None
+
+
+@contextmanager
+def locked(run: RunDir):
+    """Hold the lock of a run directory.  Raises ConfigError if another process holds it."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(file_lock.locked(run.path / "lock", wait=False))
+        except BlockingIOError:
+            raise ConfigError(f"{run.path} is in use by another process: wait for it, or stop it") from None
+        except OSError as error:
+            raise ConfigError(f"{run.path}: can't be locked ({error.strerror}); set runs=DIR to another disk") from None
+        yield
+
+
+@contextmanager
+def undone_if_refused(run: RunDir, config: Config, new: bool):
+    """Undo what was written if the run is refused: remove a new run directory, restore the files of an old one."""
+    files = [*run.path.glob("*.yaml"), *run.path.glob("*.json"), *run.path.glob("ranks/*.json")]
+    before = {path: path.read_text() for path in files}
+    try:
+        yield
+    except (ConfigError, OSError) as error:
+        if new:
+            discard(run)
+            if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+                raise directory.unwritable(config, error) from None
+        else:
+            for path, text in before.items():
+                write_text(path, text)
+        raise
+
+
+def discard(run: RunDir) -> None:
+    """Remove a run directory."""
+    shutil.rmtree(run.path)

@@ -1,0 +1,204 @@
+"""Links fitted to the user's runs and to the table of bench/allreduce.py."""
+
+import dataclasses
+import math
+
+import pytest
+from plans import make_sizes
+
+from mxscale.config.schema import from_dict
+from mxscale.config.sizes import bucket_bytes
+from mxscale.cost import run_cost
+from mxscale.perfmodel import calibration, layers, machines, rates, scenarios, step_time
+from mxscale.perfmodel.rates import Measured
+from mxscale.perfmodel.scenarios import Grid, Machine, Task
+from mxscale.perfmodel.step_time import Link
+from mxscale.rundir import directory
+from mxscale.rundir.directory import FINISHED
+from mxscale.rundir.plan import Host, Plan
+from mxscale.util.errors import ConfigError
+
+FREE = Link(0.0, math.inf)
+SLOW = Link(0.0, 1e8)
+
+
+def one(grid: Grid, of: Task) -> dict:
+    plans, _ = scenarios.evaluate(grid, of)
+    (row,) = scenarios.rows(plans, range(len(plans["hours"])))
+    return row
+
+
+def resnet50():
+    return layers.network("resnet50_v1b")
+
+
+def finished(runs, ranks: int, rate: float, shards=None, **settings):
+    """Create a run directory with the records that plans read."""
+    config = from_dict({"runs": str(runs), "model": {"name": "resnet18_v1b"}, **settings})
+    run = directory.create(config)
+    sizes = make_sizes(ranks, shards=shards or ranks, per_device_batch=config.batch.per_device)
+    run.write_plan(Plan(sizes=sizes, threads=1, classes=5, device="cpu"))
+    run.write("status.json", {"state": FINISHED})
+    run.write("summary.json", {"metrics": {"throughput/median": rate}})
+    return run
+
+
+def test_fitted_link_reproduces_the_measured_rate(tmp_path):
+    first, second = finished(tmp_path, 1, 40.0), finished(tmp_path, 2, 60.0)
+    config = first.config()
+    own = calibration.read([str(first.path), str(second.path)], config)
+    assert own.intra is not None and own.nic is None
+    known = machines.Given(gpus=2, intra=own.intra)
+    node = machines.node(config.machine, run_cost.pricing(config), known)
+    network = layers.network("resnet18_v1b", 32, 5)
+    measured = rates.measured(network, 32, "float32", own.runs).images_per_s
+    buckets = dict.fromkeys((False, True), bucket_bytes(config.comm, 4 * network.gradients))
+    of = Task(network, 1000, 1, {("local", 32, "float32"): measured}, bucket_bytes=buckets)
+    row = one(Grid([node.machine], [1], batch=[32]), of)
+    assert row["images_per_s"] == pytest.approx(60, rel=0.01)
+
+
+ON = {"name": "resnet50_v1b", "rate": 300.0, "batch": 32}  # of one device, without exchange
+
+
+def as_planned(nodes, gpus, link, accumulation=1, **comm):
+    """Return the runs on one device and on all that the planner predicts for such links, as measured runs."""
+    config = from_dict({"model": {"name": ON["name"]}, "batch": {"accumulation": accumulation}, "comm": comm})
+    network = layers.network(ON["name"])
+    slow = Machine("m", gpus, *[FREE if nodes > 1 else link] * 2, *[link] * 2)
+    of = scenarios.task_of(config, network, 10**6, {("m", ON["batch"], "float32"): ON["rate"]})
+    row = one(Grid([slow], [nodes], [config.comm.backend], ["0"], [ON["batch"]]), of)
+    known = {"comm": config.comm, "image_size": 224, "accumulation": accumulation}
+    measured = [(1, 1, ON["rate"]), (nodes * gpus, nodes, row["images_per_s"])]
+    return [Measured(ON["name"], ON["batch"], "float32", devices, on, rate, "a run", **known)
+            for devices, on, rate in measured]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "link, nodes, comm",
+    [
+        ("nic", 2, {"backend": "horovod"}),
+        ("nic", 2, {"backend": "horovod", "hierarchical": True}),
+        ("nic", 2, {"backend": "horovod", "overlap": False}),
+        ("nic_servers", 2, {"backend": "parameter_server", "servers": "1x"}),
+        ("intra", 1, {"backend": "horovod"}),
+        ("intra", 1, {"backend": "nccl"}),
+        ("intra", 1, {"backend": "horovod", "hierarchical": True}),
+        ("intra_kvstore", 1, {"backend": "device"}),
+    ],
+)
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_fit_recovers_the_link_of_planned_runs(link, nodes, comm, accumulation):
+    runs = as_planned(nodes, 4, Link(0.0, 2e8), accumulation, **comm)
+    found = {name: calibration.fit(runs, name) for name in calibration.CARRIES}
+    assert found.pop(link).bytes_per_s == pytest.approx(2e8, rel=0.01)
+    assert not any(found.values())  # the other links are undetermined
+
+
+def test_link_between_nodes_is_fitted_given_the_inner_one():
+    runs = as_planned(1, 4, Link(0.0, 5e8)) + as_planned(2, 4, Link(0.0, 2e8), hierarchical=True)
+    inside = calibration.fit(runs, "intra")
+    free, beside = calibration.fit(runs, "nic"), calibration.fit(runs, "nic", inside)
+    assert inside.bytes_per_s == pytest.approx(5e8, rel=0.01) and free.bytes_per_s == pytest.approx(2e8, rel=0.01)
+    assert beside.bytes_per_s > 1.2 * free.bytes_per_s  # part of the time is spent inside the nodes
+
+
+def test_double_buffering_hides_behind_all_accumulated_batches():
+    """A ring of 8: an exchange longer than the compute of four batches determines the link."""
+    (alone, run) = as_planned(2, 4, Link(0.0, 1e8), accumulation=4)
+    delayed = dataclasses.replace(run, comm=dataclasses.replace(run.comm, double_buffering=True))
+    links = {"nic": Link(0.0, 1e8)}
+    rate = float(calibration.rate_of(delayed, alone.images_per_s, layers.network(ON["name"]), links))
+    seconds = 2 * 7 / 8 * 4 * resnet50().gradients / 1e8
+    assert seconds > 4 * 32 / 300 and rate == pytest.approx(8 * 4 * 32 / seconds, rel=0.1)
+    delayed = dataclasses.replace(delayed, images_per_s=rate)
+    assert calibration.fit([alone, delayed], "nic").bytes_per_s == pytest.approx(1e8, rel=0.01)
+
+
+def test_fewer_servers_than_nodes_are_slower():
+    """Four nodes: with a server on each, 2 x 3/4 of the gradients pass its NIC; on one node, 3; dedicated, 2 x 4."""
+    _, each = as_planned(4, 1, Link(0.0, 2e8), backend="parameter_server", servers="1x")
+    single = dataclasses.replace(each, comm=dataclasses.replace(each.comm, servers=1))
+    apart = dataclasses.replace(single, server_nodes=1)
+    jobs = [calibration.job(run, 300.0, resnet50(), {"nic": Link(0.0, 2e8)}) for run in (each, single, apart)]
+    whole_s = 4 * resnet50().gradients / 2e8
+    assert [float(step_time.predict(job).exchange_s / whole_s) for job in jobs] == pytest.approx([1.5, 3, 8])
+
+
+def test_hosts_without_ranks_are_server_nodes(tmp_path):
+    served = {"comm": {"backend": "parameter_server", "servers": 2}, "batch": {"accumulation": 3}}
+    run = finished(tmp_path, 4, 60.0, **served)
+    run.write_plan(dataclasses.replace(run.plan(), hosts=tuple(Host(name, 2, name) for name in "abcd")))
+    measured = calibration.of_run(str(run.path))
+    assert (measured.nodes, measured.server_nodes, measured.accumulation) == (2, 2, 3)
+
+
+def test_runs_calibrate_the_link_of_their_exchange(tmp_path):
+    runs = [finished(tmp_path, 1, 40.0)]
+    runs += [finished(tmp_path, 2, rate, comm={"backend": backend})
+             for backend, rate in (("horovod", 60.0), ("device", 70.0), ("parameter_server", 30.0))]  # fmt: skip
+    own = calibration.read([str(run.path) for run in runs], runs[0].config())
+    assert own.intra.bytes_per_s < own.intra_kvstore.bytes_per_s and (own.nic, own.nic_servers) == (None, None)
+    assert own.sources == "link inside a node fitted to own runs; link inside a node (comm=device) fitted to own runs"
+    node = machines.node(runs[0].config().machine, run_cost.pricing(runs[0].config()),
+                         machines.Given(gpus=2, intra=own.intra, intra_kvstore=own.intra_kvstore,
+                                        nic_servers=SLOW))  # fmt: skip
+    assert (node.machine.intra, node.machine.intra_kvstore) == (own.intra, own.intra_kvstore)
+    assert node.machine.nic == SLOW
+
+
+def test_run_with_other_threads_fits_no_link(tmp_path):
+    first, second = finished(tmp_path, 1, 40.0), finished(tmp_path, 2, 60.0)
+    second.write_plan(dataclasses.replace(second.plan(), threads=2))
+    assert calibration.read([str(first.path), str(second.path)], first.config()).intra is None
+
+
+def test_run_with_several_shards_per_rank_is_refused(tmp_path):
+    run = finished(tmp_path, 2, 60.0, shards=4)
+    with pytest.raises(ConfigError, match="several data shards, which plans do not model"):
+        calibration.read(str(run.path), run.config())
+
+
+def test_allreduce_table_gives_the_link_between_nodes(tmp_path):
+    table = tmp_path / "links.csv"
+    table.write_text("name,ranks,transport,alpha_s,bytes_per_s,date,source\nlo,2,gloo,0.0001,2.5e8,2026-01-01,x\n")
+    assert calibration.read(str(table), from_dict({})).nic == Link(1e-4, 2.5e8)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("a,b\n1,2\n", "expected a row with ranks, alpha_s, bytes_per_s"),
+        ("", "expected a row with"),
+        ("ranks,alpha_s,bytes_per_s\n2,,\n", "could not convert"),
+        ("ranks,alpha_s,bytes_per_s\n2\n", "could not convert"),
+        ("ranks,alpha_s,bytes_per_s\n2,nan,1e9\n", "expected alpha_s of at least 0"),
+        ("ranks,alpha_s,bytes_per_s\n2,0,0\n", "expected alpha_s of at least 0"),
+    ],
+)
+def test_invalid_allreduce_table_is_refused(tmp_path, text, message):
+    (tmp_path / "links.csv").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        calibration.read(str(tmp_path / "links.csv"), from_dict({}))
+
+
+@pytest.mark.parametrize(
+    "state, message", [(None, "is unfinished; name a finished one"), ("FAILED", "is FAILED; name a finished one")]
+)
+def test_unfinished_run_is_refused(tmp_path, state, message):
+    run = finished(tmp_path, 1, 40.0)
+    run.write("status.json", {"state": state})
+    with pytest.raises(ConfigError, match=message):
+        calibration.read(str(run.path), run.config())
+
+
+def test_run_with_another_image_size_is_refused(tmp_path):
+    run = finished(tmp_path, 1, 40.0, data={"image_size": 32})
+    with pytest.raises(ConfigError, match="trained on images of 32 px, the plan is for 224"):
+        calibration.read(str(run.path), from_dict({"model": {"name": "resnet18_v1b"}, "data": {"image_size": 224}}))
+
+
+def test_run_of_another_network_is_refused(tmp_path):
+    run = finished(tmp_path, 1, 40.0)
+    with pytest.raises(ConfigError, match="the runs trained resnet18_v1b, the plan is for small"):
+        calibration.read(str(run.path), from_dict({}))

@@ -1,0 +1,99 @@
+"""Rates of one device, their sources, and the machines of the tables."""
+
+import pytest
+
+from mxscale.perfmodel import hardware, layers, machines, rates
+from mxscale.perfmodel.rates import Measured
+from mxscale.util import csv_tables
+from mxscale.util.errors import ConfigError
+
+
+def resnet50():
+    return layers.network("resnet50_v1b")
+
+
+def test_given_rate_comes_first():
+    runs = [Measured("resnet50_v1b", 32, "float32", 1, 1, 50.0, "r")]
+    rate = rates.of_device(resnet50(), "V100-16GB", 32, "float32", 77.0, runs)
+    assert (rate.images_per_s, rate.kind) == (77.0, "given")
+    assert rates.of_device(resnet50(), "V100-16GB", 32, "float32", None, runs).kind == "measured"
+
+
+def test_own_run_with_nearest_batch_and_fewest_devices():
+    runs = [
+        Measured("resnet50_v1b", 32, "float32", 4, 1, 100.0, "four"),
+        Measured("resnet50_v1b", 32, "float32", 1, 1, 30.0, "one"),
+        Measured("resnet50_v1b", 128, "float32", 1, 1, 45.0, "large"),
+        Measured("resnet50_v1b", 32, "float16", 1, 1, 90.0, "half"),
+    ]
+    assert rates.measured(resnet50(), 32, "float32", runs).images_per_s == 30
+    assert rates.measured(resnet50(), 100, "float32", runs).images_per_s == 45
+    assert rates.measured(resnet50(), 32, "amp", runs) is None
+    alone = rates.measured(resnet50(), 32, "float32", runs[:1])
+    assert alone.images_per_s == 25 and "exchange included" in alone.source
+
+
+def test_published_rate_of_the_nearest_batch():
+    """MXNet's performance page has 298.51 images/s on a V100 at batch 32, 363.69 at 128."""
+    assert rates.of_device(resnet50(), "V100-16GB", 32, "float32").images_per_s == 298.51
+    rate = rates.of_device(resnet50(), "V100-16GB", 128, "float32")
+    assert rate.kind == "published" and "batch 128" in rate.source
+
+
+def test_published_rate_is_scaled_to_the_batch():
+    smaller = rates.of_device(resnet50(), "V100-16GB", 16, "float16")
+    larger = rates.of_device(resnet50(), "V100-16GB", 512, "float16")
+    assert smaller.images_per_s < larger.images_per_s and "scaled to batch 16" in smaller.source
+
+
+def test_computed_rate_uses_achieved_flops():
+    rate = rates.of_device(layers.network("vgg19_bn"), "V100-16GB", 32, "float32")
+    known = hardware.device("V100")["resnet50_fp32"]
+    assert rate.kind == "computed" and "ResNet-50" in rate.source
+    assert rate.images_per_s == pytest.approx(known * resnet50().flops / layers.network("vgg19_bn").flops)
+
+
+def test_unknown_rate_is_refused():
+    with pytest.raises(ConfigError, match=r"plan.images_per_s"):
+        rates.of_device(resnet50(), "K80", 32, "float16")
+    with pytest.raises(ConfigError, match=r"plan.images_per_s"):
+        rates.of_device(resnet50(), None, 32, "float32")
+
+
+def test_instances_and_prices_list_the_same():
+    priced = {row["instance"]: row for row in csv_tables.read("prices")}
+    assert set(machines.known()) == set(priced)
+    for name, row in machines.known().items():
+        assert (row["gpus"], row["gpu"]) == (priced[name]["gpus"], priced[name]["gpu"])
+        assert row["source"] and row["rdma"] in ("yes", "no")
+
+
+def test_network_scales_with_size_and_classes():
+    larger = layers.network("resnet50_v1b", image_size=448)
+    assert larger.gradients == resnet50().gradients and larger.flops == pytest.approx(4 * resnet50().flops, rel=0.01)
+    fewer = layers.network("resnet50_v1b", classes=10)
+    assert resnet50().gradients - fewer.gradients == 990 * 2049
+
+
+@pytest.mark.parametrize(
+    "ran, message", [({"device": "cpu"}, "ran on a CPU, but"), ({"gpu": "NVIDIA A100-SXM4-40GB"}, "ran on NVIDIA A100")]
+)
+def test_run_on_another_device_is_refused(ran, message):
+    run = Measured("resnet50_v1b", 32, "float32", 1, 1, 11.0, "a run", **ran)
+    with pytest.raises(ConfigError, match=message):
+        rates.of_device(layers.network("resnet50_v1b"), "V100-16GB", 32, "float32", runs=[run])
+
+
+def test_published_rate_is_scaled_to_the_image_size():
+    rate = {side: rates.reported(layers.network("resnet50_v1b", side), "V100-16GB", 32, "float32").images_per_s
+            for side in (112, 224, 448)}  # fmt: skip
+    assert rate[112] > 3 * rate[224] and rate[448] == pytest.approx(rate[224] / 4, rel=0.2)
+
+
+def test_link_inside_a_node_depends_on_the_device():
+    for gpu, text in {
+        "H200": "nvlink4 99.45 GB/s inside a node",
+        "A10G": "pcie4 11.66 GB/s inside a node",
+        None: "pcie3 5.83 GB/s inside a node (default, the link is unknown)",
+    }.items():
+        assert machines.inside_node(gpu, 8)[2] == text

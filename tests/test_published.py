@@ -1,0 +1,258 @@
+"""Published throughputs: parsed rows, and the series that they form."""
+
+import functools
+
+import pytest
+from published_table import predicted, series, write_points
+
+from mxscale.perfmodel import hardware
+from mxscale.perfmodel.published import published_parse, score
+from mxscale.perfmodel.published import rows as published
+
+
+@pytest.fixture
+def points(tmp_path):
+    return functools.partial(write_points, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "written, name",
+    [
+        ("ResNet50_v1.5", "resnet-50"),
+        ("vgg16", "vgg-16"),
+        ("Inception V3", "inception-v3"),
+        ("resnet152_v2", "resnet-152"),
+        ("bert_base", "bert-base"),
+        ("BERT-Large", "bert-large"),
+        ("resnext101-32x4d", "resnext-101"),
+        ("AlexNet", "alexnet"),
+        ("CaffeNet", "alexnet"),
+        ("resnet_v1_152", "resnet-152"),
+        ("resnet_v2_101", "resnet-101"),
+        ("ResNet-101", "resnet-101"),
+        ("ResNet-110", "resnet-110"),
+        ("resnet-20", "resnet-20"),
+        ("ResNet-200", "resnet-200"),
+        ("ResNet v1.5", "resnet-50"),
+        ("wide resnet 101", "wide-resnet-101"),
+        ("WRN-28-10", "wide-resnet-28-10"),
+        ("VGG-A", "vgg-11"),
+        ("VGG-D", "vgg-16"),
+        ("VGG-E", "vgg-19"),
+        ("VGG-13", "vgg-13"),
+        ("ViT-L/16", "vit-l16"),
+        ("vit_b_16", "vit-b16"),
+        ("Swin Transformer", "swin-t"),
+        ("Transformer (big)", "transformer-big"),
+        ("Inception ResNet v2", "inception-resnet-v2"),
+        ("mobilenetv3_small", "mobilenet-v3-small"),
+    ],
+)
+def test_network_is_found_by_any_spelling(written, name):
+    assert hardware.network(written).name == name
+
+
+@pytest.mark.parametrize(
+    "written, link, gbps",
+    [
+        ("Pascal", "nvlink1", 56),
+        ("Titan X (Pascal)", "pcie3", 10),
+        ("GTX 1080 Ti (Pascal)", "pcie3", 10),
+        ("GeForce RTX 4090", "pcie4", 10),
+        ("Tesla M40", "pcie3", 10),
+        ("H200-SXM5-141GB", "nvlink4", 3200),
+        ("A800-SXM4-80GB", "nvlink3_8", 1600),
+        ("GB200", "nvlink5", 3200),
+        ("AMD MI250X", "infinity3", 800),
+        ("Gaudi2", "gaudi2", 2400),
+        ("TPU-v3-32", "tpu3", 2624),
+        ("Ascend 910", "hccs", 800),
+        ("A10G", "pcie4", 100),
+        ("unstated in README", "pcie3", 10),
+        ("8x GPU", "pcie3", 10),
+        ("Intel Skylake 8160", "pcie3", 10),
+        ("", "pcie3", 10),
+        ("an accelerator of next year", "nvlink2", 100),
+    ],
+)
+def test_device_has_its_usual_links(written, link, gbps):
+    assert (hardware.usual_link(written), hardware.usual_gbps(written)) == (link, gbps)
+    assert link.startswith("pcie") or hardware.link_bytes_per_s(link) > 50e9
+
+
+def test_pcie_card_has_the_generation_of_its_device(points):
+    for gpu, generation in {"V100-PCIE-16GB": 1, "A100-PCIe-40GB": 2, "H100 PCIe": 2, "MI250X": 1}.items():
+        found = published_parse.parse(published.read(points({"gpu": gpu}))[0])
+        assert (found.pcie[0], found.nvlink[0] > 0) == (generation, gpu == "MI250X")
+
+
+def test_every_network_is_found_by_its_name():
+    for pattern, network in hardware.networks():
+        assert hardware.network(network.name) is network, pattern
+        assert 0 < network.early < 1 and 0 < network.largest < 1 and network.parameters > 1e5 and network.source
+
+
+@pytest.mark.parametrize(
+    "comm, servers",
+    [
+        ("PS, 1 server", 1),
+        ("PS, one parameter server", 1),
+        ("PS, 4 servers", 4),
+        ("parameter server 2:1", 16),
+        ("parameter servers 1:1", 8),
+        ("PS 1:2", 4),
+        ("PS (2x)", 16),
+        ("2x parameter servers", 16),
+        ("PS, 2 servers per node", 16),
+        ("BytePS, 8 servers", 8),
+        ("PS", 0),
+        ("PS 2x25GbE", 0),
+        ("PS, 1 server on each node", 0),
+        ("parameter_server (servers beside the workers)", 0),
+        ("Horovod on 8 servers", 0),
+    ],
+)
+def test_number_of_servers_is_parsed(points, comm, servers):
+    path = points({"comm": comm, "gpus": 8}, {"comm": comm, "nodes": 8, "gpus": 64})
+    one, eight = published_parse.parse(published.read(path)[0]).servers
+    assert (one, eight) == (0, servers)
+
+
+@pytest.mark.parametrize(
+    "comm, on_cpu",
+    [
+        ("Horovod MPI", False),
+        ("MVAPICH2-GDR MPI", False),
+        ("MPI all-reduce", False),
+        ("horovod/NCCL, gloo", False),
+        ("horovod, gloo", True),
+        ("horovod TCP, allreduce on CPU", True),
+        ("MPI, staged through the host", True),
+    ],
+)
+def test_sum_on_cpu_is_parsed(points, comm, on_cpu):
+    assert published_parse.parse(published.read(points({"comm": comm}))[0]).on_cpu == [on_cpu]
+
+
+@pytest.mark.parametrize(
+    "cells, gbps",
+    [
+        ({"network_gbps": 25, "comm": "NCCL 100GbE"}, 25),
+        ({"comm": "NCCL 40 GbE TCP"}, 40),
+        ({"comm": "NCCL 2x25 Gbit/s"}, 50),
+        ({"comm": "NCCL, NVLink 300 GB/s, 56 Gb/s"}, 56),
+        ({"comm": "NCCL", "note": "1GbE for management alone"}, 100),
+        ({"comm": "NCCL IB FDR"}, 56),
+        ({"comm": "NCCL, 4x EDR"}, 400),
+        ({"note": "p3.16xlarge"}, 25),
+        ({"note": "p2.xlarge", "gpu": "K80"}, 10),
+        ({"note": "16 GB of memory"}, 100),
+    ],
+)
+def test_network_rate_is_parsed_from_the_text(points, cells, gbps):
+    path = points({"gpus": 8}, {"nodes": 8, "gpus": 64, **cells})
+    assert published_parse.parse(published.read(path)[0]).wire[1] == gbps * 1e9 / 8
+
+
+def test_fast_network_is_bound_by_adapters_and_sockets():
+    def gbytes(gbps, rdma):
+        return float(published_parse.between_nodes(hardware.priors(), gbps / 8 * 1e9, rdma).bytes_per_s) / 1e9
+
+    assert gbytes(10, True) == pytest.approx(0.9 * 1.25) and gbytes(10, False) == pytest.approx(0.95 * 1.25)
+    assert gbytes(100, True) == pytest.approx(5.6) and gbytes(100, False) == pytest.approx(3.0)
+    assert gbytes(400, True) == pytest.approx(4 * 5.6)  # four adapters
+
+
+# ---------------------------------------------------------------- series
+
+
+def test_fewest_devices_are_the_base(points):
+    path = points({"gpus": 8, "img_per_s": 2700}, {"gpus": 2, "img_per_s": 690}, {"gpus": 4, "img_per_s": 1380})
+    assert series(path) == ([(2, 8, 64), (2, 4, 64)], [])
+
+
+def test_batch_with_one_size_scales_strongly(points):
+    path = points(
+        {}, {"gpus": 2}, {"batch_per_gpu": 32}, {"gpus": 2, "batch_per_gpu": 32}, {"gpus": 4, "batch_per_gpu": 16}
+    )
+    assert series(path) == ([(1, 2, 64), (1, 2, 32), (1, 4, 16)], [])
+
+
+def test_other_columns_separate_series(points):
+    path = points(
+        {}, {"gpus": 2, "comm": "kvstore device"}, {"gpus": 2, "precision": "amp"}, {"gpus": 2, "model": "vgg16"}
+    )
+    assert series(path) == ([], [2, 3, 4, 5])
+
+
+def test_notes_separate_experiments_of_equal_sizes(points):
+    path = points(
+        {"note": "synthetic"}, {"gpus": 2, "note": "synthetic"}, {"note": "real"}, {"gpus": 2, "note": "real"}
+    )
+    pairs, _ = published.pairs(published.read(path)[0])
+    assert [(base.line, point.line) for base, point in pairs] == [(2, 3), (4, 5)]
+
+
+def test_note_of_one_size_is_a_remark(points):
+    sizes = [{"gpus": n, "note": f"run of day {n}"} for n in (1, 2, 4, 8)]
+    path = points(*sizes, {"gpus": 8, "note": "again"})
+    assert series(path) == ([(1, 2, 64), (1, 4, 64), (1, 8, 64), (1, 8, 64)], [])
+    both = [{"gpus": n, "note": note} for note in ("synthetic", "real") for n in (2, 4)]
+    assert series(points(*both, {"gpus": 8, "note": "again"})) == ([(2, 4, 64), (2, 4, 64), (2, 8, 64)], [])
+    assert series(points({"gpus": 1, "note": "one device"}, *both))[0] == [(1, 2, 64), (1, 4, 64)] * 2
+
+
+def test_more_nodes_with_equal_devices_are_another_size(points):
+    path = points({"gpus": 8}, {"gpus": 8, "nodes": 8}, {"gpus": 16, "nodes": 2})
+    assert series(path) == ([(8, 8, 64), (8, 16, 64)], [])
+
+
+def test_flagged_row_is_not_a_base(points):
+    path = points({"flag": "input-bound"}, {}, {}, {"gpus": 2})
+    pairs, skipped = published.pairs(published.read(path)[0])
+    assert [(base.line, point.line) for base, point in pairs] == [(3, 5)]
+    assert {(row.line, row.why) for row in skipped} == {(line, "as small as the base of its series") for line in (2, 4)}
+
+
+def test_batches_with_several_sizes_have_their_own_bases(points):
+    grid = [{"gpus": n, "batch_per_gpu": 32} for n in (1, 2, 4)] + [{"gpus": n} for n in (2, 4, 8)]
+    assert series(points(*grid)) == ([(1, 2, 32), (1, 4, 32), (2, 4, 64), (2, 8, 64)], [])
+
+
+def test_strong_scaling_uses_the_nearest_batch(points):
+    mixed = points({"batch_per_gpu": 128}, *({"gpus": n} for n in (8, 16)))
+    assert series(mixed) == ([(1, 8, 64), (1, 16, 64)], [])
+    sizes = ((1, 408), (8, 204), (16, 204), (96, 45))
+    strong = points(*({"nodes": n, "gpus": 8 * n, "batch_per_gpu": batch} for n, batch in sizes))
+    assert series(strong) == ([(8, 64, 204), (8, 128, 204), (8, 768, 45)], [])
+    path = points({"batch_per_gpu": 256}, {"batch_per_gpu": 32}, {"gpus": 4, "batch_per_gpu": 16})
+    pairs, skipped = published.pairs(published.read(path)[0])
+    assert [(base.batch, point.batch) for base, point in pairs] == [(32, 16)] and [row.line for row in skipped] == [2]
+
+
+@pytest.mark.parametrize("batches", [(32, "", ""), ("", 32, 32), (32, "", 32)])
+def test_unknown_batch_matches_the_others(points, batches):
+    sizes = [{"gpus": n, "img_per_s": 350 * n, "batch_per_gpu": batch} for n, batch in zip((1, 4, 8), batches)]
+    assert series(points(*sizes))[0] == [(1, 4, 32), (1, 8, 32)]
+    assert predicted(points(*sizes)) == predicted(points(*({**row, "batch_per_gpu": 32} for row in sizes)))
+
+
+@pytest.mark.parametrize("gbps", [0, 25, 100])
+def test_one_node_uses_no_network(points, gbps):
+    path = points({"gpus": 8, "network_gbps": gbps}, *({"nodes": 2, "gpus": 16, "network_gbps": n} for n in (10, 100)))
+    assert series(path) == ([(8, 16, 64), (8, 16, 64)], [])
+
+
+def test_one_node_is_the_base_of_every_network(points):
+    path = points({"gpus": 4}, *({"nodes": 2, "gpus": 8, "network_gbps": gbps} for gbps in (10, 100)))
+    assert series(path) == ([(4, 8, 64), (4, 8, 64)], [])
+
+
+def test_cell_may_have_several_lines(points):
+    assert series(points({"note": "one\ntwo"}, {"gpus": 2, "note": "one\ntwo"}))[0] == [(1, 2, 64)]
+
+
+def test_flag_of_a_base_applies_to_its_rows(points):
+    path = points({"flag": "input-bound"}, {"gpus": 2}, {"model": "vgg16"}, {"model": "vgg16", "gpus": 2})
+    pairs, _ = published.pairs(published.read(path)[0])
+    assert [row.flag for row in score.predict(pairs)] == ["input-bound", ""]
