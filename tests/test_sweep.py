@@ -20,6 +20,7 @@ from mxscale.environment.container_limits import available_cores
 from mxscale.launcher.context import Signals
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, FINISHED, INTERRUPTED, KILLED, RUNNING, RunDir
+from mxscale.rundir.status import Status
 from mxscale.sweep import cells, conclusion, sweep
 from mxscale.sweep.conclusion import Row
 from mxscale.sweep.sweep import REFUSED_CELL, Cell, Note, Sweep
@@ -218,7 +219,7 @@ def test_cost_is_summed_without_concurrent_cells():
 def test_sweep_status_is_worst_of_cells():
     def ends(*rows, stopped=None):
         status = conclusion.outcome(rows, stopped)
-        return status["state"], status["exit"]
+        return status.state, status.exit
 
     assert ends(ROWS[0], ROWS[1]) == (FINISHED, 0)
     assert ends(ROWS[0], ROWS[3]) == (FAILED, 1)
@@ -235,20 +236,19 @@ def test_csv_has_one_line_per_cell():
 
 
 @pytest.mark.parametrize(
-    "objective, metrics, state, told",
+    "objective, metrics, values",
     [
-        (["accuracy"], {"best/val_top1": 90.0}, FINISHED, 90.0),
-        (["cost"], {"cost/total_usd": 2.0, "cost/total_eur": 3.0}, FINISHED, 2.0),
-        (["cost"], {"cost/total_eur": 3.0}, FINISHED, 3.0),
-        (["accuracy", "cost"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, FINISHED, [90.0, 2.0]),
-        (["cost", "accuracy"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, FINISHED, [2.0, 90.0]),
-        (["accuracy", "cost"], {"best/val_top1": 90.0}, FINISHED, None),
-        (["accuracy"], {"best/val_top1": 90.0}, FAILED, None),
-        (["accuracy"], {"best/val_top1": float("nan")}, FINISHED, None),
+        (["accuracy"], {"best/val_top1": 90.0}, 90.0),
+        (["cost"], {"cost/total_usd": 2.0, "cost/total_eur": 3.0}, 2.0),
+        (["cost"], {"cost/total_eur": 3.0}, 3.0),
+        (["accuracy", "cost"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, [90.0, 2.0]),
+        (["cost", "accuracy"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, [2.0, 90.0]),
+        (["accuracy", "cost"], {"best/val_top1": 90.0}, None),
+        (["accuracy"], {"best/val_top1": float("nan")}, None),
     ],
 )
-def test_objective_is_none_for_failed_cell(objective, metrics, state, told):
-    assert sweep.told({"state": state, "summary": metrics}, objective) == told
+def test_objective_values_are_none_if_one_is_unknown(objective, metrics, values):
+    assert sweep.objective_values(metrics, objective) == values
 
 
 @pytest.mark.parametrize("objective", ["[]", "[speed]", "[cost,cost]"])
@@ -280,7 +280,7 @@ def ran(cell: Cell, state=FINISHED, top1=50.0, noted=True) -> RunDir:
     run.write("status.json", {"state": state, "exit": 0, "attempts": [{"attempt": 1, "started_ms": 1, "ended_ms": 2}]})
     run.write("summary.json", {"metrics": {"best/val_top1": top1}})
     if noted:
-        cell.ended({"state": state, "exit": {FINISHED: 0, FAILED: 1, KILLED: 75}[state], "error": None})
+        cell.ended(Status(state, exit={FINISHED: 0, FAILED: 1, KILLED: 75}[state]))
     return run
 
 
@@ -292,7 +292,7 @@ def test_resumed_sweep_runs_unfinished_cells(tmp_path):
     assert again.path == first.path and again.attempt == 2
 
     kept = cell_of(again, 1).kept()
-    assert kept["summary"] == {"best/val_top1": 50.0} and again.cells()[0].how == "kept"
+    assert kept.state == FINISHED and again.cells()[0].how == "kept"
     assert again.cells()[0].run == str(runs[0])
 
     cell = cell_of(again, 2)
@@ -309,7 +309,7 @@ def test_repeated_cell_runs_once(tmp_path):
     found = begun(tmp_path)
     ran(cell_of(found, 1))
     asked_again = Cell(found, 7, to_dict(from_dict({"runs": str(tmp_path), "seed": 1})), ["seed=1"], None)
-    assert asked_again.kept()["summary"] == {"best/val_top1": 50.0}
+    assert asked_again.kept().state == FINISHED
     (note,) = found.notes()
     assert (note.number, note.how) == (0, "run")
     conclusion.append_lines(found, conclusion.rows_of(found), 1)
@@ -330,7 +330,7 @@ def test_refused_resume_keeps_the_run(tmp_path):
     run = ran(cell_of(begun(tmp_path), 3), KILLED)
     cell = cell_of(begun(tmp_path, sweep={"resume": True}), 3)
     cell.settings(())
-    cell.ended({"state": REFUSED_CELL, "exit": 2, "error": "budget.max_usd=1: it is spent"})
+    cell.ended(Status(REFUSED_CELL, exit=2, error="budget.max_usd=1: it is spent"))
     assert cell_of(begun(tmp_path, sweep={"resume": True}), 3).settings(())[0]["resume"] == str(run)
 
 

@@ -25,8 +25,9 @@ from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED
+from mxscale.rundir.status import Status
 from mxscale.sweep import conclusion
-from mxscale.sweep.sweep import Cell, Sweep, begin, told
+from mxscale.sweep.sweep import Cell, Sweep, begin
 from mxscale.util.errors import ConfigError
 
 TERMINAL = (signal.SIGINT, signal.SIGHUP)
@@ -197,13 +198,13 @@ def run_cell(composed, hydra, first: bool, once: Callable) -> tuple:
     kept = cell.kept()
     if kept:
         say(f"cell {cell.note.number} {cell.note.name} already finished: {cell.note.run}")
-        return kept, told(kept, cell.objective)
+        return kept, cell.result()
     say(f"cell {cell.note.number} {cell.note.name}")
     with cell.stopped_with_the_sweep():
         try:
             status = once(composed, cell.typed, cell)
         except Exception as error:  # a bug: the other cells run
             traceback.print_exc()
-            status = {"state": FAILED, "exit": FAILURE, "error": f"{type(error).__name__}: {error}", "summary": {}}
+            status = Status(FAILED, exit=FAILURE, error=f"{type(error).__name__}: {error}")
     cell.ended(status)
-    return status, told(status, cell.objective)
+    return status, cell.result()

@@ -4,17 +4,20 @@ import csv
 import io
 import json
 import time
+from dataclasses import replace
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from mxscale.environment import description
 from mxscale.launcher.progress import say
 from mxscale.records import pareto
-from mxscale.rundir import directory
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
+from mxscale.rundir.status import Status
+from mxscale.rundir.summary import Summary
 from mxscale.sweep.sweep import REFUSED_CELL, Note, Sweep
 from mxscale.tracking import tracker
 from mxscale.tracking.sync_state import view_hint
 from mxscale.util import text_table
+from mxscale.util.atomic_files import write_text
 
 TRACKING_S = 30.0  # for MLflow's parent
 TOP1, WALL, RATE = "best/val_top1", "time/wall_s", "throughput/median"
@@ -52,14 +55,13 @@ def end(sweep: Sweep, stopped: Optional[str], unwanted: Callable[[], bool] = lam
     chosen = named(rows)
     status = outcome(rows, stopped)
     now = int(time.time() * 1000)
-    known = sweep.read("status.json")
-    known["attempts"][-1]["ended_ms"] = now
-    sweep.write("status.json", {**known, **status})
+    known = sweep.status().with_attempt(ended_ms=now)
+    sweep.write_status(replace(status, attempts=known.attempts, attempt=known.attempt))
     append_lines(sweep, rows, now)
     metrics = figures(rows, facts["at_a_time"])
-    sweep.write("summary.json", {"metrics": metrics, "cells": chosen})
+    sweep.write_summary(Summary(metrics, cells=chosen))
     sweep.write("environment.json", {"tags": tags(facts["command"], chosen)})
-    directory.replace(sweep.path / "table.csv", as_csv(rows))
+    write_text(sweep.path / "table.csv", as_csv(rows))
     config = sweep.config()
     unsent = None
     if any(row.note.run for row in rows):
@@ -68,18 +70,18 @@ def end(sweep: Sweep, stopped: Optional[str], unwanted: Callable[[], bool] = lam
     say(table(rows, facts.get("cells", 0), shown))
     if unsent:
         say(str(unsent))
-    return status["exit"]
+    return status.exit
 
 
-def outcome(rows: Sequence[Row], stopped: Optional[str]) -> dict:
-    """One status out of those of the cells: {"state", "exit", "error"}."""
+def outcome(rows: Sequence[Row], stopped: Optional[str]) -> Status:
+    """Return one status merged from those of the cells."""
     exits = [DONE if row.note.exit is None and row.finished else row.note.exit for row in rows]
     if stopped or None in exits or INTERRUPTED in exits:
-        return {"state": KILLED, "exit": INTERRUPTED, "error": None, "reason": stopped or "a cell was interrupted"}
+        return Status(KILLED, exit=INTERRUPTED, reason=stopped or "a cell was interrupted")
     bad = [row.note for row in rows if not row.finished]
     if bad:
-        return {"state": FAILED, "exit": max(exits), "error": f"{bad[0].name}: {bad[0].error}"}
-    return {"state": FINISHED, "exit": DONE, "error": None}
+        return Status(FAILED, exit=max(exits), error=f"{bad[0].name}: {bad[0].error}")
+    return Status(FINISHED, exit=DONE)
 
 
 def append_lines(sweep: Sweep, rows: Sequence[Row], time_ms: int) -> None:

@@ -31,7 +31,9 @@ from mxscale.launcher.context import Hook, Signals
 from mxscale.launcher.supervisor import beside
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, REFUSED, RUNNING, RunDir
+from mxscale.rundir.status import Attempt, Status
 from mxscale.sweep import cells
+from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
 FOLDER = "sweeps"  # of runs
@@ -74,7 +76,7 @@ class Sweep(RunDir):
 
     def note(self, note: Note) -> None:
         text = json.dumps(asdict(note), indent=1) + "\n"
-        directory.replace(self.path / "cells" / f"{note.attempt}-{note.number:04d}-{note.key[:12]}.json", text)
+        write_text(self.path / "cells" / f"{note.attempt}-{note.number:04d}-{note.key[:12]}.json", text)
 
     def notes(self, of: str = "*") -> List[Note]:
         """Every note there is, oldest attempt first; how a cell ended that could not say so is found out.
@@ -102,9 +104,9 @@ def settled(note: Note) -> Note:
     """The same; of a cell whose process is gone what its run directory says."""
     if note.state != RUNNING or not note.run:
         return note
-    status = RunDir(note.run).read("status.json") or {}
-    if status.get("state") in (FINISHED, FAILED, KILLED):
-        note.state, note.exit, note.error = status["state"], status.get("exit"), status.get("error")
+    status = RunDir(note.run).status()
+    if status and status.state in (FINISHED, FAILED, KILLED):
+        note.state, note.exit, note.error = status.state, status.exit, status.error
     return note
 
 
@@ -129,9 +131,8 @@ def begin(values: dict, typed: Sequence[str], facts: dict) -> Sweep:
     sweep.stop_file.unlink(missing_ok=True)
     sweep.write("sweep.json", {**facts, "entry": config.entry, "command": command, "attempt": attempt,
                                "process": this_process(), "objective": config.sweep.objective})  # fmt: skip
-    attempts = sweep.attempts
-    attempts.append({"attempt": attempt, "started_ms": int(time.time() * 1000)})
-    sweep.write("status.json", {"attempts": attempts, "state": RUNNING, "attempt": attempt})
+    started = Attempt(attempt, int(time.time() * 1000))
+    sweep.write_status(Status(attempts=(*sweep.attempts, started), attempt=attempt))
     return sweep
 
 
@@ -163,21 +164,19 @@ class Cell(Hook):
         self.note = Note(facts["attempt"], number, key, cells.name(swept), swept)
         self.at_a_time, self.objective = facts["at_a_time"], facts["objective"]
 
-    def kept(self) -> Optional[dict]:
+    def kept(self) -> Optional[Status]:
         """The status of the run that this cell has finished with before; None where it has not."""
         before = self.before
         if before is None or before.state != FINISHED:
             return None
-        found = RunDir(before.run)
-        summary = found.read("summary.json")
-        if summary is None:  # somebody removed it
+        if RunDir(before.run).summary() is None:  # somebody removed it
             return None
         if before.attempt == self.note.attempt:  # a sweeper that chooses asked for it twice: its own note stands
             self.note = before
         else:
             self.note.how, self.note.run, self.note.state, self.note.exit = "kept", before.run, FINISHED, DONE
             self.sweep.note(self.note)
-        return {"state": FINISHED, "exit": DONE, "error": None, "summary": summary["metrics"]}
+        return Status(FINISHED, exit=DONE)
 
     def settings(self, resumable: Sequence[str]) -> tuple:
         """(values, overrides) for `settings.configure`: named after the cell, its share of the cores, resumed.
@@ -222,15 +221,20 @@ class Cell(Hook):
         self.sweep.note(self.note)
         signals.reason = signals.reason or (self.sweep.stop_reason() and "SIGTERM")
 
-    def ended(self, status: dict) -> None:
-        self.note.state, self.note.exit, self.note.error = status["state"], status["exit"], status.get("error")
-        if status["exit"] == REFUSED:
+    def ended(self, status: Status) -> None:
+        self.note.state, self.note.exit, self.note.error = status.state, status.exit, status.error
+        if status.exit == REFUSED:
             self.note.run = self.before.run if self.note.how == "resumed" else None  # a new one has left nothing
         self.sweep.note(self.note)
 
-    def not_begun(self) -> dict:
+    def result(self):
+        """Return what the sweeper gets of this cell; None if it did not finish."""
+        finished = self.note.state == FINISHED and self.note.run
+        return objective_values(RunDir(self.note.run).figures if finished else {}, self.objective)
+
+    def not_begun(self) -> Status:
         """The status of a cell of a sweep that was stopped before it."""
-        return {"state": KILLED, "exit": INTERRUPTED, "error": None, "summary": {}}
+        return Status(KILLED, exit=INTERRUPTED)
 
     @contextmanager
     def stopped_with_the_sweep(self):
@@ -262,13 +266,12 @@ class Cell(Hook):
             heard = max(heard, wishes)
 
 
-def told(status: dict, objective: Sequence[str]):
-    """What a sweeper is told of a cell: a number, or one for each objective; None where one is not known."""
-    metrics = status["summary"]
+def objective_values(metrics: dict, objective: Sequence[str]):
+    """Return a number, or one for each objective; None if one is unknown."""
     figures = {"accuracy": metrics.get("best/val_top1"),
                "cost": metrics.get("cost/total_usd", metrics.get("cost/total_eur"))}  # fmt: skip
     values = [figures[name] for name in objective]
-    if status["state"] != FINISHED or any(value is None or not math.isfinite(value) for value in values):
+    if any(value is None or not math.isfinite(value) for value in values):
         return None
     return values[0] if len(values) == 1 else values
 
