@@ -154,7 +154,7 @@ def test_a_hanging_rank_is_named_with_its_last_log_lines(
     where = [f"runs={tmp_path}/runs", f"data.cache={data_cache}", "launch.start_timeout_s=20",
              f"log_every={log_every}"]  # fmt: skip
     status = job.execute(composed("train", *SMALL, *STRUCK, *where))
-    assert re.fullmatch(told + r"; the others wait: rank 1 is at hung.py:\d+ \(hang\), phase \w+", status["error"])
+    assert re.fullmatch(told + r"; the others wait: rank 1 is at hung.py:\d+ \(hang\), phase \w+", status.error)
     out = capfd.readouterr().out
     assert "last lines of ranks/1.log:\n  hanging\n" in out
     (run,) = (tmp_path / "runs" / "train").iterdir()

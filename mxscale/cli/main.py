@@ -29,7 +29,8 @@ from mxscale.records import claims
 from mxscale.rerun.rerun import Rerun
 from mxscale.rundir import guards
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
-from mxscale.sweep.sweep import REFUSED_CELL
+from mxscale.rundir.status import Status
+from mxscale.rundir.sweep_directory import REFUSED_CELL
 from mxscale.util.errors import ConfigError, nearest
 
 # Every key with its default; the YAML files of conf/ choose other values.
@@ -163,13 +164,13 @@ def train(composed):
         status, objective = multirun.run_cell(composed, settings, len(ours.statuses) == 1, _execute)
     else:
         status, objective = _execute(composed, settings.overrides.task), None
-    ours.statuses[-1] = status["exit"]
-    if status["exit"] == INTERRUPTED and status.get("reason") != BUDGET:  # a budget is one run's
+    ours.statuses[-1] = status.exit
+    if status.exit == INTERRUPTED and status.reason != BUDGET:  # a budget is one run's
         ours.stopped = True
     return objective
 
 
-def _execute(composed, overrides, cell=None) -> Dict:
+def _execute(composed, overrides, cell=None) -> Status:
     """Execute the run that Hydra composed, print its error if it is refused, and return its status.
 
     Args:
@@ -190,10 +191,10 @@ def _execute(composed, overrides, cell=None) -> Dict:
         return job.execute(config, run, Hooks(*hooks, Rerun(recorded), RecordFindings()))
     except (ConfigError, OmegaConfBaseException) as error:
         line = explain(error)
-        return {"state": REFUSED_CELL, "exit": refuse(line), "error": line, "summary": {}}
+        return Status(REFUSED_CELL, exit=refuse(line), error=line)
     except guards.DiskFailed as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return {"state": FAILED, "exit": FAILURE, "error": str(error), "summary": {}}
+        return Status(FAILED, exit=FAILURE, error=str(error))
 
 
 # ---------------------------------------------------------------- the other verbs
