@@ -30,7 +30,7 @@ from mxscale.rerun.rerun import Rerun
 from mxscale.rundir import guards
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
 from mxscale.rundir.status import Status
-from mxscale.sweep.sweep import REFUSED_CELL
+from mxscale.rundir.sweep_directory import REFUSED_CELL
 from mxscale.util.errors import ConfigError, nearest
 
 # Every key with its default; the YAML files of conf/ choose other values.
