@@ -8,6 +8,7 @@ from mxscale.config.schema import Config, Machine
 from mxscale.environment.hosts import Host
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Image, Plan
+from mxscale.rundir.price import Price
 from mxscale.rundir.status import Status
 
 
@@ -45,7 +46,7 @@ class Hook:
     def before_run_directory(self, config: Config) -> None:
         """Check the run before anything is written.  Raises ConfigError to refuse it."""
 
-    def price(self, config: Config, machine: Machine) -> Optional[dict]:
+    def price(self, config: Config, machine: Machine) -> Optional[Price]:
         """Return the price record of a new run; None if the price is to be looked up."""
 
     def on_created(self, run: RunDir, signals: Signals) -> None:
@@ -96,7 +97,7 @@ class Resources:
     """What an attempt runs on and is billed for; known before its run directory is written."""
 
     nodes: List[Host]  # []: this machine
-    price: dict  # as in price.json
+    price: Price
     started: float  # the attempt is billed from here, in seconds since 1970
     image: Optional[Image] = None
     weights_file: Optional[str] = None  # that model.pretrained names, see setup.pretrained_file

@@ -19,6 +19,7 @@ from mxscale.records.recorded import is_forecast
 from mxscale.rerun import differences, verdict
 from mxscale.rundir.directory import FINISHED, RERUN, RunDir, runs_of
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.price import Price
 from mxscale.rundir.status import Status
 from mxscale.tracking import payload, store, sync_state, tracker
 from mxscale.util.errors import ConfigError
@@ -67,12 +68,12 @@ class Rerun(Hook):
         if self.recorded and config.budget.dry_run:
             raise ConfigError(f"budget.dry_run=true with {self.recorded.source}: the record has what that run cost")
 
-    def price(self, config: Config, machine: Machine) -> Optional[dict]:
+    def price(self, config: Config, machine: Machine) -> Optional[Price]:
         """Return the recorded price for today's machines and set-up."""
         if self.recorded is None:
             return None
-        price = self.recorded.files.read("price.json")
-        return {**price, "setup_minutes": config.launch.setup_minutes} if price["known"] else price
+        price = self.recorded.files.price()
+        return replace(price, setup_minutes=config.launch.setup_minutes) if price.known else price
 
     def on_created(self, run: RunDir, signals) -> None:
         if self.recorded:
