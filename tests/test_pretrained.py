@@ -191,7 +191,7 @@ def test_sizes_that_follow_from_the_image_size_keep_their_ratio():
     "wrong", [{"image_size": 0}, {"mean": [1.0]}, {"std": [0.0, 1, 1]}, {"crop": 2}, {"mean": [float("nan")] * 3}]
 )
 def test_an_input_that_makes_no_sense_is_refused(wrong):
-    with pytest.raises(ConfigError, match=r"^model.pretrained=x: its own input makes no sense .*model.input=config$"):
+    with pytest.raises(ConfigError, match=r"^model.pretrained=x: its stated input is invalid .*model.input=config$"):
         pretrained.checked({**OWN, **wrong}, "x")
 
 
