@@ -69,7 +69,7 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
         own: The user's price table, read in addition to the package's.
 
     Returns:
-        {"known": False, "why"}, or {"known": True, ...} with `currency` that of the source; the other currency follows
+        The price with `currency` that of the source; the other currency follows
         from the exchange rate and is None without one.
 
     Raises:
