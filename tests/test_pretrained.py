@@ -182,7 +182,7 @@ def test_sizes_keep_their_ratio_to_the_image_size():
     "wrong", [{"image_size": 0}, {"mean": [1.0]}, {"std": [0.0, 1, 1]}, {"crop": 2}, {"mean": [float("nan")] * 3}]
 )
 def test_invalid_input_is_refused(wrong):
-    with pytest.raises(ConfigError, match=r"^model.pretrained=x: its own input makes no sense .*model.input=config$"):
+    with pytest.raises(ConfigError, match=r"^model.pretrained=x: its stated input is invalid .*model.input=config$"):
         pretrained.checked({**OWN, **wrong}, "x")
 
 
