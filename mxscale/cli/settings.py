@@ -21,6 +21,8 @@ def configure(values: dict, overrides) -> tuple:
         if config.resume is not None:
             both = f"resume={config.resume} with rerun={config.rerun.run}"
             raise ConfigError(f"{both}: a rerun that was interrupted goes on with resume=DIR alone")
+        if config.budget.dry_run:
+            raise ConfigError(f"budget.dry_run=true with rerun={config.rerun.run}: the record has what that run cost")
         recorded = rerun.find(config)
         return settle(merge_for_rerun(recorded, values, overrides)), None, recorded
     return (*_new_or_resumed(config, values, overrides), None)
