@@ -213,7 +213,7 @@ def test_rerun_without_id_is_refused(words):
 
 
 def test_resume_with_rerun_is_refused(tmp_path):
-    assert "goes on with resume=DIR alone" in refused(make_run(tmp_path), "resume=/x")
+    assert "resume an interrupted rerun with resume=DIR only" in refused(make_run(tmp_path), "resume=/x")
 
 
 def test_rerun_of_unfinished_run_is_refused(tmp_path):
