@@ -1,4 +1,4 @@
-"""A run in figures, from its metrics file: summary.json and the table at the end."""
+"""The figures of a run, from its metrics file: summary.json and the table that the run prints at its end."""
 
 import statistics
 from typing import Optional
@@ -10,7 +10,7 @@ from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.rundir.summary import Summary
 
-NEXT = "\n"  # within a row of the table
+LINE_BREAK = "\n"  # within a row of the table
 
 
 def summarise(run: RunDir, attempt: int) -> Summary:
@@ -66,7 +66,7 @@ def one_rank_baseline(run: RunDir, plan: Plan) -> Optional[RunDir]:
 
 
 def _planned(run: RunDir, metrics: dict) -> dict:
-    """What the run was said to reach, and by which share of what it reached that was too much (plan/error)."""
+    """Return the forecast of the run and its relative error (plan/error), positive if it was too high."""
     planned = {key: value for key, value in (run.read(FORECAST) or {}).items() if key.startswith("plan/")}
     reached = metrics.get("throughput/median")
     if planned and reached:
@@ -75,7 +75,7 @@ def _planned(run: RunDir, metrics: dict) -> dict:
 
 
 def _to_target(run: RunDir, history) -> dict:
-    """Seconds and cost until val/top1 first reached config.target_top1, set-up time and earlier attempts included."""
+    """Return seconds and cost until val/top1 reached config.target_top1, with set-up and earlier attempts."""
     target = run.config().target_top1
     reached = next((line for line in history if target and line["metrics"].get("val/top1", -1) >= target), None)
     if reached is None:
@@ -86,7 +86,7 @@ def _to_target(run: RunDir, history) -> dict:
 
 
 def table(run: RunDir, view: str) -> str:
-    """What the terminal shows at the end.  view: how to see the record."""
+    """Return the table for the terminal.  `view` tells how to view the run in MLflow."""
     summary, price = run.summary() or Summary(), run.price() or Price(known=False, why="no price")
     figures = summary.metrics
     plan = run.plan()
@@ -109,7 +109,7 @@ def table(run: RunDir, view: str) -> str:
     shown = [(name, value) for name, value in rows if value is not None]
     width = max(len(name) for name, _ in shown)
     below = "\n" + " " * (width + 4)
-    return "\n".join(f"  {name:<{width}}  {value.replace(NEXT, below)}" for name, value in shown)
+    return "\n".join(f"  {name:<{width}}  {value.replace(LINE_BREAK, below)}" for name, value in shown)
 
 
 def _efficiency(summary: Summary) -> Optional[str]:
@@ -119,16 +119,16 @@ def _efficiency(summary: Summary) -> Optional[str]:
 
 
 def _verdict(summary: Summary) -> Optional[str]:
-    """Of a rerun."""
+    """Return the verdict of a rerun."""
     again = summary.rerun
-    return again and f"{again['verdict']}: {again['why'].replace('; ', NEXT)}"
+    return again and f"{again['verdict']}: {again['why'].replace('; ', LINE_BREAK)}"
 
 
 def _error(figures: dict) -> Optional[str]:
     if "plan/error" not in figures:
         return None
     off = figures["plan/error"]
-    return f"{figures['plan/images_per_s']:,.0f} images/s, {abs(off):.1%} too {'much' if off > 0 else 'little'}"
+    return f"{figures['plan/images_per_s']:,.0f} images/s, {abs(off):.1%} too {'high' if off > 0 else 'low'}"
 
 
 def _percent(value: Optional[float], more: str = "") -> Optional[str]:
@@ -140,13 +140,13 @@ def _number(value: Optional[float], form: str) -> Optional[str]:
 
 
 def _cost(figures: dict, name: str) -> Optional[str]:
-    """name: with {} where the currency stands."""
+    """Return the amounts of a metric; `name` has {} in place of the currency."""
     known = [(figures.get(name.format(currency)), currency) for currency in ("usd", "eur")]
     return " = ".join(f"{value:.4f} {currency.upper()}" for value, currency in known if value is not None) or None
 
 
 def _to(figures: dict) -> Optional[str]:
-    """Cost and time to the target; the time alone where there is no price."""
+    """Return cost and time to the target; the time alone without a price."""
     if "time/to_target_s" not in figures:
         return None
     return f"{_cost(figures, 'cost/{}_to_target') or 'unknown'} ({figures['time/to_target_s']:.1f} s)"
