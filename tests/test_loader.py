@@ -171,7 +171,8 @@ def test_batches_do_not_depend_on_the_number_of_ranks(accumulation, tmp_path):
 
     def by_shard(ranks):
         found = [
-            micros(train_data(records, AUGMENTED, 3, rank, ranks, 4, accumulation), range(6)) for rank in range(ranks)
+            micros(train_data(records, AUGMENTED, 3, rank, ranks, of=4, accumulation=accumulation), range(6))
+            for rank in range(ranks)
         ]
         return sorted((m for one in found for m in one), key=lambda m: (m[0], m[1]))
 

@@ -174,7 +174,7 @@ def test_an_index_of_another_file_is_refused(given, tmp_path):
     lines = idx.read_text().splitlines()
     idx.write_text("\n".join(lines[:-1]))
     assert refused(given()) == (
-        f"data.train={tmp_path}/train.rec: {idx} is the index of another file (5 entries for 6 records); "
+        f"data.train={tmp_path}/train.rec: {idx} is the index of another file (5 entries for 6 records): "
         "remove it, and it is created again"
     )
     idx.write_text("\n".join([*lines[:-1], "5\t8"]))

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+import yaml
 from conftest import kill_session, rank_pids, wait_for_step
 
 from mxscale.environment.placement import Placement
@@ -52,6 +53,7 @@ def test_killed_parent_resumes_to_same_bytes(cli, unbroken, ranks):
     _, run = interrupted_run(cli, ranks, step, lambda process, run: kill_session(process))
     resumed = cli("train", f"resume={run}", small=False)
     assert resumed.run.path == run.path
+    assert yaml.safe_load((run.path / "overrides.yaml").read_text())[2][-1] == f"resume={run}"
     assert resumed.sha == unbroken(ranks)
     assert resumed.status["attempt"] == 2
 

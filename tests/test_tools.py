@@ -1,4 +1,4 @@
-"""The command line: its verbs, their help and completion, and the verbs that convert weights."""
+"""The verbs logits and export."""
 
 import json
 import subprocess
@@ -107,10 +107,7 @@ def test_logits_of_a_model_of_the_hub(file, tmp_path, monkeypatch, capsys):
 # ---------------------------------------------------------------- bad input
 
 
-def test_an_unknown_verb_or_key_is_one_line(capsys):
-    refused(capsys, "mxscale logit: did you mean logits?", "logit")
-    refused(capsys, "expected one of diagnose, doctor, export", "xyz")
-    refused(capsys, "settings are KEY=VALUE", "prices", "--as-of")
+def test_an_unknown_key_or_choice_is_one_line(capsys):
     refused(capsys, "unknown key inputs: did you mean input?", "logits", "inputs=x")
     refused(capsys, "model=resnet18_v1c", "logits", "model=resnet18_v1c")
     refused(capsys, "expected KEY=VALUE", "export", "run")

@@ -235,14 +235,6 @@ def test_off_is_a_null_object(tmp_path):
     assert not (run.path / sync_state.STATE_FILE).exists()
 
 
-@pytest.mark.parametrize("arguments", [[], ["sync"], ["sync", "/nowhere"], ["push", "."]])
-def test_wrong_arguments_are_one_line(arguments):
-    command = [sys.executable, "-m", "mxscale.tracking.tracker", *arguments]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1 and not done.stdout
-
-
 def test_mlflow_is_imported_late(tmp_path):
     code = "import sys, mxscale.tracking.tracker; sys.exit('mlflow' in sys.modules)"
     assert child(code).wait() == 0
@@ -537,7 +529,7 @@ def test_a_run_is_found_by_its_id_in_a_sqlite_store_here_and_where_it_was_moved_
     run, run_id = recorded(tmp_path / "runs")
     config = from_dict({"runs": str(tmp_path / "runs"), "model": {"pretrained": f"run:{run_id}", "name": "small"}})
     assert tracker.find_run(config, run_id).path == run.path
-    assert settings.settle(config).model.pretrained == str(run)  # what is recorded, and needs MLflow no more
+    assert settings.resolve(config).model.pretrained == str(run)  # what is recorded, and needs MLflow no more
     (tmp_path / "runs").rename(tmp_path / "moved")  # as a container's volume is, outside
     moved = from_dict({"runs": str(tmp_path / "moved")})
     assert tracker.find_run(moved, run_id).path == tmp_path / "moved" / "train" / run.path.name

@@ -36,8 +36,7 @@ def _zoo(rest: str, name: str, source: str) -> Loaded:
     path = gluon_store.fetch(name)
     net = zoo.build(name, 1000)
     # The same for all its networks (mxnet.gluon.model_zoo.vision, there in 0-1).
-    side = 299 if name == "inceptionv3" else 224
-    taken = {"image_size": side, "mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]}
+    taken = {"image_size": network(name).side, "mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]}
     return Loaded(weights.structural(net, weights.load(path)), [path], taken)
 
 

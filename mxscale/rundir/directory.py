@@ -3,6 +3,7 @@
 Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use it.
 
     config.yaml environment.json price.json plan.json status.json summary.json best.json
+    overrides.yaml            the command line of each attempt: {attempt: [KEY=VALUE, ...]}
     metrics.jsonl             rank 0 appends; the truth
     refused.json              why the preparation ended it
     warnings.json             what rank 0 found strange, if anything
