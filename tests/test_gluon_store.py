@@ -1,4 +1,4 @@
-"""Weights of Gluon's zoo, from a mirror and from the cache."""
+"""Gluon's store of pretrained weights, served by a local mirror."""
 
 import threading
 import zipfile
@@ -14,8 +14,6 @@ from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
 CPU = mx.cpu()
-
-
 SMALL = "mobilenet0.25"
 
 
@@ -55,7 +53,7 @@ def left_in(folder):
     return sorted(p.name for p in folder.rglob("*") if p.is_file())
 
 
-def test_the_zoo_is_fetched_once_into_gluons_cache(store, tmp_path):
+def test_weights_are_fetched_once_into_gluons_cache(store, tmp_path):
     _, server, sums = store
     path = gluon_store.fetch(SMALL)
     assert path == f"{tmp_path}/home/models/{SMALL}-{sums[SMALL][:8]}.params"
@@ -72,7 +70,7 @@ def refused_by_the_store(*words):
     assert not [word for word in words if word not in str(raised.value)], str(raised.value)
 
 
-def test_an_invalid_download_is_refused_and_leaves_nothing(store, tmp_path):
+def test_invalid_download_is_refused_and_removed(store, tmp_path):
     served, server, sums = store
     file = next(served.iterdir())
     whole = file.read_bytes()
@@ -94,13 +92,13 @@ def test_an_invalid_download_is_refused_and_leaves_nothing(store, tmp_path):
     assert left_in(tmp_path / "home") == []
 
 
-def test_a_damaged_file_in_the_cache_is_named(store, tmp_path):
+def test_damaged_file_in_the_cache_is_refused(store, tmp_path):
     path = gluon_store.fetch(SMALL)
     open(path, "ab").write(b"x")
     refused_by_the_store(f"{path} is damaged", "remove it")
 
 
-def test_a_network_without_zoo_weights_gets_a_suggestion():
+def test_network_without_weights_suggests_the_nearest():
     with pytest.raises(ConfigError, match=r"no weights of model.name=resnet50_v1b: did you mean resnet50_v1\?"):
         gluon_store.fetch("resnet50_v1b")
 
@@ -115,7 +113,7 @@ def test_old_gluon_names_become_structural(tmp_path):
     }
 
 
-def test_the_zoos_input_is_gluons_imagenet_input(store, tmp_path):
+def test_input_of_the_store_is_that_of_imagenet(store, tmp_path):
     found = pretrained.bring("zoo", SMALL, tmp_path, "replace")
     assert found.input["image_size"] == 224 and found.input["mean"] == [123.675, 116.28, 103.53]
     kept = weights.load(tmp_path / pretrained.WEIGHTS)

@@ -1,4 +1,4 @@
-"""model.pretrained: sources, the run's own copy of the weights, and the input that they state."""
+"""model.pretrained: a run copies the weights into its directory, records their origin and adopts their input."""
 
 import shutil
 from dataclasses import replace
@@ -29,7 +29,7 @@ DIGITS = ["data.train_per_class=8", "batch.per_device=8", "launch.ranks=1", "tra
 
 @pytest.fixture
 def prepared(tmp_path, data_cache):
-    """prepared(name, *overrides) -> the run, its preparation done in this process as the parent and its child do it."""
+    """Return prepared(name, *overrides): create and prepare a run in this process."""
 
     def prepare_run(name, *overrides):
         words = [f"runs={tmp_path}/runs", f"data.cache={data_cache}", f"name={name}", *DIGITS, *overrides]
@@ -42,7 +42,7 @@ def prepared(tmp_path, data_cache):
 
 
 def again(run):
-    """The preparation of one more attempt."""
+    """Prepare another attempt."""
     file = setup.pretrained_file(run.config(), run)
     run.write_plan(replace(run.plan(), pretrained=file))
     prepare.prepare(run, run.config())
@@ -53,7 +53,7 @@ def trained(run, attempt=1):
 
 
 def finished(run, ended):
-    """What the parent writes of it."""
+    """Write the status of a finished run."""
     run.write("status.json", {"state": directory.FINISHED, "exit": 0, "attempts": [], **ended})
     return run
 
@@ -78,15 +78,15 @@ def prefix(tmp_path):
         ("run:", ("path", "run:")),
     ],
 )
-def test_what_a_source_is(source, kind):
+def test_kind_of_a_source(source, kind):
     assert origin_of(source) == kind
 
 
-# ---------------------------------------------------------------- a symbol network, through a run and beyond
+# ---------------------------------------------------------------- a symbol network
 
 
 @pytest.mark.slow
-def test_a_run_resumes_without_the_original_files(prepared, prefix):
+def test_run_resumes_and_is_fine_tuned_without_its_source(prepared, prefix):
     words = [f"model.pretrained=symbol:{prefix}", "model.input=config", "epochs=2"]
     whole = prepared("whole", *words)
     wanted = trained(whole)["params_sha256"]
@@ -106,7 +106,7 @@ def test_a_run_resumes_without_the_original_files(prepared, prefix):
     assert trained(later)["state"] == "done"
 
 
-def test_a_second_attempt_uses_the_converted_weights(prepared, prefix):
+def test_second_attempt_uses_the_copied_weights(prepared, prefix):
     run = prepared("run", f"model.pretrained=symbol:{prefix}", "model.input=config")
     before = run.plan()
     assert before.pretrained == f"{run}/pretrained.params"
@@ -115,7 +115,7 @@ def test_a_second_attempt_uses_the_converted_weights(prepared, prefix):
     assert run.plan() == before
 
 
-def test_the_plan_records_the_origin_of_the_weights(prepared, prefix):
+def test_plan_records_the_origin_of_the_weights(prepared, prefix):
     run = prepared("run", f"model.pretrained=symbol:{prefix}", "model.input=config")
     known = run.plan().origin
     sums = {f"{prefix}{end}": digest_of(f"{prefix}{end}") for end in ("-symbol.json", "-0000.params")}
@@ -137,7 +137,7 @@ def test_the_plan_records_the_origin_of_the_weights(prepared, prefix):
         (["model.pretrained=null", "model.name=symbol"], "give model.pretrained=symbol:PREFIX"),
     ],
 )
-def test_a_name_that_does_not_fit_the_source_is_refused(words, message):
+def test_model_name_must_fit_the_source(words, message):
     with pytest.raises(ConfigError) as raised:
         settings.resolve(composed("finetune", *words))
     assert message in str(raised.value)
@@ -148,7 +148,7 @@ def test_a_name_that_does_not_fit_the_source_is_refused(words, message):
 OWN = {"image_size": 288, "mean": [1.0, 2.0, 3.0], "std": [4.0, 5.0, 6.0], "interpolation": "bicubic", "crop": 0.95}
 
 
-def test_the_stated_input_is_applied_and_the_replaced_recorded():
+def test_input_of_the_weights_is_adopted_and_recorded():
     found = pretrained_init.adopted_input(Data(image_size=224, eval_resize=256, pack_short_side=256), OWN, "x")
     assert found.taken == {
         **{key: OWN[key] for key in ("image_size", "mean", "std", "interpolation")},
@@ -165,7 +165,7 @@ def test_the_stated_input_is_applied_and_the_replaced_recorded():
     }
 
 
-def test_dependent_sizes_keep_their_ratio():
+def test_sizes_keep_their_ratio_to_the_image_size():
     data = Data(image_size=224, eval_resize=256, pack_short_side=480)
     assert pretrained_init.adopted_input(data, {"image_size": 448}, "x").taken == {
         "image_size": 448, "eval_resize": 512, "pack_short_side": 512}  # fmt: skip
@@ -181,17 +181,17 @@ def test_dependent_sizes_keep_their_ratio():
 @pytest.mark.parametrize(
     "wrong", [{"image_size": 0}, {"mean": [1.0]}, {"std": [0.0, 1, 1]}, {"crop": 2}, {"mean": [float("nan")] * 3}]
 )
-def test_an_invalid_input_is_refused(wrong):
+def test_invalid_input_is_refused(wrong):
     with pytest.raises(ConfigError, match=r"^model.pretrained=x: its stated input is invalid .*model.input=config$"):
         pretrained.checked({**OWN, **wrong}, "x")
 
 
-def test_an_unsupported_interpolation_is_refused():
+def test_unsupported_interpolation_is_refused():
     with pytest.raises(ConfigError, match=r"interpolation random is not supported \(bilinear, bicubic"):
         pretrained_init.adopted_input(Data(), {"interpolation": "random"}, "x")
 
 
-def test_ranks_read_the_effective_config(prepared, prefix, tmp_path):
+def test_effective_config_keeps_resume_auto_working(prepared, prefix, tmp_path):
     words = ["name=run", f"model.pretrained=symbol:{prefix}", "data.image_size=40"]
     run = prepared("run", *words)
     config = run.config()
@@ -200,12 +200,12 @@ def test_ranks_read_the_effective_config(prepared, prefix, tmp_path):
     assert run.plan().input.instead["image_size"] == 40
     assert settings.unfinished_run_of(run.asked()).path == run.path
     merged = settings.merge_for_resume(run, directory.to_dict(run.asked()), ["data.image_size=40", "epochs=20"])
-    assert merged.data == config.data  # the same words again mean the same run
+    assert merged.data == config.data  # the same overrides again mean the same run
     with pytest.raises(ConfigError, match=r"that run has data\.image_size=40"):
         settings.merge_for_resume(run, {"data": {"image_size": 224}}, ["data.image_size=224"])
 
 
-def test_a_runs_normalisation_is_applied_without_its_size(prepared, prefix):
+def test_normalisation_of_a_run_is_adopted_but_not_its_size(prepared, prefix):
     own = ["data.image_size=40", "data.mean=[9,9,9]", "model.input=config"]
     first = prepared("first", f"model.pretrained=symbol:{prefix}", "max_steps=1", *own)
     finished(first, trained(first))
@@ -245,14 +245,14 @@ def test_frozen_stages_do_not_change(name, stage, frozen):
     assert later and not later & still
 
 
-def test_a_network_without_stages_lists_what_can_be_frozen():
+def test_network_without_stages_lists_what_can_be_frozen():
     with pytest.raises(ConfigError, match=r"^model.freeze=stage1: expected one of none, features with this network$"):
         zoo.freeze(zoo.build("mobilenet0.25", 3), "stage1")
     with pytest.raises(ConfigError, match="stage4: expected one of none, features, stage1, stage2, stage3 with"):
         zoo.freeze(zoo.build("small", 3), "stage4")
 
 
-def test_amp_with_a_symbol_network_is_refused():
+def test_amp_with_a_graph_is_refused():
     config = from_dict({"precision": "amp", "model": {"name": "symbol"}})
     with pytest.raises(ConfigError, match=r"^precision=amp: .*use precision=float16$"):
         prepare.check_settings(config, None)
@@ -262,8 +262,8 @@ def test_amp_with_a_symbol_network_is_refused():
 
 
 @pytest.mark.slow
-def test_the_published_fine_tuning_runs_end_to_end(cli, tmp_path):
-    """Its network with random weights, 58 M of them and 23 M in a head of 11,221 classes; a small archive."""
+def test_published_fine_tuning_runs_end_to_end(cli, tmp_path):
+    """ResNet-152 with random weights, 58 M and 23 M in a head of 11,221 classes, on a small archive."""
     prefix = classic.save(classic.resnet(classic.UNITS[152], classes=11221, width=64), tmp_path / "resnet-152")
     classes = ("001.ak47", "002.american-flag", "003.backpack", "256.toad", "257.clutter")
     for name, content in made_sets.caltech256(classes, per_class=2).items():
