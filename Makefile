@@ -1,46 +1,49 @@
-# `make help` lists what there is.  Every target does its own set-up first.
+# `make help` lists the targets. Each target installs what it requires first.
 PY := .venv/bin/python
 
-.PHONY: help setup train finetune doctor test test-quick test-docker test-reference lint bench ui clean
+.PHONY: help setup setup-optuna train finetune doctor test test-quick test-docker test-reference lint bench ui clean
 .DEFAULT_GOAL := help
 
-help:  ## this list
+help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
-setup: .venv/run.stamp  ## .venv with locked packages and Horovod (a few minutes, once)
+setup: .venv/run.stamp  ## create .venv with locked packages, Horovod and the command mxscale (a few minutes, once)
 
-train: .venv/run.stamp  ## the main job: learn the handwritten digits 0-4
+setup-optuna: .venv/optuna.stamp  ## add the Optuna sweeper to .venv
+
+train: .venv/run.stamp  ## train a network on the handwritten digits 0-4
 	@$(PY) train.py
 
-finetune: .venv/run.stamp  ## then the digits 5-9, from a few labels each
+finetune: .venv/run.stamp  ## fine-tune that network on the digits 5-9 with a few labels per class
 	@$(PY) finetune.py
 
-doctor: .venv/run.stamp  ## what stands in the way of a run here
+doctor: .venv/run.stamp  ## check this machine for what would prevent a run
 	@.venv/bin/mxscale doctor
 
-test: .venv/dev.stamp  ## all tests but those of images, on all cores, with coverage: the quick ones first
+test: .venv/dev.stamp  ## run all tests except those of images, on all cores, with coverage; quick tests first
 	@$(PY) -m pytest -n auto -m "not slow and not docker" --cov --cov-report=
 	@$(PY) -m pytest -n auto --dist loadfile -m "slow and not docker" --cov --cov-append --cov-report=term:skip-covered
 
-test-docker: .venv/dev.stamp  ## images, Compose, a cluster: needs a Docker engine (half an hour)
+test-docker: .venv/dev.stamp  ## run the tests of images, Compose and a cluster; requires a Docker engine (half an hour)
 	@$(PY) -m pytest -n 2 --dist loadfile -m docker
 
-test-quick: .venv/dev.stamp  ## the tests that take seconds
+test-quick: .venv/dev.stamp  ## run the tests that take seconds
 	@$(PY) -m pytest -n auto -m "not slow and not docker"
 
-test-reference: .venv/dev.stamp .venv-reference/stamp  ## converted networks against PyTorch's own (fetches its build for CPUs)
+test-reference: .venv/dev.stamp .venv-reference/stamp  ## compare converted networks with PyTorch's (downloads its CPU build)
 	@PYTHONPATH=$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
 	  .venv-reference/bin/python -m pytest tests/test_reference.py
 
-lint: .venv/dev.stamp  ## ruff, and shellcheck where it is: errors and layout
+lint: .venv/dev.stamp  ## check code and spelling: ruff, codespell, and shellcheck if it is installed
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+	@.venv/bin/codespell *.* Makefile Dockerfile .ci bench conf docker docs mxscale requirements tests
 	@if command -v shellcheck >/dev/null; then shellcheck $$(grep -lE '^#!.*(ba)?sh$$' docker/* requirements/setup .ci/run); fi
 
-bench: .venv/run.stamp  ## every bench; QUICK=1 takes a minute each at most
+bench: .venv/run.stamp  ## run every benchmark; with QUICK=1 each takes at most a minute
 	@set -e; for bench in $(filter-out $(addprefix bench/,loop.py measure.py network.py ranks.py stock.py watched.py),$(wildcard bench/*.py)); do echo "== $$bench"; $(PY) $$bench $(if $(QUICK),--quick); done
 
-ui: .venv/run.stamp  ## MLflow on 127.0.0.1:5000 with what was recorded
+ui: .venv/run.stamp  ## start MLflow's user interface on 127.0.0.1:5000
 	@mkdir -p runs
 	@.venv/bin/mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///runs/mlflow.db}"
 
@@ -52,6 +55,9 @@ clean:  ## remove .venv; runs/ stays
 
 .venv/dev.stamp: .venv/run.stamp requirements/dev.lock
 	@requirements/setup dev
+
+.venv/optuna.stamp: .venv/run.stamp requirements/optuna.lock
+	@requirements/setup optuna
 
 .venv-reference/stamp: .venv/run.stamp requirements/reference.lock
 	@requirements/setup reference

@@ -1,17 +1,17 @@
-"""Bytes against time of one all-reduce, and the latency and bandwidth that fit it.
+"""Time of an all-reduce by size, and the latency and bandwidth fitted to it.
 
     python bench/allreduce.py [--quick] [--ranks 2] [--transport gloo] [--rate 2gbit] [--write FILE.csv]
 
-With --rate every rank is on a node of its own whose link is that fast (bench/network.py), without it the ranks
-are on this machine.  A ring of p ranks sends 2(p-1)/p of the M bytes through each link in 2(p-1) messages:
+With --rate every rank runs on a node of its own whose link has that rate (bench/network.py); without it all ranks run
+on this machine. A ring of p ranks sends 2(p-1)/p of the M bytes through each link in 2(p-1) messages:
 
     seconds = 2(p-1) alpha + 2(p-1)/p M / bandwidth
 
-alpha holds all that a call costs whatever its size, Horovod's agreement on what to reduce included.  The fit
-makes the relative errors of all sizes small together.
+alpha is the cost of a call that does not depend on its size, including Horovod's negotiation. The fit minimises the
+relative errors of all sizes.
 
---write appends the row that a planner reads; columns: name (what the link is), ranks, transport, alpha_s,
-bytes_per_s, date (YYYY-MM-DD), source (the command).
+--write appends the row that the planner reads; columns: name (of the link), ranks, transport, alpha_s, bytes_per_s,
+date (YYYY-MM-DD), source (the command).
 """
 
 import contextlib
@@ -35,7 +35,7 @@ SIZES = [4**power for power in range(5, 14)]  # 1 KiB to 64 MiB
 
 
 def rank_main(out: str, seconds: str, largest: str) -> None:
-    """One rank: rank 0 writes {bytes: [seconds of each repetition, mean of the ranks]}."""
+    """Run one rank; rank 0 writes {bytes: [seconds of each repetition, mean over ranks]}."""
     from mxnet import nd
 
     from mxscale.config.schema import Comm
@@ -44,7 +44,7 @@ def rank_main(out: str, seconds: str, largest: str) -> None:
     comm, measured = open_communicator(Comm()), {}
     started = nd.ones((16,))
     comm.all_reduce([started], "check")
-    assert (started.asnumpy() == comm.size).all(), "an all-reduce gave a wrong sum"
+    assert (started.asnumpy() == comm.size).all(), "an all-reduce returned a wrong sum"
     for size in [size for size in SIZES if size <= int(largest)]:
         array = nd.zeros((size // 4,))
         times = [_once(comm, array, f"bytes.{size}") for _ in range(3)][2:]  # two to warm up
@@ -57,7 +57,7 @@ def rank_main(out: str, seconds: str, largest: str) -> None:
 
 
 def _once(comm, array, name: str) -> float:
-    comm.total([0.0])  # all ranks begin together
+    comm.total([0.0])  # all ranks start together
     began = time.perf_counter()
     comm.all_reduce([array], name)
     array.wait_to_read()
@@ -65,14 +65,14 @@ def _once(comm, array, name: str) -> float:
 
 
 def fit(seconds: dict, ranks: int) -> tuple:
-    """(alpha in seconds, bandwidth in bytes/s, predicted {bytes: seconds}) of {bytes: seconds}."""
+    """Return (alpha in seconds, bandwidth in bytes/s, predicted {bytes: seconds}) for measured {bytes: seconds}."""
     link, messages = step_time.calibrate(list(seconds.items()), ranks), 2 * (ranks - 1)
     predicted = {size: messages * (link.alpha_s + size / ranks / link.bytes_per_s) for size in seconds}
     return link.alpha_s, link.bytes_per_s, predicted
 
 
 def measure_links(options) -> dict:
-    """{bytes: spread of seconds}."""
+    """Return {bytes: spread of seconds}."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         network = stack.enter_context(Network(options.ranks, options.rate)) if options.rate else None
@@ -85,10 +85,10 @@ def measure_links(options) -> dict:
 def main() -> None:
     options = measure.arguments(
         __doc__.splitlines()[0],
-        ranks=(2, "how many"),
+        ranks=(2, "number of ranks"),
         transport=("gloo", "gloo | mpi"),
-        rate=("", "of each link, as tc writes it; nothing: this machine"),
-        write=("", "CSV file that gets the row"),
+        rate=("", "rate of each link in the notation of tc; empty: no limit, this machine"),
+        write=("", "CSV file to append the row to"),
     )
     measured = measure_links(options)
     medians = {size: times["median"] for size, times in measured.items()}
@@ -109,7 +109,7 @@ def main() -> None:
 
 
 def append(options, link: str, alpha: float, bandwidth: float) -> None:
-    """The row that a planner reads; a new file gets its head."""
+    """Append the row that the planner reads; a new file starts with a header."""
     path = Path(options.write)
     new = not path.exists()
     rate = f" --rate {options.rate}" if options.rate else ""

@@ -1,22 +1,21 @@
-"""Is what mxscale diagnose reports true?  Runs whose bottleneck was put there, and what it finds.
+"""Verdicts of `mxscale diagnose` on runs with a known bottleneck.
 
     python bench/diagnose.py [--quick] [--only input] [--seconds 5] [--repeats 3] [--figure FILE.png]
 
-input      a reader that sleeps before each step for a time that is known, in a copy of the package, longer than a
-           synthetic step: with all computing hidden behind the sleep 1 - real/synthetic is 1 - step / sleep, with none
-           1 - step / (step + sleep); what was dispatched before goes on meanwhile, so it lies in between
-exchange   two ranks on links of a known rate (bench/network.py), exchanged after backward: a ring of two sends all
-           bytes once each way, so an exchange takes no less than bytes / rate
-compute    a heavier net on made-up images of the same size
+input      A reader in a copy of the package sleeps before each step for a known time, longer than a synthetic step.
+           If compute is hidden behind the sleep, 1 - real/synthetic is 1 - step / sleep; if not, it is
+           1 - step / (step + sleep). Work dispatched before continues meanwhile, so the result lies in between.
+exchange   Two ranks on links of a known rate (bench/network.py) exchange after backward. A ring of two sends all bytes
+           once each way, so an exchange takes at least bytes / rate.
+compute    A larger network on generated images of the same size.
 
-For each: the verdict, the share of its part (95 % of the bootstrap's draws), and what it should be by construction.
+For each: the verdict, the share of its part (95 % bootstrap interval), and the expected share.
 """
 
 import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -43,13 +42,11 @@ TrainData.step = _late
 
 
 def diagnose(options, *settings, where=measure.ROOT, env=os.environ) -> dict:
-    """What diagnosis.json says of the settings."""
+    """Diagnose the settings; return diagnosis.json."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as runs:
         own = [f"diagnose.seconds={options.seconds}", f"diagnose.repeats={options.repeats}", "diagnose.warmup_steps=5"]
         argv = [sys.executable, "-m", "mxscale", "diagnose", f"runs={runs}", "tracking=none", *own, *settings]
-        done = subprocess.run(argv, cwd=where, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(argv[1:])} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        done = measure.run(argv, cwd=where, env=env)
         path = Path(re.search(r"^run +(\S+)$", done.stdout, re.MULTILINE)[1])
         if options.figure:
             shutil.copy(path / "diagnosis.png", options.figure)
@@ -57,7 +54,7 @@ def diagnose(options, *settings, where=measure.ROOT, env=os.environ) -> dict:
 
 
 def slowed_input(options) -> dict:
-    """The sleep is twice the time of a step with made-up images, so half of a step should be the input."""
+    """Sleep for twice the time of a synthetic step, so that about half of a step is input."""
     settings = ["data=digits", "launch.ranks=1", "launch.threads=1", f"data.cache={options.cache}"]
     plain = diagnose(options, *settings)
     seconds = 2 * plain["steps_s"]["compute"]["value"]
@@ -69,7 +66,7 @@ def slowed_input(options) -> dict:
         found = diagnose(options, *settings, where=copy)
     step = found["steps_s"]["compute"]["value"]
     expected = 1 - step / seconds, 1 - step / (step + seconds)
-    return {"before": plain["verdict"], "sleep_s": seconds, **told(found, "input", expected)}
+    return {"before": plain["verdict"], "sleep_s": seconds, **result(found, "input", expected)}
 
 
 def limited_link(options) -> dict:
@@ -83,7 +80,7 @@ def limited_link(options) -> dict:
     wire = 8e6 * found["facts"]["parameters_mb"] / network.bits_per_second(RATE)
     step = found["steps_s"]
     rest = step["side_by_side"]["value"]
-    return {"bytes_over_rate_s": wire, **told(found, "exchange", (wire / (rest + wire),))}
+    return {"bytes_over_rate_s": wire, **result(found, "exchange", (wire / (rest + wire),))}
 
 
 def heavier_net(options) -> dict:
@@ -94,11 +91,11 @@ def heavier_net(options) -> dict:
         "launch.ranks=1",
         f"data.cache={options.cache}",
     ]
-    return told(diagnose(options, *settings, "model=resnet18_v1b"), "compute", ())
+    return result(diagnose(options, *settings, "model=resnet18_v1b"), "compute", ())
 
 
-def told(found: dict, part: str, expected: tuple) -> dict:
-    """expected: the share, or what it lies between; () where all that is known is who leads."""
+def result(found: dict, part: str, expected: tuple) -> dict:
+    """Return the figures of a case; `expected` is the share or its range, () if only the verdict is known."""
     return {
         "verdict": found["verdict"],
         "kind": found["kind"],
@@ -116,10 +113,10 @@ CASES = {"input": slowed_input, "exchange": limited_link, "compute": heavier_net
 def main() -> None:
     options = measure.arguments(
         __doc__.splitlines()[0],
-        only=("", f"one of {', '.join(CASES)}; nothing: all"),
-        seconds=(5.0, "of each probe"),
-        repeats=(3, "of all probes"),
-        figure=("", "PNG that gets the last diagnosis' figure"),
+        only=("", f"one of {', '.join(CASES)}; empty: all"),
+        seconds=(5.0, "duration of each probe"),
+        repeats=(3, "repetitions of all probes"),
+        figure=("", "PNG file for the figure of the last diagnosis"),
     )
     if options.quick:
         options.seconds, options.repeats = 1.0, 2
@@ -140,7 +137,7 @@ def show(name: str, one: dict) -> None:
     print(f"{name}: {one['verdict']}")
     print(
         f"  its share {100 * share['value']:.1f} % ({100 * share['low']:.1f} to {100 * share['high']:.1f}, "
-        f"{one['repeats']} repetitions); by construction {should} %",
+        f"{one['repeats']} repetitions); expected {should} %",
         flush=True,
     )
 

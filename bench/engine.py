@@ -1,9 +1,9 @@
-"""Images/s of the engine over a bare Gluon loop: same network, batch and data, runs in turn.
+"""Images/s of the trainer over a bare Gluon loop: same network, batch and data, runs in turn.
 
     python bench/engine.py [--quick]
 
-The bare loop is what one would write by hand: no records, no checkpoints, no validation, no stop.
-Each throughput is the median over intervals of ten steps (two for ResNet-50).
+The bare loop has no metrics, checkpoints, validation or stop. Each throughput is the median over intervals of ten steps
+(two for ResNet-50).
 """
 
 import statistics
@@ -40,7 +40,7 @@ JOBS = {
 
 
 def make_run(folder: str, settings: dict, steps: int, interval: int):
-    """A prepared run directory for one rank."""
+    """Prepare a run directory for one rank; return (run, config, plan)."""
     config = {"runs": folder, "epochs": 10**4, "max_steps": steps, "log_every": interval, "validate_every": 10**4,
               "comm": {"backend": "local"}, "checkpoint": {"every_epochs": 10**4}, **settings}  # fmt: skip
     config = validate(from_dict(config))
@@ -50,7 +50,7 @@ def make_run(folder: str, settings: dict, steps: int, interval: int):
 
 
 def engine_rate(run, config, plan) -> float:
-    """Images/s of `engine.train`, from its own metrics."""
+    """Return the images/s of the trainer, from its metrics."""
     run.metrics_file.unlink(missing_ok=True)
     for path in sorted(run.checkpoints.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
@@ -60,13 +60,13 @@ def engine_rate(run, config, plan) -> float:
 
 
 def bare_rate(config, plan, interval: int) -> float:
-    """Images/s of a loop with nothing around it."""
+    """Return the images/s of the bare loop."""
     sizes, batch = plan.sizes, plan.sizes.per_device_batch
     net = builders.network(config, plan, [mx.cpu()])
     settings = {"learning_rate": sizes.effective_lr, "momentum": 0.9, "wd": config.optimizer.weight_decay}
     trainer = gluon.Trainer(net.collect_params(), "nag", settings, kvstore=None)
     batches = bare_batches(config, plan)
-    return statistics.median(rates(net, trainer, batch, batches, batch, interval, sizes.total_steps))
+    return statistics.median(rates((net, trainer, batch), batches, batch, interval, sizes.total_steps))
 
 
 def bare_batches(config, plan):
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def digits() -> dict:
-    """What conf/data/digits.yaml says."""
+    """Return the settings of conf/data/digits.yaml."""
     import yaml
 
     return yaml.safe_load((measure.ROOT / "conf/data/digits.yaml").read_text())

@@ -1,20 +1,21 @@
-"""Images/s over a slow link, by how gradients are exchanged, beside the limit: the same ranks without any exchange.
+"""Images/s over a slow link by kind of gradient exchange, relative to the same ranks without an exchange (the limit).
 
     python bench/exchange.py [--quick] [--only resnet18] [--rate 2gbit] [--turns 8] [--save FILE.json]
 
-Each rank, and each parameter server, is on a node of its own whose link is limited both ways (bench/network.py).
-Workers' nodes share out the cores; a server's node has those of a worker's.
-All rows are started, and take turns of --seconds (bench/watched.py), the limit before each of the others; a row's share
-is that of the limit just before.  --save keeps what was measured, and another call adds to it.
-Rates are the engine's own, from metrics.jsonl.
+Each rank and each parameter server runs on a node of its own whose link is limited both ways (bench/network.py). The
+workers' nodes divide the cores; a server's node shares those of a worker's node. All rows are started and take turns of
+--seconds (bench/watched.py). The limit runs before each other row, whose share refers to it. --save stores the
+readings, and a further call adds to them. Rates are those of metrics.jsonl.
 
-The limit is as many one-rank runs side by side (comm=local), so that cores are shared as they are with an exchange.
-An exchange takes what a step is longer than the limit's when it is made after backward, where nothing overlaps.
---rate: where the machine is faster or slower, for an exchange that leaves half of the limit.
-Of the limit, a row that overlaps can reach no more than its bound: min(1, compute / exchange).
-CPU ms, of the limit's, cores, kernel: what the processes of all ranks take of the CPU, by step, and the kernel's share.
-Where cores are all taken, a row reaches the limit's CPU ms over its own at most, whatever overlaps.
-serving, others: cores that parameter servers take, and all else; where others is much, nothing is worth comparing.
+The limit is the same number of one-rank runs side by side (comm=local), so that cores are shared as with an exchange.
+The duration of an exchange is the difference between the step time of the limit and that of "after backward", where
+nothing overlaps. Use --rate on a faster or slower machine, so that the exchange leaves about half of the limit.
+
+of bound         a row that overlaps reaches at most min(1, compute / exchange) of the limit
+CPU ms, of limit, cores, kernel
+                 CPU time of all ranks per step, and the kernel's share; with all cores in use a row reaches at most the
+                 limit's CPU ms over its own
+serving, others  cores used by parameter servers and by all other processes; with many others no row is comparable
 """
 
 import json
@@ -41,7 +42,7 @@ from mxscale.rundir.directory import RunDir
 
 @dataclass(frozen=True)
 class Job:
-    """A network at a size, its links, and the rows to measure: name -> switches of a run, or a loop of stock.py."""
+    """A network at a size, its links, and the rows to measure: name -> overrides of a run, or a loop of stock.py."""
 
     model: str
     side: int
@@ -78,7 +79,7 @@ def beside_servers(workers: int, rate: str) -> Job:
 JOBS = {
     "resnet18": Job("resnet18_v1b", 64, 16, "2gbit", {**OPTIONS, **LOOPS}, servers=1),
     "mobilenet": Job("mobilenet0.25", 96, 32, "600mbit", {**OPTIONS, **LOOPS}, servers=1, interval=20),
-    # 5 MB of gradients, and a step of seconds: an exchange costs next to none of its CPU
+    # 5 MB of gradients and steps of seconds: an exchange needs almost no CPU
     "squeezenet": Job("squeezenet1.0", 224, 32, "25mbit", OPTIONS, interval=1),
     "servers2": beside_servers(2, "100mbit"),
     "servers4": beside_servers(4, "50mbit"),
@@ -96,9 +97,9 @@ def settings(job: Job) -> list:
     ]  # fmt: skip
 
 
-def product(job: Job, nodes: Network, switches, folder: str, before=()) -> Training:
-    """A run as a user starts it.  before: words put before the command, such as `ip netns exec NAME`."""
-    argv = [*before, sys.executable, "train.py", f"runs={folder}", *settings(job), *switches]
+def product(job: Job, nodes: Network, overrides, folder: str, before=()) -> Training:
+    """Start a run as a user does; `before` precedes the command, such as `ip netns exec NAME`."""
+    argv = [*before, sys.executable, "train.py", f"runs={folder}", *settings(job), *overrides]
 
     def rates() -> list:
         found = list(Path(folder, "train").glob("*/metrics.jsonl"))
@@ -108,28 +109,28 @@ def product(job: Job, nodes: Network, switches, folder: str, before=()) -> Train
     return Training([argv], nodes.env(), rates, job.interval)
 
 
-def exchanging(job: Job, nodes: Network, switches, folder: str) -> list:
-    """The engine, with its ranks on the first nodes; servers have those without a rank."""
-    count = job.workers + (job.servers if any("server" in switch for switch in switches) else 0)
+def exchanging(job: Job, nodes: Network, overrides, folder: str) -> list:
+    """Start a run with its ranks on the first nodes and servers on the nodes without a rank."""
+    count = job.workers + (job.servers if any("server" in switch for switch in overrides) else 0)
     hosts = ",".join(f"{address}:1" for address in nodes.addresses[:count])
-    return [product(job, nodes, [*switches, f"launch.hosts=[{hosts}]", f"launch.ranks={job.workers}"], folder)]
+    return [product(job, nodes, [*overrides, f"launch.hosts=[{hosts}]", f"launch.ranks={job.workers}"], folder)]
 
 
 def side_by_side(job: Job, nodes: Network, folder: str) -> list:
-    """As many runs of one rank, which know nothing of each other."""
+    """Start the same number of independent runs of one rank."""
     of_each = range(1, job.workers + 1)
     return [product(job, nodes, ["comm=local"], f"{folder}/{node}", nodes.inside(node)) for node in of_each]
 
 
 def by_hand(kind: str, job: Job, nodes: Network, folder: str) -> list:
-    """A loop of bench/stock.py."""
+    """Start a loop of bench/stock.py."""
     out = Path(folder, "rates")
     out.parent.mkdir()
     argv = [measure.ROOT / "bench/stock.py", kind, out, job.model, job.side, job.batch, job.interval]
     if kind == "horovod":
         own = {"HOROVOD_FUSION_THRESHOLD": str(128 * 2**20), "HOROVOD_GLOO_TIMEOUT_SECONDS": "3600"}
-        words, env = ranks.command(argv, job.workers, network=nodes, threads=1, extra=own)
-        argvs = [words]
+        command, env = ranks.command(argv, job.workers, network=nodes, threads=1, extra=own)
+        argvs = [command]
     else:
         argvs, env = with_server(argv, job.workers, nodes), nodes.env()
 
@@ -140,21 +141,23 @@ def by_hand(kind: str, job: Job, nodes: Network, folder: str) -> list:
 
 
 def with_server(argv, workers: int, nodes: Network) -> list:
-    """The commands: scheduler and one server, on the node after the workers', and workers."""
+    """Return the commands of scheduler and server (on the node after the workers) and of the workers."""
     port = 10000 + secrets.randbelow(20000)
-    meeting = {"DMLC_PS_ROOT_URI": nodes.addresses[workers], "DMLC_PS_ROOT_PORT": str(port),
+    rendezvous = {"DMLC_PS_ROOT_URI": nodes.addresses[workers], "DMLC_PS_ROOT_PORT": str(port),
                "DMLC_NUM_SERVER": "1", "DMLC_NUM_WORKER": str(workers), "OMP_NUM_THREADS": "1"}  # fmt: skip
 
-    def command(role: str, node: int, words) -> list:
-        told = {**meeting, "DMLC_ROLE": role, "DMLC_NODE_HOST": nodes.addresses[node - 1]}
-        return nodes.inside(node, "env", *(f"{name}={value}" for name, value in told.items()), sys.executable, *words)
+    def command(role: str, node: int, argv) -> list:
+        variables = {**rendezvous, "DMLC_ROLE": role, "DMLC_NODE_HOST": nodes.addresses[node - 1]}
+        return nodes.inside(
+            node, "env", *(f"{name}={value}" for name, value in variables.items()), sys.executable, *argv
+        )
 
     serving = [command(role, workers + 1, ["-c", "import mxnet"]) for role in ("scheduler", "server")]
     return serving + [command("worker", node, argv) for node in range(1, workers + 1)]
 
 
 def started(how, job: Job, nodes: Network, folder: str) -> list:
-    """A row's trainings, warmed up and stopped: one, or as many as there are workers."""
+    """Start the jobs of a row, one or as many as workers, and stop them after warm-up."""
     if how is None:
         return side_by_side(job, nodes, folder)
     if isinstance(how, str):
@@ -163,7 +166,7 @@ def started(how, job: Job, nodes: Network, folder: str) -> list:
 
 
 def turn(trainings: list, seconds: float) -> Reading:
-    """Of all of them at once."""
+    """Run all jobs of a row for one turn; return their common reading."""
     with ThreadPoolExecutor(len(trainings)) as pool:
         readings = list(pool.map(lambda training: training.turn(seconds), trainings))
     for training in trainings:
@@ -173,11 +176,11 @@ def turn(trainings: list, seconds: float) -> Reading:
     return Reading(rate, cores, kernel, readings[0].serving, others, readings[0].threads)
 
 
-# ---------------------------------------------------------------- all rows, and what they say
+# ---------------------------------------------------------------- all rows
 
 
 def measure_rows(job: Job, turns: int, seconds: float, found: dict, save) -> None:
-    """Adds readings of `turns` turns of each row to `found`, each with the limit just before."""
+    """Add the readings of `turns` turns of each row to `found`, each with that of the limit before it."""
     others = [row for row in job.rows if row != LIMIT]
     with Network(job.workers + job.servers, job.rate, machines=job.workers) as nodes, ExitStack() as going:
         folder = going.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
@@ -196,12 +199,12 @@ def measure_rows(job: Job, turns: int, seconds: float, found: dict, save) -> Non
 
 
 def of_limit(readings: list, quantity) -> dict:
-    """Spread of a quantity's share of what it is at the limit of the same turn."""
+    """Return the spread of a quantity relative to the limit of the same turn."""
     return measure.spread([quantity(one) / quantity(one["limit"]) for one in readings])
 
 
 def table(name: str, job: Job, found: dict) -> dict:
-    """Prints the rows; figures for the last line."""
+    """Print the rows; return the figures for the last line."""
     global_batch = job.batch * job.workers
     shares = {row: of_limit(found[row], lambda one: one["rate"]) for row in job.rows if row in found}
     compute = global_batch / statistics.median([one["rate"] for one in found[LIMIT]])
@@ -236,7 +239,7 @@ def table(name: str, job: Job, found: dict) -> dict:
 
 
 def bound_of(how, compute: float, exchange: dict):
-    """The share of the limit that a row which overlaps can reach; None of the others."""
+    """Return the largest share of the limit of a row that overlaps; None for other rows."""
     if not isinstance(how, list) or AFTER in how or any("server" in switch for switch in how):
         return None
     taken = exchange.get(PLAIN_FP16 if FP16 in how else PLAIN)
@@ -244,12 +247,8 @@ def bound_of(how, compute: float, exchange: dict):
 
 
 def draw(figures: dict, path: str) -> None:
-    """Each row's share of the limit, and the bound of those that overlap."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    """Draw each row's share of the limit, and the bound of rows that overlap."""
+    plt = measure.pyplot()
     rows = max(len(one["rows"]) for one in figures.values())
     axes = plt.subplots(1, len(figures), figsize=(8 * len(figures), 1 + 0.4 * rows), squeeze=False)[1][0]
     for axis, (name, one) in zip(axes, figures.items()):
@@ -265,7 +264,7 @@ def draw(figures: dict, path: str) -> None:
         axis.set_xlim(0, 1)
         title = f"{JOBS[name].model}, {JOBS[name].workers} ranks, links of {one['rate']}"
         axis.set_title(f"{title}: of the images/s without exchange", fontsize=10)
-        axis.set_xlabel("orange: what the network would allow")
+        axis.set_xlabel("orange: bound of the network")
     plt.tight_layout()
     plt.savefig(path, dpi=110)
 
@@ -273,13 +272,13 @@ def draw(figures: dict, path: str) -> None:
 def main() -> None:
     options = measure.arguments(
         __doc__.splitlines()[0],
-        rate=("", "of all links, such as 600mbit, in place of the network's own"),
-        only=("", f"one of {', '.join(JOBS)}; nothing: all"),
-        rows=("", "a pattern: rows that have it in their names, and the limit; nothing: all"),
-        turns=(8, "of all rows"),
-        seconds=(3.0, "of each turn"),
-        save=("", "JSON file that keeps the readings"),
-        figure=("", "file to draw the shares into; with --turns 0 those that --save has"),
+        rate=("", "rate of all links, such as 600mbit, in place of the job's"),
+        only=("", f"one of {', '.join(JOBS)}; empty: all"),
+        rows=("", "regular expression: rows whose names match, and the limit; empty: all"),
+        turns=(8, "turns of all rows"),
+        seconds=(3.0, "duration of each turn"),
+        save=("", "JSON file that stores the readings"),
+        figure=("", "file to draw the shares into; with --turns 0 those of --save"),
     )
     reason = network.possible()
     if reason:
@@ -287,20 +286,20 @@ def main() -> None:
         return measure.finish({"not measured": reason})
     turns, seconds = (2, 1.0) if options.quick else (options.turns, options.seconds)
     pattern = options.rows or ("^(after backward|double buffering)$" if options.quick else "")
-    kept = json.loads(Path(options.save).read_text()) if options.save and os.path.exists(options.save) else {}
+    stored = json.loads(Path(options.save).read_text()) if options.save and os.path.exists(options.save) else {}
 
     def save():
         if options.save:
-            Path(options.save).write_text(json.dumps(kept))
+            Path(options.save).write_text(json.dumps(stored))
 
-    readings = [one for known in kept.values() for row in known["rows"].values() for one in row]
-    if not set(kept) <= set(JOBS) or any("serving" not in one for one in readings):
-        raise SystemExit(f"--save={options.save} is of an earlier version of this bench: name another file")
-    figures, every = {}, list(JOBS if turns else kept)
+    readings = [one for known in stored.values() for row in known["rows"].values() for one in row]
+    if not set(stored) <= set(JOBS) or any("serving" not in one for one in readings):
+        raise SystemExit(f"--save={options.save} was written by an earlier version; use another file")
+    figures, every = {}, list(JOBS if turns else stored)
     for name in [options.only] if options.only else ["mobilenet"] if options.quick else every:
-        known = kept.setdefault(name, {"rate": options.rate or JOBS[name].rate, "rows": {}})
+        known = stored.setdefault(name, {"rate": options.rate or JOBS[name].rate, "rows": {}})
         if options.rate not in ("", known["rate"]):
-            raise SystemExit(f"--save={options.save} has {name} over links of {known['rate']}: name another file")
+            raise SystemExit(f"--save={options.save} has {name} over links of {known['rate']}; use another file")
         job = replace(JOBS[name], rate=known["rate"])
         wanted = {row: how for row, how in job.rows.items() if re.search(pattern, row) or row == LIMIT}
         if turns:

@@ -1,11 +1,11 @@
-"""Faults at random, and whether anything is lost or left hanging.
+"""Random faults: whether a run loses data or hangs.
 
     python bench/faults.py [--count 40] [--seed 1] [--only TEXT] [--quick]
 
-Each time a run is started, struck by one fault at a random step, and brought to its end by `launch.restarts` or
-by `resume=`, as the dice have it.  Survived: the attempt ended within 30 s of the fault and named what failed, no
-process and no broken checkpoint was left, and the run ended with the bytes of one that nothing struck.  The faults are
-those of tests/faults.py; a full disk and a cut link need root.
+Each run is hit by one fault at a random step and completed by `launch.restarts` or `resume=`, chosen at random. A run
+survives if the attempt ends within 30 s of the fault and names what failed, if no process and no damaged checkpoint is
+left, and if the run ends with the bytes of an undisturbed one. tests/faults.py defines the faults; a full disk and a
+cut link need root.
 """
 
 import contextlib
@@ -29,27 +29,27 @@ STEPS = 21  # of such a run
 
 
 class Bench:
-    """Runs below one folder, and the digest that each has to end with."""
+    """The runs in one folder and the digest that each must end with."""
 
     def __init__(self, folder: Path):
         self.folder, self.digests = folder, {}
         self.other = "mpi" if horovod_build()["mpi"] else "gloo"
 
     def expected(self, settings: tuple) -> str:
-        """The digest of the same run, left alone."""
+        """Return the digest of the same run without a fault."""
         if settings not in self.digests:
             self.digests[settings] = Cli(self.folder / "unbroken", self.folder / "data")("train", *settings).sha
         return self.digests[settings]
 
     def strike(self, number: int, name: str, dice: random.Random) -> dict:
-        """One run and one fault; what came of it."""
+        """Inject one fault into one run; return the result."""
         fault = faults.FAULTS[name]
         transport = () if fault.settings else (f"comm.transport={dice.choice(['gloo', 'gloo', self.other])}",)
         settings = (*SETTINGS, "launch.ranks=2", *(transport if name != "a link cut" else ()))
         expected = self.expected((*settings, *fault.settings))
         step, by_itself = dice.randrange(fault.from_step, STEPS - 2), dice.random() < 0.5
         how = "restarts" if by_itself and fault.outside else "resume"
-        told = " ".join([f"{number:3} {name} at step {step},", *transport, how])
+        label = " ".join([f"{number:3} {name} at step {step},", *transport, how])
         folder = self.folder / f"struck{number}"
         try:
             with contextlib.ExitStack() as around:
@@ -63,29 +63,29 @@ class Bench:
                     settings = (*settings, f"launch.hosts={network.hosts}")
                 cli = Cli(folder, self.folder / "data")
                 seen = faults.survive(cli, name, dice, step, by_itself, settings, network)
-                assert seen["sha"] == expected, "the bytes are others"
+                assert seen["sha"] == expected, "the weights differ"
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            print(f"{told}: NOT SURVIVED, {reason}; see {folder}", flush=True)
+            print(f"{label}: NOT SURVIVED, {reason}; see {folder}", flush=True)
             return {"fault": name, "survived": False, "reason": reason[:500]}
         shutil.rmtree(folder, ignore_errors=True)
-        print(f"{told}: over after {seen['seconds']:.1f} s: {seen['error']}", flush=True)
+        print(f"{label}: over after {seen['seconds']:.1f} s: {seen['error']}", flush=True)
         return {"fault": name, "survived": True, "seconds": seen["seconds"]}
 
 
 def main() -> None:
     options = measure.arguments(
         __doc__.splitlines()[0],
-        count=(40, "faults"),
-        seed=(random.SystemRandom().randrange(10**6), "of the dice"),
-        only=("", "those whose name has this in it"),
+        count=(40, "number of faults"),
+        seed=(random.SystemRandom().randrange(10**6), "seed of all random choices"),
+        only=("", "faults whose names contain this text"),
     )
     names = [name for name in faults.FAULTS if faults.possible(name) and options.only in name]
     dice, folder = random.Random(options.seed), Path(tempfile.mkdtemp(prefix="mxscale-faults-"))
     bench, results = Bench(folder), []
     print(f"seed {options.seed}; runs in {folder}", flush=True)
     for number in range(3 if options.quick else options.count):
-        # Each kind in turn, in an order of its own each time round
+        # Each kind once per round, in random order
         if number % len(names) == 0:
             dice.shuffle(names)
         results.append(bench.strike(number, names[number % len(names)], dice))

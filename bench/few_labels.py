@@ -2,13 +2,13 @@
 
     python bench/few_labels.py [--quick]
 
-Both see the same labels and the same number of steps; test top-1 in percent over five seeds, which
-choose the labels, the weights of the new head (or network) and the order.
+Both use the same labels and the same number of steps. Test top-1 in percent over five seeds, which choose the labels,
+the initial weights of the new head (or network) and the order.
 """
 
 import measure
 
-STEPS = 300  # of 5 images each, whatever the number of labels
+STEPS = 300  # of 5 images each, for any number of labels
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""Images: their sizes, a build after a change of code, and `docker compose run train` over `python train.py`.
+"""Container images: sizes, rebuild after a change of code, `docker compose run train` over `python train.py`.
 
     python bench/images.py [--quick]
 
-The wall time of the main job, from the command to its prompt, in pairs in turn; images and the MLflow server are
-there before.  What an image is made of: docker history mxscale:cpu.
+The ratio compares the wall time of the main job, from the command to its prompt, in pairs of runs in turn. Images and
+the MLflow server exist beforehand. `docker history mxscale:cpu` lists the layers of an image.
 """
 
 import shutil
@@ -18,27 +18,24 @@ DOCKER = ["docker", "compose", "--project-name", "mxscale-bench"]
 
 
 def wall(*argv) -> float:
-    """Seconds of a command that must end well."""
+    """Return the seconds that a command takes."""
     began = time.monotonic()
-    done = subprocess.run(argv, cwd=measure.ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(argv)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    measure.run(argv)
     return time.monotonic() - began
 
 
 def megabytes(image: str) -> float:
-    asked = ["docker", "image", "inspect", "-f", "{{.Size}}", image]
-    return int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout) / 1e6
+    return int(measure.run(["docker", "image", "inspect", "-f", "{{.Size}}", image]).stdout) / 1e6
 
 
 def build_after_a_change() -> float:
-    """Seconds of `docker build` after a line of code was added, in a copy of the sources."""
+    """Return the seconds of `docker build` after adding a line of code to a copy of the sources."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "mxscale"
         shutil.copytree(
             measure.ROOT, copy, ignore=lambda path, _: {".venv", "runs"} if Path(path) == measure.ROOT else ()
         )
-        with open(copy / "mxscale" / "config.py", "a") as file:
+        with open(copy / "mxscale" / "config" / "schema.py", "a") as file:
             file.write(f"# {time.time_ns()}\n")
         return wall("docker", "build", "--target", "cpu", "-t", "mxscale:bench", str(copy))
 
@@ -46,7 +43,7 @@ def build_after_a_change() -> float:
 def main() -> None:
     options = measure.arguments(__doc__.splitlines()[0], pairs=(5, "pairs of runs"))
     if not shutil.which("docker") or subprocess.run(["docker", "info"], capture_output=True).returncode:
-        print("no Docker engine answers: nothing measured")
+        print("not measured: no Docker engine answers")
         return measure.finish({})
     work = ["epochs=4"] if options.quick else []
     wall("make", "setup")

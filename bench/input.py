@@ -1,11 +1,11 @@
-"""Images/s of the input pipelines, over the same JPEGs with the same augmentation, and what a decoder alone does.
+"""Images/s of input pipelines on the same JPEGs with the same augmentation, and of decoders alone.
 
     python bench/input.py [--quick]
 
-500x375 JPEGs are made that look like photographs to a decoder (20 to 60 KB each); training's batches of 32 come out,
-224 px random-resized, flipped, normalised, as float32.  Nothing is computed with them.  Every run is a process of its
-own; pairs take turns.  Per core: images by second of processor time, of all processes of a pipeline.
-Without PyTorch (an optional `pip install torch`) its row is left out.
+The bench generates 500x375 JPEGs of 20 to 60 KB that resemble photographs to a decoder. A pipeline returns training
+batches of 32: 224 px, randomly resized and cropped, flipped, normalised, float32. No network computes. Every run is a
+process of its own; pairs take turns. "per core" is images per second of CPU time of all processes of a pipeline.
+Without PyTorch (an optional `pip install torch`) its row is omitted.
 """
 
 import importlib.util
@@ -13,7 +13,6 @@ import io
 import itertools
 import json
 import math
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,7 +35,7 @@ MEAN, STD = Data().mean, Data().std
 
 
 def photograph(seed: int) -> bytes:
-    """A JPEG whose detail falls off with frequency as a photograph's does, with a camera's noise."""
+    """Return a JPEG whose detail decreases with frequency as in a photograph, with camera noise."""
     random = np.random.RandomState(seed)
     total = np.zeros((375, 500, 3))
     for octave in range(1, 8):
@@ -50,7 +49,7 @@ def photograph(seed: int) -> bytes:
 
 
 def make(folder: Path, count: int) -> str:
-    """`count` JPEGs of ten classes in folder/set/<class>/, and as records in folder; what they weigh."""
+    """Write `count` JPEGs of ten classes as files and as records; return their sizes as text."""
     from mxscale.data import recordio
 
     sizes = []
@@ -65,10 +64,10 @@ def make(folder: Path, count: int) -> str:
                 path.write_bytes(content)
             writer.close()
     low, middle, high = (round(value / 1000) for value in (min(sizes), np.median(sizes), max(sizes)))
-    return f"{count} JPEGs of {low} to {high} KB, {middle} in the middle"
+    return f"{count} JPEGs of {low} to {high} KB, median {middle} KB"
 
 
-# ---------------------------------------------------------------- pipelines: each yields how many images have come
+# ---------------------------------------------------------------- pipelines: each yields the images of a batch
 
 
 def config(folder: Path, **data):
@@ -78,7 +77,7 @@ def config(folder: Path, **data):
 
 
 def packed_by(folder: Path, **data):
-    """(config, the training records) of a set that is settled as a run settles it."""
+    """Return (config, training records) of a set packed as a run packs it."""
     from mxscale.data import loader, manifest, pack
 
     settled = config(folder, **data)
@@ -87,7 +86,7 @@ def packed_by(folder: Path, **data):
 
 
 def ours(folder: Path, **data):
-    """mxscale's loader, as a rank drives it."""
+    """mxscale's loader, as a rank uses it."""
     import mxnet as mx
 
     from mxscale.data import loader
@@ -114,7 +113,7 @@ def stored_at(folder: Path, side) -> dict:
 
 
 def bare(folder: Path):
-    """An ImageRecordIter as one writes it by hand."""
+    """A hand-written ImageRecordIter."""
     import mxnet as mx
 
     names = ("mean_r", "mean_g", "mean_b", "std_r", "std_g", "std_b")
@@ -190,7 +189,7 @@ class Photographs:
 
 
 def random_box(size):
-    """8 % to all of the area, 3/4 to 4/3 wide, ten tries; then the middle."""
+    """Return a box of 8 % to 100 % of the area and a ratio of 3/4 to 4/3; after ten attempts the centre square."""
     import torch
 
     width, height = size
@@ -214,14 +213,14 @@ def contents(folder: Path):
 
 
 def pillow(folder: Path):
-    """libjpeg-turbo as it comes with Pillow: whole images."""
+    """libjpeg-turbo of Pillow: complete images."""
     for content in contents(folder):
         Image.open(io.BytesIO(content)).load()
         yield 1
 
 
 def opencv(folder: Path):
-    """libjpeg-turbo as it comes with MXNet's OpenCV: whole images."""
+    """libjpeg-turbo of MXNet's OpenCV: complete images."""
     import mxnet as mx
 
     for content in contents(folder):
@@ -232,7 +231,7 @@ def opencv(folder: Path):
 # ---------------------------------------------------------------- runs
 
 PIPELINES = {
-    "ours": (ours, "mxscale's loader, records as they are"),
+    "ours": (ours, "mxscale's loader, original records"),
     "bare": (bare, "a bare ImageRecordIter, same records"),
     "packed_256": (packed_256, "mxscale's loader, packed at 256 (quality 95)"),
     "in_memory": (in_memory, "the same with data.keep=ram"),
@@ -244,13 +243,13 @@ PIPELINES = {
 
 
 def processor_time() -> float:
-    """Seconds of this process and of those that it started."""
+    """Return the CPU seconds of this process and its children."""
     here = psutil.Process()
     return sum(sum(one.cpu_times()[:2]) for one in [here, *here.children(recursive=True)])
 
 
 def one(name: str, folder: Path, seconds: float) -> dict:
-    """Images/s after at most two seconds of warming up, and images by second of processor time."""
+    """Return images/s after a warm-up of at most two seconds, and images per second of CPU time."""
     arriving = PIPELINES[name][0](folder)
     next(arriving)
     warm = time.perf_counter() + min(2, seconds)
@@ -265,16 +264,13 @@ def one(name: str, folder: Path, seconds: float) -> dict:
 
 def run(name: str, folder: Path, seconds: float) -> dict:
     argv = [sys.executable, __file__, "--one", name, "--folder", str(folder), "--seconds", str(seconds)]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=measure.ROOT)
-    if done.returncode:
-        raise SystemExit(f"{name} ended with {done.returncode}:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(measure.run(argv).stdout.splitlines()[-1])
 
 
 def main() -> None:
     options = measure.arguments(
-        __doc__.splitlines()[0], runs=(5, "runs of each"), images=(2000, "JPEGs"), seconds=(10.0, "of each run"),
-        one=("", "that pipeline alone, in this process"), folder=("", "of its images"),
+        __doc__.splitlines()[0], runs=(5, "runs of each"), images=(2000, "JPEGs"), seconds=(10.0, "time of each run"),
+        one=("", "run this pipeline alone, in this process"), folder=("", "folder of its images"),
     )  # fmt: skip
     if options.one:
         print(json.dumps(one(options.one, Path(options.folder), options.seconds)))
@@ -282,7 +278,7 @@ def main() -> None:
     runs, images, seconds = (1, 200, 1.0) if options.quick else (options.runs, options.images, options.seconds)
     names = [name for name in PIPELINES if name != "torch" or importlib.util.find_spec("torch")]
     if "torch" not in names:
-        print("PyTorch is not installed: its DataLoader is left out")
+        print("PyTorch is not installed: its DataLoader is omitted")
     with tempfile.TemporaryDirectory() as folder:
         print(make(Path(folder), images), flush=True)
         found = {name: [] for name in names}
@@ -293,7 +289,7 @@ def main() -> None:
 
 
 def show(found: dict) -> None:
-    """Ratios are of the runs of one turn."""
+    """Print the table and the last line; ratios compare runs of the same turn."""
     figures = {}
     print(f"{'':48} {'images/s':34} {'cores':>5}  {'per core':>8}  ours over it")
     for name, results in found.items():

@@ -1,11 +1,11 @@
-"""Ten classes of digits, all training images in one batch: plain linear scaling, warm-up, the full recipe.
+"""Accuracy of large-batch recipes: all training images of ten classes of digits in one batch.
 
     python bench/large_batch.py [--quick] [--seeds 5] [--recipe plain]
     python bench/large_batch.py --figure docs/figures/large-batch.png
 
-Top-1 in percent over seeds, which choose the start values and the order.  Schedules are those published for 90 epochs,
-shortened in proportion; what is in them is not tuned to the digits, but for the learning rate, which is that of their
-small batches.  The second form draws the blend and the learning rates of docs/large-batch.md.
+Top-1 in percent over seeds, which choose the initial weights and the order. The schedules are those published for 90
+epochs, shortened in proportion. Only the learning rate is tuned to the digits, with small batches. The second form
+draws the figure of docs/large-batch.md.
 """
 
 import json
@@ -19,15 +19,15 @@ from mxscale.config.sizes import sizes
 from mxscale.train.optim.schedule import learning_rate, sgd_share
 
 PUBLISHED = 90  # epochs
-# 8x8 is what the scans are; every run has a core of its own, so that several can go on at a time
+# The scans are 8x8; every run has a core of its own, so that several run at a time
 COMMON = ["data=digits", "data.classes=null", "data.image_size=8", "data.augment.pad=1", "data.keep=ram",
           "launch.ranks=1", "launch.threads=1", "validate_every=1000", "checkpoint.every_epochs=1000",
           "batch.per_device=64", "name=large_batch", "tracking=none"]  # fmt: skip
-WORKERS = "data.shards=16"  # 16 batches of 64 that are normalised apart, as of 16 workers
+WORKERS = "data.shards=16"  # 16 batches of 64, each with its own batch statistics, as with 16 workers
 
 
 def recipes(epochs: int) -> dict:
-    """name -> overrides."""
+    """Return {name: overrides}."""
     share = epochs / PUBLISHED
 
     def milestones(*published):
@@ -50,7 +50,7 @@ def main() -> None:
         __doc__.splitlines()[0],
         seeds=(5, "seeds"),
         recipe=("all", "small batch, plain, warm-up, full, or all"),
-        figure=("", "draw the figure into this file and end"),
+        figure=("", "draw the figure into this file and exit"),
     )
     if options.figure:
         draw(options.figure)
@@ -77,6 +77,7 @@ def main() -> None:
 
 
 def outcome(*overrides: str) -> dict:
+    """Train once; return the accuracies, the global batch and the steps."""
     run = measure.train(*COMMON, *overrides)
     planned = json.loads((run["path"] / "plan.json").read_text())["sizes"]
     top1 = {"test/top1": run["summary"]["test/top1"], "val/top1": run["summary"]["best/val_top1"]}
@@ -84,12 +85,8 @@ def outcome(*overrides: str) -> dict:
 
 
 def draw(path: str) -> None:
-    """The blend of RMSprop warm-up, and the learning rates of 90 epochs of ImageNet in batches of 32,768."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    """Draw the shares of RMSprop warm-up and the learning rates of 90 epochs of ImageNet with batch size 32,768."""
+    plt = measure.pyplot()
     left, right = plt.subplots(1, 2, figsize=(12, 4))[1]
     epochs = [step / 100 for step in range(2001)]
     share = [sgd_share(epoch, 10, 5) for epoch in epochs]

@@ -1,6 +1,4 @@
-"""A training loop as one would write it by hand: no records, no checkpoints, no validation, no stop.
-
-Part of benches."""
+"""A hand-written training loop without metrics, checkpoints, validation or stop; part of benchmarks."""
 
 import time
 
@@ -10,11 +8,17 @@ from mxnet import autograd
 from mxscale.train.optim.optimizer import CrossEntropy
 
 
-def rates(net, trainer, step_batch: int, batches, images: int, interval: int, steps: int):
-    """Yields images/s of each `interval` of `steps`, but for the first one.
+def rates(training: tuple, batches, images: int, interval: int, steps: int):
+    """Yield the images/s of each interval except the first one.
 
-    trainer: its `step` takes step_batch; batches: an iterator over (images, labels); images: of a step of all ranks.
+    Args:
+        training: (network, trainer, batch size that its `step` takes).
+        batches: an iterator over (images, labels).
+        images: of a step of all ranks.
+        interval: steps.
+        steps: in total.
     """
+    net, trainer, step_batch = training
     objective = CrossEntropy()
     objective.hybridize(static_alloc=True, static_shape=True)
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What the benches share: pairs of measurements in turn, their spread, and how they are printed."""
+"""Shared by the benchmarks: options, subprocesses, pairs of measurements, their spread and the last line."""
 
 import argparse
 import json
@@ -17,27 +17,49 @@ from mxscale.environment.machine import cpu_model  # noqa: E402
 
 
 def arguments(text: str, **options):
-    # What a bench has put up is taken down when it is told to end
+    """Parse the command line: --quick and `options`, name=(default, help)."""
+    # SIGTERM unwinds the stack, so that context managers clean up
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     parser = argparse.ArgumentParser(description=text)
-    parser.add_argument("--quick", action="store_true", help="a minute at most: fewer repetitions, less certain")
+    parser.add_argument("--quick", action="store_true", help="at most a minute: fewer repetitions, a wider spread")
     for name, (default, note) in options.items():
         parser.add_argument(f"--{name}", default=default, type=type(default), help=f"{note} (default {default})")
     return parser.parse_args()
 
 
+def run(argv, **options) -> subprocess.CompletedProcess:
+    """Run a command in the repository and return its output; exit if it fails."""
+    argv = list(map(str, argv))
+    options = {"cwd": ROOT, **options}
+    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, **options)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(argv)} failed with status {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def pyplot():
+    """Return matplotlib.pyplot for drawing into a file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
 def spread(values) -> dict:
-    """median, min, max and how many."""
+    """Return the median, minimum, maximum and number of the values."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values), "runs": len(values)}
 
 
 def show(value: dict, form: str = "{:.3f}") -> str:
+    """Return a spread as text."""
     median, low, high = (form.format(value[k]) for k in ("median", "min", "max"))
     return f"{median} ({low} to {high}, {value['runs']} runs)"
 
 
 def in_turn(first, second, pairs: int) -> tuple:
-    """Call both `pairs` times, the order changing each time, so that a machine that slows down slows both."""
+    """Call both functions `pairs` times in alternating order, so that a change of the machine's speed affects both."""
     a, b = [], []
     for pair in range(pairs):
         for function, results in ((first, a), (second, b)) if pair % 2 == 0 else ((second, b), (first, a)):
@@ -46,17 +68,14 @@ def in_turn(first, second, pairs: int) -> tuple:
 
 
 def train(*overrides, entry="train") -> dict:
-    """Run an entry script as a user does; summary.json's metrics with status.json beside them."""
-    argv = [sys.executable, f"{entry}.py", *overrides]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(argv[1:])} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    """Run an entry script as a user does; return the run's path, the metrics of its summary and its status."""
+    done = run([sys.executable, f"{entry}.py", *overrides])
     path = Path(next(line.split(None, 1)[1] for line in done.stdout.splitlines() if line.startswith("run ")))
     read = lambda name: json.loads((path / name).read_text())  # noqa: E731
     return {"path": path, "summary": read("summary.json")["metrics"], "status": read("status.json")}
 
 
 def finish(figures: dict) -> None:
-    """The last line: one JSON object."""
+    """Print the last line: one JSON object."""
     machine = f"{cpu_model()}, {available_cores()} cores, Python {platform.python_version()}"
     print(json.dumps({"machine": machine, **figures}))

@@ -1,4 +1,4 @@
-"""Images/s with MLflow mirroring over without, on the default job: pairs of runs in turn.
+"""Images/s with MLflow tracking over without, on the default job: pairs of runs in turn.
 
 python bench/mirror.py [--quick]
 """
@@ -22,9 +22,9 @@ def main() -> None:
         "mlflow": measure.spread(with_mlflow),
         "none": measure.spread(without),
     }
-    print(f"mirrored to MLflow  {measure.show(figures['mlflow'], '{:.1f}')} images/s")
-    print(f"not tracked         {measure.show(figures['none'], '{:.1f}')} images/s")
-    print(f"ratio               {measure.show(figures['ratio'])}")
+    print(f"tracked by MLflow  {measure.show(figures['mlflow'], '{:.1f}')} images/s")
+    print(f"not tracked        {measure.show(figures['none'], '{:.1f}')} images/s")
+    print(f"ratio              {measure.show(figures['ratio'])}")
     measure.finish(figures)
 
 

@@ -1,16 +1,15 @@
-"""A slow network on one machine: nodes that are network namespaces, on links of a given rate.
+"""A slow network on one machine: each node is a network namespace with a link of a given rate.
 
     with Network(2, "2gbit") as network:
         measure.train(f"launch.hosts={network.hosts}", "launch.threads=1", env=network.env())
 
-Each node has an address and a link of its own to one switch (a bridge, in one more namespace: there no
-firewall of this machine looks at what nodes send each other).  A link is limited both ways by `tc tbf`.
-This machine has a link without limit, because horovodrun's rendezvous is here.  An `ssh` put first on PATH
-runs commands in the node whose address they name, so that ranks are started as on real hosts.  Unlike a real
-one it makes them children of this machine's processes, where whoever looks for them sees them.
+Each node has an address and a link of its own to one switch. The switch is a bridge in another namespace, where this
+machine's firewall does not filter. `tc tbf` limits a link both ways. This machine has a link without limit, because
+horovodrun's rendezvous runs here. An `ssh` first on PATH runs commands in the node whose address they name, so that
+ranks start as on real hosts. Unlike real ssh it makes them children of this machine's processes, where tests find them.
 
-Needs root, `ip` and `tc` (iproute2).  All names begin with mx and this process's number, and what a process
-that is gone has left is taken down by the next one.
+Needs root, `ip` and `tc` (iproute2). All names begin with mx and this process's number. A process removes the networks
+of processes that no longer exist.
 """
 
 import fcntl
@@ -28,13 +27,13 @@ from typing import Dict, List, Mapping, Optional
 
 import psutil
 
-OURS = re.compile(r"(mx(\d+)[a-z])-\w+")  # a namespace's name, with its network's and the process's number
+OURS = re.compile(r"(mx(\d+)[a-z])-\w+")  # name of a namespace: network, process number
 SUBNETS = [f"10.77.{number}" for number in range(256)]
 NAMESPACES = "/run/netns"
-OWN_FILES = Path("/etc/netns")  # NAMESPACE/hosts is what /etc/hosts is inside: ip-netns(8)
+OWN_FILES = Path("/etc/netns")  # NAMESPACE/hosts replaces /etc/hosts inside: ip-netns(8)
 OWN = 254  # last number of this machine's address in a subnet
 
-# Words of ssh's command line that take one more; horovodrun puts options behind the host too.
+# Options with an argument are skipped; horovodrun puts options after the host too
 SSH = r"""#!/bin/bash
 # ssh [options] ADDRESS [options] COMMAND...: in the namespace of the node that has the address
 host=
@@ -56,36 +55,37 @@ exec $(cat "{folder}/$host") env -i HOME="$HOME" USER="$USER" PATH=/usr/local/bi
 
 
 class Network:
-    """Nodes 1, 2 ... of one switch, up while the `with` block runs.
+    """Nodes 1, 2 ... of one switch, which exist within the `with` block.
 
-    rate: of each link and each way, as tc writes it (2gbit); None: as fast as the machine.
-    machines: how many nodes share out this machine's cores, as nodes have cores of their own; further nodes share with
-    the first ones.  None: a process runs on any core.
+    Args:
+        rate: of each link and direction in the notation of tc (2gbit); None: no limit.
+        machines: number of nodes that divide this machine's cores; further nodes share those of the first ones. None: a
+            process runs on any core.
     """
 
     def __init__(self, nodes: int, rate: Optional[str] = None, machines: Optional[int] = None):
         self.nodes, self.rate, self.machines = nodes, rate, machines
 
     def __enter__(self):
-        with open("/run/lock/mxscale-network", "w") as lock:  # two may choose a subnet at once
+        with open("/run/lock/mxscale-network", "w") as lock:  # two processes may choose a subnet at the same time
             fcntl.flock(lock, fcntl.LOCK_EX)
-            _take_down_the_left()
-            # The interface's name too, everywhere: horovodrun wants one that all hosts have
+            _remove_abandoned()
+            # Also the name of each node's interface: horovodrun needs one that all hosts have
             names = (f"mx{os.getpid()}{letter}" for letter in ascii_lowercase)
             self.name = next(name for name in names if name not in _networks())
             self.folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
             try:
-                self._put_up()
+                self._set_up()
             except BaseException:
                 self.__exit__()
                 raise
         return self
 
     def __exit__(self, *_):
-        take_down(self.name)
+        remove(self.name)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    # ------------------------------------------------------------ what a run is told
+    # ------------------------------------------------------------ settings of a run
 
     @property
     def addresses(self) -> List[str]:
@@ -93,15 +93,15 @@ class Network:
 
     @property
     def hosts(self) -> str:
-        """One rank on each node, for `launch.hosts`."""
+        """Return the value of `launch.hosts` with one rank on each node."""
         return f"[{','.join(f'{address}:1' for address in self.addresses)}]"
 
-    def env(self, surroundings: Mapping[str, str] = os.environ) -> dict:
-        """The surroundings in which `ssh` reaches the nodes."""
-        return {**surroundings, "PATH": f"{self.folder}:{surroundings['PATH']}", "HOME": str(self.folder / "home")}
+    def env(self, base: Mapping[str, str] = os.environ) -> dict:
+        """Return environment variables with which `ssh` reaches the nodes."""
+        return {**base, "PATH": f"{self.folder}:{base['PATH']}", "HOME": str(self.folder / "home")}
 
     def inside(self, node: int, *argv) -> List[str]:
-        """The command that runs `argv` in a node."""
+        """Return the command that runs `argv` in a node."""
         return [*self._entrance(node), *map(str, argv)]
 
     def _entrance(self, node: int) -> List[str]:
@@ -111,10 +111,10 @@ class Network:
         own = share(sorted(os.sched_getaffinity(0)), node - 1, self.machines)
         return ["taskset", "-c", ",".join(map(str, own)), *there]
 
-    # ------------------------------------------------------------ what happens to a link
+    # ------------------------------------------------------------ faults of a link
 
     def cut(self, node: int) -> None:
-        """As if its cable were pulled."""
+        """Disconnect the link of a node."""
         (self.folder / f"{self.addresses[node - 1]}.cut").touch()
         _ip("-n", f"{self.name}-switch", "link", "set", f"port{node}", "down")
 
@@ -127,9 +127,9 @@ class Network:
             if (self.folder / f"{address}.cut").exists():
                 self.mend(node)
 
-    # ------------------------------------------------------------ putting it up
+    # ------------------------------------------------------------ set-up
 
-    def _put_up(self) -> None:
+    def _set_up(self) -> None:
         taken = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
         self.subnet = next(subnet for subnet in SUBNETS if f"{subnet}.{OWN}" not in taken)
         switch = f"{self.name}-switch"
@@ -141,12 +141,12 @@ class Network:
         _ip("address", "add", f"{self.subnet}.{OWN}/24", "dev", self.name)
         _ip("link", "set", self.name, "up")
         for node, address in enumerate(self.addresses, 1):
-            self._put_up_node(node, address, switch)
-        (self.folder / "home").mkdir()  # where horovodrun and others keep what they found out about hosts
+            self._set_up_node(node, address, switch)
+        (self.folder / "home").mkdir()  # horovodrun and others cache facts about hosts there
         (self.folder / "ssh").write_text(SSH.replace("{folder}", str(self.folder)))
         (self.folder / "ssh").chmod(0o755)
 
-    def _put_up_node(self, node: int, address: str, switch: str) -> None:
+    def _set_up_node(self, node: int, address: str, switch: str) -> None:
         inside, port = f"{self.name}-{node}", f"port{node}"
         _ip("netns", "add", inside)
         _ip("link", "add", self.name, "netns", inside, "type", "veth", "peer", "name", port, "netns", switch)
@@ -154,7 +154,7 @@ class Network:
         _ip("-n", inside, "address", "add", f"{address}/24", "dev", self.name)
         _ip("-n", inside, "link", "set", self.name, "up")
         _ip("-n", switch, "link", "set", port, "master", "switch", "up")
-        # Horovod 0.28's Gloo sends over the interface that this machine's name stands for, whatever horovodrun says
+        # Horovod 0.28's Gloo uses the interface of this machine's host name and ignores horovodrun's option
         (OWN_FILES / inside).mkdir(parents=True)
         (OWN_FILES / inside / "hosts").write_text(f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n")
         if self.rate:
@@ -164,30 +164,30 @@ class Network:
 
 
 def share(cores: List[int], place: int, machines: int) -> List[int]:
-    """The cores of one of `machines` machines: neighbours; where there are fewer cores than machines, one of them."""
+    """Return the cores of one of `machines` machines: adjacent ones; a single one if cores are too few."""
     each = max(1, len(cores) // machines)
     begin = place % machines * each % len(cores)
     return cores[begin : begin + each]
 
 
 def _limit(namespace: str, link: str, rate: str) -> None:
-    # A millisecond's worth at once, and no less than the largest packet before it is cut for the wire (64 KiB)
+    # The burst of a millisecond, and at least the largest packet before segmentation (64 KiB)
     burst = max(2**16 + 2**12, int(bits_per_second(rate) / 8 / 1000))
     command = ["-n", namespace, "qdisc", "add", "dev", link, "root", "tbf", "rate", rate, "burst", str(burst)]
     _run(["tc", *command, "latency", "20ms"])
 
 
 def bits_per_second(rate: str) -> float:
-    """2gbit -> 2e9, of the units that tc knows."""
+    """Return a rate in the notation of tc as a number: 2gbit -> 2e9."""
     number, unit = re.fullmatch(r"([\d.]+)([kmg]?)bit", rate).groups()
     return float(number) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[unit]
 
 
-# ---------------------------------------------------------------- taking it down
+# ---------------------------------------------------------------- removal
 
 
-def take_down(name: str) -> None:
-    """The namespaces and the link of a network, with the processes that are left in its nodes."""
+def remove(name: str) -> None:
+    """Remove the namespaces and the link of a network, and kill the processes in its nodes."""
     namespaces = _networks().get(name, [])
     deadline = time.monotonic() + 5
     while any([_kill_those_in(namespace) for namespace in namespaces]) and time.monotonic() < deadline:
@@ -195,13 +195,13 @@ def take_down(name: str) -> None:
     for namespace in namespaces:
         shutil.rmtree(OWN_FILES / namespace, ignore_errors=True)
         _ip("netns", "delete", namespace)
-    # A namespace goes with its last socket, which may be a while: the link at once
+    # A namespace exists until its last socket closes; the link is removed at once
     if name in psutil.net_if_addrs():
         subprocess.run(["ip", "link", "delete", name], capture_output=True)
 
 
 def _kill_those_in(namespace: str) -> bool:
-    """SIGKILL; whether there were any."""
+    """Kill the processes of a namespace; return whether it had any."""
     pids = _ip("netns", "pids", namespace).split()
     for pid in pids:
         try:
@@ -211,17 +211,17 @@ def _kill_those_in(namespace: str) -> bool:
     return bool(pids)
 
 
-def _take_down_the_left() -> None:
-    """Networks of processes that are gone."""
+def _remove_abandoned() -> None:
+    """Remove the networks of processes that no longer exist."""
     for name, namespaces in _networks().items():
         if not psutil.pid_exists(int(OURS.fullmatch(namespaces[0])[2])):
-            take_down(name)
+            remove(name)
             for folder in Path(tempfile.gettempdir()).glob(f"{name}-*"):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 def _networks() -> Dict[str, List[str]]:
-    """name -> its namespaces, of all that are up."""
+    """Return {name: namespaces} of all existing networks."""
     there = sorted(os.listdir(NAMESPACES)) if os.path.isdir(NAMESPACES) else []
     networks = {}
     for found in filter(None, map(OURS.fullmatch, there)):
@@ -230,12 +230,12 @@ def _networks() -> Dict[str, List[str]]:
 
 
 def possible() -> Optional[str]:
-    """Why there can be no such network here; None where it can."""
+    """Return why this machine cannot have such a network; None if it can."""
     if os.getuid():
-        return "only root may make network namespaces"
+        return "only root can create network namespaces"
     for tool in ("ip", "tc"):
         if not shutil.which(tool):
-            return f"there is no {tool} (apt install iproute2)"
+            return f"{tool} is not installed (apt install iproute2)"
     try:
         with Network(1, "1gbit"):
             return None

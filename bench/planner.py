@@ -1,13 +1,12 @@
-"""How long plans take to work out, by their number.
+"""Time to evaluate plans, by their number.
 
     python bench/planner.py [--quick] [--figure docs/figures/plan.png]
 
-Each is a grid of instances, nodes, batches, precisions, compressions and ways to exchange, as by `mxscale plan`
-(without its table, CSV and figure), a few times; with the memory that the largest one takes at most.  --figure draws
-the figure of docs/planning.md in place of measuring.
+Each row evaluates a grid of instances, nodes, batches, precisions, compressions and exchanges several times, as
+`mxscale plan` does (without its table, CSV and figure). The last line has the peak memory of the largest grid.
+--figure draws the figure of docs/planning.md in place of measuring.
 """
 
-import subprocess
 import sys
 import time
 import tracemalloc
@@ -56,7 +55,7 @@ def main() -> None:
     if options.figure:
         folder = Path(options.figure).parent
         argv = [sys.executable, "-m", "mxscale", "plan", *PAGE, f"plan.output={folder}"]
-        subprocess.run(argv, cwd=measure.ROOT, check=True)
+        measure.run(argv)
         (folder / "plan.csv").unlink()
         return
     rows = {}
@@ -74,7 +73,7 @@ def main() -> None:
     tracemalloc.start()
     scenarios.evaluate(asked, task)
     peak = tracemalloc.get_traced_memory()[1] / 2**20
-    print(f"at most {peak:,.0f} MiB of arrays for {count:,} plans")
+    print(f"peak memory: {peak:,.0f} MiB of arrays for {count:,} plans")
     measure.finish({"seconds": rows, "peak_mib": peak})
 
 

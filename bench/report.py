@@ -1,15 +1,14 @@
-"""How long `mxscale report` takes over an experiment of 1,000 runs in a SQLite store: half a minute at most.
+"""Time of `mxscale report` on an experiment of 1,000 runs in a SQLite store; the goal is 30 s.
 
     python bench/report.py [--runs 1000] [--quick]
 
-One run is recorded through MLflow, the others are copies of its rows with another seed, learning rate, number of
-ranks and figures of their own: the store is a real one, its numbers are made up.
+One run is recorded through MLflow. The others are copies of its rows with another seed, learning rate, number of ranks
+and other figures: the store is real, its numbers are generated.
 """
 
 import random
 import shutil
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,11 +21,11 @@ from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.tracking import store
 
 GOAL_S = 30.0
-STEPS = 100  # values of each metric by step, as a run of that many lines leaves them
+STEPS = 100  # values of each metric, as a run with that many lines records them
 
 
 def first_run(uri: str) -> str:
-    """Record one run as train.py does: its params, tags and metrics; MLflow's id."""
+    """Record the params, tags and metrics of one run as train.py does; return its MLflow id."""
     client = store.open_store(uri, 60)
     from mlflow.entities import Metric, Param, RunTag
 
@@ -38,7 +37,7 @@ def first_run(uri: str) -> str:
     pairs = [Param(key, str(value)) for key, value in params.items()]
     for start in range(0, len(pairs), 100):
         client.log_batch(run, params=pairs[start : start + 100])
-    tags = {"machine": "made up", "build": "wheel", "data.digest": "d" * 64, "signature": "s" * 64,
+    tags = {"machine": "generated", "build": "wheel", "data.digest": "d" * 64, "signature": "s" * 64,
             "versions": "mxnet=1.9.1 numpy=1.23.5 horovod=0.28.1", "git.commit": "c" * 40}  # fmt: skip
     client.log_batch(run, tags=[RunTag(key, value) for key, value in tags.items()])
     for step in range(STEPS):
@@ -50,7 +49,7 @@ def first_run(uri: str) -> str:
 
 
 def figures(number: int, ranks: int) -> dict:
-    """Made-up figures of a whole run."""
+    """Return generated figures of a run."""
     draw = random.Random(number)
     rate, top1, usd = 300 * ranks**0.9 * draw.uniform(0.95, 1.05), draw.uniform(85, 99), draw.uniform(0.01, 0.2)
     found = {"throughput/median": rate, "best/val_top1": top1, "val/top1": top1, "test/top1": top1 - 0.5}
@@ -61,7 +60,7 @@ def figures(number: int, ranks: int) -> dict:
 
 
 def copies(file: Path, run: str, count: int) -> None:
-    """`count` - 1 more runs in the same tables."""
+    """Add `count` - 1 copies of a run to the tables."""
     with closing(sqlite3.connect(file)) as base:
         for number in range(1, count):
             copy, ranks = f"{number:032x}", 2 ** (number // 3 % 4)
@@ -75,7 +74,7 @@ def copies(file: Path, run: str, count: int) -> None:
             for key, value in figures(number, ranks).items():
                 row = (value, copy, key)
                 base.execute("update latest_metrics set value = ? where run_uuid = ? and key = ?", row)
-                if key == "scaling/efficiency":  # the first one has none
+                if key == "scaling/efficiency":  # the first run has none
                     base.execute("insert into latest_metrics values (?, ?, 2000, ?, 0, ?)", (key, value, STEPS, copy))
         base.commit()
 
@@ -90,16 +89,13 @@ def main() -> None:
         times = []
         for _ in range(1 if options.quick else 3):
             began = time.perf_counter()
-            argv_of = [*argv, f"report.output={folder}/report"]
-            done = subprocess.run(argv_of, cwd=measure.ROOT, capture_output=True, text=True)
+            measure.run([*argv, f"report.output={folder}/report"])
             times.append(time.perf_counter() - began)
-            if done.returncode:
-                raise SystemExit(done.stderr)
         size = (folder / "report" / "report.html").stat().st_size / 2**20
     finally:
         shutil.rmtree(folder)
     taken = measure.spread(times)
-    print(f"a report of {options.runs} runs: {measure.show(taken, '{:.1f}')} s, its page {size:.1f} MiB")
+    print(f"report of {options.runs} runs: {measure.show(taken, '{:.1f}')} s, page of {size:.1f} MiB")
     measure.finish({"runs": options.runs, "report_s": taken, "page_mib": size, "goal_s": GOAL_S,
                     "reached": taken["median"] <= GOAL_S})  # fmt: skip
 

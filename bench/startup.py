@@ -1,10 +1,10 @@
-"""From `python train.py` to the end of the first step, and where that time goes.
+"""Time from `python train.py` to the end of the first step, by part.
 
     python bench/startup.py [--quick]
 
-Parts: compose (imports of the parent and Hydra), preparation (a child: MXNet's import, data, network),
-start (horovodrun, interpreter), imports (of the rank), communicator, ready (data and network of the
-rank), first step.  Data are packed beforehand; the first run ever packs them in the preparation.
+Parts: compose (imports of the parent and Hydra), preparation (a child: MXNet's import, data, network), start
+(horovodrun, interpreter), imports (of the rank), communicator, ready (data and network of the rank), first step. The
+data are packed beforehand; the very first run packs them in the preparation.
 """
 
 import json
@@ -13,7 +13,7 @@ import measure
 
 
 def parts(ranks: int) -> dict:
-    """Seconds of each part of one start."""
+    """Return the seconds of each part of one start."""
     run = measure.train(f"launch.ranks={ranks}", "max_steps=1", "log_every=1", "tracking=none", "name=startup")
     stamps, began = run["status"]["stamps"], run["status"]["stamps"]["began"]
     rank = json.loads((run["path"] / "ranks/0.json").read_text())["stamps"]

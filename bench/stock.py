@@ -1,14 +1,14 @@
-"""The two loops that people write by hand, as ranks: stock.py horovod|kvstore OUT MODEL SIDE BATCH INTERVAL
+"""Two hand-written training loops as ranks: stock.py horovod|kvstore OUT MODEL SIDE BATCH INTERVAL
 
-horovod: hvd.DistributedTrainer, with Horovod's own fusion.  kvstore: gluon.Trainer over dist_sync.  Nothing around
-them: no records, no checkpoints, no validation, no stop.  Rank 0 adds a line to OUT each INTERVAL steps, with the
-images/s of all ranks, until it is ended from outside.
+horovod: hvd.DistributedTrainer with Horovod's fusion. kvstore: gluon.Trainer over dist_sync. Neither has metrics,
+checkpoints, validation or a stop. Every INTERVAL steps rank 0 appends a line to OUT, the images/s of all ranks, until
+the process is killed.
 """
 
 import itertools
 import sys
 
-import measure  # noqa: F401  (where mxscale is)
+import measure  # noqa: F401  (makes mxscale importable)
 import mxnet as mx
 from loop import rates
 from mxnet import gluon
@@ -19,7 +19,7 @@ SETTINGS = {"learning_rate": 0.001, "momentum": 0.9, "wd": 1e-4}
 
 
 def with_horovod(net, batch: int):
-    """(trainer, batch that it takes, rank, ranks)."""
+    """Return (trainer, batch size of its step, rank, ranks)."""
     import horovod.mxnet as hvd
 
     hvd.init()
@@ -30,7 +30,8 @@ def with_horovod(net, batch: int):
 
 def with_kvstore(net, batch: int):
     store = mx.kv.create("dist_sync")
-    trained = [p for p in net.collect_params().values() if p.grad_req != "null"]  # others end the server
+    # A parameter without gradient ends the server
+    trained = [p for p in net.collect_params().values() if p.grad_req != "null"]
     trainer = gluon.Trainer(trained, "nag", SETTINGS, kvstore=store)
     return trainer, batch * store.num_workers, store.rank, store.num_workers
 
@@ -42,7 +43,7 @@ def main(kind: str, out: str, model: str, side: int, batch: int, interval: int) 
     net.hybridize(static_alloc=True, static_shape=True)
     trainer, step_batch, rank, ranks = {"horovod": with_horovod, "kvstore": with_kvstore}[kind](net, batch)
     made = mx.nd.random.normal(shape=(batch, 3, side, side)), mx.nd.arange(batch) % 1000
-    found = rates(net, trainer, step_batch, itertools.repeat(made), batch * ranks, interval, sys.maxsize)
+    found = rates((net, trainer, step_batch), itertools.repeat(made), batch * ranks, interval, sys.maxsize)
     for rate in found:
         if rank == 0:
             with open(out, "a") as file:

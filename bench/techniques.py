@@ -1,9 +1,10 @@
-"""What an exchange that is not exact costs in accuracy: the main job with each technique, five seeds.
+"""Accuracy with inexact gradient exchange: the main job with each technique, five seeds.
 
     python bench/techniques.py [--quick]
 
-Digits 0-4 on two ranks, test top-1 in percent; the spread is that of the seeds.  At the main job's learning rate, which
-is about as high as it goes, and at a quarter of it: gradients that are a step late want a lower one.
+Digits 0-4 on two ranks, test top-1 in percent; the spread is over the seeds. Each technique runs at the main job's
+learning rate, which is close to the largest stable one, and at a quarter of it: gradients that are a step late need a
+lower rate.
 """
 
 import tempfile
@@ -27,7 +28,7 @@ def main() -> None:
     seeds = range(1, 3 if options.quick else options.seeds + 1)
     found = {name: [] for name in TECHNIQUES}
     with tempfile.TemporaryDirectory() as runs:
-        for seed in seeds:  # in turn, so that a machine that changes changes all alike
+        for seed in seeds:  # in turn, so that a change of the machine's speed affects all
             for name, overrides in TECHNIQUES.items():
                 common = [f"runs={runs}", "tracking=none", "launch.ranks=2", f"seed={seed}"]
                 epochs = ["epochs=4"] if options.quick else []

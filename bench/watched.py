@@ -1,9 +1,9 @@
-"""Jobs that train while others are stopped: they take turns, and what each one's ranks do in its turn is noted.
+"""Training jobs that take turns, and the throughput and CPU use of each one in its turn.
 
-A machine that is shared changes its speed within seconds, so that runs one after another can't be compared.  Here
-all are started and warmed up; then each goes on for a few seconds (SIGCONT), is stopped (SIGSTOP), and the next has its
-turn.  The first lines of a turn do not count: a line is written two steps after its interval, so that one of these has
-the stop in it, and what was under way has arrived meanwhile.
+A shared machine changes its speed within seconds, so runs one after another cannot be compared. Here all jobs start and
+warm up. Then each one continues for a few seconds (SIGCONT) and is stopped (SIGSTOP) before the next. The first lines
+of a turn are excluded: a line is written two steps after its interval, so one of them includes the stop, and the
+messages in flight have arrived meanwhile.
 """
 
 import math
@@ -19,33 +19,36 @@ from typing import Callable, List
 import measure
 import psutil
 
-POLL_S = 0.2  # each look reads the lines so far
-# How the command lines of ranks, and of what serves them, begin behind the interpreter: of a run, of bench/stock.py
+POLL_S = 0.2
+# Arguments after the interpreter that identify ranks and parameter servers: of a run, of bench/stock.py
 RANKS = (["-m", "mxscale.train.rank"], [str(measure.ROOT / "bench/stock.py")])
 SERVERS = (["-m", "mxscale.distributed.parameter_server"], ["-c", "import mxnet"])
 
 
 @dataclass
 class Reading:
-    """What a job's ranks did in a turn."""
+    """Throughput and CPU use of a job in a turn."""
 
     rate: float  # images/s of all ranks
-    cores: float  # that their processes take
-    kernel: float  # seconds of these that the kernel has, by second
-    serving: float  # cores that parameter servers take
-    others: float  # cores that all else on this machine takes
+    cores: float  # used by their processes
+    kernel: float  # of these in the kernel
+    serving: float  # cores used by parameter servers
+    others: float  # cores used by all other processes of the machine
     threads: list = field(default_factory=list)  # cores of each thread of one rank, largest first
 
 
 class Training:
-    """Processes that train; stopped but between `turn` and `stop`.
+    """Processes that train between `turn` and `stop`, and are stopped otherwise.
 
-    argvs: commands to start together.  rates: images/s of each interval so far, a call away; interval: its steps.
+    Args:
+        argvs: commands to start together.
+        rates: returns the images/s of each interval so far.
+        interval: steps of an interval.
     """
 
     def __init__(self, argvs: List[list], env: dict, rates: Callable[[], list], interval: int):
         self.rates, self.log = rates, tempfile.TemporaryFile("w+")
-        self.left_out = 1 + math.ceil(4 / interval)  # lines of a turn
+        self.excluded = 1 + math.ceil(4 / interval)  # lines of a turn
         into = {"stdin": subprocess.DEVNULL, "stdout": self.log, "stderr": subprocess.STDOUT}
         self.processes = []
         try:
@@ -59,8 +62,8 @@ class Training:
             raise
 
     def turn(self, seconds: float) -> Reading:
-        """Go on until `seconds` of lines that count are written, two at least; it still goes on then."""
-        first = len(self.rates()) + self.left_out
+        """Continue until lines of `seconds` are counted, at least two; the job still runs afterwards."""
+        first = len(self.rates()) + self.excluded
         self._signal(SIGCONT)
         self._until(first)
         before, began = self._taken(), time.perf_counter()
@@ -75,7 +78,7 @@ class Training:
         self._signal(SIGSTOP)
 
     def end(self) -> None:
-        """Nothing of it is left."""
+        """Kill all processes of the job."""
         for pid in [*self._found(RANKS), *self._found(SERVERS)]:
             send(pid, SIGKILL)
         for process in self.processes:
@@ -91,26 +94,26 @@ class Training:
         while len(self.rates()) < lines:
             if any(process.poll() is not None for process in self.processes):
                 self.log.seek(0)
-                raise SystemExit(f"{' '.join(self.processes[0].args)} ended:\n{self.log.read()}")
+                raise SystemExit(f"{' '.join(self.processes[0].args)} exited:\n{self.log.read()}")
             time.sleep(POLL_S)
 
     def _taken(self) -> tuple:
         return [cpu_times(pid) for pid in self.ranks], [cpu_times(pid) for pid in self.servers], busy()
 
-    def _found(self, beginnings) -> list:
+    def _found(self, prefixes) -> list:
         found = []
         for process in self.processes:
             with suppress(psutil.NoSuchProcess):
                 parent = psutil.Process(process.pid)
                 for one in (parent, *parent.children(recursive=True)):
                     with suppress(psutil.NoSuchProcess):
-                        words = one.cmdline()[1:]
-                        found += [one.pid] * any(words[: len(beginning)] == beginning for beginning in beginnings)
+                        argv = one.cmdline()[1:]
+                        found += [one.pid] * any(argv[: len(prefix)] == prefix for prefix in prefixes)
         return found
 
 
 def reading(rate: float, before: tuple, after: tuple, seconds: float) -> Reading:
-    """From what `_taken` said at both ends."""
+    """Return the reading between two results of `_taken`."""
     ranks, servers = ([since(*ends) for ends in zip(before[kind], after[kind])] for kind in (0, 1))
     threads = sorted((sum(times) / seconds for times in ranks[0].values()), reverse=True)
     cores, serving = (sum(sum(times) for one in all_of for times in one.values()) for all_of in (ranks, servers))
@@ -126,16 +129,16 @@ def send(pid: int, number: int) -> None:
 
 
 def busy() -> float:
-    """Seconds that the machine's cores have been busy, or were kept from it by other guests of their host."""
+    """Return the busy seconds of the machine's cores, time stolen by other guests of the host included."""
     times = psutil.cpu_times()
     return sum(times[:8]) - times.idle - times.iowait
 
 
 def cpu_times(pid: int) -> dict:
-    """thread -> (user, kernel) seconds."""
+    """Return {thread: (user, kernel) seconds}."""
     return {thread.id: (thread.user_time, thread.system_time) for thread in psutil.Process(pid).threads()}
 
 
 def since(then: dict, now: dict) -> dict:
-    """thread -> (user, kernel) seconds between two calls of `cpu_times`."""
+    """Return {thread: (user, kernel) seconds} between two results of `cpu_times`."""
     return {thread: tuple(b - a for a, b in zip(then.get(thread, (0, 0)), times)) for thread, times in now.items()}

@@ -12,11 +12,13 @@ from mxscale.launcher import setup
 from mxscale.rerun import rerun
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.status import Attempt, Status
+from mxscale.rundir.summary import Summary
 from mxscale.train import prepare
 from mxscale.train.trainer import Trainer
 
 
-def train(run) -> dict:
+def train(run) -> Status:
     """Prepare and train `run`, whose config and weights are there, and leave the record that a parent leaves."""
     run.write("environment.json", description.describe(run.path))
     prepare.prepare(run, run.config())
@@ -24,12 +26,12 @@ def train(run) -> dict:
     began = int(time.time() * 1000)
     ended = Trainer(run, run.config(), plan, Local(), attempt=1).train()
     setup.record_environment(run, run.config(), plan)
-    attempts = [{"attempt": 1, "ranks": 1, "started_ms": began, "ended_ms": began + 1000}]
-    status = {"state": directory.FINISHED, "attempts": attempts, "params_sha256": ended["params_sha256"]}
-    run.write("status.json", status)
-    run.write("summary.json", {"metrics": {}})
+    attempt = Attempt(1, ranks=1, started_ms=began, ended_ms=began + 1000)
+    status = Status(directory.FINISHED, attempts=(attempt,), step=ended["step"], params_sha256=ended["params_sha256"])
+    run.write_status(status)
+    run.write_summary(Summary())
     run.write("price.json", {"known": False, "why": "no price"})
-    return {**ended, **status}
+    return status
 
 
 def rerun_of(run, *overrides) -> dict:

@@ -1,4 +1,4 @@
-"""Runs on record, made by hand: as an MLflow store has them, and as `scale.report` is given them."""
+"""Recorded runs that tests make: as `mxscale.records` reads them, and in an MLflow store."""
 
 from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.records.recorded import Recorded
@@ -8,7 +8,7 @@ TAGS = {"machine": "a CPU, 2 cores, 0 GPUs", "build": "wheel", "data.digest": "d
 
 
 def run(name="run", status="FINISHED", tags=None, metrics=None, **params) -> Recorded:
-    """A run of the default config but for `params`, its keys with __ for a dot."""
+    """Return a run of the default config with other `params`, `__` in a key being a dot."""
     values = {**flatten(to_dict(Config())), "batch/per_device": 32, "batch/global": 64, "steps/total": 100}
     values.update({key.replace("__", "."): value for key, value in params.items()})
     tags = {**TAGS, "mxscale.run": name, "ranks": str(values["launch.ranks"]), **(tags or {})}
@@ -17,7 +17,7 @@ def run(name="run", status="FINISHED", tags=None, metrics=None, **params) -> Rec
 
 
 def keep(client, experiment_id: str, made: Recorded) -> str:
-    """Record it in MLflow; MLflow's id."""
+    """Record the run in MLflow; return its id there."""
     from mlflow.entities import Metric, Param, RunTag
 
     run_id = client.create_run(experiment_id, run_name=made.name, start_time=made.started_ms).info.run_id

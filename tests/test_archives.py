@@ -54,14 +54,14 @@ def test_reading_is_told_with_all_bytes(saved):
 
 
 BAD = {
-    "../out.jpg": (b"x", "../out.jpg would lie outside the archive's folder"),
-    "set/../../out.jpg": (b"x", "set/../../out.jpg would lie outside the archive's folder"),
-    "/etc/out.jpg": (b"x", "/etc/out.jpg would lie outside the archive's folder"),
+    "../out.jpg": (b"x", "../out.jpg is outside the archive's folder"),
+    "set/../../out.jpg": (b"x", "set/../../out.jpg is outside the archive's folder"),
+    "/etc/out.jpg": (b"x", "/etc/out.jpg is outside the archive's folder"),
     "set/link.jpg": ((tarfile.SYMTYPE, "/etc/passwd"), "set/link.jpg is a link"),
     "set/hard.jpg": ((tarfile.LNKTYPE, "set/a.jpg"), "set/hard.jpg is a link"),
-    "set/null": ((tarfile.CHRTYPE, ""), "set/null is neither a plain file nor a folder"),
-    "set/pipe": ((tarfile.FIFOTYPE, ""), "set/pipe is neither a plain file nor a folder"),
-    "set/new\nline/..": (b"x", "set/new\\nline/.. would lie outside the archive's folder"),
+    "set/null": ((tarfile.CHRTYPE, ""), "set/null is neither a regular file nor a folder"),
+    "set/pipe": ((tarfile.FIFOTYPE, ""), "set/pipe is neither a regular file nor a folder"),
+    "set/new\nline/..": (b"x", "set/new\\nline/.. is outside the archive's folder"),
 }
 
 
@@ -88,7 +88,7 @@ def test_a_gzip_that_is_cut_off_is_refused(saved, tenth):
     content = gzip.compress(noise[0][1])
     path = saved(content[: len(content) * tenth // 10])
     if tenth:
-        assert "no .gz, or cut off" in refused(lambda: gunzip(path, 10**6))
+        assert "not a .gz, or truncated" in refused(lambda: gunzip(path, 10**6))
     else:
         assert gunzip(path, 10**6) == b""  # an empty file is an empty gzip: its reader refuses what it lacks
 
@@ -96,13 +96,13 @@ def test_a_gzip_that_is_cut_off_is_refused(saved, tenth):
 def test_a_tar_that_is_cut_between_two_members_is_refused(saved):
     whole = tar(FILES[:1]).rstrip(b"\0")
     path = saved(whole + b"\0" * (-len(whole) % 512))
-    assert refused(lambda: list(members(path))) == "cut off or damaged at byte 1536"
+    assert refused(lambda: list(members(path))) == "truncated or damaged at byte 1536"
 
 
 def test_rubbish_after_the_first_member_is_refused(saved):
     whole = tar(FILES[:1]).rstrip(b"\0")
     path = saved(whole + b"\0" * (-len(whole) % 512) + b"rubbish" * 1000)
-    assert "cut off or damaged at byte 1536" in refused(lambda: list(members(path)))
+    assert "truncated or damaged at byte 1536" in refused(lambda: list(members(path)))
 
 
 def test_an_inner_tar_does_not_reach_into_the_next(saved):
@@ -114,9 +114,9 @@ def test_an_inner_tar_does_not_reach_into_the_next(saved):
 
 def test_what_is_no_archive_is_refused(saved):
     path = saved(b"<html>not found</html>" * 100)
-    assert "no tar" in refused(lambda: list(members(path)))
-    assert "no .tar.gz" in refused(lambda: contents(path, ["a"], 10**6))
-    assert "no .gz" in refused(lambda: gunzip(path, 10**6))
+    assert "not a tar" in refused(lambda: list(members(path)))
+    assert "not a .tar.gz" in refused(lambda: contents(path, ["a"], 10**6))
+    assert "not a .gz" in refused(lambda: gunzip(path, 10**6))
 
 
 def test_wanted_files_are_found_and_missing_ones_are_named(saved):

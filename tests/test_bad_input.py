@@ -234,7 +234,7 @@ def test_a_corrupt_file_of_weights_is_refused(refused, tmp_path):
 def test_weights_that_do_not_fit_are_refused_with_names_and_shapes(unprepared, tmp_path):
     file = str(tmp_path / "other.params")
     mx.nd.save(file, {"features.0.weight": mx.nd.zeros((7, 3, 3, 3)), "strange": mx.nd.zeros((1,))})
-    says(unprepared(f"model.pretrained={file}"), file, "features.0.weight (7,3,3,3) in the file", "left over strange")
+    says(unprepared(f"model.pretrained={file}"), file, "features.0.weight (7,3,3,3) in the file", "unexpected strange")
 
 
 def test_a_symbol_network_that_is_not_there_is_refused_before_any_packing(unprepared, tmp_path):
@@ -317,7 +317,7 @@ def recordio(folder, *overrides):
 
 def test_records_that_are_missing_empty_or_cut_off_are_refused(unprepared, records):
     whole = (records / "train.rec").read_bytes()
-    for content, word in ((whole[:-7], "make it again with im2rec"), (b"", "no records"), (None, "no such file")):
+    for content, word in ((whole[:-7], "create it again with im2rec"), (b"", "no records"), (None, "no such file")):
         (records / "train.rec").unlink()
         if content is not None:
             (records / "train.rec").write_bytes(content)

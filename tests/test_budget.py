@@ -24,6 +24,7 @@ from mxscale.launcher.supervisor import Watched
 from mxscale.records import earlier_runs, summary
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.summary import Summary
 from mxscale.util.errors import ConfigError
 
 TODAY = datetime.date(2025, 6, 1)
@@ -196,7 +197,7 @@ def test_cost_adds_attempts_on_different_machines(tmp_path):
     # 36 USD/h = 0.01 USD/s: 2 nodes x (300 s of set-up + 50 s)
     assert at({"attempt": 1, "time_ms": T0 + 50_000})["cost/usd"] == pytest.approx(7.0)
     assert at({"attempt": 2, "time_ms": T0 + 1_100_000})["cost/usd"] == pytest.approx(8.0 + 1.0)
-    figures = summary.summarise(run, 2)["metrics"]
+    figures = summary.summarise(run, 2).metrics
     assert figures["cost/total_usd"] == pytest.approx(8.0 + 3.0)
     assert figures["cost/total_eur"] == pytest.approx(11.0 / 1.0389)
     assert (figures["time/to_target_s"], figures["cost/usd_to_target"]) == (200.0, pytest.approx(9.0))
@@ -212,7 +213,7 @@ def test_no_cost_without_price(tmp_path):
     free = prices.freeze_price(Machine(), 0, TODAY)
     run = a_run(tmp_path, [(1, 100, 50, val(60.0))], [(0, 100, 1)], free, target_top1=55.0)
     run.write("best.json", {"val/top1": 60.0, "step": 100})
-    figures = summary.summarise(run, 1)["metrics"]
+    figures = summary.summarise(run, 1).metrics
     assert not [name for name in figures if name.startswith("cost/")] and figures["time/to_target_s"] == 50.0
 
 
@@ -308,10 +309,8 @@ def test_no_ranks_after_preparation_spent_budget(tmp_path, monkeypatch):
 
 def test_attempt_stopped_during_set_up_is_billed(tmp_path, monkeypatch):
     run = a_run(tmp_path, [(1, 1, 5, trained(100.0))], attempts=((0, 10, 1), (20, None, 1)))
-    status = run.read("status.json")
-    del status["attempts"][1]["ranks"]
-    run.write("status.json", status)
-    run.write("summary.json", {"metrics": {}})
+    run.write_status(run.status().with_attempt(ranks=None))
+    run.write_summary(Summary())
     monkeypatch.setattr(time, "time", lambda: T0 / 1000 + 40)
     outcome.end_attempt(setup.Attempt(context(run, 2), None, {}, Logs(run.path / "ranks")), 0, Watched("SIGINT", None))
     metrics = run.read("summary.json")["metrics"]

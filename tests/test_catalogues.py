@@ -191,7 +191,7 @@ HEADER = "InstanceType,Region,Price,SpotPrice\n"
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [
         ("InstanceType,Region,Price\nx,eu-west-1,1\n", "no column SpotPrice"),
         ("", "no column InstanceType, Region, Price, SpotPrice"),
@@ -214,11 +214,11 @@ HEADER = "InstanceType,Region,Price,SpotPrice\n"
         ('[{"instance_type": "x", "pricing": {"eu-west-1": {"mswin": {"ondemand": "1"}}}}]', "the file has no price"),
     ],
 )
-def test_an_invalid_catalog_is_one_line(tmp_path, text, said):
+def test_an_invalid_catalog_is_one_line(tmp_path, text, message):
     (tmp_path / "file").write_text(text)
     with pytest.raises(ConfigError) as caught:
         catalogs.read(str(tmp_path / "file"), "2025-03-01")
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_an_unreadable_catalog_is_one_line(tmp_path, capsys):
@@ -251,7 +251,7 @@ def test_minutes_are_two_numbers(minutes):
 
 
 @pytest.mark.parametrize(
-    "line, said",
+    "line, message",
     [
         ("aws,x,eu-west-1,on_demand,,,,nan,2025-01-01,s", "line 2: usd_per_hour=nan"),
         ("aws,x,eu-west-1,on_demand,,,,,2025-01-01,s", "line 2: usd_per_hour=: expected"),
@@ -259,9 +259,9 @@ def test_minutes_are_two_numbers(minutes):
         ("aws,x,eu-west-1,on_demand,,,,1,2025-01-01", "line 2: source is empty"),
     ],
 )
-def test_a_damaged_table_is_one_line(tmp_path, line, said):
+def test_a_damaged_table_is_one_line(tmp_path, line, message):
     (tmp_path / "prices.csv").write_text(",".join(price_table.COLUMNS) + f"\n{line}\n")
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         price(tmp_path, "x", "eu-west-1")
 
 

@@ -1,4 +1,4 @@
-"""What counts as a measurement of a published figure, and what is said where nothing does."""
+"""Claims: which runs measure a published figure, models, and the page of claims."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ from mxscale.util import csv_tables
 
 IDS = list(claims.known())
 
-# What a run of ResNet-152 on 8 K80 would have on record
+# The recorded settings of a run of ResNet-152 on 8 K80
 K80 = {"launch__ranks": 8, "data__kind": "caltech256", "model__name": "symbol", "epochs": 6, "batch__per_device": 16,
        "model__pretrained": "symbol:data/models/resnet-152"}  # fmt: skip
 SIZES = {"steps/total": 720, "batch/global": 128}  # 6 x 15,360 images
@@ -31,18 +31,18 @@ def of(name, *runs, models=None):
     return next(one for one in claims.outcomes(runs, models or {}) if one.row["id"] == name)
 
 
-def test_every_published_figure_has_its_conditions_and_nothing_else_has():
+def test_every_claim_has_conditions():
     assert [row["id"] for row in csv_tables.read("claim_conditions")] == IDS
     assert set(modelled_claims.MODELS) <= set(IDS)
 
 
-def test_a_run_under_the_conditions_measures_the_claim():
+def test_run_under_the_conditions_measures_the_claim():
     found = of("finetune-acc-6ep", tagged("finetune-acc-6ep", metrics={"val/top1": 86.2}))
     assert (found.state, found.value, found.runs, found.within) == (MEASURED, 86.2, ["run"], True)
     assert claims.judged(found) == "within tolerance (± 0.5)"
 
 
-def test_of_several_runs_the_median_counts_and_all_are_named():
+def test_median_of_several_runs_counts():
     runs = [tagged("finetune-acc-6ep", name=f"r{n}", seed=n, metrics={"val/top1": 84.0 + n}) for n in (1, 2, 3)]
     found = of("finetune-acc-6ep", *runs)
     assert (found.value, found.runs, found.within) == (86.0, ["r1", "r2", "r3"], True)
@@ -62,15 +62,15 @@ def test_of_several_runs_the_median_counts_and_all_are_named():
         ({"status": "FAILED"}, "it is FAILED"),
     ],
 )
-def test_a_run_that_carries_the_tag_under_other_conditions_measures_nothing(changed, why):
+def test_run_under_other_conditions_measures_nothing(changed, why):
     found = of("finetune-acc-6ep", tagged("finetune-acc-6ep", metrics={"val/top1": 86.5}, **changed))
     assert (found.state, found.value, found.runs, found.within) == (NEITHER, None, [], None)
     [(run_id, reason)] = found.other
     assert run_id == "run" and why in reason
-    assert f"run run carries it, under other conditions: {reason}" in shown.in_markdown([found])
+    assert f"run run has its tag, but under other conditions: {reason}" in shown.in_markdown([found])
 
 
-def test_a_diagnosis_on_gpus_measures_what_real_data_cost():
+def test_diagnosis_on_gpus_measures_the_input_gap():
     gaps = {"metrics": {"diagnose/gap": 0.04}, "launch__ranks": 1}
     there = tagged("io-gap-1", "io-gap-32", name="there", entry="diagnose", **gaps)
     on_cpu = tagged("io-gap-1", name="here", gpu=None, entry="diagnose", **gaps)
@@ -81,16 +81,16 @@ def test_a_diagnosis_on_gpus_measures_what_real_data_cost():
     assert not of("io-gap-32", there).runs
 
 
-def test_a_run_without_the_tag_measures_nothing():
+def test_run_without_the_tag_measures_nothing():
     found = of("finetune-acc-6ep", tagged("finetune-acc-1ep", metrics={"val/top1": 86.5}))
     assert (found.state, found.other) == (NEITHER, [])
 
 
-def test_a_run_that_lacks_the_figure_is_said_to():
+def test_run_without_the_metric_is_reported():
     assert of("finetune-acc-6ep", tagged("finetune-acc-6ep")).other == [("run", "it has no val/top1")]
 
 
-def test_a_spread_takes_two_cases():
+def test_spread_needs_two_cases():
     accuracy = {"metrics": {"val/top1": 83.0}, "epochs": 1, "steps/total": 120}
     one = tagged("finetune-spread", **accuracy)
     assert of("finetune-spread", one).other == [("run", "one case has no spread")]
@@ -100,7 +100,7 @@ def test_a_spread_takes_two_cases():
     assert found.value == pytest.approx(0.4) and found.within
 
 
-def test_a_slowdown_is_of_two_kinds_of_run():
+def test_slowdown_needs_two_kinds_of_run():
     """96.5 images/s with nccl, 100 with device: 3.5 % slower, published 3 to 4."""
     common = {"gpu": "Tesla V100-SXM2-16GB", "launch__ranks": 4}
     sides = [tagged("kvstore-nccl", name=c, comm__backend=c, metrics={"throughput/median": rate}, **common)
@@ -110,7 +110,7 @@ def test_a_slowdown_is_of_two_kinds_of_run():
     assert of("kvstore-nccl", sides[0]).state == NEITHER
 
 
-def test_an_efficiency_is_in_percent_and_a_time_in_minutes():
+def test_values_are_in_the_unit_of_the_claim():
     assert of("finetune-eff-r152", tagged("finetune-eff-r152", metrics={"scaling/efficiency": 0.955})).value == 95.5
     assert of("finetune-time-6ep", tagged("finetune-time-6ep", metrics={"time/wall_s": 660.0})).value == 11.0
 
@@ -132,11 +132,11 @@ def test_an_efficiency_is_in_percent_and_a_time_in_minutes():
         ("~", "86.5", "86.5", "0.5", None, None),
     ],
 )
-def test_a_verdict_is_computed(op, low, high, tolerance, value, within):
+def test_verdict(op, low, high, tolerance, value, within):
     assert claims.verdict({"op": op, "low": low, "high": high}, tolerance, value) is within
 
 
-def test_what_was_measured_goes_before_what_is_modelled():
+def test_measured_value_precedes_the_model():
     models = {"finetune-acc-6ep": lambda: claims.Modelled(80.0, "80 %", "none")}
     run_of = tagged("finetune-acc-6ep", metrics={"val/top1": 86.5})
     assert of("finetune-acc-6ep", models=models).state == MODELLED
@@ -144,39 +144,39 @@ def test_what_was_measured_goes_before_what_is_modelled():
     assert (both.state, both.within) == (MEASURED, True)
 
 
-def test_the_bill_of_twenty_minutes_follows_from_the_prices():
-    """20 min x 7.2 USD/h = 2.40 USD, 7.776: 2.592 USD; at the table's 1.0541 USD for one EUR."""
+def test_bill_of_twenty_minutes_follows_from_prices():
+    """20 min x 7.2 USD/h = 2.40 USD, 7.776: 2.592 USD; at 1.0541 USD per EUR in the table."""
     found = of("finetune-cost", models=modelled_claims.MODELS)
     assert found.state == MODELLED and found.within
     assert found.modelled.value == pytest.approx(2.592 / 1.0541, abs=1e-3)
     assert "2.28 EUR in us-east-1" in found.modelled.says
 
 
-def test_what_the_planner_makes_of_a_claim_follows_from_its_conditions():
-    """64 V100 at 0.77 of 1,495 images/s each; servers cost machines of their own."""
+def test_planner_models_follow_from_the_conditions():
+    """64 V100 at 0.77 of 1,495 images/s each; dedicated servers cost extra machines."""
     models = modelled_claims.MODELS
     rate = of("hvd-64-throughput", models=models)
     assert rate.state == MODELLED and not rate.within  # 45,000 published
     assert 60 * 1_281_167 * 90 / rate.modelled.value / 3600 == pytest.approx(models["hvd-64-time"]().value, rel=0.01)
     assert models["ps-1-server"]().value < 50
-    assert "it holds" in models["hvd-cheapest"]().says and "it holds" in models["p3-cheaper"]().says
-    assert re.search(r"median \d+ %, mean \d+ % off over \d+ published rows", rate.modelled.error)
+    assert "claim holds" in models["hvd-cheapest"]().says and "claim holds" in models["p3-cheaper"]().says
+    assert re.search(r"median \d+ %, mean \d+ % on \d+ published rows", rate.modelled.error)
 
 
-def test_every_model_has_something_to_say():
+def test_every_model_returns_text_and_error():
     for name, model in modelled_claims.MODELS.items():
         found = model()
         assert found.says and found.error, name
         assert found.value is None or found.value > 0, name
 
 
-def test_other_frameworks_are_modelled_alone():
+def test_claims_of_other_frameworks_are_not_measured():
     runs = [run(tags={"claims": name}, metrics={"time/wall_s": 60.0}) for name in IDS if name.startswith("table-")]
     assert len(runs) == 5
     assert all(of(one.tags["claims"], one).state != MEASURED for one in runs)
 
 
-def test_nothing_is_measured_without_a_run_and_every_row_says_what_it_takes():
+def test_claims_without_runs_list_their_requirements():
     found = claims.outcomes([], modelled_claims.MODELS)
     assert [one.row["id"] for one in found] == IDS
     assert not any(one.state == MEASURED for one in found)
@@ -186,14 +186,14 @@ def test_nothing_is_measured_without_a_run_and_every_row_says_what_it_takes():
         assert one.conditions["command"] in text
 
 
-COMMANDS = {}  # of a training run -> the claims that its runs have to carry
+COMMANDS = {}  # command of a training run -> claims that its runs must have
 for row in csv_tables.read("claim_conditions"):
     if re.match(r"python (train|finetune)\.py ", row["command"]):
         COMMANDS.setdefault(row["command"], set()).update({row["id"]} if row["how"] != claims.MODEL else ())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_command_of_a_claim_composes_and_its_runs_carry_the_claim(command):
+def test_command_of_a_claim_composes_with_its_tag(command):
     words = shlex.split(command)
     placed = {"TRAIN.rec": "/x.rec", "VAL.rec": "/y.rec"}
     overrides = [re.sub(r"TRAIN.rec|VAL.rec", lambda m: placed[m[0]], word) for word in words[2:] if word != "-m"]
@@ -211,8 +211,8 @@ def _choice(word, at):
     return f"{key}={values.split(',')[at]}"
 
 
-def test_the_page_of_claims_is_what_the_models_say_now():
-    """Made anew by: mxscale report report.action=claims report.output=docs"""
+def test_claims_page_is_up_to_date():
+    """Regenerate with: mxscale report report.action=claims report.output=docs"""
     page = (ROOT / "docs" / "claims.md").read_text()
     assert re.findall(r"^\| `([a-z0-9-]+)` ", page, re.MULTILINE) == IDS
     assert page == shown.in_markdown(claims.outcomes([], modelled_claims.MODELS))

@@ -1,9 +1,17 @@
 """The typed configuration: conversion, validation and its messages, and derived sizes."""
 
+import ast
 import dataclasses
 
 import pytest
+from conftest import ROOT
 
+from mxscale.config.backends import BACKENDS
+from mxscale.config.datasets import DATASETS
+from mxscale.config.networks import NETWORKS
+from mxscale.config.optimizers import OPTIMIZERS
+from mxscale.config.price_sources import PRICE_SOURCES
+from mxscale.config.schedules import SCHEDULES
 from mxscale.config.schema import Config, flatten, from_dict, to_dict
 from mxscale.config.setting import describe
 from mxscale.config.sizes import sizes
@@ -204,6 +212,22 @@ def test_contradicting_values_are_refused(values, message):
 @pytest.mark.parametrize("key", ["optimizer.lr", "schedule.warmup_epochs", "data.augment.hue", "label_smoothing"])
 def test_the_bounds_of_a_range_are_valid(key):
     validate(from_dict(nested(key, 0)))
+
+
+# ---------------------------------------------------------------- registries
+
+REGISTRIES = (BACKENDS, DATASETS, NETWORKS, OPTIMIZERS, PRICE_SOURCES, SCHEDULES)
+AMBIGUOUS = {"auto", "local", "device", "step", "symbol"}  # values of other settings, keys of records
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "mxscale").rglob("*.py")), ids=lambda path: path.name)
+def test_only_registries_compare_registered_names(path):
+    names = {name for registry in REGISTRIES for name in registry} - AMBIGUOUS
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Compare):
+            used = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)} & names
+            # published_parse.py reads the texts of publications, in which NCCL is a library
+            assert not used or ast.unparse(node.left) == "'nccl'", f"line {node.lineno}: {ast.unparse(node)}"
 
 
 # ---------------------------------------------------------------- sizes

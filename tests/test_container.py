@@ -1,4 +1,4 @@
-"""Ranks in a container: what it sees of this machine.  With a real engine: test_docker.py."""
+"""Ranks in a container: mounts, variables and command. With a real engine: test_docker.py."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def run_in(tmp_path):
     return RunDir(tmp_path / "runs" / "train" / "a")
 
 
-def test_the_run_and_the_cache_are_writable_and_data_and_code_are_not(tmp_path):
+def test_runs_and_cache_are_writable_data_and_code_are_not(tmp_path):
     photos, weights = tmp_path / "photos", tmp_path / "w" / "a.params"
     for folder in (photos, weights.parent):
         folder.mkdir()
@@ -38,7 +38,7 @@ def test_the_run_and_the_cache_are_writable_and_data_and_code_are_not(tmp_path):
 
 
 @pytest.mark.parametrize("source", ["symbol:{}/net", "symbol:{}/net@3", "torch:{}/a.pth"])
-def test_a_container_sees_the_folder_of_weights_that_have_a_prefix(tmp_path, source):
+def test_the_folder_of_weights_with_a_prefix_is_mounted(tmp_path, source):
     folder = tmp_path / "weights"
     folder.mkdir()
     seen = container.mounts(config(model={"pretrained": source.format(folder)}), run_in(tmp_path))
@@ -46,13 +46,13 @@ def test_a_container_sees_the_folder_of_weights_that_have_a_prefix(tmp_path, sou
     assert not [path for path in container.mounts(config(model={"pretrained": "zoo"}), run_in(tmp_path)) if not path]
 
 
-def test_a_public_set_is_fetched_to_a_folder_that_the_container_may_write(tmp_path):
+def test_the_folder_of_a_public_set_is_writable(tmp_path):
     root = tmp_path / "sets" / "mnist"
     data = {"kind": "mnist", "root": str(root), "cache": str(tmp_path / "cache")}
     assert container.mounts(config(data=data), run_in(tmp_path))[str(root)] == "rw" and root.is_dir()
 
 
-def test_no_credential_and_no_path_of_this_machine_gets_in():
+def test_no_credential_or_path_is_passed():
     outside = {
         "PATH": "/x",
         "AWS_SECRET_ACCESS_KEY": "s",
@@ -63,14 +63,14 @@ def test_no_credential_and_no_path_of_this_machine_gets_in():
     assert container.passed(outside) == {"OMP_NUM_THREADS": "2", "HOME": "/tmp", "USER": "mxscale"}
 
 
-def test_the_same_command_runs_in_the_image_with_the_images_python():
+def test_the_command_uses_the_images_python():
     (command,) = commands.commands(config(), "/runs/a", 1, Placement(2, 8), {"DOCKER_HOST": "unix:///x"})
     argv = ["horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "python", "-m", "mxscale.train.rank", "/runs/a"]
     assert command.argv == [sys.executable, "-m", "mxscale.launcher.container", "/runs/a", *argv, "1"]
     assert command.env["DOCKER_HOST"] == "unix:///x" and command.env["OMP_NUM_THREADS"] == "4"
 
 
-def test_an_engine_that_does_not_answer_is_one_line(monkeypatch, tmp_path):
+def test_a_missing_engine_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     with pytest.raises(
         ConfigError, match=r"^launch=docker: no Docker engine answers \(.*\); start it, or set DOCKER_HOST"
@@ -78,11 +78,11 @@ def test_an_engine_that_does_not_answer_is_one_line(monkeypatch, tmp_path):
         container.connect()
 
 
-def test_the_image_must_be_named():
+def test_the_image_is_required():
     with pytest.raises(ConfigError, match=r"launch\.image is missing"):
         validate(from_dict({"launch": {"kind": "docker"}}))
 
 
-def test_a_parent_that_starts_no_container_does_not_load_the_sdk():
+def test_the_sdk_is_loaded_only_for_containers():
     code = "import sys, mxscale.launcher.run; sys.exit('docker' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=commands.ROOT).returncode == 0

@@ -82,19 +82,19 @@ def test_a_prefix_of_every_name_is_left_out(tmp_path, prefix):
 
 def test_a_prefix_of_some_names_is_refused(tmp_path):
     path = names_alone(tmp_path / "w", change=lambda names: ["module.conv1.weight", *names[1:]])
-    refused(path, "resnet18_v1b", "missing conv1.weight; left over module.conv1.weight$")
+    refused(path, "resnet18_v1b", "missing conv1.weight; unexpected module.conv1.weight$")
 
 
 @pytest.mark.parametrize("layers", LAYOUTS)
 def test_weights_of_another_depth_name_the_network_that_they_fit(tmp_path, layers):
     other = "resnet18_v1b" if layers != 18 else "resnet50_v1b"
-    match = f"does not fit {other}: these are weights of a ResNet-{layers}: take model=resnet{layers}_v1b$"
+    match = f"does not fit {other}: these are weights of a ResNet-{layers}; use model=resnet{layers}_v1b$"
     refused(names_alone(tmp_path / "w", layers), other, match)
 
 
 def test_missing_and_left_over_tensors_are_named(tmp_path):
     path = names_alone(tmp_path / "w", change=lambda names: [*names[:-1], "conv1.bias", "layer5.0.conv1.weight"])
-    refused(path, "resnet18_v1b", "missing fc.bias; left over conv1.bias, layer5.0.conv1.weight$")
+    refused(path, "resnet18_v1b", "missing fc.bias; unexpected conv1.bias, layer5.0.conv1.weight$")
 
 
 @pytest.mark.parametrize("layers", [18, 50])
@@ -107,12 +107,18 @@ def test_weights_without_a_classifier_are_a_network_without_one(tmp_path, layers
 def test_half_precision_becomes_float32_and_whole_numbers_are_refused(tmp_path):
     found = convert.load(names_alone(tmp_path / "w", dtype="f2"), "resnet18_v1b").arrays
     assert {a.dtype.name for a in found.values()} == {"float32"}
-    refused(names_alone(tmp_path / "w", dtype="i1"), "resnet18_v1b", "not of a floating type: conv1.weight, bn1.weight")
+    refused(
+        names_alone(tmp_path / "w", dtype="i1"),
+        "resnet18_v1b",
+        "not of a floating-point type: conv1.weight, bn1.weight",
+    )
 
 
 def test_a_network_without_such_names_is_refused_before_the_file_is_read(tmp_path):
     refused(str(tmp_path / "no"), "resnet50_v1", r"fit resnet18_v1b, .*, not model.name=resnet50_v1$")
-    with pytest.raises(ConfigError, match=r"^run=r is a small, which has no names in PyTorch: resnet18_v1b"):
+    with pytest.raises(
+        ConfigError, match=r"^run=r is a small, which cannot be exported to PyTorch: expected one of resnet18_v1b"
+    ):
         convert.to_torch("small", {}, "run=r")
 
 
@@ -175,20 +181,20 @@ def test_nothing_stated_is_none(tmp_path):
 )
 def test_an_input_that_cannot_be_is_refused(tmp_path, changed):
     (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": {**TIMM["pretrained_cfg"], **changed}}))
-    with pytest.raises(ConfigError, match=r"config.json does not say what input the weights want"):
+    with pytest.raises(ConfigError, match=r"config.json does not state the input of the weights"):
         convert.input_of(str(tmp_path / "w.pth"))
 
 
 def test_a_config_json_that_is_none_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"config.json, which says what the weights beside it are, is no JSON"):
+    with pytest.raises(ConfigError, match=r"config.json, which describes the weights beside it, is not JSON"):
         convert.input_of(str(tmp_path / "w.pth"))
 
 
 def test_another_architecture_with_the_same_names_is_refused(tmp_path):
     path = names_alone(tmp_path / "w")
     (tmp_path / "config.json").write_text(json.dumps({**TIMM, "architecture": "resnetaa18"}))
-    refused(path, "resnet18_v1b", "is a resnetaa18 .*config.json.*no network here")
+    refused(path, "resnet18_v1b", "is a resnetaa18 .*config.json.*not supported")
     for same in ("resnet18", "tv_resnet18", "gluon_resnet18_v1b"):
         (tmp_path / "config.json").write_text(json.dumps({**TIMM, "architecture": same}))
         assert convert.load(path, "resnet18_v1b")

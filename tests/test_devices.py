@@ -1,4 +1,4 @@
-"""Several devices in one process: kvstore device over a CPU's contexts, and what is refused of it."""
+"""Several devices in one process: comm=device over CPU contexts, and its validation."""
 
 import itertools
 
@@ -26,7 +26,7 @@ from mxscale.train.shard_statistics import ShardStatistics
 from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
-TWO = [mx.cpu(1), mx.cpu(2)]  # neither is the current context, as no GPU ever is
+TWO = [mx.cpu(1), mx.cpu(2)]  # neither is the default context, like GPUs
 
 
 class OtherDevices(OneProcess):
@@ -48,7 +48,7 @@ def random_lanes(devices, dtype="float32", shapes=((3, 4), (5,), (1000,))):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("count", [2, 3])
-def test_every_device_gets_the_sum_of_all(count, dtype):
+def test_every_device_gets_the_sum(count, dtype):
     comm = OtherDevices(Comm(backend="device"), count)
     lanes, values = random_lanes(comm.devices("cpu"), dtype)
     exchange = make_exchange(comm, lanes, Comm(bucket_mb=2**-10), images=1)
@@ -59,7 +59,7 @@ def test_every_device_gets_the_sum_of_all(count, dtype):
             assert lane[place].asnumpy() == pytest.approx(wanted, abs=1e-6 if dtype == "float32" else 2e-2)
 
 
-def test_ordered_sums_are_those_of_one_device_with_as_many_shards():
+def test_ordered_sums_equal_those_of_one_device_with_as_many_shards():
     comm = OtherDevices(Comm(backend="device"), 4)
     lanes, values = random_lanes(comm.devices("cpu"))
     together = make_exchange(comm, lanes, Comm(), images=1, ordered=True)
@@ -75,7 +75,7 @@ def test_ordered_sums_are_those_of_one_device_with_as_many_shards():
         assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(lane, alone))
 
 
-def test_float16_and_double_buffering_work_between_devices_too():
+def test_float16_and_double_buffering_between_devices():
     comm = OtherDevices(Comm(backend="device"), 2)
     lanes, values = random_lanes(TWO)
     exchange = make_exchange(comm, lanes, Comm(compression="fp16", double_buffering=True), images=1)
@@ -88,7 +88,7 @@ def test_float16_and_double_buffering_work_between_devices_too():
             assert grad.asnumpy() == pytest.approx(values[0][place] + values[1][place], abs=5e-3)
 
 
-# ---------------------------------------------------------------- what each device keeps
+# ---------------------------------------------------------------- state of each device
 
 
 def test_the_accumulator_sums_over_devices():
@@ -107,7 +107,7 @@ def bn(devices):
 
 
 def statistics_after_three_steps(devices):
-    """The table of four shards, each with images of its own, and the statistics that know it."""
+    """Return network, statistics and their table for four shards with different images."""
     net = bn(devices)
     statistics = ShardStatistics([net.running_mean, net.running_var], range(4), 4)
     for step in range(3):
@@ -120,13 +120,13 @@ def statistics_after_three_steps(devices):
     return net, statistics, statistics.gather(Local())
 
 
-def test_each_shard_has_the_same_running_statistics_on_any_number_of_devices():
+def test_running_statistics_of_shards_do_not_depend_on_devices():
     tables = [statistics_after_three_steps([mx.cpu(i) for i in range(count)])[2] for count in (1, 2, 4)]
     assert len(np.unique(tables[0], axis=0)) == 4
     assert np.array_equal(tables[0], tables[1]) and np.array_equal(tables[0], tables[2])
 
 
-def test_restored_statistics_lie_on_the_shards_own_device():
+def test_restored_statistics_are_on_the_shards_device():
     table = np.random.RandomState(0).rand(4, 6).astype("float32")
     net, statistics, _ = statistics_after_three_steps(TWO)  # they end at shards 2 and 3
     statistics.restore(table)
@@ -136,7 +136,7 @@ def test_restored_statistics_lie_on_the_shards_own_device():
 
 
 def updated(devices, path=None, steps=1):
-    """A weight on each device after some steps of Adam, whose length depends on how many there were."""
+    """Return trainer and weights after some steps of Adam, whose size depends on their number."""
     parameter = mx.gluon.Parameter("weight", shape=(2,))
     parameter.initialize(mx.init.One(), ctx=devices)
     trainer = make_trainer([parameter], OptimizerConfig(name="adam", momentum=None), multi_precision=False)
@@ -151,7 +151,7 @@ def updated(devices, path=None, steps=1):
     return trainer, [replica.asnumpy().tolist() for replica in parameter.list_data()]
 
 
-def test_an_optimizer_that_counts_goes_on_alike_on_more_devices(tmp_path):
+def test_adam_resumes_identically_on_more_devices(tmp_path):
     trainer, _ = updated([mx.cpu(0)], steps=5)
     trainer.save_states(str(tmp_path / "trainer"))
     (alone,) = updated([mx.cpu(0)], tmp_path / "trainer", steps=2)[1]
@@ -159,17 +159,14 @@ def test_an_optimizer_that_counts_goes_on_alike_on_more_devices(tmp_path):
     assert updated([mx.cpu(3)], tmp_path / "trainer", steps=2)[1] == [alone]
 
 
-# ---------------------------------------------------------------- the engine, in this process
+# ---------------------------------------------------------------- training in this process
 
 TINY = ["data.train_per_class=24", "batch.per_device=4", "max_steps=6", "data.image_size=16", "log_every=3"]
 
 
 @pytest.fixture
 def trained(tmp_path, data_cache, monkeypatch):
-    """`trained(name, ...)`: rank 0's last words and the network's values on each device, of a run of that name.
-
-    The same name again goes on with it.
-    """
+    """trained(name, ...) -> rank 0's status and the weights on each device. The same name again resumes the run."""
     made = []
     build = builders.network
     monkeypatch.setattr(builders, "network", lambda *given: made.append(build(*given)) or made[-1])
@@ -182,10 +179,10 @@ def trained(tmp_path, data_cache, monkeypatch):
         run.stop_file.write_text("a test") if stop else run.stop_file.unlink(missing_ok=True)
         plan = run.plan()
         comm = comm or open_communicator(config.comm, plan.sizes.ranks)
-        words = Trainer(run, run.config(), plan, comm, attempt=1).train()
+        status = Trainer(run, run.config(), plan, comm, attempt=1).train()
         parameters = weights.parameters(made[-1])
         count = len(parameters["output.weight"].list_ctx())
-        return words, [{n: p.list_data()[i].asnumpy() for n, p in parameters.items()} for i in range(count)]
+        return status, [{n: p.list_data()[i].asnumpy() for n, p in parameters.items()} for i in range(count)]
 
     return train
 
@@ -195,12 +192,12 @@ def without_running(replica):
 
 
 @pytest.mark.slow
-def test_four_shards_end_with_the_same_bytes_on_any_number_of_devices(trained):
+def test_four_shards_give_the_same_bytes_on_any_number_of_devices(trained):
     shards = ["data.shards=4", "batch.per_device=2"]
     alone, _ = trained("alone", *shards, "comm=local")
     for count in (2, 4):
-        words, replicas = trained(f"on{count}", *shards, "comm=device", f"launch.ranks={count}")
-        assert words["params_sha256"] == alone["params_sha256"], count
+        status, replicas = trained(f"on{count}", *shards, "comm=device", f"launch.ranks={count}")
+        assert status["params_sha256"] == alone["params_sha256"], count
         assert len(replicas) == count
         first = weights.params_sha256(without_running(replicas[0]))
         assert all(weights.params_sha256(without_running(other)) == first for other in replicas[1:])
@@ -220,17 +217,17 @@ def test_a_run_on_two_devices_resumes_to_the_same_bytes(trained, options):
     assert all(np.array_equal(a, b) for a, b in zip(*(without_running(each).values() for each in replicas)))
 
 
-# ---------------------------------------------------------------- a run, as people start it
+# ---------------------------------------------------------------- the command
 
 
-def test_one_process_is_started_with_the_threads_of_one_device(tmp_path):
+def test_one_process_gets_the_threads_of_one_device(tmp_path):
     config = from_dict({"comm": {"backend": "device"}})
     (command,) = commands.commands(config, "/runs/a", 1, Placement(4, 8), {"PATH": "/bin"})
     assert command.argv[1:] == ["-m", "mxscale.train.rank", "/runs/a", "1"]
     assert command.env["OMP_NUM_THREADS"] == "2"
 
 
-# ---------------------------------------------------------------- what Horovod alone has
+# ---------------------------------------------------------------- Horovod's options
 
 
 def ranks_env(**comm):
@@ -238,19 +235,19 @@ def ranks_env(**comm):
     return command.env
 
 
-def test_horovod_is_told_where_its_timeline_goes_and_to_sum_in_a_hierarchy():
-    told = ranks_env(timeline=True, hierarchical=True)
-    assert told["HOROVOD_TIMELINE"] == "/runs/a/timeline_3.json" and told["HOROVOD_HIERARCHICAL_ALLREDUCE"] == "1"
+def test_timeline_and_hierarchy_are_passed_to_horovod():
+    env = ranks_env(timeline=True, hierarchical=True)
+    assert env["HOROVOD_TIMELINE"] == "/runs/a/timeline_3.json" and env["HOROVOD_HIERARCHICAL_ALLREDUCE"] == "1"
     assert not {"HOROVOD_TIMELINE", "HOROVOD_HIERARCHICAL_ALLREDUCE"} & ranks_env().keys()
 
 
-def test_a_hierarchy_on_one_machine_is_said_to_be_without_effect(tmp_path):
+def test_a_hierarchy_on_one_machine_is_reported_as_without_effect(tmp_path):
     config, run = from_dict({"comm": {"hierarchical": True}}), directory.RunDir(tmp_path)
     assert "no effect on one machine" in setup.describe_exchange(run, config, Plan())
     assert setup.describe_exchange(run, config, Plan(hosts=(Host("a", 1, "a"), Host("b", 1, "b")))) == ""
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- validation
 
 
 def check(comm, device, optimizer="sgd", ranks=2):
@@ -258,18 +255,18 @@ def check(comm, device, optimizer="sgd", ranks=2):
 
 
 @pytest.mark.parametrize("backend", ["device", "nccl"])
-def test_other_machines_are_refused(backend):
+def test_hosts_are_refused(backend):
     with pytest.raises(ConfigError, match=f"launch.hosts with comm={backend}: one process drives all devices"):
         validate(from_dict({"comm": {"backend": backend}, "launch": {"hosts": ["a:2", "b:2"]}}))
 
 
 @pytest.mark.parametrize("key", ["hierarchical", "timeline"])
-def test_what_horovod_alone_has_is_refused_of_others(key):
+def test_horovods_options_are_refused_for_others(key):
     with pytest.raises(ConfigError, match=f"comm.{key}=true with comm=device: only Horovod has it"):
         validate(from_dict({"comm": {"backend": "device", key: True}}))
 
 
-def test_nccl_is_refused_where_mxnet_lacks_it_or_there_is_no_gpu(monkeypatch):
+def test_nccl_needs_its_build_feature_and_a_gpu(monkeypatch):
     class Features:
         nccl = False
 
@@ -285,7 +282,7 @@ def test_nccl_is_refused_where_mxnet_lacks_it_or_there_is_no_gpu(monkeypatch):
     check({"backend": "nccl"}, "gpu")
 
 
-def test_sums_in_a_hierarchy_are_refused_without_what_they_need(monkeypatch):
+def test_a_hierarchy_needs_nccl_and_mpi(monkeypatch):
     build = {"gloo": True, "mpi": True, "nccl": None}
     monkeypatch.setattr(backend_checks, "horovod_build", lambda: build)
     monkeypatch.setattr(backend_checks.shutil, "which", lambda name: name)
@@ -299,7 +296,7 @@ def test_sums_in_a_hierarchy_are_refused_without_what_they_need(monkeypatch):
 
 
 @pytest.mark.parametrize("optimizer", ["nadam", "lbsgd"])
-def test_an_optimizer_whose_numbers_devices_would_share_is_refused(optimizer):
+def test_an_optimizer_with_shared_state_is_refused(optimizer):
     with pytest.raises(ConfigError, match=f"optimizer.name={optimizer} keeps numbers"):
         check({"backend": "device"}, "cpu", optimizer)
     check({"backend": "device"}, "cpu", "adam")

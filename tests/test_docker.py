@@ -192,7 +192,7 @@ def test_a_public_set_is_fetched_to_a_volume(project):
     """Nobody is there to fetch from; before that, the folder is made."""
     nowhere = ["data=mnist", "data.mirror=http://127.0.0.1:9", "tracking=none"]
     _, err = project.compose("run", "--rm", "-T", "--no-deps", "train", *nowhere, expect=2)
-    assert "could not be fetched (http://127.0.0.1:9/train-images-idx3-ubyte.gz" in err.splitlines()[-1], err
+    assert "cannot be fetched (http://127.0.0.1:9/train-images-idx3-ubyte.gz" in err.splitlines()[-1], err
     assert project.inside("ls", "/mxscale/data") == "mnist\n"
 
 

@@ -1,4 +1,4 @@
-"""Gradients summed over ranks: the buckets here, the sums on real ranks."""
+"""The gradient exchange: buckets in this process, sums on real ranks."""
 
 import json
 import os
@@ -23,8 +23,8 @@ def arrays(*sizes, dtype="float32"):
     return [mx.nd.array(np.arange(size) + 1, dtype=dtype) for size in sizes]
 
 
-class AnotherAlike(Local):
-    """A second rank whose arrays are the same as ours."""
+class TwoEqualRanks(Local):
+    """Two ranks with the same arrays, one of which is simulated."""
 
     size = 2
 
@@ -42,7 +42,7 @@ def exchange_of(comm, grads, bucket_bytes=2**20, shards=1, images=1, **options):
 
 
 def exchange_and_gradients(comm, like, **options):
-    """The exchange, and the arrays that its gradients belong into; they begin with the values of `like`."""
+    """Return the exchange and the arrays of its gradients, initialised with the values of `like`."""
     exchange = exchange_of(comm, like, **options)
     return exchange, exchange.lanes[0]
 
@@ -54,42 +54,42 @@ def sizes_of(groups, grads):
 # ---------------------------------------------------------------- buckets
 
 
-def test_neighbours_share_a_bucket_up_to_its_size_the_last_ones_first():
+def test_neighbours_share_a_bucket_from_the_last_layer_on():
     grads = arrays(1, 5, 2, 3, 3)  # of 4 bytes: 4, 20, 8, 12, 12
     assert sizes_of(fill(grads, 24), grads) == [[3, 3], [2], [1, 5]]
     assert sizes_of(fill(grads, 1000), grads) == [[1, 5, 2, 3, 3]]
 
 
-def test_a_gradient_larger_than_a_bucket_is_alone():
+def test_a_gradient_larger_than_a_bucket_has_its_own():
     grads = arrays(1, 100, 1)
     assert sizes_of(fill(grads, 8), grads) == [[1], [100], [1]]
 
 
-def test_each_type_has_its_buckets():
+def test_each_type_has_its_own_buckets():
     grads = arrays(2, 2) + arrays(2, dtype="float16") + arrays(4)
     assert fill(grads, 1000) == [range(3, 4), range(2, 3), range(0, 2)]
 
 
-def test_without_a_size_a_bucket_is_a_quarter_of_all_gradients_or_a_half_within_bounds():
+def test_the_default_bucket_is_a_share_of_all_gradients():
     mib = 2**20
     assert [bucket_bytes(Comm(), total * mib) for total in (0.5, 16, 1600)] == [mib / 4, 4 * mib, 32 * mib]
     assert bucket_bytes(Comm(double_buffering=True), 16 * mib) == 8 * mib
     assert bucket_bytes(Comm(bucket_mb=3.0), 16 * mib) == 3 * mib
 
 
-def test_half_the_bytes_is_twice_the_numbers():
+def test_a_bucket_holds_twice_as_many_float16_numbers():
     assert [len(group) for group in fill(arrays(1, 1, 1, 1, dtype="float16"), 4)] == [2, 2]
     assert [len(group) for group in fill(arrays(1, 1, 1, 1), 4)] == [1, 1, 1, 1]
 
 
-def test_no_gradients_are_no_buckets():
+def test_no_gradients_give_no_buckets():
     assert fill([], 100) == []
 
 
-def test_every_gradient_comes_back_in_its_own_place_and_shape():
+def test_sums_keep_position_and_shape_of_gradients():
     shapes = [(2, 3), (4,), (1, 2, 2, 2), (5,)]
     values = [np.random.RandomState(i).rand(*shape).astype("float32") for i, shape in enumerate(shapes)]
-    comm = AnotherAlike()
+    comm = TwoEqualRanks()
     exchange, grads = exchange_and_gradients(comm, [mx.nd.array(value) for value in values], bucket_bytes=44)
     assert exchange()
     assert comm.sent == [("grads.0", np.float32, 5), ("grads.1", np.float32, 8), ("grads.2", np.float32, 10)]
@@ -106,14 +106,14 @@ def test_one_rank_exchanges_nothing():
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "fp16"}, {"double_buffering": True}])
-def test_backward_writes_into_the_buckets_whether_it_replaces_or_adds(options):
+def test_backward_writes_or_adds_into_the_buckets(options):
     for grad_req, times in (("write", 1), ("add", 2)):
         net = mx.gluon.nn.Dense(3, in_units=4)
         net.initialize(mx.init.One())
         trained = list(net.collect_params().values())
         for parameter in trained:
             parameter.grad_req = grad_req
-        exchange = make_exchange(AnotherAlike(), builders.gradients(trained, [mx.cpu()]), Comm(**options), images=1)
+        exchange = make_exchange(TwoEqualRanks(), builders.gradients(trained, [mx.cpu()]), Comm(**options), images=1)
         lanes = builders.move_gradients(trained, exchange.lanes)
         for _ in range(2):
             with mx.autograd.record():
@@ -121,43 +121,45 @@ def test_backward_writes_into_the_buckets_whether_it_replaces_or_adds(options):
             total.backward()
         assert np.array_equal(lanes[0][0].asnumpy(), np.full((3, 4), 2.0 * times))
         exchange(), exchange()
-        sums = 2 if options.get("double_buffering") else 4  # what travels late is what was sent first
+        sums = 2 if options.get("double_buffering") else 4  # the first sum is applied late
         assert np.array_equal(trained[0].grad().asnumpy(), np.full((3, 4), 2.0 * times * sums))
         assert np.array_equal(trained[1].grad().asnumpy(), np.full(3, 2.0 * times * sums))
 
 
-def test_after_backward_and_while_it_runs_are_the_same_sums():
+def test_overlap_does_not_change_sums():
     sums = []
     for overlap in (True, False):
-        exchange, grads = exchange_and_gradients(AnotherAlike(), arrays(30, 4), overlap=overlap)
+        exchange, grads = exchange_and_gradients(TwoEqualRanks(), arrays(30, 4), overlap=overlap)
         exchange()
         sums.append([grad.asnumpy().tolist() for grad in grads])
     assert sums[0] == sums[1]
 
 
-# ---------------------------------------------------------------- float16 on the way
+# ---------------------------------------------------------------- compression=fp16
 
 
-def test_float16_travels_as_means_in_half_the_bytes_and_float32_comes_back():
+def test_fp16_sends_scaled_float16_and_returns_float32():
     values = np.random.RandomState(0).normal(size=1000).astype("float32") * 3000
-    comm = AnotherAlike()
+    comm = TwoEqualRanks()
     exchange, grads = exchange_and_gradients(comm, [mx.nd.array(values)], images=100, compression="fp16")
     exchange()
     assert comm.sent == [("grads.0", np.float16, 1000)]
-    as_sent = (values / 128).astype("float16") * np.float16(2)  # 128: the power of two next to 100
+    as_sent = (values / 128).astype("float16") * np.float16(2)  # 128: the power of two nearest to 100
     assert np.array_equal(grads[0].asnumpy(), as_sent.astype("float32") * 128)
     assert grads[0].dtype == np.float32
 
 
-def test_sums_beyond_the_range_of_float16_come_through():
-    exchange, grads = exchange_and_gradients(AnotherAlike(), [mx.nd.array([1e6, -2e6])], images=256, compression="fp16")
+def test_fp16_sums_may_exceed_the_range_of_float16():
+    exchange, grads = exchange_and_gradients(
+        TwoEqualRanks(), [mx.nd.array([1e6, -2e6])], images=256, compression="fp16"
+    )
     exchange()
     assert grads[0].asnumpy() == pytest.approx(np.array([2e6, -4e6]), rel=1e-3)
 
 
-def test_what_is_float16_already_is_not_scaled():
+def test_float16_gradients_are_not_scaled():
     like = [mx.nd.array([3, 5], dtype="float16")]
-    exchange, grads = exchange_and_gradients(AnotherAlike(), like, images=256, compression="fp16")
+    exchange, grads = exchange_and_gradients(TwoEqualRanks(), like, images=256, compression="fp16")
     exchange()
     assert grads[0].asnumpy().tolist() == [6, 10]
 
@@ -166,7 +168,7 @@ def test_what_is_float16_already_is_not_scaled():
 
 
 def quadratic(weight, step):
-    """A gradient that depends on the weights and on the step, in numpy's float32."""
+    """Return a gradient that depends on weight and step, in numpy's float32."""
     return (weight - np.float32(step)) * np.float32(0.25)
 
 
@@ -174,10 +176,10 @@ LR = np.float32(0.5)
 
 
 def stale_sgd(weight, steps):
-    """The reference: w(t+1) = w(t) - lr g(t-1), where g(t) was computed at w(t); the first step updates nothing."""
+    """Return the reference w(t+1) = w(t) - lr g(t-1) with g(t) computed at w(t); the first step updates nothing."""
     before, path = None, []
     for step in range(steps):
-        gradient = quadratic(weight, step) + quadratic(weight, step)  # two ranks alike
+        gradient = quadratic(weight, step) + quadratic(weight, step)  # two equal ranks
         if before is not None:
             weight = weight - LR * before
         before = gradient
@@ -196,36 +198,36 @@ def with_double_buffering(weight, exchange, grads, steps):
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_double_buffering_is_one_step_stale_sgd_to_the_bit(overlap):
+def test_double_buffering_equals_one_step_stale_sgd(overlap):
     start = np.random.RandomState(3).normal(size=7).astype("float32")
-    exchange, grads = exchange_and_gradients(AnotherAlike(), [mx.nd.zeros(7)], double_buffering=True, overlap=overlap)
+    exchange, grads = exchange_and_gradients(TwoEqualRanks(), [mx.nd.zeros(7)], double_buffering=True, overlap=overlap)
     found = with_double_buffering(start, exchange, grads, range(20))
     assert np.array_equal(found, stale_sgd(start, 20))
 
 
 @pytest.mark.parametrize("compression", ["none", "fp16"])
-def test_double_buffering_goes_on_from_a_checkpoint_as_if_never_stopped(compression):
+def test_double_buffering_resumes_from_a_checkpoint_identically(compression):
     options = {"double_buffering": True, "compression": compression, "images": 8}
     start, like = np.random.RandomState(4).normal(size=7).astype("float32"), [mx.nd.zeros(7)]
-    exchange, grads = exchange_and_gradients(AnotherAlike(), like, **options)
+    exchange, grads = exchange_and_gradients(TwoEqualRanks(), like, **options)
     whole = with_double_buffering(start, exchange, grads, range(20))
 
-    exchange, grads = exchange_and_gradients(AnotherAlike(), like, **options)
+    exchange, grads = exchange_and_gradients(TwoEqualRanks(), like, **options)
     half = with_double_buffering(start, exchange, grads, range(9))
     state = exchange.state()
-    resumed, grads = exchange_and_gradients(AnotherAlike(), like, bucket_bytes=8, **options)
+    resumed, grads = exchange_and_gradients(TwoEqualRanks(), like, bucket_bytes=8, **options)
     resumed.restore(state)
     assert np.array_equal(half + with_double_buffering(half[-1], resumed, grads, range(9, 20)), whole)
 
 
-def test_before_the_first_step_nothing_is_under_way():
-    exchange = exchange_of(AnotherAlike(), arrays(2), double_buffering=True)
+def test_nothing_is_under_way_before_the_first_step():
+    exchange = exchange_of(TwoEqualRanks(), arrays(2), double_buffering=True)
     assert exchange.state() == {}
     exchange.restore({})
     assert not exchange() and exchange()
 
 
-def test_one_rank_with_double_buffering_is_a_step_late_too():
+def test_double_buffering_delays_one_rank_too():
     exchange, grads = exchange_and_gradients(Local(), arrays(2), double_buffering=True)
     assert not exchange()
     grads[0][:] = 7
@@ -244,10 +246,10 @@ def test_double_buffering_sums_a_ranks_shards_of_the_same_step():
     assert sums == [[1, 1], [21, 21]]
 
 
-# ---------------------------------------------------------------- alone
+# ---------------------------------------------------------------- one rank
 
 
-def test_alone_a_sum_is_the_value():
+def test_the_total_of_one_rank_is_its_value():
     comm = Local()
     assert comm.total([1, 2.5]).tolist() == [1.0, 2.5]
     assert comm.total_later([3, 4], "pair")().tolist() == [3.0, 4.0]
@@ -255,21 +257,21 @@ def test_alone_a_sum_is_the_value():
 
 # ---------------------------------------------------------------- real ranks
 
-# Sums of random gradients, with ranks that arrive at different moments; then a real network's.
+# Sums of random gradients with ranks that arrive at different times, then of a real network's.
 RANK = """
 import json, sys, time
 import mxnet as mx, numpy as np
 from mxscale.config.schema import Comm
 from mxscale.models import weights, zoo
-from mxscale.train import builders as parts
+from mxscale.train import builders
 from mxscale.distributed.stop_vote import StopVote
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.exchange import make_exchange
 from mxscale.train.shard_statistics import ShardStatistics
 
 comm = open_communicator(Comm())
-pause = np.random.RandomState([int(time.time()), comm.rank])  # another at each start
-said = {"rank": comm.rank, "size": comm.size, "local_rank": comm.local_rank}
+pause = np.random.RandomState([int(time.time()), comm.rank])  # differs at each start
+results = {"rank": comm.rank, "size": comm.size, "local_rank": comm.local_rank}
 
 def of_rank(rank, step):
     shapes = [(64, 32), (7,), (3, 5, 2), (1000,), (1,), (300, 3)]
@@ -284,7 +286,7 @@ for step in range(20):
     for grad, value in zip(grads, of_rank(comm.rank, step)):
         grad[:] = mx.nd.array(value, dtype=value.dtype)
     time.sleep(pause.uniform(0, 0.02))
-    for wire in exchange.wires:  # as in exchange(), each rank in its own time
+    for wire in exchange.wires:  # as in exchange(), with random delays
         arrays = wire.pack()
         mx.nd.waitall()
         time.sleep(pause.uniform(0, 0.003))
@@ -294,8 +296,8 @@ for step in range(20):
     wanted = [sum(of_rank(r, step)[i].astype("float64") for r in range(comm.size)) for i in range(len(found))]
     worst = max(worst, max(np.abs(f - w).max() / (1000 if f.dtype == "float16" else 1) for f, w in zip(found, wanted)))
     digests.append(weights.params_sha256({str(i): f for i, f in enumerate(found)}))
-said["worst"], said["digest"] = float(worst), digests[-1]
-said["all"] = weights.params_sha256({"d": np.frombuffer("".join(digests).encode(), dtype="uint8")})
+results["worst"], results["digest"] = float(worst), digests[-1]
+results["all"] = weights.params_sha256({"d": np.frombuffer("".join(digests).encode(), dtype="uint8")})
 
 net = zoo.build("small", 5)
 zoo.initialise(net, 1 + comm.rank, mx.cpu(), False)
@@ -303,7 +305,7 @@ zoo.finish(net, (1, 3, 16, 16), mx.cpu())
 parameters = weights.parameters(net)
 before = weights.params_sha256(weights.arrays(net))
 comm.broadcast(parameters)
-said["broadcast"] = [before, weights.params_sha256(weights.arrays(net))]
+results["broadcast"] = [before, weights.params_sha256(weights.arrays(net))]
 
 net.hybridize(static_alloc=True, static_shape=True)
 trained = [p for p in parameters.values() if p.grad_req != "null"]
@@ -320,30 +322,30 @@ wanted = [comm.total(g) for g in own]
 backward()
 exchange()
 scale = max(np.abs(w).max() for w in wanted)
-said["network"] = float(max(np.abs(g.asnumpy() - w).max() for g, w in zip(grads, wanted)) / scale)
+results["network"] = float(max(np.abs(g.asnumpy() - w).max() for g, w in zip(grads, wanted)) / scale)
 exchange = make_exchange(comm, [grads], Comm(bucket_mb=2**-4, compression="fp16"), 4)
 [grads] = builders.move_gradients(trained, exchange.lanes)
-net.hybridize(static_alloc=True, static_shape=True)  # forgets where gradients were
+net.hybridize(static_alloc=True, static_shape=True)  # a new graph with the new addresses of gradients
 backward()
 exchange()
-said["fp16"] = float(max(np.abs(g.asnumpy() - w).max() for g, w in zip(grads, wanted)) / scale)
+results["fp16"] = float(max(np.abs(g.asnumpy() - w).max() for g, w in zip(grads, wanted)) / scale)
 
 table = ShardStatistics([parameters[n] for n in zoo.running_statistics(net)], [comm.rank], comm.size).gather(comm)
-said["table"] = [list(table.shape), len({row.tobytes() for row in table}), weights.params_sha256({"t": table})]
-said["total"] = comm.total([[comm.rank + 1, 2**53 - 2 if comm.rank == 0 else 1]]).tolist()
+results["table"] = [list(table.shape), len({row.tobytes() for row in table}), weights.params_sha256({"t": table})]
+results["total"] = comm.total([[comm.rank + 1, 2**53 - 2 if comm.rank == 0 else 1]]).tolist()
 first, second = (comm.total_later([comm.rank, 1], name) for name in ("one", "other"))
-said["later"] = [second().tolist(), first().tolist()]
-vote, said["vote"] = StopVote(comm, lambda: comm.rank > 0 or step == 2), []  # rank 0's request alone counts
+results["later"] = [second().tolist(), first().tolist()]
+vote, results["vote"] = StopVote(comm, lambda: comm.rank > 0 or step == 2), []  # rank 0's request alone counts
 for step in range(3):
     vote.cast(step)
-    said["vote"].append(vote.stop())
-open(f"{sys.argv[1]}/{comm.rank}.json", "w").write(json.dumps(said))
+    results["vote"].append(vote.stop())
+open(f"{sys.argv[1]}/{comm.rank}.json", "w").write(json.dumps(results))
 comm.close()
 """
 
 
 def on_ranks(ranks, folder):
-    """What each rank said, in order of rank."""
+    """Return the results of each rank, in order."""
     folder.mkdir()
     (folder / "rank.py").write_text(RANK)
     bin_folder = Path(sys.executable).parent
@@ -363,10 +365,10 @@ def on_ranks(ranks, folder):
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
-def check(said):
-    ranks = len(said)
-    assert [one["rank"] for one in said] == [one["local_rank"] for one in said] == list(range(ranks))
-    for one in said:
+def check(results):
+    ranks = len(results)
+    assert [one["rank"] for one in results] == [one["local_rank"] for one in results] == list(range(ranks))
+    for one in results:
         assert one["size"] == ranks
         assert one["worst"] < 1e-5
         assert one["network"] < 1e-5
@@ -376,29 +378,29 @@ def check(said):
         assert one["later"] == [[ranks * (ranks - 1) / 2, ranks]] * 2
         assert one["table"][:2] == [[ranks, one["table"][0][1]], ranks]
     for same in ("digest", "all", "total", "table"):
-        assert len({json.dumps(one[same]) for one in said}) == 1, same
-    before, after = zip(*[one["broadcast"] for one in said], strict=True)
+        assert len({json.dumps(one[same]) for one in results}) == 1, same
+    before, after = zip(*[one["broadcast"] for one in results], strict=True)
     assert len(set(before)) == ranks and set(after) == {before[0]}
 
 
 @pytest.mark.slow
-def test_two_ranks_get_numpys_sums_rank_0s_values_and_one_answer_to_a_vote(tmp_path):
+def test_two_ranks_get_correct_sums_broadcasts_and_votes(tmp_path):
     check(on_ranks(2, tmp_path / "two"))
 
 
 @pytest.mark.slow
-def test_three_ranks_that_arrive_at_random_get_the_same_bits_in_each_run(tmp_path):
+def test_three_ranks_get_the_same_bits_in_each_run(tmp_path):
     first, second = on_ranks(3, tmp_path / "first"), on_ranks(3, tmp_path / "second")
     check(first)
     assert [one["all"] for one in first] == [one["all"] for one in second]
 
 
-def test_pairwise_sums_are_the_same_tree_however_the_items_are_dealt_out():
+def test_pairwise_sums_do_not_depend_on_the_number_of_ranks():
     items = [mx.nd.array(np.random.RandomState(i).randn(1000)) for i in range(8)]
     alone = pairwise(items).asnumpy()
     for ranks in (2, 4, 8):
-        dealt = [pairwise(items[rank::ranks]) for rank in range(ranks)]
-        assert np.array_equal(pairwise(dealt).asnumpy(), alone), f"{ranks} ranks"
+        per_rank = [pairwise(items[rank::ranks]) for rank in range(ranks)]
+        assert np.array_equal(pairwise(per_rank).asnumpy(), alone), f"{ranks} ranks"
     assert np.allclose(alone, sum(item.asnumpy() for item in items), atol=1e-5)
 
 

@@ -157,8 +157,8 @@ def ended_run(path, config, steps):
     run = directory.RunDir(path)
     run.write_config(settings.settle(config))
     run.write_plan(Plan(pretrained=setup.pretrained_file(run.config())))
-    ended = train(run)
-    assert (ended["state"], ended["step"]) == (directory.FINISHED, steps)
+    status = train(run)
+    assert (status.state, status.step) == (directory.FINISHED, steps)
     return run
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong during a run: numbers, disks, tracking servers, impatient users."""
+"""Failures during a run: invalid numbers, lost ranks, full disks, missing tracking servers, signals."""
 
 import os
 import random
@@ -42,14 +42,14 @@ def unbroken(shared_cli):
 
 
 def last_error(ended):
-    """The last line on stderr; there is but one error, and no traceback."""
+    """Return the last line on stderr, which must be the only error, without a traceback."""
     errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and ended.err.splitlines()[-1] == errors[0], ended.err
     assert "Traceback" not in ended.err
     return errors[0]
 
 
-def test_an_infinite_loss_ends_the_run_with_its_step_and_the_last_good_checkpoint(cli):
+def test_an_infinite_loss_names_its_step_and_the_last_good_checkpoint(cli):
     ended = cli(
         "train", "optimizer.lr=1e20", "schedule=constant", "checkpoint.every_steps=1", "launch.ranks=1", expect=1
     )
@@ -59,7 +59,7 @@ def test_an_infinite_loss_ends_the_run_with_its_step_and_the_last_good_checkpoin
     assert checkpointer.steps(ended.run.checkpoints) == [1] and checkpointer.is_valid(good)
 
 
-# ---------------------------------------------------------------- ranks, servers and hosts that fail
+# ---------------------------------------------------------------- failing ranks, servers and hosts
 
 SEED = int(os.environ.get("FAULT_SEED", random.SystemRandom().randrange(10**6)))
 STRUCK = ("epochs=2", "checkpoint.every_steps=4", "batch.per_device=8", "data.shards=2", "launch.threads=1",
@@ -67,29 +67,29 @@ STRUCK = ("epochs=2", "checkpoint.every_steps=4", "batch.per_device=8", "data.sh
 
 
 @pytest.fixture(scope="module")
-def left_alone(shared_cli):
-    """params_sha256 of the run that is struck below."""
+def undisturbed(shared_cli):
+    """params_sha256 of an undisturbed run of STRUCK."""
     return shared_cli("train", *STRUCK).sha
 
 
-def test_a_stopped_rank_is_named_and_the_run_goes_on_by_itself_to_the_same_bytes(cli, left_alone):
+def test_a_stopped_rank_is_named_and_the_run_restarts_to_the_same_bytes(cli, undisturbed):
     step = random.Random(SEED).randrange(1, 12)
     print(f"FAULT_SEED={SEED} step {step}")
     seen = faults.survive(cli, "a rank stopped", random.Random(SEED), step, True, STRUCK)
-    assert seen["sha"] == left_alone
+    assert seen["sha"] == undisturbed
     assert [attempt["ranks"] for attempt in seen["run"].read("status.json")["attempts"]] == [2, 2]
     assert {line["attempt"] for line in seen["run"].lines()} == {1, 2}
 
 
-def test_a_killed_scheduler_is_named_and_the_run_goes_on_by_itself_to_the_same_bytes(cli):
+def test_a_killed_scheduler_is_named_and_the_run_restarts_to_the_same_bytes(cli):
     name, step = "the scheduler killed", random.Random(SEED).randrange(1, 12)
     print(f"FAULT_SEED={SEED} step {step}")
-    left_alone = cli("train", *STRUCK, *faults.FAULTS[name].settings).sha
+    undisturbed = cli("train", *STRUCK, *faults.FAULTS[name].settings).sha
     seen = faults.survive(cli, name, random.Random(SEED), step, True, STRUCK)
-    assert seen["sha"] == left_alone and "scheduler was ended by signal 9" in seen["error"]
+    assert seen["sha"] == undisturbed and "scheduler was ended by signal 9" in seen["error"]
 
 
-def test_a_cut_link_is_named_and_the_ranks_that_are_left_take_over_its_shards(cli, left_alone, tmp_path):
+def test_a_cut_link_is_named_and_remaining_ranks_take_over(cli, undisturbed, tmp_path):
     reason = network.possible()
     if reason:
         pytest.skip(reason)
@@ -97,7 +97,7 @@ def test_a_cut_link_is_named_and_the_ranks_that_are_left_take_over_its_shards(cl
     with Network(2) as nodes:
         settings = (*STRUCK, f"launch.hosts={nodes.hosts}", "tracking=mlflow", f"tracking.uri={store}")
         seen = faults.survive(cli, "a link cut", random.Random(SEED), 6, True, settings, nodes)
-    assert seen["sha"] == left_alone
+    assert seen["sha"] == undisturbed
     assert [attempt["ranks"] for attempt in seen["run"].read("status.json")["attempts"]] == [2, 1]
     assert f"without {nodes.addresses[1]}: the ranks on {nodes.addresses[0]} take over its data shards" in seen["out"]
     (recorded,) = recorded_runs(store)  # both attempts are one run
@@ -127,7 +127,7 @@ sys.exit(rank.main(sys.argv[1], int(sys.argv[2])))
 
 
 @pytest.mark.parametrize(
-    "place, step, log_every, told",
+    "case",  # place, step, log_every, error
     [
         ("Checkpointer.due", 6, 1, r"no rank has finished a step for \d+ s"),
         ("Checkpointer.due", 1, 1, r"no second step within 20 s of the first line \(launch.start_timeout_s\)"),
@@ -137,10 +137,9 @@ sys.exit(rank.main(sys.argv[1], int(sys.argv[2])))
         ("timing.ThroughputTimer.fetched", 6, 10, r"no rank has finished a step for \d+ s"),
     ],
 )
-def test_a_hanging_rank_is_named_with_its_last_log_lines(
-    place, step, log_every, told, tmp_path, data_cache, monkeypatch, capfd
-):
-    """As in a kernel that never ends: its threads go on, Horovod's too."""
+def test_a_hanging_rank_is_named_with_its_last_log_lines(case, tmp_path, data_cache, monkeypatch, capfd):
+    """The rank hangs as in a kernel that never ends, while its threads and Horovod's continue."""
+    place, step, log_every, error = case
     script = tmp_path / "hung.py"
     script.write_text(HUNG.replace("PLACE", place).replace("STEP", str(step)))
 
@@ -154,14 +153,14 @@ def test_a_hanging_rank_is_named_with_its_last_log_lines(
     where = [f"runs={tmp_path}/runs", f"data.cache={data_cache}", "launch.start_timeout_s=20",
              f"log_every={log_every}"]  # fmt: skip
     status = job.execute(composed("train", *SMALL, *STRUCK, *where))
-    assert re.fullmatch(told + r"; the others wait: rank 1 is at hung.py:\d+ \(hang\), phase \w+", status["error"])
+    assert re.fullmatch(error + r"; the others wait: rank 1 is at hung.py:\d+ \(hang\), phase \w+", status.error)
     out = capfd.readouterr().out
     assert "last lines of ranks/1.log:\n  hanging\n" in out
     (run,) = (tmp_path / "runs" / "train").iterdir()
     assert faults.processes_of(RunDir(run), 1) == []
 
 
-def test_sigterm_while_a_failed_run_begins_again_is_heard(cli):
+def test_sigterm_during_a_restart_stops_the_run(cli):
     process = cli.start("train", *STRUCK, "epochs=500", "launch.restarts=3")
     run = cli.run_of(process)
     wait_for_step(run, 5)
@@ -189,7 +188,7 @@ def disk(tmp_path):
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def test_a_full_disk_keeps_the_last_good_checkpoint_and_more_room_resumes_to_the_same_bytes(cli, disk, unbroken):
+def test_a_full_disk_keeps_the_last_good_checkpoint(cli, disk, unbroken):
     ended = cli("train", *CASE, f"runs={disk}", expect=1)
     assert "rank 0: OSError: checkpoint of step 15 not written" in last_error(ended)
     assert ended.status["state"] == FAILED
@@ -200,7 +199,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint_and_more_room_resumes_to_the
     assert resumed.sha == unbroken.sha
 
 
-def test_a_disk_without_a_byte_left_ends_the_run_in_one_line(cli, disk):
+def test_a_disk_without_a_free_byte_is_one_error_line(cli, disk):
     process = cli.start("train", "launch.ranks=1", "epochs=500", f"runs={disk}")
     run = cli.run_of(process)
     wait_for_step(run, 11)  # the first checkpoint is there
@@ -214,10 +213,10 @@ def test_a_disk_without_a_byte_left_ends_the_run_in_one_line(cli, disk):
     assert not rank_pids(run)
 
 
-# ---------------------------------------------------------------- a tracking server that does not answer
+# ---------------------------------------------------------------- a missing tracking server
 
 
-def test_a_tracking_server_that_is_not_there_is_one_line_at_the_end(cli):
+def test_a_missing_tracking_server_is_one_line_at_the_end(cli):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -225,11 +224,11 @@ def test_a_tracking_server_that_is_not_there_is_one_line_at_the_end(cli):
     assert unsent(ended).startswith("tracking: ") and "connection refused" in unsent(ended)
 
 
-def test_ctrl_c_does_not_wait_for_a_hanging_server(cli, hanging_server):
+def test_ctrl_c_does_not_wait_for_a_hanging_tracking_server(cli, hanging_server):
     process = cli.start("train", "launch.ranks=1", "max_steps=1", "tracking=mlflow", f"tracking.uri={hanging_server}")
     run = cli.run_of(process)
     wait_for_state(run, FINISHED)
-    time.sleep(4)  # MLflow is imported, a request is under way
+    time.sleep(4)  # MLflow is imported and a request is under way
     process.send_signal(signal.SIGINT)
     asked = time.monotonic()
     ended = cli.ended(process)  # the run itself is done
@@ -252,7 +251,7 @@ def unsent(ended):
 
 @pytest.fixture
 def hanging_server():
-    """The address of a server that takes requests and never answers."""
+    """The address of a server that accepts requests and never answers."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(100)
@@ -271,9 +270,7 @@ def accept_all(listener, taken):
         pass
 
 
-def test_a_hanging_tracking_server_delays_nothing_and_sync_sends_all_of_it_once(
-    cli, hanging_server, unbroken, tmp_path, capfd
-):
+def test_a_hanging_tracking_server_delays_nothing_and_sync_sends_once(cli, hanging_server, unbroken, tmp_path, capfd):
     ended = cli("train", *CASE, "tracking=mlflow", f"tracking.uri={hanging_server}", "tracking.timeout_s=1")
     assert ended.sha == unbroken.sha
     assert "no answer in time" in unsent(ended)
@@ -313,7 +310,7 @@ SECRETS = {"MLFLOW_TRACKING_PASSWORD": "hunter2", "AWS_SECRET_ACCESS_KEY": "hunt
 
 @pytest.fixture(scope="module")
 def stopped_sweep(shared_cli):
-    """A sweep whose first cell gets a second SIGTERM while its ranks can't come to an end."""
+    """A sweep whose first cell gets a second SIGTERM while its ranks are stopped."""
     process = shared_cli.start("train", "launch.ranks=2", "epochs=500", "seed=1,2", "-m", env=SECRETS)
     run = shared_cli.run_of(process)
     wait_for_step(run, 1)
@@ -338,14 +335,14 @@ def read(path):
         return b""
 
 
-def test_no_credential_is_in_any_command_line_nor_in_a_rank(stopped_sweep):
+def test_no_credential_is_in_a_command_line_or_a_rank(stopped_sweep):
     _, _, seen = stopped_sweep
     assert seen["argv"] == []
     assert len(seen["environ"]) == 2
     assert all(b"PATH=" in environ and b"hunter" not in environ for environ in seen["environ"].values())
 
 
-def test_a_reader_that_is_gone_does_not_end_the_run(cli, unbroken):
+def test_a_closed_stdout_does_not_end_the_run(cli, unbroken):
     process = cli.start("train", *CASE)
     run = cli.run_of(process)
     process.stdout.close()  # as of `python train.py | head -1`
@@ -355,8 +352,8 @@ def test_a_reader_that_is_gone_does_not_end_the_run(cli, unbroken):
     assert (status["state"], status["params_sha256"]) == (FINISHED, unbroken.sha)
 
 
-def test_ranks_that_never_begin_are_ended(cli):
-    """As ranks that don't reach each other: here one is stopped while it starts."""
+def test_ranks_that_never_start_are_ended(cli):
+    """One rank is stopped during its start, as if ranks could not reach each other."""
     process = cli.start("train", "launch.ranks=2", "launch.start_timeout_s=8")
     run = cli.run_of(process)
     while 1 not in rank_pids(run):
@@ -380,7 +377,7 @@ def test_a_stopped_sweep_starts_no_further_cell(stopped_sweep):
     assert 2 not in [RunDir(path).config().seed for path in run.path.parent.iterdir()]
 
 
-def test_a_run_that_is_stopped_while_it_packs_leaves_no_process_and_can_go_on(cli, tmp_path):
+def test_a_run_stopped_while_packing_leaves_no_process_and_resumes(cli, tmp_path):
     root = tmp_path / "photos"
     image = tmp_path / "large.png"
     pixels = np.random.RandomState(0).randint(0, 256, (900, 900, 3), dtype=np.uint8)
@@ -395,7 +392,7 @@ def test_a_run_that_is_stopped_while_it_packs_leaves_no_process_and_can_go_on(cl
     children = wait_for_workers(process)
     process.send_signal(signal.SIGTERM)
     ended = cli.ended(process, expect=75, timeout=20)
-    _, children = psutil.wait_procs(children, timeout=2)  # a worker first ends the image that it has
+    _, children = psutil.wait_procs(children, timeout=2)  # a worker finishes its image first
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     (path,) = (cli.folder / "train").iterdir()
     run = RunDir(path)
@@ -405,7 +402,7 @@ def test_a_run_that_is_stopped_while_it_packs_leaves_no_process_and_can_go_on(cl
 
 
 def wait_for_workers(process, timeout=30):
-    """The processes below an entry script, once some of them pack."""
+    """Return the child processes of an entry script once some of them pack."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         children = psutil.Process(process.pid).children(recursive=True)

@@ -97,7 +97,7 @@ def test_a_line_that_breaks_again_and_again_gets_there(publisher, place):
 
 def test_the_next_start_goes_on_with_what_an_earlier_one_left(publisher, place):
     publisher.cuts = [1000]
-    assert "cut off after 1,000 of 300,007 bytes" in refused([publisher.file(NAME)], place._replace(pauses=()))
+    assert "truncated after 1,000 of 300,007 bytes" in refused([publisher.file(NAME)], place._replace(pauses=()))
     assert NAME not in there(place)
     obtain([publisher.file(NAME)], place)
     assert publisher.asked[-1] == (NAME, "bytes=1000-") and there(place) == {NAME: CONTENT}
@@ -155,8 +155,8 @@ def test_another_content_of_the_same_length_is_refused(publisher, place):
     file = publisher.file(NAME)
     publisher.files[NAME] = CONTENT[:-1] + b"x"
     assert refused([file], place) == (
-        f"data.root=set lacks {NAME}, and {NAME} could not be fetched ({publisher.url(NAME)}: what came has another "
-        f"SHA-256 than {file.sha256}): place them in {place.folder} (from http://page), or set data.mirror=URL"
+        f"data.root=set lacks {NAME}, and {NAME} cannot be fetched ({publisher.url(NAME)}: its SHA-256 is "
+        f"not {file.sha256}): place them in {place.folder} (from http://page), or set data.mirror=URL"
     )
     assert there(place) == {}
 
@@ -165,7 +165,7 @@ def test_another_content_of_the_same_length_is_refused(publisher, place):
 def test_another_length_is_refused_before_it_is_fetched(publisher, place, content, said):
     file = publisher.file(NAME)
     publisher.files[NAME] = content
-    assert f"has {said} bytes there, not 300,007" in refused([file], place)
+    assert f"has {said} bytes, not 300,007" in refused([file], place)
 
 
 def test_a_placed_file_that_is_another_one_is_refused_and_left_alone(publisher, place):
@@ -175,7 +175,7 @@ def test_a_placed_file_that_is_another_one_is_refused_and_left_alone(publisher, 
         with open(path, "wb") as file:
             file.write(content)
         text = refused([publisher.file(NAME)], place)
-        assert text.startswith(f"data.root=set: {path} {how}") and "remove it and it is fetched again" in text
+        assert text.startswith(f"data.root=set: {path} {how}") and "remove it, and it is fetched again" in text
         assert there(place) == {NAME: content} and publisher.asked == []
 
 
@@ -183,7 +183,7 @@ def test_without_a_server_the_files_and_their_place_are_named(place):
     urls = ("http://127.0.0.1:9/a", "http://host.invalid/a")
     text = refused([File("a", 1, "0", urls), File("b", 1, "0", urls)], place)
     assert text == (
-        "data.root=set lacks a, b, and a could not be fetched (http://127.0.0.1:9/a: connection refused; "
+        "data.root=set lacks a, b, and a cannot be fetched (http://127.0.0.1:9/a: connection refused; "
         f"http://host.invalid/a: unknown host): place them in {place.folder} (from http://page), or set data.mirror=URL"
     )
 
@@ -196,7 +196,7 @@ def test_an_address_that_is_gone_is_not_asked_again(publisher, place):
 def test_files_behind_a_licence_are_named_with_their_place(place):
     text = refused([File("train.tar", 1, "0", ()), File("val.tar", 1, "0", ())], place)
     assert text == (
-        "data.root=set lacks train.tar, val.tar, which their licence keeps from being fetched: get them at "
+        "data.root=set lacks train.tar, val.tar, which the licence does not allow to fetch: download them from "
         f"http://page and place them in {place.folder}"
     )
 
@@ -204,7 +204,7 @@ def test_files_behind_a_licence_are_named_with_their_place(place):
 def test_a_folder_that_can_not_be_written_is_one_line(publisher, place, tmp_path):
     (tmp_path / "set").write_text("a file")
     below = place._replace(folder=f"{place.folder}/below")
-    assert f"can't read or write the files in {below.folder} (not a directory)" in refused(
+    assert f"cannot read or write the files in {below.folder} (not a directory)" in refused(
         [publisher.file(NAME)], below
     )
 

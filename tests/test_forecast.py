@@ -27,7 +27,7 @@ def made(runs, ranks, rate=None, steps=100, wall_s=None, host="here", device="cp
     run.write("environment.json", {"tags": {"machine": host, "build": "wheel", "versions": {}}})
     run.write("price.json", PRICE)
     if rate:
-        run.write("status.json", {"state": FINISHED, "step": steps, "attempts": [{"attempt": 1}]})
+        run.write("status.json", {"state": FINISHED, "step": steps, "attempts": [{"attempt": 1, "started_ms": 0}]})
         run.write("summary.json", {"metrics": {"throughput/median": rate, "time/wall_s": wall_s or 0}})
     return run
 
@@ -138,7 +138,7 @@ def test_forecast_and_error_are_recorded(tmp_path):
     run.write("status.json", {"attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 1000, "ranks": 2}]})
     line = '{"attempt": 1, "step": 1, "time_ms": 1, "metrics": {"throughput/images_per_s": 80.0}}\n'
     run.metrics_file.write_text(line)
-    metrics = summary.summarise(run, 1)["metrics"]
+    metrics = summary.summarise(run, 1).metrics
     assert metrics["plan/images_per_s"] == 100 and metrics["plan/error"] == pytest.approx(0.25)
     run.write("summary.json", {"metrics": metrics})
     assert "planned        100 images/s, 25.0% too much" in summary.table(run, "")
@@ -148,7 +148,7 @@ def test_unknown_forecast_has_no_error(tmp_path):
     run = made(tmp_path, 2, 100.0)
     run.write(directory.FORECAST, {"known": False, "why": "x"})
     run.write("status.json", {"attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 1000, "ranks": 2}]})
-    assert not [key for key in summary.summarise(run, 1)["metrics"] if key.startswith("plan/")]
+    assert not [key for key in summary.summarise(run, 1).metrics if key.startswith("plan/")]
 
 
 @pytest.mark.slow

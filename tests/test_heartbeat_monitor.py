@@ -17,6 +17,7 @@ from mxscale.distributed.heartbeat import Heartbeat, NoHeartbeat, Phase
 from mxscale.environment.hosts import Host
 from mxscale.launcher import heartbeat_monitor
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import RankStatus
 
 STALL_S = 5.0
 
@@ -126,7 +127,7 @@ def test_a_rank_that_ended_or_has_not_started_is_no_stall(run, clock):
     monitor = watched(run)
     beat(run, 0, attempt=2)  # of another attempt
     beat(run, 1)
-    run.write(run.rank_status(1), {"attempt": 1, "exit": 0})
+    run.write_rank_status(RankStatus(1, attempt=1, exit=0, time_ms=0))
     assert clock.passes(10 * STALL_S, monitor) is None
 
 
@@ -166,7 +167,7 @@ def test_a_silent_rank_on_another_host_is_checked_there_and_killed_if_stopped(ru
     beat(run, 2, pids[2])
     assert clock.passes(STALL_S, monitor).error.endswith("its process is stopped (SIGSTOP, or a debugger?) (on b)")
 
-    run.write(run.rank_status(0), {"attempt": 1, "exit": 1})
+    run.write_rank_status(RankStatus(0, attempt=1, exit=1, time_ms=0))
     assert monitor.end_elsewhere() == [nodes[2]]  # unreachable
     assert ranks[1].wait(10) == -signal.SIGKILL
     assert ranks[0].poll() is None and bystander.poll() is None
@@ -181,7 +182,7 @@ def test_an_unreachable_host_is_the_cause_of_a_silent_rank(run, clock, ssh):
 def test_hosts_of_failed_ranks_are_checked_those_of_finished_ranks_are_not(run, ssh):
     monitor = watched(run, 3, [Host(name, 1, name) for name in ("gone1", "gone2", "b")])
     for rank, status in enumerate((1, 0, 1)):
-        run.write(run.rank_status(rank), {"attempt": 1, "exit": status})
+        run.write_rank_status(RankStatus(rank, attempt=1, exit=status, time_ms=0))
     assert [host.name for host in monitor.end_elsewhere()] == ["gone1"]
 
 
@@ -207,8 +208,8 @@ def test_a_stopped_server_of_this_run_alone_is_killed_on_its_host(run, process, 
 def test_a_missing_status_before_any_step_is_a_crash_at_the_start(run):
     beat(run, 0, progress=0)
     assert watched(run).crashed_at_start()
-    run.write(run.rank_status(0), {"attempt": 1, "exit": 1})
-    run.write(run.rank_status(1), {"attempt": 1, "exit": 1})
+    run.write_rank_status(RankStatus(0, attempt=1, exit=1, time_ms=0))
+    run.write_rank_status(RankStatus(1, attempt=1, exit=1, time_ms=0))
     assert not watched(run).crashed_at_start()  # each rank wrote its status
 
 

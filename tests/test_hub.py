@@ -81,8 +81,8 @@ def test_a_download_that_is_cut_goes_on_where_it_ended(hub, monkeypatch):
 @pytest.mark.parametrize(
     "reference, match",
     [
-        ("timm/resnet19", "has no such model, or HF_TOKEN does not open it"),
-        ("timm/resnet18@v9", "has no revision v9 of it"),
+        ("timm/resnet19", "has no such model, or HF_TOKEN gives no access to it"),
+        ("timm/resnet18@v9", "has no revision v9 of this model"),
         ("resnet18", "expected hf:OWNER/MODEL"),
         ("timm/resnet18@", "expected hf:OWNER/MODEL"),
         ("../../etc/passwd", "expected hf:OWNER/MODEL"),
@@ -95,22 +95,22 @@ def test_what_the_hub_does_not_have_is_one_line(hub, reference, match):
 
 def test_a_model_without_safetensors_is_one_line(hub):
     del hub.files["model.safetensors"]
-    refused("timm/resnet18", "there is no model.safetensors in it")
+    refused("timm/resnet18", "it has no model.safetensors")
 
 
 def test_a_model_behind_terms_is_one_line(hub):
     hub.gated = True
-    refused("timm/resnet18", "wants its terms accepted first")
+    refused("timm/resnet18", "requires its terms to be accepted")
 
 
 def test_other_bytes_than_the_hub_states_are_refused(hub):
     hub.spoil = True
-    refused("timm/resnet18", "its SHA-256 differs; remove it")
+    refused("timm/resnet18", "its SHA-256 differs from the hub's; remove it")
 
 
 def test_a_file_too_large_for_a_network_here_is_not_fetched(hub, monkeypatch):
     monkeypatch.setattr(client, "MAX_BYTES", 1000)
-    refused("timm/resnet18", "that is no network here")
+    refused("timm/resnet18", "expected at most")
     assert gets(hub) == []
 
 

@@ -19,9 +19,7 @@ LAYERS = (
 FEATURES = {"sweep", "rerun", "diagnose", "planner", "report", "doctor"}  # do not import each other
 
 # module -> packages above it that it imports, until these imports are replaced by hooks
-EXCEPTIONS = {
-    "tracking/sender.py": {"sweep"},
-}
+EXCEPTIONS = {}
 
 # library -> the packages and modules that may import it, inside functions too
 LIBRARIES = {

@@ -389,7 +389,7 @@ def test_frozen_layers_keep_their_statistics():
 
 @pytest.mark.parametrize("name, freeze", [("alexnet", "none"), ("squeezenet1.1", "none"), ("small", "features")])
 def test_a_network_without_layers_that_could_is_refused(name, freeze):
-    wanted = f"^model.bn_statistics=last_batch: model.name={name} has no batch normalisation that trains; use moving$"
+    wanted = f"^model.bn_statistics=last_batch: model.name={name} has no trained batch normalisation; use moving$"
     with pytest.raises(ConfigError, match=wanted):
         ready(name, 64, freeze=freeze)
 

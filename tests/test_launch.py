@@ -12,7 +12,7 @@ from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher.commands import ROOT, commands, first_gone
 
 RANK = [sys.executable, "-m", "mxscale.train.rank", "/runs/a", "1"]
-SURROUNDINGS = {
+ENVIRON = {
     "PATH": "/usr/bin:/bin",
     "HOME": "/home/u",
     "OMP_NUM_THREADS": "64",
@@ -27,13 +27,13 @@ SURROUNDINGS = {
 }
 
 
-def only_command(comm, ranks=1, cores=8, surroundings=SURROUNDINGS, hosts=(), **settings):
+def only_command(comm, ranks=1, cores=8, environ=ENVIRON, hosts=(), **settings):
     config = from_dict({"comm": comm, **settings})
-    (command,) = commands(config, "/runs/a", 1, Placement(ranks, cores, hosts), surroundings)
+    (command,) = commands(config, "/runs/a", 1, Placement(ranks, cores, hosts), environ)
     return command
 
 
-def test_a_local_rank_is_started_as_it_is():
+def test_a_local_rank_needs_no_launcher():
     assert only_command({"backend": "local"}).argv == RANK
 
 
@@ -42,21 +42,16 @@ def test_gloo_ranks_are_started_by_horovodrun():
     assert argv == ["horovodrun", "--gloo", "-np", "3", "-H", "localhost:3", *RANK]
 
 
-def test_one_rank_of_horovod_is_started_the_same_way():
-    argv = only_command({"backend": "horovod", "transport": "gloo"}, ranks=1).argv
-    assert argv == ["horovodrun", "--gloo", "-np", "1", "-H", "localhost:1", *RANK]
-
-
-def test_mpi_ranks_are_started_by_mpirun_which_is_told_names_of_variables_and_no_values():
-    argv = only_command({"backend": "horovod", "transport": "mpi"}, ranks=2, surroundings={"PATH": "/bin"}).argv
-    passed = ["HOROVOD_FUSION_THRESHOLD", "HOROVOD_GLOO_TIMEOUT_SECONDS", "OMP_NUM_THREADS"]
-    passed += ["PATH", "PYTHONPATH", "PYTHONUNBUFFERED"]
+def test_mpirun_gets_names_of_variables_without_values():
+    argv = only_command({"backend": "horovod", "transport": "mpi"}, ranks=2, environ={"PATH": "/bin"}).argv
+    exported = ["HOROVOD_FUSION_THRESHOLD", "HOROVOD_GLOO_TIMEOUT_SECONDS", "OMP_NUM_THREADS"]
+    exported += ["PATH", "PYTHONPATH", "PYTHONUNBUFFERED"]
     options = ["--allow-run-as-root", "--oversubscribe", "-np", "2", "-bind-to", "none"]
     options += ["-mca", "rtc_hwloc_vmhole", "none", "-map-by", "slot"]
-    assert argv == ["mpirun", *options, *[word for name in passed for word in ("-x", name)], *RANK]
+    assert argv == ["mpirun", *options, *[argument for name in exported for argument in ("-x", name)], *RANK]
 
 
-def test_the_environment_is_clean():
+def test_ranks_inherit_only_listed_variables():
     env = only_command({"backend": "horovod"}, ranks=2, cores=8).env
     assert env == {
         "PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin",
@@ -74,23 +69,23 @@ def test_the_environment_is_clean():
 @pytest.mark.parametrize(
     "comm", [{"backend": "local"}, {"backend": "horovod"}, {"backend": "horovod", "transport": "mpi"}]
 )
-def test_no_credential_of_the_surroundings_is_in_argv_or_environment(comm):
+def test_no_credential_is_in_argv_or_environment(comm):
     command = only_command(comm, ranks=1)
     text = "\0".join([*command.argv, *command.env, *command.env.values()])
     for forbidden in ("the-secret", "AWS_", "MLFLOW_", "TOKEN"):
         assert forbidden not in text
 
 
-def test_the_fusion_threshold_of_the_surroundings_wins():
-    command = only_command({"backend": "horovod"}, surroundings={"HOROVOD_FUSION_THRESHOLD": "1024"})
+def test_a_fusion_threshold_of_the_environment_wins():
+    command = only_command({"backend": "horovod"}, environ={"HOROVOD_FUSION_THRESHOLD": "1024"})
     assert command.env["HOROVOD_FUSION_THRESHOLD"] == "1024"
 
 
-@pytest.mark.parametrize("double, surroundings, cycle", [
+@pytest.mark.parametrize("double, environ, cycle", [
     (True, {}, "5"), (False, {}, None), (True, {"HOROVOD_CYCLE_TIME": "1"}, "1"),
 ])  # fmt: skip
-def test_with_double_buffering_horovod_looks_for_gradients_less_often(double, surroundings, cycle):
-    command = only_command({"backend": "horovod", "double_buffering": double}, surroundings=surroundings)
+def test_double_buffering_lengthens_horovods_cycle(double, environ, cycle):
+    command = only_command({"backend": "horovod", "double_buffering": double}, environ=environ)
     assert command.env.get("HOROVOD_CYCLE_TIME") == cycle
 
 
@@ -105,12 +100,12 @@ def test_cores_are_divided_among_ranks_unless_threads_are_given(cores, ranks, th
 HOSTS = (Host("10.0.0.2", 2, "a"), Host("10.0.0.3", 1, "b"))
 
 
-@pytest.mark.parametrize("ranks, taken", [(1, "a:1"), (2, "a:2"), (3, "a:2,b:1")])
-def test_the_launcher_is_told_of_the_slots_that_ranks_take_and_no_more(ranks, taken):
-    """horovodrun would start a rank in each slot."""
+@pytest.mark.parametrize("ranks, occupied", [(1, "a:1"), (2, "a:2"), (3, "a:2,b:1")])
+def test_horovodrun_gets_only_occupied_slots(ranks, occupied):
+    """horovodrun starts a rank in each slot."""
     hosts = (Host("a", 2, "a", here=True), Host("b", 2, "b"), Host("c", 1, "c"))
     argv = only_command({"transport": "gloo"}, ranks=ranks, hosts=hosts).argv
-    assert argv[argv.index("-H") + 1] == taken
+    assert argv[argv.index("-H") + 1] == occupied
 
 
 def test_hosts_are_given_with_their_slots():
@@ -126,20 +121,15 @@ def test_slots_without_a_rank_take_no_threads():
     assert threads_per_rank(from_dict({}), Placement(4, 8, hosts)) == 4  # two ranks on each
 
 
-def test_threads_are_those_of_the_fullest_host():
-    env = only_command({"transport": "gloo"}, ranks=3, cores=8, hosts=HOSTS).env
-    assert env["OMP_NUM_THREADS"] == "4"
-
-
-def test_a_single_host_elsewhere_starts_its_ranks_itself():
+def test_a_single_remote_host_runs_the_launcher_through_ssh():
     command = only_command({"transport": "gloo"}, ranks=2, hosts=(HOSTS[0],))
-    *ssh, address, words = command.argv
+    *ssh, address, remote = command.argv
     assert ssh[0] == "ssh" and address == "10.0.0.2"
-    assert words.startswith("env ") and words.endswith(shlex.join(["-np", "2", "-H", "localhost:2", *RANK]))
-    assert "the-secret" not in words and set(command.env) <= {"HOME", "PATH", "SSH_AUTH_SOCK"}
+    assert remote.startswith("env ") and remote.endswith(shlex.join(["-np", "2", "-H", "localhost:2", *RANK]))
+    assert "the-secret" not in remote and set(command.env) <= {"HOME", "PATH", "SSH_AUTH_SOCK"}
 
 
-def test_a_single_host_that_is_this_machine_needs_no_ssh():
+def test_this_machine_as_a_host_needs_no_ssh():
     here = Host("localhost", 2, "a", here=True)
     assert only_command({"transport": "gloo"}, ranks=2, hosts=(here,)).argv[0] == "horovodrun"
 
@@ -152,5 +142,5 @@ def test_a_single_host_that_is_this_machine_needs_no_ssh():
         ("Process 0 exit with status code 143.", None),
     ],
 )
-def test_the_rank_whose_end_came_first_is_read_from_the_launchers_own_words(line, rank):
-    assert first_gone(f"[2]<stderr>: some words\n{line}\nProcess 0 exit with status code 143.\n") == rank
+def test_the_first_ended_rank_is_read_from_the_launchers_log(line, rank):
+    assert first_gone(f"[2]<stderr>: other output\n{line}\nProcess 0 exit with status code 143.\n") == rank

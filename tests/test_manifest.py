@@ -160,7 +160,7 @@ def test_a_label_that_training_never_shows_is_refused(record_files, tmp_path):
     make_records(tmp_path, [noise(20), noise(21)], [0, 2], "val")
     assert refused(record_files) == (
         f"data.val={tmp_path}/val.rec: label 2 is not in data.train={tmp_path}/train.rec: "
-        "were the two made with different lists of classes?"
+        "create both with the same list of classes"
     )
 
 
@@ -169,7 +169,7 @@ def test_lists_that_number_the_classes_differently_are_refused(record_files, tmp
     (tmp_path / "val.lst").write_text("0\t0.000000\tval/bee/c.jpg\n")
     assert refused(record_files) == (
         f"data.val={tmp_path}/val.rec: its list has bee as label 0, that of data.train as 1: "
-        "make both with the same list of classes"
+        "create both with the same list of classes"
     )
     for harmless in ("0\t1.000000\tval/bee/c.jpg\n", "0\t0.000000\tval/c.jpg\nno list\n", "0\t5\tcow/c.jpg\n"):
         (tmp_path / "val.lst").write_text(harmless)

@@ -3,39 +3,38 @@
 from mxscale.environment.hosts import Host
 from mxscale.launcher.failure import Failure, Logs
 from mxscale.launcher.outcome import host_failure, merge, with_communicator_reason
+from mxscale.rundir.status import RankStatus
 
 
-def words(rank, exit=1, consequence=True, time_ms=0):
-    return {"rank": rank, "exit": exit, "error": f"error of {rank}", "consequence": consequence, "time_ms": time_ms}
+def failed(rank, exit=1, consequence=True, time_ms=0):
+    return RankStatus(rank, 1, exit, time_ms, error=f"error of {rank}", consequence=consequence)
 
 
 def test_first_rank_without_status_is_named():
-    failure = merge([None, words(1), None], None, first_gone=2)["failure"]
+    failure = merge([None, failed(1), None], None, first_gone=2)[1]
     assert failure.error.startswith("rank 2 ended without a status")
     assert failure.of == ("2",) and failure.outside
 
 
 def test_all_ranks_without_status_are_named():
     for first_gone in (None, 1):
-        failure = merge([None, words(1), None], None, first_gone)["failure"]
+        failure = merge([None, failed(1), None], None, first_gone)[1]
         assert failure.error.startswith("rank 0, 2 ended without a status")
         assert failure.of == ("0", "2")
 
 
 def test_own_failure_is_the_cause_and_not_retried():
-    merged = merge([words(0, consequence=False, time_ms=2), words(1, time_ms=1), None], None, first_gone=2)
-    assert merged["failure"] == Failure("rank 0: error of 0", ("0",), outside=False)
+    _, failure = merge([failed(0, consequence=False, time_ms=2), failed(1, time_ms=1), None], None, first_gone=2)
+    assert failure == Failure("rank 0: error of 0", ("0",), outside=False)
 
 
 def test_earliest_own_failure_is_the_cause():
-    merged = merge([words(0, 1, False, time_ms=2), words(1, 3, False, time_ms=1)], None)
-    assert (merged["exit"], merged["failure"].error) == (3, "rank 1: error of 1")
+    status, failure = merge([failed(0, 1, False, time_ms=2), failed(1, 3, False, time_ms=1)], None)
+    assert (status.exit, failure.error) == (3, "rank 1: error of 1")
 
 
 def test_lost_peers_are_retried():
-    assert merge([words(0, time_ms=2), words(1, time_ms=1)], None)["failure"] == Failure(
-        "rank 1: error of 1", ("1",), True
-    )
+    assert merge([failed(0, time_ms=2), failed(1, time_ms=1)], None)[1] == Failure("rank 1: error of 1", ("1",), True)
 
 
 def test_communicator_reason_of_lost_peer_is_reported(tmp_path):

@@ -338,7 +338,7 @@ def test_a_decoder_that_dies_makes_its_image_bad_and_is_replaced(tmp_path):
     try:
         os.kill(worker._child.pid, signal.SIGKILL)
         result = worker(str(tmp_path / "a.png"), partial(images.examine, min_side=1))
-        assert isinstance(result, BadImage) and result.reason == "its decoder died (signal SIGKILL)"
+        assert isinstance(result, BadImage) and result.reason == "its decoder crashed (signal SIGKILL)"
         assert worker(str(tmp_path / "a.png"), partial(images.examine, min_side=1)).side == 16
     finally:
         worker.close()

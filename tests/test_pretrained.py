@@ -158,7 +158,7 @@ OWN = {"image_size": 288, "mean": [1.0, 2.0, 3.0], "std": [4.0, 5.0, 6.0], "inte
 
 
 def test_what_is_known_of_the_input_is_taken_over_and_what_it_replaces_is_kept():
-    found = pretrained_init.taken_over(Data(image_size=224, eval_resize=256, pack_short_side=256), OWN, "x")
+    found = pretrained_init.adopted_input(Data(image_size=224, eval_resize=256, pack_short_side=256), OWN, "x")
     assert found.taken == {
         **{key: OWN[key] for key in ("image_size", "mean", "std", "interpolation")},
         "eval_resize": 303,  # 288 / 0.95
@@ -176,28 +176,28 @@ def test_what_is_known_of_the_input_is_taken_over_and_what_it_replaces_is_kept()
 
 def test_sizes_that_follow_from_the_image_size_keep_their_ratio():
     data = Data(image_size=224, eval_resize=256, pack_short_side=480)
-    assert pretrained_init.taken_over(data, {"image_size": 448}, "x").taken == {
+    assert pretrained_init.adopted_input(data, {"image_size": 448}, "x").taken == {
         "image_size": 448, "eval_resize": 512, "pack_short_side": 512}  # fmt: skip
-    assert pretrained_init.taken_over(data, {"image_size": 112}, "x").taken == {
+    assert pretrained_init.adopted_input(data, {"image_size": 112}, "x").taken == {
         "image_size": 112,
         "eval_resize": 128,
     }
     small = Data(image_size=64, eval_resize=256, pack_short_side=64)
-    assert pretrained_init.taken_over(small, {}, "x") == InputChange()
-    assert pretrained_init.taken_over(small, {"mean": [0.0] * 3}, "x").taken == {"mean": [0.0] * 3}
+    assert pretrained_init.adopted_input(small, {}, "x") == InputChange()
+    assert pretrained_init.adopted_input(small, {"mean": [0.0] * 3}, "x").taken == {"mean": [0.0] * 3}
 
 
 @pytest.mark.parametrize(
     "wrong", [{"image_size": 0}, {"mean": [1.0]}, {"std": [0.0, 1, 1]}, {"crop": 2}, {"mean": [float("nan")] * 3}]
 )
 def test_an_input_that_makes_no_sense_is_refused(wrong):
-    with pytest.raises(ConfigError, match=r"^model.pretrained=x: its own input makes no sense .*model.input=config$"):
+    with pytest.raises(ConfigError, match=r"^model.pretrained=x: its stated input is invalid .*model.input=config$"):
         pretrained.checked({**OWN, **wrong}, "x")
 
 
 def test_an_interpolation_that_the_loader_has_not_is_refused():
-    with pytest.raises(ConfigError, match=r"its interpolation is random, and there is bilinear, bicubic"):
-        pretrained_init.taken_over(Data(), {"interpolation": "random"}, "x")
+    with pytest.raises(ConfigError, match=r"interpolation random is not supported \(bilinear, bicubic"):
+        pretrained_init.adopted_input(Data(), {"interpolation": "random"}, "x")
 
 
 def test_the_effective_config_is_what_ranks_read_and_resume_auto_still_finds_the_run(prepared, prefix, tmp_path):

@@ -1,4 +1,4 @@
-"""comm=auto: the choice, on figures that are given, and once on real ranks."""
+"""comm=auto: the choice from given figures, and one trial on real ranks."""
 
 import sys
 import time
@@ -22,12 +22,12 @@ FIGURES = {
 }
 
 
-def test_the_fastest_is_taken_with_the_next_one_as_its_reason():
+def test_the_fastest_is_taken_and_compared_with_the_next():
     assert backend_probe.choose(FIGURES) == "device"
     assert backend_probe.reason(FIGURES, "device") == "device: 2.1 ms an exchange, against 4.2 ms of horovod-gloo"
 
 
-def test_what_failed_is_never_taken():
+def test_a_failed_candidate_is_never_taken():
     assert backend_probe.choose({"horovod-mpi": FIGURES["horovod-mpi"]}) is None
     alone = {name: FIGURES[name] for name in ("horovod-gloo", "horovod-mpi")}
     assert backend_probe.choose(alone) == "horovod-gloo"
@@ -38,7 +38,7 @@ def test_of_equals_the_first_is_taken():
     assert backend_probe.choose({"a": FIGURES["device"], "b": FIGURES["device"]}) == "a"
 
 
-def test_the_table_has_a_line_for_each_with_its_figures_or_the_reason():
+def test_the_table_lists_figures_or_reasons():
     assert backend_probe.table(FIGURES, "device").splitlines() == [
         "  horovod-gloo  4.2 ms (4.0 to 6.0, 10 times)",
         "  horovod-mpi   no: there is no mpirun on the PATH",
@@ -46,7 +46,7 @@ def test_the_table_has_a_line_for_each_with_its_figures_or_the_reason():
     ]
 
 
-# ---------------------------------------------------------------- what is taken
+# ---------------------------------------------------------------- the resolved config
 
 
 def settled(tmp_path, ranks, known=None, **values):
@@ -60,37 +60,37 @@ def settled(tmp_path, ranks, known=None, **values):
     )
 
 
-def test_one_rank_is_local_and_on_another_host_horovods(tmp_path):
-    assert settled(tmp_path, 1).comm.backend == "local"
+def test_one_rank_is_local_or_horovods_on_another_host(tmp_path):
+    assert settled(tmp_path, 1).comm.backend == "local" == RunDir(tmp_path).config().comm.backend
     assert settled(tmp_path, 1, launch={"hosts": ["b:1"]}).comm.backend == "horovod"
 
 
-def test_what_does_not_go_with_the_choice_is_refused_before_it_is_kept(tmp_path):
+def test_settings_invalid_with_the_choice_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"comm\.timeline=true with comm=local"):
         settled(tmp_path, 1, comm={"timeline": True})
     assert not (tmp_path / backend_probe.RECORD).exists()
 
 
-def test_a_choice_of_before_that_hosts_have_made_impossible_is_made_again(tmp_path):
+def test_a_recorded_choice_that_is_now_invalid_is_replaced(tmp_path):
     assert settled(tmp_path, 2, known={"backend": "device"}).comm.backend == "device"
     assert settled(tmp_path, 1, known={"backend": "device"}, launch={"hosts": ["b:1"]}).comm.backend == "horovod"
 
 
-# ---------------------------------------------------------------- commands that do not do what they should
+# ---------------------------------------------------------------- failing trials
 
 
 def command(code):
     return [commands.Command([sys.executable, "-c", code], {"PATH": "/usr/bin:/bin"})]
 
 
-def test_one_that_takes_too_long_is_ended_and_listed(tmp_path):
+def test_a_slow_trial_is_ended_and_reported(tmp_path):
     began = time.monotonic()
     found = backend_probe.measured(RunDir(tmp_path), "slow", command("import time; time.sleep(60)"), 0.5, Signals())
     assert found == {"no": "not finished in 0.5 s (comm.probe_s)"}
     assert time.monotonic() - began < 20
 
 
-def test_one_that_fails_is_listed_with_its_status_and_its_log(tmp_path):
+def test_a_failed_trial_is_reported_with_status_and_log(tmp_path):
     found = backend_probe.measured(
         RunDir(tmp_path), "bad", command("import sys; sys.exit('no such thing')"), 20, Signals()
     )
@@ -98,7 +98,7 @@ def test_one_that_fails_is_listed_with_its_status_and_its_log(tmp_path):
     assert "no such thing" in (tmp_path / "probe" / "bad.log").read_text()
 
 
-def test_a_signal_ends_it(tmp_path):
+def test_a_signal_ends_a_trial(tmp_path):
     signals = Signals()
     signals.reason = "SIGTERM"
     found = backend_probe.measured(RunDir(tmp_path), "slow", command("import time; time.sleep(60)"), 60, signals)
@@ -108,21 +108,13 @@ def test_a_signal_ends_it(tmp_path):
 # ---------------------------------------------------------------- runs
 
 
-def test_one_rank_needs_no_trial(tmp_path):
-    run = RunDir(tmp_path)
-    run.write_plan(Plan(sizes=make_sizes(1)))
-    config = from_dict({"comm": {"backend": "auto"}})
-    assert backend_probe.settle(run, config, 1, Signals()).comm.backend == "local"
-    assert run.config().comm.backend == "local"
-
-
-def test_any_other_back_end_is_left_alone(tmp_path):
+def test_a_chosen_back_end_stays(tmp_path):
     config = from_dict({"comm": {"backend": "horovod"}})
     assert backend_probe.settle(RunDir(tmp_path), config, 1, Signals()) is config
     assert not (tmp_path / backend_probe.RECORD).exists()
 
 
-def test_a_run_that_goes_on_keeps_what_was_chosen_and_tries_nothing(tmp_path):
+def test_a_resumed_run_keeps_the_choice_without_a_trial(tmp_path):
     run = RunDir(tmp_path)
     run.write_plan(Plan(sizes=make_sizes(2)))
     record = {"chosen": {"backend": "horovod", "transport": "mpi"}, "figures": FIGURES, "reason": "it was fastest"}
@@ -133,12 +125,12 @@ def test_a_run_that_goes_on_keeps_what_was_chosen_and_tries_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_real_ranks_are_tried_and_the_fastest_is_taken(tmp_path, data_cache, monkeypatch, capsys):
+def test_the_fastest_of_real_trials_is_taken(tmp_path, data_cache, monkeypatch, capsys):
     run = RunDir(tmp_path)
     (tmp_path / "ranks").mkdir()
     run.write_config(composed("train", "comm=auto", "launch.ranks=2", f"data.cache={data_cache}"))
     prepare.prepare(run, run.config())
-    for name in ("horovod-mpi", "parameter_server"):  # each more of them costs seconds
+    for name in ("horovod-mpi", "parameter_server"):  # to save seconds
         monkeypatch.delitem(backend_probe.CANDIDATES, name)
     run.begin_alive(1)
     settled = backend_probe.settle(run, run.config(), 1, Signals())
@@ -153,7 +145,7 @@ def test_real_ranks_are_tried_and_the_fastest_is_taken(tmp_path, data_cache, mon
 
 
 @pytest.mark.slow
-def test_a_run_trains_with_what_was_chosen_and_keeps_the_figures(cli):
+def test_a_run_trains_with_the_choice_and_records_the_figures(cli):
     ended = cli("train", "comm=auto", "launch.ranks=1", "max_steps=1")
     assert ended.run.config().comm.backend == "local"
     record = ended.run.read(backend_probe.RECORD)

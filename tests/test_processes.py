@@ -1,4 +1,4 @@
-"""Starting, watching and stopping commands, with real ones."""
+"""Start, watch and stop real commands."""
 
 import os
 import signal
@@ -13,11 +13,11 @@ from mxscale.launcher.processes import Processes
 
 @pytest.fixture
 def start(tmp_path):
-    """Start shell scripts; whatever they leave is killed after the test."""
+    """Start shell scripts and kill their remaining processes after the test."""
     started = []
 
     def starter(*scripts):
-        """The first stands for the ranks; the others serve it: server 0, server 1, ..."""
+        """Start the first script as the ranks and the others as server 0, server 1, ..."""
         names = ["ranks", *(f"server {n}" for n in range(len(scripts) - 1))]
         with open(tmp_path / "log", "ab") as log:
             env = {"PATH": os.environ["PATH"], "DIR": str(tmp_path)}
@@ -35,18 +35,18 @@ def start(tmp_path):
 
 
 def until(condition, timeout=10):
-    """The first true value of `condition()`."""
+    """Return the first true value of `condition()`."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         value = condition()
         if value:
             return value
         time.sleep(0.01)
-    raise AssertionError("it did not happen in time")
+    raise AssertionError("timed out")
 
 
 def pid_in(path) -> int:
-    """The number that a script writes into a file."""
+    """Return the process id that a script writes to a file."""
     return int(until(lambda: path.exists() and path.read_text().strip()))
 
 
@@ -57,7 +57,7 @@ def runs(pid) -> bool:
         return False
 
 
-def test_the_watch_ends_with_the_first_command_and_its_status(start, tmp_path):
+def test_processes_end_with_the_first_commands_status(start, tmp_path):
     processes = start("until [ -e $DIR/go ]; do sleep 0.02; done; exit 3", "sleep 60")
     assert processes.ended() is None
     (tmp_path / "go").touch()
@@ -69,33 +69,33 @@ def test_the_watch_ends_with_the_first_command_and_its_status(start, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "script, told",
+    "script, message",
     [("kill -9 $$", "server 1 was ended by signal 9"), ("exit 3", "server 1 ended with status 3")],
 )
-def test_a_command_that_ends_before_those_that_it_serves_is_named(start, script, told):
+def test_a_server_that_ends_before_the_ranks_is_named(start, script, message):
     processes = start("sleep 60", "sleep 60", script)
-    assert str(until(processes.lost)) == f"{told} while ranks needed it"
+    assert str(until(processes.lost)) == f"{message} while ranks needed it"
     assert processes.ended() is None
 
 
-def test_a_command_that_ends_well_is_lost_only_where_the_ranks_go_on(start, monkeypatch):
+def test_a_server_that_ends_well_is_lost_only_if_ranks_continue(start, monkeypatch):
     processes = start("sleep 60", "true")
     until(lambda: processes.running[1].poll() is not None)
-    assert processes.lost() is None  # the ranks may be through as well
-    monkeypatch.setattr("mxscale.launcher.processes.LEAVE_S", 0.1)
+    assert processes.lost() is None  # the ranks may have finished too
+    monkeypatch.setattr("mxscale.launcher.processes.SERVER_END_S", 0.1)
     assert until(processes.lost).status == 0
 
 
-def test_what_served_the_ranks_may_end_by_itself_before_it_is_stopped(start, tmp_path, monkeypatch):
+def test_servers_may_end_by_themselves_after_the_ranks(start, tmp_path, monkeypatch):
     processes = start("true", "until [ -e $DIR/go ]; do sleep 0.02; done", "sleep 60")
     until(lambda: processes.ended() is not None)
     (tmp_path / "go").touch()
-    monkeypatch.setattr("mxscale.launcher.processes.LEAVE_S", 1.0)
+    monkeypatch.setattr("mxscale.launcher.processes.SERVER_END_S", 1.0)
     processes.stop()
     assert [process.returncode for process in processes.running] == [0, 0, -signal.SIGTERM]
 
 
-def test_a_command_that_is_not_there_leaves_none_of_the_others(tmp_path):
+def test_a_missing_command_leaves_no_other_running(tmp_path):
     env = {"PATH": os.environ["PATH"], "DIR": str(tmp_path)}
     here = Command(["bash", "-c", "echo $$ > $DIR/here.pid; exec sleep 60"], env)
     with open(tmp_path / "log", "ab") as log, pytest.raises(FileNotFoundError):
@@ -104,12 +104,7 @@ def test_a_command_that_is_not_there_leaves_none_of_the_others(tmp_path):
     assert [p for p in left if runs(p.pid)] == []
 
 
-def test_a_killed_command_ends_the_watch_with_its_signal(start):
-    processes = start("kill -9 $$")
-    assert until(processes.ended) == -9
-
-
-def test_stopping_is_quick_where_commands_listen(start):
+def test_stopping_does_not_wait_for_the_patience(start):
     processes = start("sleep 60")
     began = time.monotonic()
     processes.stop(patience_s=30)
@@ -117,7 +112,7 @@ def test_stopping_is_quick_where_commands_listen(start):
     assert processes.running[0].returncode == -signal.SIGTERM
 
 
-def test_a_command_may_use_its_patience_to_end_in_order(start, tmp_path):
+def test_a_command_may_clean_up_within_the_patience(start, tmp_path):
     processes = start(
         "trap 'sleep 0.3; echo done > $DIR/done; exit 0' TERM; touch $DIR/up; while :; do sleep 0.02; done"
     )
@@ -152,10 +147,10 @@ def test_a_grandchild_in_another_session_that_ignores_sigterm_is_killed(start, t
     until(lambda: not runs(grandchild))
 
 
-def test_a_grandchild_is_killed_when_its_parent_has_died_first(start, tmp_path):
+def test_a_grandchild_is_killed_after_its_parent_died(start, tmp_path):
     processes = start(GRANDCHILD + "sleep 60")
     grandchild = pid_in(tmp_path / "grand.pid")
-    assert processes.ended() is None  # the watch has looked once
+    assert processes.ended() is None  # descendants are recorded
     processes.running[0].kill()
     assert until(processes.ended) == -9
     assert runs(grandchild)
@@ -163,7 +158,7 @@ def test_a_grandchild_is_killed_when_its_parent_has_died_first(start, tmp_path):
     until(lambda: not runs(grandchild))
 
 
-def test_what_a_command_starts_on_its_way_out_is_stopped_too(start, tmp_path):
+def test_a_process_started_during_the_stop_is_stopped(start, tmp_path):
     script = "trap 'setsid bash -c \"echo \\$\\$ > $DIR/late.pid; exec sleep 60\" & wait' TERM; touch $DIR/up; "
     processes = start(script + "while :; do sleep 0.02; done")
     until((tmp_path / "up").exists)
@@ -187,7 +182,7 @@ def test_stopping_twice_or_after_the_end_is_harmless(start):
     assert processes.ended() == 0
 
 
-def test_output_goes_to_the_log_and_that_of_what_serves_to_one_of_its_own(start, tmp_path):
+def test_ranks_and_servers_write_to_separate_logs(start, tmp_path):
     processes = start("echo out; echo err >&2", "echo served")
     until(lambda: None not in [process.poll() for process in processes.running])
     assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]

@@ -155,7 +155,7 @@ def test_files_that_are_not_there_or_no_records_are_refused(given, tmp_path):
     )
     assert "not a file" in refused(given(train=str(tmp_path)))
     train.write_bytes(b"")
-    assert refused(given()) == f"data.train={train} has no records; make it again with im2rec"
+    assert refused(given()) == f"data.train={train} has no records; create it again with im2rec"
     train.write_bytes(jpeg())
     assert refused(given()).startswith(f"data.train={train}: no record at byte 0; copy the file again")
     assert "train_per_class: with data=recordio" in refused(given(train_per_class=3))
@@ -166,7 +166,7 @@ def test_a_truncated_file_is_refused_with_the_byte(given, tmp_path, keep):
     train = tmp_path / "train.rec"
     content = train.read_bytes()[:keep]
     train.write_bytes(content)
-    assert f"cut off at byte {len(content)}, inside a record" in refused(given())
+    assert f"truncated at byte {len(content)}, inside a record" in refused(given())
 
 
 def test_an_index_of_another_file_is_refused(given, tmp_path):
@@ -175,10 +175,10 @@ def test_an_index_of_another_file_is_refused(given, tmp_path):
     idx.write_text("\n".join(lines[:-1]))
     assert refused(given()) == (
         f"data.train={tmp_path}/train.rec: {idx} is the index of another file (5 entries for 6 records); "
-        "remove it and it is made again"
+        "remove it, and it is created again"
     )
     idx.write_text("\n".join([*lines[:-1], "5\t8"]))
-    assert "is the index of another file (other offsets)" in refused(given())
+    assert "is the index of another file (different offsets)" in refused(given())
     idx.write_text("hello")
     assert "line 1 is not `number<tab>offset`" in refused(given())
     idx.write_text("\n".join(reversed(lines)))  # the order is free
@@ -187,7 +187,7 @@ def test_an_index_of_another_file_is_refused(given, tmp_path):
 
 def test_records_without_images_are_refused(given, tmp_path):
     write(tmp_path, "val", [0, 1], content=b"no image")
-    assert "cannot use the image of record 0 (no image of a known format)" in refused(given())
+    assert "cannot use the image of record 0 (not an image of a known format)" in refused(given())
 
 
 @pytest.fixture

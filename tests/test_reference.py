@@ -128,7 +128,7 @@ def test_pytorch_reads_what_is_exported(layers, tmp_path):
     theirs = randomised(layers)
     torch.save(theirs.state_dict(), tmp_path / "w.pth")
     weights.save(tmp_path / "params", convert.load(str(tmp_path / "w.pth"), f"resnet{layers}_v1b").arrays)
-    infer.export(f"resnet{layers}_v1b", str(tmp_path / "params"), str(tmp_path / "out.safetensors"), "run=x")
+    infer.write_export(f"resnet{layers}_v1b", str(tmp_path / "params"), str(tmp_path / "out.safetensors"), "run=x")
     back = ResNet(layers)
     missing, unexpected = back.load_state_dict(load_file(tmp_path / "out.safetensors"), strict=False)
     assert not unexpected and all(name.endswith("num_batches_tracked") for name in missing)

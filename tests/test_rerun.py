@@ -328,7 +328,8 @@ def test_record_without_code_digest_compares_commits(tmp_path):
 
 def test_changed_ranks_of_attempts_are_listed(tmp_path):
     then = facts(tmp_path / "then")
-    then.write("status.json", {"attempts": [{"attempt": 1, "ranks": 4}, {"attempt": 2}, {"attempt": 3, "ranks": 2}]})
+    attempts = [{"attempt": n, "ranks": ranks, "started_ms": n} for n, ranks in ((1, 4), (2, None), (3, 2))]
+    then.write("status.json", {"attempts": attempts})
     assert [str(d) for d in differences.between(then, facts(tmp_path / "now"))] == [
         "ranks of its attempts: 4, then 2 -> 2"
     ]

@@ -10,11 +10,13 @@ import sys
 import time
 
 import pytest
+import yaml
 from conftest import kill_session, rank_pids, wait_for_step
 
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import RankStatus
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +53,7 @@ def test_killed_parent_resumes_to_same_bytes(cli, unbroken, ranks):
     _, run = interrupted_run(cli, ranks, step, lambda process, run: kill_session(process))
     resumed = cli("train", f"resume={run}", small=False)
     assert resumed.run.path == run.path
+    assert yaml.safe_load((run.path / "overrides.yaml").read_text())[2][-1] == f"resume={run}"
     assert resumed.sha == unbroken(ranks)
     assert resumed.status["attempt"] == 2
 
@@ -115,8 +118,8 @@ def wait_for_rank(run, rank, but, timeout=30):
 
 def test_rank_status_of_other_attempt_is_ignored(tmp_path):
     run = RunDir(tmp_path)
-    run.write(run.rank_status(0), {"attempt": 1, "exit": 1})
-    assert run.last_words(0, 1) and run.last_words(0, 2) is None and run.last_words(1, 1) is None
+    run.write_rank_status(RankStatus(0, attempt=1, exit=1, time_ms=0))
+    assert run.rank_status(0, 1) and run.rank_status(0, 2) is None and run.rank_status(1, 1) is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -134,7 +137,7 @@ def test_signal_writes_checkpoint_and_exits_75(cli, unbroken, number):
 def test_ctrl_c_in_terminal_reaches_parent_alone(cli):
     process, run = interrupted_run(cli, 2, 2, lambda process, run: os.killpg(process.pid, signal.SIGINT))
     cli.ended(process, expect=75, timeout=30)
-    assert all((run.read(run.rank_status(rank)) or {}).get("exit") == 75 for rank in (0, 1))
+    assert all(run.rank_status(rank, 1).exit == 75 for rank in (0, 1))
 
 
 def test_fewer_ranks_keep_global_batch_and_shards(cli):

@@ -4,10 +4,13 @@ import json
 import os
 
 import pytest
+from plans import make_sizes, make_splits
 
 from mxscale.config.schema import from_dict
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FAILED, FINISHED, RunDir, create, latest_trained, runs_of
+from mxscale.rundir.plan import Address, ExchangeProbe, Host, Image, InputChange, Origin, Plan
+from mxscale.rundir.status import Attempt
 from mxscale.util.errors import ConfigError
 
 
@@ -87,10 +90,43 @@ def test_json_files_are_replaced_whole_and_leave_nothing_else(run):
     assert not [name for name in os.listdir(run.path) if name.startswith(".")]
 
 
-def test_a_file_that_is_missing_or_torn_reads_as_none(run):
-    assert run.read("status.json") is None
-    (run.path / "status.json").write_text('{"state": "RUN')
-    assert run.read("status.json") is None
+def test_records_that_do_not_exist_are_empty(run):
+    assert (run.read("best.json"), run.status(), run.summary(), run.rank_status(0, 1)) == (None, None, None, None)
+    assert (run.plan(), run.state, run.attempts, run.figures) == (Plan(), None, (), {})
+
+
+def test_a_plan_is_read_as_it_was_written(run):
+    plan = Plan(
+        sizes=make_sizes(2), splits=make_splits(train=9), hosts=(Host("10.0.0.2", 2, "a", here=True),),
+        image=Image("a", "b", ""), scheduler=Address("10.0.0.2", 1234), class_names=("x", "y"), device="cpu",
+        origin=Origin("file", {"w.params": "abc"}, input={"mean": [1.0, 2.0, 3.0]}),
+        input=InputChange({"image_size": 224}, {"image_size": 32}),
+        probe=ExchangeProbe(((2, 3), (4,)), "float32", {"nccl": "no GPU"}),
+    )  # fmt: skip
+    run.write_plan(plan)
+    assert run.plan() == plan and run.read("plan.json")["schema_version"] == 2
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ('{"state": "RUN', "status.json is damaged: Unterminated string"),
+        ("[]", "status.json is damaged: expected a JSON object"),
+        ('{"attempts": [{"started_ms": 1}]}', r"status.json is damaged: no attempts\[0\].attempt"),
+        ('{"attempts": [{"attempt": "1", "started_ms": 1}]}', r"damaged: attempts\[0\].attempt is '1'"),
+        ('{"schema_version": 3}', "status.json has schema version 3, this mxscale reads up to 2; use a newer mxscale"),
+    ],
+)
+def test_a_damaged_or_newer_record_is_refused(run, text, message):
+    (run.path / "status.json").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        run.status()
+
+
+def test_status_records_keep_attempts_and_ignore_unknown_keys(run):
+    run.write("status.json", {"state": FINISHED, "attempts": [{"attempt": 1, "started_ms": 5}], "of another": 1})
+    run.write_status(run.status().with_attempt(ended_ms=9, ranks=2))
+    assert run.attempts == (Attempt(1, 5, ranks=2, ended_ms=9),) and run.state == FINISHED
 
 
 def test_the_wish_to_stop_is_read_with_its_reason(run):

@@ -1,4 +1,4 @@
-"""Parameter servers, and the promise of every synchronous back end: the same shards give the same weights."""
+"""Parameter servers; every synchronous back end gives the weights of a plain loop."""
 
 import os
 import pickle
@@ -34,16 +34,16 @@ from mxscale.train.optim.server_update import optimizer_of
 from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
-# ---------------------------------------------------------------- how many
+# ---------------------------------------------------------------- number of servers
 
 
 @pytest.mark.parametrize("asked, ranks, count", [(1, 4, 1), (3, 2, 3), ("1x", 4, 4), ("2x", 3, 6), ("5", 1, 5)])
-def test_servers_are_a_number_or_so_many_for_each_rank(asked, ranks, count):
+def test_servers_are_a_number_or_a_multiple_of_ranks(asked, ranks, count):
     assert server_count(Comm(backend="parameter_server", servers=asked), ranks) == count
     assert server_count(Comm(backend="horovod"), ranks) == 0
 
 
-# ---------------------------------------------------------------- where they run
+# ---------------------------------------------------------------- placement
 
 HOSTS = (Host("10.0.0.2", 2, "a"), Host("10.0.0.3", 2, "b", here=True), Host("10.0.0.4", 2, "c"))
 
@@ -58,7 +58,7 @@ def roles(found):
     return {command.name: command.env["DMLC_ROLE"] for command in found}
 
 
-def test_scheduler_and_servers_are_commands_beside_the_ranks_one():
+def test_scheduler_and_servers_have_commands_of_their_own():
     found = commands(2, servers="1x")
     assert roles(found) == {"ranks": "worker", "scheduler": "scheduler", "server 0": "server", "server 1": "server"}
     assert found[0].argv[0] == "horovodrun" and found[0].argv[-4:] == ["-m", "mxscale.train.rank", "/runs/a", "3"]
@@ -67,8 +67,8 @@ def test_scheduler_and_servers_are_commands_beside_the_ranks_one():
         for role in ("scheduler", "server.0", "server.1")
     ]
     for command in found:
-        told = {name: value for name, value in command.env.items() if name.startswith("DMLC_") and name != "DMLC_ROLE"}
-        assert told == {
+        dmlc = {name: value for name, value in command.env.items() if name.startswith("DMLC_")}
+        assert dmlc.pop("DMLC_ROLE") and dmlc == {
             "DMLC_PS_ROOT_URI": "10.0.0.2",
             "DMLC_PS_ROOT_PORT": "12345",
             "DMLC_NUM_WORKER": "2",
@@ -76,17 +76,17 @@ def test_scheduler_and_servers_are_commands_beside_the_ranks_one():
         }
 
 
-def test_without_servers_no_rank_is_told_of_any():
+def test_ranks_without_servers_get_no_dmlc_variables():
     (found,) = commands(2, backend="horovod")
     assert not [name for name in found.env if name.startswith("DMLC_")]
 
 
 def where(found):
-    """name -> the host that ssh is told, or here."""
+    """Return name -> the host of its ssh command, or "here"."""
     return {c.name: c.argv[-2] if c.argv[0] == "ssh" else "here" for c in found[1:]}
 
 
-def test_servers_are_dealt_out_over_the_hosts_and_the_scheduler_is_on_the_first():
+def test_servers_are_distributed_over_hosts_after_the_scheduler():
     found = commands(6, HOSTS, servers=4)
     assert [*where(found).items()] == [
         ("scheduler", "10.0.0.2"),
@@ -95,17 +95,19 @@ def test_servers_are_dealt_out_over_the_hosts_and_the_scheduler_is_on_the_first(
         ("server 2", "10.0.0.4"),
         ("server 3", "10.0.0.2"),
     ]
-    words = found[2].argv[-1]
-    assert "DMLC_ROLE=server" in words and words.endswith("-m mxscale.distributed.parameter_server /runs/a 3 server.0")
+    remote = found[2].argv[-1]
+    assert "DMLC_ROLE=server" in remote and remote.endswith(
+        "-m mxscale.distributed.parameter_server /runs/a 3 server.0"
+    )
 
 
-def test_hosts_that_have_no_rank_take_the_servers():
+def test_hosts_without_ranks_run_the_servers():
     assert where(commands(2, HOSTS, servers=3)) == {
         "scheduler": "10.0.0.2", "server 0": "here", "server 1": "10.0.0.4", "server 2": "here",
     }  # fmt: skip
 
 
-def test_servers_and_ranks_meet_on_the_first_host_at_a_port_that_is_free():
+def test_the_rendezvous_is_a_free_port_of_the_first_host():
     here = Host("127.0.0.1", 2, "a", here=True)
     assert rendezvous_point([]).address == rendezvous_point([here]).address == "127.0.0.1"
     assert rendezvous_point([Host("10.0.0.2", 1, "a"), here]).address == "10.0.0.2"
@@ -117,11 +119,11 @@ def test_unreachable_first_host_is_refused():
         rendezvous_point([Host("127.0.0.1", 1, "a"), Host("127.0.0.2", 1, "b")])
 
 
-# ---------------------------------------------------------------- the update on servers
+# ---------------------------------------------------------------- updates on servers
 
 
 def updated(optimizer, trained, grads):
-    """The weights after each of `grads` has been applied as a server does it: unpickled, by key."""
+    """Return the weights after each of `grads` is applied as on a server: unpickled, by key."""
     update = mx.optimizer.get_updater(pickle.loads(pickle.dumps(optimizer, 0)))
     values = [parameter.data().copy() for parameter in trained]
     for step in grads:
@@ -131,7 +133,7 @@ def updated(optimizer, trained, grads):
 
 
 def two_parameters():
-    """A weight and a bias that is not decayed and learns at half the rate."""
+    """Return a weight, and a bias without decay and with half the learning rate."""
     made = [mx.gluon.Parameter("weight", shape=(3, 2)), mx.gluon.Parameter("bias", shape=(2,), wd_mult=0, lr_mult=0.5)]
     for number, parameter in enumerate(made):
         parameter.initialize(mx.init.Constant(1 + number))
@@ -139,7 +141,7 @@ def two_parameters():
 
 
 @pytest.mark.parametrize("optimizer", [{"name": "nag"}, {"name": "adam", "momentum": None}])
-def test_a_server_updates_as_a_rank_does_schedule_and_decay_included(optimizer):
+def test_a_server_updates_like_a_rank_with_schedule_and_decay(optimizer):
     config = from_dict({"optimizer": {"weight_decay": 0.1, **optimizer}, "epochs": 2, "schedule": {"warmup_epochs": 1}})
     sizes = Sizes(2, 2, 4, 8, 0.1, 32, 4, 8, 0)
     trained, random = two_parameters(), np.random.RandomState(0)
@@ -156,7 +158,7 @@ def test_a_server_updates_as_a_rank_does_schedule_and_decay_included(optimizer):
         assert np.allclose(ours.asnumpy(), its.data().asnumpy(), rtol=1e-6, atol=0)
 
 
-def test_without_momentum_what_two_ranks_send_one_by_one_moves_weights_as_far_as_their_sum():
+def test_separate_plain_sgd_updates_equal_that_of_their_sum():
     plain_sgd = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
     config = from_dict({"optimizer": plain_sgd, "schedule": {"kind": "constant"}})
     sizes, trained = Sizes(2, 2, 4, 8, 0.1, 32, 4, 8, 0), two_parameters()
@@ -167,13 +169,13 @@ def test_without_momentum_what_two_ranks_send_one_by_one_moves_weights_as_far_as
     assert all(np.allclose(a.asnumpy(), b.asnumpy(), rtol=1e-5) for a, b in zip(sync, one_by_one))
 
 
-def test_the_schedule_of_a_server_counts_steps_and_not_updates():
+def test_a_servers_schedule_counts_steps_not_updates():
     config, sizes = from_dict({"epochs": 2}), Sizes(2, 2, 4, 8, 0.4, 32, 4, 8, 0)
     lr, on_server = learning_rate(config, sizes), UpdateSchedule(config, sizes, 2)
     assert [on_server(count) for count in (1, 2, 3, 16)] == [lr(0) / 2, lr(0) / 2, lr(1) / 2, lr(7) / 2]
 
 
-# ---------------------------------------------------------------- what does not go together
+# ---------------------------------------------------------------- validation
 
 SERVER = {"backend": "parameter_server", "update_on": "server"}
 ASYNC = {"backend": "dist_async", "update_on": "server"}
@@ -224,14 +226,14 @@ ASYNC = {"backend": "dist_async", "update_on": "server"}
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused_in_one_line(values, words):
+def test_invalid_combinations_are_refused_in_one_line(values, words):
     with pytest.raises(ConfigError) as refused:
         validate(from_dict(values))
     line = str(refused.value)
     assert "\n" not in line and not [word for word in words if word not in line], line
 
 
-# ---------------------------------------------------------------- what no checkpoint holds
+# ---------------------------------------------------------------- state without a checkpoint
 
 
 @pytest.mark.parametrize(
@@ -244,7 +246,7 @@ def test_what_does_not_go_together_is_refused_in_one_line(values, words):
         ({"backend": "horovod", "double_buffering": True}, None),
     ],
 )
-def test_what_mxnet_can_not_save_is_named(comm, reason):
+def test_state_that_mxnet_cannot_save_is_named(comm, reason):
     assert unsaved(Comm(**comm)) is None if reason is None else f"with {reason} " in unsaved(Comm(**comm))
 
 
@@ -260,7 +262,7 @@ def test_more_servers_than_ports_are_refused():
     check(100_000, 1, "horovod")
 
 
-# ---------------------------------------------------------------- the same weights as a plain loop
+# ---------------------------------------------------------------- weights of a plain loop
 
 STEPS = 20
 SHARDS = 4
@@ -278,7 +280,7 @@ def config_of(data_cache, *overrides):
 
 
 def prepared(path, config, ranks):
-    """A run directory as the parent leaves it to its ranks."""
+    """Return a run directory prepared for its ranks."""
     run = directory.RunDir(path)
     (path / "ranks").mkdir(parents=True)
     run.write_config(config)
@@ -289,7 +291,7 @@ def prepared(path, config, ranks):
 
 @pytest.fixture(scope="module")
 def plain(data_cache, tmp_path_factory):
-    """The weights of one process that adds the shards' gradients up itself and does momentum SGD in numpy."""
+    """The weights of one process that sums the shards' gradients itself and applies momentum SGD in numpy."""
     config = config_of(data_cache)
     plan = prepared(tmp_path_factory.mktemp("plain") / "run", config, 1).plan()
     net = zoo.build("small", plan.classes)
@@ -322,7 +324,7 @@ def plain(data_cache, tmp_path_factory):
     return values
 
 
-# The ranks: train; then what else a bucket may hold, two of each so that sums which pile up on the servers would show.
+# Ranks train and then sum other arrays, twice each, to detect sums that accumulate on servers.
 RANKS = """
 import os, sys
 import mxnet as mx, numpy as np
@@ -345,7 +347,7 @@ if run.config().comm.backend == "parameter_server" and run.config().comm.update_
         for turn in range(2):
             assert (summed(name, values + comm.rank) == comm.size * values + sum(range(comm.size))).all(), name
 
-    # 2-bit: of each rank's numbers -1, 0 or 1 thresholds travel, and the rest is added to the next ones
+    # 2bit: each rank sends -1, 0 or 1 thresholds of a number and adds the rest to the next one
     comm.kvstore.set_gradient_compression({"type": "2bit", "threshold": 0.5})
     of_rank = lambda rank, step: np.random.RandomState([rank, step]).normal(size=40_003).astype("float32")
     rest = [np.zeros(40_003, "float32") for rank in range(comm.size)]
@@ -365,14 +367,14 @@ os._exit(0)
 
 
 def on_ranks(folder, config, ranks):
-    """Train with real servers, then what RANKS does; the run directory.  Servers have to end by themselves."""
+    """Run RANKS with real servers, which must end by themselves; return the run directory."""
     run = prepared(folder / "run", config, ranks)
     (folder / "ranks.py").write_text(RANKS)
     placed = Placement(ranks, 2, scheduler=rendezvous_point([]))
-    first, *serving = launch.commands(config, str(run), 1, placed, os.environ)
+    first, *servers = launch.commands(config, str(run), 1, placed, os.environ)
     argv = [*first.argv[: first.argv.index("-m")], str(folder / "ranks.py"), str(run)]
     with open(folder / "launch.log", "wb") as log:
-        processes = Processes([replace(first, argv=argv), *serving], log)
+        processes = Processes([replace(first, argv=argv), *servers], log)
     try:
         deadline = time.monotonic() + 120
         while processes.ended() is None and not processes.lost() and time.monotonic() < deadline:
@@ -387,48 +389,49 @@ def on_ranks(folder, config, ranks):
 
 
 def distance(run, plain):
-    """The largest difference of a trained weight."""
+    """Return the largest difference of a trained weight."""
     found = params(run)
     return max(np.abs(found[name] - value).max() for name, value in plain.items())
 
 
-def test_after_20_steps_one_rank_is_a_plain_loop(plain, data_cache, tmp_path):
-    """And with it 2 and 4 of Horovod's, which end with the same bytes: tests/test_train.py."""
+def test_one_rank_equals_a_plain_loop(plain, data_cache, tmp_path):
+    """Horovod's 2 and 4 ranks give the same bytes: tests/test_train.py."""
     run = prepared(tmp_path / "run", config_of(data_cache, "comm=local"), 1)
     Trainer(run, run.config(), run.plan(), Local(), attempt=1).train()
     assert distance(run, plain) < 1e-5
 
 
 @pytest.mark.slow
-def test_after_20_steps_sums_of_4_ranks_by_2_servers_are_a_plain_loops_and_other_sums_are_numpys(
-    plain, data_cache, tmp_path
-):
+def test_four_ranks_with_two_servers_equal_a_plain_loop(plain, data_cache, tmp_path):
     run = on_ranks(tmp_path, config_of(data_cache, "comm=parameter_server", "comm.servers=2"), ranks=4)
     assert distance(run, plain) < 1e-5
 
 
-SERVED = ["comm=parameter_server", "comm.servers=1"]
+ONE_SERVER = ["comm=parameter_server", "comm.servers=1"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "ranks, settings",
     [
-        (4, ["comm=horovod", "data.shards=null", "launch.ranks=4"]),  # with shards given, ranks gather and add in order
-        (1, SERVED),
-        (2, SERVED),
+        (
+            4,
+            ["comm=horovod", "data.shards=null", "launch.ranks=4"],
+        ),  # ranks of fixed shards gather
+        (1, ONE_SERVER),
+        (2, ONE_SERVER),
         (4, ["comm=parameter_server", "comm.servers=2", "comm.update_on=server"]),
     ],
     ids=["ring-4", "server-1", "server-2", "server-updates-4"],
 )
-def test_after_20_steps_each_way_of_adding_is_a_plain_loops(plain, data_cache, tmp_path, ranks, settings):
+def test_every_back_end_equals_a_plain_loop(plain, data_cache, tmp_path, ranks, settings):
     run = on_ranks(tmp_path, config_of(data_cache, *settings), ranks)
     assert distance(run, plain) < 1e-5
 
 
 @pytest.mark.slow
-def test_after_20_steps_updates_on_servers_are_a_plain_loops(plain, data_cache, tmp_path, monkeypatch):
-    monkeypatch.setenv("MXNET_KVSTORE_BIGARRAY_BOUND", "1000")  # so that a part of the arrays is split
+def test_updates_on_servers_equal_a_plain_loop(plain, data_cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("MXNET_KVSTORE_BIGARRAY_BOUND", "1000")  # splits a part of the arrays
     config = config_of(data_cache, "comm=parameter_server", "comm.update_on=server", "comm.servers=1x")
     run = on_ranks(tmp_path, config, ranks=2)
     assert distance(run, plain) < 1e-5
@@ -436,11 +439,11 @@ def test_after_20_steps_updates_on_servers_are_a_plain_loops(plain, data_cache, 
         prepare.prepare(run, run.config())
 
 
-# ---------------------------------------------------------------- no step waits for another
+# ---------------------------------------------------------------- dist_async
 
 
 def server_pids(run):
-    """role -> pid of what serves a run."""
+    """Return role -> pid of a run's servers."""
     found = {}
     for process in psutil.process_iter(["cmdline"]):
         argv = process.info["cmdline"] or []
@@ -450,7 +453,7 @@ def server_pids(run):
 
 
 @pytest.mark.slow
-def test_ranks_that_do_not_wait_meet_to_validate_and_a_server_that_is_killed_ends_them_with_its_name(cli):
+def test_dist_async_validates_and_ends_with_a_killed_servers_name(cli):
     settings = ["comm=dist_async", "comm.compression=2bit", "launch.ranks=2", "epochs=500"]
     process = cli.start("train", *settings)
     run = cli.run_of(process)
@@ -468,9 +471,9 @@ def test_ranks_that_do_not_wait_meet_to_validate_and_a_server_that_is_killed_end
     assert len(errors) == 1 and "server 0 was ended by signal 9" in errors[0]
     assert "can't be resumed: with comm=dist_async the optimizer's state is on the servers" in ended.out
     assert not server_pids(run)
-    told = {line["step"]: line["metrics"] for line in run.lines() if "train/loss" in line["metrics"]}
-    assert [step for step in told if step <= 6 and "throughput/images_per_s" in told[step]] == [5]
-    assert {1, 2, 3, 4, 5, 6} <= set(told)
+    metrics = {line["step"]: line["metrics"] for line in run.lines() if "train/loss" in line["metrics"]}
+    assert [step for step in metrics if step <= 6 and "throughput/images_per_s" in metrics[step]] == [5]
+    assert {1, 2, 3, 4, 5, 6} <= set(metrics)
     refused = cli("train", f"resume={run}", "comm=horovod", "comm.compression=none", small=False, expect=2)
     assert (
         "with comm=dist_async the optimizer's state is on the servers" in refused.err

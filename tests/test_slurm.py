@@ -16,7 +16,7 @@ import pytest
 from conftest import ROOT, SMALL, wait_for_step
 
 from mxscale.rundir.directory import RunDir
-from mxscale.sweep.sweep import REFUSED_CELL, Sweep
+from mxscale.rundir.sweep_directory import REFUSED_CELL, SweepDirectory
 
 SCRIPT = ROOT / "docs" / "slurm" / "train.sbatch"
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -236,7 +236,7 @@ def test_a_sweep_is_a_job_for_each_cell(slurm, cli):
     jobs = ["hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.timeout_min=5"]
     cells = ["launch.ranks=1", "max_steps=2", "optimizer.lr=0.1,-1"]
     cli("train", *cells, *jobs, "-m", env={"SLURM_CONF": slurm.env["SLURM_CONF"]}, expect=2)
-    [found] = [Sweep(path) for path in (cli.folder / "sweeps").iterdir()]
+    [found] = [SweepDirectory(path) for path in (cli.folder / "sweeps").iterdir()]
     assert [cell.state for cell in found.cells()] == ["FINISHED", REFUSED_CELL]
     assert found.facts()["at_a_time"] == 1
     assert "submitit" in (found.path / "multirun.yaml").read_text()

@@ -1,4 +1,4 @@
-"""Ranks over ssh: Debian's own sshd on a port of its own, with keys and a client's configuration in a folder."""
+"""Ranks over ssh: a real sshd on its own port, with keys and client configuration in a temporary folder."""
 
 import os
 import shutil
@@ -29,16 +29,16 @@ Host hosta hostb 127.0.0.*
 
 
 class Ssh:
-    """A server and the surroundings in which `ssh` knows how to reach it."""
+    """A client's folder and environment variables, with which `ssh` reaches the server."""
 
     def __init__(self, folder: Path, port: int, log: Path, key="user"):
         folder.mkdir()
         self.log = log
         (folder / "config").write_text(CLIENT.format(port=port, folder=folder, key=log.parent / key))
-        # ssh takes its own configuration from the user's entry in passwd, whatever HOME says
+        # ssh reads its configuration from the home in passwd, regardless of HOME
         (folder / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/config "$@"\n')
         (folder / "ssh").chmod(0o755)
-        # HOME: horovodrun keeps for an hour what it found out about hosts
+        # HOME: horovodrun caches facts about hosts there for an hour
         self.env = {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(folder)}
 
     def logins(self) -> int:
@@ -47,12 +47,12 @@ class Ssh:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """(folder, port) of a server that takes the key `user`, not the key `stranger`."""
+    """(folder, port) of a server that accepts the key `user` but not the key `stranger`."""
     if not SSHD or not shutil.which("ssh"):
         pytest.skip("sshd is not installed (apt install openssh-server openssh-client)")
     if not Path("/run/sshd").is_dir():
         if os.getuid():
-            pytest.skip("there is no /run/sshd, which sshd wants")
+            pytest.skip("sshd needs /run/sshd")
         Path("/run/sshd").mkdir(mode=0o755)
     folder = tmp_path_factory.mktemp("sshd")
     for key in ("host", "user", "stranger"):
@@ -65,9 +65,10 @@ def server(tmp_path_factory):
         "StrictModes": "no", "UsePAM": "no", "PasswordAuthentication": "no", "KbdInteractiveAuthentication": "no",
         "PermitRootLogin": "prohibit-password", "PidFile": "none", "MaxStartups": "50",
     }  # fmt: skip
-    words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    argv = [SSHD, "-D", "-e", "-f", "/dev/null"]
+    argv += [argument for name, value in options.items() for argument in ("-o", f"{name}={value}")]
     with open(folder / "log", "w") as log:
-        server = subprocess.Popen([SSHD, "-D", "-e", "-f", "/dev/null", *words], stderr=log, stdin=subprocess.DEVNULL)
+        server = subprocess.Popen(argv, stderr=log, stdin=subprocess.DEVNULL)
     try:
         until_answered(port)
         yield folder, port
@@ -92,12 +93,12 @@ def ssh(server, tmp_path):
     return Ssh(tmp_path / "client", port, folder / "log")
 
 
-WORDS = ["launch.threads=1"]
+CASE = ["launch.threads=1"]
 
 
 @pytest.fixture(scope="module")
 def on_this_machine(shared_cli):
-    return shared_cli("train", *WORDS, "launch.ranks=2").sha
+    return shared_cli("train", *CASE, "launch.ranks=2").sha
 
 
 @pytest.mark.slow
@@ -105,12 +106,12 @@ def on_this_machine(shared_cli):
     "transport, hosts",
     [("gloo", "hosta:1,hostb:1"), ("gloo", "127.0.0.1:1,hostb:1"), ("mpi", "hosta:1,hostb:1")],
 )
-def test_two_hosts_end_with_the_weights_of_one(cli, ssh, on_this_machine, transport, hosts):
-    """Names that ssh alone knows, and this machine as one of the two."""
+def test_two_hosts_give_the_weights_of_one(cli, ssh, on_this_machine, transport, hosts):
+    """Hosts are names known only to ssh, or this machine."""
     before = ssh.logins()
-    # Both hosts are this machine: its containers' bridges, which come and go, are no way from one to the other
+    # Both hosts are this machine: its containers' bridges, which come and go, do not connect them
     env = {**ssh.env, "OMPI_MCA_btl_tcp_if_include": "127.0.0.0/8"}
-    ended = cli("train", *WORDS, f"comm.transport={transport}", f"launch.hosts=[{hosts}]", env=env)
+    ended = cli("train", *CASE, f"comm.transport={transport}", f"launch.hosts=[{hosts}]", env=env)
     a, b = (host.partition(":")[0] for host in hosts.split(","))
     assert f"ranks     2 on {a}, {b} on cpu" in ended.out
     assert ssh.logins() > before
@@ -118,7 +119,7 @@ def test_two_hosts_end_with_the_weights_of_one(cli, ssh, on_this_machine, transp
 
 
 @pytest.mark.slow
-def test_a_wrong_key_is_refused_by_name_with_sshs_reason(cli, server, tmp_path):
+def test_a_wrong_key_is_refused_with_sshs_reason(cli, server, tmp_path):
     folder, port = server
     stranger = Ssh(tmp_path / "client", port, folder / "log", key="stranger")
     ended = cli("train", "launch.hosts=[127.0.0.1:1,hostb:1]", env=stranger.env, expect=2)
@@ -128,16 +129,16 @@ def test_a_wrong_key_is_refused_by_name_with_sshs_reason(cli, server, tmp_path):
     assert not list((cli.folder / "train").glob("*"))
 
 
-def test_this_machine_is_told_from_others():
+def test_this_machine_is_recognised():
     assert is_here(Host("127.0.0.1", 1, "a")) and is_here(Host("localhost", 1, "a"))
     assert not any(is_here(Host(address, 1, "a")) for address in ("127.0.0.2", "user@localhost", "nobody.invalid"))
 
 
-def test_ranks_of_mpi_leave_dockers_bridge_alone_unless_they_are_told_their_networks():
+def test_mpirun_excludes_dockers_bridge_unless_interfaces_are_set():
     config = from_dict({"comm": {"transport": "mpi"}})
 
-    def argv(hosts, **surroundings):
-        (command,) = commands(config, "/runs/a", 1, Placement(2, 2, hosts), {"PATH": "/bin", **surroundings})
+    def argv(hosts, **environ):
+        (command,) = commands(config, "/runs/a", 1, Placement(2, 2, hosts), {"PATH": "/bin", **environ})
         return command.argv
 
     nodes = [Host("a", 1, "a"), Host("b", 1, "b")]

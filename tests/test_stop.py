@@ -92,7 +92,7 @@ def test_two_ranks_interrupt_validation_with_checkpoint(cli):
     wait_for_step(run, 4)  # its line is written before the validation: of 90 images on each rank, one by one
     process.send_signal(signal.SIGTERM)
     cli.ended(process, expect=75)
-    assert run.read(run.rank_status(1))["step"] == 4 and not evaluations(run)
+    assert run.rank_status(1, 1).step == 4 and not evaluations(run)
     assert (run.checkpoints / "000000004" / "MANIFEST").exists()
     resumed = cli("train", f"resume={run}", small=False)
     assert resumed.sha == unbroken.sha

@@ -19,10 +19,12 @@ from mxscale.config.schema import Config, Launch, from_dict, to_dict
 from mxscale.environment.container_limits import available_cores
 from mxscale.launcher.context import Signals
 from mxscale.rundir import directory, guards
-from mxscale.rundir.directory import FAILED, FINISHED, INTERRUPTED, KILLED, RUNNING, RunDir
+from mxscale.rundir.directory import FAILED, INTERRUPTED, KILLED, RUNNING, RunDir
+from mxscale.rundir.status import FINISHED, Status
+from mxscale.rundir.sweep_directory import REFUSED_CELL, CellRecord, SweepDirectory
 from mxscale.sweep import cells, conclusion, sweep
 from mxscale.sweep.conclusion import Row
-from mxscale.sweep.sweep import REFUSED_CELL, Cell, Note, Sweep
+from mxscale.sweep.sweep import Cell
 from mxscale.tracking import tracker
 from mxscale.util.errors import ConfigError
 
@@ -92,7 +94,13 @@ def test_concurrent_cells_share_cores(settings, at_a_time, cores, threads):
     assert cells.threads(from_dict(settings), at_a_time, cores) == threads
 
 
+def need_optuna(*overrides):
+    if "hydra/sweeper=optuna" in overrides:
+        pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="make setup-optuna installs it")
+
+
 def settings_of(*overrides):
+    need_optuna(*overrides)
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return compose("train", overrides=list(overrides), return_hydra_config=True)
 
@@ -160,8 +168,8 @@ def test_optuna_storage_is_refused():
 
 def row(number, state=FINISHED, top1=None, usd=None, wall=None, how="run", error=None, status=0):
     known = {"best/val_top1": top1, "cost/total_usd": usd, "time/wall_s": wall}
-    note = Note(1, number, str(number), f"lr-{number}", [f"lr={number}"], how, "/run", state, status, error)
-    return Row(note, {name: value for name, value in known.items() if value is not None})
+    cell = CellRecord(1, number, str(number), f"lr-{number}", [f"lr={number}"], how, "/run", state, status, error)
+    return Row(cell, {name: value for name, value in known.items() if value is not None})
 
 
 ROWS = [
@@ -202,7 +210,7 @@ def test_first_of_equal_cells_is_on_front():
 def test_table_lists_state_of_each_cell():
     lines = [line.split() for line in conclusion.table(ROWS).splitlines()]
     assert lines[1][:3] == ["0*", "lr-0", "finished"] and lines[1][3:] == ["90.00", "%", "30.0", "s", "2.0000", "USD"]
-    assert lines[3][:4] == ["2", "lr-2", "finished", "before"]
+    assert lines[3][:4] == ["2", "lr-2", "finished", "earlier"]
     assert lines[4][:3] == ["3", "lr-3", "failed"]
     assert ["failed", "lr-3:", "rank", "0:", "the", "loss", "is", "nan"] in lines
     assert ["refused", "lr-4:", "optimizer.lr=-1.0:", "expected", "at", "least", "0"] in lines
@@ -218,7 +226,7 @@ def test_cost_is_summed_without_concurrent_cells():
 def test_sweep_status_is_worst_of_cells():
     def ends(*rows, stopped=None):
         status = conclusion.outcome(rows, stopped)
-        return status["state"], status["exit"]
+        return status.state, status.exit
 
     assert ends(ROWS[0], ROWS[1]) == (FINISHED, 0)
     assert ends(ROWS[0], ROWS[3]) == (FAILED, 1)
@@ -235,20 +243,19 @@ def test_csv_has_one_line_per_cell():
 
 
 @pytest.mark.parametrize(
-    "objective, metrics, state, told",
+    "objective, metrics, values",
     [
-        (["accuracy"], {"best/val_top1": 90.0}, FINISHED, 90.0),
-        (["cost"], {"cost/total_usd": 2.0, "cost/total_eur": 3.0}, FINISHED, 2.0),
-        (["cost"], {"cost/total_eur": 3.0}, FINISHED, 3.0),
-        (["accuracy", "cost"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, FINISHED, [90.0, 2.0]),
-        (["cost", "accuracy"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, FINISHED, [2.0, 90.0]),
-        (["accuracy", "cost"], {"best/val_top1": 90.0}, FINISHED, None),
-        (["accuracy"], {"best/val_top1": 90.0}, FAILED, None),
-        (["accuracy"], {"best/val_top1": float("nan")}, FINISHED, None),
+        (["accuracy"], {"best/val_top1": 90.0}, 90.0),
+        (["cost"], {"cost/total_usd": 2.0, "cost/total_eur": 3.0}, 2.0),
+        (["cost"], {"cost/total_eur": 3.0}, 3.0),
+        (["accuracy", "cost"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, [90.0, 2.0]),
+        (["cost", "accuracy"], {"best/val_top1": 90.0, "cost/total_usd": 2.0}, [2.0, 90.0]),
+        (["accuracy", "cost"], {"best/val_top1": 90.0}, None),
+        (["accuracy"], {"best/val_top1": float("nan")}, None),
     ],
 )
-def test_objective_is_none_for_failed_cell(objective, metrics, state, told):
-    assert sweep.told({"state": state, "summary": metrics}, objective) == told
+def test_objective_values_are_none_if_one_is_unknown(objective, metrics, values):
+    assert sweep.objective_values(metrics, objective) == values
 
 
 @pytest.mark.parametrize("objective", ["[]", "[speed]", "[cost,cost]"])
@@ -263,11 +270,11 @@ FACTS = {"swept": {"seed": "1,2,3"}, "sweeper": "basic", "launcher": "basic", "a
 TYPED = ["seed=1,2,3"]
 
 
-def begun(tmp_path, **values) -> Sweep:
+def begun(tmp_path, **values) -> SweepDirectory:
     return sweep.begin(to_dict(from_dict({"runs": str(tmp_path), **values})), TYPED, FACTS)
 
 
-def cell_of(found: Sweep, seed: int, **values) -> Cell:
+def cell_of(found: SweepDirectory, seed: int, **values) -> Cell:
     return Cell(found, seed - 1, to_dict(from_dict({"runs": str(found.path.parents[1]), "seed": seed, **values})),
                 [f"seed={seed}"], None)  # fmt: skip
 
@@ -280,38 +287,37 @@ def ran(cell: Cell, state=FINISHED, top1=50.0, noted=True) -> RunDir:
     run.write("status.json", {"state": state, "exit": 0, "attempts": [{"attempt": 1, "started_ms": 1, "ended_ms": 2}]})
     run.write("summary.json", {"metrics": {"best/val_top1": top1}})
     if noted:
-        cell.ended({"state": state, "exit": {FINISHED: 0, FAILED: 1, KILLED: 75}[state], "error": None})
+        cell.record_end(Status(state, exit={FINISHED: 0, FAILED: 1, KILLED: 75}[state]))
     return run
 
 
 def test_resumed_sweep_runs_unfinished_cells(tmp_path):
     first = begun(tmp_path)
-    done, failed, broken_off = (cell_of(first, seed) for seed in (1, 2, 3))
-    runs = ran(done), ran(failed, FAILED), ran(broken_off, KILLED, noted=False)
+    done, failed, interrupted = (cell_of(first, seed) for seed in (1, 2, 3))
+    runs = ran(done), ran(failed, FAILED), ran(interrupted, KILLED, noted=False)
     again = begun(tmp_path, sweep={"resume": True})
     assert again.path == first.path and again.attempt == 2
 
-    kept = cell_of(again, 1).kept()
-    assert kept["summary"] == {"best/val_top1": 50.0} and again.cells()[0].how == "kept"
+    assert cell_of(again, 1).finished_before() and again.cells()[0].how == "kept"
     assert again.cells()[0].run == str(runs[0])
 
     cell = cell_of(again, 2)
-    assert cell.kept() is None
-    assert cell.settings(())[0]["resume"] is None and cell.note.how == "run"
+    assert cell.finished_before() is False
+    assert cell.settings(())[0]["resume"] is None and cell.record.how == "run"
 
     cell = cell_of(again, 3)
-    assert cell.kept() is None
+    assert cell.finished_before() is False
     values, overrides = cell.settings(("launch",))
-    assert values["resume"] == str(runs[2]) and overrides == [] and cell.note.how == "resumed"
+    assert values["resume"] == str(runs[2]) and overrides == [] and cell.record.how == "resumed"
 
 
 def test_repeated_cell_runs_once(tmp_path):
     found = begun(tmp_path)
     ran(cell_of(found, 1))
     asked_again = Cell(found, 7, to_dict(from_dict({"runs": str(tmp_path), "seed": 1})), ["seed=1"], None)
-    assert asked_again.kept()["summary"] == {"best/val_top1": 50.0}
-    (note,) = found.notes()
-    assert (note.number, note.how) == (0, "run")
+    assert asked_again.finished_before()
+    (cell,) = found.cell_records()
+    assert (cell.number, cell.how) == (0, "run")
     conclusion.append_lines(found, conclusion.rows_of(found), 1)
     assert [line["step"] for line in found.lines()] == [0]
 
@@ -330,7 +336,7 @@ def test_refused_resume_keeps_the_run(tmp_path):
     run = ran(cell_of(begun(tmp_path), 3), KILLED)
     cell = cell_of(begun(tmp_path, sweep={"resume": True}), 3)
     cell.settings(())
-    cell.ended({"state": REFUSED_CELL, "exit": 2, "error": "budget.max_usd=1: it is spent"})
+    cell.record_end(Status(REFUSED_CELL, exit=2, error="budget.max_usd=1: it is spent"))
     assert cell_of(begun(tmp_path, sweep={"resume": True}), 3).settings(())[0]["resume"] == str(run)
 
 
@@ -343,17 +349,17 @@ def test_resume_of_sweep_directory_is_refused(tmp_path):
 def test_cell_without_run_directory_runs_again(tmp_path):
     run = ran(cell_of(begun(tmp_path), 1))
     (run.path / "summary.json").unlink()
-    assert cell_of(begun(tmp_path, sweep={"resume": True}), 1).kept() is None
+    assert cell_of(begun(tmp_path, sweep={"resume": True}), 1).finished_before() is False
 
 
 def test_other_settings_make_another_cell(tmp_path):
     ran(cell_of(begun(tmp_path), 1))
-    assert cell_of(begun(tmp_path, sweep={"resume": True}), 1, epochs=3).kept() is None
+    assert cell_of(begun(tmp_path, sweep={"resume": True}), 1, epochs=3).finished_before() is False
 
 
 def test_cell_state_comes_from_its_run(tmp_path):
-    ran(cell_of(begun(tmp_path), 1), FINISHED, noted=False)
-    assert cell_of(begun(tmp_path, sweep={"resume": True}), 1).kept() is not None
+    ran(cell_of(begun(tmp_path), 1), noted=False)
+    assert cell_of(begun(tmp_path, sweep={"resume": True}), 1).finished_before()
 
 
 def test_concurrent_cells_get_a_share_of_cores(tmp_path, monkeypatch):
@@ -387,7 +393,7 @@ def test_each_stop_request_reaches_other_processes_once(tmp_path):
     found.write("sweep.json", {**found.facts(), "process": ["elsewhere", 1]})
     heard, before = [], {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR2, *multirun.TERMINAL)}
     try:
-        with cell_of(found, 1).stopped_with_the_sweep():
+        with cell_of(found, 1).following_stop_requests():
             os.kill(os.getpid(), signal.SIGTERM)  # before the run listens, it ends nothing
             signal.signal(signal.SIGTERM, lambda *_: heard.append(time.monotonic()))  # as a run does
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # the sweep's own process hears Ctrl-C
@@ -436,7 +442,7 @@ def test_cells_are_children_of_sweep_run(tmp_path, monkeypatch):
 
     client.delete_run(parent.info.run_id)
     again = begun(tmp_path, sweep={"resume": True})
-    assert [cell_of(again, seed).kept() is not None for seed in (1, 2)] == [True, True]
+    assert [cell_of(again, seed).finished_before() for seed in (1, 2)] == [True, True]
     assert tracker.sync(ran(cell_of(again, 3), top1=30.0)) == 0
     [new], children = runs_in()
     assert new.info.run_id != parent.info.run_id and len(children) == 3
@@ -451,9 +457,9 @@ SHORT = ["data.train_per_class=24", "batch.per_device=12", "epochs=1", "max_step
          "machine=custom", "machine.usd_per_hour=3.6"]  # fmt: skip
 
 
-def of(cli) -> Sweep:
+def of(cli) -> SweepDirectory:
     [found] = (cli.folder / sweep.FOLDER).iterdir()
-    return Sweep(found)
+    return SweepDirectory(found)
 
 
 @pytest.fixture(scope="module")
@@ -521,6 +527,7 @@ def test_optuna_gets_objectives_of_concurrent_cells(cli):
     command = [*SHORT, "tracking=none", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=2",
                "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "optimizer.lr=tag(log,interval(0.01,1))",
                "sweep.objective=[accuracy,cost]"]  # fmt: skip
+    need_optuna(*command)
     cli("train", *command, "-m", small=False)
     found = of(cli)
     first = found.cells()
@@ -552,6 +559,7 @@ def test_submitit_sweep_exits_with_worst_status(cli):
 
 @pytest.mark.parametrize("words", ["seed=range(1,1)", "seed=1,2 hydra/sweeper=optuna hydra.sweeper.n_trials=0"])
 def test_sweep_without_cells_is_one_line(cli, words):
+    need_optuna(*words.split())
     ended = cli("train", *SHORT, *words.split(), "-m", small=False, expect=2)
     assert len(ended.err.splitlines()) == 1 and ended.err.startswith(f"error: {words.split()[-1]}: ")
     assert not list(cli.folder.glob("sweeps/*"))

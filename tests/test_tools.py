@@ -1,4 +1,4 @@
-"""The command line: its verbs, their help and completion, and the verbs that convert weights."""
+"""The verbs logits and export."""
 
 import json
 import subprocess
@@ -107,10 +107,7 @@ def test_logits_of_a_model_of_the_hub(file, tmp_path, monkeypatch, capsys):
 # ---------------------------------------------------------------- bad input
 
 
-def test_an_unknown_verb_or_key_is_one_line(capsys):
-    refused(capsys, "mxscale logit: did you mean logits?", "logit")
-    refused(capsys, "expected one of diagnose, doctor, export", "xyz")
-    refused(capsys, "settings are KEY=VALUE", "prices", "--as-of")
+def test_an_unknown_key_or_choice_is_one_line(capsys):
     refused(capsys, "unknown key inputs: did you mean input?", "logits", "inputs=x")
     refused(capsys, "model=resnet18_v1c", "logits", "model=resnet18_v1c")
     refused(capsys, "expected KEY=VALUE", "export", "run")
@@ -138,8 +135,8 @@ def npy(folder, array=None):
         (np.zeros((1, 3, 8, 8)), "found float64 (1, 3, 8, 8)"),
         (np.zeros((3, 8, 8), "f4"), "found float32 (3, 8, 8)"),
         (np.zeros((1, 8, 8, 3), "f4"), "found float32 (1, 8, 8, 3)"),
-        (np.zeros((0, 3, 8, 8), "f4"), "no image in it"),
-        (np.array([{}], dtype=object), "is no .npy file"),
+        (np.zeros((0, 3, 8, 8), "f4"), "has no images"),
+        (np.array([{}], dtype=object), "is not a .npy file"),
     ],
 )
 def test_an_input_of_another_kind_is_one_line(capsys, tmp_path, array, found):
@@ -152,13 +149,13 @@ def test_an_input_that_is_cut_or_missing_is_one_line(capsys, tmp_path):
     refused(capsys, "no such file", "logits", "model.pretrained=torch:no", f"input={tmp_path / 'no'}", "output=y")
     for length in (0, 5, 50, 500):
         path.write_bytes(path.read_bytes()[:length])
-        refused(capsys, "is no .npy file", "logits", "model.pretrained=torch:no", f"input={path}", "output=y")
+        refused(capsys, "is not a .npy file", "logits", "model.pretrained=torch:no", f"input={path}", "output=y")
 
 
 def test_an_output_that_cannot_be_written_is_one_line_and_leaves_nothing(capsys, run, file, tmp_path):
-    refused(capsys, "can't be written", "export", f"run={run.path}", f"output={tmp_path / 'no' / 'w'}")
+    refused(capsys, "cannot be written", "export", f"run={run.path}", f"output={tmp_path / 'no' / 'w'}")
     (tmp_path / "folder").mkdir()
-    refused(capsys, "can't be written", "export", f"run={run.path}", f"output={tmp_path / 'folder'}")
+    refused(capsys, "cannot be written", "export", f"run={run.path}", f"output={tmp_path / 'folder'}")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "runs"]
 
 
@@ -168,7 +165,7 @@ def test_a_network_that_pytorch_has_no_names_for_is_not_exported(capsys, tmp_pat
     folder.mkdir(parents=True)
     weights.save(folder / "params", {"output.bias": np.zeros(2, "f4")})
     other.write("best.json", {"checkpoint": "checkpoints/000000001"})
-    refused(capsys, "is a small, which has no names in PyTorch", "export", f"run={other.path}", "output=y")
+    refused(capsys, "is a small, which cannot be exported to PyTorch", "export", f"run={other.path}", "output=y")
 
 
 def test_what_a_run_would_refuse_of_weights_the_tool_refuses_in_the_same_words(capsys, file, tmp_path):
@@ -176,7 +173,7 @@ def test_what_a_run_would_refuse_of_weights_the_tool_refuses_in_the_same_words(c
     refused(capsys, "model.name=resnet18_v1c: did you mean resnet18_v1", "logits", "model.name=resnet18_v1c", *argv)
     (tmp_path / "w.safetensors").symlink_to(file)
     (tmp_path / "config.json").write_text('{"input_size": [3, 8, 9]}')
-    refused(capsys, "config.json does not say what input the weights want", "logits", "model=resnet18_v1b", *argv)
+    refused(capsys, "config.json does not state the input of the weights", "logits", "model=resnet18_v1b", *argv)
 
 
 def test_weights_without_a_classifier_have_no_logits(capsys, tmp_path):

@@ -80,7 +80,7 @@ def test_a_file_cut_at_any_byte_is_refused(tmp_path, name):
     step = 1 if len(whole) < 1000 else 7
     for length in range(0, len(whole), step):
         (tmp_path / name).write_bytes(whole[:length])
-        refused(tmp_path / name, "truncated or corrupt|no PyTorch file|refers to")  # a name cut short
+        refused(tmp_path / name, "truncated or corrupt|not a PyTorch file|refers to")  # a name cut short
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -105,13 +105,13 @@ def test_other_files_are_refused(tmp_path, content):
     (tmp_path / "w.pth").write_bytes(content)
     refused(tmp_path / "w.pth", "is no")
     (tmp_path / "w.safetensors").write_bytes(content)
-    refused(tmp_path / "w.safetensors", "is no whole safetensors file")
+    refused(tmp_path / "w.safetensors", "is not a complete safetensors file")
 
 
 def test_an_archive_that_torch_save_did_not_write_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "w.pth", "w") as archive:
         archive.writestr("photo.jpg", b"x")
-    refused(tmp_path / "w.pth", "no data.pkl in it")
+    refused(tmp_path / "w.pth", "without data.pkl")
     repack(tmp_path / "z.pth", lambda name, data: data, zipfile.ZIP_DEFLATED)
     refused(tmp_path / "z.pth", "compressed archive")
 
@@ -143,7 +143,7 @@ def with_pickle(path, content):
     ],
 )
 def test_a_name_outside_of_a_state_dict_is_refused_by_name(tmp_path, content, named):
-    refused(with_pickle(tmp_path / "w.pth", content), f"refers to {named}, .*is not run")
+    refused(with_pickle(tmp_path / "w.pth", content), f"refers to {named}, .*is not executed")
 
 
 def test_what_a_pickle_asks_for_is_not_done(tmp_path):

@@ -235,14 +235,6 @@ def test_off_is_a_null_object(tmp_path):
     assert not (run.path / sync_state.STATE_FILE).exists()
 
 
-@pytest.mark.parametrize("arguments", [[], ["sync"], ["sync", "/nowhere"], ["push", "."]])
-def test_wrong_arguments_are_one_line(arguments):
-    command = [sys.executable, "-m", "mxscale.tracking.tracker", *arguments]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1 and not done.stdout
-
-
 def test_mlflow_is_imported_late(tmp_path):
     code = "import sys, mxscale.tracking.tracker; sys.exit('mlflow' in sys.modules)"
     assert child(code).wait() == 0

@@ -228,7 +228,7 @@ def test_misfits_are_named_in_one_line_and_nothing_is_changed():
         weights.fit(net, given, "w.params", "keep")
     assert str(error.value) == (
         "model.pretrained=w.params does not fit small: "
-        "missing features.1.beta, features.1.gamma, features.1.running_mean (and 2 more); left over extra; "
+        "missing features.1.beta, features.1.gamma, features.1.running_mean (and 2 more); unexpected extra; "
         "shapes differ: output.weight (7,64) in the file, (5,64) in the network; "
         "not a number or infinite: features.0.weight"
     )

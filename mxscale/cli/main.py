@@ -5,9 +5,10 @@ import os
 import re
 import sys
 from contextlib import contextmanager
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Sequence
 
 import hydra
+import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -24,12 +25,14 @@ from mxscale.config.schema import Config, to_dict
 from mxscale.doctor.doctor import RecordFindings
 from mxscale.launcher import run as job
 from mxscale.launcher.budget import REASON as BUDGET
-from mxscale.launcher.context import Hooks
+from mxscale.launcher.context import Hook, Hooks
 from mxscale.records import claims
 from mxscale.rerun.rerun import Rerun
 from mxscale.rundir import guards
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
-from mxscale.sweep.sweep import REFUSED_CELL
+from mxscale.rundir.status import Status
+from mxscale.rundir.sweep_directory import REFUSED_CELL
+from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, nearest
 
 # Every key with its default; the YAML files of conf/ choose other values.
@@ -57,7 +60,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     if name == "--version":
         return show(f"mxscale {__version__}")
     if name in ("-sc", "--shell-completion"):
-        name, arguments = complete(arguments)
+        return complete(arguments)
     if name not in VERBS:
         return refuse(f"mxscale {name}{nearest(name, VERBS, listed=list(VERBS))}")
     if {"-h", "--help"} & set(arguments):
@@ -132,21 +135,19 @@ def keyed(verb: Verb, argument: str) -> str:
     return "{}='{}'".format(verb.positional, argument.replace("'", r"\'"))
 
 
-def complete(arguments: List[str]) -> tuple:
-    """Answer Hydra's completion script of a shell.
+def complete(arguments: List[str]) -> int:
+    """Print what Hydra's completion script of a shell asks for, and return the exit status.
 
-    Returns:
-        The verb and the arguments of the call that completes the rest of the line. The verb itself is completed here.
+    The verbs are completed here, the rest of a line by Hydra as for a script without verbs.
     """
+    if not any(argument.startswith("query=") for argument in arguments):  # install=SHELL prints the script
+        return run(VERBS["train"], "train", ["-sc", *arguments])
     line = os.environ.get("COMP_LINE", "")
     words = line.split(None, 2)
-    if not any(argument.startswith("query=") for argument in arguments):  # prints the script
-        return "train", ["-sc", *arguments]
     if len(words) < 2 or words[1] not in VERBS or line.endswith(words[1]):
-        print(*VERBS)
-        sys.exit(DONE)
+        return show(" ".join(VERBS))
     os.environ["COMP_LINE"] = f"mxscale {''.join(words[2:])}"
-    return words[1], ["-sc", *arguments]
+    return run(VERBS[words[1]], words[1], ["-sc", *arguments])
 
 
 # ---------------------------------------------------------------- training
@@ -163,13 +164,25 @@ def train(composed):
         status, objective = multirun.run_cell(composed, settings, len(ours.statuses) == 1, _execute)
     else:
         status, objective = _execute(composed, settings.overrides.task), None
-    ours.statuses[-1] = status["exit"]
-    if status["exit"] == INTERRUPTED and status.get("reason") != BUDGET:  # a budget is one run's
+    ours.statuses[-1] = status.exit
+    if status.exit == INTERRUPTED and status.reason != BUDGET:  # a budget is one run's
         ours.stopped = True
     return objective
 
 
-def _execute(composed, overrides, cell=None) -> Dict:
+class RecordOverrides(Hook):
+    """Record the command line of each attempt in overrides.yaml: {attempt: [KEY=VALUE, ...]}."""
+
+    def __init__(self, overrides: Sequence[str]):
+        self.overrides = list(overrides)
+
+    def before_ranks(self, context, plan):
+        path = context.run.path / "overrides.yaml"
+        earlier = yaml.safe_load(path.read_text()) if path.exists() else {}
+        write_text(path, yaml.safe_dump({**earlier, context.attempt: self.overrides}, sort_keys=False))
+
+
+def _execute(composed, overrides, cell=None) -> Status:
     """Execute the run that Hydra composed, print its error if it is refused, and return its status.
 
     Args:
@@ -177,6 +190,7 @@ def _execute(composed, overrides, cell=None) -> Dict:
         overrides: The command line, for a resume and a rerun.
         cell: The cell of the sweep that the run is.
     """
+    typed = RecordOverrides(overrides)
     try:
         values = OmegaConf.to_container(composed, resolve=True)
         check_groups({"sweep": values["sweep"]})
@@ -187,13 +201,13 @@ def _execute(composed, overrides, cell=None) -> Dict:
         config, run, recorded = configure(values, overrides)
         claims.check(config.claims)
         hooks = [cell] if cell else []
-        return job.execute(config, run, Hooks(*hooks, Rerun(recorded), RecordFindings()))
+        return job.execute(config, run, Hooks(*hooks, Rerun(recorded), RecordFindings(), typed))
     except (ConfigError, OmegaConfBaseException) as error:
         line = explain(error)
-        return {"state": REFUSED_CELL, "exit": refuse(line), "error": line, "summary": {}}
+        return Status(REFUSED_CELL, exit=refuse(line), error=line)
     except guards.DiskFailed as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return {"state": FAILED, "exit": FAILURE, "error": str(error), "summary": {}}
+        return Status(FAILED, exit=FAILURE, error=str(error))
 
 
 # ---------------------------------------------------------------- the other verbs

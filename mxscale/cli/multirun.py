@@ -25,8 +25,10 @@ from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED
+from mxscale.rundir.status import DONE, FINISHED, Status
+from mxscale.rundir.sweep_directory import SweepDirectory
 from mxscale.sweep import conclusion
-from mxscale.sweep.sweep import Cell, Sweep, begin, told
+from mxscale.sweep.sweep import Cell, begin
 from mxscale.util.errors import ConfigError
 
 TERMINAL = (signal.SIGINT, signal.SIGHUP)
@@ -86,7 +88,7 @@ class OpenSweep:
 
     def begun(self) -> bool:
         """Return whether a cell of this attempt has started."""
-        return any(note.attempt == self.sweep.attempt for note in self.sweep.notes())
+        return any(cell.attempt == self.sweep.attempt for cell in self.sweep.cell_records())
 
     def ended_early(self, error: Exception) -> int:
         """Print why the sweep ended before its last cell, and return the exit status."""
@@ -101,7 +103,7 @@ class OpenSweep:
 class SweepSignals(Signals):
     """A stop request to the sweep, passed on to cells in other processes through the file `stop`."""
 
-    def __init__(self, sweep: Sweep):
+    def __init__(self, sweep: SweepDirectory):
         super().__init__()
         self.sweep, self.requests = sweep, []
 
@@ -191,19 +193,19 @@ def run_cell(composed, hydra, first: bool, once: Callable) -> tuple:
         values = OmegaConf.to_container(composed, resolve=True)
     except OmegaConfBaseException:  # such as an unknown ${key}: `once` refuses the cell, and the others run
         values = OmegaConf.to_container(composed)
-    cell = Cell(Sweep(hydra.sweep.dir), hydra.job.num, values, OmegaConf.to_container(hydra.overrides.task), since)
+    sweep, overrides = SweepDirectory(hydra.sweep.dir), OmegaConf.to_container(hydra.overrides.task)
+    cell = Cell(sweep, hydra.job.num, values, overrides, since)
     if cell.sweep.stop_reason():
-        return cell.not_begun(), None
-    kept = cell.kept()
-    if kept:
-        say(f"cell {cell.note.number} {cell.note.name} already finished: {cell.note.run}")
-        return kept, told(kept, cell.objective)
-    say(f"cell {cell.note.number} {cell.note.name}")
-    with cell.stopped_with_the_sweep():
+        return cell.not_started(), None
+    if cell.finished_before():
+        say(f"cell {cell.record.number} {cell.record.name} already finished: {cell.record.run}")
+        return Status(FINISHED, exit=DONE), cell.result()
+    say(f"cell {cell.record.number} {cell.record.name}")
+    with cell.following_stop_requests():
         try:
             status = once(composed, cell.typed, cell)
         except Exception as error:  # a bug: the other cells run
             traceback.print_exc()
-            status = {"state": FAILED, "exit": FAILURE, "error": f"{type(error).__name__}: {error}", "summary": {}}
-    cell.ended(status)
-    return status, told(status, cell.objective)
+            status = Status(FAILED, exit=FAILURE, error=f"{type(error).__name__}: {error}")
+    cell.record_end(status)
+    return status, cell.result()

@@ -95,7 +95,7 @@ def logits(values: dict, own: dict) -> None:
     source = setup.pretrained_file(config) or config.model.pretrained
     from mxscale.serve import infer
 
-    infer.logits(config.model.name, source, given, made)
+    infer.write_logits(config.model.name, source, given, made)
 
 
 def export(values: dict, own: dict) -> None:
@@ -107,7 +107,7 @@ def export(values: dict, own: dict) -> None:
         raise ConfigError(f"run={run} is no run directory with a best checkpoint")
     from mxscale.serve import infer
 
-    infer.export(found.config().model.name, str(found.path / best["checkpoint"] / "params"), made, f"run={run}")
+    infer.write_export(found.config().model.name, str(found.path / best["checkpoint"] / "params"), made, f"run={run}")
 
 
 def layers(values: dict, own: dict) -> None:

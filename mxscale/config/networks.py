@@ -20,8 +20,8 @@ class Network:
         builder: "module:function" that is called with (number of classes, **arguments) and returns an uninitialised
             Gluon block with `.features` and `.output`, the head.
         arguments: Further arguments of the builder.
-        side: Height and width of images in the network's paper, for the table of layers.
-        classes: Number of classes there.
+        side: Height and width of images in pretraining and in the table of layers, in pixels.
+        classes: Number of classes in the table of layers.
         from_weights: Its graph comes with pretrained weights (model.pretrained=symbol:PREFIX).
         torch_layers: Number of layers if PyTorch has the same network under the names of models/convert.py.
         smaller: The next smaller network of the same family, which `mxscale diagnose` suggests.

@@ -6,6 +6,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 from mxscale.config.schema import Config, Machine
 from mxscale.cost import price_table, prices
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import Attempt
 
 
 def pricing(config: Config) -> Callable[[Machine], Dict]:
@@ -22,14 +23,14 @@ class Attempts:
 
     def seconds(self, until_ms: float, attempt: int) -> List[float]:
         """Return the seconds of each attempt up to the time `until_ms` in `attempt`; later attempts do not count."""
-        spans = [span for span in self.spans if span["attempt"] <= attempt]
+        spans = [span for span in self.spans if span.attempt <= attempt]
         # Earlier attempts have an end: the next one records it if their parent process was killed
-        ends = [until_ms if span["attempt"] == attempt else span["ended_ms"] for span in spans]
-        return [max(0.0, (end - span["started_ms"]) / 1000) for span, end in zip(spans, ends)]
+        ends = [until_ms if span.attempt == attempt else span.ended_ms for span in spans]
+        return [max(0.0, (end - span.started_ms) / 1000) for span, end in zip(spans, ends)]
 
     def nodes(self, attempt: int, default: int) -> List[int]:
         """Return the number of nodes of each attempt up to `attempt`; a resumed run may use another number."""
-        return [span.get("nodes", default) for span in self.spans if span["attempt"] <= attempt]
+        return [span.nodes or default for span in self.spans if span.attempt <= attempt]
 
 
 def cost_of(run: RunDir) -> Callable[[dict], dict]:
@@ -51,17 +52,17 @@ def so_far(run: Optional[RunDir], price: dict) -> Tuple[List[float], List[int]]:
         price: Content of price.json, with the number of nodes of the next attempt.
     """
     spans = [] if run is None else run.attempts
-    ends = [span["ended_ms"] if "ended_ms" in span else last_seen_ms(run, span) for span in spans]
-    seconds = [(end - span["started_ms"]) / 1000 for span, end in zip(spans, ends)]
-    return seconds, [span.get("nodes", 1) for span in spans] + [price.get("nodes", 1)]
+    ends = [span.ended_ms or last_seen_ms(run, span) for span in spans]
+    seconds = [(end - span.started_ms) / 1000 for span, end in zip(spans, ends)]
+    return seconds, [span.nodes or 1 for span in spans] + [price.get("nodes", 1)]
 
 
-def last_seen_ms(run: RunDir, attempt: dict) -> int:
+def last_seen_ms(run: RunDir, attempt: Attempt) -> int:
     """Return when a killed attempt was last alive: its last heartbeat or its last line of metrics."""
-    times = [line["time_ms"] for line in run.lines() if line["attempt"] == attempt["attempt"]]
+    times = [line["time_ms"] for line in run.lines() if line["attempt"] == attempt.attempt]
     if run.alive_file.exists():
         times.append(int(run.alive_file.stat().st_mtime * 1000))
-    return max(times, default=attempt["started_ms"])
+    return max(times, default=attempt.started_ms)
 
 
 def total(run: RunDir, attempt: int, until_ms: float) -> dict:

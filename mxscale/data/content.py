@@ -1,6 +1,6 @@
-"""What an image is before it is packed: a file, a part of an archive, or bytes; how a worker packs it.
+"""The source of an image before packing: a file, a part of an archive, or bytes; and how a worker packs it.
 
-Pillow alone, as in workers.py.  Archives are not unpacked: a worker reads its image where it lies.
+Only Pillow is imported, as in workers.py. Archives are not unpacked: a worker reads its image inside the archive.
 """
 
 import hashlib
@@ -10,14 +10,14 @@ from mxscale.data.images import BadImage, Examined, Recipe, examine, read, repac
 
 
 class Slice(NamedTuple):
-    """Bytes of a file, such as a member of a tar."""
+    """A range of bytes in a file, such as a member of a tar."""
 
     path: str
     offset: int
     size: int
 
 
-Source = Union[str, bytes, Slice]  # path, content, or a part of a file
+Source = Union[str, bytes, Slice]  # a path, content, or a part of a file
 
 
 class Packed(NamedTuple):
@@ -27,7 +27,7 @@ class Packed(NamedTuple):
 
 
 def load(source: Source) -> bytes:
-    """The image file's content.  Raises BadImage."""
+    """Return the content of an image file. Raises BadImage."""
     if isinstance(source, bytes):
         return source
     if isinstance(source, str):
@@ -39,21 +39,21 @@ def load(source: Source) -> bytes:
     except OSError as error:
         raise BadImage(error.strerror or str(error)) from None
     if len(content) < source.size:
-        raise BadImage("its archive ends inside it")
+        raise BadImage("its archive is truncated inside it")
     return content
 
 
 def key_of(content: bytes) -> bytes:
-    """Half of a SHA-256: enough to tell any number of images apart, and they are kept in memory."""
+    """Return half of a SHA-256, which identifies an image and saves memory: one key per image is stored."""
     return hashlib.sha256(content).digest()[:16]
 
 
 def pack(source: Source, recipe: Recipe) -> Packed:
-    """Raises BadImage."""
+    """Return the image packed by `recipe`. Raises BadImage."""
     content = load(source)
     return Packed(*repack(content, recipe), key_of(content))
 
 
 def check(content: bytes, min_side: int) -> Tuple[Examined, bytes]:
-    """(what there is to know of the image, its key).  Raises BadImage."""
+    """Return the image's properties and its key. Raises BadImage."""
     return examine(content, min_side), key_of(content)

@@ -1,19 +1,19 @@
-"""Any image file -> RGB pixels, or the reason why not: one policy for every format.
+"""Decoding of image files to RGB pixels: one policy for every format.
 
-| in the file                | becomes                                                             |
-|----------------------------|---------------------------------------------------------------------|
-| 1-bit, grey, palette, CMYK | RGB, by Pillow's conversion; colour profiles are not applied         |
-| 16-bit grey                | its 65,536 values scaled to 256                                      |
-| 16-bit colour              | the upper 8 bits of each                                             |
-| transparency               | laid over white                                                      |
-| EXIF orientation           | applied                                                              |
-| several frames             | the first                                                            |
-| a wrong extension          | decoded by content                                                   |
-| truncated, empty, no image, over `MAX_PIXELS`, float or 32-bit values | `BadImage`                |
+| in the file                | result                                                               |
+|----------------------------|----------------------------------------------------------------------|
+| 1-bit, grey, palette, CMYK | RGB by Pillow's conversion; colour profiles are not applied           |
+| 16-bit grey                | its 65,536 values scaled to 256                                       |
+| 16-bit colour              | the upper 8 bits of each value                                        |
+| transparency               | composited over white                                                 |
+| EXIF orientation           | applied                                                               |
+| several frames             | the first                                                             |
+| a wrong extension          | decoded by content                                                    |
+| truncated, empty, not an image, over `MAX_PIXELS`, float or 32-bit values | `BadImage`             |
 
-Images in records that people bring are decoded by MXNet, which lays nothing over white, turns nothing
-but JPEG, and reads few formats (OpenCV's imread, flag 1).  Where that gives another picture than the
-table, `examine` says so, and the record is written anew.
+MXNet decodes the images in a user's records. It ignores transparency, applies the orientation only of JPEG, and
+reads few formats (OpenCV's imread, flag 1). If its result differs from the table, `examine` reports it, and the
+record is encoded again.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from typing import NamedTuple, Optional, Tuple, Union
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-Image.init()  # WebP, TIFF and others are registered by this alone
+Image.init()  # registers WebP, TIFF and others
 
-# Those that photographs come in.  Others that Pillow reads (EPS runs Ghostscript) are refused.
+# Formats of photographs. Others that Pillow reads are refused (EPS runs Ghostscript).
 FORMATS = [
     name
     for name in ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF")
@@ -36,15 +36,15 @@ FORMATS = [
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 MAX_PIXELS = 178_956_970  # Pillow's limit against decompression bombs: 512 MiB as RGB
 MAX_JPEG_SIDE = 65_500  # of libjpeg
-GAP = 2.0  # a JPEG is decoded at least this many times larger than wanted: Pillow's own choice for thumbnails
-POLICY = 2  # of this module: where it changes, sets are packed again
-# Format -> modes of Pillow that MXNet's reader sees as we do, unless turned or transparent.
-ALIKE = {"JPEG": ("L", "RGB"), "MPO": ("L", "RGB"), "PNG": ("1", "L", "P", "RGB"), "BMP": ("RGB",)}
+GAP = 2.0  # a JPEG is decoded at least this many times larger than requested, as in Pillow's thumbnails
+POLICY = 2  # version of this module's policy, part of the cache key
+# Format -> Pillow's modes that MXNet decodes to the same pixels, unless rotated or transparent.
+SAME_IN_MXNET = {"JPEG": ("L", "RGB"), "MPO": ("L", "RGB"), "PNG": ("1", "L", "P", "RGB"), "BMP": ("RGB",)}
 ORIENTATION = 0x0112  # EXIF
 
 
 class BadImage(Exception):
-    """An image that can't be used; `reason` is a few words on one line."""
+    """An unusable image; `reason` is a short text on one line."""
 
     def __init__(self, reason: str):
         super().__init__(reason)
@@ -56,45 +56,51 @@ class Recipe(NamedTuple):
 
     pack_format: str  # jpeg | png
     quality: int  # of JPEG, 1-100
-    pack_size: Optional[int]  # shorter side in pixels; None: as it is
+    pack_size: Optional[int]  # shorter side in pixels; None: unchanged
     min_side: int  # images with a shorter side than this are bad
 
 
 class Examined(NamedTuple):
-    side: int  # the shorter one, in pixels
-    alike: bool  # MXNet's reader sees the picture that we see
+    side: int  # the shorter side in pixels
+    same_in_mxnet: bool  # MXNet decodes the same pixels
 
 
 def repack(source: Union[str, bytes], recipe: Recipe) -> Tuple[bytes, Tuple[int, int]]:
-    """An image file (path or content) -> encoded bytes and their (height, width).  Raises BadImage."""
+    """Decode an image file (path or content) and return it encoded, with its (height, width). Raises BadImage."""
     image = decode(source, recipe.min_side, recipe.pack_size)
     return encode(image, recipe.pack_format, recipe.quality, recipe.pack_size)
 
 
 def examine(source: Union[str, bytes], min_side: int) -> Examined:
-    """What there is to know of an image file (path or content) that is read in its place.  Raises BadImage."""
+    """Decode an image file (path or content) and return its properties. Raises BadImage."""
     with _opened(source) as image:
         _refuse_small(image, min_side)
         image.load()
-        return Examined(min(_rgb(_upright(image)).size), _alike(image))
+        return Examined(min(_rgb(_upright(image)).size), _same_in_mxnet(image))
 
 
 def size_of(content: bytes) -> Tuple[int, int]:
-    """(width, height) that an image's header tells.  Raises BadImage."""
+    """Return (width, height) from the header of an image. Raises BadImage."""
     with _opened(content) as image:
         return image.size
 
 
-def _alike(image: Image.Image) -> bool:
-    plain = image.mode in ALIKE.get(image.format, ()) and "transparency" not in image.info
+def _same_in_mxnet(image: Image.Image) -> bool:
+    plain = image.mode in SAME_IN_MXNET.get(image.format, ()) and "transparency" not in image.info
     return plain and image.getexif().get(ORIENTATION, 1) == 1
 
 
 def decode(source: Union[str, os.PathLike, bytes], min_side: int = 1, wanted: Optional[int] = None) -> Image.Image:
-    """An image file's path or content -> its RGB image, upright.  Raises BadImage.
+    """Return an image file as an upright RGB image.
 
-    min_side: images with a shorter side than this are bad.  wanted: the shorter side that it will be
-    resized to; a JPEG of twice that and more is decoded at a half, a quarter or an eighth of its size.
+    Args:
+        source: Path or content.
+        min_side: Images with a shorter side below this are bad.
+        wanted: The shorter side that it will be resized to. A JPEG of at least twice that size is decoded at a
+            half, a quarter or an eighth of its size.
+
+    Raises:
+        BadImage: The image is unusable.
     """
     with _opened(source) as image:
         _refuse_small(image, min_side)
@@ -107,12 +113,12 @@ def decode(source: Union[str, os.PathLike, bytes], min_side: int = 1, wanted: Op
 
 @contextlib.contextmanager
 def _opened(source: Union[str, os.PathLike, bytes]):
-    """The image, its header read; whatever goes wrong with it in the `with` is a BadImage."""
+    """Yield the image with its header read. Every error in the block is raised as BadImage."""
     content = source if isinstance(source, bytes) else read(source)
     if not content:
         raise BadImage("empty file")
     try:
-        with warnings.catch_warnings():  # odd metadata is no concern of ours
+        with warnings.catch_warnings():  # invalid metadata does not matter here
             warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(content), formats=FORMATS)
             _refuse_huge(*image.size)
@@ -120,10 +126,10 @@ def _opened(source: Union[str, os.PathLike, bytes]):
     except BadImage:
         raise
     except UnidentifiedImageError:
-        raise BadImage("no image of a known format") from None
+        raise BadImage("not an image of a known format") from None
     except Image.DecompressionBombError:
         raise BadImage(f"more than {MAX_PIXELS:,} pixels") from None
-    except Exception as error:  # decoders raise all sorts of things on broken files
+    except Exception as error:  # decoders raise exceptions of many types for damaged files
         raise BadImage(_one_line(error)) from None
 
 
@@ -134,11 +140,19 @@ def _refuse_small(image: Image.Image, min_side: int) -> None:
 
 
 def encode(image: Image.Image, pack_format: str, quality: int, pack_size: Optional[int] = None):
-    """RGB image -> (JPEG or PNG bytes, (height, width)).
+    """Return an RGB image as JPEG or PNG bytes, and its (height, width).
 
-    pack_size: the shorter side is resized to it, down or up (bicubic, with antialiasing), the
-    other in proportion.  The same image and library versions give the same bytes.  Raises BadImage
-    where the result would be too large.
+    The same image and library versions give the same bytes.
+
+    Args:
+        image: The image.
+        pack_format: "jpeg" or "png".
+        quality: Of JPEG, 1-100.
+        pack_size: The shorter side is resized to it, down or up (bicubic with antialiasing), the other in
+            proportion. None: unchanged.
+
+    Raises:
+        BadImage: The result would be too large.
     """
     width, height = image.size
     if pack_size and pack_size != min(width, height):
@@ -152,15 +166,15 @@ def encode(image: Image.Image, pack_format: str, quality: int, pack_size: Option
         image.save(out, "PNG", compress_level=6)
     else:
         if max(width, height) > MAX_JPEG_SIDE:
-            raise BadImage(f"{width}x{height} pixels: a JPEG side has {MAX_JPEG_SIDE} at most")
+            raise BadImage(f"{width}x{height} pixels: a JPEG side has at most {MAX_JPEG_SIDE}")
         image.save(out, "JPEG", quality=quality, subsampling="4:2:0")
     return out.getvalue(), (height, width)
 
 
 def read(path) -> bytes:
-    """An image file's content.  Raises BadImage."""
+    """Return the content of an image file. Raises BadImage."""
     try:
-        if os.path.exists(path) and not os.path.isfile(path):  # reading a pipe would never end
+        if os.path.exists(path) and not os.path.isfile(path):  # reading from a pipe would block
             raise BadImage("not a file")
         with open(path, "rb") as file:
             return file.read()
@@ -176,7 +190,7 @@ def _refuse_huge(width: int, height: int) -> None:
 def _upright(image: Image.Image) -> Image.Image:
     try:
         return ImageOps.exif_transpose(image)
-    except Exception:  # unreadable EXIF: the pixels are fine
+    except Exception:  # invalid EXIF: the pixels are valid
         return image
 
 
@@ -184,22 +198,22 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "I" or image.mode.startswith("I;16"):
         image = _from_16_bit(image)
     elif image.mode == "F":
-        raise BadImage("floating-point values, whose range is not known")
+        raise BadImage("floating-point values of unknown range")
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
         white = Image.new("RGBA", image.size, "white")
         white.alpha_composite(image.convert("RGBA"))
         image = white
     image = image.convert("RGB")
-    image.info = {}  # or encoders would write its colour profile and comments
+    image.info = {}  # encoders would write its colour profile and comments
     return image
 
 
 def _from_16_bit(image: Image.Image) -> Image.Image:
-    import numpy as np  # here: most workers never need it
+    import numpy as np  # imported here, because most workers do not need it
 
     values = np.asarray(image).astype(np.int64)
     if values.min() < 0 or values.max() > 65_535:
-        raise BadImage("32-bit values, whose range is not known")
+        raise BadImage("32-bit values of unknown range")
     return Image.fromarray(((values * 255 + 32_767) // 65_535).astype(np.uint8))
 
 

@@ -1,15 +1,14 @@
-"""manifest.json: what a packed set is.  Pure.
+"""manifest.json: the description of a packed set.
 
     {"format": 2, "kind": ..., "classes": [names in label order],
      "splits": {"train": {"count", "per_class": [..], "rec", "idx", "sha256", "bytes", "min_side"},
                 "val": .., "test": ..},
-     "digest": .., "settings": {what made it}, "skipped": [{"path", "reason"}],
+     "digest": .., "settings": {what determines the packed bytes}, "skipped": [{"path", "reason"}],
      "duplicates": {"within": {"train": n, ..}, "across": n, "example": [name, split, name, split]}}
 
-`rec` and `idx` are names in the set's folder, or absolute paths of the user's own files; `sha256` and
-`bytes` are the .rec's; `min_side` is the smallest shorter side of the split's images in pixels, null
-where it isn't known; `test` may be missing.  `duplicates` counts exact copies: images that
-an earlier one of their split equals, and images of a later split that are in an earlier one.
+`rec` and `idx` are names in the set's folder, or absolute paths of the user's files; `sha256` and `bytes` are those
+of the .rec. `min_side` is the smallest shorter side of the split's images in pixels, or null if unknown. `test` is
+optional. `duplicates` counts exact copies: within a split, and images of a later split that an earlier one holds.
 """
 
 import contextlib
@@ -27,21 +26,21 @@ NAME = "manifest.json"
 
 
 def load(folder) -> Dict[str, Any]:
-    """The manifest in `folder`, with the folder's absolute path as "dir".  Raises ConfigError."""
+    """Return the manifest in `folder`, with the folder's absolute path as "dir". Raises ConfigError."""
     path = Path(folder).absolute() / NAME
     try:
         manifest = json.loads(path.read_text())
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; it is not a packed set") from None
+        raise ConfigError(f"{path}: {error.strerror}; expected a packed set") from None
     except ValueError:
-        raise ConfigError(f"{path} is damaged: remove {path.parent} and it is packed again") from None
+        raise ConfigError(f"{path} is damaged: remove {path.parent}, and it is packed again") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise ConfigError(f"{path} is of another version: remove {path.parent} and it is packed again")
+        raise ConfigError(f"{path} is of another version: remove {path.parent}, and it is packed again")
     return {**manifest, "dir": str(path.parent)}
 
 
 def path_of(manifest: Dict[str, Any], split: str) -> Tuple[str, str]:
-    """Absolute paths of a split's (.rec, .idx).  Raises ConfigError where the set has no such split."""
+    """Return the absolute paths of a split's .rec and .idx. Raises ConfigError if the set has no such split."""
     if split not in manifest["splits"]:
         raise ConfigError(f"{manifest['dir']} has no {split} split, only {', '.join(manifest['splits'])}")
     entry = manifest["splits"][split]
@@ -49,7 +48,7 @@ def path_of(manifest: Dict[str, Any], split: str) -> Tuple[str, str]:
 
 
 def intact(folder) -> Optional[Dict[str, Any]]:
-    """The manifest where the set is there and is what was packed; else None."""
+    """Return the manifest if the set exists and is unchanged since it was packed; otherwise None."""
     try:
         manifest, written_ns = load(folder), os.stat(Path(folder) / NAME).st_mtime_ns
         for split, entry in manifest["splits"].items():
@@ -62,7 +61,7 @@ def intact(folder) -> Optional[Dict[str, Any]]:
 
 
 def _same(rec: str, entry: Dict[str, Any], written_ns: int) -> bool:
-    """Whether a .rec is the one that was packed: of its size and older than its manifest, else by its digest."""
+    """Return whether a .rec is unchanged: by its size and its age against the manifest's, otherwise by its digest."""
     status = os.stat(rec)
     if status.st_size != entry["bytes"]:
         return False
@@ -70,14 +69,14 @@ def _same(rec: str, entry: Dict[str, Any], written_ns: int) -> bool:
         return True
     if digest_of(rec) != entry["sha256"]:
         return False
-    if not os.path.isabs(entry["rec"]):  # a copy of the set: the next start needn't read all of it again
+    if not os.path.isabs(entry["rec"]):  # a copied set: the next start does not read all of it again
         with contextlib.suppress(OSError):
             os.utime(rec, ns=(status.st_atime_ns, written_ns))
     return True
 
 
 def refuse_copies(manifest: Dict[str, Any], where: str) -> None:
-    """Raises ConfigError where an image is in two splits: the later one would measure what was learnt by heart."""
+    """Raise ConfigError if an image is in two splits: the later split would measure memorised images."""
     copies = manifest["duplicates"]
     if copies["across"]:
         first, split, second, other = copies["example"]
@@ -107,7 +106,7 @@ def save(folder, kind: str, classes: List[str], splits: Dict[str, Any], settings
 
 
 def digest(classes: List[str], splits: Dict[str, Any]) -> str:
-    """SHA-256 of the classes' names and the splits' digests; where the files lie is no part of it."""
+    """Return the SHA-256 of the classes' names and the splits' digests. It does not depend on the files' location."""
     return hash_of({"classes": classes, "splits": {name: entry["sha256"] for name, entry in splits.items()}})
 
 

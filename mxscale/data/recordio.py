@@ -1,11 +1,11 @@
-"""MXNet's RecordIO files: written with every write checked, scanned without decoding an image.
+"""MXNet's RecordIO files: writing with every error reported, and scanning without decoding images.
 
-A record is `magic, kind << 29 | length, body`, padded to 4 bytes; little-endian.  Its body is
-`flag, label, id, id2` (IfQQ) and an encoded image.  Where a body holds the magic at a multiple of 4,
-the record is cut there into pieces of kind 1, 2.., 3 and the magic is left out; else it is of kind 0.
+A record is `magic, kind << 29 | length, body`, little-endian, padded to 4 bytes. Its body is `flag, label, id, id2`
+(IfQQ) and an encoded image. If a body holds the magic number at a multiple of 4, the record is divided there into
+pieces of kind 1, 2.., 3 without the magic number; otherwise it is of kind 0.
 (dmlc-core, include/dmlc/recordio.h; mxnet/recordio.py.)
 
-MXNet's own writer does not look at what closing the file returns, so that a full disk goes unseen.
+MXNet's own writer ignores the result of closing the file and does not report a full disk.
 """
 
 import hashlib
@@ -14,14 +14,14 @@ import struct
 from typing import Callable, Iterator, List, NamedTuple, Tuple
 
 MAGIC = struct.pack("<I", 0xCED7230A)
-WORDS = struct.Struct("<4sI")
+PREFIX = struct.Struct("<4sI")
 HEADER = struct.Struct("<IfQQ")
 LENGTH = (1 << 29) - 1
 BUFFER = 1 << 20
 
 
 class BadRecords(ValueError):
-    """A file that is no whole RecordIO file of images; one line."""
+    """A file that is not a complete RecordIO file of images; the message is one line."""
 
 
 class Header(NamedTuple):
@@ -32,7 +32,7 @@ class Header(NamedTuple):
 
 
 class Writer:
-    """A new .rec with its .idx.  `close` returns only when both are on the disk; raises OSError."""
+    """Writes a new .rec with its .idx. `close` returns when both are on disk. Raises OSError."""
 
     def __init__(self, rec: str, idx: str):
         self._rec, self._idx = open(rec, "xb", BUFFER), open(idx, "x")
@@ -47,7 +47,7 @@ class Writer:
         self.count += 1
 
     def close(self) -> Tuple[str, int]:
-        """SHA-256 and bytes of the .rec."""
+        """Return the SHA-256 and the size in bytes of the .rec."""
         for file in (self._rec, self._idx):
             with file:
                 file.flush()
@@ -63,14 +63,14 @@ class Writer:
 
 
 def frame(body: bytes) -> bytes:
-    """A body as it stands in the file."""
+    """Return the record of a body."""
     pieces = _split(body)
     out = []
     for number, piece in enumerate(pieces):
         kind = 0 if len(pieces) == 1 else 1 if number == 0 else 3 if number == len(pieces) - 1 else 2
         if len(piece) > LENGTH:
-            raise ValueError(f"a record of {len(body):,} bytes: RecordIO takes {LENGTH:,}")
-        out += [WORDS.pack(MAGIC, kind << 29 | len(piece)), piece]
+            raise ValueError(f"a record of {len(body):,} bytes: RecordIO allows {LENGTH:,}")
+        out += [PREFIX.pack(MAGIC, kind << 29 | len(piece)), piece]
     return b"".join(out) + b"\0" * (-len(pieces[-1]) % 4)
 
 
@@ -93,9 +93,16 @@ class Record(NamedTuple):
 
 
 def scan(path: str, seen: Callable[[bytes], None] = lambda raw: None, start: int = 0) -> Iterator[Record]:
-    """Every record in the file's order, from byte `start`.  `seen` is called with all raw bytes, piece by piece.
+    """Yield every record in the file's order.
 
-    Raises BadRecords naming the byte where the file is broken or cut off, and OSError.
+    Args:
+        path: The .rec file.
+        seen: Called with all raw bytes, piece by piece.
+        start: Byte offset of the first record.
+
+    Raises:
+        BadRecords: The file is damaged or truncated; the message names the byte.
+        OSError: The file cannot be read.
     """
     with open(path, "rb", BUFFER) as file:
         file.seek(start)
@@ -105,37 +112,37 @@ def scan(path: str, seen: Callable[[bytes], None] = lambda raw: None, start: int
             if body is None:
                 return
             if len(body) < HEADER.size:
-                raise BadRecords(f"the record at byte {offset} is no image record")
+                raise BadRecords(f"the record at byte {offset} is not an image record")
             yield Record(offset, Header(*HEADER.unpack_from(body)), body[HEADER.size :])
             offset += read
 
 
 def _next(file, start: int, seen):
-    """(body, bytes read) of the record at `start`; (None, 0) at the end of the file."""
+    """Return (body, bytes read) of the record at `start`; (None, 0) at the end of the file."""
     pieces, offset = [], start
     while True:
-        words = file.read(WORDS.size)
-        if not words and not pieces:
+        prefix = file.read(PREFIX.size)
+        if not prefix and not pieces:
             return None, 0
-        if len(words) < WORDS.size:
-            raise BadRecords(f"cut off at byte {offset + len(words)}, inside a record")
-        magic, word = WORDS.unpack(words)
-        kind, length = word >> 29, word & LENGTH
+        if len(prefix) < PREFIX.size:
+            raise BadRecords(f"truncated at byte {offset + len(prefix)}, inside a record")
+        magic, kind_and_length = PREFIX.unpack(prefix)
+        kind, length = kind_and_length >> 29, kind_and_length & LENGTH
         if magic != MAGIC or kind not in ((2, 3) if pieces else (0, 1)):
             raise BadRecords(f"no record at byte {offset}")
         padded = file.read(length + -length % 4)
         if len(padded) < length + -length % 4:
-            raise BadRecords(f"cut off at byte {offset + WORDS.size + len(padded)}, inside a record")
-        seen(words)
+            raise BadRecords(f"truncated at byte {offset + PREFIX.size + len(padded)}, inside a record")
+        seen(prefix)
         seen(padded)
         pieces.append(padded[:length])
-        offset += WORDS.size + len(padded)
+        offset += PREFIX.size + len(padded)
         if kind in (0, 3):
             return MAGIC.join(pieces), offset - start
 
 
 def read_index(path: str) -> List[int]:
-    """The offsets of an .idx, ascending.  Raises BadRecords and OSError."""
+    """Return the offsets of an .idx, ascending. Raises BadRecords and OSError."""
     offsets = []
     with open(path, errors="replace") as file:
         for number, line in enumerate(file, 1):
@@ -147,7 +154,7 @@ def read_index(path: str) -> List[int]:
 
 
 def write_index(path: str, offsets: List[int]) -> None:
-    """An .idx with the records' numbers as keys."""
+    """Write an .idx with the records' numbers as keys. Raises OSError."""
     with open(path, "x") as file:
         file.writelines(f"{number}\t{offset}\n" for number, offset in enumerate(offsets))
         file.flush()

@@ -1,9 +1,9 @@
-"""Sets that come as .rec files, as im2rec makes them: read where they lie, everything checked.
+"""Sets of .rec files, as im2rec writes them: read in place and validated.
 
-Each file is read once, by all cores: its digest, its labels, its index, and every image decoded; after
-that the manifest answers.  With data.on_bad=skip a file that has bad images is copied without them; and
-one with images that MXNet's reader takes for other pictures than images.py (transparent, turned, CMYK, 16
-bits, other formats) is copied with those written anew.
+Each file is read once, on all cores: its digest, labels and index, and every image is decoded. Later starts use the
+manifest. A file is copied if it has bad images and data.on_bad=skip, or if MXNet decodes some images differently
+from images.py (transparent, rotated, CMYK, 16 bits, other formats). The copy omits the former and re-encodes the
+latter.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from mxscale.data.tree_packer import Options, PackJob
 from mxscale.data.workers import Pool, Progress
 from mxscale.util.errors import ConfigError
 
-TYPICAL_BYTES = 4096  # of a small image: more than one process is worth its start for a file of many
-MOST_CLASSES = 1 << 24  # labels are float32: whole numbers beyond are not exact
+TYPICAL_BYTES = 4096  # of a small image, to estimate the number of images for the number of processes
+MAX_CLASSES = 1 << 24  # labels are float32, which is exact for integers up to this
 
 
 def recordio_job(data: Data, options: Options) -> PackJob:
@@ -31,7 +31,7 @@ def recordio_job(data: Data, options: Options) -> PackJob:
 
 
 def settings(data: Data) -> Dict[str, Any]:
-    """What the manifest depends on: the files' paths, sizes and times of change.  Raises ConfigError."""
+    """Return what the manifest depends on: the files' paths, sizes and times of change. Raises ConfigError."""
     if data.train_per_class is not None:
         raise ConfigError(
             "data.train_per_class: with data=recordio all records are used; pack fewer, or use data=imagefolder"
@@ -46,14 +46,16 @@ def settings(data: Data) -> Dict[str, Any]:
 
 
 def build(data: Data, folder: str, workers: Optional[int], progress: bool) -> None:
-    """Check the files and write their manifest (an .idx that is missing, a copy without bad images) into `folder`.
+    """Validate the files and write their manifest into `folder`, with missing .idx files and necessary copies.
 
-    Raises ConfigError, and OSError where `folder` can't be written.
+    Raises:
+        ConfigError: A file is invalid.
+        OSError: `folder` cannot be written.
     """
-    _refuse_other_lists(data)
-    made = settings(data)  # before reading: a file that changes meanwhile is read again next time
+    _check_lists(data)
+    used = settings(data)  # before reading: a file that changes during reading is read again next time
     splits, skipped = {}, []
-    total = sum(file["rec"]["bytes"] for file in made["files"].values())
+    total = sum(file["rec"]["bytes"] for file in used["files"].values())
     pool = Pool(workers, total // TYPICAL_BYTES)
     copies = Copies()
     with Progress("checking records", total, "B", progress) as bar:
@@ -63,11 +65,11 @@ def build(data: Data, folder: str, workers: Optional[int], progress: bool) -> No
         splits[split] = found.in_manifest(folder, len(classes))
         skipped += [{"path": found.name_of(number), "reason": reason} for number, reason in found.bad.items()]
     duplicates = copies.in_manifest()
-    manifest.save(folder, data.kind, classes, splits, made, skipped=skipped, duplicates=duplicates)
+    manifest.save(folder, data.kind, classes, splits, used, skipped=skipped, duplicates=duplicates)
 
 
-def _refuse_other_lists(data: Data) -> None:
-    """The lists that im2rec leaves beside its records, where they are there: a folder has one label in all of them."""
+def _check_lists(data: Data) -> None:
+    """Raise ConfigError if im2rec's .lst files, which may lie beside the records, give a folder different labels."""
     known: Dict[str, set] = {}  # folder -> its labels in data.train
     for split, rec in _files(data).items():
         for label, folder in _listed(os.path.splitext(rec)[0] + ".lst"):
@@ -76,20 +78,20 @@ def _refuse_other_lists(data: Data) -> None:
             elif label not in known.get(folder, {label}):
                 raise ConfigError(
                     f"data.{split}={getattr(data, split)}: its list has {folder} as label {label:g}, that of "
-                    f"data.train as {min(known[folder]):g}: make both with the same list of classes"
+                    f"data.train as {min(known[folder]):g}: create both with the same list of classes"
                 )
 
 
 def _listed(path: str) -> Iterator[Tuple[float, str]]:
-    """(label, the image's folder) of the lines `number<tab>label<tab>path`; nothing where there is no such file."""
+    """Yield (label, image folder) of the lines `number<tab>label<tab>path`; nothing if the file does not exist."""
     try:
         with open(path, errors="replace") as file:
             for line in file:
-                words = line.rstrip("\n").split("\t")
-                folder = os.path.basename(os.path.dirname(words[-1]))
-                if len(words) == 3 and folder:
+                fields = line.rstrip("\n").split("\t")
+                folder = os.path.basename(os.path.dirname(fields[-1]))
+                if len(fields) == 3 and folder:
                     with contextlib.suppress(ValueError):
-                        yield float(words[1]), folder
+                        yield float(fields[1]), folder
     except OSError:
         return
 
@@ -123,14 +125,14 @@ def _min_side(data: Data) -> int:
 
 
 class _Checked:
-    """What is known of one file once it was read."""
+    """The validated content of one file, read when it is constructed."""
 
     def __init__(self, split: str, rec: str, data: Data, pool: Pool, copies: Copies, bar: Progress):
         self.split, self.rec, self.where = split, rec, f"data.{split}={getattr(data, split)}"
         self.recipe = Recipe(data.pack_format, data.pack_quality, pack_size=None, min_side=1)
         self.labels: List[int] = []
         self.offsets: List[int] = []
-        self.bad: Dict[int, str] = {}  # number of the record -> why
+        self.bad: Dict[int, str] = {}  # number of the record -> reason
         self.rewritten: Set[int] = set()
         self.smallest: Optional[int] = None  # shorter side in pixels
         self._digest = hashlib.sha256()
@@ -138,9 +140,9 @@ class _Checked:
         with contextlib.closing(results):
             for number, result in enumerate(results):
                 if not isinstance(result, BadImage):
-                    (side, alike), key = result
+                    (side, same_in_mxnet), key = result
                     self.smallest = min(side, self.smallest or side)
-                    if not alike:
+                    if not same_in_mxnet:
                         self.rewritten.add(number)
                     copies.add(key, f"{os.path.basename(rec)} record {number}", split)
                     continue
@@ -148,10 +150,10 @@ class _Checked:
                 if data.on_bad == "error":
                     raise ConfigError(
                         f"{self.where}: cannot use the image of record {number} ({result.reason}): "
-                        "make the file again without it, or set data.on_bad=skip"
+                        "create the file again without it, or set data.on_bad=skip"
                     )
         if not self.offsets:
-            raise ConfigError(f"{self.where} has no records; make it again with im2rec")
+            raise ConfigError(f"{self.where} has no records; create it again with im2rec")
         self.all_labels = Counter(self.labels)
 
     def _images(self, bar: Progress) -> Iterator[bytes]:
@@ -165,7 +167,7 @@ class _Checked:
                 self.offsets.append(record.offset)
                 yield record.payload
         except recordio.BadRecords as bad:
-            raise ConfigError(f"{self.where}: {bad}; copy the file again, or make it again with im2rec") from None
+            raise ConfigError(f"{self.where}: {bad}; copy the file again, or create it again with im2rec") from None
         except OSError as error:
             raise ConfigError(f"{self.where}: {_lower(error)}; expected a .rec file of im2rec") from None
 
@@ -173,20 +175,20 @@ class _Checked:
         return f"{self.rec}, record {number} at byte {self.offsets[number]}"
 
     def in_manifest(self, folder: str, classes: int) -> Dict[str, Any]:
-        """The split's part of the manifest.  Raises ConfigError where too little is left, and OSError."""
-        kept = Counter(label for number, label in enumerate(self.labels) if number not in self.bad)
-        empty = [label for label in self.all_labels if not kept[label]]
-        if empty and (self.split == "train" or not kept):
+        """Return the split's entry of the manifest. Raises ConfigError if a class has no images left, and OSError."""
+        usable = Counter(label for number, label in enumerate(self.labels) if number not in self.bad)
+        empty = [label for label in self.all_labels if not usable[label]]
+        if empty and (self.split == "train" or not usable):
             raise ConfigError(
                 f"{self.where}: class {empty[0]} has no usable image; {len(self.bad)} bad images were skipped; "
                 "list them with data.on_bad=error"
             )
-        files = self._copy(folder) if self.bad or self.rewritten else self._as_it_is(folder)
-        per_class = [kept[label] for label in range(classes)]
+        files = self._copy(folder) if self.bad or self.rewritten else self._in_place(folder)
+        per_class = [usable[label] for label in range(classes)]
         counts = {"count": sum(per_class), "per_class": per_class, "rewritten": len(self.rewritten)}
         return {**counts, "min_side": self.smallest, **files}
 
-    def _as_it_is(self, folder: str) -> Dict[str, Any]:
+    def _in_place(self, folder: str) -> Dict[str, Any]:
         idx = _index(self.rec, self.offsets, folder, self.split, self.where)
         return {"rec": self.rec, "idx": idx, "sha256": self._digest.hexdigest(), "bytes": os.path.getsize(self.rec)}
 
@@ -196,9 +198,8 @@ class _Checked:
             for number, record in enumerate(recordio.scan(self.rec)):
                 if number in self.bad:
                     continue
-                anew = number in self.rewritten
-                image = repack(record.payload, self.recipe)[0] if anew else record.payload
-                writer.write(self.labels[number], record.header.id, image)
+                encoded = repack(record.payload, self.recipe)[0] if number in self.rewritten else record.payload
+                writer.write(self.labels[number], record.header.id, encoded)
             sha256, length = writer.close()
         return {"rec": names[0], "idx": names[1], "sha256": sha256, "bytes": length}
 
@@ -207,13 +208,13 @@ def _label(header: recordio.Header, number: int, where: str) -> int:
     if header.flag:
         raise ConfigError(f"{where}: record {number} has {header.flag} labels; expected one class number per image")
     label = header.label
-    if not 0 <= label < MOST_CLASSES or label != int(label):  # NaN too
+    if not 0 <= label < MAX_CLASSES or label != int(label):  # NaN too
         raise ConfigError(f"{where}: record {number} has the label {label:g}; expected a class number 0, 1, 2, ...")
     return int(label)
 
 
 def _index(rec: str, offsets: List[int], folder: str, split: str, where: str) -> str:
-    """The user's .idx, checked against the records, or a new one in `folder`."""
+    """Return the path of the user's .idx, validated against the records, or of a new one in `folder`."""
     idx = _beside(rec)
     if idx is None:
         recordio.write_index(os.path.join(folder, f"{split}.idx"), offsets)
@@ -221,17 +222,17 @@ def _index(rec: str, offsets: List[int], folder: str, split: str, where: str) ->
     try:
         given = recordio.read_index(idx)
     except recordio.BadRecords as bad:
-        raise ConfigError(f"{where}: {idx} is no index: {bad}; remove it and it is made again") from None
+        raise ConfigError(f"{where}: {idx} is not an index ({bad}): remove it, and it is created again") from None
     except OSError as error:
         raise ConfigError(f"{where}: {idx}: {_lower(error)}") from None
     if given != offsets:
-        how = f"{len(given)} entries for {len(offsets)} records" if len(given) != len(offsets) else "other offsets"
-        raise ConfigError(f"{where}: {idx} is the index of another file ({how}); remove it and it is made again")
+        how = f"{len(given)} entries for {len(offsets)} records" if len(given) != len(offsets) else "different offsets"
+        raise ConfigError(f"{where}: {idx} is the index of another file ({how}): remove it, and it is created again")
     return idx
 
 
 def _classes(data: Data, labels: Dict[str, Counter]) -> List[str]:
-    """Names in label order: data.classes, else the numbers.  Raises ConfigError for a label outside."""
+    """Return data.classes, or else the label numbers as names. Raises ConfigError for a label out of range."""
     known = max(labels["train"]) + 1
     if data.num_classes is not None:
         count, source = data.num_classes, f"data.num_classes={data.num_classes}"
@@ -246,11 +247,11 @@ def _classes(data: Data, labels: Dict[str, Counter]) -> List[str]:
     if count < 2:
         raise ConfigError(f"data.train={data.train} has {count} class; expected at least 2")
     for split, counts in labels.items():
-        unlearnt = sorted(set(counts) - set(labels["train"]))
-        if unlearnt and max(counts) < count:
+        unknown = sorted(set(counts) - set(labels["train"]))
+        if unknown and max(counts) < count:
             raise ConfigError(
-                f"data.{split}={getattr(data, split)}: label {unlearnt[0]} is not in data.train={data.train}: "
-                "were the two made with different lists of classes?"
+                f"data.{split}={getattr(data, split)}: label {unknown[0]} is not in data.train={data.train}: "
+                "create both with the same list of classes"
             )
         if max(counts) >= count:
             raise ConfigError(

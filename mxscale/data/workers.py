@@ -1,8 +1,8 @@
-"""Processes that decode and encode images, to check and to pack them.  Pillow alone: no mxnet is imported here.
+"""Worker processes that validate and pack images. Only Pillow is imported here, not MXNet.
 
-Each worker is a plain child, `python -m mxscale.data.workers`, fed through pipes by a thread.  Not
-multiprocessing: that runs the parent's main module again in every child (mxnet and all), leaves
-children behind when the parent is killed, and can't say on which image a decoder crashed.
+Each worker is a child process, `python -m mxscale.data.workers`, which a thread feeds through pipes. The
+multiprocessing module would run the parent's main module in every child (MXNet included), would leave children
+behind when the parent is killed, and cannot name the image on which a decoder crashed.
 """
 
 import os
@@ -21,11 +21,11 @@ from mxscale.data.images import BadImage
 from mxscale.environment.container_limits import available_cores
 
 Work = Callable[[Union[str, bytes]], Any]  # a function of mxscale.data.images, or a partial of one
-PER_WORKER = 64  # images; for fewer another process isn't worth its start
+PER_WORKER = 64  # images; starting another process does not pay off for fewer
 
 
 class Pool:
-    """Works on images, in order, in `workers` processes; None: as many as cores and images suggest."""
+    """Processes images in order in `workers` processes; None: by the cores and the number of images."""
 
     def __init__(self, workers: Optional[int], images: int):
         if workers is None:
@@ -33,7 +33,7 @@ class Pool:
         self.workers = max(1, workers)
 
     def map(self, sources: Iterable, work: Work) -> Iterator:
-        """For each path or content `work(it)`, or the BadImage that it raised."""
+        """Yield for each source `work(source)`, or the BadImage that it raised."""
         if self.workers == 1:
             for source in sources:
                 yield _attempt(source, work)
@@ -66,7 +66,7 @@ class Pool:
 
 
 class _Worker:
-    """One child; started again when an image crashed it."""
+    """One child process; it is restarted if an image crashes it."""
 
     def __init__(self):
         self._start()
@@ -80,9 +80,9 @@ class _Worker:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         )
         try:
-            pickle.load(self._child.stdout)  # it is up
+            pickle.load(self._child.stdout)  # it has started
         except EOFError:
-            raise RuntimeError("a packing process did not start; its error is above") from None
+            raise RuntimeError("a packing process failed to start; see its error above") from None
 
     def __call__(self, source, work):
         try:
@@ -94,14 +94,14 @@ class _Worker:
             status = self._child.returncode
             self._start()
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-            return BadImage(f"its decoder died ({how})")
+            return BadImage(f"its decoder crashed ({how})")
 
     def close(self):
-        """The child ends by itself at the end of its input."""
+        """Close the pipes and wait for the child, which exits at the end of its input."""
         for pipe in (self._child.stdin, self._child.stdout):
             try:
                 pipe.close()
-            except OSError:  # unsent bytes to a dead child
+            except OSError:  # unsent bytes to a child that has exited
                 pass
         self._child.wait()
 
@@ -114,11 +114,11 @@ def _attempt(source, work: Work):
 
 
 def serve() -> None:
-    """A worker: (source, work) pickled on stdin -> the result pickled on stdout, until stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    """Run a worker: read pickled (source, work) from stdin, write pickled results to stdout, until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     jobs = sys.stdin.buffer
     results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library that prints must not spoil the results
+    os.dup2(2, 1)  # output of a library must not mix with the results
     try:
         pickle.dump("ready", results)
         results.flush()
@@ -126,16 +126,16 @@ def serve() -> None:
             source, work = pickle.load(jobs)
             pickle.dump(_attempt(source, work), results)
             results.flush()
-    except (EOFError, BrokenPipeError):  # the parent is done, or gone
+    except (EOFError, BrokenPipeError):  # the parent has finished or exited
         os._exit(0)
 
 
 class Progress:
-    """How far a long work is, on stderr: a bar on a terminal, else a line every 10 s."""
+    """Progress of a long operation on stderr: a bar on a terminal, otherwise a line every 10 s."""
 
     def __init__(self, what: str, total: int, unit: str, shown: bool = True):
         self._what, self._total, self._unit = what, total, unit
-        self._done, self._said, self._lines, self._bar = 0, time.monotonic(), False, None
+        self._done, self._reported, self._lines, self._bar = 0, time.monotonic(), False, None
         if shown and sys.stderr.isatty():
             from tqdm import tqdm
 
@@ -147,8 +147,8 @@ class Progress:
         self._done += count
         if self._bar is not None:
             self._bar.update(count)
-        elif self._lines and time.monotonic() - self._said >= 10:
-            self._said = time.monotonic()
+        elif self._lines and time.monotonic() - self._reported >= 10:
+            self._reported = time.monotonic()
             print(f"{self._what}: {self._done:,} of {self._total:,} {self._unit.strip()}", file=sys.stderr, flush=True)
 
     def __enter__(self):

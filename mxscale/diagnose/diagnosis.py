@@ -32,6 +32,7 @@ from mxscale.records import claims
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RunDir
 from mxscale.tracking import tracker
+from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
 LOOK_STEPS = 5
@@ -194,7 +195,7 @@ class Work:
         """The input alone: ranks that read and do nothing else."""
         seconds, warmup = self._limits
         asked = {"config": to_dict(config), "seconds": seconds, "warmup": warmup}
-        directory.replace(self.seen.path / "probe" / f"{name}.yaml", yaml.safe_dump(asked, sort_keys=False))
+        write_text(self.seen.path / "probe" / f"{name}.yaml", yaml.safe_dump(asked, sort_keys=False))
         placed = Placement.of(self.run.plan, available_cores())
         what = ["mxscale.train.input_probe", name]
         commands = launch.commands(config, str(self.seen), 1, placed, os.environ, what)

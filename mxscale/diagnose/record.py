@@ -13,7 +13,9 @@ from mxscale.cost import run_cost
 from mxscale.diagnose import presentation
 from mxscale.environment import description
 from mxscale.launcher.progress import say
-from mxscale.rundir.directory import KILLED, RUNNING, RunDir
+from mxscale.rundir.directory import KILLED, RunDir
+from mxscale.rundir.status import Attempt, Status
+from mxscale.rundir.summary import Summary
 from mxscale.tracking.sync_state import view_hint
 
 RECORD, FIGURE = "diagnosis.json", "diagnosis.png"
@@ -22,8 +24,7 @@ RECORD, FIGURE = "diagnosis.json", "diagnosis.png"
 def begin(record: RunDir, price: dict) -> None:
     began = psutil.Process().create_time()
     record.begin_alive(1)
-    attempt = {"attempt": 1, "started_ms": int(1000 * began), "nodes": price.get("nodes", 1)}
-    record.write("status.json", {"attempts": [attempt], "state": RUNNING, "attempt": 1})
+    record.write_status(Status(attempts=(Attempt(1, int(1000 * began), price.get("nodes", 1)),), attempt=1))
     record.write("price.json", price)
 
 
@@ -41,16 +42,14 @@ def describe(record: RunDir, config: Config, seen: RunDir) -> None:
 
 def close(record: RunDir, found: Optional[dict], state: str, error: Optional[str]) -> None:
     ended = int(1000 * time.time())
-    status = record.read("status.json")
-    status["attempts"][-1]["ended_ms"] = ended
-    record.write("status.json", {**status, "state": state, "error": error})
+    record.write_status(replace(record.status().with_attempt(ended_ms=ended), state=state, error=error))
     metrics = {f"cost/total_{currency}": value for currency, value in run_cost.total(record, 1, ended).items()}
     if found:
         metrics.update(figures(found))
         record.write(RECORD, found)
         if find_spec("matplotlib"):  # not in the images of ranks
             presentation.draw(found, str(record.path / FIGURE))
-    record.write("summary.json", {"metrics": metrics, "attempt": 1})
+    record.write_summary(Summary(metrics, attempt=1))
 
 
 def figures(found: dict) -> Dict[str, float]:

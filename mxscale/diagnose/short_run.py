@@ -25,7 +25,7 @@ def main(path: str) -> int:
     with open(path) as file:
         config = from_dict(yaml.safe_load(file))
     try:
-        return run.execute(config)["exit"]
+        return run.execute(config).exit
     except ConfigError as error:
         print(f"error: {error}", flush=True)
         return REFUSED

@@ -1,4 +1,4 @@
-"""What a run ran in: code, machine, packages.  MXNet's own part is written by the preparation."""
+"""The environment of a run: code, machine, packages. The preparation adds MXNet's part."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ PACKAGES = ("mxnet", "mxnet-cu90", "numpy", "horovod", "hydra-core", "mlflow", "
 
 
 def describe(runs) -> dict:
-    """Facts of this machine and checkout, for environment.json.  `runs`: where the run is written."""
+    """Return the facts of this machine and checkout for environment.json. `runs` is the folder of runs."""
     commit, dirty = git_state()
     image = identity()
     return {
@@ -31,7 +31,7 @@ def describe(runs) -> dict:
 
 
 def identity() -> dict:
-    """What an image says of itself (build, commit, image.id): build.json, written when it was built; {} elsewhere."""
+    """Return the image's build.json (build, commit, image.id), written at its build; {} outside an image."""
     try:
         found = json.loads(Path(os.environ.get("MXSCALE_IDENTITY", ROOT / "build.json")).read_text())
     except (OSError, ValueError):
@@ -40,16 +40,16 @@ def identity() -> dict:
 
 
 def tags(environment: dict, plan: Plan, signature: str, claims: Sequence[str] = ()) -> dict:
-    """The tags of a run, as texts."""
+    """Return the tags of a run as texts; those without a value are omitted."""
     mxnet, here = environment.get("mxnet", {}), environment["machine"]
-    image = mxnet.get("image") or environment.get("image", {})  # launch=docker: that of the ranks
+    image = mxnet.get("image") or environment.get("image", {})  # launch=docker: the image of the ranks
     image_digest, image_id = (plan.image.digest, plan.image.id) if plan.image else (None, None)
-    told = {
+    of_ranks = {
         "mxnet": mxnet.get("version"),
         "numpy": mxnet.get("numpy"),
         "horovod": mxnet.get("horovod", {}).get("version"),
     }
-    known_versions = {**environment["versions"], **{name: value for name, value in told.items() if value}}
+    known_versions = {**environment["versions"], **{name: value for name, value in of_ranks.items() if value}}
     known = {
         "git.commit": environment["git"]["commit"],
         "git.dirty": environment["git"]["dirty"],
@@ -59,7 +59,7 @@ def tags(environment: dict, plan: Plan, signature: str, claims: Sequence[str] = 
         "versions": " ".join(f"{name}={version}" for name, version in known_versions.items()),
         "machine": f"{here['cpu']}, {here['cores']} cores, {mxnet.get('gpus', 0)} GPUs",
         "gpu": gpu_names(mxnet),
-        "ranks": plan.sizes and plan.sizes.ranks,  # what launch.* may say auto or null for
+        "ranks": plan.sizes and plan.sizes.ranks,  # the values of launch.* that may be auto or null
         "device": plan.device,
         "threads": plan.threads,
         "signature": signature,
@@ -71,13 +71,13 @@ def tags(environment: dict, plan: Plan, signature: str, claims: Sequence[str] = 
 
 
 def gpu_names(mxnet: dict) -> Optional[str]:
-    """The kinds of GPU that MXNet could use on the machine of the preparation; None where it has none."""
+    """Return the kinds of GPU that MXNet can use on the machine of the preparation; None if it has none."""
     found = (mxnet.get("driver") or {}).get("gpus", []) if mxnet.get("gpus") else []
     return " + ".join(sorted({gpu["name"] for gpu in found})) or None
 
 
 def pretrained_tags(plan: Plan) -> dict:
-    """Where the weights come from that the run began with, and what of their input was taken over."""
+    """Return the tags of the pretrained weights: origin, revision, and the input settings taken from them."""
     origin, taken = plan.origin, plan.input_taken
     if not origin:
         return {}
@@ -90,7 +90,7 @@ def pretrained_tags(plan: Plan) -> dict:
 
 
 def git_state() -> tuple:
-    """(commit, whether the tree differs from it); (None, None) outside a checkout."""
+    """Return (commit, whether the tree differs from it); (None, None) outside a checkout."""
     commit = _git("rev-parse", "HEAD")
     status = _git("status", "--porcelain") if commit else None
     return commit, None if status is None else bool(status)
@@ -105,7 +105,7 @@ def _git(*arguments) -> Optional[str]:
 
 
 def code() -> str:
-    """SHA-256 of this package's own files: what a commit does not say of a tree that differs from it."""
+    """Return the SHA-256 of this package's files, which identifies a tree that differs from its commit."""
     files = sorted(path for path in (ROOT / "mxscale").rglob("*") if path.suffix in (".py", ".csv", ".yaml"))
     digest = hashlib.sha256()
     for path in files:

@@ -1,4 +1,4 @@
-"""GPUs as the driver names them, and those that a library has code for.  Needs neither MXNet nor CUDA's tools."""
+"""GPUs as the driver names them, and the architectures that a library has code for. Needs neither MXNet nor CUDA."""
 
 import ctypes
 import mmap
@@ -13,9 +13,11 @@ KINDS = {1: "ptx", 2: "cubin"}
 
 
 def driver() -> dict:
-    """{'cuda': '12.4', 'gpus': [{'name': 'Tesla V100-SXM2-16GB', 'capability': '7.0'}]}; {} without a driver.
+    """Return the driver's GPUs; {} without a driver.
 
-    `cuda` is the newest CUDA that the driver runs.  `error` is added where the driver does not start.
+    For example {'cuda': '12.4', 'gpus': [{'name': 'Tesla V100-SXM2-16GB', 'capability': '7.0'}]}.
+
+    `cuda` is the newest CUDA version that the driver supports. `error` is added if the driver does not start.
     """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -46,18 +48,18 @@ def _gpu(cuda, device: int) -> dict:
 
 
 def cuda_version(number: int) -> Optional[str]:
-    """11020 -> 11.2"""
+    """Return 11.2 for 11020."""
     return f"{number // 1000}.{number % 1000 // 10}" if number else None
 
 
 def cudnn_version(number: int) -> Optional[str]:
-    """8101 -> 8.1.1, and since cuDNN 9: 90100 -> 9.1.0"""
+    """Return 8.1.1 for 8101 and, since cuDNN 9, 9.1.0 for 90100."""
     major = 10000 if number >= 90000 else 1000
     return f"{number // major}.{number % major // 100}.{number % 100}" if number else None
 
 
 def nccl_version(number: int) -> Optional[str]:
-    """2708 -> 2.7.8, and since NCCL 2.9: 21205 -> 2.12.5"""
+    """Return 2.7.8 for 2708 and, since NCCL 2.9, 2.12.5 for 21205."""
     major = 10000 if number >= 10000 else 1000
     return f"{number // major}.{number % major // 100}.{number % 100}" if number else None
 
@@ -66,10 +68,10 @@ def nccl_version(number: int) -> Optional[str]:
 
 
 def architectures(library: str) -> Optional[dict]:
-    """{'cubin': ['7.0', '8.0'], 'ptx': ['8.0']}: what an ELF library has GPU code for; None where none is found.
+    """Return the architectures of an ELF library's GPU code; None if it has none.
 
-    Walks the headers that nvcc puts before each piece of code, the ones that `cuobjdump --list-elf
-    --list-ptx` prints; the code itself, most of the file, is not read.
+    For example {'cubin': ['7.0', '8.0'], 'ptx': ['8.0']}. Only the headers that nvcc writes before each piece of code
+    are read, the ones that `cuobjdump --list-elf --list-ptx` prints.
     """
     found = {kind: set() for kind in KINDS.values()}
     with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -77,7 +79,7 @@ def architectures(library: str) -> Optional[dict]:
             for start, end in _sections(data):
                 for kind, architecture in _pieces(data, start, end):
                     found[kind].add(architecture)
-        except (struct.error, IndexError):  # a file cut short
+        except (struct.error, IndexError):  # a truncated file
             return None
     if not any(found.values()):
         return None
@@ -85,7 +87,7 @@ def architectures(library: str) -> Optional[dict]:
 
 
 def _sections(data):
-    """(start, end) of the sections with device code in a 64-bit ELF file."""
+    """Yield (start, end) of the sections with device code in a 64-bit ELF file."""
     if data[:5] != b"\x7fELF\x02":
         return
     (table,) = struct.unpack_from("<Q", data, 0x28)
@@ -99,10 +101,10 @@ def _sections(data):
 
 
 def _pieces(data, start: int, end: int):
-    """(kind, architecture such as 70) of each piece of code.
+    """Yield (kind, architecture such as 70) of each piece of code.
 
-    A container is a header of 16 bytes (magic, version, its own size, that of what follows), then
-    pieces, each with a header: kind, its own size at byte 4, the code's at 8, the architecture at 28.
+    A container is a header of 16 bytes (magic, version, its size, the size of the content), then pieces. Each piece has
+    a header: kind, its size at byte 4, the code's size at 8, the architecture at 28.
     """
     container = data.find(FATBIN, start, end)
     while container >= 0:

@@ -1,4 +1,4 @@
-"""This machine, or container: processors, memory, disk, limits, driver."""
+"""Facts of this machine or container: processors, memory, disk, limits, driver."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ LIMITS = {"open_files": resource.RLIMIT_NOFILE, "stack": resource.RLIMIT_STACK,
 
 
 def describe(runs) -> dict:
-    """Facts for environment.json.  `runs`: where runs are written, there already or not."""
+    """Return the facts for environment.json. `runs` is the folder of runs, which need not exist."""
     return {
         "host": platform.node(),
         "cpu": cpu_model(),
@@ -54,7 +54,7 @@ def memory_limit_gb() -> Optional[float]:
 
 
 def driver_version(path="/proc/driver/nvidia/version") -> Optional[str]:
-    """NVIDIA's kernel driver; None where there is none."""
+    """Return the version of NVIDIA's kernel driver; None if not installed."""
     try:
         found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", Path(path).read_text())
     except OSError:
@@ -63,7 +63,7 @@ def driver_version(path="/proc/driver/nvidia/version") -> Optional[str]:
 
 
 def shared_memory(path="/dev/shm") -> Optional[dict]:
-    """{'total_mb', 'free_mb', 'writable'}; None where there is no such directory."""
+    """Return {'total_mb', 'free_mb', 'writable'}; None if the directory does not exist."""
     try:
         found = shutil.disk_usage(path)
     except OSError:
@@ -72,7 +72,7 @@ def shared_memory(path="/dev/shm") -> Optional[dict]:
 
 
 def soft_limit(limit: int):
-    """A number (files, bytes) or `unlimited`: what processes that we start begin with."""
+    """Return the soft limit that child processes inherit: a number (files, bytes) or `unlimited`."""
     soft = resource.getrlimit(limit)[0]
     return UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
@@ -85,15 +85,15 @@ def infiniband() -> list:
 
 
 def disk(folder: Path) -> dict:
-    """{'path', 'free_gb', 'writable'} of `folder`, or of what is there of the way to it."""
-    there = existing(folder)
+    """Return {'path', 'free_gb', 'writable'} of `folder` or its nearest existing parent."""
+    present = existing(folder)
     return {
-        "path": str(there),
-        "free_gb": round(shutil.disk_usage(there).free / 2**30, 1),
-        "writable": there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+        "path": str(present),
+        "free_gb": round(shutil.disk_usage(present).free / 2**30, 1),
+        "writable": present.is_dir() and os.access(present, os.W_OK | os.X_OK),
     }
 
 
 def existing(path: Path) -> Path:
-    """The path, or the nearest of its parents that exists."""
+    """Return the path or its nearest existing parent."""
     return next(p for p in [path.absolute(), *path.absolute().parents] if p.exists())

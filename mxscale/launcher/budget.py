@@ -112,7 +112,7 @@ def deadline(run: RunDir, budget: Budget, attempt: int) -> float:
     if not budget.bounds:
         return math.inf
     price, spans = run.read("price.json"), run_cost.Attempts(run)
-    began = spans.spans[-1]["started_ms"]
+    began = spans.spans[-1].started_ms
     before = spans.seconds(began, attempt)[:-1]
     return began / 1000 + prices.affordable_s(price, budget.bounds, before, spans.nodes(attempt, price["nodes"]))
 

@@ -1,8 +1,8 @@
-"""Ranks in a container: `python -m mxscale.launcher.container RUN_DIR COMMAND...`, started by the launcher.
+"""Run ranks in a container: `python -m mxscale.launcher.container RUN_DIR COMMAND...`, started by the launcher.
 
-The command runs in the image of the run's `launch.image`, with this checkout's code (so that two images are
-compared on the same code), the run directory and the data at the same paths as outside.  This process lives
-as long as the container: who stops it stops the container, and its exit status is the container's.
+The command runs in the image `launch.image` with this checkout's code, so that two images are compared on the same
+code. The run directory and the data have the same paths as outside. This process runs as long as the container:
+stopping it stops the container, and its exit status is the container's.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ PASSED = (
     "NCCL_",
     "OMPI_MCA_",
 )
-STOP_S = 2  # less than who stops this process waits
+STOP_S = 2  # shorter than the parent's wait for this process
 
 
 def connect():
-    """The Docker engine's client.  Raises ConfigError where there is no engine."""
+    """Return a client of the Docker engine. Raises ConfigError if no engine answers."""
     try:
-        from docker import errors, from_env  # `import docker` would take our folder of that name for it
+        from docker import errors, from_env  # `import docker` would find this repository's folder docker/
     except ImportError:
         raise ConfigError("launch=docker needs the Docker SDK for Python, which make setup installs") from None
     try:
@@ -64,16 +64,18 @@ def identify(name: str) -> Image:
         except docker.errors.APIError as error:
             reason = (error.explanation or str(error)).splitlines()[0][:200]
             raise ConfigError(
-                f"launch.image={name}: not here, and can't be pulled ({reason}); build it with: "
+                f"launch.image={name}: not on this machine, and can't be pulled ({reason}); build it with: "
                 f"docker build --target {name.rpartition(':')[2]} -t {name} ."
             ) from None
     return Image(name, image.id, next(iter(image.attrs.get("RepoDigests") or []), ""))
 
 
 def answer(config: Config, *command: str) -> str:
-    """What a short command of this checkout's code prints in the run's image.
+    """Return the output of a short command of this checkout's code in the run's image.
 
-    Raises ConfigError where engine or image are not there, docker.errors.DockerException where it fails.
+    Raises:
+        ConfigError: If the engine or the image is missing.
+        docker.errors.DockerException: If the command fails.
     """
     client, image = connect(), identify(config.launch.image).id
     volumes = {str(ROOT): {"bind": str(ROOT), "mode": "ro"}}
@@ -85,35 +87,35 @@ def answer(config: Config, *command: str) -> str:
 
 
 def mounts(config: Config, run: RunDir) -> Dict[str, str]:
-    """path -> rw | ro of what a container sees of this machine, each at its own path.
+    """Return path -> "rw" or "ro" of this machine's folders that the container mounts at the same paths.
 
-    The paths in `config` are absolute: settings.settle made them so.
+    Paths in `config` are absolute.
     """
     data, seen = config.data, {str(ROOT): "ro"}
     weights = origin_of(config.model.pretrained or "")[1]
-    weights = weights if os.path.exists(weights) else os.path.dirname(weights)  # symbol: names no file but a prefix
+    weights = weights if os.path.exists(weights) else os.path.dirname(weights)  # symbol: a prefix
     for source in (data.root, data.train, data.val, data.test, weights):
         if source and os.path.exists(source):
             seen[source if os.path.isdir(source) else os.path.dirname(source)] = "ro"
-    if DATASETS[data.kind].published:  # the preparation, which runs in there, may fetch it
-        with contextlib.suppress(OSError):  # it then says what it lacks
+    if DATASETS[data.kind].published:  # the preparation in the container may download it
+        with contextlib.suppress(OSError):  # the preparation then reports what is missing
             os.makedirs(data.root, exist_ok=True)
             seen[data.root] = "rw"
     runs, cache = run.path.parents[1], Path(data.cache)
     for path in (runs, cache):
-        path.mkdir(parents=True, exist_ok=True)  # or the engine would make it, as root
+        path.mkdir(parents=True, exist_ok=True)  # otherwise the engine creates it as root
         seen[str(path)] = "rw"
     return seen
 
 
-def passed(surroundings: Dict[str, str]) -> Dict[str, str]:
-    """The variables that the container gets of this process's; the image has its own PATH."""
-    own = {name: value for name, value in surroundings.items() if name.startswith(PASSED)}
-    return {**own, "HOME": "/tmp", "USER": "mxscale"}  # horovodrun and mpirun want a user with a name
+def passed(environ: Dict[str, str]) -> Dict[str, str]:
+    """Return this process's variables that the container gets; the image has its own PATH."""
+    own = {name: value for name, value in environ.items() if name.startswith(PASSED)}
+    return {**own, "HOME": "/tmp", "USER": "mxscale"}  # horovodrun and mpirun need a user name
 
 
 def settings(config: Config, run: RunDir, gpus: bool) -> dict:
-    """What the SDK's `containers.run` is given beside image and command."""
+    """Return the arguments of the SDK's `containers.create` besides image and command."""
     return {
         "entrypoint": [],
         "environment": passed(dict(os.environ)),
@@ -131,7 +133,7 @@ def wants_gpus(config: Config, client) -> bool:
 
 
 def machine(gpus: bool) -> dict:
-    """What a container gets of this machine."""
+    """Return the container's shared memory, limits and GPUs."""
     import docker.types
 
     ulimits = [docker.types.Ulimit(name=name, soft=limit, hard=limit) for name, limit in LIMITS.items()]
@@ -143,10 +145,10 @@ def machine(gpus: bool) -> dict:
 
 
 def main(run_path: str, *command: str) -> int:
-    """Run `command` to its end; its exit status.  Raises ConfigError, and whatever the engine's client raises."""
+    """Run `command` to its end and return its exit status. Raises ConfigError and errors of the engine's client."""
     run, container = RunDir(run_path), None
     config, client = run.config(), connect()
-    image = run.plan().image.id  # what was recorded, though its name may be another's by now
+    image = run.plan().image.id  # as recorded: the name may refer to another image by now
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     try:
@@ -162,7 +164,7 @@ def main(run_path: str, *command: str) -> int:
 
 
 def _leave(*_) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):  # once is enough
+    for number in (signal.SIGTERM, signal.SIGINT):  # ignore further signals
         signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + signal.SIGTERM)
 

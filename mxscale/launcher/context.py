@@ -8,6 +8,7 @@ from mxscale.config.schema import Config, Machine
 from mxscale.environment.hosts import Host
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Image, Plan
+from mxscale.rundir.status import Status
 
 
 class Signals:
@@ -53,7 +54,7 @@ class Hook:
     def before_ranks(self, context: "RunContext", plan: Plan) -> None:
         """Check or record a prepared attempt.  Raises ConfigError to refuse it."""
 
-    def on_finished(self, run: RunDir, status: dict) -> dict:
+    def on_finished(self, run: RunDir, status: Status) -> Status:
         """Return the status of a run whose last attempt has ended, whatever its state."""
         return status
 

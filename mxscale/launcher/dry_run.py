@@ -17,9 +17,10 @@ from mxscale.records import earlier_runs
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import DONE, INTERRUPTED, RunDir
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.status import Status
 from mxscale.util.errors import ConfigError
 
-STATUS = {"state": "DRY_RUN", "exit": DONE, "summary": {}}  # in place of a run's status
+STATUS = Status(state="DRY_RUN", exit=DONE)  # in place of a run's status
 
 
 class Speed(NamedTuple):
@@ -32,12 +33,12 @@ class Speed(NamedTuple):
     checkpoint_s: Optional[float] = None
 
 
-def execute(config: Config, run: Optional[RunDir], resources: Resources) -> dict:
+def execute(config: Config, run: Optional[RunDir], resources: Resources) -> Status:
     """Print what a new run, or the rest of `run`, would cost; return the status.  Raises ConfigError."""
     return _of_rest(run, config, resources.price) if run else _of_new_run(config, resources)
 
 
-def _of_new_run(config: Config, resources: Resources) -> dict:
+def _of_new_run(config: Config, resources: Resources) -> Status:
     """Prepare a run, print its cost, remove its directory."""
     run = directory.create(config)
     with guards.locked(run), Signals() as signals, guards.undone_if_refused(run, config, new=True):
@@ -51,7 +52,7 @@ def _of_new_run(config: Config, resources: Resources) -> dict:
             plan = setup.record_environment(run, config, plan)
             say(report(config, plan, resources.price, expected_speed(run, config, plan)))
         guards.discard(run)
-    return {**STATUS, "exit": INTERRUPTED} if signals.reason else STATUS
+    return dataclasses.replace(STATUS, exit=INTERRUPTED) if signals.reason else STATUS
 
 
 def _of_rest(run: RunDir, config: Config, price: dict) -> dict:
@@ -87,7 +88,7 @@ def _durations(run: RunDir) -> tuple:
     """Return the seconds of a run's start, of one validation and of one checkpoint; None for what is unknown."""
     durations = budget.Durations(run, run.config(), run.plan())
     first = next((line for line in run.lines() if line["attempt"] == 1), None)
-    start_s = (first["time_ms"] - run.attempts[0]["started_ms"]) / 1000 if first else None
+    start_s = (first["time_ms"] - run.attempts[0].started_ms) / 1000 if first else None
     return start_s, durations.validation_s, durations.checkpoint_s
 
 

@@ -64,7 +64,7 @@ class HeartbeatMonitor:
         MXNet with Horovod ends in a segmentation fault in about one of some hundred starts (docs/log.md).
         """
         self._read(time.monotonic())
-        silent = [rank for rank in range(self.ranks) if self.run.last_words(rank, self.attempt) is None]
+        silent = [rank for rank in range(self.ranks) if self.run.rank_status(rank, self.attempt) is None]
         return bool(silent) and not any(beat.progress for beat in self._beats.values())
 
     def stalled(self, limit_s: Optional[float] = None) -> Optional[Failure]:
@@ -97,7 +97,7 @@ class HeartbeatMonitor:
     def _silent(self, now: float, limit_s: float) -> Optional[Failure]:
         for rank, beat in self._beats.items():
             silent_s = now - beat.silent_since
-            if silent_s < limit_s or self.run.last_words(rank, self.attempt):
+            if silent_s < limit_s or self.run.rank_status(rank, self.attempt):
                 continue
             cause = self._cause_of_silence(rank, beat.pid)
             if cause is None:  # running, but too busy to write: checked again after another limit_s
@@ -125,7 +125,7 @@ class HeartbeatMonitor:
     def _idle(self) -> Optional[Failure]:
         if not self.begun() or any(beat.phase == Phase.CHECKPOINT for beat in self._beats.values()):
             return None
-        if any(self.run.last_words(rank, self.attempt) for rank in range(self.ranks)):
+        if any(self.run.rank_status(rank, self.attempt) for rank in range(self.ranks)):
             return None  # they are ending
         idle_s = min(beat.idle_s for beat in self._beats.values())
         if idle_s < max(self.stall_s, SLOWER * max(beat.longest_s for beat in self._beats.values())):
@@ -157,8 +157,8 @@ class HeartbeatMonitor:
         # Hosts with servers alone are asked too: ranks may wait for these servers
         by_host: Dict[Host, List[int]] = {node: [] for node in self.nodes if not node.here and node not in with_ranks}
         for rank in range(self.ranks):
-            host, status = hosts.of_rank(self.nodes, rank), self.run.last_words(rank, self.attempt)
-            if host is None or host.here or (status and status["exit"] in (DONE, INTERRUPTED)):
+            host, status = hosts.of_rank(self.nodes, rank), self.run.rank_status(rank, self.attempt)
+            if host is None or host.here or (status and status.exit in (DONE, INTERRUPTED)):
                 continue
             pids = by_host.setdefault(host, [])  # asked even if its ranks have ended: they may have lost their peers
             if status is None and rank in self._beats:

@@ -12,73 +12,69 @@ from mxscale.launcher.context import RunContext
 from mxscale.launcher.failure import WIDTH, Failure, Logs
 from mxscale.launcher.supervisor import Watched
 from mxscale.records import summary
-from mxscale.rundir.directory import FAILED, FINISHED, INTERRUPTED, KILLED
+from mxscale.rundir.status import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RankStatus, Status
 from mxscale.util.errors import ConfigError
 
 
-def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[dict, Optional[Failure]]:
+def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[Status, Optional[Failure]]:
     """Write status.json and summary.json; return the status and, if the attempt failed, why.
 
     Args:
         ranks: number of ranks that were started.
     """
     run, number = attempt.context.run, attempt.context.attempt
-    status = run.read("status.json")
-    status["attempts"][-1]["ended_ms"] = int(time.time() * 1000)
-    merged = merge([run.last_words(rank, number) for rank in range(ranks)], watched.stopped, watched.first_gone)
-    failure = None
-    if merged["state"] == FAILED:
-        failure = watched.failure or merged.pop("failure")
+    ended = [run.rank_status(rank, number) for rank in range(ranks)]
+    merged, failure = merge(ended, watched.stopped, watched.first_gone)
+    if failure:
+        failure = watched.failure or failure
         if failure.outside and watched.lost_hosts:
             failure = host_failure(watched.lost_hosts, attempt.context.resources.nodes, ranks)
         elif failure.outside:
             failure = with_communicator_reason(failure, attempt.logs)
-        merged = {"state": FAILED, "exit": merged["exit"], "error": failure.error}
-        status["attempts"][-1]["error"] = failure.error
-    status.update(merged)
-    status["stamps"] = attempt.stamps
-    run.write("status.json", status)
-    if ranks or (run.path / "summary.json").exists():  # an attempt that is stopped during set-up costs money as well
-        run.write("summary.json", summary.summarise(run, number))
-    return {**status, "summary": run.figures}, failure
+        merged = replace(merged, error=failure.error)
+    now = int(time.time() * 1000)
+    recorded = run.status().with_attempt(ended_ms=now, error=merged.error)
+    merged = replace(merged, attempts=recorded.attempts, attempt=number, stamps=attempt.stamps)
+    run.write_status(merged)
+    if ranks or run.summary():  # an attempt that is stopped during set-up costs money as well
+        run.write_summary(summary.summarise(run, number))
+    return merged, failure
 
 
-def merge(ranks: list, stopped: Optional[str], first_gone: Optional[int] = None) -> dict:
-    """Return one status for an attempt; the earliest failure that is no consequence of another one is the cause.
+def merge(
+    ranks: Sequence[Optional[RankStatus]], stopped: Optional[str], first_gone: Optional[int] = None
+) -> Tuple[Status, Optional[Failure]]:
+    """Return one status for an attempt and, if it failed, why.
 
-    A rank that loses a peer fails as well, in Horovod; a rank that is killed writes no status.
+    The earliest failure that is no consequence of another one is the cause. A rank that loses a peer fails as well,
+    in Horovod; a rank that is killed writes no status.
 
     Args:
         ranks: The status of each rank; None if it wrote none.
         stopped: The reason of the stop request, if there was one.
         first_gone: The rank whose end made horovodrun or mpirun end the others, if known.
     """
-    written = [r for r in ranks if r]
-    if ranks and len(written) == len(ranks) and all(r["exit"] == 0 for r in written):
-        return {
-            "state": FINISHED,
-            "exit": 0,
-            "error": None,
-            "step": written[0]["step"],
-            "params_sha256": written[0]["params_sha256"],
-        }
-    failures = sorted((r for r in written if r["exit"] not in (0, INTERRUPTED)), key=lambda r: r["time_ms"])
-    causes = [r for r in failures if not r["consequence"]]
+    written = [rank for rank in ranks if rank]
+    if ranks and len(written) == len(ranks) and all(rank.exit == DONE for rank in written):
+        first = written[0]
+        return Status(FINISHED, exit=DONE, step=first.step, params_sha256=first.params_sha256), None
+    failures = sorted((rank for rank in written if rank.exit not in (DONE, INTERRUPTED)), key=lambda rank: rank.time_ms)
+    causes = [rank for rank in failures if not rank.consequence]
     if causes:
-        cause = causes[0]
-        return _failed(cause["exit"], f"rank {cause['rank']}: {cause['error']}", [cause["rank"]], outside=False)
-    if stopped or any(r["exit"] == INTERRUPTED for r in written):
-        return {"state": KILLED, "exit": INTERRUPTED, "error": None, "reason": stopped or "the parent was gone"}
-    silent = [r for r, status in enumerate(ranks) if status is None]
+        return _failed(causes[0].exit, f"rank {causes[0].rank}: {causes[0].error}", [causes[0].rank], outside=False)
+    if stopped or any(rank.exit == INTERRUPTED for rank in written):
+        return Status(KILLED, exit=INTERRUPTED, reason=stopped or "the parent was gone"), None
+    silent = [number for number, rank in enumerate(ranks) if rank is None]
     if silent:
         gone = [first_gone] if first_gone in silent else silent
         named = f"rank {', '.join(map(str, gone))}"
-        return _failed(1, f"{named} ended without a status (killed, or out of memory? see ranks/launch.log)", gone)
-    return _failed(1, f"rank {failures[0]['rank']}: {failures[0]['error']}", [failures[0]["rank"]])
+        error = f"{named} ended without a status (killed, or out of memory? see ranks/launch.log)"
+        return _failed(FAILURE, error, gone)
+    return _failed(FAILURE, f"rank {failures[0].rank}: {failures[0].error}", [failures[0].rank])
 
 
-def _failed(status: int, error: str, of: List[int], outside: bool = True) -> dict:
-    return {"state": FAILED, "exit": status, "failure": Failure(error, tuple(map(str, of)), outside)}
+def _failed(exit_status: int, error: str, of: List[int], outside: bool = True) -> Tuple[Status, Failure]:
+    return Status(FAILED, exit=exit_status), Failure(error, tuple(map(str, of)), outside)
 
 
 def host_failure(lost: Sequence[Host], nodes: List[Host], ranks: int) -> Failure:
@@ -116,7 +112,7 @@ def restart_context(context: RunContext) -> RunContext:
         context.resources,
         nodes=left,
         price={**context.resources.price, "nodes": setup.billed_machine(config, left).nodes},
-        started=run.attempts[-1]["ended_ms"] / 1000,  # the machines are billed between two attempts
+        started=run.attempts[-1].ended_ms / 1000,  # the machines are billed between two attempts
         weights_file=setup.pretrained_file(config, run),
     )
     return replace(context, config=config, resources=resources, ranks=ranks_that_fit(config.launch.ranks, left))

@@ -1,4 +1,4 @@
-"""Start, watch and stop the commands of a run.  One way to stop, whatever was started."""
+"""Start, watch and stop the commands of a run."""
 
 import signal
 import subprocess
@@ -10,15 +10,15 @@ import psutil
 
 from mxscale.launcher.commands import Command
 
-LOOK_EVERY_S = 1.0  # at the whole process table: 5 ms of a core
-LEAVE_S = 5.0  # between the end of the ranks and that of what served them, whichever is seen first
+SCAN_EVERY_S = 1.0  # of the whole process table, which takes 5 ms of a core
+SERVER_END_S = 5.0  # between the ends of ranks and servers, in either order
 
 
-class Lost(NamedTuple):
-    """A command that served the ranks and is gone."""
+class LostServer(NamedTuple):
+    """A server that ended while ranks needed it."""
 
     name: str
-    status: int  # as subprocess has it
+    status: int  # as subprocess.Popen.returncode
 
     def __str__(self):
         how = f"was ended by signal {-self.status}" if self.status < 0 else f"ended with status {self.status}"
@@ -26,28 +26,29 @@ class Lost(NamedTuple):
 
 
 def file_name(name: str) -> str:
-    """server_0, of the command "server 0"; its log is ranks/server_0.log."""
+    """Return server_0 for the command "server 0", whose log is ranks/server_0.log."""
     return name.replace(" ", "_")
 
 
 class Processes:
-    """The commands of one attempt, each in a session of its own, so that Ctrl-C reaches the parent alone.
+    """The processes of one attempt, each in its own session, so that Ctrl-C reaches the parent alone.
 
-    The first is the ranks' and writes to `log`; each of the others serves it, and writes beside it under its name.
+    The first command starts the ranks and writes to `log`. Each other command is a server and writes beside it to a log
+    of its own.
     """
 
     def __init__(self, commands: List[Command], log):
-        self.running, self._served = [], {}  # name -> process
+        self.running, self._servers = [], {}  # name -> process
         self._known = {}
-        self._looked_at = 0.0
-        self._gone_at = {}  # name of a serving command -> when it was seen to have ended
+        self._scanned_at = 0.0
+        self._ended_at = {}  # name of a server -> when its end was noticed
         try:
             for command in commands:
                 if not self.running:
                     self._start(command, log)
                     continue
-                with open(Path(log.name).with_name(f"{file_name(command.name)}.log"), "ab") as its_own:
-                    self._served[command.name] = self._start(command, its_own)
+                with open(Path(log.name).with_name(f"{file_name(command.name)}.log"), "ab") as server_log:
+                    self._servers[command.name] = self._start(command, server_log)
         except OSError:
             self.stop(patience_s=0)
             raise
@@ -62,51 +63,51 @@ class Processes:
         return self.running[-1]
 
     def ended(self) -> Optional[int]:
-        """None while the ranks' command runs; then its exit status."""
-        if time.monotonic() - self._looked_at > LOOK_EVERY_S:
-            self._looked_at = time.monotonic()
+        """Return the exit status of the ranks' command; None while it runs."""
+        if time.monotonic() - self._scanned_at > SCAN_EVERY_S:
+            self._scanned_at = time.monotonic()
             self._note_descendants()
         return self.running[0].poll()
 
-    def lost(self) -> Optional[Lost]:
-        """A serving command that ended while the ranks need it.
+    def lost(self) -> Optional[LostServer]:
+        """Return a server that ended while ranks need it.
 
-        One that ends well may have done so because the ranks are through; it is lost where they go on without it.
+        A server with exit status 0 may have ended because the ranks finished; it is lost only if they keep running.
         """
-        for name, process in self._served.items():
+        for name, process in self._servers.items():
             status = process.poll()
             if status is None:
                 continue
-            since = time.monotonic() - self._gone_at.setdefault(name, time.monotonic())
-            if status or since > LEAVE_S:
-                return Lost(name, status)
+            since = time.monotonic() - self._ended_at.setdefault(name, time.monotonic())
+            if status or since > SERVER_END_S:
+                return LostServer(name, status)
         return None
 
     def stop(self, patience_s: float = 5.0) -> None:
-        """End whatever is left: SIGTERM, then SIGKILL, to the commands and all that they started.
+        """End all remaining processes and their descendants: SIGTERM, then SIGKILL.
 
-        Those that served ranks which have ended may end by themselves first.
+        Servers of ranks that ended well get time to end by themselves first.
         """
         self._note_descendants()
         if self.running and self.running[0].poll() == 0:
-            deadline = time.monotonic() + min(LEAVE_S, patience_s)
-            while any(process.poll() is None for process in self._served.values()) and time.monotonic() < deadline:
+            deadline = time.monotonic() + min(SERVER_END_S, patience_s)
+            while any(process.poll() is None for process in self._servers.values()) and time.monotonic() < deadline:
                 time.sleep(0.02)
         for process in self._alive():
             _signal(process, signal.SIGTERM)
-            _signal(process, signal.SIGCONT)  # one that is stopped would not hear of it
+            _signal(process, signal.SIGCONT)  # a stopped process handles no SIGTERM
         deadline = time.monotonic() + patience_s
         while self._alive() and time.monotonic() < deadline:
             time.sleep(0.05)
-            self._note_descendants()  # what was started meanwhile
+            self._note_descendants()  # processes started in the meantime
         for process in self._alive():
             _signal(process, signal.SIGKILL)
         for process in self.running:
             process.wait()
 
     def _note_descendants(self) -> None:
-        # horovodrun puts ranks into sessions of their own; when it dies they are nobody's children,
-        # so who belongs to us is noted while the tree still stands.
+        # horovodrun starts ranks in sessions of their own. If it dies they have no parent, so descendants are recorded
+        # while the process tree is complete
         for process in self.running:
             try:
                 parent = psutil.Process(process.pid)

@@ -17,6 +17,7 @@ from mxscale.launcher.supervisor import Watched, supervise
 from mxscale.records import summary
 from mxscale.rundir import guards
 from mxscale.rundir.directory import FINISHED, KILLED, RunDir, create
+from mxscale.rundir.status import Status
 from mxscale.tracking import tracker
 from mxscale.tracking.payload import note_params
 from mxscale.tracking.sync_state import view_hint
@@ -25,8 +26,8 @@ from mxscale.util.errors import ConfigError
 TRACKING_S = 30.0  # for unsent records after the ranks have ended
 
 
-def execute(config: Config, run: Optional[RunDir] = None, hooks: Hook = NO_HOOKS) -> dict:
-    """Start a run, or resume `run`, and return its status ({"state", "exit", ...}).
+def execute(config: Config, run: Optional[RunDir] = None, hooks: Hook = NO_HOOKS) -> Status:
+    """Start a run, or resume `run`, and return its status.
 
     Args:
         hooks: of the features that take part in the run (context.Hooks combines several).
@@ -61,7 +62,7 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Hook = NO_HOOKS
             status, failure = train(attempt, mirror)
         status = hooks.on_finished(run, status)
         # A second Ctrl-C, or the first after the end of the ranks, does not wait for a slow server
-        stopped = status["state"] == KILLED
+        stopped = status.state == KILLED
         unsent = mirror.finish(TRACKING_S, unwanted=lambda: signals.urgent or bool(signals.reason and not stopped))
     if attempt.plan:
         say(summary.table(run, view_hint(run)))
@@ -71,7 +72,7 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Hook = NO_HOOKS
     return status
 
 
-def train(attempt: setup.Attempt, mirror) -> Tuple[dict, Optional[Failure]]:
+def train(attempt: setup.Attempt, mirror) -> Tuple[Status, Optional[Failure]]:
     """Start the ranks, supervise them and return the run's status and, if it failed, why."""
     context, ranks = attempt.context, 0
     watched = Watched(context.signals.reason, None)
@@ -93,19 +94,19 @@ def restart(context: RunContext, logs: Logs, failure: Failure, number: int) -> s
         return setup.set_up(following)
 
 
-def report_end(run: RunDir, config: Config, status: dict, failure: Optional[Failure], logs: Logs) -> None:
+def report_end(run: RunDir, config: Config, status: Status, failure: Optional[Failure], logs: Logs) -> None:
     """Print the last lines of the failed rank, how to resume, and the error as the last line."""
-    if status["state"] == FINISHED:
+    if status.state == FINISHED:
         return
     lost = unsaved(config.comm) if run.has_checkpoint() else None
     resume = f"can't be resumed: {lost}" if lost else f"resume with: {guards.resume_command(run, config)}"
-    if status["state"] == KILLED:
-        bound = "raise the bound and " if status["reason"] == budget.REASON and not lost else ""
-        say(f"interrupted ({status['reason']}); {bound}{resume}")
+    if status.state == KILLED:
+        bound = "raise the bound and " if status.reason == budget.REASON and not lost else ""
+        say(f"interrupted ({status.reason}); {bound}{resume}")
         return
     print_last_lines(failure, logs)
     say(f"rank logs: {run.path}/ranks; {resume}")
-    say(f"error: {status['error']}", sys.stderr)
+    say(f"error: {status.error}", sys.stderr)
 
 
 def print_last_lines(failure: Failure, logs: Logs) -> None:

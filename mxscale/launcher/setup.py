@@ -25,8 +25,8 @@ from mxscale.launcher.failure import Logs
 from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.records import earlier_runs
-from mxscale.rundir import directory
-from mxscale.rundir.directory import RUNNING, RunDir
+from mxscale.rundir import directory, status
+from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.tracking import tracker
 from mxscale.util import file_lock
@@ -139,18 +139,16 @@ def set_up(context: RunContext) -> Attempt:
 def begin_attempt(context: RunContext) -> RunContext:
     """Record a new attempt and remove the rank files of the previous one; return the context with its number."""
     run, resources = context.run, context.resources
-    attempts = run.attempts
-    attempt = len(attempts) + 1
-    for earlier in attempts:
-        earlier.setdefault("ended_ms", run_cost.last_seen_ms(run, earlier))  # its parent was killed
+    # An attempt whose parent was killed has no end on record
+    earlier = [replace(each, ended_ms=each.ended_ms or run_cost.last_seen_ms(run, each)) for each in run.attempts]
+    attempt = len(earlier) + 1
     run.begin_alive(attempt)
     wait_for_orphans(run, context.signals)  # before their status files are removed
     rank_files = [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]
     for stale in [run.stop_file, run.path / "refused.json", *rank_files]:
         stale.unlink(missing_ok=True)
-    nodes = resources.price.get("nodes", 1)
-    attempts.append({"attempt": attempt, "started_ms": int(resources.started * 1000), "nodes": nodes})
-    run.write("status.json", {"attempts": attempts, "state": RUNNING, "attempt": attempt})
+    started = status.Attempt(attempt, int(resources.started * 1000), resources.price.get("nodes", 1))
+    run.write_status(status.Status(attempts=(*earlier, started), attempt=attempt))
     run.write_config(context.config)
     if attempt == 1:
         run.write("price.json", resources.price)
@@ -247,9 +245,7 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
 
 def record_ranks(run: RunDir, ranks: int) -> None:
     """Record the number of ranks of the current attempt: rates of attempts with other numbers are not comparable."""
-    status = run.read("status.json")
-    status["attempts"][-1]["ranks"] = ranks
-    run.write("status.json", status)
+    run.write_status(run.status().with_attempt(ranks=ranks))
 
 
 # ---------------------------------------------------------------- what is printed

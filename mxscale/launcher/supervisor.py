@@ -142,8 +142,8 @@ class Supervisor:
     def _failed_ranks(self) -> List[dict]:
         """Return the status of the ranks that ended with an error."""
         ranks = [int(path.stem) for path in self.run.path.glob("ranks/*.json")]
-        ended = [self.run.last_words(rank, self.attempt) for rank in ranks]
-        return [status for status in ended if status and status["exit"]]
+        ended = [self.run.rank_status(rank, self.attempt) for rank in ranks]
+        return [status for status in ended if status and status.exit]
 
     def _unreported_failure(self, failed: List[dict]) -> Optional[Failure]:
         """Return a failure that no rank reports: a lost server process or a stalled rank."""
@@ -151,7 +151,7 @@ class Supervisor:
         if lost and not failed:
             return Failure(str(lost), (file_name(lost.name),), outside=True)
         # Ranks report a lost peer at about the time when the heartbeat monitor notices its silence
-        if all(status.get("consequence") for status in failed):
+        if all(status.consequence for status in failed):
             return self.monitor.stalled(QUIET_S if failed else None)
         return None
 

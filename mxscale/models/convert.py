@@ -1,8 +1,8 @@
-"""PyTorch's names of a ResNet's tensors and ours, both ways; what a checkpoint says of its input.
+"""Conversion of ResNet weights between PyTorch's names and structural names, and the input stated by a checkpoint.
 
-torchvision and timm name the tensors of the plain ResNets alike (torchvision/models/resnet.py and
-timm/models/resnet.py: conv1, bn1, layer1.0.conv1, downsample.0, fc), and both have the stride in the 3x3, as our
-`_v1b` has it.  Layouts agree as well: (out, in, height, width) and (out, in).
+torchvision and timm use the same names for the tensors of plain ResNets (torchvision/models/resnet.py and
+timm/models/resnet.py: conv1, bn1, layer1.0.conv1, downsample.0, fc). Both have the stride in the 3x3 convolution, as
+`_v1b` here. The layouts are the same: (out, in, height, width) and (out, in).
 """
 
 import json
@@ -20,30 +20,30 @@ from mxscale.models.weights import differences, first_of
 from mxscale.util.errors import ConfigError
 
 BATCH_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "running_mean", "running_var": "running_var"}
-# How many batches a running statistic is of: PyTorch needs it where momentum is None alone.
+# Number of batches behind a running statistic; PyTorch uses it only if momentum is None.
 UNUSED = "num_batches_tracked"
 TORCH_NETWORKS = ", ".join(entry.name for entry in NETWORKS.values() if entry.torch_layers)
-# What wrappers put before every name: DataParallel, Lightning, torch.compile
+# Prefixes that wrappers add to every name: DataParallel, Lightning, torch.compile
 PREFIXES = ("module.", "model.", "_orig_mod.")
 HEAD = {"fc.weight": "output.weight", "fc.bias": "output.bias"}
 
-# What timm calls them (timm/models/resnet.py), and called them before tags.  Others have tensors of the same names
-# and do other things with them: resnetaa50 averages before it strides.
+# Names of plain ResNets in timm (timm/models/resnet.py), with and without tags. Other architectures have tensors of
+# the same names and use them differently: resnetaa50 averages before its stride.
 ARCHITECTURES = r"(tv_|gluon_|ssl_|swsl_)?resnet(18|34|50|101|152)(_v1b)?"
 
 
 def names(layers: int) -> Dict[str, str]:
-    """PyTorch's name -> ours, of each tensor of a ResNet with that many layers, in PyTorch's order."""
+    """Return PyTorch's name -> structural name for each tensor of a ResNet, in PyTorch's order."""
     block, blocks, _ = SPECIFICATION[layers]
     convolutions = 3 if block is BottleneckV1b else 2
     table = {"conv1.weight": "features.0.weight", **_norm("bn1", "features.1")}
     for stage, count in enumerate(blocks, 1):
         for index in range(count):
             theirs, ours = f"layer{stage}.{index}", f"features.{stage + 3}.{index}"
-            for k in range(convolutions):  # in `body` convolution, normalisation and ReLU follow each other
+            for k in range(convolutions):  # `body` repeats convolution, normalisation, ReLU
                 table[f"{theirs}.conv{k + 1}.weight"] = f"{ours}.body.{3 * k}.weight"
                 table.update(_norm(f"{theirs}.bn{k + 1}", f"{ours}.body.{3 * k + 1}"))
-            if index == 0 and (stage > 1 or convolutions == 3):  # where the number of channels changes
+            if index == 0 and (stage > 1 or convolutions == 3):  # the number of channels changes
                 table[f"{theirs}.downsample.0.weight"] = f"{ours}.downsample.0.weight"
                 table.update(_norm(f"{theirs}.downsample.1", f"{ours}.downsample.1"))
     return {**table, **HEAD}
@@ -53,23 +53,29 @@ def _norm(theirs: str, ours: str) -> Dict[str, str]:
     return {f"{theirs}.{a}": f"{ours}.{b}" for a, b in BATCH_NORM.items()}
 
 
-# ---------------------------------------------------------------- into ours
+# ---------------------------------------------------------------- from PyTorch
 
 
 class Converted(NamedTuple):
-    arrays: Dict[str, np.ndarray]  # by our names, float32
-    ignored: List[str]  # tensors of the file that have no place in a network here, by its names
+    arrays: Dict[str, np.ndarray]  # by structural name, float32
+    ignored: List[str]  # the file's names of tensors that no network here has
 
 
 def load(path: str, name: str, source: Optional[str] = None) -> Converted:
-    """Every tensor of the file in its place, or ConfigError with the names; without a head where the file has none.
+    """Return the tensors of a file by structural name; without a head if the file has none.
 
-    `source`: as the user wrote it.
+    Args:
+        path: A .safetensors or .pth file.
+        name: The network, model.name.
+        source: model.pretrained as the user wrote it, for messages.
+
+    Raises:
+        ConfigError: The file is invalid or does not fit the network; the message names the tensors.
     """
     source = source or f"torch:{path}"
     layers = network(name).torch_layers
     if layers is None:
-        raise ConfigError(f"model.pretrained={source}: weights of PyTorch fit {TORCH_NETWORKS}, not model.name={name}")
+        raise ConfigError(f"model.pretrained={source}: PyTorch weights fit {TORCH_NETWORKS}, not model.name={name}")
     _check_architecture(path, source)
     tensors = _unwrapped(torch_file.read(path, source))
     ignored = [n for n in tensors if n.rpartition(".")[2] == UNUSED]
@@ -77,9 +83,9 @@ def load(path: str, name: str, source: Optional[str] = None) -> Converted:
     table = _table(layers, given)
     if set(given) != set(table):
         raise ConfigError(f"model.pretrained={source} does not fit {name}: {_misfits(given, layers)}")
-    whole = [n for n in table if not given[n].is_floating()]
-    if whole:
-        raise ConfigError(f"model.pretrained={source}: not of a floating type: {first_of(whole)}")
+    integers = [n for n in table if not given[n].is_floating()]
+    if integers:
+        raise ConfigError(f"model.pretrained={source}: not of a floating-point type: {first_of(integers)}")
     return Converted({ours: given[n].as_float32() for n, ours in table.items()}, ignored)
 
 
@@ -92,7 +98,7 @@ def _unwrapped(tensors: dict) -> dict:
 
 
 def _table(layers: int, given) -> Dict[str, str]:
-    """The names to expect.  A file without any of the head's is a network that was cut off before it."""
+    """Return the expected names. A file without any tensor of the head is a network without its head."""
     table = names(layers)
     return table if HEAD.keys() & set(given) else {n: ours for n, ours in table.items() if n not in HEAD}
 
@@ -100,18 +106,20 @@ def _table(layers: int, given) -> Dict[str, str]:
 def _misfits(given, layers: int) -> str:
     for other in SPECIFICATION:
         if set(given) == set(_table(other, given)):
-            return f"these are weights of a ResNet-{other}: take model=resnet{other}_v1b"
+            return f"these are weights of a ResNet-{other}; use model=resnet{other}_v1b"
     return differences(_table(layers, given), given)
 
 
-# ---------------------------------------------------------------- out of ours
+# ---------------------------------------------------------------- to PyTorch
 
 
 def to_torch(name: str, arrays: Dict[str, np.ndarray], source: str) -> Dict[str, np.ndarray]:
-    """The arrays of network `name` by PyTorch's names, in its order; ConfigError, which calls them `source`."""
+    """Return the arrays of network `name` by PyTorch's names, in PyTorch's order. Raises ConfigError."""
     layers = network(name).torch_layers
     if layers is None:
-        raise ConfigError(f"{source} is a {name}, which has no names in PyTorch: {TORCH_NETWORKS} have")
+        raise ConfigError(
+            f"{source} is a {name}, which cannot be exported to PyTorch: expected one of {TORCH_NETWORKS}"
+        )
     return {theirs: arrays[ours] for theirs, ours in names(layers).items()}
 
 
@@ -119,20 +127,25 @@ def to_torch(name: str, arrays: Dict[str, np.ndarray], source: str) -> Dict[str,
 
 
 def input_of(path: str) -> Optional[dict]:
-    """What images the network in the file at `path` was trained on, from timm's config.json beside it.
+    """Return the input that a network was trained on, from timm's config.json beside its weights.
 
-    image_size in pixels, mean and std (RGB, of 0-255), interpolation (a word such as bicubic), crop (the share
-    of the shorter side that validation sees, or None).  None where nothing is stated, as of torchvision's files.
-    Raises ConfigError for a config.json that states what can't be.
+    Returns:
+        image_size (pixels), mean and std (RGB, 0-255), interpolation (such as "bicubic") and crop (share of the
+        shorter side that validation sees, or None); None if nothing is stated, as for torchvision's files.
+
+    Raises:
+        ConfigError: config.json is invalid.
     """
     settings = _settings(path)
     stated = settings.get("pretrained_cfg", settings)
-    if not isinstance(stated, dict) or "input_size" not in stated:  # of something else
+    if not isinstance(stated, dict) or "input_size" not in stated:  # of another program
         return None
     try:
         return _input(stated)
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{_beside(path)} does not say what input the weights want: {error!r}") from None
+        raise ConfigError(
+            f"{_beside(path)} does not state the input of the weights ({error!r}): correct or remove it"
+        ) from None
 
 
 def _beside(path: str) -> str:
@@ -140,22 +153,22 @@ def _beside(path: str) -> str:
 
 
 def _settings(path: str) -> dict:
-    """What config.json beside the file says; empty where there is none.  Raises ConfigError."""
+    """Return the content of config.json beside the file; empty if it does not exist. Raises ConfigError."""
     try:
         with open(_beside(path), encoding="utf-8") as file:
             found = json.load(file)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{_beside(path)}, which says what the weights beside it are, is no JSON: {error}") from None
+        raise ConfigError(f"{_beside(path)}, which describes the weights beside it, is not JSON ({error})") from None
     return found if isinstance(found, dict) else {}
 
 
 def _check_architecture(path: str, source: str) -> None:
-    """ConfigError where config.json beside the file says that it is another network."""
+    """Raise ConfigError if config.json beside the file states another architecture."""
     architecture = _settings(path).get("architecture")
     if isinstance(architecture, str) and not re.fullmatch(ARCHITECTURES, architecture):
-        raise ConfigError(f"model.pretrained={source} is a {architecture} ({_beside(path)}), and no network here")
+        raise ConfigError(f"model.pretrained={source} is a {architecture} ({_beside(path)}), which is not supported")
 
 
 def _input(stated: dict) -> dict:

@@ -1,6 +1,6 @@
-"""The graph of a classic network taken apart: where its classifier is, its input, and what its variables are to it.
+"""Analysis of a symbol network's graph: its features, classifier and input, and the roles of its variables.
 
-Layers are found by what they do and not by name.
+Layers are identified by operator, not by name.
 """
 
 import json
@@ -8,53 +8,59 @@ from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
 import mxnet as mx
 
-# operator -> what its inputs after the first are.  In a graph they are variables of any name.
+# operator -> roles of its inputs after the first; in a graph, their variables have arbitrary names
 ROLES = {
     **{name: ("weight", "bias") for name in ("Convolution", "Deconvolution", "FullyConnected")},
     **{name: ("gamma", "beta", "running_mean", "running_var") for name in ("BatchNorm", "BatchNorm_v1")},
     **{name: ("gamma", "beta") for name in ("InstanceNorm", "LayerNorm", "GroupNorm")},
     "LeakyReLU": ("gamma",),
 }
-MODULES = {"running_mean": "moving_mean", "running_var": "moving_var"}  # Module's endings of variables' names
+MODULES = {"running_mean": "moving_mean", "running_var": "moving_var"}  # suffixes of Module's variables
 NORMS = ("BatchNorm", "BatchNorm_v1")
 
-# What may stand between the classifier and the graph's output: nothing that has parameters or mixes classes up.
+# Operators allowed between the classifier and the output: without parameters and without mixing classes.
 COPIES = ("Cast", "_copy", "identity", "amp_cast", "BlockGrad")
 ENDS = (*COPIES, "SoftmaxOutput", "Softmax", "softmax", "log_softmax", "SoftmaxActivation", "Flatten", "Reshape")
-POOLED_ENDS = (*ENDS, "Pooling", "Activation", "Dropout")  # and where it is a 1x1 convolution
+POOLED_ENDS = (*ENDS, "Pooling", "Activation", "Dropout")  # if the classifier is a 1x1 convolution
 
 
 class Node(NamedTuple):
     op: str  # null: a variable
     name: str
     attributes: Dict[str, str]
-    inputs: List[Tuple[int, int]]  # (node, which of its outputs)
+    inputs: List[Tuple[int, int]]  # (node, index of its output)
 
     def on(self, attribute: str, default: bool = False) -> bool:
         return self.attributes.get(attribute, str(default)).lower() in ("true", "1")
 
 
 class Network(NamedTuple):
-    """A graph taken apart: what comes before the classifier, and the classifier."""
+    """A graph divided into features and classifier."""
 
     features: mx.sym.Symbol
-    input: str  # its variable
+    input: str  # name of the input variable
     names: Dict[str, str]  # variable -> structural name within the features
-    fixed: Set[str]  # variables that are gammas of fix_gamma: 1, never trained
+    fixed: Set[str]  # gammas with fix_gamma: 1, never trained
     head: Node  # FullyConnected, or a 1x1 Convolution
     after: List[Node]  # between a convolution and the output, in that order
     head_variables: List[str]  # weight, bias
-    raw_input: bool  # the graph begins with a normalisation of its input: it takes pixels of 0-255
+    raw_input: bool  # the graph starts with a normalisation of its input and expects pixels of 0-255
 
 
 def nodes_of(graph: dict) -> List[Node]:
     return [Node(n["op"], n["name"], n.get("attrs") or {}, [(i[0], i[1]) for i in n["inputs"]]) for n in graph["nodes"]]
 
 
-def take_apart(graph: dict, known: Optional[Set[str]] = None, input: Optional[str] = None) -> Network:
-    """`graph` as `mx.sym.Symbol.tojson` writes it.  Its input is `input`, or the variable that is not in `known`.
+def analyse(graph: dict, known: Optional[Set[str]] = None, input: Optional[str] = None) -> Network:
+    """Divide a graph into features and classifier.
 
-    Raises ValueError with what is wrong in a few words.
+    Args:
+        graph: The graph as `mx.sym.Symbol.tojson` writes it.
+        known: Names of the variables that have arrays; the input is the other one.
+        input: The input variable, in place of `known`.
+
+    Raises:
+        ValueError: The graph is not an image classifier; the message is short.
     """
     nodes = nodes_of(graph)
     head, after = _find_head(nodes, graph["heads"])
@@ -65,10 +71,10 @@ def take_apart(graph: dict, known: Optional[Set[str]] = None, input: Optional[st
     if input is None:
         inputs = [name for name in variables if name not in roles and name not in known]
         if len(inputs) != 1:
-            raise ValueError(f"it has {len(inputs)} inputs ({', '.join(inputs[:3])}): expected one, the images")
+            raise ValueError(f"it has {len(inputs)} inputs ({', '.join(inputs[:3])}): expected one")
         input = inputs[0]
     if len(set(variables)) < len(variables):
-        raise ValueError("two of its variables have one name")
+        raise ValueError("two of its variables have the same name")
     return Network(
         features=mx.sym.load_json(json.dumps({**graph, "heads": [[*features, 0]]})),
         input=input,
@@ -86,7 +92,7 @@ def take_apart(graph: dict, known: Optional[Set[str]] = None, input: Optional[st
 
 
 def _find_head(nodes: List[Node], outputs: list) -> Tuple[int, List[int]]:
-    """The last layer with weights before the output, and what follows it."""
+    """Return the last layer with weights before the output, and the nodes after it."""
     if len(outputs) != 1:
         names = ", ".join(nodes[output[0]].name for output in outputs[:3])
         raise ValueError(f"it has {len(outputs)} outputs ({names}): expected one classifier")
@@ -100,7 +106,7 @@ def _find_head(nodes: List[Node], outputs: list) -> Tuple[int, List[int]]:
     if dense or (found.op == "Convolution" and _numbers(found, "kernel") == [1, 1] and _is_pooled(nodes, at, after)):
         return at, after
     raise ValueError(
-        f"no classifier in it: before its output is {found.name} ({found.op}); expected a FullyConnected, "
+        f"it has no classifier: the last layer is {found.name} ({found.op}); expected a FullyConnected, "
         "or a 1x1 Convolution with a global pooling"
     )
 
@@ -110,7 +116,7 @@ def _numbers(node: Node, attribute: str) -> List[int]:
 
 
 def _is_pooled(nodes: List[Node], head: int, after: List[int]) -> bool:
-    """Whether each class has one number: a global average after the convolution, or before it."""
+    """Return whether each class has one number: a global average before or after the convolution."""
     pools = [nodes[i] for i in after if nodes[i].op == "Pooling"]
     at = nodes[head].inputs[0][0]
     while nodes[at].op in (*COPIES, "Dropout", "Activation"):
@@ -120,7 +126,7 @@ def _is_pooled(nodes: List[Node], head: int, after: List[int]) -> bool:
 
 
 def ancestors(nodes: List[Node], ends: List[int]) -> Set[int]:
-    """The nodes that `ends` are made of, themselves included."""
+    """Return the ancestors of `ends`, including `ends`."""
     reached, waiting = set(), list(ends)
     while waiting:
         at = waiting.pop()
@@ -140,7 +146,7 @@ def _roles(nodes: List[Node], reached: Set[int]) -> Dict[str, str]:
 
 
 def _structural_names(roles: Dict[str, str]) -> Dict[str, str]:
-    """variable -> `layer.role`, the layer being the variable's name without the ending that says the role."""
+    """Return variable -> `layer.role`, where layer is the variable's name without the suffix for its role."""
     names = {}
     for variable, role in roles.items():
         endings = [f"_{role}", f"_{MODULES.get(role, role)}"]

@@ -1,7 +1,4 @@
-"""What each network is made of, layer by layer: the rows of scale/tables/layers.csv.
-
-By shape inference over the network's graph: nothing is computed and no weight is drawn.
-"""
+"""The layers of each network: the rows of tables/layers.csv, by shape inference without any computation."""
 
 import csv
 import json
@@ -18,36 +15,36 @@ from mxscale.util.errors import ConfigError, nearest
 
 
 class Layer(NamedTuple):
-    """One layer with weights; of activations, poolings and sums no row is kept."""
+    """One layer with weights. Activations, poolings and sums have no row."""
 
     network: str
-    image_size: int  # side in pixels of what goes in
+    image_size: int  # side of the input in pixels
     classes: int
     layer: str  # structural name
     kind: str  # conv | dense | batch_norm
-    parameters: int  # that have a gradient: without running statistics
-    flops: int  # of a forward of one image: 2 x multiply-adds of a convolution or dense layer; 2 a number of batch norm
-    output: str  # shape of one image's, such as 64x112x112
+    parameters: int  # with a gradient, that is without running statistics
+    flops: int  # forward, one image: 2 x multiply-adds of conv and dense layers; 2 per value of batch norm
+    output: str  # shape for one image, such as 64x112x112
 
 
-def write(names: Sequence[str], made: str) -> int:
-    """Write the layers of the networks as CSV; returns the number of rows.  Raises ConfigError."""
+def write(names: Sequence[str], output: str) -> int:
+    """Write the layers of the networks as CSV and return the number of rows. Raises ConfigError."""
     for name in names:
         if name not in NAMES:
             raise ConfigError(f"networks: {name}{nearest(name, NAMES)}")
     rows = [layer for name in names for layer in layers(name)]
     try:
-        with replacing(made) as new, open(new, "w", newline="", encoding="utf-8") as file:
+        with replacing(output) as new, open(new, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(Layer._fields)
             writer.writerows(rows)
     except OSError as error:
-        raise ConfigError(f"output={made}: {error.strerror}") from None
+        raise ConfigError(f"output={output}: {error.strerror}") from None
     return len(rows)
 
 
 def layers(name: str) -> List[Layer]:
-    """The layers of a network of the zoo with weights, in the order of a forward."""
+    """Return the layers with weights of a network of the zoo, in forward order."""
     side, classes = network(name).side, network(name).classes
     net = zoo.build(name, classes)
     known = parameters(net)
@@ -76,7 +73,7 @@ def _rows(graph: Dict, structural: Dict, weights: Dict, counts: Dict, shapes: Di
         layer = structural[own["gamma" if kind == "batch_norm" else "weight"]].rpartition(".")[0]
         count = sum(counts.get(variable, 0) for variable in own.values())
         output = shapes[f"{node['name']}_output"][1:]
-        # A weight of a convolution is used once at each place of the output
+        # A weight of a convolution is used once for each position of the output.
         places = int(np.prod(output[1:]))
         flops = 2 * (int(np.prod(output)) if kind == "batch_norm" else int(np.prod(weights[own["weight"]])) * places)
         yield layer, kind, count, flops, "x".join(map(str, output))

@@ -1,7 +1,7 @@
-"""What `model.pretrained` names, turned into one file of our structural names.  In the preparation alone.
+"""Conversion of `model.pretrained` to one file with structural names, during preparation.
 
-A run directory or a `.params` file is read where it lies; everything else goes through `LOADERS` into the
-run's own directory, so that ranks and a resumed run need neither the origin nor the network.
+A run directory or a `.params` file is read in place. Every other source is converted by `LOADERS` and written to the
+run's directory, so that ranks and resumed runs need neither the source nor network access.
 """
 
 import json
@@ -20,30 +20,29 @@ WEIGHTS, GRAPH = "pretrained.params", "network.json"  # in the run's directory
 
 
 class Loaded(NamedTuple):
-    arrays: Dict[str, Any]  # structural name -> NDArray or numpy array, the head's included
-    files: List[str]  # what they were read from
-    input: Optional[dict] = None  # image_size, mean, std, interpolation, crop: of the images it learnt; None: unknown
+    arrays: Dict[str, Any]  # structural name -> NDArray or numpy array, including the head
+    files: List[str]  # source files
+    input: Optional[dict] = None  # image_size, mean, std, interpolation, crop in training; None: unknown
     revision: Optional[str] = None
     graph: Optional[dict] = None  # of a symbol network
-    ignored: Sequence[str] = ()  # tensors of the file that have no place in a network here, by its names
+    ignored: Sequence[str] = ()  # the file's names of tensors that no network here has
 
 
-# ---------------------------------------------------------------- one loader of each kind
-# rest of the source after its prefix, name of the network, the source as it was written -> Loaded
+# ---------------------------------------------------------------- one loader for each kind of source
+# Arguments: the source without its prefix, the network's name, the source as the user wrote it.
 
 
 def _zoo(rest: str, name: str, source: str) -> Loaded:
     path = gluon_store.fetch(name)
     net = zoo.build(name, 1000)
-    # Of all its networks, as mxnet.gluon.model_zoo.vision says (there of 0-1)
-    side = 299 if name == "inceptionv3" else 224
-    taken = {"image_size": side, "mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]}
+    # The same for all its networks (mxnet.gluon.model_zoo.vision, there in 0-1).
+    taken = {"image_size": network(name).side, "mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]}
     return Loaded(weights.structural(net, weights.load(path)), [path], taken)
 
 
 def _symbol(rest: str, name: str, source: str) -> Loaded:
     saved, arrays, network, files = symbol.read(rest, source)
-    # A network that begins with a normalisation was trained on plain pixels, at 224 in all that were published
+    # A network that starts with a normalisation was trained on plain pixels, at 224 pixels if published
     # (example/image-classification/test_score.py of MXNet: rgb_mean='0,0,0')
     taken = {"image_size": 224, "mean": [0.0] * 3, "std": [1.0] * 3} if network.raw_input else None
     return Loaded(arrays, files, taken, graph=saved)
@@ -69,12 +68,12 @@ LOADERS = {"zoo": _zoo, "symbol": _symbol, "torch": _torch, "hf": _hub}
 
 
 def load(source: str, name: str) -> Loaded:
-    """Whatever `source` names, for the network `name`; a run's is its .params file.  Raises ConfigError."""
+    """Return the weights that `source` names, for the network `name`. Raises ConfigError."""
     kind, rest = origin_of(source)
     if kind not in LOADERS:
         return Loaded(weights.load(source), [source])
     if kind != "symbol":
-        network(name)  # refuses an unknown name before a download
+        network(name)  # refuse an unknown name before fetching
     return LOADERS[kind](rest, name, source)
 
 
@@ -82,9 +81,16 @@ def load(source: str, name: str) -> Loaded:
 
 
 def bring(source: str, name: str, folder, head: str) -> Origin:
-    """Write WEIGHTS (and GRAPH) into `folder`; return where they come from.
+    """Write WEIGHTS, and GRAPH for a symbol network, into `folder`; return their origin.
 
-    head 'replace': without the arrays of the output layer, which nobody will read.  Raises ConfigError.
+    Args:
+        source: model.pretrained.
+        name: model.name.
+        folder: The run's directory.
+        head: "replace" omits the arrays of the output layer; "keep" includes them.
+
+    Raises:
+        ConfigError: The source is invalid or does not fit the network.
     """
     loaded = load(source, name)
     arrays = {n: a for n, a in loaded.arrays.items() if head == "keep" or not n.startswith("output.")}
@@ -101,7 +107,7 @@ def bring(source: str, name: str, folder, head: str) -> Origin:
 
 
 def checked(taken: dict, source: str) -> dict:
-    """The same, where its values make sense.  Raises ConfigError."""
+    """Return `taken` if its values are valid. Raises ConfigError."""
     side, crop = taken.get("image_size"), taken.get("crop")
     numbers = [*taken.get("mean", ()), *taken.get("std", ())]
     wrong = (
@@ -112,5 +118,5 @@ def checked(taken: dict, source: str) -> dict:
         or min(taken.get("std", [1])) <= 0
     )
     if wrong:
-        raise ConfigError(f"model.pretrained={source}: its own input makes no sense ({taken}); set model.input=config")
+        raise ConfigError(f"model.pretrained={source}: its stated input is invalid ({taken}); set model.input=config")
     return taken

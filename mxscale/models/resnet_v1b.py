@@ -1,18 +1,18 @@
-"""ResNet with its stride in the 3x3 convolution and no bias in any ("v1.5", GluonCV's `_v1b`).
+"""ResNet with the stride in the 3x3 convolution and without biases ("v1.5", GluonCV's `_v1b`).
 
-This is the network of torchvision's and timm's ResNet weights.  Gluon's own `resnet50_v1` has the stride in
-the first 1x1 and biases in the 1x1 convolutions, so that those weights do not fit it.  The basic blocks of 18
-and 34 layers are the same in both; they have a `_v1b` name so that one name means one convention.
+torchvision's and timm's ResNet weights have this architecture. Gluon's own `resnet50_v1` has the stride in the first
+1x1 convolution and biases in the 1x1 convolutions, so that those weights do not fit it. The networks with 18 and 34
+layers are the same in both and have a `_v1b` name for consistency.
 """
 
 from mxnet.gluon import nn
 from mxnet.gluon.model_zoo.vision.resnet import BasicBlockV1, ResNetV1
 
-EPSILON = 1e-5  # of batch normalisation, as in PyTorch; also what Gluon's BasicBlockV1 has
+EPSILON = 1e-5  # of batch normalisation, as in PyTorch and in Gluon's BasicBlockV1
 
 
 class BottleneckV1b(nn.HybridBlock):
-    """1x1, 3x3 with the stride, 1x1; `body` and `downsample` are laid out as in Gluon's BottleneckV1."""
+    """1x1, 3x3 with the stride, 1x1; `body` and `downsample` have the layout of Gluon's BottleneckV1."""
 
     def __init__(self, channels: int, stride: int, downsample: bool = False, in_channels: int = 0, **kwargs):
         super().__init__(**kwargs)
@@ -55,6 +55,6 @@ SPECIFICATION = {
 
 
 def resnet_v1b(layers: int, classes: int) -> nn.HybridBlock:
-    """The network of 18, 34, 50, 101 or 152 layers, uninitialised, with `.features` and `.output`."""
+    """Return the uninitialised network of 18, 34, 50, 101 or 152 layers, with `.features` and `.output`."""
     block, blocks, channels = SPECIFICATION[layers]
     return ResNetV1(block, blocks, channels, classes=classes)

@@ -1,14 +1,14 @@
 """A small residual network for small images (CIFAR, digits): arXiv:1512.03385, sec. 4.2, with n = 2.
 
-6n + 2 = 14 layers with weights and 175,258 of them for 10 classes.  Unlike the paper's, a shortcut that
-changes shape is a 1x1 convolution (option B), as in the other networks here.
+6n + 2 = 14 layers with weights, 175,258 parameters for 10 classes. Unlike in the paper, a shortcut that changes
+shape is a 1x1 convolution (option B), as in the other networks here.
 """
 
 from mxnet.gluon import nn
 from mxnet.gluon.model_zoo.vision.resnet import BasicBlockV1
 
-WIDTHS = (16, 32, 64)  # channels of the three stages, each after the first at half the side
-BLOCKS = 2  # of each stage: n of the paper
+WIDTHS = (16, 32, 64)  # channels of the three stages; each stage after the first halves the side
+BLOCKS = 2  # per stage: n of the paper
 
 
 class Small(nn.HybridBlock):

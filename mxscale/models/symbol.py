@@ -1,7 +1,7 @@
-"""Classic networks, as MXNet's Module wrote them: a graph (`-symbol.json`) and its arrays (`-0000.params`).
+"""Networks written by MXNet's Module: a graph (`-symbol.json`) and its arrays (`-0000.params`).
 
-The graph says everything, see graph.py.  What becomes of it has `.features` and `.output` like every network here, and
-structural names like theirs: `features.bn0.running_mean`, `output.weight`.
+The graph defines the network, see graph.py. The resulting block has `.features` and `.output` like every network
+here, and structural names such as `features.bn0.running_mean` and `output.weight`.
 """
 
 import json
@@ -12,17 +12,17 @@ import mxnet as mx
 from mxnet.gluon import SymbolBlock, nn
 
 from mxscale.models import weights
-from mxscale.models.graph import NORMS, Network, ancestors, nodes_of, take_apart
+from mxscale.models.graph import NORMS, Network, analyse, ancestors, nodes_of
 from mxscale.util.errors import ConfigError
 
-FILES = "a network is two files, PREFIX-symbol.json and PREFIX-0000.params (another epoch: symbol:PREFIX@EPOCH)"
+FILES = "expected PREFIX-symbol.json and PREFIX-0000.params (another epoch: symbol:PREFIX@EPOCH)"
 
 
 # ---------------------------------------------------------------- the network
 
 
 class Features(SymbolBlock):
-    """All of a graph before its classifier."""
+    """The part of a graph before its classifier."""
 
     def __init__(self, network: Network):
         super().__init__(network.features, mx.sym.var(network.input, dtype="float32"))
@@ -38,9 +38,9 @@ class Features(SymbolBlock):
         return any(node.op == "Dropout" for node in nodes_of(self.graph))
 
     def freeze(self, stage: Optional[str] = None) -> None:
-        """No gradient and running statistics for all, or for what comes up to and with `stage`.
+        """Freeze all layers, or those up to and including `stage`: no gradient, running statistics in training.
 
-        Stages are those of the classic residual networks: nodes named `stage1_...`, `stage2_...`.
+        Stages are those of residual networks: nodes named `stage1_...`, `stage2_...`.
         """
         graph = self.graph
         nodes = nodes_of(graph)
@@ -53,7 +53,7 @@ class Features(SymbolBlock):
         self._cached_graph = self._cached_graph[0], mx.sym.load_json(json.dumps(graph))
 
     def keep_last_statistics(self) -> int:
-        """Momentum 0 in each normalisation that is not frozen; how many there are."""
+        """Set momentum 0 in each normalisation that is not frozen; return their number."""
         graph = self.graph
         live = [i for i, node in enumerate(nodes_of(graph)) if node.op in NORMS and not node.on("use_global_stats")]
         for i in live:
@@ -62,13 +62,13 @@ class Features(SymbolBlock):
         return len(live)
 
     def stages(self) -> List[str]:
-        """stage1, stage2, ... in order."""
+        """Return the names of the stages in order: stage1, stage2, ..."""
         starts = {node.name.partition("_")[0] for node in nodes_of(self.graph)}
         return sorted(name for name in starts if name.startswith("stage") and name[5:].isdigit())
 
 
 class SymbolNetwork(nn.HybridBlock):
-    """Images (n, 3, side, side) to scores (n, classes), by a graph that was read."""
+    """A network read from a graph: images (n, 3, side, side) to scores (n, classes)."""
 
     def __init__(self, network: Network, classes: int, **kwargs):
         super().__init__(**kwargs)
@@ -102,68 +102,76 @@ def _head(network: Network, classes: int) -> nn.HybridBlock:
 
 
 def build(saved, classes: int) -> SymbolNetwork:
-    """The network of {"graph", "input"}, or of a file that holds it, uninitialised.  Raises ConfigError."""
+    """Return the uninitialised network of {"graph", "input"}, or of a file with it. Raises ConfigError."""
     path = "the graph"
     try:
         if not isinstance(saved, dict):
             path = saved
             with open(path) as file:
                 saved = json.load(file)
-        return SymbolNetwork(take_apart(saved["graph"], input=saved["input"]), classes)
+        return SymbolNetwork(analyse(saved["graph"], input=saved["input"]), classes)
     except (OSError, KeyError, TypeError, ValueError, mx.MXNetError) as error:
-        raise ConfigError(f"{path}: no network can be read from it ({str(error).strip().splitlines()[-1]})") from None
+        raise ConfigError(f"{path}: not a network ({str(error).strip().splitlines()[-1]})") from None
 
 
 def read(prefix: str, source: str) -> Tuple[dict, Dict[str, mx.nd.NDArray], Network, List[str]]:
-    """`prefix`, or `prefix@epoch` -> (what `build` wants in its file, arrays by structural name, network, files).
+    """Read the two files of `prefix` or `prefix@epoch`.
 
-    `source` is what messages call it.  Raises ConfigError.
+    Args:
+        prefix: Path without `-symbol.json`.
+        source: model.pretrained as the user wrote it, for messages.
+
+    Returns:
+        The input of `build`, the arrays by structural name, the network, and the paths of the files.
+
+    Raises:
+        ConfigError: A file is missing, invalid, or does not match the other.
     """
     prefix, epoch = split_epoch(prefix)
     files = [f"{prefix}-symbol.json", f"{prefix}-{epoch:04d}.params"]
     graph = _read_graph(files[0], source)
     if not os.path.exists(files[1]):
-        raise ConfigError(f"model.pretrained={source}: there is no {files[1]}: {FILES}")
+        raise ConfigError(f"model.pretrained={source}: {files[1]} does not exist: {FILES}")
     arrays = weights.load(files[1])
     try:
-        network = take_apart(graph, known=set(arrays))
+        network = analyse(graph, known=set(arrays))
     except ValueError as error:
-        raise ConfigError(f"model.pretrained={source}: {files[0]} can't be used: {error}") from None
+        raise ConfigError(f"model.pretrained={source}: {files[0]} cannot be used: {error}") from None
     head = "output" if network.head.op == "FullyConnected" else "output.0"
     wanted = {variable: f"features.{name}" for variable, name in network.names.items()}
     wanted.update(zip(network.head_variables, (f"{head}.weight", f"{head}.bias")))
     problems = weights.differences(wanted, arrays)
     if problems:
-        raise ConfigError(f"model.pretrained={source}: {files[1]} is not of {files[0]}: {problems}")
+        raise ConfigError(f"model.pretrained={source}: {files[1]} does not match {files[0]}: {problems}")
     for variable in network.fixed:
-        arrays[variable][:] = 1  # what fix_gamma computes with, whatever the file says
+        arrays[variable][:] = 1  # the value that fix_gamma uses in place of the file's
     named = {name: arrays[variable] for variable, name in wanted.items()}
     return {"graph": graph, "input": network.input}, named, network, files
 
 
 def split_epoch(prefix: str) -> Tuple[str, int]:
-    """("x/Inception-BN", 126) of x/Inception-BN@126; the epoch is 0 where none is given."""
+    """Return ("x/Inception-BN", 126) for x/Inception-BN@126; the epoch is 0 if not given."""
     name, _, epoch = prefix.rpartition("@")
     return (name, int(epoch)) if name and epoch.isdigit() else (prefix, 0)
 
 
 def _read_graph(path: str, source: str) -> dict:
-    """As this MXNet writes it: older forms are brought up to date."""
+    """Return the graph in the form of this MXNet version; older forms are converted."""
     try:
         with open(path) as file:
             text = file.read()
         parts = json.loads(text)
         if not isinstance(parts, dict) or not all(isinstance(parts.get(key), list) for key in ("nodes", "heads")):
-            raise ValueError("no graph in it")
+            raise ValueError("it has no graph")
         return json.loads(mx.sym.load_json(text).tojson())
     except FileNotFoundError:
-        raise ConfigError(f"model.pretrained={source}: there is no {path}: {FILES}") from None
+        raise ConfigError(f"model.pretrained={source}: {path} does not exist: {FILES}") from None
     except OSError as error:
         raise ConfigError(f"model.pretrained={source}: {path}: {error.strerror}") from None
     except ValueError as error:
-        raise ConfigError(f"model.pretrained={source}: {path} is truncated or no JSON ({error})") from None
+        raise ConfigError(f"model.pretrained={source}: {path} is truncated or not JSON ({error})") from None
     except mx.MXNetError as error:
-        what = f"no graph that MXNet {mx.__version__} knows"
+        what = f"not a graph that MXNet {mx.__version__} supports"
         raise ConfigError(f"model.pretrained={source}: {path} is {what} ({_cause(error)})") from None
 
 

@@ -1,7 +1,7 @@
-"""The tensors of a .safetensors or .pth file, without PyTorch and without running what the file says.
+"""Reading of .safetensors and .pth files without PyTorch and without executing code from the file.
 
-A .pth is a pickle, and unpickling calls whatever the pickle names.  Here it may name an ordered dictionary and
-the tensors of PyTorch's own `state_dict` (the list below); any other name ends the reading.
+A .pth file is a pickle, and unpickling calls the functions that the pickle names. Only ordered dictionaries and the
+tensors of a PyTorch `state_dict` are allowed here (ALLOWED); any other name is an error.
 """
 
 import io
@@ -17,7 +17,7 @@ import safetensors
 
 from mxscale.util.errors import ConfigError
 
-# A bfloat16 is the upper half of a float32, which numpy has no type for: read as uint16 until `as_float32`.
+# A bfloat16 is the upper half of a float32. NumPy has no such type: it is read as uint16 until `as_float32`.
 BFLOAT16 = "bfloat16"
 # torch/storage.py, `_dtype_to_storage_type_map`
 STORAGES = {
@@ -25,17 +25,17 @@ STORAGES = {
     "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1", "ByteStorage": "u1",
     "BoolStorage": "?",
 }  # fmt: skip
-# The format's own names: https://github.com/huggingface/safetensors, README, "Format"
+# Names of the format: https://github.com/huggingface/safetensors, README, "Format"
 SAFETENSORS = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": BFLOAT16,
     "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?",
 }  # fmt: skip
-NESTED = ("state_dict", "model")  # the keys under which training scripts put a state dict
+NESTED = ("state_dict", "model")  # keys under which training scripts store a state dict
 MAX_AXES = 32
 
 
 class Tensor(NamedTuple):
-    """An array that may be a view of a larger one; `bfloat16` where its uint16 are the upper halves of float32."""
+    """An array, possibly a view of a larger one; with `bfloat16` its uint16 are the upper halves of float32."""
 
     array: np.ndarray
     bfloat16: bool = False
@@ -44,7 +44,7 @@ class Tensor(NamedTuple):
         return self.bfloat16 or self.array.dtype.kind == "f"
 
     def as_float32(self) -> np.ndarray:
-        """A copy in C order.  float64 is rounded; a finite value too large for it becomes infinite."""
+        """Return a copy in C order. float64 is rounded; finite values beyond float32 become infinite."""
         if self.bfloat16:
             return (self.array.astype("<u4", order="C") << 16).view("<f4")
         with np.errstate(over="ignore"):
@@ -52,11 +52,11 @@ class Tensor(NamedTuple):
 
 
 class _Refused(ValueError):
-    """What is wrong with the file, in a few words."""
+    """An invalid file; the message is short."""
 
 
 def read(path: str, source: str) -> Dict[str, Tensor]:
-    """Name -> tensor.  Raises ConfigError, which calls the file `source`."""
+    """Return the tensors of a file by name. Raises ConfigError, which names `source`."""
     try:
         return _safetensors(path) if _is_safetensors(path) else _pickled(path)
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def read(path: str, source: str) -> Dict[str, Tensor]:
 
 
 def _is_safetensors(path: str) -> bool:
-    # By content: 8 bytes that say how long the header is, which is JSON
+    # By content: 8 bytes with the length of the header, which is JSON.
     with open(path, "rb") as file:
         start = file.read(9)
     return str(path).endswith(".safetensors") or (len(start) == 9 and start[8:] == b"{")
@@ -80,11 +80,11 @@ def _safetensors(path: str) -> Dict[str, Tensor]:
     try:
         entries = safetensors.deserialize(content)  # checks every offset and size against the file
     except safetensors.SafetensorError as error:
-        raise _Refused(f"is no whole safetensors file (truncated or corrupt: {_short(error)})") from None
+        raise _Refused(f"is not a complete safetensors file (truncated or corrupt: {_short(error)})") from None
     tensors = {}
-    for name, entry in sorted(entries, key=lambda named: named[0]):  # they come in another order each time
+    for name, entry in sorted(entries, key=lambda named: named[0]):  # their order differs from call to call
         if entry["dtype"] not in SAFETENSORS:
-            raise _Refused(f"{name} is of type {entry['dtype']}, which is not read here")
+            raise _Refused(f"{name} is of type {entry['dtype']}, which is not supported")
         kind = SAFETENSORS[entry["dtype"]]
         array = np.frombuffer(entry["data"], _numpy(kind)).reshape(entry["shape"])
         tensors[name] = Tensor(array, kind == BFLOAT16)
@@ -110,9 +110,9 @@ def _pickled(path: str) -> Dict[str, Tensor]:
         return {name: view.tensor(storages) for name, view in _state_dict(found).items()}
     except _Refused:
         raise
-    except Exception as error:  # of a damaged file: the unpickler and zipfile raise a dozen kinds
+    except Exception as error:  # the unpickler and zipfile raise many types for damaged files
         what = f"{type(error).__name__}: {_short(error)}"
-        raise _Refused(f"is no whole PyTorch file (truncated or corrupt: {what})") from None
+        raise _Refused(f"is not a complete PyTorch file (truncated or corrupt: {what})") from None
 
 
 def _state_dict(found) -> Dict[str, "_View"]:
@@ -124,13 +124,13 @@ def _state_dict(found) -> Dict[str, "_View"]:
         raise _Refused("holds no state dict: write it with torch.save(model.state_dict(), FILE)")
     odd = [name for name, value in found.items() if not isinstance(name, str) or not isinstance(value, _View)]
     if odd or not found:
-        what = f"{odd[0]} is no tensor" if odd else "it is empty"
+        what = f"{odd[0]} is not a tensor" if odd else "it is empty"
         raise _Refused(f"holds no state dict ({what}): write it with torch.save(model.state_dict(), FILE)")
     return found
 
 
 class _Storage(NamedTuple):
-    """A row of numbers that tensors are views of, by its key in the file."""
+    """A one-dimensional array that tensors are views of, by its key in the file."""
 
     key: str
     kind: str
@@ -138,7 +138,7 @@ class _Storage(NamedTuple):
 
 
 class _View(NamedTuple):
-    """A tensor as the pickle describes it; offset and strides are counted in elements."""
+    """A tensor as the pickle describes it; offset and strides are in elements."""
 
     storage: _Storage
     offset: int
@@ -156,9 +156,9 @@ class _View(NamedTuple):
         last = self.offset + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
         if math.prod(self.shape) == 0:
             return Tensor(np.zeros(self.shape, dtype), kind == BFLOAT16)
-        # A stride of 0 would make a tensor of any size out of one number
+        # A stride of 0 would create a tensor of any size from one number.
         if last >= size or math.prod(self.shape) > size:
-            raise _Refused(f"is corrupt: a tensor of shape {self.shape} reaches past its {size} numbers")
+            raise _Refused(f"is corrupt: a tensor of shape {self.shape} exceeds its {size} numbers")
         whole = np.frombuffer(data, dtype)[self.offset :]
         strides = [stride * dtype.itemsize for stride in self.strides]
         return Tensor(np.lib.stride_tricks.as_strided(whole, self.shape, strides, writeable=False), kind == BFLOAT16)
@@ -187,8 +187,8 @@ ALLOWED = {
     ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
     **{("torch", storage): kind for storage, kind in STORAGES.items()},
 }
-# What torch.save writes, protocols 2 to 4.  An opcode that is not here (new objects, extensions, byte arrays of a
-# stated size, sets) ends the reading.
+# Opcodes that torch.save writes, protocols 2 to 4. Any other (new objects, extensions, byte arrays of a stated size,
+# sets) is an error.
 OPCODES = (
     "PROTO", "FRAME", "STOP", "MARK", "POP_MARK", "BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET",
     "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
@@ -199,10 +199,10 @@ OPCODES = (
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's own, in Python, held to ALLOWED and OPCODES.
+    """Python's unpickler restricted to ALLOWED and OPCODES.
 
-    Not the one in C: there a number in the file makes it allocate without bound (LONG_BINPUT), and its opcodes
-    can't be chosen.
+    The C implementation is unsuitable: a number in the file makes it allocate without bound (LONG_BINPUT), and its
+    opcodes cannot be restricted.
     """
 
     dispatch = {code: pickle._Unpickler.dispatch[code] for code in (getattr(pickle, n)[0] for n in OPCODES)}
@@ -213,37 +213,37 @@ class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str):
         if (module, name) not in ALLOWED:
             raise _Refused(
-                f"refers to {_short(f'{module}.{name}')}, which is no part of a state dict and is not run: "
+                f"refers to {_short(f'{module}.{name}')}, which is not part of a state dict and is not executed: "
                 "write it again with torch.save(model.state_dict(), FILE)"
             )
         return ALLOWED[module, name]
 
     def persistent_load(self, saved) -> _Storage:
-        what, kind, key, _, size = saved[:5]  # the fourth: the device it was on
-        if what != "storage" or kind not in STORAGES.values():
+        category, kind, key, _, size = saved[:5]  # the fourth is the device
+        if category != "storage" or kind not in STORAGES.values():
             raise _Refused("is corrupt: an unknown storage")
         if saved[5:] and saved[5] is not None:
-            raise _Refused("has a storage that is part of another one: write it again with a newer PyTorch")
+            raise _Refused("has a storage that is part of another: save it again with a newer PyTorch")
         return _Storage(str(key), kind, size)
 
     def load_build(self):
-        """An ordered dictionary may have attributes (`_metadata`): they are dropped.  Nothing else may be changed."""
+        """Drop attributes of ordered dictionaries (`_metadata`). Other objects must not be changed."""
         self.stack.pop()
         if type(self.stack[-1]) is not OrderedDict:
-            raise _Refused(f"is corrupt: it changes a {type(self.stack[-1]).__name__}")
+            raise _Refused(f"is corrupt: it modifies a {type(self.stack[-1]).__name__}")
 
     dispatch[pickle.BUILD[0]] = load_build
 
 
 def _zip(content: bytes):
-    """PyTorch 1.6 and later: a zip archive of `NAME/data.pkl` and `NAME/data/KEY`, none of them compressed."""
+    """Read the format of PyTorch 1.6 and later: a zip archive of `NAME/data.pkl` and `NAME/data/KEY`, uncompressed."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         names = archive.namelist()
         pickles = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
         if len(pickles) != 1:
-            raise _Refused("is a zip archive that torch.save did not write (no data.pkl in it)")
+            raise _Refused("is a zip archive without data.pkl, not written by torch.save")
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-            raise _Refused("is a compressed archive: torch.save writes none")
+            raise _Refused("is a compressed archive, not written by torch.save")
         root = pickles[0].partition("/")[0]
         if f"{root}/byteorder" in names and archive.read(f"{root}/byteorder") != b"little":
             raise _Refused("was written on a big-endian machine")
@@ -258,11 +258,11 @@ PROTOCOL = 1001
 
 
 def _legacy(content: bytes):
-    """Before PyTorch 1.6: five pickles one after the other, then the storages in the order of the fifth."""
+    """Read the format before PyTorch 1.6: five consecutive pickles, then the storages in the order of the fifth."""
     file = io.BytesIO(content)
     magic = _Unpickler(file).load() if content[:1] == pickle.PROTO else None
     if magic != MAGIC or _Unpickler(file).load() != PROTOCOL:
-        raise _Refused("is no PyTorch file that is read here: neither a zip archive nor what came before it")
+        raise _Refused("is not a PyTorch file: neither a zip archive nor the format before PyTorch 1.6")
     if not _Unpickler(file).load().get("little_endian"):
         raise _Refused("was written on a big-endian machine")
     unpickler = _Sized(file)
@@ -275,7 +275,7 @@ def _legacy(content: bytes):
 
 
 class _Sized(_Unpickler):
-    """Remembers how wide the numbers of each storage are: the old format writes down how many there are alone."""
+    """Records the item size of each storage: the old format stores only the number of items."""
 
     def __init__(self, file):
         super().__init__(file)

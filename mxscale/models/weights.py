@@ -1,4 +1,4 @@
-"""A network's weights by structural name: their digest, their file, and putting them into a network."""
+"""A network's weights by structural name: digest, file format, and loading into a network."""
 
 import hashlib
 import math
@@ -11,24 +11,24 @@ import numpy as np
 from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError
 
-NAMED_FIRST = 3  # names that a message lists before "and 4 more"
+MAX_NAMES = 3  # names that a message lists before "and 4 more"
 
 
 def parameters(net) -> Dict[str, mx.gluon.Parameter]:
-    """Structural name -> parameter, running statistics included, sorted by name."""
+    """Return structural name -> parameter, including running statistics, sorted by name."""
     return dict(sorted(net._collect_params_with_prefix().items()))
 
 
 def arrays(net) -> Dict[str, np.ndarray]:
-    """Structural name -> value, copied to the host from the first device, sorted by name."""
+    """Return structural name -> value, copied from the first device to the host, sorted by name."""
     return {name: p.list_data()[0].asnumpy() for name, p in parameters(net).items()}
 
 
 def params_sha256(arrays: Dict[str, np.ndarray]) -> str:
-    """SHA-256 in hex over the arrays in order of name.
+    """Return the SHA-256 over the arrays in order of their names.
 
-    Of each: `name\\0dtype\\0shape\\0`, then its bytes, little-endian in C order.  dtype is numpy's name
-    (`float32`); shape is its sizes joined by commas without blanks (`64,3,7,7`; a scalar's is empty).
+    Each array contributes `name\\0dtype\\0shape\\0` and its bytes, little-endian in C order. dtype is NumPy's name
+    (`float32`); shape is its sizes joined by commas (`64,3,7,7`; empty for a scalar).
     """
     digest = hashlib.sha256()
     for name in sorted(arrays):
@@ -42,9 +42,9 @@ def params_sha256(arrays: Dict[str, np.ndarray]) -> str:
 
 
 def save(path, arrays: Dict[str, np.ndarray]) -> None:
-    """Write MXNet's .params container, which `net.load_parameters` and `load` read; same arrays, same bytes.
+    """Write MXNet's .params container, which `net.load_parameters` and `load` read. Equal arrays give equal bytes.
 
-    `path` is whole or as it was before.  Raises OSError.
+    If writing fails, `path` is unchanged. Raises OSError.
     """
     with replacing(path) as new:
         try:
@@ -60,14 +60,19 @@ def _on_cpu(array) -> mx.nd.NDArray:
 
 
 def host(array) -> np.ndarray:
-    """An NDArray's or a numpy array's values, on the host."""
+    """Return the values of an NDArray or a NumPy array, on the host."""
     return array.asnumpy() if isinstance(array, mx.nd.NDArray) else array
 
 
 def load(path, key: str = "model.pretrained") -> Dict[str, mx.nd.NDArray]:
-    """Name -> array on the CPU, from MXNet's .params container of any version; `arg:` and `aux:` are dropped.
+    """Return name -> array on the CPU, from MXNet's .params container of any version.
 
-    Raises ConfigError naming `key` and the file if that is missing or no whole parameter file.
+    Args:
+        path: The file. The prefixes `arg:` and `aux:` of its names are dropped.
+        key: The setting that names the file, for messages.
+
+    Raises:
+        ConfigError: The file is missing, truncated or corrupt.
     """
     try:
         return {name: _on_cpu(array) for name, array in _read(path).items()}
@@ -80,11 +85,11 @@ def load(path, key: str = "model.pretrained") -> Dict[str, mx.nd.NDArray]:
         raise ConfigError(f"{key}={path} is not an MXNet parameter file ({why})") from None
 
 
-# The container, as MXNet's src/ndarray/ndarray.cc writes it.  Read here and not by mx.nd.load because that trusts
-# each size in the file: a damaged one makes it allocate without bound or abort the process.
+# The container, as MXNet's src/ndarray/ndarray.cc writes it. It is not read by mx.nd.load, which trusts every size in
+# the file: a damaged file makes it allocate without bound or abort the process.
 
 LIST_MAGIC = 0x112
-MAGIC_V1, MAGIC_V2, MAGIC_V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA  # none of these: the number of axes, MXNet < 0.12
+MAGIC_V1, MAGIC_V2, MAGIC_V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA  # any other value: the number of axes, MXNet < 0.12
 DTYPES = {0: "<f4", 1: "<f8", 2: "<f2", 3: "u1", 4: "<i4", 5: "i1", 6: "<i8", 7: "?"}  # mshadow/base.h
 MAX_AXES = 32
 
@@ -94,7 +99,7 @@ class _Corrupt(ValueError):
 
 
 class _Cursor:
-    """Reads little-endian values off a buffer, never past its end."""
+    """Reads little-endian values from a buffer, never past its end."""
 
     def __init__(self, buffer: bytes):
         self.buffer, self.at = buffer, 0
@@ -115,23 +120,23 @@ def _read(path) -> Dict[str, np.ndarray]:
         cursor = _Cursor(file.read())
     magic, _, count = cursor.numbers("Q", 3)
     if magic != LIST_MAGIC:
-        raise _Corrupt("it starts with something else")
+        raise _Corrupt("wrong magic number")
     values = [_array(cursor) for _ in _counted(count, cursor)]
     (named,) = cursor.numbers("Q")
     if named != count:
         raise _Corrupt(f"{count} arrays with {named} names")
     found = [_name(cursor) for _ in _counted(named, cursor)]
     if cursor.at != len(cursor.buffer):
-        raise _Corrupt("something follows its end")
+        raise _Corrupt("data after its end")
     if len(set(found)) != len(found):
-        raise _Corrupt("two arrays have one name")
+        raise _Corrupt("two arrays have the same name")
     if not found:
-        raise _Corrupt("no array in it")
+        raise _Corrupt("it has no arrays")
     return dict(zip(found, values, strict=True))
 
 
 def _counted(count: int, cursor: _Cursor) -> range:
-    if count > len(cursor.buffer):  # each item takes bytes
+    if count > len(cursor.buffer):  # each item occupies bytes
         raise _Corrupt("it ends too early")
     return range(count)
 
@@ -140,7 +145,7 @@ def _array(cursor: _Cursor) -> np.ndarray:
     shape = _shape(cursor)
     if not 0 < len(shape) <= MAX_AXES or min(shape) < 0:
         raise _Corrupt(f"an array's shape is {shape}")
-    cursor.numbers("i", 2)  # the device it was on
+    cursor.numbers("i", 2)  # the device
     (flag,) = cursor.numbers("i")
     if flag not in DTYPES:
         raise _Corrupt(f"an array's type is {flag}")
@@ -179,9 +184,9 @@ def _name(cursor: _Cursor) -> str:
 
 
 def structural(net, arrays: Dict[str, mx.nd.NDArray]) -> Dict[str, mx.nd.NDArray]:
-    """The arrays by structural name.
+    """Return the arrays by structural name.
 
-    Files of Gluon before 1.2 call them as the network did within its own prefix: `conv0_weight`.
+    Files of Gluon before 1.2 use the names within the network's prefix, such as `conv0_weight`.
     """
     if any("." in name for name in arrays):
         return arrays
@@ -190,10 +195,16 @@ def structural(net, arrays: Dict[str, mx.nd.NDArray]) -> Dict[str, mx.nd.NDArray
 
 
 def fit(net, arrays: Dict[str, mx.nd.NDArray], source: str, head: str) -> None:
-    """Put the arrays into an initialised network: all of them, or none and a ConfigError that names the misfits.
+    """Load the arrays into an initialised network, either all of them or none. Types are cast to the network's.
 
-    `head` 'replace': the arrays of the output layer are ignored and the network's stay as they are; 'keep': they
-    must fit as well.  `source` is what the message calls the arrays.  Types are cast to the network's.
+    Args:
+        net: The network.
+        arrays: Structural name -> array.
+        source: model.pretrained, for messages.
+        head: "replace" ignores the arrays of the output layer; with "keep" they must fit as well.
+
+    Raises:
+        ConfigError: Names or shapes differ, or values are not finite; the message names the arrays.
     """
     if head not in ("keep", "replace"):
         raise ValueError(f"head={head}: expected keep or replace")
@@ -209,9 +220,9 @@ def fit(net, arrays: Dict[str, mx.nd.NDArray], source: str, head: str) -> None:
 
 
 def differences(wanted, given) -> str:
-    """Which names are missing and which left over; empty where they are the same."""
+    """Return the missing and the unexpected names as text; empty if both sets are equal."""
     missing, over = [n for n in wanted if n not in given], [n for n in sorted(given) if n not in wanted]
-    lists = {"missing": missing, "left over": over}
+    lists = {"missing": missing, "unexpected": over}
     return "; ".join(f"{what} {first_of(names)}" for what, names in lists.items() if names)
 
 
@@ -227,7 +238,7 @@ def _problems(wanted: dict, given: dict) -> list:
 
 
 def _same_shape(known: tuple, shape: tuple) -> bool:
-    # 0 is a size that still waits for the input.
+    # A size of 0 is inferred from the input later.
     return len(known) == len(shape) and all(k in (0, s) for k, s in zip(known, shape, strict=True))
 
 
@@ -236,6 +247,6 @@ def _spell(array) -> str:
 
 
 def first_of(items: list) -> str:
-    """The first names of a list, and how many more there are."""
-    more = len(items) - NAMED_FIRST
-    return ", ".join(items[:NAMED_FIRST]) + (f" (and {more} more)" if more > 0 else "")
+    """Return the first items of a list and the number of the others as text."""
+    more = len(items) - MAX_NAMES
+    return ", ".join(items[:MAX_NAMES]) + (f" (and {more} more)" if more > 0 else "")

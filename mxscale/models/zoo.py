@@ -1,7 +1,7 @@
-"""Networks by name; what is done to a network before it trains.
+"""Networks by name: construction, initialisation, freezing.
 
-Parameters are known by structural name (`features.0.weight`): Gluon's global names count up within a process.
-Every network has `.features` and `.output`, the head.
+Parameters are identified by structural name (`features.0.weight`), because Gluon's global names depend on a counter of
+the process. Every network has `.features` and `.output`, the head.
 """
 
 import zlib
@@ -65,11 +65,11 @@ def _pool_globally(layers: nn.HybridBlock) -> None:
 
 
 class SeededNormal(mx.init.Initializer):
-    """Gaussian values of a stream of their own, made of (seed, structural name).
+    """Gaussian values from a random stream of (seed, structural name).
 
-    So they depend neither on the order in which parameters are initialised (deferred ones come in the order of
-    the first forward, which hybridising changes) nor on threads or device.  RandomState because numpy promises
-    its values for all versions.  `std` None: He's, sqrt(2 / fan-in), arXiv:1502.01852, eq. 10.
+    The values depend neither on the order of initialisation (that of deferred parameters is the order of the first
+    forward, which hybridising changes) nor on threads or device. NumPy guarantees RandomState's values for all
+    versions. `std` None: sqrt(2 / fan-in), arXiv:1502.01852, eq. 10.
     """
 
     def __init__(self, seed, name, std=None):
@@ -84,20 +84,23 @@ class SeededNormal(mx.init.Initializer):
 
 HEAD_STD = 0.01  # of the last layer's weights: arXiv:1706.02677, sec. 5.1
 
-# last part of a structural name -> its constant; weights are drawn
+# last part of a structural name -> its constant; weights are random
 CONSTANTS = {"bias": 0, "beta": 0, "gamma": 1, "running_mean": 0, "running_var": 1}
 
 
 def initialise(net, seed: int, ctx, zero_gamma: bool, fitted: bool = False) -> None:
-    """Give every parameter its initial value on `ctx` (a context or a list); same seed, same bytes.
+    """Initialise every parameter; the same seed gives the same bytes. Also seeds MXNet's and NumPy's generators.
 
-    Weights of convolutions and hidden layers: He, gaussian, by fan-in; of the head: gaussian, 0.01; biases 0;
-    batch normalisation the identity.  `zero_gamma`: the last normalisation of each residual block starts with
-    gamma 0, so that the block starts as its shortcut (arXiv:1706.02677, sec. 5.1), in ResNet v1, v1b and
-    `small`; a v2 block ends in a convolution and stays, and so do all other networks.
-    `fitted`: `weights.fit` comes next, so that only the head's values, which it may leave, are worth drawing.
-    Also seeds MXNet's and numpy's generators, whose next use is dropout's.
-    Shapes that wait for the input are left to `finish`.
+    Weights of convolutions and hidden layers are Gaussian by fan-in (He), those of the head Gaussian with 0.01. Biases
+    are 0 and batch normalisation is the identity. `finish` initialises parameters whose shape is inferred later.
+
+    Args:
+        net: The network.
+        seed: Seed of the values.
+        ctx: A context or a list of contexts.
+        zero_gamma: Set gamma of the last normalisation of each residual block to 0, so that the block starts as its
+            shortcut (arXiv:1706.02677, sec. 5.1). It applies to ResNet v1, v1b and `small`.
+        fitted: `weights.fit` follows, so that only the head needs random values.
     """
     mx.random.seed(seed)
     np.random.seed(seed)
@@ -127,29 +130,39 @@ def _last_gammas(net) -> list:
 
 
 def finish(net, shape, ctx) -> None:
-    """Settle the shapes that wait for the input, of `shape` (n, 3, height, width), and wait for the values.
+    """Infer the remaining shapes from the input `shape` (n, 3, height, width) and wait for all values.
 
-    By shape inference, without a forward: one in training mode would move BN's running statistics, one in
-    inference mode reorders convolution weights into oneDNN's layout, which a broadcast then can't read.
-    Raises MXNetError if the image is too small for the network (see `min_side` in config/networks.py).
+    Shape inference needs no forward. A forward in training mode would change the running statistics of batch
+    normalisation; in inference mode it would reorder convolution weights into oneDNN's layout, which a broadcast
+    cannot read.
+
+    Raises:
+        MXNetError: The image is too small for the network (see `min_side` in config/networks.py).
     """
-    waiting = [p for p in parameters(net).values() if p._deferred_init]
-    if waiting:
+    deferred = [p for p in parameters(net).values() if p._deferred_init]
+    if deferred:
         net.infer_shape(mx.nd.empty(shape, ctx=ctx[0] if isinstance(ctx, (list, tuple)) else ctx))
-    for parameter in waiting:
+    for parameter in deferred:
         parameter._finish_deferred_init()
     mx.nd.waitall()
 
 
-# ---------------------------------------------------------------- what trains, and how
+# ---------------------------------------------------------------- what is trained
 
 
 def freeze(net, what: str) -> None:
-    """'none': leave all as it is; 'features': train the head alone; 'stage2': train what comes after that stage.
+    """Freeze a part of the network. Call it after `weights.fit`.
 
-    Frozen parameters get no gradient, and frozen batch normalisation uses its running statistics in training
-    too: without gradients MXNet would still normalise by each batch, other than in validation.  Dropout in the
-    features (AlexNet, VGG, Inception, SqueezeNet) stays on in training.  Do it after `fit`.
+    Frozen parameters have no gradient. Frozen batch normalisation uses its running statistics in training, too; MXNet
+    would otherwise normalise by each batch. Dropout in the features (AlexNet, VGG, Inception, SqueezeNet) stays active
+    in training.
+
+    Args:
+        net: The network.
+        what: "none"; "features" trains only the head; "stage2" trains what follows that stage.
+
+    Raises:
+        ConfigError: The network has no such stage.
     """
     if what == "none":
         return
@@ -161,7 +174,7 @@ def freeze(net, what: str) -> None:
     else:
         for block in [net.features] if what == "features" else list(net.features)[: _ends(net)[what]]:
             _freeze_block(block)
-    net.apply(lambda block: block._clear_cached_op())  # a graph traced before has the old setting
+    net.apply(lambda block: block._clear_cached_op())  # a graph traced earlier has the old setting
 
 
 def _freeze_block(block) -> None:
@@ -176,10 +189,14 @@ def _freeze_block(block) -> None:
 
 
 def choose_statistics(net, what: str) -> None:
-    """'moving': leave BN as it is; 'last_batch': its running statistics are those of the last batch it trained on, and
-    no average over the past (arXiv:1711.04325, sec. 2).
+    """Choose the running statistics of batch normalisation. Call it after `freeze`; frozen layers are unchanged.
 
-    Frozen layers keep what they have.  Raises ConfigError where no other is left.  Do it after `freeze`.
+    Args:
+        net: The network.
+        what: "moving": a moving average; "last_batch": those of the last training batch (arXiv:1711.04325, sec. 2).
+
+    Raises:
+        ConfigError: "last_batch", and the network has no batch normalisation that is not frozen.
     """
     if what == "moving":
         return
@@ -195,18 +212,18 @@ def choose_statistics(net, what: str) -> None:
     inside_graph = net.features.keep_last_statistics() if isinstance(net.features, symbol.Features) else 0
     if not len(layers) + inside_graph:
         raise ConfigError(
-            f"model.bn_statistics={what}: model.name={net.zoo_name} has no batch normalisation that trains; use moving"
+            f"model.bn_statistics={what}: model.name={net.zoo_name} has no trained batch normalisation; use moving"
         )
-    net.apply(lambda block: block._clear_cached_op())  # a graph traced before has the old setting
+    net.apply(lambda block: block._clear_cached_op())  # a graph traced earlier has the old setting
 
 
 def stages(net) -> List[str]:
-    """The stages of a residual network, `stage1` ...; none of another."""
+    """Return the stages of a residual network, `stage1`, ...; empty for other networks."""
     return net.features.stages() if isinstance(net.features, symbol.Features) else list(_ends(net))
 
 
 def _ends(net) -> Dict[str, int]:
-    """stage -> how many children of the features come up to its end."""
+    """Return stage -> number of children of the features up to its end."""
     if not isinstance(net, (ResNetV1, ResNetV2, Small)):
         return {}
     after = [i + 1 for i, block in enumerate(net.features) if isinstance(block, nn.HybridSequential)]
@@ -214,7 +231,7 @@ def _ends(net) -> Dict[str, int]:
 
 
 def exclude_norm_bias_from_decay(net) -> List[str]:
-    """No weight decay of BN's gamma and beta and of biases (arXiv:1706.02677, sec. 5.1); returns their names."""
+    """Exclude gamma, beta and biases from weight decay (arXiv:1706.02677, sec. 5.1); return their names."""
     excluded = [n for n in parameters(net) if n.rpartition(".")[2] in ("gamma", "beta", "bias")]
     for name in excluded:
         parameters(net)[name].wd_mult = 0.0
@@ -222,5 +239,5 @@ def exclude_norm_bias_from_decay(net) -> List[str]:
 
 
 def running_statistics(net) -> List[str]:
-    """Structural names of BN's running means and variances, sorted."""
+    """Return the structural names of the running means and variances of batch normalisation, sorted."""
     return [n for n in parameters(net) if n.rpartition(".")[2] in ("running_mean", "running_var")]

@@ -117,10 +117,10 @@ def _devices(run: RunDir) -> int:
 def _overhead_s(earlier: List[RunDir]) -> float:
     """Return the seconds of the newest complete run outside its steps; 0 if there is none."""
     for run in earlier:
-        status, sizes = run.read("status.json"), earlier_runs.sizes_of(run)
-        if len(status["attempts"]) == 1 and status.get("step"):
+        status, sizes = run.status(), earlier_runs.sizes_of(run)
+        if len(status.attempts) == 1 and status.step:
             wall = run.figures.get("time/wall_s", 0.0)
-            return max(0.0, wall - status["step"] * sizes.global_batch / _rate(run))
+            return max(0.0, wall - status.step * sizes.global_batch / _rate(run))
     return 0.0
 
 

@@ -7,16 +7,17 @@ from mxscale.cost import run_cost
 from mxscale.records import earlier_runs
 from mxscale.rundir.directory import FORECAST, RunDir
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.summary import Summary
 
 NEXT = "\n"  # within a row of the table
 
 
-def summarise(run: RunDir, attempt: int) -> dict:
-    """{"metrics": the figures of the whole run, ...}.  What is not known is not there."""
+def summarise(run: RunDir, attempt: int) -> Summary:
+    """Return the figures of the whole run; unknown ones are omitted."""
     history = run.history()
     attempts = run.attempts
-    ranks = next((each["ranks"] for each in reversed(attempts) if each.get("ranks")), None)  # the last may have none
-    comparable = {each["attempt"] for each in attempts if each.get("ranks") == ranks}
+    ranks = next((each.ranks for each in reversed(attempts) if each.ranks), None)  # the last may have none
+    comparable = {each.attempt for each in attempts if each.ranks == ranks}
     metrics = {}
     best = run.read("best.json")
     if best:
@@ -31,7 +32,7 @@ def summarise(run: RunDir, attempt: int) -> dict:
         values = [line[name] for line in measured if name in line]
         if values:
             metrics[label] = statistics.median(values)
-    ended = attempts[-1]["ended_ms"]
+    ended = attempts[-1].ended_ms
     metrics["time/wall_s"] = sum(run_cost.Attempts(run).seconds(ended, attempt))
     metrics.update({f"cost/total_{currency}": value for currency, value in run_cost.total(run, attempt, ended).items()})
     metrics.update(_to_target(run, history))
@@ -47,7 +48,7 @@ def summarise(run: RunDir, attempt: int) -> dict:
         rate, ranks = baseline.figures["throughput/median"], plan.sizes.ranks
         metrics["scaling/efficiency"] = metrics["throughput/median"] / (ranks * rate)
     metrics.update(_planned(run, metrics))
-    return {"metrics": metrics, "attempt": attempt, "baseline": baseline and str(baseline)}
+    return Summary(metrics, attempt, baseline and str(baseline))
 
 
 def one_rank_baseline(run: RunDir, plan: Plan) -> Optional[RunDir]:
@@ -85,8 +86,8 @@ def _to_target(run: RunDir, history) -> dict:
 
 def table(run: RunDir, view: str) -> str:
     """What the terminal shows at the end.  view: how to see the record."""
-    summary, price = run.read("summary.json") or {"metrics": {}}, run.read("price.json") or {}
-    figures = summary["metrics"]
+    summary, price = run.summary() or Summary(), run.read("price.json") or {}
+    figures = summary.metrics
     plan = run.plan()
     rows = [
         ("best val top-1", _percent(figures.get("best/val_top1"), f" at step {figures.get('best/step')}")),
@@ -110,15 +111,15 @@ def table(run: RunDir, view: str) -> str:
     return "\n".join(f"  {name:<{width}}  {value.replace(NEXT, below)}" for name, value in shown)
 
 
-def _efficiency(summary: dict) -> Optional[str]:
-    if "scaling/efficiency" not in summary["metrics"]:
+def _efficiency(summary: Summary) -> Optional[str]:
+    if "scaling/efficiency" not in summary.metrics:
         return None
-    return f"{summary['metrics']['scaling/efficiency']:.1%} of the 1-rank run {summary['baseline'].rpartition('/')[2]}"
+    return f"{summary.metrics['scaling/efficiency']:.1%} of the 1-rank run {summary.baseline.rpartition('/')[2]}"
 
 
-def _verdict(summary: dict) -> Optional[str]:
+def _verdict(summary: Summary) -> Optional[str]:
     """Of a rerun."""
-    again = summary.get("rerun")
+    again = summary.rerun
     return again and f"{again['verdict']}: {again['why'].replace('; ', NEXT)}"
 
 

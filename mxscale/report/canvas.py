@@ -1,12 +1,12 @@
-"""What the figures of reports are drawn on, with and into.  Matplotlib is imported when there is something to draw."""
+"""Colours, style and files of the report's figures. Matplotlib is imported only to draw."""
 
 import io
 from pathlib import Path
 from typing import List, NamedTuple, Sequence
 
-# Okabe and Ito's colours, which people with colour-blindness tell apart; the blue lighter, for dark pages
+# The palette of Okabe and Ito, distinct for colour-blind readers; a lighter blue for dark pages
 COLOURS = ("#2f84c6", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9")
-INK = "#24292f"  # all text and lines of the frame: in an SVG it becomes the page's own colour
+INK = "#24292f"  # text and frame; in an SVG it becomes the page's text colour
 
 STYLE = {
     "font.family": ["DejaVu Sans", "Verdana", "sans-serif"],
@@ -27,7 +27,9 @@ STYLE = {
 
 
 class Drawn(NamedTuple):
-    name: str  # of its file
+    """A figure as PNG and SVG."""
+
+    name: str  # of the file, without suffix
     title: str
     caption: str
     png: bytes
@@ -35,19 +37,19 @@ class Drawn(NamedTuple):
 
 
 def finished(name: str, title: str, caption: str, figure) -> Drawn:
-    """The figure as PNG, and as SVG for a page."""
+    """Render a Matplotlib figure as PNG, and as SVG for a page."""
     import matplotlib
 
     png, svg = io.BytesIO(), io.StringIO()
     figure.savefig(png, format="png", dpi=150, facecolor="white")
-    with matplotlib.rc_context({"svg.hashsalt": name}):  # ids of their own: all stand in one page
+    with matplotlib.rc_context({"svg.hashsalt": name}):  # unique ids, because all figures are in one page
         figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
     text = svg.getvalue()
     return Drawn(name, title, caption, png.getvalue(), text[text.index("<svg") :].replace(INK, "currentColor"))
 
 
 def axes(width: float = 9.0, height: float = 4.4, columns: int = 1):
-    """(figure, its axes): inches of all of it; columns share their y axis."""
+    """Return a figure of width x height inches and its axes; columns share their y axis."""
     from matplotlib.figure import Figure
 
     figure = Figure((width, height), layout="constrained")
@@ -55,7 +57,7 @@ def axes(width: float = 9.0, height: float = 4.4, columns: int = 1):
 
 
 def save(drawn: Sequence[Drawn], folder: Path) -> List[Path]:
-    """The PNGs' paths.  Raises OSError."""
+    """Write the PNG files and return their paths. Raises OSError."""
     paths = []
     for figure in drawn:
         paths.append(folder / f"{figure.name}.png")

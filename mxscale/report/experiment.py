@@ -1,4 +1,4 @@
-"""The report of an experiment: read, drawn, written, and recorded with its sweep."""
+"""The report of an experiment: figures and tables, written to files and recorded with its sweep."""
 
 from datetime import datetime, timezone
 from pathlib import Path
@@ -9,27 +9,30 @@ from mxscale.records.recorded import FINISHED, Recorded, Row
 from mxscale.report import canvas, figures, page
 from mxscale.report import rows as report
 from mxscale.tracking.history import Store
+from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 
 
 class Written(NamedTuple):
+    """The files of a report, and what the terminal shows of it."""
+
     files: List[Path]
     table: str  # Markdown
     counted: str
-    recorded: str  # with which run of MLflow, or why with none
+    recorded: str  # the run of MLflow that has the files, or why none has
 
 
 def write(store: Store, name: str, folder: Path) -> Written:
-    """report.html, report.md, report.csv and a PNG of each figure, in `folder`.  Raises ConfigError."""
+    """Write report.html, report.md, report.csv and a PNG of each figure to `folder`. Raises ConfigError."""
     experiment = store.experiment(name)
     runs = store.runs(experiment)
     rows = recorded.rows(runs)
     counted = count(runs, rows)
     if not rows:
-        raise ConfigError(f"report.experiment={name}: {counted}; a report takes one finished run at least")
+        raise ConfigError(f"report.experiment={name}: {counted}; a report needs at least one finished run")
     drawn, missing = figures.draw(rows)
     headings, cells = report.table(rows)
-    table = report.markdown(headings, cells)
+    table = text_table.markdown(headings, cells)
     texts = {
         "report.md": in_markdown(name, counted, table, drawn, missing),
         "report.csv": report.as_csv(rows),
@@ -44,7 +47,7 @@ def write(store: Store, name: str, folder: Path) -> Written:
 
 
 def record(store: Store, files: Sequence[Path], experiment: str, name: str, runs: Sequence[Recorded]) -> str:
-    """Keep the files with the sweep's run; with which, or why not: they are written, whatever became of it."""
+    """Upload the files to the sweep's run; return which run that is, or why it failed."""
     try:
         home = store.home(experiment, name, runs)
         store.keep(files, home)
@@ -54,24 +57,24 @@ def record(store: Store, files: Sequence[Path], experiment: str, name: str, runs
 
 
 def save(texts: Dict[str, str], drawn: Sequence[canvas.Drawn], folder: Path) -> List[Path]:
-    """Write the texts and PNGs.  Raises ConfigError where the folder can't be written."""
+    """Write the texts and PNG files. Raises ConfigError if the folder is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
         return [*(folder / name for name in texts), *canvas.save(drawn, folder)]
     except OSError as error:
-        raise ConfigError(f"report.output={folder}: can't write there ({error.strerror}); name another") from None
+        raise ConfigError(f"report.output={folder}: not writable ({error.strerror}); name another") from None
 
 
 def count(runs: Sequence[Recorded], rows: Sequence[Row]) -> str:
-    """`12 runs, 10 finished in 5 rows, 2 FAILED`"""
+    """Return the number of runs by state, such as `12 runs, 10 finished, in 5 rows, 2 FAILED`."""
     states: Dict[str, int] = {}
     for run in runs:
         states[run.status] = states.get(run.status, 0) + 1
     done = states.pop(FINISHED, 0)
-    words = [plural(len(runs), "run"), f"{done} finished, in {plural(len(rows), 'row')}" if done else "none finished"]
-    return ", ".join([*words, *(f"{number} {state}" for state, number in sorted(states.items()))])
+    parts = [plural(len(runs), "run"), f"{done} finished, in {plural(len(rows), 'row')}" if done else "none finished"]
+    return ", ".join([*parts, *(f"{number} {state}" for state, number in sorted(states.items()))])
 
 
 def plural(number: int, what: str) -> str:
@@ -85,7 +88,7 @@ def in_markdown(name: str, counted: str, table: str, drawn, missing) -> str:
     return "\n".join(parts)
 
 
-# metric, what the row with the most or least of it is called, whether most, how it is shown
+# metric, title of its best row, max or min, format
 BESTS = (
     ("best/val_top1", "most accurate (val top-1)", max, "{:.2f} %"),
     ("throughput/median", "fastest", max, "{:,.0f} images/s"),
@@ -95,27 +98,29 @@ BESTS = (
 
 
 def tiles(rows: Sequence[Row]) -> List[dict]:
+    """Return the best rows: {"title", "figure", "label"} of each."""
     found = []
-    for metric, what, best, form in BESTS:
+    for metric, title, best, form in BESTS:
         having = [row for row in rows if row.median(metric) is not None]
         if having:
             row = best(having, key=lambda row: row.median(metric))
-            found.append({"what": what, "figure": form.format(row.median(metric)), "label": row.label})
+            found.append({"title": title, "figure": form.format(row.median(metric)), "label": row.label})
     return found
 
 
 def facts(store: Store, runs: Sequence[Recorded]) -> List[Tuple[str, str]]:
-    """What the runs ran on and with."""
+    """Return (name, value) of the runs' environment."""
     started = sorted(run.started_ms for run in runs if run.started_ms)
     days = [datetime.fromtimestamp(ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M UTC") for ms in started]
     tags = (("machine", "machine"), ("GPU", "gpu"), ("build", "build"), ("packages", "versions"),
             ("code", "git.commit"), ("data", "data.digest"))  # fmt: skip
-    found = [(what, "; ".join(sorted({run.tags[tag] for run in runs if tag in run.tags}))) for what, tag in tags]
-    when = [("when", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}")] if days else []
-    return [*when, *((what, value) for what, value in found if value), ("recorded in", str(store))]
+    found = [(name, "; ".join(sorted({run.tags[tag] for run in runs if tag in run.tags}))) for name, tag in tags]
+    dates = [("date", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}")] if days else []
+    return [*dates, *((name, value) for name, value in found if value), ("recorded in", str(store))]
 
 
 def varied(rows: Sequence[Row]) -> List[Tuple[str, str]]:
+    """Return (key, values) of the settings that differ between rows."""
     found = []
     for key in recorded.varied(rows):
         values = sorted({row.settings.get(key, recorded.NOT_KNOWN) for row in rows}, key=recorded.in_order)

@@ -1,4 +1,4 @@
-"""Rows of a report -> figures.  Matplotlib is imported when there is something to draw."""
+"""The figures of a report."""
 
 import math
 from typing import Dict, List, NamedTuple, Sequence, Tuple
@@ -8,18 +8,18 @@ from mxscale.records.recorded import Row, Spread
 from mxscale.report import rows as report
 from mxscale.report.canvas import COLOURS, INK, STYLE, Drawn, axes, finished
 
-BARS, SERIES, LABEL = 24, 6, 46  # rows of a figure, series, and letters of a label, at most
+BARS, SERIES, LABEL = 24, 6, 46  # limits: rows of a figure, series, letters of a label
 
 
 class Missing(NamedTuple):
-    """A figure that these runs have nothing for."""
+    """A figure for which the runs have no data."""
 
     title: str
     why: str
 
 
 def draw(rows: Sequence[Row]) -> Tuple[List[Drawn], List[Missing]]:
-    """The figures of a report, and what is missing for the others."""
+    """Return the figures of a report, and those that can't be drawn."""
     import matplotlib
 
     drawn, missing = [], []
@@ -38,24 +38,25 @@ def draw(rows: Sequence[Row]) -> Tuple[List[Drawn], List[Missing]]:
 
 
 def throughput(rows: Sequence[Row]):
-    """Bars of images/s, lines of efficiency, and what an efficiency of 1 would be: the published figure's form."""
+    """Draw bars of images/s, lines of efficiency, and the images/s of linear scaling."""
     series = recorded.one_but_for_devices(rows)
     if not series:
         return None
     counts = sorted({row.devices for _, group in series for row in group})
     several = [pair for pair in series if len({row.devices for row in pair[1]}) > 1]
-    some = (several or series)[:SERIES]
-    figure, bars = axes(max(8.0, 2.2 + 1.1 * len(counts) * max(1, len(some) / 2)))
-    line = bars.twinx() if any(row.values("scaling/efficiency") for _, group in some for row in group) else None
-    width = 0.8 / len(some)
-    for number, (label, group) in enumerate(some):
-        colour, shift = COLOURS[number], (number - (len(some) - 1) / 2) * width
-        _rate_bars(bars, group, counts, shift, width, colour, label)
+    shown = (several or series)[:SERIES]
+    figure, bars = axes(max(8.0, 2.2 + 1.1 * len(counts) * max(1, len(shown) / 2)))
+    line = bars.twinx() if any(row.values("scaling/efficiency") for _, group in shown for row in group) else None
+    width = 0.8 / len(shown)
+    for number, (label, group) in enumerate(shown):
+        shift = (number - (len(shown) - 1) / 2) * width
+        at = {count: place + shift for place, count in enumerate(counts)}
+        _rate_bars(bars, group, at, width, color=COLOURS[number], label=label)
         if line:
-            _efficiency(line, bars, group, counts, shift, colour)
+            _efficiency(line, bars, group, at, COLOURS[number])
     bars.set_xticks(range(len(counts)), [str(count) for count in counts])
-    aside = max(0.0, (3 - len(counts)) / 2)  # else a lone bar would be the whole figure
-    bars.set_xlim(-0.5 - aside, len(counts) - 0.5 + aside)
+    margin = max(0.0, (3 - len(counts)) / 2)  # so that a single bar does not fill the figure
+    bars.set_xlim(-0.5 - margin, len(counts) - 0.5 + margin)
     bars.set_xlabel("devices")
     bars.set_ylabel("images/s")
     bars.set_ylim(0, 1.18 * bars.get_ylim()[1])
@@ -66,32 +67,34 @@ def throughput(rows: Sequence[Row]):
         line.set_ylabel("scaling efficiency, %")
         line.spines["right"].set_visible(True)
     _legend(figure, bars, line)
-    left_out = f" {len(series) - len(some)} more series are in the table alone." if len(series) > len(some) else ""
+    more = f" {len(series) - len(shown)} more series are only in the table." if len(series) > len(shown) else ""
     return figure, (
-        "Bars: images/s, the median over seeds, with the least and the most. Lines: efficiency against the 1-rank run "
-        f"that each run names on record. Dashes: the same at 100 %.{left_out}"
+        "Bars: images/s, median over seeds, with minimum and maximum. Lines: efficiency against the recorded run with "
+        f"1 rank. Dashes: images/s at 100 % efficiency.{more}"
     )
 
 
-def _rate_bars(on, group, counts, shift, width, colour, label) -> None:
-    found = [(counts.index(row.devices) + shift, row.spread("throughput/median")) for row in group]
-    middle = [spread.median for _, spread in found]
-    on.bar([x for x, _ in found], middle, 0.92 * width, color=colour, label=label, alpha=0.85)
-    on.errorbar([x for x, _ in found], middle, _ends([s for _, s in found]), fmt="none", ecolor=INK, capsize=3, lw=1)
+def _rate_bars(on, group: Sequence[Row], at: Dict[int, float], width: float, **style) -> None:
+    """Draw the rates of a series; at: number of devices -> position."""
+    x, spreads = [at[row.devices] for row in group], [row.spread("throughput/median") for row in group]
+    middle = [spread.median for spread in spreads]
+    on.bar(x, middle, 0.92 * width, alpha=0.85, **style)
+    on.errorbar(x, middle, _ends(spreads), fmt="none", ecolor=INK, capsize=3, lw=1)
 
 
-def _efficiency(on, bars, group, counts, shift, colour) -> None:
+def _efficiency(on, bars, group: Sequence[Row], at: Dict[int, float], colour: str) -> None:
+    """Draw the efficiency of a series, and on `bars` its linear scaling."""
     points = {}
     for row in group:
         efficiency = row.median("scaling/efficiency")
         if efficiency:
-            points[counts.index(row.devices) + shift] = (100 * efficiency, row.median("throughput/median") / efficiency)
-        elif row.devices == 1:  # by its definition
-            points[counts.index(1) + shift] = (100.0, row.median("throughput/median"))
+            points[at[row.devices]] = (100 * efficiency, row.median("throughput/median") / efficiency)
+        elif row.devices == 1:  # by definition
+            points[at[1]] = (100.0, row.median("throughput/median"))
     if len(points) > 1 or any(row.devices > 1 and row.median("scaling/efficiency") for row in group):
-        at = sorted(points)
-        on.plot(at, [points[x][0] for x in at], "o-", color=colour, mec="white", lw=1.6, ms=7)
-        bars.plot(at, [points[x][1] for x in at], "_", color=INK, ms=26, mew=1.2, ls=(0, (4, 3)), lw=0.8)
+        x = sorted(points)
+        on.plot(x, [points[each][0] for each in x], "o-", color=colour, mec="white", lw=1.6, ms=7)
+        bars.plot(x, [points[each][1] for each in x], "_", color=INK, ms=26, mew=1.2, ls=(0, (4, 3)), lw=0.8)
 
 
 def _legend(figure, bars, line) -> None:
@@ -105,7 +108,7 @@ def _legend(figure, bars, line) -> None:
         labels = ["images/s"]
     if line:
         handles += [Line2D([], [], marker="o", color=INK), Line2D([], [], marker="_", ls=(0, (4, 3)), color=INK)]
-        labels += ["efficiency (right)", "ideal"]
+        labels += ["efficiency (right)", "linear scaling"]
     figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=9)
 
 
@@ -113,7 +116,7 @@ def _legend(figure, bars, line) -> None:
 
 
 def accuracy_against_cost(rows: Sequence[Row]):
-    """Each row a point; the front is what no other row beats in both."""
+    """Draw each row as a point, and the Pareto front."""
     in_usd = any(row.values("cost/total_usd") for row in rows)
     metric = "cost/total_usd" if in_usd else "cost/total_eur"
     priced = [row for row in rows if row.values(metric) and row.values("best/val_top1")]
@@ -140,7 +143,7 @@ def accuracy_against_cost(rows: Sequence[Row]):
     named = "; ".join(f"{n + 1}: {priced[i].label}" for n, i in enumerate(best[:8]))
     more = f" and {len(best) - 8} more" if len(best) > 8 else ""
     return figure, (
-        f"Medians over seeds, with the least and the most. Diamonds: the Pareto front, which no row beats in both "
+        f"Medians over seeds, with minimum and maximum. Diamonds: the Pareto front; no row is better in both "
         f"({named}{more}). Rows without a cost are not shown."
     )
 
@@ -149,6 +152,7 @@ def accuracy_against_cost(rows: Sequence[Row]):
 
 
 def to_target(rows: Sequence[Row]):
+    """Draw time and cost to target by row."""
     aimed = [row for row in rows if report.reached(row)][:BARS]
     if not aimed:
         return None
@@ -162,18 +166,18 @@ def to_target(rows: Sequence[Row]):
             _target_bar(panel, y, spread, longest)
         panel.set_xlim(0, 1.3 * longest)
         panel.set_xlabel(f"{'time' if unit == 's' else 'cost'} to target, {unit}")
-        panel.locator_params(axis="x", nbins=5)  # small amounts have long numbers
+        panel.locator_params(axis="x", nbins=5)  # labels of small amounts are long
         panel.grid(axis="x")
     _names(on[0] if priced else on, aimed, with_target=True)
     return figure, (
-        "Until val top-1 first reached target_top1: the median over seeds, with the least and the most; a seed that "
-        f"did not reach it counts as endless.{_left_out(rows, aimed)}"
+        "Until val top-1 first reached target_top1: median over seeds, with minimum and maximum. A seed that did not "
+        f"reach it counts as infinite.{_left_out(rows, aimed)}"
     )
 
 
 def _target_bar(on, y: int, spread, longest: float) -> None:
     if spread is None or not math.isfinite(spread.median):
-        on.text(0.01 * longest, y, "not reached" if spread else "no price known", va="center", fontsize=9, alpha=0.7)
+        on.text(0.01 * longest, y, "not reached" if spread else "no price", va="center", fontsize=9, alpha=0.7)
         return
     on.barh(y, spread.median, 0.7, color=COLOURS[2], alpha=0.85)
     high = spread.high if math.isfinite(spread.high) else 1.15 * longest
@@ -183,10 +187,11 @@ def _target_bar(on, y: int, spread, longest: float) -> None:
         on.text(high + 0.02 * longest, y, "not all", va="center", fontsize=8)
 
 
-# ---------------------------------------------------------------- where time goes
+# ---------------------------------------------------------------- time of a step
 
 
-def where_time_goes(rows: Sequence[Row]):
+def step_time(rows: Sequence[Row]):
+    """Draw compute, exchange and data wait as shares of a measured step."""
     timed = [row for row in rows if report.shares(row)][:BARS]
     if not timed:
         return None
@@ -198,14 +203,14 @@ def where_time_goes(rows: Sequence[Row]):
         if any(sizes):
             on.barh(range(len(timed)), sizes, 0.7, starts, color=colour, label=part, alpha=0.9)
             starts = [start + size for start, size in zip(starts, sizes)]
-    on.axvline(100, color=INK, lw=1.2, ls=(0, (4, 3)), label="a measured step")
+    on.axvline(100, color=INK, lw=1.2, ls=(0, (4, 3)), label="measured step")
     _names(on, timed)
     on.set_xlabel("% of a measured step")
     on.grid(axis="x")
     figure.legend(loc="outside lower center", ncols=4, fontsize=9)
     return figure, (
-        "Compute and exchange as sampled steps timed them, one after the other. Past the dashes they overlap, or those "
-        f"samples were slower than a step without them; short of it, the update and all else.{_left_out(rows, timed)}"
+        "Compute and exchange of sampled steps, timed one after the other. Beyond the dashes, they overlap, or the "
+        f"samples were slower than other steps. A gap is the update and other work.{_left_out(rows, timed)}"
     )
 
 
@@ -213,13 +218,14 @@ def where_time_goes(rows: Sequence[Row]):
 
 
 def predicted(rows: Sequence[Row]):
+    """Draw planned against measured images/s."""
     pairs = [(row, report.prediction(row)) for row in rows if report.prediction(row)]
     if not pairs:
         return None
     figure, on = axes(6.4, 4.8)
     most = 1.1 * max(max(pair) for _, pair in pairs)
     on.fill_between([0, most], [0, 0.9 * most], [0, 1.1 * most], color=INK, alpha=0.08, lw=0, label="within 10 %")
-    on.plot([0, most], [0, most], color=INK, lw=1, ls=(0, (4, 3)), label="as planned")
+    on.plot([0, most], [0, most], color=INK, lw=1, ls=(0, (4, 3)), label="planned = measured")
     on.scatter([p for _, (p, _) in pairs], [m for _, (_, m) in pairs], color=COLOURS[0], s=36, zorder=3)
     on.set_xlim(0, most)
     on.set_ylim(0, most)
@@ -229,23 +235,23 @@ def predicted(rows: Sequence[Row]):
     on.legend(loc="upper left")
     errors = sorted(abs(planned / measured - 1) for _, (planned, measured) in pairs)
     return figure, (
-        f"The planner's images/s before each run against those measured, {len(pairs)} rows: median error "
+        f"Planned images/s before each run against measured images/s, {len(pairs)} rows: median error "
         f"{100 * recorded.spread(errors).median:.1f} %, largest {100 * errors[-1]:.1f} %."
     )
 
 
-# ---------------------------------------------------------------- what they share
+# ---------------------------------------------------------------- shared helpers
 
 
 def _ends(spreads: Sequence[Spread]) -> List[List[float]]:
-    """From the median down and up, as Matplotlib takes it."""
+    """Return the distances from the median to minimum and maximum, as Matplotlib's error bars need them."""
     return [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
 
 
 def _names(on, rows: Sequence[Row], with_target: bool = False) -> None:
-    words = [_cut(row.label) + (f" → {row.target:g} %" if with_target else "") for row in rows]
-    on.set_yticks(range(len(rows)), words, fontsize=9)
-    on.set_ylim(len(rows) - 0.4, -0.6)  # the first on top
+    labels = [_cut(row.label) + (f" → {row.target:g} %" if with_target else "") for row in rows]
+    on.set_yticks(range(len(rows)), labels, fontsize=9)
+    on.set_ylim(len(rows) - 0.4, -0.6)  # the first row on top
 
 
 def _cut(text: str) -> str:
@@ -256,13 +262,12 @@ def _left_out(rows: Sequence[Row], shown: Sequence[Row]) -> str:
     return f" {len(shown)} of {len(rows)} rows are shown." if len(shown) < len(rows) else ""
 
 
-# file, title, function of the rows -> (figure, caption) or None, what it takes
+# file, title, function that returns (figure, caption) or None, reason of None
 FIGURES = (
     ("throughput", "Throughput and scaling", throughput, "no run has a throughput and a known number of devices"),
     ("accuracy_cost", "Accuracy against cost", accuracy_against_cost,
-     "no run has a cost: name a price, such as machine.usd_per_hour=0.5"),
+     "no run has a cost: set a price, such as machine.usd_per_hour=0.5"),
     ("to_target", "Time and cost to target", to_target, "no run has a target: set target_top1, in percent"),
-    ("time", "Where the time goes", where_time_goes,
-     "no run was long enough for a sampled step of compute and exchange"),
+    ("time", "Time of a step", step_time, "no run was long enough for a sampled step of compute and exchange"),
     ("predicted", "Predicted against measured", predicted, "no run recorded a prediction (plan/images_per_s)"),
 )  # fmt: skip

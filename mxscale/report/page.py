@@ -1,4 +1,4 @@
-"""One HTML file that holds all of a report: no script to fetch, no image beside it."""
+"""Reports as one self-contained HTML file."""
 
 from pathlib import Path
 from typing import Any
@@ -7,16 +7,16 @@ TEMPLATES = Path(__file__).parent
 
 
 def render(template: str, **facts: Any) -> str:
-    """The page of TEMPLATE.html; everything in `facts` is escaped but the figures' own SVG."""
+    """Return the page of TEMPLATE.html; all values in `facts` are escaped except the SVG of figures."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    house = Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    house.filters["drawing"] = Markup
-    return house.get_template(f"{template}.html").render(**facts)
+    environment.filters["drawing"] = Markup
+    return environment.get_template(f"{template}.html").render(**facts)

@@ -1,4 +1,4 @@
-"""`mxscale report`: which report is asked for."""
+"""`mxscale report`: select and write the requested report."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ KEYS = {"action": str, "experiment": str, "compare": list, "output": str}
 
 
 def main(config: Config, own: dict) -> None:
-    """Do what `report.*` asks.  Raises ConfigError."""
+    """Write the report that `report.*` selects. Raises ConfigError."""
     for key, value in own.items():
         if key not in KEYS:
             raise ConfigError(f"unknown key report.{key}{nearest(key, KEYS, 'report.')}")
@@ -38,27 +38,27 @@ def main(config: Config, own: dict) -> None:
 
 
 def report(config: Config, own: dict, folder: Path) -> None:
-    """An experiment's figures, or two runs side by side."""
+    """Report an experiment, or compare two runs."""
     if own["compare"] is not None:
         print(f"{side_by_side.write(lambda: Store(config), own['compare'], folder)}")
-        print(f"  to look at      {folder}/compare.html", flush=True)
+        print(f"  view            {folder}/compare.html", flush=True)
         return
     name = own["experiment"] or config.tracking.experiment
     written = experiment.write(Store(config), name, folder)
     print(f"{written.table}\n{written.counted}\n", flush=True)
-    print(f"  to look at      {folder}/report.html")
+    print(f"  view            {folder}/report.html")
     print(f"  {written.recorded}", flush=True)
 
 
-def hold_against_claims(config: Config, own: dict, folder: Path) -> None:
-    """Every published figure: measured here, modelled, or neither."""
+def report_claims(config: Config, own: dict, folder: Path) -> None:
+    """List the published figures: measured here, modelled, or neither."""
     found = published.outcomes(runs_with_claims(config, own["experiment"]), MODELS)
     experiment.save({"claims.md": claims.in_markdown(found)}, (), folder)
     print(f"{claims.in_text(found)}\n\n{claims.counted(found)}; as a table: {folder}/claims.md", flush=True)
 
 
 def runs_with_claims(config: Config, name: Optional[str]) -> List[Recorded]:
-    """Those of one experiment, or of all; none where nothing was ever recorded: the list of claims needs no run."""
+    """Return the runs with claims of one experiment, or of all; [] if no store exists."""
     file = uris.sqlite_file(tracker.store_uri(config))
     if file and not file.exists() and not (name or config.tracking.uri):
         return []
@@ -66,4 +66,4 @@ def runs_with_claims(config: Config, name: Optional[str]) -> List[Recorded]:
     return store.runs(store.experiment(name) if name else None, having="tags.claims != ''")
 
 
-ACTIONS = {"report": report, "claims": hold_against_claims}
+ACTIONS = {"report": report, "claims": report_claims}

@@ -1,7 +1,4 @@
-"""Rows of recorded runs -> the figures and the table of a report.  Pure: standard library alone.
-
-What is not on record is None and shown as a dash, never as 0.
-"""
+"""Values of the rows of a report, and its table. An unrecorded value is None and shown as a dash, never as 0."""
 
 import csv
 import io
@@ -11,18 +8,15 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from mxscale.records.recorded import NOT_KNOWN, Recorded, Row, Spread, known, spread, varied
 
-# ---------------------------------------------------------------- figures of a row
-
-
 REACHED = "time/to_target_s"
 
 
 def reached(row: Row, metric: str = REACHED) -> Optional[Spread]:
-    """Time or cost until the target was reached; a run that never did counts as endless.  None: no target, no price."""
+    """Return time or cost to target; infinite for a run that missed it. None without a target or a price."""
     if row.target is None:
         return None
     values = [run.metrics.get(metric) for run in row.runs]
-    for run, value in zip(row.runs, values):  # a cost that is unknown is no target that was missed
+    for run, value in zip(row.runs, values):  # an unknown cost is not a missed target
         if not known(value) and metric != REACHED and (REACHED in run.metrics or not _priced(run, metric)):
             return None
     return spread([value if known(value) else math.inf for value in values])
@@ -33,9 +27,9 @@ def _priced(run: Recorded, metric: str) -> bool:
 
 
 def shares(row: Row) -> Optional[Dict[str, float]]:
-    """Shares of a measured step: waiting for data, and compute and exchange as timed one after the other.
+    """Return the shares of a measured step: data wait, and compute and exchange, timed one after the other.
 
-    Together they are more than 1 where the exchange hides behind backward, less where other work takes its time.
+    Their sum is above 1 if backward hides part of the exchange, and below 1 if a step has other work.
     """
     rate, wait = row.median("throughput/median"), _timed(row, "data_wait")
     images = row.runs[0].param("batch/global")
@@ -50,13 +44,13 @@ def shares(row: Row) -> Optional[Dict[str, float]]:
 
 
 def _timed(row: Row, part: str) -> Optional[float]:
-    """The median over the run where it is on record, else its last value."""
-    whole = row.median(f"time/{part}_median")
-    return row.median(f"time/{part}") if whole is None else whole
+    """Return the median over the run if recorded, else the last value."""
+    median = row.median(f"time/{part}_median")
+    return row.median(f"time/{part}") if median is None else median
 
 
 def prediction(row: Row) -> Optional[Tuple[float, float]]:
-    """(planned, measured) images/s: medians of the runs that have both.  The first of a configuration has no plan."""
+    """Return (planned, measured) images/s, medians of the runs that have both; the first run has no plan."""
     figures = [[run.metrics.get(name) for name in ("plan/images_per_s", "throughput/median")] for run in row.runs]
     both = [pair for pair in figures if all(map(known, pair))]
     return tuple(map(statistics.median, zip(*both))) if both else None
@@ -66,6 +60,8 @@ def prediction(row: Row) -> Optional[Tuple[float, float]]:
 
 
 class Column(NamedTuple):
+    """A column of the table."""
+
     heading: str
     metric: str
     form: str
@@ -92,7 +88,7 @@ COLUMNS = (
 
 
 def cell(row: Row, column: Column) -> str:
-    """`408 (390–420)`: median, and the least and most where there are several runs."""
+    """Return the median, with minimum and maximum if they differ, such as `408 (390–420)`."""
     found = column.of(row, column.metric)
     if found is None:
         return NOT_KNOWN
@@ -105,38 +101,23 @@ def _shown(value: float, column: Column) -> str:
 
 
 def shown_columns(found: Sequence[Row]) -> List[Column]:
-    """Those that some row has a figure for; that no row reached its target is one."""
-    return [column for column in COLUMNS if any(_tells(column, column.of(row, column.metric)) for row in found)]
+    """Return the columns with a value in some row; a target that no row reached counts as a value."""
+    return [column for column in COLUMNS if any(_has_value(column, column.of(row, column.metric)) for row in found)]
 
 
-def _tells(column: Column, of_row: Optional[Spread]) -> bool:
-    return of_row is not None and (math.isfinite(of_row.low) or column.metric == REACHED)
+def _has_value(column: Column, value: Optional[Spread]) -> bool:
+    return value is not None and (math.isfinite(value.low) or column.metric == REACHED)
 
 
 def table(found: Sequence[Row]) -> Tuple[List[str], List[List[str]]]:
-    """(headings, cells)"""
+    """Return the headings and the cells of the table."""
     columns = shown_columns(found)
     headings = ["configuration", "runs", *(column.heading for column in columns)]
     return headings, [[row.label, str(len(row.runs)), *(cell(row, c) for c in columns)] for row in found]
 
 
-def markdown(headings: Sequence[str], cells: Sequence[Sequence[str]], words: int = 1, aligned: bool = True) -> str:
-    """A Markdown table, the first `words` columns to the left, figures to the right.
-
-    aligned: padded to be read as it stands; False: for cells too long for that.
-    """
-    lines = [[text.replace("|", "\\|").replace("\n", " ") for text in line] for line in [headings, *cells]]
-    widths = [max(3, *(len(line[i]) for line in lines)) if aligned else 3 for i in range(len(headings))]
-    rule = [("-" * width if i < words else "-" * (width - 1) + ":") for i, width in enumerate(widths)]
-    padded = [
-        [text.ljust(width) if i < words else text.rjust(width) for i, (text, width) in enumerate(zip(line, widths))]
-        for line in lines
-    ]
-    return "".join(f"| {' | '.join(line)} |\n" for line in [padded[0], rule, *padded[1:]])
-
-
 def as_csv(found: Sequence[Row]) -> str:
-    """Every key that differs, and median, min, max and number of runs of every figure; numbers unrounded."""
+    """Return the settings that differ, and median, min, max and number of runs of each metric, unrounded."""
     keys, columns = varied(found), shown_columns(found)
     head = ["configuration", "runs", "seeds", *keys]
     for column in columns:

@@ -7,28 +7,39 @@ from mxscale.config.schema import flatten
 from mxscale.records import comparison
 from mxscale.records.recorded import Recorded
 from mxscale.report import page
-from mxscale.report import rows as report
 from mxscale.report.canvas import COLOURS, STYLE, Drawn, axes, finished
 from mxscale.report.experiment import save
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import history
 from mxscale.tracking.history import Curve, Store
+from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 
 
 class Side(NamedTuple):
+    """One of two compared runs."""
+
     run: Recorded
     facts: Dict[str, object]  # environment.json, flattened
     curves: Callable[[Sequence[str]], Dict[str, Curve]]
 
 
 def write(store: Callable[[], Store], names: Sequence, folder: Path) -> str:
-    """compare.html, compare.md and a PNG of each curve, in `folder`; what they say, for the terminal.
+    """Write compare.html, compare.md and a PNG of each curve to `folder`.
 
-    store: makes the MLflow store; not called for run directories.  Raises ConfigError.
+    Args:
+        store: Opens the MLflow store; not called for run directories.
+        names: Two run ids of MLflow, or run directories.
+        folder: Created if missing.
+
+    Returns:
+        The tables, for the terminal.
+
+    Raises:
+        ConfigError: A run is unknown or not finished.
     """
     if len(names) != 2 or not all(isinstance(name, str) and name for name in names):
-        raise ConfigError(f"report.compare={names}: expected two, MLflow's run ids or run directories: [A,B]")
+        raise ConfigError(f"report.compare={names}: expected two run ids of MLflow, or run directories: [A,B]")
     a, b = (_side(store, name) for name in names)
     parts = [
         ("Settings", comparison.differences(*(comparison.settings(side.run.params) for side in (a, b)))),
@@ -48,16 +59,16 @@ def write(store: Callable[[], Store], names: Sequence, folder: Path) -> str:
 
 
 def _side(store: Callable[[], Store], name: str) -> Side:
-    asked = f"report.compare={name}"
+    source = f"report.compare={name}"
     if (Path(name) / "config.yaml").is_file():
         run = RunDir(name)
-        recorded = history.finished(history.of_directory(run), asked)
+        recorded = history.finished(history.of_directory(run), source)
         facts = flatten(run.read("environment.json") or {})
         return Side(recorded, facts, lambda names: history.curves_of(run, names))
-    there = store()
-    recorded = history.finished(there.run(name, asked), asked)
-    facts = flatten(there.file(recorded.id, "environment.json"))
-    return Side(recorded, facts, lambda names: there.curves(recorded.id, names))
+    opened = store()
+    recorded = history.finished(opened.run(name, source), source)
+    facts = flatten(opened.file(recorded.id, "environment.json"))
+    return Side(recorded, facts, lambda names: opened.curves(recorded.id, names))
 
 
 def _draw(a: Side, b: Side) -> List[Drawn]:
@@ -67,14 +78,14 @@ def _draw(a: Side, b: Side) -> List[Drawn]:
 
 
 def _curve(metric: str, both: Sequence[Tuple[str, Curve]]) -> Drawn:
-    """One metric of two runs over their steps."""
+    """Draw one metric of both runs by step."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
         figure, on = axes(6.4, 3.4)
         for number, (name, points) in enumerate(both):
-            few = "o" if len(points) < 30 else None
-            on.plot([x for x, _ in points], [y for _, y in points], marker=few, ms=3.5, lw=1.5, label=name,
+            marker = "o" if len(points) < 30 else None
+            on.plot([x for x, _ in points], [y for _, y in points], marker=marker, ms=3.5, lw=1.5, label=name,
                     color=COLOURS[(0, 3)[number]], ls=("-", (0, (5, 2)))[number])  # fmt: skip
         on.set_xlabel("step")
         on.set_ylabel(metric)
@@ -86,6 +97,7 @@ def _curve(metric: str, both: Sequence[Tuple[str, Curve]]) -> Drawn:
 def in_markdown(a: Recorded, b: Recorded, parts, metrics) -> str:
     texts = [f"# Two runs\n\nA: {a.name} ({a.id})\n\nB: {b.name} ({b.id})\n"]
     for title, rows in parts:
-        texts.append(f"## {title}\n\n{report.markdown(('what', 'A', 'B'), rows, words=3) if rows else 'The same.'}")
-    texts.append(f"## Figures\n\n{report.markdown(('what', 'A', 'B'), metrics)}")
+        table = text_table.markdown(("key", "A", "B"), rows, left=3) if rows else "No differences."
+        texts.append(f"## {title}\n\n{table}")
+    texts.append(f"## Metrics\n\n{text_table.markdown(('metric', 'A', 'B'), metrics)}")
     return "\n".join(text.rstrip() + "\n" for text in texts)

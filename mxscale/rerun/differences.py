@@ -22,7 +22,7 @@ def between(first: RunDir, run: RunDir) -> List[Difference]:
     if was["code"] is None and not was["uncommitted"]:  # recorded before code had a digest: its commit is compared
         names.remove("code")
     found = [Difference(name, _text(was.get(name)), _text(now.get(name))) for name in names if name != "uncommitted"]
-    attempts = [str(each["ranks"]) for each in first.attempts if "ranks" in each]
+    attempts = [str(each.ranks) for each in first.attempts if each.ranks]
     if len(set(attempts)) > 1:  # the reduction order changed between attempts
         found.append(Difference("ranks of its attempts", ", then ".join(attempts), _text(now["ranks"])))
     return found

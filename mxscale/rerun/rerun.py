@@ -7,7 +7,7 @@ lies in the new run's directory, rerun/, so that a resume and the verdict need n
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Optional
 
 from mxscale.config.schema import Config, Machine, flatten, to_dict
@@ -19,6 +19,7 @@ from mxscale.records.recorded import is_forecast
 from mxscale.rerun import differences, verdict
 from mxscale.rundir.directory import FINISHED, RERUN, RunDir, runs_of
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.status import Status
 from mxscale.tracking import payload, store, sync_state, tracker
 from mxscale.util.errors import ConfigError
 
@@ -80,7 +81,7 @@ class Rerun(Hook):
     def before_ranks(self, context: RunContext, plan: Plan) -> None:
         compare(context.run, context.config)
 
-    def on_finished(self, run: RunDir, status: dict) -> dict:
+    def on_finished(self, run: RunDir, status: Status) -> Status:
         return judge(run, status)
 
 
@@ -214,10 +215,10 @@ def _expected(config: Config, plan: Plan, found: List[str]) -> str:
     return "the same weights: nothing differs from the record"
 
 
-def judge(run: RunDir, status: dict) -> dict:
+def judge(run: RunDir, status: Status) -> Status:
     """Return the status with the verdict if this is a finished rerun; write it to status, summary and rerun.json."""
     known = run.read(RERUN)
-    if known is None or status["state"] != FINISHED:
+    if known is None or status.state != FINISHED:
         return status
     recorded = RunDir(run.path / FOLDER)
     splits = recorded.plan().splits
@@ -225,9 +226,10 @@ def judge(run: RunDir, status: dict) -> dict:
     judged = verdict.judge(_outcome(recorded), _outcome(run), known["seeds"], images)
     result = {"of": known["of"], "verdict": judged.kind, "why": judged.why, "first_difference": judged.first_difference}
     run.write(RERUN, {**known, **result})
-    for name in ("status.json", "summary.json"):
-        run.write(name, {**run.read(name), "rerun": result})
-    return {**status, "rerun": result}
+    status = replace(status, rerun=result)
+    run.write_status(status)
+    run.write_summary(replace(run.summary(), rerun=result))
+    return status
 
 
 def _outcome(run: RunDir) -> verdict.Outcome:
@@ -238,4 +240,4 @@ def _outcome(run: RunDir) -> verdict.Outcome:
             if line["attempt"] in attempts:
                 losses[line["step"]] = line["metrics"]["train/loss"]
             attempts.add(line["attempt"])
-    return verdict.Outcome(run.read("status.json").get("params_sha256"), run.figures, losses)
+    return verdict.Outcome(run.status().params_sha256, run.figures, losses)

@@ -3,6 +3,7 @@
 Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use it.
 
     config.yaml environment.json price.json plan.json status.json summary.json best.json
+    overrides.yaml            the command line of each attempt: {attempt: [KEY=VALUE, ...]}
     metrics.jsonl             rank 0 appends; the truth
     refused.json              why the preparation ended it
     warnings.json             what rank 0 found strange, if anything
@@ -24,21 +25,36 @@ import dataclasses
 import json
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import yaml
 
 from mxscale.config.schema import Config, flatten, from_dict, to_dict
+from mxscale.rundir import json_record
 from mxscale.rundir import plan as plan_file
-from mxscale.util.atomic_files import replacing
+from mxscale.rundir import status as status_file
+from mxscale.rundir import summary as summary_file
+from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the states and exit statuses too)
+    DONE,
+    FAILED,
+    FAILURE,
+    FINISHED,
+    INTERRUPTED,
+    KILLED,
+    REFUSED,
+    RUNNING,
+    Attempt,
+    RankStatus,
+    Status,
+)  # fmt: skip
+from mxscale.rundir.summary import Summary
+from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
-RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 FORECAST = "forecast.json"  # what a run says beforehand of its rate, hours and cost
 WARNINGS = "warnings.json"  # what rank 0 found strange: {of what: a line}
 PARAMS = "params.json"  # those of MLflow, as the run began
 RERUN = "rerun.json"
-DONE, FAILURE, REFUSED, INTERRUPTED = 0, 1, 2, 75  # exit status
 
 
 class RunDir:
@@ -79,21 +95,15 @@ class RunDir:
     def rank_alive(self, rank: int) -> Path:
         return self.path / "ranks" / f"{rank}.alive"
 
-    def rank_status(self, rank: int) -> str:
-        return f"ranks/{rank}.json"
-
     # ------------------------------------------------------------ small JSON files
 
     def read(self, name: str) -> Optional[Dict[str, Any]]:
-        """A JSON file's object; None where there is none yet."""
-        try:
-            return json.loads((self.path / name).read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
-            return None
+        """Return the object in a JSON file; None if the file does not exist. Raises ConfigError if it is damaged."""
+        return json_record.read_object(self.path / name)
 
     def write(self, name: str, values: Dict[str, Any]) -> None:
-        """Replace a JSON file whole: readers see the old one or the new one."""
-        replace(self.path / name, json.dumps(values, indent=1, sort_keys=True) + "\n")
+        """Replace a JSON file atomically. Raises OSError."""
+        json_record.write_object(self.path / name, values)
 
     def config(self) -> Config:
         """The frozen configuration that this run was started with."""
@@ -116,12 +126,7 @@ class RunDir:
         return dataclasses.replace(config, data=dataclasses.replace(config.data, **given))
 
     def write_config(self, config: Config) -> None:
-        replace(self.path / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
-
-    def last_words(self, rank: int, attempt: int) -> Optional[Dict[str, Any]]:
-        """How a rank of `attempt` ended; None while it has not said."""
-        words = self.read(self.rank_status(rank))
-        return words if words and words["attempt"] == attempt else None
+        write_text(self.path / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
 
     # ------------------------------------------------------------ metrics
 
@@ -159,26 +164,50 @@ class RunDir:
 
     # ------------------------------------------------------------ what is known of it
 
-    @property
-    def state(self) -> Optional[str]:
-        """RUNNING, then as its parent says it ended: FINISHED, FAILED or KILLED; None before its first attempt."""
-        return (self.read("status.json") or {}).get("state")
+    def status(self) -> Optional[Status]:
+        """Return the status; None before the first attempt. Raises ConfigError if status.json is damaged."""
+        return status_file.load(self)
+
+    def write_status(self, status: Status) -> None:
+        status_file.save(self, status)
+
+    def rank_status(self, rank: int, attempt: int) -> Optional[RankStatus]:
+        """Return how a rank of `attempt` ended; None if it has not ended."""
+        return status_file.load_rank(self, rank, attempt)
+
+    def write_rank_status(self, status: RankStatus) -> None:
+        status_file.save_rank(self, status)
 
     @property
-    def attempts(self) -> List[Dict[str, Any]]:
-        """Of each its number, ranks, and when it began and ended."""
-        return (self.read("status.json") or {}).get("attempts", [])
+    def state(self) -> Optional[str]:
+        """RUNNING, FINISHED, FAILED or KILLED; None before the first attempt."""
+        status = self.status()
+        return status and status.state
+
+    @property
+    def attempts(self) -> Tuple[Attempt, ...]:
+        """The attempts, the first one first."""
+        status = self.status()
+        return status.attempts if status else ()
+
+    def summary(self) -> Optional[Summary]:
+        """Return the summary; None before the end of the first attempt. Raises ConfigError if it is damaged."""
+        return summary_file.load(self)
+
+    def write_summary(self, summary: Summary) -> None:
+        summary_file.save(self, summary)
 
     @property
     def figures(self) -> Dict[str, float]:
-        """Those of the whole run (summary.json), {} before its end."""
-        return (self.read("summary.json") or {}).get("metrics") or {}
+        """The metrics of the whole run; {} before its end."""
+        summary = self.summary()
+        return summary.metrics if summary else {}
 
     # ------------------------------------------------------------ the parent's word
 
     def ask_to_stop(self, reason: str) -> None:
         """`reason` is one line; the ranks read it, checkpoint and end."""
-        replace(self.stop_file, reason + "\n")
+        write_text(self.stop_file, reason + "\n")
 
     def stop_reason(self) -> Optional[str]:
         try:
@@ -188,7 +217,7 @@ class RunDir:
 
     def begin_alive(self, attempt: int) -> None:
         """The parent of `attempt` is there; ranks that an earlier parent left behind see it and end."""
-        replace(self.alive_file, f"{attempt}\n")
+        write_text(self.alive_file, f"{attempt}\n")
 
     def touch_alive(self) -> None:
         self.alive_file.touch()
@@ -206,13 +235,6 @@ def parse_line(line: str) -> Optional[Dict[str, Any]]:
         return parsed if {"attempt", "step", "time_ms", "metrics"} <= parsed.keys() else None
     except (json.JSONDecodeError, AttributeError):
         return None
-
-
-def replace(path: Path, text: str) -> None:
-    """The file holds `text` and nothing else; its folder is made where it is missing.  Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as new, open(new, "w") as file:
-        file.write(text)
 
 
 # ---------------------------------------------------------------- finding and making runs

@@ -9,6 +9,7 @@ from mxscale.config.schema import Config
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.util import file_lock
+from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -61,7 +62,7 @@ def undone_if_refused(run: RunDir, config: Config, new: bool):
                 raise directory.unwritable(config, error) from None
         else:
             for path, text in before.items():
-                directory.replace(path, text)
+                write_text(path, text)
         raise
 
 

@@ -9,7 +9,7 @@ import typing
 from pathlib import Path
 from typing import Any, Optional, Type, TypeVar
 
-from mxscale.util.atomic_files import replacing
+from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
 SCHEMA_VERSION = 2
@@ -38,13 +38,6 @@ def read_object(path: Path) -> Optional[dict]:
 def write_object(path: Path, values: dict) -> None:
     """Replace a file atomically with a JSON object. Raises OSError."""
     write_text(path, json.dumps(values, indent=1, sort_keys=True) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file atomically; create its folder if needed. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as new, open(new, "w") as file:
-        file.write(text)
 
 
 def save(path: Path, record) -> None:

@@ -1,4 +1,6 @@
-"""What a pretrained network makes of given images, and its weights for PyTorch: the work of the small tools."""
+"""Use of trained networks: scores of images, and export of the weights to PyTorch's names."""
+
+from typing import Dict, List, NamedTuple
 
 import mxnet as mx
 import numpy as np
@@ -10,42 +12,80 @@ from mxscale.models import convert, pretrained, weights, zoo
 from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError
 
-BATCH = 16  # images at a time
+BATCH = 16  # images per forward
 
 
-def logits(name: str, source: str, given: str, made: str) -> None:
-    """Scores (n, classes) of the images (n, 3, height, width) in `given`, both .npy of float32.  ConfigError.
+class Logits(NamedTuple):
+    """The result of `logits`."""
 
-    The images are taken as they are: whoever made them has normalised them.
+    scores: np.ndarray  # (n, classes), float32
+    tensors: int  # number of tensors loaded into the network
+    ignored: List[str]  # the file's names of tensors that no network here has
+
+
+def logits(name: str, source: str, images: np.ndarray) -> Logits:
+    """Compute the scores that pretrained weights give to images.
+
+    Args:
+        name: The network, model.name.
+        source: The weights, model.pretrained.
+        images: Normalised images (n, 3, height, width), float32.
+
+    Raises:
+        ConfigError: The weights are invalid, have no classifier or do not fit the network or the images.
     """
-    images = _images(given)
     loaded = pretrained.load(source, name)
     if network(name).from_weights and loaded.graph is None:
-        raise ConfigError(f"model.pretrained={source} is without its graph: name the origin, symbol:PREFIX")
+        raise ConfigError(f"model.pretrained={source} has no graph: use symbol:PREFIX")
     heads = [array for n, array in loaded.arrays.items() if n.startswith("output.") and n.endswith(".weight")]
     if not heads:
-        raise ConfigError(f"model.pretrained={source} has no classifier: there are no logits")
+        raise ConfigError(f"model.pretrained={source} has no classifier, which logits need")
     net = zoo.build(name, len(heads[0]), loaded.graph)
     zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
     try:
         zoo.finish(net, (1, *images.shape[1:]), mx.cpu())
     except mx.MXNetError as error:
-        raise ConfigError(f"input={given} does not fit {name}: {str(error).strip().splitlines()[-1]}") from None
+        raise ConfigError(
+            f"images of {images.shape[2]}x{images.shape[3]} pixels do not fit {name}: "
+            f"{str(error).strip().splitlines()[-1]}"
+        ) from None
     arrays = {n: mx.nd.array(weights.host(array)) for n, array in loaded.arrays.items()}
     weights.fit(net, arrays, source, "keep")
     scores = [net(mx.nd.array(images[at : at + BATCH])).asnumpy() for at in range(0, len(images), BATCH)]
-    scores = np.concatenate(scores)
-    _replace(made, lambda path: _save_npy(path, scores))
-    print(f"{made}: {len(scores)} x {scores.shape[1]} logits of {name}")
-    rest = f", {len(loaded.ignored)} {convert.UNUSED} ignored" if loaded.ignored else ""
-    print(f"{source}: {len(arrays)} tensors used{rest}")
+    return Logits(np.concatenate(scores), len(arrays), list(loaded.ignored))
 
 
-def export(name: str, path: str, made: str, source: str) -> None:
-    """The network `name` whose weights are in the .params file at `path`, as safetensors in PyTorch's names."""
-    tensors = convert.to_torch(name, {n: array.asnumpy() for n, array in weights.load(path).items()}, source)
-    _replace(made, lambda new: save_file(tensors, new, metadata={"format": "pt"}))  # which libraries look for
-    print(f"{made}: {len(tensors)} tensors of {name}, {source}")
+def export(name: str, path: str, source: str) -> Dict[str, np.ndarray]:
+    """Return the weights of a network by PyTorch's names, in PyTorch's order.
+
+    Args:
+        name: The network, model.name.
+        path: Its .params file.
+        source: What messages call the weights.
+
+    Raises:
+        ConfigError: The file is invalid, or the network has no counterpart in PyTorch.
+    """
+    return convert.to_torch(name, {n: array.asnumpy() for n, array in weights.load(path).items()}, source)
+
+
+# ---------------------------------------------------------------- files
+
+
+def write_logits(name: str, source: str, given: str, output: str) -> None:
+    """Write the scores of the images in `given` to `output`, both .npy files of float32. Raises ConfigError."""
+    result = logits(name, source, _images(given))
+    _replace(output, lambda path: _save_npy(path, result.scores))
+    print(f"{output}: {len(result.scores)} x {result.scores.shape[1]} logits of {name}")
+    ignored = f", {len(result.ignored)} {convert.UNUSED} ignored" if result.ignored else ""
+    print(f"{source}: {result.tensors} tensors used{ignored}")
+
+
+def write_export(name: str, path: str, output: str, source: str) -> None:
+    """Write the result of `export` to `output` as safetensors. Raises ConfigError."""
+    tensors = export(name, path, source)
+    _replace(output, lambda new: save_file(tensors, new, metadata={"format": "pt"}))  # libraries require the format
+    print(f"{output}: {len(tensors)} tensors of {name}, {source}")
 
 
 def _images(path: str) -> np.ndarray:
@@ -56,12 +96,12 @@ def _images(path: str) -> np.ndarray:
     except OSError as error:
         raise ConfigError(f"input={path}: {error.strerror or error}") from None
     except (ValueError, EOFError) as error:
-        raise ConfigError(f"input={path} is no .npy file: {str(error).splitlines()[0]}") from None
+        raise ConfigError(f"input={path} is not a .npy file: {str(error).splitlines()[0]}") from None
     if not isinstance(images, np.ndarray) or images.dtype != np.float32 or images.ndim != 4 or images.shape[1] != 3:
         found = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else "several arrays"
         raise ConfigError(f"input={path}: expected float32 (n, 3, height, width), found {found}")
     if not images.size:
-        raise ConfigError(f"input={path}: there is no image in it")
+        raise ConfigError(f"input={path} has no images")
     return images
 
 
@@ -71,9 +111,9 @@ def _save_npy(path: str, array: np.ndarray) -> None:
 
 
 def _replace(path: str, write) -> None:
-    """`write(new)` writes the file: `path` is whole or as it was before.  Raises ConfigError."""
+    """Call `write(new)` and move the file to `path`; if it fails, `path` is unchanged. Raises ConfigError."""
     try:
         with replacing(path) as new:
             write(new)
     except (OSError, SafetensorError) as error:
-        raise ConfigError(f"output={path}: can't be written ({getattr(error, 'strerror', None) or error})") from None
+        raise ConfigError(f"output={path}: cannot be written ({getattr(error, 'strerror', None) or error})") from None

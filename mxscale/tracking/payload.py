@@ -9,6 +9,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from mxscale.config import schema as configs
 from mxscale.rundir.directory import FAILED, FINISHED, FORECAST, KILLED, PARAMS, RERUN, WARNINGS, RunDir, parse_line
+from mxscale.rundir.status import Status
+from mxscale.rundir.summary import Summary
 from mxscale.tracking import sync_state
 from mxscale.tracking.uris import masked, sqlite_file, store_uri
 
@@ -107,13 +109,13 @@ def tags(run: RunDir) -> Dict[str, str]:
     values["mlflow.source.name"] = f"{run.config().entry}.py"
     values["mlflow.source.type"] = "LOCAL"
     values["mlflow.source.git.commit"] = values.get("git.commit")
-    values["scaling.baseline"] = (run.read("summary.json") or {}).get("baseline")
+    values["scaling.baseline"] = (run.summary() or Summary()).baseline
     values["warning"] = " ".join((run.read(WARNINGS) or {}).values()) or None
     values.update(tags_of_rerun(run.read(RERUN) or {}))
     cell = run.read("cell.json") or {}
     if cell:
         values.update({"sweep": Path(cell["sweep"]).name, "sweep.cell": cell["number"], "sweep.name": cell["name"]})
-    values["params_sha256"] = (run.read("status.json") or {}).get("params_sha256")
+    values["params_sha256"] = (run.status() or Status()).params_sha256
     if run.checkpoints.is_dir():
         values["mxscale.checkpoints"] = str(run.checkpoints)
     return {key: _text(value)[:MAX_TAG] for key, value in values.items() if value is not None}
@@ -198,16 +200,16 @@ def artifacts(run: RunDir) -> List[Tuple[Path, Optional[str]]]:
 
 
 def started_ms(run: RunDir) -> int:
-    """When the first attempt began."""
-    attempts = run.attempts or [{}]
-    return attempts[0].get("started_ms") or int((run.path / "config.yaml").stat().st_mtime * 1000)
+    """Return when the first attempt started, in milliseconds since 1970."""
+    attempts = run.attempts
+    return attempts[0].started_ms if attempts else int((run.path / "config.yaml").stat().st_mtime * 1000)
 
 
 def ended_ms(run: RunDir) -> int:
-    """When the last attempt ended, or was last heard of."""
-    attempts = run.attempts or [{}]
+    """Return when the last attempt ended or last wrote a file, in milliseconds since 1970."""
+    attempts = run.attempts
     files = [path for path in (run.metrics_file, run.path / "config.yaml") if path.is_file()]
-    return attempts[-1].get("ended_ms") or int(files[0].stat().st_mtime * 1000)
+    return (attempts and attempts[-1].ended_ms) or int(files[0].stat().st_mtime * 1000)
 
 
 def going(run: RunDir) -> bool:

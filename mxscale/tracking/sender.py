@@ -22,7 +22,7 @@ from typing import List, Optional
 
 from mxscale.config.schema import Tracking
 from mxscale.rundir.directory import RUNNING, RunDir
-from mxscale.sweep import sweep
+from mxscale.rundir.sweep_directory import SweepDirectory, sweep_of
 from mxscale.tracking import payload, sync_state, uris
 from mxscale.tracking.payload import CostAt, no_cost
 from mxscale.tracking.store import import_mlflow, open_store, to_itself
@@ -179,7 +179,7 @@ class Sender:
         there = self.client.get_run(sent.run_id).data
         params, tags = payload.params(self.run), payload.tags(self.run)
         first = payload.first_params(self.run, params)
-        above = sweep.of_run(self.run)
+        above = sweep_of(self.run)
         if above:
             tags["mlflow.parentRunId"] = self._parent(above)
         for key, value in params.items():
@@ -193,7 +193,7 @@ class Sender:
             self.client.log_batch(sent.run_id, tags=part, synchronous=True)
         self._log_dataset(sent)
 
-    def _parent(self, above: sweep.Sweep) -> str:
+    def _parent(self, above: SweepDirectory) -> str:
         """MLflow's id of the sweep that this run is a cell of.  Whichever cell comes first makes it."""
         parent = Sender(above, self.uri, self.tracking)
         parent.client = self.client
@@ -207,7 +207,7 @@ class Sender:
 
     def _adopt(self, run_id: str) -> None:
         """Cells that were sent before this parent was made, because the one they had is gone, become its children."""
-        for cell in sweep.Sweep(self.run.path).cells():
+        for cell in SweepDirectory(self.run.path).cells():
             noted = sync_state.load(RunDir(cell.run), self.uri, self.tracking.experiment)[1] if cell.run else None
             if noted and noted.run_id and self._exists(noted.run_id):
                 self.client.set_tag(noted.run_id, "mlflow.parentRunId", run_id)

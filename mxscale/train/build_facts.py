@@ -1,7 +1,7 @@
-"""What this MXNet and this Horovod are and can do: `python -m mxscale.train.build_facts` prints it as a line of JSON.
+"""Versions and features of the installed MXNet and Horovod.
 
-The preparation calls it for environment.json; the doctor, which must outlive an MXNet that can't be
-imported, reads the line.
+The preparation calls `build` for environment.json. `python -m mxscale.train.build_facts` prints the same as a line of
+JSON for the doctor, which must work even if importing MXNet fails.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from mxscale.environment.description import identity
 
 
 def build() -> dict:
-    """Raises whatever importing MXNet raises."""
+    """Return the facts; raises what importing MXNet raises."""
     import mxnet as mx
     import mxnet.runtime
     import numpy
@@ -26,17 +26,17 @@ def build() -> dict:
         "numpy": numpy.__version__,
         "library": library,
         "features": features,
-        "gpus": mx.context.num_gpus(),  # that MXNet sees
-        "driver": gpus.driver(),  # what is there
+        "gpus": mx.context.num_gpus(),  # visible to MXNet
+        "driver": gpus.driver(),  # present in the machine
         "linked": linked(library) if "CUDA" in features else {},
         "architectures": gpus.architectures(library) if "CUDA" in features else None,
         "horovod": horovod_build(),
-        "image": identity(),  # that this process runs in: not always its parent's
+        "image": identity(),  # of this process, which may differ from its parent's
     }
 
 
 def linked(library: str) -> dict:
-    """The versions of CUDA, cuDNN and NCCL that `library` runs with: its own code, or what it was linked to."""
+    """Return the versions of CUDA, cuDNN and NCCL that `library` contains or is linked to."""
     handle = ctypes.CDLL(library)
     found = {
         "cuda": gpus.cuda_version(_number(handle, "cudaRuntimeGetVersion")),
@@ -47,7 +47,7 @@ def linked(library: str) -> dict:
 
 
 def _number(handle, function: str) -> int:
-    """Through a pointer; 0 where there is no such function."""
+    """Return the number that a C function writes through a pointer; 0 if the function does not exist."""
     number = ctypes.c_int()
     try:
         getattr(handle, function)(ctypes.byref(number))
@@ -57,6 +57,7 @@ def _number(handle, function: str) -> int:
 
 
 def _returned(handle, function: str) -> int:
+    """Return the result of a C function; 0 if the function does not exist."""
     try:
         call = getattr(handle, function)
     except AttributeError:
@@ -69,7 +70,7 @@ def main() -> None:
     try:
         facts = build()
     except Exception as error:
-        # The first line names the cause: numpy goes on with advice for whoever wrote the code
+        # The first line names the cause: numpy adds advice for developers
         lines = str(error).strip().splitlines() or [""]
         facts = {"error": f"{type(error).__name__}: {lines[-1 if lines[0].startswith('Traceback') else 0].strip()}"}
     print(json.dumps(facts), flush=True)

@@ -52,10 +52,14 @@ def evaluation_data(config: Config, plan: Plan, name: str, comm, device):
 # ---------------------------------------------------------------- networks
 
 
-def starting(config: Config, classes: int, plan: Plan, head: str, devices):
-    """The network with its starting weights on each device, frozen as asked, its shapes known.  Raises ConfigError.
+def initial_network(config: Config, classes: int, plan: Plan, head: str, devices):
+    """Return the network with its initial weights on each device, its layers frozen as configured.
 
-    head: what happens to the classifier of pretrained weights, as `weights.fit` takes it.
+    Args:
+        head: "keep" or "replace", the classifier of pretrained weights.
+
+    Raises:
+        ConfigError: the weights or the image size do not fit the network.
     """
     net, pretrained = zoo.build(config.model.name, classes, plan.graph), plan.pretrained
     size = config.data.image_size
@@ -73,8 +77,8 @@ def starting(config: Config, classes: int, plan: Plan, head: str, devices):
 
 
 def network(config: Config, plan: Plan, devices):
-    """The network to train, hybridized: as it starts, with what of it decays and its precision."""
-    net = starting(config, plan.classes, plan, plan.head, devices)
+    """Return the network to train, hybridised, with its precision and weight decay set."""
+    net = initial_network(config, plan.classes, plan, plan.head, devices)
     if not config.optimizer.decay_norm_bias:
         zoo.exclude_norm_bias_from_decay(net)
     if config.precision == "float16":
@@ -114,10 +118,10 @@ def move_gradients(trained, lanes) -> list:
 
 
 def reseeder(net, seed: int):
-    """`reseed(step, shard, turn, device)`: the random state of a network with Dropout is a function of the first three.
+    """Return a function (step, shard, turn, device) that sets the device's random state, if the network has dropout.
 
-    MXNet can't save its random state, so a resume could not go on with it otherwise.  On that device alone: others
-    may be at work, and MXNet would seed each of them otherwise.
+    MXNet cannot save its random state. A resumed run repeats it, because it is a function of step, shard and turn. Only
+    the one device is seeded: others may be computing, and MXNet seeds each device differently.
     """
     if not has_dropout(net):
         return lambda step, shard, turn, device: None
@@ -125,6 +129,7 @@ def reseeder(net, seed: int):
 
 
 def has_dropout(block) -> bool:
+    """Return whether a block, or one within it, has dropout of a rate above 0."""
     if isinstance(block, symbol.Features):
         return block.has_dropout()
     own = isinstance(block, gluon.nn.Dropout) and block._rate > 0

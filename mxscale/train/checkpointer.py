@@ -7,7 +7,7 @@ checkpoints/<9-digit step>/params      the network as it is evaluated and export
                            state.json  step, shards, best validation so far, loss scale
                            MANIFEST    SHA-256 of each file, in the format of sha256sum -c
 
-A checkpoint is written to a temporary directory, synchronised to the disk and renamed.  A checkpoint is valid if every
+A checkpoint is written to a temporary directory, synchronised to the disk and renamed. A checkpoint is valid if every
 file matches MANIFEST; one that is not valid is ignored.
 """
 
@@ -75,7 +75,7 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpointer:
-    """The checkpoints of one run.  Every rank calls the methods; rank 0 writes."""
+    """The checkpoints of one run. Every rank calls the methods; rank 0 writes."""
 
     def __init__(self, run: RunDir, config: Config, sizes: Sizes, comm, state: TrainingState):
         self.run, self.config, self.sizes, self.comm, self.state = run, config, sizes, comm, state
@@ -117,7 +117,7 @@ class Checkpointer:
         return self.best and self.best["step"]
 
     def snapshot(self, step: int) -> Snapshot:
-        """Return a copy of the network after `step`.  A collective."""
+        """Return a copy of the network after `step`. A collective."""
         self.state.exchange.settle()
         table = self.state.statistics.gather(self.comm)
         params = {name: parameter.list_data()[0].copy() for name, parameter in self.state.parameters.items()}
@@ -125,7 +125,7 @@ class Checkpointer:
         return Snapshot(step, params, table)
 
     def save(self, snapshot: Snapshot, metrics_log) -> None:
-        """Write a checkpoint, then best.json, which names an existing checkpoint.  A collective.
+        """Write a checkpoint, then best.json, which names an existing checkpoint. A collective.
 
         If the step's checkpoint exists (a resumed run repeated its validation), only best.json is written.
 

@@ -17,7 +17,7 @@ from mxscale.train.precision import Precision
 class Evaluator:
     """Evaluates parameters with a network of its own, on one device of each rank.
 
-    If the trained network were evaluated, oneDNN would reorder its convolution weights in the background.  Training
+    If the trained network were evaluated, oneDNN would reorder its convolution weights in the background. Training
     would continue with either layout, and round differently each time.
     """
 
@@ -37,13 +37,13 @@ class Evaluator:
         self.net.hybridize(static_alloc=True, static_shape=True)
 
     def __call__(self, split: str, params: Dict[str, nd.NDArray]) -> Optional[dict]:
-        """Evaluate `params` (by structural name) on a split.  A collective.
+        """Evaluate `params` (by structural name) on a split. A collective.
 
         Counts are integers per rank, summed over ranks, checked against the set's size and divided once.
 
         Returns:
             {"<split>/loss": nats, "<split>/top1": percent, "<split>/top5": percent}; without top-5 if the set has at
-            most five classes.  None if the parent requested a stop: the grace period is for a checkpoint.
+            most five classes. None if the parent requested a stop: the grace period is for a checkpoint.
         """
         for name, parameter in weights.parameters(self.net).items():
             parameter.set_data(params[name])

@@ -1,6 +1,7 @@
-"""One rank that reads its batches and does nothing else: `python -m mxscale.train.input_probe RUN_DIR ATTEMPT NAME`.
+"""Input benchmark: ranks read their batches and do not train.
 
-Started by diagnose/diagnosis.py, with the settings of RUN_DIR/probe/NAME.yaml.
+`python -m mxscale.train.input_probe RUN_DIR ATTEMPT NAME`, started by diagnose/diagnosis.py with the settings of
+RUN_DIR/probe/NAME.yaml.
 """
 
 import os
@@ -21,7 +22,7 @@ INTERVALS = 5
 
 
 def rates(batches, step: int, seconds: float) -> list:
-    """Images/s in each of `INTERVALS` equal parts of the time, from step `step` on."""
+    """Return the images/s in each of `INTERVALS` equal parts of the time, from step `step` on."""
     found, images, began = [], 0, time.perf_counter()
     while len(found) < INTERVALS:
         images += read(batches, step)
@@ -34,7 +35,7 @@ def rates(batches, step: int, seconds: float) -> list:
 
 
 def read(batches, step: int) -> int:
-    """All of this rank's batches of a step; how many images they are."""
+    """Read all of this rank's batches of a step; return the number of images."""
     images = 0
     for micro in batches.step(step):
         micro.images.wait_to_read()
@@ -43,11 +44,11 @@ def read(batches, step: int) -> int:
 
 
 def measure(comm, config: Config, plan: Plan, seconds: float, warmup: int) -> list:
-    """Images/s of all ranks, which begin together, by interval.  A collective."""
+    """Return the images/s of all ranks, which start together, by interval. A collective."""
     sizes = plan.sizes
     shards = list(range(comm.rank, sizes.shards, comm.size))
     batches = builders.training_data(config, plan, sizes, shards, comm.devices(plan.device))
-    for step in range(warmup):  # a reader decodes some batches ahead, which then come for nothing
+    for step in range(warmup):  # a reader decodes some batches ahead, which then cost no time
         read(batches, step)
     comm.total([0.0])
     return [float(rate) for rate in comm.total(rates(batches, warmup, seconds))]
@@ -68,4 +69,4 @@ def main(run_path: str, attempt: int, name: str) -> None:
 if __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
     sys.stdout.flush()
-    os._exit(0)  # as the engine does
+    os._exit(0)  # as in rank.py

@@ -32,7 +32,7 @@ class Accumulator:
         self.seen += labels.shape[0]
 
     def peek(self) -> np.ndarray:
-        """Return [sum of losses, images] so far without a reset.  Waits for the devices."""
+        """Return [sum of losses, images] so far without a reset. Waits for the devices."""
         return np.array([_total(self.loss), self.seen], dtype=np.float64)
 
     def take(self) -> Callable[[], np.ndarray]:
@@ -63,7 +63,7 @@ class Interval:
 
 
 class MetricsLog:
-    """Appends one line per interval.  Every rank calls the methods: metrics are sums over ranks."""
+    """Appends one line per interval. Every rank calls the methods: metrics are sums over ranks."""
 
     def __init__(self, run: RunDir, comm, attempt: int):
         self.comm, self.attempt = comm, attempt
@@ -92,7 +92,7 @@ class MetricsLog:
     def record(self, step: int, lr: float, sums, times, profile: Dict[str, float]) -> None:
         """Record the interval that ends with `step`, its arguments as in `Interval`; `poll` writes it later.
 
-        `times` is None if ranks are at different steps and do not wait for each other.  The line then has the sums of
+        `times` is None if ranks are at different steps and do not wait for each other. The line then has the sums of
         rank 0 alone, and no throughput.
         """
         self.recorded = Interval(step, time.time(), lr, sums, times, profile)
@@ -101,7 +101,7 @@ class MetricsLog:
         """After each step, before `record`: request the sums of a recorded interval, write those requested before.
 
         No rank waits: when the sums are requested, the interval's last step is done, and when they are read, so is the
-        exchange of the next step.  A collective.
+        exchange of the next step. A collective.
 
         Returns:
             (step, mean loss over all ranks) of the line that was written, in a list; [] if none was.
@@ -113,7 +113,7 @@ class MetricsLog:
         return written
 
     def drain(self) -> List[Tuple[int, float]]:
-        """Write all recorded intervals; return as `poll`.  A collective."""
+        """Write all recorded intervals; return as `poll`. A collective."""
         return [line for _ in range(2) for line in self.poll()]
 
     def _request(self, interval: Interval) -> None:

@@ -8,38 +8,38 @@ from mxscale.util.errors import ConfigError
 
 
 def check(precision: str) -> None:
-    """Whether this MXNet can train that way.  Raises ConfigError.
+    """Raise ConfigError if this MXNet does not support `precision`.
 
-    AMP of 1.5 puts functions into the optimizer which a checkpoint can't hold, so that no run could go on from one.
+    AMP of MXNet 1.5 adds functions to the optimizer that a checkpoint cannot save, so no run could be resumed.
     """
     if precision == "amp" and mx.__version__.startswith("1.5."):
         raise ConfigError(
-            f"precision=amp: MXNet {mx.__version__} can't resume with it; use precision=float16, or MXNet 1.9.1"
+            f"precision=amp: MXNet {mx.__version__} cannot resume with it; use precision=float16, or MXNet 1.9.1"
         )
 
 
 def prepare(precision: str) -> None:
-    """Before the network is built: AMP rewrites MXNet's operators as it starts.  Raises ConfigError."""
+    """Initialise AMP, which rewrites MXNet's operators; called before the network is built. Raises ConfigError."""
     check(precision)
     if precision == "amp":
         amp.init()
 
 
 class Precision:
-    """How images go in and losses come back, and the loss scale that a checkpoint keeps."""
+    """Casts images, scales losses, and holds the loss scale that a checkpoint saves."""
 
     def __init__(self, precision: str, trainer=None):
         self.dtype = "float16" if precision == "float16" else "float32"
         self.trainer = trainer
         self.amp = precision == "amp" and trainer is not None
         if self.amp:
-            amp.init_trainer(trainer)  # its overflow check comes in trainer.update, after the exchange
+            amp.init_trainer(trainer)  # trainer.update checks for overflow, after the exchange
 
     def cast(self, images: mx.nd.NDArray) -> mx.nd.NDArray:
         return images if self.dtype == "float32" else images.astype(self.dtype)
 
     def backward(self, losses: mx.nd.NDArray) -> None:
-        """Gradients of the sum of `losses`."""
+        """Compute the gradients of the sum of `losses`."""
         if not self.amp:
             losses.backward()
             return

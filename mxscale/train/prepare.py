@@ -1,7 +1,7 @@
 """The preparation, a child process before any rank starts: `python -m mxscale.train.prepare RUN_DIR ATTEMPT`.
 
 It packs the data if necessary, checks the network, its weights, the optimizer and the back end, and derives the number
-of ranks and the batch sizes.  An invalid setting is one line in refused.json and exit status 2.  Ranks neither pack nor
+of ranks and the batch sizes. An invalid setting is one line in refused.json and exit status 2. Ranks neither pack nor
 download.
 """
 
@@ -185,7 +185,7 @@ def head_of(config: Config) -> str:
 
 def check_network(config: Config, classes: int, plan: Plan):
     """Build the network as ranks do, on a CPU, with its weights; return it."""
-    net, size = builders.starting(config, classes, plan, head_of(config), mx.cpu()), config.data.image_size
+    net, size = builders.initial_network(config, classes, plan, head_of(config), mx.cpu()), config.data.image_size
     scores = net(mx.sym.var("data")).infer_shape(data=(1, 3, size, size))[1][0]
     if scores != (1, classes):
         raise ConfigError(f"model.name={config.model.name} returns {scores[1:]} scores per image, expected {classes}")

@@ -1,4 +1,4 @@
-"""Where a run's weights come from: brought into its directory, and the input that they were trained on taken over."""
+"""Pretrained weights of a run: fetched into its directory, their input adopted, the first loss checked."""
 
 import math
 import os
@@ -15,17 +15,17 @@ from mxscale.rundir.plan import InputChange, Origin, Plan
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
-# Nats.  Weights of standard deviation 0.01 over 2,048 features of unit size move the loss by 0.01^2 x 2,048 / 2 = 0.1
+# Nats. Weights of standard deviation 0.01 over 2,048 features of unit size move the loss by 0.01^2 x 2,048 / 2 = 0.1
 FIRST_LOSS_TOLERANCE = 0.5
 
 
 def obtain(run: RunDir, config: Config, plan: Plan, head: str) -> Tuple[Config, Plan]:
     """Return the config with the input of the pretrained weights, and the plan with their paths and origin.
 
-    May download. A second call uses what the first one brought.
+    May download. A second call uses what the first one fetched.
 
     Raises:
-        ConfigError: If the weights cannot be read or do not fit.
+        ConfigError: the weights cannot be read or do not fit.
     """
     source, graph = config.model.pretrained, run.path / pretrained.GRAPH
     if source and not plan.origin and not run.has_checkpoint():
@@ -34,17 +34,17 @@ def obtain(run: RunDir, config: Config, plan: Plan, head: str) -> Tuple[Config, 
         else:
             origin = _of_path(source, plan.pretrained, graph)
         taken = origin.input if config.model.input == "checkpoint" else None
-        plan = replace(plan, origin=origin, input=taken_over(config.data, taken or {}, source))
+        plan = replace(plan, origin=origin, input=adopted_input(config.data, taken or {}, source))
     if source and origin_of(source)[0] in pretrained.LOADERS and not run.has_checkpoint():
         plan = replace(plan, pretrained=str(run.path / pretrained.WEIGHTS))
     plan = replace(plan, graph=str(graph) if graph.exists() else None)
     if network(config.model.name).from_weights and not plan.graph:
-        raise ConfigError(f"model.name=symbol: {source} holds no graph of a network; name the network in model.name")
+        raise ConfigError(f"model.name=symbol: {source} has no graph of a network; set model.name to its network")
     return with_data(config, plan.input_taken), plan
 
 
 def _of_path(source: str, file: str, graph) -> Origin:
-    """Of a run: its graph, where its network is one, and how it normalised; not its size, which is a choice."""
+    """Return the origin of a weights file; of a run also its graph, if it has one, and its normalisation."""
     files = {file: digest_of(file)}
     if not os.path.isdir(source):
         return Origin("file", files)
@@ -55,17 +55,21 @@ def _of_path(source: str, file: str, graph) -> Origin:
     return Origin("run", files, input={"mean": data.mean, "std": data.std, "interpolation": data.interpolation})
 
 
-def taken_over(data: Data, given: dict, source: str) -> InputChange:
+def adopted_input(data: Data, given: dict, source: str) -> InputChange:
     """Return the keys of `data` that the input of the weights changes.
 
-    given: image_size, mean, std, interpolation, crop (the share of the shorter side that validation sees), as far
-    as they are known.  Sizes that follow from the image size keep their ratio to it.
+    Sizes that depend on the image size keep their ratio to it.
+
+    Args:
+        given: image_size, mean, std, interpolation, crop (the share of the shorter side that validation uses), as far
+            as they are known.
+        source: model.pretrained, for the error.
     """
     wanted = {key: given[key] for key in ("image_size", "mean", "std", "interpolation") if given.get(key)}
     if wanted.get("interpolation", "bilinear") not in INTERPOLATIONS:
         known = ", ".join(INTERPOLATIONS)
         raise ConfigError(
-            f"model.pretrained={source}: its interpolation is {wanted['interpolation']}, and there is {known}; "
+            f"model.pretrained={source}: interpolation {wanted['interpolation']} is not supported ({known}); "
             "set model.input=config"
         )
     side = wanted.get("image_size", data.image_size)
@@ -87,9 +91,10 @@ def with_data(config: Config, values: dict) -> Config:
 
 
 def check_first_loss(run: RunDir, config: Config, plan: Plan, comm, accumulator) -> None:
-    """Record a warning if the loss of the first batch is not that of a new classifier.  A collective.
+    """Record a warning if the loss of the first batch is not that of a new classifier. A collective.
 
-    accumulator: holds the losses of the first batch, before the first update.
+    Args:
+        accumulator: the sums of the first batch, before the first update.
     """
     if plan.pretrained and plan.head == "keep":  # the classifier is not new
         return

@@ -17,6 +17,7 @@ from mxscale.distributed.heartbeat import Heartbeat, end_with_parent, rank_from_
 from mxscale.distributed.peer_loss import follows_from_lost_peer
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import RankStatus
 from mxscale.train.checkpointer import NotFinite
 from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
@@ -47,9 +48,9 @@ def main(run_path: str, attempt: int) -> int:
     except Exception as error:
         traceback.print_exc()
         outcome = failure(directory.FAILURE, one_line(error))
-    outcome.update(rank=comm.rank, attempt=attempt, time_ms=int(time.time() * 1000), stamps=stamps)
-    run.write(run.rank_status(comm.rank), outcome)
-    return outcome["exit"]
+    ended = RankStatus(rank=comm.rank, attempt=attempt, time_ms=int(time.time() * 1000), stamps=stamps, **outcome)
+    run.write_rank_status(ended)
+    return ended.exit
 
 
 def failure(status: int, error: str) -> dict:

@@ -19,7 +19,7 @@ class ThroughputTimer:
     """Measures the steps between two lines of metrics: images, seconds, seconds of waiting for input.
 
     A rank waits for input while none of its devices has work left; fetching a batch while a device computes costs no
-    time.  A thread records when the work of each step is done.  An interval ends at that time and not when the work
+    time. A thread records when the work of each step is done. An interval ends at that time and not when the work
     was dispatched, which may be long before its exchange.
     """
 

@@ -1,6 +1,6 @@
 """The training loop of one rank: set-up, one step, end of a step.
 
-Every rank runs the same steps in the same order.  A method marked "collective" waits for all ranks.  The process around
+Every rank runs the same steps in the same order. A method marked "collective" waits for all ranks. The process around
 the loop is in rank.py; builders.py makes what the set-up puts together.
 """
 
@@ -41,7 +41,7 @@ class Trainer:
     def __init__(
         self, run: RunDir, config: Config, plan: Plan, comm, attempt: int, heartbeat: NoHeartbeat = NO_HEARTBEAT
     ):
-        """Build the rank's data, network and optimizer, and restore the newest checkpoint.  A collective."""
+        """Build the rank's data, network and optimizer, and restore the newest checkpoint. A collective."""
         self.run, self.config, self.plan, self.comm, self.heartbeat = run, config, plan, comm, heartbeat
         self.sizes = sizes = plan.sizes
         self.devices = devices = comm.devices(plan.device)  # one; all of the run with kvstore device and nccl
@@ -107,7 +107,7 @@ class Trainer:
         return {"state": "done", "exit": directory.DONE, "step": self.step, "params_sha256": sha256}
 
     def train_step(self) -> None:
-        """Compute the gradients of one global batch, sum them over all ranks and update the weights.  A collective."""
+        """Compute the gradients of one global batch, sum them over all ranks and update the weights. A collective."""
         last_pass = self.config.batch.accumulation - 1
         self.stop_vote.cast(self.step)
         profile = self.profiler.begin(self.step)
@@ -156,7 +156,7 @@ class Trainer:
         self.heartbeat.progress()
 
     def end_step(self) -> bool:
-        """Record metrics, validate and write a checkpoint where they are due.  A collective.
+        """Record metrics, validate and write a checkpoint where they are due. A collective.
 
         Returns:
             Whether training continues; the same on all ranks.
@@ -189,7 +189,7 @@ class Trainer:
         return not (self.checkpointer.validation_pending or (stop and not last))
 
     def validate(self, snapshot: Snapshot) -> bool:
-        """Evaluate a snapshot on the validation set; return False if a stop request interrupted it.  A collective."""
+        """Evaluate a snapshot on the validation set; return False if a stop request interrupted it. A collective."""
         result = self.evaluate("val", snapshot.params)
         if result:
             self.metrics_log.write(snapshot.step, result)

@@ -34,6 +34,13 @@ def replacing(path) -> Iterator[str]:
         raise
 
 
+def write_text(path, text: str) -> None:
+    """Replace a file atomically with `text`; create its folder if needed. Raises OSError."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with replacing(path) as new, open(new, "w") as file:
+        file.write(text)
+
+
 def digest_of(path, algorithm: str = "sha256") -> str:
     """Return the digest of a file in hex. It is read in blocks, because it may exceed the memory. Raises OSError."""
     digest = hashlib.new(algorithm)

@@ -1,7 +1,7 @@
-"""One address -> one file, over HTTP: it goes on where an earlier attempt ended, and tries again for a while.
+"""Download of one file over HTTP, with retries and resumption.
 
-Beside the file, in PART.of, are its address and its validator (ETag or Last-Modified): it goes on with the
-same file alone, and else begins again.
+PART.of, beside the partial file, holds its address and its validator (ETag or Last-Modified). A download is resumed
+only if both are unchanged; otherwise it starts from the beginning.
 """
 
 import contextlib
@@ -18,18 +18,18 @@ from typing import BinaryIO, Optional, Tuple
 from mxscale.data.workers import Progress
 
 TIMEOUT = 30.0  # seconds without a byte
-PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before another attempt at an address that gave nothing new
-LONGEST_PAUSE = 30.0  # that a server's Retry-After is obeyed for
-PASSING = (408, 425, 429, 500, 502, 503, 504)  # HTTP statuses that another attempt may change
+PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before each retry of an address that sent nothing new
+MAX_PAUSE = 30.0  # seconds, for a server's Retry-After
+TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # HTTP statuses to retry
 CHUNK = 1 << 20
 
 
 class Unreached(Exception):
-    """An address that did not give the file; a few words on one line."""
+    """An address that did not return the file; the message is one short line."""
 
 
-class _Passing(Exception):
-    """A failure that another attempt may not have."""
+class _Transient(Exception):
+    """A transient failure."""
 
     def __init__(self, reason: str, wait: float = 0.0):
         super().__init__(reason)
@@ -37,10 +37,18 @@ class _Passing(Exception):
 
 
 def download(url: str, part: str, size: Optional[int], bar: Progress, pauses: Tuple[float, ...] = PAUSES) -> None:
-    """The whole of `url` in the file `part`, from where that ends.
+    """Download `url` to the file `part`, resuming at its end.
 
-    size: bytes that it must have; None: not known.  `len(pauses)` further attempts in a row may bring
-    nothing.  Raises Unreached, and OSError where `part` can't be written.
+    Args:
+        url: The address.
+        part: The partial file.
+        size: The expected size in bytes; None: unknown.
+        bar: Advanced by the received bytes.
+        pauses: Seconds before each retry. Up to `len(pauses)` consecutive retries may receive nothing.
+
+    Raises:
+        Unreached: The address did not return the file.
+        OSError: `part` cannot be written.
     """
     idle = 0
     with open(part, "ab") as out:
@@ -50,11 +58,11 @@ def download(url: str, part: str, size: Optional[int], bar: Progress, pauses: Tu
             try:
                 _attempt(url, out, size, bar)
                 break
-            except _Passing as error:
+            except _Transient as error:
                 idle = 1 if out.tell() > before else idle + 1
                 if idle > len(pauses):
                     raise Unreached(str(error)) from None
-                time.sleep(max(pauses[idle - 1], min(error.wait, LONGEST_PAUSE)))
+                time.sleep(max(pauses[idle - 1], min(error.wait, MAX_PAUSE)))
         out.flush()
         os.fsync(out.fileno())
     with contextlib.suppress(FileNotFoundError):
@@ -62,7 +70,7 @@ def download(url: str, part: str, size: Optional[int], bar: Progress, pauses: Tu
 
 
 def _attempt(url: str, out: BinaryIO, size: Optional[int], bar: Progress) -> None:
-    """One request for what `out` lacks, appended to it.  Raises Unreached and _Passing."""
+    """Request the rest of the file and append it to `out`. Raises Unreached and _Transient."""
     start, validator = out.tell(), _validator(out.name, url)
     headers = {"User-Agent": "mxscale", "Accept-Encoding": "identity"}
     if start and validator:
@@ -70,15 +78,15 @@ def _attempt(url: str, out: BinaryIO, size: Optional[int], bar: Progress) -> Non
     with _open(urllib.request.Request(url, headers=headers)) as response:
         if response.status == 416:
             if response.headers.get("Content-Range") == f"bytes */{start}":
-                return  # it was whole already
+                return  # it is complete already
             _empty(out, bar)
-            raise _Passing("the file there has become shorter")
+            raise _Transient("the file on the server has become shorter")
         total = _begin(response, url, out, size, bar)
         _copy(response, out, total, bar)
 
 
 def _open(request: urllib.request.Request):
-    """The answer, of status 200, 206 or 416.  Raises Unreached and _Passing."""
+    """Return the response, of status 200, 206 or 416. Raises Unreached and _Transient."""
     try:
         return urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
@@ -86,30 +94,30 @@ def _open(request: urllib.request.Request):
             return error
         error.close()
         reason = f"{error.code} {error.reason}".strip()
-        if error.code in PASSING:
-            raise _Passing(reason, _seconds(error.headers.get("Retry-After"))) from None
+        if error.code in TRANSIENT:
+            raise _Transient(reason, _seconds(error.headers.get("Retry-After"))) from None
         raise Unreached(reason) from None
     except (OSError, http.client.HTTPException) as error:
         cause = getattr(error, "reason", error)
         if isinstance(cause, socket.gaierror) or getattr(cause, "errno", None) == errno.ENETUNREACH:
-            raise Unreached(_reason(error)) from None  # no network: waiting won't bring it
-        raise _Passing(_reason(error)) from None
+            raise Unreached(_reason(error)) from None  # no network: a retry is useless
+        raise _Transient(_reason(error)) from None
 
 
 def _begin(response, url: str, out: BinaryIO, size: Optional[int], bar: Progress) -> Optional[int]:
-    """Put `out` where the answer goes on; returns the bytes that the whole file has, where they are known."""
+    """Position `out` where the response continues; return the size of the complete file, if known."""
     length = response.headers.get("Content-Length")
     if response.status == 206:
         part = response.headers.get("Content-Range", "")
         if not re.match(rf"bytes {out.tell()}-\d+/", part):
-            raise Unreached(f"answers another part than was asked for ({part})")
-    else:  # a server without ranges, or whose file has changed: from the beginning
+            raise Unreached(f"returns another range than requested ({part})")
+    else:  # the server has no ranges, or its file has changed: start from the beginning
         _empty(out, bar)
-        _note(out.name, url, response.headers.get("ETag") or response.headers.get("Last-Modified"))
+        _record(out.name, url, response.headers.get("ETag") or response.headers.get("Last-Modified"))
     total = out.tell() + int(length) if length and length.isdigit() else size
     if size not in (None, total):
         _empty(out, bar)
-        raise Unreached(f"has {total:,} bytes there, not {size:,}")
+        raise Unreached(f"has {total:,} bytes, not {size:,}")
     return total
 
 
@@ -118,7 +126,7 @@ def _copy(response, out: BinaryIO, total: Optional[int], bar: Progress) -> None:
         try:
             chunk = response.read1(CHUNK)
         except (OSError, http.client.HTTPException) as error:
-            raise _Passing(_reason(error)) from None
+            raise _Transient(_reason(error)) from None
         if not chunk:
             break
         if total is not None and out.tell() + len(chunk) > total:
@@ -127,24 +135,24 @@ def _copy(response, out: BinaryIO, total: Optional[int], bar: Progress) -> None:
         out.write(chunk)
         bar.add(len(chunk))
     if total is not None and out.tell() < total:
-        raise _Passing(f"cut off after {out.tell():,} of {total:,} bytes")
+        raise _Transient(f"truncated after {out.tell():,} of {total:,} bytes")
 
 
-# ---------------------------------------------------------------- what there is already
+# ---------------------------------------------------------------- partial file
 
 
 def _validator(part: str, url: str) -> Optional[str]:
-    """What identifies the file that `part` is the beginning of, where it came from `url`."""
+    """Return the validator of the file that `part` is the beginning of, if it came from `url`."""
     try:
         with open(part + ".of") as file:
             known, validator = file.read().splitlines()
     except (OSError, ValueError):
         return None
-    # A weak validator stands for content that is about the same, not for the same bytes (RFC 9110, sec. 13.1.5)
+    # A weak validator does not guarantee the same bytes (RFC 9110, sec. 13.1.5).
     return validator if known == url and not validator.startswith("W/") else None
 
 
-def _note(part: str, url: str, validator: Optional[str]) -> None:
+def _record(part: str, url: str, validator: Optional[str]) -> None:
     with open(part + ".of", "w") as file:
         file.write(f"{url}\n{validator or 'W/'}\n")
 
@@ -155,11 +163,11 @@ def _empty(out: BinaryIO, bar: Progress) -> None:
     out.seek(0)
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- messages
 
 
 def _reason(error: BaseException) -> str:
-    """A failure of the network in a few words."""
+    """Return a short description of a network failure."""
     cause = getattr(error, "reason", error)
     if isinstance(cause, TimeoutError):
         return "no answer in time"

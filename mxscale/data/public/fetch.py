@@ -1,7 +1,7 @@
-"""A publisher's files: those that lie in a folder are checked, the others fetched.
+"""A publisher's files: existing files are verified, missing files are fetched.
 
-A file appears under its name when all of it is there and its SHA-256 is the expected one, which lies
-beside it as NAME.sha256 (as sha256sum writes it) where none is published: what was first seen then is trusted.
+A file gets its name when it is complete and its SHA-256 is the expected one. If the publisher states none, the first
+file is trusted, and its SHA-256 is recorded beside it in NAME.sha256, in sha256sum's format.
 """
 
 import contextlib
@@ -17,42 +17,42 @@ from mxscale.util.errors import ConfigError
 
 
 class File(NamedTuple):
-    """A file as its publisher has it."""
+    """A publisher's file."""
 
     name: str
-    bytes: Optional[int]  # None: not known
+    bytes: Optional[int]  # None: unknown
     sha256: Optional[str]  # None: trusted on first use
-    urls: Tuple[str, ...]  # tried in turn; (): behind a licence
+    urls: Tuple[str, ...]  # tried in order; (): the licence forbids fetching
 
 
 class Place(NamedTuple):
-    """Where files are wanted, and what people are told about them."""
+    """Where files are stored, and how messages name them."""
 
     folder: str
-    where: str  # for errors, as `data.root=/x`
-    page: str  # where a person finds the files
+    where: str  # for messages, such as `data.root=/x`
+    page: str  # the publisher's page
     mirror: Optional[str] = None  # base address in place of the publisher's
     progress: bool = True
     pauses: Tuple[float, ...] = PAUSES
 
 
 def obtain(files: Sequence[File], place: Place) -> Dict[str, str]:
-    """Name -> SHA-256 of `files`, all of them in the folder and checked.  Raises ConfigError."""
+    """Return the SHA-256 of each file, all of them in the folder and verified. Raises ConfigError."""
     with _errors(place):
         missing = [file for file in files if not os.path.exists(_path(place, file))]
         fetched = _fetch_all(missing, place) if missing else {}
-        return {file.name: _checked(file, place, fetched.get(file.name)) for file in files}
+        return {file.name: _verified(file, place, fetched.get(file.name)) for file in files}
 
 
 def _path(place: Place, file: File) -> str:
     return os.path.join(place.folder, file.name)
 
 
-# ---------------------------------------------------------------- checking
+# ---------------------------------------------------------------- verification
 
 
-def _checked(file: File, place: Place, found: Optional[str]) -> str:
-    """The file's SHA-256, `found` where it was just computed.  Raises ConfigError where it is another's."""
+def _verified(file: File, place: Place, found: Optional[str]) -> str:
+    """Return the file's SHA-256 (`found`, if just computed). Raises ConfigError if it is not the expected one."""
     path = _path(place, file)
     size = os.path.getsize(path)
     if file.bytes not in (None, size):
@@ -60,33 +60,33 @@ def _checked(file: File, place: Place, found: Optional[str]) -> str:
     found = found or sha256_of(path, place.progress)
     known = file.sha256 or trusted(file, place)
     if known is None:
-        _trust(path, found)
+        _record(path, found)
     elif found != known:
         _refuse(file, place, f"has the SHA-256 {found}, not {known}")
     return found
 
 
 def _refuse(file: File, place: Place, how: str) -> None:
-    again = "remove it and it is fetched again" if _addresses(file, place) else "place the right one there"
-    raise ConfigError(f"{place.where}: {_path(place, file)} {how}: it is damaged or another file; {again}")
+    action = "remove it, and it is fetched again" if _addresses(file, place) else "replace it"
+    raise ConfigError(f"{place.where}: {_path(place, file)} {how}: it is damaged or another file; {action}")
 
 
 def trusted(file: File, place: Place) -> Optional[str]:
-    """The SHA-256 that was noted on first use; None before."""
+    """Return the SHA-256 recorded on first use; None before."""
     try:
-        with open(_path(place, file) + ".sha256") as note:
-            return note.read().split()[0]
+        with open(_path(place, file) + ".sha256") as record:
+            return record.read().split()[0]
     except (FileNotFoundError, IndexError):
         return None
 
 
-def _trust(path: str, found: str) -> None:
-    with replacing(path + ".sha256") as new, open(new, "w") as note:
-        note.write(f"{found}  {os.path.basename(path)}\n")
+def _record(path: str, found: str) -> None:
+    with replacing(path + ".sha256") as new, open(new, "w") as record:
+        record.write(f"{found}  {os.path.basename(path)}\n")
 
 
 def sha256_of(path: str, progress: bool = True) -> str:
-    """SHA-256 of a file.  Raises OSError."""
+    """Return the SHA-256 of a file. Raises OSError."""
     digest, size = hashlib.sha256(), os.path.getsize(path)
     with open(path, "rb") as file, Progress(f"checking {os.path.basename(path)}", size, "B", progress) as bar:
         for chunk in iter(lambda: file.read(CHUNK), b""):
@@ -103,11 +103,11 @@ def _addresses(file: File, place: Place) -> Tuple[str, ...]:
 
 
 def _fetch_all(files: Sequence[File], place: Place) -> Dict[str, str]:
-    """Name -> SHA-256 of what was fetched: all of `files`, but those that another process has fetched meanwhile."""
+    """Fetch `files`, except those that another process has fetched by now. Return the SHA-256 of each fetched file."""
     names, found = ", ".join(file.name for file in files), {}
     if not all(_addresses(file, place) for file in files):
         raise ConfigError(
-            f"{place.where} lacks {names}, which their licence keeps from being fetched: get them at {place.page} "
+            f"{place.where} lacks {names}, which the licence does not allow to fetch: download them from {place.page} "
             f"and place them in {place.folder}"
         )
     os.makedirs(place.folder, exist_ok=True)
@@ -118,24 +118,24 @@ def _fetch_all(files: Sequence[File], place: Place) -> Dict[str, str]:
             found[file.name], reasons = _fetch(file, place)
             if reasons:
                 raise ConfigError(
-                    f"{place.where} lacks {names}, and {file.name} could not be fetched ({'; '.join(reasons)}): "
+                    f"{place.where} lacks {names}, and {file.name} cannot be fetched ({'; '.join(reasons)}): "
                     f"place them in {place.folder} (from {place.page}), or set data.mirror=URL"
                 )
     return found
 
 
 def _fetch(file: File, place: Place) -> Tuple[str, List[str]]:
-    """(SHA-256, []) of the file, now there; or why each address failed."""
+    """Fetch a file and return (SHA-256, []), or ("", the reason why each address failed)."""
     path, reasons = _path(place, file), []
     part = path + ".part"
     for url in _addresses(file, place):
         try:
             resumed = os.path.exists(part)
-            found = _whole(url, part, file, place)
-            if found is None and resumed:  # what an earlier attempt left may have been damaged: all of it again
-                found = _whole(url, part, file, place)
+            found = _download(url, part, file, place)
+            if found is None and resumed:  # the earlier part may have been damaged: fetch all of it again
+                found = _download(url, part, file, place)
             if found is None:
-                raise Unreached(f"what came has another SHA-256 than {file.sha256}")
+                raise Unreached(f"its SHA-256 is not {file.sha256}")
             os.replace(part, path)
             sync(place.folder)
             return found, []
@@ -144,8 +144,8 @@ def _fetch(file: File, place: Place) -> Tuple[str, List[str]]:
     return "", reasons
 
 
-def _whole(url: str, part: str, file: File, place: Place) -> Optional[str]:
-    """SHA-256 of `url`, fetched to `part`; None where it is not the file, and `part` is gone.  Raises Unreached."""
+def _download(url: str, part: str, file: File, place: Place) -> Optional[str]:
+    """Fetch `url` to `part` and return its SHA-256; None if that is wrong, with `part` removed. Raises Unreached."""
     with Progress(f"fetching {file.name}", file.bytes or 0, "B", place.progress) as bar:
         download(url, part, file.bytes, bar, place.pauses)
     found = sha256_of(part, place.progress)
@@ -165,7 +165,7 @@ def _errors(place: Place):
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(
-            f"{place.where}: can't read or write the files in {place.folder} ({reason}); "
+            f"{place.where}: cannot read or write the files in {place.folder} ({reason}); "
             "place them there, or set data.root=DIR"
         ) from None
 

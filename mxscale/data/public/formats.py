@@ -1,7 +1,6 @@
-"""The public sets' own formats -> a `Tree`.  Nothing is unpacked, no pixel is decoded here.
+"""Readers of the public sets' formats, each of which returns a `Tree`. No archive is unpacked, no image is decoded.
 
-Small scans become Netpbm files in memory (a header and the pixels as they are); photographs stay in
-their archive, as slices of it.
+Small scans become Netpbm files in memory (a header and the pixels). Photographs are slices of their archive.
 """
 
 import math
@@ -20,11 +19,11 @@ from mxscale.data.tree import Item, Tree, chosen
 from mxscale.data.workers import Progress
 from mxscale.util.errors import ConfigError
 
-MOST = 1 << 30  # bytes of a set of small images once decompressed; CIFAR has 184,380,000
+MAX_BYTES = 1 << 30  # of a decompressed set of small images; CIFAR has 184,380,000
 
 
 def _tree(data: Data, where: str, names: List[str], splits: Dict[str, List[Tuple[str, str, Source]]]) -> Tree:
-    """A tree of (class, name, source) by split; classes that data.classes leaves out are dropped."""
+    """Return a tree of (class, name, source) by split, without the classes that data.classes omits."""
     classes = chosen(data, names, where)
     labels, number, by_split = {name: label for label, name in enumerate(classes)}, 0, {}
     for split, images in splits.items():
@@ -40,13 +39,15 @@ def _tree(data: Data, where: str, names: List[str], splits: Dict[str, List[Tuple
 
 
 def mnist(folder: str, data: Data, where: str, progress: bool) -> Tree:
-    """The idx files: big-endian magic and sizes, then a byte per pixel or label (yann.lecun.com/exdb/mnist)."""
+    """Read idx files: big-endian magic and sizes, then a byte per pixel or label (yann.lecun.com/exdb/mnist)."""
     splits = {}
     for split, prefix in (("train", "train"), ("test", "t10k")):
         pixels, count, height, width = _idx(folder, f"{prefix}-images-idx3-ubyte.gz", 3)
         labels, labelled = _idx(folder, f"{prefix}-labels-idx1-ubyte.gz", 1)
         if labelled != count or (count and max(labels) > 9):
-            raise BadArchive(f"{prefix}-labels-idx1-ubyte.gz does not fit its images ({labelled:,} labels, {count:,})")
+            raise BadArchive(
+                f"{prefix}-labels-idx1-ubyte.gz does not match its images ({labelled:,} labels, {count:,})"
+            )
         size, header = height * width, b"P5 %d %d 255\n" % (width, height)
         splits[split] = [
             (str(label), f"{prefix} image {n}", header + pixels[n * size : (n + 1) * size])
@@ -56,15 +57,15 @@ def mnist(folder: str, data: Data, where: str, progress: bool) -> Tree:
 
 
 def _idx(folder: str, name: str, dimensions: int):
-    """(the bytes, each dimension) of an .idx.gz of unsigned bytes."""
-    content = archives.gunzip(os.path.join(folder, name), MOST)
+    """Return (content, size of each dimension) of an .idx.gz file of unsigned bytes."""
+    content = archives.gunzip(os.path.join(folder, name), MAX_BYTES)
     header = 4 + 4 * dimensions
     if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < header:  # 8: unsigned byte
-        raise BadArchive(f"{name} is no idx file of {dimensions} dimension{'s' if dimensions > 1 else ''}")
+        raise BadArchive(f"{name} is not an idx file of {dimensions} dimension{'s' if dimensions > 1 else ''}")
     sizes = struct.unpack(f">{dimensions}I", content[4:header])
     expected = header + math.prod(sizes)
     if len(content) != expected:
-        raise BadArchive(f"{name} has {len(content):,} bytes, not the {expected:,} that its header says")
+        raise BadArchive(f"{name} has {len(content):,} bytes, not the {expected:,} of its header")
     return (content[header:], *sizes)
 
 
@@ -75,20 +76,20 @@ PLANE = SIDE * SIDE
 
 
 def cifar10(folder: str, data: Data, where: str, progress: bool) -> Tree:
-    """The binary version: records of a label and 3,072 pixels (www.cs.toronto.edu/~kriz/cifar.html)."""
+    """Read the binary version: records of a label and 3,072 pixels (www.cs.toronto.edu/~kriz/cifar.html)."""
     batches = {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_batch.bin"]}
     return _cifar(folder, "cifar-10-binary.tar.gz", "batches.meta.txt", batches, 1, data, where)
 
 
 def cifar100(folder: str, data: Data, where: str, progress: bool) -> Tree:
-    """Records of a coarse label, a fine one and the pixels; the fine ones are its 100 classes."""
+    """Read records of a coarse label, a fine label (the 100 classes) and the pixels."""
     batches = {"train": ["train.bin"], "test": ["test.bin"]}
     return _cifar(folder, "cifar-100-binary.tar.gz", "fine_label_names.txt", batches, 2, data, where)
 
 
 def _cifar(folder, archive, names_file, batches: Dict[str, List[str]], label_bytes: int, data, where) -> Tree:
     wanted = [names_file, *(name for names in batches.values() for name in names)]
-    found = archives.contents(os.path.join(folder, archive), wanted, MOST)
+    found = archives.contents(os.path.join(folder, archive), wanted, MAX_BYTES)
     names = found[names_file].decode("ascii", "replace").split()
     splits = {
         split: [image for name in files for image in _records(name, found[name], label_bytes, names)]
@@ -98,16 +99,16 @@ def _cifar(folder, archive, names_file, batches: Dict[str, List[str]], label_byt
 
 
 def _records(file: str, content: bytes, label_bytes: int, names: List[str]) -> Iterator[Tuple[str, str, bytes]]:
-    """(class, name, PPM) of each record: its planes of red, green and blue become pixels."""
+    """Yield (class, name, PPM) of each record; planes of red, green and blue become pixels."""
     import numpy as np
 
     length = label_bytes + 3 * PLANE
     if not content or len(content) % length:
-        raise BadArchive(f"{file} has {len(content):,} bytes: no whole number of records of {length:,}")
+        raise BadArchive(f"{file} has {len(content):,} bytes: not a multiple of the record size {length:,}")
     records = np.frombuffer(content, "uint8").reshape(-1, length)
     labels, planes = records[:, label_bytes - 1], records[:, label_bytes:].reshape(-1, 3, PLANE)
     if labels.max() >= len(names):
-        raise BadArchive(f"{file} has the label {labels.max()}, but there are {len(names)} names of classes")
+        raise BadArchive(f"{file} has the label {labels.max()}, but there are {len(names)} class names")
     header = b"P6 %d %d 255\n" % (SIDE, SIDE)
     for n, (label, image) in enumerate(zip(labels, planes, strict=True)):
         yield names[label], f"{file} image {n}", header + image.T.tobytes()
@@ -117,9 +118,9 @@ def _records(file: str, content: bytes, label_bytes: int, names: List[str]) -> I
 
 
 def caltech256(folder: str, data: Data, where: str, progress: bool) -> Tree:
-    """256_ObjectCategories/<NNN.name>/<image>.jpg; the 257th, clutter, is no class.
+    """Read 256_ObjectCategories/<NNN.name>/<image>.jpg; the 257th folder, clutter, is not a class.
 
-    What else is in the archive (198.spider/RENAME2, 056.dog/greg) is left out.
+    Other members of the archive (198.spider/RENAME2, 056.dog/greg) are ignored.
     """
     path = os.path.join(folder, "256_ObjectCategories.tar")
     images = []
@@ -133,7 +134,7 @@ def caltech256(folder: str, data: Data, where: str, progress: bool) -> Tree:
 
 
 def is_class(folder: str, data: Data) -> bool:
-    """Whether a folder of Caltech-256 is a class that `data` wants; the 257th is clutter."""
+    """Return whether a folder of Caltech-256 is a class; the 257th, clutter, only with data.clutter."""
     return re.match(r"\d{3}\.", folder) is not None and (data.clutter or not folder.startswith("257."))
 
 
@@ -145,16 +146,17 @@ IDS_FILE = Path(__file__).parents[1] / "files" / "ilsvrc2012_ids.txt"  # line n:
 
 
 def imagenet(folder: str, data: Data, where: str, progress: bool) -> Tree:
-    """ILSVRC 2012: a tar of a tar per class for training, a flat one to validate on, its labels in the devkit.
+    """Read ILSVRC 2012: training images in a tar of one tar per class, validation images in a flat tar.
 
-    A class is named by its WordNet id.  Sorted, they are the label order of torchvision, timm and Keras.
+    The devkit has the labels of the validation images. A class is named by its WordNet id. Sorted ids are the label
+    order of torchvision, timm and Keras.
     """
     train = _training_images(os.path.join(folder, "ILSVRC2012_img_train.tar"), data, progress)
     wnids = sorted({name for name, _, _ in train})
     val = _validation_images(folder)
     unknown = sorted({name for name, _, _ in val} - set(wnids))
     if unknown and data.classes is None:
-        raise ConfigError(f"{where}: ILSVRC2012_img_train.tar has no class {unknown[0]}, which the devkit names")
+        raise ConfigError(f"{where}: ILSVRC2012_img_train.tar has no class {unknown[0]}, which the devkit lists")
     return _tree(data, where, wnids, {"train": train, "val": val})
 
 
@@ -173,7 +175,7 @@ def _training_images(path: str, data: Data, progress: bool) -> List[Tuple[str, s
 
 
 def _validation_images(folder: str) -> List[Tuple[str, str, Slice]]:
-    """The n-th image, by its name, has the n-th line of the ground truth as its class."""
+    """Return the validation images. Line n of the ground truth is the class of the n-th image by name."""
     wnids, path = _ground_truth(os.path.join(folder, DEVKIT)), os.path.join(folder, "ILSVRC2012_img_val.tar")
     found = sorted(archives.members(path))
     if len(found) != len(wnids):
@@ -186,7 +188,7 @@ def _validation_images(folder: str) -> List[Tuple[str, str, Slice]]:
 
 def _ground_truth(path: str) -> List[str]:
     """Return the WordNet ids of the validation images, in their order."""
-    lines = archives.contents(path, [TRUTH], MOST)[TRUTH].split()
+    lines = archives.contents(path, [TRUTH], MAX_BYTES)[TRUTH].split()
     wnids = [line for line in IDS_FILE.read_text().splitlines() if not line.startswith("#")]
     wrong = [line for line in lines if not line.isdigit() or not 1 <= int(line) <= len(wnids)]
     if wrong:

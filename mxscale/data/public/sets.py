@@ -1,8 +1,8 @@
 """The public data sets: their files, where the files come from, and how they become images.
 
-Each SHA-256 is cited.  TFDS: tensorflow/datasets, tensorflow_datasets/url_checksums/<set>.txt; torchvision:
-pytorch/vision, torchvision/prototype/datasets/_builtin/<set>.py.  CIFAR's page gives MD5 sums alone
-(c32a1d4ab5d03f1284b67883e8d87530, 03b5dce01913d631647c71ecec9e9cb8); the other publishers give none.
+Each SHA-256 has a source. TFDS: tensorflow/datasets, tensorflow_datasets/url_checksums/<set>.txt; torchvision:
+pytorch/vision, torchvision/prototype/datasets/_builtin/<set>.py. CIFAR's page states only MD5 sums
+(c32a1d4ab5d03f1284b67883e8d87530, 03b5dce01913d631647c71ecec9e9cb8); the other publishers state none.
 """
 
 import dataclasses
@@ -83,8 +83,8 @@ class Public(NamedTuple):
 
 
 def _mnist(name: str, size: int, sha256: str) -> File:
-    # The publisher's own address has refused downloads at times, which is why there are copies; it comes last.
-    # The others: torchvision/datasets/mnist.py and TFDS (image_classification/mnist.py).
+    # The publisher's own address, which has refused downloads at times, comes last. The mirrors are those of
+    # torchvision/datasets/mnist.py and TFDS (image_classification/mnist.py).
     bases = (
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         "https://storage.googleapis.com/cvdf-datasets/mnist",

@@ -29,7 +29,7 @@ def make_trainer(parameters, config: OptimizerConfig, multi_precision: bool) -> 
 def load_states(trainer: gluon.Trainer, path: str) -> None:
     """Restore what `trainer.save_states` wrote, on any number of devices.
 
-    MXNet counts updates by device.  For a device that the file does not list the count would restart at 0, and Adam's
+    MXNet counts updates by device. For a device that the file does not list the count would restart at 0, and Adam's
     bias correction there would differ from that on the other devices.
     """
     trainer.load_states(path)
@@ -80,7 +80,7 @@ def make_optimizer(config: OptimizerConfig, multi_precision: bool = False) -> mx
 class CrossEntropy(gluon.HybridBlock):
     """Softmax cross-entropy of each image against smoothed labels (arXiv:1512.00567, sec. 7).
 
-    Inputs: logits (B, classes); labels (B,), class numbers.  Output: losses (B,) in nats, float32.
+    Inputs: logits (B, classes); labels (B,), class numbers. Output: losses (B,) in nats, float32.
     """
 
     def __init__(self, smoothing: float = 0.0, **kwargs):

@@ -1,4 +1,4 @@
-"""RMSprop warm-up: an optimizer that begins as RMSprop and becomes SGD with momentum (arXiv:1711.04325, sec. 2)."""
+"""RMSprop warm-up: an optimizer that starts as RMSprop and becomes SGD with momentum (arXiv:1711.04325, sec. 2)."""
 
 import mxnet as mx
 from mxnet import nd
@@ -7,21 +7,24 @@ from mxscale.train.optim.schedule import sgd_share
 
 
 class RMSpropWarmup(mx.optimizer.Optimizer):
-    """For a gradient g, at a learning rate lr:
+    """RMSprop warm-up. For a gradient g and a learning rate lr:
 
         m     = mu2 m + (1 - mu2) g^2
         delta = mu1 delta - (a_SGD + a_RMS / (sqrt(m) + eps)) g
         w     = w + lr delta
 
-    a_SGD is `schedule.sgd_share` of the epoch, a_RMS = (1 - a_SGD) eta_rms / lr: at first a step is one of RMSprop's
-    at a rate of eta_rms, whatever lr is.  m and delta start at 0, and nothing corrects for that.
+    a_SGD is `schedule.sgd_share` of the epoch and a_RMS = (1 - a_SGD) eta_rms / lr. The first steps are thus RMSprop's
+    at the learning rate eta_rms, independent of lr. m and delta start at 0, without bias correction. They are float32
+    for weights of any type. g is clipped, then weight decay is added, as in MXNet's SGD.
 
-    momentum is mu1.  The defaults are the paper's, for 90 epochs: beta_center is the epoch at which both have a half,
-    beta_period how many epochs the change takes.  g is clipped, then weight decay is added, as in MXNet's SGD.  m and
-    delta are float32 whatever the weights are.
+    The training loop sets `epoch` and lr before each update; lr must be above 0 until a_SGD is 1.
 
-    `epoch` is where training is; whoever trains sets it before each update, along with lr, which must be above 0 until
-    a_SGD is 1.
+    Args:
+        momentum: mu1. The defaults are the paper's, for 90 epochs.
+        mu2: decay of the mean square m.
+        eta_rms: learning rate of RMSprop.
+        beta_center: epoch at which both shares are 1/2.
+        beta_period: length of the transition, in epochs.
     """
 
     def __init__(self, momentum=0.9, mu2=0.99, eps=1e-8, eta_rms=3e-4, beta_center=10.0, beta_period=5.0, **settings):
@@ -40,7 +43,7 @@ class RMSpropWarmup(mx.optimizer.Optimizer):
         self.epoch = 0.0
 
     def create_state(self, index, weight):
-        """(m, delta), both 0."""
+        """Return (m, delta), both 0."""
         return tuple(nd.zeros(weight.shape, ctx=weight.context, dtype="float32") for _ in range(2))
 
     def update(self, index, weight, grad, state):
@@ -56,7 +59,7 @@ class RMSpropWarmup(mx.optimizer.Optimizer):
         if sgd < 1:
             mean_square *= self.mu2
             mean_square += (1 - self.mu2) * grad * grad
-            # The rate of a layer of its own (lr_mult) scales the whole step, RMSprop's part too
+            # A layer's lr_mult scales the whole step, RMSprop's part as well
             grad *= sgd + (1 - sgd) * self.eta_rms / self.learning_rate / (nd.sqrt(mean_square) + self.eps)
         delta *= self.momentum
         delta -= grad

@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step.  No framework: numbers in, a number out."""
+"""The learning rate as a pure function of the step. No framework: numbers in, a number out."""
 
 import math
 from typing import Callable, NamedTuple
@@ -23,7 +23,7 @@ def learning_rate(config: Config, sizes: Sizes) -> Callable[[int], float]:
 
     Warm-up rises linearly at each step from the unscaled to the effective learning rate (arXiv:1706.02677, sec. 2.2).
     Milestones count epochs from the start of training, warm-up included, as in that paper's "divided by 10 at the 30th,
-    60th and 80th epoch".  `max_steps` ends a run early and does not shorten its schedule.
+    60th and 80th epoch". `max_steps` ends a run early and does not shorten its schedule.
     """
     schedule, lr = config.schedule, sizes.effective_lr
     scaling = lr / config.optimizer.lr if config.optimizer.lr else 1.0
@@ -44,7 +44,7 @@ def learning_rate(config: Config, sizes: Sizes) -> Callable[[int], float]:
 class UpdateSchedule:
     """The learning rate for an optimizer on a parameter server, which counts updates from 1.
 
-    With several updates per step each one moves the weights by its share.  The object holds values alone, because it
+    With several updates per step each one moves the weights by its share. The object holds values alone, because it
     is pickled.
 
     Args:
@@ -91,8 +91,8 @@ def poly(at: Position, settings: Schedule) -> float:
 def sgd_share(epoch: float, center: float, period: float) -> float:
     """Return a_SGD of RMSprop warm-up: the share of SGD in a step, in 0..1 (arXiv:1711.04325, sec. 2).
 
-    The share rises exponentially to 1/2 at `center`, then linearly to 1 half a `period` later (both in epochs).  Both
-    parts have the slope 1 / period at `center`.  Some public ports have a line of twice that slope, which would end at
+    The share rises exponentially to 1/2 at `center`, then linearly to 1 half a `period` later (both in epochs). Both
+    parts have the slope 1 / period at `center`. Some public ports have a line of twice that slope, which would end at
     1.5 and jump back to 1.
     """
     x = (epoch - center) / period

@@ -1,7 +1,7 @@
-"""The update on parameter servers: gradients go there, weights come back.  The keys are the trained parameters.
+"""Updates on parameter servers: ranks push gradients and pull weights; the keys are the trained parameters.
 
-A server has the optimizer, and its state, for its keys; of an array of a million numbers and more all have a part
-(MXNET_KVSTORE_BIGARRAY_BOUND).  MXNet can't save that state, so nothing goes on from a checkpoint.
+Each server holds the optimizer and its state for its keys. Arrays of a million numbers and more are split over all
+servers (MXNET_KVSTORE_BIGARRAY_BOUND). MXNet cannot save that state, so such a run cannot be resumed.
 """
 
 from typing import Dict, List
@@ -15,46 +15,46 @@ from mxscale.train.optim.schedule import UpdateSchedule
 
 
 class ServerUpdate:
-    """Stands where the exchange stands: call it once per step; there is never anything to update here.
+    """Has the interface of an exchange; a call per step returns False, because the rank has nothing to update.
 
-    With dist_sync a step's gradients are summed over ranks and divided by the global batch.  With dist_async each
-    rank's are an update of their own: of the mean over that rank's images, at lr / ranks, so that what all ranks do in
-    a step moves (and decays) the weights as far as one update together would.
+    With dist_sync a step's gradients are summed over ranks and divided by the global batch. With dist_async each rank's
+    gradients are an update of their own: the mean over that rank's images, at lr / ranks. The updates of all ranks in a
+    step then change (and decay) the weights as far as one common update does.
     """
 
     def __init__(self, comm, trained, config: Config, sizes: Sizes, shards: int = 1):
         self.comm, self.trained, self.shards, self.overlap = comm, trained, shards, config.comm.overlap
-        self.kept: List[nd.NDArray] = []  # sums over the shards done
+        self.sums: List[nd.NDArray] = []  # over the shards that are done
         updates = 1 if comm.in_step else comm.size
         if comm.rank == 0:
             comm.kvstore.set_optimizer(optimizer_of(trained, config, sizes, updates))
-        comm.total([0])  # nobody pushes before the servers have it
+        comm.total([0])  # no rank pushes before the servers have the optimizer
         for key, parameter in enumerate(trained):
             comm.kvstore.init(key, parameter.data())
 
     def shard_done(self, lane: int = 0) -> None:
-        """The gradients of one of this rank's shards are whole."""
+        """Add the gradients of one of this rank's shards."""
         if self.shards == 1:
             return
-        if not self.kept:
-            self.kept = [parameter.grad().copy() for parameter in self.trained]
+        if not self.sums:
+            self.sums = [parameter.grad().copy() for parameter in self.trained]
             return
-        for total, parameter in zip(self.kept, self.trained):
+        for total, parameter in zip(self.sums, self.trained):
             total += parameter.grad()
 
     def __call__(self) -> bool:
         if not self.overlap:
             nd.waitall()
-        for key in reversed(range(len(self.trained))):  # as backward makes them
+        for key in reversed(range(len(self.trained))):  # the order of backward
             parameter = self.trained[key]
-            # What comes back goes through the array that was pushed: a gradient holds weights afterwards
-            self.comm.kvstore.push(key, self.kept[key] if self.kept else parameter.grad())
+            # The weights arrive through the pushed array: afterwards the gradient's array holds weights
+            self.comm.kvstore.push(key, self.sums[key] if self.sums else parameter.grad())
             self.comm.kvstore.pull(key, out=parameter.data())
-        self.kept = []
+        self.sums = []
         return False
 
     def settle(self) -> None:
-        """All ranks' gradients have been applied, and every rank has the same weights.  A collective."""
+        """Wait until all ranks' gradients are applied and every rank has the same weights. A collective."""
         nd.waitall()
         self.comm.total([0])
         for key, parameter in enumerate(self.trained):
@@ -70,14 +70,15 @@ class ServerUpdate:
 
 
 def optimizer_of(trained, config: Config, sizes: Sizes, updates: int):
-    """The optimizer that servers get, pickled: for key i the weight decay of trained[i], and the schedule.
+    """Return the optimizer that is pickled for the servers, with the schedule and the multipliers of each key.
 
-    updates: how many there are in one step.
+    Args:
+        updates: updates per step.
     """
     optimizer = make_optimizer(config.optimizer)
     optimizer.rescale_grad = updates / sizes.global_batch
     optimizer.lr_scheduler = UpdateSchedule(config, sizes, updates)
-    # A Parameter does not travel with the optimizer, so what it says of itself is said by key
+    # Parameters are not pickled with the optimizer, so their multipliers are passed by key
     optimizer.lr_mult = {key: parameter.lr_mult for key, parameter in enumerate(trained)}
     optimizer.wd_mult = {key: parameter.wd_mult for key, parameter in enumerate(trained)}
     return optimizer
