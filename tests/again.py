@@ -1,6 +1,7 @@
 """A run and its rerun in this process: the preparation and the only rank, as tests/test_experiments.py has them."""
 
 import time
+from dataclasses import replace
 
 from composed import composed
 
@@ -9,6 +10,7 @@ from mxscale.config.schema import to_dict
 from mxscale.distributed.communicators import Local
 from mxscale.environment import description
 from mxscale.launcher import setup
+from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.rerun import rerun
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
@@ -39,9 +41,10 @@ def rerun_of(run, *overrides) -> dict:
     asked = [f"rerun.run={run}", f"runs={run.path.parent}", *overrides]
     config, _, recorded = settings.configure(to_dict(composed(run.config().entry, *asked)), asked)
     again = directory.create(config)
-    rerun.store_record(again, recorded)
+    hook, context = rerun.Rerun(recorded), RunContext(again, config, Resources([], {}, 0.0), Signals())
+    hook.on_created(again, context.signals)
     again.write_plan(Plan(pretrained=setup.pretrained_file(config)))
     status = train(again)
-    rerun.compare(again, again.config())
-    rerun.judge(again, status)
+    hook.before_ranks(replace(context, config=again.config()), again.plan())
+    hook.on_finished(again, status)
     return again.read(directory.RERUN)

@@ -52,7 +52,7 @@ def begun(tmp_path, data_cache, *overrides, entry="finetune"):
     """A run of two steps in this process; its directory."""
     words = ["data=digits_few", "model=small", "batch.per_device=8", "launch.ranks=1", "max_steps=2", "log_every=1",
              f"runs={tmp_path}/runs", f"data.cache={data_cache}", "data.train_per_class=4"]  # fmt: skip
-    config = settings.settle(composed(entry, *words, *overrides))
+    config = settings.resolve(composed(entry, *words, *overrides))
     run = directory.create(config)
     run.write_plan(Plan(pretrained=setup.pretrained_file(config)))
     prepare.prepare(run, config)

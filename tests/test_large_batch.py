@@ -424,7 +424,7 @@ RECIPE = ["optimizer=rmsprop_warmup", "schedule=slow_start", "model.bn_statistic
 @pytest.mark.slow
 def test_a_run_resumed_within_the_warm_up_ends_with_the_same_bytes(tmp_path, data_cache):
     run = directory.RunDir(tmp_path / "run")
-    run.write_config(settings.settle(composed("train", *RECIPE, f"data.cache={data_cache}")))
+    run.write_config(settings.resolve(composed("train", *RECIPE, f"data.cache={data_cache}")))
     prepare.prepare(run, run.config())
     plan = run.plan()
     unbroken = Trainer(run, run.config(), plan, Local(), attempt=1).train()

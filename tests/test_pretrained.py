@@ -38,7 +38,7 @@ def prepared(tmp_path, data_cache):
 
     def prepare_run(name, *overrides):
         words = [f"runs={tmp_path}/runs", f"data.cache={data_cache}", f"name={name}", *DIGITS, *overrides]
-        config = settings.settle(composed("finetune", *words))
+        config = settings.resolve(composed("finetune", *words))
         run = directory.create(config)
         again(run)
         return run
@@ -140,7 +140,7 @@ def digest_of(path, kind="sha256"):
     [
         (
             ["model.pretrained=symbol:/x", "model.name=small"],
-            "model.name=small: model.pretrained=symbol:/x brings its own network; set model.name=null",
+            "model.name=small: model.pretrained=symbol:/x contains its own network; set model.name=null",
         ),
         (["model.pretrained=zoo"], "model.name is missing"),
         (["model.pretrained=null", "model.name=symbol"], "give model.pretrained=symbol:PREFIX"),
@@ -148,7 +148,7 @@ def digest_of(path, kind="sha256"):
 )
 def test_a_name_that_does_not_go_with_the_source_is_refused(words, message):
     with pytest.raises(ConfigError) as raised:
-        settings.settle(composed("finetune", *words))
+        settings.resolve(composed("finetune", *words))
     assert message in str(raised.value)
 
 

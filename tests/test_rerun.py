@@ -167,9 +167,9 @@ def test_rerun_takes_config_ranks_and_threads_from_record(tmp_path):
 def test_recorded_price_applies_to_current_nodes(tmp_path):
     first = asked(make_run(tmp_path), "tracking=none")[2]
     config, hook = from_dict({"launch": {"setup_minutes": 1.0}, "machine": {"nodes": 4}}), rerun.Rerun(first)
-    assert setup.price_of(config, [], None, hook) == {**PRICE, "nodes": 4, "setup_minutes": 1.0}
+    assert setup.price_of(config, [], None, [hook]) == {**PRICE, "nodes": 4, "setup_minutes": 1.0}
     first.files.write("price.json", {"known": False, "why": "no price"})
-    assert not setup.price_of(config, [], None, hook)["known"]  # today's price is not used
+    assert not setup.price_of(config, [], None, [hook])["known"]  # today's price is not used
 
 
 def test_other_number_of_ranks_keeps_shards(tmp_path):
@@ -191,7 +191,7 @@ def test_rerun_has_signature_of_recorded_run(tmp_path):
     run = make_run(tmp_path, seed=7)
     config, _, first = asked(run, f"runs={tmp_path}/new", "tracking=none")
     new = directory.create(config)
-    rerun.store_record(new, first)
+    rerun.Rerun(first).on_created(new, None)
     signed = [identity.signature(c, "d", None) for c in (run.config(), directory.as_signed(new, config))]
     assert signed[0] == signed[1] != identity.signature(config, "d", None)
     assert directory.as_signed(run, config) is not None and directory.as_signed(run, config) == config  # not a rerun
@@ -213,7 +213,7 @@ def test_rerun_without_id_is_refused(words):
 
 
 def test_resume_with_rerun_is_refused(tmp_path):
-    assert "goes on with resume=DIR alone" in refused(make_run(tmp_path), "resume=/x")
+    assert "resume an interrupted rerun with resume=DIR only" in refused(make_run(tmp_path), "resume=/x")
 
 
 def test_rerun_of_unfinished_run_is_refused(tmp_path):

@@ -276,7 +276,7 @@ LR, MOMENTUM, DECAY, BATCH, EPOCHS = 0.02, 0.9, 0.01, 4, 4
 
 
 def config_of(data_cache, *overrides):
-    return command_line.settle(composed("train", *CASE, f"data.cache={data_cache}", *overrides))
+    return command_line.resolve(composed("train", *CASE, f"data.cache={data_cache}", *overrides))
 
 
 def prepared(path, config, ranks):

@@ -37,7 +37,7 @@ def new(tmp_path, data_cache):
 
     def prepared(name):
         run = directory.RunDir(tmp_path / name)
-        run.write_config(settings.settle(composed("train", *CASE, f"data.cache={data_cache}")))
+        run.write_config(settings.resolve(composed("train", *CASE, f"data.cache={data_cache}")))
         prepare.prepare(run, run.config())
         return run
 

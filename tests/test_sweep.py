@@ -553,7 +553,7 @@ def test_submitit_sweep_exits_with_worst_status(cli):
     assert [cell.state for cell in of(cli).cells()] == [REFUSED_CELL, FINISHED, REFUSED_CELL]
     assert re.search(r"lr--1: optimizer.lr=-1.0: expected at least 0$", ended.out, re.MULTILINE)
     assert re.search(
-        r"optimizer.lr: \$\{optimizer.l\} names no setting: did you mean optimizer.lr\?$", ended.out, re.MULTILINE
+        r"optimizer.lr: \$\{optimizer.l\} is no setting: did you mean optimizer.lr\?$", ended.out, re.MULTILINE
     )
 
 

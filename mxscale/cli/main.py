@@ -25,7 +25,7 @@ from mxscale.config.schema import Config, to_dict
 from mxscale.doctor.doctor import RecordFindings
 from mxscale.launcher import run as job
 from mxscale.launcher.budget import REASON as BUDGET
-from mxscale.launcher.context import Hook, Hooks
+from mxscale.launcher.context import Hook
 from mxscale.records import claims
 from mxscale.rerun.rerun import Rerun
 from mxscale.rundir import guards
@@ -200,8 +200,8 @@ def _execute(composed, overrides, cell=None) -> Status:
             raise ConfigError("sweep.resume=true without -m: it resumes a sweep; resume one run with resume=RUN_DIR")
         config, run, recorded = configure(values, overrides)
         claims.check(config.claims)
-        hooks = [cell] if cell else []
-        return job.execute(config, run, Hooks(*hooks, Rerun(recorded), RecordFindings(), typed))
+        hooks = [Rerun(recorded), RecordFindings(), typed, *([cell] if cell else [])]
+        return job.execute(config, run, hooks)
     except (ConfigError, OmegaConfBaseException) as error:
         line = explain(error)
         return Status(REFUSED_CELL, exit=refuse(line), error=line)

@@ -183,6 +183,11 @@ def _check_servers(c: Config) -> None:
         raise ConfigError(
             f"comm.servers={comm.servers}: expected a whole number of at least 1, or 1x, 2x, ... for that many per rank"
         )
+    if comm.compression not in comm.entry.compression:
+        raise ConfigError(
+            f"comm.compression={comm.compression} with comm={comm.backend}: only parameter servers decode it; "
+            f"use {comm.entry.compression[-1]}, or comm=parameter_server"
+        )
     if comm.entry.needs_servers:
         return
     for key, given in (("servers", comm.servers != 1), ("update_on", comm.update_on == "server")):
@@ -191,11 +196,6 @@ def _check_servers(c: Config) -> None:
                 f"comm.{key}={getattr(comm, key)} with comm={comm.backend}: that back end has no servers; "
                 "use comm=parameter_server"
             )
-    if comm.compression == "2bit":
-        raise ConfigError(
-            f"comm.compression=2bit with comm={comm.backend}: only parameter servers decode 2bit; "
-            "use fp16, or comm=parameter_server"
-        )
 
 
 def _check_served(c: Config) -> None:

@@ -1,7 +1,7 @@
-"""Settings that may shorten a step, with the gain that a diagnosis' probes predict.  Pure.
+"""Settings that can shorten a step, with the gain that the probes predict.
 
-Two kinds of gain.  Tried: the probe of the part that a setting changes was run once more with it; the rest of the step
-stays as it was measured.  At most: what is left of the step when a setting does all that it can.
+A gain is either tried or an upper bound. Tried: the probe of the part that the setting changes was repeated with it,
+and the rest of the step is as measured. Upper bound: the setting removes all that it can from the step.
 """
 
 from dataclasses import dataclass, field
@@ -14,36 +14,38 @@ from mxscale.diagnose.breakdown import Diagnosis
 from mxscale.perfmodel.step_time import BACKWARD
 
 SHOWN = 3
-LEAST = 0.01  # gain of images/s from which on a setting is worth a line
+LEAST = 0.01  # smallest gain that is reported
 MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known beside the times."""
+    """Facts of the run beside the times; recorded in diagnosis.json."""
 
     ranks: int
-    threads: int  # of each rank
+    threads: int  # per rank
     device: str = "cpu"  # cpu | gpu
     cores: int = 1  # of a machine
-    ranks_here: int = 1  # of a machine
-    turns: int = 1  # batches of a rank in a step: the last one's backward alone hides an exchange
+    ranks_here: int = 1  # on a machine
+    turns: int = 1  # batches of a rank per step; only the backward of the last one hides an exchange
     parameters_mb: Optional[float] = None
-    exchange_s: Optional[float] = None  # an exchange by itself, where nothing hides it
-    # setting -> seconds of a step's images with it: of the input alone, of computing alone
+    exchange_s: Optional[float] = None  # an exchange that nothing hides
+    # setting -> seconds of a step's images with it, of the input alone and of compute alone
     input_tried: Dict[str, float] = field(default_factory=dict)
     compute_tried: Dict[str, float] = field(default_factory=dict)
 
 
 class Advice(NamedTuple):
+    """A setting and its predicted gain."""
+
     setting: str
     gain: float  # of images/s: 0.4 is 40 % more
-    tried: bool  # else it is the most that there can be
+    tried: bool  # False: the gain is an upper bound
     why: str
 
 
 def advise(found: Diagnosis, facts: Facts, config: Config) -> List[Advice]:
-    """The settings with the largest gains, of those that are not set already and make sense here."""
+    """Return the settings with the largest gains, of those that apply and are not set already."""
     step = Step(found, facts)
     every = [each for rules in (of_input, of_exchange, of_cores, of_compute) for each in rules(step, facts, config)]
     worth = [each for each in every if each.gain >= LEAST]
@@ -51,30 +53,33 @@ def advise(found: Diagnosis, facts: Facts, config: Config) -> List[Advice]:
 
 
 class Step:
-    """Seconds of a step by part; a part that is not above the spread counts as nothing."""
+    """Seconds of a step by part; a part that is not significant counts as 0."""
 
     def __init__(self, found: Diagnosis, facts: Facts):
-        whole = list(found.steps.values())[-1].value
-        part = lambda name: found.shares[name].value * whole if measured(found, name) else 0.0  # noqa: E731
-        self.whole, self.compute = whole, found.steps["compute"].value
+        def part(name: str) -> float:
+            return found.shares[name].value * self.seconds if measured(found, name) else 0.0
+
+        self.seconds, self.compute = list(found.steps.values())[-1].value, found.steps["compute"].value
         self.cores, self.exchange, self.input = part("cores"), part("exchange"), part("input")
         self.input_alone = found.steps["input"].value if "input" in found.steps else None
         self.exchange_alone = max(self.exchange, facts.exchange_s or 0.0)
 
     def without(self, seconds: float) -> float:
-        """The gain of a step that is so much shorter."""
-        left = self.whole - seconds
-        return self.whole / left - 1 if left > 0 else 0.0
+        """Return the gain of a step that is shorter by `seconds`."""
+        left = self.seconds - seconds
+        return self.seconds / left - 1 if left > 0 else 0.0
 
 
 def measured(found: Diagnosis, part: str) -> bool:
-    return part in found.shares and found.shares[part].is_there
+    """Return whether a part has a significant share."""
+    return part in found.shares and found.shares[part].is_significant
 
 
 # ---------------------------------------------------------------- the input
 
 
 def of_input(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
+    """Yield settings of the input."""
     data = config.data
     if not step.input:
         return
@@ -83,32 +88,31 @@ def of_input(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
         yield Advice(setting, step.without(saved_input(step, facts, seconds)), True, why)
     side = data.eval_resize or data.image_size
     if DATASETS[data.kind].reencoded and (data.short_side is None or data.short_side > 1.25 * side):
-        # Decoding is what smaller files save; what it takes is what keeping decoded images saves, where that was tried
-        kept = facts.input_tried.get("data.keep=ram")
-        saved = step.input if kept is None else saved_input(step, facts, kept)
-        now = "as they are" if data.short_side is None else f"at {data.short_side}"
-        yield Advice(
-            f"data.pack_short_side={side}", step.without(saved), False, f"images are packed {now}: less to decode"
-        )
+        # Smaller files save at most all of decoding, which data.keep=ram measures if it was tried
+        decoded = facts.input_tried.get("data.keep=ram")
+        saved = step.input if decoded is None else saved_input(step, facts, decoded)
+        now = "at their size" if data.short_side is None else f"at {data.short_side} px"
+        why = f"images are packed {now}; smaller ones decode faster"
+        yield Advice(f"data.pack_short_side={side}", step.without(saved), False, why)
 
 
 WHY_INPUT = {
     "data.threads": "more threads decode",
     "data.keep": "images are decoded once",
-    "data.augment": "no colour jitter, which changes what is learnt",
+    "data.augment": "no colour jitter; changes the training",
 }
 
 
 def saved_input(step: Step, facts: Facts, seconds: float) -> float:
-    """How much shorter a step is when its images by themselves take `seconds` to come, and not step.input_alone.
+    """Return the seconds that a step saves if the input alone takes `seconds` instead of step.input_alone.
 
-    On a CPU decoding takes from computing, so what is lost to the input goes by the time that it takes by itself; else
-    it is what batches take longer to come than the rest of the step.
+    On a CPU, decoding and compute share the cores, so the loss is proportional to the time of the input alone. On a
+    GPU, the loss is the time of the input beyond the rest of the step.
     """
     if facts.device == "cpu":
         left = step.input * seconds / step.input_alone
     else:
-        left = seconds - (step.whole - step.input)
+        left = seconds - (step.seconds - step.input)
     return step.input - min(step.input, max(0.0, left))
 
 
@@ -116,64 +120,68 @@ def saved_input(step: Step, facts: Facts, seconds: float) -> float:
 
 
 def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
+    """Yield settings of the exchange."""
     comm, seen = config.comm, step.exchange
     if not seen:
         return
     backward = BACKWARD * step.compute / facts.turns
     if not comm.double_buffering and comm.update_on == "worker":
         beyond = max(0.0, step.exchange_alone - (step.compute + step.cores))
-        why = "exchanged while the next step computes, applied a step late"
+        why = "exchanged during compute of the next step, applied one step late"
         yield Advice("comm.double_buffering=true", step.without(max(0.0, seen - beyond)), False, why)
     if not comm.overlap and not comm.double_buffering:
         hidden = min(seen, backward)
-        yield Advice("comm.overlap=true", step.without(hidden), False, "exchanged while backward goes on")
+        yield Advice("comm.overlap=true", step.without(hidden), False, "exchanged during backward")
     if comm.compression == "none" and config.precision != "float16" and comm.update_on == "worker":
         saved = min(seen, step.exchange_alone / 2)
         yield Advice("comm.compression=fp16", step.without(saved), False, "half the bytes")
     one = facts.parameters_mb and facts.parameters_mb * MIB <= bucket_bytes(comm, facts.parameters_mb * MIB)
     if comm.overlap and not comm.double_buffering and one:
-        # Of four buckets the last one is sent when backward is over
+        # the last of four buckets is sent after backward
         hidden, size = min(seen * 3 / 4, backward), facts.parameters_mb / 4
-        why = f"all {facts.parameters_mb:.3g} MB are one bucket, which waits for backward's end"
+        why = f"all {facts.parameters_mb:.3g} MB are one bucket, which is sent after backward"
         yield Advice(f"comm.bucket_mb={size:.2g}", step.without(hidden), False, why)
     servers = server_count(comm, facts.ranks)
     if 0 < servers < facts.ranks:
         saved = seen * (1 - servers / facts.ranks)
-        yield Advice("comm.servers=1x", step.without(saved), False, "a server for each rank: more links")
-    larger = larger_batch(config)  # as many exchanges for twice the images
+        yield Advice("comm.servers=1x", step.without(saved), False, "a server per rank: more links")
+    larger = larger_batch(config)  # one exchange for twice the images
     saved = seen / 2 + max(0.0, step.compute - facts.compute_tried.get(larger, step.compute))
     yield Advice(larger, step.without(saved), False, "half the exchanges; another global batch and learning rate")
 
 
 def larger_batch(config: Config) -> str:
+    """Return the setting of twice the batch."""
     return f"batch.per_device={2 * config.batch.per_device}"
 
 
-# ---------------------------------------------------------------- cores, computing
+# ---------------------------------------------------------------- cores and compute
 
 
 def of_cores(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
+    """Yield settings that reduce the competition for cores."""
     if not step.cores:
         return
     most = max(1, facts.cores // facts.ranks_here)
     if facts.threads > most:
-        why = f"{facts.ranks_here} ranks of {facts.threads} threads on {facts.cores} cores"
+        why = f"{facts.ranks_here} ranks with {facts.threads} threads each on {facts.cores} cores"
         yield Advice(f"launch.threads={most}", step.without(step.cores), False, why)
     elif facts.ranks_here > 1:
-        yield Advice("launch.hosts=[a:1,b:1]", step.without(step.cores), False, "fewer ranks on a machine")
+        yield Advice("launch.hosts=[a:1,b:1]", step.without(step.cores), False, "fewer ranks per machine")
 
 
 def of_compute(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
+    """Yield settings of compute."""
     for setting, seconds in facts.compute_tried.items():
         if step.exchange and setting == larger_batch(config):
-            continue  # said of the exchange
+            continue  # included in of_exchange
         yield Advice(setting, step.without(step.compute - seconds), True, WHY_COMPUTE[setting.split("=")[0]])
     if facts.device == "gpu" and config.precision == "float32":
-        why = "half the bytes, and units that multiply float16 faster"
+        why = "half the bytes, and faster float16 multiplication"
         yield Advice("precision=amp", step.without(step.compute / 2), False, why)
 
 
 WHY_COMPUTE = {
-    "batch.per_device": "more images a step; another global batch and learning rate",
-    "model": "a smaller network, less accurate",
+    "batch.per_device": "more images per step; another global batch and learning rate",
+    "model": "a smaller, less accurate network",
 }

@@ -1,22 +1,21 @@
-"""Where a step's time goes, out of the times of four or five probes.  Pure.
+"""The parts of a step's time, computed from the times of probes.
 
-A probe is a short run: each adds one thing to the one before it, so that what a step takes longer is that thing's.
+A probe is a short run. Each adds one part to the previous one; the difference of their steps is the time of that part:
 
-    compute       one rank, made-up images                          computing
-    side_by_side  as many such ranks at once, which never speak     + sharing one machine's cores (on a CPU)
-    exchange      the run's ranks, made-up images                   + the exchange that computing does not hide
-    all           the run itself                                    + the input that the rest does not hide
+    compute       one rank, synthetic images                    compute
+    side_by_side  the same ranks at once, without exchange      + sharing the cores of a machine (on a CPU)
+    exchange      the run's ranks, synthetic images             + the exchange that compute does not hide
+    all           the run itself                                + the input that the rest does not hide
 
-Their differences add up to the step, so the shares add up to 1.  One may come out below 0, which nothing can take: that
-is noise, shown as it is, and no part is named that is not larger.
-The input alone is a further probe, which says how fast batches could come.
+The differences add up to the step, so the shares add up to 1. A share below 0 is noise: it is shown, and the verdict
+names only parts that are larger. A further probe reads the input alone and measures the rate of batches.
 """
 
 from typing import Dict, List, NamedTuple
 
 import numpy as np
 
-# probe -> what it adds to a step
+# probe -> part that it adds to a step
 LEVELS = {"compute": "compute", "side_by_side": "cores", "exchange": "exchange", "all": "input"}
 PROBES = ("input", *LEVELS)
 TITLES = {
@@ -26,29 +25,31 @@ TITLES = {
     "exchange": "compute and exchange",
     "all": "all",
 }
-WORDS = {"compute": "computing", "cores": "sharing cores", "exchange": "the exchange", "input": "the input"}
+PART_TITLES = {"compute": "compute", "cores": "shared cores", "exchange": "exchange", "input": "input"}
 
-NAMED = 0.10  # a part of a step from which on the run is named after it
-MOSTLY = 0.75  # a step is compute-bound where that much of it, for certain, is computing
-CERTAIN, DRAWS = 0.95, 2000  # of the bootstrap
+NAMED = 0.10  # least share of a part that the verdict names
+MOSTLY = 0.75  # least share of compute, with 95 % confidence, in a compute-bound step
+CONFIDENCE, DRAWS = 0.95, 2000  # of the bootstrap
 
 Times = Dict[str, List[List[float]]]  # probe -> seconds of a step: a list of intervals for each repetition
 
 
 class Estimate(NamedTuple):
-    """A median, and what it lies between in 95 % of the bootstrap's draws."""
+    """A median with its 95 % bootstrap interval."""
 
     value: float
     low: float
     high: float
 
     @property
-    def is_there(self) -> bool:
-        """Whether it is above 0 by more than the spread."""
+    def is_significant(self) -> bool:
+        """Whether the interval is above 0."""
         return self.low > 0
 
 
 class Diagnosis(NamedTuple):
+    """The parts of a step, and the bottleneck."""
+
     steps: Dict[str, Estimate]  # probe -> seconds of a step
     shares: Dict[str, Estimate]  # part of a step -> its share of it
     kind: str  # input | exchange | cores | compute | none
@@ -56,22 +57,22 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(times: Times) -> Diagnosis:
-    """`times` lacks the probes that make no sense: those of an exchange with one rank, of an input with none."""
+    """Return the diagnosis; `times` lacks the probes that do not apply, such as the exchange of one rank."""
     drawn = draw(times)
     levels = [name for name in LEVELS if name in times]
     steps = {name: _estimate(drawn[name]) for name in PROBES if name in times}
-    whole, before, shares = drawn[levels[-1]], 0.0, {}
+    step, previous, shares = drawn[levels[-1]], 0.0, {}
     for name in levels:
-        shares[LEVELS[name]] = _estimate((drawn[name] - before) / whole)
-        before = drawn[name]
+        shares[LEVELS[name]] = _estimate((drawn[name] - previous) / step)
+        previous = drawn[name]
     return Diagnosis(steps, shares, *judge(shares))
 
 
 def draw(times: Times, seed: int = 0) -> Dict[str, np.ndarray]:
-    """Probe -> its median (first) and those of `DRAWS` resamplings of repetitions, and of intervals within each.
+    """Return, by probe, its median and the medians of `DRAWS` resamples of repetitions and of intervals within each.
 
-    A draw takes the same repetitions of all probes: they ran in turn, so that what a machine did in one of them it
-    did to all.
+    A draw uses the same repetitions of all probes. Probes run in turn, so that a change of the machine's speed affects
+    all probes of a repetition.
     """
     random = np.random.default_rng(seed)
     repeats = min(len(probe) for probe in times.values())
@@ -89,7 +90,7 @@ def _medians(intervals: np.ndarray, random) -> np.ndarray:
 
 
 def _estimate(drawn: np.ndarray) -> Estimate:
-    outside = 100 * (1 - CERTAIN) / 2
+    outside = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(drawn[1:], [outside, 100 - outside])
     value = float(drawn[0])
     return Estimate(value, min(float(low), value), max(float(high), value))
@@ -99,47 +100,38 @@ def _estimate(drawn: np.ndarray) -> Estimate:
 
 
 def judge(shares: Dict[str, Estimate]) -> tuple:
-    """(kind, sentence).  A part is named where it is a tenth of the step, and larger than the spread."""
+    """Return the kind and the verdict; a named part is at least a tenth of the step and larger than the noise."""
     others = {part: share for part, share in shares.items() if part != "compute"}
     ranked = sorted(others, key=lambda part: -others[part].value)
     noise = max([0.0, *(-share.value for share in others.values())])
     named = [part for part in ranked if others[part].value >= NAMED and others[part].low > noise]
     if named:
-        first, rest = named[0], [part for part in ranked if part != named[0] and others[part].is_there]
-        also = "".join(f"; {WORDS[part]} {percent(others[part].value)}" for part in rest)
-        return first, SENTENCES[first](others[first]) + also
+        first, rest = named[0], [part for part in ranked if part != named[0] and others[part].is_significant]
+        also = "".join(f"; {PART_TITLES[part]} {percent(others[part].value)}" for part in rest)
+        return first, SENTENCES[first].format(value=percent(others[first].value), bounds=bounds(others[first])) + also
     if noise >= NAMED:
         return "none", (
-            f"no bottleneck stands out: {WORDS[ranked[-1]]} came out at {percent(-noise)} of a step: the machine's "
-            "speed changed meanwhile"
+            f"no bottleneck: {PART_TITLES[ranked[-1]]} was measured as {percent(-noise)} of a step, so the machine's "
+            "speed changed between probes"
         )
     compute = shares["compute"]
-    rest = "".join(f", {WORDS[part]} {percent(others[part].value)} {between(others[part])}" for part in ranked)
+    rest = "".join(f", {PART_TITLES[part]} {percent(others[part].value)} {bounds(others[part])}" for part in ranked)
     if compute.low >= MOSTLY:
-        return "compute", f"compute-bound: {percent(compute.value)} of a step is computing {between(compute)}{rest}"
-    return "none", f"no bottleneck stands out: computing {percent(compute.value)} {between(compute)}{rest}"
+        return "compute", f"compute-bound: {percent(compute.value)} of a step is compute {bounds(compute)}{rest}"
+    return "none", f"no bottleneck: compute {percent(compute.value)} {bounds(compute)}{rest}"
 
 
-# The share of the input is 1 - real / synthetic, as the published gaps are
+# The share of the input is 1 - real / synthetic, as in the published gaps
 SENTENCES = {
-    "input": lambda share: f"input-bound: {percent(share.value)} slower than synthetic {between(share)}",
-    "exchange": lambda share: (
-        f"exchange-bound: {percent(share.value)} of a step is an exchange that computing does not hide {between(share)}"
-    ),
-    "cores": lambda share: (
-        f"short of cores: ranks that never speak to each other lose {percent(share.value)} of a step to sharing "
-        f"a machine {between(share)}"
-    ),
+    "input": "input-bound: {value} slower than synthetic images {bounds}",
+    "exchange": "exchange-bound: {value} of a step is exchange that compute does not hide {bounds}",
+    "cores": "short of cores: ranks without exchange lose {value} of a step to each other on one machine {bounds}",
 }
 
 
 def percent(share: float) -> str:
-    return f"{_whole(share)} %"
+    return f"{round(100 * share)} %"
 
 
-def between(share: Estimate) -> str:
-    return f"({_whole(share.low)} to {_whole(share.high)})"
-
-
-def _whole(share: float) -> int:
-    return round(100 * share)
+def bounds(share: Estimate) -> str:
+    return f"({round(100 * share.low)} to {round(100 * share.high)})"

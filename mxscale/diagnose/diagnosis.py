@@ -1,6 +1,6 @@
-"""`mxscale diagnose`: runs the probes in turn, says where a step's time goes, keeps and records it.
+"""`mxscale diagnose`: run the probes in turn, compute the parts of a step, and record the result.
 
-The diagnosis has a run directory of its own, runs/diagnose/DATE_NAME, and the probes theirs inside of it (probes/).
+A diagnosis has its own run directory, runs/diagnose/DATE_NAME. The run directories of its probes are in probes/.
 """
 
 import math
@@ -15,8 +15,7 @@ import yaml
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, to_dict
 from mxscale.cost import run_cost
-from mxscale.diagnose import advice, probes, timing
-from mxscale.diagnose import breakdown as scale
+from mxscale.diagnose import advice, breakdown, probes, timing
 from mxscale.diagnose import record as diagnosis_record
 from mxscale.diagnose.timing import ProbeFailed, Refused, Stopped
 from mxscale.environment import hosts
@@ -35,13 +34,13 @@ from mxscale.tracking import tracker
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
-LOOK_STEPS = 5
-INTERVALS = 8  # that a probe is to give
+LOOK_STEPS = 5  # of the first run, which finds the number of ranks and the time of a step
+INTERVALS = 8  # per probe
 
 
 @dataclass(frozen=True)
 class Settings:
-    """diagnose.* of conf/diagnose.yaml."""
+    """The keys `diagnose.*` of conf/diagnose.yaml."""
 
     seconds: float
     warmup_steps: int
@@ -49,23 +48,23 @@ class Settings:
 
 
 def settings_of(own: dict) -> Settings:
-    """Raises ConfigError."""
+    """Return the checked settings. Raises ConfigError."""
     seconds = own["seconds"]
     if type(seconds) not in (int, float) or not 0 < seconds < math.inf:
         raise ConfigError(f"diagnose.seconds={seconds}: expected a number above 0")
-    for key, least in (("warmup_steps", 1), ("repeats", 2)):  # of one repetition nobody knows the spread
+    for key, least in (("warmup_steps", 1), ("repeats", 2)):  # one repetition has no spread
         if type(own[key]) is not int or own[key] < least:
             raise ConfigError(f"diagnose.{key}={own[key]}: expected a whole number of at least {least}")
     return Settings(float(seconds), own["warmup_steps"], own["repeats"])
 
 
 def check(config: Config) -> None:
-    """What can't be diagnosed.  Raises ConfigError."""
+    """Raise ConfigError for settings that can't be diagnosed."""
     claims.check(config.claims)
     if config.resume is not None:
-        raise ConfigError(f"resume={config.resume}: a diagnosis makes runs of its own; leave it out")
+        raise ConfigError(f"resume={config.resume}: a diagnosis starts its own runs; leave it out")
     if config.budget.bounds or config.budget.dry_run:
-        raise ConfigError("budget.*: a diagnosis has no bound but diagnose.seconds and diagnose.repeats; leave it out")
+        raise ConfigError("budget.*: a diagnosis is limited by diagnose.seconds and diagnose.repeats; leave it out")
     if not config.comm.entry.in_step:
         raise ConfigError(f"comm={config.comm.backend}: its ranks take no step together, so no step can be broken down")
     if config.tracking.enabled:
@@ -73,17 +72,17 @@ def check(config: Config) -> None:
 
 
 def main(config: Config, own: dict) -> int:
-    """The exit status.  Raises ConfigError before the first step."""
+    """Run a diagnosis and return the exit status. Raises ConfigError before the first step."""
     settings = settings_of(own)
     check(config)
     price = setup.price_of(config, hosts.find(config))
     record = directory.create(replace(config, entry="diagnose"))
     with Signals() as signals:
-        work = Work(record, settings, signals)
+        work = Diagnostics(record, settings, signals)
         try:
             diagnosis_record.begin(record, price)
             with kept_alive(record):
-                work.look(config)
+                work.prepare(config)
                 work.measure()
             state, error = FINISHED, None
         except ConfigError:
@@ -93,11 +92,11 @@ def main(config: Config, own: dict) -> int:
             state, error = KILLED, str(stopped)
         except ProbeFailed as failed:
             state, error = FAILED, str(failed)
-        found = work.findings()
+        found = work.result()
         diagnosis_record.close(record, found, state, error)
         mirror = tracker.open_mirror(record, config.tracking, run_cost.cost_of(record))
         unsent = mirror.finish(job.TRACKING_S, unwanted=lambda: signals.urgent)
-    diagnosis_record.tell(record, found, state, error)
+    diagnosis_record.show(record, found, state, error)
     if unsent:
         say(str(unsent))
     if state == FAILED:
@@ -105,21 +104,21 @@ def main(config: Config, own: dict) -> int:
     return {FINISHED: directory.DONE, KILLED: INTERRUPTED, FAILED: FAILURE}[state]
 
 
-class Work:
-    """The probes, one after the other; what they gave is here whenever it ends."""
+class Diagnostics:
+    """Runs the probes one after the other and holds their times, also if it is interrupted."""
 
     def __init__(self, record: RunDir, settings: Settings, signals: Signals):
         self.record, self.settings, self.signals = record, settings, signals
         self.run: Optional[probes.Run] = None
-        self.times: Dict[str, List[List[float]]] = {}  # of the repetitions that are whole
+        self.times: Dict[str, List[List[float]]] = {}  # of complete repetitions
         self.waited, self.exchange, self.others, self.parameters_mb = [], [], [], None
         self.tried: Dict[str, Dict[str, float]] = {"input": {}, "compute": {}}
         self.interval = 1
 
-    # ------------------------------------------------------------ before
+    # ------------------------------------------------------------ preparation
 
-    def look(self, config: Config) -> None:
-        """Prepare the run and take its first steps: is it possible, how many ranks, how long is a step?"""
+    def prepare(self, config: Config) -> None:
+        """Prepare the run and take its first steps, to find errors, the number of ranks and the time of a step."""
         say(f"run       {self.record}")
         try:
             (seen,) = timing.together([probes.untimed(config)], self._folder("look"), 0, LOOK_STEPS, self.signals)
@@ -132,52 +131,53 @@ class Work:
         self.interval = max(1, round(self.settings.seconds / INTERVALS / step_s))
         self.configs = probes.configs(self.run, self.interval)
         diagnosis_record.describe(self.record, config, seen.run)
-        say(self._announcement(config))
+        say(self._describe(config))
 
-    def _announcement(self, config: Config) -> str:
+    def _describe(self, config: Config) -> str:
         plan, each = self.run.plan, self.settings
         ranks = f"{plan.sizes.ranks} ranks" if plan.sizes.ranks > 1 else "1 rank"
-        names = [scale.TITLES[name] for name in self.probes]
+        names = [breakdown.TITLES[name] for name in self.probes]
         lines = [
             f"data      {config.data.kind}: {self.run.config.data.image_size} px, {plan.classes} classes",
             f"model     {self.run.config.model.name}, {config.batch.per_device} images per device",
-            f"ranks     {ranks} on {plan.device}, of {plan.threads} OMP threads",
+            f"ranks     {ranks} on {plan.device}, {plan.threads} OMP threads each",
             f"probes    {', '.join(names)}",
-            f"each      {each.seconds:g} s and its start, {each.repeats} times, in turn",
+            f"each      {each.seconds:g} s after its start, {each.repeats} times, in turn",
         ]
         return "\n".join([*lines, *(f"left out  {why}" for why in left_out(self.run))])
 
     @property
     def probes(self) -> List[str]:
+        """Names of the probes, in order."""
         return [*(["input"] if "all" in self.configs else []), *self.configs]
 
     # ------------------------------------------------------------ measuring
 
     def measure(self) -> None:
+        """Run all probes, then those with other settings."""
         for turn in range(self.settings.repeats):
             taken = {}
             for name in self.probes if turn % 2 == 0 else reversed(self.probes):
                 taken[name] = self._once(name, f"{name}-{turn + 1}")
                 rate = self._images / statistics.median(taken[name])
-                say(f"  {turn + 1}/{self.settings.repeats}  {scale.TITLES[name]:28} {rate:10,.1f} images/s")
+                say(f"  {turn + 1}/{self.settings.repeats}  {breakdown.TITLES[name]:28} {rate:10,.1f} images/s")
             for name in self.probes:
                 self.times.setdefault(name, []).append(taken[name])
         self._try_others()
 
     def _once(self, name: str, folder: str) -> List[float]:
-        """Seconds of a step, by interval."""
+        """Run a probe and return the seconds of a step by interval."""
         if name == "input":
-            return self._read(folder, probes.reading(self.run))
+            return self._read(folder, probes.input_alone(self.run))
         readings = timing.together(self.configs[name], self._folder(folder), *self._limits, self.signals)
         self.others.append(readings[0].others)
         if name == "all":
             self.waited += readings[0].waited
         if name == "exchange":
             self.exchange += readings[0].exchange
-        # Ranks that don't wait for each other: a step is over when each has done its part
-        alone = name in ("compute", "side_by_side")
+        alone = name in ("compute", "side_by_side")  # ranks without exchange, whose steps are independent
         images = self.run.images_of_a_rank * len(readings) if alone else self._images
-        return [images / rate for rate in probes.rates_together([reading.rates for reading in readings])]
+        return [images / rate for rate in probes.summed_rates([reading.rates for reading in readings])]
 
     @property
     def _limits(self) -> tuple:
@@ -185,17 +185,17 @@ class Work:
 
     @property
     def _images(self) -> int:
-        """Of a step of the run."""
+        """Images of a step of the run."""
         return self.run.sizes.global_batch
 
     def _folder(self, name: str):
         return self.record.path / "probes" / name
 
     def _read(self, name: str, config: Config) -> List[float]:
-        """The input alone: ranks that read and do nothing else."""
+        """Run ranks that only read batches and return the seconds of a step by interval."""
         seconds, warmup = self._limits
-        asked = {"config": to_dict(config), "seconds": seconds, "warmup": warmup}
-        write_text(self.seen.path / "probe" / f"{name}.yaml", yaml.safe_dump(asked, sort_keys=False))
+        request = {"config": to_dict(config), "seconds": seconds, "warmup": warmup}
+        write_text(self.seen.path / "probe" / f"{name}.yaml", yaml.safe_dump(request, sort_keys=False))
         placed = Placement.of(self.run.plan, available_cores())
         what = ["mxscale.train.input_probe", name]
         commands = launch.commands(config, str(self.seen), 1, placed, os.environ, what)
@@ -205,18 +205,19 @@ class Work:
         if self.signals.reason:
             raise Stopped(self.signals.reason)
         if "no" in found:
-            raise ProbeFailed(f"the input alone: {found['no']}")
+            raise ProbeFailed(f"input alone: {found['no']}")
         return [self._images / rate for rate in found["images_per_s"]]
 
     def _try_others(self) -> None:
-        """The probe of what the verdict names, once more with settings that may be faster; one that fails is none."""
-        found = scale.diagnose(self.times)
-        whole = list(found.steps.values())[-1].value
+        """Repeat the input and compute probes with other settings, if these parts matter; ignore failures."""
+        found = breakdown.diagnose(self.times)
+        step_s = list(found.steps.values())[-1].value
         if advice.measured(found, "input") and found.shares["input"].value >= advice.LEAST:
-            for number, (setting, config) in enumerate(probes.others_to_read(self.run, available_memory()).items()):
+            others = probes.other_inputs(self.run, available_memory())
+            for number, (setting, config) in enumerate(others.items()):
                 self._try("input", setting, lambda config=config, number=number: self._read(f"other-{number}", config))
-        if found.steps["compute"].value >= whole / 2:
-            others = probes.others_to_compute(self.run, self.interval)
+        if found.steps["compute"].value >= step_s / 2:
+            others = probes.other_computes(self.run, self.interval)
             for number, (setting, config) in enumerate(others.items()):
                 self._try("compute", setting, lambda config=config, number=number: self._compute(number, config))
 
@@ -234,13 +235,13 @@ class Work:
         self.tried[part][setting] = seconds
         say(f"  tried  {setting:28} {self._images / seconds:10,.1f} images/s")
 
-    # ------------------------------------------------------------ after
+    # ------------------------------------------------------------ result
 
-    def findings(self) -> Optional[dict]:
-        """All that diagnosis.json holds; None where nothing was measured."""
+    def result(self) -> Optional[dict]:
+        """Return the content of diagnosis.json; None if nothing was measured."""
         if not self.times:
             return None
-        found = scale.diagnose(self.times)
+        found = breakdown.diagnose(self.times)
         facts = self._facts()
         return {
             "kind": found.kind,
@@ -278,17 +279,18 @@ class Work:
         )
 
 
-def rate(step: scale.Estimate, images: int) -> scale.Estimate:
-    return scale.Estimate(images / step.value, images / step.high, images / step.low)
+def rate(step: breakdown.Estimate, images: int) -> breakdown.Estimate:
+    """Return the images/s of a step."""
+    return breakdown.Estimate(images / step.value, images / step.high, images / step.low)
 
 
 def left_out(run: probes.Run) -> List[str]:
-    """Which probes make no sense, and why."""
-    told = []
+    """Return the probes that do not apply, with the reason."""
+    reasons = []
     if run.sizes.ranks == 1:
-        told.append("the exchange: one rank has nobody to exchange with")
+        reasons.append("exchange: one rank exchanges nothing")
     elif run.plan.device != "cpu":
-        told.append("ranks side by side without an exchange: on GPUs they share nothing that computing wants")
+        reasons.append("ranks side by side: on GPUs they share no cores")
     if DATASETS[run.config.data.kind].generated:
-        told.append(f"the input: data={run.config.data.kind} has none")
-    return told
+        reasons.append(f"input: data={run.config.data.kind} has none")
+    return reasons

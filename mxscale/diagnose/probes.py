@@ -1,7 +1,7 @@
-"""The probes of a diagnosis: which there are, and the configuration of each.  Pure.
+"""The probes of a diagnosis, and the configuration of each.
 
-They differ in what they leave out and in nothing else: the same network, batch, image size, classes, threads of a rank.
-Nothing is validated, kept or recorded while they are timed.
+Probes differ only in what they leave out: network, batch, image size, classes and threads per rank are the run's. They
+neither validate nor record nor write checkpoints.
 """
 
 import math
@@ -17,12 +17,12 @@ from mxscale.environment.hosts import Host
 from mxscale.rundir.plan import Plan
 
 NEVER = 10**6  # epochs
-LR = 1e-4  # rates do not depend on it, and made-up labels are not to end in a NaN
+LR = 1e-4  # rates do not depend on it, and synthetic labels must not lead to NaN
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the first look at a run found: config.yaml and plan.json of its directory."""
+    """The run to diagnose: config.yaml and plan.json of its first steps."""
 
     config: Config
     plan: Plan
@@ -37,7 +37,7 @@ class Run:
 
     @property
     def turns(self) -> int:
-        """Batches of a rank in a step: of the rank that has most."""
+        """Batches per step of the rank with the most shards."""
         return math.ceil(self.sizes.shards / self.sizes.ranks) * self.config.batch.accumulation
 
     @property
@@ -45,12 +45,12 @@ class Run:
         return self.turns * self.config.batch.per_device
 
 
-# What a step is made of.  All else (price, budget, checkpoints, where it is recorded ...) is no probe's.
+# Settings that determine a step. Probes have defaults for all others, such as price, budget and checkpoints.
 OF_A_STEP = ("entry", "seed", "precision", "label_smoothing", "batch", "data", "model", "comm")
 
 
 def untimed(config: Config) -> Config:
-    """The run without end, and without what no probe is to pay for."""
+    """Return the run without an end, validation, checkpoints and records."""
     return Config(
         **{key: getattr(config, key) for key in OF_A_STEP},
         epochs=NEVER,
@@ -65,15 +65,18 @@ def untimed(config: Config) -> Config:
 
 
 def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
-    """Probe -> the runs that are one, at once; interval: steps between two lines of metrics.
+    """Return the runs of each probe, which run at the same time.
 
-    With one rank there is no exchange to look at; on a GPU ranks share nothing that computing wants; made-up images
-    come from nowhere.
+    One rank has no exchange, ranks on GPUs share no cores, and generated images have no input.
+
+    Args:
+        run: The run to diagnose.
+        interval: Steps between two lines of metrics.
     """
     ranks = run.sizes.ranks
     threads = replace(run.config.launch, ranks=ranks, threads=run.plan.threads)
     real = replace(run.config, log_every=interval, launch=threads)
-    synthetic = replace(real, data=made_up(run))
+    synthetic = replace(real, data=synthetic_data(run))
     found = {"compute": [one_rank(run, synthetic)]}
     if ranks > 1 and run.plan.device == "cpu":
         found["side_by_side"] = [one_rank(run, synthetic, rank) for rank in range(ranks)]
@@ -84,8 +87,8 @@ def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
     return found
 
 
-def made_up(run: Run) -> Data:
-    """Made-up images of the same size, number and classes."""
+def synthetic_data(run: Run) -> Data:
+    """Return synthetic images of the same size, number and classes."""
     data = run.config.data
     return Data(
         kind="synthetic",
@@ -98,7 +101,7 @@ def made_up(run: Run) -> Data:
 
 
 def one_rank(run: Run, config: Config, rank: int = 0) -> Config:
-    """One of the ranks by itself, with as many batches in a step as it has in the run."""
+    """Return a run of one rank with the same number of batches per step."""
     shards = run.turns // config.batch.accumulation if config.data.shards else None
     alone = replace(
         config,
@@ -108,23 +111,23 @@ def one_rank(run: Run, config: Config, rank: int = 0) -> Config:
     )
     if not run.hosts:
         return alone
-    # On another machine a rank is started by Horovod's launcher
+    # Horovod's launcher starts a rank on another machine
     slots = [host for host in run.hosts for _ in range(host.slots)]
     comm = Comm(transport=config.comm.transport)
     return replace(alone, comm=comm, launch=replace(alone.launch, hosts=[f"{slots[rank].address}:1"]))
 
 
-def reading(run: Run) -> Config:
-    """What the ranks of the input alone are: those of the run, that speak to each other to begin together."""
+def input_alone(run: Run) -> Config:
+    """Return the config of ranks that only read; they communicate to begin at the same time."""
     comm = run.config.comm
     if comm.entry.needs_servers:
         comm = Comm(transport=comm.transport)
     return replace(run.config, comm=replace(comm, timeline=False))
 
 
-def others_to_read(run: Run, memory: float) -> Dict[str, Config]:
-    """Setting -> the input with it, where it may come faster.  memory: bytes that are free."""
-    config, data = reading(run), run.config.data
+def other_inputs(run: Run, memory: float) -> Dict[str, Config]:
+    """Return, by setting, configs whose input can be faster; memory: free bytes."""
+    config, data = input_alone(run), run.config.data
     found = {f"data.threads={2 * data.threads}": replace(data, threads=2 * data.threads)}
     side = data.short_side or 2 * data.image_size
     if data.keep == "packed" and run.sizes.train_images * 3 * side**2 < memory / 4:
@@ -136,8 +139,8 @@ def others_to_read(run: Run, memory: float) -> Dict[str, Config]:
     return {setting: replace(config, data=changed) for setting, changed in found.items()}
 
 
-def others_to_compute(run: Run, interval: int) -> Dict[str, Config]:
-    """Return setting -> config of one rank that computes with it: twice the batch, the next smaller network."""
+def other_computes(run: Run, interval: int) -> Dict[str, Config]:
+    """Return, by setting, configs whose compute can be faster: twice the batch, the next smaller network."""
     config = configs(run, interval)["compute"][0]
     batch = 2 * config.batch.per_device
     found = {}
@@ -149,6 +152,6 @@ def others_to_compute(run: Run, interval: int) -> Dict[str, Config]:
     return found
 
 
-def rates_together(readings: Sequence[Sequence[float]]) -> List[float]:
-    """Images/s of runs side by side, by interval: the first of each run, the second ..."""
+def summed_rates(readings: Sequence[Sequence[float]]) -> List[float]:
+    """Return the total images/s of simultaneous runs, by interval."""
     return [sum(rates) for rates in zip(*readings)]

@@ -1,4 +1,4 @@
-"""What a diagnosis leaves behind: a run directory of its own, which MLflow gets as a run of kind diagnose."""
+"""The record of a diagnosis: its own run directory, which MLflow records as a run of kind `diagnose`."""
 
 import time
 from dataclasses import replace
@@ -22,6 +22,7 @@ RECORD, FIGURE = "diagnosis.json", "diagnosis.png"
 
 
 def begin(record: RunDir, price: dict) -> None:
+    """Write the status and the price."""
     began = psutil.Process().create_time()
     record.begin_alive(1)
     record.write_status(Status(attempts=(Attempt(1, int(1000 * began), price.get("nodes", 1)),), attempt=1))
@@ -29,18 +30,19 @@ def begin(record: RunDir, price: dict) -> None:
 
 
 def describe(record: RunDir, config: Config, seen: RunDir) -> None:
-    """What the run is that was looked at, as its own record would have it; and that this is none of those."""
+    """Write environment and plan of the diagnosed run, tagged as a diagnosis."""
     facts, plan, settled = seen.read("environment.json"), seen.plan(), seen.config()
-    config = replace(config, data=settled.data, comm=settled.comm)  # as the preparation left them
+    config = replace(config, data=settled.data, comm=settled.comm)  # as resolved by the preparation
     signature = identity.signature(config, plan.data_digest, plan.pretrained_sha256)
     tags = description.tags(facts, plan, signature, config.claims)
-    tags["diagnose.of"] = tags.pop("signature")  # which training runs alone have: they are told by it
+    tags["diagnose.of"] = tags.pop("signature")  # the tag `signature` identifies training runs
     facts["tags"] = {**tags, "kind": "diagnose"}
     record.write("environment.json", facts)
     record.write_plan(plan)
 
 
 def close(record: RunDir, found: Optional[dict], state: str, error: Optional[str]) -> None:
+    """Write the final status, the summary, and diagnosis.json and its figure if anything was measured."""
     ended = int(1000 * time.time())
     record.write_status(replace(record.status().with_attempt(ended_ms=ended), state=state, error=error))
     metrics = {f"cost/total_{currency}": value for currency, value in run_cost.total(record, 1, ended).items()}
@@ -53,7 +55,7 @@ def close(record: RunDir, found: Optional[dict], state: str, error: Optional[str
 
 
 def figures(found: dict) -> Dict[str, float]:
-    """What MLflow compares: shares with their bounds, rates, 1 - real/synthetic."""
+    """Return the metrics for MLflow: shares and rates with their bounds, and 1 - real/synthetic."""
     metrics = {}
     for group, values in (("share", found["shares"]), ("images_per_s", found["images_per_s"])):
         for name, one in values.items():
@@ -65,13 +67,14 @@ def figures(found: dict) -> Dict[str, float]:
     return metrics
 
 
-def tell(record: RunDir, found: Optional[dict], state: str, error: Optional[str]) -> None:
+def show(record: RunDir, found: Optional[dict], state: str, error: Optional[str]) -> None:
+    """Print the result."""
     if found:
         say(presentation.table(found))
         say(f"\n{found['verdict']}\n")
-        say(presentation.advised(found))
+        say(presentation.advice(found))
     if state == KILLED:
-        kept = f"what was measured is in {record.path / RECORD}" if found else "nothing was measured"
-        say(f"interrupted ({error}); {kept}")
-    say(f"\n  figure     {record.path / FIGURE}" if (record.path / FIGURE).exists() else "")
-    say(f"  view  {view_hint(record)}")
+        partial = f"partial result in {record.path / RECORD}" if found else "nothing was measured"
+        say(f"interrupted ({error}); {partial}")
+    say(f"\n  figure  {record.path / FIGURE}" if (record.path / FIGURE).exists() else "")
+    say(f"  view    {view_hint(record)}")

@@ -1,6 +1,6 @@
-"""A run that somebody else times and ends: `python -m mxscale.diagnose.short_run CONFIG.yaml`.
+"""A run that a diagnosis times and stops: `python -m mxscale.diagnose.short_run CONFIG.yaml`.
 
-It takes the way of every run.  SIGTERM ends it at a step; so does the end of the process that started it.
+SIGTERM stops it at a step, and so does the end of the process that started it.
 """
 
 import os
@@ -17,11 +17,12 @@ from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILURE, REFUSED
 from mxscale.util.errors import ConfigError
 
-LOOK_EVERY_S = 1.0
+POLL_S = 1.0
 
 
 def main(path: str) -> int:
-    end_with_who_started()
+    """Run the config in a file and return the exit status."""
+    stop_with_parent()
     with open(path) as file:
         config = from_dict(yaml.safe_load(file))
     try:
@@ -34,12 +35,13 @@ def main(path: str) -> int:
         return FAILURE
 
 
-def end_with_who_started() -> None:
+def stop_with_parent() -> None:
+    """Send SIGTERM to this process when its parent ends."""
     parent = os.getppid()
 
     def watch():
         while os.getppid() == parent:
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_S)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True, name="orphan").start()

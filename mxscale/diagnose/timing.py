@@ -1,4 +1,4 @@
-"""Short runs that are timed: children, ended when enough was measured, their rates read from metrics.jsonl."""
+"""Timed short runs: child processes, stopped after the measurement; their rates are read from metrics.jsonl."""
 
 import contextlib
 import os
@@ -20,88 +20,93 @@ from mxscale.rundir import directory
 from mxscale.rundir.directory import INTERRUPTED, RunDir
 
 RATE = "throughput/images_per_s"
-LEAST = 3  # intervals that a probe gives, whatever its seconds
+LEAST = 3  # intervals of a probe, at least
 POLL_S = 0.1
-PATIENCE_S = 60.0  # beyond launch.stop_grace_s, for a run that was asked to end
+PATIENCE_S = 60.0  # beyond launch.stop_grace_s, for a run to stop
 
 
 class ProbeFailed(Exception):
-    """A probe did not give what was asked of it; the message is one line."""
+    """A probe failed; the message is one line."""
 
 
 class Refused(ProbeFailed):
-    """Before its first step, as bad input is."""
+    """A probe was refused before its first step."""
 
 
 class Stopped(Exception):
-    """The diagnosis was asked to end."""
+    """A signal stopped the diagnosis."""
 
 
 class Reading(NamedTuple):
-    """What one run said of itself while it was timed."""
+    """The metrics of one run while it was timed."""
 
     rates: List[float]  # images/s by interval
-    waited: List[float]  # share of each interval that was waited for data
-    exchange: List[float]  # seconds of exchanges that were taken apart; none in a short run
+    waited: List[float]  # data wait by interval, as a share
+    exchange: List[float]  # seconds of sampled exchanges; empty in a short run
     run: RunDir
-    others: float = 0.0  # cores of this machine that all else took meanwhile
+    others: float = 0.0  # cores of this machine that other processes used
     parameters_mb: Optional[float] = None
 
 
 class ShortRun:
-    """A run that is going, with its run directory somewhere in `folder`."""
+    """A run in progress, with its run directory below `folder`."""
 
     def __init__(self, config: Config, folder: Path):
         self.folder, self.entry, self.patience = folder, config.entry, config.launch.stop_grace_s + PATIENCE_S
         folder.mkdir(parents=True)
-        asked = folder / "asked.yaml"
-        asked.write_text(yaml.safe_dump({**to_dict(config), "runs": str(folder)}, sort_keys=False))
+        request = folder / "asked.yaml"
+        request.write_text(yaml.safe_dump({**to_dict(config), "runs": str(folder)}, sort_keys=False))
         self.log = folder / "output.log"
         with open(self.log, "wb") as log:
-            # A session of its own: Ctrl-C reaches who times it alone
+            # in its own session, so that Ctrl-C reaches only the diagnosis
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "mxscale.diagnose.short_run", str(asked)],
+                [sys.executable, "-m", "mxscale.diagnose.short_run", str(request)],
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
     def run(self) -> Optional[RunDir]:
+        """Return the run directory; None before it exists."""
         found = directory.runs_of(self.folder, self.entry)
         return found[0] if found else None
 
     def lines(self) -> List[dict]:
-        """Those of its metrics that have a rate."""
+        """Return the lines of its metrics that have a rate."""
         run = self.run()
         return [line for line in run.history() if RATE in line["metrics"]] if run else []
 
-    def look(self) -> None:
-        """Raises where it has ended by itself: it was not to."""
+    def check(self) -> None:
+        """Raise ProbeFailed or Refused if the run has ended by itself."""
         status = self.process.poll()
         if status is not None:
             kind = Refused if status == directory.REFUSED else ProbeFailed
-            raise kind(self.last_error() or f"it ended with status {status}; see {self.log}")
+            raise kind(self.last_error() or f"exit status {status}; see {self.log}")
 
     def last_error(self) -> Optional[str]:
+        """Return the last error line of the run's output."""
         lines = re.findall(r"^error: (.*)$", self.log.read_text(errors="replace"), re.MULTILINE)
         return lines[-1] if lines else None
 
-    def ask_to_stop(self) -> None:
+    def stop(self) -> None:
+        """Send SIGTERM; a second one stops at once."""
         if self.process.poll() is None:
             self.process.terminate()
 
     def wait(self, signals: Signals) -> None:
-        """For its end; what it does not do in time, or before a second Ctrl-C, is done to it."""
+        """Wait until the run ends; stop it at once after the patience or a second Ctrl-C."""
         deadline = time.monotonic() + self.patience
         while self.process.poll() is None and not signals.urgent and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        self.ask_to_stop()  # the second time: at once
+        self.stop()
         self.process.wait()
 
 
 def together(configs: List[Config], folder: Path, seconds: float, warmup: int, signals: Signals) -> List[Reading]:
-    """Run all of them at once, and read what they do from the moment that all are warm on, for `seconds`.
+    """Run configs at the same time and read their metrics for `seconds`, once all have done `warmup` steps.
 
-    Raises ProbeFailed, Stopped.
+    Raises:
+        ProbeFailed: A run ended by itself.
+        Stopped: A signal arrived.
     """
     runs = []
     try:
@@ -112,52 +117,52 @@ def together(configs: List[Config], folder: Path, seconds: float, warmup: int, s
         others = max(0.0, (after[1] - before[1]) / (after[0] - before[0]))
         readings = [_reading(run, begin, end, others) for run, begin, end in zip(runs, first, last)]
     finally:
-        for run in runs:  # all hear of it before any is waited for
-            run.ask_to_stop()
+        for run in runs:  # before waiting for any
+            run.stop()
         for run in runs:
             run.wait(signals)
     for run in runs:
         if run.process.returncode != INTERRUPTED:
-            raise ProbeFailed(run.last_error() or f"it ended with status {run.process.returncode}; see {run.log}")
-    return [_weighed(reading) for reading in readings]
+            raise ProbeFailed(run.last_error() or f"exit status {run.process.returncode}; see {run.log}")
+    return [_with_size(reading) for reading in readings]
 
 
-def _weighed(reading: Reading) -> Reading:
-    """With the size of the checkpoint that its end wrote, which is not kept."""
+def _with_size(reading: Reading) -> Reading:
+    """Return the reading with the size of the final checkpoint, which is deleted."""
     sizes = [path.stat().st_size for path in reading.run.checkpoints.glob("[0-9]*/params")]
     shutil.rmtree(reading.run.checkpoints, ignore_errors=True)
     return reading._replace(parameters_mb=sizes[-1] / 1e6 if sizes else None)
 
 
 def _when_warm(runs: List[ShortRun], warmup: int, signals: Signals) -> List[int]:
-    """Of each run, how many lines it has written when all are `warmup` steps on; the one under way does not count."""
+    """Wait until all runs have done `warmup` steps; return the first complete line of each after that."""
     while True:
-        _look(runs, signals)
+        _poll(runs, signals)
         written = [run.lines() for run in runs]
         if all(lines and lines[-1]["step"] >= warmup for lines in written):
             return [len(lines) + 1 for lines in written]
 
 
 def _when_measured(runs: List[ShortRun], first: List[int], seconds: float, signals: Signals) -> List[int]:
-    """Of each run, how many lines it has written when the time is over and each has enough that count."""
+    """Wait until the time is over and each run has enough lines; return the number of lines of each."""
     deadline = time.monotonic() + seconds
     while True:
-        _look(runs, signals)
+        _poll(runs, signals)
         written = [len(run.lines()) for run in runs]
         if time.monotonic() >= deadline and all(last - begin >= LEAST for begin, last in zip(first, written)):
             return written
 
 
-def _look(runs: List[ShortRun], signals: Signals) -> None:
+def _poll(runs: List[ShortRun], signals: Signals) -> None:
     time.sleep(POLL_S)
     if signals.reason:
         raise Stopped(signals.reason)
     for run in runs:
-        run.look()
+        run.check()
 
 
 def load(runs: List[ShortRun]) -> tuple:
-    """(now, seconds that cores have been busy with anything but these runs, or kept from this machine by its host)."""
+    """Return the time, and the seconds that cores were busy with other processes or withheld by the host."""
     times, own = psutil.cpu_times(), 0.0
     for run in runs:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -2,9 +2,9 @@
 
 import signal
 from dataclasses import dataclass
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
-from mxscale.config.schema import Config, Machine
+from mxscale.config.schema import Config
 from mxscale.environment.hosts import Host
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Image, Plan
@@ -42,11 +42,8 @@ class Hook:
 
     started: Optional[float] = None  # the run is billed from here, in seconds since 1970; None: the process's start
 
-    def before_run_directory(self, config: Config) -> None:
-        """Check the run before anything is written.  Raises ConfigError to refuse it."""
-
-    def price(self, config: Config, machine: Machine) -> Optional[dict]:
-        """Return the price record of a new run; None if the price is to be looked up."""
+    def price(self, config: Config) -> Optional[dict]:
+        """Return the price record of a new run for any number of nodes; None to look the price up."""
 
     def on_created(self, run: RunDir, signals: Signals) -> None:
         """Write to the run directory before the preparation starts."""
@@ -56,38 +53,6 @@ class Hook:
 
     def on_finished(self, run: RunDir, status: Status) -> Status:
         """Return the status of a run whose last attempt has ended, whatever its state."""
-        return status
-
-
-NO_HOOKS = Hook()
-
-
-class Hooks(Hook):
-    """Call several hooks in order; the first one with a start time or a price determines it."""
-
-    def __init__(self, *hooks: Hook):
-        self.hooks = hooks
-        self.started = next((hook.started for hook in hooks if hook.started), None)
-
-    def before_run_directory(self, config):
-        for hook in self.hooks:
-            hook.before_run_directory(config)
-
-    def price(self, config, machine):
-        prices = (hook.price(config, machine) for hook in self.hooks)
-        return next((price for price in prices if price), None)
-
-    def on_created(self, run, signals):
-        for hook in self.hooks:
-            hook.on_created(run, signals)
-
-    def before_ranks(self, context, plan):
-        for hook in self.hooks:
-            hook.before_ranks(context, plan)
-
-    def on_finished(self, run, status):
-        for hook in self.hooks:
-            status = hook.on_finished(run, status)
         return status
 
 
@@ -110,6 +75,6 @@ class RunContext:
     config: Config
     resources: Resources
     signals: Signals
-    hooks: Hook = NO_HOOKS
+    hooks: Sequence[Hook] = ()
     attempt: int = 1
     ranks: Optional[int] = None  # if the remaining hosts have room for fewer than launch.ranks

@@ -4,13 +4,13 @@ The parent never imports mxnet; the preparation is a child process.
 """
 
 import sys
-from typing import Optional, Tuple
+from typing import Optional, Sequence, Tuple
 
 from mxscale.config.schema import Config
 from mxscale.config.sizes import unsaved
 from mxscale.cost import run_cost
 from mxscale.launcher import budget, dry_run, outcome, setup
-from mxscale.launcher.context import NO_HOOKS, Hook, RunContext, Signals
+from mxscale.launcher.context import Hook, RunContext, Signals
 from mxscale.launcher.failure import Failure, Logs
 from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import Watched, supervise
@@ -26,17 +26,16 @@ from mxscale.util.errors import ConfigError
 TRACKING_S = 30.0  # for unsent records after the ranks have ended
 
 
-def execute(config: Config, run: Optional[RunDir] = None, hooks: Hook = NO_HOOKS) -> Status:
+def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] = ()) -> Status:
     """Start a run, or resume `run`, and return its status.
 
     Args:
-        hooks: of the features that take part in the run (context.Hooks combines several).
+        hooks: Features that take part in the run.
 
     Raises:
         ConfigError: the run is refused before its first step.
         guards.DiskFailed: not even the status could be written.
     """
-    hooks.before_run_directory(config)
     resources = setup.check(config, run, hooks)
     if config.budget.dry_run:
         return dry_run.execute(config, run, resources)
@@ -45,7 +44,8 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Hook = NO_HOOKS
     with guards.locked(run), guards.explained_disk_errors(run, config), Signals() as signals:
         context = RunContext(run, config, resources, signals, hooks)
         with guards.undone_if_refused(run, config, new):
-            hooks.on_created(run, signals)
+            for hook in hooks:
+                hook.on_created(run, signals)
             attempt = setup.set_up(context)
             note_params(run)
             mirror = tracker.open_mirror(run, config.tracking, run_cost.cost_of(run))
@@ -60,7 +60,8 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Hook = NO_HOOKS
                 break
             mirror.next_attempt(run_cost.cost_of(run))
             status, failure = train(attempt, mirror)
-        status = hooks.on_finished(run, status)
+        for hook in hooks:
+            status = hook.on_finished(run, status)
         # A second Ctrl-C, or the first after the end of the ranks, does not wait for a slow server
         stopped = status.state == KILLED
         unsent = mirror.finish(TRACKING_S, unwanted=lambda: signals.urgent or bool(signals.reason and not stopped))

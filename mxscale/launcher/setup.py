@@ -8,7 +8,7 @@ import os
 import subprocess
 import time
 from dataclasses import replace
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Sequence
 
 import psutil
 
@@ -20,7 +20,7 @@ from mxscale.environment import description, hosts
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import backend_probe, budget, commands, container
-from mxscale.launcher.context import NO_HOOKS, Hook, Resources, RunContext, Signals
+from mxscale.launcher.context import Hook, Resources, RunContext, Signals
 from mxscale.launcher.failure import Logs
 from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import kept_alive
@@ -48,7 +48,7 @@ class Attempt(NamedTuple):
 # ---------------------------------------------------------------- before the run directory
 
 
-def check(config: Config, run: Optional[RunDir], hooks: Hook) -> Resources:
+def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resources:
     """Return what the first attempt of this process runs on.  Writes nothing.
 
     Args:
@@ -57,7 +57,7 @@ def check(config: Config, run: Optional[RunDir], hooks: Hook) -> Resources:
     Raises:
         ConfigError: hosts, price, budget, image, weights or tracking URI can't be used.
     """
-    started = hooks.started or psutil.Process().create_time()
+    started = next((hook.started for hook in hooks if hook.started), psutil.Process().create_time())
     nodes = hosts.find(config)
     price = price_of(config, nodes, run, hooks)
     if not config.budget.dry_run:  # a dry run reports the cost beyond a bound as well
@@ -69,15 +69,13 @@ def check(config: Config, run: Optional[RunDir], hooks: Hook) -> Resources:
     return Resources(nodes, price, started, image, weights_file)
 
 
-def price_of(config: Config, nodes: List[hosts.Host], run: Optional[RunDir] = None, hooks: Hook = NO_HOOKS) -> dict:
+def price_of(config: Config, nodes: List[hosts.Host], run: Optional[RunDir] = None, hooks: Sequence[Hook] = ()) -> dict:
     """Return the price record for these nodes; a resumed run keeps the price of its first start.
 
     Raises ConfigError.
     """
     machine = billed_machine(config, nodes)
-    known = hooks.price(config, machine)
-    if known is None and run is not None:
-        known = run.read("price.json")
+    known = next(filter(None, (hook.price(config) for hook in hooks)), run and run.read("price.json"))
     return {**known, "nodes": machine.nodes} if known else run_cost.pricing(config)(machine)
 
 
@@ -132,7 +130,8 @@ def set_up(context: RunContext) -> Attempt:
     from mxscale.perfmodel import forecast  # loads NumPy: not before the preparation, which it would delay
 
     say(forecast.record(run, config))
-    context.hooks.before_ranks(context, plan)
+    for hook in context.hooks:
+        hook.before_ranks(context, plan)
     return Attempt(context, plan, stamps, logs)
 
 

@@ -10,10 +10,10 @@ import tempfile
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Optional
 
-from mxscale.config.schema import Config, Machine, flatten, to_dict
+from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
 from mxscale.config.sizes import unsaved
-from mxscale.launcher.context import Hook, RunContext
+from mxscale.launcher.context import Hook, RunContext, Signals
 from mxscale.launcher.progress import say
 from mxscale.records.recorded import is_forecast
 from mxscale.rerun import differences, verdict
@@ -51,38 +51,6 @@ class RecordedRun:
             "launch.threads": plan.threads,
             "launch.device": plan.device,
         }
-
-
-class Rerun(Hook):
-    """Takes part in every run: a resumed rerun is compared and judged too.
-
-    Args:
-        recorded: the run to repeat; None for any other run.
-    """
-
-    def __init__(self, recorded: Optional[RecordedRun] = None):
-        self.recorded = recorded
-
-    def before_run_directory(self, config: Config) -> None:
-        if self.recorded and config.budget.dry_run:
-            raise ConfigError(f"budget.dry_run=true with {self.recorded.source}: the record has what that run cost")
-
-    def price(self, config: Config, machine: Machine) -> Optional[dict]:
-        """Return the recorded price for today's machines and set-up."""
-        if self.recorded is None:
-            return None
-        price = self.recorded.files.read("price.json")
-        return {**price, "setup_minutes": config.launch.setup_minutes} if price["known"] else price
-
-    def on_created(self, run: RunDir, signals) -> None:
-        if self.recorded:
-            store_record(run, self.recorded)
-
-    def before_ranks(self, context: RunContext, plan: Plan) -> None:
-        compare(context.run, context.config)
-
-    def on_finished(self, run: RunDir, status: Status) -> Status:
-        return judge(run, status)
 
 
 # ---------------------------------------------------------------- the record
@@ -179,29 +147,64 @@ def _without_seed(params: Dict[str, str]) -> Dict[str, str]:
 # ---------------------------------------------------------------- in the new run
 
 
-def store_record(run: RunDir, recorded: RecordedRun) -> None:
-    """Copy the record into the directory of the run that repeats it."""
-    (run.path / FOLDER).mkdir()
-    for name in FILES:
-        shutil.copy(recorded.files.path / name, run.path / FOLDER / name)
-    values = flatten(to_dict(recorded.config))
-    asked = {key: [value, values[key]] for key, value in recorded.resolved.items()}
-    run.write(RERUN, {"of": recorded.id, "parent": recorded.parent, "seeds": recorded.seeds, "asked": asked,
-                      "differs": []})  # fmt: skip
+class Rerun(Hook):
+    """Takes part in every run, because a resumed rerun is compared and judged too.
 
+    Args:
+        recorded: The run to repeat; None for any other run.
+    """
 
-def compare(run: RunDir, config: Config) -> None:
-    """Record and print what differs from the record.  Raises ConfigError if rerun.strict forbids it."""
-    known = run.read(RERUN)
-    if known is None:
-        return
-    found = [str(each) for each in differences.between(RunDir(run.path / FOLDER), run)]
-    run.write(RERUN, {**known, "differs": known["differs"] + [each for each in found if each not in known["differs"]]})
-    if found and config.rerun.strict:
-        raise ConfigError(f"rerun.strict=true: differs from the record of {known['of']}: {'; '.join(found)}")
-    lines = [f"rerun     of {known['of']}", f"expected  {_expected(config, run.plan(), found)}"]
-    lines += [f"{'differs' if n == 0 else '':<9} {each}" for n, each in enumerate(found)]
-    say("\n".join(lines))
+    def __init__(self, recorded: Optional[RecordedRun] = None):
+        self.recorded = recorded
+
+    def price(self, config: Config) -> Optional[dict]:
+        """Return the recorded price with today's set-up time."""
+        price = self.recorded and self.recorded.files.read("price.json")
+        return price and {**price, "setup_minutes": config.launch.setup_minutes}
+
+    def on_created(self, run: RunDir, signals: Signals) -> None:
+        """Copy the record into the directory of the run that repeats it."""
+        recorded = self.recorded
+        if recorded is None:
+            return
+        (run.path / FOLDER).mkdir()
+        for name in FILES:
+            shutil.copy(recorded.files.path / name, run.path / FOLDER / name)
+        values = flatten(to_dict(recorded.config))
+        asked = {key: [value, values[key]] for key, value in recorded.resolved.items()}
+        run.write(RERUN, {"of": recorded.id, "parent": recorded.parent, "seeds": recorded.seeds, "asked": asked,
+                          "differs": []})  # fmt: skip
+
+    def before_ranks(self, context: RunContext, plan: Plan) -> None:
+        """Record and print what differs from the record.  Raises ConfigError if rerun.strict forbids it."""
+        run, config, known = context.run, context.config, context.run.read(RERUN)
+        if known is None:
+            return
+        found = [str(each) for each in differences.between(RunDir(run.path / FOLDER), run)]
+        new = [each for each in found if each not in known["differs"]]
+        run.write(RERUN, {**known, "differs": known["differs"] + new})
+        if found and config.rerun.strict:
+            raise ConfigError(f"rerun.strict=true: differs from the record of {known['of']}: {'; '.join(found)}")
+        lines = [f"rerun     of {known['of']}", f"expected  {_expected(config, plan, found)}"]
+        lines += [f"{'differs' if n == 0 else '':<9} {each}" for n, each in enumerate(found)]
+        say("\n".join(lines))
+
+    def on_finished(self, run: RunDir, status: Status) -> Status:
+        """Add the verdict to the status, summary and rerun.json of a finished rerun."""
+        known = run.read(RERUN)
+        if known is None or status.state != FINISHED:
+            return status
+        recorded = RunDir(run.path / FOLDER)
+        splits = recorded.plan().splits
+        images = {figure: splits[name].count if name in splits else 0 for figure, name in SPLITS.items()}
+        judged = verdict.judge(_outcome(recorded), _outcome(run), known["seeds"], images)
+        result = {"of": known["of"], "verdict": judged.kind, "why": judged.why,
+                  "first_difference": judged.first_difference}  # fmt: skip
+        run.write(RERUN, {**known, **result})
+        status = replace(status, rerun=result)
+        run.write_status(status)
+        run.write_summary(replace(run.summary(), rerun=result))
+        return status
 
 
 def _expected(config: Config, plan: Plan, found: List[str]) -> str:
@@ -213,23 +216,6 @@ def _expected(config: Config, plan: Plan, found: List[str]) -> str:
     if found:
         return "within the spread of the seeds: equal weights need an equal environment"
     return "the same weights: nothing differs from the record"
-
-
-def judge(run: RunDir, status: Status) -> Status:
-    """Return the status with the verdict if this is a finished rerun; write it to status, summary and rerun.json."""
-    known = run.read(RERUN)
-    if known is None or status.state != FINISHED:
-        return status
-    recorded = RunDir(run.path / FOLDER)
-    splits = recorded.plan().splits
-    images = {figure: splits[name].count if name in splits else 0 for figure, name in SPLITS.items()}
-    judged = verdict.judge(_outcome(recorded), _outcome(run), known["seeds"], images)
-    result = {"of": known["of"], "verdict": judged.kind, "why": judged.why, "first_difference": judged.first_difference}
-    run.write(RERUN, {**known, **result})
-    status = replace(status, rerun=result)
-    run.write_status(status)
-    run.write_summary(replace(run.summary(), rerun=result))
-    return status
 
 
 def _outcome(run: RunDir) -> verdict.Outcome:
