@@ -187,7 +187,7 @@ ASYNC = {"backend": "dist_async", "update_on": "server"}
         ({"comm": {"backend": "dist_sync"}}, ["comm.backend=dist_sync", "use comm=parameter_server"]),
         ({"comm": {"backend": "dist_async_device"}}, ["comm.backend=dist_async_device", "use comm=dist_async"]),
         ({"comm": {"backend": "p3"}}, ["comm.backend=p3", "use comm=parameter_server"]),
-        ({"comm": {"backend": "parameter_server", "servers": 0}}, ["comm.servers=0", "1x, 2x"]),
+        ({"comm": {"backend": "parameter_server", "servers": 0}}, ["comm.servers=0: expected at least 1"]),
         ({"comm": {"backend": "parameter_server", "servers": "x"}}, ["comm.servers=x", "1x, 2x"]),
         ({"comm": {"backend": "parameter_server", "servers": "0x"}}, ["comm.servers=0x", "1x, 2x"]),
         ({"comm": {"backend": "parameter_server", "servers": 1.5}}, ["comm.servers=1.5", "1x, 2x"]),
