@@ -156,7 +156,7 @@ def a_run(folder, lines=(), attempts=((0, None, 1),), known=None, **config):
         span = {"attempt": number, "started_ms": T0 + 1000 * began, "nodes": nodes, "ranks": 1}
         spans.append(span if ended is None else {**span, "ended_ms": T0 + 1000 * ended})
     run.write("status.json", {"attempts": spans, "state": "RUNNING", "attempt": len(spans)})
-    run.write("price.json", known or price())
+    run.write_price(known or price())
     signed = signature.signature(earlier_runs.for_speed(run.config()), "d", None, ranks=False)
     known = {"data_digest": "d", "speed_signature": signed, "threads": 1, "device": "cpu", "classes": 10}
     run.write_plan(Plan(sizes=SIZES, splits=SPLITS, **known))
@@ -222,7 +222,7 @@ def test_nodes_with_servers_alone_are_billed(tmp_path):
     config = from_dict({"launch": {"ranks": 4}, "comm": {"backend": "parameter_server", "servers": 1},
                         "machine": {"usd_per_hour": 10.0}})  # fmt: skip
     known = setup.price_of(config, nodes)
-    assert known["nodes"] == 3 and prices.cost(known, [3600])["usd"] == 30.0
+    assert known.nodes == 3 and prices.cost(known, [3600])["usd"] == 30.0
 
 
 # ---------------------------------------------------------------- when it is time to stop

@@ -26,6 +26,7 @@ from mxscale.rerun.verdict import DIFFERENT, IDENTICAL, WITHIN, Outcome, judge
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.price import Price
 from mxscale.tracking import history, tracker
 from mxscale.util.errors import ConfigError
 
@@ -121,13 +122,13 @@ PLAN = Plan(
     data_digest="d" * 64,
     splits=make_splits(val=200, test=200),
 )
-PRICE = {"known": True, "usd_per_hour": 7.0, "nodes": 1, "setup_minutes": 2.0, "billing": "per_second"}
+PRICE = Price(known=True, usd_per_hour=7.0, setup_minutes=2.0, billing="per_second")
 
 
 def make_run(root, state="FINISHED", top1=99.0, sha="aaa", **values):
     run = directory.create(from_dict({"runs": str(root), **values}))
     run.write_plan(PLAN)
-    run.write("price.json", PRICE)
+    run.write_price(PRICE)
     run.write("environment.json", {"git": {}, "machine": {}, "mxnet": {}, "tags": {"data.digest": "d" * 64}})
     run.write("summary.json", {"metrics": {"test/top1": top1}})
     status = {"state": state, "attempts": [{"attempt": 1, "ranks": 2, "started_ms": 1, "ended_ms": 2}]}
@@ -167,9 +168,9 @@ def test_rerun_takes_config_ranks_and_threads_from_record(tmp_path):
 def test_recorded_price_applies_to_current_nodes(tmp_path):
     first = asked(make_run(tmp_path), "tracking=none")[2]
     config, hook = from_dict({"launch": {"setup_minutes": 1.0}, "machine": {"nodes": 4}}), rerun.Rerun(first)
-    assert setup.price_of(config, [], None, [hook]) == {**PRICE, "nodes": 4, "setup_minutes": 1.0}
-    first.files.write("price.json", {"known": False, "why": "no price"})
-    assert not setup.price_of(config, [], None, [hook])["known"]  # today's price is not used
+    assert setup.price_of(config, [], None, [hook]) == replace(PRICE, nodes=4, setup_minutes=1.0)
+    first.files.write_price(Price(known=False, why="no price"))
+    assert not setup.price_of(config, [], None, [hook]).known  # today's price is not used
 
 
 def test_other_number_of_ranks_keeps_shards(tmp_path):
