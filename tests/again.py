@@ -14,6 +14,7 @@ from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.rerun import rerun
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.price import Price
 from mxscale.rundir.status import Attempt, Status
 from mxscale.rundir.summary import Summary
 from mxscale.train import prepare
@@ -32,7 +33,7 @@ def train(run) -> Status:
     status = Status(directory.FINISHED, attempts=(attempt,), step=ended["step"], params_sha256=ended["params_sha256"])
     run.write_status(status)
     run.write_summary(Summary())
-    run.write("price.json", {"known": False, "why": "no price"})
+    run.write_price(Price(known=False, why="no price"))
     return status
 
 

@@ -1,4 +1,4 @@
-"""Runs as a user starts them: entry scripts in processes of their own, in a temporary run directory."""
+"""Fixtures that start runs as users do: verbs in their own processes, with a temporary folder of runs."""
 
 import json
 import os
@@ -10,12 +10,15 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+from publisher import Publisher
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # a test process on each core: more threads than that slow every one down
+if "PYTEST_XDIST_WORKER" in os.environ:  # one test process per core; more threads would slow all of them
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of a shell's background job: tests press Ctrl-C
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job of a shell ignores it; tests send it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from mxscale.rundir.directory import RunDir
@@ -26,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SMALL = ["data.train_per_class=24", "batch.per_device=12", "epochs=2", "log_every=1", "tracking=none"]
 
 
-# test, or the file that it is in -> why MXNet 1.5, whose API mxnet-cu90 has, can't pass it
+# test or file -> why it can't pass with MXNet 1.5, whose API mxnet-cu90 has
 NOT_WITH_1_5 = {
     "test_optimizer.py::test_an_optimizer_of_mxnet_is_made[lamb]": "MXNet 1.5 has no LAMB",
     "test_optimizer.py::test_an_optimizer_of_mxnet_is_made[lars]": "MXNet 1.5 has no LARS",
@@ -43,7 +46,7 @@ def pytest_collection_modifyitems(items):
 
 
 class Cli:
-    """Starts entry scripts with their runs in one folder."""
+    """Starts verbs with their runs in one folder."""
 
     def __init__(self, folder: Path, cache: Path):
         self.folder, self.cache = folder, cache
@@ -52,14 +55,14 @@ class Cli:
     def start(self, entry, *overrides, small=True, env=None):
         script = [f"{entry}.py"] if entry in ("train", "finetune") else ["-m", "mxscale", entry]
         argv = [sys.executable, *script, *self.overrides, *(SMALL if small else []), *overrides]
-        surroundings = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
         return subprocess.Popen(
-            argv, cwd=ROOT, env={**surroundings, **(env or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            argv, cwd=ROOT, env={**environment, **(env or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 
     def __call__(self, entry, *overrides, expect=0, small=True, env=None, timeout=180):
-        """Run to the end; the run directory where one is printed.  Fails on another exit status."""
+        """Run to the end and assert the exit status."""
         return self.ended(self.start(entry, *overrides, small=small, env=env), expect, timeout)
 
     def ended(self, process, expect=0, timeout=180):
@@ -70,7 +73,7 @@ class Cli:
         return Ended(run, out, err)
 
     def run_of(self, process, timeout=60) -> RunDir:
-        """The run directory of a process that has just been started."""
+        """Return the run directory that a process prints at its start."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             line = process.stdout.readline()
@@ -94,7 +97,7 @@ class Ended:
 
 @pytest.fixture(scope="session")
 def data_cache(tmp_path_factory):
-    """Packed sets, shared by all tests: packing is tested where it is tested."""
+    """Return a folder for packed sets, shared by all tests that do not test packing."""
     return tmp_path_factory.mktemp("data")
 
 
@@ -109,12 +112,12 @@ def shared_cli(tmp_path_factory, data_cache):
 
 
 def last(run: RunDir, name: str) -> float:
-    """The newest value of a metric."""
+    """Return the last value of a metric."""
     return [line["metrics"][name] for line in run.history() if name in line["metrics"]][-1]
 
 
 def wait_for_step(run: RunDir, step: int, timeout=60) -> None:
-    """Until metrics.jsonl has a line of `step` or later."""
+    """Wait until metrics.jsonl has a line of `step` or later."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if any(line["step"] >= step for line in run.lines()):
@@ -129,7 +132,7 @@ def kill_session(process) -> None:
 
 
 def rank_pids(run: RunDir):
-    """rank -> pid of the ranks of a run, from the process table."""
+    """Return the pid of each rank of a run, from the process table."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -143,7 +146,7 @@ def rank_pids(run: RunDir):
 
 
 def params(run: RunDir, step=None):
-    """structural name -> numpy array of a checkpoint (the newest)."""
+    """Return the parameters of a checkpoint (default: the newest) as numpy arrays by structural name."""
     from mxscale.models import weights
 
     path = max(run.checkpoints.glob("[0-9]*")) if step is None else run.checkpoint(step)
@@ -152,3 +155,26 @@ def params(run: RunDir, step=None):
 
 def read_json(path):
     return json.loads(Path(path).read_text())
+
+
+@pytest.fixture
+def publisher():
+    with Publisher().serving() as one:
+        yield one
+
+
+@pytest.fixture
+def photo():
+    """Smooth colours with some grain, 40 wide and 30 high."""
+    y, x = np.mgrid[0:30, 0:40]
+    grain = np.random.RandomState(0).randint(0, 20, (30, 40))
+    return Image.fromarray(np.stack([x * 6, y * 7, (x + y) * 3 + grain], -1).astype("uint8"))
+
+
+@pytest.fixture(scope="session")
+def images():
+    """Build the images of the checkout."""
+    for target in ("cpu", "mlflow"):
+        argv = ["docker", "build", "--target", target, "-t", f"mxscale:{target}", "."]
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=1500)
+        assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ from mxscale.cli import main
 from mxscale.config.schema import Machine, from_dict
 from mxscale.cost import catalogs, price_list, price_table, prices
 from mxscale.rundir import directory
+from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError
 
 SAMPLES = Path(__file__).parent / "catalogues"
@@ -71,11 +72,11 @@ def test_an_update_adds_prices_and_keeps_old_ones(tmp_path, capsys):
     assert tool(tmp_path, f"update={SAMPLES / 'vms.csv'}", "as_of=2025-03-01") == 0
     assert "added 5 prices of 2025-03-01 from vms.csv@" in capsys.readouterr().out
     spot = price(tmp_path, "p3.16xlarge", "eu-west-1", market="spot")
-    assert (spot["usd_per_hour"], spot["as_of"]) == (8.1015, "2025-03-01")
-    assert spot["source"].startswith("vms.csv@")
-    assert price(tmp_path, "p4d.24xlarge", "us-east-1")["as_of"] == "2025-03-01"  # before: only one without a date
-    assert price(tmp_path, "p3.16xlarge", "eu-west-1", as_of="2017-12-01")["as_of"] == "2017-11-12"
-    assert price(tmp_path, "p3.16xlarge", "eu-west-1", as_of="2025-03-01")["as_of"] == "2025-03-01"
+    assert (spot.usd_per_hour, spot.as_of) == (8.1015, "2025-03-01")
+    assert spot.source.startswith("vms.csv@")
+    assert price(tmp_path, "p4d.24xlarge", "us-east-1").as_of == "2025-03-01"  # before: only one without a date
+    assert price(tmp_path, "p3.16xlarge", "eu-west-1", as_of="2017-12-01").as_of == "2017-11-12"
+    assert price(tmp_path, "p3.16xlarge", "eu-west-1", as_of="2025-03-01").as_of == "2025-03-01"
 
 
 def test_an_update_with_the_same_file_adds_nothing(tmp_path, capsys):
@@ -89,15 +90,15 @@ def test_an_update_with_the_same_file_adds_nothing(tmp_path, capsys):
     tool(tmp_path, f"update={tmp_path / 'vms.csv'}", "as_of=2025-05-01", "source=mirror")
     assert (tmp_path / "prices.csv").read_text().startswith(before)
     assert {row["source"].partition("@")[0] for row in rows(tmp_path)} == {"vms.csv", "mirror"}
-    assert price(tmp_path, "p3.16xlarge", "eu-west-1")["usd_per_hour"] == 20.1
-    assert price(tmp_path, "p3.16xlarge", "eu-west-1", as_of="2025-04-30")["usd_per_hour"] == 26.44
+    assert price(tmp_path, "p3.16xlarge", "eu-west-1").usd_per_hour == 20.1
+    assert price(tmp_path, "p3.16xlarge", "eu-west-1", as_of="2025-04-30").usd_per_hour == 26.44
 
 
 def test_of_two_prices_of_one_day_the_last_added_applies(tmp_path):
     for name, usd in (("a", "5.5"), ("b", "4.5")):
         (tmp_path / name).write_text(f"InstanceType,Region,Price,SpotPrice\np9.big,eu-west-1,{usd},\n")
         tool(tmp_path, f"update={tmp_path / name}", "as_of=2025-03-01")
-    assert price(tmp_path, "p9.big", "eu-west-1")["usd_per_hour"] == 4.5
+    assert price(tmp_path, "p9.big", "eu-west-1").usd_per_hour == 4.5
 
 
 def test_an_update_can_select_instance_and_region(tmp_path):
@@ -113,13 +114,13 @@ def test_an_update_can_select_instance_and_region(tmp_path):
 def test_a_run_keeps_the_price_of_its_start(tmp_path):
     config = from_dict({"runs": str(tmp_path), "machine": {"provider": "aws", "nodes": 3}})
     run = directory.create(config)
-    run.write("price.json", {"known": True, "usd_per_hour": 26.44})
+    run.write_price(Price(known=True, usd_per_hour=26.44))
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     tool(tmp_path, f"update={SAMPLES / 'vms.csv'}")
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
     from mxscale.launcher import setup
 
-    assert setup.price_of(config, [], run) == {"known": True, "usd_per_hour": 26.44, "nodes": 3}
+    assert setup.price_of(config, [], run) == Price(known=True, usd_per_hour=26.44, nodes=3)
 
 
 def test_the_package_is_never_written_to(tmp_path):

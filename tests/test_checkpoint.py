@@ -1,4 +1,4 @@
-"""Checkpoints: read back bit by bit, passed over when damaged, never half written."""
+"""Checkpoints: restored bit by bit, ignored if damaged, written completely or not at all."""
 
 import os
 import resource
@@ -10,73 +10,19 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
+from small_training import WIDTH, Training
 
 from mxscale.config.schema import from_dict
-from mxscale.config.sizes import sizes
 from mxscale.distributed.communicators import Local
-from mxscale.distributed.exchange import make_exchange
 from mxscale.models import weights
-from mxscale.rundir.directory import RunDir
 from mxscale.train import checkpointer, prepare
-from mxscale.train.checkpointer import Checkpointer, NotFinite, TrainingState, check_resumable
-from mxscale.train.metrics import MetricsLog
-from mxscale.train.optim.optimizer import make_trainer
-from mxscale.train.precision import Precision
-from mxscale.train.shard_statistics import ShardStatistics
+from mxscale.train.checkpointer import NotFinite, check_resumable
 from mxscale.util.errors import ConfigError
-
-WIDTH = 64
-
-
-class Training:
-    """A small network with BN that trains on numbers drawn from the step."""
-
-    def __init__(self, folder, seed=1, optimizer=None, **settings):
-        self.net = mx.gluon.nn.HybridSequential()
-        self.net.add(
-            mx.gluon.nn.Dense(WIDTH, in_units=WIDTH),
-            mx.gluon.nn.BatchNorm(in_channels=WIDTH),
-            mx.gluon.nn.Dense(2, in_units=WIDTH),
-        )
-        mx.random.seed(seed)
-        self.net.initialize(mx.init.Normal(0.1))
-        self.config = from_dict({"batch": {"per_device": 4}, "optimizer": optimizer or {}, **settings})
-        self.parameters = weights.parameters(self.net)
-        self.trainer = make_trainer(
-            [p for p in self.parameters.values() if p.grad_req != "null"], self.config.optimizer, False
-        )
-        running = [name for name in self.parameters if "running" in name]
-        self.statistics = ShardStatistics([self.parameters[name] for name in running], [0, 1], 2)
-        self.run = RunDir(folder)
-        self.run.path.mkdir(exist_ok=True)
-        self.metrics_log = MetricsLog(self.run, Local(), 1)
-        exchange = make_exchange(Local(), [[]], self.config.comm, 8)
-        state = TrainingState(self.parameters, running, self.trainer, self.statistics, Precision("float32"), exchange)
-        derived = sizes(self.config, 1, 80, shards=2)
-        self.checkpointer = Checkpointer(self.run, self.config, derived, Local(), state)
-
-    def step(self, *steps):
-        for step in steps:
-            for shard in (0, 1):
-                self.statistics.use(shard)
-                images = mx.nd.array(np.random.RandomState([step, shard]).rand(4, WIDTH))
-                with mx.autograd.record():
-                    loss = (self.net(images) ** 2).sum()
-                loss.backward()
-            self.trainer.update(8)
-        return self
-
-    def save(self, step):
-        self.checkpointer.save(self.checkpointer.snapshot(step), self.metrics_log)
-        return self
-
-    def digest(self):
-        return weights.params_sha256(weights.arrays(self.net))
 
 
 @pytest.fixture
 def saved(tmp_path):
-    """A run with checkpoints of steps 1, 2 and 3."""
+    """Return a run with checkpoints of steps 1, 2 and 3."""
     training = Training(tmp_path / "run", checkpoint={"keep": 9})
     for step in (1, 2, 3):
         training.step(step).save(step)
@@ -92,7 +38,7 @@ def newest_step(training):
 
 
 @pytest.mark.parametrize("optimizer", [{}, {"name": "adam", "momentum": None}])
-def test_a_resumed_run_goes_on_bit_by_bit(tmp_path, optimizer):
+def test_resumed_run_is_bit_identical(tmp_path, optimizer):
     unbroken = Training(tmp_path / "run", optimizer=optimizer).step(1, 2, 3).save(3).step(4, 5)
     resumed = Training(tmp_path / "run", seed=99, optimizer=optimizer)
     assert resumed.checkpointer.restore() == 3
@@ -110,7 +56,7 @@ def test_saving_does_not_disturb_training(tmp_path):
     assert quiet.digest() == saving.digest()
 
 
-def test_what_is_written_is_read_back(saved):
+def test_checkpoint_is_read_as_written(saved):
     found = checkpointer.newest(saved.run.checkpoints)
     arrays = {name: array.asnumpy() for name, array in found.params.items()}
     assert weights.params_sha256(arrays) == found.state["params_sha256"] == saved.checkpointer.params_sha256
@@ -120,24 +66,18 @@ def test_what_is_written_is_read_back(saved):
     assert np.array_equal(found.statistics, saved.statistics.gather(Local()))
 
 
-def test_exported_statistics_are_the_average_of_the_shards(saved):
+def test_saved_running_statistics_are_the_average_of_shards(saved):
     found = checkpointer.newest(saved.run.checkpoints)
     mean = found.statistics.astype("float64").mean(axis=0)[:WIDTH]
     assert found.params["1.running_mean"].asnumpy() == pytest.approx(mean, rel=1e-6)
 
 
-def test_the_manifest_passes_sha256sum(saved):
+def test_manifest_passes_sha256sum(saved):
     path = saved.run.checkpoints / "000000003"
     done = subprocess.run(["sha256sum", "-c", "--strict", "MANIFEST"], cwd=path, capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stdout.splitlines() == ["params: OK", "trainer: OK", "statistics: OK", "state.json: OK"]
     assert {p.name for p in path.iterdir()} == {*checkpointer.FILES, "MANIFEST"}
-
-
-def test_a_run_without_checkpoints_starts_at_0(tmp_path):
-    training = Training(tmp_path / "run")
-    assert training.checkpointer.restore() == 0
-    assert check_resumable(training.run) == {}
 
 
 # ---------------------------------------------------------------- damage
@@ -151,16 +91,18 @@ def empty(path):
     os.truncate(path, 0)
 
 
-def flip_first(path):
+def flip(path, at):
     content = bytearray(path.read_bytes())
-    content[0] ^= 0xFF
+    content[at(len(content))] ^= 1
     path.write_bytes(content)
+
+
+def flip_first(path):
+    flip(path, lambda size: 0)
 
 
 def flip_middle(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    flip(path, lambda size: size // 2)
 
 
 def add_a_byte(path):
@@ -169,27 +111,21 @@ def add_a_byte(path):
 
 
 @pytest.mark.parametrize("name", [*checkpointer.FILES, "MANIFEST"])
-@pytest.mark.parametrize("damage", [truncate, empty, flip_first, flip_middle, Path.unlink])
-def test_a_damaged_checkpoint_is_passed_over(saved, name, damage):
+@pytest.mark.parametrize("damage", [truncate, empty, flip_first, flip_middle, Path.unlink, add_a_byte])
+def test_damaged_checkpoint_is_ignored(saved, name, damage):
     damage(saved.run.checkpoints / "000000003" / name)
     assert newest_step(saved) == 2
     assert check_resumable(saved.run)["step"] == 2
     assert saved.checkpointer.last_valid().endswith("/000000002")
 
 
-@pytest.mark.parametrize("name", checkpointer.FILES)
-def test_a_file_that_has_grown_is_damaged(saved, name):
-    add_a_byte(saved.run.checkpoints / "000000003" / name)
-    assert newest_step(saved) == 2
-
-
-def test_several_damaged_ones_are_passed_over(saved):
+def test_several_damaged_checkpoints_are_ignored(saved):
     empty(saved.run.checkpoints / "000000003" / "params")
     (saved.run.checkpoints / "000000002" / "MANIFEST").unlink()
     assert newest_step(saved) == 1
 
 
-def test_where_all_are_damaged_a_resume_is_refused_in_one_line(saved):
+def test_resume_is_refused_if_all_checkpoints_are_damaged(saved):
     for step in (1, 2, 3):
         empty(saved.run.checkpoint(step) / "trainer")
     assert newest_step(saved) is None
@@ -199,13 +135,13 @@ def test_where_all_are_damaged_a_resume_is_refused_in_one_line(saved):
         check_resumable(saved.run)
 
 
-def test_where_there_is_none_yet_that_is_said_and_a_resume_starts_from_the_beginning(tmp_path):
+def test_run_without_checkpoints_starts_at_0(tmp_path):
     training = Training(tmp_path / "run")
     assert check_resumable(training.run) == {} and training.checkpointer.restore() == 0
     assert training.checkpointer.last_valid() == "there is no checkpoint yet"
 
 
-def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(saved):
+def test_damaged_checkpoint_is_replaced(saved):
     flip_middle(saved.run.checkpoints / "000000003" / "params")
     resumed = Training(saved.run.path, seed=99)
     assert resumed.checkpointer.restore() == 2
@@ -223,7 +159,7 @@ def leftovers(training):
 
 @contextmanager
 def files_of_at_most(size):
-    """Writes beyond `size` bytes of a file fail with OSError."""
+    """Make writes beyond `size` bytes of a file fail with OSError."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -232,63 +168,75 @@ def files_of_at_most(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_write_that_fails_in_any_file_leaves_the_older_checkpoints_and_no_half_one(tmp_path):
-    training = Training(tmp_path / "run", optimizer={"name": "adam", "momentum": None}).step(1).save(1).step(2)
-    written = {p.name: p.stat().st_size for p in (training.run.checkpoints / "000000001").iterdir()}
-    assert written["params"] + 100 < written["trainer"]
-    for limit in (0, written["params"] // 2, written["params"] + 100):  # params, params, trainer
-        with pytest.raises(OSError, match=r"^checkpoint of step 2 not written: "), files_of_at_most(limit):
-            checkpoint_of(training, 2)
-        assert newest_step(training) == 1 and leftovers(training) == []
-    training.save(2)
-    assert newest_step(training) == 2
-
-
-def test_last_bytes_that_mxnet_loses_without_a_word_are_noticed(tmp_path):
-    training = Training(tmp_path / "run", optimizer={"name": "sgd", "momentum": None}).step(1).save(1).step(2)
-    written = {p.name: p.stat().st_size for p in (training.run.checkpoints / "000000001").iterdir()}
-    assert all(size < written["params"] - 100 for name, size in written.items() if name != "params")
-    with (
-        pytest.raises(OSError, match=r"^checkpoint of step 2 not written: "),
-        files_of_at_most(written["params"] - 100),
-    ):
-        checkpoint_of(training, 2)
-    assert newest_step(training) == 1 and leftovers(training) == []
-
-
-def checkpoint_of(training, step, under_way=None):
-    """Write as the checkpointer does, without its other files."""
+def checkpoint_of(training, step, in_flight=None):
+    """Write a checkpoint of the current parameters."""
     params = {name: p.data().copy() for name, p in training.parameters.items()}
     arrays = {name: array.asnumpy() for name, array in params.items()}
     state = {"step": step, "params_sha256": weights.params_sha256(arrays)}
     table = np.zeros((2, 3), "float32")
-    checkpointer.write(training.run.checkpoint(step), state, params, training.trainer, table, under_way)
+    checkpointer.write(training.run.checkpoint(step), state, params, training.trainer, table, in_flight)
+
+
+def write_fails(training, limit, in_flight=None, message=""):
+    """Check that a write with files of at most `limit` bytes fails and leaves checkpoint 1 alone."""
+    message = f"^checkpoint of step 2 not written: {message}"
+    with pytest.raises(OSError, match=message), files_of_at_most(limit):
+        checkpoint_of(training, 2, in_flight)
+    assert newest_step(training) == 1 and leftovers(training) == []
+
+
+def sizes_of(training):
+    return {p.name: p.stat().st_size for p in training.run.checkpoint(1).iterdir()}
+
+
+def test_failed_write_keeps_older_checkpoints(tmp_path):
+    training = Training(tmp_path / "run", optimizer={"name": "adam", "momentum": None}).step(1).save(1).step(2)
+    written = sizes_of(training)
+    assert written["params"] + 100 < written["trainer"]
+    for limit in (0, written["params"] // 2, written["params"] + 100):  # params, params, trainer
+        write_fails(training, limit)
+    training.save(2)
+    assert newest_step(training) == 2
+
+
+def test_bytes_lost_by_mxnet_are_detected(tmp_path):
+    training = Training(tmp_path / "run", optimizer={"name": "sgd", "momentum": None}).step(1).save(1).step(2)
+    written = sizes_of(training)
+    assert all(size < written["params"] - 100 for name, size in written.items() if name != "params")
+    write_fails(training, written["params"] - 100)
+
+
+@pytest.mark.parametrize("kb", [40, 70, 79.9])
+def test_full_disk_in_exchange_file_keeps_older_checkpoint(tmp_path, kb):
+    """MXNet's writer reports a full disk at once, or not at all in the last bytes."""
+    training = Training(tmp_path / "run").step(1).save(1).step(2)
+    sums = {"0": mx.nd.ones((20_000,))}  # 80 kB, more than any other file
+    write_fails(training, int(kb * 1000), sums, ".*/exchange ")
 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 200 kB; for root alone."""
+    """Mount a file system of 200 kB; needs root."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = shutil.which("mount")
     if mount is None or subprocess.run([mount, "-t", "tmpfs", "-o", "size=200k", "tmpfs", folder]).returncode:
         pytest.skip("no file system can be mounted here")
     yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)  # the journal is still open there
+    subprocess.run(["umount", "--lazy", folder], check=True)  # metrics.jsonl is still open there
 
 
 def fill(disk, kb_left):
-    """Fill a file system up to this many kB."""
+    """Fill a file system except for this many kB."""
     (disk / "filler").unlink(missing_ok=True)
     found = os.statvfs(disk)
     (disk / "filler").write_bytes(bytes(found.f_bavail * found.f_frsize - kb_left * 1024))
 
 
-def test_a_full_disk_leaves_the_older_checkpoints_and_no_half_one(small_disk):
+def test_full_disk_keeps_older_checkpoints(small_disk):
     training = Training(small_disk / "run").step(1).save(1).step(2)
-    written = sum(p.stat().st_size for p in (training.run.checkpoints / "000000001").iterdir())
-    assert 32_000 < written < 48_000
-    for kb_left in (4, 12, 20, 28, 36):  # full in one file or another
+    assert 32_000 < sum(sizes_of(training).values()) < 48_000
+    for kb_left in (4, 12, 20, 28, 36):  # full in different files
         fill(small_disk, kb_left)
         with pytest.raises(OSError, match=r"^checkpoint of step 2 not written: "):
             training.save(2)
@@ -298,25 +246,14 @@ def test_a_full_disk_leaves_the_older_checkpoints_and_no_half_one(small_disk):
     assert newest_step(training) == 2
 
 
-@pytest.mark.parametrize("kb", [40, 70, 79.9])
-def test_sums_under_way_that_do_not_fit_leave_the_older_checkpoint_and_no_half_one(tmp_path, kb):
-    """MXNet's writer says so at once, or in the last bytes not at all."""
-    training = Training(tmp_path / "run").step(1).save(1).step(2)
-    sums = {"0": mx.nd.ones((20_000,))}  # 80 kB, more than any other file
-    message = r"^checkpoint of step 2 not written: .*/exchange "
-    with files_of_at_most(int(kb * 1000)), pytest.raises(OSError, match=message):
-        checkpoint_of(training, 2, sums)
-    assert newest_step(training) == 1 and leftovers(training) == []
-
-
-def test_what_a_killed_writer_left_is_no_checkpoint_and_is_cleared_away(saved):
+def test_files_of_a_killed_writer_are_removed(saved):
     shutil.copytree(saved.run.checkpoints / "000000003", saved.run.checkpoints / ".000000004.1234")
     assert newest_step(saved) == 3
     saved.step(5).save(5)
     assert leftovers(saved) == []
 
 
-def test_parameters_that_are_not_finite_are_not_saved(saved):
+def test_parameters_not_finite_are_not_saved(saved):
     saved.net[0].bias.data()[:] = np.inf
     with pytest.raises(
         NotFinite, match=r"^0.bias is not finite after step 4; the last good checkpoint is .*/000000003$"
@@ -325,8 +262,8 @@ def test_parameters_that_are_not_finite_are_not_saved(saved):
     assert newest_step(saved) == 3 and leftovers(saved) == []
 
 
-class UnderWay:
-    """An exchange with sums that are to be applied at the next step."""
+class InFlight:
+    """An exchange with sums in flight."""
 
     def settle(self):
         pass
@@ -335,19 +272,19 @@ class UnderWay:
         return {"0": mx.nd.ones((10,))}
 
 
-def test_sums_under_way_are_not_dropped_by_a_resume_that_would_not_apply_them(tmp_path):
+def test_resume_without_double_buffering_is_refused_with_sums_in_flight(tmp_path):
     training = Training(tmp_path / "run")
-    training.checkpointer.state.exchange = UnderWay()
+    training.checkpointer.state.exchange = InFlight()
     training.step(1).save(1)
     training.run.write_config(from_dict({"comm": {"double_buffering": False}}))
     with pytest.raises(ConfigError, match=r"comm\.double_buffering=false: its checkpoint holds gradients"):
         prepare.prepare(training.run, training.run.config())
 
 
-# ---------------------------------------------------------------- which are kept
+# ---------------------------------------------------------------- retention
 
 
-def test_the_last_ones_and_the_best_are_kept(tmp_path):
+def test_last_and_best_checkpoints_are_retained(tmp_path):
     training = Training(tmp_path / "run", checkpoint={"keep": 2})
     for step, top1 in enumerate([10.0, 50.0, 50.0, 40.0, 30.0, 20.0], start=1):
         training.checkpointer.record_validation(step, {"val/top1": top1})
@@ -358,7 +295,7 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
     assert (best["step"], best["val/top1"], best["checkpoint"]) == (2, 50.0, "checkpoints/000000002")
 
 
-def test_the_best_is_remembered_by_a_resumed_run_and_can_be_read(tmp_path):
+def test_resumed_run_restores_the_best(tmp_path):
     training = Training(tmp_path / "run")
     training.step(1).checkpointer.record_validation(1, {"val/top1": 50.0})
     best = training.save(1).checkpointer.params_sha256
@@ -372,12 +309,12 @@ def test_the_best_is_remembered_by_a_resumed_run_and_can_be_read(tmp_path):
     assert weights.params_sha256(found) == best
 
 
-def test_a_checkpoint_is_due_after_epochs_and_steps(tmp_path):
+def test_checkpoint_is_due_after_epochs_and_steps(tmp_path):
     training = Training(tmp_path / "run", checkpoint={"every_epochs": 2, "every_steps": 7})  # 10 steps an epoch
     assert [step for step in range(1, 41) if training.checkpointer.due(step)] == [7, 14, 20, 21, 28, 35, 40]
 
 
-def test_the_same_step_is_saved_once(saved):
+def test_same_step_is_saved_once(saved):
     before = (saved.run.checkpoints / "000000003").stat().st_ino
     saved.save(3)
     assert (saved.run.checkpoints / "000000003").stat().st_ino == before

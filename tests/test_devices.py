@@ -174,7 +174,7 @@ def trained(tmp_path, data_cache, monkeypatch):
     def train(name, *overrides, stop=False, comm=None):
         run = directory.RunDir(tmp_path / name)
         config = composed("train", f"data.cache={data_cache}", *TINY, *overrides)
-        run.write_config(entry.settle(config))
+        run.write_config(entry.resolve(config))
         prepare.prepare(run, run.config())
         run.stop_file.write_text("a test") if stop else run.stop_file.unlink(missing_ok=True)
         plan = run.plan()

@@ -1,7 +1,7 @@
-"""The targets whose base images come from a vendor, built on Debian with stand-ins for those images.
+"""The targets with a vendor's base image, built on a Debian image in its place.
 
-Every instruction of `ngc` and `source`, and those of `cu90` that need no CUDA compiler, is run; what is built
-is what the stand-in gives: not a GPU build.
+Every instruction of `ngc` and `source` runs, and those of `cu90` that require no CUDA compiler. The results are not
+GPU builds.
 """
 
 import os
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import mxnet
 import pytest
-from test_docker import ROOT, copy_of_the_sources, engine_answers, sh
+from conftest import ROOT
+from docker_engine import copy_of_sources, engine_answers, sh
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 if not engine_answers():
@@ -24,19 +25,19 @@ TRAIN = ["python", "train.py", "tracking=none", "max_steps=2", "launch.ranks=2",
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A copy of the sources, to which something may be added."""
-    return copy_of_the_sources(tmp_path / "checkout")
+    """Return a copy of the sources that a test may change."""
+    return copy_of_sources(tmp_path / "checkout")
 
 
 def stand_in(tmp_path, name: str, *lines: str) -> str:
-    """An image of these instructions; its name."""
+    """Build an image from instructions and return its name."""
     (tmp_path / "Dockerfile").write_text("\n".join(lines) + "\n")
     sh("docker", "build", "-q", "-t", f"mxscale-stand-in:{name}", str(tmp_path), timeout=1200)
     return f"mxscale-stand-in:{name}"
 
 
 def build(folder, target, *arguments, expect=0):
-    """The output of a build of `target`, which is tagged mxscale-stand-in:<target>-built."""
+    """Build `target` as mxscale-stand-in:TARGET-built and return the output."""
     done = subprocess.run(
         ["docker", "build", "--progress=plain", "--target", target, "-t", f"mxscale-stand-in:{target}-built",
          *[word for argument in arguments for word in ("--build-arg", argument)], str(folder)],
@@ -51,7 +52,7 @@ def build(folder, target, *arguments, expect=0):
 
 @pytest.fixture
 def vendor(tmp_path):
-    """An image with MXNet and Horovod in the system's Python, as NVIDIA's has them."""
+    """Return an image with MXNet and Horovod in the system's Python, like NVIDIA's."""
     sh("docker", "build", "--target", "cpu", "-t", "mxscale:cpu", ".", timeout=1500)
     folder = tmp_path / "vendor"
     folder.mkdir()

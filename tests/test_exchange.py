@@ -58,16 +58,15 @@ def test_neighbours_share_a_bucket_from_the_last_layer_on():
     grads = arrays(1, 5, 2, 3, 3)  # of 4 bytes: 4, 20, 8, 12, 12
     assert sizes_of(fill(grads, 24), grads) == [[3, 3], [2], [1, 5]]
     assert sizes_of(fill(grads, 1000), grads) == [[1, 5, 2, 3, 3]]
-
-
-def test_a_gradient_larger_than_a_bucket_has_its_own():
-    grads = arrays(1, 100, 1)
+    assert fill([], 1000) == []
+    grads = arrays(1, 100, 1)  # one is larger than a bucket
     assert sizes_of(fill(grads, 8), grads) == [[1], [100], [1]]
 
 
 def test_each_type_has_its_own_buckets():
     grads = arrays(2, 2) + arrays(2, dtype="float16") + arrays(4)
     assert fill(grads, 1000) == [range(3, 4), range(2, 3), range(0, 2)]
+    assert [len(group) for group in fill(arrays(1, 1, 1, 1, dtype="float16"), 4)] == [2, 2]  # twice as many
 
 
 def test_the_default_bucket_is_a_share_of_all_gradients():
@@ -75,15 +74,6 @@ def test_the_default_bucket_is_a_share_of_all_gradients():
     assert [bucket_bytes(Comm(), total * mib) for total in (0.5, 16, 1600)] == [mib / 4, 4 * mib, 32 * mib]
     assert bucket_bytes(Comm(double_buffering=True), 16 * mib) == 8 * mib
     assert bucket_bytes(Comm(bucket_mb=3.0), 16 * mib) == 3 * mib
-
-
-def test_a_bucket_holds_twice_as_many_float16_numbers():
-    assert [len(group) for group in fill(arrays(1, 1, 1, 1, dtype="float16"), 4)] == [2, 2]
-    assert [len(group) for group in fill(arrays(1, 1, 1, 1), 4)] == [1, 1, 1, 1]
-
-
-def test_no_gradients_give_no_buckets():
-    assert fill([], 100) == []
 
 
 def test_sums_keep_position_and_shape_of_gradients():

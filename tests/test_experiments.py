@@ -155,7 +155,7 @@ def test_a_published_comparison_takes_two_steps_on_two_devices_with_its_own_back
 def ended_run(path, config, steps):
     """The preparation and the only rank, in this process: imports would be most of the time."""
     run = directory.RunDir(path)
-    run.write_config(settings.settle(config))
+    run.write_config(settings.resolve(config))
     run.write_plan(Plan(pretrained=setup.pretrained_file(run.config())))
     status = train(run)
     assert (status.state, status.step) == (directory.FINISHED, steps)

@@ -12,10 +12,10 @@ from mxscale.records import earlier_runs, summary
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FINISHED
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.price import Price
 from mxscale.tracking import payload
 
-PRICE = {"known": True, "usd_per_hour": 36.0, "eur_per_hour": 18.0, "nodes": 1, "billing": "per_second",
-         "minimum_s": 0, "setup_minutes": 0}  # fmt: skip
+PRICE = Price(known=True, usd_per_hour=36.0, eur_per_hour=18.0, billing="per_second")
 
 
 def made(runs, ranks, rate=None, wall_s=0, host="here", device="cpu", **settings):
@@ -25,7 +25,7 @@ def made(runs, ranks, rate=None, wall_s=0, host="here", device="cpu", **settings
     sizes = make_sizes(ranks, total_steps=100, train_images=3200)
     run.write_plan(Plan(sizes=sizes, speed_signature="same", threads=1, device=device, classes=5))
     run.write("environment.json", {"tags": {"machine": host, "build": "wheel", "versions": {}}})
-    run.write("price.json", PRICE)
+    run.write_price(PRICE)
     if rate:
         run.write("status.json", {"state": FINISHED, "step": 100, "attempts": [{"attempt": 1, "started_ms": 0}]})
         run.write("summary.json", {"metrics": {"throughput/median": rate, "time/wall_s": wall_s}})

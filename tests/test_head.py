@@ -1,4 +1,4 @@
-"""The first loss of a new classifier, and what is said where it is not ln(classes)."""
+"""The first loss of a new classifier, and the warning if it is not ln(classes)."""
 
 import math
 
@@ -23,7 +23,7 @@ PRETRAINED = from_dict({"model": {"pretrained": "x.params"}})
 
 
 @pytest.mark.parametrize("classes", [2, 5, 256, 1000])
-def test_a_loss_near_ln_of_the_classes_is_as_it_should_be(classes):
+def test_loss_near_ln_of_the_classes_is_expected(classes):
     for away in (-0.49, 0, 0.49):
         assert first_loss_warning(math.log(classes) + away, classes, Config()) is None
 
@@ -43,16 +43,16 @@ def test_a_loss_near_ln_of_the_classes_is_as_it_should_be(classes):
         (float("nan"), PRETRAINED, ["returns NaN"]),
     ],
 )
-def test_a_loss_far_from_it_is_said_with_its_likely_cause_in_a_line(loss, config, words):
-    said = first_loss_warning(loss, 256, config)
-    assert len(said.splitlines()) == 1 and not [word for word in words if word not in said], said
+def test_warning_names_the_likely_cause(loss, config, words):
+    warning = first_loss_warning(loss, 256, config)
+    assert len(warning.splitlines()) == 1 and not [word for word in words if word not in warning], warning
 
 
-def begun(tmp_path, data_cache, *overrides, entry="finetune"):
-    """A run of two steps in this process; its directory."""
+def trained(tmp_path, data_cache, *overrides, entry="finetune"):
+    """Train two steps in this process; return the run directory."""
     words = ["data=digits_few", "model=small", "batch.per_device=8", "launch.ranks=1", "max_steps=2", "log_every=1",
              f"runs={tmp_path}/runs", f"data.cache={data_cache}", "data.train_per_class=4"]  # fmt: skip
-    config = settings.settle(composed(entry, *words, *overrides))
+    config = settings.resolve(composed(entry, *words, *overrides))
     run = directory.create(config)
     run.write_plan(Plan(pretrained=setup.pretrained_file(config)))
     prepare.prepare(run, config)
@@ -62,7 +62,7 @@ def begun(tmp_path, data_cache, *overrides, entry="finetune"):
 
 @pytest.fixture
 def loud(tmp_path):
-    """Weights whose features are a thousand times as large as they should be."""
+    """Return an override for weights whose features are 1,000 times too large."""
     net = zoo.build("small", 5)
     zoo.initialise(net, 1, mx.cpu(), False)
     zoo.finish(net, (1, 3, 32, 32), mx.cpu())
@@ -73,33 +73,31 @@ def loud(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_says_so_in_its_directory_on_the_terminal_and_in_the_record_and_goes_on(
-    tmp_path, data_cache, loud, capsys
-):
-    run = begun(tmp_path, data_cache, loud)
-    said = run.read("warnings.json")["first_loss"]
-    assert "not normalised as these weights expect" in said
-    assert f"warning: {said}" in capsys.readouterr().out  # a rank's log
+def test_warning_is_printed_and_recorded(tmp_path, data_cache, loud, capsys):
+    run = trained(tmp_path, data_cache, loud)
+    warning = run.read("warnings.json")["first_loss"]
+    assert "not normalised as these weights expect" in warning
+    assert f"warning: {warning}" in capsys.readouterr().out  # a rank's log
     watched = progress.Progress(run, run.plan(), lambda line: {})
     watched.update()
-    assert said not in capsys.readouterr().out  # of an earlier attempt
+    assert warning not in capsys.readouterr().out  # of an earlier attempt
     watched.warned = None
     watched.update()
     watched.update()
-    assert capsys.readouterr().out.count(said) == 1
-    assert payload.tags(run)["warning"] == said
+    assert capsys.readouterr().out.count(warning) == 1
+    assert payload.tags(run)["warning"] == warning
     assert (run.path / "warnings.json", None) in payload.artifacts(run)
 
 
 @pytest.mark.slow
-def test_new_heads_begin_as_they_should_and_a_kept_one_is_not_judged(tmp_path, data_cache, loud):
-    assert begun(tmp_path, data_cache, entry="train").read("warnings.json") is None  # from scratch
-    assert begun(tmp_path, data_cache, loud, entry="train").read("warnings.json") is None  # its head is kept
+def test_expected_and_retained_classifiers_give_no_warning(tmp_path, data_cache, loud):
+    assert trained(tmp_path, data_cache, entry="train").read("warnings.json") is None  # from scratch
+    assert trained(tmp_path, data_cache, loud, entry="train").read("warnings.json") is None  # its own head
 
 
 @pytest.mark.slow
-def test_frozen_parameters_are_the_same_bytes_after_training(tmp_path, data_cache, loud):
-    run = begun(tmp_path, data_cache, loud, "model.freeze=stage2", "optimizer.weight_decay=0.1")
+def test_frozen_parameters_do_not_change(tmp_path, data_cache, loud):
+    run = trained(tmp_path, data_cache, loud, "model.freeze=stage2", "optimizer.weight_decay=0.1")
     before = {n: a.asnumpy() for n, a in weights.load(tmp_path / "loud.params").items()}
     after = {n: a.asnumpy() for n, a in weights.load(run.checkpoints / "000000002" / "params").items()}
     same = {n for n in before if before[n].tobytes() == after[n].tobytes()}

@@ -22,20 +22,9 @@ def test_list_gives_each_host_its_slots():
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        [],
-        ["a:0"],
-        ["a:x"],
-        ["me@a"],
-        ["a:1", "a:2"],
-        ["a:1", "A.:2"],
-        ["-oProxyCommand=x"],
-        ["a b"],
-        [3],
-        ["a:4,b:4"],
-        {"a": 4},
-    ],
-)
+    [[], ["a:0"], ["a:x"], ["me@a"], ["a:1", "a:2"], ["a:1", "A.:2"], ["-oProxyCommand=x"], ["a b"], [3], ["a:4,b:4"],
+     {"a": 4}],
+)  # fmt: skip
 def test_invalid_hosts_are_refused(wrong):
     with pytest.raises(
         ConfigError, match=r"^launch\.hosts=.*: expected a list such as '\[a:4,b:4\]', a hostfile, or compose"

@@ -1,4 +1,4 @@
-"""Number formats, and what an MXNet can't do with them."""
+"""Number formats, and which ones this MXNet supports."""
 
 import mxnet as mx
 import numpy as np
@@ -17,15 +17,15 @@ def test_float16_casts_images():
     assert Precision("float16").cast(mx.nd.ones((2, 3))).dtype == np.float16
 
 
-def test_amp_of_1_5_is_refused_before_it_starts(monkeypatch):
+def test_amp_of_mxnet_1_5_is_refused(monkeypatch):
     monkeypatch.setattr(mx, "__version__", "1.5.0")
     with pytest.raises(
-        ConfigError, match=r"^precision=amp: MXNet 1\.5\.0 can't resume with it; use precision=float16, or"
+        ConfigError, match=r"^precision=amp: MXNet 1\.5\.0 cannot resume with it; use precision=float16, or"
     ):
         prepare("amp")
 
 
 @pytest.mark.parametrize("version, precision", [("1.9.1", "amp"), ("1.5.0", "float16"), ("1.5.0", "float32")])
-def test_the_others_are_taken(monkeypatch, version, precision):
+def test_other_precisions_are_accepted(monkeypatch, version, precision):
     monkeypatch.setattr(mx, "__version__", version)
     check(precision)

@@ -1,7 +1,7 @@
 """Prices, exchange rates and bills against numbers worked by hand."""
 
+import dataclasses
 import datetime
-import json
 import pathlib
 
 import pytest
@@ -11,6 +11,7 @@ from mxscale.config import schema, validation
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import Machine
 from mxscale.cost import prices
+from mxscale.rundir.price import Price
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError
 
@@ -40,40 +41,33 @@ BY_HAND = "or give machine.usd_per_hour or machine.eur_per_hour"
 
 def test_a_listed_price_has_date_source_and_exchange_rate():
     price = aws(as_of="2017-11-12", nodes=8, setup_minutes=10)
-    assert price.pop("eur_per_hour") == pytest.approx(25.0830, abs=5e-5)  # 26.44 / 1.0541
-    assert price == {
-        "known": True,
-        "usd_per_hour": 26.44,
-        "currency": "usd",
-        "provider": "aws",
-        "instance": "p3.16xlarge",
-        "region": "eu-west-1",
-        "market": "on_demand",
-        "as_of": "2017-11-12",
-        "source": "vantage-sh/ec2instances.info@94e1f006",
-        "note": None,
-        "date": "2017-11-12",
-        "usd_per_eur": 1.0541,
-        "fx_date": "2016-12-30",
-        "fx_source": "ECB euro reference rate",
-        "nodes": 8,
-        "billing": "per_second",
-        "minimum_s": 60,
-        "setup_minutes": 10,
-    }
-
-
-def test_a_price_survives_json():
-    price = aws(as_of="2017-11-12")
-    again = json.loads(json.dumps(price))
-    assert again == price
-    assert prices.cost(again, [3600]) == prices.cost(price, [3600])
+    assert price.eur_per_hour == pytest.approx(25.0830, abs=5e-5)  # 26.44 / 1.0541
+    assert dataclasses.replace(price, eur_per_hour=None) == Price(
+        known=True,
+        usd_per_hour=26.44,
+        currency="usd",
+        provider="aws",
+        instance="p3.16xlarge",
+        region="eu-west-1",
+        market="on_demand",
+        as_of="2017-11-12",
+        source="vantage-sh/ec2instances.info@94e1f006",
+        note=None,
+        date="2017-11-12",
+        usd_per_eur=1.0541,
+        fx_date="2016-12-30",
+        fx_source="ECB euro reference rate",
+        nodes=8,
+        billing="per_second",
+        minimum_s=60,
+        setup_minutes=10,
+    )
 
 
 def test_without_as_of_the_exchange_rate_is_that_of_today():
     price = aws()
-    assert (price["usd_per_hour"], price["as_of"]) == (26.44, "2017-11-12")
-    assert (price["date"], price["usd_per_eur"], price["fx_date"]) == ("2025-06-01", 1.0389, "2024-12-31")
+    assert (price.usd_per_hour, price.as_of) == (26.44, "2017-11-12")
+    assert (price.date, price.usd_per_eur, price.fx_date) == ("2025-06-01", 1.0389, "2024-12-31")
 
 
 def test_the_newest_row_on_or_before_the_date_applies(tmp_path, monkeypatch):
@@ -88,11 +82,11 @@ def test_the_newest_row_on_or_before_the_date_applies(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_tables, "FOLDER", tmp_path)
     days = {"2017-05-01": 1, "2018-02-27": 1, "2018-02-28": 2, "2018-02": 2, "2019-04-30": 2, "2019-05-01": 3}
     for day, expected in {**days, None: 3}.items():
-        assert aws("x", "r", as_of=day)["usd_per_hour"] == expected, day
+        assert aws("x", "r", as_of=day).usd_per_hour == expected, day
 
 
 def test_a_month_counts_from_its_last_day():
-    assert aws("p4de.24xlarge", "us-east-1", as_of="2024-04-30")["usd_per_hour"] == 40.96575
+    assert aws("p4de.24xlarge", "us-east-1", as_of="2024-04-30").usd_per_hour == 40.96575
     assert refusal(provider="aws", instance="p4de.24xlarge", region="us-east-1", as_of="2024-04-29") == (
         "machine.as_of=2024-04-29: before the first price of p4de.24xlarge us-east-1 on_demand; "
         f"it has prices of 2024-04-30 ({BY_HAND})"
@@ -101,13 +95,13 @@ def test_a_month_counts_from_its_last_day():
 
 def test_dated_rows_take_precedence_over_undated_ones():
     price = aws("p4de.24xlarge", "us-east-1")
-    assert (price["usd_per_hour"], price["as_of"], price["note"]) == (40.96575, "2024-04", None)
+    assert (price.usd_per_hour, price.as_of, price.note) == (40.96575, "2024-04", None)
 
 
 def test_an_undated_row_is_used_with_a_note():
     price = aws("p5.48xlarge", "us-east-1")
-    assert (price["usd_per_hour"], price["as_of"]) == (55.04, "undated snapshot")
-    assert price["note"] == (
+    assert (price.usd_per_hour, price.as_of) == (55.04, "undated snapshot")
+    assert price.note == (
         "p5.48xlarge us-east-1 on_demand has no dated price; the price of an undated snapshot is used"
     )
 
@@ -202,7 +196,7 @@ def test_an_owned_machine_lists_missing_settings():
 
 def test_a_local_machine_has_no_price_and_no_cost():
     price = freeze(provider="local")
-    assert price == {"known": False, "why": f"machine=local has no price: use machine=aws, machine=owned, {BY_HAND}"}
+    assert price == Price(known=False, why=f"machine=local has no price: use machine=aws, machine=owned, {BY_HAND}")
     assert prices.cost(price, [3600]) is None
     assert prices.describe(price) == (
         f"price unknown: machine=local has no price: use machine=aws, machine=owned, {BY_HAND}"
@@ -212,19 +206,19 @@ def test_a_local_machine_has_no_price_and_no_cost():
 @pytest.mark.parametrize("provider", PRICE_SOURCES)
 def test_a_price_by_hand_takes_precedence(provider):
     price = freeze(provider=provider, instance="no-such", usd_per_hour=2.83, as_of="2018-01-01")
-    assert (price["usd_per_hour"], price["currency"], price["source"], price["as_of"]) == (
+    assert (price.usd_per_hour, price.currency, price.source, price.as_of) == (
         2.83,
         "usd",
         "given",
         "2018-01-01",
     )
-    assert price["eur_per_hour"] == pytest.approx(2.35971, abs=5e-6)  # 2.83 / 1.1993
+    assert price.eur_per_hour == pytest.approx(2.35971, abs=5e-6)  # 2.83 / 1.1993
 
 
 def test_a_price_in_euros_gives_dollars():
     price = freeze(provider="custom", eur_per_hour=2.4)
-    assert (price["eur_per_hour"], price["currency"], price["as_of"]) == (2.4, "eur", "2025-06-01")
-    assert price["usd_per_hour"] == pytest.approx(2.49336)  # 2.4 x 1.0389
+    assert (price.eur_per_hour, price.currency, price.as_of) == (2.4, "eur", "2025-06-01")
+    assert price.usd_per_hour == pytest.approx(2.49336)  # 2.4 x 1.0389
 
 
 def test_a_price_of_0_by_hand_is_a_known_price():
@@ -235,15 +229,15 @@ def test_an_owned_machine_costs_its_write_off_and_electricity():
     dgx1 = {"purchase": 149000.0, "years": 4.0, "utilisation": 0.5, "watts": 3200.0, "per_kwh": 0.15}
     price = freeze(provider="owned", **dgx1)
     # 149000 / (4 x 8766 x 0.5 = 17532 h) = 8.49875, and 3.2 kW x 0.15 = 0.48
-    assert price["usd_per_hour"] == pytest.approx(8.97875, abs=5e-6)
-    assert price["market"] == "owned"
-    assert price["source"] == "purchase 149000 USD / (4 years x 8766 h x 0.5) + 3200 W at 0.15 per kWh"
+    assert price.usd_per_hour == pytest.approx(8.97875, abs=5e-6)
+    assert price.market == "owned"
+    assert price.source == "purchase 149000 USD / (4 years x 8766 h x 0.5) + 3200 W at 0.15 per kWh"
 
 
 def test_an_owned_machine_in_euros():
     price = freeze(provider="owned", purchase=8766.0, years=1.0, watts=0.0, per_kwh=0.0, currency="eur")
-    assert price["eur_per_hour"] == 1.0
-    assert price["usd_per_hour"] == pytest.approx(1.0389)
+    assert price.eur_per_hour == 1.0
+    assert price.usd_per_hour == pytest.approx(1.0389)
 
 
 # ---------------------------------------------------------------- exchange rates
@@ -265,10 +259,10 @@ def test_the_exchange_rate_is_the_last_on_or_before_the_date(day, rate, of):
 
 def test_without_an_exchange_rate_the_other_currency_is_omitted():
     dollars = freeze(provider="custom", usd_per_hour=2.0, as_of="2016-12-29")
-    assert (dollars["eur_per_hour"], dollars["usd_per_eur"], dollars["fx_date"]) == (None, None, None)
+    assert (dollars.eur_per_hour, dollars.usd_per_eur, dollars.fx_date) == (None, None, None)
     assert prices.cost(dollars, [1800]) == {"usd": 1.0}
     euros = freeze(provider="custom", eur_per_hour=2.0, as_of="2016-12-29")
-    assert euros["usd_per_hour"] is None
+    assert euros.usd_per_hour is None
     assert prices.cost(euros, [1800]) == {"eur": 1.0}
 
 

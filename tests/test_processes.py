@@ -104,14 +104,6 @@ def test_a_missing_command_leaves_no_other_running(tmp_path):
     assert [p for p in left if runs(p.pid)] == []
 
 
-def test_stopping_does_not_wait_for_the_patience(start):
-    processes = start("sleep 60")
-    began = time.monotonic()
-    processes.stop(patience_s=30)
-    assert time.monotonic() - began < 5
-    assert processes.running[0].returncode == -signal.SIGTERM
-
-
 def test_a_command_may_clean_up_within_the_patience(start, tmp_path):
     processes = start(
         "trap 'sleep 0.3; echo done > $DIR/done; exit 0' TERM; touch $DIR/up; while :; do sleep 0.02; done"
@@ -132,7 +124,9 @@ def test_a_command_that_ignores_sigterm_is_killed(start, tmp_path):
 def test_a_stopped_command_ends_by_sigterm_too(start):
     processes = start("sleep 60")
     processes.running[0].send_signal(signal.SIGSTOP)
+    began = time.monotonic()
     processes.stop(patience_s=30)
+    assert time.monotonic() - began < 5
     assert processes.running[0].returncode == -signal.SIGTERM
 
 

@@ -13,6 +13,7 @@ from mxscale.perfmodel.step_time import Link
 from mxscale.planner import choice
 from mxscale.planner import figure as plan_figure
 from mxscale.planner.choice import Bounds
+from mxscale.rundir.price import Price
 
 FREE = Link(0.0, math.inf)
 NETWORK = Network("two layers", ((1_000_000, 1e9), (1_000_000, 1e9)))  # 8 MB of float32
@@ -130,8 +131,7 @@ def test_all_images_count_and_setup_is_billed(plain):
 @pytest.mark.parametrize("billing", ["per_second", "per_hour"])
 def test_hours_are_billed_as_for_a_run(billing):
     seconds = np.array([1.0, 59.9, 60.0, 3599.0, 3600.0, 3600.0000000001, 3601.0, 86_400.5])
-    price = {"known": True, "usd_per_hour": 1.0, "eur_per_hour": None, "nodes": 1, "billing": billing,
-             "minimum_s": 60, "setup_minutes": 0}  # fmt: skip
+    price = Price(known=True, usd_per_hour=1.0, billing=billing, minimum_s=60)
     billed = scenarios.billed_hours(seconds, billing, 60)
     assert billed == pytest.approx([prices.cost(price, [each])["usd"] for each in seconds])
 

@@ -187,7 +187,7 @@ ASYNC = {"backend": "dist_async", "update_on": "server"}
         ({"comm": {"backend": "dist_sync"}}, ["comm.backend=dist_sync", "use comm=parameter_server"]),
         ({"comm": {"backend": "dist_async_device"}}, ["comm.backend=dist_async_device", "use comm=dist_async"]),
         ({"comm": {"backend": "p3"}}, ["comm.backend=p3", "use comm=parameter_server"]),
-        ({"comm": {"backend": "parameter_server", "servers": 0}}, ["comm.servers=0", "1x, 2x"]),
+        ({"comm": {"backend": "parameter_server", "servers": 0}}, ["comm.servers=0: expected at least 1"]),
         ({"comm": {"backend": "parameter_server", "servers": "x"}}, ["comm.servers=x", "1x, 2x"]),
         ({"comm": {"backend": "parameter_server", "servers": "0x"}}, ["comm.servers=0x", "1x, 2x"]),
         ({"comm": {"backend": "parameter_server", "servers": 1.5}}, ["comm.servers=1.5", "1x, 2x"]),
@@ -276,7 +276,7 @@ LR, MOMENTUM, DECAY, BATCH, EPOCHS = 0.02, 0.9, 0.01, 4, 4
 
 
 def config_of(data_cache, *overrides):
-    return command_line.settle(composed("train", *CASE, f"data.cache={data_cache}", *overrides))
+    return command_line.resolve(composed("train", *CASE, f"data.cache={data_cache}", *overrides))
 
 
 def prepared(path, config, ranks):

@@ -529,7 +529,7 @@ def test_a_run_is_found_by_its_id_in_a_sqlite_store_here_and_where_it_was_moved_
     run, run_id = recorded(tmp_path / "runs")
     config = from_dict({"runs": str(tmp_path / "runs"), "model": {"pretrained": f"run:{run_id}", "name": "small"}})
     assert tracker.find_run(config, run_id).path == run.path
-    assert settings.settle(config).model.pretrained == str(run)  # what is recorded, and needs MLflow no more
+    assert settings.resolve(config).model.pretrained == str(run)  # what is recorded, and needs MLflow no more
     (tmp_path / "runs").rename(tmp_path / "moved")  # as a container's volume is, outside
     moved = from_dict({"runs": str(tmp_path / "moved")})
     assert tracker.find_run(moved, run_id).path == tmp_path / "moved" / "train" / run.path.name

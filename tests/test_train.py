@@ -20,7 +20,7 @@ def trained(shared_cli):
     return shared_cli("train", "launch.ranks=2", "epochs=12", "tracking=mlflow", "comm.timeline=true", *priced)
 
 
-def test_a_run_leaves_everything_that_the_layout_promises(trained):
+def test_run_directory_is_complete(trained):
     names = {p.name for p in trained.run.path.iterdir()}
     assert names >= {"config.yaml", "environment.json", "price.json", "plan.json", "metrics.jsonl", "summary.json",
                      "status.json", "best.json", "checkpoints", "ranks"}  # fmt: skip
@@ -44,19 +44,19 @@ def test_validation_and_test_count_every_image_once(trained):
     assert sum("test/top1" in line for line in lines) == 1
 
 
-def test_horovods_timeline_is_among_the_runs_files(trained):
+def test_horovod_timeline_is_an_artifact(trained):
     timeline = trained.run.path / "timeline_1.json"
     assert "grads.0" in timeline.read_text()
     assert (timeline, None) in payload.artifacts(trained.run)
 
 
-def test_cost_grows_with_wall_time_at_the_price_given(trained):
+def test_cost_is_wall_time_times_price(trained):
     metrics = trained.run.read("summary.json")["metrics"]
-    # 3.60 USD an hour is 0.1 cent a second, a minute at least.
+    # 3.60 USD per hour is 0.1 cent per second, billed for at least a minute
     assert metrics["cost/total_usd"] == pytest.approx(max(60, metrics["time/wall_s"]) / 1000, rel=0.2)
 
 
-def test_mlflow_has_the_run_with_its_metrics_params_and_tags(trained):
+def test_mlflow_has_metrics_params_and_tags(trained):
     from mlflow.tracking import MlflowClient
 
     sent = json.loads((trained.run.path / "tracking.json").read_text())
@@ -74,7 +74,7 @@ def test_mlflow_has_the_run_with_its_metrics_params_and_tags(trained):
     assert [m.value for m in sorted(history, key=lambda m: m.step)] == pytest.approx(expected)
 
 
-def test_the_terminal_shows_sizes_epochs_and_a_table(trained):
+def test_terminal_shows_sizes_epochs_and_summary(trained):
     for text in ("12 per device, 24 global", "epoch 12", "best val top-1", "images/s (median)", "USD", "  view  "):
         assert text in trained.out, trained.out
 
@@ -85,7 +85,7 @@ def test_no_price_means_no_cost(cli):
     assert "unknown" in ended.out
 
 
-def test_fine_tuning_takes_the_latest_network_and_learns_other_digits(trained, shared_cli):
+def test_fine_tuning_uses_the_latest_network(trained, shared_cli):
     ended = shared_cli("finetune", "tracking=none", small=False)
     config = yaml.safe_load((ended.run.path / "config.yaml").read_text())
     assert config["model"]["pretrained"] == str(trained.run.path)
@@ -95,7 +95,7 @@ def test_fine_tuning_takes_the_latest_network_and_learns_other_digits(trained, s
     assert start.keys() == end.keys()
 
 
-def test_one_two_and_four_ranks_and_devices_over_four_shards_end_with_the_same_weights(cli):
+def test_ranks_and_devices_over_four_shards_end_with_same_weights(cli):
     runs = {n: cli("train", "data.shards=4", "batch.per_device=6", f"launch.ranks={n}") for n in (1, 2, 4)}
     devices = cli("train", "data.shards=4", "batch.per_device=6", "launch.ranks=4", "comm=device")
     arrays = {n: params(ended.run) for n, ended in runs.items()}
@@ -109,18 +109,18 @@ def test_one_two_and_four_ranks_and_devices_over_four_shards_end_with_the_same_w
     assert devices.run.read("summary.json")["metrics"]["throughput/median"] > 0
 
 
-def test_three_ranks_and_a_batch_of_seven_still_validate_every_image(cli):
+def test_uneven_ranks_and_batches_validate_every_image(cli):
     ended = cli("train", "launch.ranks=3", "batch.per_device=7", "epochs=1")
-    assert last(ended.run, "val/top1") >= 0  # the engine asserts the count
+    assert last(ended.run, "val/top1") >= 0  # the evaluation checks the count
 
 
 @pytest.mark.skipif(not (shutil.which("mpirun") and horovod_build().get("mpi")), reason="Horovod without MPI here")
-def test_ranks_over_mpi_train_to_the_same_bytes_as_over_gloo(cli):
+def test_mpi_and_gloo_end_with_same_bytes(cli):
     over = {transport: cli("train", "launch.ranks=2", f"comm.transport={transport}") for transport in ("gloo", "mpi")}
     assert over["mpi"].sha == over["gloo"].sha
 
 
-def test_efficiency_is_against_a_named_run_of_one_rank_with_as_many_threads(cli):
+def test_efficiency_names_its_baseline_run(cli):
     alone = cli("train", "launch.ranks=1", "launch.threads=1", "epochs=1")
     assert "scaling/efficiency" not in alone.run.read("summary.json")["metrics"]
     two = cli("train", "launch.ranks=2", "epochs=1").run.read("summary.json")
@@ -129,6 +129,6 @@ def test_efficiency_is_against_a_named_run_of_one_rank_with_as_many_threads(cli)
     assert two["metrics"]["scaling/efficiency"] == pytest.approx(two["metrics"]["throughput/median"] / (2 * rate))
 
 
-def test_the_same_config_gives_the_same_bytes(cli):
+def test_same_config_ends_with_same_bytes(cli):
     first, second = (cli("train", "launch.ranks=2") for _ in range(2))
     assert first.sha == second.sha

@@ -1,4 +1,4 @@
-"""From what Hydra composed to the frozen config of a run: resume, rerun, and words such as `latest` put in place."""
+"""From composed settings to the frozen config of a run: resume, rerun, and keywords such as `latest` resolved."""
 
 import os
 from typing import Optional
@@ -15,43 +15,51 @@ from mxscale.util.errors import ConfigError
 
 
 def configure(values: dict, overrides) -> tuple:
-    """(frozen Config, the RunDir to resume or None, the run to run again or None).  Raises ConfigError."""
+    """Return the config of a run, the RunDir to resume or None, and the recorded run to run again or None.
+
+    Args:
+        values: The composed settings.
+        overrides: The command line; a resume and a rerun accept only some settings.
+
+    Raises:
+        ConfigError: the settings are invalid, or can't be combined with the resume or rerun.
+    """
     config = validate(from_dict(values))
     if config.rerun.run is not None:
         if config.resume is not None:
             both = f"resume={config.resume} with rerun={config.rerun.run}"
-            raise ConfigError(f"{both}: a rerun that was interrupted goes on with resume=DIR alone")
+            raise ConfigError(f"{both}: resume an interrupted rerun with resume=DIR only")
         if config.budget.dry_run:
             raise ConfigError(f"budget.dry_run=true with rerun={config.rerun.run}: the record has what that run cost")
         recorded = rerun.find(config)
-        return settle(merge_for_rerun(recorded, values, overrides)), None, recorded
+        return resolve(merge_for_rerun(recorded, values, overrides)), None, recorded
     return (*_new_or_resumed(config, values, overrides), None)
 
 
 def _new_or_resumed(config: Config, values: dict, overrides) -> tuple:
     if config.resume is None:
-        return settle(config), None
+        return resolve(config), None
     if config.resume == "auto":
-        settled = settle(config)
-        found = unfinished_run_of(settled)
+        resolved_config = resolve(config)
+        found = unfinished_run_of(resolved_config)
         if found is None:
-            return settled, None
-        return merge_for_resume(found, to_dict(settled), overrides), found
+            return resolved_config, None
+        return merge_for_resume(found, to_dict(resolved_config), overrides), found
     found = RunDir(config.resume)
     if not (found.path / "config.yaml").is_file():
         such = f"{config.runs}/{config.entry}/DATE_TIME_run"
         raise ConfigError(f"resume={config.resume} is no run directory: expected one such as {such}")
     if (found.path / "sweep.json").is_file():
-        own = "go on with its own command line and sweep.resume=true"
+        own = "repeat its command line with sweep.resume=true"
         raise ConfigError(f"resume={config.resume} is a sweep, not one run: {own}")
-    found.config()  # raises where it is damaged
+    found.config()  # raises ConfigError if it is damaged
     if found.state == directory.FINISHED:
         raise ConfigError(f"resume={config.resume}: that run is finished; start a new one without resume=")
     return merge_for_resume(found, values, overrides), found
 
 
-def settle(config: Config) -> Config:
-    """Put in place what the words `latest`, `run:` and a missing model.name stand for."""
+def resolve(config: Config) -> Config:
+    """Return the config with `latest`, `run:ID` and a missing model.name replaced by what they refer to."""
     values = to_dict(config)
     kind, rest = origin_of(config.model.pretrained or "")
     if kind == "latest":
@@ -59,7 +67,7 @@ def settle(config: Config) -> Config:
     if kind == "run":
         values["model"]["pretrained"] = str(tracker.find_run(config, rest))
     values["model"]["name"] = network_of(config.model.name, values["model"]["pretrained"])
-    if config.launch.kind == "docker":  # another home and another folder in there
+    if config.launch.kind == "docker":  # the container has another home and working directory
         values["runs"] = _absolute(values["runs"])
         values["model"]["pretrained"] = _absolute_source(values["model"]["pretrained"])
         for name in ("root", "train", "val", "test", "cache"):
@@ -68,11 +76,11 @@ def settle(config: Config) -> Config:
 
 
 def network_of(name: Optional[str], source: Optional[str]) -> str:
-    """The name of the network: a graph that comes with its weights, that of a run, or as it is given."""
+    """Return model.name as given, or the network of model.pretrained: its symbol graph, or the network of that run."""
     if source and origin_of(source)[0] == "symbol":
         if name not in (None, SYMBOL):
             raise ConfigError(
-                f"model.name={name}: model.pretrained={source} brings its own network; set model.name=null"
+                f"model.name={name}: model.pretrained={source} contains its own network; set model.name=null"
             )
         return SYMBOL
     if source and os.path.isdir(source) and name in (None, SYMBOL):
@@ -98,14 +106,13 @@ def _absolute(path: Optional[str]) -> Optional[str]:
     return path and os.path.abspath(os.path.expanduser(path))
 
 
-# What a resume may set anew; anything else would make it another run.
-# (The price of its first start holds for all of a run.)
+# Settings that a resume may change; any other would make it another run. The price of the first start stays.
 RESUMABLE = ("launch", "tracking", "checkpoint", "comm", "log_every", "validate_every", "epochs",
              "max_steps", "target_top1", "budget", "resume", "sweep")  # fmt: skip
 
 
 def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
-    """The run's config with what this command line sets; ConfigError where that makes another run."""
+    """Return a run's config with the changes of this command line. Raises ConfigError if it becomes another run."""
     merged, asked, composed = flatten(to_dict(run.config())), flatten(to_dict(run.asked())), flatten(values)
     for override in overrides:
         key = override.split("=")[0].lstrip("+~")
@@ -120,12 +127,15 @@ def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
     return validate(from_dict(unflatten(merged)))
 
 
-# What a rerun may set anew: where it runs, where it is recorded, where its files are kept.
+# Settings that a rerun may change: where it runs, where it is recorded, where its files are.
 FOR_A_RERUN = ("rerun", "launch", "tracking", "budget", "runs", "data.cache")
 
 
 def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Config:
-    """The config on record, on as many ranks and threads as then; ConfigError where this command line sets more."""
+    """Return the recorded config, with the ranks and threads of that run.
+
+    Raises ConfigError if this command line changes other settings than FOR_A_RERUN.
+    """
     merged, composed = {**flatten(to_dict(recorded.config)), **recorded.resolved}, flatten(values)
     if values["entry"] != recorded.config.entry:
         entry = recorded.config.entry
@@ -136,9 +146,9 @@ def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Con
         key = override.split("=")[0].lstrip("+~")
         if not within(key, FOR_A_RERUN):
             raise ConfigError(
-                f"{override} with {recorded.source}: all but tracking and launch is taken from the record; leave it out"
+                f"{override} with {recorded.source}: only tracking and launch can differ from the record; leave it out"
             )
-        # Of a group (launch=docker) what its file says
+        # A group (launch=docker) stands for the settings that its file changes
         of_group = (name for name in composed if name.startswith(key + ".") and composed[name] != usual[name])
         taken.update([key] if key in composed else of_group)
     merged.update({name: composed[name] for name in taken})
@@ -148,6 +158,7 @@ def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Con
 
 
 def unflatten(flat: dict) -> dict:
+    """Return nested settings from dotted keys."""
     values: dict = {}
     for key, value in flat.items():
         node = values
@@ -159,14 +170,14 @@ def unflatten(flat: dict) -> dict:
 
 
 def unfinished_run_of(config: Config) -> Optional[RunDir]:
-    """The newest run of the same config that has not finished: what resume=auto goes on with."""
+    """Return the newest unfinished run of the same config, which resume=auto resumes."""
     wanted = {k: v for k, v in flatten(to_dict(config)).items() if k.split(".")[0] not in RESUMABLE}
     for found in directory.runs_of(config.runs, config.entry):
         if found.state == directory.FINISHED:
             continue
         try:
             saved = flatten(to_dict(found.asked()))
-        except ConfigError:  # of another version
+        except ConfigError:  # damaged, or of another version
             continue
         if all(saved.get(key, None) == value for key, value in wanted.items()):
             return found

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Callable, Dict, Optional, Tuple
 
-from mxscale.cli.settings import settle
+from mxscale.cli.settings import resolve
 from mxscale.config.networks import NAMES
 from mxscale.config.schema import Config, from_dict
 from mxscale.config.validation import validate
@@ -29,7 +29,7 @@ def plan(values: dict, own: dict) -> None:
 def diagnose(values: dict, own: dict) -> int:
     from mxscale.diagnose import diagnosis
 
-    return diagnosis.main(_settled(values), own["diagnose"])
+    return diagnosis.main(_resolved(values), own["diagnose"])
 
 
 def report(values: dict, own: dict) -> None:
@@ -45,7 +45,7 @@ def doctor(values: dict, own: dict) -> int:
 
 
 def prices(values: dict, own: dict) -> None:
-    config = _settled(values)
+    config = _resolved(values)
     if own["update"] is not None:
         given = {key: None if own[key] is None else str(own[key]) for key in ("as_of", "source")}
         print(price_list.update(config, _path(own, "update"), **given, today=date.today()))
@@ -78,7 +78,7 @@ def score(values: dict, own: dict) -> None:
 def test_io(values: dict, own: dict) -> None:
     from mxscale.data import test_io as rates
 
-    rates.show(_settled(values), own["io"].get("seconds"), own["io"].get("threads"))
+    rates.show(_resolved(values), own["io"].get("seconds"), own["io"].get("threads"))
 
 
 def sync(values: dict, own: dict) -> int:
@@ -88,7 +88,7 @@ def sync(values: dict, own: dict) -> int:
 
 
 def logits(values: dict, own: dict) -> None:
-    config = _settled(values)
+    config = _resolved(values)
     given, made = _path(own, "input"), _path(own, "output")
     if config.model.pretrained is None:
         raise ConfigError("model.pretrained is missing: name the weights to evaluate, such as torch:FILE")
@@ -99,7 +99,7 @@ def logits(values: dict, own: dict) -> None:
 
 
 def export(values: dict, own: dict) -> None:
-    config = _settled(values)
+    config = _resolved(values)
     run, made = _path(own, "run"), _path(own, "output")
     found = directory.latest_trained(config.runs) if run == "latest" else RunDir(run)
     best = found.read("best.json")
@@ -121,8 +121,8 @@ def layers(values: dict, own: dict) -> None:
     print(f"{made}: {count:,} layers of {len(given or NAMES)} networks")
 
 
-def _settled(values: dict) -> Config:
-    return settle(validate(from_dict(values)))
+def _resolved(values: dict) -> Config:
+    return resolve(validate(from_dict(values)))
 
 
 def _path(own: dict, key: str) -> str:

@@ -33,7 +33,7 @@ class Augment:
 class Data:
     """The images: source, splits, packing and input pipeline."""
 
-    kind: str = setting("digits", "data set", choices=tuple(DATASETS))
+    kind: str = setting("digits", "data set", choices=DATASETS)
     root: Optional[str] = setting(
         None, "folder of the images (imagefolder) or of a public set's files, to which missing files are downloaded"
     )
@@ -196,7 +196,7 @@ class Comm:
     )
     threshold: float = setting(0.5, "2bit: each element is sent as the threshold, its negative, or 0", low=1e-6)
     double_buffering: bool = setting(False, "apply gradients one step late and exchange them during that step")
-    servers: Any = setting(1, "parameter servers: a number, or 1x, 2x, ... for that many per rank")
+    servers: Any = setting(1, "parameter servers: a number, or 1x, 2x, ... for that many per rank", low=1)
     update_on: str = setting("worker", "parameter servers: where the optimizer runs", choices=("worker", "server"))
     hierarchical: bool = setting(
         False, "Horovod with NCCL over MPI: reduce within each machine first, then between machines"

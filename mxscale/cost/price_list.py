@@ -76,8 +76,8 @@ def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
             price = prices.freeze_price(settings, minutes[0], today, own)
             money = prices.cost(price, [60 * minutes[1]])
             cells = [f"{money[c]:.4f}" if c in money else "unknown" for c in ("usd", "eur")]
-            rate = f"{price['usd_per_eur']:g} of {price['fx_date']}" if price["usd_per_eur"] else "unknown"
-            table.append((region, billing, *cells, f"{price['usd_per_hour']:g}", price["as_of"], rate))
+            rate = f"{price.usd_per_eur:g} of {price.fx_date}" if price.usd_per_eur else "unknown"
+            table.append((region, billing, *cells, f"{price.usd_per_hour:g}", price.as_of, rate))
     nodes = f"{machine.nodes} x " if machine.nodes > 1 else ""
     head = f"{nodes}{machine.instance} {machine.market}, {minutes[0]:g} min set-up and {minutes[1]:g} min run"
     return "\n".join([head, *columns(table, indent="  ")])

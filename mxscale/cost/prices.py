@@ -16,6 +16,7 @@ from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.registry import implementation
 from mxscale.config.schema import RULES, Machine
 from mxscale.cost import price_table
+from mxscale.rundir.price import Price
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
 
@@ -56,7 +57,7 @@ def exchange_rate(date: datetime.date) -> Dict:
 # ---------------------------------------------------------------- the price of an hour
 
 
-def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, own: Optional[Path] = None) -> Dict:
+def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, own: Optional[Path] = None) -> Price:
     """Return the content of price.json: the price of one node-hour, its source, and how it is billed.
 
     A price by hand comes first, then the price source of machine.provider (config/price_sources.py).
@@ -68,7 +69,7 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
         own: The user's price table, read in addition to the package's.
 
     Returns:
-        {"known": False, "why"}, or {"known": True, ...} with `currency` that of the source; the other currency follows
+        The price with `currency` that of the source; the other currency follows
         from the exchange rate and is None without one.
 
     Raises:
@@ -89,26 +90,27 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
     elif source.required:
         raise ConfigError(f"machine={source.name} has no price: give machine.usd_per_hour or machine.eur_per_hour")
     else:
-        return {"known": False, "why": f"machine={source.name} has no price: use machine=aws, machine=owned, {BY_HAND}"}
+        why = f"machine={source.name} has no price: use machine=aws, machine=owned, {BY_HAND}"
+        return Price(known=False, why=why)
     rate = exchange_rate(date)
-    return {
-        "known": True,
+    return Price(
+        known=True,
         **_both_currencies(found["currency"], found["per_hour"], rate["usd_per_eur"]),
-        "currency": found["currency"],
-        "provider": machine.provider,
-        "instance": machine.instance,
-        "region": machine.region,
-        "market": source.market or machine.market,
-        "as_of": found["as_of"],
-        "source": found["source"],
-        "note": found.get("note"),
-        "date": date.isoformat(),
+        currency=found["currency"],
+        provider=machine.provider,
+        instance=machine.instance,
+        region=machine.region,
+        market=source.market or machine.market,
+        as_of=found["as_of"],
+        source=found["source"],
+        note=found.get("note"),
+        date=date.isoformat(),
         **rate,
-        "nodes": machine.nodes,
-        "billing": machine.billing,
-        "minimum_s": source.minimum_s,
-        "setup_minutes": setup_minutes,
-    }
+        nodes=machine.nodes,
+        billing=machine.billing,
+        minimum_s=source.minimum_s,
+        setup_minutes=setup_minutes,
+    )
 
 
 def _date(machine: Machine, today: datetime.date) -> datetime.date:
@@ -208,7 +210,7 @@ def _newest(rows: List[Dict], machine: Machine, date: datetime.date, what: str) 
 # ---------------------------------------------------------------- the bill
 
 
-def cost(price: Dict, attempts_s: Sequence[float], nodes: Sequence[int] = ()) -> Optional[Dict[str, float]]:
+def cost(price: Price, attempts_s: Sequence[float], nodes: Sequence[int] = ()) -> Optional[Dict[str, float]]:
     """Return the cost of a run as {"usd", "eur"}.
 
     An attempt is one start of the machines. Each is billed with its own minimum or its own started hours; a run that
@@ -222,17 +224,17 @@ def cost(price: Dict, attempts_s: Sequence[float], nodes: Sequence[int] = ()) ->
     Returns:
         The cost without a currency whose rate is unknown; None if the price is unknown.
     """
-    if not price["known"]:
+    if not price.known:
         return None
-    setup_s = 60 * price["setup_minutes"]
+    setup_s = 60 * price.setup_minutes
     seconds = [s + (setup_s if i == 0 else 0) for i, s in enumerate(attempts_s)]
-    nodes = nodes or [price["nodes"]] * len(seconds)
+    nodes = nodes or [price.nodes] * len(seconds)
     node_hours = sum(_billed_hours(price, s) * count for s, count in zip(seconds, nodes, strict=True))
-    per_hour = {"usd": price["usd_per_hour"], "eur": price["eur_per_hour"]}
+    per_hour = {"usd": price.usd_per_hour, "eur": price.eur_per_hour}
     return {name: node_hours * value for name, value in per_hour.items() if value is not None}
 
 
-def affordable_s(price: Dict, bounds: Dict[str, float], attempts_s: Sequence[float], nodes: Sequence[int]) -> float:
+def affordable_s(price: Price, bounds: Dict[str, float], attempts_s: Sequence[float], nodes: Sequence[int]) -> float:
     """Return the wall time in seconds that one more attempt may last within the budget.
 
     Args:
@@ -248,44 +250,44 @@ def affordable_s(price: Dict, bounds: Dict[str, float], attempts_s: Sequence[flo
     spent = cost(price, attempts_s, nodes[:-1]) or {}
     hours = math.inf
     for currency, limit in bounds.items():
-        per_hour = price[f"{currency}_per_hour"] * nodes[-1]
+        per_hour = price.per_hour(currency) * nodes[-1]
         if per_hour:
             hours = min(hours, (limit - spent[currency]) / per_hour)
     if math.isinf(hours):
         return hours
-    setup_s = 0 if attempts_s else 60 * price["setup_minutes"]
+    setup_s = 0 if attempts_s else 60 * price.setup_minutes
     # Rounding keeps exactly three hours from becoming two, and zero from becoming a positive time
-    seconds = 3600 * math.floor(round(hours, 9)) if price["billing"] == "per_hour" else 3600 * hours
+    seconds = 3600 * math.floor(round(hours, 9)) if price.billing == "per_hour" else 3600 * hours
     return max(0.0, round(seconds - setup_s, 6)) if seconds >= _billed_hours(price, 0) * 3600 else 0.0
 
 
-def _billed_hours(price: Dict, seconds: float) -> float:
-    if price["billing"] == "per_hour":
+def _billed_hours(price: Price, seconds: float) -> float:
+    if price.billing == "per_hour":
         # In milliseconds, so that a sum such as 3600.0000000001 s does not start a second hour
         return max(1, math.ceil(round(seconds, 3) / 3600))
-    return max(seconds, price["minimum_s"]) / 3600
+    return max(seconds, price.minimum_s) / 3600
 
 
 # ---------------------------------------------------------------- output
 
 
-def describe(price: Dict) -> str:
+def describe(price: Price) -> str:
     """Return one line: the machine, its price with date and source, and the other currency with its rate."""
-    if not price["known"]:
-        return f"price unknown: {price['why']}"
-    first, second = ("usd", "eur") if price["currency"] == "usd" else ("eur", "usd")
-    parts = [price["instance"] or price["provider"]]
-    if PRICE_SOURCES[price["provider"]].listed:
-        parts += [price["region"], price["market"]]
+    if not price.known:
+        return f"price unknown: {price.why}"
+    first, second = ("usd", "eur") if price.currency == "usd" else ("eur", "usd")
+    parts = [price.instance or price.provider]
+    if PRICE_SOURCES[price.provider].listed:
+        parts += [price.region, price.market]
     machine = " ".join(part for part in parts if part)  # a price by hand needs no region
-    nodes = f"{price['nodes']} x " if price["nodes"] > 1 else ""
-    line = f"{nodes}{machine} {_money(price, first)} ({price['as_of']}, {price['source']})"
-    if price[f"{second}_per_hour"] is None:
-        return f"{line}, {second.upper()} unknown: no exchange rate on or before {price['date']}"
-    return f"{line}, {_money(price, second)} at {price['usd_per_eur']:.10g} USD/EUR of {price['fx_date']}"
+    nodes = f"{price.nodes} x " if price.nodes > 1 else ""
+    line = f"{nodes}{machine} {_money(price, first)} ({price.as_of}, {price.source})"
+    if price.per_hour(second) is None:
+        return f"{line}, {second.upper()} unknown: no exchange rate on or before {price.date}"
+    return f"{line}, {_money(price, second)} at {price.usd_per_eur:.10g} USD/EUR of {price.fx_date}"
 
 
-def _money(price: Dict, currency: str) -> str:
+def _money(price: Price, currency: str) -> str:
     """Return the price rounded to cents, or to four digits below 10."""
-    value = price[f"{currency}_per_hour"]
+    value = price.per_hour(currency)
     return f"{value:{'.2f' if value >= 10 else '.4g'}} {currency.upper()}/h"

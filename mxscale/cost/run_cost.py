@@ -1,15 +1,16 @@
 """The cost of a run: its price today, and the cost of its attempts from their wall time."""
 
 from datetime import date
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, List, Optional, Tuple
 
 from mxscale.config.schema import Config, Machine
 from mxscale.cost import price_table, prices
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.price import Price
 from mxscale.rundir.status import Attempt
 
 
-def pricing(config: Config) -> Callable[[Machine], Dict]:
+def pricing(config: Config) -> Callable[[Machine], Price]:
     """Return the function Machine -> content of price.json for a run that starts today. Both raise ConfigError."""
     own = price_table.path_of(config)
     return lambda machine: prices.freeze_price(machine, config.launch.setup_minutes, date.today(), own)
@@ -44,7 +45,7 @@ def cost_of(run: RunDir) -> Callable[[dict], dict]:
     return at
 
 
-def so_far(run: Optional[RunDir], price: dict) -> Tuple[List[float], List[int]]:
+def so_far(run: Optional[RunDir], price: Price) -> Tuple[List[float], List[int]]:
     """Return the seconds of each attempt of a resumed run, and the nodes of each attempt and of the next one.
 
     Args:
@@ -54,7 +55,7 @@ def so_far(run: Optional[RunDir], price: dict) -> Tuple[List[float], List[int]]:
     spans = [] if run is None else run.attempts
     ends = [span.ended_ms or last_seen_ms(run, span) for span in spans]
     seconds = [(end - span.started_ms) / 1000 for span, end in zip(spans, ends)]
-    return seconds, [span.nodes or 1 for span in spans] + [price.get("nodes", 1)]
+    return seconds, [span.nodes or 1 for span in spans] + [price.nodes]
 
 
 def last_seen_ms(run: RunDir, attempt: Attempt) -> int:
@@ -70,9 +71,9 @@ def total(run: RunDir, attempt: int, until_ms: float) -> dict:
     return _cost(_price(run), Attempts(run), attempt, until_ms) or {}
 
 
-def _cost(price: dict, attempts: Attempts, attempt: int, until_ms: float):
-    return prices.cost(price, attempts.seconds(until_ms, attempt), attempts.nodes(attempt, price.get("nodes", 1)))
+def _cost(price: Price, attempts: Attempts, attempt: int, until_ms: float):
+    return prices.cost(price, attempts.seconds(until_ms, attempt), attempts.nodes(attempt, price.nodes))
 
 
-def _price(run: RunDir) -> dict:
-    return run.read("price.json") or {"known": False}
+def _price(run: RunDir) -> Price:
+    return run.price() or Price(known=False)

@@ -14,6 +14,7 @@ from mxscale.diagnose import presentation
 from mxscale.environment import description
 from mxscale.launcher.progress import say
 from mxscale.rundir.directory import KILLED, RunDir
+from mxscale.rundir.price import Price
 from mxscale.rundir.status import Attempt, Status
 from mxscale.rundir.summary import Summary
 from mxscale.tracking.sync_state import view_hint
@@ -21,12 +22,12 @@ from mxscale.tracking.sync_state import view_hint
 RECORD, FIGURE = "diagnosis.json", "diagnosis.png"
 
 
-def begin(record: RunDir, price: dict) -> None:
+def begin(record: RunDir, price: Price) -> None:
     """Write the status and the price."""
     began = psutil.Process().create_time()
     record.begin_alive(1)
-    record.write_status(Status(attempts=(Attempt(1, int(1000 * began), price.get("nodes", 1)),), attempt=1))
-    record.write("price.json", price)
+    record.write_status(Status(attempts=(Attempt(1, int(1000 * began), price.nodes),), attempt=1))
+    record.write_price(price)
 
 
 def describe(record: RunDir, config: Config, seen: RunDir) -> None:

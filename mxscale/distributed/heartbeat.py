@@ -122,15 +122,8 @@ class Heartbeat(NoHeartbeat):
 
     def _write(self):
         idle_s = time.monotonic() - self.progress_at
-        fields = {
-            "attempt": self.attempt,
-            "pid": os.getpid(),
-            "phase": self.phase,
-            "at": place_of(self.main_thread),
-            "progress": self.count,
-            "idle_s": round(idle_s, 1),
-            "longest_s": round(self.longest_s, 1),
-        }
+        fields = {"attempt": self.attempt, "pid": os.getpid(), "phase": self.phase, "at": place_of(self.main_thread)}
+        fields.update(progress=self.count, idle_s=round(idle_s, 1), longest_s=round(self.longest_s, 1))
         try:
             os.pwrite(self.file, f"{json.dumps(fields):<400}\n".encode(), 0)  # in place: works on a full disk too
         except OSError:  # a storage error alone must not make this rank look dead

@@ -15,6 +15,7 @@ from mxscale.cost import prices, run_cost
 from mxscale.launcher.progress import Follower, say
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError
 
 REASON = "budget"  # in status.json and in `stop`
@@ -25,7 +26,7 @@ MARGIN = 1.5  # on observed durations
 RECENT = 20  # lines of metrics from which the step time is estimated
 
 
-def check(budget: Budget, price: dict, attempts_s=(), nodes=(1,)) -> None:
+def check(budget: Budget, price: Price, attempts_s=(), nodes=(1,)) -> None:
     """Refuse bounds without a price, and bounds that the start of another attempt exceeds.
 
     Args:
@@ -38,12 +39,12 @@ def check(budget: Budget, price: dict, attempts_s=(), nodes=(1,)) -> None:
     bounds = budget.bounds
     for currency, bound in bounds.items():
         setting = f"budget.max_{currency}={bound:g}"
-        if not price["known"]:
-            raise ConfigError(f"{setting} needs a price: {price['why']}")
-        if price[f"{currency}_per_hour"] is None:
+        if not price.known:
+            raise ConfigError(f"{setting} needs a price: {price.why}")
+        if price.per_hour(currency) is None:
             other = "eur" if currency == "usd" else "usd"
             raise ConfigError(
-                f"{setting}: {currency.upper()} unknown, no exchange rate on or before {price['date']}; "
+                f"{setting}: {currency.upper()} unknown, no exchange rate on or before {price.date}; "
                 f"use budget.max_{other}"
             )
         if prices.affordable_s(price, {currency: bound}, attempts_s, nodes) <= 0:
@@ -51,17 +52,17 @@ def check(budget: Budget, price: dict, attempts_s=(), nodes=(1,)) -> None:
             raise ConfigError(f"{setting}: {_start(price, attempts_s)} {least:.4f} {currency.upper()}; raise it")
 
 
-def _start(price: dict, attempts_s) -> str:
+def _start(price: Price, attempts_s) -> str:
     """Return what the least cost consists of, as the subject of a sentence."""
     parts = []
     if attempts_s:
         parts.append("earlier attempts")
-    elif price["setup_minutes"]:
-        parts.append(f"{price['setup_minutes']:g} minutes of set-up")
-    if price["billing"] == "per_hour":
+    elif price.setup_minutes:
+        parts.append(f"{price.setup_minutes:g} minutes of set-up")
+    if price.billing == "per_hour":
         parts.append("a started hour")
-    elif price["minimum_s"]:
-        parts.append(f"at least {price['minimum_s']} s")
+    elif price.minimum_s:
+        parts.append(f"at least {price.minimum_s} s")
     detail = f" ({', '.join(parts)})" if parts else ""
     return f"the start alone{detail} costs"
 
@@ -111,10 +112,10 @@ def deadline(run: RunDir, budget: Budget, attempt: int) -> float:
     """Return when the cost of the current attempt exceeds a bound, in seconds since 1970; inf without a bound."""
     if not budget.bounds:
         return math.inf
-    price, spans = run.read("price.json"), run_cost.Attempts(run)
+    price, spans = run.price(), run_cost.Attempts(run)
     began = spans.spans[-1].started_ms
     before = spans.seconds(began, attempt)[:-1]
-    return began / 1000 + prices.affordable_s(price, budget.bounds, before, spans.nodes(attempt, price["nodes"]))
+    return began / 1000 + prices.affordable_s(price, budget.bounds, before, spans.nodes(attempt, price.nodes))
 
 
 def check_prepared(run: RunDir, config: Config, attempt: int) -> None:

@@ -79,14 +79,8 @@ def server_commands(config: Config, run_dir: str, attempt: int, placed: Placemen
     found = []
     for role, number, among in places:
         name = role if role == "scheduler" else f"{role} {number}"
-        argv = [
-            python(config),
-            "-m",
-            "mxscale.distributed.parameter_server",
-            str(run_dir),
-            str(attempt),
-            name.replace(" ", "."),
-        ]
+        module = ["-m", "mxscale.distributed.parameter_server"]
+        argv = [python(config), *module, str(run_dir), str(attempt), name.replace(" ", ".")]
         command = Command(argv, {**env, **ps_lite_environment(config, placed), "DMLC_ROLE": role}, name)
         host = among[number % len(among)] if among else None
         found.append(command if host is None or host.here else _over_ssh(host, command, environ))
@@ -167,24 +161,10 @@ def _mpi(config: Config, ranks: int, env, where: str) -> List[str]:
     # docker0 has the same address on every host with Docker: a rank that takes it for its peer's waits forever
     chosen = any(name.startswith("OMPI_MCA_btl_tcp_if_") for name in env)
     interfaces = ["-mca", "btl_tcp_if_exclude", "127.0.0.0/8,docker0"] if where and not chosen else []
-    return [
-        "mpirun",
-        "--allow-run-as-root",
-        "--oversubscribe",
-        "-np",
-        str(ranks),
-        "-bind-to",
-        "none",
-        # Without binding no map of the machine is needed; two daemons that write one at the same time crash (4.1.4)
-        "-mca",
-        "rtc_hwloc_vmhole",
-        "none",
-        "-map-by",
-        "slot",
-        *(["-H", where] if where else []),
-        *interfaces,
-        *exported,
-    ]
+    options = ["--allow-run-as-root", "--oversubscribe", "-np", str(ranks), "-bind-to", "none"]
+    # Without binding no map of the machine is needed; two daemons that write one at the same time crash (4.1.4)
+    options += ["-mca", "rtc_hwloc_vmhole", "none", "-map-by", "slot"]
+    return ["mpirun", *options, *(["-H", where] if where else []), *interfaces, *exported]
 
 
 LAUNCHERS = {"gloo": _gloo, "mpi": _mpi}

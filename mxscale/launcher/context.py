@@ -8,6 +8,7 @@ from mxscale.config.schema import Config
 from mxscale.environment.hosts import Host
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Image, Plan
+from mxscale.rundir.price import Price
 from mxscale.rundir.status import Status
 
 
@@ -42,7 +43,7 @@ class Hook:
 
     started: Optional[float] = None  # the run is billed from here, in seconds since 1970; None: the process's start
 
-    def price(self, config: Config) -> Optional[dict]:
+    def price(self, config: Config) -> Optional[Price]:
         """Return the price record of a new run for any number of nodes; None to look the price up."""
 
     def on_created(self, run: RunDir, signals: Signals) -> None:
@@ -61,7 +62,7 @@ class Resources:
     """What an attempt runs on and is billed for; known before its run directory is written."""
 
     nodes: List[Host]  # []: this machine
-    price: dict  # as in price.json
+    price: Price
     started: float  # the attempt is billed from here, in seconds since 1970
     image: Optional[Image] = None
     weights_file: Optional[str] = None  # that model.pretrained names, see setup.pretrained_file

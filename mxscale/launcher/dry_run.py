@@ -17,6 +17,7 @@ from mxscale.records import earlier_runs
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import DONE, INTERRUPTED, RunDir
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.price import Price
 from mxscale.rundir.status import Status
 from mxscale.util.errors import ConfigError
 
@@ -55,7 +56,7 @@ def _of_new_run(config: Config, resources: Resources) -> Status:
     return dataclasses.replace(STATUS, exit=INTERRUPTED) if signals.reason else STATUS
 
 
-def _of_rest(run: RunDir, config: Config, price: dict) -> dict:
+def _of_rest(run: RunDir, config: Config, price: Price) -> Status:
     """Print what resuming `run` would cost.  Writes nothing."""
     plan = run.plan()
     if plan.weak_signature is None:
@@ -92,20 +93,20 @@ def _durations(run: RunDir) -> tuple:
     return start_s, durations.validation_s, durations.checkpoint_s
 
 
-def report(config: Config, plan: Plan, price: dict, speed: Optional[Speed], done: int = 0, spent=((), (1,))) -> str:
+def report(config: Config, plan: Plan, price: Price, speed: Optional[Speed], done: int = 0, spent=((), (1,))) -> str:
     """Return the lines to print.
 
     Args:
         done: Steps that a resumed run has completed.
         spent: run_cost.so_far of a resumed run.
     """
-    attempts_s, nodes = spent[0], [*spent[1][:-1], price.get("nodes", 1)]
-    hour = prices.cost({**price, "setup_minutes": 0}, [3600]) if price["known"] else None
+    attempts_s, nodes = spent[0], [*spent[1][:-1], price.nodes]
+    hour = prices.cost(dataclasses.replace(price, setup_minutes=0), [3600]) if price.known else None
     if speed is None:
         unknown = f"hours unknown: no earlier run of this config in {config.runs}/{config.entry}; "
         lines = [("cost", f"{_money(hour)} per hour; {unknown}give budget.images_per_s=N")]
         if hour is None:
-            lines = [("cost", f"unknown: {price['why']}; {unknown}give budget.images_per_s=N")]
+            lines = [("cost", f"unknown: {price.why}; {unknown}give budget.images_per_s=N")]
         return _table(lines)
     parts, missing = _parts(config, plan, speed, done)
     seconds = sum(parts.values())
@@ -117,7 +118,7 @@ def report(config: Config, plan: Plan, price: dict, speed: Optional[Speed], done
         ("time", f"{(seconds + setup_s) / 3600:.4g} h = {seconds + setup_s:,.1f} s ({sums}{not_counted})"),
     ]
     if hour is None:
-        return _table([*lines, ("cost", f"unknown: {price['why']}")])
+        return _table([*lines, ("cost", f"unknown: {price.why}")])
     total = prices.cost(price, [*attempts_s, seconds], nodes)
     before = prices.cost(price, attempts_s, nodes[:-1]) if attempts_s else None
     already = f", {_money(before)} of it spent" if before else ""

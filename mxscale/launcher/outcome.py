@@ -111,7 +111,7 @@ def restart_context(context: RunContext) -> RunContext:
     resources = replace(
         context.resources,
         nodes=left,
-        price={**context.resources.price, "nodes": setup.billed_machine(config, left).nodes},
+        price=replace(context.resources.price, nodes=setup.billed_machine(config, left).nodes),
         started=run.attempts[-1].ended_ms / 1000,  # the machines are billed between two attempts
         weights_file=setup.pretrained_file(config, run),
     )

@@ -28,6 +28,7 @@ from mxscale.records import earlier_runs
 from mxscale.rundir import directory, status
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.price import Price
 from mxscale.tracking import tracker
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import digest_of
@@ -69,14 +70,16 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     return Resources(nodes, price, started, image, weights_file)
 
 
-def price_of(config: Config, nodes: List[hosts.Host], run: Optional[RunDir] = None, hooks: Sequence[Hook] = ()) -> dict:
+def price_of(
+    config: Config, nodes: List[hosts.Host], run: Optional[RunDir] = None, hooks: Sequence[Hook] = ()
+) -> Price:
     """Return the price record for these nodes; a resumed run keeps the price of its first start.
 
     Raises ConfigError.
     """
     machine = billed_machine(config, nodes)
-    known = next(filter(None, (hook.price(config) for hook in hooks)), run and run.read("price.json"))
-    return {**known, "nodes": machine.nodes} if known else run_cost.pricing(config)(machine)
+    known = next(filter(None, (hook.price(config) for hook in hooks)), run and run.price())
+    return replace(known, nodes=machine.nodes) if known else run_cost.pricing(config)(machine)
 
 
 def billed_machine(config: Config, nodes: List[hosts.Host]) -> Machine:
@@ -122,7 +125,7 @@ def set_up(context: RunContext) -> Attempt:
     if signals.reason:
         return Attempt(context, None, stamps, logs)
     plan = run.plan()
-    announce(run, config, plan, run.read("price.json"))
+    announce(run, config, plan, run.price())
     if config.budget.bounds:
         budget.check_prepared(run, config, context.attempt)
     plan = record_environment(run, config, plan)
@@ -146,11 +149,11 @@ def begin_attempt(context: RunContext) -> RunContext:
     rank_files = [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]
     for stale in [run.stop_file, run.path / "refused.json", *rank_files]:
         stale.unlink(missing_ok=True)
-    started = status.Attempt(attempt, int(resources.started * 1000), resources.price.get("nodes", 1))
+    started = status.Attempt(attempt, int(resources.started * 1000), resources.price.nodes)
     run.write_status(status.Status(attempts=(*earlier, started), attempt=attempt))
     run.write_config(context.config)
     if attempt == 1:
-        run.write("price.json", resources.price)
+        run.write_price(resources.price)
     run.write_plan(replace(run.plan(), pretrained=resources.weights_file))
     run.write("environment.json", description.describe(run.path))
     return replace(context, attempt=attempt)
@@ -250,7 +253,7 @@ def record_ranks(run: RunDir, ranks: int) -> None:
 # ---------------------------------------------------------------- what is printed
 
 
-def announce(run: RunDir, config: Config, plan: Plan, price: dict) -> None:
+def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
     """Print a prepared attempt: sizes, where they come from, the price."""
     s, servers = plan.sizes, server_count(config.comm, plan.sizes.ranks)
     skipped = f"; {plan.skipped} bad images skipped" if plan.skipped else ""
@@ -279,7 +282,7 @@ def announce(run: RunDir, config: Config, plan: Plan, price: dict) -> None:
         "resume": lost and f"not possible: {lost}",
         "shards": short and f"{short} of {s.shards} have fewer images than an epoch needs and start again",
         "steps": f"{s.total_steps:,} ({s.steps_per_epoch:,} per epoch{rest})",
-        "price": prices.describe(price) if price["known"] else "unknown",
+        "price": prices.describe(price) if price.known else "unknown",
     }
     say("\n".join(f"{name:<9} {text}" for name, text in rows.items() if text))
 

@@ -19,6 +19,7 @@ from mxscale.perfmodel.step_time import Link
 from mxscale.records import earlier_runs
 from mxscale.rundir.directory import FORECAST, RunDir
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError
 
 
@@ -49,7 +50,7 @@ def predict(run: RunDir, config: Config, plan: Plan) -> Dict:
     sizes = plan.sizes
     hours = (sizes.total_steps * sizes.global_batch / rate + _overhead_s(earlier)) / 3600
     figures = {"plan/images_per_s": rate, "plan/hours": hours}
-    cost = prices.cost(run.read("price.json") or {"known": False}, [3600 * hours])
+    cost = prices.cost(run.price() or Price(known=False), [3600 * hours])
     figures.update({f"plan/{currency}": value for currency, value in (cost or {}).items()})
     return {"known": True, **figures, "source": source}
 

@@ -10,6 +10,7 @@ from mxscale.perfmodel import hardware
 from mxscale.perfmodel.published import published_parse
 from mxscale.perfmodel.scenarios import Machine
 from mxscale.perfmodel.step_time import Link
+from mxscale.rundir.price import Price
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
 
@@ -44,7 +45,7 @@ def known() -> Dict[str, Dict[str, str]]:
     return {row["instance"]: row for row in csv_tables.read("instances")}
 
 
-def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Dict], given: Given = Given()) -> Node:
+def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], given: Given = Given()) -> Node:
     """Return the machine that the settings name.
 
     Args:
@@ -56,7 +57,7 @@ def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Dict], g
         ConfigError: The instance, its devices or its price is unknown.
     """
     row = known().get(settings.instance or "", {})
-    priced = given.gpus and settings.instance and price_of(replace(settings, nodes=1))["known"]  # from a user's table
+    priced = given.gpus and settings.instance and price_of(replace(settings, nodes=1)).known  # from a user's table
     if not row and PRICE_SOURCES[settings.provider].listed and not priced:
         where = f"machine.instance={settings.instance}" if settings.instance else "machine.instance is missing"
         raise ConfigError(f"{where}{nearest(settings.instance or '', known())}")
@@ -84,8 +85,8 @@ def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Dict], g
     return Node(machine, gpu, f"{name}: {of_devices}{between}", prices.describe(price))
 
 
-def _money(price: Dict, currency: str) -> float:
-    value = price.get(f"{currency}_per_hour")
+def _money(price: Price, currency: str) -> float:
+    value = price.per_hour(currency)
     return float("nan") if value is None else value
 
 

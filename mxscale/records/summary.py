@@ -7,6 +7,7 @@ from mxscale.cost import run_cost
 from mxscale.records import earlier_runs
 from mxscale.rundir.directory import FORECAST, RunDir
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.price import Price
 from mxscale.rundir.summary import Summary
 from mxscale.util import text_table
 
@@ -87,7 +88,7 @@ def _to_target(run: RunDir, history) -> dict:
 
 def table(run: RunDir, view: str) -> str:
     """What the terminal shows at the end.  view: how to see the record."""
-    summary, price = run.summary() or Summary(), run.read("price.json") or {}
+    summary, price = run.summary() or Summary(), run.price() or Price(known=False, why="no price")
     figures = summary.metrics
     plan = run.plan()
     rows = [
@@ -98,7 +99,7 @@ def table(run: RunDir, view: str) -> str:
         ("planned", _error(figures)),
         ("waiting for data", _number(figures.get("time/data_wait_median"), "{:.1%} of the time (median)")),
         ("wall time", _number(figures.get("time/wall_s"), "{:.1f} s")),
-        ("cost", _cost(figures, "cost/total_{}") or f"unknown: {price.get('why', 'no price')}"),
+        ("cost", _cost(figures, "cost/total_{}") or f"unknown: {price.why}"),
         ("cost to target", _to(figures)),
         ("cost per point", _cost(figures, "cost/{}_per_point")),
         ("skipped images", str(plan.skipped) if plan.skipped else None),

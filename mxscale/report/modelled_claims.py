@@ -38,7 +38,7 @@ def finetune_cost() -> Modelled:
 
 def p3_price() -> Modelled:
     small, large = (
-        [price(instance, region, P3_DATE)["eur_per_hour"] for region in REGIONS]
+        [price(instance, region, P3_DATE).eur_per_hour for region in REGIONS]
         for instance in ("p3.2xlarge", "p3.16xlarge")
     )
     each = "; ".join(f"{a:.2f} to {b:.2f} EUR/h in {region}" for a, b, region in zip(small, large, REGIONS))

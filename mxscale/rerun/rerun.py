@@ -19,6 +19,7 @@ from mxscale.records.recorded import is_forecast
 from mxscale.rerun import differences, verdict
 from mxscale.rundir.directory import FINISHED, RERUN, RunDir, runs_of
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.price import Price
 from mxscale.rundir.status import Status
 from mxscale.tracking import payload, store, sync_state, tracker
 from mxscale.util.errors import ConfigError
@@ -157,10 +158,10 @@ class Rerun(Hook):
     def __init__(self, recorded: Optional[RecordedRun] = None):
         self.recorded = recorded
 
-    def price(self, config: Config) -> Optional[dict]:
+    def price(self, config: Config) -> Optional[Price]:
         """Return the recorded price with today's set-up time."""
-        price = self.recorded and self.recorded.files.read("price.json")
-        return price and {**price, "setup_minutes": config.launch.setup_minutes}
+        price = self.recorded and self.recorded.files.price()
+        return price and replace(price, setup_minutes=config.launch.setup_minutes)
 
     def on_created(self, run: RunDir, signals: Signals) -> None:
         """Copy the record into the directory of the run that repeats it."""

@@ -32,8 +32,10 @@ import yaml
 from mxscale.config.schema import Config, flatten, from_dict, to_dict
 from mxscale.rundir import json_record
 from mxscale.rundir import plan as plan_file
+from mxscale.rundir import price as price_file
 from mxscale.rundir import status as status_file
 from mxscale.rundir import summary as summary_file
+from mxscale.rundir.price import Price
 from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the states and exit statuses too)
     DONE,
     FAILED,
@@ -118,6 +120,13 @@ class RunDir:
 
     def write_plan(self, plan: plan_file.Plan) -> None:
         plan_file.save(self, plan)
+
+    def price(self) -> Optional[Price]:
+        """Return the price of the machines; None if none is recorded. Raises ConfigError if price.json is damaged."""
+        return price_file.load(self)
+
+    def write_price(self, price: Price) -> None:
+        price_file.save(self, price)
 
     def asked(self) -> Config:
         """The same as it was asked for: before the input of pretrained weights was taken over."""

@@ -106,9 +106,8 @@ class Cell(Hook):
             values["launch"]["threads"] = cells.threads(config, self.at_a_time, available_cores())
         if "cost" in self.objective:
             price = run_cost.pricing(config)(config.machine)
-            if not price["known"]:
-                why = price.get("why", "no price")
-                raise ConfigError(f"sweep.objective has cost, which is unknown ({why}); set machine.usd_per_hour")
+            if not price.known:
+                raise ConfigError(f"sweep.objective has cost, which is unknown ({price.why}); set machine.usd_per_hour")
         overrides = self.typed
         unfinished = self.unfinished()
         if unfinished:

@@ -1,0 +1,120 @@
+"""Gluon's store of pretrained weights, served by a local mirror."""
+
+import threading
+import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import mxnet as mx
+import pytest
+from mxnet.gluon.model_zoo import model_store
+
+from mxscale.models import gluon_store, pretrained, weights, zoo
+from mxscale.util.atomic_files import digest_of
+from mxscale.util.errors import ConfigError
+
+CPU = mx.cpu()
+SMALL = "mobilenet0.25"
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """Serve a mirror of Gluon's store with random weights of one network: (folder, server, SHA-1 by name)."""
+    served = tmp_path / "mirror" / "gluon" / "models"
+    served.mkdir(parents=True)
+    weights.save(tmp_path / "w", weights.arrays(random_net()))
+    sums = {SMALL: digest_of(tmp_path / "w", "sha1")}
+    file = f"{SMALL}-{sums[SMALL][:8]}"
+    with zipfile.ZipFile(served / f"{file}.zip", "w", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.write(tmp_path / "w", f"{file}.params")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "mirror"))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("MXNET_GLUON_REPO", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("MXNET_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(model_store, "_model_sha1", sums)
+    yield served, server, sums
+    server.shutdown()
+    server.server_close()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def random_net():
+    net = zoo.build(SMALL, 1000)
+    zoo.initialise(net, 5, CPU, False)
+    zoo.finish(net, (1, 3, 32, 32), CPU)
+    return net
+
+
+def left_in(folder):
+    return sorted(p.name for p in folder.rglob("*") if p.is_file())
+
+
+def test_weights_are_fetched_once_into_gluons_cache(store, tmp_path):
+    _, server, sums = store
+    path = gluon_store.fetch(SMALL)
+    assert path == f"{tmp_path}/home/models/{SMALL}-{sums[SMALL][:8]}.params"
+    assert digest_of(path, "sha1") == sums[SMALL] and left_in(tmp_path / "home") == [path.rpartition("/")[2]]
+    server.shutdown()
+    server.server_close()
+    assert gluon_store.fetch(SMALL) == path
+
+
+def refused_by_the_store(*words):
+    with pytest.raises(ConfigError) as raised:
+        gluon_store.fetch(SMALL)
+    assert len(str(raised.value).splitlines()) == 1 and str(raised.value).startswith("model.pretrained=zoo: ")
+    assert not [word for word in words if word not in str(raised.value)], str(raised.value)
+
+
+def test_invalid_download_is_refused_and_removed(store, tmp_path):
+    served, server, sums = store
+    file = next(served.iterdir())
+    whole = file.read_bytes()
+    advice = ("place the file at", f"{tmp_path}/home/models/", "MXNET_GLUON_REPO")
+    for tenth in range(10):
+        file.write_bytes(whole[: len(whole) * tenth // 10])
+        refused_by_the_store(*advice)
+    file.write_bytes(whole)
+    sums[SMALL] = sums[SMALL][:8] + "0" * 32
+    refused_by_the_store("different hash", *advice)
+    with zipfile.ZipFile(file, "w") as zipped:
+        zipped.writestr("../other.params", b"x")
+    refused_by_the_store("Moving downloaded temp file", *advice)
+    file.unlink()
+    refused_by_the_store("Failed downloading", *advice)
+    server.shutdown()
+    server.server_close()
+    refused_by_the_store("refused", *advice)
+    assert left_in(tmp_path / "home") == []
+
+
+def test_damaged_file_in_the_cache_is_refused(store, tmp_path):
+    path = gluon_store.fetch(SMALL)
+    open(path, "ab").write(b"x")
+    refused_by_the_store(f"{path} is damaged", "remove it")
+
+
+def test_network_without_weights_suggests_the_nearest():
+    with pytest.raises(ConfigError, match=r"no weights of model.name=resnet50_v1b: did you mean resnet50_v1\?"):
+        gluon_store.fetch("resnet50_v1b")
+
+
+def test_old_gluon_names_become_structural(tmp_path):
+    net = random_net()
+    old = {p.name[len(net.prefix) :]: p.data() for p in net.collect_params().values()}
+    assert "conv0_weight" in old
+    named = weights.structural(zoo.build(SMALL, 1000), old)
+    assert {n: a.asnumpy().tobytes() for n, a in named.items()} == {
+        n: a.tobytes() for n, a in weights.arrays(net).items()
+    }
+
+
+def test_input_of_the_store_is_that_of_imagenet(store, tmp_path):
+    found = pretrained.bring("zoo", SMALL, tmp_path, "replace")
+    assert found.input["image_size"] == 224 and found.input["mean"] == [123.675, 116.28, 103.53]
+    kept = weights.load(tmp_path / pretrained.WEIGHTS)
+    assert all((kept[n].asnumpy() == a).all() for n, a in weights.arrays(random_net()).items() if n in kept)
