@@ -92,9 +92,8 @@ class Store:
 
     def home(self, experiment_id: str, name: str, runs: Sequence[Recorded]) -> str:
         """Return the id of the run that holds a report: the sweep of all `runs`, else a run of its own."""
-        parents = {
-            None if "rerun.of" in run.tags else run.tags.get(PARENT) for run in runs
-        }  # the parent of a rerun is no sweep
+        # The parent of a rerun is no sweep
+        parents = {None if "rerun.of" in run.tags else run.tags.get(PARENT) for run in runs}
         if len(parents) == 1 and None not in parents and not parents & {run.id for run in runs}:
             (parent,) = parents
             if self._exists(parent):

@@ -105,7 +105,7 @@ class Mirror:
         self._thread = threading.Thread(target=self._follow, name="tracking", daemon=True)
 
     def start(self) -> None:
-        """Start the thread if needed; call it after the start of the ranks, which need the cores that the import takes."""
+        """Start the thread once, after the ranks: its import of MLflow takes their cores."""
         if self._thread.ident is None:
             self._thread.start()
 

@@ -22,7 +22,7 @@ def store_uri(tracking: Tracking, runs: Path) -> str:
     uri = tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path(runs).resolve()}/mlflow.db"
     if re.split(r"[+:]", uri)[0] not in SCHEMES:
         raise ConfigError(
-            f"tracking.uri={masked(uri)}: expected http://HOST:PORT, sqlite:///FILE.db or another database URI of MLflow"
+            f"tracking.uri={masked(uri)}: expected http://HOST:PORT, sqlite:///FILE.db or another database URI"
         )
     file = sqlite_file(uri)
     return f"sqlite:///{file}" if file else uri
