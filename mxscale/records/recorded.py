@@ -1,4 +1,4 @@
-"""Recorded runs, and the rows they make: those that differ in the seed alone together.  Pure."""
+"""Recorded runs, and rows of runs that differ in the seed alone."""
 
 import math
 import statistics
@@ -14,7 +14,7 @@ NOT_KNOWN = "–"
 
 @dataclass(frozen=True)
 class Recorded:
-    """One training run as it is on record."""
+    """The record of one training run."""
 
     id: str
     name: str
@@ -25,12 +25,12 @@ class Recorded:
     started_ms: Optional[int] = None
 
     def param(self, key: str) -> Optional[str]:
-        """As it was last: a resume may have set it anew."""
+        """Return the last value of a param: a resume may have changed it."""
         return self.tags.get(f"resumed.{key}", self.params.get(key))
 
     @property
     def devices(self) -> Optional[int]:
-        """How many it trained on; of an older record as its global batch has it."""
+        """Return the number of devices; for an older record it is derived from the global batch."""
         known = self.tags.get("ranks") or self.param("launch.ranks")
         if known and known.isdigit():
             return int(known)
@@ -43,25 +43,24 @@ class Recorded:
 
 # ---------------------------------------------------------------- what makes two runs two rows
 
-# Params that make no other row: the seed, weights that count by their digest, sizes that follow from the others,
-# and the forecast
+# Params that do not separate rows: the seed, weights (their digest counts), derived sizes, and the forecast
 SIZES = ("batch/per_device", "batch/global", "lr/effective", "steps/total")
 OUTSIDE = ("seed", *UNSIGNED, *DATA_PATHS, "model.pretrained", *SIZES)
 TAGS = ("data.digest", "pretrained.sha256", "machine", "gpu", "build")
-VERSIONS = ("mxnet", "numpy", "horovod")  # of what a rank runs
-# What people vary first stands first in a row's label.
+VERSIONS = ("mxnet", "numpy", "horovod")  # packages of a rank
+# Commonly varied keys come first in a row's label
 FIRST = ("model.name", "data.kind", "launch.ranks", "comm.backend", "batch.per_device", "precision", "optimizer.name",
          "optimizer.lr")  # fmt: skip
 OF_DEVICES = ("launch.ranks", "launch.threads", "launch.hosts", "machine.nodes", "machine.instance", "data.shards")
 
 
 def settings(run: Recorded) -> Dict[str, str]:
-    """All that makes this run another one than the next, but for its seed."""
+    """Return everything that distinguishes runs, apart from the seed."""
     found = {key: run.param(key) for key in run.params if not _outside(key)}
     found.update({key: run.tags[key] for key in TAGS if key in run.tags})
     installed = versions(run.tags)
     found.update({f"version.{name}": installed[name] for name in VERSIONS if name in installed})
-    # What auto and null came to: a rerun is given that where the first run was given auto and null
+    # What auto and null resolved to: a rerun has these values as settings
     settled = {"launch.ranks": run.devices, "launch.device": run.tags.get("device"),
                "launch.threads": run.tags.get("threads")}  # fmt: skip
     found.update({key: str(value) for key, value in settled.items() if value is not None})
@@ -69,7 +68,7 @@ def settings(run: Recorded) -> Dict[str, str]:
 
 
 def versions(tags: Mapping[str, Optional[str]]) -> Dict[str, str]:
-    """Package -> version, of the tag `versions` (`mxnet=1.9.1 numpy=1.23.5`); {} where there is none."""
+    """Return package -> version of the tag `versions` (`mxnet=1.9.1 numpy=1.23.5`); {} if the tag is missing."""
     return dict(word.split("=", 1) for word in (tags.get("versions") or "").split() if "=" in word)
 
 
@@ -78,7 +77,7 @@ def _outside(key: str) -> bool:
 
 
 def is_forecast(key: str) -> bool:
-    """Whether a param says what the run was to reach, which is no setting of it."""
+    """Return whether a param belongs to the forecast, which is no setting."""
     return key.startswith("plan/")
 
 
@@ -117,7 +116,7 @@ class Row:
 
     @property
     def target(self) -> Optional[float]:
-        """The accuracy that its runs had to reach, in percent."""
+        """The target accuracy of its runs, in percent."""
         text = self.settings.get("target_top1")
         return None if text in (None, "None") else float(text)
 
@@ -131,7 +130,7 @@ def spread(values: Sequence[float]) -> Optional[Spread]:
 
 
 def rows(runs: Sequence[Recorded]) -> List[Row]:
-    """The finished runs, those that differ in the seed alone together, in the order of what differs."""
+    """Return rows of the finished runs that differ in the seed alone, sorted by the distinguishing settings."""
     groups: Dict[Tuple, List[Recorded]] = defaultdict(list)
     for run in runs:
         if run.status == FINISHED:
@@ -143,24 +142,24 @@ def rows(runs: Sequence[Recorded]) -> List[Row]:
 
 
 def telling(found: Sequence[Row]) -> List[str]:
-    """The fewest keys, those that people vary first, by which each row differs from every other."""
+    """Return the fewest keys that distinguish all rows, commonly varied ones first."""
     varying = varied(found)
-    kept, told = [], {()}
+    chosen, distinct = [], {()}
     for key in varying:
-        with_it = {tuple(row.settings.get(k) for k in [*kept, key]) for row in found}
-        if len(with_it) > len(told):
-            kept, told = [*kept, key], with_it
-    return kept
+        with_it = {tuple(row.settings.get(k) for k in [*chosen, key]) for row in found}
+        if len(with_it) > len(distinct):
+            chosen, distinct = [*chosen, key], with_it
+    return chosen
 
 
 def varied(found: Sequence[Row]) -> List[str]:
-    """Every key that is not the same in all rows."""
+    """Return every key whose value differs between rows."""
     keys = dict.fromkeys([*FIRST, *sorted({key for row in found for key in row.settings})])
     return [key for key in keys if len({row.settings.get(key) for row in found}) > 1]
 
 
 def label(values: Dict[str, str], keys: Sequence[str]) -> str:
-    """`2 ranks lr=0.4` of launch.ranks and optimizer.lr; `all alike` where nothing differs."""
+    """Return a label such as `2 ranks lr=0.4` of launch.ranks and optimizer.lr; `all alike` without keys."""
     words = []
     for key in keys:
         value = values.get(key, NOT_KNOWN)
@@ -180,7 +179,7 @@ def short(key: str) -> str:
 
 
 def in_order(text: Optional[str]) -> Tuple:
-    """Sorts numbers as numbers, before words."""
+    """Return a sort key that orders numbers by value, before other text."""
     try:
         return (0, float(text), "")
     except (TypeError, ValueError):
@@ -188,7 +187,7 @@ def in_order(text: Optional[str]) -> Tuple:
 
 
 def one_but_for_devices(found: Sequence[Row]) -> List[Tuple[str, List[Row]]]:
-    """(label, rows by device count) of rows that differ in the number of devices alone: the longest first."""
+    """Return (label, rows by device count) of rows that differ in the number of devices alone, longest first."""
     series: Dict[Tuple, List[Row]] = defaultdict(list)
     for row in found:
         if row.devices is not None and row.median("throughput/median") is not None:
