@@ -1,4 +1,4 @@
-"""A run on record is run again: found, refused, compared and judged."""
+"""Reruns: finding, refusing, comparing and judging recorded runs."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def no_outer_store(monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
-# ---------------------------------------------------------------- the verdict, on given figures
+# ---------------------------------------------------------------- the verdict
 
 LOSSES = {2: 1.5, 4: 1.25, 6: 1.0}
 FIRST = Outcome("aaa", {"test/top1": 99.0, "best/val_top1": 98.0, "throughput/median": 100.0}, LOSSES)
@@ -57,9 +57,9 @@ def test_same_weights_are_identical():
 
 def test_spread_is_the_prediction_interval_of_seeds():
     # 98, 99, 100: mean 99, s = 1, t(2) = 4.303, sqrt(1 + 1/3) = 1.1547: 99 +- 4.9687, and no more than 100 %
-    low, high, said = verdict.spread([99.0, 98.0, 100.0], 0.5)
+    low, high, text = verdict.spread([99.0, 98.0, 100.0], 0.5)
     assert (low, high) == (pytest.approx(94.0313, abs=1e-4), 100.0)
-    assert "3 seeds recorded: median 99.00, 98.00 to 100.00" in said
+    assert "3 seeds recorded: median 99.00, 98.00 to 100.00" in text
 
 
 @pytest.mark.parametrize("test, kind", [(94.5, WITHIN), (94.0, DIFFERENT), (100.0, WITHIN)])
@@ -107,7 +107,7 @@ def test_first_loss_after_resume_is_not_compared(tmp_path):
     assert rerun._outcome(run).losses == {2: 1.5, 4: 1.25, 8: 0.5}
 
 
-# ---------------------------------------------------------------- records made by hand
+# ---------------------------------------------------------------- records
 
 
 def write_lines(run, lines):
@@ -138,13 +138,13 @@ def make_run(root, state="FINISHED", top1=99.0, sha="aaa", **values):
 
 
 def send(run) -> str:
-    """MLflow's id of the run."""
+    """Send a run to MLflow and return its id."""
     assert tracker.sync(run) == 0
     return run.read("tracking.json")["run_id"]
 
 
 def asked(given, *overrides, entry="train"):
-    """What the command line makes of rerun=GIVEN: (config, run to resume, RecordedRun)."""
+    """Return (config, run to resume, RecordedRun) for rerun=GIVEN."""
     words = [command_line.canonical(f"rerun={given}"), *overrides]
     return settings.configure(to_dict(composed(entry, *words)), words)
 
@@ -198,7 +198,7 @@ def test_rerun_has_signature_of_recorded_run(tmp_path):
     assert directory.as_signed(run, config) is not None and directory.as_signed(run, config) == config  # not a rerun
 
 
-def test_rerun_is_a_group_and_a_word():
+def test_rerun_id_becomes_a_key_of_the_group():
     digits = "12345678901234567890123456789012"
     assert command_line.canonical(f"rerun={digits}") == f"rerun.run='{digits}'"
     assert composed("train", command_line.canonical(f"rerun={digits}")).rerun.run == digits
@@ -252,7 +252,7 @@ def test_sqlite_store_provides_record_and_seeds(tmp_path):
     runs = tmp_path / "runs"
     run = make_run(runs, seed=1)
     run_id = send(run)
-    make_run(runs, seed=1, top1=50.0)  # another run of the same seed says nothing of a spread
+    make_run(runs, seed=1, top1=50.0)  # the same seed does not count
     for seed, top1 in ((2, 98.0), (3, 100.0)):
         send(make_run(runs, seed=seed, top1=top1))
     send(make_run(runs, seed=4, top1=1.0, epochs=2))  # another config
@@ -280,11 +280,11 @@ def test_sqlite_store_provides_record_and_seeds(tmp_path):
     assert "its record lacks config.yaml" in refused(run_id, f"runs={runs}")
 
 
-# ---------------------------------------------------------------- what differs
+# ---------------------------------------------------------------- differences
 
 
 def facts(folder, **changes):
-    """A run directory with the record of a preparation; changes: plan=..., tags=..., environment=..."""
+    """Return a prepared run directory; changes: plan=..., tags=..., environment=..."""
     run = RunDir(folder)
     tags = {"versions": "mxnet=1.9.1 numpy=1.23", "image.id": "sha256:1", "build": "wheel", **changes.get("tags", {})}
     found = {
@@ -300,7 +300,7 @@ def facts(folder, **changes):
 
 
 @pytest.mark.parametrize(
-    "changes, said",
+    "changes, text",
     [
         ({}, []),
         ({"environment": {"git": {"commit": "def", "dirty": True}}}, ["commit: abc -> def"]),
@@ -314,9 +314,9 @@ def facts(folder, **changes):
         ({"plan": {"pretrained_sha256": "f" * 64}}, [f"pretrained weights: unknown -> {'f' * 16}"]),
     ],
 )
-def test_differences_are_listed(tmp_path, changes, said):
+def test_differences_are_listed(tmp_path, changes, text):
     found = differences.between(facts(tmp_path / "then"), facts(tmp_path / "now", **changes))
-    assert [str(each) for each in found] == said
+    assert [str(each) for each in found] == text
 
 
 def test_record_without_code_digest_compares_commits(tmp_path):
@@ -348,17 +348,17 @@ def test_code_digest_covers_source_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "comm, said",
+    "comm, text",
     [
         ("backend: dist_async", "not repeatable: updates are applied in a different order each time"),
         ("backend: parameter_server, update_on: server", "may not be repeatable: with comm.update_on=server"),
         ("backend: parameter_server, compression: 2bit", "may not be repeatable: with comm.compression=2bit"),
     ],
 )
-def test_unrepeatable_exchange_is_announced(comm, said):
+def test_unrepeatable_exchange_is_announced(comm, text):
     values = dict(word.split(": ") for word in comm.split(", "))
     expected = rerun._expected(from_dict({"comm": values}), PLAN, [])
-    assert expected.startswith(f"at best within the spread of the seeds ({said}")
+    assert expected.startswith(f"at best within the spread of the seeds ({text}")
 
 
 # ---------------------------------------------------------------- a run and its rerun
@@ -373,8 +373,8 @@ def test_resumed_rerun_from_mlflow_is_identical(cli):
     signature = first.read("environment.json")["tags"]["signature"]
 
     refusal = cli("train", f"rerun={run_id}", "rerun.strict=true", "launch.threads=2", small=False, expect=2)
-    [said] = refusal.err.splitlines()
-    assert said.startswith("error: rerun.strict=true: ") and said.endswith("1 -> 2")
+    [text] = refusal.err.splitlines()
+    assert text.startswith("error: rerun.strict=true: ") and text.endswith("1 -> 2")
     assert [run.path for run in directory.runs_of(cli.folder, "train")] == [first.path]  # nothing is left
 
     shutil.rmtree(first.path)
@@ -387,9 +387,13 @@ def test_resumed_rerun_from_mlflow_is_identical(cli):
     ended = cli("train", f"resume={run}", small=False)
     assert re.search("^  verdict +identical: the same weights to the last bit", ended.out, re.MULTILINE)
     assert ended.run.path == run.path
-    noted = ended.status["rerun"]
-    assert noted == run.read("summary.json")["rerun"]
-    assert (noted["verdict"], noted["of"], noted["first_difference"]) == ("identical", run_id, None)
+    judged = ended.status["rerun"]
+    assert judged == run.read("summary.json")["rerun"]
+    assert (judged["verdict"], judged["of"], judged["first_difference"]) == (
+        "identical",
+        run_id,
+        None,
+    )
     assert run.read("price.json") == price
     assert run.read("environment.json")["tags"]["signature"] == signature
 

@@ -1,4 +1,4 @@
-"""Killed at any step and started again, a run ends with the bytes of one that never was."""
+"""A run that is killed at any step and resumed ends with the bytes of an uninterrupted run."""
 
 import os
 import random
@@ -26,7 +26,7 @@ CASE = ["epochs=3", "checkpoint.every_steps=4"]
 
 @pytest.fixture(scope="module")
 def unbroken(shared_cli):
-    """ranks -> params_sha256 of a run that nothing interrupted, made once each."""
+    """ranks -> params_sha256 of an uninterrupted run."""
     known = {}
 
     def sha(ranks):
@@ -38,7 +38,7 @@ def unbroken(shared_cli):
 
 
 def interrupted_run(cli, ranks, at_step, how):
-    """Start a run, let `how(process, run)` end it once it has reached `at_step`; the run directory."""
+    """Start a run and call `how(process, run)` once it has reached `at_step`; return both."""
     process = cli.start("train", *CASE, f"launch.ranks={ranks}", "batch.per_device=8")
     run = cli.run_of(process)
     wait_for_step(run, at_step)
@@ -91,11 +91,11 @@ def test_fine_tuning_resumes_without_pretrained_weights(cli):
 def test_rank_crash_at_start_is_retried_once(cli, unbroken, times):
     process = cli.start("train", *CASE, "launch.ranks=2", "batch.per_device=8")
     run = cli.run_of(process)
-    seen = set()
+    crashed_before = set()
     for _ in range(times):
-        crashed = wait_for_rank(run, 1, seen)
+        crashed = wait_for_rank(run, 1, crashed_before)
         os.kill(crashed, signal.SIGSEGV)
-        seen.add(crashed)
+        crashed_before.add(crashed)
     if times == 1:
         ended = cli.ended(process)
         assert "starting the ranks once more" in ended.out
@@ -106,7 +106,7 @@ def test_rank_crash_at_start_is_retried_once(cli, unbroken, times):
 
 
 def wait_for_rank(run, rank, but, timeout=30):
-    """The pid of a rank that has just been started, not one of `but`."""
+    """Return the pid of a rank that has just started and is not in `but`."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         pid = rank_pids(run).get(rank)
@@ -160,7 +160,7 @@ def test_resume_auto_finds_unfinished_run_of_config(cli):
     again = cli("train", *CASE, "launch.ranks=1", "batch.per_device=8", "resume=auto")
     assert again.run.path == run.path
     other = cli("train", *CASE, "launch.ranks=1", "batch.per_device=8", "resume=auto")
-    assert other.run.path != run.path, "a finished run is not gone on with"
+    assert other.run.path != run.path, "a finished run is not resumed"
 
 
 def test_damaged_checkpoint_is_skipped(cli, unbroken):
@@ -206,12 +206,12 @@ def test_jittered_enqueues_keep_the_same_bytes(cli, tmp_path, data_cache):
 def test_dropout_and_double_buffering_resume_to_same_bytes(cli):
     case = ["model.name=squeezenet1.1", "optimizer.lr=0.01", "epochs=1", "checkpoint.every_steps=1", "launch.ranks=2",
             "comm.double_buffering=true", "comm.compression=fp16"]  # fmt: skip
-    whole = cli("train", *case)
+    uninterrupted = cli("train", *case)
     process = cli.start("train", *case)
     run = cli.run_of(process)
     wait_for_step(run, 2)
     kill_session(process)
-    assert cli("train", f"resume={run}", small=False).sha == whole.sha
+    assert cli("train", f"resume={run}", small=False).sha == uninterrupted.sha
 
 
 def test_second_parent_of_a_run_is_refused(cli):

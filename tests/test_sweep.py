@@ -1,4 +1,4 @@
-"""Sweeps: cells are runs of their own, noted in one directory, children of one MLflow run."""
+"""Sweeps: cells, their directory, the conclusion, and their runs in MLflow."""
 
 import csv
 import os
@@ -123,7 +123,7 @@ def test_hydra_launcher_determines_concurrent_cells(launcher, typed, at_a_time):
 
 
 @pytest.mark.parametrize(
-    "given, typed, told",
+    "given, typed, message",
     [
         ([], ["seed=range(1,1)"], r"seed=range\(1,1\): the list of values is empty"),
         ([], ["seed=1,2", "experiment=glob(no-such*)"], r"experiment=glob\(no-such\*\): the list of values is empty"),
@@ -139,9 +139,9 @@ def test_hydra_launcher_determines_concurrent_cells(launcher, typed, at_a_time):
         (["hydra/sweeper=optuna"], ["seed=range(1,1)"], r"seed=range\(1,1\): the list of values is empty"),
     ],
 )
-def test_sweep_without_cells_is_refused(given, typed, told):
+def test_sweep_without_cells_is_refused(given, typed, message):
     config = settings_of(*given)
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"), pytest.raises(ConfigError, match=told):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"), pytest.raises(ConfigError, match=message):
         multirun.facts_of(config, typed)
 
 
@@ -166,10 +166,10 @@ def test_optuna_storage_is_refused():
 # ---------------------------------------------------------------- the sum
 
 
-def row(number, state=FINISHED, top1=None, usd=None, wall=None, how="run", error=None, status=0):
-    known = {"best/val_top1": top1, "cost/total_usd": usd, "time/wall_s": wall}
+def row(number, state=FINISHED, how="run", error=None, status=0, **figures):
+    names = {"top1": "best/val_top1", "usd": "cost/total_usd", "wall": "time/wall_s"}
     cell = CellRecord(1, number, str(number), f"lr-{number}", [f"lr={number}"], how, "/run", state, status, error)
-    return Row(cell, {name: value for name, value in known.items() if value is not None})
+    return Row(cell, {names[key]: value for key, value in figures.items()})
 
 
 ROWS = [
@@ -279,14 +279,14 @@ def cell_of(found: SweepDirectory, seed: int, **values) -> Cell:
                 [f"seed={seed}"], None)  # fmt: skip
 
 
-def ran(cell: Cell, state=FINISHED, top1=50.0, noted=True) -> RunDir:
-    """As a cell that has run, or one whose process was killed before it could say how it ended."""
+def ran(cell: Cell, state=FINISHED, top1=50.0, recorded=True) -> RunDir:
+    """Run a cell; recorded=False: its process was killed before it could record the end."""
     values, _ = cell.settings(())
     run = directory.create(from_dict(values))
     cell.on_created(run, Signals())
     run.write("status.json", {"state": state, "exit": 0, "attempts": [{"attempt": 1, "started_ms": 1, "ended_ms": 2}]})
     run.write("summary.json", {"metrics": {"best/val_top1": top1}})
-    if noted:
+    if recorded:
         cell.record_end(Status(state, exit={FINISHED: 0, FAILED: 1, KILLED: 75}[state]))
     return run
 
@@ -294,7 +294,7 @@ def ran(cell: Cell, state=FINISHED, top1=50.0, noted=True) -> RunDir:
 def test_resumed_sweep_runs_unfinished_cells(tmp_path):
     first = begun(tmp_path)
     done, failed, interrupted = (cell_of(first, seed) for seed in (1, 2, 3))
-    runs = ran(done), ran(failed, FAILED), ran(interrupted, KILLED, noted=False)
+    runs = ran(done), ran(failed, FAILED), ran(interrupted, KILLED, recorded=False)
     again = begun(tmp_path, sweep={"resume": True})
     assert again.path == first.path and again.attempt == 2
 
@@ -358,7 +358,7 @@ def test_other_settings_make_another_cell(tmp_path):
 
 
 def test_cell_state_comes_from_its_run(tmp_path):
-    ran(cell_of(begun(tmp_path), 1), noted=False)
+    ran(cell_of(begun(tmp_path), 1), recorded=False)
     assert cell_of(begun(tmp_path, sweep={"resume": True}), 1).finished_before()
 
 
@@ -464,7 +464,7 @@ def of(cli) -> SweepDirectory:
 
 @pytest.fixture(scope="module")
 def resumed(shared_cli):
-    """Two by two, half of it diverging, stopped while two are going, then gone on with one by one."""
+    """A sweep with two concurrent cells and two diverging ones, stopped during the first two, then resumed."""
     grid = [*SHORT, "optimizer.lr=0.1,1e30", "seed=1,2"]
     side_by_side = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     process = shared_cli.start("train", *grid, *side_by_side, "-m", small=False)
@@ -473,8 +473,8 @@ def resumed(shared_cli):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to joblib's processes too
     stopped = shared_cli.ended(process, expect=INTERRUPTED)
     states = [cell.state for cell in of(shared_cli).cells()]
-    went_on = shared_cli("train", *grid, "sweep.resume=true", "-m", small=False, expect=1)
-    return of(shared_cli), stopped, states, went_on
+    second = shared_cli("train", *grid, "sweep.resume=true", "-m", small=False, expect=1)
+    return of(shared_cli), stopped, states, second
 
 
 @pytest.mark.slow
@@ -486,7 +486,7 @@ def test_stopped_sweep_starts_no_further_cell(resumed):
 
 @pytest.mark.slow
 def test_resumed_sweep_continues_after_failed_cell(resumed):
-    found, _, _, went_on = resumed
+    found, _, _, second = resumed
     assert [(cell.name, cell.how, cell.state) for cell in found.cells()] == [
         ("lr-0.1_seed-1", "resumed", FINISHED),
         ("lr-0.1_seed-2", "resumed", FINISHED),
@@ -494,8 +494,8 @@ def test_resumed_sweep_continues_after_failed_cell(resumed):
         ("lr-1e+30_seed-2", "run", FAILED),
     ]
     assert len(list(found.path.parents[1].glob("train/*"))) == 4  # none was run twice
-    assert re.search(r"^  0\*? +lr-0.1_seed-1 +finished, resumed +\d", went_on.out, re.MULTILINE)
-    assert re.search(r"^  failed +lr-1e\+30_seed-2: rank 0: the loss is (nan|inf) at step", went_on.out, re.MULTILINE)
+    assert re.search(r"^  0\*? +lr-0.1_seed-1 +finished, resumed +\d", second.out, re.MULTILINE)
+    assert re.search(r"^  failed +lr-1e\+30_seed-2: rank 0: the loss is (nan|inf) at step", second.out, re.MULTILINE)
     assert found.read("status.json")["state"] == FAILED
 
 
@@ -534,9 +534,9 @@ def test_optuna_gets_objectives_of_concurrent_cells(cli):
     assert [cell.state for cell in first] == [FINISHED] * 3
     runs = [RunDir(cell.run) for cell in first]
     figures = [run.read("summary.json")["metrics"] for run in runs]
-    told = [[each["best/val_top1"], each["cost/total_usd"]] for each in figures]
+    objectives = [[each["best/val_top1"], each["cost/total_usd"]] for each in figures]
     solutions = OmegaConf.load(found.path / "optimization_results.yaml").solutions
-    assert solutions and all(list(each["values"]) in told for each in solutions)
+    assert solutions and all(list(each["values"]) in objectives for each in solutions)
     # Two at a time, by two processes, each with half of the cores
     spans = [run.read("status.json")["attempts"][0] for run in runs]
     assert spans[1]["started_ms"] < spans[0]["ended_ms"] and spans[0]["started_ms"] < spans[1]["ended_ms"]

@@ -1,8 +1,8 @@
-"""Claims: published figures (tables/claims.csv) and the runs that measure them.
+"""Published figures (tables/claims.csv), and which recorded runs measure them.
 
-tables/claim_conditions.csv holds, per claim, the conditions that a run must meet to count as a measurement, the
-tolerance (our choice: the works give none), and the command that would measure it. A run with the tag of a claim that
-does not meet the conditions is no measurement.
+tables/claim_conditions.csv lists, for each figure, the conditions that a run must have recorded to measure it, the
+tolerance (our choice: the works state none), and the command that measures it. A run with a claim's tag but other
+conditions does not measure it.
 """
 
 import re
@@ -27,18 +27,18 @@ MEASURES = {
     "throughput/images_per_s": ("throughput/median", 1),
     "1 - real/synthetic": ("diagnose/gap", 100),
 }
-# ways to measure that use several runs, or none
+# ways to measure with several runs, or with none
 SPREAD, PAIR, FASTER, RATIO, PER_DEVICE = "spread", "pair", "faster", "ratio", "per device"
 MODEL, TOOL = "model", "tool"
 
 
 def known() -> Dict[str, Dict[str, str]]:
-    """Return id -> row of all claims."""
+    """Return the claims by id."""
     return {row["id"]: row for row in csv_tables.read("claims")}
 
 
 def check(ids: Sequence[str]) -> List[str]:
-    """Return the ids. Raises ConfigError if one is unknown."""
+    """Return the ids; raises ConfigError for an unknown one."""
     claims = known()
     for name in ids:
         if name not in claims:
@@ -47,41 +47,38 @@ def check(ids: Sequence[str]) -> List[str]:
 
 
 class Modelled(NamedTuple):
-    """The value of a claim by a model."""
+    """The modelled value of a claim."""
 
-    value: Optional[float]  # in the claim's unit; None if it is no number
-    says: str
-    error: str  # known error of such a model
+    value: Optional[float]  # in the claim's unit; None if it is not a number
+    text: str
+    error: str  # known error of the model
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A claim and its measured or modelled value."""
+    """A claim, and its measured or modelled value."""
 
     row: Dict[str, str]
     conditions: Dict[str, str]
     value: Optional[float] = None  # measured, in the claim's unit
     runs: List[str] = field(default_factory=list)  # ids of the runs that measured it
-    other: List[Tuple[str, str]] = field(default_factory=list)  # (run id, why it is no measurement)
+    other: List[Tuple[str, str]] = field(default_factory=list)  # (run id, why it does not measure the claim)
     modelled: Optional[Modelled] = None
 
     @property
     def state(self) -> str:
+        """MEASURED, MODELLED or NEITHER."""
         return MEASURED if self.runs else MODELLED if self.modelled else NEITHER
 
     @property
     def within(self) -> Optional[bool]:
-        """Return whether the measured (else modelled) value matches the published one within the tolerance."""
+        """Whether the measured, else the modelled value agrees with the published one within tolerance."""
         value = self.value if self.runs else self.modelled and self.modelled.value
         return verdict(self.row, self.conditions["tolerance"], value)
 
 
 def outcomes(runs: Sequence[Recorded], models: Dict[str, Callable[[], Optional[Modelled]]]) -> List[Outcome]:
-    """Return the outcome of every claim, in the table's order.
-
-    Args:
-        models: Id -> function that returns the modelled value, or None if it lacks data.
-    """
+    """Return the outcome of every claim, in the order of the table; models: by id."""
     conditions = {row["id"]: row for row in csv_tables.read("claim_conditions")}
     return [outcome(row, conditions[name], runs, models.get(name, lambda: None)()) for name, row in known().items()]
 
@@ -102,7 +99,7 @@ def outcome(row: dict, wanted: dict, runs: Sequence[Recorded], modelled: Optiona
 
 
 def differences(run: Recorded, wanted: Dict[str, str]) -> List[str]:
-    """Return the conditions of a claim that a run does not meet; [] if it meets all."""
+    """Return the conditions of a claim that the run does not meet, by its record."""
     if run.status != FINISHED:
         return [f"it is {run.status}"]
     found = [_gpu(run, wanted["gpu"]), _devices(run, wanted["devices"]), _images(run, wanted["images"])]
@@ -124,30 +121,30 @@ def _devices(run: Recorded, wanted: str) -> Optional[str]:
 
 
 def _images(run: Recorded, wanted: str) -> Optional[str]:
-    """Return the difference in images per epoch if it exceeds 2 %, which a partial batch or another split explains."""
+    """Allow 2 %, because an epoch drops its last partial batch and splits differ."""
     if not wanted:
         return None
     sizes = [run.param(key) for key in ("steps/total", "batch/global", "epochs")]
     if None in sizes:
-        return "images per epoch unknown"
+        return "images per epoch not recorded"
     steps, batch, epochs = map(int, sizes)
     images = steps * batch / epochs
-    return None if abs(images / int(wanted) - 1) <= 0.02 else f"{images:.0f} images an epoch, not {wanted}"
+    return None if abs(images / int(wanted) - 1) <= 0.02 else f"{images:.0f} images per epoch, not {wanted}"
 
 
 def _setting(run: Recorded, condition: str) -> Optional[str]:
-    """Return the difference from a condition: `key=a|b` (one of these) or `key~a` (contains a)."""
+    """Check `key=a|b` (one of these values) or `key~a` (a is part of the value)."""
     key, sign, wanted = re.match(r"([^=~]+)([=~])(.*)", condition).groups()
     value = run.param(key)
     fits = value is not None and (wanted in value if sign == "~" else value in wanted.split("|"))
     return None if fits else f"{key}={value}, not {wanted.replace('|', ' or ')}"
 
 
-# ---------------------------------------------------------------- measured values
+# ---------------------------------------------------------------- values
 
 
 def measured(row: dict, wanted: dict, runs: Sequence[Recorded]) -> Tuple[Optional[float], List[Recorded], str]:
-    """Return (value in the claim's unit, its runs, why there is no value)."""
+    """Return the value in the claim's unit, the runs that measured it, and why there is none."""
     way, _, rest = wanted["how"].partition(" ")
     if way in (MODEL, TOOL):
         return None, [], "no run measures it"
@@ -167,24 +164,24 @@ def measured(row: dict, wanted: dict, runs: Sequence[Recorded]) -> Tuple[Optiona
 
 
 def compared(way: str, names: Sequence[str], runs: Sequence[Recorded]) -> Tuple[Optional[float], List[Recorded], str]:
-    """Compare the throughput of two groups of runs: percent slower, percent faster, or ratio."""
+    """Compare the rates of two kinds of runs: percent slower (PAIR), percent faster (FASTER), or the ratio (RATIO)."""
     key, first, second = names
     rated = [run for run in runs if is_known(run.metrics.get("throughput/median"))]
     sides = [[run for run in rated if _of(run, key) in side.split("|")] for side in (first, second)]
     if not all(sides):
-        return None, [], f"no run of {key}={first} beside one of {second}"
+        return None, [], f"no pair of runs with {key}={first} and {second}"
     one, two = (statistics.median(run.metrics["throughput/median"] for run in side) for side in sides)
     value = {PAIR: 100 * (1 - one / two), FASTER: 100 * (one / two - 1), RATIO: one / two}[way]
     return value, sides[0] + sides[1], ""
 
 
 def _of(run: Recorded, keys: str) -> str:
-    """Return the values of tags and settings (names joined by +), joined by +."""
+    """Return the values of tags and settings; keys and values are joined by +."""
     return "+".join(str(run.tags.get(key, run.param(key))) for key in keys.split("+"))
 
 
 def verdict(row: Dict[str, str], tolerance: str, value: Optional[float]) -> Optional[bool]:
-    """Return whether `value` matches the published figure; None if either is no number."""
+    """Return whether `value` agrees with the published one; None if either is not a number."""
     low, high = (float(row[end]) if row[end] else None for end in ("low", "high"))
     if value is None or (low is None and high is None):
         return None
@@ -195,32 +192,33 @@ def verdict(row: Dict[str, str], tolerance: str, value: Optional[float]) -> Opti
         return value < bound or (row["op"] == "<=" and value == bound)
     if row["op"] in (">", ">="):
         return value > low or (row["op"] == ">=" and value == low)
-    if not tolerance:  # no tolerance is defined
+    if not tolerance:
         return None
     return abs(value - low) <= float(tolerance)
 
 
-# ---------------------------------------------------------------- texts
+# ---------------------------------------------------------------- text
 
 
 def published(row: Dict[str, str]) -> str:
-    """Return text such as `about 86.5 %` or `83.0 to 83.4 %`; the statement of the work if it is no number."""
+    """Return the published value, such as `about 86.5 %`; as the work states it if it is not a number."""
     unit = f" {row['unit']}" if row["unit"] else ""
     low, high = row["low"], row["high"]
     if not low and not high:
         return f"{row['op']}{unit}"
     if row["op"] == "between" or (low and high and low != high):
         return f"{low} to {high}{unit}"
-    prefixes = {"<": "under ", "<=": "at most ", ">": "over ", ">=": "at least ", "~": "about ", "=": ""}
-    return f"{prefixes[row['op']]}{low or high}{unit}"
+    qualifiers = {"<": "under ", "<=": "at most ", ">": "over ", ">=": "at least ", "~": "about ", "=": ""}
+    return f"{qualifiers[row['op']]}{low or high}{unit}"
 
 
 def in_unit(row: Dict[str, str], value: float) -> str:
+    """Return a value with the claim's unit."""
     return f"{value:,.4g} {row['unit']}".rstrip() if abs(value) < 10000 else f"{value:,.0f} {row['unit']}"
 
 
-def judged(found: Outcome) -> str:
-    """Return `within tolerance (± 2)` or `not within ...`; "" if there is nothing to compare."""
+def agreement(found: Outcome) -> str:
+    """Return `within tolerance (± 2)` or `not within tolerance`; "" if there is nothing to compare."""
     if found.within is None:
         return ""
     tolerance = found.conditions["tolerance"]

@@ -1,4 +1,4 @@
-"""Comparison of two recorded runs."""
+"""Differences between two runs."""
 
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
@@ -12,7 +12,7 @@ class Difference(NamedTuple):
 
 
 def differences(a: Mapping[str, object], b: Mapping[str, object]) -> List[Difference]:
-    """Return the keys with different values, sorted; a missing value is a dash."""
+    """Return the keys whose values differ, sorted by name; a missing value is a dash."""
     shown = [(key, *(_text(side.get(key)) for side in (a, b))) for key in sorted({*a, *b})]
     return [Difference(*row) for row in shown if row[1] != row[2]]
 
@@ -22,22 +22,22 @@ def _text(value: Optional[object]) -> str:
 
 
 def settings(params: Mapping[str, str]) -> Dict[str, str]:
-    """Return the params that are settings, without the forecast."""
+    """Return the settings of a run, without its forecast."""
     return {key: value for key, value in params.items() if not is_forecast(key)}
 
 
-# Tags of the record itself, not of the environment
+# Tags of the record or the outcome, not of the environment
 BOOKKEEPING = ("mxscale.", "mlflow.", "signature", "claims", "scaling.baseline", "data.digest", "pretrained.",
                "params_sha256", "warning", "resumed.", "ranks")  # fmt: skip
 
 
-# Keys of environment.json; free disk space does not count as a difference
+# Facts of environment.json to compare; free disk space, for example, is not compared
 FACTS = ("python", "machine.host", "machine.memory_gb", "machine.memory_limit_gb", "machine.system", "machine.driver",
          "machine.limits", "machine.infiniband", "mxnet.cuda", "mxnet.cudnn", "mxnet.nccl", "mxnet.blas")  # fmt: skip
 
 
 def environment(tags: Dict[str, str], facts: Dict[str, object]) -> Dict[str, object]:
-    """Return the environment of a run: its tags, its package versions, and further facts of environment.json."""
+    """Return the environment of a run: its tags, the versions of its packages, and facts of environment.json."""
     found: Dict[str, object] = {key: value for key, value in facts.items() if key.startswith(FACTS)}
     found.update({key: value for key, value in tags.items() if not key.startswith(BOOKKEEPING)})
     found.pop("versions", None)
@@ -53,14 +53,14 @@ def outcome(tags: Dict[str, str]) -> Dict[str, str]:
 
 
 def metrics(a: Dict[str, float], b: Dict[str, float]) -> List[Difference]:
-    """Return the metrics of the whole runs, equal ones as well."""
-    keys = sorted(key for key in {*a, *b} if key in WHOLE)
+    """Return the metrics of the runs in RUN_METRICS, equal or not."""
+    keys = sorted(key for key in {*a, *b} if key in RUN_METRICS)
     return [
         Difference(key, *(NOT_KNOWN if key not in side else f"{side[key]:,.6g}" for side in (a, b))) for key in keys
     ]
 
 
-WHOLE = {
+RUN_METRICS = {
     *("best/val_top1", "val/top1", "val/loss", "test/top1", "test/loss", "train/loss", "train/top1"),
     *("throughput/median", "scaling/efficiency", "time/wall_s", "time/data_wait_median", "time/compute_median"),
     *("time/exchange_median", "time/to_target_s", "cost/total_usd", "cost/total_eur", "cost/usd_to_target"),

@@ -9,6 +9,7 @@ from mxscale.rundir.directory import FORECAST, RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.rundir.summary import Summary
+from mxscale.util import text_table
 
 NEXT = "\n"  # within a row of the table
 
@@ -108,10 +109,9 @@ def table(run: RunDir, view: str) -> str:
         ("view", view),
         ("verdict", _verdict(summary)),
     ]
-    shown = [(name, value) for name, value in rows if value is not None]
-    width = max(len(name) for name, _ in shown)
-    below = "\n" + " " * (width + 4)
-    return "\n".join(f"  {name:<{width}}  {value.replace(NEXT, below)}" for name, value in shown)
+    lines = [(name, value.split(NEXT)) for name, value in rows if value is not None]
+    cells = [[name * (number == 0), text] for name, texts in lines for number, text in enumerate(texts)]
+    return "\n".join(text_table.columns(cells, indent="  "))
 
 
 def _efficiency(summary: Summary) -> Optional[str]:
