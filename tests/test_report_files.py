@@ -12,7 +12,7 @@ from recorded import keep, run
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.rundir import directory
-from mxscale.tracking import history, tracker
+from mxscale.tracking import history
 
 
 @pytest.fixture(scope="module")
@@ -234,9 +234,3 @@ def test_tag_alone_measures_no_claim(store, reported):
     assert status == 0 and "0 measured here" in out
     assert " ".join(out.split()).count(f"run {run_id} has its tag, but under other conditions: a CPU, not") == 2
     store["client"].delete_run(run_id)
-
-
-def test_report_uses_the_store_of_the_runs(monkeypatch, tmp_path):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    config = from_dict({"runs": str(tmp_path)})
-    assert tracker.store_uri(config) == f"sqlite:///{tmp_path}/mlflow.db"
