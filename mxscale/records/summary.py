@@ -20,3 +20,134 @@ def summarise(run: RunDir, attempt: int) -> Summary:
     attempts = run.attempts
     # The last attempt may have started no rank
     ranks = next((each.ranks for each in reversed(attempts) if each.ranks), None)
+    comparable = {each.attempt for each in attempts if each.ranks == ranks}
+    metrics = {}
+    best = run.read("best.json")
+    if best:
+        metrics["best/val_top1"] = best["val/top1"]
+        metrics["best/step"] = best["step"]
+    last = {name: value for line in history for name, value in line["metrics"].items()}
+    metrics.update({name: last[name] for name in ("test/top1", "test/loss") if name in last})
+    medians = {"throughput/images_per_s": "throughput/median"}
+    medians.update({f"time/{part}": f"time/{part}_median" for part in ("data_wait", "compute", "exchange")})
+    measured = [line["metrics"] for line in history if line["attempt"] in comparable]
+    for name, label in medians.items():
+        values = [line[name] for line in measured if name in line]
+        if values:
+            metrics[label] = statistics.median(values)
+    ended = attempts[-1].ended_ms
+    metrics["time/wall_s"] = sum(run_cost.Attempts(run).seconds(ended, attempt))
+    metrics.update({f"cost/total_{currency}": value for currency, value in run_cost.total(run, attempt, ended).items()})
+    metrics.update(_to_target(run, history))
+    for currency in ("usd", "eur"):
+        total = metrics.get(f"cost/total_{currency}")
+        if total is not None and metrics.get("best/val_top1"):
+            metrics[f"cost/{currency}_per_point"] = total / metrics["best/val_top1"]
+    plan = run.plan()
+    if plan.skipped:
+        metrics["data/skipped"] = plan.skipped
+    baseline = one_rank_baseline(run, plan)
+    if baseline and "throughput/median" in metrics:
+        rate, ranks = baseline.figures["throughput/median"], plan.sizes.ranks
+        metrics["scaling/efficiency"] = metrics["throughput/median"] / (ranks * rate)
+    metrics.update(_planned(run, metrics))
+    return Summary(metrics, attempt, baseline and str(baseline))
+
+
+def one_rank_baseline(run: RunDir, plan: Plan) -> Optional[RunDir]:
+    """Return the newest finished 1-rank run of the same configuration, the reference of scaling efficiency.
+
+    Its rank has as many OMP threads as each of these, thus the same share of the machine. None for a run with one
+    rank, and for one with several shards per rank, which are slower than one.
+    """
+    sizes = plan.sizes
+    if sizes.ranks == 1 or sizes.shards != sizes.ranks:
+        return None
+    found = earlier_runs.comparable(run, plan, "weak_signature")
+    return next((other for other in found if earlier_runs.sizes_of(other).shards == 1), None)
+
+
+def _planned(run: RunDir, metrics: dict) -> dict:
+    """Return the forecast (plan/*) and its relative error, plan/error."""
+    planned = {key: value for key, value in (run.read(FORECAST) or {}).items() if key.startswith("plan/")}
+    reached = metrics.get("throughput/median")
+    if planned and reached:
+        planned["plan/error"] = planned["plan/images_per_s"] / reached - 1
+    return planned
+
+
+def _to_target(run: RunDir, history) -> dict:
+    """Return seconds and cost until val/top1 first reached config.target_top1, with set-up and earlier attempts."""
+    target = run.config().target_top1
+    reached = next((line for line in history if target and line["metrics"].get("val/top1", -1) >= target), None)
+    if reached is None:
+        return {}
+    figures = {"time/to_target_s": sum(run_cost.Attempts(run).seconds(reached["time_ms"], reached["attempt"]))}
+    cost = run_cost.total(run, reached["attempt"], reached["time_ms"])
+    return {**figures, **{f"cost/{currency}_to_target": value for currency, value in cost.items()}}
+
+
+def table(run: RunDir, view: str) -> str:
+    """Return the table that is printed at the end of a run. `view`: how to view the record."""
+    summary, price = run.summary() or Summary(), run.price() or Price(known=False, why="no price")
+    figures = summary.metrics
+    plan = run.plan()
+    rows = [
+        ("best val top-1", _percent(figures.get("best/val_top1"), f" at step {figures.get('best/step')}")),
+        ("test top-1", _percent(figures.get("test/top1"))),
+        ("throughput", _number(figures.get("throughput/median"), "{:,.0f} images/s (median)")),
+        ("scaling efficiency", _efficiency(summary)),
+        ("planned", _error(figures)),
+        ("waiting for data", _number(figures.get("time/data_wait_median"), "{:.1%} of the time (median)")),
+        ("wall time", _number(figures.get("time/wall_s"), "{:.1f} s")),
+        ("cost", _cost(figures, "cost/total_{}") or f"unknown: {price.why or 'no price'}"),
+        ("cost to target", _to(figures)),
+        ("cost per point", _cost(figures, "cost/{}_per_point")),
+        ("skipped images", str(plan.skipped) if plan.skipped else None),
+        ("run directory", str(run)),
+        ("view", view),
+        ("verdict", _verdict(summary)),
+    ]
+    lines = [(name, value.split(NEXT)) for name, value in rows if value is not None]
+    cells = [[name * (number == 0), text] for name, texts in lines for number, text in enumerate(texts)]
+    return "\n".join(text_table.columns(cells, indent="  "))
+
+
+def _efficiency(summary: Summary) -> Optional[str]:
+    if "scaling/efficiency" not in summary.metrics:
+        return None
+    return f"{summary.metrics['scaling/efficiency']:.1%} of the 1-rank run {summary.baseline.rpartition('/')[2]}"
+
+
+def _verdict(summary: Summary) -> Optional[str]:
+    """Return the verdict of a rerun."""
+    again = summary.rerun
+    return again and f"{again['verdict']}: {again['why'].replace('; ', NEXT)}"
+
+
+def _error(figures: dict) -> Optional[str]:
+    if "plan/error" not in figures:
+        return None
+    off = figures["plan/error"]
+    return f"{figures['plan/images_per_s']:,.0f} images/s, {abs(off):.1%} too {'much' if off > 0 else 'little'}"
+
+
+def _percent(value: Optional[float], more: str = "") -> Optional[str]:
+    return None if value is None else f"{value:.2f} %{more}"
+
+
+def _number(value: Optional[float], form: str) -> Optional[str]:
+    return None if value is None else form.format(value)
+
+
+def _cost(figures: dict, name: str) -> Optional[str]:
+    """Return the cost in each known currency. `name`: the metric, with {} for the currency."""
+    known = [(figures.get(name.format(currency)), currency) for currency in ("usd", "eur")]
+    return " = ".join(f"{value:.4f} {currency.upper()}" for value, currency in known if value is not None) or None
+
+
+def _to(figures: dict) -> Optional[str]:
+    """Return cost and time to the target."""
+    if "time/to_target_s" not in figures:
+        return None
+    return f"{_cost(figures, 'cost/{}_to_target') or 'unknown'} ({figures['time/to_target_s']:.1f} s)"
