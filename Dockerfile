@@ -1,27 +1,27 @@
 # Images of one product, by target:
 #
 #   cpu      Debian, the MXNet wheel, Horovod with Gloo and Open MPI                      (default)
-#   ngc      NVIDIA's last MXNet image, its own MXNet and Horovod
+#   ngc      NVIDIA's last MXNet image with its MXNet and Horovod
 #   source   MXNet 1.9.1 from the Apache release: CUDA, cuDNN, NCCL, OpenBLAS, OpenCV
-#   cu90     the published pip flavour mxnet-cu90, with the CUDA 9.0 libraries of an old NVIDIA image
-#   test     cpu with the tests in it
-#   mlflow   the tracking server alone
+#   cu90     the pip package mxnet-cu90 with the CUDA 9.0 libraries of an old NVIDIA image
+#   test     cpu with the tests
+#   mlflow   the tracking server only
 #
-#   docker build --target source -t mxscale:source .          needs BuildKit
+#   docker build --target source -t mxscale:source .          requires BuildKit
 #
 # Behind a proxy that inspects TLS: --secret id=ca,src=its-certificate.pem (see docs/images.md).
-# Layers go from what changes least to what changes most: the code comes last.
+# Layers are ordered by how often they change: the code comes last.
 
 ARG CUDA_IMAGE=nvcr.io/nvidia/cuda:11.8.0-cudnn8-devel-ubuntu22.04
 ARG CUDA_RUNTIME_IMAGE=nvcr.io/nvidia/cuda:11.8.0-cudnn8-runtime-ubuntu22.04
 ARG CUDA9_IMAGE=nvcr.io/nvidia/mxnet:18.06-py3
 ARG NGC_TAG=24.06-py3
 ARG NGC_IMAGE=nvcr.io/nvidia/mxnet:${NGC_TAG}
-# download | local: with `local` the release lies unpacked in docker/mxnet-src/ (where --build-context
-# mxnet-src=DIR is not to be had: before Docker 23)
+# download | local: with `local` the unpacked release is in docker/mxnet-src/, for Docker before 23, which has no
+# --build-context mxnet-src=DIR
 ARG MXNET_SRC=download
 
-# ---------------------------------------------------------------- what all of ours share
+# ---------------------------------------------------------------- shared by all targets
 
 FROM scratch AS code
 COPY *.py pyproject.toml /mxscale/
@@ -29,7 +29,7 @@ COPY conf /mxscale/conf
 COPY docker/ssh_config /etc/ssh/ssh_config.d/mxscale.conf
 COPY docker/entrypoint docker/finish docker/identify docker/make-keys docker/worker /mxscale/docker/
 COPY mxscale /mxscale/mxscale
-# For the commit; there is none in an archive of the sources
+# For the commit; an archive of the sources has none
 COPY .gi[t]/HEA[D] .gi[t]/packed-ref[s] /git/
 COPY .gi[t]/refs/heads /git/refs/heads
 
@@ -50,7 +50,7 @@ RUN python3 -m venv /opt/venv
 # ---------------------------------------------------------------- cpu
 
 FROM debian-build AS cpu-build
-# A published release by its lock in requirements/flavours; the API of mxnet-cu90 is that of mxnet==1.5.0
+# A release with a lock in requirements/flavours; mxnet-cu90 has the API of mxnet==1.5.0
 ARG MXNET=mxnet==1.9.1
 COPY requirements/rank.lock requirements/horovod.lock /requirements/
 COPY requirements/flavours /requirements/flavours
@@ -92,7 +92,7 @@ RUN apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq 
     openssh-client openssh-server >/dev/null && rm -rf /var/lib/apt/lists/*
 COPY docker/with-ca docker/install-beside /usr/local/bin/
 COPY requirements/rank.lock /requirements/
-# Its own MXNet, Horovod and numpy are not touched: ours lie in a virtual environment on top
+# Its MXNet, Horovod and numpy stay unchanged; the other packages are in a virtual environment on top
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca with-ca install-beside /opt/venv
 ENV PATH=/opt/venv/bin:$PATH
 
@@ -109,7 +109,7 @@ CMD ["python", "train.py"]
 
 # ---------------------------------------------------------------- source
 
-# The unpacked release.  `docker buildx build --build-context mxnet-src=DIR` puts another in its place
+# The unpacked release; `docker buildx build --build-context mxnet-src=DIR` replaces it
 FROM debian AS mxnet-release
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -qq && apt-get install -y -qq --no-install-recommends curl ca-certificates >/dev/null
@@ -124,7 +124,7 @@ COPY docker/mxnet-sr[c] /
 
 FROM mxnet-src-${MXNET_SRC} AS mxnet-src
 
-# A build with USE_CUDA=OFF takes --build-arg CUDA_IMAGE=debian:bookworm-slim and the same for CUDA_RUNTIME_IMAGE
+# A build with USE_CUDA=OFF uses --build-arg CUDA_IMAGE=debian:bookworm-slim and the same for CUDA_RUNTIME_IMAGE
 FROM ${CUDA_IMAGE} AS mxnet-build
 ENV DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends \
@@ -142,7 +142,7 @@ RUN python3 -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca \
     install-mxnet /src /build /opt/venv \
-    # The machine that builds may have no driver: a stub of libcuda stands in while MXNet is imported
+    # A stub of libcuda replaces a missing driver while MXNet is imported
     && LD_LIBRARY_PATH=/build/stubs:${LD_LIBRARY_PATH:-} with-ca install-packages none
 
 FROM ${CUDA_RUNTIME_IMAGE} AS source-packages
@@ -171,11 +171,11 @@ CMD ["python", "train.py"]
 # ---------------------------------------------------------------- cu90
 
 FROM ${CUDA9_IMAGE} AS cuda9
-# What mxnet-cu90 links to, under one folder; it says what is missing
+# The libraries that mxnet-cu90 links to, in one folder
 COPY docker/collect-cuda9 /usr/local/bin/
 RUN collect-cuda9 /cuda9
 
-# Horovod compiles a kernel, and CUDA 9.0's own compiler takes no g++ that is still to be had
+# Horovod compiles a kernel, and the compiler of CUDA 9.0 supports no g++ that is still available
 FROM ${CUDA_IMAGE} AS cuda11
 
 FROM debian-build AS cu90-build
@@ -208,7 +208,7 @@ WORKDIR /mxscale
 ENTRYPOINT ["/mxscale/docker/entrypoint"]
 CMD ["python", "train.py"]
 
-# ---------------------------------------------------------------- cpu, and with its tests
+# ---------------------------------------------------------------- cpu, and test
 
 FROM cpu-packages AS cpu-final
 ARG COMMIT=unknown
