@@ -11,7 +11,10 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+from publisher import Publisher
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one test process per core; more threads would slow all of them
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -153,6 +156,20 @@ def params(run: RunDir, step=None):
 
 def read_json(path):
     return json.loads(Path(path).read_text())
+
+
+@pytest.fixture
+def publisher():
+    with Publisher().serving() as one:
+        yield one
+
+
+@pytest.fixture
+def photo():
+    """Smooth colours with some grain, 40 wide and 30 high."""
+    y, x = np.mgrid[0:30, 0:40]
+    grain = np.random.RandomState(0).randint(0, 20, (30, 40))
+    return Image.fromarray(np.stack([x * 6, y * 7, (x + y) * 3 + grain], -1).astype("uint8"))
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,7 @@ def sliced(path, member) -> bytes:
         return file.read(member.size)
 
 
-def test_each_member_is_where_the_listing_says(saved):
+def test_members_have_correct_offsets(saved):
     path = saved(tar(FILES))
     assert [(member.name, sliced(path, member)) for member in members(path)] == FILES
 
@@ -47,7 +47,7 @@ def test_a_tar_inside_a_tar_is_read_without_unpacking_it(saved):
     assert [(member.name, sliced(path, member)) for member in found] == FILES
 
 
-def test_reading_is_told_with_all_bytes(saved):
+def test_all_bytes_are_reported(saved):
     content, seen = tar(FILES), []
     list(members(saved(content), seen=seen.append))
     assert len(content.rstrip(b"\0")) <= sum(seen) <= len(content)
@@ -66,21 +66,21 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_member_that_means_ill_is_refused_by_name(saved, name):
+def test_unsafe_members_are_refused_by_name(saved, name):
     content, reason = BAD[name]
     assert refused(lambda: list(members(saved(tar([*FILES, (name, content)]))))) == reason
     assert refused(lambda: contents(saved(tar([*FILES, (name, content)], "w:gz")), ["a.jpg"], 10**6)) == reason
 
 
 @pytest.mark.parametrize("tenth", range(10))
-def test_a_tar_that_is_cut_off_is_refused(saved, tenth):
+def test_a_truncated_tar_is_refused(saved, tenth):
     content = tar(FILES).rstrip(b"\0")
     path = saved(content[: len(content) * tenth // 10])
     assert refused(lambda: list(members(path)))
 
 
 @pytest.mark.parametrize("tenth", range(10))
-def test_a_gzip_that_is_cut_off_is_refused(saved, tenth):
+def test_a_truncated_gzip_is_refused(saved, tenth):
     noise = [("set/a.jpg", np.random.RandomState(0).bytes(5000))]
     content = tar(noise, "w:gz")
     path = saved(content[: len(content) * tenth // 10])
@@ -93,39 +93,39 @@ def test_a_gzip_that_is_cut_off_is_refused(saved, tenth):
         assert gunzip(path, 10**6) == b""  # an empty file is an empty gzip: its reader refuses what it lacks
 
 
-def test_a_tar_that_is_cut_between_two_members_is_refused(saved):
+def test_a_tar_truncated_between_members_is_refused(saved):
     whole = tar(FILES[:1]).rstrip(b"\0")
     path = saved(whole + b"\0" * (-len(whole) % 512))
     assert refused(lambda: list(members(path))) == "truncated or damaged at byte 1536"
 
 
-def test_rubbish_after_the_first_member_is_refused(saved):
+def test_garbage_after_the_first_member_is_refused(saved):
     whole = tar(FILES[:1]).rstrip(b"\0")
     path = saved(whole + b"\0" * (-len(whole) % 512) + b"rubbish" * 1000)
     assert "truncated or damaged at byte 1536" in refused(lambda: list(members(path)))
 
 
-def test_an_inner_tar_does_not_reach_into_the_next(saved):
+def test_an_inner_tar_ends_before_the_next(saved):
     inner = tar(FILES[:1])[:1536]  # without its end
     path = saved(tar([("first.tar", inner), ("second.tar", tar(FILES))]))
     outer = next(iter(members(path)))
     assert refused(lambda: list(members(path, outer.offset, outer.offset + outer.size)))
 
 
-def test_what_is_no_archive_is_refused(saved):
+def test_other_files_are_refused(saved):
     path = saved(b"<html>not found</html>" * 100)
     assert "not a tar" in refused(lambda: list(members(path)))
     assert "not a .tar.gz" in refused(lambda: contents(path, ["a"], 10**6))
     assert "not a .gz" in refused(lambda: gunzip(path, 10**6))
 
 
-def test_wanted_files_are_found_and_missing_ones_are_named(saved):
+def test_missing_members_are_named(saved):
     path = saved(tar(FILES, "w:gz"))
     assert contents(path, ["a.jpg"], 10**6) == {"a.jpg": b"a" * 1000}
     assert refused(lambda: contents(path, ["a.jpg", "b", "c"], 10**6)) == "has no b, c"
 
 
-def test_more_than_expected_is_not_decompressed(saved):
+def test_decompression_is_limited(saved):
     bomb = io.BytesIO()
     with gzip.open(bomb, "wb") as file:
         for _ in range(50):

@@ -39,7 +39,7 @@ def test_every_claim_has_conditions():
 def test_run_under_the_conditions_measures_the_claim():
     found = of("finetune-acc-6ep", tagged("finetune-acc-6ep", metrics={"val/top1": 86.2}))
     assert (found.state, found.value, found.runs, found.within) == (MEASURED, 86.2, ["run"], True)
-    assert claims.judged(found) == "within tolerance (± 0.5)"
+    assert claims.agreement(found) == "within tolerance (± 0.5)"
 
 
 def test_median_of_several_runs_counts():
@@ -56,7 +56,7 @@ def test_median_of_several_runs_counts():
         ({"launch__device": "cpu"}, "a CPU, not K80"),
         ({"launch__ranks": 2}, "2 devices, not 8"),
         ({"epochs": 1}, "epochs=1, not 6"),
-        ({"steps/total": 1}, "21 images an epoch, not 15240"),
+        ({"steps/total": 1}, "21 images per epoch, not 15240"),
         ({"data__kind": "digits"}, "data.kind=digits, not caltech256"),
         ({"model__pretrained": "symbol:x/resnet-50"}, "not resnet-152"),
         ({"status": "FAILED"}, "it is FAILED"),
@@ -149,7 +149,7 @@ def test_bill_of_twenty_minutes_follows_from_prices():
     found = of("finetune-cost", models=modelled_claims.MODELS)
     assert found.state == MODELLED and found.within
     assert found.modelled.value == pytest.approx(2.592 / 1.0541, abs=1e-3)
-    assert "2.28 EUR in us-east-1" in found.modelled.says
+    assert "2.28 EUR in us-east-1" in found.modelled.text
 
 
 def test_planner_models_follow_from_the_conditions():
@@ -159,14 +159,14 @@ def test_planner_models_follow_from_the_conditions():
     assert rate.state == MODELLED and not rate.within  # 45,000 published
     assert 60 * 1_281_167 * 90 / rate.modelled.value / 3600 == pytest.approx(models["hvd-64-time"]().value, rel=0.01)
     assert models["ps-1-server"]().value < 50
-    assert "claim holds" in models["hvd-cheapest"]().says and "claim holds" in models["p3-cheaper"]().says
+    assert "claim holds" in models["hvd-cheapest"]().text and "claim holds" in models["p3-cheaper"]().text
     assert re.search(r"median \d+ %, mean \d+ % on \d+ published rows", rate.modelled.error)
 
 
 def test_every_model_returns_text_and_error():
     for name, model in modelled_claims.MODELS.items():
         found = model()
-        assert found.says and found.error, name
+        assert found.text and found.error, name
         assert found.value is None or found.value > 0, name
 
 

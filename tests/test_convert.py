@@ -26,7 +26,7 @@ def network(layers, arrays):
 
 
 @pytest.mark.parametrize("layers", DEPTHS)
-def test_a_converted_network_says_what_pytorch_says(layers, tmp_path):
+def test_a_converted_network_agrees_with_pytorch(layers, tmp_path):
     save_file(state(layers), tmp_path / "w.safetensors")
     net = network(layers, convert.load(str(tmp_path / "w.safetensors"), f"resnet{layers}_v1b").arrays)
     found = net(mx.nd.array(images(REFERENCE["images"], REFERENCE["side"]))).asnumpy()
@@ -35,7 +35,7 @@ def test_a_converted_network_says_what_pytorch_says(layers, tmp_path):
 
 
 @pytest.mark.parametrize("layers", LAYOUTS)
-def test_the_table_has_every_tensor_of_both_sides_once(layers):
+def test_the_name_table_is_a_bijection(layers):
     table = convert.names(layers)
     assert list(table) == [n for n in shapes(layers, 10) if not n.endswith(COUNTS)]
     assert sorted(table.values()) == list(weights.parameters(zoo.build(f"resnet{layers}_v1b", 10)))
@@ -65,7 +65,7 @@ def refused(path, name, match, source="torch:w"):
     assert str(error.value).startswith(f"model.pretrained={source}") and "\n" not in str(error.value)
 
 
-def test_counts_of_batches_are_named_as_ignored_and_may_be_missing(tmp_path):
+def test_batch_counts_are_ignored_and_optional(tmp_path):
     found = convert.load(names_alone(tmp_path / "w"), "resnet18_v1b")
     assert len(found.ignored) == 20 and all(n.endswith(COUNTS) for n in found.ignored)
     without = names_alone(tmp_path / "w", change=lambda names: [n for n in names if not n.endswith(COUNTS)])
@@ -74,25 +74,25 @@ def test_counts_of_batches_are_named_as_ignored_and_may_be_missing(tmp_path):
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "module._orig_mod.", "model.module."])
-def test_a_prefix_of_every_name_is_left_out(tmp_path, prefix):
+def test_a_common_prefix_is_removed(tmp_path, prefix):
     plain = convert.load(names_alone(tmp_path / "w"), "resnet18_v1b")
     wrapped = convert.load(names_alone(tmp_path / "w", change=lambda ns: [prefix + n for n in ns]), "resnet18_v1b")
     assert wrapped.arrays.keys() == plain.arrays.keys()
 
 
-def test_a_prefix_of_some_names_is_refused(tmp_path):
+def test_a_partial_prefix_is_refused(tmp_path):
     path = names_alone(tmp_path / "w", change=lambda names: ["module.conv1.weight", *names[1:]])
     refused(path, "resnet18_v1b", "missing conv1.weight; unexpected module.conv1.weight$")
 
 
 @pytest.mark.parametrize("layers", LAYOUTS)
-def test_weights_of_another_depth_name_the_network_that_they_fit(tmp_path, layers):
+def test_weights_of_another_depth_get_a_suggestion(tmp_path, layers):
     other = "resnet18_v1b" if layers != 18 else "resnet50_v1b"
     match = f"does not fit {other}: these are weights of a ResNet-{layers}; use model=resnet{layers}_v1b$"
     refused(names_alone(tmp_path / "w", layers), other, match)
 
 
-def test_missing_and_left_over_tensors_are_named(tmp_path):
+def test_missing_and_unexpected_tensors_are_named(tmp_path):
     path = names_alone(tmp_path / "w", change=lambda names: [*names[:-1], "conv1.bias", "layer5.0.conv1.weight"])
     refused(path, "resnet18_v1b", "missing fc.bias; unexpected conv1.bias, layer5.0.conv1.weight$")
 
@@ -104,7 +104,7 @@ def test_weights_without_a_classifier_are_a_network_without_one(tmp_path, layers
     assert set(convert.names(layers).values()) - set(found) == {"output.weight", "output.bias"}
 
 
-def test_half_precision_becomes_float32_and_whole_numbers_are_refused(tmp_path):
+def test_float16_becomes_float32_and_integers_are_refused(tmp_path):
     found = convert.load(names_alone(tmp_path / "w", dtype="f2"), "resnet18_v1b").arrays
     assert {a.dtype.name for a in found.values()} == {"float32"}
     refused(
@@ -114,7 +114,7 @@ def test_half_precision_becomes_float32_and_whole_numbers_are_refused(tmp_path):
     )
 
 
-def test_a_network_without_such_names_is_refused_before_the_file_is_read(tmp_path):
+def test_an_unsupported_network_is_refused_before_reading(tmp_path):
     refused(str(tmp_path / "no"), "resnet50_v1", r"fit resnet18_v1b, .*, not model.name=resnet50_v1$")
     with pytest.raises(
         ConfigError, match=r"^run=r is a small, which cannot be exported to PyTorch: expected one of resnet18_v1b"
@@ -148,7 +148,7 @@ TIMM = {
 }
 
 
-def test_the_input_that_timm_states_is_taken_in_our_units(tmp_path):
+def test_timms_input_is_converted_to_0_255(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(TIMM))
     assert convert.input_of(str(tmp_path / "w.pth")) == {
         "image_size": 224,
@@ -159,7 +159,7 @@ def test_the_input_that_timm_states_is_taken_in_our_units(tmp_path):
     }
 
 
-def test_nothing_stated_is_none(tmp_path):
+def test_no_stated_input_is_none(tmp_path):
     assert convert.input_of(str(tmp_path / "w.pth")) is None
     for other in ({}, [], {"model_type": "bert"}):
         (tmp_path / "config.json").write_text(json.dumps(other))
@@ -179,13 +179,13 @@ def test_nothing_stated_is_none(tmp_path):
         {"mean": [float("nan")] * 3},
     ],
 )
-def test_an_input_that_cannot_be_is_refused(tmp_path, changed):
+def test_an_invalid_input_is_refused(tmp_path, changed):
     (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": {**TIMM["pretrained_cfg"], **changed}}))
     with pytest.raises(ConfigError, match=r"config.json does not state the input of the weights"):
         convert.input_of(str(tmp_path / "w.pth"))
 
 
-def test_a_config_json_that_is_none_is_refused(tmp_path):
+def test_an_invalid_config_json_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"config.json, which describes the weights beside it, is not JSON"):
         convert.input_of(str(tmp_path / "w.pth"))

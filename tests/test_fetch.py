@@ -5,7 +5,6 @@ import threading
 
 import numpy as np
 import pytest
-from publisher import Publisher
 
 from mxscale.data.public.fetch import File, Place, obtain
 from mxscale.util.errors import ConfigError
@@ -15,11 +14,9 @@ NAME = "set.tar"
 
 
 @pytest.fixture
-def publisher():
-    one = Publisher()
-    one.files[NAME] = CONTENT
-    with one.serving():
-        yield one
+def publisher(publisher):
+    publisher.files[NAME] = CONTENT
+    return publisher
 
 
 @pytest.fixture
@@ -42,13 +39,13 @@ def there(place):
 # ---------------------------------------------------------------- as it should be
 
 
-def test_a_file_is_fetched_once_and_then_checked_where_it_lies(publisher, place):
+def test_a_file_is_fetched_once_and_then_verified(publisher, place):
     file = publisher.file(NAME)
     assert obtain([file], place) == {NAME: file.sha256} == obtain([file], place)
     assert there(place) == {NAME: CONTENT} and publisher.asked == [(NAME, None)]
 
 
-def test_a_file_that_was_placed_is_not_fetched(publisher, place):
+def test_a_placed_file_is_not_fetched(publisher, place):
     os.makedirs(place.folder)
     with open(os.path.join(place.folder, NAME), "wb") as file:
         file.write(CONTENT)
@@ -56,19 +53,19 @@ def test_a_file_that_was_placed_is_not_fetched(publisher, place):
     assert publisher.asked == []
 
 
-def test_a_mirror_takes_the_place_of_the_publishers_address(publisher, place):
+def test_a_mirror_replaces_the_publishers_address(publisher, place):
     file = publisher.file(NAME, urls=("http://127.0.0.1:9/never",))
     obtain([file], place._replace(mirror=publisher.base + "/"))
     assert there(place) == {NAME: CONTENT}
 
 
-def test_addresses_are_tried_in_turn(publisher, place):
+def test_addresses_are_tried_in_order(publisher, place):
     urls = (publisher.url("nowhere"), "http://host.invalid/set.tar", publisher.url(NAME))
     obtain([publisher.file(NAME, urls=urls)], place)
     assert there(place) == {NAME: CONTENT}
 
 
-def test_two_at_once_fetch_once(publisher, place):
+def test_concurrent_processes_fetch_once(publisher, place):
     threads = [threading.Thread(target=obtain, args=([publisher.file(NAME)], place)) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -81,7 +78,7 @@ def test_two_at_once_fetch_once(publisher, place):
 
 
 @pytest.mark.parametrize("tenth", range(1, 10))
-def test_what_is_cut_goes_on_where_it_ended(publisher, place, tenth):
+def test_an_interrupted_download_is_resumed(publisher, place, tenth):
     cut = len(CONTENT) * tenth // 10
     publisher.cuts = [cut]
     obtain([publisher.file(NAME)], place)
@@ -89,13 +86,13 @@ def test_what_is_cut_goes_on_where_it_ended(publisher, place, tenth):
     assert there(place) == {NAME: CONTENT}
 
 
-def test_a_line_that_breaks_again_and_again_gets_there(publisher, place):
+def test_many_interruptions_are_survived(publisher, place):
     publisher.cuts = [len(CONTENT) // 10] * 10
     obtain([publisher.file(NAME)], place)
     assert len(publisher.asked) == 11 and there(place) == {NAME: CONTENT}
 
 
-def test_the_next_start_goes_on_with_what_an_earlier_one_left(publisher, place):
+def test_the_next_start_resumes_a_partial_file(publisher, place):
     publisher.cuts = [1000]
     assert "truncated after 1,000 of 300,007 bytes" in refused([publisher.file(NAME)], place._replace(pauses=()))
     assert NAME not in there(place)
@@ -103,7 +100,7 @@ def test_the_next_start_goes_on_with_what_an_earlier_one_left(publisher, place):
     assert publisher.asked[-1] == (NAME, "bytes=1000-") and there(place) == {NAME: CONTENT}
 
 
-def test_a_part_that_is_whole_already_is_taken(publisher, place):
+def test_a_complete_partial_file_is_used(publisher, place):
     publisher.cuts = [1000]
     refused([publisher.file(NAME)], place._replace(pauses=()))
     with open(os.path.join(place.folder, NAME + ".part"), "wb") as file:
@@ -112,19 +109,19 @@ def test_a_part_that_is_whole_already_is_taken(publisher, place):
     assert there(place) == {NAME: CONTENT} and len(publisher.asked) == 2
 
 
-def test_a_server_without_ranges_begins_again(publisher, place):
+def test_without_ranges_the_download_restarts(publisher, place):
     publisher.ranges, publisher.cuts = False, [200_000]
     obtain([publisher.file(NAME)], place)
     assert there(place) == {NAME: CONTENT} and len(publisher.asked) == 2
 
 
-def test_a_server_that_does_not_identify_its_file_begins_again(publisher, place):
+def test_without_a_validator_the_download_restarts(publisher, place):
     publisher.etags, publisher.cuts = False, [200_000]
     obtain([publisher.file(NAME)], place)
     assert publisher.asked == [(NAME, None)] * 2 and there(place) == {NAME: CONTENT}
 
 
-def test_a_file_that_changes_meanwhile_is_not_mixed_with_the_old_one(publisher, place):
+def test_a_changed_file_is_downloaded_again(publisher, place):
     unknown = publisher.file(NAME, bytes=None, sha256=None)
     publisher.cuts = [1000]
     refused([unknown], place._replace(pauses=()))
@@ -133,7 +130,7 @@ def test_a_file_that_changes_meanwhile_is_not_mixed_with_the_old_one(publisher, 
     assert there(place)[NAME] == b"other" * 1000
 
 
-def test_a_part_that_was_damaged_on_the_disk_is_fetched_again(publisher, place):
+def test_a_damaged_partial_file_is_fetched_again(publisher, place):
     publisher.cuts = [1000]
     refused([publisher.file(NAME)], place._replace(pauses=()))
     with open(os.path.join(place.folder, NAME + ".part"), "r+b") as file:
@@ -142,7 +139,7 @@ def test_a_part_that_was_damaged_on_the_disk_is_fetched_again(publisher, place):
     assert there(place) == {NAME: CONTENT}
 
 
-def test_a_busy_server_is_asked_again(publisher, place):
+def test_a_busy_server_is_retried(publisher, place):
     publisher.statuses, publisher.headers = [503, 429], {"Retry-After": "0"}
     obtain([publisher.file(NAME)], place)
     assert there(place) == {NAME: CONTENT}
@@ -151,7 +148,7 @@ def test_a_busy_server_is_asked_again(publisher, place):
 # ---------------------------------------------------------------- refused
 
 
-def test_another_content_of_the_same_length_is_refused(publisher, place):
+def test_other_content_of_the_same_length_is_refused(publisher, place):
     file = publisher.file(NAME)
     publisher.files[NAME] = CONTENT[:-1] + b"x"
     assert refused([file], place) == (
@@ -162,13 +159,13 @@ def test_another_content_of_the_same_length_is_refused(publisher, place):
 
 
 @pytest.mark.parametrize("content, said", [(CONTENT[:-1], "300,006"), (CONTENT + b"x", "300,008")])
-def test_another_length_is_refused_before_it_is_fetched(publisher, place, content, said):
+def test_another_length_is_refused_before_fetching(publisher, place, content, said):
     file = publisher.file(NAME)
     publisher.files[NAME] = content
     assert f"has {said} bytes, not 300,007" in refused([file], place)
 
 
-def test_a_placed_file_that_is_another_one_is_refused_and_left_alone(publisher, place):
+def test_a_wrong_placed_file_is_refused_and_unchanged(publisher, place):
     os.makedirs(place.folder)
     path = os.path.join(place.folder, NAME)
     for content, how in ((CONTENT[:-1] + b"x", "has the SHA-256 "), (CONTENT[:-1], "has 300,006 bytes, not 300,007")):
@@ -179,7 +176,7 @@ def test_a_placed_file_that_is_another_one_is_refused_and_left_alone(publisher, 
         assert there(place) == {NAME: content} and publisher.asked == []
 
 
-def test_without_a_server_the_files_and_their_place_are_named(place):
+def test_without_a_server_files_and_folder_are_named(place):
     urls = ("http://127.0.0.1:9/a", "http://host.invalid/a")
     text = refused([File("a", 1, "0", urls), File("b", 1, "0", urls)], place)
     assert text == (
@@ -188,20 +185,12 @@ def test_without_a_server_the_files_and_their_place_are_named(place):
     )
 
 
-def test_an_address_that_is_gone_is_not_asked_again(publisher, place):
+def test_a_missing_address_is_not_retried(publisher, place):
     assert "404 Not Found" in refused([publisher.file(NAME, urls=(publisher.url("gone"),))], place)
     assert len(publisher.asked) == 1
 
 
-def test_files_behind_a_licence_are_named_with_their_place(place):
-    text = refused([File("train.tar", 1, "0", ()), File("val.tar", 1, "0", ())], place)
-    assert text == (
-        "data.root=set lacks train.tar, val.tar, which the licence does not allow to fetch: download them from "
-        f"http://page and place them in {place.folder}"
-    )
-
-
-def test_a_folder_that_can_not_be_written_is_one_line(publisher, place, tmp_path):
+def test_an_unwritable_folder_is_one_line(publisher, place, tmp_path):
     (tmp_path / "set").write_text("a file")
     below = place._replace(folder=f"{place.folder}/below")
     assert f"cannot read or write the files in {below.folder} (not a directory)" in refused(
@@ -212,7 +201,7 @@ def test_a_folder_that_can_not_be_written_is_one_line(publisher, place, tmp_path
 # ---------------------------------------------------------------- trust on first use
 
 
-def test_without_a_published_checksum_the_first_is_noted_and_kept(publisher, place):
+def test_without_a_published_checksum_the_first_is_recorded(publisher, place):
     unknown = publisher.file(NAME, bytes=None, sha256=None)
     known = publisher.file(NAME).sha256
     assert obtain([unknown], place) == {NAME: known} == obtain([unknown], place)

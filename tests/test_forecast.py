@@ -18,17 +18,17 @@ from mxscale.tracking import payload
 PRICE = Price(known=True, usd_per_hour=36.0, eur_per_hour=18.0, billing="per_second")
 
 
-def made(runs, ranks, rate=None, steps=100, wall_s=None, host="here", device="cpu", comm=None, **settings):
+def made(runs, ranks, rate=None, wall_s=0, host="here", device="cpu", **settings):
     """Create a run directory up to its first step, or up to its end if it has a rate."""
-    config = from_dict({"runs": str(runs), "model": {"name": "resnet18_v1b"}, "comm": comm or {}, **settings})
+    config = from_dict({"runs": str(runs), "model": {"name": "resnet18_v1b"}, **settings})
     run = directory.create(config)
-    sizes = make_sizes(ranks, total_steps=steps, train_images=3200)
+    sizes = make_sizes(ranks, total_steps=100, train_images=3200)
     run.write_plan(Plan(sizes=sizes, speed_signature="same", threads=1, device=device, classes=5))
     run.write("environment.json", {"tags": {"machine": host, "build": "wheel", "versions": {}}})
     run.write_price(PRICE)
     if rate:
-        run.write("status.json", {"state": FINISHED, "step": steps, "attempts": [{"attempt": 1, "started_ms": 0}]})
-        run.write("summary.json", {"metrics": {"throughput/median": rate, "time/wall_s": wall_s or 0}})
+        run.write("status.json", {"state": FINISHED, "step": 100, "attempts": [{"attempt": 1, "started_ms": 0}]})
+        run.write("summary.json", {"metrics": {"throughput/median": rate, "time/wall_s": wall_s}})
     return run
 
 

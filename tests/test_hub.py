@@ -45,20 +45,20 @@ def gets(hub):
     return [path.rpartition("/")[2] for method, path, _ in hub.asked if method == "GET"]
 
 
-def test_weights_and_settings_are_fetched_and_the_commit_is_known(hub):
+def test_weights_settings_and_commit_are_fetched(hub):
     found = client.fetch("timm/resnet18")
     assert content(found.path) == WEIGHTS and content(found.config_path) == SETTINGS
     assert os.path.dirname(found.path) == os.path.dirname(found.config_path)
     assert found.revision == COMMIT
 
 
-def test_what_is_in_the_cache_is_not_fetched_again(hub):
+def test_cached_files_are_not_fetched_again(hub):
     first = client.fetch("timm/resnet18")
     assert client.fetch("timm/resnet18") == first == client.fetch(f"timm/resnet18@{COMMIT}")
     assert gets(hub) == ["model.safetensors", "config.json"]
 
 
-def test_the_cache_answers_where_the_hub_does_not(hub, monkeypatch):
+def test_the_cache_is_used_if_the_hub_is_down(hub, monkeypatch):
     first = client.fetch("timm/resnet18")
     set_endpoint(monkeypatch, closed_port())
     assert client.fetch("timm/resnet18") == first
@@ -71,7 +71,7 @@ def test_a_model_without_settings_has_none(hub):
     assert client.fetch("timm/resnet18").config_path is None
 
 
-def test_a_download_that_is_cut_goes_on_where_it_ended(hub, monkeypatch):
+def test_an_interrupted_download_is_resumed(hub, monkeypatch):
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 50_000)  # 10 MB: what it writes at a time
     hub.cut_after = 100_000
     assert content(client.fetch("timm/resnet18").path) == WEIGHTS
@@ -89,7 +89,7 @@ def test_a_download_that_is_cut_goes_on_where_it_ended(hub, monkeypatch):
         ("timm/..", "Repo id"),
     ],
 )
-def test_what_the_hub_does_not_have_is_one_line(hub, reference, match):
+def test_missing_models_and_revisions_are_one_line(hub, reference, match):
     refused(reference, match)
 
 
@@ -98,17 +98,17 @@ def test_a_model_without_safetensors_is_one_line(hub):
     refused("timm/resnet18", "it has no model.safetensors")
 
 
-def test_a_model_behind_terms_is_one_line(hub):
+def test_a_gated_model_is_one_line(hub):
     hub.gated = True
     refused("timm/resnet18", "requires its terms to be accepted")
 
 
-def test_other_bytes_than_the_hub_states_are_refused(hub):
+def test_a_wrong_checksum_is_refused(hub):
     hub.spoil = True
     refused("timm/resnet18", "its SHA-256 differs from the hub's; remove it")
 
 
-def test_a_file_too_large_for_a_network_here_is_not_fetched(hub, monkeypatch):
+def test_too_large_files_are_not_fetched(hub, monkeypatch):
     monkeypatch.setattr(client, "MAX_BYTES", 1000)
     refused("timm/resnet18", "expected at most")
     assert gets(hub) == []
@@ -120,7 +120,7 @@ def closed_port():
         return f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_without_a_hub_it_is_one_line(hub, monkeypatch):
+def test_an_unreachable_hub_is_one_line(hub, monkeypatch):
     set_endpoint(monkeypatch, closed_port())
     refused("timm/resnet18", f"{constants.ENDPOINT} does not answer, and it is not in the cache .*torch:FILE")
 
@@ -131,7 +131,7 @@ def fetch_in_a_process(**surroundings):
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=100)
 
 
-def test_the_librarys_own_variables_hold(hub, tmp_path):
+def test_the_librarys_variables_apply(hub, tmp_path):
     done = fetch_in_a_process(HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "home"))
     assert done.stdout.startswith(str(tmp_path / "home" / "hub")), done.stderr
     done = fetch_in_a_process(HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "home"))

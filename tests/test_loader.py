@@ -12,7 +12,6 @@ import pytest
 from records import flat, make_records, noise, numbered, ramp
 
 from mxscale.config.training_settings import Augment, Data
-from mxscale.data import loader
 from mxscale.data.loader import (
     EvaluationData,
     Reading,
@@ -30,10 +29,14 @@ RAW = Data(image_size=8, mean=[0.0, 0.0, 0.0], std=[1.0, 1.0, 1.0], augment=PLAI
 AUGMENTED = replace(RAW, image_size=12, augment=Augment(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1))
 
 
-def train_data(records, data=RAW, batch=4, rank=0, ranks=1, of=1, accumulation=1, steps_per_epoch=None, seed=1):
-    steps_per_epoch = steps_per_epoch or records.count // (batch * of * accumulation)
-    shards = list(range(rank, of, ranks))
-    return TrainData(records, Reading(data, batch, shards, of, accumulation, steps_per_epoch, seed, [CPU]))
+def train_data(records, data=RAW, batch=4, rank=0, ranks=1, **reading):
+    """`reading` overrides one shard, no accumulation, an epoch of all images and seed 1."""
+    shards, accumulation = reading.pop("of", 1), reading.pop("accumulation", 1)
+    steps = reading.pop("steps_per_epoch", records.count // (batch * shards * accumulation))
+    own = list(range(rank, shards, ranks))
+    return TrainData(
+        records, Reading(data, batch, own, shards, accumulation, steps, **{"seed": 1, **reading}, devices=[CPU])
+    )
 
 
 def micros(source, steps):
@@ -57,7 +60,7 @@ def labels_of(found):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 8, 9, 13, 16, 20, 31])
-def test_part_sizes_are_those_that_the_reader_gives(count, tmp_path):
+def test_part_sizes_match_the_reader(count, tmp_path):
     records = numbered(tmp_path, count)
     for parts in range(1, 9):
         first = 0
@@ -86,7 +89,7 @@ def test_seeds_differ_and_have_31_bits():
 # ---------------------------------------------------------------- training order
 
 
-def test_the_order_is_a_function_of_seed_and_epoch(tmp_path):
+def test_the_order_depends_on_seed_and_epoch(tmp_path):
     records = numbered(tmp_path, 32)
 
     def order(epoch, seed=1):
@@ -98,7 +101,7 @@ def test_the_order_is_a_function_of_seed_and_epoch(tmp_path):
     assert order(1, 1) == orders[1, 1]
 
 
-def test_each_shard_has_a_part_and_an_order_of_its_own(tmp_path):
+def test_each_shard_has_its_own_part_and_order(tmp_path):
     found = micros(train_data(numbered(tmp_path, 32), of=2), range(4))
     orders = [[x for _, shard, labels, _ in found if shard == wanted for x in labels] for wanted in (0, 1)]
     assert [sorted(order) for order in orders] == [list(range(16)), list(range(16, 32))]
@@ -125,14 +128,14 @@ def test_an_epoch_has_every_image_once(tmp_path):
             assert sorted(labels_of(micros(source, steps))) == list(range(64))
 
 
-def test_what_does_not_fill_a_global_batch_is_dropped_and_not_the_same_each_epoch(tmp_path):
+def test_dropped_images_differ_between_epochs(tmp_path):
     source = train_data(numbered(tmp_path, 23), batch=4)  # 5 steps of 4
     epochs = [labels_of(micros(source, range(5 * epoch, 5 * epoch + 5))) for epoch in range(3)]
     assert all(len(set(found)) == 20 for found in epochs)
     assert len({frozenset(found) for found in epochs}) > 1
 
 
-def test_a_short_shard_wraps_and_no_other_image_is_repeated(tmp_path):
+def test_only_short_shards_repeat_images(tmp_path):
     # 30 images in 4 shards are 8, 8, 8 and 6; 3 steps of 2 images each need 6; 7 steps of 1, 7.
     found = Counter(labels_of(micros(train_data(numbered(tmp_path, 30), batch=1, of=4), range(7))))
     assert sum(found.values()) == 28
@@ -153,7 +156,7 @@ def test_short_and_empty_parts_still_fill_their_batches(count, of, batch, tmp_pa
         assert set(labels) <= set(range(count))
 
 
-def test_a_shard_whose_part_is_too_short_reads_another():
+def test_a_shard_with_a_short_part_reads_another():
     assert readable_parts([3, 3, 3, 1], 2) == [0, 1, 2, 3]
     assert readable_parts([3, 3, 3, 1], 3) == [0, 1, 2, 0]
     assert readable_parts([2, 2, 2, 2, 1, 0, 0, 0], 2) == [0, 1, 2, 3, 4, 0, 1, 2]
@@ -163,12 +166,13 @@ def test_a_shard_whose_part_is_too_short_reads_another():
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_1_2_and_4_ranks_over_4_shards_see_the_same_batches_to_the_last_bit(accumulation, tmp_path):
+def test_batches_do_not_depend_on_the_number_of_ranks(accumulation, tmp_path):
     records = noise(tmp_path, 50)
 
     def by_shard(ranks):
         found = [
-            micros(train_data(records, AUGMENTED, 3, rank, ranks, 4, accumulation), range(6)) for rank in range(ranks)
+            micros(train_data(records, AUGMENTED, 3, rank, ranks, of=4, accumulation=accumulation), range(6))
+            for rank in range(ranks)
         ]
         return sorted((m for one in found for m in one), key=lambda m: (m[0], m[1]))
 
@@ -178,13 +182,13 @@ def test_1_2_and_4_ranks_over_4_shards_see_the_same_batches_to_the_last_bit(accu
     assert same(alone, by_shard(4))
 
 
-def test_one_rank_goes_through_its_shards_once_per_accumulation(tmp_path):
+def test_one_rank_reads_each_shard_once_per_accumulation(tmp_path):
     source = train_data(numbered(tmp_path, 64), of=4, rank=1, ranks=2, accumulation=2)
     assert [micro.shard for micro in source.step(0)] == [1, 1, 3, 3]
 
 
 @pytest.mark.parametrize("of, accumulation", [(1, 1), (2, 2)])
-def test_starting_at_any_step_gives_the_rest_of_the_unbroken_order_pixels_too(of, accumulation, tmp_path):
+def test_a_start_at_any_step_continues_bit_identically(of, accumulation, tmp_path):
     records = noise(tmp_path, 50)
     settings = {"data": AUGMENTED, "of": of, "accumulation": accumulation}
     last = 2 * train_data(records, **settings).reading.steps_per_epoch + 2
@@ -194,7 +198,7 @@ def test_starting_at_any_step_gives_the_rest_of_the_unbroken_order_pixels_too(of
         assert same(resumed, [m for m in unbroken if m[0] >= start]), start
 
 
-def test_a_resume_finds_its_place_in_a_shard_that_wraps(tmp_path):
+def test_a_resume_restores_the_position_in_a_wrapped_shard(tmp_path):
     records = numbered(tmp_path, 30)
     unbroken = micros(train_data(records, batch=1, of=4), range(14))
     assert same(micros(train_data(records, batch=1, of=4), range(6, 14)), [m for m in unbroken if m[0] >= 6])
@@ -225,7 +229,7 @@ def test_evaluation_is_not_augmented(tmp_path):
     assert all(np.array_equal(image, ramp()[8:24, 8:24].transpose(2, 0, 1)) for image in images.asnumpy())
 
 
-def test_evaluation_resizes_the_shorter_side_before_it_crops(tmp_path):
+def test_evaluation_resizes_the_shorter_side_before_cropping(tmp_path):
     records = make_records(tmp_path, [ramp(width=36, height=24)])
     ((images, _, _),) = EvaluationData(records, replace(RAW, eval_resize=8), 1, (0, 1), CPU)
     red, green, _ = images.asnumpy()[0]
@@ -233,7 +237,7 @@ def test_evaluation_resizes_the_shorter_side_before_it_crops(tmp_path):
     assert 20 < red[0, 0] < 60 and 190 < red[0, -1] < 230  # the middle 24 of 36 columns: 6 to 29
 
 
-def test_pixels_are_normalised_colour_by_colour(tmp_path):
+def test_pixels_are_normalised_per_channel(tmp_path):
     records = make_records(tmp_path, [flat((100, 150, 200))] * 4)
     data = replace(RAW, mean=[110.0, 140.0, 0.0], std=[50.0, 25.0, 10.0])
     ((images, _, _),) = EvaluationData(records, data, 4, (0, 1), CPU)
@@ -243,90 +247,13 @@ def test_pixels_are_normalised_colour_by_colour(tmp_path):
         assert pixels[2, :, 3, 5] == pytest.approx([-0.2, 0.4, 20.0])
 
 
-def test_a_mean_of_0_is_subtracted_and_std_still_divides(tmp_path):
+def test_std_applies_with_a_mean_of_0(tmp_path):
     records = make_records(tmp_path, [flat((100, 150, 200))])
     ((images, _, _),) = EvaluationData(records, replace(RAW, std=[255.0] * 3), 1, (0, 1), CPU)
     assert images[0, :, 0, 0].asnumpy() == pytest.approx([100 / 255, 150 / 255, 200 / 255])
 
 
-# ---------------------------------------------------------------- augmentation
-
-
-def looks(tmp_path, size=16, **augment):
-    """64 training images of a 32 x 32 ramp (red: columns, green: rows, 7 each; blue: 60)."""
-    records = make_records(tmp_path, [ramp()] * 64)
-    data = replace(RAW, image_size=size, augment=Augment(**{"crop": "center", "flip": False, **augment}))
-    return np.concatenate([pixels for *_, pixels in micros(train_data(records, data, 32), range(2))])
-
-
-def test_without_augmentation_all_are_the_centre(tmp_path):
-    images = looks(tmp_path)
-    assert all(np.array_equal(image, ramp()[8:24, 8:24].transpose(2, 0, 1)) for image in images)
-
-
-def test_flips_are_horizontal_and_one_in_two(tmp_path):
-    images = looks(tmp_path, flip=True)
-    flipped = images[:, 0, 0, 0] > images[:, 0, 0, -1]
-    assert 16 <= flipped.sum() <= 48
-    assert np.array_equal(images[flipped][0], images[~flipped][0][:, :, ::-1])
-
-
-def test_random_crops_are_whole_windows_from_everywhere(tmp_path):
-    images = looks(tmp_path, crop="random")
-    left, top = images[:, 0, 0, 0] / 7, images[:, 1, 0, 0] / 7
-    for offsets in (left, top):
-        assert 0 <= min(offsets) < 4 and 12 < max(offsets) <= 16
-        assert len(set(offsets)) > 8
-    x, y = int(left[0]), int(top[0])
-    assert np.array_equal(images[0], ramp()[y : y + 16, x : x + 16].transpose(2, 0, 1))
-
-
-def test_padding_is_black_and_random_crops_reach_it(tmp_path):
-    images = looks(tmp_path, size=32, crop="random", pad=4)
-    blue = images[:, 2]
-    assert set(np.unique(blue)) == {0.0, 60.0}
-    shares = (blue == 0).mean(axis=(1, 2))
-    assert 0 < shares.mean() < 0.25 and shares.max() <= 1 - (28 / 32) ** 2
-
-
-def test_random_resized_crops_have_the_asked_area_and_ratio(tmp_path):
-    images = looks(tmp_path, crop="random_resized", scale=[0.2, 0.5], ratio=[0.8, 1.25])
-    width = (images[:, 0, 8, 14] - images[:, 0, 8, 1]) / 7 * 16 / 13
-    height = (images[:, 1, 14, 8] - images[:, 1, 1, 8]) / 7 * 16 / 13
-    area, ratio = width * height / 32**2, width / height
-    assert 0.17 < area.min() < 0.27 and 0.42 < area.max() < 0.55
-    assert 0.7 < ratio.min() < 0.9 and 1.1 < ratio.max() < 1.45
-
-
-def test_images_of_a_batch_and_epochs_are_augmented_in_ways_of_their_own(tmp_path):
-    records = make_records(tmp_path, [ramp()] * 64)
-    source = train_data(records, replace(RAW, image_size=16, augment=Augment(flip=False)), 32, of=2)
-    batches = [pixels for *_, pixels in micros(source, range(3))]  # 3 epochs of a batch for each of 2 shards
-    assert len({image.tobytes() for batch in batches for image in batch}) > 180  # of 192
-
-
-@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation", "hue"])
-def test_colours_jitter_when_asked_to(name, tmp_path):
-    images = looks(tmp_path, **{name: 0.4})
-    plain = looks(tmp_path)
-    assert len({image.tobytes() for image in images}) > 20
-    assert images.min() >= 0 and images.max() <= 255
-    assert abs(images.mean() - plain.mean()) < 0.15 * plain.mean()
-
-
-def test_brightness_stays_within_its_share(tmp_path):
-    blue = looks(tmp_path, brightness=0.4)[:, 2].mean(axis=(1, 2))
-    assert 36 <= blue.min() < 45 and 75 < blue.max() <= 84  # 60, 40 % down and up
-
-
-def test_images_smaller_than_the_network_sees_are_enlarged(tmp_path):
-    for crop in ("center", "random", "random_resized"):
-        images = looks(tmp_path, size=48, crop=crop)
-        assert images.shape == (64, 3, 48, 48)
-        assert (images[:, 2] == 60).all()
-
-
-# ---------------------------------------------------------------- made-up images
+# ---------------------------------------------------------------- synthetic images
 
 
 def test_synthetic_batches_are_the_same_for_the_same_seed():
@@ -342,12 +269,12 @@ def test_synthetic_batches_are_the_same_for_the_same_seed():
     assert np.array_equal(images, made(3)[0]) and not np.array_equal(images, made(4)[0])
 
 
-def test_synthetic_steps_cost_a_batch_per_shard_and_accumulation():
+def test_synthetic_steps_have_a_batch_per_shard_and_accumulation():
     source = SyntheticData(Reading(RAW, 2, [1, 3], 4, 2, 1, 1, [CPU]), 5)
     assert [micro.shard for micro in source.step(7)] == [1, 1, 3, 3]
 
 
-def test_synthetic_evaluation_is_on_rank_0_alone():
+def test_synthetic_evaluation_is_on_rank_0_only():
     counts = [[count for *_, count in SyntheticData.evaluation(RAW, 5, 12, rank, 1, CPU)] for rank in (0, 1)]
     assert counts == [[12], []]
 
@@ -383,25 +310,3 @@ def test_memory_does_not_grow_over_50_epochs(tmp_path):
         cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert float(done.stdout) < 30  # MB; a batch here is 2.4 MB
-
-
-# ---------------------------------------------------------------- interpolation
-
-
-@pytest.mark.parametrize("name, number", [("bilinear", 1), ("bicubic", 2), ("area", 3), ("lanczos", 4)])
-def test_images_are_resized_as_asked(tmp_path, name, number):
-    records = noise(tmp_path, 1, side=24)
-    data = replace(RAW, image_size=12, eval_resize=12, interpolation=name)
-    [(pixels, _, _)] = EvaluationData(records, data, 1, (0, 1), CPU)
-    source = np.random.RandomState(0).randint(0, 256, (1, 24, 24, 3))[0].astype("uint8")
-    wanted = mx.image.imresize(mx.nd.array(source, dtype="uint8"), 12, 12, number).asnumpy().transpose(2, 0, 1)
-    np.testing.assert_allclose(pixels.asnumpy()[0], wanted, atol=1)
-
-
-def test_every_interpolation_gives_other_pixels_in_training_too(tmp_path):
-    records, crops = noise(tmp_path, 4, side=24), Augment(crop="random_resized", scale=[0.3, 0.5], flip=False)
-    seen = set()
-    for name in loader.INTERPOLATIONS:
-        data = replace(RAW, image_size=12, augment=crops, interpolation=name)
-        seen.add(micros(train_data(records, data), [0])[0][3].tobytes())
-    assert len(seen) == len(loader.INTERPOLATIONS)

@@ -42,13 +42,15 @@ def test_incompatible_numpy_fails(tmp_path):
     assert facts == {"error": "AttributeError: module 'numpy' has no attribute 'bool'."}
 
 
-def test_child_killed_by_a_signal_fails(tmp_path):
-    facts = child_with(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
-    assert facts == {"error": "import mxnet was killed by SIGILL"}
-
-
-def test_child_that_exits_fails(tmp_path):
-    assert child_with(tmp_path, "raise SystemExit('no licence')") == {"error": "no licence"}
+@pytest.mark.parametrize(
+    "text, error",
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "import mxnet was killed by SIGILL"),
+        ("raise SystemExit('no licence')", "no licence"),
+    ],
+)
+def test_child_that_ends_is_an_error(tmp_path, text, error):
+    assert child_with(tmp_path, text) == {"error": error}
 
 
 def test_child_that_hangs_times_out(tmp_path, monkeypatch):

@@ -66,7 +66,7 @@ def test_an_image_in_two_splits_is_refused_with_both_names(data):
     assert "(2 images are in two splits)" in refused(data)
 
 
-def test_it_may_be_allowed_and_is_counted_and_the_set_is_packed_once(data):
+def test_allowed_duplicates_are_counted(data):
     copy(data, "train/ant/1.png", "val/ant/9.png")
     allowed = dataclasses.replace(data, allow_duplicates=True)
     made = prepare(allowed)
@@ -79,18 +79,18 @@ def test_it_may_be_allowed_and_is_counted_and_the_set_is_packed_once(data):
     assert prepare(allowed) == made and packed_sets(data) == [made["dir"]]
 
 
-def test_copies_within_a_split_are_counted_alone(data):
+def test_duplicates_within_a_split_are_counted(data):
     copy(data, "train/ant/1.png", "train/ant/8.png")
     copy(data, "train/ant/1.png", "train/bee/9.png")  # with two labels
     assert prepare(data)["duplicates"] == {"within": {"train": 2, "val": 0}, "across": 0, "example": None}
 
 
-def test_the_same_pixels_in_another_file_are_no_exact_copy(data):
+def test_equal_pixels_in_other_files_are_not_duplicates(data):
     Image.open(Path(data.root) / "train/ant/1.png").save(Path(data.root) / "val/ant/9.png", compress_level=0)
     assert prepare(data)["duplicates"]["across"] == 0
 
 
-def test_the_digits_hold_no_copies(tmp_path):
+def test_the_digits_have_no_duplicates(tmp_path):
     for conf in ("digits", "digits_few"):
         own = dataclasses.replace(composed("train", f"data={conf}").data, cache=str(tmp_path / "cache"), image_size=8)
         duplicates = prepare(own)["duplicates"]
@@ -113,7 +113,7 @@ def test_an_image_in_two_record_files_is_refused_with_both_names(tmp_path):
 # ---------------------------------------------------------------- what is there is what was packed
 
 
-def test_records_that_were_changed_in_place_are_packed_again(data):
+def test_records_changed_in_place_are_packed_again(data):
     made = prepare(data)
     rec, written = Path(made["dir"]) / "train.rec", (Path(made["dir"]) / "manifest.json").stat().st_mtime_ns
     whole = rec.read_bytes()
@@ -122,7 +122,7 @@ def test_records_that_were_changed_in_place_are_packed_again(data):
     assert prepare(data) == made and rec.read_bytes() == whole
 
 
-def test_a_copied_set_is_read_once_to_see_that_it_is_the_same(data, monkeypatch):
+def test_a_copied_set_is_verified_once(data, monkeypatch):
     made = prepare(data)
     rec, written = Path(made["dir"]) / "train.rec", (Path(made["dir"]) / "manifest.json").stat().st_mtime_ns
     os.utime(rec, ns=(written + 10**9, written + 10**9))
@@ -133,7 +133,7 @@ def test_a_copied_set_is_read_once_to_see_that_it_is_the_same(data, monkeypatch)
         assert prepare(data) == made
 
 
-def test_the_manifest_holds_what_the_gate_looks_at(data):
+def test_the_manifest_holds_counts_and_settings(data):
     made = prepare(data)
     written = json.loads((Path(made["dir"]) / "manifest.json").read_text())
     assert written["classes"] == ["ant", "bee"] and written["digest"] == made["digest"]
@@ -155,7 +155,7 @@ def record_files(tmp_path):
     return Data(kind="recordio", image_size=16, cache=str(tmp_path / "cache"), **files)
 
 
-def test_a_label_that_training_never_shows_is_refused(record_files, tmp_path):
+def test_a_label_missing_in_training_is_refused(record_files, tmp_path):
     prepare(record_files)
     make_records(tmp_path, [noise(20), noise(21)], [0, 2], "val")
     assert refused(record_files) == (
@@ -164,7 +164,7 @@ def test_a_label_that_training_never_shows_is_refused(record_files, tmp_path):
     )
 
 
-def test_lists_that_number_the_classes_differently_are_refused(record_files, tmp_path):
+def test_lists_with_different_labels_are_refused(record_files, tmp_path):
     (tmp_path / "train.lst").write_text("0\t0.000000\ttrain/ant/a.jpg\n1\t1.000000\ttrain/bee/b.jpg\n")
     (tmp_path / "val.lst").write_text("0\t0.000000\tval/bee/c.jpg\n")
     assert refused(record_files) == (

@@ -1,7 +1,6 @@
-"""Packing folders of images and the digits: what is packed, in which order, and what is refused."""
+"""Packing: the digits, the cache of packed sets, and its failures."""
 
 import dataclasses
-import hashlib
 import io
 import json
 import os
@@ -15,54 +14,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from image_trees import folder_data, make_tree, pack, paint, records, refused
 from PIL import Image
 
 from mxscale.config.schema import Data
 from mxscale.data import images, manifest, recordio, sources, workers
 from mxscale.data.images import BadImage
-from mxscale.data.pack import prepare
 from mxscale.util.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def paint(path: Path, colour, size=(20, 16)) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, colour).save(path)
-
-
-def make_tree(root: Path, counts, name="{}.png", blue=0) -> Path:
-    """counts: class -> images; the n-th image of the c-th class has the colour (c, n, blue)."""
-    for number, (folder, count) in enumerate(counts.items()):
-        for n in range(count):
-            paint(root / folder / name.format(f"{n:03d}"), (number, n, blue))
-    return root
-
-
-def folder_data(root, tmp_path, **more) -> Data:
-    values = dict(kind="imagefolder", root=str(root), cache=str(tmp_path / "cache"), image_size=16, pack_format="png")
-    return Data(**{**values, **more})
-
-
-def pack(data, workers=1):
-    return prepare(data, workers=workers, progress=False)
-
-
-def records(made, split):
-    """(label, id, colour of the first pixel) of each record, in order."""
-    out = []
-    for record in recordio.scan(manifest.path_of(made, split)[0]):
-        colour = Image.open(io.BytesIO(record.payload)).getpixel((0, 0))
-        out.append((int(record.header.label), record.header.id, colour))
-    return out
-
-
-def refused(data) -> str:
-    with pytest.raises(ConfigError) as error:
-        pack(data)
-    text = str(error.value)
-    assert "\n" not in text
-    return text
 
 
 # ---------------------------------------------------------------- digits
@@ -105,12 +65,12 @@ def test_classes_keep_their_order_as_labels(digits):
     assert all(labels[number] == [7, 2][label] for label, number, _ in records(made, "train"))
 
 
-def test_a_class_is_split_the_same_whatever_other_classes_there_are(digits):
+def test_the_split_of_a_class_does_not_depend_on_others(digits):
     few = {record[1] for record in records(digits(classes=["7", "2"]), "val")}
     assert few < {record[1] for record in records(digits(), "val")}
 
 
-def test_few_labels_are_nested_and_leave_validation_alone(digits):
+def test_train_per_class_gives_nested_subsets(digits):
     made = {k: digits(classes=["5", "6", "7"], train_per_class=k) for k in (1, 2, 10)}
     ids = {k: {record[1] for record in records(one, "train")} for k, one in made.items()}
     assert ids[1] < ids[2] < ids[10]
@@ -132,107 +92,9 @@ def test_contiguous_shards_of_the_training_images_are_mixed(digits):
         assert np.bincount(shard, minlength=10).min() >= 10
 
 
-def test_unknown_digits_are_refused_with_the_nearest(digits):
+def test_unknown_digits_are_refused_with_a_suggestion(digits):
     with pytest.raises(ConfigError, match=r"data.classes: data=digits has no class 55: did you mean 5\?"):
         digits(classes=["1", "55"])
-
-
-# ---------------------------------------------------------------- folders
-
-
-def test_a_folder_is_split_by_shares_in_each_class(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 10, "bee": 20})
-    made = pack(folder_data(root, tmp_path, val_share=0.2, test_share=0.1))
-    assert made["classes"] == ["ant", "bee"]
-    assert {name: split["per_class"] for name, split in made["splits"].items()} == {
-        "train": [7, 14],
-        "val": [2, 4],
-        "test": [1, 2],
-    }
-    seen = [record for split in made["splits"] for record in records(made, split)]
-    assert sorted(colour for _, _, colour in seen) == [
-        (c, n, 0) for c, count in ((0, 10), (1, 20)) for n in range(count)
-    ]
-    assert all(label == colour[0] for label, _, colour in seen)
-
-
-def test_folders_with_their_own_splits_keep_them(tmp_path):
-    root = tmp_path / "set"
-    make_tree(root / "train", {"ant": 4, "bee": 5})
-    make_tree(root / "valid", {"ant": 2, "bee": 1}, blue=1)
-    made = pack(folder_data(root, tmp_path))
-    assert {name: split["per_class"] for name, split in made["splits"].items()} == {"train": [4, 5], "val": [2, 1]}
-    make_tree(root / "test", {"ant": 1, "bee": 1}, blue=2)
-    assert pack(folder_data(root, tmp_path))["splits"]["test"]["per_class"] == [1, 1]
-
-
-def test_a_class_may_be_called_train(tmp_path):
-    root = make_tree(tmp_path / "set", {"plane": 5, "train": 5})
-    assert pack(folder_data(root, tmp_path))["classes"] == ["plane", "train"]
-
-
-def test_other_and_hidden_files_are_left_out_and_extensions_are_of_any_case(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 3, "bee": 3})
-    paint(root / "ant" / "upper.JPG", "red")
-    paint(root / "ant" / "below" / "deep.png", "red")
-    paint(root / ".hidden" / "a.png", "red")
-    (root / "bee" / ".DS_Store.png").write_text("x")
-    (root / "bee" / "notes.txt").write_text("x")
-    made = pack(folder_data(root, tmp_path))
-    assert sum(split["count"] for split in made["splits"].values()) == 7
-
-
-def test_the_manifest_says_what_is_there(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 5, "bee": 5})
-    paint(root / "ant" / "large.png", "red", (40, 50))
-    made = pack(folder_data(root, tmp_path))
-    written = json.loads((Path(made["dir"]) / "manifest.json").read_text())
-    assert "dir" not in written and {**written, "dir": made["dir"]} == made == manifest.load(made["dir"])
-    assert Path(made["dir"]).parent == tmp_path / "cache" and Path(made["dir"]).name.startswith("imagefolder-")
-    for split, entry in made["splits"].items():
-        rec, idx = manifest.path_of(made, split)
-        assert hashlib.sha256(Path(rec).read_bytes()).hexdigest() == entry["sha256"]
-        assert len(Path(idx).read_text().splitlines()) == entry["count"] == sum(entry["per_class"])
-        assert entry["min_side"] == 16
-    assert made["digest"] == manifest.digest(made["classes"], made["splits"])
-    with pytest.raises(ConfigError, match="has no extra split"):
-        manifest.path_of(made, "extra")
-
-
-def test_a_pack_size_is_every_images_shorter_side(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 4, "bee": 4})
-    made = pack(folder_data(root, tmp_path, pack_short_side=24, pack_format="jpeg"))
-    for split, entry in made["splits"].items():
-        assert entry["min_side"] == 24
-        for record in recordio.scan(manifest.path_of(made, split)[0]):
-            assert Image.open(io.BytesIO(record.payload)).size == (30, 24)
-
-
-def test_the_workers_do_not_change_a_byte(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 30, "bee": 30})
-    (root / "ant" / "000.png").write_bytes(b"")
-    made = [
-        pack(folder_data(root, tmp_path, cache=str(tmp_path / str(n)), on_bad="skip", pack_short_side=64), workers=n)
-        for n in (1, 3)
-    ]
-    assert made[0]["digest"] == made[1]["digest"] and made[0]["skipped"] == made[1]["skipped"]
-    for name in os.listdir(made[0]["dir"]):
-        assert (Path(made[0]["dir"]) / name).read_bytes() == (Path(made[1]["dir"]) / name).read_bytes()
-
-
-def test_mxnet_reads_what_is_packed(tmp_path):
-    import mxnet as mx
-
-    root = make_tree(tmp_path / "set", {"ant": 6, "bee": 6})
-    made = pack(folder_data(root, tmp_path))
-    rec, idx = manifest.path_of(made, "train")
-    reader = mx.io.ImageRecordIter(path_imgrec=rec, path_imgidx=idx, data_shape=(3, 16, 16), batch_size=2)
-    got = [
-        (int(label), *image[:2, 0, 0].astype(int))
-        for batch in reader
-        for image, label in zip(batch.data[0].asnumpy(), batch.label[0].asnumpy())
-    ]
-    assert got == [(label, colour[0], colour[1]) for label, _, colour in records(made, "train")]
 
 
 # ---------------------------------------------------------------- packed once
@@ -310,7 +172,7 @@ def helpers_of(pid: int):
         return []
 
 
-def test_after_a_kill_midway_the_next_one_starts_clean(tmp_path):
+def test_packing_restarts_after_a_kill(tmp_path):
     data = folder_data(make_tree(tmp_path / "set", {"ant": 100, "bee": 100}), tmp_path, pack_short_side=500)
     process = child(data)
     cache, deadline = tmp_path / "cache", time.monotonic() + 30
@@ -332,7 +194,7 @@ def running(pid: int) -> bool:
         return False
 
 
-def test_a_decoder_that_dies_makes_its_image_bad_and_is_replaced(tmp_path):
+def test_a_crashed_decoder_is_restarted_and_its_image_is_bad(tmp_path):
     paint(tmp_path / "a.png", "red")
     worker = workers._Worker()
     try:
@@ -356,7 +218,7 @@ def limit_files():
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
 
-def test_a_full_disk_is_one_line_that_names_the_cache(tmp_path):
+def test_a_full_disk_is_one_line_naming_the_cache(tmp_path):
     data = folder_data(make_tree(tmp_path / "set", {"ant": 20, "bee": 20}), tmp_path, pack_short_side=500)
     process = child(data, preexec_fn=limit_files)
     _, err = process.communicate(timeout=60)
@@ -375,135 +237,3 @@ def test_an_unwritable_cache_is_refused(tmp_path):
         f"data.cache={tmp_path}/file/cache: cannot write there (Not a directory)"
     )
     assert "data.cache=/proc/cache: cannot write there" in refused(Data(kind="digits", cache="/proc/cache"))
-
-
-# ---------------------------------------------------------------- bad input
-
-
-def test_a_missing_or_empty_root_is_refused(tmp_path):
-    root = tmp_path / "set"
-    assert refused(folder_data(root, tmp_path)) == f"data.root={root}: no such directory"
-    root.mkdir()
-    expected = f"data.root={root} has no images: expected {root}/<class>/<image>.jpg"
-    assert refused(folder_data(root, tmp_path)) == expected
-    (root / "ant").mkdir()
-    assert refused(folder_data(root, tmp_path)) == expected
-    (root / "a.tar").write_text("")
-    assert "is a file" in refused(folder_data(root / "a.tar", tmp_path))
-
-
-def test_a_root_that_is_one_level_too_high_is_recognised(tmp_path):
-    make_tree(tmp_path / "set" / "inner", {"ant": 3, "bee": 3})
-    assert refused(folder_data(tmp_path / "set", tmp_path)).endswith(f"did you mean data.root={tmp_path}/set/inner?")
-
-
-def test_a_class_without_images_is_named(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 5, "bee": 5})
-    (root / "cow").mkdir()
-    assert refused(folder_data(root, tmp_path)) == f"data.root={root}: class cow has no images; add some or remove it"
-
-
-def test_one_class_is_too_few(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 5})
-    assert refused(folder_data(root, tmp_path)) == f"data.root={root} has 1 class (ant); expected at least 2"
-
-
-def test_train_and_val_must_have_the_same_classes(tmp_path):
-    root = tmp_path / "set"
-    make_tree(root / "train", {"ant": 2, "bee": 2})
-    assert "has train/ but no val/" in refused(folder_data(root, tmp_path))
-    make_tree(root / "val", {"ant": 2, "cow": 2})
-    assert refused(folder_data(root, tmp_path)) == (
-        f"data.root={root}: train/ and val/ have different classes (only in train/: bee; only in val/: cow)"
-    )
-
-
-def test_unknown_and_repeated_class_names_are_refused(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 5, "bee": 5})
-    assert "has no class amt: did you mean ant?" in refused(folder_data(root, tmp_path, classes=["amt", "bee"]))
-    assert "bee is listed 2 times" in refused(folder_data(root, tmp_path, classes=["bee", "bee"]))
-    assert "data.num_classes=7" in refused(folder_data(root, tmp_path, num_classes=7))
-
-
-def test_too_few_images_for_the_splits_or_the_labels_are_refused(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 2, "bee": 9})
-    assert "class ant has 2 images, too few to split" in refused(folder_data(root, tmp_path))
-    assert pack(folder_data(root, tmp_path, test_share=0))["splits"].keys() == {"train", "val"}
-    assert "data.val_share=0" in refused(folder_data(root, tmp_path, val_share=0))
-    text = refused(folder_data(root, tmp_path, test_share=0, train_per_class=3))
-    assert text == "data.train_per_class=3: class ant has only 1 usable training images; use at most 1"
-
-
-def test_an_unreadable_image_is_named_with_how_many_more(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 8, "bee": 8})
-    (root / "bee" / "003.png").write_bytes(b"")
-    text = refused(folder_data(root, tmp_path))
-    assert text == (
-        f"data.root={root}: cannot use bee/003.png (empty file): replace the bad images, or set data.on_bad=skip"
-    )
-    (root / "ant" / "001.png").write_text("hello")
-    (root / "ant" / "broken.jpg").symlink_to("nowhere")
-    assert "and 2 other images: replace" in refused(folder_data(root, tmp_path))
-    assert not list((tmp_path / "cache").glob("imagefolder-*"))
-
-
-def test_bad_images_can_be_skipped_and_are_recorded(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 8, "bee": 8})
-    whole = pack(folder_data(root, tmp_path))
-    (root / "bee" / "003.png").write_bytes(b"")
-    paint(root / "ant" / "001.png", "red", (10, 30))
-    made = pack(folder_data(root, tmp_path, on_bad="skip"))
-    assert made["skipped"] == [
-        {"path": "ant/001.png", "reason": "10x30 pixels, smaller than 16 (data.min_side)"},
-        {"path": "bee/003.png", "reason": "empty file"},
-    ]
-    bad = {1, 11}  # their ids
-    for split in whole["splits"]:
-        assert records(made, split) == [r for r in records(whole, split) if r[1] not in bad]
-
-
-def test_a_skipped_image_of_few_labels_is_replaced_by_the_next(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 12, "bee": 12})
-    first = records(pack(folder_data(root, tmp_path, train_per_class=2)), "train")
-    lost = next(colour[1] for label, _, colour in first if label == 0)
-    (root / "ant" / f"{lost:03d}.png").write_bytes(b"")
-    made = pack(folder_data(root, tmp_path, train_per_class=2, on_bad="skip"))
-    assert made["splits"]["train"]["per_class"] == [2, 2]
-    assert len(set(records(made, "train")) & set(first)) == 3
-    assert [one["path"] for one in made["skipped"]] == [f"ant/{lost:03d}.png"]
-
-
-def test_a_class_with_nothing_left_is_refused(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 5, "bee": 5})
-    for path in (root / "bee").iterdir():
-        path.write_bytes(b"")
-    assert "class bee has no usable train image; 5 bad images were skipped" in refused(
-        folder_data(root, tmp_path, on_bad="skip")
-    )
-
-
-def test_small_images_pass_where_they_are_allowed(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 5, "bee": 5})
-    assert "20x16 pixels, smaller than 32 (data.min_side)" in refused(folder_data(root, tmp_path, image_size=32))
-    made = pack(folder_data(root, tmp_path, image_size=32, min_side=8, pack_short_side=40))
-    assert made["splits"]["train"]["min_side"] == 40
-    assert "data.pack_short_side=24 is less than" in refused(
-        folder_data(root, tmp_path, image_size=32, pack_short_side=24)
-    )
-
-
-def test_odd_file_names_are_packed_and_named_on_one_line(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 4, "bee": 4})
-    names = ["a b.png", "ä漢.png", "a,b;'\".png", os.fsdecode(b"\xff.png")]
-    for number, name in enumerate(names):
-        paint(root / "ant" / name, (255, number, 0))
-    assert pack(folder_data(root, tmp_path), workers=2)["splits"]["train"]["per_class"] == [4, 2]
-    (root / "ant" / "new\nline.png").write_bytes(b"")
-    assert "new\\nline.png" in refused(folder_data(root, tmp_path))
-
-
-def test_many_bad_images_end_it_early(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 3, "bee": 3})
-    for n in range(150):
-        (root / "ant" / f"bad{n}.png").write_bytes(b"")
-    assert "(empty file) and at least 99 other images" in refused(folder_data(root, tmp_path))

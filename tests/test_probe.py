@@ -42,7 +42,7 @@ def test_the_table_lists_figures_or_reasons():
     assert backend_probe.table(FIGURES, "device").splitlines() == [
         "  horovod-gloo  4.2 ms (4.0 to 6.0, 10 times)",
         "  horovod-mpi   no: there is no mpirun on the PATH",
-        "  device        2.1 ms (2.0 to 3.0, 10 times)   <- taken",
+        "  device        2.1 ms (2.0 to 3.0, 10 times)   <- chosen",
     ]
 
 
@@ -140,7 +140,7 @@ def test_the_fastest_of_real_trials_is_taken(tmp_path, data_cache, monkeypatch, 
     assert "built without NCCL" in figures["nccl"]["no"]
     assert record["chosen"] == backend_probe.CANDIDATES[backend_probe.choose(figures)]
     assert settled.comm.backend == record["chosen"]["backend"] and run.config() == settled
-    assert "<- taken" in capsys.readouterr().out
+    assert "<- chosen" in capsys.readouterr().out
     assert record["reason"] in setup.describe_exchange(run, settled, run.plan())
 
 

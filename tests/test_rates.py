@@ -26,7 +26,7 @@ def asked(tmp_path, **data) -> Config:
     return Config(data=Data(**{**files, "image_size": 16, **data}), batch=Batch(per_device=8))
 
 
-def test_each_split_work_and_number_of_threads_is_a_row(tmp_path, capsys):
+def test_each_split_work_and_thread_count_is_a_row(tmp_path, capsys):
     test_io.show(asked(tmp_path, keep="ram"), 0.05, [1, 2])
     *table, last = capsys.readouterr().out.splitlines()
     rows = json.loads(last)["rates"]
@@ -41,7 +41,7 @@ def test_each_split_work_and_number_of_threads_is_a_row(tmp_path, capsys):
     assert len(table) == 2 + len(rows)
 
 
-def test_the_rate_is_images_by_time(monkeypatch):
+def test_the_rate_is_images_per_second(monkeypatch):
     clock = iter(range(1000))
     monkeypatch.setattr(test_io.time, "perf_counter", lambda: next(clock))
 
@@ -58,7 +58,7 @@ def test_the_rate_is_images_by_time(monkeypatch):
     assert found == pytest.approx([22 / 3] * test_io.INTERVALS)
 
 
-def test_decoding_alone_leaves_augmentation_and_resizing_out(tmp_path, monkeypatch):
+def test_decode_excludes_augmentation_and_resizing(tmp_path, monkeypatch):
     data = Data(image_size=16, eval_resize=20)
     records = noise(tmp_path, 10)
     opened = []

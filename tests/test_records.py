@@ -7,7 +7,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from PIL import Image
-from test_images import wild
+from test_image_encoding import wild
 
 from mxscale.config.schema import Data
 from mxscale.data import loader, manifest, recordio
@@ -29,7 +29,7 @@ PAYLOADS = [
 ]
 
 
-def test_our_records_are_mxnets_byte_for_byte(tmp_path):
+def test_records_are_identical_to_mxnets(tmp_path):
     theirs = mx.recordio.MXIndexedRecordIO(str(tmp_path / "b.idx"), str(tmp_path / "b.rec"), "w")
     with recordio.Writer(tmp_path / "a.rec", tmp_path / "a.idx") as ours:
         for number, payload in enumerate(PAYLOADS):
@@ -41,7 +41,7 @@ def test_our_records_are_mxnets_byte_for_byte(tmp_path):
         assert (tmp_path / f"a.{end}").read_bytes() == (tmp_path / f"b.{end}").read_bytes()
 
 
-def test_a_scan_gives_back_every_record(tmp_path):
+def test_a_scan_returns_every_record(tmp_path):
     with recordio.Writer(tmp_path / "a.rec", tmp_path / "a.idx") as ours:
         for number, payload in enumerate(PAYLOADS):
             ours.write(number % 3, number, payload)
@@ -95,7 +95,7 @@ def refused(data) -> str:
     return str(error.value)
 
 
-def test_a_set_of_records_is_read_where_it_lies(given, tmp_path):
+def test_record_files_are_read_in_place(given, tmp_path):
     write(tmp_path, "test", [1])
     made = prepare(given(test=str(tmp_path / "test.rec")), progress=False)
     assert made["classes"] == ["0", "1", "2"]
@@ -109,7 +109,7 @@ def test_a_set_of_records_is_read_where_it_lies(given, tmp_path):
     assert os.listdir(made["dir"]) == ["manifest.json"]
 
 
-def test_a_missing_index_is_made_beside_the_manifest(given, tmp_path):
+def test_a_missing_index_is_written_beside_the_manifest(given, tmp_path):
     expected = (tmp_path / "train.idx").read_text()
     (tmp_path / "train.idx").unlink()
     made = prepare(given(), progress=False)
@@ -119,7 +119,7 @@ def test_a_missing_index_is_made_beside_the_manifest(given, tmp_path):
     assert not (tmp_path / "train.idx").exists()
 
 
-def test_the_scan_is_made_once_and_again_for_a_changed_file(given, tmp_path, monkeypatch):
+def test_a_file_is_scanned_again_only_if_changed(given, tmp_path, monkeypatch):
     first = prepare(given(), progress=False)
     with monkeypatch.context() as patch:
         patch.setattr(recordio, "scan", lambda *_: pytest.fail("scanned again"))
@@ -128,13 +128,13 @@ def test_the_scan_is_made_once_and_again_for_a_changed_file(given, tmp_path, mon
     assert prepare(given(), progress=False)["splits"]["train"]["count"] == 4
 
 
-def test_names_of_classes_can_be_given(given):
+def test_class_names_can_be_set(given):
     assert prepare(given(classes=["a", "b", "c"]), progress=False)["classes"] == ["a", "b", "c"]
     assert prepare(given(num_classes=5), progress=False)["splits"]["val"]["per_class"] == [1, 1, 1, 0, 0]
     assert "data.classes has 2 names for data.num_classes=3" in refused(given(classes=["a", "b"], num_classes=3))
 
 
-def test_labels_outside_are_refused(given, tmp_path):
+def test_labels_out_of_range_are_refused(given, tmp_path):
     train, val = tmp_path / "train.rec", tmp_path / "val.rec"
     assert refused(given(num_classes=2)) == f"data.train={train}: label 2 is outside data.num_classes=2 (0 to 1)"
     write(tmp_path, "val", [0, 7])
@@ -148,7 +148,7 @@ def test_labels_outside_are_refused(given, tmp_path):
     assert "has 1 class; expected at least 2" in refused(given())
 
 
-def test_files_that_are_not_there_or_no_records_are_refused(given, tmp_path):
+def test_missing_and_invalid_files_are_refused(given, tmp_path):
     train = tmp_path / "train.rec"
     assert refused(given(val=str(tmp_path / "x.rec"))) == (
         f"data.val={tmp_path}/x.rec: no such file or directory; expected a .rec file of im2rec"
@@ -174,7 +174,7 @@ def test_an_index_of_another_file_is_refused(given, tmp_path):
     lines = idx.read_text().splitlines()
     idx.write_text("\n".join(lines[:-1]))
     assert refused(given()) == (
-        f"data.train={tmp_path}/train.rec: {idx} is the index of another file (5 entries for 6 records); "
+        f"data.train={tmp_path}/train.rec: {idx} is the index of another file (5 entries for 6 records): "
         "remove it, and it is created again"
     )
     idx.write_text("\n".join([*lines[:-1], "5\t8"]))
@@ -206,12 +206,12 @@ def spoilt(given, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_bad_image_anywhere_is_refused_with_its_number(spoilt, workers):
+def test_a_bad_image_is_refused_with_its_number(spoilt, workers):
     with pytest.raises(ConfigError, match=r"train\.rec: cannot use the image of record 5 \(.*\): .*data\.on_bad=skip"):
         prepare(spoilt(), workers, progress=False)
 
 
-def test_bad_images_are_skipped_if_asked_and_the_file_is_left_as_it_was(spoilt, tmp_path):
+def test_bad_images_are_skipped_in_a_copy(spoilt, tmp_path):
     before = (tmp_path / "train.rec").read_bytes()
     made = prepare(spoilt(on_bad="skip"), progress=False)
     assert made["splits"]["train"]["per_class"] == [4, 3, 3] and made["splits"]["train"]["count"] == 10
@@ -225,12 +225,12 @@ def test_bad_images_are_skipped_if_asked_and_the_file_is_left_as_it_was(spoilt, 
     assert manifest.path_of(made, "val")[0] == str(tmp_path / "val.rec")  # nothing was wrong with that one
 
 
-def test_smaller_images_can_be_allowed(spoilt):
+def test_min_side_allows_small_images(spoilt):
     made = prepare(spoilt(on_bad="skip", min_side=15), progress=False)
     assert len(made["skipped"]) == 1 and made["splits"]["train"]["min_side"] == 15
 
 
-def test_a_class_that_skipping_leaves_without_an_image_is_refused(given, tmp_path):
+def test_a_class_without_usable_images_is_refused(given, tmp_path):
     write(tmp_path, "train", [0, 1, 2], content=b"no image")
     assert "class 0 has no usable image; 3 bad images were skipped" in refused(given(on_bad="skip"))
 
@@ -238,7 +238,7 @@ def test_a_class_that_skipping_leaves_without_an_image_is_refused(given, tmp_pat
 # ---------------------------------------------------------------- images that MXNet takes for others
 
 
-def test_what_mxnet_would_take_for_another_picture_is_written_anew_in_a_copy(given, tmp_path):
+def test_images_that_mxnet_decodes_differently_are_reencoded(given, tmp_path):
     """Each image of a training set in the wild, read by the loader: it is what `decode` sees."""
     random = np.random.RandomState(3)
     photo = Image.fromarray(random.randint(0, 256, (4, 5, 3), "uint8")).resize((40, 30), Image.Resampling.BICUBIC)
@@ -276,6 +276,6 @@ def test_what_mxnet_would_take_for_another_picture_is_written_anew_in_a_copy(giv
         assert np.abs(pixels - expected).max() <= 2, name
 
 
-def test_a_file_of_plain_images_is_not_copied(given):
+def test_files_of_plain_images_are_not_copied(given):
     made = prepare(given(), progress=False)
     assert made["splits"]["train"]["rewritten"] == 0 and os.listdir(made["dir"]) == ["manifest.json"]

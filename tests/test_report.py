@@ -135,7 +135,7 @@ def test_series_differ_only_in_the_devices():
     rate = {"throughput/median": 100.0}
     runs = [run(launch__ranks=n, launch__threads=2 // n, comm__backend=c, metrics=rate)
             for n in (2, 1) for c in ("horovod", "parameter_server") if (n, c) != (1, "parameter_server")]  # fmt: skip
-    found = records.one_but_for_devices(rows(*runs))
+    found = records.device_series(rows(*runs))
     assert [(label, [row.devices for row in group]) for label, group in found] == [
         ("horovod", [1, 2]), ("parameter_server", [2]),
     ]  # fmt: skip

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mxscale.config.schema import Schedule, from_dict
+from mxscale.config.schema import from_dict
 from mxscale.config.sizes import sizes
-from mxscale.train.optim.schedule import Position, cosine, learning_rate, poly, step, warmup
+from mxscale.train.optim.schedule import learning_rate
 
 IMAGENET = 1_281_167  # training images (arXiv:1706.02677, sec. 5)
 
@@ -121,11 +121,3 @@ def test_final_lr_remains_after_the_end():
 def test_lr_0_remains_0():
     lr, _ = schedule(optimizer={"lr": 0.0}, schedule={"kind": "cosine", "warmup_epochs": 5})
     assert {lr(0), lr(390), lr(5000)} == {0.0}
-
-
-def test_functions_by_hand():
-    settings = Schedule(milestones=[1, 2], factor=0.5, power=3.0)
-    assert warmup(1, 4, 1.0, 3.0) == 1.5
-    assert [step(Position(epoch, 0, 1.0, 0), settings) for epoch in (0.99, 1, 2, 9)] == [1.0, 0.5, 0.25, 0.25]
-    assert cosine(Position(0, 0.5, 3.0, 1.0), settings) == pytest.approx(2.0)
-    assert poly(Position(0, 0.5, 3.0, 1.0), settings) == pytest.approx(1.25)

@@ -53,7 +53,7 @@ def resnet(tmp_path):
 # ---------------------------------------------------------------- what the graph says
 
 
-def test_the_network_computes_what_the_graph_does(resnet):
+def test_the_network_equals_its_graph(resnet):
     folder, network, arrays = resnet
     scores = ready(folder, 11)(images()).asnumpy()
     np.testing.assert_allclose(scores, module_says(network, arrays, images(), "fc1_output"), rtol=1e-4, atol=1e-5)
@@ -77,7 +77,7 @@ def test_a_graph_of_2016_is_read_as_the_same_network(tmp_path, resnet):
     np.testing.assert_array_equal(ready(old, 11)(images()).asnumpy(), ready(folder, 11)(images()).asnumpy())
 
 
-def test_a_gluon_export_is_read_too(tmp_path):
+def test_a_gluon_export_is_read(tmp_path):
     net = mx.gluon.model_zoo.vision.get_model("mobilenet0.25", classes=7)
     net.initialize()
     net.hybridize()
@@ -88,7 +88,7 @@ def test_a_gluon_export_is_read_too(tmp_path):
     assert found.input is None  # it does not begin with a normalisation: what it takes is not known
 
 
-def test_a_head_of_a_1x1_convolution_is_found_and_replaced(tmp_path):
+def test_a_1x1_convolution_head_is_replaced(tmp_path):
     body = mx.sym.Activation(
         mx.sym.Convolution(mx.sym.var("x"), num_filter=6, kernel=(3, 3), name="a"), act_type="relu"
     )
@@ -111,11 +111,11 @@ def test_a_head_of_a_1x1_convolution_is_found_and_replaced(tmp_path):
     assert ready(tmp_path, 4, "replace")(images()).shape == (2, 4)
 
 
-def test_the_input_is_that_of_the_published_networks_where_they_normalise_pixels(tmp_path, resnet):
+def test_the_input_of_normalising_networks_is_stated(tmp_path, resnet):
     assert brought(tmp_path, tmp_path / "resnet").input == {"image_size": 224, "mean": [0.0] * 3, "std": [1.0] * 3}
 
 
-def test_an_epoch_may_be_named(tmp_path):
+def test_an_epoch_can_be_selected(tmp_path):
     network = classic.resnet()
     prefix = classic.save(network, tmp_path / "resnet", epoch=126)
     assert brought(tmp_path, f"{prefix}@126").files.keys() == {f"{prefix}-symbol.json", f"{prefix}-0126.params"}
@@ -137,7 +137,7 @@ def test_a_fixed_gamma_is_one_and_is_not_trained(tmp_path):
     np.testing.assert_allclose(net(images()).asnumpy(), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_running_statistics_are_used_in_training_where_the_graph_says_so(tmp_path):
+def test_use_global_stats_is_respected_in_training(tmp_path):
     body = mx.sym.Convolution(mx.sym.var("data"), num_filter=4, kernel=(3, 3), name="a")
     body = mx.sym.Pooling(mx.sym.BatchNorm(body, use_global_stats=True, name="n"), global_pool=True, pool_type="avg")
     network = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(body, num_hidden=11, name="f"), name="softmax")
@@ -182,7 +182,7 @@ def test_training_mode_normalises_by_the_batch_as_the_graph_does(resnet):
     np.testing.assert_allclose(scores, wanted, rtol=1e-3, atol=1e-4)
 
 
-def test_norms_and_biases_are_left_out_of_decay(resnet):
+def test_norms_and_biases_are_excluded_from_decay(resnet):
     net = ready(resnet[0], 11)
     excluded = zoo.exclude_norm_bias_from_decay(net)
     assert "features.bn0.gamma" in excluded and "output.bias" in excluded
@@ -215,7 +215,7 @@ def test_a_frozen_network_normalises_in_training_as_in_validation(resnet):
         np.testing.assert_allclose(net(images()).asnumpy(), validated, rtol=1e-5)
 
 
-def test_a_stage_that_is_not_there_is_refused_with_those_that_are(resnet):
+def test_an_unknown_stage_is_refused_with_the_known_ones(resnet):
     with pytest.raises(ConfigError, match=r"^model.freeze=stage5: expected one of none, features, stage1, .*stage4"):
         zoo.freeze(ready(resnet[0], 11), "stage5")
 
@@ -262,14 +262,14 @@ def test_other_json_is_refused(saved, text):
     refused(folder, prefix)
 
 
-def test_an_operator_that_this_mxnet_does_not_have_is_named(saved):
+def test_an_unknown_operator_is_named(saved):
     folder, _, _, prefix = saved
     file = folder / "net-symbol.json"
     file.write_text(file.read_text().replace('"Pooling"', '"PoolingOfTomorrow"'))
     assert "PoolingOfTomorrow" in refused(folder, prefix)
 
 
-def test_arrays_that_are_missing_or_left_over_are_named(saved):
+def test_missing_and_unexpected_arrays_are_named(saved):
     folder, network, arrays, prefix = saved
     del arrays["arg:conv0_weight"]
     arrays["aux:strange"] = mx.nd.ones(2)
@@ -277,7 +277,7 @@ def test_arrays_that_are_missing_or_left_over_are_named(saved):
     assert "missing conv0_weight; unexpected strange" in refused(folder, prefix)
 
 
-def test_a_graph_without_a_classifier_is_refused_with_what_it_ends_in(saved):
+def test_a_graph_without_a_classifier_is_refused(saved):
     folder, network, _, prefix = saved
     network.get_internals()["bn1_output"].save(f"{prefix}-symbol.json")
     assert "it has no classifier: the last layer is bn1 (BatchNorm)" in refused(folder, prefix)
@@ -289,7 +289,7 @@ def test_a_graph_with_several_outputs_is_refused(saved):
     assert "2 outputs (softmax, bn1)" in refused(folder, prefix)
 
 
-def test_a_saved_graph_that_was_damaged_is_refused(resnet):
+def test_a_damaged_saved_graph_is_refused(resnet):
     file = resnet[0] / pretrained.GRAPH
     file.write_text(json.dumps({"graph": {}, "input": "data"}))
     with pytest.raises(ConfigError, match=rf"^{file}: not a network \("):

@@ -28,7 +28,7 @@ def refused(path, match):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_kind_of_tensor_that_pytorch_wrote_is_read(name):
+def test_all_tensor_types_of_pytorch_are_read(name):
     found = torch_file.read(str(REFERENCE / name), "x")
     assert list(found) == list(KINDS)
     for kind, values in KINDS.items():
@@ -40,7 +40,7 @@ def test_every_kind_of_tensor_that_pytorch_wrote_is_read(name):
     assert set(KINDS) - floating == {"int64", "uint8", "bool"}
 
 
-def test_safetensors_of_every_kind_are_read(tmp_path):
+def test_all_tensor_types_of_safetensors_are_read(tmp_path):
     arrays = {k: np.array([1.5, -2.0]).astype(k) for k in ("float64", "float32", "float16", "int64", "uint8", "bool")}
     save_file(arrays, tmp_path / "w.safetensors")
     found = torch_file.read(str(tmp_path / "w.safetensors"), "x")
@@ -56,7 +56,7 @@ def test_bfloat16_is_the_upper_half_of_a_float32(tmp_path):
     assert found.is_floating() and found.as_float32().tolist() == values.tolist()
 
 
-def test_types_of_safetensors_that_are_not_read_are_named(tmp_path):
+def test_unsupported_safetensors_types_are_named(tmp_path):
     header = json.dumps({"w": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}}).encode()
     (tmp_path / "w").write_bytes(struct.pack("<Q", len(header)) + header + b"1234")
     refused(tmp_path / "w", "w is of type F8_E4M3")
@@ -108,7 +108,7 @@ def test_other_files_are_refused(tmp_path, content):
     refused(tmp_path / "w.safetensors", "is not a complete safetensors file")
 
 
-def test_an_archive_that_torch_save_did_not_write_is_refused(tmp_path):
+def test_other_archives_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "w.pth", "w") as archive:
         archive.writestr("photo.jpg", b"x")
     refused(tmp_path / "w.pth", "without data.pkl")
@@ -142,11 +142,11 @@ def with_pickle(path, content):
         (b"\x80\x02ccollections\nOrderedDict.fromkeys\n.", "collections.OrderedDict.fromkeys"),
     ],
 )
-def test_a_name_outside_of_a_state_dict_is_refused_by_name(tmp_path, content, named):
+def test_disallowed_names_are_refused(tmp_path, content, named):
     refused(with_pickle(tmp_path / "w.pth", content), f"refers to {named}, .*is not executed")
 
 
-def test_what_a_pickle_asks_for_is_not_done(tmp_path):
+def test_code_in_a_pickle_is_not_executed(tmp_path):
     class Harm:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "made"),)
@@ -155,7 +155,7 @@ def test_what_a_pickle_asks_for_is_not_done(tmp_path):
     assert not (tmp_path / "made").exists()
 
 
-def test_a_whole_module_is_refused_with_what_to_do():
+def test_a_pickled_module_is_refused_with_advice():
     refused(REFERENCE / "module.pth", r"refers to torch.nn.modules.linear.Linear.*torch.save\(model.state_dict\(\)")
 
 
@@ -173,7 +173,7 @@ def test_a_whole_module_is_refused_with_what_to_do():
         b"\x80\x02}X\x01\x00\x00\x00wK\x01s.",
     ],
 )
-def test_other_pickles_are_one_line_at_once(tmp_path, content):
+def test_other_pickles_are_one_line(tmp_path, content):
     refused(with_pickle(tmp_path / "w.pth", content), "truncated or corrupt|is corrupt|holds no state dict")
 
 
@@ -209,7 +209,7 @@ class FloatStorage:
     pass
 
 
-def test_a_view_written_by_hand_is_read(tmp_path):
+def test_strided_views_are_read(tmp_path):
     path = with_pickle(tmp_path / "w.pth", view(1, (2, 3), (1, 4)))
     assert torch_file.read(str(path), "x")["w"].as_float32().tolist() == [[1, 5, 9], [2, 6, 10]]
 
@@ -229,11 +229,11 @@ def test_a_view_written_by_hand_is_read(tmp_path):
         (0, (24,), (1,), 1 << 60),
     ],
 )
-def test_a_view_that_its_storage_does_not_hold_is_refused(tmp_path, offset, shape, strides, size):
+def test_views_beyond_their_storage_are_refused(tmp_path, offset, shape, strides, size):
     refused(with_pickle(tmp_path / "w.pth", view(offset, shape, strides, size)), "corrupt")
 
 
-def test_an_ordered_dictionary_is_all_that_is_built():
+def test_only_ordered_dictionaries_are_built():
     allowed = {name: thing for name, thing in torch_file.ALLOWED.items() if callable(thing)}
     assert allowed.pop(("collections", "OrderedDict")) is OrderedDict
     assert {module for module, _ in allowed} == {"torch._utils"}

@@ -305,9 +305,9 @@ def test_sqlite_has_everything_and_a_resumed_run_goes_on(tmp_path, capsys):
 def test_a_run_first_sent_in_its_second_attempt_shows_what_it_began_with(tmp_path):
     """As one does that was sent at once."""
     run = make_run(tmp_path, launch={"ranks": 2})
-    payload.note_params(run)  # the store could not be reached, or not in time
+    payload.record_first_params(run)  # the store could not be reached, or not in time
     run.write_config(replace(run.config(), launch=replace(run.config().launch, ranks=1)))
-    payload.note_params(run)
+    payload.record_first_params(run)
     end(run)
     tracker.sync(run, uri=f"sqlite:///{tmp_path}/mlflow.db")
     [found] = runs_in(f"sqlite:///{tmp_path}/mlflow.db")
@@ -378,7 +378,7 @@ def test_a_run_that_is_going_and_a_parent_that_died(tmp_path, capsys):
     run.write("status.json", {"state": "RUNNING"})
     run.touch_alive()
     assert tracker.sync(run) == 0
-    assert "the run is still going: 3 lines sent" in capsys.readouterr().out
+    assert "the run is still running: 3 lines sent" in capsys.readouterr().out
     [found] = runs_in(uri)
     assert found.info.status == "RUNNING"
     # A creation whose answer came too late left an empty twin
@@ -540,7 +540,7 @@ def test_a_run_is_found_by_its_id_in_a_sqlite_store_here_and_where_it_was_moved_
 def test_an_unknown_id_and_a_missing_store_are_refused(tmp_path):
     recorded(tmp_path)
     for unknown in ("0" * 32, "no/id", "x"):
-        not_found(unknown, "knows no such run", f"sqlite:///{tmp_path}/mlflow.db", runs=str(tmp_path))
+        not_found(unknown, "has no such run", f"sqlite:///{tmp_path}/mlflow.db", runs=str(tmp_path))
     not_found("0" * 32, "no such file", "tracking.uri", runs=str(tmp_path / "other"))
     assert not (tmp_path / "other").exists()
 
@@ -557,7 +557,7 @@ def test_a_run_is_found_by_its_id_on_a_server(server, tmp_path):
     run, run_id = recorded(tmp_path, server.uri)
     there = {"runs": str(tmp_path), "tracking": {"uri": server.uri, "timeout_s": 10.0}}
     assert tracker.find_run(from_dict(there), run_id).path == run.path
-    not_found("0" * 32, "knows no such run", server.uri, **there)
+    not_found("0" * 32, "has no such run", server.uri, **there)
 
 
 @pytest.mark.slow
@@ -612,7 +612,7 @@ def test_an_older_store_is_never_migrated_and_what_was_to_be_sent_is_kept(tmp_pa
     add_lines(run, 0, 3)
     end(run)
     assert tracker.sync(run, uri) == 1
-    assert "of another version of MLflow than the one here" in "".join(capsys.readouterr())
+    assert "written by another version of MLflow" in "".join(capsys.readouterr())
     with pytest.raises(Exception, match="out-of-date database schema"):
         store.look_up(uri, "0" * 32, 5)
     assert file.read_bytes() == before

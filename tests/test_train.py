@@ -103,7 +103,7 @@ def test_ranks_and_devices_over_four_shards_end_with_same_weights(cli):
         for name, array in arrays[1].items():
             np.testing.assert_allclose(arrays[n][name], array, atol=1e-5, rtol=1e-5, err_msg=f"{n} ranks: {name}")
     assert len({ended.sha for ended in [*runs.values(), devices]}) == 1, "and to the bit"
-    assert "kvstore device, one process" in devices.out and "to learn and to test with" in devices.out
+    assert "kvstore device, one process" in devices.out and "for learning and testing only" in devices.out
     assert [attempt["ranks"] for attempt in devices.status["attempts"]] == [4]
     assert [path.name for path in devices.run.path.glob("ranks/*.json")] == ["0.json"]
     assert devices.run.read("summary.json")["metrics"]["throughput/median"] > 0

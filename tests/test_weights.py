@@ -31,14 +31,14 @@ def file(tmp_path):
 # ---------------------------------------------------------------- digest
 
 
-def test_the_digest_is_of_names_types_shapes_and_little_endian_bytes():
+def test_the_digest_covers_names_types_shapes_and_bytes():
     arrays = {"b": np.array([[1, 2]], dtype="float32"), "a.w": np.array([-1], dtype="int32")}
     text = b"a.w\0int32\x001\0" + b"\xff\xff\xff\xff" + b"b\0float32\x001,2\0" + b"\0\0\x80\x3f\0\0\0\x40"
     assert weights.params_sha256(arrays) == hashlib.sha256(text).hexdigest()
     assert weights.params_sha256(arrays) == "08b4e83145588409bb3c3397bf5aa998628cb2cedc1939bff6ce9ccdc96a789c"
 
 
-def test_the_digest_does_not_depend_on_layout_order_or_endianness():
+def test_the_digest_ignores_layout_order_and_endianness():
     array = np.arange(6, dtype="float32").reshape(2, 3)
     want = weights.params_sha256({"a": array, "b": array})
     assert weights.params_sha256({"b": array, "a": np.asfortranarray(array)}) == want
@@ -54,7 +54,7 @@ def test_the_digest_does_not_depend_on_layout_order_or_endianness():
         {"a": -np.zeros((2, 3), "f4")},
     ],
 )
-def test_the_digest_sees_names_shapes_types_and_every_bit(other):
+def test_the_digest_changes_with_names_shapes_types_and_bits(other):
     assert weights.params_sha256(other) != weights.params_sha256({"a": np.zeros((2, 3), "f4")})
 
 
@@ -66,7 +66,7 @@ def test_a_scalar_has_an_empty_shape():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "uint8", "int8", "int32", "int64"])
-def test_a_file_gives_back_the_same_bits(tmp_path, dtype):
+def test_a_file_round_trip_is_bit_identical(tmp_path, dtype):
     array = np.arange(-4, 20).reshape(2, 3, 4).astype(dtype)
     if dtype == "float32":
         array[0, 0] = np.nan, np.inf, -0.0, 1e-45
@@ -77,7 +77,7 @@ def test_a_file_gives_back_the_same_bits(tmp_path, dtype):
     assert mx.nd.load(str(tmp_path / "w"))["c"].asnumpy().tobytes() == array[0].tobytes()
 
 
-def test_the_same_arrays_give_the_same_file_and_no_other_is_left(tmp_path):
+def test_equal_arrays_give_equal_files(tmp_path):
     a, b = np.ones(2, "f4"), np.zeros((1, 2), "f4")
     weights.save(tmp_path / "1", {"a": a, "b": b})
     weights.save(tmp_path / "2", {"b": mx.nd.array(b), "a": mx.nd.array(a)})
@@ -103,7 +103,7 @@ def test_arg_and_aux_prefixes_are_dropped(tmp_path):
 
 
 @pytest.mark.parametrize("version", ["before 0.12", "V1", "V3"])
-def test_files_of_other_versions_are_read_as_mxnet_does(tmp_path, version):
+def test_files_of_other_versions_are_read_as_in_mxnet(tmp_path, version):
     shape = {
         "before 0.12": struct.pack("<3I", 2, 2, 3),
         "V1": struct.pack("<Ii2q", 0xF993FAC8, 2, 2, 3),
@@ -138,15 +138,6 @@ def test_a_file_cut_at_any_byte_is_refused(file):
         refused(file)
     file.write_bytes(whole + b"\0")
     refused(file)
-
-
-def test_a_networks_file_cut_at_every_tenth_is_refused(tmp_path):
-    path = tmp_path / "w"
-    weights.save(path, weights.arrays(ready()))
-    whole = path.read_bytes()
-    for tenth in range(10):
-        path.write_bytes(whole[: len(whole) * tenth // 10])
-        refused(path)
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04" * 50, b"text, not weights\n" * 20, b"\0" * 500, b"\xff" * 500])
@@ -187,7 +178,7 @@ def test_a_file_that_cannot_be_written_is_an_oserror(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["small", "mobilenetv2_0.25", "squeezenet1.0"])  # the last two: a convolution
-def test_with_a_new_head_the_files_is_ignored_and_the_networks_stays(name):
+def test_a_replaced_head_keeps_the_networks_values(name):
     source, net = ready(10, 1, name), ready(3, 2, name)
     head = {n: a for n, a in weights.arrays(net).items() if n.startswith("output.")}
     given = {n: mx.nd.array(a) for n, a in weights.arrays(source).items()}
@@ -198,7 +189,7 @@ def test_with_a_new_head_the_files_is_ignored_and_the_networks_stays(name):
     assert net(mx.nd.ones((2, 3, 32, 32))).shape == (2, 3)
 
 
-def test_weights_fit_before_shapes_are_settled():
+def test_weights_fit_before_shapes_are_inferred():
     given = {n: mx.nd.array(a) for n, a in weights.arrays(ready(seed=1)).items()}
     net = zoo.build("small", 5)
     zoo.initialise(net, 2, CPU, zero_gamma=True)
@@ -214,7 +205,7 @@ def test_types_are_cast_to_the_networks():
     assert {a.dtype.name for a in weights.arrays(net).values()} == {"float32"}
 
 
-def test_misfits_are_named_in_one_line_and_nothing_is_changed():
+def test_mismatches_are_named_and_change_nothing():
     net = ready()
     before = weights.params_sha256(weights.arrays(net))
     given = {n: mx.nd.array(a) for n, a in weights.arrays(ready(seed=2)).items()}

@@ -57,7 +57,7 @@ def test_names_are_gluons_zoo_and_v1b_and_small():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_network_gives_a_score_per_class_from_its_smallest_side_on_and_differs_in_its_head_alone(name):
+def test_every_network_has_one_score_per_class_from_its_smallest_side(name):
     net = zoo.build(name, 7)
     smallest = network(name).min_side
     symbol = net(mx.sym.var("data"))
@@ -75,7 +75,7 @@ def test_every_network_gives_a_score_per_class_from_its_smallest_side_on_and_dif
 @pytest.mark.parametrize(
     "name, message", [("resnet50_v1c", "did you mean resnet50_v1"), ("Small", "did you mean small")]
 )
-def test_an_unknown_name_is_one_line_with_the_nearest(name, message):
+def test_an_unknown_name_gets_a_suggestion(name, message):
     for call in (lambda: zoo.build(name, 2), lambda: network(name).min_side):
         with pytest.raises(ConfigError, match=f"^model.name={name}: {message}") as error:
             call()
@@ -150,13 +150,13 @@ def test_small_is_resnet_14():
 # ---------------------------------------------------------------- initial values
 
 
-def test_the_same_seed_gives_the_same_bytes_hybridized_or_not_and_another_seed_others():
+def test_initial_values_depend_only_on_the_seed():
     digests = [weights.params_sha256(weights.arrays(ready("mobilenet0.25", seed=3, hybrid=h))) for h in (False, True)]
     assert digests[0] == digests[1]
     assert digests[0] != weights.params_sha256(weights.arrays(ready("mobilenet0.25", seed=4)))
 
 
-def test_of_a_network_that_will_be_fitted_the_head_is_drawn_as_it_always_is():
+def test_a_fitted_network_has_the_same_random_head():
     drawn, fitted = ready(seed=3), zoo.build("small", 5)
     zoo.initialise(fitted, 3, CPU, True, fitted=True)
     zoo.finish(fitted, (1, 3, 32, 32), CPU)
@@ -197,7 +197,7 @@ def test_every_parameter_is_a_weight_or_has_a_constant(name):
         ("resnet50_v1b", 16, "body.7"),
     ],
 )
-def test_zero_gamma_is_the_last_of_each_block_and_no_other(name, blocks, last):
+def test_zero_gamma_applies_to_the_last_norm_of_each_block(name, blocks, last):
     values = weights.arrays(ready(name))
     zero = {n for n, v in values.items() if n.endswith("gamma") and not v.any()}
     assert zero == {n for n in values if n.endswith(f"{last}.gamma")} and len(zero) == blocks
@@ -211,11 +211,11 @@ def test_zero_gamma_makes_a_block_its_shortcut():
 
 
 @pytest.mark.parametrize("name", ["resnet18_v2", "mobilenetv2_0.25"])
-def test_zero_gamma_leaves_networks_without_such_blocks_alone(name):
+def test_zero_gamma_does_not_change_other_networks(name):
     assert all(v.all() for n, v in weights.arrays(ready(name)).items() if n.endswith("gamma"))
 
 
-def test_finish_settles_all_shapes_and_moves_no_value():
+def test_finish_infers_shapes_without_changing_values():
     net = ready()
     before = weights.params_sha256(weights.arrays(net))
     zoo.finish(net, (1, 3, 32, 32), CPU)
@@ -248,7 +248,7 @@ def test_frozen_features_do_not_move_and_normalise_as_in_validation(hybrid):
         np.testing.assert_allclose(net(images()).asnumpy(), validated, rtol=1e-5)
 
 
-def test_freeze_none_leaves_all_and_another_word_is_refused():
+def test_freeze_none_changes_nothing_and_unknown_is_refused():
     net = ready()
     zoo.freeze(net, "none")
     assert all(p.grad_req == "write" for n, p in weights.parameters(net).items() if "running" not in n)
@@ -256,7 +256,7 @@ def test_freeze_none_leaves_all_and_another_word_is_refused():
         zoo.freeze(net, "feature")
 
 
-def test_decay_leaves_out_normalisation_and_biases():
+def test_decay_excludes_normalisation_and_biases():
     net = ready("squeezenet1.1")
     assert zoo.exclude_norm_bias_from_decay(net) == [n for n in weights.parameters(net) if n.endswith("bias")]
     net = ready()
@@ -266,7 +266,7 @@ def test_decay_leaves_out_normalisation_and_biases():
             assert parameter.wd_mult == (1.0 if name.endswith("weight") else 0.0), name
 
 
-def test_without_decay_a_gamma_of_no_gradient_stays():
+def test_excluded_gammas_without_gradient_do_not_change():
     values = []
     for exclude in (False, True):
         net = ready(zero_gamma=False)

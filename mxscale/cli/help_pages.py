@@ -77,8 +77,15 @@ def _lines(setting: Description, width: int) -> List[str]:
     default, rule = _shown(setting.default), setting.rule
     details = "; ".join(filter(None, [rule.unit, rule.allowed]))
     text = f"[{default}] {rule.help}{f' ({details})' if details else ''}"
-    return textwrap.wrap(text, WIDTH, initial_indent=f"  {setting.key:<{width}}  ",
-                         subsequent_indent=" " * (width + 4), break_on_hyphens=False)  # fmt: skip
+    indent = " " * (width + 4)
+    lines = textwrap.wrap(
+        text, WIDTH, initial_indent=f"  {setting.key:<{width}}  ", subsequent_indent=indent, break_on_hyphens=False
+    )
+    for choice, meaning in zip(rule.choices, rule.meanings):
+        lines += textwrap.wrap(
+            f"{choice}: {meaning}", WIDTH, initial_indent=f"{indent}  ", subsequent_indent=f"{indent}    "
+        )
+    return lines
 
 
 def _shown(default: Any) -> str:

@@ -16,6 +16,7 @@ class Rule:
     help: str
     unit: Optional[str] = None
     choices: Tuple[str, ...] = ()
+    meanings: Tuple[str, ...] = ()  # of the choices, if they are entries of a registry
     low: Optional[float] = None  # smallest value
     high: Optional[float] = None  # largest value
     above: Optional[float] = None  # in place of low: values must be larger than this
@@ -64,10 +65,12 @@ def setting(default: Any, help: str, *, choices: Sequence[str] = (), **rule: Any
     Args:
         default: The default value; lists and dictionaries are copied for each instance.
         help: One line that states what the setting does.
-        choices: The valid values, such as the names in a registry.
+        choices: The valid values; of a registry's entries the help is shown too.
         **rule: Other attributes of `Rule`: unit, low, high, above, keyword.
     """
-    metadata = {"rule": Rule(help, choices=tuple(choices), **rule)}
+    entries = choices.values() if isinstance(choices, dict) else ()
+    meanings = tuple(entry.help for entry in entries if hasattr(entry, "help"))
+    metadata = {"rule": Rule(help, choices=tuple(choices), meanings=meanings, **rule)}
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

@@ -33,7 +33,7 @@ class Augment:
 class Data:
     """The images: source, splits, packing and input pipeline."""
 
-    kind: str = setting("digits", "data set", choices=tuple(DATASETS))
+    kind: str = setting("digits", "data set", choices=DATASETS)
     root: Optional[str] = setting(
         None, "folder of the images (imagefolder) or of a public set's files, to which missing files are downloaded"
     )

@@ -7,13 +7,13 @@ one function per group or feature, listed in CHECKS. Each raises ConfigError in 
 import re
 from dataclasses import replace
 
-from mxscale.config import hostfile
 from mxscale.config.backends import ALIASES, HOROVOD_OPTIONS
 from mxscale.config.datasets import DATASETS
 from mxscale.config.optimizers import optimizer_entry
 from mxscale.config.schedules import SCHEDULES
 from mxscale.config.schema import RULES, Config, flatten, to_dict
 from mxscale.config.sizes import unsaved
+from mxscale.util import hostfile
 from mxscale.util.errors import ConfigError
 
 

@@ -1,7 +1,7 @@
 """The machines that run ranks: resolved, reached by ssh, and checked to share the run directory.
 
 `launch.hosts` is a list of `NAME` or `NAME:SLOTS` (the number of ranks, 1 by default), or `compose`: the workers of the
-cluster profile in docker-compose.yml. Validation replaces a hostfile by its list (config/hostfile.py). The user, port
+cluster profile in docker-compose.yml. Validation replaces a hostfile by its list (util/hostfile.py). The user, port
 and key of ssh belong in ssh's own configuration.
 """
 

@@ -21,6 +21,7 @@ from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
+from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 
 MODULE = "mxscale.distributed.exchange_probe"
@@ -95,11 +96,8 @@ def reason(figures: Dict[str, dict], chosen: str) -> str:
 
 def table(figures: Dict[str, dict], chosen: Optional[str]) -> str:
     """Return one line per candidate: median and range, or why it was not measured."""
-    width = max(map(len, figures))
-    return "\n".join(
-        f"  {name:<{width}}  {_described(figure)}{'   <- taken' if name == chosen else ''}"
-        for name, figure in figures.items()
-    )
+    rows = [[name, _described(figure) + "   <- chosen" * (name == chosen)] for name, figure in figures.items()]
+    return "\n".join(text_table.columns(rows, indent="  "))
 
 
 def _described(figure: dict) -> str:

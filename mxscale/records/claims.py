@@ -1,8 +1,8 @@
-"""The published figures that runs are held against: tables/claims.csv, each with its work and its conditions.
+"""Published figures (tables/claims.csv), and which recorded runs measure them.
 
-tables/claim_conditions.csv says of each what a run must have on record to count as a measurement of it, how far from
-the published figure it may be (our choice: the works give none), and the command that would measure it.  A run that
-carries a claim's tag and ran under other conditions measures nothing of it.
+tables/claim_conditions.csv lists, for each figure, the conditions that a run must have recorded to measure it, the
+tolerance (our choice: the works state none), and the command that measures it. A run with a claim's tag but other
+conditions does not measure it.
 """
 
 import re
@@ -17,9 +17,9 @@ from mxscale.util.errors import ConfigError, nearest
 
 MEASURED, MODELLED, NEITHER = "measured", "modelled", "not reproducible here"
 
-# metric of a claim -> (metric of a run, what it is multiplied by)
+# metric of a claim -> (metric of a run, factor)
 MEASURES = {
-    "val/top1": ("val/top1", 1),  # the last one: "after N epochs"
+    "val/top1": ("val/top1", 1),  # the last value: "after N epochs"
     "train/top1": ("train/top1", 1),
     "time": ("time/wall_s", 1 / 60),
     "cost/total_eur": ("cost/total_eur", 1),
@@ -27,63 +27,64 @@ MEASURES = {
     "throughput/images_per_s": ("throughput/median", 1),
     "1 - real/synthetic": ("diagnose/gap", 100),
 }
-# ways to measure that take several runs, or none
+# ways to measure with several runs, or with none
 SPREAD, PAIR, FASTER, RATIO, PER_DEVICE = "spread", "pair", "faster", "ratio", "per device"
 MODEL, TOOL = "model", "tool"
 
 
 def known() -> Dict[str, Dict[str, str]]:
-    """Id -> row."""
+    """Return the claims by id."""
     return {row["id"]: row for row in csv_tables.read("claims")}
 
 
 def check(ids: Sequence[str]) -> List[str]:
-    """The same ids; raises ConfigError where one is of no published figure."""
-    there = known()
+    """Return the ids; raises ConfigError for an unknown one."""
+    claims = known()
     for name in ids:
-        if name not in there:
-            raise ConfigError(f"claims: no published figure is called {name}{nearest(name, there)}")
+        if name not in claims:
+            raise ConfigError(f"claims: no published figure is called {name}{nearest(name, claims)}")
     return list(ids)
 
 
 class Modelled(NamedTuple):
-    """What a model makes of a claim."""
+    """The modelled value of a claim."""
 
-    value: Optional[float]  # in the claim's unit; None where it is no number
-    says: str
-    error: str  # how far such a model is off, as far as that is known
+    value: Optional[float]  # in the claim's unit; None if it is not a number
+    text: str
+    error: str  # known error of the model
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A claim, and what became of it here."""
+    """A claim, and its measured or modelled value."""
 
     row: Dict[str, str]
     conditions: Dict[str, str]
     value: Optional[float] = None  # measured, in the claim's unit
     runs: List[str] = field(default_factory=list)  # ids of the runs that measured it
-    other: List[Tuple[str, str]] = field(default_factory=list)  # (run id, why it is no measurement of it)
+    other: List[Tuple[str, str]] = field(default_factory=list)  # (run id, why it does not measure the claim)
     modelled: Optional[Modelled] = None
 
     @property
     def state(self) -> str:
+        """MEASURED, MODELLED or NEITHER."""
         return MEASURED if self.runs else MODELLED if self.modelled else NEITHER
 
     @property
     def within(self) -> Optional[bool]:
-        """Whether what was measured, else what was modelled, is the published figure within its tolerance."""
+        """Whether the measured, else the modelled value agrees with the published one within tolerance."""
         value = self.value if self.runs else self.modelled and self.modelled.value
         return verdict(self.row, self.conditions["tolerance"], value)
 
 
 def outcomes(runs: Sequence[Recorded], models: Dict[str, Callable[[], Optional[Modelled]]]) -> List[Outcome]:
-    """Of every claim, in the table's order.  models: id -> its model, None where it has nothing to go by."""
+    """Return the outcome of every claim, in the order of the table; models: by id."""
     conditions = {row["id"]: row for row in csv_tables.read("claim_conditions")}
     return [outcome(row, conditions[name], runs, models.get(name, lambda: None)()) for name, row in known().items()]
 
 
 def outcome(row: dict, wanted: dict, runs: Sequence[Recorded], modelled: Optional[Modelled] = None) -> Outcome:
-    """What the runs that carry the claim's tag measured of it."""
+    """Return the outcome of a claim from the runs with its tag."""
     tagged = [run for run in runs if row["id"] in run.tags.get("claims", "").split()]
     differing = [(run, differences(run, wanted)) for run in tagged]
     fitting = [run for run, why in differing if not why]
@@ -94,11 +95,11 @@ def outcome(row: dict, wanted: dict, runs: Sequence[Recorded], modelled: Optiona
     return Outcome(row, wanted, value, [run.id for run in used], other, modelled)
 
 
-# ---------------------------------------------------------------- is this run a measurement of it
+# ---------------------------------------------------------------- conditions
 
 
 def differences(run: Recorded, wanted: Dict[str, str]) -> List[str]:
-    """What of a claim's conditions this run had otherwise, by its record; [] where it had them all."""
+    """Return the conditions of a claim that the run does not meet, by its record."""
     if run.status != FINISHED:
         return [f"it is {run.status}"]
     found = [_gpu(run, wanted["gpu"]), _devices(run, wanted["devices"]), _images(run, wanted["images"])]
@@ -120,30 +121,30 @@ def _devices(run: Recorded, wanted: str) -> Optional[str]:
 
 
 def _images(run: Recorded, wanted: str) -> Optional[str]:
-    """An epoch that drops the last partial batch, and a split drawn otherwise, may be 2 % shorter or longer."""
+    """Allow 2 %, because an epoch drops its last partial batch and splits differ."""
     if not wanted:
         return None
     sizes = [run.param(key) for key in ("steps/total", "batch/global", "epochs")]
     if None in sizes:
-        return "images of an epoch not on record"
-    steps, whole, epochs = map(int, sizes)
-    images = steps * whole / epochs
-    return None if abs(images / int(wanted) - 1) <= 0.02 else f"{images:.0f} images an epoch, not {wanted}"
+        return "images per epoch not recorded"
+    steps, batch, epochs = map(int, sizes)
+    images = steps * batch / epochs
+    return None if abs(images / int(wanted) - 1) <= 0.02 else f"{images:.0f} images per epoch, not {wanted}"
 
 
 def _setting(run: Recorded, condition: str) -> Optional[str]:
-    """`key=a|b`: one of these; `key~a`: a is part of it."""
+    """Check `key=a|b` (one of these values) or `key~a` (a is part of the value)."""
     key, sign, wanted = re.match(r"([^=~]+)([=~])(.*)", condition).groups()
     value = run.param(key)
     fits = value is not None and (wanted in value if sign == "~" else value in wanted.split("|"))
     return None if fits else f"{key}={value}, not {wanted.replace('|', ' or ')}"
 
 
-# ---------------------------------------------------------------- what it measured
+# ---------------------------------------------------------------- values
 
 
 def measured(row: dict, wanted: dict, runs: Sequence[Recorded]) -> Tuple[Optional[float], List[Recorded], str]:
-    """(value in the claim's unit, the runs that it is of, why there is none)."""
+    """Return the value in the claim's unit, the runs that measured it, and why there is none."""
     way, _, rest = wanted["how"].partition(" ")
     if way in (MODEL, TOOL):
         return None, [], "no run measures it"
@@ -163,24 +164,24 @@ def measured(row: dict, wanted: dict, runs: Sequence[Recorded]) -> Tuple[Optiona
 
 
 def compared(way: str, names: Sequence[str], runs: Sequence[Recorded]) -> Tuple[Optional[float], List[Recorded], str]:
-    """By how many percent runs of the first kind are slower than the second's, or faster; or how many times as fast."""
+    """Compare the rates of two kinds of runs: percent slower (PAIR), percent faster (FASTER), or the ratio (RATIO)."""
     key, first, second = names
     rated = [run for run in runs if is_known(run.metrics.get("throughput/median"))]
     sides = [[run for run in rated if _of(run, key) in side.split("|")] for side in (first, second)]
     if not all(sides):
-        return None, [], f"no run of {key}={first} beside one of {second}"
+        return None, [], f"no pair of runs with {key}={first} and {second}"
     one, two = (statistics.median(run.metrics["throughput/median"] for run in side) for side in sides)
     value = {PAIR: 100 * (1 - one / two), FASTER: 100 * (one / two - 1), RATIO: one / two}[way]
     return value, sides[0] + sides[1], ""
 
 
 def _of(run: Recorded, keys: str) -> str:
-    """Of tags and settings joined by +, their values joined by +."""
+    """Return the values of tags and settings; keys and values are joined by +."""
     return "+".join(str(run.tags.get(key, run.param(key))) for key in keys.split("+"))
 
 
 def verdict(row: Dict[str, str], tolerance: str, value: Optional[float]) -> Optional[bool]:
-    """Whether `value` is what was published; None where either is no number."""
+    """Return whether `value` agrees with the published one; None if either is not a number."""
     low, high = (float(row[end]) if row[end] else None for end in ("low", "high"))
     if value is None or (low is None and high is None):
         return None
@@ -191,32 +192,33 @@ def verdict(row: Dict[str, str], tolerance: str, value: Optional[float]) -> Opti
         return value < bound or (row["op"] == "<=" and value == bound)
     if row["op"] in (">", ">="):
         return value > low or (row["op"] == ">=" and value == low)
-    if not tolerance:  # nobody said how near is near enough
+    if not tolerance:
         return None
     return abs(value - low) <= float(tolerance)
 
 
-# ---------------------------------------------------------------- in words
+# ---------------------------------------------------------------- text
 
 
 def published(row: Dict[str, str]) -> str:
-    """`about 86.5 %`, `83.0 to 83.4 %`, `under 2.5 EUR`; in the work's own words where it is no number."""
+    """Return the published value, such as `about 86.5 %`; as the work states it if it is not a number."""
     unit = f" {row['unit']}" if row["unit"] else ""
     low, high = row["low"], row["high"]
     if not low and not high:
         return f"{row['op']}{unit}"
     if row["op"] == "between" or (low and high and low != high):
         return f"{low} to {high}{unit}"
-    words = {"<": "under ", "<=": "at most ", ">": "over ", ">=": "at least ", "~": "about ", "=": ""}
-    return f"{words[row['op']]}{low or high}{unit}"
+    qualifiers = {"<": "under ", "<=": "at most ", ">": "over ", ">=": "at least ", "~": "about ", "=": ""}
+    return f"{qualifiers[row['op']]}{low or high}{unit}"
 
 
 def in_unit(row: Dict[str, str], value: float) -> str:
+    """Return a value with the claim's unit."""
     return f"{value:,.4g} {row['unit']}".rstrip() if abs(value) < 10000 else f"{value:,.0f} {row['unit']}"
 
 
-def judged(found: Outcome) -> str:
-    """`within tolerance (± 2)`, `not within ...`, or nothing where there is nothing to compare."""
+def agreement(found: Outcome) -> str:
+    """Return `within tolerance (± 2)` or `not within tolerance`; "" if there is nothing to compare."""
     if found.within is None:
         return ""
     tolerance = found.conditions["tolerance"]

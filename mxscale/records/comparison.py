@@ -1,4 +1,4 @@
-"""Two runs side by side: what differs.  Pure."""
+"""Differences between two runs."""
 
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
@@ -12,7 +12,7 @@ class Difference(NamedTuple):
 
 
 def differences(a: Mapping[str, object], b: Mapping[str, object]) -> List[Difference]:
-    """The keys whose values differ, by name; what one side does not have is a dash."""
+    """Return the keys whose values differ, sorted by name; a missing value is a dash."""
     shown = [(key, *(_text(side.get(key)) for side in (a, b))) for key in sorted({*a, *b})]
     return [Difference(*row) for row in shown if row[1] != row[2]]
 
@@ -22,22 +22,22 @@ def _text(value: Optional[object]) -> str:
 
 
 def settings(params: Mapping[str, str]) -> Dict[str, str]:
-    """What a run was told; a forecast is none of it, as in a report's rows."""
+    """Return the settings of a run, without its forecast."""
     return {key: value for key, value in params.items() if not is_forecast(key)}
 
 
-# Of the record itself, not of what a run ran in
+# Tags of the record or the outcome, not of the environment
 BOOKKEEPING = ("mxscale.", "mlflow.", "signature", "claims", "scaling.baseline", "data.digest", "pretrained.",
                "params_sha256", "warning", "resumed.", "ranks")  # fmt: skip
 
 
-# Of environment.json; what its disk had left is no difference between two machines
+# Facts of environment.json to compare; free disk space, for example, is not compared
 FACTS = ("python", "machine.host", "machine.memory_gb", "machine.memory_limit_gb", "machine.system", "machine.driver",
          "machine.limits", "machine.infiniband", "mxnet.cuda", "mxnet.cudnn", "mxnet.nccl", "mxnet.blas")  # fmt: skip
 
 
 def environment(tags: Dict[str, str], facts: Dict[str, object]) -> Dict[str, object]:
-    """What a run ran in: its tags, its packages one by one, and what environment.json (flattened) has besides."""
+    """Return the environment of a run: its tags, the versions of its packages, and facts of environment.json."""
     found: Dict[str, object] = {key: value for key, value in facts.items() if key.startswith(FACTS)}
     found.update({key: value for key, value in tags.items() if not key.startswith(BOOKKEEPING)})
     found.pop("versions", None)
@@ -46,21 +46,21 @@ def environment(tags: Dict[str, str], facts: Dict[str, object]) -> Dict[str, obj
 
 
 def outcome(tags: Dict[str, str]) -> Dict[str, str]:
-    """What tells whether two runs did the same with the same: data, weights before and after."""
+    """Return the digests of data, initial weights and final weights."""
     return {
         key: value for key, value in tags.items() if key.startswith(("data.digest", "pretrained.", "params_sha256"))
     }
 
 
 def metrics(a: Dict[str, float], b: Dict[str, float]) -> List[Difference]:
-    """The figures of the whole run, equal or not, with what B has more in percent where that means something."""
-    keys = sorted(key for key in {*a, *b} if key in WHOLE)
+    """Return the metrics of the runs in RUN_METRICS, equal or not."""
+    keys = sorted(key for key in {*a, *b} if key in RUN_METRICS)
     return [
         Difference(key, *(NOT_KNOWN if key not in side else f"{side[key]:,.6g}" for side in (a, b))) for key in keys
     ]
 
 
-WHOLE = {
+RUN_METRICS = {
     *("best/val_top1", "val/top1", "val/loss", "test/top1", "test/loss", "train/loss", "train/top1"),
     *("throughput/median", "scaling/efficiency", "time/wall_s", "time/data_wait_median", "time/compute_median"),
     *("time/exchange_median", "time/to_target_s", "cost/total_usd", "cost/total_eur", "cost/usd_to_target"),

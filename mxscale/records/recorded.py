@@ -1,4 +1,4 @@
-"""Recorded runs, and the rows they make: those that differ in the seed alone together.  Pure."""
+"""Recorded runs, and rows of runs that differ only in the seed."""
 
 import math
 import statistics
@@ -14,7 +14,7 @@ NOT_KNOWN = "–"
 
 @dataclass(frozen=True)
 class Recorded:
-    """One training run as it is on record."""
+    """One recorded training run."""
 
     id: str
     name: str
@@ -25,43 +25,42 @@ class Recorded:
     started_ms: Optional[int] = None
 
     def param(self, key: str) -> Optional[str]:
-        """As it was last: a resume may have set it anew."""
+        """Return the last value of a param, which a resume can change."""
         return self.tags.get(f"resumed.{key}", self.params.get(key))
 
     @property
     def devices(self) -> Optional[int]:
-        """How many it trained on; of an older record as its global batch has it."""
+        """Number of devices; for older records computed from the global batch."""
         known = self.tags.get("ranks") or self.param("launch.ranks")
         if known and known.isdigit():
             return int(known)
         sizes = [self.param(key) for key in ("batch/global", "batch.per_device", "batch.accumulation")]
         if self.param("data.shards") != "None" or None in sizes:
             return None
-        whole, each, accumulation = map(int, sizes)
-        return whole // (each * accumulation)
+        global_batch, per_device, accumulation = map(int, sizes)
+        return global_batch // (per_device * accumulation)
 
 
-# ---------------------------------------------------------------- what makes two runs two rows
+# ---------------------------------------------------------------- rows
 
-# Params that make no other row: the seed, weights that count by their digest, sizes that follow from the others,
-# and the forecast
+# Params that do not separate rows: the seed, weights (compared by digest), derived sizes, and the forecast
 SIZES = ("batch/per_device", "batch/global", "lr/effective", "steps/total")
 OUTSIDE = ("seed", *UNSIGNED, *DATA_PATHS, "model.pretrained", *SIZES)
 TAGS = ("data.digest", "pretrained.sha256", "machine", "gpu", "build")
-VERSIONS = ("mxnet", "numpy", "horovod")  # of what a rank runs
-# What people vary first stands first in a row's label.
+VERSIONS = ("mxnet", "numpy", "horovod")  # packages of a rank
+# Order of the keys in a row's label
 FIRST = ("model.name", "data.kind", "launch.ranks", "comm.backend", "batch.per_device", "precision", "optimizer.name",
          "optimizer.lr")  # fmt: skip
 OF_DEVICES = ("launch.ranks", "launch.threads", "launch.hosts", "machine.nodes", "machine.instance", "data.shards")
 
 
 def settings(run: Recorded) -> Dict[str, str]:
-    """All that makes this run another one than the next, but for its seed."""
+    """Return the settings and the environment that separate rows, without the seed."""
     found = {key: run.param(key) for key in run.params if not _outside(key)}
     found.update({key: run.tags[key] for key in TAGS if key in run.tags})
     installed = versions(run.tags)
     found.update({f"version.{name}": installed[name] for name in VERSIONS if name in installed})
-    # What auto and null came to: a rerun is given that where the first run was given auto and null
+    # The values that auto and null resolved to: a rerun has them in place of auto and null
     settled = {"launch.ranks": run.devices, "launch.device": run.tags.get("device"),
                "launch.threads": run.tags.get("threads")}  # fmt: skip
     found.update({key: str(value) for key, value in settled.items() if value is not None})
@@ -69,7 +68,7 @@ def settings(run: Recorded) -> Dict[str, str]:
 
 
 def versions(tags: Mapping[str, Optional[str]]) -> Dict[str, str]:
-    """Package -> version, of the tag `versions` (`mxnet=1.9.1 numpy=1.23.5`); {} where there is none."""
+    """Return the versions by package, from the tag `versions` (`mxnet=1.9.1 numpy=1.23.5`)."""
     return dict(word.split("=", 1) for word in (tags.get("versions") or "").split() if "=" in word)
 
 
@@ -78,11 +77,13 @@ def _outside(key: str) -> bool:
 
 
 def is_forecast(key: str) -> bool:
-    """Whether a param says what the run was to reach, which is no setting of it."""
+    """Return whether a param belongs to the forecast, so that it is not a setting."""
     return key.startswith("plan/")
 
 
 class Spread(NamedTuple):
+    """Median, minimum and maximum of a metric, and the number of runs."""
+
     median: float
     low: float
     high: float
@@ -91,7 +92,7 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ in the seed alone."""
+    """Runs that differ only in the seed."""
 
     settings: Dict[str, str]
     runs: List[Recorded]
@@ -113,86 +114,88 @@ class Row:
 
     @property
     def seeds(self) -> List[str]:
-        return sorted({run.params.get("seed", "?") for run in self.runs}, key=in_order)
+        return sorted({run.params.get("seed", "?") for run in self.runs}, key=sort_key)
 
     @property
     def target(self) -> Optional[float]:
-        """The accuracy that its runs had to reach, in percent."""
+        """The target accuracy of its runs, in percent."""
         text = self.settings.get("target_top1")
         return None if text in (None, "None") else float(text)
 
 
 def known(value: Optional[float]) -> bool:
+    """Return whether a metric has a finite value."""
     return value is not None and math.isfinite(value)
 
 
 def spread(values: Sequence[float]) -> Optional[Spread]:
+    """Return the spread of values; None without values."""
     return Spread(statistics.median(values), min(values), max(values), len(values)) if values else None
 
 
 def rows(runs: Sequence[Recorded]) -> List[Row]:
-    """The finished runs, those that differ in the seed alone together, in the order of what differs."""
+    """Return the rows of the finished runs, sorted by the keys that distinguish them."""
     groups: Dict[Tuple, List[Recorded]] = defaultdict(list)
     for run in runs:
         if run.status == FINISHED:
             groups[tuple(sorted(settings(run).items()))].append(run)
     found = [Row(dict(key), group) for key, group in groups.items()]
-    keys = telling(found)
-    found.sort(key=lambda row: [in_order(row.settings.get(key)) for key in keys])
+    keys = distinguishing(found)
+    found.sort(key=lambda row: [sort_key(row.settings.get(key)) for key in keys])
     return [Row(row.settings, row.runs, label(row.settings, keys)) for row in found]
 
 
-def telling(found: Sequence[Row]) -> List[str]:
-    """The fewest keys, those that people vary first, by which each row differs from every other."""
-    varying = varied(found)
-    kept, told = [], {()}
-    for key in varying:
-        with_it = {tuple(row.settings.get(k) for k in [*kept, key]) for row in found}
-        if len(with_it) > len(told):
-            kept, told = [*kept, key], with_it
-    return kept
+def distinguishing(found: Sequence[Row]) -> List[str]:
+    """Return few keys by which each row differs from every other, in the order of FIRST."""
+    keys, groups = [], {()}
+    for key in varied(found):
+        finer = {tuple(row.settings.get(k) for k in [*keys, key]) for row in found}
+        if len(finer) > len(groups):
+            keys, groups = [*keys, key], finer
+    return keys
 
 
 def varied(found: Sequence[Row]) -> List[str]:
-    """Every key that is not the same in all rows."""
+    """Return the keys that differ between rows."""
     keys = dict.fromkeys([*FIRST, *sorted({key for row in found for key in row.settings})])
     return [key for key in keys if len({row.settings.get(key) for row in found}) > 1]
 
 
 def label(values: Dict[str, str], keys: Sequence[str]) -> str:
-    """`2 ranks lr=0.4` of launch.ranks and optimizer.lr; `all alike` where nothing differs."""
-    words = []
+    """Return the label of a row, such as `2 ranks lr=0.4`; `all alike` without keys."""
+    parts = []
     for key in keys:
         value = values.get(key, NOT_KNOWN)
         value = {"None": "null", "True": "true", "False": "false"}.get(value, value)
         if key in ("data.digest", "pretrained.sha256"):
             value = value[:8]
         if key == "launch.ranks":
-            words.append(f"{value} rank{'s' * (value != '1')}")
+            parts.append(f"{value} rank{'s' * (value != '1')}")
         else:
-            words.append(value if key in ("model.name", "data.kind", "comm.backend") else f"{short(key)}={value}")
-    return " ".join(words) or "all alike"
+            parts.append(value if key in ("model.name", "data.kind", "comm.backend") else f"{short(key)}={value}")
+    return " ".join(parts) or "all alike"
 
 
 def short(key: str) -> str:
+    """Return the name of a setting without its group: lr for optimizer.lr, model for model.name."""
     group, _, name = key.rpartition(".")
     return group if name in ("name", "kind") and group else name
 
 
-def in_order(text: Optional[str]) -> Tuple:
-    """Sorts numbers as numbers, before words."""
+def sort_key(text: Optional[str]) -> Tuple:
+    """Return a sort key that places numbers, by value, before text."""
     try:
         return (0, float(text), "")
     except (TypeError, ValueError):
         return (1, 0.0, str(text))
 
 
-def one_but_for_devices(found: Sequence[Row]) -> List[Tuple[str, List[Row]]]:
-    """(label, rows by device count) of rows that differ in the number of devices alone: the longest first."""
+def device_series(found: Sequence[Row]) -> List[Tuple[str, List[Row]]]:
+    """Return (label, rows by device count) of rows that differ only in the devices, the longest series first."""
     series: Dict[Tuple, List[Row]] = defaultdict(list)
     for row in found:
         if row.devices is not None and row.median("throughput/median") is not None:
             series[tuple(sorted((k, v) for k, v in row.settings.items() if k not in OF_DEVICES))].append(row)
-    keys = telling([Row(dict(key), []) for key in series])
+    keys = distinguishing([Row(dict(key), []) for key in series])
     named = [(label(dict(key), keys), sorted(group, key=lambda row: row.devices)) for key, group in series.items()]
     return sorted(named, key=lambda pair: -len({row.devices for row in pair[1]}))

@@ -26,7 +26,7 @@ def figure(one: Outcome) -> str:
     """Return the measured and the modelled figure of a claim."""
     parts = [claims.in_unit(one.row, one.value)] if one.runs else []
     if one.modelled:
-        parts.append(f"{'modelled: ' * bool(one.runs)}{one.modelled.says} ({one.modelled.error})")
+        parts.append(f"{'modelled: ' * bool(one.runs)}{one.modelled.text} ({one.modelled.error})")
     return "; ".join(parts)
 
 
@@ -51,7 +51,7 @@ def in_markdown(found: Sequence[Outcome]) -> str:
 
 
 def _cells(one: Outcome) -> List[str]:
-    here = "; ".join(part for part in (f"**{one.state}**", figure(one), claims.judged(one)) if part)
+    here = "; ".join(part for part in (f"**{one.state}**", figure(one), claims.agreement(one)) if part)
     return [f"`{one.row['id']}`", one.row["statement"], claims.published(one.row), here, "<br>".join(provenance(one))]
 
 
@@ -62,7 +62,7 @@ def in_text(found: Sequence[Outcome], width: int = 110) -> str:
         if one.row["work"] != work:
             work = one.row["work"]
             parts.append(f"\n{work}\n{'=' * len(work)}")
-        verdict = f", {claims.judged(one)}" if claims.judged(one) else ""
+        verdict = f", {claims.agreement(one)}" if claims.agreement(one) else ""
         parts.append(f"{one.row['id']}: {one.state}{verdict}")
         lines = [f"published: {one.row['statement']}, {claims.published(one.row)}"]
         lines += [f"here: {figure(one)}"] if figure(one) else []

@@ -123,6 +123,6 @@ def varied(rows: Sequence[Row]) -> List[Tuple[str, str]]:
     """Return (key, values) of the settings that differ between rows."""
     found = []
     for key in recorded.varied(rows):
-        values = sorted({row.settings.get(key, recorded.NOT_KNOWN) for row in rows}, key=recorded.in_order)
+        values = sorted({row.settings.get(key, recorded.NOT_KNOWN) for row in rows}, key=recorded.sort_key)
         found.append((key, ", ".join(values[:20]) + (f" and {len(values) - 20} more" if len(values) > 20 else "")))
     return found

@@ -39,7 +39,7 @@ def draw(rows: Sequence[Row]) -> Tuple[List[Drawn], List[Missing]]:
 
 def throughput(rows: Sequence[Row]):
     """Draw bars of images/s, lines of efficiency, and the images/s of linear scaling."""
-    series = recorded.one_but_for_devices(rows)
+    series = recorded.device_series(rows)
     if not series:
         return None
     counts = sorted({row.devices for _, group in series for row in group})

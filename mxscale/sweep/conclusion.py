@@ -209,10 +209,9 @@ def table(rows: Sequence[Row], planned: int = 0, more=()) -> str:
         lines.append((f"{row.cell.number}{star}", row.cell.name, state_of(row), number(row.get(TOP1), "{:.2f} %"),
                       number(row.get(RATE), "{:,.0f}"), number(row.get(WALL), "{:.1f} s"), money(row)))  # fmt: skip
     used = [column for column in range(len(titles)) if column < 3 or any(line[column] for line in lines[1:])]
-    text = text_table.columns([[line[column] for column in used] for line in lines], right=range(3, len(used)))
-    lines = [*verdict(rows, planned), *more]
-    width = max(len(label) for label, _ in lines)
-    return "\n".join([*(f"  {line}" for line in text), "", *(f"  {label:<{width}}  {value}" for label, value in lines)])
+    cells = [[line[column] for column in used] for line in lines]
+    text = text_table.columns(cells, range(3, len(used)), indent="  ")
+    return "\n".join([*text, "", *text_table.columns([*verdict(rows, planned), *more], indent="  ")])
 
 
 def verdict(rows: Sequence[Row], planned: int = 0):

@@ -8,7 +8,7 @@ import os
 import re
 import struct
 from pathlib import Path
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Tuple
 
 from mxscale.config.schema import Data
 from mxscale.data.content import Slice, Source
@@ -75,25 +75,43 @@ SIDE = 32
 PLANE = SIDE * SIDE
 
 
+class _Layout(NamedTuple):
+    """The content of a CIFAR archive."""
+
+    archive: str
+    names: str  # file of the class names
+    batches: Dict[str, List[str]]  # split -> files
+    label_bytes: int  # the last one is the label
+
+
+CIFAR10 = _Layout(
+    "cifar-10-binary.tar.gz",
+    "batches.meta.txt",
+    {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_batch.bin"]},
+    label_bytes=1,
+)
+CIFAR100 = _Layout(
+    "cifar-100-binary.tar.gz", "fine_label_names.txt", {"train": ["train.bin"], "test": ["test.bin"]}, label_bytes=2
+)
+
+
 def cifar10(folder: str, data: Data, where: str, progress: bool) -> Tree:
     """Read the binary version: records of a label and 3,072 pixels (www.cs.toronto.edu/~kriz/cifar.html)."""
-    batches = {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_batch.bin"]}
-    return _cifar(folder, "cifar-10-binary.tar.gz", "batches.meta.txt", batches, 1, data, where)
+    return _cifar(CIFAR10, folder, data, where)
 
 
 def cifar100(folder: str, data: Data, where: str, progress: bool) -> Tree:
     """Read records of a coarse label, a fine label (the 100 classes) and the pixels."""
-    batches = {"train": ["train.bin"], "test": ["test.bin"]}
-    return _cifar(folder, "cifar-100-binary.tar.gz", "fine_label_names.txt", batches, 2, data, where)
+    return _cifar(CIFAR100, folder, data, where)
 
 
-def _cifar(folder, archive, names_file, batches: Dict[str, List[str]], label_bytes: int, data, where) -> Tree:
-    wanted = [names_file, *(name for names in batches.values() for name in names)]
-    found = archives.contents(os.path.join(folder, archive), wanted, MAX_BYTES)
-    names = found[names_file].decode("ascii", "replace").split()
+def _cifar(layout: _Layout, folder: str, data: Data, where: str) -> Tree:
+    wanted = [layout.names, *(name for names in layout.batches.values() for name in names)]
+    found = archives.contents(os.path.join(folder, layout.archive), wanted, MAX_BYTES)
+    names = found[layout.names].decode("ascii", "replace").split()
     splits = {
-        split: [image for name in files for image in _records(name, found[name], label_bytes, names)]
-        for split, files in batches.items()
+        split: [image for name in files for image in _records(name, found[name], layout.label_bytes, names)]
+        for split, files in layout.batches.items()
     }
     return _tree(data, where, names, splits)
 

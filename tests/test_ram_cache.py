@@ -44,7 +44,7 @@ def in_memory(data):
 
 
 @pytest.mark.parametrize("data", [RAW, AUGMENTED], ids=["plain", "augmented"])
-def test_batches_are_those_of_packed_images_to_the_last_bit(data, tmp_path):
+def test_batches_are_bit_identical_to_packed(data, tmp_path):
     records = jpegs(tmp_path)
     for of, accumulation in ((1, 1), (4, 1), (2, 2)):
         settings = {"of": of, "accumulation": accumulation}
@@ -52,24 +52,25 @@ def test_batches_are_those_of_packed_images_to_the_last_bit(data, tmp_path):
         assert same(packed, micros(train_data(records, in_memory(data), 5, **settings), range(9))), settings
 
 
-def test_ranks_and_resumes_see_the_same_batches_too(tmp_path):
+def test_ranks_and_resumes_read_identical_batches(tmp_path):
     records = jpegs(tmp_path)
     packed = micros(train_data(records, AUGMENTED, 3, of=4), range(10))
     for ranks in (2, 4):
         found = [
-            micros(train_data(records, in_memory(AUGMENTED), 3, rank, ranks, 4), range(4, 10)) for rank in range(ranks)
+            micros(train_data(records, in_memory(AUGMENTED), 3, rank, ranks, of=4), range(4, 10))
+            for rank in range(ranks)
         ]
         found = sorted((m for one in found for m in one), key=lambda m: (m[0], m[1]))
         assert same(found, [m for m in packed if m[0] >= 4])
 
 
-def test_short_shards_wrap_as_they_do_packed(tmp_path):
+def test_short_shards_wrap_as_packed(tmp_path):
     records = jpegs(tmp_path, 9)
     packed = micros(train_data(records, AUGMENTED, 1, of=8), range(3))
     assert same(packed, micros(train_data(records, in_memory(AUGMENTED), 1, of=8), range(3)))
 
 
-def test_evaluation_sees_the_same_images(tmp_path):
+def test_evaluation_reads_identical_images(tmp_path):
     records = jpegs(tmp_path)
     data = replace(RAW, eval_resize=12)
     for rank in (0, 1):
@@ -88,7 +89,7 @@ def test_images_are_decoded_once(tmp_path, monkeypatch):
     assert len(micros(source, range(10, 32))) == 22
 
 
-def test_a_rank_keeps_its_own_shards_alone_and_as_much_as_was_said(tmp_path):
+def test_a_rank_caches_only_its_shards_within_the_estimate(tmp_path):
     records = jpegs(tmp_path)
     source = train_data(records, in_memory(RAW), 5, rank=1, ranks=2, of=4)
     micros(source, range(1))
@@ -99,7 +100,7 @@ def test_a_rank_keeps_its_own_shards_alone_and_as_much_as_was_said(tmp_path):
         assert 0.9 * said < size <= said
 
 
-def test_any_number_of_processes_decodes_to_the_same_records(tmp_path):
+def test_the_number_of_processes_does_not_change_the_records(tmp_path):
     records = jpegs(tmp_path, 140)
     contents = set()
     for workers in (1, 2):
@@ -109,7 +110,7 @@ def test_any_number_of_processes_decodes_to_the_same_records(tmp_path):
     assert len(contents) == 1
 
 
-def test_nothing_is_left_in_the_file_system(tmp_path, monkeypatch):
+def test_no_file_remains(tmp_path, monkeypatch):
     records = jpegs(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
@@ -120,7 +121,7 @@ def test_nothing_is_left_in_the_file_system(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- memory
 
 
-def test_what_does_not_fit_is_refused_with_both_figures(tmp_path, monkeypatch):
+def test_images_that_do_not_fit_are_refused_with_both_sizes(tmp_path, monkeypatch):
     records = jpegs(tmp_path)
     monkeypatch.setattr(ram_cache, "available_memory", lambda: 1000)
     with pytest.raises(
@@ -132,7 +133,7 @@ def test_what_does_not_fit_is_refused_with_both_figures(tmp_path, monkeypatch):
         ram_cache.announce(splits, 1.0)
 
 
-def test_the_memory_is_named_before_it_is_taken(tmp_path, capsys):
+def test_the_memory_is_reported_in_advance(tmp_path, capsys):
     records = jpegs(tmp_path)
     ram_cache.announce({name: {"rec": records.rec, "idx": records.idx} for name in ("train", "val", "test")}, 0.5)
     assert capsys.readouterr().err.startswith("data.keep=ram: 0.00 GB for the decoded images, ")
@@ -149,7 +150,7 @@ for images, *_ in EvaluationData(records, Data(image_size=8, keep="ram"), 5, (0,
 """
 
 
-def test_a_killed_rank_leaves_no_memory_behind(tmp_path):
+def test_a_killed_rank_leaves_no_memory(tmp_path):
     records = jpegs(tmp_path)
     (tmp_path / "tmp").mkdir()
     before = shared_memory()
@@ -170,13 +171,13 @@ def shared_memory() -> set:
 
 
 @pytest.mark.slow
-def test_a_run_of_two_ranks_ends_with_the_same_bytes_however_its_images_are_read(cli):
+def test_packed_and_ram_end_with_the_same_weights(cli):
     packed, ram = (cli("train", "launch.ranks=2", "max_steps=7", f"data.keep={keep}") for keep in ("packed", "ram"))
     assert packed.sha == ram.sha
     assert "data.keep=ram: 0.00 GB for the decoded images" in ram.err
 
 
-def test_a_run_whose_images_do_not_fit_is_refused_before_any_rank(tmp_path, data_cache, monkeypatch):
+def test_a_run_that_does_not_fit_is_refused_before_ranks_start(tmp_path, data_cache, monkeypatch):
     settings = [f"runs={tmp_path}", f"data.cache={data_cache}", "launch.ranks=1"]
     run = directory.create(composed("train", *settings, "data.keep=ram"))
     monkeypatch.setattr(ram_cache, "available_memory", lambda: 10_000)
@@ -184,6 +185,6 @@ def test_a_run_whose_images_do_not_fit_is_refused_before_any_rank(tmp_path, data
     assert "data.keep=ram: the decoded images need" in run.read("refused.json")["error"]
 
 
-def test_of_several_hosts_the_largest_share_counts():
+def test_the_largest_share_of_several_hosts_counts():
     assert prepare.share_of_a_host() == 1
     assert prepare.share_of_a_host([Host("a", 4, "a"), Host("b", 8, "b")]) == pytest.approx(2 / 3)

@@ -1,0 +1,143 @@
+"""Encoding of images, and which images MXNet decodes identically."""
+
+import io
+import struct
+
+import numpy as np
+import pytest
+from PIL import Image
+from test_images import interlaced, pixels, png, turned, written
+
+from mxscale.data import images
+from mxscale.data.images import BadImage, Recipe, decode, encode, examine, repack, size_of
+
+# ---------------------------------------------------------------- encoding
+
+
+def test_png_keeps_every_pixel_and_nothing_else(photo):
+    photo.info["icc_profile"] = b"profile"
+    content = written(photo, "PNG")
+    packed, size = encode(decode(content), "png", 95)
+    assert size == (30, 40)
+    again = Image.open(io.BytesIO(packed))
+    assert again.info == {} and again.mode == "RGB"
+    np.testing.assert_array_equal(pixels(again), pixels(photo))
+
+
+def test_jpeg_error_decreases_with_quality(photo):
+    errors = []
+    for quality in (50, 95):
+        packed, _ = encode(photo, "jpeg", quality)
+        again = Image.open(io.BytesIO(packed))
+        assert again.format == "JPEG"
+        errors.append(np.abs(pixels(again) - pixels(photo)).mean())
+    assert errors[1] < errors[0] and errors[1] < 6
+
+
+@pytest.mark.parametrize("size,expected", [(15, (15, 20)), (30, (30, 40)), (60, (60, 80)), (7, (7, 9))])
+def test_the_shorter_side_is_resized_in_proportion(photo, size, expected):
+    packed, got = encode(photo, "png", 95, size)
+    assert got == expected
+    assert Image.open(io.BytesIO(packed)).size == expected[::-1]
+
+
+def test_resizing_keeps_a_uniform_colour():
+    packed, _ = encode(Image.new("RGB", (640, 480), (10, 128, 250)), "png", 95, 24)
+    assert (pixels(Image.open(io.BytesIO(packed))) == [10, 128, 250]).all()
+
+
+def test_the_same_image_gives_the_same_bytes(photo):
+    for name in ("jpeg", "png"):
+        assert encode(photo, name, 90, 20) == encode(photo, name, 90, 20)
+
+
+def test_results_beyond_the_limits_are_bad():
+    thin = Image.new("RGB", (70_000, 1))
+    with pytest.raises(BadImage, match="more than"):
+        encode(thin, "png", 95, 256)
+    with pytest.raises(BadImage, match="JPEG side"):
+        encode(thin, "jpeg", 95)
+
+
+def test_images_below_min_side_are_bad(photo):
+    with pytest.raises(BadImage, match=r"40x30 pixels, smaller than 32"):
+        repack(written(photo, "PNG"), Recipe("png", 0, None, 32))
+    assert repack(written(photo, "PNG"), Recipe("png", 0, None, 30))[1] == (30, 40)
+
+
+def test_pillow_supports_the_known_formats():
+    assert {"JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF"} <= set(images.FORMATS)
+
+
+@pytest.mark.parametrize("factor", [2, 4, 8])
+def test_large_jpegs_are_decoded_at_reduced_size(photo, factor):
+    large = photo.resize((40 * 2 * factor, 30 * 2 * factor), Image.Resampling.BICUBIC)
+    content = written(large, "JPEG", quality=95)
+    assert decode(content, wanted=30).size == (40 * 2, 30 * 2)
+    packed, whole = (pixels(encode_and_decode(image)) for image in (decode(content, wanted=30), decode(content)))
+    assert packed.shape == whole.shape == (30, 40, 3)
+    assert np.abs(packed - whole).mean() < 2
+    with pytest.raises(BadImage, match="smaller than"):  # as it is in the file, not as it is decoded
+        decode(content, min_side=60 * factor + 1, wanted=30)
+
+
+def encode_and_decode(image):
+    return decode(encode(image, "png", 95, 30)[0])
+
+
+def test_jpegs_below_twice_the_size_are_decoded_fully(photo):
+    assert decode(written(photo, "JPEG"), wanted=16).size == (40, 30)
+
+
+# ---------------------------------------------------------------- records: decoding in MXNet
+
+
+def wild(photo):
+    """name -> (content, whether MXNet's reader sees the picture that `decode` sees)."""
+    clear = photo.convert("RGBA")
+    clear.putalpha(Image.fromarray(np.tile(np.arange(40, dtype="uint8") * 6, (30, 1))))
+    jpeg = written(photo, "JPEG", quality=95)
+    return {
+        "jpeg": (jpeg, True),
+        "progressive": (written(photo, "JPEG", quality=95, progressive=True), True),
+        "grey jpeg": (written(photo.convert("L"), "JPEG"), True),
+        "turned jpeg": (turned(jpeg, 6), False),
+        "upright by exif": (turned(jpeg, 1), True),
+        "adobe cmyk": (written(photo.convert("CMYK"), "JPEG", quality=95), False),
+        "png": (written(photo, "PNG"), True),
+        "interlaced png": (interlaced(photo), True),
+        "grey png": (written(photo.convert("L"), "PNG"), True),
+        "1-bit png": (written(photo.convert("1"), "PNG"), True),
+        "palette png": (written(photo.quantize(16), "PNG"), True),
+        "palette with a clear entry": (written(photo.quantize(16), "PNG", transparency=3), False),
+        "16-bit grey png": (
+            written(Image.fromarray(np.arange(1200, dtype="uint16").reshape(30, 40) * 54), "PNG"),
+            False,
+        ),
+        "16-bit colour png": (png([struct.pack(">HHH", 0x12FF, 0x8000, 0xFEDC) * 40] * 30, 16, 2), True),
+        "alpha png": (written(clear, "PNG"), False),
+        "bmp": (written(photo, "BMP"), True),
+        "gif": (written(photo.quantize(16), "GIF"), False),
+        "webp": (written(photo, "WEBP", lossless=True), False),
+        "tiff": (written(photo, "TIFF"), False),
+    }
+
+
+def as_mxnet_reads(content):
+    import mxnet as mx
+
+    return mx.image.imdecode(content).asnumpy().astype(int)
+
+
+def test_mxnet_decodes_images_marked_as_equal_identically(photo):
+    for name, (content, alike) in wild(photo).items():
+        assert examine(content, 1).same_in_mxnet == alike, name
+        if alike:
+            ours, theirs = pixels(decode(content)), as_mxnet_reads(content)
+            assert ours.shape == theirs.shape and np.abs(ours - theirs).max() <= 2, name
+
+
+def test_the_size_is_read_from_the_header(photo):
+    assert size_of(written(photo, "JPEG")[:700]) == (40, 30)
+    with pytest.raises(BadImage):
+        size_of(b"no image")
