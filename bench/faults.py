@@ -62,7 +62,7 @@ class Bench:
                     network = around.enter_context(Network(2))
                     settings = (*settings, f"launch.hosts={network.hosts}")
                 cli = Cli(folder, self.folder / "data")
-                seen = faults.survive(cli, name, dice, step, by_itself, settings, network)
+                seen = faults.survive(cli, faults.Strike(name, step, by_itself), dice, settings, network)
                 assert seen["sha"] == expected, "the weights differ"
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"

@@ -1,7 +1,7 @@
-"""What can be done to a run while it trains, and what it then has to do.  Used by test_faults.py and bench/faults.py.
+"""Faults that strike a run during training, and what the run must then do. For test_faults.py and bench/faults.py.
 
-A fault strikes at a step.  Whatever it was, the attempt ends within 30 s, names what failed, leaves no process
-behind, and goes on from its last good checkpoint: by itself, or by `resume=`.
+After every fault the attempt ends within 30 s, names what failed and leaves no process. The run resumes from its last
+good checkpoint, either restarted by `launch.restarts` or with `resume=`.
 """
 
 import os
@@ -27,25 +27,38 @@ LIMIT_S = 30.0
 
 @dataclass(frozen=True)
 class Fault:
-    """strike(job): does it, returns a pattern that the error has to match.
+    """A kind of fault.
 
-    outside: a failure after which `launch.restarts` goes on; False: only `resume=` does.
+    Attributes:
+        strike: Causes it and returns a pattern that the error must match.
+        outside: `launch.restarts` restarts the run after it; otherwise only `resume=` resumes it.
+        settings: Settings that it needs.
+        from_step: First step at which it can strike.
     """
 
     strike: Callable[["Job"], str]
     outside: bool = True
-    settings: tuple = ()  # that it needs
+    settings: tuple = ()
     from_step: int = 1
 
 
+@dataclass(frozen=True)
+class Strike:
+    """One fault of FAULTS at a step; afterwards the run restarts or, if not possible or asked for, is resumed."""
+
+    name: str
+    step: int
+    restarts: bool = True
+
+
 class Job:
-    """A run that was just started, and where to strike it."""
+    """A running run and what a fault needs to strike it."""
 
     def __init__(self, process, run: RunDir, dice: random.Random, network=None):
         self.process, self.run, self.dice, self.network = process, run, dice, network
 
     def a_rank(self) -> tuple:
-        """(rank, pid) of any."""
+        """Return (rank, pid) of a random rank."""
         return self.dice.choice(sorted(rank_pids(self.run).items()))
 
 
@@ -59,7 +72,7 @@ def signal_a_rank(number) -> Callable[[Job], str]:
 
 
 def kill_a_server(role: str) -> Callable[[Job], str]:
-    """role: as in the command `python -m mxscale.distributed.parameter_server RUN_DIR ATTEMPT ROLE`."""
+    """Kill a random server whose name begins with `role`."""
 
     def strike(job):
         name, pid = job.dice.choice([(name, pid) for name, pid in server_pids(job.run) if name.startswith(role)])
@@ -70,23 +83,25 @@ def kill_a_server(role: str) -> Callable[[Job], str]:
 
 
 def server_pids(run: RunDir) -> List[tuple]:
-    """(role, pid) of the servers and the scheduler of a run, from the process table."""
-    words = [(process.info["cmdline"] or [], process.pid) for process in psutil.process_iter(["cmdline"])]
-    mine = [(argv, pid) for argv, pid in words if argv[1:4] == ["-m", "mxscale.distributed.parameter_server", str(run)]]
+    """Return (name, pid) of the servers and the scheduler of a run, from the process table."""
+    commands = [(process.info["cmdline"] or [], process.pid) for process in psutil.process_iter(["cmdline"])]
+    mine = [
+        (argv, pid) for argv, pid in commands if argv[1:4] == ["-m", "mxscale.distributed.parameter_server", str(run)]
+    ]
     return [(argv[5].replace(".", " "), pid) for argv, pid in mine]
 
 
 def cut_a_link(job: Job) -> str:
-    """Of the host of the last rank: it goes on, and reaches nobody."""
+    """Cut the link of the last rank's host, which keeps running."""
     node = job.network.nodes
     job.network.cut(node)
     return rf"^{re.escape(job.network.addresses[node - 1])} \(rank \d+\) can't be reached any more"
 
 
 def spoil_the_newest_checkpoint(job: Job) -> str:
-    """There has to be one before it.  And kill a rank, so that somebody reads it.
+    """Corrupt the newest of at least two checkpoints and kill a rank, so that it is read.
 
-    The parent is held up meanwhile: it may want to go on at once.
+    The parent is stopped meanwhile, because it may restart the run at once.
     """
     job.process.send_signal(signal.SIGSTOP)
     pattern = signal_a_rank(signal.SIGKILL)(job)
@@ -101,7 +116,7 @@ def spoil_the_newest_checkpoint(job: Job) -> str:
 
 
 def fill_the_disk(job: Job) -> str:
-    """The run has to be on a disk of its own."""
+    """Fill the disk, which must hold the run alone."""
     with open(job.run.path.parent / "filler", "wb", buffering=0) as file:
         try:
             while True:
@@ -132,7 +147,7 @@ FAULTS = {
 
 
 def possible(name: str) -> bool:
-    """Whether this checkout and this machine have what a fault strikes."""
+    """Return whether this checkout and this machine support a fault."""
     if "comm=parameter_server" in FAULTS[name].settings:
         return (ROOT / "mxscale/distributed/parameter_server.py").exists()
     if name == "a link cut":
@@ -140,37 +155,40 @@ def possible(name: str) -> bool:
     return name != "the disk full" or os.getuid() == 0
 
 
-# ---------------------------------------------------------------- what has to be true afterwards
+# ---------------------------------------------------------------- what must hold afterwards
 
 
-def survive(cli, name: str, dice: random.Random, step: int, by_itself: bool, settings: tuple, network=None) -> dict:
-    """Start a run, strike at `step`, and bring it to its end: by `launch.restarts` if `by_itself`, else by `resume=`.
+def survive(cli, strike: Strike, dice: random.Random, settings: tuple, network=None) -> dict:
+    """Start a run, strike it, and complete it by `launch.restarts` or by `resume=`.
 
-    Returns {"seconds": from the fault to the attempt's end, "error", "sha", "run", "out"}.  Raises AssertionError
-    where a promise is broken.
+    Returns:
+        {"seconds": from the fault to the attempt's end, "error", "sha", "run", "out"}.
+
+    Raises:
+        AssertionError: If a guarantee is broken.
     """
-    fault = FAULTS[name]
-    by_itself = by_itself and fault.outside
+    fault = FAULTS[strike.name]
+    restarts = strike.restarts and fault.outside
     env = network and network.env()
-    process = cli.start("train", *settings, *fault.settings, f"launch.restarts={int(by_itself)}", env=env)
+    process = cli.start("train", *settings, *fault.settings, f"launch.restarts={int(restarts)}", env=env)
     try:
         run = cli.run_of(process)
-        wait_for_step(run, step)
-        before = whole_checkpoints(run)
+        wait_for_step(run, strike.step)
+        before = valid_checkpoints(run)
         struck = time.time()
         pattern = fault.strike(Job(process, run, dice, network))
-        seconds, error = _end(process, run, struck, by_itself, name == "the parent killed")
+        seconds, error = _end(process, run, struck, restarts, strike.name == "the parent killed")
         assert seconds < LIMIT_S, f"ended after {seconds:.0f} s"
         assert re.search(pattern, error), f"named {error!r}, not {pattern}"
         assert processes_of(run, 1) == []
-        assert not before or whole_checkpoints(run), "no checkpoint is left"
-        if by_itself:
+        assert not before or valid_checkpoints(run), "no checkpoint is left"
+        if restarts:
             out, err = process.communicate(timeout=120)
             assert process.returncode == 0, f"{out}\n{err}"
             assert f"failed: {error}" in out
         else:
             make_room(run)
-            if network:  # who goes on by hand with the same hosts has seen to their cables
+            if network:  # resuming on the same hosts needs their links
                 network.mend_all()
             out = cli("train", f"resume={run}", small=False, env=env).out
     finally:
@@ -181,12 +199,12 @@ def survive(cli, name: str, dice: random.Random, step: int, by_itself: bool, set
     return {"run": run, "seconds": seconds, "error": error, "sha": status["params_sha256"], "out": out}
 
 
-def _end(process, run: RunDir, struck: float, by_itself: bool, killed: bool) -> tuple:
-    """(seconds until the struck attempt was over, its error)."""
+def _end(process, run: RunDir, struck: float, restarts: bool, killed: bool) -> tuple:
+    """Return (seconds until the struck attempt ended, its error)."""
     if killed:
         until(lambda: not processes_of(run, 1), LIMIT_S)
         return time.time() - struck, ""
-    if by_itself:
+    if restarts:
         until(lambda: "ended_ms" in run.read("status.json")["attempts"][0], LIMIT_S)
         first = run.read("status.json")["attempts"][0]
         return first["ended_ms"] / 1000 - struck, first.get("error", "")
@@ -196,7 +214,7 @@ def _end(process, run: RunDir, struck: float, by_itself: bool, killed: bool) -> 
 
 
 def until(condition, timeout_s: float) -> None:
-    """Wait for `condition()`; AssertionError after `timeout_s`."""
+    """Wait for `condition()`. Raises AssertionError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s"
@@ -204,23 +222,23 @@ def until(condition, timeout_s: float) -> None:
 
 
 def processes_of(run: RunDir, attempt: int) -> List[str]:
-    """Command lines of the ranks and servers of an attempt, and of what starts them."""
+    """Return the command lines of an attempt's ranks, servers and their launchers."""
     lines = []
     for process in psutil.process_iter(["cmdline", "status"]):
         argv = process.info["cmdline"] or []
-        named = any(words == (str(run), str(attempt)) for words in pairwise(argv))
-        if named and process.info["status"] != psutil.STATUS_ZOMBIE:  # one is reaped by whoever started it
+        named = any(pair == (str(run), str(attempt)) for pair in pairwise(argv))
+        if named and process.info["status"] != psutil.STATUS_ZOMBIE:  # zombies are reaped by their parent
             lines.append(" ".join(argv))
     return lines
 
 
-def whole_checkpoints(run: RunDir) -> List[int]:
+def valid_checkpoints(run: RunDir) -> List[int]:
     return [step for step in checkpointer.steps(run.checkpoints) if checkpointer.is_valid(run.checkpoint(step))]
 
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int = 12):
-    """A disk of its own, mounted there."""
+    """Mount a separate disk at `folder`."""
     folder.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", str(folder)]
     subprocess.run(mount, check=True, capture_output=True)

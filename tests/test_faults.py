@@ -75,7 +75,7 @@ def undisturbed(shared_cli):
 def test_a_stopped_rank_is_named_and_the_run_restarts_to_the_same_bytes(cli, undisturbed):
     step = random.Random(SEED).randrange(1, 12)
     print(f"FAULT_SEED={SEED} step {step}")
-    seen = faults.survive(cli, "a rank stopped", random.Random(SEED), step, True, STRUCK)
+    seen = faults.survive(cli, faults.Strike("a rank stopped", step), random.Random(SEED), STRUCK)
     assert seen["sha"] == undisturbed
     assert [attempt["ranks"] for attempt in seen["run"].read("status.json")["attempts"]] == [2, 2]
     assert {line["attempt"] for line in seen["run"].lines()} == {1, 2}
@@ -85,7 +85,7 @@ def test_a_killed_scheduler_is_named_and_the_run_restarts_to_the_same_bytes(cli)
     name, step = "the scheduler killed", random.Random(SEED).randrange(1, 12)
     print(f"FAULT_SEED={SEED} step {step}")
     undisturbed = cli("train", *STRUCK, *faults.FAULTS[name].settings).sha
-    seen = faults.survive(cli, name, random.Random(SEED), step, True, STRUCK)
+    seen = faults.survive(cli, faults.Strike(name, step), random.Random(SEED), STRUCK)
     assert seen["sha"] == undisturbed and "scheduler was ended by signal 9" in seen["error"]
 
 
@@ -96,7 +96,7 @@ def test_a_cut_link_is_named_and_remaining_ranks_take_over(cli, undisturbed, tmp
     store = f"sqlite:///{tmp_path}/mlflow.db"
     with Network(2) as nodes:
         settings = (*STRUCK, f"launch.hosts={nodes.hosts}", "tracking=mlflow", f"tracking.uri={store}")
-        seen = faults.survive(cli, "a link cut", random.Random(SEED), 6, True, settings, nodes)
+        seen = faults.survive(cli, faults.Strike("a link cut", 6), random.Random(SEED), settings, nodes)
     assert seen["sha"] == undisturbed
     assert [attempt["ranks"] for attempt in seen["run"].read("status.json")["attempts"]] == [2, 1]
     assert f"without {nodes.addresses[1]}: the ranks on {nodes.addresses[0]} take over its data shards" in seen["out"]

@@ -166,8 +166,8 @@ def test_run_directories_are_compared_without_a_store(reported, tmp_path):
         ("report.compare=a", ["expected a list"]),
         ("+report.outptu=x", ["unknown key report.outptu: did you mean report.output?"]),
         ("report.output=null", ["report.output is missing"]),
-        (f"report.compare=[{'a' * 32},{'b' * 32}]", ["a" * 32, "knows no run"]),
-        ("report.compare=[no-such,run]", ["no-such", "knows no run"]),
+        (f"report.compare=[{'a' * 32},{'b' * 32}]", ["a" * 32, "has no run"]),
+        ("report.compare=[no-such,run]", ["no-such", "has no run"]),
     ],
 )
 def test_invalid_request_is_one_line(store, reported, override, parts):
@@ -180,7 +180,7 @@ def test_unfinished_run_is_not_compared(store, reported):
 
 
 def test_missing_store_is_not_created(reported, tmp_path):
-    refused(reported(f"tracking.uri=sqlite:///{tmp_path}/none.db"), "there is no such file", "tracking.uri")
+    refused(reported(f"tracking.uri=sqlite:///{tmp_path}/none.db"), "no such file", "tracking.uri")
     assert not (tmp_path / "none.db").exists()
 
 
@@ -200,7 +200,7 @@ def test_store_of_another_version_is_not_migrated(reported, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"no database, but words about one" * 10])
 def test_file_that_is_no_store_is_refused(reported, tmp_path, content):
     (tmp_path / "x.db").write_bytes(content)
-    refused(reported(f"tracking.uri=sqlite:///{tmp_path}/x.db"), "no store of MLflow's")
+    refused(reported(f"tracking.uri=sqlite:///{tmp_path}/x.db"), "not an MLflow store")
 
 
 def test_unreachable_server_is_one_line(reported):
@@ -223,7 +223,7 @@ def test_claims_are_listed_without_records(reported, tmp_path):
     assert status == 0 and "0 measured here" in out
     assert (tmp_path / "out" / "claims.md").is_file() and not (tmp_path / "none").exists()
     given = reported("report.action=claims", f"tracking.uri=sqlite:///{tmp_path}/none.db")
-    refused(given, "there is no such file")
+    refused(given, "no such file")
 
 
 def test_tag_alone_measures_no_claim(store, reported):

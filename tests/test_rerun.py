@@ -270,12 +270,12 @@ def test_sqlite_store_provides_record_and_seeds(tmp_path):
         assert sorted(seed["test/top1"] for seed in first.seeds) == [98.0, 100.0]
     assert [line["step"] for line in there.files.lines()] == [1, 2]
     assert asked(run_id, f"runs={runs}", "tracking.experiment=other")[0].tracking.experiment == "other"
-    assert "knows no such run" in refused("0" * 32, f"runs={runs}")
+    assert "has no such run" in refused("0" * 32, f"runs={runs}")
     (tmp_path / "old").mkdir()
     shutil.copy(runs / "mlflow.db", tmp_path / "old")
     with sqlite3.connect(tmp_path / "old" / "mlflow.db") as store:
         store.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")
-    assert "of another version of MLflow than the one here" in refused(run_id, f"runs={tmp_path}/old")
+    assert "written by another version of MLflow" in refused(run_id, f"runs={tmp_path}/old")
     shutil.rmtree(runs / "artifacts")
     assert "its record lacks config.yaml" in refused(run_id, f"runs={runs}")
 

@@ -1,4 +1,4 @@
-"""A run in figures, from its metrics file: summary.json and the table at the end."""
+"""The figures of a whole run, from its metrics file: summary.json and the final table."""
 
 import statistics
 from typing import Optional
@@ -18,7 +18,8 @@ def summarise(run: RunDir, attempt: int) -> Summary:
     """Return the figures of the whole run; unknown ones are omitted."""
     history = run.history()
     attempts = run.attempts
-    ranks = next((each.ranks for each in reversed(attempts) if each.ranks), None)  # the last may have none
+    # The last attempt may have started no rank
+    ranks = next((each.ranks for each in reversed(attempts) if each.ranks), None)
     comparable = {each.attempt for each in attempts if each.ranks == ranks}
     metrics = {}
     best = run.read("best.json")
@@ -56,8 +57,8 @@ def summarise(run: RunDir, attempt: int) -> Summary:
 def one_rank_baseline(run: RunDir, plan: Plan) -> Optional[RunDir]:
     """Return the newest finished 1-rank run of the same configuration, the reference of scaling efficiency.
 
-    Its rank had as many OMP threads as each of these: else it had another share of the machine.  None for a run with
-    one rank, and for one with several shards per rank, which are slower than one.
+    Its rank has as many OMP threads as each of these, thus the same share of the machine. None for a run with one
+    rank, and for one with several shards per rank, which are slower than one.
     """
     sizes = plan.sizes
     if sizes.ranks == 1 or sizes.shards != sizes.ranks:
@@ -67,7 +68,7 @@ def one_rank_baseline(run: RunDir, plan: Plan) -> Optional[RunDir]:
 
 
 def _planned(run: RunDir, metrics: dict) -> dict:
-    """What the run was said to reach, and by which share of what it reached that was too much (plan/error)."""
+    """Return the forecast (plan/*) and its relative error, plan/error."""
     planned = {key: value for key, value in (run.read(FORECAST) or {}).items() if key.startswith("plan/")}
     reached = metrics.get("throughput/median")
     if planned and reached:
@@ -76,7 +77,7 @@ def _planned(run: RunDir, metrics: dict) -> dict:
 
 
 def _to_target(run: RunDir, history) -> dict:
-    """Seconds and cost until val/top1 first reached config.target_top1, set-up time and earlier attempts included."""
+    """Return seconds and cost until val/top1 first reached config.target_top1, with set-up and earlier attempts."""
     target = run.config().target_top1
     reached = next((line for line in history if target and line["metrics"].get("val/top1", -1) >= target), None)
     if reached is None:
@@ -87,7 +88,7 @@ def _to_target(run: RunDir, history) -> dict:
 
 
 def table(run: RunDir, view: str) -> str:
-    """What the terminal shows at the end.  view: how to see the record."""
+    """Return the table that is printed at the end of a run. `view`: how to view the record."""
     summary, price = run.summary() or Summary(), run.price() or Price(known=False, why="no price")
     figures = summary.metrics
     plan = run.plan()
@@ -99,7 +100,7 @@ def table(run: RunDir, view: str) -> str:
         ("planned", _error(figures)),
         ("waiting for data", _number(figures.get("time/data_wait_median"), "{:.1%} of the time (median)")),
         ("wall time", _number(figures.get("time/wall_s"), "{:.1f} s")),
-        ("cost", _cost(figures, "cost/total_{}") or f"unknown: {price.why}"),
+        ("cost", _cost(figures, "cost/total_{}") or f"unknown: {price.why or 'no price'}"),
         ("cost to target", _to(figures)),
         ("cost per point", _cost(figures, "cost/{}_per_point")),
         ("skipped images", str(plan.skipped) if plan.skipped else None),
@@ -119,7 +120,7 @@ def _efficiency(summary: Summary) -> Optional[str]:
 
 
 def _verdict(summary: Summary) -> Optional[str]:
-    """Of a rerun."""
+    """Return the verdict of a rerun."""
     again = summary.rerun
     return again and f"{again['verdict']}: {again['why'].replace('; ', NEXT)}"
 
@@ -128,7 +129,7 @@ def _error(figures: dict) -> Optional[str]:
     if "plan/error" not in figures:
         return None
     off = figures["plan/error"]
-    return f"{figures['plan/images_per_s']:,.0f} images/s, {abs(off):.1%} too {'much' if off > 0 else 'little'}"
+    return f"{figures['plan/images_per_s']:,.0f} images/s, {abs(off):.1%} too {'high' if off > 0 else 'low'}"
 
 
 def _percent(value: Optional[float], more: str = "") -> Optional[str]:
@@ -140,13 +141,13 @@ def _number(value: Optional[float], form: str) -> Optional[str]:
 
 
 def _cost(figures: dict, name: str) -> Optional[str]:
-    """name: with {} where the currency stands."""
+    """Return the cost in each known currency. `name`: the metric, with {} for the currency."""
     known = [(figures.get(name.format(currency)), currency) for currency in ("usd", "eur")]
     return " = ".join(f"{value:.4f} {currency.upper()}" for value, currency in known if value is not None) or None
 
 
 def _to(figures: dict) -> Optional[str]:
-    """Cost and time to the target; the time alone where there is no price."""
+    """Return cost and time to the target."""
     if "time/to_target_s" not in figures:
         return None
     return f"{_cost(figures, 'cost/{}_to_target') or 'unknown'} ({figures['time/to_target_s']:.1f} s)"

@@ -1,24 +1,24 @@
-"""The run directory: where everything that a run leaves behind lies, and how it is read back.
+"""The run directory: its files, and how runs are created and found.
 
-Pure (no mxnet, hydra or mlflow): the parent, the ranks and the tracker all use it.
-
-    config.yaml environment.json price.json plan.json status.json summary.json best.json
-    overrides.yaml            the command line of each attempt: {attempt: [KEY=VALUE, ...]}
-    metrics.jsonl             rank 0 appends; the truth
-    refused.json              why the preparation ended it
-    warnings.json             what rank 0 found strange, if anything
-    pretrained.params network.json   weights and graph that came from elsewhere
-    forecast.json             what it was said to reach before it began (forecast.py)
-    params.json               MLflow's params as the run began; a later attempt may change its config.yaml
-    probe.json probe/         how comm=auto came to its choice; what its ranks printed
-    timeline_<attempt>.json   Horovod's, with comm.timeline=true
-    rerun.json rerun/         of which run this is a rerun, and how it came out; that run's record
-    diagnosis.json cell.json  the result of mxscale diagnose; which cell of which sweep this is
-    stop alive                the parent's word to the ranks
-    ranks/<r>.{log,json}      what each rank printed, and how it ended
-    ranks/<r>.alive           touched while it lives: what it does, when it last got on
-    checkpoints/<step>/       params trainer statistics [exchange] state.json MANIFEST
-    tracking.json lock        what MLflow has; one parent at a time
+config.yaml               the frozen configuration; a resume may change it
+overrides.yaml            the command line of each attempt: {attempt: [KEY=VALUE, ...]}
+plan.json status.json summary.json price.json   typed records, see the modules of these names
+environment.json best.json
+metrics.jsonl             appended by rank 0; the source of truth
+refused.json              why the preparation refused the run
+warnings.json             warnings of rank 0
+pretrained.params network.json   weights and graph from another source
+forecast.json             the expected rate, hours and cost (perfmodel/forecast.py)
+params.json               MLflow's params of the first attempt
+probe.json probe/         the choice of comm=auto; the output of its ranks
+timeline_<attempt>.json   Horovod's timeline, with comm.timeline=true
+rerun.json rerun/         the verdict of a rerun; the record of the first run
+diagnosis.json cell.json  the result of mxscale diagnose; the cell of a sweep
+stop alive                the stop request and the heartbeat of the parent
+ranks/<r>.{log,json}      output and status of a rank
+ranks/<r>.alive           heartbeat of a rank, with its phase
+checkpoints/<step>/       params trainer statistics [exchange] state.json MANIFEST
+tracking.json lock        what MLflow has; the lock of the parent
 """
 
 import dataclasses
@@ -53,9 +53,9 @@ from mxscale.rundir.summary import Summary
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
-FORECAST = "forecast.json"  # what a run says beforehand of its rate, hours and cost
-WARNINGS = "warnings.json"  # what rank 0 found strange: {of what: a line}
-PARAMS = "params.json"  # those of MLflow, as the run began
+FORECAST = "forecast.json"  # expected rate, hours and cost
+WARNINGS = "warnings.json"  # of rank 0: {subject: one line}
+PARAMS = "params.json"  # MLflow's params of the first attempt
 RERUN = "rerun.json"
 
 
@@ -77,7 +77,7 @@ class RunDir:
         return self.path / "checkpoints"
 
     def checkpoint(self, step: int) -> Path:
-        """Where the checkpoint of a step is, if there is one."""
+        """Return the folder of the checkpoint of a step, which may not exist."""
         return self.checkpoints / f"{step:09d}"
 
     def has_checkpoint(self) -> bool:
@@ -108,7 +108,7 @@ class RunDir:
         json_record.write_object(self.path / name, values)
 
     def config(self) -> Config:
-        """The frozen configuration that this run was started with."""
+        """Return the configuration. Raises ConfigError if config.yaml is missing or damaged."""
         try:
             return from_dict(yaml.safe_load((self.path / "config.yaml").read_text()))
         except (OSError, yaml.YAMLError, TypeError, AttributeError) as error:
@@ -129,7 +129,7 @@ class RunDir:
         price_file.save(self, price)
 
     def asked(self) -> Config:
-        """The same as it was asked for: before the input of pretrained weights was taken over."""
+        """Return the configuration without the input that came with pretrained weights."""
         config, change = self.config(), self.plan().input
         given = change.instead if change else {}
         return dataclasses.replace(config, data=dataclasses.replace(config.data, **given))
@@ -140,7 +140,7 @@ class RunDir:
     # ------------------------------------------------------------ metrics
 
     def lines(self) -> Iterator[Dict[str, Any]]:
-        """Every whole line of metrics.jsonl, in order; a torn last line is ignored."""
+        """Yield every complete line of metrics.jsonl; a torn last line is ignored."""
         try:
             text = self.metrics_file.read_text(errors="replace")
         except FileNotFoundError:
@@ -151,27 +151,26 @@ class RunDir:
                 yield parsed
 
     def history(self) -> List[Dict[str, Any]]:
-        """The lines that count, by step: an attempt takes over from its own first line on.
+        """Return the valid lines by step: an attempt replaces earlier ones from its own first line on.
 
-        It went on from an earlier checkpoint, so what an attempt before it had written of those steps
-        happened again.  Of its first line's own step that is what it says as well: it may begin with a validation that
-        the attempt before it was to make.
+        A resumed attempt repeats the steps after its checkpoint. At the step of its first line it replaces only the
+        metrics that it records itself, because it may start with a validation that the previous attempt did not reach.
         """
         lines = list(self.lines())
-        first, said = {}, {}
+        first, newest = {}, {}
         for line in lines:
             attempt, step = line["attempt"], line["step"]
             first[attempt] = min(step, first.get(attempt, step))
-            said.update({(step, name): max(attempt, said.get((step, name), 0)) for name in line["metrics"]})
-        kept = []
+            newest.update({(step, name): max(attempt, newest.get((step, name), 0)) for name in line["metrics"]})
+        valid = []
         for line in lines:
             attempt, step = line["attempt"], line["step"]
             beyond = any(later > attempt and step > start for later, start in first.items())
-            if not beyond and not any(said[step, name] > attempt for name in line["metrics"]):
-                kept.append(line)
-        return sorted(kept, key=lambda line: (line["step"], line["time_ms"]))
+            if not beyond and not any(newest[step, name] > attempt for name in line["metrics"]):
+                valid.append(line)
+        return sorted(valid, key=lambda line: (line["step"], line["time_ms"]))
 
-    # ------------------------------------------------------------ what is known of it
+    # ------------------------------------------------------------ typed records
 
     def status(self) -> Optional[Status]:
         """Return the status; None before the first attempt. Raises ConfigError if status.json is damaged."""
@@ -212,10 +211,10 @@ class RunDir:
         summary = self.summary()
         return summary.metrics if summary else {}
 
-    # ------------------------------------------------------------ the parent's word
+    # ------------------------------------------------------------ stop request and heartbeat
 
     def ask_to_stop(self, reason: str) -> None:
-        """`reason` is one line; the ranks read it, checkpoint and end."""
+        """Write the stop request; the ranks write a checkpoint and end. `reason` is one line."""
         write_text(self.stop_file, reason + "\n")
 
     def stop_reason(self) -> Optional[str]:
@@ -225,7 +224,7 @@ class RunDir:
             return None
 
     def begin_alive(self, attempt: int) -> None:
-        """The parent of `attempt` is there; ranks that an earlier parent left behind see it and end."""
+        """Write the heartbeat file of the parent of `attempt`; ranks of an earlier parent then end."""
         write_text(self.alive_file, f"{attempt}\n")
 
     def touch_alive(self) -> None:
@@ -238,7 +237,7 @@ class RunDir:
 
 
 def parse_line(line: str) -> Optional[Dict[str, Any]]:
-    """One line of metrics.jsonl, or None where it is torn."""
+    """Return one line of metrics.jsonl; None if it is torn."""
     try:
         parsed = json.loads(line)
         return parsed if {"attempt", "step", "time_ms", "metrics"} <= parsed.keys() else None
@@ -250,7 +249,7 @@ def parse_line(line: str) -> Optional[Dict[str, Any]]:
 
 
 def create(config: Config, now: Optional[float] = None) -> RunDir:
-    """A new run directory with its config.yaml.  Raises ConfigError where it can't be written."""
+    """Create a run directory with its config.yaml. Raises ConfigError if it cannot be written."""
     run = RunDir(new_folder(config, config.entry, now))
     try:
         (run.path / "ranks").mkdir()
@@ -261,7 +260,7 @@ def create(config: Config, now: Optional[float] = None) -> RunDir:
 
 
 def new_folder(config: Config, kind: str, now: Optional[float] = None) -> Path:
-    """runs/<kind>/<date>_<time>_<name>, made just now.  Raises ConfigError where it can't be."""
+    """Create the folder runs/<kind>/<date>_<time>_<name>. Raises ConfigError if it cannot be created."""
     stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(now))
     base = Path(config.runs) / kind
     for suffix in [""] + [f"-{n}" for n in range(2, 1000)]:
@@ -279,19 +278,19 @@ def new_folder(config: Config, kind: str, now: Optional[float] = None) -> Path:
 
 
 def unwritable(config: Config, error: OSError) -> ConfigError:
-    """What to say where the run directory can't be written before a run begins."""
+    """Return the error for a run directory that cannot be written."""
     where = f"runs={config.runs}: can't write a run directory there"
     return ConfigError(f"{where} ({error.strerror}); make room, or set runs=DIR")
 
 
 def runs_of(root, entry: str) -> List[RunDir]:
-    """Run directories under `root/entry`, newest first."""
+    """Return the run directories under `root/entry`, newest first."""
     paths = [p.parent for p in (Path(root) / entry).glob("*/config.yaml")]
     return [RunDir(p) for p in sorted(paths, key=lambda p: (p.stat().st_mtime_ns, p.name), reverse=True)]
 
 
 def latest_trained(root) -> RunDir:
-    """The newest `train` run that ended with a best checkpoint: what model.pretrained=latest means."""
+    """Return the newest finished `train` run with a best checkpoint, for model.pretrained=latest."""
     for run in runs_of(root, "train"):
         if run.state == FINISHED and run.read("best.json"):
             return run
@@ -299,7 +298,7 @@ def latest_trained(root) -> RunDir:
 
 
 def as_signed(run: RunDir, config: Config) -> Config:
-    """The config whose signature is the run's: of a rerun, ranks and threads as they were asked for the first time."""
+    """Return the config that the signature of a run is computed of: a rerun uses the first run's ranks and threads."""
     asked, now = (run.read(RERUN) or {}).get("asked", {}), flatten(to_dict(config))
     launch = {key.partition(".")[2]: was for key, (settled, was) in asked.items() if now[key] == settled}
     return dataclasses.replace(config, launch=dataclasses.replace(config.launch, **launch))

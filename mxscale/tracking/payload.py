@@ -1,4 +1,4 @@
-"""What MLflow is told about a run, and where: read off the run directory, sent by `sender.py`.  Pure: no mlflow."""
+"""The params, tags, metrics and artifacts of a run for MLflow, read from its directory. Does not import mlflow."""
 
 import dataclasses
 import hashlib
@@ -14,11 +14,11 @@ from mxscale.rundir.summary import Summary
 from mxscale.tracking import sync_state
 from mxscale.tracking.uris import masked, sqlite_file, store_uri
 
-# mlflow.utils.validation of MLflow 3.17; longer ones are refused or cut by the server
-MAX_METRICS, MAX_PAIRS = 1000, 100  # of one request
+# Limits in mlflow.utils.validation of MLflow 3.17; the server refuses or truncates longer values
+MAX_METRICS, MAX_PAIRS = 1000, 100  # per request
 MAX_PARAM, MAX_TAG, MAX_DIGEST = 6000, 8000, 36  # characters
 
-ALIVE_S = 20.0  # the parent touches `alive` every 5 s; ranks give it up after this long
+ALIVE_S = 20.0  # the parent touches `alive` every 5 s; ranks end themselves after this time without it
 ARTIFACTS = (
     "config.yaml",
     "environment.json",
@@ -33,7 +33,7 @@ ARTIFACTS = (
     "diagnosis.json",
     "diagnosis.png",
     WARNINGS,
-    "sweep.json",  # of a sweep, this and what follows
+    "sweep.json",  # this and the following: of a sweep
     "table.csv",
     "optimization_results.yaml",
 )
@@ -49,7 +49,7 @@ Point = Tuple[str, float, int, int]  # metric, value, time in ms, step
 
 
 def no_cost(line: Dict[str, Any]) -> Dict[str, float]:
-    """The cost of a run without a price: nothing, not 0."""
+    """Return no cost, for a run without a price."""
     return {}
 
 
@@ -57,21 +57,21 @@ def no_cost(line: Dict[str, Any]) -> Dict[str, float]:
 
 
 def runs_root(run: RunDir) -> Path:
-    """runs, of runs/<entry>/<name>."""
+    """Return the folder `runs` of runs/<entry>/<name>."""
     return run.path.parent.parent
 
 
 def uri_of(run: RunDir, tracking: configs.Tracking, uri: Optional[str] = None) -> str:
-    """`uri`, else where the run is recorded already, else where it would be.  Raises ConfigError.
+    """Return `uri`, else the store that has the run, else the configured store. Raises ConfigError.
 
-    A noted store doesn't count where it can't be opened again: without its password, or when its file
-    is not there (a run directory that was moved, or was made in a container).
+    A recorded store is ignored if it needs a password, or if its file does not exist: the run directory was moved, or
+    written in a container.
     """
-    noted = (run.read(sync_state.STATE_FILE) or {}).get("uri")
-    if uri is None and noted and "***" not in noted:
-        file = sqlite_file(noted)
+    recorded = (run.read(sync_state.STATE_FILE) or {}).get("uri")
+    if uri is None and recorded and "***" not in recorded:
+        file = sqlite_file(recorded)
         if file is None or file.exists():
-            return noted
+            return recorded
     return store_uri(dataclasses.replace(tracking, uri=uri or tracking.uri), runs_root(run))
 
 
@@ -79,7 +79,7 @@ def uri_of(run: RunDir, tracking: configs.Tracking, uri: Optional[str] = None) -
 
 
 def params(run: RunDir) -> Dict[str, str]:
-    """The flattened configuration, the sizes derived from it, and what the run was said to reach (plan/*)."""
+    """Return the flattened configuration, the sizes derived from it, and the forecast (plan/*)."""
     values = configs.flatten(configs.to_dict(run.config()))
     if sizes := run.plan().sizes:
         values.update({name: getattr(sizes, key) for name, key in SIZES.items()})
@@ -90,19 +90,19 @@ def params(run: RunDir) -> Dict[str, str]:
     return {key: masked(str(value))[:MAX_PARAM] for key, value in values.items()}
 
 
-def note_params(run: RunDir) -> None:
-    """Keep what a run began with: a store that it reaches only in a later attempt is told these."""
+def record_first_params(run: RunDir) -> None:
+    """Record the params of the first attempt, for a store that is first reached in a later attempt."""
     if not (run.path / PARAMS).exists():
         run.write(PARAMS, params(run))
 
 
 def first_params(run: RunDir, now: Dict[str, str]) -> Dict[str, str]:
-    """What MLflow shows: the params that the run began with, and of those it has now the ones that came later."""
+    """Return the params of the first attempt, and the current values of those it did not have."""
     return {**now, **(run.read(PARAMS) or {})}
 
 
 def tags(run: RunDir) -> Dict[str, str]:
-    """The tags of environment.json, and where the run and its checkpoints lie."""
+    """Return the tags of environment.json, of a rerun and a sweep, and the paths of the run and its checkpoints."""
     values = dict((run.read("environment.json") or {}).get("tags") or {})
     values["mxscale.dir"] = str(run)
     # Columns of MLflow's own pages
@@ -121,14 +121,14 @@ def tags(run: RunDir) -> Dict[str, str]:
     return {key: _text(value)[:MAX_TAG] for key, value in values.items() if value is not None}
 
 
-def tags_of_rerun(noted: Dict[str, Any]) -> Dict[str, Optional[str]]:
-    """Of rerun.json: whose child MLflow shows the run as, and how it came out."""
+def tags_of_rerun(record: Dict[str, Any]) -> Dict[str, Optional[str]]:
+    """Return the tags of rerun.json: the parent run in MLflow, the differences and the verdict."""
     return {
-        "mlflow.parentRunId": noted.get("parent"),
-        "rerun.of": noted.get("of"),
-        "rerun.differs": "; ".join(noted.get("differs", [])) or None,
-        "rerun.verdict": noted.get("verdict"),
-        "rerun.why": noted.get("why"),
+        "mlflow.parentRunId": record.get("parent"),
+        "rerun.of": record.get("of"),
+        "rerun.differs": "; ".join(record.get("differs", [])) or None,
+        "rerun.verdict": record.get("verdict"),
+        "rerun.why": record.get("why"),
     }
 
 
@@ -137,7 +137,7 @@ def _text(value) -> str:
 
 
 def dataset(run: RunDir) -> Optional[Dict[str, str]]:
-    """name, digest, source and profile of the data, as texts; None where environment.json has none."""
+    """Return name, digest, source and profile of the data set as strings; None if they are not recorded."""
     data = (run.read("environment.json") or {}).get("data")
     if not isinstance(data, dict) or not (data.get("name") and data.get("digest")):
         return None
@@ -146,9 +146,13 @@ def dataset(run: RunDir) -> Optional[Dict[str, str]]:
 
 
 def batches(run: RunDir, offset: int, cost_at: CostAt) -> Iterator[Tuple[List[Point], int, int]]:
-    """(points, lines, end) of whole lines from byte `offset` of metrics.jsonl, up to MAX_METRICS points each.
+    """Yield (points, lines, end) of complete lines of metrics.jsonl, with up to MAX_METRICS points each.
 
-    `end` is the offset after the last line.  A torn last line stays for the next time.
+    Args:
+        offset: Byte to start at.
+        cost_at: Returns the cost metrics at a line.
+
+    `lines` is the number of lines, `end` the offset after the last one. A torn last line is left for the next call.
     """
     points, lines, end = [], 0, offset
     for line, after in _lines_from(run, offset):
@@ -181,9 +185,9 @@ def _points(metrics: Dict[str, Any], time_ms: int, step: int) -> List[Point]:
 
 
 def summary(run: RunDir) -> List[Point]:
-    """The metrics of the whole run, at its last step; an unknown one (null) is left out.
+    """Return the metrics of the whole run at its last step; unknown ones (null) are omitted.
 
-    Stamped with the last line's time, not with now: sent twice, they are the same points.
+    Their time is that of the last line, so that repeated calls return the same points.
     """
     step, time_ms = 0, int(run.path.stat().st_ctime * 1000)
     for line in run.lines():
@@ -192,7 +196,7 @@ def summary(run: RunDir) -> List[Point]:
 
 
 def artifacts(run: RunDir) -> List[Tuple[Path, Optional[str]]]:
-    """(file, folder) of what is uploaded; of checkpoints only their path is recorded (a tag)."""
+    """Return (file, folder) of each upload; checkpoints are not uploaded, a tag has their path."""
     files = [(run.path / name, None) for name in ARTIFACTS]
     files += [(path, None) for path in sorted(run.path.glob("timeline_*.json"))]
     files += [(path, "ranks") for path in sorted((run.path / "ranks").glob("*.log"))]
@@ -212,9 +216,9 @@ def ended_ms(run: RunDir) -> int:
     return (attempts and attempts[-1].ended_ms) or int(files[0].stat().st_mtime * 1000)
 
 
-def going(run: RunDir) -> bool:
-    """Whether the run's parent is still at work."""
-    if _final_word(run):
+def is_running(run: RunDir) -> bool:
+    """Return whether the parent process of the run lives."""
+    if _final_state(run):
         return False
     try:
         return time.time() - run.alive_file.stat().st_mtime < ALIVE_S
@@ -223,17 +227,17 @@ def going(run: RunDir) -> bool:
 
 
 def end_state(run: RunDir) -> str:
-    """FINISHED, FAILED or KILLED; a parent that died without a last word was killed."""
-    return _final_word(run) or KILLED
+    """Return FINISHED, FAILED or KILLED; a parent that recorded no end was killed."""
+    return _final_state(run) or KILLED
 
 
-def _final_word(run: RunDir) -> Optional[str]:
+def _final_state(run: RunDir) -> Optional[str]:
     state = run.state
     return state if state in (FINISHED, FAILED, KILLED) else None
 
 
 def fingerprint(run: RunDir) -> str:
-    """Of everything that the closing of a run sends: the same again means nothing new to send."""
+    """Return a digest of everything that closing a run sends; if it is unchanged, there is nothing to send."""
     digest = hashlib.sha256()
     for path, _ in artifacts(run):
         # Logs and metrics only grow, and may be long

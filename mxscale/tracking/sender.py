@@ -1,18 +1,19 @@
-"""Sends what an MLflow store lacks of one run.
+"""Send the records of one run that an MLflow store lacks, exactly once.
 
-Exactly once.  `tracking.json` keeps the MLflow run and how much of `metrics.jsonl` it has, written
-after each request that was answered, under a lock in the run directory.  Two gaps remain, and each is
-closed: a run that was created but not noted is found again by its tag `mxscale.run` (an id that is on
-disk before the run is created), and a batch that arrived but was not noted is sent again with the same
-keys, steps, times and values, which MLflow's databases store once.
+`tracking.json` records the MLflow run and how much of `metrics.jsonl` it has. It is written after each answered
+request, under a lock in the run directory. Two cases need more than that:
 
-Repeated steps.  A resumed run repeats the steps after its last checkpoint.  Every line is sent as it
-is, those of all attempts: what has been sent can't be taken back, so only this gives the same record
-live and later.  MLflow then holds several values of such a step: the one with the latest time is the
-highest attempt's, and MLflow too prefers it where that step is a metric's last.
+- A run was created, but its id was not recorded. It is found again by its tag `mxscale.run`, an id that is on disk
+  before the run is created.
+- A batch arrived, but was not recorded. It is sent again with the same keys, steps, times and values, which MLflow's
+  databases store once.
 
-MLflow is imported only when there is something to send: the import takes over a second of CPU, the
-first use of a new SQLite store another 1.5 s.
+A resumed run repeats the steps after its last checkpoint. The lines of all attempts are sent, because sent lines
+cannot be withdrawn and a later synchronisation must give the same record. Of several values of a step the one with
+the latest time is the last attempt's. MLflow shows that one if the step is the last of a metric.
+
+MLflow is imported only to send something: the import takes over a second of CPU time, the first use of a new SQLite
+store another 1.5 s.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ from mxscale.rundir.directory import RUNNING, RunDir
 from mxscale.rundir.sweep_directory import SweepDirectory, sweep_of
 from mxscale.tracking import payload, sync_state, uris
 from mxscale.tracking.payload import CostAt, no_cost
-from mxscale.tracking.store import import_mlflow, open_store, to_itself
+from mxscale.tracking.store import exclusive, import_mlflow, open_store
 from mxscale.tracking.sync_state import Sent
 from mxscale.tracking.uris import masked
 from mxscale.util import file_lock
@@ -33,13 +34,13 @@ from mxscale.util import file_lock
 
 @dataclass(frozen=True)
 class Unsent:
-    """What MLflow does not have when the parent ends."""
+    """What MLflow lacks when the parent process ends."""
 
     run: RunDir
     uri: str
     lines: int  # unsent
     total: int
-    status: Optional[str]  # that MLflow shows
+    status: Optional[str]  # in MLflow
     reason: str
 
     def __str__(self):
@@ -49,7 +50,7 @@ class Unsent:
         return f"tracking: {missing} unsent ({masked(self.uri)}: {self.reason}); send with: {command}"
 
 
-# MLflow's page shows runs and charts of training first, not traces of language models
+# MLflow's page then shows runs and charts first, not traces of language models
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
 
@@ -58,15 +59,15 @@ class Busy(Exception):
 
 
 class Sender:
-    """Sends what a store lacks of one run.  Every call may fail, and may be made again."""
+    """Sends what a store lacks of one run. Every call may fail and can be repeated."""
 
     def __init__(self, run: RunDir, uri: str, tracking: Tracking, cost_at: CostAt = no_cost):
         self.run, self.uri, self.tracking, self.cost_at = run, uri, tracking, cost_at
         self.client = None
-        self.opened = False  # the MLflow run is there, with params and tags
+        self.opened = False  # whether the MLflow run exists, with params and tags
 
-    def begin_again(self, cost_at: CostAt) -> None:
-        """Params, tags and costs are read anew: those of a further attempt."""
+    def next_attempt(self, cost_at: CostAt) -> None:
+        """Read params, tags and costs again, for the next attempt."""
         self.cost_at, self.opened = cost_at, False
 
     def sent(self) -> Sent:
@@ -77,17 +78,25 @@ class Sender:
         return Unsent(self.run, self.uri, total - sent.lines_sent, total, sent.status, reason)
 
     def send(self, end: Optional[str] = None, wait: bool = False) -> int:
-        """Send all new lines and, where `end` (FINISHED, FAILED or KILLED) is given, close the run.
+        """Send all new lines; close the MLflow run if the run has ended.
 
-        Returns the number of lines.  Raises Busy while another process sends (`wait`: waits for it),
-        and whatever MLflow raises.
+        Args:
+            end: FINISHED, FAILED or KILLED; None while the run lasts.
+            wait: Wait while another process sends.
+
+        Returns:
+            The number of lines sent.
+
+        Raises:
+            Busy: Another process sends, and `wait` is False.
+            Exception: Any error of MLflow.
         """
         if not (end and self.sent().closed == payload.fingerprint(self.run)):
-            import_mlflow(self.tracking.timeout_s)  # takes a second: not while others wait for the store
-        with to_itself(self.uri), _locked(self.run.path / ".tracking.lock", wait):
+            import_mlflow(self.tracking.timeout_s)  # takes a second, so it happens outside of the locks
+        with exclusive(self.uri), _locked(self.run.path / ".tracking.lock", wait):
             identity, sent = sync_state.load(self.run, self.uri, self.tracking.experiment)
-            print_of_end = payload.fingerprint(self.run) if end else None
-            if end and sent.closed == print_of_end and not self._wiped():
+            fingerprint = payload.fingerprint(self.run) if end else None
+            if end and sent.closed == fingerprint and not self._deleted():
                 return 0
             self._connect()
             if not self.opened:
@@ -96,11 +105,11 @@ class Sender:
                 self._set_running(identity, sent)
             lines = self._send_lines(identity, sent)
             if end:
-                self._close(identity, sent, end, print_of_end)
+                self._close(identity, sent, end, fingerprint)
             return lines
 
-    def _wiped(self) -> bool:
-        """Whether the SQLite file was removed.  A server is not asked: delete tracking.json to send all again."""
+    def _deleted(self) -> bool:
+        """Return whether the SQLite file was deleted. For a server, delete tracking.json to send all again."""
         file = uris.sqlite_file(self.uri)
         return file is not None and not file.exists()
 
@@ -109,7 +118,7 @@ class Sender:
             return
         client = open_store(self.uri, self.tracking.timeout_s)
         if uris.sqlite_file(self.uri):
-            client.get_experiment_by_name(self.tracking.experiment)  # makes its tables
+            client.get_experiment_by_name(self.tracking.experiment)  # creates its tables
         self.client = client
 
     # ------------------------------------------------------------ opening
@@ -117,7 +126,7 @@ class Sender:
     def _open(self, identity: str, sent: Sent) -> None:
         if sent.run_id is None or not self._exists(sent.run_id):
             sent.__dict__.update(Sent(sent.uri, self.tracking.experiment).__dict__)  # nothing sent yet
-            sync_state.save(self.run, identity, sent)  # the id is on disk before the run is made
+            sync_state.save(self.run, identity, sent)  # the id is on disk before the run is created
             sent.experiment_id = self._experiment()
             sent.run_id = self._find(identity, sent) or self._create(identity, sent)
             sync_state.save(self.run, identity, sent)
@@ -126,7 +135,7 @@ class Sender:
         self.opened = True
 
     def _exists(self, run_id: str) -> bool:
-        """Whether the store has it, and nobody has put it into the bin."""
+        """Return whether the store has the run and it is not marked as deleted."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -168,55 +177,54 @@ class Sender:
         return created.info.run_id
 
     def _describe(self, sent: Sent) -> None:
-        """Params, tags and the data set; what is there already is not sent again.
+        """Send the params, tags and data set that the store lacks.
 
-        MLflow never changes a param: one that a resumed run changed (launch.ranks, say) keeps its
-        first value, also where the first attempt was over before the store was reached, and the new
-        one becomes the tag `resumed.<param>`.
+        MLflow never changes a param. One that a resumed run changed, such as launch.ranks, keeps its first value, even
+        if the store was first reached in a later attempt. The new value becomes the tag `resumed.<param>`.
         """
         from mlflow.entities import Param, RunTag
 
-        there = self.client.get_run(sent.run_id).data
+        known = self.client.get_run(sent.run_id).data
         params, tags = payload.params(self.run), payload.tags(self.run)
         first = payload.first_params(self.run, params)
         above = sweep_of(self.run)
         if above:
             tags["mlflow.parentRunId"] = self._parent(above)
         for key, value in params.items():
-            if there.params.get(key, first[key]) != value or f"resumed.{key}" in there.tags:
+            if known.params.get(key, first[key]) != value or f"resumed.{key}" in known.tags:
                 tags[f"resumed.{key}"] = value
-        new = [Param(key, value) for key, value in first.items() if key not in there.params]
+        new = [Param(key, value) for key, value in first.items() if key not in known.params]
         for part in _parts(new, payload.MAX_PAIRS):
             self.client.log_batch(sent.run_id, params=part, synchronous=True)
-        new = [RunTag(key, value) for key, value in tags.items() if there.tags.get(key) != value]
+        new = [RunTag(key, value) for key, value in tags.items() if known.tags.get(key) != value]
         for part in _parts(new, payload.MAX_PAIRS):
             self.client.log_batch(sent.run_id, tags=part, synchronous=True)
         self._log_dataset(sent)
 
     def _parent(self, above: SweepDirectory) -> str:
-        """MLflow's id of the sweep that this run is a cell of.  Whichever cell comes first makes it."""
+        """Return the MLflow id of the sweep of this cell; the first cell creates its run."""
         parent = Sender(above, self.uri, self.tracking)
         parent.client = self.client
         with _locked(above.path / ".tracking.lock", wait=True):
             identity, sent = sync_state.load(above, self.uri, self.tracking.experiment)
             if sent.run_id is None or not self._exists(sent.run_id):
                 parent._open(identity, sent)
-            if payload.going(above):
+            if payload.is_running(above):
                 parent._set_running(identity, sent)
             return sent.run_id
 
     def _adopt(self, run_id: str) -> None:
-        """Cells that were sent before this parent was made, because the one they had is gone, become its children."""
+        """Set the parent of cells that were sent under an earlier parent run, which no longer exists."""
         for cell in SweepDirectory(self.run.path).cells():
-            noted = sync_state.load(RunDir(cell.run), self.uri, self.tracking.experiment)[1] if cell.run else None
-            if noted and noted.run_id and self._exists(noted.run_id):
-                self.client.set_tag(noted.run_id, "mlflow.parentRunId", run_id)
+            child = sync_state.load(RunDir(cell.run), self.uri, self.tracking.experiment)[1] if cell.run else None
+            if child and child.run_id and self._exists(child.run_id):
+                self.client.set_tag(child.run_id, "mlflow.parentRunId", run_id)
 
     def _log_dataset(self, sent: Sent) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         data = payload.dataset(self.run)
-        if data:  # MLflow keeps one of each name and digest
+        if data:  # MLflow stores one of each name and digest
             entity = Dataset(data["name"], data["digest"], "local", data["source"] or "unknown", None, data["profile"])
             context = [InputTag("mlflow.data.context", "training")]
             self.client.log_inputs(sent.run_id, datasets=[DatasetInput(entity, context)])
@@ -246,29 +254,29 @@ class Sender:
 
     # ------------------------------------------------------------ closing
 
-    def _close(self, identity: str, sent: Sent, end: str, print_of_end: str) -> None:
-        self._describe(sent)  # plan.json and environment.json may have grown since
-        there = self.client.get_run(sent.run_id).data.metrics
-        self._log_points(sent.run_id, [point for point in payload.summary(self.run) if there.get(point[0]) != point[1]])
-        self._drop_twins(identity, sent)
+    def _close(self, identity: str, sent: Sent, end: str, fingerprint: str) -> None:
+        self._describe(sent)  # plan.json and environment.json may have changed
+        known = self.client.get_run(sent.run_id).data.metrics
+        self._log_points(sent.run_id, [point for point in payload.summary(self.run) if known.get(point[0]) != point[1]])
+        self._delete_duplicates(identity, sent)
         self.client.set_terminated(sent.run_id, status=end, end_time=payload.ended_ms(self.run))
         sent.status = end
         sync_state.save(self.run, identity, sent)
-        for path, folder in payload.artifacts(self.run):  # last: their storage may fail where MLflow works
+        for path, folder in payload.artifacts(self.run):  # last, because their storage may fail separately
             self._upload(sent.run_id, path, folder)
-        sent.closed = print_of_end
+        sent.closed = fingerprint
         sync_state.save(self.run, identity, sent)
 
     def _upload(self, run_id: str, path: Path, folder: Optional[str]) -> None:
-        # One file at a time: MLflow uploads a folder in a thread pool, and the interpreter's exit would
-        # wait for such threads when the server hangs
+        # One file at a time: MLflow uploads a folder with a thread pool, whose threads would delay the
+        # interpreter's exit if the server hangs
         if path.name == "config.yaml" and masked(path.read_text()) != path.read_text():
             self.client.log_text(run_id, masked(path.read_text()), path.name)
         else:
             self.client.log_artifact(run_id, str(path), folder)
 
-    def _drop_twins(self, identity: str, sent: Sent) -> None:
-        """Delete the empty second run of a creation that was asked again because its answer came too late."""
+    def _delete_duplicates(self, identity: str, sent: Sent) -> None:
+        """Delete the empty run of a creation request that was repeated because its answer was late."""
         for run_id in self._search(identity, sent):
             if run_id != sent.run_id:
                 self.client.delete_run(run_id)
@@ -276,7 +284,7 @@ class Sender:
 
 @contextlib.contextmanager
 def _locked(path: Path, wait: bool):
-    """An exclusive file lock, freed by the kernel when its process dies.  Raises Busy, or waits."""
+    """Hold an exclusive file lock, which the kernel frees when the process dies. Raises Busy unless `wait`."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(file_lock.locked(path, wait))

@@ -1,6 +1,6 @@
-"""An MLflow store as this package asks it: impatient, quiet, its failures in a few words.  What it knows of runs.
+"""Access to an MLflow store with short timeouts, no output, and failures in a few words.
 
-MLflow is imported when a store is asked, not before: the import takes over a second of CPU.
+MLflow is imported with the first request: the import takes over a second of CPU time.
 """
 
 import logging
@@ -19,22 +19,22 @@ from mxscale.util.file_lock import locked
 
 
 def import_mlflow(timeout_s: float):
-    """MLflow, quiet and impatient.  It reads these variables at each request."""
+    """Import MLflow without output and with short timeouts. It reads these variables at each request."""
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(max(1, math.ceil(timeout_s)))
-    # The one retry is ours: it first asks what arrived.  MLflow's own would repeat a creation blindly
+    # The sender retries, and first checks what arrived; MLflow's own retry would repeat a creation
     os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # of files that a server sends
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for downloads from a server
     import mlflow
 
-    for name in ("mlflow", "alembic", "urllib3"):  # failures are reported here, in one line
+    for name in ("mlflow", "alembic", "urllib3"):  # this package reports failures in one line
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return mlflow
 
 
 def look_up(uri: str, run_id: str, timeout_s: float) -> Optional[dict]:
-    """The tags of a run, by MLflow's own id; None where the store has no such run.  Raises whatever MLflow raises."""
+    """Return the tags of a run by its MLflow id; None if the store has no such run. Raises any error of MLflow."""
     mlflow = import_mlflow(timeout_s)
     try:
         return dict(open_store(uri, timeout_s).get_run(run_id).data.tags)
@@ -71,7 +71,7 @@ def failure_of(uri: str, timeout_s: float = 3.0) -> Optional[str]:
 
 
 def open_store(uri: str, timeout_s: float):
-    """A client of a store.  Raises whatever MLflow raises, also where it would migrate an older SQLite file."""
+    """Return a client of a store. Raises any error of MLflow; an older SQLite file is refused, not migrated."""
     mlflow = import_mlflow(timeout_s)
     file = sqlite_file(uri)
     if file and file.is_file() and tables_of(file) not in (set(), {schema()}):
@@ -80,11 +80,11 @@ def open_store(uri: str, timeout_s: float):
 
 
 @contextmanager
-def to_itself(uri: str):
-    """A lock beside a SQLite store: one process at a time.
+def exclusive(uri: str):
+    """Hold a lock beside a SQLite store, so that one process at a time uses it.
 
-    Two that open a new one at once would both create its tables, and of many that write at once some give up.
-    It is taken before the lock of any run: else two could wait for each other.
+    Two processes that open a new store at once would both create its tables, and of many writers some time out. To
+    avoid a deadlock, the lock is taken before the lock of any run.
     """
     file = sqlite_file(uri)
     if file is None:
@@ -96,7 +96,7 @@ def to_itself(uri: str):
 
 
 def tables_of(file: Path) -> Set[str]:
-    """The version of the tables in a SQLite file; of one that has none of MLflow's, none."""
+    """Return the schema versions in a SQLite file; empty if it is no MLflow store."""
     try:
         with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as base:
             return {version for (version,) in base.execute("select version_num from alembic_version")}
@@ -105,7 +105,7 @@ def tables_of(file: Path) -> Set[str]:
 
 
 def schema() -> str:
-    """The version of the tables that the MLflow here wants."""
+    """Return the schema version of the installed MLflow."""
     from alembic.script import ScriptDirectory
 
     package = Path(find_spec("mlflow").origin).parent
@@ -113,20 +113,23 @@ def schema() -> str:
 
 
 def fetch(uri: str, run_id: str, names: Sequence[str], folder: Path, timeout_s: float) -> str:
-    """Those of the run's files of these names that its store has, into `folder`; the run's status.
+    """Download the named artifacts that exist to `folder`, and return the status of the run.
 
-    Raises whatever MLflow raises.
+    Raises any error of MLflow.
     """
     client = open_store(uri, timeout_s)
-    there = {file.path for file in client.list_artifacts(run_id)}
+    existing = {file.path for file in client.list_artifacts(run_id)}
     for name in names:
-        if name in there:
+        if name in existing:
             client.download_artifacts(run_id, name, str(folder))
     return client.get_run(run_id).info.status
 
 
 def finished_beside(uri: str, run_id: str, data_digest: str, timeout_s: float) -> List[dict]:
-    """{"params", "metrics"} of finished runs on the same data in a run's experiment.  Raises whatever MLflow raises."""
+    """Return {"params", "metrics"} of the finished runs on the same data in the experiment of a run.
+
+    Raises any error of MLflow.
+    """
     client = open_store(uri, timeout_s)
     found, token = [], None
     experiment = client.get_run(run_id).info.experiment_id
@@ -144,16 +147,16 @@ CAUSES = (
     (r"name or service not known|failed to resolve|name resolution|nodename nor servname", "unknown host"),
     (r"\b401\b|unauthorized", "401: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
     (r"\b403\b|invalid host header", "403: not allowed (a server of MLflow 3 needs --allowed-hosts)"),
-    (r"out-of-date database schema|can't locate revision", "of another version of MLflow than the one here"),
+    (r"out-of-date database schema|can't locate revision", "written by another version of MLflow"),
     (r"too many 5\d\d error responses", "server error (5xx)"),
     (r"connection reset|connection aborted|remote end closed", "connection lost"),
 )
 
 
 def why(error: BaseException) -> str:
-    """A failure in a few words, without passwords."""
+    """Return the cause of a failure in a few words, without passwords."""
     text = f"{type(error).__name__}: {error}"
-    for pattern, words in CAUSES:
+    for pattern, cause in CAUSES:
         if re.search(pattern, text, re.IGNORECASE):
-            return words
+            return cause
     return masked(text.removeprefix("MlflowException: ").splitlines()[0])[:200]

@@ -1,4 +1,4 @@
-"""How much of a run each store has been told, kept in its `tracking.json`.  Pure: no mlflow."""
+"""How much of a run each MLflow store has, recorded in `tracking.json`. Does not import mlflow."""
 
 import dataclasses
 import os
@@ -16,7 +16,7 @@ STATE_FILE = "tracking.json"
 
 @dataclass
 class Sent:
-    """What one store has been told."""
+    """What one store has of a run."""
 
     uri: str  # without password
     experiment: str
@@ -24,12 +24,12 @@ class Sent:
     run_id: Optional[str] = None
     lines_sent: int = 0
     bytes_sent: int = 0  # of metrics.jsonl
-    status: Optional[str] = None  # that MLflow shows
-    closed: Optional[str] = None  # fingerprint of the end that was sent
+    status: Optional[str] = None  # in MLflow
+    closed: Optional[str] = None  # fingerprint of the artifacts that were sent when the run was closed
 
 
 def load(run: RunDir, uri: str, experiment: str) -> Tuple[str, Sent]:
-    """The run's unique id and what the store at `uri` knows of it."""
+    """Return the unique id of the run, and what the store at `uri` has of it."""
     file = _state(run)
     for known in [file, *file.get("earlier", [])]:
         if known.get("uri") == masked(uri):
@@ -39,7 +39,7 @@ def load(run: RunDir, uri: str, experiment: str) -> Tuple[str, Sent]:
 
 
 def save(run: RunDir, identity: str, sent: Sent) -> None:
-    """Keep `sent` as the newest; those of other stores stay, under `earlier`.  Call it under the run's lock."""
+    """Record `sent` as the newest; other stores stay under `earlier`. The caller holds the lock of the run."""
     file = _state(run)
     earlier = file.pop("earlier", [])
     if file:
@@ -49,7 +49,7 @@ def save(run: RunDir, identity: str, sent: Sent) -> None:
 
 
 def _state(run: RunDir) -> Dict[str, Any]:
-    """tracking.json; {} where there is none, and in a copy of a run directory that is still there."""
+    """Return tracking.json; {} if it does not exist, or in a copy of a run directory that still exists."""
     file = run.read(STATE_FILE) or {}
     original = file.get("dir")
     if original and original != str(run) and (Path(original) / STATE_FILE).exists():
@@ -58,11 +58,11 @@ def _state(run: RunDir) -> Dict[str, Any]:
 
 
 def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
-    """How to see the run in MLflow; `sent` None: in the store that it was sent to last."""
-    noted = dataclasses.asdict(sent) if sent else _state(run)
-    if not noted.get("run_id"):
+    """Return how to view the run in MLflow, by default in the store that it was sent to last."""
+    state = dataclasses.asdict(sent) if sent else _state(run)
+    if not state.get("run_id"):
         return f"not in MLflow; send it with: mxscale sync {run}"
-    uri, page = noted["uri"], f"#/experiments/{noted['experiment_id']}/runs/{noted['run_id']}"
+    uri, page = state["uri"], f"#/experiments/{state['experiment_id']}/runs/{state['run_id']}"
     if uri.startswith("http"):  # in a container the server has another name than on the host
         own = uri == masked(os.environ.get("MLFLOW_TRACKING_URI", ""))
         return (os.environ.get("MXSCALE_UI", uri) if own else uri).rstrip("/") + "/" + page

@@ -1,12 +1,7 @@
-"""Run directory -> MLflow, while the run lasts or later.
+"""Mirror a run directory to MLflow during the run, or later with `mxscale sync RUN_DIR`.
 
-    mxscale sync RUN_DIR
-
-`metrics.jsonl` is the truth and MLflow a mirror of it.  A server that is slow, down or gone delays
-nothing and loses nothing: all requests are made by a daemon thread of the parent, and what it could
-not send, `sync` sends.
-
-How it is sent, and why exactly once: sender.py.
+`metrics.jsonl` is the source of truth, MLflow a mirror of it. A daemon thread of the parent makes all requests, so a
+slow or unreachable server delays no training. `sync` sends what the thread could not send; see sender.py.
 """
 
 import contextlib
@@ -27,9 +22,9 @@ from mxscale.tracking.sync_state import view_hint
 from mxscale.tracking.uris import masked
 from mxscale.util.errors import ConfigError
 
-POLL_S = 5.0  # between two looks at metrics.jsonl: each one that finds something costs 30 ms of a core
+POLL_S = 5.0  # between two reads of metrics.jsonl; one with new lines takes 30 ms of a core
 RETRY_S = 1.0
-BACKOFF_S = (1.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # after the 1st, 2nd, ... failure in a row
+BACKOFF_S = (1.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # after the 1st, 2nd, ... consecutive failure
 NICENESS = 10  # the cores belong to the ranks
 
 log = logging.getLogger(__name__)
@@ -37,54 +32,55 @@ T = TypeVar("T")
 
 
 def store_uri(config: Config) -> str:
-    """Where runs of this configuration are recorded; raises ConfigError for what no store is.
+    """Return the URI of the store of this configuration. It may hold a password: print `masked(uri)`.
 
-    May hold a password: show `masked(uri)`.
+    Raises:
+        ConfigError: The URI names no store.
     """
     return uris.store_uri(config.tracking, Path(config.runs))
 
 
 def find_run(config: Config, run_id: str) -> RunDir:
-    """The directory of the run that MLflow knows by that id.  Raises ConfigError."""
+    """Return the directory of the run with this MLflow id. Raises ConfigError if it is not on this machine."""
     source = f"model.pretrained=run:{run_id}"
     tags = tags_of(config, run_id, source)
     found = directory_of(config, tags)
     if found is None:
         there = Path(tags["mxscale.dir"])
         raise ConfigError(
-            f"{source}: its directory {there} is not here, and MLflow has no checkpoints; bring it to {config.runs}/"
+            f"{source}: its directory {there} is not here, and MLflow has no checkpoints; copy it to {config.runs}/"
             f"{'/'.join(there.parts[-2:])}, or name its params file"
         )
     return found
 
 
 def tags_of(config: Config, run_id: str, source: str) -> dict:
-    """What MLflow says of the run that it knows by that id.  Raises ConfigError, which begins with `source`."""
+    """Return the tags of the run with this MLflow id. Raises ConfigError, whose message starts with `source`."""
     tags = ask(config, source, lambda uri: look_up(uri, run_id, config.tracking.timeout_s))
     if tags is None:
         uri = masked(store_uri(config))
-        raise ConfigError(f"{source}: {uri} knows no such run; its id is at the end of the run's address")
+        raise ConfigError(f"{source}: {uri} has no such run; its id is at the end of the address of the run's page")
     if "mxscale.dir" not in tags:
         raise ConfigError(f"{source}: that run is not one of train.py or finetune.py")
     return tags
 
 
 def ask(config: Config, source: str, question: Callable[[str], T]) -> T:
-    """What `question` makes of the store's address.  Raises ConfigError where that store can't be asked."""
+    """Return the result of `question`, called with the URI of the store. Raises ConfigError if the request fails."""
     uri = store_uri(config)
     file = uris.sqlite_file(uri)
     try:
-        if file and not file.is_file():  # asking would make it
+        if file and not file.is_file():  # the request would create it
             raise FileNotFoundError("no such file")
         return question(uri)
     except Exception as error:
-        raise ConfigError(f"{source}: {masked(uri)} can't be asked ({why(error)}); set tracking.uri") from None
+        raise ConfigError(f"{source}: {masked(uri)} can't be read ({why(error)}); set tracking.uri") from None
 
 
 def directory_of(config: Config, tags: dict) -> Optional[RunDir]:
-    """The directory of the run that has these tags, where it is here."""
+    """Return the directory of the run with these tags; None if it is not on this machine."""
     there = Path(tags["mxscale.dir"])
-    # A container, or a machine that mounts `runs` elsewhere, knows the same directory by another path
+    # In a container, and where `runs` is mounted elsewhere, the directory has another path
     for path in (there, Path(config.runs, *there.parts[-2:])):
         found = RunDir(path)
         if (found.read(sync_state.STATE_FILE) or {}).get("id") == tags.get("mxscale.run"):
@@ -96,7 +92,7 @@ def directory_of(config: Config, tags: dict) -> Optional[RunDir]:
 
 
 class Mirror:
-    """A daemon thread that follows a run.  It never raises, and never holds up its parent."""
+    """A daemon thread that sends the records of a run. It never raises, and never delays its parent."""
 
     def __init__(self, run: RunDir, tracking: Tracking, cost_at: CostAt = no_cost):
         self.run = run
@@ -105,31 +101,34 @@ class Mirror:
         self._sender = Sender(run, self.uri, tracking, cost_at)
         self._sent_all = False
         self._closing = threading.Event()
-        self._left_behind = threading.Event()
+        self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="tracking", daemon=True)
 
     def start(self) -> None:
-        """Begin, if not begun; call it after the ranks were started (they need the cores that the import takes)."""
+        """Start the thread once, after the ranks: its import of MLflow takes their cores."""
         if self._thread.ident is None:
             self._thread.start()
 
     def finish(self, timeout_s: float = 30.0, unwanted: Callable[[], bool] = lambda: False) -> Optional[Unsent]:
-        """Send the rest, the artifacts and the final status; None, or what was not sent.
+        """Send the remaining lines, the artifacts and the final status; return what was not sent, or None.
 
-        Waits for one try and one retry, never longer than `timeout_s`, and only until it is `unwanted`.
         Call it when status.json, summary.json and environment.json are final.
+
+        Args:
+            timeout_s: Limit of the wait, which covers one try and one retry.
+            unwanted: Returns whether to stop waiting.
         """
         self.start()
         self._closing.set()
         deadline = time.monotonic() + timeout_s
         while self._thread.is_alive() and time.monotonic() < deadline and not unwanted():
             self._thread.join(0.1)
-        self._left_behind.set()
+        self._abandoned.set()
         return None if self._sent_all else self._sender.unsent(self.reason)
 
     def next_attempt(self, cost_at: CostAt) -> None:
-        """A further attempt of the run begins: what it runs on may have changed."""
-        self._sender.begin_again(cost_at)
+        """Read params, tags and costs again for the next attempt."""
+        self._sender.next_attempt(cost_at)
 
     def _follow(self) -> None:
         with contextlib.suppress(OSError):  # Linux has a niceness per thread
@@ -137,12 +136,12 @@ class Mirror:
         failures = 0
         while not self._closing.is_set():
             failures = 0 if self._try() else failures + 1
-            if failures == 2:  # said once, after the retry
-                log.warning("tracking: %s: %s; training goes on", masked(self.uri), self.reason)
+            if failures == 2:  # reported once, after the retry
+                log.warning("tracking: %s: %s; training continues", masked(self.uri), self.reason)
             self._closing.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1] if failures else POLL_S)
         for _ in range(2):
             self._sent_all = self._try(payload.end_state(self.run))
-            if self._sent_all or self._left_behind.wait(RETRY_S):
+            if self._sent_all or self._abandoned.wait(RETRY_S):
                 return
 
     def _try(self, end: Optional[str] = None) -> bool:
@@ -150,14 +149,14 @@ class Mirror:
             self._sender.send(end, wait=end is not None)
             return True
         except Busy:
-            return True  # somebody else sends; the next look will tell
+            return True  # the other process sends the lines; the next call checks
         except Exception as error:
             self.reason = why(error)
             return False
 
 
 class NoMirror:
-    """Tracking is off."""
+    """The mirror if tracking is off."""
 
     def start(self) -> None:
         pass
@@ -170,7 +169,7 @@ class NoMirror:
 
 
 def open_mirror(run: RunDir, tracking: Tracking, cost_at: CostAt = no_cost):
-    """The mirror that `tracking` asks for.  Raises ConfigError for a uri that no store has."""
+    """Return the mirror that `tracking` configures. Raises ConfigError if the URI names no store."""
     return Mirror(run, tracking, cost_at) if tracking.enabled else NoMirror()
 
 
@@ -178,18 +177,18 @@ def open_mirror(run: RunDir, tracking: Tracking, cost_at: CostAt = no_cost):
 
 
 def sync(run: RunDir, uri: Optional[str] = None, cost_at: CostAt = no_cost) -> int:
-    """Send what a store lacks of `run` and print one line; the exit status.  Raises ConfigError."""
+    """Send what a store lacks of `run`, print one line and return the exit status. Raises ConfigError."""
     tracking = run.config().tracking
     uri = payload.uri_of(run, tracking, uri)
     sender = Sender(run, uri, tracking, cost_at)
-    going = payload.going(run)
-    end = None if going else payload.end_state(run)
+    running = payload.is_running(run)
+    end = None if running else payload.end_state(run)
     try:
         lines = _send_twice(sender, end)
     except Exception as error:
         print(sender.unsent(why(error)))
         return FAILURE
-    state = "the run is still going: " if going else ""
+    state = "the run is still running: " if running else ""
     print(f"tracking: {state}{lines} lines sent, {sender.sent().lines_sent} in all; {view_hint(run, sender.sent())}")
     return DONE
 

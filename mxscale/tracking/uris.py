@@ -1,4 +1,4 @@
-"""Where an MLflow store is: the one that is meant, its file, its address without passwords.  Pure."""
+"""URIs of MLflow stores: the configured one, its SQLite file, and text without passwords."""
 
 import os
 import re
@@ -12,27 +12,29 @@ SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databrick
 
 
 def store_uri(tracking: Tracking, runs: Path) -> str:
-    """tracking.uri, else MLFLOW_TRACKING_URI, else the SQLite file `runs/mlflow.db`.
+    """Return tracking.uri, else MLFLOW_TRACKING_URI, else the SQLite file `runs/mlflow.db`.
 
-    A relative SQLite file becomes absolute, so that it is the same one from every directory.
-    Raises ConfigError for what no store is (MLflow 3.13 and later take no plain directory).
+    The path of a SQLite file becomes absolute.
+
+    Raises:
+        ConfigError: The URI names no store. MLflow 3.13 and later accept no plain directory.
     """
     uri = tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path(runs).resolve()}/mlflow.db"
     if re.split(r"[+:]", uri)[0] not in SCHEMES:
         raise ConfigError(
-            f"tracking.uri={masked(uri)}: expected http://HOST:PORT, sqlite:///FILE.db or another database of MLflow's"
+            f"tracking.uri={masked(uri)}: expected http://HOST:PORT, sqlite:///FILE.db or another database URI"
         )
     file = sqlite_file(uri)
     return f"sqlite:///{file}" if file else uri
 
 
 def sqlite_file(uri: str) -> Optional[Path]:
-    """The absolute path of a SQLite store; None for any other."""
+    """Return the absolute path of a SQLite store; None for other stores."""
     return Path(uri[len("sqlite:///") :]).absolute() if uri.startswith("sqlite:///") else None
 
 
 def artifact_root(uri: str, runs: Path) -> Optional[str]:
-    """Where a new experiment keeps its files: beside the database; None lets a server choose."""
+    """Return the artifact location of a new experiment: beside the database; None for a server, which chooses one."""
     file = sqlite_file(uri)
     if file:
         return str(file.parent / "artifacts")
@@ -40,7 +42,7 @@ def artifact_root(uri: str, runs: Path) -> Optional[str]:
 
 
 def masked(text: str) -> str:
-    """The text with every password in a URI replaced by ***."""
+    """Return the text with every password in a URI replaced by ***."""
     text = re.sub(r"(://[^:/@\s]*):[^/@\s]+@", r"\1:***@", text)
     text = re.sub(r"://(?!\*)[^:/@\s]+@", "://***@", text)  # a token in place of a name
     return re.sub(r"\b(password|passwd|pwd|token)=[^&\s'\"]+", r"\1=***", text, flags=re.IGNORECASE)
