@@ -411,5 +411,5 @@ def test_run_stopped_by_budget_resumes_to_same_weights(cli):
     assert params(more.run).keys() == params(uninterrupted.run).keys()
     # A dry run of a longer run uses the rate of the finished one
     text = cli("train", *run, f"max_steps={10 * step}", "budget.dry_run=true")
-    assert "an earlier run" in text.out and "cost " in text.out
+    assert "earlier run" in text.out and "cost " in text.out
     assert not text.run.path.exists()

@@ -190,14 +190,6 @@ def test_a_missing_address_is_not_retried(publisher, place):
     assert len(publisher.asked) == 1
 
 
-def test_files_behind_a_licence_are_named_with_their_folder(place):
-    text = refused([File("train.tar", 1, "0", ()), File("val.tar", 1, "0", ())], place)
-    assert text == (
-        "data.root=set lacks train.tar, val.tar, which the licence does not allow to fetch: download them from "
-        f"http://page and place them in {place.folder}"
-    )
-
-
 def test_an_unwritable_folder_is_one_line(publisher, place, tmp_path):
     (tmp_path / "set").write_text("a file")
     below = place._replace(folder=f"{place.folder}/below")

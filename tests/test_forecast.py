@@ -141,7 +141,7 @@ def test_forecast_and_error_are_recorded(tmp_path):
     metrics = summary.summarise(run, 1).metrics
     assert metrics["plan/images_per_s"] == 100 and metrics["plan/error"] == pytest.approx(0.25)
     run.write("summary.json", {"metrics": metrics})
-    assert "planned        100 images/s, 25.0% too much" in summary.table(run, "")
+    assert "planned        100 images/s, 25.0% too high" in summary.table(run, "")
 
 
 def test_unknown_forecast_has_no_error(tmp_path):

@@ -89,7 +89,7 @@ def test_jpegs_below_twice_the_size_are_decoded_fully(photo):
     assert decode(written(photo, "JPEG"), wanted=16).size == (40, 30)
 
 
-# ---------------------------------------------------------------- records: what MXNet's own reader makes of an image
+# ---------------------------------------------------------------- records: decoding in MXNet
 
 
 def wild(photo):

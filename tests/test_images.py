@@ -215,11 +215,6 @@ def test_the_format_is_detected_by_content(photo, name, extension, tmp_path):
     np.testing.assert_array_equal(pixels(decode(path)), pixels(decode(path.read_bytes())))
 
 
-def test_the_first_of_several_frames_is_used(photo):
-    content = written(photo, "WEBP", lossless=True, save_all=True, append_images=[Image.new("RGB", photo.size)])
-    np.testing.assert_array_equal(pixels(decode(content)), pixels(photo))
-
-
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF"])
 def test_truncated_files_are_bad(photo, name):
     content = written(photo, name)

@@ -30,24 +30,24 @@ def write_lines(run, *lines):
 # ---------------------------------------------------------------- making and finding
 
 
-def test_runs_of_one_second_get_names_of_their_own(tmp_path):
+def test_runs_of_one_second_have_different_names(tmp_path):
     config = from_dict({"runs": str(tmp_path), "name": "a"})
     names = [create(config, now=0).path.name for _ in range(3)]
     assert names[1:] == [f"{names[0]}-2", f"{names[0]}-3"]
     assert names[0].endswith("_a")
 
 
-def test_the_config_is_read_back_as_it_was_written(tmp_path):
+def test_config_round_trip(tmp_path):
     config = from_dict({"runs": str(tmp_path), "seed": 5, "optimizer": {"lr": 1e-5, "params": {"beta1": 0.5}}})
     assert create(config).config() == config
 
 
-def test_a_folder_that_is_no_run_directory_is_one_line(tmp_path):
+def test_folder_without_config_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=f"^{tmp_path} is no run directory: [^\n]*$"):
         RunDir(tmp_path).config()
 
 
-def test_a_place_that_can_not_be_written_is_one_line(tmp_path):
+def test_unwritable_runs_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(
         ConfigError,
@@ -64,7 +64,7 @@ def test_runs_are_found_newest_first(tmp_path):
     assert [run.path for run in runs_of(tmp_path, "train")] == [run.path for run in made]
 
 
-def test_latest_is_the_newest_finished_training_run_with_a_best_checkpoint(tmp_path):
+def test_latest_is_newest_finished_run_with_best_checkpoint(tmp_path):
     config = from_dict({"runs": str(tmp_path)})
     for age, (state, best) in enumerate([(FAILED, True), (FINISHED, False), (FINISHED, True), (FINISHED, True)]):
         run = create(config, now=age)
@@ -75,7 +75,7 @@ def test_latest_is_the_newest_finished_training_run_with_a_best_checkpoint(tmp_p
     assert latest_trained(tmp_path).path == runs_of(tmp_path, "train")[2].path
 
 
-def test_without_a_finished_run_latest_is_one_line(tmp_path):
+def test_latest_without_finished_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"^model.pretrained=latest: no finished training run under "):
         latest_trained(tmp_path)
 
@@ -83,19 +83,19 @@ def test_without_a_finished_run_latest_is_one_line(tmp_path):
 # ---------------------------------------------------------------- small files
 
 
-def test_json_files_are_replaced_whole_and_leave_nothing_else(run):
+def test_json_files_are_replaced_atomically(run):
     run.write("status.json", {"state": "RUNNING"})
     run.write("status.json", {"state": "FINISHED"})
     assert run.read("status.json") == {"state": "FINISHED"}
     assert not [name for name in os.listdir(run.path) if name.startswith(".")]
 
 
-def test_records_that_do_not_exist_are_empty(run):
+def test_missing_records_are_empty(run):
     assert (run.read("best.json"), run.status(), run.summary(), run.rank_status(0, 1)) == (None, None, None, None)
     assert (run.plan(), run.state, run.attempts, run.figures) == (Plan(), None, (), {})
 
 
-def test_a_plan_is_read_as_it_was_written(run):
+def test_plan_round_trip(run):
     plan = Plan(
         sizes=make_sizes(2), splits=make_splits(train=9), hosts=(Host("10.0.0.2", 2, "a", here=True),),
         image=Image("a", "b", ""), scheduler=Address("10.0.0.2", 1234), class_names=("x", "y"), device="cpu",
@@ -117,19 +117,19 @@ def test_a_plan_is_read_as_it_was_written(run):
         ('{"schema_version": 3}', "status.json has schema version 3, this mxscale reads up to 2; use a newer mxscale"),
     ],
 )
-def test_a_damaged_or_newer_record_is_refused(run, text, message):
+def test_damaged_or_newer_record_is_refused(run, text, message):
     (run.path / "status.json").write_text(text)
     with pytest.raises(ConfigError, match=message):
         run.status()
 
 
-def test_status_records_keep_attempts_and_ignore_unknown_keys(run):
+def test_status_keeps_attempts_and_ignores_unknown_keys(run):
     run.write("status.json", {"state": FINISHED, "attempts": [{"attempt": 1, "started_ms": 5}], "of another": 1})
     run.write_status(run.status().with_attempt(ended_ms=9, ranks=2))
     assert run.attempts == (Attempt(1, 5, ranks=2, ended_ms=9),) and run.state == FINISHED
 
 
-def test_the_wish_to_stop_is_read_with_its_reason(run):
+def test_stop_request_has_reason(run):
     assert run.stop_reason() is None
     run.ask_to_stop("signal SIGTERM")
     assert run.stop_reason() == "signal SIGTERM"
@@ -138,51 +138,51 @@ def test_the_wish_to_stop_is_read_with_its_reason(run):
 # ---------------------------------------------------------------- metrics
 
 
-def test_a_torn_last_line_and_other_rubbish_are_passed_over(run):
+def test_torn_and_invalid_lines_are_ignored(run):
     write_lines(run, (1, 1, {"lr": 0.1}))
     with open(run.metrics_file, "ab") as file:
         file.write(b'null\n[1]\n{"step":1}\n\xff\xfe\n{"attempt":1,"step":2,"time_ms":5,"metrics":{"lr"')
     assert [line["step"] for line in run.lines()] == [1]
 
 
-def test_there_are_no_lines_before_the_first(run):
+def test_missing_metrics_file_has_no_lines(run):
     assert list(run.lines()) == [] and run.history() == []
 
 
-def test_after_a_resume_the_highest_attempt_wins_for_each_step(run):
+def test_highest_attempt_wins_per_step(run):
     write_lines(run, (1, 1, {"lr": 0.1}), (1, 2, {"lr": 0.2}), (1, 3, {"lr": 0.3}))
     write_lines(run, (2, 2, {"lr": 2.2}), (2, 3, {"lr": 2.3}), (2, 4, {"lr": 2.4}))
     write_lines(run, (3, 4, {"lr": 3.4}))
     assert [(line["step"], line["metrics"]["lr"]) for line in run.history()] == [(1, 0.1), (2, 2.2), (3, 2.3), (4, 3.4)]
 
 
-def test_an_earlier_attempts_line_does_not_win_by_coming_later_in_the_file(run):
+def test_order_in_file_does_not_matter(run):
     write_lines(run, (2, 1, {"lr": 2.0}), (1, 1, {"lr": 1.0}))
     assert [line["metrics"]["lr"] for line in run.history()] == [2.0]
 
 
-def test_training_and_validation_lines_of_one_step_both_count(run):
+def test_training_and_validation_lines_of_one_step_are_kept(run):
     both = [(5, {"train/loss": 1.0}), (5, {"val/top1": 50.0})]
     write_lines(run, *[(1, *line) for line in both], (2, 5, {"train/loss": 1.5}), (2, 5, {"val/top1": 60.0}))
     assert [line["metrics"] for line in run.history()] == [{"train/loss": 1.5}, {"val/top1": 60.0}]
 
 
-def test_an_attempt_takes_over_from_its_first_line_on(run):
+def test_attempt_replaces_lines_from_its_first_one(run):
     write_lines(
         run, (1, 2, {"lr": 1.0}), (1, 4, {"lr": 1.0}), (1, 6, {"lr": 1.0}), (2, 5, {"lr": 2.0}), (2, 10, {"lr": 2.0})
     )
     assert [(line["attempt"], line["step"]) for line in run.history()] == [(1, 2), (1, 4), (2, 5), (2, 10)]
 
 
-def test_a_sample_more_or_less_in_a_later_attempt_does_not_leave_both_lines(run):
+def test_repeated_step_has_one_line(run):
     write_lines(run, (1, 50, {"train/loss": 1.0, "time/compute": 0.1}), (2, 50, {"train/loss": 2.0}))
     assert [line["metrics"]["train/loss"] for line in run.history()] == [2.0]
 
 
-def test_an_attempt_that_begins_with_a_validation_leaves_the_step_before_it(run):
+def test_attempt_that_starts_with_validation_keeps_training_line(run):
     write_lines(run, (1, 5, {"train/loss": 1.0}), (2, 5, {"val/top1": 60.0}), (2, 6, {"train/loss": 0.5}))
     assert [line["metrics"] for line in run.history()] == [{"train/loss": 1.0}, {"val/top1": 60.0}, {"train/loss": 0.5}]
 
 
-def test_exit_statuses_are_the_documented_ones():
+def test_exit_statuses_are_as_documented():
     assert (directory.DONE, directory.FAILURE, directory.REFUSED, directory.INTERRUPTED) == (0, 1, 2, 75)

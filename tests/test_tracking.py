@@ -194,7 +194,7 @@ def test_view_hint(tmp_path):
     assert sync_state.load(run, sent.uri, "mxscale") == ("id", sent)  # the first store is not forgotten
 
 
-def test_a_copied_run_is_another_run(tmp_path):
+def test_copied_run_directory_is_another_run(tmp_path):
     run = make_run(tmp_path)
     sync_state.save(run, "id", sync_state.Sent("http://host", "mxscale", "2", "def", lines_sent=3))
     copy = directory.RunDir(run.path.parent / "copy")
@@ -204,7 +204,7 @@ def test_a_copied_run_is_another_run(tmp_path):
     assert sync_state.load(copy, "http://host", "mxscale")[1].lines_sent == 3
 
 
-def test_torn_lines_wait(tmp_path):
+def test_torn_lines_are_not_sent(tmp_path):
     run = make_run(tmp_path)
     add_lines(run, 0, 3)
     whole = run.metrics_file.stat().st_size
@@ -227,7 +227,7 @@ def test_batches_stay_within_mlflows_limit(tmp_path):
     assert list(payload.batches(run, parts[0][2], payload.no_cost)) == parts[1:]
 
 
-def test_off_is_a_null_object(tmp_path):
+def test_disabled_tracking_is_a_null_object(tmp_path):
     run = make_run(tmp_path)
     mirror = tracker.open_mirror(run, Tracking(enabled=False))
     mirror.start()
@@ -244,7 +244,7 @@ def test_mlflow_is_imported_late(tmp_path):
 
 
 @pytest.mark.slow
-def test_sqlite_has_everything_and_a_resumed_run_goes_on(tmp_path, capsys):
+def test_sqlite_store_has_all_records_of_a_resumed_run(tmp_path, capsys):
     run = make_run(tmp_path)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     mirror = tracker.open_mirror(run, run.config().tracking, cost)
@@ -302,7 +302,7 @@ def test_sqlite_has_everything_and_a_resumed_run_goes_on(tmp_path, capsys):
     assert [m.value for m in sorted(loss, key=lambda m: m.timestamp)] == [101.0, 102.0]  # both attempts
 
 
-def test_a_run_first_sent_in_its_second_attempt_shows_what_it_began_with(tmp_path):
+def test_late_store_has_params_of_first_attempt(tmp_path):
     """As one does that was sent at once."""
     run = make_run(tmp_path, launch={"ranks": 2})
     payload.record_first_params(run)  # the store could not be reached, or not in time
@@ -317,7 +317,7 @@ def test_a_run_first_sent_in_its_second_attempt_shows_what_it_began_with(tmp_pat
 
 
 @pytest.mark.slow
-def test_killed_at_any_point_a_sync_sends_each_line_once(tmp_path):
+def test_sync_after_kill_sends_each_line_once(tmp_path):
     """kill -9 just before each write of the place: after the request arrived, before it is noted."""
     run = make_run(tmp_path)
     add_lines(run, 0, 700)  # three batches
@@ -353,7 +353,7 @@ def test_killed_at_any_point_a_sync_sends_each_line_once(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_at_once(tmp_path):
+def test_concurrent_senders_send_each_line_once(tmp_path):
     """Two processes open a new SQLite store at once, and two more send the same run."""
     one, two = make_run(tmp_path, name="one"), make_run(tmp_path, name="two")
     for run in (one, two):
@@ -371,7 +371,7 @@ def test_two_at_once(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_going_and_a_parent_that_died(tmp_path, capsys):
+def test_sync_of_running_run_and_of_killed_parent(tmp_path, capsys):
     run = make_run(tmp_path)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     add_lines(run, 0, 3)
@@ -447,7 +447,7 @@ def test_server_dead_from_the_start(tmp_path, server, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("warm", [False, True])
-def test_server_that_never_answers(tmp_path, warm):
+def test_unresponsive_server_delays_nothing(tmp_path, warm):
     """A whole process: `finish` keeps its time, and the interpreter's exit waits for nothing.
 
     warm: MLflow is imported, the thread hangs in its request; else it may still be importing.
@@ -480,7 +480,7 @@ print(time.time() - start, time.time(), flush=True)
 
 
 @pytest.mark.slow
-def test_server_hangs_then_dies_midway(tmp_path, server):
+def test_server_that_hangs_and_dies_loses_nothing(tmp_path, server):
     run = make_run(tmp_path, server.uri, timeout_s=3.0)
     add_lines(run, 0, 10)
     mirror = tracker.open_mirror(run, run.config().tracking)
@@ -525,7 +525,7 @@ def not_found(run_id, *words, **values):
     assert not [word for word in words if word not in said], said
 
 
-def test_a_run_is_found_by_its_id_in_a_sqlite_store_here_and_where_it_was_moved_to(tmp_path):
+def test_run_is_found_by_id_in_sqlite_store(tmp_path):
     run, run_id = recorded(tmp_path / "runs")
     config = from_dict({"runs": str(tmp_path / "runs"), "model": {"pretrained": f"run:{run_id}", "name": "small"}})
     assert tracker.find_run(config, run_id).path == run.path
@@ -537,7 +537,7 @@ def test_a_run_is_found_by_its_id_in_a_sqlite_store_here_and_where_it_was_moved_
     not_found(run_id, f"its directory {run} is not here", "no checkpoints", "params file", runs=str(tmp_path / "moved"))
 
 
-def test_an_unknown_id_and_a_missing_store_are_refused(tmp_path):
+def test_unknown_id_and_missing_store_are_refused(tmp_path):
     recorded(tmp_path)
     for unknown in ("0" * 32, "no/id", "x"):
         not_found(unknown, "has no such run", f"sqlite:///{tmp_path}/mlflow.db", runs=str(tmp_path))
@@ -545,7 +545,7 @@ def test_an_unknown_id_and_a_missing_store_are_refused(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_a_run_of_something_else_is_refused(tmp_path):
+def test_run_of_another_program_is_refused(tmp_path):
     recorded(tmp_path)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     other = client_of(uri).create_run("0").info.run_id
@@ -553,7 +553,7 @@ def test_a_run_of_something_else_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_is_found_by_its_id_on_a_server(server, tmp_path):
+def test_run_is_found_by_id_on_server(server, tmp_path):
     run, run_id = recorded(tmp_path, server.uri)
     there = {"runs": str(tmp_path), "tracking": {"uri": server.uri, "timeout_s": 10.0}}
     assert tracker.find_run(from_dict(there), run_id).path == run.path
@@ -561,7 +561,7 @@ def test_a_run_is_found_by_its_id_on_a_server(server, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_server_has_all_that_a_rerun_needs(server, tmp_path, capsys, monkeypatch):
+def test_server_has_all_files_of_a_rerun(server, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", raising=False)
     secret = server.uri.replace("http://", "http://me:s3cret@")
     run = test_rerun.make_run(tmp_path, tracking={"uri": secret, "timeout_s": 20.0})
@@ -574,7 +574,7 @@ def test_a_server_has_all_that_a_rerun_needs(server, tmp_path, capsys, monkeypat
     assert [line["step"] for line in first.files.lines()] == [1, 2]
 
 
-def test_a_server_that_is_gone_or_does_not_answer_is_refused_in_seconds(tmp_path):
+def test_unreachable_server_is_refused_in_seconds(tmp_path):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -604,7 +604,7 @@ def old_store(file: Path) -> None:
     engine.dispose()
 
 
-def test_an_older_store_is_never_migrated_and_what_was_to_be_sent_is_kept(tmp_path, capsys):
+def test_older_store_is_not_migrated(tmp_path, capsys):
     file = tmp_path / "old.db"
     old_store(file)
     before, uri = file.read_bytes(), f"sqlite:///{file}"

@@ -140,15 +140,6 @@ def test_a_file_cut_at_any_byte_is_refused(file):
     refused(file)
 
 
-def test_a_networks_file_cut_at_every_tenth_is_refused(tmp_path):
-    path = tmp_path / "w"
-    weights.save(path, weights.arrays(ready()))
-    whole = path.read_bytes()
-    for tenth in range(10):
-        path.write_bytes(whole[: len(whole) * tenth // 10])
-        refused(path)
-
-
 @pytest.mark.parametrize("content", [b"PK\x03\x04" * 50, b"text, not weights\n" * 20, b"\0" * 500, b"\xff" * 500])
 def test_other_files_are_refused(tmp_path, content):
     (tmp_path / "w").write_bytes(content)

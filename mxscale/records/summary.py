@@ -129,7 +129,7 @@ def _error(figures: dict) -> Optional[str]:
     if "plan/error" not in figures:
         return None
     off = figures["plan/error"]
-    return f"{figures['plan/images_per_s']:,.0f} images/s, {abs(off):.1%} too {'much' if off > 0 else 'little'}"
+    return f"{figures['plan/images_per_s']:,.0f} images/s, {abs(off):.1%} too {'high' if off > 0 else 'low'}"
 
 
 def _percent(value: Optional[float], more: str = "") -> Optional[str]:
