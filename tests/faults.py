@@ -205,9 +205,9 @@ def _end(process, run: RunDir, struck: float, restarts: bool, killed: bool) -> t
         until(lambda: not processes_of(run, 1), LIMIT_S)
         return time.time() - struck, ""
     if restarts:
-        until(lambda: run.read("status.json")["attempts"][0]["ended_ms"], LIMIT_S)
+        until(lambda: run.read("status.json")["attempts"][0].get("ended_ms"), LIMIT_S)
         first = run.read("status.json")["attempts"][0]
-        return first["ended_ms"] / 1000 - struck, first["error"] or ""
+        return first["ended_ms"] / 1000 - struck, first.get("error") or ""
     _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1, err
     return time.time() - struck, err.splitlines()[-1].removeprefix("error: ")

@@ -272,7 +272,7 @@ TINY = ["diagnose.seconds=0.3", "diagnose.repeats=2", "diagnose.warmup_steps=1",
 
 
 @pytest.mark.slow
-def test_a_diagnosis_end_to_end(cli, tmp_path):
+def test_diagnosis_end_to_end(cli, tmp_path):
     ended = cli("diagnose", *TINY, f"tracking.uri=sqlite:///{tmp_path}/mlflow.db", small=False, timeout=600)
     record, found = ended.run, ended.run.read("diagnosis.json")
     assert record.path.parent.name == "diagnose" and (record.path / "diagnosis.png").is_file()

@@ -187,8 +187,8 @@ def test_tried_computes_and_half_precision_are_advised():
 
 def test_advice_has_the_three_largest_gains():
     found, facts = diagnose(times(0.0001, **ALL)), replace(TWO, parameters_mb=1.0, input_tried={"data.keep=ram": 0.001})
-    advices = advise(found, facts, BASE)
-    assert len(advices) == 3 and advices == sorted(advices, key=lambda one: -one.gain)
+    suggestions = advise(found, facts, BASE)
+    assert len(suggestions) == 3 and suggestions == sorted(suggestions, key=lambda one: -one.gain)
 
 
 # ---------------------------------------------------------------- the probes' settings

@@ -1,4 +1,4 @@
-"""A run in a real Slurm: one node, in a temporary folder, with munge and ports of its own."""
+"""Runs in a real Slurm of one node, with its own folder, munge and ports."""
 
 import os
 import re
@@ -54,7 +54,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def command_of(tmp_path, nodes, tasks, *settings):
-    """What the batch script starts on these nodes, with `scontrol` and Python played by others."""
+    """Return the command that the batch script starts, with stand-ins for `scontrol` and Python."""
     (tmp_path / "scontrol").write_text(f"#!/bin/sh\nprintf '%s\\n' {' '.join(nodes)}\n")
     (tmp_path / "python").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
     for name in ("scontrol", "python"):
@@ -76,7 +76,7 @@ def command_of(tmp_path, nodes, tasks, *settings):
         (["n1", "n2", "n3"], "1,2(x2)", "launch.hosts=[n1:1,n2:2,n3:2]"),
     ],
 )
-def test_an_allocation_becomes_ranks_or_hosts(tmp_path, nodes, tasks, where):
+def test_allocation_becomes_ranks_or_hosts(tmp_path, nodes, tasks, where):
     assert command_of(tmp_path, nodes, tasks, "name=a b") == ["train.py", where, "resume=auto", "name=a b"]
 
 
@@ -84,7 +84,7 @@ def test_an_allocation_becomes_ranks_or_hosts(tmp_path, nodes, tasks, where):
 
 
 class Slurm:
-    """Its commands, and the jobs that were given to it."""
+    """The commands of a Slurm, and its jobs."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -96,7 +96,7 @@ class Slurm:
         return done.stdout
 
     def submit(self, cli, *settings, options=()) -> str:
-        """The job's number."""
+        """Submit a run and return the number of the job."""
         output = f"--output={self.folder}/%j.out"
         words = [*cli.overrides, *SMALL, "launch.threads=1", *settings]
         return self("sbatch", "--parsable", "--ntasks=2", output, *options, str(SCRIPT), *words).strip()
@@ -105,7 +105,7 @@ class Slurm:
         return dict(re.findall(r"(\w+)=(\S*)", self("scontrol", "show", "job", job)))
 
     def ended(self, job, timeout=150) -> dict:
-        """What Slurm says of a job when it is over."""
+        """Wait for the end of a job and return what Slurm reports."""
         deadline = time.monotonic() + timeout
         while (facts := self.facts(job))["JobState"] in STATES_AT_WORK:
             assert time.monotonic() < deadline, f"{facts}\n{self.output(job)}\n{self.logs()}"
@@ -192,7 +192,7 @@ def until_idle(cluster, started, timeout=40):
 
 
 @pytest.mark.slow
-def test_a_job_ends_with_the_weights_of_the_same_run_outside(slurm, cli):
+def test_job_matches_weights_of_a_run_outside(slurm, cli):
     job = slurm.submit(cli, "name=job")
     facts = slurm.ended(job)
     assert (facts["JobState"], facts["ExitCode"]) == ("COMPLETED", "0:0"), slurm.output(job)
@@ -203,7 +203,7 @@ def test_a_job_ends_with_the_weights_of_the_same_run_outside(slurm, cli):
 
 
 @pytest.mark.slow
-def test_a_signal_ends_a_job_with_a_checkpoint_and_the_same_job_again_goes_on(slurm, cli):
+def test_signalled_job_writes_a_checkpoint_and_resumes(slurm, cli):
     settings = ["epochs=2000", "schedule=constant"]
     job = slurm.submit(cli, *settings)
     run = slurm.run_of(job)
@@ -223,7 +223,7 @@ def test_a_signal_ends_a_job_with_a_checkpoint_and_the_same_job_again_goes_on(sl
 
 
 @pytest.mark.slow
-def test_a_job_is_told_before_its_time_limit(slurm, cli):
+def test_job_is_signalled_before_its_time_limit(slurm, cli):
     # Slurm looks every 30 s and tells early rather than late: after 20 s at the soonest
     job = slurm.submit(cli, "epochs=2000", options=["--time=1", "--signal=B:TERM@10"])
     facts = slurm.ended(job)
@@ -232,7 +232,7 @@ def test_a_job_is_told_before_its_time_limit(slurm, cli):
 
 
 @pytest.mark.slow
-def test_a_sweep_is_a_job_for_each_cell(slurm, cli):
+def test_sweep_submits_a_job_per_cell(slurm, cli):
     jobs = ["hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.timeout_min=5"]
     cells = ["launch.ranks=1", "max_steps=2", "optimizer.lr=0.1,-1"]
     cli("train", *cells, *jobs, "-m", env={"SLURM_CONF": slurm.env["SLURM_CONF"]}, expect=2)

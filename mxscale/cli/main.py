@@ -163,7 +163,7 @@ def train(composed):
     if settings.mode == RunMode.MULTIRUN:
         status, objective = multirun.run_cell(composed, settings, len(ours.statuses) == 1, _execute)
     else:
-        status, objective = _execute(composed, settings.overrides.task), None
+        status, objective = _execute(composed, OmegaConf.to_container(settings.overrides.task)), None
     ours.statuses[-1] = status.exit
     if status.exit == INTERRUPTED and status.reason != BUDGET:  # a budget is one run's
         ours.stopped = True

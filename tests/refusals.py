@@ -1,0 +1,42 @@
+"""Commands that must be refused, and folders of images for them."""
+
+import re
+
+import numpy as np
+from PIL import Image
+
+PACKED = re.compile(r"imagefolder: \d+ classes|digits: \d+ classes")  # printed by the preparation
+
+
+def refusal(cli, *overrides, entry="train"):
+    """Run a command that must be refused without a new run directory, and return its one line on stderr."""
+    before = run_directories(cli.folder)
+    ended = cli(entry, "tracking=none", *overrides, expect=2, small=False, timeout=60)
+    lines = [line for line in ended.err.splitlines() if not PACKED.match(line)]
+    assert len(lines) == 1 and lines[0].startswith("error: "), ended.err
+    assert run_directories(cli.folder) == before
+    return lines[0]
+
+
+def run_directories(folder):
+    return sorted(folder.glob("*/*_*"))
+
+
+def contains(line, *words):
+    missing = [word for word in words if word not in line]
+    assert not missing, f"{line!r} lacks {missing}"
+
+
+def photos_in(root, classes, side=16):
+    """Write root/<class>/<n>.png of side x side pixels for {"cat": 6, ...}, and return the root."""
+    random = np.random.RandomState(0)
+    for name, count in classes.items():
+        (root / name).mkdir(parents=True)
+        for n in range(count):
+            pixels = random.randint(0, 256, (side, side, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{n}.png")
+    return root
+
+
+def folder_of(root, *overrides):
+    return ["data=imagefolder", f"data.root={root}", "data.image_size=16", "data.pack_short_side=16", *overrides]
