@@ -5,6 +5,7 @@ import gzip
 import io
 import struct
 import tarfile
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -91,7 +92,8 @@ def caltech256(classes=("001.ak47", "002.american-flag", "257.clutter"), per_cla
 
 
 WNIDS = ["n01440764", "n01443537", "n02119789"]
-IDS = {"n02119789": 1, "n01440764": 449, "n01443537": 450}  # the devkit's, in another order than the WordNet ids
+# Written by SciPy. Id i is WNIDS[-i]: as in the devkit, another order than that of the WordNet ids; 4 is a class above.
+META = Path(__file__).parent / "reference" / "meta.mat"
 
 
 def imagenet(per_class=4, val=6, further=()):
@@ -104,8 +106,11 @@ def imagenet(per_class=4, val=6, further=()):
             seed += 1
         inner.append((f"{wnid}.tar", tar(images)))
     flat = [(f"ILSVRC2012_val_{n:08d}.JPEG", jpeg(1000 + n)) for n in range(1, val + 1)]
-    truth = "".join(f"{IDS[WNIDS[-1 - n % 3]]}\n" for n in range(val))
-    devkit = [("ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt", truth.encode())]
+    truth = "".join(f"{n % 3 + 1}\n" for n in range(val))
+    devkit = [
+        ("ILSVRC2012_devkit_t12/data/meta.mat", META.read_bytes()),
+        ("ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt", truth.encode()),
+    ]
     return {
         "ILSVRC2012_img_train.tar": tar([*inner, *further]),
         "ILSVRC2012_img_val.tar": tar(flat[::-1]),  # the order of its members does not matter

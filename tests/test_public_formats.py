@@ -74,6 +74,14 @@ def test_a_devkit_of_another_set_is_refused(tmp_path):
     )
 
 
+def test_a_damaged_devkit_is_refused(tmp_path):
+    folder = "ILSVRC2012_devkit_t12/data"
+    for damaged in (made_sets.META.read_bytes()[:200], b"", b"x" * 400):
+        members = [(f"{folder}/meta.mat", damaged), (f"{folder}/ILSVRC2012_validation_ground_truth.txt", b"1\n" * 6)]
+        files = {**made_sets.imagenet(), "ILSVRC2012_devkit_t12.tar.gz": made_sets.tar(members, "w:gz")}
+        assert "has no readable meta.mat" in spoilt(tmp_path, "imagenet", files)
+
+
 def test_an_archive_without_images_is_refused(tmp_path):
     other = {"256_ObjectCategories.tar": made_sets.tar([("readme.txt", b"x")])}
     assert "has no 256_ObjectCategories/<NNN.name>/<image>.jpg" in spoilt(tmp_path, "caltech256", other)

@@ -7,12 +7,11 @@ import math
 import os
 import re
 import struct
-from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Tuple
 
 from mxscale.config.schema import Data
 from mxscale.data.content import Slice, Source
-from mxscale.data.public import archives
+from mxscale.data.public import archives, matlab
 from mxscale.data.public.archives import BadArchive
 from mxscale.data.sources import DIGITS
 from mxscale.data.tree import Item, Tree, chosen
@@ -160,7 +159,6 @@ def is_class(folder: str, data: Data) -> bool:
 
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
-IDS_FILE = Path(__file__).parents[1] / "files" / "ilsvrc2012_ids.txt"  # line n: the class of ILSVRC2012_ID n
 
 
 def imagenet(folder: str, data: Data, where: str, progress: bool) -> Tree:
@@ -206,9 +204,10 @@ def _validation_images(folder: str) -> List[Tuple[str, str, Slice]]:
 
 def _ground_truth(path: str) -> List[str]:
     """Return the WordNet ids of the validation images, in their order."""
-    lines = archives.contents(path, [TRUTH], MAX_BYTES)[TRUTH].split()
-    wnids = [line for line in IDS_FILE.read_text().splitlines() if not line.startswith("#")]
-    wrong = [line for line in lines if not line.isdigit() or not 1 <= int(line) <= len(wnids)]
-    if wrong:
-        raise BadArchive(f"{TRUTH} in {DEVKIT} has the label {wrong[0].decode('ascii', 'replace')}: expected 1 to 1000")
-    return [wnids[int(line) - 1] for line in lines]
+    files = archives.contents(path, ["meta.mat", TRUTH], MAX_BYTES)
+    try:
+        synsets = matlab.read_structs(files["meta.mat"], "synsets", MAX_BYTES)
+        wnids = {int(synset["ILSVRC2012_ID"]): synset["WNID"] for synset in synsets}
+        return [wnids[int(line)] for line in files[TRUTH].split()]
+    except Exception as error:  # a damaged file raises errors of many types
+        raise BadArchive(f"{DEVKIT} has no readable meta.mat and {TRUTH} ({type(error).__name__}: {error})") from None
