@@ -22,10 +22,7 @@ def command(argv, ranks: int, transport="gloo", network=None, threads=None, extr
     config = from_dict({"comm": {"transport": transport}, "launch": {"threads": threads}})
     hosts = [Host(address, 1, address) for address in network.addresses[:ranks]] if network else []
     base = network.env() if network else os.environ
-    env = {
-        **commands.rank_environment(config, Placement(ranks, available_cores(), hosts), base),
-        **(extra or {}),
-    }
+    env = {**commands.rank_environment(config, Placement(ranks, available_cores(), hosts), base), **(extra or {})}
     where = ",".join(f"{host.address}:1" for host in hosts)
     return [*commands.LAUNCHERS[transport](config, ranks, env, where), sys.executable, *map(str, argv)], env
 

@@ -10,9 +10,7 @@ from test_loader import CPU, RAW, micros, train_data
 
 from mxscale.config.training_settings import Augment
 from mxscale.data import loader
-from mxscale.data.loader import (
-    EvaluationData,
-)
+from mxscale.data.loader import EvaluationData
 
 # ---------------------------------------------------------------- augmentation
 

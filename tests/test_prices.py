@@ -206,12 +206,7 @@ def test_a_local_machine_has_no_price_and_no_cost():
 @pytest.mark.parametrize("provider", PRICE_SOURCES)
 def test_a_price_by_hand_takes_precedence(provider):
     price = freeze(provider=provider, instance="no-such", usd_per_hour=2.83, as_of="2018-01-01")
-    assert (price.usd_per_hour, price.currency, price.source, price.as_of) == (
-        2.83,
-        "usd",
-        "given",
-        "2018-01-01",
-    )
+    assert (price.usd_per_hour, price.currency, price.source, price.as_of) == (2.83, "usd", "given", "2018-01-01")
     assert price.eur_per_hour == pytest.approx(2.35971, abs=5e-6)  # 2.83 / 1.1993
 
 

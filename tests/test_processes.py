@@ -69,8 +69,7 @@ def test_processes_end_with_the_first_commands_status(start, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "script, message",
-    [("kill -9 $$", "server 1 was ended by signal 9"), ("exit 3", "server 1 ended with status 3")],
+    "script, message", [("kill -9 $$", "server 1 was ended by signal 9"), ("exit 3", "server 1 ended with status 3")]
 )
 def test_a_server_that_ends_before_the_ranks_is_named(start, script, message):
     processes = start("sleep 60", "sleep 60", script)

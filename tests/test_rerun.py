@@ -389,11 +389,7 @@ def test_resumed_rerun_from_mlflow_is_identical(cli):
     assert ended.run.path == run.path
     judged = ended.status["rerun"]
     assert judged == run.read("summary.json")["rerun"]
-    assert (judged["verdict"], judged["of"], judged["first_difference"]) == (
-        "identical",
-        run_id,
-        None,
-    )
+    assert (judged["verdict"], judged["of"], judged["first_difference"]) == ("identical", run_id, None)
     assert run.read("price.json") == price
     assert run.read("environment.json")["tags"]["signature"] == signature
 

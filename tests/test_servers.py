@@ -414,10 +414,7 @@ ONE_SERVER = ["comm=parameter_server", "comm.servers=1"]
 @pytest.mark.parametrize(
     "ranks, settings",
     [
-        (
-            4,
-            ["comm=horovod", "data.shards=null", "launch.ranks=4"],
-        ),  # ranks of fixed shards gather
+        (4, ["comm=horovod", "data.shards=null", "launch.ranks=4"]),  # ranks of fixed shards gather
         (1, ONE_SERVER),
         (2, ONE_SERVER),
         (4, ["comm=parameter_server", "comm.servers=2", "comm.update_on=server"]),

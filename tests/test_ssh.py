@@ -103,8 +103,7 @@ def on_this_machine(shared_cli):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "transport, hosts",
-    [("gloo", "hosta:1,hostb:1"), ("gloo", "127.0.0.1:1,hostb:1"), ("mpi", "hosta:1,hostb:1")],
+    "transport, hosts", [("gloo", "hosta:1,hostb:1"), ("gloo", "127.0.0.1:1,hostb:1"), ("mpi", "hosta:1,hostb:1")]
 )
 def test_two_hosts_give_the_weights_of_one(cli, ssh, on_this_machine, transport, hosts):
     """Hosts are names known only to ssh, or this machine."""

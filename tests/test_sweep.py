@@ -131,11 +131,7 @@ def test_hydra_launcher_determines_concurrent_cells(launcher, typed, at_a_time):
         (["hydra/sweeper=optuna", "hydra.sweeper.n_jobs=0"], ["seed=1,2"], "hydra.sweeper.n_jobs=0: expected at"),
         (["hydra/sweeper=optuna", "hydra.sweeper.n_jobs=-1"], ["seed=1,2"], "hydra.sweeper.n_jobs=-1: expected at"),
         (["hydra/sweeper=optuna", "hydra.sweeper.n_trials=0"], ["seed=1,2"], "hydra.sweeper.n_trials=0: expected at"),
-        (
-            ["hydra/launcher=joblib", "hydra.launcher.n_jobs=0"],
-            ["seed=1,2"],
-            "hydra.launcher.n_jobs=0: expected the",
-        ),
+        (["hydra/launcher=joblib", "hydra.launcher.n_jobs=0"], ["seed=1,2"], "hydra.launcher.n_jobs=0: expected the"),
         (["hydra/sweeper=optuna"], ["seed=range(1,1)"], r"seed=range\(1,1\): the list of values is empty"),
     ],
 )
