@@ -193,21 +193,18 @@ def refused(cli):
 def unprepared(tmp_path, data_cache):
     """Return a function like `refused` that runs only the preparation, in this process, which is two seconds faster."""
     from composed import composed
+    from refusals import error_of
 
     from mxscale.launcher import setup
     from mxscale.rundir import directory
     from mxscale.rundir.plan import Plan
     from mxscale.train import prepare
-    from mxscale.util.errors import ConfigError
 
     def prepared(*overrides, entry="train"):
         config = composed(entry, f"runs={tmp_path}/runs", f"data.cache={data_cache}", *overrides)
         run = directory.create(config)
         run.write_plan(Plan(pretrained=setup.pretrained_file(config)))
-        with pytest.raises(ConfigError) as raised:
-            prepare.prepare(run, config)
-        assert len(str(raised.value).splitlines()) == 1
-        return str(raised.value)
+        return error_of(prepare.prepare, run, config)
 
     return prepared
 

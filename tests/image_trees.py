@@ -3,13 +3,12 @@
 import io
 from pathlib import Path
 
-import pytest
 from PIL import Image
+from refusals import error_of
 
 from mxscale.config.schema import Data
 from mxscale.data import manifest, recordio
 from mxscale.data.pack import prepare
-from mxscale.util.errors import ConfigError
 
 
 def paint(path: Path, colour, size=(20, 16)) -> None:
@@ -44,8 +43,4 @@ def records(made, split):
 
 
 def refused(data) -> str:
-    with pytest.raises(ConfigError) as error:
-        pack(data)
-    text = str(error.value)
-    assert "\n" not in text
-    return text
+    return error_of(pack, data)

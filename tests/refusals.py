@@ -1,9 +1,12 @@
-"""Commands that must be refused, and folders of images for them."""
+"""Refusals of calls and commands, and folders of images for them."""
 
 import re
 
 import numpy as np
+import pytest
 from PIL import Image
+
+from mxscale.util.errors import ConfigError
 
 PACKED = re.compile(r"imagefolder: \d+ classes|digits: \d+ classes")  # printed by the preparation
 
@@ -16,6 +19,25 @@ def refusal(cli, *overrides, entry="train"):
     assert len(lines) == 1 and lines[0].startswith("error: "), ended.err
     assert run_directories(cli.folder) == before
     return lines[0]
+
+
+def error_of(call, *arguments, kind=ConfigError, **settings) -> str:
+    """Return the message of the error that a call must raise, which must be one line."""
+    with pytest.raises(kind) as raised:
+        call(*arguments, **settings)
+    assert len(str(raised.value).splitlines()) == 1, raised.value
+    return str(raised.value)
+
+
+def command_error(capsys, *argv) -> str:
+    """Run a verb that must be refused in this process; return its one line on stderr."""
+    from mxscale.cli import main
+
+    capsys.readouterr()
+    assert main.main(list(argv)) == 2
+    out, error = capsys.readouterr()
+    assert error.startswith("error: ") and error.count("\n") == 1 and not out, (out, error)
+    return error
 
 
 def run_directories(folder):

@@ -7,6 +7,7 @@ import tarfile
 import numpy as np
 import pytest
 from made_sets import tar
+from refusals import error_of
 
 from mxscale.data.public.archives import BadArchive, contents, gunzip, members
 
@@ -24,10 +25,7 @@ def saved(tmp_path):
 
 
 def refused(read) -> str:
-    with pytest.raises(BadArchive) as error:
-        read()
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return error_of(read, kind=BadArchive)
 
 
 def sliced(path, member) -> bytes:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from refusals import command_error, error_of
 
 from mxscale.cli import main
 from mxscale.config.schema import Machine, from_dict
@@ -180,10 +181,7 @@ def test_without_an_instance_all_are_listed(tmp_path, capsys):
 
 
 def refused(capsys, runs, *argv):
-    capsys.readouterr()
-    assert tool(runs, *argv) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1, error
+    error = command_error(capsys, "prices", f"runs={runs}", *argv)
     assert not (runs / "prices.csv").exists()
     return error
 
@@ -217,9 +215,7 @@ HEADER = "InstanceType,Region,Price,SpotPrice\n"
 )
 def test_an_invalid_catalog_is_one_line(tmp_path, text, message):
     (tmp_path / "file").write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        catalogs.read(str(tmp_path / "file"), "2025-03-01")
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert message in error_of(catalogs.read, str(tmp_path / "file"), "2025-03-01")
 
 
 def test_an_unreadable_catalog_is_one_line(tmp_path, capsys):

@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 from conftest import ROOT
+from refusals import error_of
 
 from mxscale.config.backends import BACKENDS
 from mxscale.config.datasets import DATASETS
@@ -16,7 +17,6 @@ from mxscale.config.schema import Config, flatten, from_dict, to_dict
 from mxscale.config.setting import describe
 from mxscale.config.sizes import sizes
 from mxscale.config.validation import validate
-from mxscale.util.errors import ConfigError
 
 
 def nested(key, value):
@@ -26,10 +26,8 @@ def nested(key, value):
     return value
 
 
-def error_of(values) -> str:
-    with pytest.raises(ConfigError) as error:
-        validate(from_dict(values))
-    return str(error.value)
+def refusal(values) -> str:
+    return error_of(lambda: validate(from_dict(values)))
 
 
 # ---------------------------------------------------------------- dictionary <-> typed
@@ -79,7 +77,7 @@ def test_flatten_joins_names_and_keeps_empty_mappings():
     ],
 )
 def test_an_unknown_key_suggests_the_nearest(values, message):
-    assert error_of(values) == message
+    assert refusal(values) == message
 
 
 @pytest.mark.parametrize(
@@ -100,7 +98,7 @@ def test_an_unknown_key_suggests_the_nearest(values, message):
     ],
 )
 def test_a_wrong_type_is_refused(key, value, message):
-    assert error_of(nested(key, value)) == message
+    assert refusal(nested(key, value)) == message
 
 
 # ---------------------------------------------------------------- values
@@ -145,7 +143,7 @@ def test_each_setting_is_described_with_its_rule():
     ],
 )
 def test_an_invalid_value_is_refused(key, value, message):
-    assert error_of(nested(key, value)) == message
+    assert refusal(nested(key, value)) == message
 
 
 @pytest.mark.parametrize(
@@ -187,7 +185,7 @@ def test_an_invalid_value_is_refused(key, value, message):
     ],
 )
 def test_contradicting_values_are_refused(values, message):
-    assert error_of(values) == message
+    assert refusal(values) == message
 
 
 @pytest.mark.parametrize("key", ["optimizer.lr", "schedule.warmup_epochs", "data.augment.hue", "label_smoothing"])
@@ -257,24 +255,19 @@ def test_a_set_of_one_global_batch_is_one_step():
 
 
 def test_too_large_a_batch_is_refused_with_the_largest():
-    with pytest.raises(ConfigError) as error:
-        sizes(from_dict({"batch": {"per_device": 64, "accumulation": 2}}), 4, 300)
-    assert str(error.value) == (
+    assert error_of(sizes, from_dict({"batch": {"per_device": 64, "accumulation": 2}}), 4, 300) == (
         "batch.per_device=64: the global batch of 512 exceeds the 300 training images; use at most 37"
     )
     assert sizes(from_dict({"batch": {"per_device": 37, "accumulation": 2}}), 4, 300).steps_per_epoch == 1
 
 
 def test_more_shards_than_images_are_refused():
-    with pytest.raises(ConfigError) as error:
-        sizes(from_dict({"data": {"shards": 8}, "batch": {"per_device": 1}}), 1, 5)
-    assert str(error.value) == (
+    assert error_of(sizes, from_dict({"data": {"shards": 8}, "batch": {"per_device": 1}}), 1, 5) == (
         "batch.per_device=1: the global batch of 8 exceeds the 5 training images; "
         "use fewer ranks, shards or accumulation"
     )
 
 
 def test_more_ranks_than_shards_of_a_resumed_run_are_refused():
-    with pytest.raises(ConfigError) as error:
-        sizes(from_dict({}), 4, 1000, shards=2)
-    assert str(error.value) == "launch.ranks=4 is more than the 2 shards of this run: use at most 2 ranks"
+    message = "launch.ranks=4 is more than the 2 shards of this run: use at most 2 ranks"
+    assert error_of(sizes, from_dict({}), 4, 1000, shards=2) == message

@@ -5,9 +5,9 @@ import threading
 
 import numpy as np
 import pytest
+from refusals import error_of
 
 from mxscale.data.public.fetch import File, Place, obtain
-from mxscale.util.errors import ConfigError
 
 CONTENT = np.random.RandomState(0).bytes(300_007)
 NAME = "set.tar"
@@ -25,10 +25,7 @@ def place(tmp_path):
 
 
 def refused(files, place) -> str:
-    with pytest.raises(ConfigError) as error:
-        obtain(files, place)
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return error_of(obtain, files, place)
 
 
 def there(place):

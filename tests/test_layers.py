@@ -3,6 +3,7 @@
 import csv
 
 import pytest
+from refusals import command_error
 
 from mxscale.cli import main
 from mxscale.config.networks import NAMES
@@ -78,6 +79,4 @@ def test_command_writes_the_table(tmp_path):
     ],
 )
 def test_invalid_setting_is_one_line(given, message, capsys):
-    assert main.main(["layers", *given]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and message in error
+    assert message in command_error(capsys, "layers", *given)

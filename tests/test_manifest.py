@@ -10,10 +10,10 @@ import pytest
 from composed import composed
 from PIL import Image
 from records import make_records
+from refusals import error_of
 
 from mxscale.config.schema import Data
 from mxscale.data import manifest, pack
-from mxscale.util.errors import ConfigError
 
 
 def prepare(data):
@@ -21,10 +21,7 @@ def prepare(data):
 
 
 def refused(data) -> str:
-    with pytest.raises(ConfigError) as error:
-        prepare(data)
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return error_of(prepare, data)
 
 
 def noise(seed, side=20):

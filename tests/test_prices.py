@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 import yaml
+from refusals import error_of
 
 from mxscale.config import schema, validation
 from mxscale.config.price_sources import PRICE_SOURCES
@@ -13,7 +14,6 @@ from mxscale.config.schema import Machine
 from mxscale.cost import prices
 from mxscale.rundir.price import Price
 from mxscale.util import csv_tables
-from mxscale.util.errors import ConfigError
 
 TODAY = datetime.date(2025, 6, 1)
 MACHINES = pathlib.Path(__file__).parent.parent / "conf" / "machine"
@@ -28,9 +28,7 @@ def aws(instance="p3.16xlarge", region="eu-west-1", **fields):
 
 
 def refusal(**fields):
-    with pytest.raises(ConfigError) as caught:
-        freeze(**fields)
-    return str(caught.value)
+    return error_of(freeze, **fields)
 
 
 BY_HAND = "or give machine.usd_per_hour or machine.eur_per_hour"

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from composed import composed
 from PIL import Image
+from refusals import error_of
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.registry import implementation
 from mxscale.config.schema import Data
 from mxscale.data import content, manifest, pack, recordio
-from mxscale.util.errors import ConfigError
 
 KINDS = sorted(made_sets.SETS)
 
@@ -52,13 +52,6 @@ def known(publisher, kind):
 
 def tree_of(publisher, kind, tmp_path, **more):
     return known(publisher, kind).read(data_of(kind, tmp_path, checksum="published", **more), False)
-
-
-def refused(call) -> str:
-    with pytest.raises(ConfigError) as error:
-        call()
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def images(made, split):
@@ -237,7 +230,7 @@ def test_a_corrupted_download_is_refused(publisher, tmp_path, kind):
         whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :]
     )
     data = data_of(kind, tmp_path, checksum="published")
-    assert f"{name} cannot be fetched" in (text := refused(lambda: table.read(data, False)))
+    assert f"{name} cannot be fetched" in (text := error_of(table.read, data, False))
     assert "SHA-256 is not" in text and os.listdir(data.root) == []
 
 
@@ -247,7 +240,7 @@ def test_a_placed_file_with_a_wrong_checksum_is_refused(tmp_path, kind):
     os.makedirs(data.root)
     for name, content_of in made_sets.made(kind).items():
         (tmp_path / "set" / name).write_bytes(content_of)
-    text = refused(lambda: pack.prepare(data, progress=False))
+    text = error_of(pack.prepare, data, progress=False)
     assert re.search(r"has [\d,]+ bytes, not [\d,]+|has the SHA-256", text) and str(tmp_path / "set") in text
     assert not [name for name in os.listdir(tmp_path / "cache") if not name.startswith(".")]
 
@@ -261,14 +254,14 @@ def test_a_placed_file_with_a_wrong_checksum_is_refused(tmp_path, kind):
 def test_an_unsafe_archive_is_refused_and_leaves_nothing(publisher, tmp_path, kind, name, member):
     publisher.files.update(made_sets.SETS[kind](further=[member]))
     data = data_of(kind, tmp_path, mirror=publisher.base)
-    text = refused(lambda: pack.prepare(data, progress=False))
+    text = error_of(pack.prepare, data, progress=False)
     assert text.startswith(f"data.root={data.root}: ") and re.search("is outside the archive's folder|is a link", text)
     assert not list(tmp_path.rglob("evil*")) and not list(Path(data.cache).glob("[!.]*"))
 
 
 def test_imagenet_is_never_fetched_without_a_mirror(tmp_path):
     data = data_of("imagenet", tmp_path, checksum="published")
-    assert refused(lambda: pack.prepare(data, progress=False)) == (
+    assert error_of(pack.prepare, data, progress=False) == (
         f"data.root={data.root} lacks ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar, ILSVRC2012_devkit_t12.tar.gz, "
         f"which the licence does not allow to fetch: download them from https://image-net.org/download.php and place "
         f"them in {data.root}"

@@ -9,6 +9,7 @@ from pathlib import Path
 import made_sets
 import pytest
 from conftest import read_json
+from refusals import error_of
 from test_public import data_of, public
 
 from mxscale.data.public.archives import BadArchive
@@ -22,10 +23,8 @@ def spoilt(tmp_path, kind, files) -> str:
     folder.mkdir(exist_ok=True)
     for name, content_of in files.items():
         (folder / name).write_bytes(content_of)
-    with pytest.raises((BadArchive, ConfigError)) as error:
-        public(kind).tree(str(folder), data_of(kind, tmp_path), "data.root=x", False)
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    call, data = public(kind).tree, data_of(kind, tmp_path)
+    return error_of(call, str(folder), data, "data.root=x", False, kind=(BadArchive, ConfigError))
 
 
 def test_inconsistent_mnist_files_are_refused(tmp_path):

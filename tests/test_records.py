@@ -7,6 +7,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import error_of
 from test_image_encoding import wild
 
 from mxscale.config.schema import Data
@@ -89,10 +90,7 @@ def given(tmp_path):
 
 
 def refused(data) -> str:
-    with pytest.raises(ConfigError) as error:
-        prepare(data, progress=False)
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return error_of(prepare, data, progress=False)
 
 
 def test_record_files_are_read_in_place(given, tmp_path):

@@ -13,6 +13,7 @@ import pytest
 from composed import composed
 from conftest import SMALL, wait_for_step
 from plans import make_sizes, make_splits
+from refusals import error_of
 
 from mxscale.cli import main as command_line
 from mxscale.cli import settings
@@ -150,10 +151,7 @@ def asked(given, *overrides, entry="train"):
 
 
 def refused(given, *overrides, **more) -> str:
-    with pytest.raises(ConfigError) as raised:
-        asked(given, *overrides, **more)
-    assert len(str(raised.value).splitlines()) == 1
-    return str(raised.value)
+    return error_of(asked, given, *overrides, **more)
 
 
 def test_rerun_takes_config_ranks_and_threads_from_record(tmp_path):

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from published_table import ROW, predicted, series, write_points
+from refusals import command_error
 
 from mxscale.cli import main
 from mxscale.perfmodel import hardware
@@ -133,10 +134,7 @@ def test_command_prints_json_and_draws(points, capsys, tmp_path):
 
 
 def refused(capsys, match, *argv):
-    assert main.main(["score", *argv]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1
-    assert match in error
+    assert match in command_error(capsys, "score", *argv)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from conftest import ROOT
 from hub_server import Hub, serving, set_endpoint
 from huggingface_hub import constants
+from refusals import command_error
 from safetensors.numpy import load_file, save_file
 from torch_state import images, state
 
@@ -44,10 +45,7 @@ def run(tmp_path, file):
 
 
 def refused(capsys, match, *argv):
-    assert main.main(list(argv)) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1
-    assert match in error
+    assert match in command_error(capsys, *argv)
 
 
 def agree(found):

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import test_rerun
 from plans import make_sizes
+from refusals import contains, error_of
 
 from mxscale.cli import settings
 from mxscale.config.schema import Config, Tracking, from_dict
@@ -518,11 +519,9 @@ def recorded(root, uri=None):
 
 
 def not_found(run_id, *words, **values):
-    with pytest.raises(ConfigError) as raised:
-        tracker.find_run(from_dict(values), run_id)
-    said = str(raised.value)
-    assert said.startswith(f"model.pretrained=run:{run_id}: ") and len(said.splitlines()) == 1
-    assert not [word for word in words if word not in said], said
+    message = error_of(tracker.find_run, from_dict(values), run_id)
+    assert message.startswith(f"model.pretrained=run:{run_id}: ")
+    contains(message, *words)
 
 
 def test_run_is_found_by_id_in_sqlite_store(tmp_path):
