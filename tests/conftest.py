@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -115,6 +116,13 @@ def shared_cli(tmp_path_factory, data_cache):
 def last(run: RunDir, name: str) -> float:
     """Return the last value of a metric."""
     return [line["metrics"][name] for line in run.history() if name in line["metrics"]][-1]
+
+
+def free_port() -> int:
+    """Return a port of this machine on which no server listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def wait_for_step(run: RunDir, step: int, timeout=60) -> None:

@@ -4,14 +4,13 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
 import urllib.request
 from pathlib import Path
 
-from conftest import ROOT
+from conftest import ROOT, free_port
 
 QUICK = ["data.train_per_class=24", "batch.per_device=12", "epochs=2", "log_every=1"]
 
@@ -47,10 +46,8 @@ class Project:
     """A Compose project with its own port."""
 
     def __init__(self, name: str, data: Path):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.name, self.env = name, {"MLFLOW_PORT": str(self.port), "DATA": str(data), "COMPOSE_PROJECT_NAME": name}
+        self.name, self.port = name, free_port()
+        self.env = {"MLFLOW_PORT": str(self.port), "DATA": str(data), "COMPOSE_PROJECT_NAME": name}
 
     def compose(self, *words, **options):
         return sh("docker", "compose", *words, env=self.env, **options)

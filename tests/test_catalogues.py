@@ -166,8 +166,6 @@ def test_bill_of_p2_8xlarge_in_each_region(tmp_path, capsys):
         ("us-east-1", "per_second"): 2.2768,  # 7.2 USD/h
         ("us-east-1", "per_hour"): 6.8305,
     }
-    assert all(bill < 2.5 for (_, billing), bill in euros.items() if billing == "per_second")
-    assert all(bill > 2.5 for (_, billing), bill in euros.items() if billing == "per_hour")
 
 
 def test_without_an_instance_all_are_listed(tmp_path, capsys):

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from conftest import free_port
 
 from mxscale.config.schema import from_dict
 from mxscale.doctor import connectivity
@@ -62,14 +63,8 @@ def test_mlflow_token_of_the_client_is_sent(tmp_path, server, monkeypatch):
     assert set(server.authorizations) == {"Bearer abc"}
 
 
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def test_refused_connection_to_mlflow_is_a_warning(tmp_path):
-    uri = f"http://127.0.0.1:{closed_port()}"
+    uri = f"http://127.0.0.1:{free_port()}"
     result = connectivity.check_mlflow(configured(tmp_path, tracking={"uri": uri}))
     assert result.state == "warn" and "connection refused" in result.cause and "sent later" in result.fix
 
@@ -118,7 +113,7 @@ def test_mlflow_file_must_be_writable(tmp_path, monkeypatch):
 def test_port_of_the_ui(tmp_path, server, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     config = configured(tmp_path)
-    assert [each.state for each in connectivity.check_ui_port(config, closed_port())] == ["ok"]
+    assert [each.state for each in connectivity.check_ui_port(config, free_port())] == ["ok"]
     assert [each.cause for each in connectivity.check_ui_port(config, server.server_port)] == ["in use by MLflow's UI"]
     server.status = 404
     assert [each.state for each in connectivity.check_ui_port(config, server.server_port)] == ["warn"]

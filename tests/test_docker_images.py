@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, free_port
 from docker_engine import QUICK, Project, copy_of_sources, engine_answers, sh, wait_for_http
 
 FILES = ["-f", "docker-compose.yml"]
@@ -240,9 +240,7 @@ def postgres():
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not found:
         pytest.skip("PostgreSQL is not installed (apt install postgresql)")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     folder = Path(tempfile.mkdtemp(prefix="mxscale-pg-"))  # other users can't read pytest's folders
     secret = folder / "password"
     secret.write_text("it's a p@ss:word/?\n")
@@ -265,9 +263,7 @@ def postgres():
 
 def test_run_is_recorded_in_postgresql_exactly_once(images, postgres, cli):
     port, password = postgres
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        own = free.getsockname()[1]
+    own = free_port()
     settings = {
         "POSTGRES_HOST": "127.0.0.1", "POSTGRES_PORT": port, "POSTGRES_PASSWORD": password, "MLFLOW_PORT": own,
         "MLFLOW_HOSTS": f"127.0.0.1:{own}",

@@ -2,13 +2,12 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, free_port
 from hub_server import Hub, serving, set_endpoint
 from huggingface_hub import constants
 
@@ -60,7 +59,7 @@ def test_cached_files_are_not_fetched_again(hub):
 
 def test_the_cache_is_used_if_the_hub_is_down(hub, monkeypatch):
     first = client.fetch("timm/resnet18")
-    set_endpoint(monkeypatch, closed_port())
+    set_endpoint(monkeypatch, f"http://127.0.0.1:{free_port()}")
     assert client.fetch("timm/resnet18") == first
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert client.fetch("timm/resnet18") == first
@@ -114,20 +113,14 @@ def test_too_large_files_are_not_fetched(hub, monkeypatch):
     assert gets(hub) == []
 
 
-def closed_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{taken.getsockname()[1]}"
-
-
 def test_an_unreachable_hub_is_one_line(hub, monkeypatch):
-    set_endpoint(monkeypatch, closed_port())
+    set_endpoint(monkeypatch, f"http://127.0.0.1:{free_port()}")
     refused("timm/resnet18", f"{constants.ENDPOINT} does not answer, and it is not in the cache .*torch:FILE")
 
 
-def fetch_in_a_process(**surroundings):
+def fetch_in_a_process(**variables):
     code = "from mxscale.models import hub; print(hub.fetch('timm/resnet18').path)"
-    env = {**os.environ, **surroundings}
+    env = {**os.environ, **variables}
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=100)
 
 

@@ -24,17 +24,12 @@ def pixels(image):
     return np.asarray(image).astype(int)
 
 
-@pytest.mark.parametrize("name", ["JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF"])
-def test_each_format_decodes_as_in_pillow(photo, name):
-    content = written(photo, name)
-    np.testing.assert_array_equal(pixels(decode(content)), pixels(Image.open(io.BytesIO(content)).convert("RGB")))
-
-
+FORMATS = ["JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF"]
 STORED = [("L", "PNG"), ("1", "PNG"), ("P", "PNG"), ("L", "JPEG"), ("CMYK", "JPEG"), ("CMYK", "TIFF")]
 
 
-@pytest.mark.parametrize("mode,name", STORED)
-def test_grey_palette_and_cmyk_become_rgb(photo, mode, name):
+@pytest.mark.parametrize("mode, name", [*(("RGB", name) for name in FORMATS), *STORED])
+def test_each_format_and_mode_decodes_as_in_pillow(photo, mode, name):
     content = written(photo.convert(mode), name)
     np.testing.assert_array_equal(pixels(decode(content)), pixels(Image.open(io.BytesIO(content)).convert("RGB")))
 
@@ -207,7 +202,7 @@ def test_the_first_frame_of_an_animated_gif_is_used(photo):
 # ---------------------------------------------------------------- names, ends, bombs
 
 
-@pytest.mark.parametrize("name", ["JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF"])
+@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("extension", [".jpg", ".png", ".gif"])
 def test_the_format_is_detected_by_content(photo, name, extension, tmp_path):
     path = tmp_path / f"photo{extension}"
@@ -215,7 +210,7 @@ def test_the_format_is_detected_by_content(photo, name, extension, tmp_path):
     np.testing.assert_array_equal(pixels(decode(path)), pixels(decode(path.read_bytes())))
 
 
-@pytest.mark.parametrize("name", ["JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF"])
+@pytest.mark.parametrize("name", FORMATS)
 def test_truncated_files_are_bad(photo, name):
     content = written(photo, name)
     for tenth in range(10):
@@ -226,7 +221,7 @@ def test_truncated_files_are_bad(photo, name):
 
 def test_random_damage_never_crashes(photo):
     random = np.random.RandomState(0)
-    for name in ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP"):
+    for name in FORMATS:
         content = written(photo, name)
         for _ in range(40):
             damaged = bytearray(content)

@@ -164,7 +164,8 @@ def test_a_truncated_file_is_refused_with_the_byte(given, tmp_path, keep):
     train = tmp_path / "train.rec"
     content = train.read_bytes()[:keep]
     train.write_bytes(content)
-    assert f"truncated at byte {len(content)}, inside a record" in refused(given())
+    error = refused(given())
+    assert f"truncated at byte {len(content)}, inside a record" in error and "create it again with im2rec" in error
 
 
 def test_an_index_of_another_file_is_refused(given, tmp_path):

@@ -7,6 +7,7 @@ import socket
 import sqlite3
 
 import pytest
+from conftest import free_port
 from recorded import keep, run
 
 from mxscale.cli import main
@@ -204,9 +205,7 @@ def test_file_that_is_no_store_is_refused(reported, tmp_path, content):
 
 
 def test_unreachable_server_is_one_line(reported):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        uri = f"http://127.0.0.1:{free.getsockname()[1]}"
+    uri = f"http://127.0.0.1:{free_port()}"
     refused(reported(f"tracking.uri={uri}", "tracking.timeout_s=2"), uri, "connection refused")
 
 

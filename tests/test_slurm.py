@@ -9,11 +9,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SMALL, wait_for_step
+from conftest import ROOT, SMALL, free_port, wait_for_step
 
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.sweep_directory import REFUSED_CELL, SweepDirectory
@@ -127,14 +126,6 @@ class Slurm:
         return "\n".join(f"{path.name}: {path.read_text()[-2000:]}" for path in self.folder.glob("*.log"))
 
 
-def free_ports(count):
-    with ExitStack() as sockets:
-        taken = [sockets.enter_context(socket.socket()) for _ in range(count)]
-        for one in taken:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in taken]
-
-
 @pytest.fixture(scope="module")
 def slurm():
     missing = [name for name in (*DAEMONS, "sbatch") if not shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")]
@@ -145,7 +136,7 @@ def slurm():
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # short: munge's socket has a path of 108 bytes at most
     folder.chmod(0o755)
     host = socket.gethostname().partition(".")[0]
-    ports = dict(zip(("controller_port", "node_port"), free_ports(2)))
+    ports = {"controller_port": free_port(), "node_port": free_port()}
     (folder / "slurm.conf").write_text(SLURM_CONF.format(host=host, folder=folder, **ports))
     (folder / "munge.key").touch(0o600)
     (folder / "munge.key").write_bytes(secrets.token_bytes(128))

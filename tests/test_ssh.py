@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import free_port
 
 from mxscale.config.schema import from_dict
 from mxscale.environment.hosts import Host, is_here
@@ -57,9 +58,7 @@ def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sshd")
     for key in ("host", "user", "stranger"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     options = {
         "ListenAddress": f"127.0.0.1:{port}", "HostKey": folder / "host", "AuthorizedKeysFile": folder / "user.pub",
         "StrictModes": "no", "UsePAM": "no", "PasswordAuthentication": "no", "KbdInteractiveAuthentication": "no",

@@ -553,16 +553,10 @@ def test_submitit_sweep_exits_with_worst_status(cli):
     )
 
 
-@pytest.mark.parametrize("words", ["seed=range(1,1)", "seed=1,2 hydra/sweeper=optuna hydra.sweeper.n_trials=0"])
-def test_sweep_without_cells_is_one_line(cli, words):
-    need_optuna(*words.split())
-    ended = cli("train", *SHORT, *words.split(), "-m", small=False, expect=2)
-    assert len(ended.err.splitlines()) == 1 and ended.err.startswith(f"error: {words.split()[-1]}: ")
-    assert not list(cli.folder.glob("sweeps/*"))
-
-
 def test_refused_command_line_leaves_no_sweep(cli):
     cli("train", *SHORT, "data=digits,flower", "-m", small=False, expect=2)
+    ended = cli("train", *SHORT, "seed=range(1,1)", "-m", small=False, expect=2)
+    assert len(ended.err.splitlines()) == 1 and ended.err.startswith("error: seed=range(1,1): ")
     ended = cli("train", *SHORT, "seed=1,2", "hydra/launcher=joblb", "-m", small=False, expect=2)
     assert ended.err.startswith("error: hydra/launcher=joblb: expected one of basic, joblib,")
     ended = cli("train", *SHORT, "seed=1,2", "sweep.resume=true", "-m", small=False, expect=2)

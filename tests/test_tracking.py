@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import test_rerun
+from conftest import free_port
 from plans import make_sizes
 from refusals import contains, error_of
 
@@ -123,9 +124,7 @@ class Server:
     """`mlflow server` on a free port, in a process group of its own."""
 
     def __init__(self, folder):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.folder, self.uri, self.process = folder, f"http://127.0.0.1:{self.port}", None
 
     def start(self):
@@ -424,10 +423,8 @@ def test_server_and_password(tmp_path, server, capsys):
 
 @pytest.mark.slow
 def test_server_dead_from_the_start(tmp_path, server, capsys):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        nobody = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    run = make_run(tmp_path, nobody)
+    closed = f"http://127.0.0.1:{free_port()}"
+    run = make_run(tmp_path, closed)
     mirror = tracker.open_mirror(run, run.config().tracking)
     mirror.start()
     add_lines(run, 0, 7)
@@ -436,7 +433,7 @@ def test_server_dead_from_the_start(tmp_path, server, capsys):
     unsent = mirror.finish(30)
     assert time.monotonic() - start < 5  # a try and a retry
     assert str(unsent) == (
-        f"tracking: 7 of 7 lines unsent ({nobody}: connection refused); send with: mxscale sync {run}"
+        f"tracking: 7 of 7 lines unsent ({closed}: connection refused); send with: mxscale sync {run}"
     )
     assert tracker.sync(run) == 1
     assert capsys.readouterr().out.strip() == str(unsent)

@@ -82,20 +82,18 @@ def test_an_unknown_name_gets_a_suggestion(name, message):
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("side", [8, 9, 33])
-def test_small_works_on_small_images(side):
-    assert ready(side=side)(images(side)).shape == (2, 5)
+def test_smallest_sides_of_networks():
+    sides = {"alexnet": 63, "squeezenet1.1": 25, "mobilenetv2_0.25": 8, "small": 8}
+    assert {name: network(name).min_side for name in sides} == sides
 
 
-@pytest.mark.parametrize("name, side", [("alexnet", 63), ("squeezenet1.1", 25), ("mobilenetv2_0.25", 8)])
-def test_networks_run_at_their_smallest_side(name, side):
-    assert network(name).min_side == side
-    assert ready(name, side=side)(images(side)).shape == (2, 5)
+LARGE = ["densenet121", "inceptionv3", "vgg11_bn", "resnet50_v1b", "resnet18_v2"]
 
 
-@pytest.mark.parametrize("name", ["densenet121", "inceptionv3", "vgg11_bn", "resnet50_v1b", "resnet18_v2"])
-def test_large_networks_run_at_their_smallest_side(name):
-    assert ready(name, side=network(name).min_side)(images(network(name).min_side)).shape == (2, 5)
+@pytest.mark.parametrize("name", ["small", "alexnet", "squeezenet1.1", "mobilenetv2_0.25", *LARGE])
+def test_networks_run_from_their_smallest_side(name):
+    for side in (network(name).min_side, *((9, 33) if name == "small" else ())):
+        assert ready(name, side=side)(images(side)).shape == (2, 5)
 
 
 def test_global_pooling_changes_nothing_at_the_published_size():
@@ -224,13 +222,6 @@ def test_finish_infers_shapes_without_changing_values():
     assert not any(values[n].any() for n in zoo.running_statistics(net) if n.endswith("running_mean"))
 
 
-def test_finish_refuses_an_image_that_is_too_small():
-    net = zoo.build("squeezenet1.1", 2)
-    zoo.initialise(net, 1, CPU, True)
-    with pytest.raises(mx.MXNetError):
-        zoo.finish(net, (1, 3, 24, 24), CPU)
-
-
 # ---------------------------------------------------------------- freezing, decay
 
 
@@ -248,12 +239,10 @@ def test_frozen_features_do_not_move_and_normalise_as_in_validation(hybrid):
         np.testing.assert_allclose(net(images()).asnumpy(), validated, rtol=1e-5)
 
 
-def test_freeze_none_changes_nothing_and_unknown_is_refused():
+def test_freeze_none_changes_nothing():
     net = ready()
     zoo.freeze(net, "none")
     assert all(p.grad_req == "write" for n, p in weights.parameters(net).items() if "running" not in n)
-    with pytest.raises(ConfigError, match=r"^model.freeze=feature: expected one of none, features, stage1,"):
-        zoo.freeze(net, "feature")
 
 
 def test_decay_excludes_normalisation_and_biases():
