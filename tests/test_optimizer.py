@@ -20,10 +20,10 @@ def backward(parameter, gradient):
     loss.backward()
 
 
-def after_steps(config, gradients, weight=1.0, global_batch=1):
-    """Return a weight of one number after one update per gradient."""
+def after_steps(config, gradients, global_batch):
+    """Return a weight of one number that starts at 1, after one update per gradient."""
     parameter = mx.gluon.Parameter("w", shape=(1,))
-    parameter.initialize(mx.init.Constant(weight))
+    parameter.initialize(mx.init.One())
     trainer = make_trainer([parameter], config, multi_precision=False)
     for gradient in gradients:
         backward(parameter, gradient)
@@ -34,35 +34,22 @@ def after_steps(config, gradients, weight=1.0, global_batch=1):
 # ---------------------------------------------------------------- updates by hand
 
 
-def test_sgd_subtracts_gradient_and_decay():
-    config = Optimizer(name="sgd", lr=0.1, momentum=None, weight_decay=0.5)
-    assert after_steps(config, [2.0]) == pytest.approx(1 - 0.1 * (2 + 0.5 * 1))
-
-
-def test_momentum_accumulates():
-    config = Optimizer(name="sgd", lr=0.1, momentum=0.9, weight_decay=0.0)
-    assert after_steps(config, [1.0, 1.0]) == pytest.approx(1 - 0.1 - (0.09 + 0.1))
-
-
-def test_nag_looks_ahead():
-    config = Optimizer(name="nag", lr=0.1, momentum=0.9, weight_decay=0.0)
-    # m = 0.9 m + g; w -= lr (g + 0.9 m): 1.9 and then 1 + 0.9 x 1.9 = 2.71.
-    assert after_steps(config, [1.0, 1.0]) == pytest.approx(1 - 0.19 - 0.271)
-
-
-def test_adams_first_step_is_the_lr():
-    config = Optimizer(name="adam", lr=0.01, momentum=None, weight_decay=0.0, params={"beta1": 0.8})
-    assert after_steps(config, [5.0]) == pytest.approx(0.99, abs=1e-6)
-
-
-def test_gradients_are_divided_by_the_global_batch():
-    config = Optimizer(name="sgd", lr=1.0, momentum=None, weight_decay=0.0)
-    assert after_steps(config, [32.0], global_batch=64) == pytest.approx(0.5)
-
-
-def test_gradients_are_clipped_after_the_division():
-    config = Optimizer(name="sgd", lr=1.0, momentum=None, weight_decay=0.0, clip_gradient=0.25)
-    assert after_steps(config, [-64.0], global_batch=64) == pytest.approx(1.25)
+@pytest.mark.parametrize(
+    "settings, gradients, global_batch, weight",
+    [
+        ({"name": "sgd", "lr": 0.1, "momentum": None, "weight_decay": 0.5}, [2.0], 1, 1 - 0.1 * (2 + 0.5 * 1)),
+        ({"name": "sgd", "lr": 0.1, "momentum": 0.9}, [1.0, 1.0], 1, 1 - 0.1 - (0.09 + 0.1)),
+        # m = 0.9 m + g; w -= lr (g + 0.9 m): 1.9 and then 1 + 0.9 x 1.9 = 2.71
+        ({"name": "nag", "lr": 0.1, "momentum": 0.9}, [1.0, 1.0], 1, 1 - 0.19 - 0.271),
+        ({"name": "adam", "lr": 0.01, "momentum": None, "params": {"beta1": 0.8}}, [5.0], 1, 0.99),  # a step of lr
+        ({"name": "sgd", "lr": 1.0, "momentum": None}, [32.0], 64, 0.5),
+        ({"name": "sgd", "lr": 1.0, "momentum": None, "clip_gradient": 0.25}, [-64.0], 64, 1.25),  # after the division
+    ],
+    ids=["decay", "momentum", "nag", "adam", "global batch", "clipping"],
+)
+def test_updates_equal_those_worked_by_hand(settings, gradients, global_batch, weight):
+    config = Optimizer(**{"weight_decay": 0.0, **settings})
+    assert after_steps(config, gradients, global_batch=global_batch) == pytest.approx(weight, rel=1e-6)
 
 
 def test_schedule_lr_replaces_the_initial_lr():

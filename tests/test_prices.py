@@ -104,20 +104,63 @@ def test_an_undated_row_is_used_with_a_note():
     )
 
 
-def test_an_undated_row_is_refused_for_a_date():
-    assert refusal(provider="aws", instance="p5.48xlarge", region="us-east-1", as_of="2024-04-30") == (
-        "machine.as_of=2024-04-30: the price of p5.48xlarge us-east-1 on_demand has no date; "
-        f"leave machine.as_of out to use it, {BY_HAND}"
-    )
-
-
 # ---------------------------------------------------------------- bad input
 
+P3 = {"provider": "aws", "instance": "p3.16xlarge"}
+UNDATED = {"provider": "aws", "instance": "p5.48xlarge", "region": "us-east-1", "as_of": "2024-04-30"}
 
-def test_an_unknown_instance_names_the_nearest():
-    assert refusal(provider="aws", instance="p3.16xlrge", region="eu-west-1") == (
-        f"machine.instance=p3.16xlrge: did you mean machine.instance=p3.16xlarge? ({BY_HAND})"
-    )
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        (
+            {**P3, "instance": "p3.16xlrge", "region": "eu-west-1"},
+            f"machine.instance=p3.16xlrge: did you mean machine.instance=p3.16xlarge? ({BY_HAND})",
+        ),
+        (P3, f"machine.region is missing: p3.16xlarge has prices for eu-west-1, us-east-1 ({BY_HAND})"),
+        (
+            {**P3, "region": "eu-wst-1"},
+            f"machine.region=eu-wst-1: did you mean machine.region=eu-west-1? ({BY_HAND})",
+        ),
+        (
+            {"provider": "aws", "instance": "p3dn.24xlarge", "region": "eu-west-1"},
+            f"machine.region=eu-west-1: p3dn.24xlarge has prices for us-east-1 ({BY_HAND})",
+        ),
+        (
+            {**P3, "region": "eu-west-1", "market": "spot"},
+            f"machine.market=spot: p3.16xlarge eu-west-1 has prices for on_demand ({BY_HAND})",
+        ),
+        (
+            {**P3, "region": "eu-west-1", "as_of": "2017-11-11"},
+            "machine.as_of=2017-11-11: before the first price of p3.16xlarge eu-west-1 on_demand; "
+            f"it has prices of 2017-11-12 ({BY_HAND})",
+        ),
+        (
+            UNDATED,
+            "machine.as_of=2024-04-30: the price of p5.48xlarge us-east-1 on_demand has no date; "
+            f"leave machine.as_of out to use it, {BY_HAND}",
+        ),
+        (
+            {"provider": "custom", "usd_per_hour": 1.0, "as_of": "2071-11-12"},
+            "machine.as_of=2071-11-12: later than today, 2025-06-01; future prices are unknown",
+        ),
+        (
+            {"provider": "custom", "usd_per_hour": 1.0, "eur_per_hour": 1.0},
+            "machine.usd_per_hour and machine.eur_per_hour are both given: "
+            "give one, the other follows from the exchange rate",
+        ),
+        (
+            {"provider": "custom"},
+            "machine=custom has no price: give machine.usd_per_hour or machine.eur_per_hour",
+        ),
+        (
+            {"provider": "owned", "purchase": 149000.0, "per_kwh": 0.15},
+            f"machine=owned needs machine.years, machine.watts (0 if free), {BY_HAND}",
+        ),
+    ],
+)
+def test_an_invalid_machine_is_refused_with_valid_values(fields, message):
+    assert refusal(**fields) == message
 
 
 def test_a_missing_instance_lists_the_instances():
@@ -126,67 +169,11 @@ def test_a_missing_instance_lists_the_instances():
     assert line.endswith(f", p5en.48xlarge ({BY_HAND})")
 
 
-def test_a_missing_region_lists_the_regions_of_the_instance():
-    assert refusal(provider="aws", instance="p3.16xlarge") == (
-        f"machine.region is missing: p3.16xlarge has prices for eu-west-1, us-east-1 ({BY_HAND})"
-    )
-
-
-def test_an_unknown_region_names_the_nearest():
-    assert refusal(provider="aws", instance="p3.16xlarge", region="eu-wst-1") == (
-        f"machine.region=eu-wst-1: did you mean machine.region=eu-west-1? ({BY_HAND})"
-    )
-
-
-def test_a_valid_region_without_a_price_lists_the_regions():
-    assert refusal(provider="aws", instance="p3dn.24xlarge", region="eu-west-1") == (
-        f"machine.region=eu-west-1: p3dn.24xlarge has prices for us-east-1 ({BY_HAND})"
-    )
-
-
-def test_a_market_without_a_price_lists_those_with_one():
-    assert refusal(provider="aws", instance="p3.16xlarge", region="eu-west-1", market="spot") == (
-        f"machine.market=spot: p3.16xlarge eu-west-1 has prices for on_demand ({BY_HAND})"
-    )
-
-
-def test_a_date_before_the_first_price_names_the_dates_that_exist():
-    assert refusal(provider="aws", instance="p3.16xlarge", region="eu-west-1", as_of="2017-11-11") == (
-        "machine.as_of=2017-11-11: before the first price of p3.16xlarge eu-west-1 on_demand; "
-        f"it has prices of 2017-11-12 ({BY_HAND})"
-    )
-
-
 @pytest.mark.parametrize("text", ["yesterday", "2017-13-01", "2017-02-30", "12.11.2017", "20171112", "2017", ""])
 def test_an_invalid_as_of_is_refused(text):
     line = f"machine.as_of={text}: expected a date such as 2017-11-12, or null for today"
     assert refusal(provider="aws", instance="p3.16xlarge", region="eu-west-1", as_of=text) == line
     assert refusal(provider="local", as_of=text) == line
-
-
-def test_a_future_date_is_refused():
-    assert refusal(provider="custom", usd_per_hour=1.0, as_of="2071-11-12") == (
-        "machine.as_of=2071-11-12: later than today, 2025-06-01; future prices are unknown"
-    )
-
-
-def test_two_prices_by_hand_are_refused():
-    assert refusal(provider="custom", usd_per_hour=1.0, eur_per_hour=1.0) == (
-        "machine.usd_per_hour and machine.eur_per_hour are both given: "
-        "give one, the other follows from the exchange rate"
-    )
-
-
-def test_custom_without_a_price_is_refused():
-    assert refusal(provider="custom") == (
-        "machine=custom has no price: give machine.usd_per_hour or machine.eur_per_hour"
-    )
-
-
-def test_an_owned_machine_lists_missing_settings():
-    assert refusal(provider="owned", purchase=149000.0, per_kwh=0.15) == (
-        f"machine=owned needs machine.years, machine.watts (0 if free), {BY_HAND}"
-    )
 
 
 # ---------------------------------------------------------------- local, by hand, owned
@@ -245,7 +232,7 @@ def test_an_owned_machine_in_euros():
         ("2030-01-01", 1.0389, "2024-12-31"),
     ],
 )
-def test_the_exchange_rate_is_the_last_on_or_before_the_date(day, rate, of):
+def test_the_newest_exchange_rate_before_the_date_applies(day, rate, of):
     found = prices.exchange_rate(datetime.date.fromisoformat(day))
     assert (found["usd_per_eur"], found["fx_date"]) == (rate, of)
 
@@ -266,17 +253,11 @@ def dollars(attempts_s, **fields):
     return prices.cost(freeze(provider="custom", usd_per_hour=36.0, **fields), attempts_s)["usd"]
 
 
-def test_twenty_minutes_of_p2_8xlarge_cost_less_than_2_50_euros():
-    price = aws("p2.8xlarge", as_of="2017-10-26", setup_minutes=10)
-    bill = prices.cost(price, [600])
-    assert bill["usd"] == pytest.approx(2.592)  # 7.776 USD/h x 20 min
-    assert bill["eur"] == pytest.approx(2.459, abs=5e-4)  # / 1.0541
-    assert bill["eur"] < 2.5
-
-
-def test_the_same_time_billed_per_hour_costs_a_full_hour():
-    price = aws("p2.8xlarge", as_of="2017-10-26", setup_minutes=10, billing="per_hour")
-    assert prices.cost(price, [600])["usd"] == 7.776
+@pytest.mark.parametrize("billing, usd, eur", [("per_second", 2.592, 2.459), ("per_hour", 7.776, 7.3769)])
+def test_bill_of_twenty_minutes_of_p2_8xlarge(billing, usd, eur):
+    """7.776 USD/h x 20 min, or a full hour; 1.0541 USD/EUR."""
+    price = aws("p2.8xlarge", as_of="2017-10-26", setup_minutes=10, billing=billing)
+    assert prices.cost(price, [600]) == {"usd": pytest.approx(usd), "eur": pytest.approx(eur, abs=5e-4)}
 
 
 def test_all_nodes_are_billed():
@@ -288,10 +269,7 @@ def test_per_second_billing_has_a_minimum_of_60_s():
     assert dollars([1]) == pytest.approx(0.60)
     assert dollars([60]) == pytest.approx(0.60)
     assert dollars([61.5]) == pytest.approx(0.615)
-
-
-def test_each_attempt_is_billed_with_its_own_minimum():
-    assert dollars([20, 100, 20]) == pytest.approx(2.20)  # 60 + 100 + 60 s
+    assert dollars([20, 100, 20]) == pytest.approx(2.20)  # of each attempt: 60 + 100 + 60 s
 
 
 def test_each_attempt_is_billed_with_its_own_nodes():
@@ -320,45 +298,45 @@ def test_an_owned_machine_has_no_minimum():
 
 # ---------------------------------------------------------------- output
 
-
-def test_describe_a_listed_price():
-    assert prices.describe(aws(as_of="2017-11-12")) == (
-        "p3.16xlarge eu-west-1 on_demand 26.44 USD/h (2017-11-12, vantage-sh/ec2instances.info@94e1f006), "
-        "25.08 EUR/h at 1.0541 USD/EUR of 2016-12-30"
-    )
+DGX = {"instance": "dgx-1", "purchase": 87660.0, "years": 2.0, "watts": 3000.0, "per_kwh": 0.2}
 
 
-def test_describe_several_nodes_and_a_low_price():
-    assert prices.describe(aws("g4dn.xlarge", "us-east-1", as_of="2024-05-01", nodes=4)) == (
-        "4 x g4dn.xlarge us-east-1 on_demand 0.526 USD/h (2024-04, vantage-sh/ec2instances.info@1dbfd1da), "
-        "0.476 EUR/h at 1.105 USD/EUR of 2023-12-29"
-    )
-
-
-def test_describe_a_price_in_euros():
-    assert prices.describe(freeze(provider="custom", instance="gpu-box", eur_per_hour=2.4)) == (
-        "gpu-box 2.4 EUR/h (2025-06-01, given), 2.493 USD/h at 1.0389 USD/EUR of 2024-12-31"
-    )
-
-
-def test_describe_an_owned_machine():
-    price = freeze(provider="owned", instance="dgx-1", purchase=87660.0, years=2.0, watts=3000.0, per_kwh=0.2)
-    assert prices.describe(price) == (  # 5 + 0.6
-        "dgx-1 5.6 USD/h (2025-06-01, purchase 87660 USD / (2 years x 8766 h x 1) + 3000 W at 0.2 per kWh), "
-        "5.39 EUR/h at 1.0389 USD/EUR of 2024-12-31"
-    )
-
-
-def test_describe_reports_an_unknown_currency():
-    assert prices.describe(freeze(provider="custom", usd_per_hour=2.0, as_of="2016-01-01")) == (
-        "custom 2 USD/h (2016-01-01, given), EUR unknown: no exchange rate on or before 2016-01-01"
-    )
+@pytest.mark.parametrize(
+    "fields, text",
+    [
+        (
+            {**P3, "region": "eu-west-1", "as_of": "2017-11-12"},
+            "p3.16xlarge eu-west-1 on_demand 26.44 USD/h (2017-11-12, vantage-sh/ec2instances.info@94e1f006), "
+            "25.08 EUR/h at 1.0541 USD/EUR of 2016-12-30",
+        ),
+        (
+            {"provider": "aws", "instance": "g4dn.xlarge", "region": "us-east-1", "as_of": "2024-05-01", "nodes": 4},
+            "4 x g4dn.xlarge us-east-1 on_demand 0.526 USD/h (2024-04, vantage-sh/ec2instances.info@1dbfd1da), "
+            "0.476 EUR/h at 1.105 USD/EUR of 2023-12-29",
+        ),
+        (
+            {"provider": "custom", "instance": "gpu-box", "eur_per_hour": 2.4},
+            "gpu-box 2.4 EUR/h (2025-06-01, given), 2.493 USD/h at 1.0389 USD/EUR of 2024-12-31",
+        ),
+        (
+            {"provider": "owned", **DGX},  # 5 + 0.6
+            "dgx-1 5.6 USD/h (2025-06-01, purchase 87660 USD / (2 years x 8766 h x 1) + 3000 W at 0.2 per kWh), "
+            "5.39 EUR/h at 1.0389 USD/EUR of 2024-12-31",
+        ),
+        (
+            {"provider": "custom", "usd_per_hour": 2.0, "as_of": "2016-01-01"},
+            "custom 2 USD/h (2016-01-01, given), EUR unknown: no exchange rate on or before 2016-01-01",
+        ),
+    ],
+)
+def test_description_of_a_price(fields, text):
+    assert prices.describe(freeze(**fields)) == text
 
 
 # ---------------------------------------------------------------- tables and configs
 
 
-def test_every_row_of_prices_has_a_positive_price_a_source_and_a_readable_date():
+def test_rows_of_prices_have_price_source_and_date():
     rows = csv_tables.read("prices")
     assert len(rows) == 26
     for row in rows:

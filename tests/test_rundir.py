@@ -148,39 +148,35 @@ def test_missing_metrics_file_has_no_lines(run):
     assert list(run.lines()) == [] and run.history() == []
 
 
-def test_highest_attempt_wins_per_step(run):
-    write_lines(run, (1, 1, {"lr": 0.1}), (1, 2, {"lr": 0.2}), (1, 3, {"lr": 0.3}))
-    write_lines(run, (2, 2, {"lr": 2.2}), (2, 3, {"lr": 2.3}), (2, 4, {"lr": 2.4}))
-    write_lines(run, (3, 4, {"lr": 3.4}))
-    assert [(line["step"], line["metrics"]["lr"]) for line in run.history()] == [(1, 0.1), (2, 2.2), (3, 2.3), (4, 3.4)]
+def lrs(attempt, values):
+    return [(attempt, step, {"lr": lr}) for step, lr in values.items()]
 
 
-def test_order_in_file_does_not_matter(run):
-    write_lines(run, (2, 1, {"lr": 2.0}), (1, 1, {"lr": 1.0}))
-    assert [line["metrics"]["lr"] for line in run.history()] == [2.0]
+LOSS, VAL = {"train/loss": 1.0}, {"val/top1": 60.0}
 
 
-def test_training_and_validation_lines_of_one_step_are_kept(run):
-    both = [(5, {"train/loss": 1.0}), (5, {"val/top1": 50.0})]
-    write_lines(run, *[(1, *line) for line in both], (2, 5, {"train/loss": 1.5}), (2, 5, {"val/top1": 60.0}))
-    assert [line["metrics"] for line in run.history()] == [{"train/loss": 1.5}, {"val/top1": 60.0}]
-
-
-def test_attempt_replaces_lines_from_its_first_one(run):
-    write_lines(
-        run, (1, 2, {"lr": 1.0}), (1, 4, {"lr": 1.0}), (1, 6, {"lr": 1.0}), (2, 5, {"lr": 2.0}), (2, 10, {"lr": 2.0})
-    )
-    assert [(line["attempt"], line["step"]) for line in run.history()] == [(1, 2), (1, 4), (2, 5), (2, 10)]
-
-
-def test_repeated_step_has_one_line(run):
-    write_lines(run, (1, 50, {"train/loss": 1.0, "time/compute": 0.1}), (2, 50, {"train/loss": 2.0}))
-    assert [line["metrics"]["train/loss"] for line in run.history()] == [2.0]
-
-
-def test_attempt_that_starts_with_validation_keeps_training_line(run):
-    write_lines(run, (1, 5, {"train/loss": 1.0}), (2, 5, {"val/top1": 60.0}), (2, 6, {"train/loss": 0.5}))
-    assert [line["metrics"] for line in run.history()] == [{"train/loss": 1.0}, {"val/top1": 60.0}, {"train/loss": 0.5}]
+@pytest.mark.parametrize(
+    "lines, kept",
+    [
+        (
+            [*lrs(1, {1: 0.1, 2: 0.2, 3: 0.3}), *lrs(2, {2: 2.2, 3: 2.3, 4: 2.4}), *lrs(3, {4: 3.4})],
+            [*lrs(1, {1: 0.1}), *lrs(2, {2: 2.2, 3: 2.3}), *lrs(3, {4: 3.4})],
+        ),
+        ([*lrs(2, {1: 2.0}), *lrs(1, {1: 1.0})], lrs(2, {1: 2.0})),
+        ([(1, 5, LOSS), (1, 5, {"val/top1": 50.0}), (2, 5, LOSS), (2, 5, VAL)], [(2, 5, LOSS), (2, 5, VAL)]),
+        (
+            [*lrs(1, {2: 1.0, 4: 1.0, 6: 1.0}), *lrs(2, {5: 2.0, 10: 2.0})],
+            [*lrs(1, {2: 1.0, 4: 1.0}), *lrs(2, {5: 2.0, 10: 2.0})],
+        ),
+        ([(1, 50, {**LOSS, "time/compute": 0.1}), (2, 50, {"train/loss": 2.0})], [(2, 50, {"train/loss": 2.0})]),
+        ([(1, 5, LOSS), (2, 5, VAL), (2, 6, LOSS)], [(1, 5, LOSS), (2, 5, VAL), (2, 6, LOSS)]),
+    ],
+    ids=["highest attempt", "order in file", "training and validation", "from its first line", "repeated step",
+         "starts with validation"],
+)  # fmt: skip
+def test_later_attempt_replaces_lines_of_the_same_steps(run, lines, kept):
+    write_lines(run, *lines)
+    assert [(line["attempt"], line["step"], line["metrics"]) for line in run.history()] == kept
 
 
 def test_exit_statuses_are_as_documented():
