@@ -19,6 +19,7 @@ from publisher import Publisher
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one test process per core; more threads would slow all of them
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job of a shell ignores it; tests send it
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -97,6 +98,11 @@ class Ended:
         return self.status["params_sha256"]
 
 
+@pytest.fixture(autouse=True)
+def no_outer_store(monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
 @pytest.fixture(scope="session")
 def data_cache(tmp_path_factory):
     """Return a folder for packed sets, shared by all tests that do not test packing."""
@@ -125,14 +131,18 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def until(condition, timeout_s=10.0, interval_s=0.01):
+    """Return the first true value of `condition()`. Raises AssertionError after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s"
+        time.sleep(interval_s)
+    return value
+
+
 def wait_for_step(run: RunDir, step: int, timeout=60) -> None:
     """Wait until metrics.jsonl has a line of `step` or later."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if any(line["step"] >= step for line in run.lines()):
-            return
-        time.sleep(0.005)
-    raise AssertionError(f"step {step} was not reached in {timeout} s")
+    until(lambda: any(line["step"] >= step for line in run.lines()), timeout, 0.005)
 
 
 def kill_session(process) -> None:
@@ -160,6 +170,11 @@ def params(run: RunDir, step=None):
 
     path = max(run.checkpoints.glob("[0-9]*")) if step is None else run.checkpoint(step)
     return {k: v.asnumpy() for k, v in weights.load(path / "params").items()}
+
+
+def name_of(path: Path) -> str:
+    """Return a path relative to the repository, for ids of tests."""
+    return str(path.relative_to(ROOT))
 
 
 def read_json(path):

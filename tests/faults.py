@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Callable, List
 
 import psutil
-from conftest import ROOT, rank_pids, wait_for_step
+from conftest import ROOT, rank_pids, until, wait_for_step
 
 from mxscale.rundir.directory import RunDir
 from mxscale.train import checkpointer
@@ -211,14 +211,6 @@ def _end(process, run: RunDir, struck: float, restarts: bool, killed: bool) -> t
     _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1, err
     return time.time() - struck, err.splitlines()[-1].removeprefix("error: ")
-
-
-def until(condition, timeout_s: float) -> None:
-    """Wait for `condition()`. Raises AssertionError after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s"
-        time.sleep(0.02)
 
 
 def processes_of(run: RunDir, attempt: int) -> List[str]:

@@ -99,8 +99,7 @@ def test_mlflow_uri_becomes_a_result(tmp_path, tracking, state, cause):
     assert (result.state, cause in result.cause) == (state, True), result
 
 
-def test_mlflow_file_must_be_writable(tmp_path, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_mlflow_file_must_be_writable(tmp_path):
     assert connectivity.check_mlflow(configured(tmp_path / "runs")).cause.endswith(
         "mlflow.db, created by the first run"
     )
@@ -110,8 +109,7 @@ def test_mlflow_file_must_be_writable(tmp_path, monkeypatch):
     assert connectivity.check_mlflow(configured(tmp_path / "runs")).state == "warn"
 
 
-def test_port_of_the_ui(tmp_path, server, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_port_of_the_ui(tmp_path, server):
     config = configured(tmp_path)
     assert [each.state for each in connectivity.check_ui_port(config, free_port())] == ["ok"]
     assert [each.cause for each in connectivity.check_ui_port(config, server.server_port)] == ["in use by MLflow's UI"]

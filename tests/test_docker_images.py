@@ -16,6 +16,7 @@ from conftest import ROOT, free_port
 from docker_engine import QUICK, Project, copy_of_sources, engine_answers, sh, wait_for_http
 
 FILES = ["-f", "docker-compose.yml"]
+ONE_STEP = ["python", "train.py", "tracking=none", "max_steps=1", *QUICK]
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 if not engine_answers():
@@ -25,35 +26,40 @@ if not engine_answers():
 # ---------------------------------------------------------------- from the host, in images
 
 
-def test_sweep_over_images_from_the_host(images, cli):
-    older = ["--target", "cpu", "--build-arg", "MXNET=mxnet==1.5.0", "-t", "mxscale:mxnet-1.5.0"]
-    sh("docker", "build", *older, ".", timeout=1500)
+@pytest.fixture(scope="module")
+def older_image():
+    """Build an image with MXNet 1.5.0 and return its name."""
+    name = "mxscale:mxnet-1.5.0"
+    sh("docker", "build", "--target", "cpu", "--build-arg", "MXNET=mxnet==1.5.0", "-t", name, ".", timeout=1500)
+    return name
+
+
+def test_sweep_over_images_from_the_host(images, older_image, cli):
     ended = cli(
-        "train", "launch=docker", "launch.image=mxscale:cpu,mxscale:mxnet-1.5.0", "launch.ranks=2", "-m", timeout=300
+        "train", "launch=docker", f"launch.image=mxscale:cpu,{older_image}", "launch.ranks=2", "-m", timeout=300
     )
     runs = [Path(path) for path in re.findall(r"^run +(\S+)$", ended.out, re.MULTILINE)]
     assert len(runs) == 2
-    told = [json.loads((run / "environment.json").read_text())["tags"] for run in runs]
-    assert all(tags["image.id"].startswith("sha256:") and tags["build"] == "wheel" for tags in told)
-    assert ["mxnet=1.9.1" in tags["versions"] for tags in told] == [True, False]
-    assert ["mxnet=1.5.0" in tags["versions"] for tags in told] == [False, True]
-    assert len({tags["image.id"] for tags in told}) == 2
+    tags_of = [json.loads((run / "environment.json").read_text())["tags"] for run in runs]
+    assert all(tags["image.id"].startswith("sha256:") and tags["build"] == "wheel" for tags in tags_of)
+    assert ["mxnet=1.9.1" in tags["versions"] for tags in tags_of] == [True, False]
+    assert ["mxnet=1.5.0" in tags["versions"] for tags in tags_of] == [False, True]
+    assert len({tags["image.id"] for tags in tags_of}) == 2
     assert all((run / "metrics.jsonl").stat().st_uid == os.getuid() for run in runs)
     assert not sh("docker", "ps", "-aq", "--filter", "label=mxscale.run")[0]
 
 
-def test_doctor_checks_the_image(images):
-    older = ["--target", "cpu", "--build-arg", "MXNET=mxnet==1.5.0", "-t", "mxscale:mxnet-1.5.0"]
-    sh("docker", "build", *older, ".", timeout=1500)
+def test_doctor_checks_the_image(images, older_image):
     doctor = [sys.executable, "-m", "mxscale", "doctor", "launch=docker", "tracking=none"]
-    said = sh(*doctor, "launch.image=mxscale:mxnet-1.5.0")[0]
-    assert re.search(r"^ok +mxnet +1\.5\.0 with numpy", said, re.MULTILINE)
-    assert re.search(r"^ok +code +wheel, ", said, re.MULTILINE)
+    printed = sh(*doctor, f"launch.image={older_image}")[0]
+    assert re.search(r"^ok +mxnet +1\.5\.0 with numpy", printed, re.MULTILINE)
+    assert re.search(r"^ok +code +wheel, ", printed, re.MULTILINE)
 
 
 def test_doctor_names_a_missing_image():
-    said = sh(sys.executable, "-m", "mxscale", "doctor", "launch=docker", "launch.image=mxscale:nothing", expect=1)[0]
-    assert re.search(r"^fail +mxnet +launch\.image=mxscale:nothing: not here.*; build it with", said, re.MULTILINE)
+    doctor = [sys.executable, "-m", "mxscale", "doctor", "launch=docker"]
+    printed = sh(*doctor, "launch.image=mxscale:nothing", expect=1)[0]
+    assert re.search(r"^fail +mxnet +launch\.image=mxscale:nothing: not here.*; build it with", printed, re.MULTILINE)
 
 
 def test_missing_image_is_one_line(cli):
@@ -90,19 +96,7 @@ def test_each_combination_of_files_and_profiles_is_valid(words):
 def test_mounted_folder_is_written_as_its_owner(images, tmp_path):
     os.chown(tmp_path, 4242, 4243)
     mounted = f"{tmp_path}:/mxscale/runs"
-    sh(
-        "docker",
-        "run",
-        "--rm",
-        "-v",
-        mounted,
-        "mxscale:cpu",
-        "python",
-        "train.py",
-        "tracking=none",
-        "max_steps=1",
-        *QUICK,
-    )
+    sh("docker", "run", "--rm", "-v", mounted, "mxscale:cpu", *ONE_STEP)
     (made,) = (tmp_path / "train").iterdir()
     assert (made.stat().st_uid, made.stat().st_gid) == (4242, 4243)
 
@@ -111,15 +105,15 @@ def test_volumes_in_a_mounted_folder_get_its_owner(images, tmp_path):
     """As docker-compose.yml with `./runs` in place of the volume `runs`."""
     os.chown(tmp_path, 4242, 0)
     words = ["-v", f"{tmp_path}:/mxscale/runs", "-v", "/mxscale/runs/data", "-v", "/keys"]
-    told = "stat -c %u:%g /mxscale/runs/data /keys; touch /mxscale/runs/data/x /keys/x; id -u; id -g"
-    out, _ = sh("docker", "run", "--rm", *words, "mxscale:cpu", "sh", "-c", told)
+    script = "stat -c %u:%g /mxscale/runs/data /keys; touch /mxscale/runs/data/x /keys/x; id -u; id -g"
+    out, _ = sh("docker", "run", "--rm", *words, "mxscale:cpu", "sh", "-c", script)
     assert out.split() == ["4242:1000", "4242:1000", "4242", "1000"]
 
 
 def test_user_without_a_name_can_run(images, tmp_path):
     os.chown(tmp_path, 4242, 4242)
     words = ["--user", "4242:4242", "-v", f"{tmp_path}:/mxscale/runs", "mxscale:cpu"]
-    out, _ = sh("docker", "run", "--rm", *words, "python", "train.py", "tracking=none", "max_steps=1", *QUICK)
+    out, _ = sh("docker", "run", "--rm", *words, *ONE_STEP)
     assert "step 1/" in out
 
 
@@ -135,6 +129,13 @@ def test_unwritable_folder_is_refused(images, tmp_path):
     assert re.fullmatch(r"error: can't write to /mxscale/runs as user 4242; it belongs to 0: .*\n", err)
 
 
+def failure(*argv, **env) -> list:
+    """Run a command that must fail; return its lines on stderr."""
+    done = subprocess.run(argv, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True)
+    assert done.returncode
+    return done.stderr.splitlines()
+
+
 def test_port_in_use_is_one_line(images):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -142,32 +143,18 @@ def test_port_in_use_is_one_line(images):
         other = Project(f"mxscale-test-{os.getpid()}-port", ROOT)
         other.env["MLFLOW_PORT"] = str(taken.getsockname()[1])
         try:
-            done = subprocess.run(
-                ["docker", "compose", "up", "-d", "mlflow"], cwd=ROOT, env={**os.environ, **other.env},
-                capture_output=True, text=True,
-            )  # fmt: skip
-            assert done.returncode and "address already in use" in done.stderr.splitlines()[-1]
+            assert "address already in use" in failure("docker", "compose", "up", "-d", "mlflow", **other.env)[-1]
         finally:
             other.compose("down", "--volumes")
 
 
 def test_build_without_buildkit_is_refused():
-    done = subprocess.run(
-        ["docker", "build", "-t", "mxscale:none", "."], cwd=ROOT, env={**os.environ, "DOCKER_BUILDKIT": "0"},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode and "BuildKit" in done.stderr
+    assert "BuildKit" in "\n".join(failure("docker", "build", "-t", "mxscale:none", ".", DOCKER_BUILDKIT="0"))
 
 
 def test_unknown_build_is_one_line():
-    done = subprocess.run(
-        ["docker", "compose", "build", "train"],
-        cwd=ROOT,
-        env={**os.environ, "BUILD": "gcn"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode and re.search(r'target stage "?gcn"? could not be found', done.stderr.splitlines()[-1])
+    last = failure("docker", "compose", "build", "train", BUILD="gcn")[-1]
+    assert re.search(r'target stage "?gcn"? could not be found', last)
 
 
 # ---------------------------------------------------------------- contents of an image
@@ -194,13 +181,8 @@ def test_code_change_rebuilds_no_packages(images, tmp_path):
     with open(copy / "mxscale" / "cli" / "main.py", "a") as file:
         file.write(f"# {time.time()}\n")
     began = time.monotonic()
-    done = subprocess.run(
-        ["docker", "build", "--progress=plain", "--target", "cpu", "."],
-        cwd=copy,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    argv = ["docker", "build", "--progress=plain", "--target", "cpu", "."]
+    done = subprocess.run(argv, cwd=copy, capture_output=True, text=True, check=True)
     print(f"warm build after a code change: {time.monotonic() - began:.1f} s")
     assert re.search(r"install-packages.*\n#\d+ CACHED", done.stderr)
 
@@ -215,18 +197,8 @@ def test_build_secret_is_in_no_layer(images, tmp_path):
         "RUN --mount=type=secret,id=ca with-ca sh -c 'grep -c qzxjk[v]wq $PIP_CERT >/seen; echo $PIP_CERT >/where'\n"
         "RUN test $(cat /seen) = 1 && test ! -e $(cat /where)\n"
     )
-    sh(
-        "docker",
-        "build",
-        "--no-cache",
-        "-f",
-        str(script),
-        "-t",
-        "mxscale:secret",
-        "--secret",
-        f"id=ca,src={certificate}",
-        ".",
-    )
+    secret = ["--secret", f"id=ca,src={certificate}"]
+    sh("docker", "build", "--no-cache", "-f", str(script), "-t", "mxscale:secret", *secret, ".")
     saved = subprocess.run(["docker", "save", "mxscale:secret"], capture_output=True, check=True).stdout
     assert b"qzxjkvwq" not in saved
 
@@ -272,8 +244,8 @@ def test_run_is_recorded_in_postgresql_exactly_once(images, postgres, cli):
     container = sh("docker", "run", "-d", "--network", "host", *words, "mxscale:mlflow")[0].strip()
     try:
         wait_for_http(f"http://127.0.0.1:{own}/health")
-        said = sh("docker", "logs", container)[0]
-        assert "records in postgresql+psycopg2://mlflow@127.0.0.1" in said and password not in said
+        printed = sh("docker", "logs", container)[0]
+        assert "records in postgresql+psycopg2://mlflow@127.0.0.1" in printed and password not in printed
         uri = f"http://127.0.0.1:{own}"
         ended = cli("train", *QUICK, "launch.ranks=1", "tracking=mlflow", f"tracking.uri={uri}")
         sync = [sys.executable, "-m", "mxscale", "sync", str(ended.run), f"tracking.uri={uri}"]

@@ -4,15 +4,11 @@ import ast
 import re
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, name_of
 
 UNLIMITED = {"log.md", "claims.md"}  # the dated log; generated
 LIMITS = {"README.md": 900, "docs/architecture.md": 1200, "docs/benchmarks-exchange.md": 1800}  # words
 PAGES = sorted([ROOT / "README.md", ROOT / "data" / "README.md", *(ROOT / "docs").rglob("*.md")])
-
-
-def name_of(path) -> str:
-    return str(path.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

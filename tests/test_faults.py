@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from composed import composed
-from conftest import ROOT, SMALL, rank_pids, wait_for_step
+from conftest import ROOT, SMALL, rank_pids, until, wait_for_step
 from PIL import Image
 
 from mxscale.cost import run_cost
@@ -165,7 +165,7 @@ def test_sigterm_during_a_restart_stops_the_run(cli):
     run = cli.run_of(process)
     wait_for_step(run, 5)
     os.kill(rank_pids(run)[1], signal.SIGKILL)
-    faults.until(lambda: (run.read("status.json") or {}).get("attempt") == 2, 30)
+    until(lambda: (run.read("status.json") or {}).get("attempt") == 2, 30)
     process.send_signal(signal.SIGTERM)
     ended = cli.ended(process, expect=75, timeout=30)
     assert run.read("status.json")["state"] == KILLED
@@ -227,20 +227,13 @@ def test_a_missing_tracking_server_is_one_line_at_the_end(cli):
 def test_ctrl_c_does_not_wait_for_a_hanging_tracking_server(cli, hanging_server):
     process = cli.start("train", "launch.ranks=1", "max_steps=1", "tracking=mlflow", f"tracking.uri={hanging_server}")
     run = cli.run_of(process)
-    wait_for_state(run, FINISHED)
+    until(lambda: (run.read("status.json") or {}).get("state") == FINISHED, 60)
     time.sleep(4)  # MLflow is imported and a request is under way
     process.send_signal(signal.SIGINT)
     asked = time.monotonic()
     ended = cli.ended(process)  # the run itself is done
     assert time.monotonic() - asked < 5  # of 30
     assert "unsent" in ended.out
-
-
-def wait_for_state(run, state, timeout=60):
-    deadline = time.monotonic() + timeout
-    while (run.read("status.json") or {}).get("state") != state:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def unsent(ended):

@@ -152,6 +152,7 @@ def test_unknown_forecast_has_no_error(tmp_path):
 def test_second_run_forecasts_the_first(cli):
     first = cli("train", "launch.ranks=1", *SMALL[:-1], "tracking.enabled=false")
     assert "plan      unknown: no earlier run" in first.out
+    assert not [name for name in first.run.read("summary.json")["metrics"] if name.startswith("cost")]  # no price
     second = cli("train", "launch.ranks=1", *SMALL[:-1], "tracking.enabled=false")
     rate = first.run.read("summary.json")["metrics"]["throughput/median"]
     assert second.run.read("forecast.json")["plan/images_per_s"] == pytest.approx(rate)

@@ -74,6 +74,7 @@ def test_the_manifest_describes_the_set(tmp_path):
         assert len(Path(idx).read_text().splitlines()) == entry["count"] == sum(entry["per_class"])
         assert entry["min_side"] == 16
     assert made["digest"] == manifest.digest(made["classes"], made["splits"])
+    assert written["settings"]["kind"] == "imagefolder"
     with pytest.raises(ConfigError, match="has no extra split"):
         manifest.path_of(made, "extra")
 

@@ -1,17 +1,12 @@
 """Limits on the size of modules, functions and packages; ruff checks complexity, parameters and statements."""
 
 import ast
-from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, name_of
 
 MODULES = sorted(path for folder in ("mxscale", "bench") for path in (ROOT / folder).rglob("*.py"))
 PACKAGES = sorted({path.parent for path in MODULES})
-
-
-def name_of(path: Path) -> str:
-    return str(path.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

@@ -1,7 +1,6 @@
 """The gate before training: what is packed is what it says, and no image is in two splits."""
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 
@@ -128,17 +127,6 @@ def test_a_copied_set_is_verified_once(data, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "digest_of", lambda path: pytest.fail("read again"))
         assert prepare(data) == made
-
-
-def test_the_manifest_holds_counts_and_settings(data):
-    made = prepare(data)
-    written = json.loads((Path(made["dir"]) / "manifest.json").read_text())
-    assert written["classes"] == ["ant", "bee"] and written["digest"] == made["digest"]
-    assert {name: (split["count"], split["per_class"]) for name, split in written["splits"].items()} == {
-        "train": (8, [4, 4]),
-        "val": (4, [2, 2]),
-    }
-    assert written["settings"]["kind"] == "imagefolder" and len(written["splits"]["train"]["sha256"]) == 64
 
 
 # ---------------------------------------------------------------- label maps

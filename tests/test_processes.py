@@ -6,6 +6,7 @@ import time
 
 import psutil
 import pytest
+from conftest import until
 
 from mxscale.launcher.commands import Command
 from mxscale.launcher.processes import Processes
@@ -32,17 +33,6 @@ def start(tmp_path):
             os.kill(int(file.read_text()), signal.SIGKILL)
     for processes in started:
         processes.stop(patience_s=0)
-
-
-def until(condition, timeout=10):
-    """Return the first true value of `condition()`."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.01)
-    raise AssertionError("timed out")
 
 
 def pid_in(path) -> int:

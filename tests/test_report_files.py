@@ -1,7 +1,6 @@
 """Reports from a store to files, comparisons of two runs, and refusals."""
 
 import json
-import os
 import re
 import socket
 import sqlite3
@@ -19,7 +18,6 @@ from mxscale.tracking import history
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """A SQLite store: `sweep` with a parent, `loose` without, `failed` without a finished run."""
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     import mlflow
 
     folder = tmp_path_factory.mktemp("store")
@@ -47,9 +45,8 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture
-def reported(capsys, tmp_path, monkeypatch):
+def reported(capsys, tmp_path):
     """Run `mxscale report`; (exit status, standard output, standard error)."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
     def call(*overrides):
         status = main.main(["report", f"report.output={tmp_path}/out", *overrides])

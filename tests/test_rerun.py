@@ -1,7 +1,6 @@
 """Reruns: finding, refusing, comparing and judging recorded runs."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -30,14 +29,6 @@ from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.tracking import history, tracker
 from mxscale.util.errors import ConfigError
-
-os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-
-
-@pytest.fixture(autouse=True)
-def no_outer_store(monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
 
 # ---------------------------------------------------------------- the verdict
 

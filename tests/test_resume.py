@@ -7,11 +7,10 @@ import signal
 import statistics
 import subprocess
 import sys
-import time
 
 import pytest
 import yaml
-from conftest import kill_session, rank_pids, wait_for_step
+from conftest import kill_session, rank_pids, until, wait_for_step
 
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands
@@ -107,13 +106,7 @@ def test_rank_crash_at_start_is_retried_once(cli, unbroken, times):
 
 def wait_for_rank(run, rank, but, timeout=30):
     """Return the pid of a rank that has just started and is not in `but`."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        pid = rank_pids(run).get(rank)
-        if pid and pid not in but:
-            return pid
-        time.sleep(0.02)
-    raise AssertionError(f"no rank {rank} was started")
+    return until(lambda: {rank_pids(run).get(rank)} - {None, *but}, timeout).pop()
 
 
 def test_rank_status_of_other_attempt_is_ignored(tmp_path):
@@ -230,7 +223,4 @@ def test_ranks_end_without_parent(cli):
     wait_for_step(run, 1)
     assert len(rank_pids(run)) == 2
     kill_session(process)
-    deadline = time.monotonic() + 30
-    while rank_pids(run) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert not rank_pids(run)
+    until(lambda: not rank_pids(run), 30, 0.5)

@@ -4,11 +4,10 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-from conftest import free_port
+from conftest import free_port, until
 
 from mxscale.config.schema import from_dict
 from mxscale.environment.hosts import Host, is_here
@@ -69,21 +68,19 @@ def server(tmp_path_factory):
     with open(folder / "log", "w") as log:
         server = subprocess.Popen(argv, stderr=log, stdin=subprocess.DEVNULL)
     try:
-        until_answered(port)
+        until(lambda: answers(port), 20, 0.1)
         yield folder, port
     finally:
         server.terminate()
         server.wait(20)
 
 
-def until_answered(port, timeout=20):
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            return socket.create_connection(("127.0.0.1", port), timeout=2).close()
-        except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+def answers(port) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=2).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture

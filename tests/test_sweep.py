@@ -408,10 +408,9 @@ def test_each_stop_request_reaches_other_processes_once(tmp_path):
 
 
 @pytest.mark.slow
-def test_cells_are_children_of_sweep_run(tmp_path, monkeypatch):
+def test_cells_are_children_of_sweep_run(tmp_path):
     from mlflow import MlflowClient
 
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     found = begun(tmp_path)
     runs = [ran(cell_of(found, seed), top1=10.0 * seed) for seed in (1, 2)]

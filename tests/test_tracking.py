@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import test_rerun
-from conftest import free_port
+from conftest import free_port, until
 from plans import make_sizes
 from refusals import contains, error_of
 
@@ -27,14 +27,8 @@ from mxscale.rundir.plan import Plan
 from mxscale.tracking import payload, store, sync_state, tracker, uris
 from mxscale.util.errors import ConfigError
 
-os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 REPO = Path(__file__).resolve().parent.parent
 T0 = 1_700_000_000_000  # ms
-
-
-@pytest.fixture(autouse=True)
-def no_outer_store(monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
 # ---------------------------------------------------------------- runs to send
@@ -101,13 +95,6 @@ def points_of(run, cost_at=payload.no_cost):
     return sorted(points)
 
 
-def wait_for(condition, seconds=20):
-    deadline = time.time() + seconds
-    while not condition():
-        assert time.time() < deadline, "waited in vain"
-        time.sleep(0.05)
-
-
 def child(code, *arguments, **options):
     environment = {**os.environ, "PYTHONPATH": str(REPO)}
     command = [sys.executable, "-c", code, *map(str, arguments)]
@@ -133,7 +120,7 @@ class Server:
         command += ["--artifacts-destination", f"{self.folder}/artifacts"]
         with open(self.folder / "server.log", "a") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=self.folder)
-        wait_for(self.healthy, 60)
+        until(self.healthy, 60)
 
     def healthy(self):
         try:
@@ -251,7 +238,7 @@ def test_sqlite_store_has_all_records_of_a_resumed_run(tmp_path, capsys):
     add_lines(run, 0, 5)
     mirror.start()
     mirror.start()  # once is enough
-    wait_for(lambda: mirror._sender.sent().lines_sent == 5)
+    until(lambda: mirror._sender.sent().lines_sent == 5, 20)
     assert runs_in(uri)[0].info.status == "RUNNING"
     add_lines(run, 5, 20)
     with open(run.metrics_file, "a") as file:
@@ -291,7 +278,7 @@ def test_sqlite_store_has_all_records_of_a_resumed_run(tmp_path, capsys):
     mirror = tracker.open_mirror(run, run.config().tracking, cost)
     mirror.start()
     add_lines(run, 15, 25, attempt=2)
-    wait_for(lambda: mirror._sender.sent().lines_sent == 31)
+    until(lambda: mirror._sender.sent().lines_sent == 31, 20)
     assert client_of(uri).get_run(run_id).info.status == "RUNNING"
     end(run)
     assert mirror.finish(20) is None
@@ -405,7 +392,7 @@ def test_server_and_password(tmp_path, server, capsys):
     add_lines(run, 0, 10)
     mirror = tracker.open_mirror(run, run.config().tracking, cost)
     mirror.start()
-    wait_for(lambda: mirror._sender.sent().lines_sent == 10)
+    until(lambda: mirror._sender.sent().lines_sent == 10, 20)
     add_lines(run, 10, 20)
     end(run)
     assert mirror.finish(30) is None
@@ -483,12 +470,12 @@ def test_server_that_hangs_and_dies_loses_nothing(tmp_path, server):
     add_lines(run, 0, 10)
     mirror = tracker.open_mirror(run, run.config().tracking)
     mirror.start()
-    wait_for(lambda: mirror._sender.sent().lines_sent == 10)
+    until(lambda: mirror._sender.sent().lines_sent == 10, 20)
     server.signal(signal.SIGSTOP)  # takes connections and answers none
     add_lines(run, 10, 20)
     time.sleep(5)
     server.signal(signal.SIGCONT)  # now it works on a request that was given up
-    wait_for(lambda: mirror._sender.sent().lines_sent == 20)
+    until(lambda: mirror._sender.sent().lines_sent == 20, 20)
     server.kill()
     add_lines(run, 20, 30)
     end(run)

@@ -79,12 +79,6 @@ def test_terminal_shows_sizes_epochs_and_summary(trained):
         assert text in trained.out, trained.out
 
 
-def test_no_price_means_no_cost(cli):
-    ended = cli("train", "epochs=1", "launch.ranks=1")
-    assert not [name for name in ended.run.read("summary.json")["metrics"] if name.startswith("cost")]
-    assert "unknown" in ended.out
-
-
 def test_fine_tuning_uses_the_latest_network(trained, shared_cli):
     ended = shared_cli("finetune", "tracking=none", small=False)
     config = yaml.safe_load((ended.run.path / "config.yaml").read_text())
