@@ -39,7 +39,7 @@ def test_members_have_correct_offsets(saved):
     assert [(member.name, sliced(path, member)) for member in members(path)] == FILES
 
 
-def test_a_tar_inside_a_tar_is_read_without_unpacking_it(saved):
+def test_nested_tar_is_read_without_unpacking(saved):
     path = saved(tar([("first.tar", tar(FILES[:1])), ("second.tar", tar(FILES[1:]))]))
     found = [one for outer in members(path) for one in members(path, outer.offset, outer.offset + outer.size)]
     assert [(member.name, sliced(path, member)) for member in found] == FILES

@@ -41,7 +41,7 @@ def price(runs, instance, region, **fields):
 # ---------------------------------------------------------------- catalogs
 
 
-def test_skypilot_regions_have_the_spot_price_of_the_cheapest_zone():
+def test_skypilot_spot_price_is_of_the_cheapest_zone():
     rows = catalogs.read(str(SAMPLES / "vms.csv"), "2025-03-01")
     (source,) = {row["source"] for row in rows}
     assert source.startswith("vms.csv@") and len(source) == len("vms.csv@") + 8
@@ -95,7 +95,7 @@ def test_an_update_with_the_same_file_adds_nothing(tmp_path, capsys):
     assert price(tmp_path, "p3.16xlarge", "eu-west-1", as_of="2025-04-30").usd_per_hour == 26.44
 
 
-def test_of_two_prices_of_one_day_the_last_added_applies(tmp_path):
+def test_last_added_price_of_a_day_applies(tmp_path):
     for name, usd in (("a", "5.5"), ("b", "4.5")):
         (tmp_path / name).write_text(f"InstanceType,Region,Price,SpotPrice\np9.big,eu-west-1,{usd},\n")
         tool(tmp_path, f"update={tmp_path / name}", "as_of=2025-03-01")

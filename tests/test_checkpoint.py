@@ -272,7 +272,7 @@ class InFlight:
         return {"0": mx.nd.ones((10,))}
 
 
-def test_resume_without_double_buffering_is_refused_with_sums_in_flight(tmp_path):
+def test_resume_without_double_buffering_is_refused(tmp_path):
     training = Training(tmp_path / "run")
     training.checkpointer.state.exchange = InFlight()
     training.step(1).save(1)

@@ -28,7 +28,7 @@ def test_the_version_is_that_of_the_package(capsys):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_help_of_a_verb_shows_its_examples_and_settings(capsys, verb):
+def test_help_of_a_verb_shows_examples_and_settings(capsys, verb):
     page = output_of(capsys, verb, "--help")
     assert f"{verb} " in page.split("\n\n")[1]
     for key in main.own_keys(verb):

@@ -268,6 +268,6 @@ def test_more_shards_than_images_are_refused():
     )
 
 
-def test_more_ranks_than_shards_of_a_resumed_run_are_refused():
+def test_more_ranks_than_shards_are_refused_on_resume():
     message = "launch.ranks=4 is more than the 2 shards of this run: use at most 2 ranks"
     assert error_of(sizes, from_dict({}), 4, 1000, shards=2) == message

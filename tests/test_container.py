@@ -21,7 +21,7 @@ def run_in(tmp_path):
     return RunDir(tmp_path / "runs" / "train" / "a")
 
 
-def test_runs_and_cache_are_writable_data_and_code_are_not(tmp_path):
+def test_only_runs_and_cache_are_writable(tmp_path):
     photos, weights = tmp_path / "photos", tmp_path / "w" / "a.params"
     for folder in (photos, weights.parent):
         folder.mkdir()

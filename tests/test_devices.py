@@ -59,7 +59,7 @@ def test_every_device_gets_the_sum(count, dtype):
             assert lane[place].asnumpy() == pytest.approx(wanted, abs=1e-6 if dtype == "float32" else 2e-2)
 
 
-def test_ordered_sums_equal_those_of_one_device_with_as_many_shards():
+def test_ordered_sums_equal_those_of_one_device():
     comm = OtherDevices(Comm(backend="device"), 4)
     lanes, values = random_lanes(comm.devices("cpu"))
     together = make_exchange(comm, lanes, Comm(), images=1, ordered=True)
@@ -192,7 +192,7 @@ def without_running(replica):
 
 
 @pytest.mark.slow
-def test_four_shards_give_the_same_bytes_on_any_number_of_devices(trained):
+def test_same_bytes_on_any_number_of_devices(trained):
     shards = ["data.shards=4", "batch.per_device=2"]
     alone, _ = trained("alone", *shards, "comm=local")
     for count in (2, 4):
@@ -207,7 +207,7 @@ def test_four_shards_give_the_same_bytes_on_any_number_of_devices(trained):
 @pytest.mark.parametrize(
     "options", [[], ["comm.compression=fp16", "comm.double_buffering=true", "batch.accumulation=2"]], ids=str
 )
-def test_a_run_on_two_devices_resumes_to_the_same_bytes(trained, options):
+def test_two_devices_resume_to_the_same_bytes(trained, options):
     case = ["comm=device", "launch.ranks=2", *options]
     whole, replicas = trained("whole", *case, comm=OtherDevices(Comm(backend="device"), 2))
     stopped, _ = trained("broken", *case, stop=True, comm=OtherDevices(Comm(backend="device"), 2))
@@ -241,7 +241,7 @@ def test_timeline_and_hierarchy_are_passed_to_horovod():
     assert not {"HOROVOD_TIMELINE", "HOROVOD_HIERARCHICAL_ALLREDUCE"} & ranks_env().keys()
 
 
-def test_a_hierarchy_on_one_machine_is_reported_as_without_effect(tmp_path):
+def test_hierarchy_on_one_machine_has_no_effect(tmp_path):
     config, run = from_dict({"comm": {"hierarchical": True}}), directory.RunDir(tmp_path)
     assert "no effect on one machine" in setup.describe_exchange(run, config, Plan())
     assert setup.describe_exchange(run, config, Plan(hosts=(Host("a", 1, "a"), Host("b", 1, "b")))) == ""

@@ -114,7 +114,7 @@ def printed(source, **env):
     return command, features.split()
 
 
-def test_a_build_has_cuda_cudnn_and_nccl_if_nothing_is_said(source):
+def test_default_build_has_cuda_cudnn_and_nccl(source):
     command, features = printed(source)
     assert features == [*CPU_FEATURES, "CUDA", "CUDNN", "NCCL"]
     assert command.startswith(f"cmake -G Ninja -S {source} -B /build ")
@@ -123,7 +123,7 @@ def test_a_build_has_cuda_cudnn_and_nccl_if_nothing_is_said(source):
     assert r"-DMXNET_CUDA_ARCH=7.0\;8.0\;9.0+PTX " in command
 
 
-def test_a_build_without_cuda_asks_for_nothing_of_it(source):
+def test_build_without_cuda_has_no_cuda_options(source):
     command, features = printed(source, USE_CUDA="OFF", MXNET_CUDA_ARCH="")
     assert features == CPU_FEATURES
     for flag in ["USE_CUDA=OFF", "USE_CUDNN=OFF", "USE_NCCL=OFF", "USE_DIST_KVSTORE=ON", "USE_MKLDNN=ON"]:
@@ -137,7 +137,7 @@ def test_print_only_prints(source):
     assert sorted(source.parent.rglob("*")) == before
 
 
-def test_a_folder_that_is_no_release_is_refused(room):
+def test_folder_without_a_release_is_refused(room):
     refused(run("build-mxnet", "--print", room, "/build"), f"{room} is no source of MXNet", "unpack")
 
 
@@ -150,27 +150,27 @@ def test_another_release_is_refused_by_its_version(source):
 
 
 @pytest.mark.parametrize("given", ["yes", "on", "1"])
-def test_a_word_that_is_neither_on_nor_off_is_refused(source, given):
+def test_invalid_switch_is_refused(source, given):
     refused(run("build-mxnet", "--print", source, "/build", USE_CUDA=given), f"USE_CUDA={given}", "ON or OFF")
 
 
 @pytest.mark.parametrize("given", ["Common", "All", "Auto", "Volta", "70", "7.0,8.0", "7.0;", "7.0;Common", "7.0+ptx"])
-def test_an_architecture_that_is_no_number_is_refused(source, given):
+def test_non_numeric_architecture_is_refused(source, given):
     refused(run("build-mxnet", "--print", source, "/build", MXNET_CUDA_ARCH=given), f"MXNET_CUDA_ARCH={given}:")
 
 
 @pytest.mark.parametrize("given", ["7.0", "9.0+PTX", "7.0;7.5+PTX"])
-def test_architectures_are_numbers_one_or_more(source, given):
+def test_one_or_more_numeric_architectures_are_accepted(source, given):
     assert f"-DMXNET_CUDA_ARCH={given}".replace(";", r"\;") + " " in printed(source, MXNET_CUDA_ARCH=given)[0]
 
 
-def test_no_compilers_and_missing_arguments_are_refused(source):
+def test_zero_jobs_and_missing_arguments_are_refused(source):
     refused(run("build-mxnet", source, "/build", JOBS="0"), "JOBS=0")
     refused(run("build-mxnet", source), "SRC", "BUILD")
 
 
 @pytest.mark.parametrize("missing", ["bin/nvcc", "include/cudnn.h", "include/nccl.h"])
-def test_a_cuda_that_is_not_whole_is_refused_before_the_build(source, tools, cuda, room, missing):
+def test_incomplete_cuda_is_refused_before_the_build(source, tools, cuda, room, missing):
     (room / "cuda" / missing).unlink()
     refused(run("build-mxnet", source, room / "build", **tools, **cuda), Path(missing).name, str(room / "cuda"))
     assert not (room / "build").exists()
@@ -187,7 +187,7 @@ needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-query"), reason="needs De
 
 
 @needs_dpkg
-def test_a_build_leaves_the_library_what_it_links_to_and_the_packages_of_the_rest(source, tools, room):
+def test_build_lists_linked_libraries_and_packages(source, tools, room):
     code, out, err = run("build-mxnet", source, room / "build", USE_CUDA="OFF", **tools)
     assert code == 0, err
     assert re.search(r"^MXNet 1\.9\.1 built in \d+ s$", out, re.MULTILINE)
@@ -198,20 +198,20 @@ def test_a_build_leaves_the_library_what_it_links_to_and_the_packages_of_the_res
     assert packages == sorted(set(packages))
 
 
-def test_a_library_that_no_package_owns_ends_the_build(source, tools, room):
+def test_library_without_a_package_ends_the_build(source, tools, room):
     executable(room / "bin/dpkg-query", "#!/bin/sh\nexit 1\n")
     code, _, err = run("build-mxnet", source, room / "build", USE_CUDA="OFF", **tools)
     assert code == 1 and "which no package owns" in err
 
 
 @needs_dpkg
-def test_a_build_without_what_was_asked_for_fails_and_names_it(source, tools, cuda, room):
+def test_build_without_requested_features_fails(source, tools, cuda, room):
     refused(run("build-mxnet", source, room / "build", **tools, **cuda), "is without CUDA CUDNN NCCL; it has", status=1)
     assert not (room / "build/features").exists()
 
 
 @needs_dpkg
-def test_a_cudnn_that_cmake_does_not_find_ends_the_build_before_the_compiler(source, tools, cuda, room):
+def test_missing_cudnn_ends_the_build_before_compiling(source, tools, cuda, room):
     put(room / "cache", "CUDNN_LIBRARY:FILEPATH=CUDNN_LIBRARY-NOTFOUND\n")
     code, _, err = run("build-mxnet", source, room / "build", **tools, **cuda)
     assert code == 1 and "CUDNN_LIBRARY-NOTFOUND" in err and "set CUDNN_ROOT" in err
@@ -232,12 +232,12 @@ def test_the_wheel_has_its_features(asked):
 
 
 @pytest.mark.parametrize("asked", [[], [LIBRARY]], ids=["package", "library"])
-def test_what_the_wheel_does_not_have_is_named(asked):
+def test_missing_features_of_the_wheel_are_named(asked):
     missing = run("check-features", *asked, "OPENMP", "CUDA", "NCCL", "NO_SUCH")
     refused(missing, "is without CUDA NCCL NO_SUCH; it has", "MKLDNN", status=1)
 
 
-def test_a_library_that_can_not_be_loaded_is_one_line(room):
+def test_unloadable_library_is_one_line(room):
     put(room / "libmxnet.so", "no library")
     refused(run("check-features", f"--library={room / 'libmxnet.so'}", "CUDA"), "can't be loaded", status=1)
 
@@ -274,7 +274,7 @@ print(int(mx.nd.ones((2, 3)).sum().asscalar()))
 """
 
 
-def test_what_is_installed_imports_and_shows_its_library_and_headers(source, built, venv):
+def test_installed_package_imports_with_library_and_headers(source, built, venv):
     ignored = shutil.ignore_patterns("*.so*", "include", "__pycache__")
     shutil.copytree(WHEEL, source / "python/mxnet", ignore=ignored)
     for _ in range(2):  # a second time in place of the first
@@ -293,7 +293,7 @@ def test_what_is_installed_imports_and_shows_its_library_and_headers(source, bui
     assert (site / "mxnet/include/mkldnn/oneapi/dnnl/dnnl_version.h").read_text() == "made by the build"
 
 
-def test_an_installation_from_what_is_not_there_is_refused(source, room):
+def test_installation_from_missing_files_is_refused(source, room):
     refused(run("install-mxnet", source, room / "build", room / "venv"), f"{source}/python/mxnet is not")
     put(source / "python/mxnet/libinfo.py", '__version__ = "1.9.1"\n')
     refused(run("install-mxnet", source, room / "build", room / "venv"), "libmxnet.so is missing", "build-mxnet")
@@ -321,7 +321,7 @@ def image(room):
     return room / "root"
 
 
-def test_cuda_9_is_collected_by_the_names_that_the_loader_looks_for(image, room):
+def test_cuda_9_is_collected_under_sonames(image, room):
     code, _, err = run("collect-cuda9", room / "out", ROOT=str(image))
     assert code == 0, err
     for name in CUDA9:
@@ -333,7 +333,7 @@ def test_cuda_9_is_collected_by_the_names_that_the_loader_looks_for(image, room)
 
 
 @pytest.mark.parametrize("missing", ["lib64/libcufft.so.9.0", "lib64/stubs/libcuda.so", "doc/EULA.txt"])
-def test_a_part_of_cuda_9_that_is_missing_is_named(image, room, missing):
+def test_missing_part_of_cuda_9_is_named(image, room, missing):
     (image / "usr/local/cuda" / missing).unlink()
     refused(run("collect-cuda9", room / "out", ROOT=str(image)), Path(missing).name, status=1)
 
@@ -346,7 +346,7 @@ def test_an_image_without_cuda_is_refused(room):
 # ---- install-packages
 
 
-def test_an_mxnet_without_a_lock_is_refused_with_those_that_have_one(room):
+def test_mxnet_without_a_lock_is_refused(room):
     put(room / "flavours/mxnet-cu90==1.5.0.lock")
     refused(
         run("install-packages", "mxnet==1.6.0", REQUIREMENTS=str(room)),

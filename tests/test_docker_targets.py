@@ -81,7 +81,7 @@ def test_ngc_keeps_the_images_own_mxnet_and_horovod(vendor):
     assert '"build": "ngc"' in identity
 
 
-def test_ngc_refuses_a_tag_whose_python_is_too_old_with_the_reason(tmp_path):
+def test_ngc_refuses_an_old_python(tmp_path):
     old = tmp_path / "python3"
     old.write_text(
         "#!/bin/sh\nexec /usr/bin/env -i PATH=/usr/bin python3 -c "
@@ -134,7 +134,7 @@ def same_disk(path: Path, other: Path) -> bool:
 SOURCE = [f"CUDA_IMAGE={DEBIAN}", f"CUDA_RUNTIME_IMAGE={DEBIAN}", "MXNET_SRC=local", "USE_CUDA=OFF"]
 
 
-def test_source_goes_all_the_way_from_a_release_to_a_run(checkout):
+def test_source_image_builds_and_trains(checkout):
     release_of_the_wheel(checkout / "docker" / "mxnet-src")
     build(checkout, "source", *SOURCE)
     assert "step 2/2" in sh("docker", "run", "--rm", "mxscale-stand-in:source-built", *TRAIN)[0]
@@ -150,7 +150,7 @@ def test_source_refuses_another_release(checkout):
 # ---------------------------------------------------------------- cu90
 
 
-def test_the_cuda_9_libraries_are_collected_from_a_stage_of_their_own(tmp_path):
+def test_cuda_9_libraries_are_collected_in_a_stage(tmp_path):
     names = ("cudart", "cublas", "cufft", "curand", "cusolver", "nvrtc")
     lib = "/usr/local/cuda-9.0/lib64"
     fake = stand_in(
@@ -172,7 +172,7 @@ def test_the_cuda_9_libraries_are_collected_from_a_stage_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     "script", sorted(path.name for path in (ROOT / "docker").iterdir() if os.access(path, os.X_OK))
 )
-def test_every_script_is_sound_to_shellcheck(script):
+def test_script_passes_shellcheck(script):
     if not shutil.which("shellcheck"):
         pytest.skip("shellcheck is not installed")
     path = ROOT / "docker" / script

@@ -224,7 +224,7 @@ def test_double_buffering_delays_one_rank_too():
     assert exchange() and grads[0].asnumpy().tolist() == [1, 2]
 
 
-def test_double_buffering_sums_a_ranks_shards_of_the_same_step():
+def test_double_buffering_sums_shards_of_the_same_step():
     exchange, grads = exchange_and_gradients(Local(), [mx.nd.zeros(2)], shards=2, double_buffering=True)
     sums = []
     for step in range(3):
@@ -385,7 +385,7 @@ def test_three_ranks_get_the_same_bits_in_each_run(tmp_path):
     assert [one["all"] for one in first] == [one["all"] for one in second]
 
 
-def test_pairwise_sums_do_not_depend_on_the_number_of_ranks():
+def test_pairwise_sums_ignore_the_number_of_ranks():
     items = [mx.nd.array(np.random.RandomState(i).randn(1000)) for i in range(8)]
     alone = pairwise(items).asnumpy()
     for ranks in (2, 4, 8):

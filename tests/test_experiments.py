@@ -46,7 +46,7 @@ def test_every_choice_composes_to_a_valid_config(choice, entry):
     assert config.entry == entry or group == "experiment"
 
 
-def test_the_entries_differ_in_what_they_say_and_in_nothing_else():
+def test_entries_differ_only_in_their_name():
     train, finetune = composed("train"), composed("finetune", "data=digits", "model=small")
     assert finetune == composed("train", "entry=finetune") != train
 
@@ -121,7 +121,7 @@ def test_every_experiment_has_a_case():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_an_experiment_runs_one_step_and_the_same_again(name, own_files, data_cache):
+def test_experiment_and_its_rerun_are_identical(name, own_files, data_cache):
     entry, own = CASES[name]
     overrides = [f"experiment={name}", "debug=one_step", *own(own_files), "launch.ranks=1", f"data.cache={data_cache}"]
     run = ended_run(own_files / "run", composed(entry, *overrides), steps=1)
@@ -141,7 +141,7 @@ OWN_BACK_END = {  # of the published comparisons: what two steps on two devices 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(OWN_BACK_END))
-def test_a_published_comparison_takes_two_steps_on_two_devices_with_its_own_back_end(name, own_files, cli):
+def test_published_comparison_runs_with_its_back_end(name, own_files, cli):
     entry, own = CASES[name]
     two = ["debug=one_step", "max_steps=2", "launch.ranks=2", "launch.device=cpu"]
     ended = cli(entry, f"experiment={name}", *own(own_files), *two, *OWN_BACK_END[name], small=False)

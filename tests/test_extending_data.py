@@ -57,6 +57,6 @@ def test_a_new_data_set_is_packed_and_read(tiles):
     np.testing.assert_array_equal(micro.images.asnumpy()[:, 0, 4, 4], 255 * micro.labels.asnumpy())
 
 
-def test_a_missing_setting_of_a_new_data_set_is_named(tiles):
+def test_missing_setting_of_a_data_set_is_named(tiles):
     with pytest.raises(ConfigError, match=r"data\.root is missing: data=tiles needs data\.root=DIR"):
         DATASETS["tiles"].check_required(tiles().data)

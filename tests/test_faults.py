@@ -49,7 +49,7 @@ def last_error(ended):
     return errors[0]
 
 
-def test_an_infinite_loss_names_its_step_and_the_last_good_checkpoint(cli):
+def test_infinite_loss_names_step_and_last_good_checkpoint(cli):
     ended = cli(
         "train", "optimizer.lr=1e20", "schedule=constant", "checkpoint.every_steps=1", "launch.ranks=1", expect=1
     )
@@ -72,7 +72,7 @@ def undisturbed(shared_cli):
     return shared_cli("train", *STRUCK).sha
 
 
-def test_a_stopped_rank_is_named_and_the_run_restarts_to_the_same_bytes(cli, undisturbed):
+def test_run_restarts_to_same_bytes_after_stopped_rank(cli, undisturbed):
     step = random.Random(SEED).randrange(1, 12)
     print(f"FAULT_SEED={SEED} step {step}")
     seen = faults.survive(cli, faults.Strike("a rank stopped", step), random.Random(SEED), STRUCK)
@@ -81,7 +81,7 @@ def test_a_stopped_rank_is_named_and_the_run_restarts_to_the_same_bytes(cli, und
     assert {line["attempt"] for line in seen["run"].lines()} == {1, 2}
 
 
-def test_a_killed_scheduler_is_named_and_the_run_restarts_to_the_same_bytes(cli):
+def test_run_restarts_to_same_bytes_after_killed_scheduler(cli):
     name, step = "the scheduler killed", random.Random(SEED).randrange(1, 12)
     print(f"FAULT_SEED={SEED} step {step}")
     undisturbed = cli("train", *STRUCK, *faults.FAULTS[name].settings).sha
@@ -89,7 +89,7 @@ def test_a_killed_scheduler_is_named_and_the_run_restarts_to_the_same_bytes(cli)
     assert seen["sha"] == undisturbed and "scheduler was ended by signal 9" in seen["error"]
 
 
-def test_a_cut_link_is_named_and_remaining_ranks_take_over(cli, undisturbed, tmp_path):
+def test_cut_link_is_named_and_remaining_ranks_continue(cli, undisturbed, tmp_path):
     reason = network.possible()
     if reason:
         pytest.skip(reason)
@@ -137,7 +137,7 @@ sys.exit(rank.main(sys.argv[1], int(sys.argv[2])))
         ("timing.ThroughputTimer.fetched", 6, 10, r"no rank has finished a step for \d+ s"),
     ],
 )
-def test_a_hanging_rank_is_named_with_its_last_log_lines(case, tmp_path, data_cache, monkeypatch, capfd):
+def test_hanging_rank_is_named_with_last_log_lines(case, tmp_path, data_cache, monkeypatch, capfd):
     """The rank hangs as in a kernel that never ends, while its threads and Horovod's continue."""
     place, step, log_every, error = case
     script = tmp_path / "hung.py"
@@ -199,7 +199,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(cli, disk, unbroken):
     assert resumed.sha == unbroken.sha
 
 
-def test_a_disk_without_a_free_byte_is_one_error_line(cli, disk):
+def test_full_disk_without_a_free_byte_is_one_line(cli, disk):
     process = cli.start("train", "launch.ranks=1", "epochs=500", f"runs={disk}")
     run = cli.run_of(process)
     wait_for_step(run, 11)  # the first checkpoint is there
@@ -216,7 +216,7 @@ def test_a_disk_without_a_free_byte_is_one_error_line(cli, disk):
 # ---------------------------------------------------------------- a missing tracking server
 
 
-def test_a_missing_tracking_server_is_one_line_at_the_end(cli):
+def test_missing_tracking_server_is_reported_at_the_end(cli):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -224,7 +224,7 @@ def test_a_missing_tracking_server_is_one_line_at_the_end(cli):
     assert unsent(ended).startswith("tracking: ") and "connection refused" in unsent(ended)
 
 
-def test_ctrl_c_does_not_wait_for_a_hanging_tracking_server(cli, hanging_server):
+def test_ctrl_c_skips_a_hanging_tracking_server(cli, hanging_server):
     process = cli.start("train", "launch.ranks=1", "max_steps=1", "tracking=mlflow", f"tracking.uri={hanging_server}")
     run = cli.run_of(process)
     until(lambda: (run.read("status.json") or {}).get("state") == FINISHED, 60)
@@ -263,7 +263,7 @@ def accept_all(listener, taken):
         pass
 
 
-def test_a_hanging_tracking_server_delays_nothing_and_sync_sends_once(cli, hanging_server, unbroken, tmp_path, capfd):
+def test_hanging_tracking_server_delays_nothing(cli, hanging_server, unbroken, tmp_path, capfd):
     ended = cli("train", *CASE, "tracking=mlflow", f"tracking.uri={hanging_server}", "tracking.timeout_s=1")
     assert ended.sha == unbroken.sha
     assert "no answer in time" in unsent(ended)
@@ -328,7 +328,7 @@ def read(path):
         return b""
 
 
-def test_no_credential_is_in_a_command_line_or_a_rank(stopped_sweep):
+def test_no_credential_in_command_lines_or_ranks(stopped_sweep):
     _, _, seen = stopped_sweep
     assert seen["argv"] == []
     assert len(seen["environ"]) == 2
@@ -370,7 +370,7 @@ def test_a_stopped_sweep_starts_no_further_cell(stopped_sweep):
     assert 2 not in [RunDir(path).config().seed for path in run.path.parent.iterdir()]
 
 
-def test_a_run_stopped_while_packing_leaves_no_process_and_resumes(cli, tmp_path):
+def test_run_stopped_while_packing_resumes(cli, tmp_path):
     root = tmp_path / "photos"
     image = tmp_path / "large.png"
     pixels = np.random.RandomState(0).randint(0, 256, (900, 900, 3), dtype=np.uint8)

@@ -107,7 +107,7 @@ def test_a_rank_too_busy_to_write_is_no_stall(run, clock, process):
 
 
 @pytest.mark.parametrize("whose", ["unused", "reused"])
-def test_a_rank_whose_process_is_gone_is_named_even_if_its_id_is_reused(run, clock, process, whose):
+def test_rank_without_a_process_is_named(run, clock, process, whose):
     gone = process("something else")
     if whose == "unused":
         gone.kill()
@@ -117,13 +117,13 @@ def test_a_rank_whose_process_is_gone_is_named_even_if_its_id_is_reused(run, clo
     assert clock.passes(STALL_S + 1, monitor).error.startswith("no heartbeat of rank 0 for 5 s: its process is gone")
 
 
-def test_a_rank_in_a_container_is_judged_by_its_heartbeat_alone(run, clock, process):
+def test_only_the_heartbeat_counts_in_a_container(run, clock, process):
     monitor = watched(run, ranks=1, kind="docker", image="mxscale:cpu")
     beat(run, 0, process().pid)
     assert clock.passes(STALL_S + 1, monitor).error == "no heartbeat of rank 0 for 5 s"
 
 
-def test_a_rank_that_ended_or_has_not_started_is_no_stall(run, clock):
+def test_ended_or_unstarted_rank_is_no_stall(run, clock):
     monitor = watched(run)
     beat(run, 0, attempt=2)  # of another attempt
     beat(run, 1)
@@ -131,7 +131,7 @@ def test_a_rank_that_ended_or_has_not_started_is_no_stall(run, clock):
     assert clock.passes(10 * STALL_S, monitor) is None
 
 
-def test_a_parent_that_was_suspended_does_not_blame_the_ranks(run, clock):
+def test_suspended_parent_blames_no_rank(run, clock):
     monitor = watched(run, ranks=1)
     beat(run, 0, pid=2**22)  # there is no such process
     assert clock.passes(1, monitor) is None
@@ -154,7 +154,7 @@ def ssh(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
 
-def test_a_silent_rank_on_another_host_is_checked_there_and_killed_if_stopped(run, clock, process, ssh):
+def test_stopped_rank_on_another_host_is_killed(run, clock, process, ssh):
     nodes = [Host("a", 1, "a"), Host("b", 1, "b"), Host("gone", 1, "c")]
     monitor, ranks, bystander = watched(run, 3, nodes), [process(), process()], process("something else")
     pids = [ranks[0].pid, ranks[1].pid, bystander.pid]
@@ -173,13 +173,13 @@ def test_a_silent_rank_on_another_host_is_checked_there_and_killed_if_stopped(ru
     assert ranks[0].poll() is None and bystander.poll() is None
 
 
-def test_an_unreachable_host_is_the_cause_of_a_silent_rank(run, clock, ssh):
+def test_silent_rank_on_unreachable_host_names_the_host(run, clock, ssh):
     monitor = watched(run, 1, [Host("gone", 1, "b")])
     beat(run, 0)
     assert clock.passes(STALL_S + 1, monitor).error == "no heartbeat of rank 0 for 5 s: b can't be reached any more"
 
 
-def test_hosts_of_failed_ranks_are_checked_those_of_finished_ranks_are_not(run, ssh):
+def test_only_hosts_of_failed_ranks_are_checked(run, ssh):
     monitor = watched(run, 3, [Host(name, 1, name) for name in ("gone1", "gone2", "b")])
     for rank, status in enumerate((1, 0, 1)):
         run.write_rank_status(RankStatus(rank, attempt=1, exit=status, time_ms=0))
@@ -191,7 +191,7 @@ def test_a_host_with_servers_alone_is_checked(run, ssh):
     assert [host.name for host in monitor.end_elsewhere()] == ["c"]
 
 
-def test_a_stopped_server_of_this_run_alone_is_killed_on_its_host(run, process, ssh, tmp_path):
+def test_stopped_server_of_this_run_is_killed(run, process, ssh, tmp_path):
     ours, other = (
         process("mxscale.distributed.parameter_server", str(where), "1", "server.0")
         for where in (run, tmp_path / "other")
@@ -205,7 +205,7 @@ def test_a_stopped_server_of_this_run_alone_is_killed_on_its_host(run, process, 
 # ---------------------------------------------------------------- a crash at the start
 
 
-def test_a_missing_status_before_any_step_is_a_crash_at_the_start(run):
+def test_missing_status_before_any_step_is_a_start_crash(run):
     beat(run, 0, progress=0)
     assert watched(run).crashed_at_start()
     run.write_rank_status(RankStatus(0, attempt=1, exit=1, time_ms=0))
@@ -213,7 +213,7 @@ def test_a_missing_status_before_any_step_is_a_crash_at_the_start(run):
     assert not watched(run).crashed_at_start()  # each rank wrote its status
 
 
-def test_no_crash_at_the_start_after_a_first_step(run):
+def test_no_start_crash_after_a_first_step(run):
     beat(run, 0, progress=0)
     beat(run, 1, progress=1)
     assert not watched(run).crashed_at_start()
@@ -226,7 +226,7 @@ def test_the_first_step_is_written_at_once(run):
     assert json.loads(run.rank_alive(0).read_text())["progress"] == 1
 
 
-def test_a_process_that_reuses_a_ranks_id_is_not_killed(run, process, ssh):
+def test_process_with_a_reused_pid_is_not_killed(run, process, ssh):
     bystander = process("something else")
     monitor = watched(run, 1, [Host("a", 1, "a")])
     beat(run, 0, bystander.pid)
@@ -240,7 +240,7 @@ def test_a_process_that_reuses_a_ranks_id_is_not_killed(run, process, ssh):
 COMM, LOADER = "communicators.py:100 (total)", "loader.py:20 (step)"
 
 
-def test_a_stall_is_attributed_to_the_rank_that_is_not_in_the_exchange(run, clock):
+def test_rank_outside_the_exchange_caused_the_stall(run, clock):
     monitor = watched(run)
     beat(run, 0, idle_s=STALL_S - 0.1, at=COMM, phase="exchange")
     beat(run, 1, idle_s=60, at=LOADER, phase="input")
@@ -252,7 +252,7 @@ def test_a_stall_is_attributed_to_the_rank_that_is_not_in_the_exchange(run, cloc
 
 
 @pytest.mark.parametrize("at, phase", [(COMM, "exchange"), (LOADER, "input")])
-def test_no_rank_is_blamed_if_all_are_in_the_same_phase(run, clock, at, phase):
+def test_no_rank_is_blamed_in_a_common_phase(run, clock, at, phase):
     monitor = watched(run)
     for rank in (0, 1):
         beat(run, rank, idle_s=6, at=at, phase=phase)
@@ -265,7 +265,7 @@ def test_no_rank_is_blamed_if_all_are_in_the_same_phase(run, clock, at, phase):
 @pytest.mark.parametrize(
     "one", [{"longest_s": 2.0}, {"phase": "checkpoint"}, {"progress": 1}], ids=["slow steps", "checkpoint", "start"]
 )
-def test_slow_steps_a_checkpoint_and_the_start_are_no_stall(run, clock, one):
+def test_slow_steps_checkpoint_and_start_are_no_stall(run, clock, one):
     monitor = watched(run)
     beat(run, 0, idle_s=3 * STALL_S)
     beat(run, 1, **{"idle_s": 3 * STALL_S, **one})

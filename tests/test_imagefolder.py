@@ -163,7 +163,7 @@ def test_unknown_and_repeated_class_names_are_refused(tmp_path):
     assert "data.num_classes=7" in refused(folder_data(root, tmp_path, num_classes=7))
 
 
-def test_too_few_images_for_the_splits_or_the_labels_are_refused(tmp_path):
+def test_too_few_images_are_refused(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 2, "bee": 9})
     assert "class ant has 2 images, too few to split" in refused(folder_data(root, tmp_path))
     assert pack(folder_data(root, tmp_path, test_share=0))["splits"].keys() == {"train", "val"}
@@ -220,7 +220,7 @@ def test_a_class_without_usable_images_is_refused(tmp_path):
     )
 
 
-def test_min_side_allows_small_images(tmp_path):
+def test_min_side_limits_image_size(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 5, "bee": 5})
     assert "20x16 pixels, smaller than 32 (data.min_side)" in refused(folder_data(root, tmp_path, image_size=32))
     made = pack(folder_data(root, tmp_path, image_size=32, min_side=8, pack_short_side=40))

@@ -165,7 +165,7 @@ def test_sixteen_bit_colours_keep_their_upper_eight_bits():
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
-def test_grey_of_few_bits_is_scaled_to_the_full_range(depth):
+def test_grey_of_few_bits_is_scaled(depth):
     got = pixels(decode(png([bytes([0b00011011] * 4)] * 9, depth, 0)))[0, : 8 // depth, 0].tolist()
     assert got == {1: [0, 0, 0, 255, 255, 0, 255, 255], 2: [0, 85, 170, 255], 4: [17, 187]}[depth]
 

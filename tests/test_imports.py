@@ -56,7 +56,7 @@ def packages_imported(path: Path) -> set:
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_a_module_imports_its_own_layer_and_lower_ones(path):
+def test_module_imports_only_its_and_lower_layers(path):
     own = path.relative_to(PACKAGE).parts[0]
     if own in ("__init__.py", "__main__.py"):
         return
@@ -73,7 +73,7 @@ def test_every_package_is_a_layer():
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_library_is_imported_in_its_place_alone(library):
+def test_library_is_imported_only_where_allowed(library):
     users = {name_of(path) for path in modules() if library in {name.split(".")[0] for name in imported(path)}}
     assert {user for user in users if not {user, user.split("/")[0]} & LIBRARIES[library]} == set()
 
@@ -90,7 +90,7 @@ def test_the_parent_loads_neither_mxnet_nor_mlflow():
     assert loaded_by("mxscale.cli.main", {"mxnet", "horovod", "mlflow", "hydra", *drawing}) == ["hydra"]
 
 
-def test_the_parent_starts_without_what_plans_and_reports_calculate_with():
+def test_parent_loads_no_numerical_library():
     assert loaded_by("mxscale.cli.main", {"numpy", "matplotlib", "pandas"}) == []
 
 

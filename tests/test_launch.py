@@ -142,5 +142,5 @@ def test_this_machine_as_a_host_needs_no_ssh():
         ("Process 0 exit with status code 143.", None),
     ],
 )
-def test_the_first_ended_rank_is_read_from_the_launchers_log(line, rank):
+def test_first_ended_rank_is_read_from_the_log(line, rank):
     assert first_gone(f"[2]<stderr>: other output\n{line}\nProcess 0 exit with status code 143.\n") == rank

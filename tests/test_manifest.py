@@ -52,7 +52,7 @@ def packed_sets(data):
 # ---------------------------------------------------------------- copies
 
 
-def test_an_image_in_two_splits_is_refused_with_both_names(data):
+def test_image_in_two_splits_is_refused(data):
     copy(data, "train/ant/1.png", "val/ant/9.png")
     assert refused(data) == (
         f"data.root={data.root}: train/ant/1.png (train) and val/ant/9.png (val) are the same image: "
@@ -94,7 +94,7 @@ def test_the_digits_have_no_duplicates(tmp_path):
         assert own.allow_duplicates is False
 
 
-def test_an_image_in_two_record_files_is_refused_with_both_names(tmp_path):
+def test_image_in_two_record_files_is_refused(tmp_path):
     make_records(tmp_path, [noise(n) for n in range(4)], [0, 1, 0, 1], "train")
     make_records(tmp_path, [noise(9), noise(2)], [0, 1], "val")
     files = {name: str(tmp_path / f"{name}.rec") for name in ("train", "val")}

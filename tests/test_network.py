@@ -52,7 +52,7 @@ def test_link_has_the_requested_rate(allowed):
     assert 10e6 < rate < 52.5e6
 
 
-def test_ssh_runs_in_the_node_until_its_link_is_cut(allowed):
+def test_ssh_reaches_nodes_with_an_intact_link(allowed):
     with Network(2) as nodes, Network(1) as other:
         answer = ssh(nodes, 2, "ip -o -4 address; exit 3")
         assert answer.returncode == 3 and f"inet {nodes.addresses[1]}/24" in answer.stdout

@@ -72,7 +72,7 @@ def test_mxnet_optimizer_is_created(name):
     make_optimizer(Optimizer(name=name, momentum=None))
 
 
-def test_every_mxnet_name_is_created_or_refused_in_one_line():
+def test_mxnet_names_are_created_or_refused():
     for name in mx.optimizer.Optimizer.opt_registry:
         try:
             make_optimizer(Optimizer(name=name, momentum=None))

@@ -65,7 +65,7 @@ def test_classes_keep_their_order_as_labels(digits):
     assert all(labels[number] == [7, 2][label] for label, number, _ in records(made, "train"))
 
 
-def test_the_split_of_a_class_does_not_depend_on_others(digits):
+def test_split_of_a_class_ignores_other_classes(digits):
     few = {record[1] for record in records(digits(classes=["7", "2"]), "val")}
     assert few < {record[1] for record in records(digits(), "val")}
 
@@ -194,7 +194,7 @@ def running(pid: int) -> bool:
         return False
 
 
-def test_a_crashed_decoder_is_restarted_and_its_image_is_bad(tmp_path):
+def test_crashed_decoder_is_restarted(tmp_path):
     paint(tmp_path / "a.png", "red")
     worker = workers._Worker()
     try:

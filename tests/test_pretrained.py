@@ -204,7 +204,7 @@ def test_effective_config_keeps_resume_auto_working(prepared, prefix, tmp_path):
         settings.merge_for_resume(run, {"data": {"image_size": 224}}, ["data.image_size=224"])
 
 
-def test_normalisation_of_a_run_is_adopted_but_not_its_size(prepared, prefix):
+def test_normalisation_of_a_run_is_adopted(prepared, prefix):
     own = ["data.image_size=40", "data.mean=[9,9,9]", "model.input=config"]
     first = prepared("first", f"model.pretrained=symbol:{prefix}", "max_steps=1", *own)
     finished(first, trained(first))

@@ -62,7 +62,7 @@ def test_a_listed_price_has_date_source_and_exchange_rate():
     )
 
 
-def test_without_as_of_the_exchange_rate_is_that_of_today():
+def test_default_exchange_rate_is_that_of_today():
     price = aws()
     assert (price.usd_per_hour, price.as_of) == (26.44, "2017-11-12")
     assert (price.date, price.usd_per_eur, price.fx_date) == ("2025-06-01", 1.0389, "2024-12-31")
@@ -201,7 +201,7 @@ def test_a_price_in_euros_gives_dollars():
     assert price.usd_per_hour == pytest.approx(2.49336)  # 2.4 x 1.0389
 
 
-def test_a_price_of_0_by_hand_is_a_known_price():
+def test_given_price_of_0_is_known():
     assert prices.cost(freeze(usd_per_hour=0.0), [3600]) == {"usd": 0.0, "eur": 0.0}
 
 

@@ -145,7 +145,7 @@ def test_the_fastest_of_real_trials_is_taken(tmp_path, data_cache, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_a_run_trains_with_the_choice_and_records_the_figures(cli):
+def test_run_trains_with_the_choice_and_records_figures(cli):
     ended = cli("train", "comm=auto", "launch.ranks=1", "max_steps=1")
     assert ended.run.config().comm.backend == "local"
     record = ended.run.read(backend_probe.RECORD)

@@ -67,7 +67,7 @@ def test_a_server_that_ends_before_the_ranks_is_named(start, script, message):
     assert processes.ended() is None
 
 
-def test_a_server_that_ends_well_is_lost_only_if_ranks_continue(start, monkeypatch):
+def test_finished_server_is_lost_if_ranks_continue(start, monkeypatch):
     processes = start("sleep 60", "true")
     until(lambda: processes.running[1].poll() is not None)
     assert processes.lost() is None  # the ranks may have finished too
@@ -122,7 +122,7 @@ def test_a_stopped_command_ends_by_sigterm_too(start):
 GRANDCHILD = "setsid bash -c 'trap \"\" TERM; echo $$ > $DIR/grand.pid; while :; do sleep 0.05; done' & "
 
 
-def test_a_grandchild_in_another_session_that_ignores_sigterm_is_killed(start, tmp_path):
+def test_grandchild_that_ignores_sigterm_is_killed(start, tmp_path):
     processes = start(GRANDCHILD + "wait")
     grandchild = pid_in(tmp_path / "grand.pid")
     assert os.getsid(grandchild) != processes.running[0].pid

@@ -152,7 +152,7 @@ def test_clutter_is_an_optional_class(publisher, tmp_path):
     assert made["classes"][-1] == "257.clutter" and counts(made)["train"] == [6, 6, 6]
 
 
-def test_imagenet_is_read_from_its_tars_with_the_devkits_labels(publisher, tmp_path):
+def test_imagenet_has_the_devkits_labels(publisher, tmp_path):
     made = packed(publisher, "imagenet", tmp_path)
     assert made["classes"] == made_sets.WNIDS  # sorted, not in the order of ILSVRC's ids
     assert counts(made) == {"train": [4, 4, 4], "val": [2, 2, 2]}

@@ -121,7 +121,7 @@ def test_no_file_remains(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- memory
 
 
-def test_images_that_do_not_fit_are_refused_with_both_sizes(tmp_path, monkeypatch):
+def test_images_beyond_memory_are_refused(tmp_path, monkeypatch):
     records = jpegs(tmp_path)
     monkeypatch.setattr(ram_cache, "available_memory", lambda: 1000)
     with pytest.raises(
@@ -177,7 +177,7 @@ def test_packed_and_ram_end_with_the_same_weights(cli):
     assert "data.keep=ram: 0.00 GB for the decoded images" in ram.err
 
 
-def test_a_run_that_does_not_fit_is_refused_before_ranks_start(tmp_path, data_cache, monkeypatch):
+def test_run_beyond_memory_is_refused_by_preparation(tmp_path, data_cache, monkeypatch):
     settings = [f"runs={tmp_path}", f"data.cache={data_cache}", "launch.ranks=1"]
     run = directory.create(composed("train", *settings, "data.keep=ram"))
     monkeypatch.setattr(ram_cache, "available_memory", lambda: 10_000)

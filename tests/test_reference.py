@@ -111,7 +111,7 @@ def test_gradients_of_a_training_step_agree_to_1e_3(layers, tmp_path, capsys):
     assert ours32 < 10 * rounding  # how many values a rounding moves is chance: 1.4 to 3.2 times were seen
 
 
-def test_the_state_made_without_pytorch_is_that_of_its_network(layers):
+def test_state_without_pytorch_matches_its_network(layers):
     assert {n: tuple(t.shape) for n, t in ResNet(layers).state_dict().items()} == {
         n: a.shape for n, a in state(layers).items()
     }

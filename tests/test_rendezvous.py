@@ -39,5 +39,5 @@ def test_ranks_continue_once_the_last_has_arrived(store):
 
 
 @pytest.mark.parametrize("environment", [{}, {"OMPI_COMM_WORLD_RANK": "1"}, {"HOROVOD_SIZE": "1"}])
-def test_a_single_rank_or_one_without_the_store_does_not_wait(environment):
+def test_single_rank_does_not_wait(environment):
     rendezvous(environment)

@@ -33,7 +33,7 @@ def test_runs_with_other_seeds_are_one_row():
     }
 
 
-def test_name_and_place_of_a_run_make_no_other_row():
+def test_name_and_place_do_not_separate_rows():
     a = run(name="a", runs="/here", data__cache="/c", tracking__experiment="x", claims="[]")
     b = run(name="b", runs="/there", data__cache="/d", tracking__experiment="y", claims="['io-gap-1']")
     assert len(rows(a, b)) == 1
@@ -57,7 +57,7 @@ def test_other_machine_build_or_data_is_another_row(tags):
     assert len(rows(run("a"), run("b", tags=tags))) == 2
 
 
-def test_forecast_makes_no_other_row():
+def test_forecast_does_not_separate_rows():
     forecast = {"plan/images_per_s": 320.0, "plan/hours": 0.1}
     assert len(rows(run(seed=1), run(seed=2, **forecast), run(seed=3, **{**forecast, "plan/usd": 1.0}))) == 1
 

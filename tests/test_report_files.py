@@ -120,7 +120,7 @@ def test_two_runs_are_compared(store, reported, tmp_path):
     assert "&lt;i&gt;1-1" in (tmp_path / "out" / "compare.html").read_text()
 
 
-def test_forecast_is_no_differing_setting(store, reported):
+def test_forecast_is_not_a_differing_setting(store, reported):
     forecast = [{"plan/images_per_s": rate, "plan/hours": 1 / rate} for rate in (310.0, 620.0)]
     a, b = (keep(store["client"], store["made"]["loose"], run(str(n), metrics={"plan/images_per_s": 310.0}, **each))
             for n, each in enumerate(forecast))  # fmt: skip

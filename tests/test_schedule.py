@@ -25,7 +25,7 @@ def per_100_steps(**settings):
     return schedule(images=320, ranks=1, **values)[0]
 
 
-def test_imagenet_with_batch_8192_has_156_steps_and_lr_3_2():
+def test_sizes_of_imagenet_with_batch_8192():
     _, derived = schedule()
     assert derived.global_batch == 8192
     assert derived.steps_per_epoch == 156
@@ -38,7 +38,7 @@ def test_reference_batch_has_the_reference_lr():
     assert (derived.global_batch, derived.effective_lr, lr(0)) == (256, 0.1, 0.1)
 
 
-def test_lr_is_divided_by_10_at_epochs_30_60_80():
+def test_lr_is_divided_at_epochs_30_60_80():
     lr, _ = schedule(schedule={"warmup_epochs": 5})
     boundaries = {29: 3.2, 30: 0.32, 59: 0.32, 60: 0.032, 79: 0.032, 80: 0.0032, 89: 0.0032}
     for epoch, expected in boundaries.items():

@@ -59,7 +59,7 @@ def roles(found):
     return {command.name: command.env["DMLC_ROLE"] for command in found}
 
 
-def test_scheduler_and_servers_have_commands_of_their_own():
+def test_scheduler_and_servers_have_own_commands():
     found = commands(2, servers="1x")
     assert roles(found) == {"ranks": "worker", "scheduler": "scheduler", "server 0": "server", "server 1": "server"}
     assert found[0].argv[0] == "horovodrun" and found[0].argv[-4:] == ["-m", "mxscale.train.rank", "/runs/a", "3"]
@@ -108,7 +108,7 @@ def test_hosts_without_ranks_run_the_servers():
     }  # fmt: skip
 
 
-def test_the_rendezvous_is_a_free_port_of_the_first_host():
+def test_rendezvous_is_a_free_port_of_the_first_host():
     here = Host("127.0.0.1", 2, "a", here=True)
     assert rendezvous_point([]).address == rendezvous_point([here]).address == "127.0.0.1"
     assert rendezvous_point([Host("10.0.0.2", 1, "a"), here]).address == "10.0.0.2"
@@ -142,7 +142,7 @@ def two_parameters():
 
 
 @pytest.mark.parametrize("optimizer", [{"name": "nag"}, {"name": "adam", "momentum": None}])
-def test_a_server_updates_like_a_rank_with_schedule_and_decay(optimizer):
+def test_server_updates_like_a_rank(optimizer):
     config = from_dict({"optimizer": {"weight_decay": 0.1, **optimizer}, "epochs": 2, "schedule": {"warmup_epochs": 1}})
     sizes = Sizes(2, 2, 4, 8, 0.1, 32, 4, 8, 0)
     trained, random = two_parameters(), np.random.RandomState(0)
@@ -438,7 +438,7 @@ def test_updates_on_servers_equal_a_plain_loop(plain, data_cache, tmp_path, monk
 
 
 @pytest.mark.slow
-def test_dist_async_validates_and_ends_with_a_killed_servers_name(cli):
+def test_dist_async_names_a_killed_server(cli):
     settings = ["comm=dist_async", "comm.compression=2bit", "launch.ranks=2", "epochs=500"]
     process = cli.start("train", *settings)
     run = cli.run_of(process)

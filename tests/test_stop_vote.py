@@ -74,13 +74,13 @@ def test_short_steps_have_about_four_votes_a_second(monkeypatch, count):
     assert ranks.sums == pytest.approx(stopped * 0.05 / EVERY_S, rel=0.05)
 
 
-def test_there_is_a_vote_within_twenty_steps(monkeypatch):
+def test_twenty_steps_include_a_vote(monkeypatch):
     ranks = Ranks(2, monkeypatch)
     [stopped] = set(ranks.run(500, lambda step: 1e-5, request_at=300))
     assert 300 < stopped <= 300 + MOST_STEPS
 
 
-def test_a_step_that_was_only_dispatched_is_not_taken_for_a_short_one(monkeypatch):
+def test_dispatched_step_does_not_count_as_short(monkeypatch):
     ranks = Ranks(2, monkeypatch)
     pauses = {0: 0.001, 10: 50.0, 11: 0.001}  # the first step; a validation, and the step after it
     assert ranks.run(30, lambda step: pauses.get(step, 10.0)) == [None, None]
@@ -93,7 +93,7 @@ def test_votes_adapt_to_slower_steps_after_one_vote(monkeypatch):
     assert stopped == 251
 
 
-def test_rank_0s_request_alone_counts_with_an_asynchronous_back_end(monkeypatch):
+def test_only_rank_0_requests_asynchronous_stops(monkeypatch):
     ranks = Ranks(2, monkeypatch, in_step=False)
     zero, one = StopVote(ranks.comms[0], lambda: False), StopVote(ranks.comms[1], lambda: True)
     results = []

@@ -67,7 +67,7 @@ def test_names_are_structural(resnet):
     assert len(names) == len(resnet[2])
 
 
-def test_a_graph_of_2016_is_read_as_the_same_network(tmp_path, resnet):
+def test_graph_of_2016_gives_the_same_network(tmp_path, resnet):
     folder, network, arrays = resnet
     old = tmp_path / "old"
     old.mkdir()
@@ -173,7 +173,7 @@ def test_training_moves_everything_but_fixed_gammas(resnet):
     assert len(zoo.running_statistics(net)) == len([name for name in resnet[2] if name.startswith("aux:")])
 
 
-def test_training_mode_normalises_by_the_batch_as_the_graph_does(resnet):
+def test_training_mode_normalises_by_the_batch(resnet):
     folder, network, arrays = resnet
     net = ready(folder, 11)
     pixels = images(8, 64)  # enough values in each channel for its variance to say something
@@ -208,7 +208,7 @@ def test_frozen_stages_do_not_move_and_the_rest_does(resnet, stage):
     assert moved(net, before) == {name for name in before if not name.startswith(tuple(frozen))}
 
 
-def test_a_frozen_network_normalises_in_training_as_in_validation(resnet):
+def test_frozen_network_normalises_as_in_validation(resnet):
     net = ready(resnet[0], 11)
     zoo.freeze(net, "features")
     validated = net(images()).asnumpy()

@@ -54,7 +54,7 @@ def agree(found):
 
 
 @pytest.mark.slow
-def test_logits_are_written_for_whoever_checks_a_conversion(file, tmp_path):
+def test_logits_command_writes_scores(file, tmp_path):
     argv = ["logits", "model=resnet18_v1b", f"model.pretrained=torch:{file}", f"input={file.parent / 'x.npy'}"]
     argv = [sys.executable, "-m", "mxscale", *argv, f"output={tmp_path / 'y.npy'}"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -65,14 +65,14 @@ def test_logits_are_written_for_whoever_checks_a_conversion(file, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["y.npy"]
 
 
-def test_logits_of_a_run_and_of_its_params_are_the_same(run, file, tmp_path):
+def test_logits_of_a_run_equal_those_of_its_params(run, file, tmp_path):
     for source in (run.path, run.checkpoints / "000000001" / "params"):
         argv = ["logits", "model=resnet18_v1b", f"model.pretrained={source}", f"input={file.parent / 'x.npy'}"]
         assert main.main([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
         agree(np.load(tmp_path / "y.npy"))
 
 
-def test_a_batch_more_than_is_taken_at_a_time_comes_in_order(run, file, tmp_path, monkeypatch):
+def test_logits_of_several_batches_keep_their_order(run, file, tmp_path, monkeypatch):
     monkeypatch.setattr(infer, "BATCH", 2)
     argv = ["logits", "model=pretrained", f"model.pretrained={run.path}", f"input={file.parent / 'x.npy'}"]
     assert main.main([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
@@ -111,7 +111,7 @@ def test_an_unknown_key_or_choice_is_one_line(capsys):
     refused(capsys, "expected KEY=VALUE", "export", "run")
 
 
-def test_what_is_missing_is_named(capsys, tmp_path):
+def test_missing_settings_are_named(capsys, tmp_path):
     refused(capsys, "input is missing: input=PATH", "logits", "output=y")
     refused(capsys, "output is missing", "logits", "input=x")
     refused(capsys, "model.pretrained is missing", "logits", "input=x", "output=y")
@@ -142,7 +142,7 @@ def test_an_input_of_another_kind_is_one_line(capsys, tmp_path, array, found):
     refused(capsys, found, *argv)
 
 
-def test_an_input_that_is_cut_or_missing_is_one_line(capsys, tmp_path):
+def test_truncated_or_missing_input_is_one_line(capsys, tmp_path):
     path = npy(tmp_path)
     refused(capsys, "no such file", "logits", "model.pretrained=torch:no", f"input={tmp_path / 'no'}", "output=y")
     for length in (0, 5, 50, 500):
@@ -150,14 +150,14 @@ def test_an_input_that_is_cut_or_missing_is_one_line(capsys, tmp_path):
         refused(capsys, "is not a .npy file", "logits", "model.pretrained=torch:no", f"input={path}", "output=y")
 
 
-def test_an_output_that_cannot_be_written_is_one_line_and_leaves_nothing(capsys, run, file, tmp_path):
+def test_unwritable_output_is_one_line(capsys, run, file, tmp_path):
     refused(capsys, "cannot be written", "export", f"run={run.path}", f"output={tmp_path / 'no' / 'w'}")
     (tmp_path / "folder").mkdir()
     refused(capsys, "cannot be written", "export", f"run={run.path}", f"output={tmp_path / 'folder'}")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "runs"]
 
 
-def test_a_network_that_pytorch_has_no_names_for_is_not_exported(capsys, tmp_path):
+def test_network_without_pytorch_names_is_not_exported(capsys, tmp_path):
     other = directory.create(from_dict({"runs": str(tmp_path / "runs"), "model": {"name": "small"}}))
     folder = other.checkpoints / "000000001"
     folder.mkdir(parents=True)
@@ -166,7 +166,7 @@ def test_a_network_that_pytorch_has_no_names_for_is_not_exported(capsys, tmp_pat
     refused(capsys, "is a small, which cannot be exported to PyTorch", "export", f"run={other.path}", "output=y")
 
 
-def test_what_a_run_would_refuse_of_weights_the_tool_refuses_in_the_same_words(capsys, file, tmp_path):
+def test_invalid_weights_are_refused_as_by_a_run(capsys, file, tmp_path):
     argv = [f"model.pretrained=torch:{tmp_path / 'w.safetensors'}", f"input={npy(tmp_path)}", "output=y"]
     refused(capsys, "model.name=resnet18_v1c: did you mean resnet18_v1", "logits", "model.name=resnet18_v1c", *argv)
     (tmp_path / "w.safetensors").symlink_to(file)

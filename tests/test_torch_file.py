@@ -84,7 +84,7 @@ def test_a_file_cut_at_any_byte_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_with_damaged_bytes_is_read_or_refused_but_never_crashes(tmp_path, name):
+def test_damaged_bytes_never_crash(tmp_path, name):
     whole, draw, outcomes = (REFERENCE / name).read_bytes(), np.random.RandomState(0), set()
     for _ in range(600):
         damaged = bytearray(whole)

@@ -89,7 +89,7 @@ def test_fine_tuning_uses_the_latest_network(trained, shared_cli):
     assert start.keys() == end.keys()
 
 
-def test_ranks_and_devices_over_four_shards_end_with_same_weights(cli):
+def test_same_weights_over_four_shards(cli):
     runs = {n: cli("train", "data.shards=4", "batch.per_device=6", f"launch.ranks={n}") for n in (1, 2, 4)}
     devices = cli("train", "data.shards=4", "batch.per_device=6", "launch.ranks=4", "comm=device")
     arrays = {n: params(ended.run) for n, ended in runs.items()}

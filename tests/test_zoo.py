@@ -57,7 +57,7 @@ def test_names_are_gluons_zoo_and_v1b_and_small():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_network_has_one_score_per_class_from_its_smallest_side(name):
+def test_networks_have_one_score_per_class(name):
     net = zoo.build(name, 7)
     smallest = network(name).min_side
     symbol = net(mx.sym.var("data"))
@@ -127,7 +127,7 @@ def test_v1b_has_torchvisions_number_of_parameters(layers, published):
     assert sum(int(np.prod(shape)) for shape in shapes[1:]) == published  # but for the image; statistics are apart
 
 
-def test_v1b_has_the_stride_in_the_3x3_no_bias_and_pytorchs_epsilon():
+def test_v1b_has_pytorchs_strides_and_epsilon():
     net = zoo.build("resnet50_v1b", 10)
     block = net.features[5][0]
     assert [block.body[i]._kwargs["stride"] for i in (0, 3, 6)] == [(1, 1), (2, 2), (1, 1)]
@@ -171,7 +171,7 @@ def test_initialise_seeds_the_generators_and_can_be_repeated():
     assert first[0] == second[0] and (first[1] == second[1]).all() and first[2] == second[2]
 
 
-def test_weights_are_gaussian_by_fan_in_and_the_rest_constant():
+def test_weights_are_gaussian_by_fan_in():
     values = weights.arrays(ready("resnet18_v1b", zero_gamma=False))
     weight = values["features.7.1.body.3.weight"]  # 512 x 512 x 3 x 3
     assert weight.std() == pytest.approx(np.sqrt(2 / (512 * 9)), rel=0.01) and abs(weight.mean()) < 1e-4
@@ -195,7 +195,7 @@ def test_every_parameter_is_a_weight_or_has_a_constant(name):
         ("resnet50_v1b", 16, "body.7"),
     ],
 )
-def test_zero_gamma_applies_to_the_last_norm_of_each_block(name, blocks, last):
+def test_zero_gamma_applies_to_last_norm_of_blocks(name, blocks, last):
     values = weights.arrays(ready(name))
     zero = {n for n, v in values.items() if n.endswith("gamma") and not v.any()}
     assert zero == {n for n in values if n.endswith(f"{last}.gamma")} and len(zero) == blocks
@@ -226,7 +226,7 @@ def test_finish_infers_shapes_without_changing_values():
 
 
 @pytest.mark.parametrize("hybrid", [False, True])
-def test_frozen_features_do_not_move_and_normalise_as_in_validation(hybrid):
+def test_frozen_features_do_not_change(hybrid):
     net = ready(hybrid=hybrid, zero_gamma=False)
     trained_step(net, images(count=8))  # statistics other than the initial ones, and a traced graph
     zoo.freeze(net, "features")
