@@ -2,7 +2,7 @@
 
     python bench/allreduce.py [--quick] [--ranks 2] [--transport gloo] [--rate 2gbit] [--write FILE.csv]
 
-With --rate every rank runs on a node of its own whose link has that rate (bench/network.py); without it all ranks run
+With --rate every rank runs on its own node whose link has that rate (bench/network.py); without it all ranks run
 on this machine. A ring of p ranks sends 2(p-1)/p of the M bytes through each link in 2(p-1) messages:
 
     seconds = 2(p-1) alpha + 2(p-1)/p M / bandwidth

@@ -2,7 +2,7 @@
 
     python bench/exchange.py [--quick] [--only resnet18] [--rate 2gbit] [--turns 8] [--save FILE.json]
 
-Each rank and each parameter server runs on a node of its own whose link is limited both ways (bench/network.py). The
+Each rank and each parameter server runs on its own node, whose link is limited both ways (bench/network.py). The
 workers' nodes divide the cores; a server's node shares those of a worker's node. All rows are started and take turns of
 --seconds (bench/watched.py). The limit runs before each other row, whose share refers to it. --save stores the
 readings, and a further call adds to them. Rates are those of metrics.jsonl.
@@ -69,7 +69,7 @@ OPTIONS = {
 LOOPS = {"Horovod's DistributedTrainer": "horovod", "gluon's kvstore, 1 server": "kvstore"}
 
 
-def beside_servers(workers: int, rate: str) -> Job:
+def server_job(workers: int, rate: str) -> Job:
     rows = {LIMIT: None, PLAIN: [AFTER], "overlapped": []}
     for count in ("1", "1x", "2x"):
         rows[f"servers: {count}"] = ["comm=parameter_server", f"comm.servers={count}", "comm.update_on=worker"]
@@ -81,8 +81,8 @@ JOBS = {
     "mobilenet": Job("mobilenet0.25", 96, 32, "600mbit", {**OPTIONS, **LOOPS}, servers=1, interval=20),
     # 5 MB of gradients and steps of seconds: an exchange needs almost no CPU
     "squeezenet": Job("squeezenet1.0", 224, 32, "25mbit", OPTIONS, interval=1),
-    "servers2": beside_servers(2, "100mbit"),
-    "servers4": beside_servers(4, "50mbit"),
+    "servers2": server_job(2, "100mbit"),
+    "servers4": server_job(4, "50mbit"),
 }
 
 

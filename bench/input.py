@@ -4,7 +4,7 @@
 
 The bench generates 500x375 JPEGs of 20 to 60 KB that resemble photographs to a decoder. A pipeline returns training
 batches of 32: 224 px, randomly resized and cropped, flipped, normalised, float32. No network computes. Every run is a
-process of its own; pairs take turns. "per core" is images per second of CPU time of all processes of a pipeline.
+separate process; pairs take turns. "per core" is images per second of CPU time of all processes of a pipeline.
 Without PyTorch (an optional `pip install torch`) its row is omitted.
 """
 

@@ -19,7 +19,7 @@ from mxscale.config.sizes import sizes
 from mxscale.train.optim.schedule import learning_rate, sgd_share
 
 PUBLISHED = 90  # epochs
-# The scans are 8x8; every run has a core of its own, so that several run at a time
+# The scans are 8x8; every run has its own core, so that several run at a time
 COMMON = ["data=digits", "data.classes=null", "data.image_size=8", "data.augment.pad=1", "data.keep=ram",
           "launch.ranks=1", "launch.threads=1", "validate_every=1000", "checkpoint.every_epochs=1000",
           "batch.per_device=64", "name=large_batch", "tracking=none"]  # fmt: skip

@@ -3,7 +3,7 @@
     with Network(2, "2gbit") as network:
         measure.train(f"launch.hosts={network.hosts}", "launch.threads=1", env=network.env())
 
-Each node has an address and a link of its own to one switch. The switch is a bridge in another namespace, where this
+Each node has an address and its own link to one switch. The switch is a bridge in another namespace, where this
 machine's firewall does not filter. `tc tbf` limits a link both ways. This machine has a link without limit, because
 horovodrun's rendezvous runs here. An `ssh` first on PATH runs commands in the node whose address they name, so that
 ranks start as on real hosts. Unlike real ssh it makes them children of this machine's processes, where tests find them.

@@ -3,7 +3,7 @@
 A shared machine changes its speed within seconds, so runs one after another cannot be compared. Here all jobs start and
 warm up. Then each one continues for a few seconds (SIGCONT) and is stopped (SIGSTOP) before the next. The first lines
 of a turn are excluded: a line is written two steps after its interval, so one of them includes the stop, and the
-messages in flight have arrived meanwhile.
+messages in flight arrive meanwhile.
 """
 
 import math

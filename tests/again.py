@@ -1,4 +1,4 @@
-"""A run and its rerun in this process: the preparation and the only rank, as tests/test_experiments.py has them."""
+"""A run of one rank and its rerun in this process."""
 
 import time
 from dataclasses import replace
@@ -22,7 +22,7 @@ from mxscale.train.trainer import Trainer
 
 
 def train(run) -> Status:
-    """Prepare and train `run`, whose config and weights are there, and leave the record that a parent leaves."""
+    """Prepare and train `run`, and write the records that the parent writes."""
     run.write("environment.json", description.describe(run.path))
     prepare.prepare(run, run.config())
     plan = run.plan()
@@ -38,7 +38,7 @@ def train(run) -> Status:
 
 
 def rerun_of(run, *overrides) -> dict:
-    """What became of running `run` again: {"verdict", "why", ...}, and what differed, as rerun.json has it."""
+    """Run `run` again and return rerun.json: {"verdict", "why", "differs", ...}."""
     asked = [f"rerun.run={run}", f"runs={run.path.parent}", *overrides]
     config, _, recorded = settings.configure(to_dict(composed(run.config().entry, *asked)), asked)
     again = directory.create(config)

@@ -28,7 +28,7 @@ def relu(data, name):
 
 
 def unit(data, filters, stride, same, name):
-    """A bottleneck: 1x1, 3x3, 1x1; where its shape is another one, the shortcut is a 1x1 convolution."""
+    """Return a bottleneck block; the shortcut is a 1x1 convolution if the shape changes."""
     first = relu(norm(data, f"{name}_bn1"), f"{name}_relu1")
     body = convolution(first, filters // 4, 1, 1, f"{name}_conv1")
     body = convolution(relu(norm(body, f"{name}_bn2"), f"{name}_relu2"), filters // 4, 3, stride, f"{name}_conv2")
@@ -37,7 +37,7 @@ def unit(data, filters, stride, same, name):
 
 
 def resnet(units=(1, 1, 1, 1), classes=11, width=8):
-    """width 64 and the units of UNITS: the published networks."""
+    """Return a pre-activation ResNet; width 64 and UNITS give the published networks."""
     body = norm(mx.sym.identity(mx.sym.var("data"), name="id"), "bn_data", fix_gamma=True)
     body = relu(norm(convolution(body, width, 7, 2, "conv0"), "bn0"), "relu0")
     body = mx.sym.Pooling(body, kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="max")
@@ -52,7 +52,7 @@ def resnet(units=(1, 1, 1, 1), classes=11, width=8):
 
 
 def arrays_of(network, side=32, seed=0):
-    """{"arg:conv0_weight": ...} of all but the image and the label: random, with gammas off 1 where they are learnt."""
+    """Return random parameters and states by name, such as arg:conv0_weight."""
     draw = np.random.default_rng(seed)
     shapes, _, states = network.infer_shape(data=(1, 3, side, side))
     found = {}
@@ -68,14 +68,14 @@ def arrays_of(network, side=32, seed=0):
 
 
 def save(network, prefix, arrays=None, epoch=0):
-    """Write the two files; the prefix as text."""
+    """Write graph and parameters; return the prefix."""
     network.save(f"{prefix}-symbol.json")
     mx.nd.save(f"{prefix}-{epoch:04d}.params", arrays_of(network) if arrays is None else arrays)
     return str(prefix)
 
 
 def as_of_2016(network) -> str:
-    """The graph as MXNet 0.8 wrote it: `param` for the operator's settings, and no aux states among the inputs."""
+    """Return the graph as MXNet 0.8 writes it: settings in `param`, and no aux states among the inputs."""
     graph = json.loads(network.tojson())
     states = set(network.list_auxiliary_states())
     kept = [i for i, node in enumerate(graph["nodes"]) if node["name"] not in states]

@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -143,6 +145,19 @@ def until(condition, timeout_s=10.0, interval_s=0.01):
 def wait_for_step(run: RunDir, step: int, timeout=60) -> None:
     """Wait until metrics.jsonl has a line of `step` or later."""
     until(lambda: any(line["step"] >= step for line in run.lines()), timeout, 0.005)
+
+
+@contextmanager
+def mounted(folder, options):
+    """Mount a tmpfs at a new folder within the `with` block; skip the test if mounting is not allowed."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", options, "none", folder]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)  # files may still be open there
 
 
 def kill_session(process) -> None:

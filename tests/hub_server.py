@@ -1,6 +1,6 @@
-"""As much of the Hugging Face hub as downloading a file needs, on localhost.
+"""A local HTTP server with the part of the Hugging Face hub that downloads use.
 
-Headers as huggingface_hub's `get_hf_file_metadata` and `hf_raise_for_status` read them.
+Headers are as huggingface_hub's `get_hf_file_metadata` and `hf_raise_for_status` read them.
 """
 
 import hashlib
@@ -13,17 +13,17 @@ from huggingface_hub import constants
 
 
 class Hub:
-    """`files`: (revision, name) -> bytes of the one model; `asked` is what was asked for."""
+    """`files`: name -> bytes of the only model; `asked`: (method, path, Range header) of each request."""
 
     def __init__(self, model, commit, files):
         self.model, self.commit, self.files = model, commit, files
         self.asked, self.url = [], None
-        self.cut_after = None  # bytes after which the next answer breaks off
+        self.cut_after = None  # bytes after which the next response is cut
         self.gated = False
-        self.spoil = False  # other bytes than the stated SHA-256 has
+        self.spoil = False  # content does not match its SHA-256
 
     def find(self, path):
-        """(status, headers, content) of a path."""
+        """Return (status, headers, content) of a path."""
         match = re.fullmatch(r"/(\w+/\w+)/resolve/(\w+)/([\w.]+)", path)
         if not match or match[1] != self.model:
             return 404, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}, b""
@@ -55,11 +55,11 @@ def serving(hub: Hub):
         def answer(self, body):
             hub.asked.append((self.command, self.path, self.headers.get("Range")))
             status, headers, content = hub.find(self.path)
-            whole = len(content)
+            size = len(content)
             part = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
             if status == 200 and part:
                 status, content = 206, content[int(part[1]) :]
-                headers = {**headers, "Content-Range": f"bytes {part[1]}-{whole - 1}/{whole}"}
+                headers = {**headers, "Content-Range": f"bytes {part[1]}-{size - 1}/{size}"}
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(content))}.items():
                 self.send_header(name, value)
@@ -85,7 +85,7 @@ def serving(hub: Hub):
 
 
 def set_endpoint(monkeypatch, url):
-    """As HF_ENDPOINT does it when the library is imported."""
+    """Set the endpoint as HF_ENDPOINT does on import."""
     monkeypatch.setattr(constants, "ENDPOINT", url)
     template = constants.HUGGINGFACE_CO_URL_TEMPLATE
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + template[template.index("/{repo_id}") :])

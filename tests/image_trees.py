@@ -17,7 +17,7 @@ def paint(path: Path, colour, size=(20, 16)) -> None:
 
 
 def make_tree(root: Path, counts, name="{}.png", blue=0) -> Path:
-    """counts: class -> images; the n-th image of the c-th class has the colour (c, n, blue)."""
+    """Write images; counts: class -> images; the n-th image of the c-th class has the colour (c, n, blue)."""
     for number, (folder, count) in enumerate(counts.items()):
         for n in range(count):
             paint(root / folder / name.format(f"{n:03d}"), (number, n, blue))
@@ -34,7 +34,7 @@ def pack(data, workers=1):
 
 
 def records(made, split):
-    """(label, id, colour of the first pixel) of each record, in order."""
+    """Return (label, id, colour of the first pixel) of each record, in order."""
     out = []
     for record in recordio.scan(manifest.path_of(made, split)[0]):
         colour = Image.open(io.BytesIO(record.payload)).getpixel((0, 0))

@@ -12,7 +12,7 @@ from PIL import Image
 
 
 def tar(members, mode="w") -> bytes:
-    """(name, content) -> a tar; content may be a TarInfo type with its target, for what is no plain file."""
+    """Return a tar of (name, content); content is bytes, or (TarInfo type, target) for links and devices."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode=mode) as archive:
         for name, content in members:
@@ -79,7 +79,7 @@ def cifar100(train=300, test=100):
 
 
 def caltech256(classes=("001.ak47", "002.american-flag", "257.clutter"), per_class=8, further=()):
-    """As the real one: folders of JPEG files, with an odd file and an odd folder among them."""
+    """Return folders of JPEG files with a stray file and a stray folder, as in the real archive."""
     top, members, seed = "256_ObjectCategories", [("256_ObjectCategories/", (tarfile.DIRTYPE, ""))], 0
     for name in classes:
         members.append((f"{top}/{name}/", (tarfile.DIRTYPE, "")))
@@ -123,5 +123,5 @@ SETS = {"mnist": mnist, "cifar10": cifar10, "cifar100": cifar100, "caltech256": 
 
 @functools.lru_cache
 def made(kind):
-    """File name -> content of a set as it should be."""
+    """Return {file name: content} of a valid set."""
     return SETS[kind]()

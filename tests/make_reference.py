@@ -1,4 +1,4 @@
-"""Makes tests/reference/: what PyTorch says, for the tests that run without it.
+"""Write tests/reference/: results of PyTorch, for tests that run without it.
 
 python tests/make_reference.py, with requirements/reference.lock installed.
 """
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def tensors_of_all_kinds() -> OrderedDict:
-    """What a state dict may hold: every type, views of one storage, strides, an empty tensor, a parameter."""
+    """Return tensors of every type, views of one storage, strides, an empty tensor and a parameter."""
     shared = torch.arange(24, dtype=torch.float32)
     # exact in each of the types, as float32 too
     values = [-1.5, 0.0, 2.0, 96.0]

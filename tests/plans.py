@@ -5,7 +5,7 @@ from mxscale.rundir.plan import Split
 
 
 def make_sizes(ranks=1, **values) -> Sizes:
-    """Sizes of a run with a shard per rank and a batch of 32 per device, unless `values` says otherwise."""
+    """Sizes of a run with a shard per rank and a batch of 32 per device, unless `values` has others."""
     shards, batch = values.get("shards", ranks), values.get("per_device_batch", 32)
     images = dict(train_images=1000, steps_per_epoch=10, total_steps=100, dropped_per_epoch=0)
     plain = dict(shards=shards, per_device_batch=batch, global_batch=batch * shards, effective_lr=0.1, **images)

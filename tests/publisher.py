@@ -1,4 +1,4 @@
-"""A publisher on this machine: files over HTTP with ranges, and what may go wrong with that."""
+"""A local HTTP server of files, with range requests and faults."""
 
 import contextlib
 import hashlib
@@ -10,9 +10,9 @@ from mxscale.data.public.fetch import File
 
 
 class Publisher:
-    """`files`: name -> content.  `cuts`: after how many bytes the next answers break off; None: not.
+    """`files`: name -> content. `cuts`: bytes after which the next responses are cut; None: complete.
 
-    `statuses`: of the next answers, before anything is sent.  `asked`: (name, Range header) of each request.
+    `statuses`: of the next responses. `asked`: (name, Range header) of each request.
     """
 
     def __init__(self):
@@ -23,7 +23,7 @@ class Publisher:
         return f"{self.base}/{name}"
 
     def file(self, name: str, **changed) -> File:
-        """What a table would say of it."""
+        """Return its entry in a table of files."""
         content = self.files[name]
         known = File(name, len(content), hashlib.sha256(content).hexdigest(), (self.url(name),))
         return known._replace(**changed)

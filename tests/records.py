@@ -23,7 +23,7 @@ def make_records(folder, images, labels=None, name="set") -> Records:
 
 
 def flat(colour, side=8):
-    """An image of one colour."""
+    """Return an image of one colour."""
     return np.full((side, side, 3), colour, dtype="uint8")
 
 
@@ -33,7 +33,7 @@ def numbered(folder, count, side=8) -> Records:
 
 
 def noise(folder, count, side=24) -> Records:
-    """Images that differ everywhere, for what crops and flips do."""
+    """Write random images, for tests of crops and flips."""
     pixels = np.random.RandomState(0).randint(0, 256, (count, side, side, 3))
     return make_records(folder, pixels, name=f"noise{count}")
 

@@ -1,4 +1,4 @@
-"""Archives are read where they lie; what is damaged or means ill is refused."""
+"""Archives are read in place; damaged and unsafe ones are refused."""
 
 import gzip
 import io
@@ -88,18 +88,18 @@ def test_a_truncated_gzip_is_refused(saved, tenth):
     if tenth:
         assert "not a .gz, or truncated" in refused(lambda: gunzip(path, 10**6))
     else:
-        assert gunzip(path, 10**6) == b""  # an empty file is an empty gzip: its reader refuses what it lacks
+        assert gunzip(path, 10**6) == b""  # a valid gzip; its reader checks the size
 
 
 def test_a_tar_truncated_between_members_is_refused(saved):
-    whole = tar(FILES[:1]).rstrip(b"\0")
-    path = saved(whole + b"\0" * (-len(whole) % 512))
+    complete = tar(FILES[:1]).rstrip(b"\0")
+    path = saved(complete + b"\0" * (-len(complete) % 512))
     assert refused(lambda: list(members(path))) == "truncated or damaged at byte 1536"
 
 
 def test_garbage_after_the_first_member_is_refused(saved):
-    whole = tar(FILES[:1]).rstrip(b"\0")
-    path = saved(whole + b"\0" * (-len(whole) % 512) + b"rubbish" * 1000)
+    complete = tar(FILES[:1]).rstrip(b"\0")
+    path = saved(complete + b"\0" * (-len(complete) % 512) + b"rubbish" * 1000)
     assert "truncated or damaged at byte 1536" in refused(lambda: list(members(path)))
 
 

@@ -15,27 +15,27 @@ from mxscale.data.loader import EvaluationData
 # ---------------------------------------------------------------- augmentation
 
 
-def looks(tmp_path, size=16, **augment):
-    """64 training images of a 32 x 32 ramp (red: columns, green: rows, 7 each; blue: 60)."""
+def augmented(tmp_path, size=16, **augment):
+    """Return 64 training images of a 32 x 32 ramp (red: columns, green: rows, 7 each; blue: 60)."""
     records = make_records(tmp_path, [ramp()] * 64)
     data = replace(RAW, image_size=size, augment=Augment(**{"crop": "center", "flip": False, **augment}))
     return np.concatenate([pixels for *_, pixels in micros(train_data(records, data, 32), range(2))])
 
 
 def test_without_augmentation_crops_are_centred(tmp_path):
-    images = looks(tmp_path)
+    images = augmented(tmp_path)
     assert all(np.array_equal(image, ramp()[8:24, 8:24].transpose(2, 0, 1)) for image in images)
 
 
 def test_half_of_the_images_are_flipped_horizontally(tmp_path):
-    images = looks(tmp_path, flip=True)
+    images = augmented(tmp_path, flip=True)
     flipped = images[:, 0, 0, 0] > images[:, 0, 0, -1]
     assert 16 <= flipped.sum() <= 48
     assert np.array_equal(images[flipped][0], images[~flipped][0][:, :, ::-1])
 
 
 def test_random_crops_cover_the_image(tmp_path):
-    images = looks(tmp_path, crop="random")
+    images = augmented(tmp_path, crop="random")
     left, top = images[:, 0, 0, 0] / 7, images[:, 1, 0, 0] / 7
     for offsets in (left, top):
         assert 0 <= min(offsets) < 4 and 12 < max(offsets) <= 16
@@ -45,7 +45,7 @@ def test_random_crops_cover_the_image(tmp_path):
 
 
 def test_random_crops_include_black_padding(tmp_path):
-    images = looks(tmp_path, size=32, crop="random", pad=4)
+    images = augmented(tmp_path, size=32, crop="random", pad=4)
     blue = images[:, 2]
     assert set(np.unique(blue)) == {0.0, 60.0}
     shares = (blue == 0).mean(axis=(1, 2))
@@ -53,7 +53,7 @@ def test_random_crops_include_black_padding(tmp_path):
 
 
 def test_random_resized_crops_have_the_given_area_and_ratio(tmp_path):
-    images = looks(tmp_path, crop="random_resized", scale=[0.2, 0.5], ratio=[0.8, 1.25])
+    images = augmented(tmp_path, crop="random_resized", scale=[0.2, 0.5], ratio=[0.8, 1.25])
     width = (images[:, 0, 8, 14] - images[:, 0, 8, 1]) / 7 * 16 / 13
     height = (images[:, 1, 14, 8] - images[:, 1, 1, 8]) / 7 * 16 / 13
     area, ratio = width * height / 32**2, width / height
@@ -70,21 +70,21 @@ def test_augmentation_differs_within_a_batch_and_between_epochs(tmp_path):
 
 @pytest.mark.parametrize("name", ["brightness", "contrast", "saturation", "hue"])
 def test_colour_jitter_changes_pixels(name, tmp_path):
-    images = looks(tmp_path, **{name: 0.4})
-    plain = looks(tmp_path)
+    images = augmented(tmp_path, **{name: 0.4})
+    plain = augmented(tmp_path)
     assert len({image.tobytes() for image in images}) > 20
     assert images.min() >= 0 and images.max() <= 255
     assert abs(images.mean() - plain.mean()) < 0.15 * plain.mean()
 
 
 def test_brightness_stays_within_its_share(tmp_path):
-    blue = looks(tmp_path, brightness=0.4)[:, 2].mean(axis=(1, 2))
+    blue = augmented(tmp_path, brightness=0.4)[:, 2].mean(axis=(1, 2))
     assert 36 <= blue.min() < 45 and 75 < blue.max() <= 84  # 60, 40 % down and up
 
 
 def test_small_images_are_enlarged_to_the_input_size(tmp_path):
     for crop in ("center", "random", "random_resized"):
-        images = looks(tmp_path, size=48, crop=crop)
+        images = augmented(tmp_path, size=48, crop=crop)
         assert images.shape == (64, 3, 48, 48)
         assert (images[:, 2] == 60).all()
 

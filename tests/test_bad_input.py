@@ -2,11 +2,11 @@
 
 import os
 import re
-import subprocess
 
 import mxnet as mx
 import pytest
 from composed import composed
+from conftest import mounted
 from refusals import contains, folder_of, photos_in
 
 from mxscale.config.schema import Config, Launch
@@ -69,7 +69,7 @@ def test_invalid_value_is_named_with_what_is_expected(refused, override, words):
     contains(refused(*enabled, override), *words)
 
 
-# ---------------------------------------------------------------- where runs are written
+# ---------------------------------------------------------------- the folder of runs
 
 
 def test_runs_folder_below_a_file_is_refused(refused, tmp_path):
@@ -78,30 +78,16 @@ def test_runs_folder_below_a_file_is_refused(refused, tmp_path):
     contains(refused(f"runs={tmp_path}/file/x", "epochs=1,2", "-m"), f"{tmp_path}/file/x", "set runs=DIR")
 
 
-@pytest.fixture
-def mounted(tmp_path):
-    """Return a function that mounts a small tmpfs."""
-    folder = tmp_path / "mounted"
-    folder.mkdir()
-
-    def mount(options):
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(folder)], capture_output=True).returncode:
-            pytest.skip("mounting is not allowed here")
-        return folder
-
-    yield mount
-    subprocess.run(["umount", str(folder)], capture_output=True)
+def test_read_only_runs_folder_is_refused(refused, tmp_path):
+    with mounted(tmp_path / "disk", "size=1m,ro") as folder:
+        contains(refused(f"runs={folder}"), "can't write", "Read-only", "set runs=DIR")
 
 
-def test_read_only_runs_folder_is_refused(refused, mounted):
-    contains(refused(f"runs={mounted('size=1m,ro')}"), "can't write", "Read-only", "set runs=DIR")
-
-
-def test_runs_folder_on_a_full_disk_is_refused(refused, mounted):
-    folder = mounted("size=64k")
-    with pytest.raises(OSError):
-        (folder / "full").write_bytes(bytes(2**20))
-    contains(refused(f"runs={folder}"), "can't write", "No space left", "set runs=DIR")
+def test_runs_folder_on_a_full_disk_is_refused(refused, tmp_path):
+    with mounted(tmp_path / "disk", "size=64k") as folder:
+        with pytest.raises(OSError):
+            (folder / "full").write_bytes(bytes(2**20))
+        contains(refused(f"runs={folder}"), "can't write", "No space left", "set runs=DIR")
 
 
 # ---------------------------------------------------------------- the machine and the network

@@ -192,13 +192,14 @@ def test_unfinished_run_is_refused(tmp_path, state, message):
         calibration.read(str(run.path), run.config())
 
 
-def test_run_with_another_image_size_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "planned, message",
+    [
+        ({"model": {"name": "resnet18_v1b"}, "data": {"image_size": 224}}, "images of 32 px, the plan is for 224"),
+        ({}, "the runs trained resnet18_v1b, the plan is for small"),
+    ],
+)
+def test_run_of_another_network_or_size_is_refused(tmp_path, planned, message):
     run = finished(tmp_path, 1, 40.0, data={"image_size": 32})
-    with pytest.raises(ConfigError, match="trained on images of 32 px, the plan is for 224"):
-        calibration.read(str(run.path), from_dict({"model": {"name": "resnet18_v1b"}, "data": {"image_size": 224}}))
-
-
-def test_run_of_another_network_is_refused(tmp_path):
-    run = finished(tmp_path, 1, 40.0)
-    with pytest.raises(ConfigError, match="the runs trained resnet18_v1b, the plan is for small"):
-        calibration.read(str(run.path), from_dict({}))
+    with pytest.raises(ConfigError, match=message):
+        calibration.read(str(run.path), from_dict(planned))

@@ -10,6 +10,7 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
+from conftest import mounted
 from small_training import WIDTH, Training
 
 from mxscale.config.schema import from_dict
@@ -91,18 +92,14 @@ def empty(path):
     os.truncate(path, 0)
 
 
-def flip(path, at):
+def flip_first(path, at=0):
     content = bytearray(path.read_bytes())
-    content[at(len(content))] ^= 1
+    content[at] ^= 1
     path.write_bytes(content)
 
 
-def flip_first(path):
-    flip(path, lambda size: 0)
-
-
 def flip_middle(path):
-    flip(path, lambda size: size // 2)
+    flip_first(path, path.stat().st_size // 2)
 
 
 def add_a_byte(path):
@@ -129,9 +126,8 @@ def test_resume_is_refused_if_all_checkpoints_are_damaged(saved):
     for step in (1, 2, 3):
         empty(saved.run.checkpoint(step) / "trainer")
     assert newest_step(saved) is None
-    with pytest.raises(
-        ConfigError, match=f"^resume={saved.run.path}: every checkpoint there is damaged; start a new run$"
-    ):
+    message = f"^resume={saved.run.path}: every checkpoint there is damaged; start a new run$"
+    with pytest.raises(ConfigError, match=message):
         check_resumable(saved.run)
 
 
@@ -216,14 +212,8 @@ def test_full_disk_in_exchange_file_keeps_older_checkpoint(tmp_path, kb):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """Mount a file system of 200 kB; needs root."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = shutil.which("mount")
-    if mount is None or subprocess.run([mount, "-t", "tmpfs", "-o", "size=200k", "tmpfs", folder]).returncode:
-        pytest.skip("no file system can be mounted here")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)  # metrics.jsonl is still open there
+    with mounted(tmp_path / "disk", "size=200k") as folder:
+        yield folder
 
 
 def fill(disk, kb_left):
@@ -255,9 +245,8 @@ def test_files_of_a_killed_writer_are_removed(saved):
 
 def test_parameters_not_finite_are_not_saved(saved):
     saved.net[0].bias.data()[:] = np.inf
-    with pytest.raises(
-        NotFinite, match=r"^0.bias is not finite after step 4; the last good checkpoint is .*/000000003$"
-    ):
+    message = r"^0.bias is not finite after step 4; the last good checkpoint is .*/000000003$"
+    with pytest.raises(NotFinite, match=message):
         saved.save(4)
     assert newest_step(saved) == 3 and leftovers(saved) == []
 

@@ -21,7 +21,7 @@ def configured(runs, **groups):
 
 @pytest.fixture
 def server():
-    """A real HTTP server that answers with `server.status` and an empty list, and records the Authorization headers."""
+    """Serve HTTP: answer with `server.status` and record the Authorization headers."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
@@ -136,7 +136,7 @@ SSH = '#!/bin/sh\nfor command; do :; done\nexec sh -c "$command"\n'
 
 
 def test_hosts_that_see_the_runs_folder_pass(tmp_path, monkeypatch):
-    (tmp_path / "ssh").write_text(SSH)  # plays another host
+    (tmp_path / "ssh").write_text(SSH)  # a fake ssh that runs commands here
     (tmp_path / "ssh").chmod(0o755)
     (tmp_path / "getent").write_text("#!/bin/sh\necho $ADDRESS STREAM a\n")
     (tmp_path / "getent").chmod(0o755)

@@ -70,9 +70,8 @@ def test_the_command_uses_the_images_python():
 
 def test_a_missing_engine_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    with pytest.raises(
-        ConfigError, match=r"^launch=docker: no Docker engine answers \(.*\); start it, or set DOCKER_HOST"
-    ):
+    message = r"^launch=docker: no Docker engine answers \(.*\); start it, or set DOCKER_HOST"
+    with pytest.raises(ConfigError, match=message):
         container.connect()
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's names and ours.  tests/reference/logits.json is what PyTorch made of the same weights and images."""
+"""Conversion of PyTorch's weights; tests/reference/logits.json holds PyTorch's scores of the same images."""
 
 import json
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_a_round_trip_is_bit_identical(tmp_path):
 
 
 def names_alone(path, layers=18, change=lambda names: names, dtype="f4"):
-    """A file with those names, and one number each: shapes are looked at when a network takes the weights."""
+    """Write a file with those names and one number each: `weights.fit` checks shapes later."""
     tensors = {n: np.full(1, i, dtype) for i, n in enumerate(change(list(shapes(layers, 10))))}
     save_file(tensors, path)
     return str(path)
@@ -116,9 +116,8 @@ def test_float16_becomes_float32_and_integers_are_refused(tmp_path):
 
 def test_an_unsupported_network_is_refused_before_reading(tmp_path):
     refused(str(tmp_path / "no"), "resnet50_v1", r"fit resnet18_v1b, .*, not model.name=resnet50_v1$")
-    with pytest.raises(
-        ConfigError, match=r"^run=r is a small, which cannot be exported to PyTorch: expected one of resnet18_v1b"
-    ):
+    message = r"^run=r is a small, which cannot be exported to PyTorch: expected one of resnet18_v1b"
+    with pytest.raises(ConfigError, match=message):
         convert.to_torch("small", {}, "run=r")
 
 
@@ -130,9 +129,9 @@ def test_weights_of_other_shapes_do_not_fit_the_network(tmp_path):
         weights.fit(net, {n: mx.nd.array(a) for n, a in arrays.items()}, "torch:w", "keep")
 
 
-# ---------------------------------------------------------------- config.json beside it
+# ---------------------------------------------------------------- config.json next to the weights
 
-# As https://huggingface.co/timm/resnet18.a1_in1k/blob/main/config.json has it
+# As https://huggingface.co/timm/resnet18.a1_in1k/blob/main/config.json
 TIMM = {
     "architecture": "resnet18",
     "num_classes": 1000,

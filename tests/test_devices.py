@@ -209,11 +209,11 @@ def test_same_bytes_on_any_number_of_devices(trained):
 )
 def test_two_devices_resume_to_the_same_bytes(trained, options):
     case = ["comm=device", "launch.ranks=2", *options]
-    whole, replicas = trained("whole", *case, comm=OtherDevices(Comm(backend="device"), 2))
+    uninterrupted, replicas = trained("uninterrupted", *case, comm=OtherDevices(Comm(backend="device"), 2))
     stopped, _ = trained("broken", *case, stop=True, comm=OtherDevices(Comm(backend="device"), 2))
     assert (stopped["state"], stopped["step"]) == ("interrupted", 1)
     resumed, _ = trained("broken", *case, comm=OtherDevices(Comm(backend="device"), 2))
-    assert resumed["params_sha256"] == whole["params_sha256"]
+    assert resumed["params_sha256"] == uninterrupted["params_sha256"]
     assert all(np.array_equal(a, b) for a, b in zip(*(without_running(each).values() for each in replicas)))
 
 

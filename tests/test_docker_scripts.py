@@ -1,4 +1,4 @@
-"""The scripts that build the images, as far as they go without an image: with false tools and the real wheel."""
+"""Scripts that build the images, with fake tools and the real wheel."""
 
 import os
 import re
@@ -13,14 +13,14 @@ import pytest
 DOCKER = Path(__file__).resolve().parents[1] / "docker"
 WHEEL = Path(find_spec("mxnet").origin).parent
 HEADERS = ["dlpack", "dmlc", "mkldnn", "mshadow", "nnvm"]
-LINKED = ["libgfortran.so.3", "libopenblas.so.0"]  # by the wheel's libmxnet.so, and beside it
+LINKED = ["libgfortran.so.3", "libopenblas.so.0"]  # by the wheel's libmxnet.so, in the same folder
 CPU_FEATURES = ["OPENMP", "BLAS_OPEN", "LAPACK", "MKLDNN", "OPENCV", "DIST_KVSTORE"]
 
 pytestmark = pytest.mark.skipif(not (WHEEL / LINKED[1]).exists(), reason="needs the parts of the 1.9.1 wheel")
 
 
 def run(script, *arguments, **env):
-    """(exit status, stdout, stderr) of a script of docker/, by the python of these tests."""
+    """Run a script of docker/; return (exit status, stdout, stderr)."""
     path = os.pathsep.join(
         [*filter(None, [env.pop("PATH", None)]), str(Path(sys.executable).parent), os.environ["PATH"]]
     )
@@ -31,7 +31,7 @@ def run(script, *arguments, **env):
 
 
 def refused(outcome, *words, status=2):
-    """One line on stderr, that has all of `words`."""
+    """Assert one line on stderr that contains `words`."""
     code, _, stderr = outcome
     assert code == status, stderr
     assert stderr.count("\n") == 1, stderr
@@ -50,52 +50,52 @@ def put(path, content=""):
     path.write_text(content)
 
 
-def lay(file, folder):
-    """A second name of a file in a folder; a copy where that can't be."""
-    folder.mkdir(parents=True, exist_ok=True)
+def link_or_copy(file, target):
+    """Hard-link a file into a folder, or copy it."""
+    target.mkdir(parents=True, exist_ok=True)
     try:
-        os.link(file, folder / file.name)
+        os.link(file, target / file.name)
     except OSError:
-        shutil.copy(file, folder)
+        shutil.copy(file, target)
 
 
 @pytest.fixture
-def room(tmp_path):
-    """A folder that is gone after the test: libmxnet.so is 150 MB."""
+def folder(tmp_path):
+    """Return a folder that is deleted after the test: libmxnet.so has 150 MB."""
     yield tmp_path
     shutil.rmtree(tmp_path)
 
 
 @pytest.fixture
-def source(room):
-    """What build-mxnet and install-mxnet look at in the release: its headers by links into 3rdparty."""
-    put(room / "src/CMakeLists.txt")
-    shutil.copytree(WHEEL / "include/mxnet", room / "src/include/mxnet")
+def source(folder):
+    """Return a source tree with the files that build-mxnet and install-mxnet read."""
+    put(folder / "src/CMakeLists.txt")
+    shutil.copytree(WHEEL / "include/mxnet", folder / "src/include/mxnet")
     for name in HEADERS:
-        shutil.copytree(WHEEL / "include" / name, room / "src/3rdparty" / name)
-        (room / "src/include" / name).symlink_to(f"../3rdparty/{name}")
-    return room / "src"
+        shutil.copytree(WHEEL / "include" / name, folder / "src/3rdparty" / name)
+        (folder / "src/include" / name).symlink_to(f"../3rdparty/{name}")
+    return folder / "src"
 
 
 @pytest.fixture
-def tools(room):
-    """A cmake that 'builds' the wheel's library, and leaves what it links to elsewhere in the build."""
+def tools(folder):
+    """Return variables of a fake cmake that copies the wheel's library and the libraries it links to."""
     made = "\n".join(f"ln {WHEEL}/{name} $2/3rdparty/ 2>/dev/null || cp {WHEEL}/{name} $2/3rdparty/" for name in LINKED)
     executable(
-        room / "bin/cmake",
+        folder / "bin/cmake",
         "#!/bin/bash\n"
         'if [[ $1 != --build ]]; then exec cp "$CACHE" "$6"/CMakeCache.txt; fi\n'
         f"mkdir -p $2/3rdparty\nln {WHEEL}/libmxnet.so $2/ 2>/dev/null || cp {WHEEL}/libmxnet.so $2/\n{made}\n",
     )
-    executable(room / "bin/ninja", "#!/bin/sh\n")
-    put(room / "cache")
-    return {"PATH": str(room / "bin"), "CACHE": str(room / "cache")}
+    executable(folder / "bin/ninja", "#!/bin/sh\n")
+    put(folder / "cache")
+    return {"PATH": str(folder / "bin"), "CACHE": str(folder / "cache")}
 
 
 @pytest.fixture
-def cuda(room):
-    """A CUDA 11.8 with cuDNN and NCCL, as far as build-mxnet looks at it."""
-    home = room / "cuda"
+def cuda(folder):
+    """Return variables of a CUDA 11.8 with the files that build-mxnet checks."""
+    home = folder / "cuda"
     executable(home / "bin/nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 11.8, V11.8.89'\n")
     put(home / "lib64/stubs/libcuda.so")
     for name in ["cudnn.h", "nccl.h"]:
@@ -103,11 +103,11 @@ def cuda(room):
     return {"CUDA_HOME": str(home), "CUDNN_ROOT": str(home), "NCCL_ROOT_DIR": str(home)}
 
 
-# ---- build-mxnet: what it is asked for
+# ---- build-mxnet: options
 
 
 def printed(source, **env):
-    """(the cmake command, the features) of --print."""
+    """Return (cmake command, features) of --print."""
     code, out, err = run("build-mxnet", "--print", source, "/build", **env)
     assert code == 0, err
     command, features = out.splitlines()
@@ -137,8 +137,8 @@ def test_print_only_prints(source):
     assert sorted(source.parent.rglob("*")) == before
 
 
-def test_folder_without_a_release_is_refused(room):
-    refused(run("build-mxnet", "--print", room, "/build"), f"{room} is no source of MXNet", "unpack")
+def test_folder_without_a_release_is_refused(folder):
+    refused(run("build-mxnet", "--print", folder, "/build"), f"{folder} is no source of MXNet", "unpack")
 
 
 def test_another_release_is_refused_by_its_version(source):
@@ -170,52 +170,54 @@ def test_zero_jobs_and_missing_arguments_are_refused(source):
 
 
 @pytest.mark.parametrize("missing", ["bin/nvcc", "include/cudnn.h", "include/nccl.h"])
-def test_incomplete_cuda_is_refused_before_the_build(source, tools, cuda, room, missing):
-    (room / "cuda" / missing).unlink()
-    refused(run("build-mxnet", source, room / "build", **tools, **cuda), Path(missing).name, str(room / "cuda"))
-    assert not (room / "build").exists()
+def test_incomplete_cuda_is_refused_before_the_build(source, tools, cuda, folder, missing):
+    (folder / "cuda" / missing).unlink()
+    refused(run("build-mxnet", source, folder / "build", **tools, **cuda), Path(missing).name, str(folder / "cuda"))
+    assert not (folder / "build").exists()
 
 
-def test_cuda_12_is_refused_before_the_build(source, tools, cuda, room):
-    executable(room / "cuda/bin/nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 12.4, V12.4.131'\n")
-    refused(run("build-mxnet", source, room / "build", **tools, **cuda), "CUDA 12.4", "11.8")
+def test_cuda_12_is_refused_before_the_build(source, tools, cuda, folder):
+    executable(folder / "cuda/bin/nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 12.4, V12.4.131'\n")
+    refused(run("build-mxnet", source, folder / "build", **tools, **cuda), "CUDA 12.4", "11.8")
 
 
-# ---- build-mxnet: what it makes, with a false cmake
+# ---- build-mxnet: results, with a fake cmake
 
 needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-query"), reason="needs Debian or Ubuntu")
 
 
 @needs_dpkg
-def test_build_lists_linked_libraries_and_packages(source, tools, room):
-    code, out, err = run("build-mxnet", source, room / "build", USE_CUDA="OFF", **tools)
+def test_build_lists_linked_libraries_and_packages(source, tools, folder):
+    code, out, err = run("build-mxnet", source, folder / "build", USE_CUDA="OFF", **tools)
     assert code == 0, err
     assert re.search(r"^MXNet 1\.9\.1 built in \d+ s$", out, re.MULTILINE)
-    assert (room / "build/features").read_text().split() == CPU_FEATURES
-    assert (room / "build" / LINKED[0]).exists()
-    packages = (room / "build/runtime-packages").read_text().split()
+    assert (folder / "build/features").read_text().split() == CPU_FEATURES
+    assert (folder / "build" / LINKED[0]).exists()
+    packages = (folder / "build/runtime-packages").read_text().split()
     assert {"libgomp1", "libstdc++6", "libgcc-s1"} <= set(packages) and "libc6" not in packages
     assert packages == sorted(set(packages))
 
 
-def test_library_without_a_package_ends_the_build(source, tools, room):
-    executable(room / "bin/dpkg-query", "#!/bin/sh\nexit 1\n")
-    code, _, err = run("build-mxnet", source, room / "build", USE_CUDA="OFF", **tools)
+def test_library_without_a_package_ends_the_build(source, tools, folder):
+    executable(folder / "bin/dpkg-query", "#!/bin/sh\nexit 1\n")
+    code, _, err = run("build-mxnet", source, folder / "build", USE_CUDA="OFF", **tools)
     assert code == 1 and "which no package owns" in err
 
 
 @needs_dpkg
-def test_build_without_requested_features_fails(source, tools, cuda, room):
-    refused(run("build-mxnet", source, room / "build", **tools, **cuda), "is without CUDA CUDNN NCCL; it has", status=1)
-    assert not (room / "build/features").exists()
+def test_build_without_requested_features_fails(source, tools, cuda, folder):
+    refused(
+        run("build-mxnet", source, folder / "build", **tools, **cuda), "is without CUDA CUDNN NCCL; it has", status=1
+    )
+    assert not (folder / "build/features").exists()
 
 
 @needs_dpkg
-def test_missing_cudnn_ends_the_build_before_compiling(source, tools, cuda, room):
-    put(room / "cache", "CUDNN_LIBRARY:FILEPATH=CUDNN_LIBRARY-NOTFOUND\n")
-    code, _, err = run("build-mxnet", source, room / "build", **tools, **cuda)
+def test_missing_cudnn_ends_the_build_before_compiling(source, tools, cuda, folder):
+    put(folder / "cache", "CUDNN_LIBRARY:FILEPATH=CUDNN_LIBRARY-NOTFOUND\n")
+    code, _, err = run("build-mxnet", source, folder / "build", **tools, **cuda)
     assert code == 1 and "CUDNN_LIBRARY-NOTFOUND" in err and "set CUDNN_ROOT" in err
-    assert not (room / "build/libmxnet.so").exists()
+    assert not (folder / "build/libmxnet.so").exists()
 
 
 # ---- check-features
@@ -237,35 +239,35 @@ def test_missing_features_of_the_wheel_are_named(asked):
     refused(missing, "is without CUDA NCCL NO_SUCH; it has", "MKLDNN", status=1)
 
 
-def test_unloadable_library_is_one_line(room):
-    put(room / "libmxnet.so", "no library")
-    refused(run("check-features", f"--library={room / 'libmxnet.so'}", "CUDA"), "can't be loaded", status=1)
+def test_unloadable_library_is_one_line(folder):
+    put(folder / "libmxnet.so", "no library")
+    refused(run("check-features", f"--library={folder / 'libmxnet.so'}", "CUDA"), "can't be loaded", status=1)
 
 
 # ---- install-mxnet
 
 
 @pytest.fixture
-def built(room):
-    """What install-mxnet takes out of a build: the library, what lies beside it, the headers that oneDNN has made."""
+def built(folder):
+    """Return a build folder with the library, the libraries it links to and a generated header of oneDNN."""
     for name in ["libmxnet.so", *LINKED]:
-        lay(WHEEL / name, room / "build")
-    put(room / "build/3rdparty/mkldnn/include/oneapi/dnnl/dnnl_version.h", "made by the build")
-    return room / "build"
+        link_or_copy(WHEEL / name, folder / "build")
+    put(folder / "build/3rdparty/mkldnn/include/oneapi/dnnl/dnnl_version.h", "made by the build")
+    return folder / "build"
 
 
 @pytest.fixture
-def venv(room):
-    """A virtual environment that has what these tests have, but for MXNet."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", room / "venv"], check=True)
-    site = next((room / "venv/lib").glob("python3*")) / "site-packages"
+def venv(folder):
+    """Return a virtual environment with the packages of these tests except MXNet."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    site = next((folder / "venv/lib").glob("python3*")) / "site-packages"
     for path in WHEEL.parent.iterdir():
         if not path.name.startswith("mxnet"):
             (site / path.name).symlink_to(path)
-    return room / "venv"
+    return folder / "venv"
 
 
-ASKED = """
+SCRIPT = """
 import importlib.metadata, mxnet as mx
 print(importlib.metadata.version("mxnet"), mx.__file__)
 print(*mx.libinfo.find_lib_path()[:1])
@@ -277,10 +279,10 @@ print(int(mx.nd.ones((2, 3)).sum().asscalar()))
 def test_installed_package_imports_with_library_and_headers(source, built, venv):
     ignored = shutil.ignore_patterns("*.so*", "include", "__pycache__")
     shutil.copytree(WHEEL, source / "python/mxnet", ignore=ignored)
-    for _ in range(2):  # a second time in place of the first
+    for _ in range(2):  # the second replaces the first
         code, _, err = run("install-mxnet", source, built, venv)
         assert code == 0, err
-    ended = subprocess.run([venv / "bin/python", "-c", ASKED], capture_output=True, text=True, cwd="/", timeout=60)
+    ended = subprocess.run([venv / "bin/python", "-c", SCRIPT], capture_output=True, text=True, cwd="/", timeout=60)
     assert ended.returncode == 0, ended.stderr
     package, library, include, total = ended.stdout.splitlines()
     site = next((venv / "lib").glob("python3*")) / "site-packages"
@@ -293,15 +295,15 @@ def test_installed_package_imports_with_library_and_headers(source, built, venv)
     assert (site / "mxnet/include/mkldnn/oneapi/dnnl/dnnl_version.h").read_text() == "made by the build"
 
 
-def test_installation_from_missing_files_is_refused(source, room):
-    refused(run("install-mxnet", source, room / "build", room / "venv"), f"{source}/python/mxnet is not")
+def test_installation_from_missing_files_is_refused(source, folder):
+    refused(run("install-mxnet", source, folder / "build", folder / "venv"), f"{source}/python/mxnet is not")
     put(source / "python/mxnet/libinfo.py", '__version__ = "1.9.1"\n')
-    refused(run("install-mxnet", source, room / "build", room / "venv"), "libmxnet.so is missing", "build-mxnet")
-    put(room / "build/libmxnet.so")
-    refused(run("install-mxnet", source, room / "build", room / "venv"), "no virtual environment")
-    executable(room / "venv/bin/python", "#!/bin/sh\n")
+    refused(run("install-mxnet", source, folder / "build", folder / "venv"), "libmxnet.so is missing", "build-mxnet")
+    put(folder / "build/libmxnet.so")
+    refused(run("install-mxnet", source, folder / "build", folder / "venv"), "no virtual environment")
+    executable(folder / "venv/bin/python", "#!/bin/sh\n")
     (source / "include/nnvm").unlink()
-    refused(run("install-mxnet", source, room / "build", room / "venv"), "include/nnvm is missing")
+    refused(run("install-mxnet", source, folder / "build", folder / "venv"), "include/nnvm is missing")
 
 
 # ---- collect-cuda9
@@ -310,46 +312,46 @@ CUDA9 = ["libcudart", "libcublas", "libcufft", "libcurand", "libcusolver", "libn
 
 
 @pytest.fixture
-def image(room):
-    """The root of an image with CUDA 9.0: libraries by links to their full version."""
-    lib = room / "root/usr/local/cuda/lib64"
+def image(folder):
+    """Return the root of an image with CUDA 9.0, its libraries as links to full versions."""
+    lib = folder / "root/usr/local/cuda/lib64"
     for name in CUDA9:
         put(lib / f"{name}.so.9.0.176", name)
         (lib / f"{name}.so.9.0").symlink_to(f"{name}.so.9.0.176")
     put(lib / "stubs/libcuda.so", "stub")
-    put(room / "root/usr/local/cuda/doc/EULA.txt", "licence")
-    return room / "root"
+    put(folder / "root/usr/local/cuda/doc/EULA.txt", "licence")
+    return folder / "root"
 
 
-def test_cuda_9_is_collected_under_sonames(image, room):
-    code, _, err = run("collect-cuda9", room / "out", ROOT=str(image))
+def test_cuda_9_is_collected_under_sonames(image, folder):
+    code, _, err = run("collect-cuda9", folder / "out", ROOT=str(image))
     assert code == 0, err
     for name in CUDA9:
-        file = room / "out" / f"{name}.so.9.0"
+        file = folder / "out" / f"{name}.so.9.0"
         assert file.read_text() == name and not file.is_symlink()
-    assert (room / "out/libnvrtc-builtins.so").read_text() == "libnvrtc-builtins"
-    assert (room / "out/stubs/libcuda.so.1").read_text() == "stub"
-    assert (room / "out/licences/EULA.txt").read_text() == "licence"
+    assert (folder / "out/libnvrtc-builtins.so").read_text() == "libnvrtc-builtins"
+    assert (folder / "out/stubs/libcuda.so.1").read_text() == "stub"
+    assert (folder / "out/licences/EULA.txt").read_text() == "licence"
 
 
 @pytest.mark.parametrize("missing", ["lib64/libcufft.so.9.0", "lib64/stubs/libcuda.so", "doc/EULA.txt"])
-def test_missing_part_of_cuda_9_is_named(image, room, missing):
+def test_missing_part_of_cuda_9_is_named(image, folder, missing):
     (image / "usr/local/cuda" / missing).unlink()
-    refused(run("collect-cuda9", room / "out", ROOT=str(image)), Path(missing).name, status=1)
+    refused(run("collect-cuda9", folder / "out", ROOT=str(image)), Path(missing).name, status=1)
 
 
-def test_an_image_without_cuda_is_refused(room):
-    refused(run("collect-cuda9", room / "out", ROOT=str(room)), f"{room}/usr/local/cuda is missing", status=1)
+def test_an_image_without_cuda_is_refused(folder):
+    refused(run("collect-cuda9", folder / "out", ROOT=str(folder)), f"{folder}/usr/local/cuda is missing", status=1)
     refused(run("collect-cuda9"), "folder")
 
 
 # ---- install-packages
 
 
-def test_mxnet_without_a_lock_is_refused(room):
-    put(room / "flavours/mxnet-cu90==1.5.0.lock")
+def test_mxnet_without_a_lock_is_refused(folder):
+    put(folder / "flavours/mxnet-cu90==1.5.0.lock")
     refused(
-        run("install-packages", "mxnet==1.6.0", REQUIREMENTS=str(room)),
+        run("install-packages", "mxnet==1.6.0", REQUIREMENTS=str(folder)),
         "MXNET=mxnet==1.6.0 has no lock",
         "there are mxnet==1.9.1 mxnet-cu90==1.5.0",
     )

@@ -70,8 +70,8 @@ def vendor(tmp_path):
 
 
 def test_ngc_keeps_the_images_own_mxnet_and_horovod(vendor):
-    said = build(ROOT, "ngc", f"NGC_IMAGE={vendor}")
-    assert "install-beside: MXNet, numpy, Horovod of the image: 1.9.1 1.23.5 0.28.1" in said
+    log = build(ROOT, "ngc", f"NGC_IMAGE={vendor}")
+    assert "install-beside: MXNet, numpy, Horovod of the image: 1.9.1 1.23.5 0.28.1" in log
     out = sh("docker", "run", "--rm", "mxscale-stand-in:ngc-built", *TRAIN)[0]
     assert "step 2/2" in out
     where = "import mxnet, horovod, hydra; print(mxnet.__file__, horovod.__file__, hydra.__file__)"

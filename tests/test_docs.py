@@ -30,7 +30,7 @@ def test_the_index_lists_every_page():
 
 
 def named_code():
-    """(file, dotted name) of every `path.py:name` in the documentation."""
+    """Yield (page, file, dotted name) of every `path.py:name` in the documentation."""
     for page in PAGES:
         for path, name in re.findall(r"`([\w/]+\.py):([\w.]+)`", page.read_text()):
             yield name_of(page), path, name
@@ -47,6 +47,6 @@ def test_code_that_a_page_names_exists(page, path, name):
 
 
 def targets(node) -> list:
-    """Names that an assignment binds."""
+    """Return the names that an assignment binds."""
     bound = [*getattr(node, "targets", []), *([node.target] if isinstance(node, ast.AnnAssign) else [])]
     return [target.id for target in bound if isinstance(target, ast.Name)]

@@ -45,7 +45,7 @@ GPU["mxnet"].update(
 
 
 def with_(facts, **changed):
-    """A copy of `facts` with other values: machine__driver="1" for facts["machine"]["driver"]."""
+    """Return a copy of `facts` with other values: machine__driver="1" for facts["machine"]["driver"]."""
     facts = copy.deepcopy(facts)
     for path, value in changed.items():
         *groups, last = path.split("__")

@@ -200,14 +200,14 @@ def test_double_buffering_resumes_from_a_checkpoint_identically(compression):
     options = {"double_buffering": True, "compression": compression, "images": 8}
     start, like = np.random.RandomState(4).normal(size=7).astype("float32"), [mx.nd.zeros(7)]
     exchange, grads = exchange_and_gradients(TwoEqualRanks(), like, **options)
-    whole = with_double_buffering(start, exchange, grads, range(20))
+    uninterrupted = with_double_buffering(start, exchange, grads, range(20))
 
     exchange, grads = exchange_and_gradients(TwoEqualRanks(), like, **options)
     half = with_double_buffering(start, exchange, grads, range(9))
     state = exchange.state()
     resumed, grads = exchange_and_gradients(TwoEqualRanks(), like, bucket_bytes=8, **options)
     resumed.restore(state)
-    assert np.array_equal(half + with_double_buffering(half[-1], resumed, grads, range(9, 20)), whole)
+    assert np.array_equal(half + with_double_buffering(half[-1], resumed, grads, range(9, 20)), uninterrupted)
 
 
 def test_nothing_is_under_way_before_the_first_step():

@@ -25,7 +25,7 @@ CONF = ROOT / "conf"
 ENTRIES = ("train", "finetune")
 GROUPS = sorted(p.relative_to(CONF).with_suffix("") for p in CONF.glob("*/*.yaml") if p.parent.name != "recipe")
 
-# What a choice can't do without.
+# Settings that a choice requires
 NEEDED = {
     "data/imagefolder": ["data.root=/x"],
     "data/recordio": ["data.train=/x.rec", "data.val=/y.rec"],
@@ -55,8 +55,8 @@ def test_entries_differ_only_in_their_name():
 
 
 @pytest.fixture
-def own_files(tmp_path):
-    """What the experiments ask for, small: a folder of images, records, weights."""
+def given_files(tmp_path):
+    """Return a folder with the small files that experiments need: images and records."""
     pixels = np.random.RandomState(0).randint(0, 256, (12, 64, 64, 3), dtype=np.uint8)
     for n, image in enumerate(pixels):
         folder = tmp_path / "photos" / ("cat" if n % 2 else "dog")
@@ -100,7 +100,7 @@ def records(folder):
     return [f"data.train={folder}/train.rec", f"data.val={folder}/val.rec", *TINY]
 
 
-CASES = {  # what is added to each experiment for a step in seconds
+CASES = {  # experiment -> (entry, overrides for a step within seconds)
     "adaltas_input": ("train", imagenet),
     "digits": ("train", lambda folder: []),
     "large_batch_digits": ("train", lambda folder: []),
@@ -121,16 +121,22 @@ def test_every_experiment_has_a_case():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_experiment_and_its_rerun_are_identical(name, own_files, data_cache):
+def test_experiment_and_its_rerun_are_identical(name, given_files, data_cache):
     entry, own = CASES[name]
-    overrides = [f"experiment={name}", "debug=one_step", *own(own_files), "launch.ranks=1", f"data.cache={data_cache}"]
-    run = ended_run(own_files / "run", composed(entry, *overrides), steps=1)
+    overrides = [
+        f"experiment={name}",
+        "debug=one_step",
+        *own(given_files),
+        "launch.ranks=1",
+        f"data.cache={data_cache}",
+    ]
+    run = ended_run(given_files / "run", composed(entry, *overrides), steps=1)
     assert {"train/loss", "val/top1"} <= {metric for line in run.lines() for metric in line["metrics"]}
     again = rerun_of(run)
     assert (again["verdict"], again["differs"]) == ("identical", [])
 
 
-OWN_BACK_END = {  # of the published comparisons: what two steps on two devices of this machine take besides
+COMPARISONS = {  # published comparison -> further overrides for two steps on two devices
     "aws_horovod": [],
     "aws_parameter_server": ["comm.servers=1"],
     "beeva_kvstore": ["epochs=2"],  # of a step
@@ -140,11 +146,11 @@ OWN_BACK_END = {  # of the published comparisons: what two steps on two devices 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(OWN_BACK_END))
-def test_published_comparison_runs_with_its_back_end(name, own_files, cli):
+@pytest.mark.parametrize("name", sorted(COMPARISONS))
+def test_published_comparison_runs_with_its_back_end(name, given_files, cli):
     entry, own = CASES[name]
     two = ["debug=one_step", "max_steps=2", "launch.ranks=2", "launch.device=cpu"]
-    ended = cli(entry, f"experiment={name}", *own(own_files), *two, *OWN_BACK_END[name], small=False)
+    ended = cli(entry, f"experiment={name}", *own(given_files), *two, *COMPARISONS[name], small=False)
     assert [line["step"] for line in ended.run.history() if "train/loss" in line["metrics"]] == [1, 2]
     assert ended.run.plan().sizes.ranks == 2
     shipped, ran = composed(entry, f"experiment={name}", *NEEDED.get(f"experiment/{name}", [])), ended.run.config()
@@ -153,7 +159,7 @@ def test_published_comparison_runs_with_its_back_end(name, own_files, cli):
 
 
 def ended_run(path, config, steps):
-    """The preparation and the only rank, in this process: imports would be most of the time."""
+    """Prepare and train in this process, which saves the imports; return the finished run."""
     run = directory.RunDir(path)
     run.write_config(settings.resolve(config))
     run.write_plan(Plan(pretrained=setup.pretrained_file(run.config())))
@@ -171,7 +177,7 @@ def test_every_debug_config_is_run_here():
     assert {p.stem for p in CONF.glob("debug/*.yaml")} == {"one_step", "fast"}
 
 
-# ---------------------------------------------------------------- commands that people copy
+# ---------------------------------------------------------------- commands in the documentation
 
 
 def commands():
@@ -181,12 +187,12 @@ def commands():
     """
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *CONF.glob("**/*.yaml")]
     texts = [path.read_text() for path in pages if path.exists() and path.name != "log.md"]
-    whole = re.sub(r" *\\\n[# ]*", " ", "\n".join(texts))  # continued lines
-    for entry, line in re.findall(r"^[# ]*(?:mxscale |python )(train|finetune)(?:\.py)?( .*)$", whole, re.MULTILINE):
+    complete = re.sub(r" *\\\n[# ]*", " ", "\n".join(texts))  # continued lines
+    for entry, line in re.findall(r"^[# ]*(?:mxscale |python )(train|finetune)(?:\.py)?( .*)$", complete, re.MULTILINE):
         words = shlex.split(re.split(r" {3,}|\s#", line)[0])
-        # What a sweeper makes of a choice, tag(...), is Hydra's; so are its own settings
+        # tag(...) and hydra.* are Hydra's
         words = [main.canonical(word) for word in words if not word.startswith("hydra") and "=tag(" not in word]
-        words = [word for word in words if word != "launch.hosts=hosts.txt"]  # a file of the reader
+        words = [word for word in words if word != "launch.hosts=hosts.txt"]  # a file of the user
         if "..." not in words:
             yield entry, tuple(word if "[" in word else word.split(",")[0] for word in words if "=" in word)
 

@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from composed import composed
-from conftest import ROOT, SMALL, rank_pids, until, wait_for_step
+from conftest import ROOT, SMALL, mounted, rank_pids, until, wait_for_step
 from PIL import Image
 
 from mxscale.cost import run_cost
@@ -102,7 +102,7 @@ def test_cut_link_is_named_and_remaining_ranks_continue(cli, undisturbed, tmp_pa
     assert f"without {nodes.addresses[1]}: the ranks on {nodes.addresses[0]} take over its data shards" in seen["out"]
     (recorded,) = recorded_runs(store)  # both attempts are one run
     assert recorded.info.status == FINISHED
-    assert (recorded.data.params["launch.ranks"], recorded.data.tags["ranks"]) == ("2", "1")  # asked for, had at last
+    assert (recorded.data.params["launch.ranks"], recorded.data.tags["ranks"]) == ("2", "1")  # requested, final
     losses = [line["step"] for line in seen["run"].lines() if "train/loss" in line["metrics"]]
     assert [step for step, _ in points(store, "train/loss")] == sorted(losses)
 
@@ -112,14 +112,14 @@ import os, sys, time
 from mxscale.train import rank, timing
 from mxscale.train.checkpointer import Checkpointer
 
-whole, calls = PLACE, []
+original, calls = PLACE, []
 
 def hang(self, *arguments):
     calls.append(1)
     if os.environ["HOROVOD_RANK"] == "1" and len(calls) == STEP:
         print("hanging", flush=True)
         time.sleep(600)
-    return whole(self, *arguments)
+    return original(self, *arguments)
 
 PLACE = hang
 sys.exit(rank.main(sys.argv[1], int(sys.argv[2])))
@@ -180,12 +180,8 @@ def test_sigterm_during_a_restart_stops_the_run(cli):
 @pytest.fixture
 def disk(tmp_path):
     """A tmpfs of 4 MB: two checkpoints of 1.4 MB fit, a third one does not."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", folder], capture_output=True).returncode:
-        pytest.skip("mounting is not allowed here")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    with mounted(tmp_path / "disk", "size=4m") as folder:
+        yield folder
 
 
 def test_a_full_disk_keeps_the_last_good_checkpoint(cli, disk, unbroken):
@@ -324,7 +320,7 @@ def stopped_sweep(shared_cli):
 def read(path):
     try:
         return path.read_bytes()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return b""
 
 

@@ -1,4 +1,4 @@
-"""Fetching a publisher's files: from a real server, whole or in pieces, and what is refused."""
+"""Downloads from a real server: complete, interrupted and refused ones."""
 
 import os
 import threading
@@ -29,11 +29,11 @@ def refused(files, place) -> str:
 
 
 def there(place):
-    """name -> content of the files in the folder."""
+    """Return {name: content} of the files in the folder."""
     return {name: open(os.path.join(place.folder, name), "rb").read() for name in sorted(os.listdir(place.folder))}
 
 
-# ---------------------------------------------------------------- as it should be
+# ---------------------------------------------------------------- success
 
 
 def test_a_file_is_fetched_once_and_then_verified(publisher, place):
@@ -71,7 +71,7 @@ def test_concurrent_processes_fetch_once(publisher, place):
     assert there(place) == {NAME: CONTENT} and len(publisher.asked) == 1
 
 
-# ---------------------------------------------------------------- cut
+# ---------------------------------------------------------------- interruptions
 
 
 @pytest.mark.parametrize("tenth", range(1, 10))
@@ -155,11 +155,11 @@ def test_other_content_of_the_same_length_is_refused(publisher, place):
     assert there(place) == {}
 
 
-@pytest.mark.parametrize("content, said", [(CONTENT[:-1], "300,006"), (CONTENT + b"x", "300,008")])
-def test_another_length_is_refused_before_fetching(publisher, place, content, said):
+@pytest.mark.parametrize("content, size", [(CONTENT[:-1], "300,006"), (CONTENT + b"x", "300,008")])
+def test_another_length_is_refused_before_fetching(publisher, place, content, size):
     file = publisher.file(NAME)
     publisher.files[NAME] = content
-    assert f"has {said} bytes, not 300,007" in refused([file], place)
+    assert f"has {size} bytes, not 300,007" in refused([file], place)
 
 
 def test_a_wrong_placed_file_is_refused_and_unchanged(publisher, place):

@@ -73,12 +73,12 @@ def refused_by_the_store(*words):
 def test_invalid_download_is_refused_and_removed(store, tmp_path):
     served, server, sums = store
     file = next(served.iterdir())
-    whole = file.read_bytes()
+    complete = file.read_bytes()
     advice = ("place the file at", f"{tmp_path}/home/models/", "MXNET_GLUON_REPO")
     for tenth in range(10):
-        file.write_bytes(whole[: len(whole) * tenth // 10])
+        file.write_bytes(complete[: len(complete) * tenth // 10])
         refused_by_the_store(*advice)
-    file.write_bytes(whole)
+    file.write_bytes(complete)
     sums[SMALL] = sums[SMALL][:8] + "0" * 32
     refused_by_the_store("different hash", *advice)
     with zipfile.ZipFile(file, "w") as zipped:

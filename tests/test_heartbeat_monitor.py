@@ -276,7 +276,7 @@ def test_slow_steps_checkpoint_and_start_are_no_stall(run, clock, one):
 
 
 def next_beat(run, timeout=10):
-    """What the thread of rank 0 writes next."""
+    """Return the next heartbeat that rank 0's thread writes."""
     before, deadline = run.rank_alive(0).stat().st_mtime_ns, time.monotonic() + timeout
     while run.rank_alive(0).stat().st_mtime_ns == before:
         assert time.monotonic() < deadline

@@ -26,9 +26,8 @@ def test_list_gives_each_host_its_slots():
      {"a": 4}],
 )  # fmt: skip
 def test_invalid_hosts_are_refused(wrong):
-    with pytest.raises(
-        ConfigError, match=r"^launch\.hosts=.*: expected a list such as '\[a:4,b:4\]', a hostfile, or compose"
-    ):
+    message = r"^launch\.hosts=.*: expected a list such as '\[a:4,b:4\]', a hostfile, or compose"
+    with pytest.raises(ConfigError, match=message):
         config(hosts=wrong)
 
 
@@ -81,9 +80,8 @@ def test_hosts_exclude_comm_local_and_launch_docker():
 
 
 def test_compose_without_workers_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"no worker is running; start some with: docker compose --profile cluster up"
-    ):
+    message = r"no worker is running; start some with: docker compose --profile cluster up"
+    with pytest.raises(ConfigError, match=message):
         hosts.find(config(hosts="compose"))
 
 

@@ -74,9 +74,9 @@ def test_large_jpegs_are_decoded_at_reduced_size(photo, factor):
     large = photo.resize((40 * 2 * factor, 30 * 2 * factor), Image.Resampling.BICUBIC)
     content = written(large, "JPEG", quality=95)
     assert decode(content, wanted=30).size == (40 * 2, 30 * 2)
-    packed, whole = (pixels(encode_and_decode(image)) for image in (decode(content, wanted=30), decode(content)))
-    assert packed.shape == whole.shape == (30, 40, 3)
-    assert np.abs(packed - whole).mean() < 2
+    packed, complete = (pixels(encode_and_decode(image)) for image in (decode(content, wanted=30), decode(content)))
+    assert packed.shape == complete.shape == (30, 40, 3)
+    assert np.abs(packed - complete).mean() < 2
     with pytest.raises(BadImage, match="smaller than"):  # as it is in the file, not as it is decoded
         decode(content, min_side=60 * factor + 1, wanted=30)
 
@@ -93,7 +93,7 @@ def test_jpegs_below_twice_the_size_are_decoded_fully(photo):
 
 
 def wild(photo):
-    """name -> (content, whether MXNet's reader sees the picture that `decode` sees)."""
+    """Return {name: (content, whether MXNet's reader decodes it as `decode` does)}."""
     clear = photo.convert("RGBA")
     clear.putalpha(Image.fromarray(np.tile(np.arange(40, dtype="uint8") * 6, (30, 1))))
     jpeg = written(photo, "JPEG", quality=95)

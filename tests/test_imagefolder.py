@@ -187,7 +187,7 @@ def test_the_first_bad_image_and_their_number_are_reported(tmp_path):
 
 def test_bad_images_can_be_skipped_and_are_recorded(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 8, "bee": 8})
-    whole = pack(folder_data(root, tmp_path))
+    complete = pack(folder_data(root, tmp_path))
     (root / "bee" / "003.png").write_bytes(b"")
     paint(root / "ant" / "001.png", "red", (10, 30))
     made = pack(folder_data(root, tmp_path, on_bad="skip"))
@@ -196,8 +196,8 @@ def test_bad_images_can_be_skipped_and_are_recorded(tmp_path):
         {"path": "bee/003.png", "reason": "empty file"},
     ]
     bad = {1, 11}  # their ids
-    for split in whole["splits"]:
-        assert records(made, split) == [r for r in records(whole, split) if r[1] not in bad]
+    for split in complete["splits"]:
+        assert records(made, split) == [r for r in records(complete, split) if r[1] not in bad]
 
 
 def test_skipped_images_are_replaced_with_train_per_class(tmp_path):

@@ -1,4 +1,4 @@
-"""Decoding any image file, against Pillow's own reading, and what is refused."""
+"""Image decoding compared with Pillow, and refused files."""
 
 import io
 import os
@@ -68,7 +68,7 @@ def test_transparent_palette_entries_become_white():
         assert got.getpixel((1, 1)) == (10, 20, 30)
 
 
-# orientation -> what a viewer does to the stored pixels (EXIF 2.3, table 6), as numpy does it
+# orientation -> transformation of the stored pixels (EXIF 2.3, table 6)
 TURNS = {
     1: lambda p: p,
     2: lambda p: p[:, ::-1],
@@ -82,7 +82,7 @@ TURNS = {
 
 
 def turned(content: bytes, orientation: int) -> bytes:
-    """A JPEG with an EXIF segment of that orientation, laid out by hand: one entry, big-endian."""
+    """Return a JPEG with an EXIF segment of that orientation: one big-endian entry."""
     entry = struct.pack(">HHIHH", 0x0112, 3, 1, orientation, 0)
     body = b"Exif\0\0" + b"MM\0*" + struct.pack(">IH", 8, 1) + entry + bytes(4)
     return content[:2] + b"\xff\xe1" + struct.pack(">H", len(body) + 2) + body + content[2:]
@@ -116,7 +116,7 @@ def test_invalid_exif_is_ignored(photo):
 
 
 def inked(colour, adobe=True, transform=0) -> bytes:
-    """A CMYK JPEG of one colour (shares of ink), stored inverted as Adobe does; transform 2: its marker says YCCK."""
+    """Return a CMYK JPEG of one colour (shares of ink), inverted as Adobe does; transform 2 marks it as YCCK."""
     values = tuple(round(255 * share) for share in colour)
     content = bytearray(written(Image.new("CMYK", (16, 16), values), "JPEG", quality=100, subsampling=0))
     at = content.index(b"\xff\xeeadobe".replace(b"adobe", b"\0\x0eAdobe"))
@@ -131,7 +131,7 @@ def test_cmyk_becomes_rgb(ink):
     *colours, black = ink
     paper = [255 * (1 - colour) * (1 - black) for colour in colours]
     assert pixels(decode(inked(ink)))[8, 8] == pytest.approx(paper, abs=2)
-    # without Adobe's marker too: who writes such files inverts as Adobe does, and so Pillow reads them
+    # also without Adobe's marker: such files are inverted too, and Pillow reads them so
     assert pixels(decode(inked(ink, adobe=False)))[8, 8] == pytest.approx(paper, abs=2)
 
 
@@ -143,7 +143,7 @@ def test_ycck_decodes_as_in_pillow():
 
 
 def png(rows, depth, colour_type, interlace=0, chunks=()) -> bytes:
-    """A PNG of bytes by row, written chunk by chunk; no interlacing but of one pixel by row and column."""
+    """Return a PNG of the given rows of bytes."""
     width = len(rows[0]) * 8 // (depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour_type])
 
     def chunk(name, body):
@@ -177,7 +177,7 @@ def test_transparent_png_colours_become_white():
 
 
 def interlaced(image) -> bytes:
-    """The same pixels in Adam7's seven passes."""
+    """Return a PNG with the seven passes of Adam7."""
     passes = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
     values = np.asarray(image)
     parts = [values[y::high, x::wide] for x, y, wide, high in passes]
@@ -234,7 +234,7 @@ def test_random_damage_never_crashes(photo):
 
 
 def huge_png() -> bytes:
-    """A header that announces 20,000 x 20,000 pixels."""
+    """Return a PNG whose header declares 20,000 x 20,000 pixels."""
     content = bytearray(written(Image.new("L", (8, 8)), "PNG"))
     content[16:24] = (20_000).to_bytes(4, "big") * 2
     content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")

@@ -79,14 +79,14 @@ def test_library_is_imported_only_where_allowed(library):
 
 
 def loaded_by(module: str, names) -> list:
-    """Which of `names` a fresh interpreter has loaded after importing `module`."""
+    """Return which of `names` are loaded by importing `module` in a new interpreter."""
     code = f"import sys, {module}; print(*[name for name in {sorted(names)!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.split()
 
 
 def test_the_parent_loads_neither_mxnet_nor_mlflow():
-    drawing = {"matplotlib", "jinja2", "markupsafe", "pandas"}  # for reports alone; the ranks' images have none of it
+    drawing = {"matplotlib", "jinja2", "markupsafe", "pandas"}  # for reports; images of ranks lack them
     assert loaded_by("mxscale.cli.main", {"mxnet", "horovod", "mlflow", "hydra", *drawing}) == ["hydra"]
 
 

@@ -170,9 +170,9 @@ def test_float16_weights_keep_small_squares():
 
 
 def test_saved_trainer_resumes_bit_by_bit(tmp_path):
-    whole, half, summed = parameters(), parameters(), gradients()
+    uninterrupted, half, summed = parameters(), parameters(), gradients()
     config = rmsprop_warmup(weight_decay=0.01)
-    train(make_trainer(whole, config, False), whole, summed)
+    train(make_trainer(uninterrupted, config, False), uninterrupted, summed)
     first = make_trainer(half, config, False)
     train(first, half, summed[:5], EPOCHS[:5], RATES[:5])
     first.save_states(str(tmp_path / "trainer"))
@@ -182,7 +182,7 @@ def test_saved_trainer_resumes_bit_by_bit(tmp_path):
     second = make_trainer(again, config, False)
     second.load_states(str(tmp_path / "trainer"))
     train(second, again, summed[5:], EPOCHS[5:], RATES[5:])
-    assert [v.tobytes() for v in values(again)] == [v.tobytes() for v in values(whole)]
+    assert [v.tobytes() for v in values(again)] == [v.tobytes() for v in values(uninterrupted)]
 
 
 @pytest.mark.parametrize(

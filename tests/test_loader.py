@@ -1,4 +1,4 @@
-"""Batches out of record files: which images, in which order, how they look."""
+"""Batches from record files: images, order and pixels."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ AUGMENTED = replace(RAW, image_size=12, augment=Augment(brightness=0.4, contrast
 
 
 def train_data(records, data=RAW, batch=4, rank=0, ranks=1, **reading):
-    """`reading` overrides one shard, no accumulation, an epoch of all images and seed 1."""
+    """Return training data; `reading` overrides one shard, no accumulation, an epoch of all images and seed 1."""
     shards, accumulation = reading.pop("of", 1), reading.pop("accumulation", 1)
     steps = reading.pop("steps_per_epoch", records.count // (batch * shards * accumulation))
     own = list(range(rank, shards, ranks))
@@ -40,13 +40,13 @@ def train_data(records, data=RAW, batch=4, rank=0, ranks=1, **reading):
 
 
 def micros(source, steps):
-    """[(step, shard, labels, pixels)] of all batches, read after the last was handed out."""
+    """Return [(step, shard, labels, pixels)] of all batches, read after the last one is yielded."""
     taken = [(step, micro) for step in steps for micro in source.step(step)]
     return [(step, m.shard, m.labels.asnumpy().tolist(), m.images.asnumpy()) for step, m in taken]
 
 
 def same(some, others) -> bool:
-    """Whether two results of `micros` agree to the last bit."""
+    """Return whether two results of `micros` are bit-identical."""
     return len(some) == len(others) and all(
         a[:3] == b[:3] and np.array_equal(a[3], b[3]) for a, b in zip(some, others, strict=True)
     )

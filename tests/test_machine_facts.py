@@ -181,9 +181,9 @@ def test_library_without_gpu_code_has_no_architectures(tmp_path):
     assert gpus.architectures(library(tmp_path / "lib.so", b"\0" * 64)) is None
     (tmp_path / "text").write_text("no library")
     assert gpus.architectures(str(tmp_path / "text")) is None
-    whole = library(tmp_path / "lib.so", fat_binary((2, 70, 8)))
+    complete = library(tmp_path / "lib.so", fat_binary((2, 70, 8)))
     cut = tmp_path / "cut.so"
-    cut.write_bytes(open(whole, "rb").read()[:-70])
+    cut.write_bytes(open(complete, "rb").read()[:-70])
     assert gpus.architectures(str(cut)) is None
 
 

@@ -1,4 +1,4 @@
-"""The gate before training: what is packed is what it says, and no image is in two splits."""
+"""Checks of packed sets: duplicates, changed files and label maps."""
 
 import dataclasses
 import os
@@ -29,7 +29,7 @@ def noise(seed, side=20):
 
 @pytest.fixture
 def data(tmp_path):
-    """Two classes of five images, all different, with splits of their own."""
+    """Return the settings of two classes of different images in folders train and val."""
     seed = 0
     for split, count in (("train", 4), ("val", 2)):
         for name in ("ant", "bee"):
@@ -106,16 +106,16 @@ def test_image_in_two_record_files_is_refused(tmp_path):
     assert prepare(dataclasses.replace(data, allow_duplicates=True))["duplicates"]["across"] == 1
 
 
-# ---------------------------------------------------------------- what is there is what was packed
+# ---------------------------------------------------------------- changed and copied files
 
 
 def test_records_changed_in_place_are_packed_again(data):
     made = prepare(data)
     rec, written = Path(made["dir"]) / "train.rec", (Path(made["dir"]) / "manifest.json").stat().st_mtime_ns
-    whole = rec.read_bytes()
-    rec.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    complete = rec.read_bytes()
+    rec.write_bytes(complete[:200] + bytes([complete[200] ^ 1]) + complete[201:])
     assert rec.stat().st_mtime_ns > written
-    assert prepare(data) == made and rec.read_bytes() == whole
+    assert prepare(data) == made and rec.read_bytes() == complete
 
 
 def test_a_copied_set_is_verified_once(data, monkeypatch):

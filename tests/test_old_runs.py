@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def old(tmp_path, data_cache):
-    """The two runs, unpacked to a temporary folder, with the paths in their records set to it."""
+    """Unpack the two runs to a temporary folder and set the paths in their records to it."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
     for path in [*tmp_path.glob("runs/train/*/*.json"), *tmp_path.glob("runs/train/*/*.yaml")]:

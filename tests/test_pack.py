@@ -28,6 +28,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # ---------------------------------------------------------------- digits
 
 
+DIGITS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # images of each class
+
+
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
     cache = tmp_path_factory.mktemp("digits")
@@ -42,8 +45,8 @@ def test_all_digits_are_packed_once_in_three_splits(digits):
     ids = [record[1] for split in counts for record in records(made, split)]
     assert sorted(ids) == list(range(1797))
     for split in ("val", "test"):  # a fifth of each class
-        for part, whole in zip(made["splits"][split]["per_class"], [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]):
-            assert abs(part - whole / 5) <= 0.5
+        for part, count in zip(made["splits"][split]["per_class"], DIGITS):
+            assert abs(part - count / 5) <= 0.5
 
 
 def test_a_packed_digit_is_the_scan_enlarged(digits):
@@ -136,7 +139,7 @@ def test_a_damaged_set_is_packed_again(tmp_path):
 
 
 def child(data: Data, **options):
-    """A process that prepares `data` and prints its manifest."""
+    """Start a process that prepares `data` and prints its manifest."""
     code = (
         "import json, sys; from mxscale.config.training_settings import Augment, Data\n"
         "from mxscale.util.errors import ConfigError\n"
@@ -164,7 +167,7 @@ def test_two_processes_pack_a_set_once(tmp_path):
 
 
 def helpers_of(pid: int):
-    """The packing processes that a process started."""
+    """Return the pids of the packing workers of a process."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return [int(child) for child in children if running(int(child))]

@@ -19,9 +19,8 @@ def test_float16_casts_images():
 
 def test_amp_of_mxnet_1_5_is_refused(monkeypatch):
     monkeypatch.setattr(mx, "__version__", "1.5.0")
-    with pytest.raises(
-        ConfigError, match=r"^precision=amp: MXNet 1\.5\.0 cannot resume with it; use precision=float16, or"
-    ):
+    message = r"^precision=amp: MXNet 1\.5\.0 cannot resume with it; use precision=float16, or"
+    with pytest.raises(ConfigError, match=message):
         prepare("amp")
 
 

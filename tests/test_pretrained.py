@@ -89,8 +89,8 @@ def test_kind_of_a_source(source, kind):
 @pytest.mark.slow
 def test_run_resumes_and_is_fine_tuned_without_its_source(prepared, prefix):
     words = [f"model.pretrained=symbol:{prefix}", "model.input=config", "epochs=2"]
-    whole = prepared("whole", *words)
-    wanted = trained(whole)["params_sha256"]
+    uninterrupted = prepared("uninterrupted", *words)
+    wanted = trained(uninterrupted)["params_sha256"]
 
     run = prepared("cut", *words)
     run.ask_to_stop("test")

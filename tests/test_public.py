@@ -25,7 +25,7 @@ KINDS = sorted(made_sets.SETS)
 
 @functools.lru_cache
 def conf(kind) -> Data:
-    """The set's own conf, small where its images are large."""
+    """Return the conf of a set, with small images."""
     small = {"caltech256": {"train_per_class": 6, "image_size": 16, "pack_short_side": 20}}
     small["imagenet"] = {"image_size": 16, "pack_short_side": 20}
     return dataclasses.replace(composed("train", f"data={kind}").data, **small.get(kind, {}))
@@ -55,7 +55,7 @@ def tree_of(publisher, kind, tmp_path, **more):
 
 
 def images(made, split):
-    """(class, id, pixels) of each record."""
+    """Return (class, id, pixels) of each record."""
     return [
         (
             made["classes"][int(record.header.label)],
@@ -91,7 +91,7 @@ def test_files_have_distinct_checksums_and_addresses():
         assert all(re.fullmatch(r"https?://\S+", url) and file.name in url for url in file.urls)
 
 
-# ---------------------------------------------------------------- what each becomes
+# ---------------------------------------------------------------- packed sets
 
 
 def test_mnist_keeps_pixels_and_labels(publisher, tmp_path):
@@ -191,30 +191,30 @@ def test_an_unpacked_caltech256_is_used(publisher, tmp_path):
     folder = tmp_path / "own"
     with tarfile.open(tmp_path / "set" / "256_ObjectCategories.tar") as archive:
         for member in archive:
-            member.mode = 0o755  # that of made folders lets nobody in but root
+            member.mode = 0o755  # the mode of the generated folders admits only root
             archive.extract(member, folder)
     made = pack.prepare(data_of("caltech256", tmp_path, root=str(folder)), workers=1, progress=False)
     assert made["dir"] != archived["dir"] and made["digest"] == archived["digest"]
 
 
-# ---------------------------------------------------------------- on the way
+# ---------------------------------------------------------------- interrupted and corrupted downloads
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tenth", range(1, 10))
 def test_an_interrupted_download_gives_the_same_set(publisher, tmp_path, kind, tenth):
     publisher.files.update(made_sets.made(kind))
-    whole = tree_of(publisher, kind, tmp_path / "whole")
+    complete = tree_of(publisher, kind, tmp_path / "complete")
     first = next(iter(made_sets.made(kind)))
     publisher.cuts = [len(publisher.files[first]) * tenth // 10]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("time.sleep", lambda seconds: None)
-        assert listed(tree_of(publisher, kind, tmp_path / "cut")) == listed(whole)
+        assert listed(tree_of(publisher, kind, tmp_path / "cut")) == listed(complete)
     assert len(publisher.asked) == 2 * len(publisher.files) + 1
 
 
 def listed(tree):
-    """Class, name and content of every image."""
+    """Return class, name and content of every image."""
     return {
         split: [(item.label, item.name, content.load(item.source)) for items in by_class for item in items]
         for split, by_class in tree.splits.items()
@@ -225,9 +225,9 @@ def listed(tree):
 def test_a_corrupted_download_is_refused(publisher, tmp_path, kind):
     publisher.files.update(made_sets.made(kind))
     table = known(publisher, kind)
-    name, whole = next(iter(publisher.files.items()))
+    name, complete = next(iter(publisher.files.items()))
     publisher.files[name] = (
-        whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :]
+        complete[: len(complete) // 2] + bytes([complete[len(complete) // 2] ^ 1]) + complete[len(complete) // 2 + 1 :]
     )
     data = data_of(kind, tmp_path, checksum="published")
     assert f"{name} cannot be fetched" in (text := error_of(table.read, data, False))

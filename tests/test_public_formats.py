@@ -15,11 +15,11 @@ from test_public import data_of, public
 from mxscale.data.public.archives import BadArchive
 from mxscale.util.errors import ConfigError
 
-# ---------------------------------------------------------------- archives of another content
+# ---------------------------------------------------------------- invalid archives
 
 
-def spoilt(tmp_path, kind, files) -> str:
-    folder = tmp_path / "spoilt"
+def refused(tmp_path, kind, files) -> str:
+    folder = tmp_path / "refused"
     folder.mkdir(exist_ok=True)
     for name, content_of in files.items():
         (folder / name).write_bytes(content_of)
@@ -30,13 +30,13 @@ def spoilt(tmp_path, kind, files) -> str:
 def test_inconsistent_mnist_files_are_refused(tmp_path):
     files = made_sets.mnist()
     name, labels = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
-    assert "does not match its images (20 labels, 100)" in spoilt(
+    assert "does not match its images (20 labels, 100)" in refused(
         tmp_path, "mnist", {**files, labels: files["t10k-labels-idx1-ubyte.gz"]}
     )
-    assert f"{name} is not an idx file of 3 dimensions" in spoilt(tmp_path, "mnist", {**files, name: files[labels]})
-    assert f"{labels} does not match" in spoilt(tmp_path, "mnist", {**files, labels: made_sets.idx([10] * 100)})
+    assert f"{name} is not an idx file of 3 dimensions" in refused(tmp_path, "mnist", {**files, name: files[labels]})
+    assert f"{labels} does not match" in refused(tmp_path, "mnist", {**files, labels: made_sets.idx([10] * 100)})
     short = gzip.compress(gzip.decompress(files[name])[:-1])
-    assert "has 78,415 bytes, not the 78,416 of its header" in spoilt(tmp_path, "mnist", {**files, name: short})
+    assert "has 78,415 bytes, not the 78,416 of its header" in refused(tmp_path, "mnist", {**files, name: short})
 
 
 def test_invalid_cifar_records_are_refused(tmp_path):
@@ -47,9 +47,9 @@ def test_invalid_cifar_records_are_refused(tmp_path):
         members = [(name, first if name == names[0] else record) for name in names]
         return {"cifar-10-binary.tar.gz": made_sets.tar([*members, ("batches.meta.txt", meta)], "w:gz")}
 
-    assert "not a multiple of the record size 3,073" in spoilt(tmp_path, "cifar10", archive(record + b"x"))
-    assert "has the label 3, but there are 2 class names" in spoilt(tmp_path, "cifar10", archive(record, b"a\nb\n"))
-    assert "has no test_batch.bin" in spoilt(
+    assert "not a multiple of the record size 3,073" in refused(tmp_path, "cifar10", archive(record + b"x"))
+    assert "has the label 3, but there are 2 class names" in refused(tmp_path, "cifar10", archive(record, b"a\nb\n"))
+    assert "has no test_batch.bin" in refused(
         tmp_path,
         "cifar10",
         {
@@ -63,12 +63,12 @@ def test_invalid_cifar_records_are_refused(tmp_path):
 def test_a_devkit_of_another_set_is_refused(tmp_path):
     files, other = made_sets.imagenet(), made_sets.imagenet(val=3)
     devkit = "ILSVRC2012_devkit_t12.tar.gz"
-    assert "has 6 images, the devkit 3 labels" in spoilt(tmp_path, "imagenet", {**files, devkit: other[devkit]})
+    assert "has 6 images, the devkit 3 labels" in refused(tmp_path, "imagenet", {**files, devkit: other[devkit]})
     few = made_sets.tar([("n01440764.tar", made_sets.tar([("a.JPEG", b"x")]))])
-    assert "ILSVRC2012_img_train.tar has no class n01443537, which the devkit lists" in spoilt(
+    assert "ILSVRC2012_img_train.tar has no class n01443537, which the devkit lists" in refused(
         tmp_path, "imagenet", {**files, "ILSVRC2012_img_train.tar": few}
     )
-    assert "expected a tar per class" in spoilt(
+    assert "expected a tar per class" in refused(
         tmp_path, "imagenet", {**files, "ILSVRC2012_img_train.tar": files["ILSVRC2012_img_val.tar"]}
     )
 
@@ -78,12 +78,12 @@ def test_a_damaged_devkit_is_refused(tmp_path):
     for damaged in (made_sets.META.read_bytes()[:200], b"", b"x" * 400):
         members = [(f"{folder}/meta.mat", damaged), (f"{folder}/ILSVRC2012_validation_ground_truth.txt", b"1\n" * 6)]
         files = {**made_sets.imagenet(), "ILSVRC2012_devkit_t12.tar.gz": made_sets.tar(members, "w:gz")}
-        assert "has no readable meta.mat" in spoilt(tmp_path, "imagenet", files)
+        assert "has no readable meta.mat" in refused(tmp_path, "imagenet", files)
 
 
 def test_an_archive_without_images_is_refused(tmp_path):
     other = {"256_ObjectCategories.tar": made_sets.tar([("readme.txt", b"x")])}
-    assert "has no 256_ObjectCategories/<NNN.name>/<image>.jpg" in spoilt(tmp_path, "caltech256", other)
+    assert "has no 256_ObjectCategories/<NNN.name>/<image>.jpg" in refused(tmp_path, "caltech256", other)
 
 
 # ---------------------------------------------------------------- a run

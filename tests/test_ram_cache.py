@@ -26,7 +26,7 @@ CPU = mx.cpu()
 
 
 def jpegs(folder, count=50) -> Records:
-    """JPEGs of all sorts of sizes, wider and higher, some grey, with magics of RecordIO among the pixels."""
+    """Write JPEGs of various sizes and shapes, some of them grey."""
     random, records = np.random.RandomState(0), Records(str(folder / "j.rec"), str(folder / "j.idx"), count)
     with recordio.Writer(records.rec, records.idx) as writer:
         for number in range(count):
@@ -96,8 +96,8 @@ def test_a_rank_caches_only_its_shards_within_the_estimate(tmp_path):
     taken = {part: os.fstat(found.rec.fileno()).st_size for (_, part, _), found in source.cache.parts.items()}
     assert sorted(taken) == [1, 3]
     for part, size in taken.items():
-        said = ram_cache.bytes_of(records.rec, ram_cache.offsets_of(records.idx, (part, 4)))
-        assert 0.9 * said < size <= said
+        estimate = ram_cache.bytes_of(records.rec, ram_cache.offsets_of(records.idx, (part, 4)))
+        assert 0.9 * estimate < size <= estimate
 
 
 def test_the_number_of_processes_does_not_change_the_records(tmp_path):
@@ -124,9 +124,8 @@ def test_no_file_remains(tmp_path, monkeypatch):
 def test_images_beyond_memory_are_refused(tmp_path, monkeypatch):
     records = jpegs(tmp_path)
     monkeypatch.setattr(ram_cache, "available_memory", lambda: 1000)
-    with pytest.raises(
-        ConfigError, match=r"data\.keep=ram: .* need 0\.00 GB, and 0\.00 GB .* free here .*data\.keep=packed"
-    ):
+    message = r"data\.keep=ram: .* need 0\.00 GB, and 0\.00 GB .* free here .*data\.keep=packed"
+    with pytest.raises(ConfigError, match=message):
         micros(train_data(records, in_memory(RAW), 5), range(1))
     splits = {name: {"rec": records.rec, "idx": records.idx} for name in ("train", "val")}
     with pytest.raises(ConfigError, match=r"data\.keep=ram"):
@@ -163,7 +162,7 @@ def test_a_killed_rank_leaves_no_memory(tmp_path):
 
 
 def shared_memory() -> set:
-    """Without semaphores, which other tests' processes make meanwhile."""
+    """Return the names in /dev/shm except semaphores, which other tests create."""
     return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
 
 

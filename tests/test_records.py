@@ -1,4 +1,4 @@
-"""RecordIO: our own files against MXNet's, and sets that people bring as .rec."""
+"""RecordIO files compared with MXNet's, and sets given as .rec files."""
 
 import io
 import os
@@ -65,7 +65,7 @@ def jpeg(seed=0) -> bytes:
 
 
 def write(folder, name, labels, content=None):
-    """A .rec with its .idx as im2rec writes them; no image is in two splits."""
+    """Write a .rec and its .idx as im2rec does, without duplicates across splits; return the path."""
     first = {"train": 0, "val": 1000, "test": 2000}.get(name, 3000)
     rec, idx = str(folder / f"{name}.rec"), str(folder / f"{name}.idx")
     writer = mx.recordio.MXIndexedRecordIO(idx, rec, "w")
@@ -78,7 +78,7 @@ def write(folder, name, labels, content=None):
 
 @pytest.fixture
 def given(tmp_path):
-    """Data of a good set; its files may be spoilt before it is prepared."""
+    """Return a function that returns the settings of a valid set."""
     write(tmp_path, "train", [0, 1, 2, 1, 0, 1])
     write(tmp_path, "val", [2, 0, 1])
 
@@ -190,8 +190,8 @@ def test_records_without_images_are_refused(given, tmp_path):
 
 
 @pytest.fixture
-def spoilt(given, tmp_path):
-    """A good set but for two images in the middle of its training file: one is cut off, one is small."""
+def with_bad_images(given, tmp_path):
+    """Return `given` with two unusable training images: a truncated and a small one."""
     rec, idx = str(tmp_path / "train.rec"), str(tmp_path / "train.idx")
     small = io.BytesIO()
     Image.new("RGB", (15, 40)).save(small, "JPEG")
@@ -205,14 +205,14 @@ def spoilt(given, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_bad_image_is_refused_with_its_number(spoilt, workers):
+def test_a_bad_image_is_refused_with_its_number(with_bad_images, workers):
     with pytest.raises(ConfigError, match=r"train\.rec: cannot use the image of record 5 \(.*\): .*data\.on_bad=skip"):
-        prepare(spoilt(), workers, progress=False)
+        prepare(with_bad_images(), workers, progress=False)
 
 
-def test_bad_images_are_skipped_in_a_copy(spoilt, tmp_path):
+def test_bad_images_are_skipped_in_a_copy(with_bad_images, tmp_path):
     before = (tmp_path / "train.rec").read_bytes()
-    made = prepare(spoilt(on_bad="skip"), progress=False)
+    made = prepare(with_bad_images(on_bad="skip"), progress=False)
     assert made["splits"]["train"]["per_class"] == [4, 3, 3] and made["splits"]["train"]["count"] == 10
     assert [skipped["path"].split(", ")[1].split(" at")[0] for skipped in made["skipped"]] == ["record 5", "record 7"]
     assert made["skipped"][1]["reason"] == "15x40 pixels, smaller than 16 (data.min_side)"
@@ -221,11 +221,11 @@ def test_bad_images_are_skipped_in_a_copy(spoilt, tmp_path):
     kept = [record.header.id for record in recordio.scan(rec)]
     assert kept == [100, 101, 102, 103, 104, 106, 108, 109, 110, 111]
     assert recordio.read_index(idx) == [record.offset for record in recordio.scan(rec)]
-    assert manifest.path_of(made, "val")[0] == str(tmp_path / "val.rec")  # nothing was wrong with that one
+    assert manifest.path_of(made, "val")[0] == str(tmp_path / "val.rec")  # a valid file is not copied
 
 
-def test_min_side_allows_small_images(spoilt):
-    made = prepare(spoilt(on_bad="skip", min_side=15), progress=False)
+def test_min_side_allows_small_images(with_bad_images):
+    made = prepare(with_bad_images(on_bad="skip", min_side=15), progress=False)
     assert len(made["skipped"]) == 1 and made["splits"]["train"]["min_side"] == 15
 
 
@@ -234,11 +234,11 @@ def test_a_class_without_usable_images_is_refused(given, tmp_path):
     assert "class 0 has no usable image; 3 bad images were skipped" in refused(given(on_bad="skip"))
 
 
-# ---------------------------------------------------------------- images that MXNet takes for others
+# ---------------------------------------------------------------- images that MXNet decodes differently
 
 
 def test_images_that_mxnet_decodes_differently_are_reencoded(given, tmp_path):
-    """Each image of a training set in the wild, read by the loader: it is what `decode` sees."""
+    """The loader returns the pixels that `decode` returns."""
     random = np.random.RandomState(3)
     photo = Image.fromarray(random.randint(0, 256, (4, 5, 3), "uint8")).resize((40, 30), Image.Resampling.BICUBIC)
     contents = {name: content for name, (content, _) in wild(photo).items()}

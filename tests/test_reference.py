@@ -24,7 +24,7 @@ def one_thread():
 
 
 def randomised(layers, kind=ResNet):
-    """PyTorch's own initial values, and random ones for all of batch normalisation."""
+    """Return a network with PyTorch's initial values and random batch normalisation."""
     torch.manual_seed(layers)
     net = kind(layers)
     for module in net.modules():
@@ -47,7 +47,7 @@ def ours(path, layers, dtype="float32"):
 
 
 def furthest(found, want):
-    """The largest difference, as a share of the range of `want`."""
+    """Return the largest difference, as a share of the range of `want`."""
     return float(np.abs(found - want).max() / (want.max() - want.min()))
 
 
@@ -71,7 +71,7 @@ def test_logits_agree_to_1e_4_of_their_range(layers, naming, ending, tmp_path, c
 
 
 def training_step(net, given, labels, dtype):
-    """PyTorch's gradients by name, of mean cross-entropy."""
+    """Return PyTorch's gradients by name, of mean cross-entropy."""
     net = copy.deepcopy(net).to(getattr(torch, dtype)).train()
     torch.nn.functional.cross_entropy(net(torch.from_numpy(given.astype(dtype))), torch.from_numpy(labels)).backward()
     return {name: parameter.grad.numpy() for name, parameter in net.named_parameters()}
@@ -86,7 +86,7 @@ def our_training_step(net, layers, given, labels, dtype):
 
 
 def apart(found, want):
-    """The difference of each tensor over its size, both as L2 norms."""
+    """Return the relative difference of each tensor, in L2 norms."""
     assert set(found) == set(want)
     return np.array([np.linalg.norm(found[n] - want[n]) / np.linalg.norm(want[n]) for n in want])
 
@@ -96,8 +96,8 @@ def test_gradients_of_a_training_step_agree_to_1e_3(layers, tmp_path, capsys):
     torch.save(theirs.state_dict(), tmp_path / "w.pth")
     want = training_step(theirs, given, labels, "float64")
     found = our_training_step(ours(tmp_path / "w.pth", layers, "float64"), layers, given, labels, "float64")
-    # In float32 a rounding moves some values over ReLU's corner; through random weights that grows layer by
-    # layer, in PyTorch alone as well: so ours may be as far from the exact gradients as PyTorch's
+    # Rounding in float32 flips some ReLUs, and random weights amplify the difference, in PyTorch too: our error
+    # is compared with PyTorch's
     rounding = np.median(apart(training_step(theirs, given, labels, "float32"), want))
     single = our_training_step(ours(tmp_path / "w.pth", layers, "float32"), layers, given, labels, "float32")
     ours32 = np.median(apart(single, want))
@@ -108,7 +108,7 @@ def test_gradients_of_a_training_step_agree_to_1e_3(layers, tmp_path, capsys):
             end="",
         )
     assert apart(found, want).max() < 1e-9
-    assert ours32 < 10 * rounding  # how many values a rounding moves is chance: 1.4 to 3.2 times were seen
+    assert ours32 < 10 * rounding  # 1.4 to 3.2 times were observed
 
 
 def test_state_without_pytorch_matches_its_network(layers):

@@ -53,7 +53,6 @@ def test_lost_host_without_ranks_keeps_all_ranks():
 )
 def test_run_without_resumable_checkpoints_refuses_restarts(comm, reason):
     validate(from_dict({"comm": comm}))
-    with pytest.raises(
-        ConfigError, match=rf"^launch\.restarts=2: .*{reason}.*MXNet can't save.*; use launch.restarts=0$"
-    ):
+    message = rf"^launch\.restarts=2: .*{reason}.*MXNet can't save.*; use launch.restarts=0$"
+    with pytest.raises(ConfigError, match=message):
         validate(from_dict({"comm": comm, "launch": {"restarts": 2}}))

@@ -49,9 +49,8 @@ def test_folder_without_config_is_refused(tmp_path):
 
 def test_unwritable_runs_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        ConfigError, match=r"^runs=.*/file: can't write a run directory there \(Not a directory\); make room, or set"
-    ):
+    message = r"^runs=.*/file: can't write a run directory there \(Not a directory\); make room, or set"
+    with pytest.raises(ConfigError, match=message):
         create(from_dict({"runs": str(tmp_path / "file")}))
 
 

@@ -72,11 +72,11 @@ def test_without_warmup_the_first_step_has_the_full_lr():
 
 @pytest.mark.parametrize("kind", ["constant", "step", "cosine", "poly"])
 def test_max_steps_does_not_shorten_the_schedule(kind):
-    whole, _ = schedule(schedule={"kind": kind, "warmup_epochs": 5})
+    full, _ = schedule(schedule={"kind": kind, "warmup_epochs": 5})
     short, derived = schedule(max_steps=1000, schedule={"kind": kind, "warmup_epochs": 5})
     assert derived.total_steps == 1000
     asked = [0, 1, 779, 780, 999]
-    assert [short(step) for step in asked] == [whole(step) for step in asked]
+    assert [short(step) for step in asked] == [full(step) for step in asked]
 
 
 def test_max_steps_beyond_the_end_adds_no_steps():

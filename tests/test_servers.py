@@ -252,9 +252,8 @@ def test_more_servers_than_ports_are_refused():
     def check(ranks, servers, backend="parameter_server"):
         backend_checks.check_ports(from_dict({"comm": {"backend": backend, "servers": servers}}), ranks)
 
-    with pytest.raises(
-        ConfigError, match=r"comm.servers=9000x: 18000 servers and 2 ranks need \S+ ports on one machine"
-    ):
+    message = r"comm.servers=9000x: 18000 servers and 2 ranks need \S+ ports on one machine"
+    with pytest.raises(ConfigError, match=message):
         check(2, "9000x")
     check(64, "1x")
     check(100_000, 1, "horovod")

@@ -73,8 +73,8 @@ def test_cell_identity_ignores_tracking():
     assert cells.key({**values, "seed": 2}) != cells.key(values)
     of_two = [{**values, "rerun": {"run": run, "strict": False}} for run in ("a", "b")]
     assert cells.key(of_two[0]) == cells.key(of_two[1])
-    assert cells.key(of_two[0], ["rerun.run"]) != cells.key(of_two[1], ["rerun.run"])  # what is swept counts always
-    # Paths count here: what lies there is not known before the preparation
+    assert cells.key(of_two[0], ["rerun.run"]) != cells.key(of_two[1], ["rerun.run"])  # swept settings always count
+    # Paths count here: digests are unknown before the preparation
     assert cells.key(to_dict(from_dict({"data": {"root": "/a"}}))) != cells.key(values)
 
 
@@ -387,18 +387,18 @@ def test_cost_objective_needs_price(tmp_path):
 def test_each_stop_request_reaches_other_processes_once(tmp_path):
     found = begun(tmp_path)
     found.write("sweep.json", {**found.facts(), "process": ["elsewhere", 1]})
-    heard, before = [], {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR2, *multirun.TERMINAL)}
+    received, before = [], {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR2, *multirun.TERMINAL)}
     try:
         with cell_of(found, 1).following_stop_requests():
             os.kill(os.getpid(), signal.SIGTERM)  # before the run listens, it ends nothing
-            signal.signal(signal.SIGTERM, lambda *_: heard.append(time.monotonic()))  # as a run does
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # the sweep's own process hears Ctrl-C
+            signal.signal(signal.SIGTERM, lambda *_: received.append(time.monotonic()))  # as a run does
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # the sweep's own process handles Ctrl-C
             for count in (1, 2):
                 found.ask_to_stop("\n".join(["signal SIGINT"] * count))
                 time.sleep(3 * sweep.POLL_S)
-                assert len(heard) == count
+                assert len(received) == count
             os.kill(os.getpid(), signal.SIGUSR2)  # submitit's, before a time limit
-            assert len(heard) == 3
+            assert len(received) == 3
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -536,7 +536,7 @@ def test_optuna_gets_objectives_of_concurrent_cells(cli):
     spans = [run.read("status.json")["attempts"][0] for run in runs]
     assert spans[1]["started_ms"] < spans[0]["ended_ms"] and spans[0]["started_ms"] < spans[1]["ended_ms"]
     assert runs[0].config().launch.threads == max(1, available_cores() // 2)
-    # The same answers lead to the same questions
+    # Equal results lead to equal trials
     cli("train", *command, "sweep.resume=true", "-m", small=False)
     assert [(cell.key, cell.how) for cell in found.cells()] == [(cell.key, "kept") for cell in first]
 

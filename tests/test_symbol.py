@@ -1,4 +1,4 @@
-"""Classic networks: what their graphs say, and that they do all that a network does here."""
+"""Networks in the classic format: reading, training, freezing and refusals."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ def images(count=2, side=32):
 
 
 def brought(folder, prefix, head="keep"):
-    """As the preparation does it."""
+    """Read a network as the preparation does."""
     return pretrained.bring(f"symbol:{prefix}", "symbol", folder, head)
 
 
@@ -32,8 +32,8 @@ def ready(folder, classes, head="keep", seed=1):
     return net
 
 
-def module_says(network, arrays, pixels, outputs=None, train=False):
-    """What MXNet's own executor gives for the graph and its arrays, by name."""
+def executor_output(network, arrays, pixels, outputs=None, train=False):
+    """Return the output of MXNet's executor for the graph and its arrays."""
     network = network if outputs is None else network.get_internals()[outputs]
     values = {name[4:]: array for name, array in arrays.items()}
     # Without gradients MXNet would fuse convolutions with running statistics, in training mode too
@@ -44,20 +44,20 @@ def module_says(network, arrays, pixels, outputs=None, train=False):
 
 @pytest.fixture
 def resnet(tmp_path):
-    """A small network of the published kind: (its folder as brought, graph, arrays)."""
+    """Return (folder, graph, arrays) of a small network of the published kind."""
     network = classic.resnet()
     arrays = classic.arrays_of(network)
     brought(tmp_path, classic.save(network, tmp_path / "resnet", arrays))
     return tmp_path, network, arrays
 
 
-# ---------------------------------------------------------------- what the graph says
+# ---------------------------------------------------------------- reading
 
 
 def test_the_network_equals_its_graph(resnet):
     folder, network, arrays = resnet
     scores = ready(folder, 11)(images()).asnumpy()
-    np.testing.assert_allclose(scores, module_says(network, arrays, images(), "fc1_output"), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scores, executor_output(network, arrays, images(), "fc1_output"), rtol=1e-4, atol=1e-5)
 
 
 def test_names_are_structural(resnet):
@@ -86,7 +86,7 @@ def test_a_gluon_export_is_read(tmp_path):
     net.export(str(tmp_path / "mobilenet"))
     found = brought(tmp_path, tmp_path / "mobilenet")
     np.testing.assert_allclose(ready(tmp_path, 7)(images()).asnumpy(), wanted, rtol=1e-4, atol=1e-6)
-    assert found.input is None  # it does not begin with a normalisation: what it takes is not known
+    assert found.input is None  # without a normalisation the input is unknown
 
 
 def test_a_1x1_convolution_head_is_replaced(tmp_path):
@@ -128,13 +128,13 @@ def test_an_epoch_can_be_selected(tmp_path):
 def test_a_fixed_gamma_is_one_and_is_not_trained(tmp_path):
     network = classic.resnet()
     arrays = classic.arrays_of(network)
-    arrays["arg:bn_data_gamma"][:] = 5  # what a file may hold: fix_gamma computes with 1 all the same
+    arrays["arg:bn_data_gamma"][:] = 5  # ignored: fix_gamma computes with 1
     brought(tmp_path, classic.save(network, tmp_path / "resnet", arrays))
     net = ready(tmp_path, 11)
     gamma = weights.parameters(net)["features.bn_data.gamma"]
     assert gamma.grad_req == "null" and (gamma.data().asnumpy() == 1).all()
     arrays["arg:bn_data_gamma"][:] = 1
-    wanted = module_says(network, arrays, images(), "fc1_output")
+    wanted = executor_output(network, arrays, images(), "fc1_output")
     np.testing.assert_allclose(net(images()).asnumpy(), wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -176,10 +176,10 @@ def test_training_moves_everything_but_fixed_gammas(resnet):
 def test_training_mode_normalises_by_the_batch(resnet):
     folder, network, arrays = resnet
     net = ready(folder, 11)
-    pixels = images(8, 64)  # enough values in each channel for its variance to say something
+    pixels = images(8, 64)  # enough values per channel for its variance
     with mx.autograd.train_mode():
         scores = net(pixels).asnumpy()
-    wanted = module_says(network, arrays, pixels, "fc1_output", train=True)
+    wanted = executor_output(network, arrays, pixels, "fc1_output", train=True)
     np.testing.assert_allclose(scores, wanted, rtol=1e-3, atol=1e-4)
 
 
@@ -221,7 +221,7 @@ def test_an_unknown_stage_is_refused_with_the_known_ones(resnet):
         zoo.freeze(ready(resnet[0], 11), "stage5")
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 def refused(folder, prefix):
@@ -248,9 +248,9 @@ def test_missing_files_are_named(saved):
 
 def test_a_graph_cut_at_every_tenth_is_refused(saved):
     folder, _, _, prefix = saved
-    whole = (folder / "net-symbol.json").read_text()
+    complete = (folder / "net-symbol.json").read_text()
     for tenth in range(10):
-        (folder / "net-symbol.json").write_text(whole[: len(whole) * tenth // 10])
+        (folder / "net-symbol.json").write_text(complete[: len(complete) * tenth // 10])
         assert "truncated or not JSON" in refused(folder, prefix)
 
 

@@ -25,7 +25,7 @@ REFERENCE = json.loads((Path(__file__).parent / "reference" / "logits.json").rea
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """A ResNet-18 in PyTorch's names, and images."""
+    """Write a ResNet-18 in PyTorch's names, and images; return the weights' path."""
     folder = tmp_path_factory.mktemp("torch")
     save_file(state(18), folder / "w.safetensors")
     np.save(folder / "x.npy", images(REFERENCE["images"], REFERENCE["side"]))
@@ -34,7 +34,7 @@ def file(tmp_path_factory):
 
 @pytest.fixture
 def run(tmp_path, file):
-    """The directory of a finished run of a ResNet-18 with those weights, as far as the tools look at it."""
+    """Return the directory of a finished run of a ResNet-18 with those weights."""
     config = from_dict({"runs": str(tmp_path / "runs"), "model": {"name": "resnet18_v1b"}})
     run = directory.create(config)
     folder = run.checkpoints / "000000001"

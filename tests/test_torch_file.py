@@ -73,22 +73,22 @@ def test_a_missing_file_and_a_folder_are_one_line(tmp_path):
 @pytest.mark.parametrize("name", [*FILES, "w.safetensors"])
 def test_a_file_cut_at_any_byte_is_refused(tmp_path, name):
     if name == "w.safetensors":
-        save_file({"a": np.ones(3, "f4"), "b": np.ones((2, 2), "f2")}, tmp_path / "whole")
-        whole = (tmp_path / "whole").read_bytes()
+        save_file({"a": np.ones(3, "f4"), "b": np.ones((2, 2), "f2")}, tmp_path / "complete")
+        complete = (tmp_path / "complete").read_bytes()
     else:
-        whole = (REFERENCE / name).read_bytes()
-    step = 1 if len(whole) < 1000 else 7
-    for length in range(0, len(whole), step):
-        (tmp_path / name).write_bytes(whole[:length])
+        complete = (REFERENCE / name).read_bytes()
+    step = 1 if len(complete) < 1000 else 7
+    for length in range(0, len(complete), step):
+        (tmp_path / name).write_bytes(complete[:length])
         refused(tmp_path / name, "truncated or corrupt|not a PyTorch file|refers to")  # a name cut short
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_damaged_bytes_never_crash(tmp_path, name):
-    whole, draw, outcomes = (REFERENCE / name).read_bytes(), np.random.RandomState(0), set()
+    complete, draw, outcomes = (REFERENCE / name).read_bytes(), np.random.RandomState(0), set()
     for _ in range(600):
-        damaged = bytearray(whole)
-        for at in draw.randint(len(whole), size=draw.randint(1, 4)):
+        damaged = bytearray(complete)
+        for at in draw.randint(len(complete), size=draw.randint(1, 4)):
             damaged[at] = draw.randint(256)
         (tmp_path / "w").write_bytes(damaged)
         try:
@@ -116,11 +116,11 @@ def test_other_archives_are_refused(tmp_path):
     refused(tmp_path / "z.pth", "compressed archive")
 
 
-# ---------------------------------------------------------------- what a pickle may not do
+# ---------------------------------------------------------------- disallowed pickles
 
 
 def repack(path, change, how=zipfile.ZIP_STORED):
-    """A copy of kinds.pth at `path`, each member changed by `change(name, data)`."""
+    """Write a copy of kinds.pth, each member changed by `change(name, data)`."""
     with zipfile.ZipFile(REFERENCE / "kinds.pth") as old, zipfile.ZipFile(path, "w", how) as new:
         for name in old.namelist():
             new.writestr(name, change(name, old.read(name)))
@@ -178,7 +178,7 @@ def test_other_pickles_are_one_line(tmp_path, content):
 
 
 def view(offset, shape, strides, size=24):
-    """kinds.pth's state dict, with one tensor alone, of that view of a storage of 24 numbers, as the pickle says."""
+    """Return the pickle of a state dict with one view of a storage of 24 numbers."""
     file = io.BytesIO()
 
     class Pickler(pickle._Pickler):

@@ -69,7 +69,7 @@ def cost(line):
 def client_of(uri):
     import mlflow
 
-    os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "60"  # ours, not the short one of a mirror before
+    os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "60"  # not the short timeout of an earlier mirror
     return mlflow.MlflowClient(uri)
 
 
@@ -144,7 +144,7 @@ def server(tmp_path_factory):
     server.kill()
 
 
-# ---------------------------------------------------------------- where
+# ---------------------------------------------------------------- addresses of stores
 
 
 def test_store_uri(tmp_path, monkeypatch):
@@ -178,7 +178,7 @@ def test_view_hint(tmp_path):
     assert sync_state.view_hint(run) == f"make ui, then {page}"
     sync_state.save(run, "id", sync_state.Sent("http://host:5000", "mxscale", "2", "def"))
     assert sync_state.view_hint(run) == "http://host:5000/#/experiments/2/runs/def"
-    assert sync_state.load(run, sent.uri, "mxscale") == ("id", sent)  # the first store is not forgotten
+    assert sync_state.load(run, sent.uri, "mxscale") == ("id", sent)  # the first store is still known
 
 
 def test_copied_run_directory_is_another_run(tmp_path):
@@ -194,11 +194,11 @@ def test_copied_run_directory_is_another_run(tmp_path):
 def test_torn_lines_are_not_sent(tmp_path):
     run = make_run(tmp_path)
     add_lines(run, 0, 3)
-    whole = run.metrics_file.stat().st_size
+    complete = run.metrics_file.stat().st_size
     with open(run.metrics_file, "a") as file:
         file.write('{"attempt": 1, "step": 3, "time_ms": 5, "met')
     [(points, lines, offset)] = payload.batches(run, 0, payload.no_cost)
-    assert (len(points), lines, offset) == (9, 3, whole)
+    assert (len(points), lines, offset) == (9, 3, complete)
     with open(run.metrics_file, "a") as file:
         file.write('rics": {"lr": 0.5, "unknown": null}}\n')
     assert list(payload.batches(run, offset, payload.no_cost)) == [
@@ -258,15 +258,15 @@ def test_sqlite_store_has_all_records_of_a_resumed_run(tmp_path, capsys):
     assert data.tags["mxscale.dir"] == str(run) and "image.id" not in data.tags
     assert data.metrics["best/val_top1"] == 97.5 and "cost/total_usd" not in data.metrics
     assert math.isnan(data.metrics["val/loss"])
-    whole = [point for point in points_of(run, cost) if point[0] != "val/loss"]
-    assert [point for point in points_in(uri, run_id) if point[0] != "val/loss"] == whole
+    complete = [point for point in points_of(run, cost) if point[0] != "val/loss"]
+    assert [point for point in points_in(uri, run_id) if point[0] != "val/loss"] == complete
     assert found.inputs.dataset_inputs[0].dataset.name == "digits"
     files = {file.path for file in client_of(uri).list_artifacts(run_id)}
     assert {"config.yaml", "metrics.jsonl", "status.json", "summary.json", "ranks"} <= files
     assert not any("checkpoint" in file for file in files)
     assert found.info.artifact_uri.startswith(str(tmp_path / "artifacts"))
 
-    # Again: nothing is sent, and nothing is even opened
+    # A second call sends nothing and opens no store
     noted = (run.path / sync_state.STATE_FILE).read_bytes()
     assert tracker.sync(run, cost_at=cost) == 0
     assert "0 lines sent, 21 in all; mlflow ui" in capsys.readouterr().out
@@ -290,7 +290,7 @@ def test_sqlite_store_has_all_records_of_a_resumed_run(tmp_path, capsys):
 
 
 def test_late_store_has_params_of_first_attempt(tmp_path):
-    """As one does that was sent at once."""
+    """A store that is reached late gets the params of the first attempt."""
     run = make_run(tmp_path, launch={"ranks": 2})
     payload.record_first_params(run)  # the store could not be reached, or not in time
     run.write_config(replace(run.config(), launch=replace(run.config().launch, ranks=1)))
@@ -299,13 +299,13 @@ def test_late_store_has_params_of_first_attempt(tmp_path):
     tracker.sync(run, uri=f"sqlite:///{tmp_path}/mlflow.db")
     [found] = runs_in(f"sqlite:///{tmp_path}/mlflow.db")
     assert (found.data.params["launch.ranks"], found.data.tags["resumed.launch.ranks"]) == ("2", "1")
-    assert found.data.params["batch/global"] == "64"  # known since, and not in another way before
+    assert found.data.params["batch/global"] == "64"  # unknown before
     assert [tag for tag in found.data.tags if tag.startswith("resumed.")] == ["resumed.launch.ranks"]
 
 
 @pytest.mark.slow
 def test_sync_after_kill_sends_each_line_once(tmp_path):
-    """kill -9 just before each write of the place: after the request arrived, before it is noted."""
+    """kill -9 before each write of the sync state: the request has arrived, but is not recorded."""
     run = make_run(tmp_path)
     add_lines(run, 0, 700)  # three batches
     end(run)
@@ -330,7 +330,7 @@ def test_sync_after_kill_sends_each_line_once(tmp_path):
         process.join(60)
         return process.exitcode
 
-    # Writes before each death: the id | the run | three batches | the status | the end
+    # Writes before each kill: the id | the run | three batches | the status | the end
     assert [exit_of(writes) for writes in (0, 1, 2, 1, 1, 1, 1)] == [-signal.SIGKILL] * 7
     assert exit_of(9) == 0
     uri = f"sqlite:///{tmp_path}/mlflow.db"
@@ -374,7 +374,7 @@ def test_sync_of_running_run_and_of_killed_parent(tmp_path, capsys):
     assert tracker.sync(run) == 0
     [found] = runs_in(uri)
     assert found.info.status == "KILLED" and found.info.run_id != twin.info.run_id
-    # A store that was wiped gets the whole run again
+    # A store that was wiped gets all of the run again
     (tmp_path / "mlflow.db").unlink()
     assert child(SYNC, run).wait(60) == 0
     uri = f"sqlite:///{tmp_path}/./mlflow.db"  # MLflow keeps stores open, by their address
@@ -433,10 +433,7 @@ def test_server_dead_from_the_start(tmp_path, server, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("warm", [False, True])
 def test_unresponsive_server_delays_nothing(tmp_path, warm):
-    """A whole process: `finish` keeps its time, and the interpreter's exit waits for nothing.
-
-    warm: MLflow is imported, the thread hangs in its request; else it may still be importing.
-    """
+    """`finish` returns in time, and the interpreter's exit waits for no thread; warm: MLflow is already imported."""
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(50)
@@ -474,7 +471,7 @@ def test_server_that_hangs_and_dies_loses_nothing(tmp_path, server):
     server.signal(signal.SIGSTOP)  # takes connections and answers none
     add_lines(run, 10, 20)
     time.sleep(5)
-    server.signal(signal.SIGCONT)  # now it works on a request that was given up
+    server.signal(signal.SIGCONT)  # it now processes a request that timed out
     until(lambda: mirror._sender.sent().lines_sent == 20, 20)
     server.kill()
     add_lines(run, 20, 30)
@@ -495,7 +492,7 @@ def test_server_that_hangs_and_dies_loses_nothing(tmp_path, server):
 
 
 def recorded(root, uri=None):
-    """(run, MLflow's id) of a run that was sent."""
+    """Return (run, MLflow's id) of a run that was sent."""
     run = make_run(root, uri)
     end(run)
     assert tracker.sync(run) == 0
@@ -552,7 +549,7 @@ def test_server_has_all_files_of_a_rerun(server, tmp_path, capsys, monkeypatch):
     shutil.rmtree(run.path)
     capsys.readouterr()
     config, _, first = test_rerun.asked(run_id, f"runs={tmp_path}", f"tracking.uri={server.uri}")
-    assert capsys.readouterr().err == ""  # no bars of files that came
+    assert capsys.readouterr().err == ""  # no progress bars
     assert config.tracking.uri == server.uri and first.parent == run_id
     assert [line["step"] for line in first.files.lines()] == [1, 2]
 
@@ -572,7 +569,7 @@ def test_unreachable_server_is_refused_in_seconds(tmp_path):
 
 
 def old_store(file: Path) -> None:
-    """As MLflow 1.x left it: its first tables and some of the changes that came after."""
+    """Create a store of MLflow 1.x: its first tables and some of the later migrations."""
     import mlflow.store.db.utils as migrations
     import sqlalchemy
     from alembic import command

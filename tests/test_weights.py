@@ -1,4 +1,4 @@
-"""Weights: their digest, their file, and putting them into a network."""
+"""Weights: digest, files, and fitting into a network."""
 
 import hashlib
 import random
@@ -132,11 +132,11 @@ def refused(path):
 
 
 def test_a_file_cut_at_any_byte_is_refused(file):
-    whole = file.read_bytes()
-    for length in range(len(whole)):
-        file.write_bytes(whole[:length])
+    complete = file.read_bytes()
+    for length in range(len(complete)):
+        file.write_bytes(complete[:length])
         refused(file)
-    file.write_bytes(whole + b"\0")
+    file.write_bytes(complete + b"\0")
     refused(file)
 
 
@@ -147,12 +147,12 @@ def test_other_files_are_refused(tmp_path, content):
 
 
 def test_damaged_bytes_never_crash(file):
-    whole, draw = file.read_bytes(), random.Random(0)
+    complete, draw = file.read_bytes(), random.Random(0)
     outcomes = set()
     for _ in range(2000):
-        damaged = bytearray(whole)
+        damaged = bytearray(complete)
         for _ in range(draw.randint(1, 4)):
-            damaged[draw.randrange(len(whole))] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
+            damaged[draw.randrange(len(complete))] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
         file.write_bytes(damaged)
         try:
             weights.load(file)

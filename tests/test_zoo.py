@@ -1,4 +1,4 @@
-"""Networks by name, and what is done to them before they train."""
+"""Networks by name: shapes, initial values, freezing and weight decay."""
 
 from pathlib import Path
 
@@ -124,7 +124,7 @@ def test_v1b_has_torchvisions_number_of_parameters(layers, published):
     net = zoo.build(f"resnet{layers}_v1b", 1000)
     symbol = net(mx.sym.var("data"))
     shapes = symbol.infer_shape(data=(1, 3, 224, 224))[0]
-    assert sum(int(np.prod(shape)) for shape in shapes[1:]) == published  # but for the image; statistics are apart
+    assert sum(int(np.prod(shape)) for shape in shapes[1:]) == published  # without the image; statistics are separate
 
 
 def test_v1b_has_pytorchs_strides_and_epsilon():

@@ -51,7 +51,7 @@ class TimmBlock(Block):
 
 
 class ResNet(nn.Module):
-    """What torchvision calls resnet18 and so on."""
+    """A ResNet with torchvision's names."""
 
     block, activation, pool = Block, "relu", "avgpool"
 
@@ -80,13 +80,13 @@ class ResNet(nn.Module):
 
 
 class TimmResNet(ResNet):
-    """What timm calls resnet18 and so on: the tensors have torchvision's names, submodules without any have not."""
+    """A ResNet with timm's names of submodules; names of tensors equal torchvision's."""
 
     block, activation, pool = TimmBlock, "act1", "global_pool"
 
 
 def loaded(layers: int, state: dict, kind=ResNet) -> nn.Module:
-    """A network with that state, all of it, in inference mode."""
+    """Return a network with that state in inference mode."""
     net = kind(layers, len(state["fc.bias"]))
     net.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in state.items()}, strict=True)
     return net.eval()

@@ -43,8 +43,8 @@ def _norm(name: str, channels: int) -> dict:
 def state(layers: int, classes: int = 10, seed: int = 0) -> dict:
     """name -> array: float32, and int64 of num_batches_tracked.  numpy promises RandomState's values for ever.
 
-    Sizes are such that signals keep their size from layer to layer, running statistics are none that training
-    would give: a layer that mixes two of them up is seen.
+    Values keep the scale of signals from layer to layer and differ between statistics, so that a mix-up of two
+    tensors changes the scores.
     """
     stream = np.random.RandomState([seed, layers])
     return {name: _values(name, shape, stream, LAYOUTS[layers][0]) for name, shape in shapes(layers, classes).items()}
