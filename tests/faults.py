@@ -155,9 +155,6 @@ def possible(name: str) -> bool:
     return name != "the disk full" or os.getuid() == 0
 
 
-# ---------------------------------------------------------------- what must hold afterwards
-
-
 def survive(cli, strike: Strike, dice: random.Random, settings: tuple, network=None) -> dict:
     """Start a run, strike it, and complete it by `launch.restarts` or by `resume=`.
 

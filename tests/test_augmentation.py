@@ -12,8 +12,6 @@ from mxscale.config.training_settings import Augment
 from mxscale.data import loader
 from mxscale.data.loader import EvaluationData
 
-# ---------------------------------------------------------------- augmentation
-
 
 def augmented(tmp_path, size=16, **augment):
     """Return 64 training images of a 32 x 32 ramp (red: columns, green: rows, 7 each; blue: 60)."""
@@ -87,9 +85,6 @@ def test_small_images_are_enlarged_to_the_input_size(tmp_path):
         images = augmented(tmp_path, size=48, crop=crop)
         assert images.shape == (64, 3, 48, 48)
         assert (images[:, 2] == 60).all()
-
-
-# ---------------------------------------------------------------- interpolation
 
 
 @pytest.mark.parametrize("name, number", [("bilinear", 1), ("bicubic", 2), ("area", 3), ("lanczos", 4)])

@@ -49,9 +49,6 @@ def test_a_round_trip_is_bit_identical(tmp_path):
     assert all(back[n].dtype == given[n].dtype and back[n].tobytes() == given[n].tobytes() for n in given)
 
 
-# ---------------------------------------------------------------- which files fit
-
-
 def names_alone(path, layers=18, change=lambda names: names, dtype="f4"):
     """Write a file with those names and one number each: `weights.fit` checks shapes later."""
     tensors = {n: np.full(1, i, dtype) for i, n in enumerate(change(list(shapes(layers, 10))))}
@@ -128,8 +125,6 @@ def test_weights_of_other_shapes_do_not_fit_the_network(tmp_path):
     with pytest.raises(ConfigError, match=r"shapes differ: features.0.weight \(1\) in the file"):
         weights.fit(net, {n: mx.nd.array(a) for n, a in arrays.items()}, "torch:w", "keep")
 
-
-# ---------------------------------------------------------------- config.json next to the weights
 
 # As https://huggingface.co/timm/resnet18.a1_in1k/blob/main/config.json
 TIMM = {

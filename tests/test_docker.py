@@ -55,9 +55,6 @@ def trained(project):
     return project.run("train", "seed=3")
 
 
-# ---------------------------------------------------------------- one container
-
-
 def test_run_starts_mlflow_and_is_recorded(project, trained):
     assert float(re.search(r"test top-1 +([\d.]+) %", trained)[1]) >= 98
     assert f"http://127.0.0.1:{project.port}/#/experiments/1/runs/" in trained
@@ -126,9 +123,6 @@ def test_suite_passes_in_the_image(project):
     project.compose("build", "test", timeout=1500)
     out = project.run("test", "tests/test_config.py", "tests/test_exchange.py", "tests/test_prices.py", timeout=900)
     assert re.search(r"\d+ passed", out) and "failed" not in out
-
-
-# ---------------------------------------------------------------- several hosts
 
 
 @pytest.fixture(scope="module")

@@ -60,9 +60,6 @@ def result_of(facts, name, **run):
     return next((each for each in doctor.examine(facts, PlannedRun(**run)) if each.name == name), None)
 
 
-# ---------------------------------------------------------------- checks
-
-
 def test_machine_without_gpus_passes():
     results = doctor.examine(CPU, PlannedRun(ranks=2, ranks_here=2))
     assert {each.state for each in results} == {"ok"}
@@ -220,9 +217,6 @@ def test_table_is_aligned_and_counted():
     assert lines == ["ok    a    fine", "warn  bcd  so; do", "fail  e    no; do", "1 ok, 1 warning, 1 failure"]
 
 
-# ---------------------------------------------------------------- the planned run
-
-
 @pytest.mark.parametrize(
     "groups, gpus_seen, ranks, ranks_here",
     [
@@ -248,9 +242,6 @@ def test_checks_of_a_run_are_fast(tmp_path):
     assert time.perf_counter() - began < 0.05
     assert json.loads(json.dumps(results))[0] == {"name": "code", "state": "ok", "fix": "",
                                                    "cause": "checkout, commit 39263d7ed519"}  # fmt: skip
-
-
-# ---------------------------------------------------------------- the command
 
 
 def command(tmp_path, *settings, env=None):

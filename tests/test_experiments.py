@@ -51,9 +51,6 @@ def test_entries_differ_only_in_their_name():
     assert finetune == composed("train", "entry=finetune") != train
 
 
-# ---------------------------------------------------------------- one step of each experiment
-
-
 @pytest.fixture
 def given_files(tmp_path):
     """Return a folder with the small files that experiments need: images and records."""
@@ -175,9 +172,6 @@ def test_the_fast_debug_config_trains_two_epochs(tmp_path, data_cache):
 
 def test_every_debug_config_is_run_here():
     assert {p.stem for p in CONF.glob("debug/*.yaml")} == {"one_step", "fast"}
-
-
-# ---------------------------------------------------------------- commands in the documentation
 
 
 def commands():

@@ -11,8 +11,6 @@ from test_images import interlaced, pixels, png, turned, written
 from mxscale.data import images
 from mxscale.data.images import BadImage, Recipe, decode, encode, examine, repack, size_of
 
-# ---------------------------------------------------------------- encoding
-
 
 def test_png_keeps_every_pixel_and_nothing_else(photo):
     photo.info["icc_profile"] = b"profile"
@@ -87,9 +85,6 @@ def encode_and_decode(image):
 
 def test_jpegs_below_twice_the_size_are_decoded_fully(photo):
     assert decode(written(photo, "JPEG"), wanted=16).size == (40, 30)
-
-
-# ---------------------------------------------------------------- records: decoding in MXNet
 
 
 def wild(photo):

@@ -16,9 +16,6 @@ from mxscale.util.errors import ConfigError
 ROOT = Path(__file__).resolve().parents[1]
 
 
-# ---------------------------------------------------------------- folders
-
-
 def test_a_folder_is_split_by_shares_in_each_class(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 10, "bee": 20})
     made = pack(folder_data(root, tmp_path, val_share=0.2, test_share=0.1))
@@ -113,9 +110,6 @@ def test_mxnet_reads_packed_sets(tmp_path):
         for image, label in zip(batch.data[0].asnumpy(), batch.label[0].asnumpy())
     ]
     assert got == [(label, colour[0], colour[1]) for label, _, colour in records(made, "train")]
-
-
-# ---------------------------------------------------------------- bad input
 
 
 def test_a_missing_or_empty_root_is_refused(tmp_path):

@@ -112,9 +112,6 @@ def test_invalid_exif_is_ignored(photo):
     np.testing.assert_array_equal(pixels(decode(turned(content, 99))), pixels(decode(content)))
 
 
-# ---------------------------------------------------------------- CMYK, depth, interlacing
-
-
 def inked(colour, adobe=True, transform=0) -> bytes:
     """Return a CMYK JPEG of one colour (shares of ink), inverted as Adobe does; transform 2 marks it as YCCK."""
     values = tuple(round(255 * share) for share in colour)
@@ -197,9 +194,6 @@ def test_the_first_frame_of_an_animated_gif_is_used(photo):
     content = written(first, "GIF", save_all=True, append_images=[Image.new("P", photo.size, 3)], duration=40)
     assert Image.open(io.BytesIO(content)).n_frames == 2
     np.testing.assert_array_equal(pixels(decode(content)), pixels(first.convert("RGB")))
-
-
-# ---------------------------------------------------------------- names, ends, bombs
 
 
 @pytest.mark.parametrize("name", FORMATS)

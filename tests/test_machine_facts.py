@@ -233,9 +233,6 @@ def test_driver_lists_its_gpus(tmp_path, status, expected):
     assert json.loads(done.stdout) == expected
 
 
-# ---------------------------------------------------------------- the image
-
-
 def test_image_build_is_tagged(tmp_path, monkeypatch):
     (tmp_path / "build.json").write_text('{"build": "source", "commit": "abc", "image.id": "sha256:1"}')
     monkeypatch.setenv("MXSCALE_IDENTITY", str(tmp_path / "build.json"))

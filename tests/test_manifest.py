@@ -49,9 +49,6 @@ def packed_sets(data):
     return sorted(str(path) for path in Path(data.cache).glob("[!.]*"))
 
 
-# ---------------------------------------------------------------- copies
-
-
 def test_image_in_two_splits_is_refused(data):
     copy(data, "train/ant/1.png", "val/ant/9.png")
     assert refused(data) == (
@@ -106,9 +103,6 @@ def test_image_in_two_record_files_is_refused(tmp_path):
     assert prepare(dataclasses.replace(data, allow_duplicates=True))["duplicates"]["across"] == 1
 
 
-# ---------------------------------------------------------------- changed and copied files
-
-
 def test_records_changed_in_place_are_packed_again(data):
     made = prepare(data)
     rec, written = Path(made["dir"]) / "train.rec", (Path(made["dir"]) / "manifest.json").stat().st_mtime_ns
@@ -127,9 +121,6 @@ def test_a_copied_set_is_verified_once(data, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "digest_of", lambda path: pytest.fail("read again"))
         assert prepare(data) == made
-
-
-# ---------------------------------------------------------------- label maps
 
 
 @pytest.fixture

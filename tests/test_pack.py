@@ -25,9 +25,6 @@ from mxscale.util.errors import ConfigError
 ROOT = Path(__file__).resolve().parents[1]
 
 
-# ---------------------------------------------------------------- digits
-
-
 DIGITS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # images of each class
 
 
@@ -98,9 +95,6 @@ def test_contiguous_shards_of_the_training_images_are_mixed(digits):
 def test_unknown_digits_are_refused_with_a_suggestion(digits):
     with pytest.raises(ConfigError, match=r"data.classes: data=digits has no class 55: did you mean 5\?"):
         digits(classes=["1", "55"])
-
-
-# ---------------------------------------------------------------- packed once
 
 
 def stamps(folder):
@@ -212,9 +206,6 @@ def test_crashed_decoder_is_restarted(tmp_path):
 def test_workers_import_neither_mxnet_nor_numpy():
     code = "import sys, mxscale.data.workers; sys.exit(any(name in sys.modules for name in ('mxnet', 'numpy')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
-
-
-# ---------------------------------------------------------------- a cache that can't be written
 
 
 def limit_files():

@@ -46,9 +46,6 @@ def test_the_table_lists_figures_or_reasons():
     ]
 
 
-# ---------------------------------------------------------------- the resolved config
-
-
 def settled(tmp_path, ranks, known=None, **values):
     run = RunDir(tmp_path)
     hosts = (Host("b", 1, "b"),) if "launch" in values else ()
@@ -76,9 +73,6 @@ def test_a_recorded_choice_that_is_now_invalid_is_replaced(tmp_path):
     assert settled(tmp_path, 1, known={"backend": "device"}, launch={"hosts": ["b:1"]}).comm.backend == "horovod"
 
 
-# ---------------------------------------------------------------- failing trials
-
-
 def command(code):
     return [commands.Command([sys.executable, "-c", code], {"PATH": "/usr/bin:/bin"})]
 
@@ -103,9 +97,6 @@ def test_a_signal_ends_a_trial(tmp_path):
     signals.reason = "SIGTERM"
     found = backend_probe.measured(RunDir(tmp_path), "slow", command("import time; time.sleep(60)"), 60, signals)
     assert found == {"no": "SIGTERM"}
-
-
-# ---------------------------------------------------------------- runs
 
 
 def test_a_chosen_back_end_stays(tmp_path):

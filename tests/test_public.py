@@ -70,9 +70,6 @@ def counts(made):
     return {name: split["per_class"] for name, split in made["splits"].items()}
 
 
-# ---------------------------------------------------------------- the table
-
-
 def test_every_public_set_is_tested_and_has_a_conf():
     assert {name for name, entry in DATASETS.items() if entry.published} == set(KINDS)
     for kind in KINDS:
@@ -89,9 +86,6 @@ def test_files_have_distinct_checksums_and_addresses():
     for file in files:
         assert re.fullmatch(r"[0-9a-f]{64}", file.sha256)
         assert all(re.fullmatch(r"https?://\S+", url) and file.name in url for url in file.urls)
-
-
-# ---------------------------------------------------------------- packed sets
 
 
 def test_mnist_keeps_pixels_and_labels(publisher, tmp_path):
@@ -195,9 +189,6 @@ def test_an_unpacked_caltech256_is_used(publisher, tmp_path):
             archive.extract(member, folder)
     made = pack.prepare(data_of("caltech256", tmp_path, root=str(folder)), workers=1, progress=False)
     assert made["dir"] != archived["dir"] and made["digest"] == archived["digest"]
-
-
-# ---------------------------------------------------------------- interrupted and corrupted downloads
 
 
 @pytest.mark.parametrize("kind", KINDS)

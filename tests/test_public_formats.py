@@ -15,8 +15,6 @@ from test_public import data_of, public
 from mxscale.data.public.archives import BadArchive
 from mxscale.util.errors import ConfigError
 
-# ---------------------------------------------------------------- invalid archives
-
 
 def refused(tmp_path, kind, files) -> str:
     folder = tmp_path / "refused"
@@ -84,9 +82,6 @@ def test_a_damaged_devkit_is_refused(tmp_path):
 def test_an_archive_without_images_is_refused(tmp_path):
     other = {"256_ObjectCategories.tar": made_sets.tar([("readme.txt", b"x")])}
     assert "has no 256_ObjectCategories/<NNN.name>/<image>.jpg" in refused(tmp_path, "caltech256", other)
-
-
-# ---------------------------------------------------------------- a run
 
 
 @pytest.mark.slow

@@ -148,9 +148,6 @@ def test_fast_network_is_bound_by_adapters_and_sockets():
     assert gbytes(400, True) == pytest.approx(4 * 5.6)  # four adapters
 
 
-# ---------------------------------------------------------------- series
-
-
 def test_fewest_devices_are_the_base(points):
     path = points({"gpus": 8, "img_per_s": 2700}, {"gpus": 2, "img_per_s": 690}, {"gpus": 4, "img_per_s": 1380})
     assert series(path) == ([(2, 8, 64), (2, 4, 64)], [])

@@ -118,9 +118,6 @@ def test_no_file_remains(tmp_path, monkeypatch):
     assert os.listdir(tmp_path / "tmp") == []
 
 
-# ---------------------------------------------------------------- memory
-
-
 def test_images_beyond_memory_are_refused(tmp_path, monkeypatch):
     records = jpegs(tmp_path)
     monkeypatch.setattr(ram_cache, "available_memory", lambda: 1000)
@@ -164,9 +161,6 @@ def test_a_killed_rank_leaves_no_memory(tmp_path):
 def shared_memory() -> set:
     """Return the names in /dev/shm except semaphores, which other tests create."""
     return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
-
-
-# ---------------------------------------------------------------- runs
 
 
 @pytest.mark.slow

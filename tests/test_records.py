@@ -55,9 +55,6 @@ def test_a_scan_returns_every_record(tmp_path):
     assert b"".join(raw) == (tmp_path / "a.rec").read_bytes()
 
 
-# ---------------------------------------------------------------- sets of records
-
-
 def jpeg(seed=0) -> bytes:
     out = io.BytesIO()
     Image.fromarray(np.random.RandomState(seed).randint(0, 256, (20, 24, 3), "uint8")).save(out, "JPEG")
@@ -232,9 +229,6 @@ def test_min_side_allows_small_images(with_bad_images):
 def test_a_class_without_usable_images_is_refused(given, tmp_path):
     write(tmp_path, "train", [0, 1, 2], content=b"no image")
     assert "class 0 has no usable image; 3 bad images were skipped" in refused(given(on_bad="skip"))
-
-
-# ---------------------------------------------------------------- images that MXNet decodes differently
 
 
 def test_images_that_mxnet_decodes_differently_are_reencoded(given, tmp_path):

@@ -13,8 +13,6 @@ from mxscale.report import figures
 from mxscale.report import rows as report
 from mxscale.util import text_table
 
-# ---------------------------------------------------------------- rows
-
 
 def rows(*runs):
     return records.rows(runs)

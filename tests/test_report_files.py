@@ -150,9 +150,6 @@ def test_run_directories_are_compared_without_a_store(reported, tmp_path):
     assert history.curves_of(made[0], ["train/loss", "val/loss"]) == {"train/loss": [(1, 0.1), (2, 0.2)]}
 
 
-# ---------------------------------------------------------------- refusals
-
-
 @pytest.mark.parametrize(
     "override, parts",
     [

@@ -27,9 +27,6 @@ def write_lines(run, *lines):
             file.write(json.dumps(entry) + "\n")
 
 
-# ---------------------------------------------------------------- making and finding
-
-
 def test_runs_of_one_second_have_different_names(tmp_path):
     config = from_dict({"runs": str(tmp_path), "name": "a"})
     names = [create(config, now=0).path.name for _ in range(3)]
@@ -76,9 +73,6 @@ def test_latest_is_newest_finished_run_with_best_checkpoint(tmp_path):
 def test_latest_without_finished_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"^model.pretrained=latest: no finished training run under "):
         latest_trained(tmp_path)
-
-
-# ---------------------------------------------------------------- small files
 
 
 def test_json_files_are_replaced_atomically(run):
@@ -131,9 +125,6 @@ def test_stop_request_has_reason(run):
     assert run.stop_reason() is None
     run.ask_to_stop("signal SIGTERM")
     assert run.stop_reason() == "signal SIGTERM"
-
-
-# ---------------------------------------------------------------- metrics
 
 
 def test_torn_and_invalid_lines_are_ignored(run):

@@ -149,9 +149,6 @@ def test_100000_plans_are_one_call():
     assert step.seconds[7] == pytest.approx(one.seconds)
 
 
-# ---------------------------------------------------------------- calibration
-
-
 def test_link_is_recovered_from_allreduce_times():
     points = [(size, 6 * 50e-6 + 1.5 * size / 2e9) for size in (1e3, 1e5, 1e7)]
     link = calibrate(points, ranks=4)

@@ -49,9 +49,6 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
-# ---------------------------------------------------------------- the script, without Slurm
-
-
 def command_of(tmp_path, nodes, tasks, *settings):
     """Return the command that the batch script starts, with stand-ins for `scontrol` and Python."""
     (tmp_path / "scontrol").write_text(f"#!/bin/sh\nprintf '%s\\n' {' '.join(nodes)}\n")
@@ -77,9 +74,6 @@ def command_of(tmp_path, nodes, tasks, *settings):
 )
 def test_allocation_becomes_ranks_or_hosts(tmp_path, nodes, tasks, where):
     assert command_of(tmp_path, nodes, tasks, "name=a b") == ["train.py", where, "resume=auto", "name=a b"]
-
-
-# ---------------------------------------------------------------- in Slurm
 
 
 class Slurm:

@@ -126,9 +126,6 @@ def test_network_without_batch_norm_has_an_empty_table():
     assert weights.params_sha256(weights.arrays(net)) == before
 
 
-# ---------------------------------------------------------------- statistics of the last batch
-
-
 def ready(name="small", side=16, what="last_batch", freeze="none"):
     net = zoo.build(name, 5)
     zoo.initialise(net, 1, mx.cpu(), True)

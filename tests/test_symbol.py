@@ -51,9 +51,6 @@ def resnet(tmp_path):
     return tmp_path, network, arrays
 
 
-# ---------------------------------------------------------------- reading
-
-
 def test_the_network_equals_its_graph(resnet):
     folder, network, arrays = resnet
     scores = ready(folder, 11)(images()).asnumpy()
@@ -120,9 +117,6 @@ def test_an_epoch_can_be_selected(tmp_path):
     network = classic.resnet()
     prefix = classic.save(network, tmp_path / "resnet", epoch=126)
     assert brought(tmp_path, f"{prefix}@126").files.keys() == {f"{prefix}-symbol.json", f"{prefix}-0126.params"}
-
-
-# ---------------------------------------------------------------- normalisation
 
 
 def test_a_fixed_gamma_is_one_and_is_not_trained(tmp_path):
@@ -219,9 +213,6 @@ def test_frozen_network_normalises_as_in_validation(resnet):
 def test_an_unknown_stage_is_refused_with_the_known_ones(resnet):
     with pytest.raises(ConfigError, match=r"^model.freeze=stage5: expected one of none, features, stage1, .*stage4"):
         zoo.freeze(ready(resnet[0], 11), "stage5")
-
-
-# ---------------------------------------------------------------- refusals
 
 
 def refused(folder, prefix):

@@ -102,9 +102,6 @@ def test_logits_of_a_model_of_the_hub(file, tmp_path, monkeypatch, capsys):
         refused(capsys, "hf:timm/resnet18@main does not fit resnet50_v1b: these are", *argv, "output=y")
 
 
-# ---------------------------------------------------------------- bad input
-
-
 def test_an_unknown_key_or_choice_is_one_line(capsys):
     refused(capsys, "unknown key inputs: did you mean input?", "logits", "inputs=x")
     refused(capsys, "model=resnet18_v1c", "logits", "model=resnet18_v1c")

@@ -67,9 +67,6 @@ def test_a_missing_file_and_a_folder_are_one_line(tmp_path):
     refused(tmp_path, "Is a directory$")
 
 
-# ---------------------------------------------------------------- damage
-
-
 @pytest.mark.parametrize("name", [*FILES, "w.safetensors"])
 def test_a_file_cut_at_any_byte_is_refused(tmp_path, name):
     if name == "w.safetensors":
@@ -114,9 +111,6 @@ def test_other_archives_are_refused(tmp_path):
     refused(tmp_path / "w.pth", "without data.pkl")
     repack(tmp_path / "z.pth", lambda name, data: data, zipfile.ZIP_DEFLATED)
     refused(tmp_path / "z.pth", "compressed archive")
-
-
-# ---------------------------------------------------------------- disallowed pickles
 
 
 def repack(path, change, how=zipfile.ZIP_STORED):

@@ -28,9 +28,6 @@ def file(tmp_path):
     return path
 
 
-# ---------------------------------------------------------------- digest
-
-
 def test_the_digest_covers_names_types_shapes_and_bytes():
     arrays = {"b": np.array([[1, 2]], dtype="float32"), "a.w": np.array([-1], dtype="int32")}
     text = b"a.w\0int32\x001\0" + b"\xff\xff\xff\xff" + b"b\0float32\x001,2\0" + b"\0\0\x80\x3f\0\0\0\x40"
@@ -60,9 +57,6 @@ def test_the_digest_changes_with_names_shapes_types_and_bits(other):
 
 def test_a_scalar_has_an_empty_shape():
     assert weights.params_sha256({"a": np.float32(0)}) == hashlib.sha256(b"a\0float32\0\0\0\0\0\0").hexdigest()
-
-
-# ---------------------------------------------------------------- files
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "uint8", "int8", "int32", "int64"])
@@ -172,9 +166,6 @@ def test_arrays_without_names_and_no_arrays_are_refused(tmp_path):
 def test_a_file_that_cannot_be_written_is_an_oserror(tmp_path):
     with pytest.raises(OSError):
         weights.save(tmp_path / "no" / "w", {"a": np.ones(2, "f4")})
-
-
-# ---------------------------------------------------------------- into a network
 
 
 @pytest.mark.parametrize("name", ["small", "mobilenetv2_0.25", "squeezenet1.0"])  # the last two: a convolution
