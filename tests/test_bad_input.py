@@ -134,10 +134,6 @@ def test_image_size_too_small_for_the_network_is_refused():
     assert "\n" not in str(error.value)
 
 
-def test_batch_larger_than_the_set_is_refused(refused):
-    contains(refused("batch.per_device=1000", "launch.ranks=2"), "2000", "541 training images", "at most 270")
-
-
 # ---------------------------------------------------------------- weights and images
 
 

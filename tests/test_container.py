@@ -1,6 +1,5 @@
 """Ranks in a container: mounts, variables and command. With a real engine: test_docker.py."""
 
-import subprocess
 import sys
 
 import pytest
@@ -78,8 +77,3 @@ def test_a_missing_engine_is_one_line(monkeypatch, tmp_path):
 def test_the_image_is_required():
     with pytest.raises(ConfigError, match=r"launch\.image is missing"):
         validate(from_dict({"launch": {"kind": "docker"}}))
-
-
-def test_the_sdk_is_loaded_only_for_containers():
-    code = "import sys, mxscale.launcher.run; sys.exit('docker' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=commands.ROOT).returncode == 0

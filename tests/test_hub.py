@@ -92,19 +92,17 @@ def test_missing_models_and_revisions_are_one_line(hub, reference, match):
     refused(reference, match)
 
 
-def test_a_model_without_safetensors_is_one_line(hub):
-    del hub.files["model.safetensors"]
-    refused("timm/resnet18", "it has no model.safetensors")
-
-
-def test_a_gated_model_is_one_line(hub):
-    hub.gated = True
-    refused("timm/resnet18", "requires its terms to be accepted")
-
-
-def test_a_wrong_checksum_is_refused(hub):
-    hub.spoil = True
-    refused("timm/resnet18", "its SHA-256 differs from the hub's; remove it")
+@pytest.mark.parametrize(
+    "attribute, value, match",
+    [
+        ("files", {"config.json": SETTINGS}, "it has no model.safetensors"),
+        ("gated", True, "requires its terms to be accepted"),
+        ("spoil", True, "its SHA-256 differs from the hub's; remove it"),
+    ],
+)
+def test_unusable_models_are_one_line(hub, attribute, value, match):
+    setattr(hub, attribute, value)
+    refused("timm/resnet18", match)
 
 
 def test_too_large_files_are_not_fetched(hub, monkeypatch):

@@ -91,7 +91,7 @@ def wild(photo):
     """Return {name: (content, whether MXNet's reader decodes it as `decode` does)}."""
     clear = photo.convert("RGBA")
     clear.putalpha(Image.fromarray(np.tile(np.arange(40, dtype="uint8") * 6, (30, 1))))
-    jpeg = written(photo, "JPEG", quality=95)
+    jpeg, grey = written(photo, "JPEG", quality=95), np.arange(1200, dtype="uint16").reshape(30, 40) * 54
     return {
         "jpeg": (jpeg, True),
         "progressive": (written(photo, "JPEG", quality=95, progressive=True), True),
@@ -105,10 +105,7 @@ def wild(photo):
         "1-bit png": (written(photo.convert("1"), "PNG"), True),
         "palette png": (written(photo.quantize(16), "PNG"), True),
         "palette with a clear entry": (written(photo.quantize(16), "PNG", transparency=3), False),
-        "16-bit grey png": (
-            written(Image.fromarray(np.arange(1200, dtype="uint16").reshape(30, 40) * 54), "PNG"),
-            False,
-        ),
+        "16-bit grey png": (written(Image.fromarray(grey), "PNG"), False),
         "16-bit colour png": (png([struct.pack(">HHH", 0x12FF, 0x8000, 0xFEDC) * 40] * 30, 16, 2), True),
         "alpha png": (written(clear, "PNG"), False),
         "bmp": (written(photo, "BMP"), True),

@@ -85,25 +85,26 @@ def loaded_by(module: str, names) -> list:
     return done.stdout.split()
 
 
-def test_the_parent_loads_neither_mxnet_nor_mlflow():
-    drawing = {"matplotlib", "jinja2", "markupsafe", "pandas"}  # for reports; images of ranks lack them
-    assert loaded_by("mxscale.cli.main", {"mxnet", "horovod", "mlflow", "hydra", *drawing}) == ["hydra"]
+FRAMEWORKS = {"mxnet", "horovod", "hydra", "omegaconf", "mlflow"}
+DRAWING = {"numpy", "matplotlib", "jinja2", "markupsafe", "pandas"}  # for plans and reports; images of ranks lack them
 
 
-def test_parent_loads_no_numerical_library():
-    assert loaded_by("mxscale.cli.main", {"numpy", "matplotlib", "pandas"}) == []
-
-
-def test_a_rank_loads_no_config_tool_and_no_tracker():
-    assert loaded_by("mxscale.train.rank", {"mxnet", "hydra", "omegaconf", "mlflow"}) == ["mxnet"]
+@pytest.mark.parametrize(
+    "module, names, loaded",
+    [
+        ("mxscale.cli.main", {"mxnet", "horovod", "mlflow", "hydra", *DRAWING}, ["hydra"]),
+        ("mxscale.train.rank", {"mxnet", "hydra", "omegaconf", "mlflow"}, ["mxnet"]),
+        ("mxscale.config.validation, mxscale.cost.prices", FRAMEWORKS, []),
+        ("mxscale.tracking.tracker", {"mlflow"}, []),
+        ("mxscale.launcher.run", {"docker"}, []),
+        ("mxscale.data.workers", {"mxnet", "numpy"}, []),
+    ],
+)
+def test_a_module_loads_only_the_libraries_it_needs(module, names, loaded):
+    assert loaded_by(module, names) == loaded
 
 
 @pytest.mark.parametrize("rank", ["train.rank", "distributed.exchange_probe", "train.input_probe"])
 def test_a_rank_loads_nothing_of_its_parent(rank):
     names = [f"mxscale.{name_of(path)[:-3].replace('/', '.')}" for path in (PACKAGE / "launcher").glob("*.py")]
     assert loaded_by(f"mxscale.{rank}", set(names)) == []
-
-
-def test_the_lowest_layers_load_no_framework():
-    frameworks = {"mxnet", "horovod", "hydra", "omegaconf", "mlflow"}
-    assert loaded_by("mxscale.config.validation, mxscale.cost.prices", frameworks) == []

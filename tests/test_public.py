@@ -56,14 +56,10 @@ def tree_of(publisher, kind, tmp_path, **more):
 
 def images(made, split):
     """Return (class, id, pixels) of each record."""
-    return [
-        (
-            made["classes"][int(record.header.label)],
-            record.header.id,
-            np.asarray(Image.open(io.BytesIO(record.payload))),
-        )
-        for record in recordio.scan(manifest.path_of(made, split)[0])
-    ]
+    records = list(recordio.scan(manifest.path_of(made, split)[0]))
+    pixels = [np.asarray(Image.open(io.BytesIO(record.payload))) for record in records]
+    headers = [(made["classes"][int(record.header.label)], record.header.id) for record in records]
+    return [(*header, image) for header, image in zip(headers, pixels)]
 
 
 def counts(made):
@@ -217,9 +213,8 @@ def test_a_corrupted_download_is_refused(publisher, tmp_path, kind):
     publisher.files.update(made_sets.made(kind))
     table = known(publisher, kind)
     name, complete = next(iter(publisher.files.items()))
-    publisher.files[name] = (
-        complete[: len(complete) // 2] + bytes([complete[len(complete) // 2] ^ 1]) + complete[len(complete) // 2 + 1 :]
-    )
+    half = len(complete) // 2
+    publisher.files[name] = complete[:half] + bytes([complete[half] ^ 1]) + complete[half + 1 :]
     data = data_of(kind, tmp_path, checksum="published")
     assert f"{name} cannot be fetched" in (text := error_of(table.read, data, False))
     assert "SHA-256 is not" in text and os.listdir(data.root) == []

@@ -47,15 +47,8 @@ def test_invalid_cifar_records_are_refused(tmp_path):
 
     assert "not a multiple of the record size 3,073" in refused(tmp_path, "cifar10", archive(record + b"x"))
     assert "has the label 3, but there are 2 class names" in refused(tmp_path, "cifar10", archive(record, b"a\nb\n"))
-    assert "has no test_batch.bin" in refused(
-        tmp_path,
-        "cifar10",
-        {
-            "cifar-10-binary.tar.gz": made_sets.tar(
-                [(name, record) for name in names[:-1]] + [("batches.meta.txt", b"a")], "w:gz"
-            )
-        },
-    )
+    few = made_sets.tar([*((name, record) for name in names[:-1]), ("batches.meta.txt", b"a")], "w:gz")
+    assert "has no test_batch.bin" in refused(tmp_path, "cifar10", {"cifar-10-binary.tar.gz": few})
 
 
 def test_a_devkit_of_another_set_is_refused(tmp_path):
@@ -63,12 +56,11 @@ def test_a_devkit_of_another_set_is_refused(tmp_path):
     devkit = "ILSVRC2012_devkit_t12.tar.gz"
     assert "has 6 images, the devkit 3 labels" in refused(tmp_path, "imagenet", {**files, devkit: other[devkit]})
     few = made_sets.tar([("n01440764.tar", made_sets.tar([("a.JPEG", b"x")]))])
-    assert "ILSVRC2012_img_train.tar has no class n01443537, which the devkit lists" in refused(
-        tmp_path, "imagenet", {**files, "ILSVRC2012_img_train.tar": few}
-    )
-    assert "expected a tar per class" in refused(
-        tmp_path, "imagenet", {**files, "ILSVRC2012_img_train.tar": files["ILSVRC2012_img_val.tar"]}
-    )
+    train = "ILSVRC2012_img_train.tar"
+    error = refused(tmp_path, "imagenet", {**files, train: few})
+    assert f"{train} has no class n01443537, which the devkit lists" in error
+    flat = files["ILSVRC2012_img_val.tar"]
+    assert "expected a tar per class" in refused(tmp_path, "imagenet", {**files, train: flat})
 
 
 def test_a_damaged_devkit_is_refused(tmp_path):

@@ -148,23 +148,29 @@ def test_fast_network_is_bound_by_adapters_and_sockets():
     assert gbytes(400, True) == pytest.approx(4 * 5.6)  # four adapters
 
 
-def test_fewest_devices_are_the_base(points):
-    path = points({"gpus": 8, "img_per_s": 2700}, {"gpus": 2, "img_per_s": 690}, {"gpus": 4, "img_per_s": 1380})
-    assert series(path) == ([(2, 8, 64), (2, 4, 64)], [])
+OTHERS = ({"comm": "kvstore device"}, {"precision": "amp"}, {"model": "vgg16"})
+NOTE = {"note": "one\ntwo"}
+GRID = [*({"gpus": n, "batch_per_gpu": 32} for n in (1, 2, 4)), *({"gpus": n} for n in (2, 4, 8))]
 
 
-def test_batch_with_one_size_scales_strongly(points):
-    path = points(
-        {}, {"gpus": 2}, {"batch_per_gpu": 32}, {"gpus": 2, "batch_per_gpu": 32}, {"gpus": 4, "batch_per_gpu": 16}
-    )
-    assert series(path) == ([(1, 2, 64), (1, 2, 32), (1, 4, 16)], [])
-
-
-def test_other_columns_separate_series(points):
-    path = points(
-        {}, {"gpus": 2, "comm": "kvstore device"}, {"gpus": 2, "precision": "amp"}, {"gpus": 2, "model": "vgg16"}
-    )
-    assert series(path) == ([], [2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "rows, pairs, alone",
+    [
+        ([{"gpus": 8, "img_per_s": 2700}, {"gpus": 2}, {"gpus": 4}], [(2, 8, 64), (2, 4, 64)], []),
+        ([{}, {"gpus": 2}, *({"gpus": n, "batch_per_gpu": batch} for n, batch in ((1, 32), (2, 32), (4, 16)))],
+         [(1, 2, 64), (1, 2, 32), (1, 4, 16)], []),
+        ([{}, *({"gpus": 2, **other} for other in OTHERS)],
+         [], [2, 3, 4, 5]),
+        ([{"gpus": 8}, {"gpus": 8, "nodes": 8}, {"gpus": 16, "nodes": 2}], [(8, 8, 64), (8, 16, 64)], []),
+        (GRID, [(1, 2, 32), (1, 4, 32), (2, 4, 64), (2, 8, 64)], []),
+        ([{"gpus": 4}, *({"nodes": 2, "gpus": 8, "network_gbps": gbps} for gbps in (10, 100))],
+         [(4, 8, 64), (4, 8, 64)], []),
+        ([NOTE, {"gpus": 2, **NOTE}], [(1, 2, 64)], []),
+    ],
+    ids=["fewest devices", "strong scaling", "other columns", "more nodes", "several sizes", "one node", "two lines"],
+)  # fmt: skip
+def test_rows_form_series(points, rows, pairs, alone):
+    assert series(points(*rows)) == (pairs, alone)
 
 
 def test_notes_separate_experiments_of_equal_sizes(points):
@@ -184,21 +190,11 @@ def test_note_of_one_size_is_a_remark(points):
     assert series(points({"gpus": 1, "note": "one device"}, *both))[0] == [(1, 2, 64), (1, 4, 64)] * 2
 
 
-def test_more_nodes_with_equal_devices_are_another_size(points):
-    path = points({"gpus": 8}, {"gpus": 8, "nodes": 8}, {"gpus": 16, "nodes": 2})
-    assert series(path) == ([(8, 8, 64), (8, 16, 64)], [])
-
-
 def test_flagged_row_is_not_a_base(points):
     path = points({"flag": "input-bound"}, {}, {}, {"gpus": 2})
     pairs, skipped = published.pairs(published.read(path)[0])
     assert [(base.line, point.line) for base, point in pairs] == [(3, 5)]
     assert {(row.line, row.why) for row in skipped} == {(line, "as small as the base of its series") for line in (2, 4)}
-
-
-def test_batches_with_several_sizes_have_their_own_bases(points):
-    grid = [{"gpus": n, "batch_per_gpu": 32} for n in (1, 2, 4)] + [{"gpus": n} for n in (2, 4, 8)]
-    assert series(points(*grid)) == ([(1, 2, 32), (1, 4, 32), (2, 4, 64), (2, 8, 64)], [])
 
 
 def test_strong_scaling_uses_the_nearest_batch(points):
@@ -223,15 +219,6 @@ def test_unknown_batch_matches_the_others(points, batches):
 def test_one_node_uses_no_network(points, gbps):
     path = points({"gpus": 8, "network_gbps": gbps}, *({"nodes": 2, "gpus": 16, "network_gbps": n} for n in (10, 100)))
     assert series(path) == ([(8, 16, 64), (8, 16, 64)], [])
-
-
-def test_one_node_is_the_base_of_every_network(points):
-    path = points({"gpus": 4}, *({"nodes": 2, "gpus": 8, "network_gbps": gbps} for gbps in (10, 100)))
-    assert series(path) == ([(4, 8, 64), (4, 8, 64)], [])
-
-
-def test_cell_may_have_several_lines(points):
-    assert series(points({"note": "one\ntwo"}, {"gpus": 2, "note": "one\ntwo"}))[0] == [(1, 2, 64)]
 
 
 def test_flag_of_a_base_applies_to_its_rows(points):

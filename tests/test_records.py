@@ -244,24 +244,16 @@ def test_images_that_mxnet_decodes_differently_are_reencoded(given, tmp_path):
     for path in (rec, idx):
         os.replace(f"{path}.new", path)
     before = open(rec, "rb").read()
-    data = given(
-        allow_duplicates=True,
-        pack_format="png",
-        val=rec,
-        image_size=16,
-        eval_resize=None,
-        mean=[0.0] * 3,
-        std=[1.0] * 3,
-    )
+    plain = {"eval_resize": None, "mean": [0.0] * 3, "std": [1.0] * 3}
+    data = given(allow_duplicates=True, pack_format="png", val=rec, image_size=16, **plain)
     made = prepare(data, progress=False)
     entry = made["splits"]["train"]
     assert entry["count"] == len(contents) and entry["rewritten"] == sum(not alike for _, alike in wild(photo).values())
     assert open(rec, "rb").read() == before and entry["rec"] == "train.rec"
     records = loader.Records(*manifest.path_of(made, "train"), entry["count"])
     assert [record.header.id for record in recordio.scan(records.rec)] == [100 + n for n in range(len(contents))]
-    seen = np.concatenate(
-        [images.asnumpy() for images, *_ in loader.EvaluationData(records, data, 1, (0, 1), mx.cpu())]
-    )
+    read = loader.EvaluationData(records, data, 1, (0, 1), mx.cpu())
+    seen = np.concatenate([images.asnumpy() for images, *_ in read])
     for pixels, (name, content) in zip(seen, contents.items(), strict=True):
         image = decode(content)
         left, top = (image.width - 16) // 2, (image.height - 16) // 2

@@ -85,11 +85,8 @@ LINKED = {"gradients": 25 * MILLION, "gpus_per_node": 2, "intra": Link(0.0, 0.25
         (1.5, {"buckets": PARTS, "overlap": 0.5}, 0.3),
         (0.3, {"buckets": PARTS, "double_buffering": True}, 0.1),  # all of compute hides it
         (1.5, {"buckets": PARTS, "double_buffering": True}, 0.0),
-        (
-            1.5,
-            {"buckets": PARTS, "accumulation": 10},
-            0.4 + 0.025 - 0.1,
-        ),  # ten batches of 0.15 s: backward of the last one
+        # ten batches of 0.15 s: backward of the last one
+        (1.5, {"buckets": PARTS, "accumulation": 10}, 0.4 + 0.025 - 0.1),
         (0.3, {"buckets": PARTS, "accumulation": 10, "double_buffering": True}, 0.1),
     ],
 )

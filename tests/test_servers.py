@@ -97,9 +97,8 @@ def test_servers_are_distributed_over_hosts_after_the_scheduler():
         ("server 3", "10.0.0.2"),
     ]
     remote = found[2].argv[-1]
-    assert "DMLC_ROLE=server" in remote and remote.endswith(
-        "-m mxscale.distributed.parameter_server /runs/a 3 server.0"
-    )
+    assert "DMLC_ROLE=server" in remote
+    assert remote.endswith("-m mxscale.distributed.parameter_server /runs/a 3 server.0")
 
 
 def test_hosts_without_ranks_run_the_servers():
@@ -459,7 +458,5 @@ def test_dist_async_names_a_killed_server(cli):
     assert [step for step in metrics if step <= 6 and "throughput/images_per_s" in metrics[step]] == [5]
     assert {1, 2, 3, 4, 5, 6} <= set(metrics)
     refused = cli("train", f"resume={run}", "comm=horovod", "comm.compression=none", small=False, expect=2)
-    assert (
-        "with comm=dist_async the optimizer's state is on the servers" in refused.err
-    )  # as the checkpoint was written
+    assert "with comm=dist_async the optimizer's state is on the servers" in refused.err  # of the checkpoint
     assert f"model.pretrained={run}" in refused.err

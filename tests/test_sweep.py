@@ -429,10 +429,8 @@ def test_cells_are_children_of_sweep_run(tmp_path):
     assert {run.data.tags["sweep.name"] for run in children} == {"seed-1", "seed-2"}
     assert parent.data.params["seed"] == "1,2,3" and parent.data.tags["sweep.best"] == "seed-2"
     assert parent.data.metrics["sweep/best_val_top1"] == 20.0 and "best/val_top1" not in parent.data.metrics
-    assert {m.step: m.value for m in client.get_metric_history(parent.info.run_id, "cell/val_top1")} == {
-        0: 10.0,
-        1: 20.0,
-    }
+    history = client.get_metric_history(parent.info.run_id, "cell/val_top1")
+    assert {m.step: m.value for m in history} == {0: 10.0, 1: 20.0}
     assert {"table.csv", "sweep.json"} <= {file.path for file in client.list_artifacts(parent.info.run_id)}
 
     client.delete_run(parent.info.run_id)

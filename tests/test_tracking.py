@@ -222,11 +222,6 @@ def test_disabled_tracking_is_a_null_object(tmp_path):
     assert not (run.path / sync_state.STATE_FILE).exists()
 
 
-def test_mlflow_is_imported_late(tmp_path):
-    code = "import sys, mxscale.tracking.tracker; sys.exit('mlflow' in sys.modules)"
-    assert child(code).wait() == 0
-
-
 # ---------------------------------------------------------------- SQLite
 
 
