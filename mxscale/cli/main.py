@@ -83,7 +83,7 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
     arguments = [keyed(verb, canonical(argument)) for argument in arguments]
     task = train
     if verb.execute:
-        # argparse wants all settings side by side, before or after all options
+        # argparse accepts all settings side by side only, before or after all options
         at = next((n for n, each in enumerate(arguments) if "=" in each and not each.startswith("-")), len(arguments))
         arguments[at:at] = PLAIN
 
@@ -150,9 +150,6 @@ def complete(arguments: List[str]) -> int:
     return run(VERBS[words[1]], words[1], ["-sc", *arguments])
 
 
-# ---------------------------------------------------------------- training
-
-
 def train(composed):
     """Run what Hydra composed, and return the value of sweep.objective for a sweeper."""
     ours = session.current()
@@ -208,9 +205,6 @@ def _execute(composed, overrides, cell=None) -> Status:
     except guards.DiskFailed as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return Status(FAILED, exit=FAILURE, error=str(error))
-
-
-# ---------------------------------------------------------------- the other verbs
 
 
 def _perform(verb: Verb, name: str, composed) -> int:

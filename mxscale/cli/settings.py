@@ -1,4 +1,4 @@
-"""From composed settings to the frozen config of a run: resume, rerun, and keywords such as `latest` resolved."""
+"""Convert composed settings to a run's frozen config; resolve resume, rerun and keywords such as `latest`."""
 
 import os
 from typing import Optional

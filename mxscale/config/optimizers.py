@@ -9,7 +9,7 @@ from typing import Optional
 
 @dataclass(frozen=True)
 class OptimizerEntry:
-    """An optimizer and what it cannot be combined with.
+    """An optimizer and its limitations.
 
     Attributes:
         implementation: `module:Class` of this package; None: MXNet's own.

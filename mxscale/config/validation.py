@@ -41,9 +41,6 @@ def kvstore(key: str, name: str) -> str:
     return f"{key}={name}: that is MXNet's name of a kvstore; use comm={ALIASES[name]}"
 
 
-# ---------------------------------------------------------------- run, data, training
-
-
 def _check_names(c: Config) -> None:
     if c.rerun.run == "" or (c.rerun.strict and c.rerun.run is None):
         raise ConfigError("rerun.run is missing: set rerun=ID to an MLflow run ID or a run directory")
@@ -114,9 +111,6 @@ def _check_optimizer(c: Config) -> None:
             raise ConfigError(f"{key}: 0 is invalid with optimizer.name={name}, which divides by the learning rate")
 
 
-# ---------------------------------------------------------------- ranks and hosts
-
-
 def _check_ranks(c: Config) -> None:
     ranks = c.launch.ranks
     if c.comm.entry.single_rank and ranks not in ("auto", 1):
@@ -158,9 +152,6 @@ def _check_hosts(c: Config) -> None:
     names = [host.partition(":")[0].lower().rstrip(".") for host in hosts]
     if len(set(names)) < len(names):
         raise ConfigError(f"launch.hosts={hosts}: {wanted}, each host once")
-
-
-# ---------------------------------------------------------------- gradient exchange
 
 
 def _check_horovod_options(c: Config) -> None:
