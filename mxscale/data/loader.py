@@ -175,8 +175,8 @@ class TrainData:
         for shard in reading.shards:
             lane = shard % len(reading.devices)
             for turn in range(reading.accumulation):
-                # Copied, on a CPU too: a reader waits for every use of its last batch before it returns
-                # another, so that without a copy reading would wait for computing.
+                # Copied on a CPU too: a reader waits for every use of its last batch before it returns another.
+                # Without a copy, reading would wait for compute.
                 images, labels = (array.copyto(reading.devices[lane]) for array in next(self._streams[shard]))
                 yield Micro(shard, turn, lane, images, labels)
 
@@ -251,7 +251,7 @@ class EvaluationData:
     """
 
     def __init__(self, records: Records, data: Data, batch: int, part: Tuple[int, int], device):
-        """Args: `batch`: the most images of one batch; `part`: (rank, ranks)."""
+        """Each batch has at most `batch` images; `part` is (rank, ranks)."""
         self.records, self.data, self.part, self.device = records, data, part, device
         # A batch is at most as large as the part, because a reader wraps only once.
         self.batch = min(batch, part_sizes(records.count, part[1])[part[0]])

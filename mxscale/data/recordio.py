@@ -96,7 +96,6 @@ def scan(path: str, seen: Callable[[bytes], None] = lambda raw: None, start: int
     """Yield every record in the file's order.
 
     Args:
-        path: The .rec file.
         seen: Called with all raw bytes, piece by piece.
         start: Byte offset of the first record.
 
