@@ -75,9 +75,6 @@ def measured(found: Diagnosis, part: str) -> bool:
     return part in found.shares and found.shares[part].is_significant
 
 
-# ---------------------------------------------------------------- the input
-
-
 def of_input(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     """Yield settings of the input."""
     data = config.data
@@ -116,9 +113,6 @@ def saved_input(step: Step, facts: Facts, seconds: float) -> float:
     return step.input - min(step.input, max(0.0, left))
 
 
-# ---------------------------------------------------------------- the exchange
-
-
 def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     """Yield settings of the exchange."""
     comm, seen = config.comm, step.exchange
@@ -153,9 +147,6 @@ def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
 def larger_batch(config: Config) -> str:
     """Return the setting of twice the batch."""
     return f"batch.per_device={2 * config.batch.per_device}"
-
-
-# ---------------------------------------------------------------- cores and compute
 
 
 def of_cores(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:

@@ -22,7 +22,7 @@ def open_communicator(comm: Comm, devices: int = 1):
 
     Args:
         comm: The settings, whose back end names the class.
-        devices: Number of devices that train in all.
+        devices: Total number of devices that train.
     """
     return implementation(comm.entry.implementation)(comm, devices)
 

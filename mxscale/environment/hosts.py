@@ -97,9 +97,6 @@ def of_rank(hosts: Sequence[Host], rank: int) -> Optional[Host]:
     return None
 
 
-# ---------------------------------------------------------------- checks over ssh
-
-
 def check(hosts: List[Host], run: RunDir) -> None:
     """Check that every other host answers, has this Python, and reads a new file in the run directory.
 
