@@ -32,7 +32,7 @@ def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Confi
     """Return the config with the back end that comm=auto resolves to, and record it with all figures.
 
     Raises:
-        ConfigError: If no back end works.
+        ConfigError: No back end works.
     """
     if not config.comm.entry.chosen_by_trial:
         return config
@@ -75,9 +75,6 @@ def _refusal(config: Config) -> Optional[str]:
     return None
 
 
-# ---------------------------------------------------------------- the choice
-
-
 def choose(figures: Dict[str, dict]) -> Optional[str]:
     """Return the fastest candidate; None if none could be measured."""
     measured = [name for name, figure in figures.items() if "seconds" in figure]
@@ -105,9 +102,6 @@ def _described(figure: dict) -> str:
         return f"no: {figure['no']}"
     low, high = (1000 * bound for bound in figure["between"])
     return f"{1000 * figure['seconds']:.1f} ms ({low:.1f} to {high:.1f}, {figure['times']} times)"
-
-
-# ---------------------------------------------------------------- the figures
 
 
 def _figures(run: RunDir, config: Config, plan: Plan, attempt: int, name: str, signals: Signals) -> dict:

@@ -41,9 +41,7 @@ def commands(
     join the next attempt.
 
     Args:
-        run_dir: The run directory.
         placed: Where the ranks run.
-        environ: The parent's environment variables.
         what: The module that a rank runs, and further arguments of its command.
     """
     rank = [python(config), "-m", what[0], str(run_dir), str(attempt), *what[1:]]
@@ -158,7 +156,7 @@ def _gloo(config: Config, ranks: int, env, where: str) -> List[str]:
 
 def _mpi(config: Config, ranks: int, env, where: str) -> List[str]:
     exported = [argument for name in sorted(env) for argument in ("-x", name)]
-    # docker0 has the same address on every host with Docker: a rank that takes it for its peer's waits forever
+    # docker0 has the same address on every host with Docker: a rank that takes it for that of a peer waits forever
     chosen = any(name.startswith("OMPI_MCA_btl_tcp_if_") for name in env)
     interfaces = ["-mca", "btl_tcp_if_exclude", "127.0.0.0/8,docker0"] if where and not chosen else []
     options = ["--allow-run-as-root", "--oversubscribe", "-np", str(ranks), "-bind-to", "none"]

@@ -53,9 +53,6 @@ def _norm(theirs: str, ours: str) -> Dict[str, str]:
     return {f"{theirs}.{a}": f"{ours}.{b}" for a, b in BATCH_NORM.items()}
 
 
-# ---------------------------------------------------------------- from PyTorch
-
-
 class Converted(NamedTuple):
     arrays: Dict[str, np.ndarray]  # by structural name, float32
     ignored: List[str]  # the file's names of tensors that no network here has
@@ -65,7 +62,6 @@ def load(path: str, name: str, source: Optional[str] = None) -> Converted:
     """Return the tensors of a file by structural name; without a head if the file has none.
 
     Args:
-        path: A .safetensors or .pth file.
         name: The network, model.name.
         source: model.pretrained as the user wrote it, for messages.
 
@@ -110,9 +106,6 @@ def _misfits(given, layers: int) -> str:
     return differences(_table(layers, given), given)
 
 
-# ---------------------------------------------------------------- to PyTorch
-
-
 def to_torch(name: str, arrays: Dict[str, np.ndarray], source: str) -> Dict[str, np.ndarray]:
     """Return the arrays of network `name` by PyTorch's names, in PyTorch's order. Raises ConfigError."""
     layers = network(name).torch_layers
@@ -121,9 +114,6 @@ def to_torch(name: str, arrays: Dict[str, np.ndarray], source: str) -> Dict[str,
             f"{source} is a {name}, which cannot be exported to PyTorch: expected one of {TORCH_NETWORKS}"
         )
     return {theirs: arrays[ours] for theirs, ours in names(layers).items()}
-
-
-# ---------------------------------------------------------------- the input
 
 
 def input_of(path: str) -> Optional[dict]:

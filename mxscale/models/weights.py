@@ -38,9 +38,6 @@ def params_sha256(arrays: Dict[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-# ---------------------------------------------------------------- files
-
-
 def save(path, arrays: Dict[str, np.ndarray]) -> None:
     """Write MXNet's .params container, which `net.load_parameters` and `load` read. Equal arrays give equal bytes.
 
@@ -180,9 +177,6 @@ def _name(cursor: _Cursor) -> str:
     return name[4:] if name.startswith(("arg:", "aux:")) else name
 
 
-# ---------------------------------------------------------------- into a network
-
-
 def structural(net, arrays: Dict[str, mx.nd.NDArray]) -> Dict[str, mx.nd.NDArray]:
     """Return the arrays by structural name.
 
@@ -198,8 +192,6 @@ def fit(net, arrays: Dict[str, mx.nd.NDArray], source: str, head: str) -> None:
     """Load the arrays into an initialised network, either all of them or none. Types are cast to the network's.
 
     Args:
-        net: The network.
-        arrays: Structural name -> array.
         source: model.pretrained, for messages.
         head: "replace" ignores the arrays of the output layer; with "keep" they must fit as well.
 
