@@ -1,4 +1,4 @@
-"""Which earlier runs of this machine tell how fast a run is: for efficiency, forecast and dry run alike."""
+"""Earlier runs of this machine with a comparable speed: for efficiency, forecast and dry run."""
 
 from dataclasses import replace
 from typing import List

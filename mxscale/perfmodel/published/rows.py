@@ -138,9 +138,6 @@ def _number(where: str, key: str, text: str) -> Optional[float]:
     return value
 
 
-# ---------------------------------------------------------------- series
-
-
 def pairs(points: List[Point]) -> Tuple[List[Tuple[Point, Point]], List[Skipped]]:
     """Return (base, row to predict) of all series, and the rows that are in no pair."""
     found, alone = {}, {}

@@ -16,7 +16,7 @@ from mxscale.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class Scored:
-    """A predicted row.  Errors in percent of the published rate."""
+    """A predicted row. Errors in percent of the published rate."""
 
     base: Point
     point: Point
@@ -41,7 +41,6 @@ def score(path: str, leave_out: str = "source") -> Dict:
     """Return the object that `json=true` prints: overall, linear, sources, left_out, rows, flagged, skipped, unknown.
 
     Args:
-        path: Table of published throughputs.
         leave_out: A key of LABELS: constants are also fitted without each source, or without each framework.
 
     Raises:
@@ -143,9 +142,6 @@ def _by(rows, key) -> Dict:
     return groups
 
 
-# ---------------------------------------------------------------- leaving one out
-
-
 LABELS = {"source": lambda point: point.source, "framework": lambda point: family(point.framework)}
 
 
@@ -178,9 +174,6 @@ def left_out(pairs: Pairs, leave_out: str) -> Dict[str, Dict]:
 def evidence(tables: Sequence[str] = published.TABLES) -> Pairs:
     """Return the unflagged pairs of the package's tables, to which the constants are fitted."""
     return [pair for name in tables for pair in published.unflagged(published.pairs(published.of_package(name))[0])]
-
-
-# ---------------------------------------------------------------- for the terminal
 
 
 def show(found: Dict) -> str:
