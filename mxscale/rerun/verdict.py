@@ -1,7 +1,7 @@
 """Verdict on a rerun: identical weights, figures within the spread of the seeds, or different.
 
-If the weights differ, the question is whether the rerun could have been one more seed.  The range of n seeds does not
-answer it: it contains a further seed with probability (n - 1) / (n + 1), 50 % for n = 3.  The prediction interval of a
+If the weights differ, the question is whether the rerun could have been one more seed. The range of n seeds does not
+answer it: it contains a further seed with probability (n - 1) / (n + 1), 50 % for n = 3. The prediction interval of a
 normal distribution, mean +- t(n - 1) s sqrt(1 + 1/n), contains 95 % of further seeds.
 """
 

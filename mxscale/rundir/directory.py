@@ -53,7 +53,7 @@ from mxscale.rundir.summary import Summary
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
-FORECAST = "forecast.json"  # expected rate, hours and cost
+FORECAST = "forecast.json"
 WARNINGS = "warnings.json"  # of rank 0: {subject: one line}
 PARAMS = "params.json"  # MLflow's params of the first attempt
 RERUN = "rerun.json"

@@ -83,8 +83,6 @@ class Store:
         except Exception:
             return {}
 
-    # ------------------------------------------------------------ writing
-
     def keep(self, files: Sequence[Path], home: str, folder: str = "report") -> None:
         """Upload files to the run `home`."""
         for path in files:
@@ -115,8 +113,6 @@ class Store:
         except Exception:  # if the store failed, the next request reports it
             return False
 
-    # ------------------------------------------------------------ what fails
-
     def _asked(self, question):
         try:
             return question()
@@ -146,9 +142,6 @@ def check_file(file: Path) -> None:
             f"sqlite:///{file}: written by another version of MLflow (schema {' '.join(sorted(found))}, "
             f"expected {here}); if it is older, copy it and run: mlflow db upgrade sqlite:///{file}"
         )
-
-
-# ---------------------------------------------------------------- a run directory
 
 
 def of_directory(run: RunDir) -> Recorded:

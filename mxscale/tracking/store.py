@@ -50,7 +50,6 @@ def failure_of(uri: str, timeout_s: float = 3.0) -> Optional[str]:
     The client sends the user, the token and the TLS settings of MLflow's environment variables.
 
     Args:
-        uri: Address of the store.
         timeout_s: Seconds until the store counts as unreachable. The import of MLflow is not included.
     """
     import_mlflow(timeout_s)

@@ -88,9 +88,6 @@ def directory_of(config: Config, tags: dict) -> Optional[RunDir]:
     return None
 
 
-# ---------------------------------------------------------------- while the run lasts
-
-
 class Mirror:
     """A daemon thread that sends the records of a run. It never raises, and never delays its parent."""
 
@@ -171,9 +168,6 @@ class NoMirror:
 def open_mirror(run: RunDir, tracking: Tracking, cost_at: CostAt = no_cost):
     """Return the mirror that `tracking` configures. Raises ConfigError if the URI names no store."""
     return Mirror(run, tracking, cost_at) if tracking.enabled else NoMirror()
-
-
-# ---------------------------------------------------------------- later
 
 
 def sync(run: RunDir, uri: Optional[str] = None, cost_at: CostAt = no_cost) -> int:

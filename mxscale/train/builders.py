@@ -17,8 +17,6 @@ from mxscale.rundir.plan import Plan
 from mxscale.train.optim.server_update import ServerUpdate
 from mxscale.util.errors import ConfigError
 
-# ---------------------------------------------------------------- data
-
 
 def training_data(config: Config, plan: Plan, sizes: Sizes, shards, devices):
     """Return this rank's training batches, read from records or generated."""
@@ -47,9 +45,6 @@ def evaluation_data(config: Config, plan: Plan, name: str, comm, device):
         return batches.evaluation(config.data, plan.classes, split.count, comm.rank, config.seed, device)
     data = config.data if name == "val" else replace(config.data, keep="packed")  # the test images are read once
     return loader.EvaluationData(split, data, batch, (comm.rank, comm.size), device)
-
-
-# ---------------------------------------------------------------- networks
 
 
 def initial_network(config: Config, classes: int, plan: Plan, head: str, devices):

@@ -80,9 +80,6 @@ def prepare(run: RunDir, config: Config) -> None:
     run.write("environment.json", {**(run.read("environment.json") or {}), "mxnet": build()})
 
 
-# ---------------------------------------------------------------- settings and state
-
-
 def check_state(run: RunDir, config: Config, state: dict) -> None:
     """Check that training can resume from `state`, the state.json of its checkpoint; {}: no checkpoint."""
     lost = state and (state.get("unsaved") or unsaved(config.comm))  # as the checkpoint was written, or will be
@@ -135,9 +132,6 @@ def check_settings(config: Config, pretrained) -> None:
         weights.load(pretrained)
 
 
-# ---------------------------------------------------------------- data
-
-
 def describe_data(config: Config) -> dict:
     """Return the manifest of the packed data; its splits hold the fields of `Split`."""
     data = config.data
@@ -173,9 +167,6 @@ def share_of_a_host(hosts=()) -> float:
     """Return the largest share of the set that the ranks of one host read; no hosts: this machine reads all of it."""
     slots = [host.slots for host in hosts] or [1]
     return max(slots) / sum(slots)
-
-
-# ---------------------------------------------------------------- network
 
 
 def head_of(config: Config) -> str:

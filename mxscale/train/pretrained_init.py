@@ -87,9 +87,6 @@ def with_data(config: Config, values: dict) -> Config:
     return replace(config, data=replace(config.data, **values))
 
 
-# ---------------------------------------------------------------- the first loss of a new classifier
-
-
 def check_first_loss(run: RunDir, config: Config, plan: Plan, comm, accumulator) -> None:
     """Record a warning if the loss of the first batch is not that of a new classifier. A collective.
 
