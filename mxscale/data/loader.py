@@ -182,9 +182,9 @@ class TrainData:
 
     def _stream(self, epoch: int, shard: int, skip: int):
         """Yield batches of one shard in one epoch without end; a short shard is read several times."""
-        reading, tour = self.reading, 0
+        reading, repeat = self.reading, 0
         while True:
-            seed = seed_of(reading.seed, epoch, shard, tour)
+            seed = seed_of(reading.seed, epoch, shard, repeat)
             reader = self._readers[shard] = open_reader(
                 self.records,
                 reading.data,
@@ -201,7 +201,7 @@ class TrainData:
                     skip -= 1
                     continue
                 yield batch.data[0], batch.label[0]
-            tour += 1
+            repeat += 1
 
 
 def readable_parts(sizes: List[int], batch: int) -> List[int]:

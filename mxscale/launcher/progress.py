@@ -42,9 +42,9 @@ class Follower:
                 chunk = file.read()
         except FileNotFoundError:
             return []
-        whole = chunk[: chunk.rfind(b"\n") + 1]
-        self.offset += len(whole)
-        return [line for line in map(parse_line, whole.decode(errors="replace").splitlines()) if line]
+        complete = chunk[: chunk.rfind(b"\n") + 1]
+        self.offset += len(complete)
+        return [line for line in map(parse_line, complete.decode(errors="replace").splitlines()) if line]
 
 
 class Progress:

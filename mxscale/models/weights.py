@@ -223,7 +223,7 @@ def _problems(wanted: dict, given: dict) -> list:
     other = [n for n in both if not _same_shape(wanted[n].shape, given[n].shape)]
     names = differences(wanted, given)
     lists = (
-        ("shapes differ:", [f"{n} {_spell(given[n])} in the file, {_spell(wanted[n])} in the network" for n in other]),
+        ("shapes differ:", [f"{n} {_text(given[n])} in the file, {_text(wanted[n])} in the network" for n in other]),
         ("not a number or infinite:", [n for n in both if not np.isfinite(host(given[n])).all()]),
     )
     return [names] * bool(names) + [f"{what} {first_of(items)}" for what, items in lists if items]
@@ -234,7 +234,7 @@ def _same_shape(known: tuple, shape: tuple) -> bool:
     return len(known) == len(shape) and all(k in (0, s) for k, s in zip(known, shape, strict=True))
 
 
-def _spell(array) -> str:
+def _text(array) -> str:
     return f"({','.join('?' if size == 0 else str(size) for size in array.shape)})"
 
 

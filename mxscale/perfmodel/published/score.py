@@ -1,4 +1,4 @@
-"""Errors of the model against published throughputs, by row, by source and in total, beside those of linear scaling."""
+"""Errors of the model against published throughputs, by row, by source and in total, with those of linear scaling."""
 
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence
@@ -159,16 +159,16 @@ def left_out(pairs: Pairs, leave_out: str) -> Dict[str, Dict]:
     usable = published.unflagged(pairs)
     named = {target.source for _, target in usable}
     others = [pair for pair in evidence() if pair[1].source not in named]
-    found, all_of_them = {}, []
-    for name, mine in _by(usable, lambda pair: label(pair[1])).items():
+    found, all_scored = {}, []
+    for name, group in _by(usable, lambda pair: label(pair[1])).items():
         rest = [pair for pair in [*usable, *others] if label(pair[1]) != name]
         if rest:
             constants = fitting.fit(Rows.of(rest), hardware.priors())
             fitted = {key: constants[key] for key in hardware.fitted()}
-            scored = predict(mine, constants)
+            scored = predict(group, constants)
             found[name] = {**summary(scored), "constants": fitted}
-            all_of_them.extend(scored)
-    return {**found, "all": summary(all_of_them)}
+            all_scored.extend(scored)
+    return {**found, "all": summary(all_scored)}
 
 
 def evidence(tables: Sequence[str] = published.TABLES) -> Pairs:
