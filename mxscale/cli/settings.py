@@ -148,7 +148,7 @@ def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Con
             raise ConfigError(
                 f"{override} with {recorded.source}: only tracking and launch can differ from the record; leave it out"
             )
-        # A group (launch=docker) stands for the settings that its file changes
+        # A group (launch=docker) represents the settings that its file changes
         of_group = (name for name in composed if name.startswith(key + ".") and composed[name] != usual[name])
         taken.update([key] if key in composed else of_group)
     merged.update({name: composed[name] for name in taken})

@@ -1,7 +1,7 @@
 """Validation of a configuration. Except for a hostfile it needs no file, device or data.
 
-The rule of a single setting stands at its field (see `setting.Rule`). This module checks settings against each other:
-one function per group or feature, listed in CHECKS. Each raises ConfigError in one line: what is wrong, what to do.
+The rule of a single setting is defined at its field (see `setting.Rule`). This module checks settings against each
+other: one function per group or feature, listed in CHECKS. Each raises ConfigError in one line: problem and remedy.
 """
 
 import re

@@ -20,7 +20,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of the run beside the times; recorded in diagnosis.json."""
+    """Facts of the run besides the times, recorded in diagnosis.json."""
 
     ranks: int
     threads: int  # per rank

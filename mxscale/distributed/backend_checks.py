@@ -88,8 +88,8 @@ def check_transport(comm: Comm) -> None:
 def check_ports(config: Config, ranks: int, hosts=()) -> None:
     """Check that each machine has enough ports for its parameter servers and ranks.
 
-    Each process listens on a port and connects to every process of the other kind and to the scheduler, which connects
-    to all of them.
+    Each process listens on a port and connects to every process of the other kind. The scheduler and each process
+    connect to each other.
     """
     servers = server_count(config.comm, ranks)
     if not servers:

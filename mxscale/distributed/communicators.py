@@ -81,7 +81,7 @@ class KVStoreSum:
 
 
 class OneProcess(Local):
-    """One process that drives all devices, whose gradients one of MXNet's kvstores sums."""
+    """One process that drives all devices. One of MXNet's kvstores sums their gradients."""
 
     def __init__(self, options: Comm, devices: int):
         self.sums, self.count = KVStoreSum(mx.kv.create(options.entry.kvstore)), devices

@@ -15,8 +15,8 @@ from mxscale.environment.placement import Placement, threads_per_rank
 
 ROOT = Path(__file__).resolve().parents[2]  # where `import mxscale` works
 
-# The environment variables that ranks inherit. horovodrun repeats its whole environment in a command line that every
-# user of the machine can read, so nothing else, in particular no credential, is passed on.
+# The environment variables that ranks inherit. horovodrun repeats its environment in a command line that every user
+# of the machine can read. Nothing else, in particular no credential, is therefore passed on.
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
              "NVIDIA_VISIBLE_DEVICES", "VIRTUAL_ENV")  # fmt: skip
 INHERITED_PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "OMP_", "KMP_")
@@ -98,8 +98,8 @@ def ps_lite_environment(config: Config, placed: Placement) -> Dict[str, str]:
 def _over_ssh(host: Host, command: Command, environ: Mapping[str, str]) -> Command:
     """Return the command as run on another host through ssh.
 
-    With a single remote host, horovodrun runs there too: from here it would look for a network that the host shares
-    with itself and often choose the loopback, which no other process can reach.
+    With a single remote host, horovodrun runs there too. From here it would search for a network that the host shares
+    with itself, and often choose the loopback.
     """
     remote = ["env", *(f"{name}={value}" for name, value in sorted(command.env.items())), *command.argv]
     own = {name: environ[name] for name in ("HOME", "PATH", "SSH_AUTH_SOCK") if name in environ}

@@ -90,8 +90,8 @@ def billed_machine(config: Config, nodes: List[hosts.Host]) -> Machine:
 def pretrained_file(config: Config, run: Optional[RunDir] = None) -> Optional[str]:
     """Return the .params file that model.pretrained names: a file, or a run's best checkpoint.
 
-    None if the preparation makes the file from another source, and if `run` resumes from a checkpoint, because the
-    weights it started with may no longer exist.
+    None if the preparation makes the file from another source. Also None if `run` resumes from a checkpoint: its
+    initial weights may no longer exist.
     """
     source = config.model.pretrained
     if source is None or origin_of(source)[0] != "path" or (run is not None and run.has_checkpoint()):

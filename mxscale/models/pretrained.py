@@ -1,7 +1,7 @@
 """Conversion of `model.pretrained` to one file with structural names, during preparation.
 
-A run directory or a `.params` file is read in place. Every other source is converted by `LOADERS` and written to the
-run's directory, so that ranks and resumed runs need neither the source nor network access.
+A run directory or a `.params` file is read in place. `LOADERS` convert every other source to a file in the
+run's directory. Ranks and resumed runs then need neither the source nor network access.
 """
 
 import json

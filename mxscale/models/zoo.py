@@ -60,9 +60,9 @@ def _pool_globally(layers: nn.HybridBlock) -> None:
 class SeededNormal(mx.init.Initializer):
     """Gaussian values from a random stream of (seed, structural name).
 
-    The values depend neither on the order of initialisation (that of deferred parameters is the order of the first
-    forward, which hybridising changes) nor on threads or device. NumPy guarantees RandomState's values for all
-    versions. `std` None: sqrt(2 / fan-in), arXiv:1502.01852, eq. 10.
+    The values do not depend on the order of initialisation, on threads or on the device. (Hybridising changes the
+    order of deferred parameters.) NumPy guarantees RandomState's values for all versions. `std` None: sqrt(2 / fan-in),
+    arXiv:1502.01852, eq. 10.
     """
 
     def __init__(self, seed, name, std=None):

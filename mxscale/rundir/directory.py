@@ -154,7 +154,7 @@ class RunDir:
         """Return the valid lines by step: an attempt replaces earlier ones from its own first line on.
 
         A resumed attempt repeats the steps after its checkpoint. At the step of its first line it replaces only the
-        metrics that it records itself, because it may start with a validation that the previous attempt did not reach.
+        metrics that it records itself: it may start with a validation that the previous attempt did not reach.
         """
         lines = list(self.lines())
         first, newest = {}, {}

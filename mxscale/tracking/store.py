@@ -80,7 +80,7 @@ def open_store(uri: str, timeout_s: float):
 
 @contextmanager
 def exclusive(uri: str):
-    """Hold a lock beside a SQLite store, so that one process at a time uses it.
+    """Hold the lock of a SQLite store, so that one process at a time uses it.
 
     Two processes that open a new store at once would both create its tables, and of many writers some time out. To
     avoid a deadlock, the lock is taken before the lock of any run.
