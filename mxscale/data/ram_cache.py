@@ -80,8 +80,7 @@ class RamCache:
     def part(self, rec: str, idx: str, part: Tuple[int, int], workers: int) -> Memory:
         """Return the images of a part; the first call decodes them in `workers` processes.
 
-        Raises:
-            ConfigError: The images do not fit into memory.
+        Raises ConfigError if the images do not fit into memory.
         """
         key = (rec, *part)
         if key not in self.parts:

@@ -76,7 +76,6 @@ def measured(found: Diagnosis, part: str) -> bool:
 
 
 def of_input(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
-    """Yield settings of the input."""
     data = config.data
     if not step.input:
         return
@@ -114,7 +113,6 @@ def saved_input(step: Step, facts: Facts, seconds: float) -> float:
 
 
 def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
-    """Yield settings of the exchange."""
     comm, seen = config.comm, step.exchange
     if not seen:
         return
@@ -162,7 +160,6 @@ def of_cores(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
 
 
 def of_compute(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
-    """Yield settings of compute."""
     for setting, seconds in facts.compute_tried.items():
         if step.exchange and setting == larger_batch(config):
             continue  # included in of_exchange

@@ -100,8 +100,7 @@ def of_rank(hosts: Sequence[Host], rank: int) -> Optional[Host]:
 def check(hosts: List[Host], run: RunDir) -> None:
     """Check that every other host answers, has this Python, and reads a new file in the run directory.
 
-    Raises:
-        ConfigError: Names the first host that does not.
+    Raises ConfigError, which names the first host that does not.
     """
     hosts = [host for host in hosts if not host.here]
     if not hosts:

@@ -31,8 +31,7 @@ RECORD = "probe.json"
 def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Config:
     """Return the config with the back end that comm=auto resolves to, and record it with all figures.
 
-    Raises:
-        ConfigError: No back end works.
+    Raises ConfigError if no back end works.
     """
     if not config.comm.entry.chosen_by_trial:
         return config

@@ -19,7 +19,6 @@ from mxscale.util.errors import ConfigError, nearest
 def fetch(name: str) -> str:
     """Return the path of a network's weights in Gluon's cache; download them if they are not there.
 
-
     Raises:
         ConfigError: The zoo has no such weights, the download fails, or the file in the cache is damaged.
     """

@@ -204,7 +204,6 @@ def published(row: Dict[str, str]) -> str:
 
 
 def in_unit(row: Dict[str, str], value: float) -> str:
-    """Return a value with the claim's unit."""
     return f"{value:,.4g} {row['unit']}".rstrip() if abs(value) < 10000 else f"{value:,.0f} {row['unit']}"
 
 

@@ -120,7 +120,6 @@ def _efficiency(summary: Summary) -> Optional[str]:
 
 
 def _verdict(summary: Summary) -> Optional[str]:
-    """Return the verdict of a rerun."""
     again = summary.rerun
     return again and f"{again['verdict']}: {again['why'].replace('; ', NEXT)}"
 

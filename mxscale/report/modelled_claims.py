@@ -174,7 +174,6 @@ def imagenet_cost() -> Modelled:
 
 
 def minutes(row: Dict) -> Modelled:
-    """Return the time of a plan in minutes."""
     time = f"{60 * row['hours']:.0f} min, without input and validation"
     return modelled(60 * row["hours"], f"{time}, at {100 * row['efficiency']:.0f} % efficiency", row)
 

@@ -67,5 +67,4 @@ def undone_if_refused(run: RunDir, config: Config, new: bool):
 
 
 def discard(run: RunDir) -> None:
-    """Remove a run directory."""
     shutil.rmtree(run.path)

@@ -34,8 +34,7 @@ T = TypeVar("T")
 def store_uri(config: Config) -> str:
     """Return the URI of the store of this configuration. It may hold a password: print `masked(uri)`.
 
-    Raises:
-        ConfigError: The URI names no store.
+    Raises ConfigError if the URI names no store.
     """
     return uris.store_uri(config.tracking, Path(config.runs))
 

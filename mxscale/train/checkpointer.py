@@ -193,8 +193,7 @@ class Checkpointer:
 def check_resumable(run: RunDir) -> dict:
     """Return state.json of the newest valid checkpoint, {} if the run has no checkpoint.
 
-    Raises:
-        ConfigError: every checkpoint is damaged.
+    Raises ConfigError if every checkpoint is damaged.
     """
     path = newest_path(run.checkpoints)
     if path:

@@ -35,9 +35,7 @@ def prepare(run: RunDir, config: Config) -> None:
     """Write plan.json, the settled config.yaml and MXNet's part of environment.json.
 
     A resumed run is prepared again, with the same result.
-
-    Raises:
-        ConfigError: the run cannot start or resume as configured.
+    Raises ConfigError if the run cannot start or resume as configured.
     """
     plan, state = run.plan(), check_resumable(run)
     check_state(run, config, state)

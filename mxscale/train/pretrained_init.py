@@ -23,9 +23,7 @@ def obtain(run: RunDir, config: Config, plan: Plan, head: str) -> Tuple[Config, 
     """Return the config with the input of the pretrained weights, and the plan with their paths and origin.
 
     May download. A second call uses what the first one fetched.
-
-    Raises:
-        ConfigError: the weights cannot be read or do not fit.
+    Raises ConfigError if the weights cannot be read or do not fit.
     """
     source, graph = config.model.pretrained, run.path / pretrained.GRAPH
     if source and not plan.origin and not run.has_checkpoint():

@@ -34,7 +34,6 @@ class Rows:
 
     @classmethod
     def of(cls, pairs: Pairs) -> "Rows":
-        """Return the pairs as arrays."""
         sources = [target.source for _, target in pairs]
         weight = np.array([sources.count(source) ** -0.5 for source in sources])
         first, second = zip(*pairs, strict=True)
