@@ -22,7 +22,7 @@ def configure(values: dict, overrides) -> tuple:
         overrides: The command line; a resume and a rerun accept only some settings.
 
     Raises:
-        ConfigError: the settings are invalid, or can't be combined with the resume or rerun.
+        ConfigError: The settings are invalid, or can't be combined with the resume or rerun.
     """
     config = validate(from_dict(values))
     if config.rerun.run is not None:

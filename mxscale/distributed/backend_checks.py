@@ -37,7 +37,7 @@ def check_backend(config: Config, device: str, ranks: int, hosts=()) -> None:
 
     Args:
         device: "cpu" or "gpu".
-        hosts: of the plan; empty: this machine alone.
+        hosts: The hosts of the plan; empty: only this machine.
     """
     comm, entry = config.comm, config.comm.entry
     if entry.drives_all_devices and ranks > 1:

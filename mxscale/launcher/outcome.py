@@ -20,7 +20,7 @@ def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[S
     """Write status.json and summary.json; return the status and, if the attempt failed, why.
 
     Args:
-        ranks: number of ranks that were started.
+        ranks: Number of ranks that were started.
     """
     run, number = attempt.context.run, attempt.context.attempt
     ended = [run.rank_status(rank, number) for rank in range(ranks)]

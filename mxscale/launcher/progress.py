@@ -51,7 +51,7 @@ class Progress:
     """Shows the progress of one attempt; a context manager.
 
     Args:
-        cost_at: a line of metrics.jsonl -> {"cost/usd": ...}, as run_cost.cost_of returns it.
+        cost_at: A line of metrics.jsonl -> {"cost/usd": ...}, as run_cost.cost_of returns it.
     """
 
     def __init__(self, run: RunDir, plan: Plan, cost_at: Callable[[dict], dict]):

@@ -53,10 +53,10 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     """Return what the first attempt of this process runs on. Writes nothing.
 
     Args:
-        run: the run to resume; None for a new one.
+        run: The run to resume; None for a new one.
 
     Raises:
-        ConfigError: hosts, price, budget, image, weights or tracking URI can't be used.
+        ConfigError: Hosts, price, budget, image, weights or tracking URI can't be used.
     """
     started = next((hook.started for hook in hooks if hook.started), psutil.Process().create_time())
     nodes = hosts.find(config)

@@ -54,7 +54,7 @@ def initial_network(config: Config, classes: int, plan: Plan, head: str, devices
         head: "keep" or "replace", the classifier of pretrained weights.
 
     Raises:
-        ConfigError: the weights or the image size do not fit the network.
+        ConfigError: The weights or the image size do not fit the network.
     """
     net, pretrained = zoo.build(config.model.name, classes, plan.graph), plan.pretrained
     size = config.data.image_size

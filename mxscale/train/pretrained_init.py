@@ -89,7 +89,7 @@ def check_first_loss(run: RunDir, config: Config, plan: Plan, comm, accumulator)
     """Record a warning if the loss of the first batch is not that of a new classifier. A collective.
 
     Args:
-        accumulator: the sums of the first batch, before the first update.
+        accumulator: The sums of the first batch, before the first update.
     """
     if plan.pretrained and plan.head == "keep":  # the classifier is not new
         return

@@ -22,8 +22,8 @@ def read_structs(content: bytes, name: str, max_bytes: int) -> List[Dict[str, An
         max_bytes: Limit of a decompressed variable.
 
     Raises:
-        ValueError: the file has no such variable.
-        struct.error, zlib.error: the file is damaged.
+        ValueError: The file has no such variable.
+        struct.error, zlib.error: The file is damaged.
     """
     for kind, data in _elements(content[HEADER_BYTES:]):
         if kind == COMPRESSED:

@@ -49,7 +49,7 @@ def make_optimizer(config: OptimizerConfig, multi_precision: bool = False) -> mx
     """Return the optimizer of that name.
 
     Raises:
-        ConfigError: the name or an argument is unknown, or MXNet's version does not have the optimizer.
+        ConfigError: The name or an argument is unknown, or MXNet's version does not have the optimizer.
     """
     known = mx.optimizer.Optimizer.opt_registry
     if config.name.lower() not in known:
