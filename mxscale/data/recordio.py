@@ -63,6 +63,7 @@ class Writer:
 
 
 def frame(body: bytes) -> bytes:
+    """Return the record of a body."""
     pieces = _split(body)
     out = []
     for number, piece in enumerate(pieces):
