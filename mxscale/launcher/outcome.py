@@ -88,7 +88,7 @@ def host_failure(lost: Sequence[Host], nodes: List[Host], ranks: int) -> Failure
 
 
 def with_communicator_reason(failure: Failure, logs: Logs) -> Failure:
-    """Return the failure with the communicator's own reason if all that is known is that a rank lost its peers."""
+    """Return the failure; if only the loss of a rank's peers is known, with the communicator's own reason."""
     reason = reason_of_communicator(failure.error, logs.text(failure.of[0])) if failure.of else None
     return failure._replace(error=f"rank {failure.of[0]} lost its peers: {reason[:WIDTH]}") if reason else failure
 
