@@ -17,11 +17,7 @@ from mxscale.util.errors import ConfigError
 
 
 def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[Status, Optional[Failure]]:
-    """Write status.json and summary.json; return the status and, if the attempt failed, why.
-
-    Args:
-        ranks: Number of ranks that were started.
-    """
+    """Write status.json and summary.json; return the status and, if the attempt failed, why."""
     run, number = attempt.context.run, attempt.context.attempt
     ended = [run.rank_status(rank, number) for rank in range(ranks)]
     merged, failure = merge(ended, watched.stopped, watched.first_gone)
