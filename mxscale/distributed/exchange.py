@@ -96,7 +96,7 @@ class Exchange:
             wire.unpack()
 
     def settle(self) -> None:
-        """Make the weights those of every rank before they are read. Here they always are."""
+        """Make the weights equal on all ranks before they are read. Here they always are equal."""
 
     def state(self) -> Dict[str, nd.NDArray]:
         """Return the arrays that a checkpoint must contain; here nothing is under way between two steps."""

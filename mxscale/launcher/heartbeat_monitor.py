@@ -61,7 +61,7 @@ class HeartbeatMonitor:
     def crashed_at_start(self) -> bool:
         """Return whether a rank ended without a status before any rank's first step.
 
-        MXNet with Horovod ends in a segmentation fault in about one of some hundred starts (docs/log.md).
+        MXNet with Horovod ends in a segmentation fault in about one of several hundred starts (docs/log.md).
         """
         self._read(time.monotonic())
         silent = [rank for rank in range(self.ranks) if self.run.rank_status(rank, self.attempt) is None]
@@ -92,8 +92,6 @@ class HeartbeatMonitor:
                 self._touched[rank] = touched
                 self._beats[rank] = Beat(**fields, silent_since=now)
 
-    # ------------------------------------------------------------ a rank without a heartbeat
-
     def _silent(self, now: float, limit_s: float) -> Optional[Failure]:
         for rank, beat in self._beats.items():
             silent_s = now - beat.silent_since
@@ -120,8 +118,6 @@ class HeartbeatMonitor:
         wrong = WRONG.get("gone" if answer.returncode else {"T": "stopped", "t": "stopped", "Z": "gone"}.get(letter))
         return wrong and f"{wrong} (on {host.name})"
 
-    # ------------------------------------------------------------ ranks that make no progress
-
     def _idle(self) -> Optional[Failure]:
         if not self.begun() or any(beat.phase == Phase.CHECKPOINT for beat in self._beats.values()):
             return None
@@ -144,8 +140,6 @@ class HeartbeatMonitor:
                      for rank in sorted(late or self._beats)[:SHOWN]]  # fmt: skip
         waiting = "the others wait: " if blamed else ""
         return Failure(f"{error}; {waiting}{'; '.join(positions)}", tuple(map(str, blamed)), outside=True)
-
-    # ------------------------------------------------------------ the end of ranks on other hosts
 
     def end_elsewhere(self) -> List[Host]:
         """Kill what is left of the ranks on other hosts and return the unreachable hosts.
@@ -173,7 +167,7 @@ class HeartbeatMonitor:
         return f"grep -qaF {shlex.quote(str(self.run))} /proc/{pid}/cmdline 2>/dev/null"
 
 
-# Parameter servers write no heartbeat. Arguments are compared whole, because this shell's command contains them too
+# Parameter servers write no heartbeat. Complete arguments are compared: this shell's command contains them too
 KILL_SERVERS = """for process in /proc/[0-9]*; do
   arguments=$(tr '\\0' '\\n' <$process/cmdline) 2>/dev/null
   echo "$arguments" | grep -qxF mxscale.distributed.parameter_server && echo "$arguments" \\

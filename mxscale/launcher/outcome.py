@@ -20,7 +20,7 @@ def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[S
     """Write status.json and summary.json; return the status and, if the attempt failed, why.
 
     Args:
-        ranks: number of ranks that were started.
+        ranks: Number of ranks that were started.
     """
     run, number = attempt.context.run, attempt.context.attempt
     ended = [run.rank_status(rank, number) for rank in range(ranks)]
@@ -93,9 +93,6 @@ def with_communicator_reason(failure: Failure, logs: Logs) -> Failure:
     return failure._replace(error=f"rank {failure.of[0]} lost its peers: {reason[:WIDTH]}") if reason else failure
 
 
-# ---------------------------------------------------------------- restarts
-
-
 def restart_context(context: RunContext) -> RunContext:
     """Return the context of another attempt on the hosts that can be reached.
 
@@ -128,8 +125,8 @@ def restart_message(failure: Failure, number: int, context: RunContext, left: Se
     """Return the lines that report a failure and the restart after it.
 
     Args:
-        context: that of the first attempt, with all hosts.
-        left: the remaining hosts.
+        context: That of the first attempt, with all hosts.
+        left: The remaining hosts.
     """
     launch = context.config.launch
     text = f"failed: {failure.error}\nrestart {number} of {launch.restarts}: resuming from the last good checkpoint"

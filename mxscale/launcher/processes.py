@@ -10,7 +10,7 @@ import psutil
 
 from mxscale.launcher.commands import Command
 
-SCAN_EVERY_S = 1.0  # of the whole process table, which takes 5 ms of a core
+SCAN_EVERY_S = 1.0  # of the process table, which takes 5 ms of a core
 SERVER_END_S = 5.0  # between the ends of ranks and servers, in either order
 
 

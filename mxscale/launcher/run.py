@@ -33,8 +33,8 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] 
         hooks: Features that take part in the run.
 
     Raises:
-        ConfigError: the run is refused before its first step.
-        guards.DiskFailed: not even the status could be written.
+        ConfigError: The run is refused before its first step.
+        guards.DiskFailed: Not even the status could be written.
     """
     resources = setup.check(config, run, hooks)
     if config.budget.dry_run:

@@ -26,7 +26,7 @@ STRAGGLE_S = 8.0  # between one rank's failure and the end of the others
 
 
 class Watched(NamedTuple):
-    """What the supervisor knows of the end of the ranks, beside the status that they write."""
+    """The supervisor's findings about the end of the ranks, in addition to the status that they write."""
 
     stopped: Optional[str]  # the reason of the stop request, if there was one
     failure: Optional[Failure]  # why the supervisor ended the ranks

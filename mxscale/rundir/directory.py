@@ -53,7 +53,7 @@ from mxscale.rundir.summary import Summary
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
-FORECAST = "forecast.json"  # expected rate, hours and cost
+FORECAST = "forecast.json"
 WARNINGS = "warnings.json"  # of rank 0: {subject: one line}
 PARAMS = "params.json"  # MLflow's params of the first attempt
 RERUN = "rerun.json"
@@ -154,7 +154,7 @@ class RunDir:
         """Return the valid lines by step: an attempt replaces earlier ones from its own first line on.
 
         A resumed attempt repeats the steps after its checkpoint. At the step of its first line it replaces only the
-        metrics that it records itself, because it may start with a validation that the previous attempt did not reach.
+        metrics that it records itself: it may start with a validation that the previous attempt did not reach.
         """
         lines = list(self.lines())
         first, newest = {}, {}

@@ -34,8 +34,7 @@ T = TypeVar("T")
 def store_uri(config: Config) -> str:
     """Return the URI of the store of this configuration. It may hold a password: print `masked(uri)`.
 
-    Raises:
-        ConfigError: The URI names no store.
+    Raises ConfigError if the URI names no store.
     """
     return uris.store_uri(config.tracking, Path(config.runs))
 
@@ -86,9 +85,6 @@ def directory_of(config: Config, tags: dict) -> Optional[RunDir]:
         if (found.read(sync_state.STATE_FILE) or {}).get("id") == tags.get("mxscale.run"):
             return found
     return None
-
-
-# ---------------------------------------------------------------- while the run lasts
 
 
 class Mirror:
@@ -171,9 +167,6 @@ class NoMirror:
 def open_mirror(run: RunDir, tracking: Tracking, cost_at: CostAt = no_cost):
     """Return the mirror that `tracking` configures. Raises ConfigError if the URI names no store."""
     return Mirror(run, tracking, cost_at) if tracking.enabled else NoMirror()
-
-
-# ---------------------------------------------------------------- later
 
 
 def sync(run: RunDir, uri: Optional[str] = None, cost_at: CostAt = no_cost) -> int:

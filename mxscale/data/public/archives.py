@@ -55,7 +55,7 @@ def members(
                 seen(tar.offset - info.offset)
         except (tarfile.TarError, OverflowError) as error:
             raise BadArchive(f"not a tar, or truncated ({error})") from None
-        # tarfile takes a truncation between two members, and garbage after the first, for the end.
+        # tarfile treats a truncation between two members, and garbage after the first, as the end.
         file.seek(tar.offset)
         if tar.offset + BLOCK > end or file.read(BLOCK).strip(b"\0"):
             raise BadArchive(f"truncated or damaged at byte {tar.offset - start}")
@@ -65,7 +65,6 @@ def contents(path: str, wanted: Iterable[str], max_bytes: int) -> Dict[str, byte
     """Return the content of files in a .tar.gz, by the last part of their name.
 
     Args:
-        path: The archive.
         wanted: Last parts of the files' names.
         max_bytes: The largest allowed size of the decompressed archive.
 

@@ -48,7 +48,7 @@ class UpdateSchedule:
     is pickled.
 
     Args:
-        updates: updates per step.
+        updates: Updates per step.
     """
 
     def __init__(self, config: Config, sizes: Sizes, updates: int = 1):

@@ -73,7 +73,7 @@ def optimizer_of(trained, config: Config, sizes: Sizes, updates: int):
     """Return the optimizer that is pickled for the servers, with the schedule and the multipliers of each key.
 
     Args:
-        updates: updates per step.
+        updates: Updates per step.
     """
     optimizer = make_optimizer(config.optimizer)
     optimizer.rescale_grad = updates / sizes.global_batch
