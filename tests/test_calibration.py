@@ -183,7 +183,7 @@ def test_invalid_allreduce_table_is_refused(tmp_path, text, message):
 
 
 @pytest.mark.parametrize(
-    "state, message", [(None, "is unfinished; name a finished one"), ("FAILED", "is FAILED; name a finished one")]
+    "state, message", [("RUNNING", "is RUNNING; name a finished one"), ("FAILED", "is FAILED; name a finished one")]
 )
 def test_unfinished_run_is_refused(tmp_path, state, message):
     run = finished(tmp_path, 1, 40.0)

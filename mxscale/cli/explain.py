@@ -24,8 +24,7 @@ def explain(error: Exception, own: Optional[dict] = None) -> str:
     """Return an error of the command line as one line, with the nearest valid name or the expected form.
 
     Args:
-        error: Raised by Hydra, OmegaConf or our own code.
-        own: The settings of the verb beside those of a run, with their defaults.
+        own: The settings of the verb in addition to those of a run, with their defaults.
     """
     text = str(error).strip()
     if isinstance(error, ConfigError):

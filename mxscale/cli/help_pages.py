@@ -33,11 +33,7 @@ def own_keys(name: str) -> Dict[str, Any]:
 
 
 def overview(verbs: Dict[str, str]) -> str:
-    """Return the list of verbs, one line each.
-
-    Args:
-        verbs: Name -> summary.
-    """
+    """Return the list of verbs, one line each; verbs: name -> summary."""
     return USAGE.format(verbs="\n".join(f"  {name:<10} {summary}" for name, summary in verbs.items()))
 
 
@@ -45,8 +41,6 @@ def page(name: str, summary: str, groups) -> str:
     """Return the help of a verb: its examples and its settings by group, with default, unit, meaning and valid values.
 
     Args:
-        name: The verb.
-        summary: What it does.
         groups: The groups of a run's settings that the verb reads ("" for settings outside a group); None for all.
     """
     text = (CONF / f"{name}.yaml").read_text()

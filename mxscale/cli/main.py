@@ -79,33 +79,33 @@ def show(text: str) -> int:
 
 def run(verb: Verb, name: str, arguments: List[str]) -> int:
     """Compose the settings of a verb, execute it, and return the exit status."""
-    ours = session.begin()
+    invocation = session.begin()
     arguments = [keyed(verb, canonical(argument)) for argument in arguments]
     task = train
     if verb.execute:
-        # argparse wants all settings side by side, before or after all options
+        # argparse accepts all settings side by side only, before or after all options
         at = next((n for n, each in enumerate(arguments) if "=" in each and not each.startswith("-")), len(arguments))
         arguments[at:at] = PLAIN
 
         def task(composed):
-            ours.statuses.append(_perform(verb, name, composed))
+            invocation.statuses.append(_perform(verb, name, composed))
 
     with _command_line(arguments):
         try:
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(task)()
         except KeyboardInterrupt:  # before a run handles the signals
-            ours.statuses.append(INTERRUPTED)
+            invocation.statuses.append(INTERRUPTED)
         except Exception as error:
-            if ours.sweep and ours.sweep.begun():
-                ours.statuses.append(ours.sweep.ended_early(error))
-            elif ours.statuses:  # a run has begun: not an error of the command line
+            if invocation.sweep and invocation.sweep.begun():
+                invocation.statuses.append(invocation.sweep.ended_early(error))
+            elif invocation.statuses:  # a run has begun: not an error of the command line
                 raise
             else:
-                ours.statuses.append(refuse(explain(error, own_keys(name))))
+                invocation.statuses.append(refuse(explain(error, own_keys(name))))
         finally:
-            if ours.sweep:
-                ours.statuses.extend(ours.sweep.close())
-    return max(ours.statuses, default=DONE)
+            if invocation.sweep:
+                invocation.statuses.extend(invocation.sweep.close())
+    return max(invocation.statuses, default=DONE)
 
 
 @contextmanager
@@ -150,23 +150,20 @@ def complete(arguments: List[str]) -> int:
     return run(VERBS[words[1]], words[1], ["-sc", *arguments])
 
 
-# ---------------------------------------------------------------- training
-
-
 def train(composed):
     """Run what Hydra composed, and return the value of sweep.objective for a sweeper."""
-    ours = session.current()
-    if ours.stopped:  # a stop request holds for the whole sweep
+    invocation = session.current()
+    if invocation.stopped:  # a stop request holds for the whole sweep
         return None
-    ours.statuses.append(FAILURE)  # until the run has ended
+    invocation.statuses.append(FAILURE)  # until the run has ended
     settings = HydraConfig.get()
     if settings.mode == RunMode.MULTIRUN:
-        status, objective = multirun.run_cell(composed, settings, len(ours.statuses) == 1, _execute)
+        status, objective = multirun.run_cell(composed, settings, len(invocation.statuses) == 1, _execute)
     else:
         status, objective = _execute(composed, OmegaConf.to_container(settings.overrides.task)), None
-    ours.statuses[-1] = status.exit
+    invocation.statuses[-1] = status.exit
     if status.exit == INTERRUPTED and status.reason != BUDGET:  # a budget is one run's
-        ours.stopped = True
+        invocation.stopped = True
     return objective
 
 
@@ -186,7 +183,6 @@ def _execute(composed, overrides, cell=None) -> Status:
     """Execute the run that Hydra composed, print its error if it is refused, and return its status.
 
     Args:
-        composed: The settings.
         overrides: The command line, for a resume and a rerun.
         cell: The cell of the sweep that the run is.
     """
@@ -208,9 +204,6 @@ def _execute(composed, overrides, cell=None) -> Status:
     except guards.DiskFailed as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return Status(FAILED, exit=FAILURE, error=str(error))
-
-
-# ---------------------------------------------------------------- the other verbs
 
 
 def _perform(verb: Verb, name: str, composed) -> int:

@@ -56,8 +56,8 @@ class OpenSweep:
 
     def __init__(self, config):
         typed = OmegaConf.to_container(config.hydra.overrides.task)
-        ours = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
-        values = OmegaConf.to_container(ours, resolve=True)
+        run_config = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+        values = OmegaConf.to_container(run_config, resolve=True)
         if values["budget"]["dry_run"]:
             raise ConfigError("budget.dry_run=true with -m: a forecast is for one run at a time")
         validate(from_dict({"sweep": values["sweep"]}))  # before a sweeper receives it
@@ -180,8 +180,6 @@ def run_cell(composed, hydra, first: bool, once: Callable) -> tuple:
     """Run the cell that Hydra composed, unless an earlier attempt finished it.
 
     Args:
-        composed: The settings of the cell.
-        hydra: Hydra's own settings.
         first: Whether it is the first cell of this process, whose cost starts with the process.
         once: once(composed, overrides, cell) runs it and returns its status.
 

@@ -17,8 +17,8 @@ class Session:
     sweep: Optional["OpenSweep"] = None  # in the sweep's own process
 
 
-# Hydra creates its callbacks and calls the task function itself, in other processes too (joblib, submitit), and passes
-# neither of them an object of ours. A context variable hands them the session of the invocation.
+# Hydra creates its callbacks and calls the task function itself, in other processes too (joblib, submitit), without an
+# object of ours. A context variable holds the session of the invocation.
 _SESSION: ContextVar[Session] = ContextVar("session")
 
 

@@ -1,4 +1,4 @@
-"""From composed settings to the frozen config of a run: resume, rerun, and keywords such as `latest` resolved."""
+"""Convert composed settings to a run's frozen config; resolve resume, rerun and keywords such as `latest`."""
 
 import os
 from typing import Optional
@@ -18,11 +18,10 @@ def configure(values: dict, overrides) -> tuple:
     """Return the config of a run, the RunDir to resume or None, and the recorded run to run again or None.
 
     Args:
-        values: The composed settings.
         overrides: The command line; a resume and a rerun accept only some settings.
 
     Raises:
-        ConfigError: the settings are invalid, or can't be combined with the resume or rerun.
+        ConfigError: The settings are invalid, or can't be combined with the resume or rerun.
     """
     config = validate(from_dict(values))
     if config.rerun.run is not None:
@@ -148,7 +147,7 @@ def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Con
             raise ConfigError(
                 f"{override} with {recorded.source}: only tracking and launch can differ from the record; leave it out"
             )
-        # A group (launch=docker) stands for the settings that its file changes
+        # A group (launch=docker) represents the settings that its file changes
         of_group = (name for name in composed if name.startswith(key + ".") and composed[name] != usual[name])
         taken.update([key] if key in composed else of_group)
     merged.update({name: composed[name] for name in taken})

@@ -64,7 +64,7 @@ class Backend:
         return not self.implementation
 
     def repeats(self, ranks: int) -> bool:
-        """Return whether two runs of one configuration with so many ranks end with the same bits."""
+        """Return whether two runs of one configuration with this number of ranks give the same bits."""
         return self.repeatable_ranks is None or ranks <= self.repeatable_ranks
 
 
@@ -149,11 +149,11 @@ BACKENDS: Dict[str, Backend] = {
 DEFAULT = "horovod"
 SINGLE_RANK = next(entry.name for entry in BACKENDS.values() if entry.single_rank)
 
-# MXNet 1.9.1 takes most unknown kvstore types, p3 and horovod among them, for `local` and then trains each rank alone
-# without a warning (src/kvstore/kvstore.cc, KVStore::Create), so its types are refused by name.
+# MXNet 1.9.1 treats most unknown kvstore types (p3, horovod) as `local` and trains each rank alone without a warning
+# (src/kvstore/kvstore.cc, KVStore::Create). Its types are therefore refused by name.
 ALIASES = {alias: entry.name for entry in BACKENDS.values() for alias in entry.aliases}
 
-# What comm=auto tries: name of the trial -> settings of comm. The first of equals is taken.
+# What comm=auto tries: name of the trial -> settings of comm. Of equals the first is chosen.
 CANDIDATES = {
     name: {"backend": entry.name, **settings}
     for entry in BACKENDS.values()

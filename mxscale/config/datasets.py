@@ -8,7 +8,7 @@ from mxscale.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class DataSet:
-    """What the rest of the package needs to know about a data set.
+    """A data set and its properties.
 
     Attributes:
         name: The value of data.kind.

@@ -10,7 +10,7 @@ RESNET_LAYERS = (18, 34, 50, 101, 152)
 
 @dataclass(frozen=True)
 class Network:
-    """A network and what is known of it.
+    """A network and its properties.
 
     Attributes:
         name: Value of model.name.

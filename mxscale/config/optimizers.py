@@ -9,11 +9,11 @@ from typing import Optional
 
 @dataclass(frozen=True)
 class OptimizerEntry:
-    """An optimizer and what it cannot be combined with.
+    """An optimizer and its limitations.
 
     Attributes:
         implementation: `module:Class` of this package; None: MXNet's own.
-        since: the MXNet version that has it.
+        since: The MXNet version that has it.
         elementwise: False if an update needs the norm of a whole array.
         repeatable: False if an update draws random numbers, which no checkpoint holds.
         replicable: False if it keeps numbers that several devices of one process would share.

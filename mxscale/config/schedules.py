@@ -10,7 +10,7 @@ class ScheduleEntry:
 
     Attributes:
         function: `module:function` of (Position, settings of the group `schedule`) -> learning rate.
-        options: keys of the group `schedule` that it reads.
+        options: Keys of the group `schedule` that it reads.
     """
 
     function: str

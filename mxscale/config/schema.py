@@ -66,15 +66,10 @@ def origin_of(pretrained: str) -> Tuple[str, str]:
     return "path", pretrained
 
 
-# ---------------------------------------------------------------- dictionary -> typed
-
-
 def from_dict(values: Dict[str, Any], cls=Config, where: str = ""):
     """Return an instance of `cls` with these values; missing keys have their defaults.
 
     Args:
-        values: Plain values, nested like `cls`.
-        cls: A dataclass of settings and groups.
         where: Prefix of keys in error messages, such as "data.".
 
     Raises:

@@ -27,7 +27,7 @@ UNSIGNED = (
     "checkpoint.keep",
     "rerun",
 )
-# In place of these, and of model.pretrained, the signature has digests: equal files at other paths are equal
+# The signature has digests in place of these and of model.pretrained: equal files at other paths are equal
 DATA_PATHS = ("data.root", "data.train", "data.val", "data.test", "data.cache", "data.mirror")
 RANKS = ("launch.ranks", "launch.threads", "launch.hosts", "data.shards", "comm")
 
@@ -36,8 +36,6 @@ def signature(config: Config, data_digest: str, weights_digest: Optional[str], r
     """Return the SHA-256 of the canonical config, machine and seed included.
 
     Args:
-        config: The settings of the run.
-        data_digest: Digest of the packed data.
         weights_digest: Digest of the pretrained weights; None: no such weights.
         ranks: False for a signature that is equal for any number of ranks at one per-device batch (weak scaling).
     """

@@ -66,9 +66,7 @@ def sizes(config: Config, ranks: int, train_images: int, shards: Optional[int] =
     """Return the sizes of a run: global batch = per-device batch x shards x accumulation.
 
     Args:
-        config: The settings of the run.
         ranks: Number of ranks; one with several shards accumulates their gradients.
-        train_images: Number of training images.
         shards: Shards of the run that is resumed; None: a new run.
 
     Raises:

@@ -1,7 +1,7 @@
 """Validation of a configuration. Except for a hostfile it needs no file, device or data.
 
-The rule of a single setting stands at its field (see `setting.Rule`). This module checks settings against each other:
-one function per group or feature, listed in CHECKS. Each raises ConfigError in one line: what is wrong, what to do.
+The rule of a single setting is defined at its field (see `setting.Rule`). This module checks settings against each
+other: one function per group or feature, listed in CHECKS. Each raises ConfigError in one line: problem and remedy.
 """
 
 import re
@@ -39,9 +39,6 @@ def validate(config: Config) -> Config:
 def kvstore(key: str, name: str) -> str:
     """Return the error message for MXNet's name of a kvstore in place of a back end."""
     return f"{key}={name}: that is MXNet's name of a kvstore; use comm={ALIASES[name]}"
-
-
-# ---------------------------------------------------------------- run, data, training
 
 
 def _check_names(c: Config) -> None:
@@ -114,9 +111,6 @@ def _check_optimizer(c: Config) -> None:
             raise ConfigError(f"{key}: 0 is invalid with optimizer.name={name}, which divides by the learning rate")
 
 
-# ---------------------------------------------------------------- ranks and hosts
-
-
 def _check_ranks(c: Config) -> None:
     ranks = c.launch.ranks
     if c.comm.entry.single_rank and ranks not in ("auto", 1):
@@ -158,9 +152,6 @@ def _check_hosts(c: Config) -> None:
     names = [host.partition(":")[0].lower().rstrip(".") for host in hosts]
     if len(set(names)) < len(names):
         raise ConfigError(f"launch.hosts={hosts}: {wanted}, each host once")
-
-
-# ---------------------------------------------------------------- gradient exchange
 
 
 def _check_horovod_options(c: Config) -> None:

@@ -14,7 +14,7 @@ from mxscale.util.file_lock import locked
 
 COLUMNS = ("provider", "instance", "region", "market", "gpus", "gpu", "network_gbps", "usd_per_hour", "as_of", "source")
 REQUIRED = ("provider", "instance", "region", "market", "as_of", "source")  # must not be empty
-IDENTITY = ("provider", "instance", "region", "market", "source")  # rows that agree in these are the same price
+IDENTITY = ("provider", "instance", "region", "market", "source")  # the key of a price
 
 Row = Dict[str, str]
 
@@ -99,9 +99,6 @@ def select(rows: List[Row], machine: Machine, where: str = "") -> List[Row]:
                 raise ConfigError(f"machine.{key}={value}{where}{nearest(value, names, f'machine.{key}=')[:300]}")
             rows = [row for row in rows if row[key] == value]
     return rows
-
-
-# ---------------------------------------------------------------- cells
 
 
 def csv_rows(text: str, where, columns: Iterable[str]) -> Iterator[Tuple[int, Row]]:

@@ -1,8 +1,8 @@
 """The price of a machine's hour, and the bill of a run.
 
 `freeze_price` determines the price once, before the run, from tables or from what the user gives; the result is the
-run's price.json. `cost` multiplies it by time. Without a price the cost is unknown, and without an exchange rate the
-other currency is.
+run's price.json. `cost` multiplies it by time. The cost is unknown without a price, and in the other currency without
+an exchange rate.
 """
 
 import calendar
@@ -65,12 +65,10 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
     Args:
         machine: Validated settings. machine.as_of is the date of price and exchange rate; null: `today`.
         setup_minutes: Billed once, before the first step.
-        today: The current date.
         own: The user's price table, read in addition to the package's.
 
     Returns:
-        The price with `currency` that of the source; the other currency follows
-        from the exchange rate and is None without one.
+        The price in the currency of the source; the other currency is None without an exchange rate.
 
     Raises:
         ConfigError: Settings are missing, contradict each other, or select no price.
@@ -200,7 +198,7 @@ def _rows_with(rows: List[Dict], key: str, value: Optional[str], what: str, tabl
 def _newest(rows: List[Dict], machine: Machine, date: datetime.date, what: str) -> Dict:
     past = [row for row in rows if parse_date(row["as_of"]) <= date]
     if past:
-        return max(reversed(past), key=lambda row: parse_date(row["as_of"]))  # of equals the last that was added
+        return max(reversed(past), key=lambda row: parse_date(row["as_of"]))  # of equal dates the last one added
     dates = ", ".join(sorted({str(parse_date(row["as_of"])) for row in rows}))
     raise ConfigError(
         f"machine.as_of={machine.as_of or date}: before the first price of {what}; it has prices of {dates} ({BY_HAND})"
@@ -217,12 +215,11 @@ def cost(price: Price, attempts_s: Sequence[float], nodes: Sequence[int] = ()) -
     was resumed twice has three. Set-up time is added to the first.
 
     Args:
-        price: Content of price.json.
         attempts_s: Wall time of each attempt in seconds.
         nodes: Number of nodes of each attempt; that of the price by default.
 
     Returns:
-        The cost without a currency whose rate is unknown; None if the price is unknown.
+        The cost, without a currency whose exchange rate is unknown; None if the price is unknown.
     """
     if not price.known:
         return None
@@ -238,7 +235,6 @@ def affordable_s(price: Price, bounds: Dict[str, float], attempts_s: Sequence[fl
     """Return the wall time in seconds that one more attempt may last within the budget.
 
     Args:
-        price: Content of price.json; it knows the currencies of `bounds`.
         bounds: Budget.bounds, the limits on the cost of all attempts together.
         attempts_s: Wall time of the earlier attempts in seconds.
         nodes: Number of nodes of the earlier attempts and of the next one.

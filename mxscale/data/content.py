@@ -23,7 +23,7 @@ Source = Union[str, bytes, Slice]  # a path, content, or a part of a file
 class Packed(NamedTuple):
     image: bytes  # encoded
     size: Tuple[int, int]  # height, width
-    key: bytes  # of the bytes before packing: the same for exact copies
+    key: bytes  # of the bytes before packing: equal for exact copies
 
 
 def load(source: Source) -> bytes:

@@ -145,7 +145,6 @@ def encode(image: Image.Image, pack_format: str, quality: int, pack_size: Option
     The same image and library versions give the same bytes.
 
     Args:
-        image: The image.
         pack_format: "jpeg" or "png".
         quality: Of JPEG, 1-100.
         pack_size: The shorter side is resized to it, down or up (bicubic with antialiasing), the other in

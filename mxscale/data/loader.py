@@ -175,16 +175,16 @@ class TrainData:
         for shard in reading.shards:
             lane = shard % len(reading.devices)
             for turn in range(reading.accumulation):
-                # Copied, on a CPU too: a reader waits for every use of its last batch before it returns
-                # another, so that without a copy reading would wait for computing.
+                # Copied on a CPU too: a reader waits for every use of its last batch before it returns another.
+                # Without a copy, reading would wait for compute.
                 images, labels = (array.copyto(reading.devices[lane]) for array in next(self._streams[shard]))
                 yield Micro(shard, turn, lane, images, labels)
 
     def _stream(self, epoch: int, shard: int, skip: int):
         """Yield batches of one shard in one epoch without end; a short shard is read several times."""
-        reading, tour = self.reading, 0
+        reading, repeat = self.reading, 0
         while True:
-            seed = seed_of(reading.seed, epoch, shard, tour)
+            seed = seed_of(reading.seed, epoch, shard, repeat)
             reader = self._readers[shard] = open_reader(
                 self.records,
                 reading.data,
@@ -201,7 +201,7 @@ class TrainData:
                     skip -= 1
                     continue
                 yield batch.data[0], batch.label[0]
-            tour += 1
+            repeat += 1
 
 
 def readable_parts(sizes: List[int], batch: int) -> List[int]:
@@ -251,7 +251,7 @@ class EvaluationData:
     """
 
     def __init__(self, records: Records, data: Data, batch: int, part: Tuple[int, int], device):
-        """Args: `batch`: the most images of one batch; `part`: (rank, ranks)."""
+        """Each batch has at most `batch` images; `part` is (rank, ranks)."""
         self.records, self.data, self.part, self.device = records, data, part, device
         # A batch is at most as large as the part, because a reader wraps only once.
         self.batch = min(batch, part_sizes(records.count, part[1])[part[0]])

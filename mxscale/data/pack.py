@@ -3,9 +3,9 @@
     <data.cache>/<kind>-<12 hex digits>/{manifest.json,train.rec,train.idx,val.rec,...}
 
 The digits are a hash of the settings and of the source: paths, sizes and times of change, or the checksums of a
-public set's files. A set that other runs read is therefore never written to. One process at a time builds a set,
-under another name, and renames it when all of it is on disk, so that a folder with the final name is complete.
-Sets can be removed by hand.
+public set's files. A set that other runs read is therefore never written to. One process at a time builds a set under
+another name and renames it when it is on disk. A folder with the final name is therefore complete. Sets can be removed
+by hand.
 """
 
 import contextlib

@@ -3,7 +3,7 @@
 The cache holds every image as MXNet's decoder returned it, as a BMP, which is decoded by copying. It is a pair of
 anonymous record files; the same reader reads them with the same seeds. Batches are therefore bit-identical to those
 of data.keep=packed: crops and flips stay random, and a resumed run finds its position. A rank caches only the shards
-that it reads. The kernel frees the memory when the process ends, however it ends.
+that it reads. The kernel frees the memory when the process ends.
 """
 
 import contextlib
@@ -21,8 +21,6 @@ from mxscale.data.images import BadImage, size_of
 from mxscale.data.workers import PER_WORKER, Pool
 from mxscale.environment.container_limits import available_memory
 from mxscale.util.errors import ConfigError
-
-# ---------------------------------------------------------------- decoded records
 
 BMP = struct.Struct("<2sIIIIiiHHIIiiII")  # file header (14 bytes), BITMAPINFOHEADER (40)
 
@@ -73,9 +71,6 @@ class Memory:
             yield names
 
 
-# ---------------------------------------------------------------- the cache
-
-
 class RamCache:
     """Decoded images of parts of record files, by (.rec, index, number of parts)."""
 
@@ -85,8 +80,7 @@ class RamCache:
     def part(self, rec: str, idx: str, part: Tuple[int, int], workers: int) -> Memory:
         """Return the images of a part; the first call decodes them in `workers` processes.
 
-        Raises:
-            ConfigError: The images do not fit into memory.
+        Raises ConfigError if the images do not fit into memory.
         """
         key = (rec, *part)
         if key not in self.parts:
@@ -122,9 +116,6 @@ def offsets_of(idx: str, part: Tuple[int, int]) -> List[int]:
     index, of = part
     step = -(-len(offsets) // of)
     return offsets[index * step : (index + 1) * step]
-
-
-# ---------------------------------------------------------------- memory
 
 
 def bytes_of(rec: str, offsets: List[int]) -> int:

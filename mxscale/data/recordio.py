@@ -1,8 +1,8 @@
 """MXNet's RecordIO files: writing with every error reported, and scanning without decoding images.
 
 A record is `magic, kind << 29 | length, body`, little-endian, padded to 4 bytes. Its body is `flag, label, id, id2`
-(IfQQ) and an encoded image. If a body holds the magic number at a multiple of 4, the record is divided there into
-pieces of kind 1, 2.., 3 without the magic number; otherwise it is of kind 0.
+(IfQQ) and an encoded image. If the body holds the magic number at a multiple of 4, the record is divided there into
+pieces of kind 1, 2.., 3 without the number; otherwise it is of kind 0.
 (dmlc-core, include/dmlc/recordio.h; mxnet/recordio.py.)
 
 MXNet's own writer ignores the result of closing the file and does not report a full disk.
@@ -96,7 +96,6 @@ def scan(path: str, seen: Callable[[bytes], None] = lambda raw: None, start: int
     """Yield every record in the file's order.
 
     Args:
-        path: The .rec file.
         seen: Called with all raw bytes, piece by piece.
         start: Byte offset of the first record.
 

@@ -1,9 +1,8 @@
 """Sets of .rec files, as im2rec writes them: read in place and validated.
 
 Each file is read once, on all cores: its digest, labels and index, and every image is decoded. Later starts use the
-manifest. A file is copied if it has bad images and data.on_bad=skip, or if MXNet decodes some images differently
-from images.py (transparent, rotated, CMYK, 16 bits, other formats). The copy omits the former and re-encodes the
-latter.
+manifest. With data.on_bad=skip a file with bad images is copied without them. A file with images that MXNet
+decodes differently from images.py (transparent, rotated, CMYK, 16 bits, other formats) is copied with these re-encoded.
 """
 
 import contextlib
@@ -38,7 +37,7 @@ def settings(data: Data) -> Dict[str, Any]:
         )
     files = {}
     for split, rec in _files(data).items():
-        idx = _beside(rec)
+        idx = _index_beside(rec)
         files[split] = {"rec": _stamp(rec, f"data.{split}={getattr(data, split)}"), "idx": idx and _stamp(idx, idx)}
     names = ("num_classes", "classes", "on_bad", "pack_format", "pack_quality")
     chosen = {name: getattr(data, name) for name in names}
@@ -101,7 +100,7 @@ def _files(data: Data) -> Dict[str, str]:
     return {split: os.path.abspath(os.path.expanduser(path)) for split, path in given.items() if path}
 
 
-def _beside(rec: str) -> Optional[str]:
+def _index_beside(rec: str) -> Optional[str]:
     idx = os.path.splitext(rec)[0] + ".idx"
     return idx if os.path.exists(idx) else None
 
@@ -215,7 +214,7 @@ def _label(header: recordio.Header, number: int, where: str) -> int:
 
 def _index(rec: str, offsets: List[int], folder: str, split: str, where: str) -> str:
     """Return the path of the user's .idx, validated against the records, or of a new one in `folder`."""
-    idx = _beside(rec)
+    idx = _index_beside(rec)
     if idx is None:
         recordio.write_index(os.path.join(folder, f"{split}.idx"), offsets)
         return f"{split}.idx"

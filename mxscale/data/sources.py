@@ -16,8 +16,6 @@ from mxscale.util.errors import ConfigError
 
 VAL_NAMES = ("val", "valid", "validation")
 
-# ---------------------------------------------------------------- embedded digits
-
 DIGITS = [str(digit) for digit in range(10)]
 DIGITS_FILE = Path(__file__).with_name("files") / "digits.csv.gz"
 
@@ -43,9 +41,6 @@ def _digits_tree(classes: List[str]) -> Tree:
                 Image.fromarray(shades).save(file, "PNG")
                 by_class[label].append(Item(number, label, f"digit {number}", file.getvalue()))
     return Tree(classes, {"all": by_class}, "data=digits")
-
-
-# ---------------------------------------------------------------- a folder of images
 
 
 def imagefolder(data: Data, options: Options) -> PackJob:

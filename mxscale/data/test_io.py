@@ -75,11 +75,11 @@ def opener(records: loader.Records, data: Data, split: str, work: str, batch: in
     if split == "train":
         augment = data.augment if work == "all" else Augment(crop="center", flip=False)
         settings = loader.augmentation(replace(data, augment=augment))
-        return lambda tour: loader.open_reader(
-            records, data, batch, (0, 1), cache, shuffle=True, seed=tour, seed_aug=tour, **settings
+        return lambda pass_number: loader.open_reader(
+            records, data, batch, (0, 1), cache, shuffle=True, seed=pass_number, seed_aug=pass_number, **settings
         )
     settings = {"resize": data.eval_resize} if data.eval_resize and work == "all" else {}
-    return lambda tour: loader.open_reader(records, data, min(batch, records.count), (0, 1), cache, **settings)
+    return lambda pass_number: loader.open_reader(records, data, min(batch, records.count), (0, 1), cache, **settings)
 
 
 def images_per_second(open_pass: Callable, seconds: float) -> List[float]:
@@ -87,11 +87,11 @@ def images_per_second(open_pass: Callable, seconds: float) -> List[float]:
     for one in open_pass(0):  # warm-up: the file cache, the threads, the decoding of data.keep=ram
         one.data[0].wait_to_read()
         break
-    rates, tour = [], 0
+    rates, pass_number = [], 0
     images, began = 0, time.perf_counter()
     while True:
-        tour += 1
-        for one in open_pass(tour):
+        pass_number += 1
+        for one in open_pass(pass_number):
             one.data[0].wait_to_read()
             images += one.data[0].shape[0] - one.pad
             took = time.perf_counter() - began

@@ -30,9 +30,6 @@ class Tree(NamedTuple):
     where: str  # for errors, such as `data.root=/x`
 
 
-# ---------------------------------------------------------------- splits and order
-
-
 def plan(tree: Tree, data: Data, exclude: FrozenSet[int] = frozenset()) -> Dict[str, List[Item]]:
     """Return the images of each split in the order of packing.
 
@@ -40,8 +37,6 @@ def plan(tree: Tree, data: Data, exclude: FrozenSet[int] = frozenset()) -> Dict[
     the listing.
 
     Args:
-        tree: The set's images.
-        data: Settings of the split.
         exclude: Ids of unusable images. The splits stay as they are without them; with data.val_share=null,
             other images replace them in the training split.
 
@@ -124,9 +119,6 @@ def _first(tree: Tree, classes: List[List[Item]], limit) -> List[List[Item]]:
                 f"use at most {min(map(len, classes))}"
             )
     return [items[:limit] for items in classes]
-
-
-# ---------------------------------------------------------------- classes
 
 
 def chosen(data: Data, available: List[str], where: str) -> List[str]:

@@ -56,10 +56,7 @@ def tree_job(data: Data, recipe: Recipe, list_images: Callable[[], tree.Tree], o
     """Return the job that packs an image tree.
 
     Args:
-        data: Settings of the split.
-        recipe: How images are encoded.
         list_images: Returns the tree. It is called only if the set is not in the cache.
-        options: Worker processes and progress.
         **identity: What else determines the packed bytes, such as class names and the files' checksums.
     """
     names = ("kind", "train_per_class", "val_share", "test_share", "split_seed")

@@ -1,8 +1,8 @@
 """Worker processes that validate and pack images. Only Pillow is imported here, not MXNet.
 
 Each worker is a child process, `python -m mxscale.data.workers`, which a thread feeds through pipes. The
-multiprocessing module would run the parent's main module in every child (MXNet included), would leave children
-behind when the parent is killed, and cannot name the image on which a decoder crashed.
+multiprocessing module would run the parent's main module, MXNet included, in every child. Its children outlive a killed
+parent, and it cannot name the image on which a decoder crashed.
 """
 
 import os

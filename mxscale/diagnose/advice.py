@@ -20,7 +20,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of the run beside the times; recorded in diagnosis.json."""
+    """Facts of the run besides the times, recorded in diagnosis.json."""
 
     ranks: int
     threads: int  # per rank
@@ -75,11 +75,7 @@ def measured(found: Diagnosis, part: str) -> bool:
     return part in found.shares and found.shares[part].is_significant
 
 
-# ---------------------------------------------------------------- the input
-
-
 def of_input(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
-    """Yield settings of the input."""
     data = config.data
     if not step.input:
         return
@@ -116,11 +112,7 @@ def saved_input(step: Step, facts: Facts, seconds: float) -> float:
     return step.input - min(step.input, max(0.0, left))
 
 
-# ---------------------------------------------------------------- the exchange
-
-
 def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
-    """Yield settings of the exchange."""
     comm, seen = config.comm, step.exchange
     if not seen:
         return
@@ -155,9 +147,6 @@ def larger_batch(config: Config) -> str:
     return f"batch.per_device={2 * config.batch.per_device}"
 
 
-# ---------------------------------------------------------------- cores and compute
-
-
 def of_cores(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     """Yield settings that reduce the competition for cores."""
     if not step.cores:
@@ -171,7 +160,6 @@ def of_cores(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
 
 
 def of_compute(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
-    """Yield settings of compute."""
     for setting, seconds in facts.compute_tried.items():
         if step.exchange and setting == larger_batch(config):
             continue  # included in of_exchange

@@ -96,9 +96,6 @@ def _estimate(drawn: np.ndarray) -> Estimate:
     return Estimate(value, min(float(low), value), max(float(high), value))
 
 
-# ---------------------------------------------------------------- the verdict
-
-
 def judge(shares: Dict[str, Estimate]) -> tuple:
     """Return the kind and the verdict; a named part is at least a tenth of the step and larger than the noise."""
     others = {part: share for part, share in shares.items() if part != "compute"}

@@ -185,7 +185,6 @@ class Diagnostics:
 
     @property
     def _images(self) -> int:
-        """Images of a step of the run."""
         return self.run.sizes.global_batch
 
     def _folder(self, name: str):
@@ -280,7 +279,6 @@ class Diagnostics:
 
 
 def rate(step: breakdown.Estimate, images: int) -> breakdown.Estimate:
-    """Return the images/s of a step."""
     return breakdown.Estimate(images / step.value, images / step.high, images / step.low)
 
 

@@ -8,7 +8,6 @@ COLOURS = {"compute": "#4c72b0", "cores": "#8c8c8c", "exchange": "#dd8452", "inp
 
 
 def title(found: dict, probe: str) -> str:
-    """Return the title of a probe."""
     ranks = found["facts"]["ranks"]
     return f"compute alone, 1 rank x {ranks}" if probe == "compute" and ranks > 1 else TITLES[probe]
 
@@ -37,7 +36,6 @@ def table(found: dict) -> str:
 
 
 def step_s(found: dict) -> float:
-    """Return the seconds of a step of the run."""
     return found["steps_s"][[name for name in LEVELS if name in found["steps_s"]][-1]]["value"]
 
 

@@ -70,7 +70,6 @@ def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
     One rank has no exchange, ranks on GPUs share no cores, and generated images have no input.
 
     Args:
-        run: The run to diagnose.
         interval: Steps between two lines of metrics.
     """
     ranks = run.sizes.ranks

@@ -93,7 +93,7 @@ class ShortRun:
             self.process.terminate()
 
     def wait(self, signals: Signals) -> None:
-        """Wait until the run ends; stop it at once after the patience or a second Ctrl-C."""
+        """Wait until the run ends; stop it at once after PATIENCE_S or a second Ctrl-C."""
         deadline = time.monotonic() + self.patience
         while self.process.poll() is None and not signals.urgent and time.monotonic() < deadline:
             time.sleep(POLL_S)

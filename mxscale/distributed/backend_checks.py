@@ -36,8 +36,7 @@ def check_backend(config: Config, device: str, ranks: int, hosts=()) -> None:
     """Check that the back end of `config` works with `ranks` ranks here.
 
     Args:
-        device: "cpu" or "gpu".
-        hosts: of the plan; empty: this machine alone.
+        hosts: The hosts of the plan; empty: only this machine.
     """
     comm, entry = config.comm, config.comm.entry
     if entry.drives_all_devices and ranks > 1:
@@ -57,7 +56,7 @@ def check_backend(config: Config, device: str, ranks: int, hosts=()) -> None:
 
 
 def check_hierarchical(comm: Comm, device: str) -> None:
-    """Horovod 0.28 has only NCCLHierarchicalAllreduce, which needs MPI as well (its operations.cc)."""
+    """Check for NCCL and MPI: Horovod 0.28 needs both for hierarchical sums (its operations.cc)."""
     if not horovod_build()["nccl"]:
         raise ConfigError("comm.hierarchical=true: Horovod needs NCCL for it, and was built without NCCL")
     if comm.transport != "mpi" or device != "gpu":
@@ -65,7 +64,7 @@ def check_hierarchical(comm: Comm, device: str) -> None:
 
 
 def check_replicas(optimizer: str) -> None:
-    """Each device updates its own copy of the weights, so an optimizer must keep nothing but its states."""
+    """Check that an optimizer keeps nothing but its states: each device updates its own copy of the weights."""
     if not optimizer_entry(optimizer).replicable:
         raise ConfigError(
             f"optimizer.name={optimizer} keeps numbers that several devices of one process would share; "
@@ -88,8 +87,8 @@ def check_transport(comm: Comm) -> None:
 def check_ports(config: Config, ranks: int, hosts=()) -> None:
     """Check that each machine has enough ports for its parameter servers and ranks.
 
-    Each process listens on a port and connects to every process of the other kind and to the scheduler, which connects
-    to all of them.
+    Each process listens on a port and connects to every process of the other kind. The scheduler and each process
+    connect to each other.
     """
     servers = server_count(config.comm, ranks)
     if not servers:

@@ -22,7 +22,7 @@ def open_communicator(comm: Comm, devices: int = 1):
 
     Args:
         comm: The settings, whose back end names the class.
-        devices: Number of devices that train in all.
+        devices: Total number of devices that train.
     """
     return implementation(comm.entry.implementation)(comm, devices)
 
@@ -81,7 +81,7 @@ class KVStoreSum:
 
 
 class OneProcess(Local):
-    """One process that drives all devices, whose gradients one of MXNet's kvstores sums."""
+    """One process that drives all devices. One of MXNet's kvstores sums their gradients."""
 
     def __init__(self, options: Comm, devices: int):
         self.sums, self.count = KVStoreSum(mx.kv.create(options.entry.kvstore)), devices

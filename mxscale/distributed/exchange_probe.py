@@ -19,7 +19,7 @@ from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 
-WARM, TIMES = 2, 10  # exchanges that are not counted, and that are
+WARM, TIMES = 2, 10  # exchanges: uncounted, counted
 
 
 def measure(comm, options: Comm, plan: Plan, ordered: bool) -> dict:
@@ -56,4 +56,4 @@ def main(run_path: str, attempt: int, name: str) -> None:
 if __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
     sys.stdout.flush()
-    os._exit(0)  # as a training rank does
+    os._exit(0)  # as in rank.py

@@ -99,7 +99,7 @@ class Heartbeat(NoHeartbeat):
         now = time.monotonic()
         self.count += 1
         if self.count == 1:
-            self._write()  # at once: from now on the end of this process is no crash at the start
+            self._write()  # at once: from now on its end does not count as a crash at the start
         else:  # the first step is excluded: it may compile
             self.longest_s = max(self.longest_s, now - self.progress_at)
         self.progress_at = now

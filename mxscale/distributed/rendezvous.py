@@ -1,9 +1,9 @@
 """Rendezvous: ranks wait for each other before they connect.
 
-Gloo has one timeout (HOROVOD_GLOO_TIMEOUT_SECONDS, horovod/common/gloo/gloo_context.cc). It limits the wait for a
-rank that is still starting, which takes long on a busy host, and the wait for a peer during training, which must be
-short so that a cut link is noticed. Therefore ranks first meet at the key-value store that horovodrun runs for
-Gloo's own rendezvous. Only the parent ends this wait, after launch.start_timeout_s.
+Gloo has one timeout (HOROVOD_GLOO_TIMEOUT_SECONDS, horovod/common/gloo/gloo_context.cc). It limits both
+the wait for a rank that is still starting, long on a busy host, and the wait for a peer during training. The latter
+must be short, to detect a cut link. Therefore ranks first meet at the key-value store that horovodrun runs for Gloo's
+own rendezvous. Only the parent ends this wait, after launch.start_timeout_s.
 """
 
 import http.client

@@ -11,11 +11,10 @@ MOST_STEPS = 20  # between two votes
 class StopVote:
     """A vote at each step, or about four times a second if steps are short.
 
-    A sum over ranks takes CPU time from computing: at each step of 50 ms it made a run 3 % slower. Rank 0 measures
+    A sum over ranks takes CPU time from compute: a vote at each step of 50 ms makes a run 3 % slower. Rank 0 measures
     the steps, so it sends with each vote the number of steps until the next one.
 
     Args:
-        comm: The communicator.
         requested: Returns whether the parent asked to stop. Rank 0's answer counts.
     """
 

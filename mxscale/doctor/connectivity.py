@@ -25,9 +25,6 @@ def check(config: Config, ui_port: int = UI_PORT) -> List[CheckResult]:
     return [*check_hosts(config), check_mlflow(config), *check_ui_port(config, ui_port)]
 
 
-# ---------------------------------------------------------------- hosts
-
-
 def check_hosts(config: Config) -> List[CheckResult]:
     """Return a result for each host: ssh without a password, the runs folder, this Python."""
     try:
@@ -52,7 +49,7 @@ def check_hosts(config: Config) -> List[CheckResult]:
 
 
 def _check_host(host: hosts.Host, folder: Path, over_gloo: bool) -> CheckResult:
-    """over_gloo: whether other hosts connect to the address that the host's own name resolves to."""
+    """Return the result for a host; over_gloo: other hosts connect to the address that its own name resolves to."""
     name = f"host {host.name}"
     folder.mkdir()
     try:
@@ -68,9 +65,6 @@ def _check_host(host: hosts.Host, folder: Path, over_gloo: bool) -> CheckResult:
         return CheckResult(name, FAIL, f"its own name resolves to {address}, where Gloo would send", fix)
     ranks = f"{host.slots} rank{'' if host.slots == 1 else 's'}"
     return CheckResult(name, OK, f"{ranks}; sees {folder.parent.parent}")
-
-
-# ---------------------------------------------------------------- MLflow
 
 
 def check_mlflow(config: Config) -> CheckResult:

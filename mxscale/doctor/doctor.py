@@ -151,7 +151,7 @@ def _size(mb: int) -> str:
 
 
 def open_files(facts: dict, run: PlannedRun):
-    """ChainerMN 2018, 1,024 GPUs: NCCL ran out of file descriptors from 192 ranks."""
+    """Check the limit of open files: NCCL exceeded it from 192 ranks (ChainerMN 2018, 1,024 GPUs)."""
     soft = facts["machine"]["limits"]["open_files"]
     wanted = 65536 if run.ranks >= 192 else 1024
     if not _at_least(soft, wanted):
@@ -160,7 +160,7 @@ def open_files(facts: dict, run: PlannedRun):
 
 
 def stack(facts: dict, run: PlannedRun):
-    """ChainerMN 2018, 1,024 GPUs: NCCL ran out of stack from 944 ranks."""
+    """Check the limit of the stack: NCCL exceeded it from 944 ranks (ChainerMN 2018, 1,024 GPUs)."""
     soft = facts["machine"]["limits"]["stack"]
     text = soft if soft == UNLIMITED else f"{soft // 2**20} MB"
     if run.ranks >= 944 and soft != UNLIMITED:

@@ -43,7 +43,7 @@ def _why_no_gpu(facts: dict):
 
 
 def architecture(facts: dict, run: PlannedRun):
-    """MXNet has code for the GPUs; without it, the first operation fails with `no kernel image is available`."""
+    """Check that MXNet has code for the GPUs: otherwise operations fail with `no kernel image is available`."""
     if on_cpu(facts, run):
         return None
     built = facts["mxnet"]["architectures"]
@@ -74,7 +74,7 @@ def _numbers(version: str) -> tuple:
 
 
 def cuda(facts: dict, run: PlannedRun):
-    """Since CUDA 11, a driver runs every CUDA of its major version (CUDA Compatibility, minor version)."""
+    """Check the driver's CUDA version: since CUDA 11 it runs every CUDA of its major version (CUDA Compatibility)."""
     if on_cpu(facts, run):
         return None
     runtime, driver = facts["mxnet"]["linked"].get("cuda"), facts["mxnet"]["driver"].get("cuda")

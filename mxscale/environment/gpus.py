@@ -44,9 +44,6 @@ def _gpu(cuda, device: int) -> dict:
     return {"name": name.value.decode(errors="replace"), "capability": ".".join(capability)}
 
 
-# ---------------------------------------------------------------- versions, as the libraries number them
-
-
 def cuda_version(number: int) -> Optional[str]:
     """Return 11.2 for 11020."""
     return f"{number // 1000}.{number % 1000 // 10}" if number else None
@@ -62,9 +59,6 @@ def nccl_version(number: int) -> Optional[str]:
     """Return 2.7.8 for 2708 and, since NCCL 2.9, 2.12.5 for 21205."""
     major = 10000 if number >= 10000 else 1000
     return f"{number // major}.{number % major // 100}.{number % 100}" if number else None
-
-
-# ---------------------------------------------------------------- code in a library
 
 
 def architectures(library: str) -> Optional[dict]:

@@ -30,10 +30,10 @@ SSH = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", "-o", 
 
 def find(config: Config) -> List[Host]:
     """Return the hosts of `launch.hosts`; [] if the ranks run on this machine. Raises ConfigError."""
-    asked = config.launch.hosts
-    if not asked:
+    requested = config.launch.hosts
+    if not requested:
         return []
-    found = _workers() if asked == "compose" else listed(config)
+    found = _workers() if requested == "compose" else listed(config)
     found = [replace(host, here=is_here(host)) for host in found]
     _check_distinct(found)
     return found
@@ -97,14 +97,10 @@ def of_rank(hosts: Sequence[Host], rank: int) -> Optional[Host]:
     return None
 
 
-# ---------------------------------------------------------------- checks over ssh
-
-
 def check(hosts: List[Host], run: RunDir) -> None:
     """Check that every other host answers, has this Python, and reads a new file in the run directory.
 
-    Raises:
-        ConfigError: Names the first host that does not.
+    Raises ConfigError, which names the first host that does not.
     """
     hosts = [host for host in hosts if not host.here]
     if not hosts:

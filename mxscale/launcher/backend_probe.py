@@ -31,17 +31,16 @@ RECORD = "probe.json"
 def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Config:
     """Return the config with the back end that comm=auto resolves to, and record it with all figures.
 
-    Raises:
-        ConfigError: If no back end works.
+    Raises ConfigError if no back end works.
     """
     if not config.comm.entry.chosen_by_trial:
         return config
     plan, known = run.plan(), run.read(RECORD)
     if known and not BACKENDS[known["chosen"]["backend"]].single_rank and not _refusal(_with(config, known["chosen"])):
-        return _take(run, config, known)  # the choice is final, over restarts and resumes
+        return _apply(run, config, known)  # the choice is final, over restarts and resumes
     if plan.sizes.ranks == 1:
         alone = {"backend": DEFAULT if plan.hosts else SINGLE_RANK}  # Horovod starts ranks on other hosts
-        return _take(run, config, {"chosen": alone, "reason": "one rank exchanges nothing"})
+        return _apply(run, config, {"chosen": alone, "reason": "one rank exchanges nothing"})
     say("comm=auto: trying the back ends")
     with kept_alive(run):
         figures = {name: _figures(run, config, plan, attempt, name, signals) for name in CANDIDATES}
@@ -52,10 +51,10 @@ def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Confi
     if chosen is None:
         raise ConfigError("comm=auto: no back end works here, see the table above; set comm=local launch.ranks=1")
     record = {"chosen": CANDIDATES[chosen], "figures": figures, "reason": reason(figures, chosen)}
-    return _take(run, config, record)
+    return _apply(run, config, record)
 
 
-def _take(run: RunDir, config: Config, record: dict) -> Config:
+def _apply(run: RunDir, config: Config, record: dict) -> Config:
     config = validate(_with(config, record["chosen"]))
     run.write(RECORD, record)
     run.write_config(config)
@@ -73,9 +72,6 @@ def _refusal(config: Config) -> Optional[str]:
     except ConfigError as error:
         return str(error)
     return None
-
-
-# ---------------------------------------------------------------- the choice
 
 
 def choose(figures: Dict[str, dict]) -> Optional[str]:
@@ -105,9 +101,6 @@ def _described(figure: dict) -> str:
         return f"no: {figure['no']}"
     low, high = (1000 * bound for bound in figure["between"])
     return f"{1000 * figure['seconds']:.1f} ms ({low:.1f} to {high:.1f}, {figure['times']} times)"
-
-
-# ---------------------------------------------------------------- the figures
 
 
 def _figures(run: RunDir, config: Config, plan: Plan, attempt: int, name: str, signals: Signals) -> dict:

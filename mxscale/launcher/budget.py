@@ -1,8 +1,8 @@
-"""The budget of a run: `budget.max_usd` and `budget.max_eur`.  A run stops before its cost exceeds a bound.
+"""The budget of a run: `budget.max_usd` and `budget.max_eur`. A run stops before its cost exceeds a bound.
 
 The ranks are asked to stop, as by a signal, while there is time for what a stop takes: two steps, a batch of an
-interrupted validation, a checkpoint, the end of the processes.  Each is estimated by the longest recent duration
-times 1.5.  A run that will finish within the bound is not stopped.  Ranks that are still running `shutdown_s` before
+interrupted validation, a checkpoint, the end of the processes. Each is estimated by the longest recent duration
+times 1.5. A run that will finish within the bound is not stopped. Ranks that are still running `shutdown_s` before
 the bound are killed; their last checkpoint stays.
 """
 
@@ -34,7 +34,7 @@ def check(budget: Budget, price: Price, attempts_s=(), nodes=(1,)) -> None:
         nodes: Nodes of the earlier attempts and of the next one.
 
     Raises:
-        ConfigError: A bound is refused.
+        ConfigError: The budget is refused.
     """
     bounds = budget.bounds
     for currency, bound in bounds.items():
@@ -119,7 +119,7 @@ def deadline(run: RunDir, budget: Budget, attempt: int) -> float:
 
 
 def check_prepared(run: RunDir, config: Config, attempt: int) -> None:
-    """Refuse a prepared attempt if the budget leaves no time for its ranks.  Raises ConfigError."""
+    """Refuse a prepared attempt if the budget leaves no time for its ranks. Raises ConfigError."""
     left = deadline(run, config.budget, attempt) - time.time()
     least = DEFAULT_S + shutdown_s(run.plan())
     if left < least:
@@ -130,7 +130,7 @@ def check_prepared(run: RunDir, config: Config, attempt: int) -> None:
 
 
 class Durations:
-    """How long steps, validations and checkpoints of a run take, from its metrics file and its checkpoints.
+    """Durations of the steps, validations and checkpoints of a run, from its metrics file and its checkpoints.
 
     All estimates are in seconds: the longest observed duration times MARGIN, or DEFAULT_S if none was observed.
     """

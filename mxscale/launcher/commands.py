@@ -15,8 +15,8 @@ from mxscale.environment.placement import Placement, threads_per_rank
 
 ROOT = Path(__file__).resolve().parents[2]  # where `import mxscale` works
 
-# The environment variables that ranks inherit. horovodrun repeats its whole environment in a command line that every
-# user of the machine can read, so nothing else, in particular no credential, is passed on.
+# The environment variables that ranks inherit. horovodrun repeats its environment in a command line that every user
+# of the machine can read. Nothing else, in particular no credential, is therefore passed on.
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
              "NVIDIA_VISIBLE_DEVICES", "VIRTUAL_ENV")  # fmt: skip
 INHERITED_PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "OMP_", "KMP_")
@@ -41,9 +41,7 @@ def commands(
     join the next attempt.
 
     Args:
-        run_dir: The run directory.
         placed: Where the ranks run.
-        environ: The parent's environment variables.
         what: The module that a rank runs, and further arguments of its command.
     """
     rank = [python(config), "-m", what[0], str(run_dir), str(attempt), *what[1:]]
@@ -100,8 +98,8 @@ def ps_lite_environment(config: Config, placed: Placement) -> Dict[str, str]:
 def _over_ssh(host: Host, command: Command, environ: Mapping[str, str]) -> Command:
     """Return the command as run on another host through ssh.
 
-    With a single remote host, horovodrun runs there too: from here it would look for a network that the host shares
-    with itself and often choose the loopback, which no other process can reach.
+    With a single remote host, horovodrun runs there too. From here it would search for a network that the host shares
+    with itself, and often choose the loopback.
     """
     remote = ["env", *(f"{name}={value}" for name, value in sorted(command.env.items())), *command.argv]
     own = {name: environ[name] for name in ("HOME", "PATH", "SSH_AUTH_SOCK") if name in environ}
@@ -158,7 +156,7 @@ def _gloo(config: Config, ranks: int, env, where: str) -> List[str]:
 
 def _mpi(config: Config, ranks: int, env, where: str) -> List[str]:
     exported = [argument for name in sorted(env) for argument in ("-x", name)]
-    # docker0 has the same address on every host with Docker: a rank that takes it for its peer's waits forever
+    # docker0 has the same address on every host with Docker: a rank that takes it for that of a peer waits forever
     chosen = any(name.startswith("OMPI_MCA_btl_tcp_if_") for name in env)
     interfaces = ["-mca", "btl_tcp_if_exclude", "127.0.0.0/8,docker0"] if where and not chosen else []
     options = ["--allow-run-as-root", "--oversubscribe", "-np", str(ranks), "-bind-to", "none"]

@@ -141,7 +141,7 @@ def main(run_path: str, *command: str) -> int:
     config, client = run.config(), connect()
     image = run.plan().image.id  # as recorded: the name may refer to another image by now
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+        signal.signal(number, _exit)
     try:
         container = client.containers.create(image, list(command), **settings(config, run, wants_gpus(config, client)))
         container.start()
@@ -154,7 +154,7 @@ def main(run_path: str, *command: str) -> int:
             _remove(container)
 
 
-def _leave(*_) -> None:
+def _exit(*_) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # ignore further signals
         signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + signal.SIGTERM)

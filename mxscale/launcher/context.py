@@ -15,7 +15,7 @@ from mxscale.rundir.status import Status
 class Signals:
     """Turn SIGTERM, Ctrl-C and a lost terminal into a stop request.
 
-    The first signal sets `reason` to its name, the second sets `urgent`.  Ignored signals (nohup) stay ignored.
+    The first signal sets `reason` to its name, the second sets `urgent`. Ignored signals (nohup) stay ignored.
     """
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -50,7 +50,7 @@ class Hook:
         """Write to the run directory before the preparation starts."""
 
     def before_ranks(self, context: "RunContext", plan: Plan) -> None:
-        """Check or record a prepared attempt.  Raises ConfigError to refuse it."""
+        """Check or record a prepared attempt. Raises ConfigError to refuse it."""
 
     def on_finished(self, run: RunDir, status: Status) -> Status:
         """Return the status of a run whose last attempt has ended, whatever its state."""

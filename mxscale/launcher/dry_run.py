@@ -1,6 +1,6 @@
 """The cost of a run before anything is spent: `budget.dry_run=true`.
 
-Data, network and weights are prepared as for a run, so that its steps are known.  No rank is started, and nothing of
+Data, network and weights are prepared as for a run, so that its steps are known. No rank is started, and nothing of
 the run is left behind.
 """
 
@@ -25,7 +25,7 @@ STATUS = Status(state="DRY_RUN", exit=DONE)  # in place of a run's status
 
 
 class Speed(NamedTuple):
-    """How fast a run will be.  Durations that are None are unknown and not counted."""
+    """How fast a run will be. Durations that are None are unknown and not counted."""
 
     images_per_s: float  # of all ranks together
     source: str
@@ -35,7 +35,7 @@ class Speed(NamedTuple):
 
 
 def execute(config: Config, run: Optional[RunDir], resources: Resources) -> Status:
-    """Print what a new run, or the rest of `run`, would cost; return the status.  Raises ConfigError."""
+    """Print what a new run, or the rest of `run`, would cost; return the status. Raises ConfigError."""
     return _of_rest(run, config, resources.price) if run else _of_new_run(config, resources)
 
 
@@ -57,7 +57,7 @@ def _of_new_run(config: Config, resources: Resources) -> Status:
 
 
 def _of_rest(run: RunDir, config: Config, price: Price) -> Status:
-    """Print what resuming `run` would cost.  Writes nothing."""
+    """Print what resuming `run` would cost. Writes nothing."""
     plan = run.plan()
     if plan.weak_signature is None:
         raise ConfigError(f"budget.dry_run=true with resume={run}: that run was never prepared; start a new one")

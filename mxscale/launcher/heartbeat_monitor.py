@@ -55,13 +55,13 @@ class HeartbeatMonitor:
         self._checked_at = time.monotonic()
 
     def begun(self) -> bool:
-        """Return whether every rank has finished its second step: only then does it include no compilation."""
+        """Return whether every rank has finished its second step, the first one without compilation."""
         return len(self._beats) == self.ranks and all(beat.progress > 1 for beat in self._beats.values())
 
     def crashed_at_start(self) -> bool:
         """Return whether a rank ended without a status before any rank's first step.
 
-        MXNet with Horovod ends in a segmentation fault in about one of some hundred starts (docs/log.md).
+        MXNet with Horovod ends in a segmentation fault in about one of several hundred starts (docs/log.md).
         """
         self._read(time.monotonic())
         silent = [rank for rank in range(self.ranks) if self.run.rank_status(rank, self.attempt) is None]
@@ -92,8 +92,6 @@ class HeartbeatMonitor:
                 self._touched[rank] = touched
                 self._beats[rank] = Beat(**fields, silent_since=now)
 
-    # ------------------------------------------------------------ a rank without a heartbeat
-
     def _silent(self, now: float, limit_s: float) -> Optional[Failure]:
         for rank, beat in self._beats.items():
             silent_s = now - beat.silent_since
@@ -107,7 +105,7 @@ class HeartbeatMonitor:
         return None
 
     def _cause_of_silence(self, rank: int, pid: int) -> Optional[str]:
-        """Return the end of the error's sentence: what is wrong with the rank's process; None if it runs."""
+        """Return what is wrong with the rank's process, as the end of an error message; None if it runs."""
         host = hosts.of_rank(self.nodes, rank)
         if not self.visible:
             return ""
@@ -119,8 +117,6 @@ class HeartbeatMonitor:
         letter = answer.stdout.rpartition(")")[2].strip()[:1]  # the state follows the program's name
         wrong = WRONG.get("gone" if answer.returncode else {"T": "stopped", "t": "stopped", "Z": "gone"}.get(letter))
         return wrong and f"{wrong} (on {host.name})"
-
-    # ------------------------------------------------------------ ranks that make no progress
 
     def _idle(self) -> Optional[Failure]:
         if not self.begun() or any(beat.phase == Phase.CHECKPOINT for beat in self._beats.values()):
@@ -145,22 +141,20 @@ class HeartbeatMonitor:
         waiting = "the others wait: " if blamed else ""
         return Failure(f"{error}; {waiting}{'; '.join(positions)}", tuple(map(str, blamed)), outside=True)
 
-    # ------------------------------------------------------------ the end of ranks on other hosts
-
     def end_elsewhere(self) -> List[Host]:
-        """Kill what is left of the ranks on other hosts and return the unreachable hosts.
+        """Kill the remaining ranks on other hosts and return the unreachable hosts.
 
-        A stopped process ends by SIGKILL alone.
+        Only SIGKILL ends a stopped process.
         """
         self._read(time.monotonic())
         with_ranks = {hosts.of_rank(self.nodes, rank) for rank in range(self.ranks)}
-        # Hosts with servers alone are asked too: ranks may wait for these servers
+        # Hosts that run only servers are included: ranks may wait for these servers
         by_host: Dict[Host, List[int]] = {node: [] for node in self.nodes if not node.here and node not in with_ranks}
         for rank in range(self.ranks):
             host, status = hosts.of_rank(self.nodes, rank), self.run.rank_status(rank, self.attempt)
             if host is None or host.here or (status and status.exit in (DONE, INTERRUPTED)):
                 continue
-            pids = by_host.setdefault(host, [])  # asked even if its ranks have ended: they may have lost their peers
+            pids = by_host.setdefault(host, [])  # even if its ranks have ended: they may have lost their peers
             if status is None and rank in self._beats:
                 pids.append(self._beats[rank].pid)
         kills = [[f"{self._is_ours(pid)} && kill -9 {pid}" for pid in pids] for pids in by_host.values()]
@@ -173,7 +167,7 @@ class HeartbeatMonitor:
         return f"grep -qaF {shlex.quote(str(self.run))} /proc/{pid}/cmdline 2>/dev/null"
 
 
-# Parameter servers write no heartbeat. Arguments are compared whole, because this shell's command contains them too
+# Parameter servers write no heartbeat. Complete arguments are compared: this shell's command contains them too
 KILL_SERVERS = """for process in /proc/[0-9]*; do
   arguments=$(tr '\\0' '\\n' <$process/cmdline) 2>/dev/null
   echo "$arguments" | grep -qxF mxscale.distributed.parameter_server && echo "$arguments" \\

@@ -10,7 +10,7 @@ import psutil
 
 from mxscale.launcher.commands import Command
 
-SCAN_EVERY_S = 1.0  # of the whole process table, which takes 5 ms of a core
+SCAN_EVERY_S = 1.0  # of the process table, which takes 5 ms of a core
 SERVER_END_S = 5.0  # between the ends of ranks and servers, in either order
 
 
@@ -86,7 +86,7 @@ class Processes:
     def stop(self, patience_s: float = 5.0) -> None:
         """End all remaining processes and their descendants: SIGTERM, then SIGKILL.
 
-        Servers of ranks that ended well get time to end by themselves first.
+        If the ranks succeeded, servers first get time to end by themselves.
         """
         self._note_descendants()
         if self.running and self.running[0].poll() == 0:

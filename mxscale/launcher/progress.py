@@ -42,16 +42,16 @@ class Follower:
                 chunk = file.read()
         except FileNotFoundError:
             return []
-        whole = chunk[: chunk.rfind(b"\n") + 1]
-        self.offset += len(whole)
-        return [line for line in map(parse_line, whole.decode(errors="replace").splitlines()) if line]
+        complete = chunk[: chunk.rfind(b"\n") + 1]
+        self.offset += len(complete)
+        return [line for line in map(parse_line, complete.decode(errors="replace").splitlines()) if line]
 
 
 class Progress:
     """Shows the progress of one attempt; a context manager.
 
     Args:
-        cost_at: a line of metrics.jsonl -> {"cost/usd": ...}, as run_cost.cost_of returns it.
+        cost_at: A line of metrics.jsonl -> {"cost/usd": ...}, as run_cost.cost_of returns it.
     """
 
     def __init__(self, run: RunDir, plan: Plan, cost_at: Callable[[dict], dict]):

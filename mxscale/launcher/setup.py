@@ -1,6 +1,6 @@
 """Set-up of an attempt before its ranks start: checks, preparation, what is recorded and printed.
 
-A refusal here is exit status 2.  It removes a new run directory and leaves an old one unchanged.
+A refusal here is exit status 2. It removes a new run directory and leaves an old one unchanged.
 """
 
 import hashlib
@@ -50,13 +50,13 @@ class Attempt(NamedTuple):
 
 
 def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resources:
-    """Return what the first attempt of this process runs on.  Writes nothing.
+    """Return the resources of the first attempt of this process. Writes nothing.
 
     Args:
-        run: the run to resume; None for a new one.
+        run: The run to resume; None for a new one.
 
     Raises:
-        ConfigError: hosts, price, budget, image, weights or tracking URI can't be used.
+        ConfigError: Hosts, price, budget, image, weights or tracking URI can't be used.
     """
     started = next((hook.started for hook in hooks if hook.started), psutil.Process().create_time())
     nodes = hosts.find(config)
@@ -90,8 +90,8 @@ def billed_machine(config: Config, nodes: List[hosts.Host]) -> Machine:
 def pretrained_file(config: Config, run: Optional[RunDir] = None) -> Optional[str]:
     """Return the .params file that model.pretrained names: a file, or a run's best checkpoint.
 
-    None if the preparation makes the file from another source, and if `run` resumes from a checkpoint, because the
-    weights it started with may no longer exist.
+    None if the preparation makes the file from another source. Also None if `run` resumes from a checkpoint: its
+    initial weights may no longer exist.
     """
     source = config.model.pretrained
     if source is None or origin_of(source)[0] != "path" or (run is not None and run.has_checkpoint()):
@@ -110,7 +110,7 @@ def pretrained_file(config: Config, run: Optional[RunDir] = None) -> Optional[st
 
 
 def set_up(context: RunContext) -> Attempt:
-    """Do everything that precedes the ranks of an attempt.  Raises ConfigError to refuse it."""
+    """Do everything that precedes the ranks of an attempt. Raises ConfigError to refuse it."""
     run, signals, began = context.run, context.signals, context.resources.started
     context = begin_attempt(context)
     logs = Logs(run.path / "ranks")
@@ -141,7 +141,7 @@ def set_up(context: RunContext) -> Attempt:
 def begin_attempt(context: RunContext) -> RunContext:
     """Record a new attempt and remove the rank files of the previous one; return the context with its number."""
     run, resources = context.run, context.resources
-    # An attempt whose parent was killed has no end on record
+    # An attempt whose parent was killed has no recorded end
     earlier = [replace(each, ended_ms=each.ended_ms or run_cost.last_seen_ms(run, each)) for each in run.attempts]
     attempt = len(earlier) + 1
     run.begin_alive(attempt)
@@ -162,7 +162,7 @@ def begin_attempt(context: RunContext) -> RunContext:
 def wait_for_orphans(run: RunDir, signals: Signals) -> None:
     """Wait for the ranks of an attempt whose parent was killed; they end by themselves in seconds.
 
-    The same applies to ranks on a lost host: an NFS server holds their lock for a lease's time, 90 s as a rule.
+    The same applies to ranks on a lost host: an NFS server holds their lock for a lease, usually 90 s.
     Raises ConfigError if they do not end.
     """
     deadline = time.monotonic() + ORPHANS_S
@@ -179,7 +179,7 @@ def wait_for_orphans(run: RunDir, signals: Signals) -> None:
 
 
 def place(context: RunContext) -> None:
-    """Check the hosts and record them ([]: this machine) and the image in plan.json.  Raises ConfigError."""
+    """Check the hosts and record them ([]: this machine) and the image in plan.json. Raises ConfigError."""
     run, nodes = context.run, context.resources.nodes
     hosts.check(nodes, run)
     plan = replace(run.plan(), hosts=tuple(nodes), image=context.resources.image, fitted_ranks=context.ranks)

@@ -39,21 +39,18 @@ def names(layers: int) -> Dict[str, str]:
     table = {"conv1.weight": "features.0.weight", **_norm("bn1", "features.1")}
     for stage, count in enumerate(blocks, 1):
         for index in range(count):
-            theirs, ours = f"layer{stage}.{index}", f"features.{stage + 3}.{index}"
+            torch_name, structural = f"layer{stage}.{index}", f"features.{stage + 3}.{index}"
             for k in range(convolutions):  # `body` repeats convolution, normalisation, ReLU
-                table[f"{theirs}.conv{k + 1}.weight"] = f"{ours}.body.{3 * k}.weight"
-                table.update(_norm(f"{theirs}.bn{k + 1}", f"{ours}.body.{3 * k + 1}"))
+                table[f"{torch_name}.conv{k + 1}.weight"] = f"{structural}.body.{3 * k}.weight"
+                table.update(_norm(f"{torch_name}.bn{k + 1}", f"{structural}.body.{3 * k + 1}"))
             if index == 0 and (stage > 1 or convolutions == 3):  # the number of channels changes
-                table[f"{theirs}.downsample.0.weight"] = f"{ours}.downsample.0.weight"
-                table.update(_norm(f"{theirs}.downsample.1", f"{ours}.downsample.1"))
+                table[f"{torch_name}.downsample.0.weight"] = f"{structural}.downsample.0.weight"
+                table.update(_norm(f"{torch_name}.downsample.1", f"{structural}.downsample.1"))
     return {**table, **HEAD}
 
 
-def _norm(theirs: str, ours: str) -> Dict[str, str]:
-    return {f"{theirs}.{a}": f"{ours}.{b}" for a, b in BATCH_NORM.items()}
-
-
-# ---------------------------------------------------------------- from PyTorch
+def _norm(torch_name: str, structural: str) -> Dict[str, str]:
+    return {f"{torch_name}.{a}": f"{structural}.{b}" for a, b in BATCH_NORM.items()}
 
 
 class Converted(NamedTuple):
@@ -65,8 +62,6 @@ def load(path: str, name: str, source: Optional[str] = None) -> Converted:
     """Return the tensors of a file by structural name; without a head if the file has none.
 
     Args:
-        path: A .safetensors or .pth file.
-        name: The network, model.name.
         source: model.pretrained as the user wrote it, for messages.
 
     Raises:
@@ -86,7 +81,7 @@ def load(path: str, name: str, source: Optional[str] = None) -> Converted:
     integers = [n for n in table if not given[n].is_floating()]
     if integers:
         raise ConfigError(f"model.pretrained={source}: not of a floating-point type: {first_of(integers)}")
-    return Converted({ours: given[n].as_float32() for n, ours in table.items()}, ignored)
+    return Converted({structural: given[n].as_float32() for n, structural in table.items()}, ignored)
 
 
 def _unwrapped(tensors: dict) -> dict:
@@ -100,7 +95,7 @@ def _unwrapped(tensors: dict) -> dict:
 def _table(layers: int, given) -> Dict[str, str]:
     """Return the expected names. A file without any tensor of the head is a network without its head."""
     table = names(layers)
-    return table if HEAD.keys() & set(given) else {n: ours for n, ours in table.items() if n not in HEAD}
+    return table if HEAD.keys() & set(given) else {n: structural for n, structural in table.items() if n not in HEAD}
 
 
 def _misfits(given, layers: int) -> str:
@@ -110,9 +105,6 @@ def _misfits(given, layers: int) -> str:
     return differences(_table(layers, given), given)
 
 
-# ---------------------------------------------------------------- to PyTorch
-
-
 def to_torch(name: str, arrays: Dict[str, np.ndarray], source: str) -> Dict[str, np.ndarray]:
     """Return the arrays of network `name` by PyTorch's names, in PyTorch's order. Raises ConfigError."""
     layers = network(name).torch_layers
@@ -120,10 +112,7 @@ def to_torch(name: str, arrays: Dict[str, np.ndarray], source: str) -> Dict[str,
         raise ConfigError(
             f"{source} is a {name}, which cannot be exported to PyTorch: expected one of {TORCH_NETWORKS}"
         )
-    return {theirs: arrays[ours] for theirs, ours in names(layers).items()}
-
-
-# ---------------------------------------------------------------- the input
+    return {torch_name: arrays[structural] for torch_name, structural in names(layers).items()}
 
 
 def input_of(path: str) -> Optional[dict]:
@@ -144,23 +133,23 @@ def input_of(path: str) -> Optional[dict]:
         return _input(stated)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{_beside(path)} does not state the input of the weights ({error!r}): correct or remove it"
+            f"{_config(path)} does not state the input of the weights ({error!r}): correct or remove it"
         ) from None
 
 
-def _beside(path: str) -> str:
+def _config(path: str) -> str:
     return os.path.join(os.path.dirname(path), "config.json")
 
 
 def _settings(path: str) -> dict:
     """Return the content of config.json beside the file; empty if it does not exist. Raises ConfigError."""
     try:
-        with open(_beside(path), encoding="utf-8") as file:
+        with open(_config(path), encoding="utf-8") as file:
             found = json.load(file)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{_beside(path)}, which describes the weights beside it, is not JSON ({error})") from None
+        raise ConfigError(f"{_config(path)}, which describes the weights beside it, is not JSON ({error})") from None
     return found if isinstance(found, dict) else {}
 
 
@@ -168,7 +157,7 @@ def _check_architecture(path: str, source: str) -> None:
     """Raise ConfigError if config.json beside the file states another architecture."""
     architecture = _settings(path).get("architecture")
     if isinstance(architecture, str) and not re.fullmatch(ARCHITECTURES, architecture):
-        raise ConfigError(f"model.pretrained={source} is a {architecture} ({_beside(path)}), which is not supported")
+        raise ConfigError(f"model.pretrained={source} is a {architecture} ({_config(path)}), which is not supported")
 
 
 def _input(stated: dict) -> dict:

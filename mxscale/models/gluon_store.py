@@ -19,9 +19,6 @@ from mxscale.util.errors import ConfigError, nearest
 def fetch(name: str) -> str:
     """Return the path of a network's weights in Gluon's cache; download them if they are not there.
 
-    Args:
-        name: A network of Gluon's zoo.
-
     Raises:
         ConfigError: The zoo has no such weights, the download fails, or the file in the cache is damaged.
     """

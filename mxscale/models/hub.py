@@ -51,7 +51,7 @@ def fetch(reference: str) -> Fetched:
 
 
 def _verify(path: Path, source: str) -> None:
-    """Verify a large file by its name in the cache, its SHA-256 on the hub. The library compares only sizes."""
+    """Verify a large file by its name in the cache, its SHA-256 on the hub; the library compares only sizes."""
     blob = path.resolve()
     if not re.fullmatch(r"[0-9a-f]{64}", blob.name):
         return

@@ -1,7 +1,7 @@
 """Conversion of `model.pretrained` to one file with structural names, during preparation.
 
-A run directory or a `.params` file is read in place. Every other source is converted by `LOADERS` and written to the
-run's directory, so that ranks and resumed runs need neither the source nor network access.
+A run directory or a `.params` file is read in place. `LOADERS` convert every other source to a file in the
+run's directory. Ranks and resumed runs then need neither the source nor network access.
 """
 
 import json
@@ -28,8 +28,7 @@ class Loaded(NamedTuple):
     ignored: Sequence[str] = ()  # the file's names of tensors that no network here has
 
 
-# ---------------------------------------------------------------- one loader for each kind of source
-# Arguments: the source without its prefix, the network's name, the source as the user wrote it.
+# Each loader takes the source without its prefix, the network's name, and the source as the user wrote it.
 
 
 def _zoo(rest: str, name: str, source: str) -> Loaded:
@@ -77,16 +76,10 @@ def load(source: str, name: str) -> Loaded:
     return LOADERS[kind](rest, name, source)
 
 
-# ---------------------------------------------------------------- into a run
-
-
 def bring(source: str, name: str, folder, head: str) -> Origin:
     """Write WEIGHTS, and GRAPH for a symbol network, into `folder`; return their origin.
 
     Args:
-        source: model.pretrained.
-        name: model.name.
-        folder: The run's directory.
         head: "replace" omits the arrays of the output layer; "keep" includes them.
 
     Raises:

@@ -1,8 +1,8 @@
 """ResNet with the stride in the 3x3 convolution and without biases ("v1.5", GluonCV's `_v1b`).
 
-torchvision's and timm's ResNet weights have this architecture. Gluon's own `resnet50_v1` has the stride in the first
-1x1 convolution and biases in the 1x1 convolutions, so that those weights do not fit it. The networks with 18 and 34
-layers are the same in both and have a `_v1b` name for consistency.
+torchvision's and timm's ResNet weights have this architecture. They do not fit Gluon's own `resnet50_v1`, which has
+the stride in the first 1x1 convolution and biases in the 1x1 convolutions. The networks with 18 and 34 layers are the
+same in both and have a `_v1b` name for consistency.
 """
 
 from mxnet.gluon import nn

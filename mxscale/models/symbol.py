@@ -18,9 +18,6 @@ from mxscale.util.errors import ConfigError
 FILES = "expected PREFIX-symbol.json and PREFIX-0000.params (another epoch: symbol:PREFIX@EPOCH)"
 
 
-# ---------------------------------------------------------------- the network
-
-
 class Features(SymbolBlock):
     """The part of a graph before its classifier."""
 
@@ -96,9 +93,6 @@ def _head(network: Network, classes: int) -> nn.HybridBlock:
                 head.add(nn.GlobalAvgPool2D())
         head.add(nn.Flatten())
     return head
-
-
-# ---------------------------------------------------------------- files
 
 
 def build(saved, classes: int) -> SymbolNetwork:

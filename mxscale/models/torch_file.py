@@ -159,9 +159,9 @@ class _View(NamedTuple):
         # A stride of 0 would create a tensor of any size from one number.
         if last >= size or math.prod(self.shape) > size:
             raise _Refused(f"is corrupt: a tensor of shape {self.shape} exceeds its {size} numbers")
-        whole = np.frombuffer(data, dtype)[self.offset :]
+        elements = np.frombuffer(data, dtype)[self.offset :]
         strides = [stride * dtype.itemsize for stride in self.strides]
-        return Tensor(np.lib.stride_tricks.as_strided(whole, self.shape, strides, writeable=False), kind == BFLOAT16)
+        return Tensor(np.lib.stride_tricks.as_strided(elements, self.shape, strides, writeable=False), kind == BFLOAT16)
 
 
 def _are_counts(numbers) -> bool:

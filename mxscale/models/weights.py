@@ -38,9 +38,6 @@ def params_sha256(arrays: Dict[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-# ---------------------------------------------------------------- files
-
-
 def save(path, arrays: Dict[str, np.ndarray]) -> None:
     """Write MXNet's .params container, which `net.load_parameters` and `load` read. Equal arrays give equal bytes.
 
@@ -180,9 +177,6 @@ def _name(cursor: _Cursor) -> str:
     return name[4:] if name.startswith(("arg:", "aux:")) else name
 
 
-# ---------------------------------------------------------------- into a network
-
-
 def structural(net, arrays: Dict[str, mx.nd.NDArray]) -> Dict[str, mx.nd.NDArray]:
     """Return the arrays by structural name.
 
@@ -198,8 +192,6 @@ def fit(net, arrays: Dict[str, mx.nd.NDArray], source: str, head: str) -> None:
     """Load the arrays into an initialised network, either all of them or none. Types are cast to the network's.
 
     Args:
-        net: The network.
-        arrays: Structural name -> array.
         source: model.pretrained, for messages.
         head: "replace" ignores the arrays of the output layer; with "keep" they must fit as well.
 
@@ -231,7 +223,7 @@ def _problems(wanted: dict, given: dict) -> list:
     other = [n for n in both if not _same_shape(wanted[n].shape, given[n].shape)]
     names = differences(wanted, given)
     lists = (
-        ("shapes differ:", [f"{n} {_spell(given[n])} in the file, {_spell(wanted[n])} in the network" for n in other]),
+        ("shapes differ:", [f"{n} {_text(given[n])} in the file, {_text(wanted[n])} in the network" for n in other]),
         ("not a number or infinite:", [n for n in both if not np.isfinite(host(given[n])).all()]),
     )
     return [names] * bool(names) + [f"{what} {first_of(items)}" for what, items in lists if items]
@@ -242,7 +234,7 @@ def _same_shape(known: tuple, shape: tuple) -> bool:
     return len(known) == len(shape) and all(k in (0, s) for k, s in zip(known, shape, strict=True))
 
 
-def _spell(array) -> str:
+def _text(array) -> str:
     return f"({','.join('?' if size == 0 else str(size) for size in array.shape)})"
 
 

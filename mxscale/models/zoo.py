@@ -21,15 +21,11 @@ from mxscale.models.small import Small
 from mxscale.models.weights import parameters
 from mxscale.util.errors import ConfigError
 
-# ---------------------------------------------------------------- building
-
 
 def build(name: str, classes: int, graph=None) -> nn.HybridBlock:
     """Return an uninitialised network: images (n, 3, side, side) to scores (n, classes).
 
     Args:
-        name: A name of the registry (config/networks.py).
-        classes: Number of classes.
         graph: What `symbol.build` takes, for the network whose graph comes with its weights.
 
     Raises:
@@ -61,15 +57,12 @@ def _pool_globally(layers: nn.HybridBlock) -> None:
             layers._children[key] = nn.GlobalAvgPool2D()
 
 
-# ---------------------------------------------------------------- initial values
-
-
 class SeededNormal(mx.init.Initializer):
     """Gaussian values from a random stream of (seed, structural name).
 
-    The values depend neither on the order of initialisation (that of deferred parameters is the order of the first
-    forward, which hybridising changes) nor on threads or device. NumPy guarantees RandomState's values for all
-    versions. `std` None: sqrt(2 / fan-in), arXiv:1502.01852, eq. 10.
+    The values do not depend on the order of initialisation, on threads or on the device. (Hybridising changes the
+    order of deferred parameters.) NumPy guarantees RandomState's values for all versions. `std` None: sqrt(2 / fan-in),
+    arXiv:1502.01852, eq. 10.
     """
 
     def __init__(self, seed, name, std=None):
@@ -95,8 +88,6 @@ def initialise(net, seed: int, ctx, zero_gamma: bool, fitted: bool = False) -> N
     are 0 and batch normalisation is the identity. `finish` initialises parameters whose shape is inferred later.
 
     Args:
-        net: The network.
-        seed: Seed of the values.
         ctx: A context or a list of contexts.
         zero_gamma: Set gamma of the last normalisation of each residual block to 0, so that the block starts as its
             shortcut (arXiv:1706.02677, sec. 5.1). It applies to ResNet v1, v1b and `small`.
@@ -147,9 +138,6 @@ def finish(net, shape, ctx) -> None:
     mx.nd.waitall()
 
 
-# ---------------------------------------------------------------- what is trained
-
-
 def freeze(net, what: str) -> None:
     """Freeze a part of the network. Call it after `weights.fit`.
 
@@ -158,7 +146,6 @@ def freeze(net, what: str) -> None:
     in training.
 
     Args:
-        net: The network.
         what: "none"; "features" trains only the head; "stage2" trains what follows that stage.
 
     Raises:
@@ -192,7 +179,6 @@ def choose_statistics(net, what: str) -> None:
     """Choose the running statistics of batch normalisation. Call it after `freeze`; frozen layers are unchanged.
 
     Args:
-        net: The network.
         what: "moving": a moving average; "last_batch": those of the last training batch (arXiv:1711.04325, sec. 2).
 
     Raises:

@@ -154,7 +154,6 @@ def fit(runs: List[Measured], which: str, inside: Optional[Link] = None) -> Opti
     Minimises the sum of squared logarithms of predicted over measured images/s.
 
     Args:
-        runs: Measured runs of one network.
         which: A key of CARRIES; runs with another exchange are ignored.
         inside: The link inside the nodes; None: not limiting.
 

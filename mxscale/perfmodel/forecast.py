@@ -66,9 +66,6 @@ def describe(forecast: Dict) -> str:
     return f"{forecast['plan/images_per_s']:,.0f} images/s, {time}{cost}; {forecast['source']}"
 
 
-# ---------------------------------------------------------------- from earlier runs
-
-
 def _from_runs(config: Config, plan: Plan, earlier: List[RunDir]) -> Tuple[Optional[float], str]:
     """Return the images/s and their source, or None and the reason."""
     devices = plan.sizes.ranks
@@ -123,9 +120,6 @@ def _overhead_s(earlier: List[RunDir]) -> float:
             wall = run.figures.get("time/wall_s", 0.0)
             return max(0.0, wall - status.step * sizes.global_batch / _rate(run))
     return 0.0
-
-
-# ---------------------------------------------------------------- from tables
 
 
 def _from_tables(config: Config, plan: Plan) -> Tuple[Optional[float], str]:

@@ -32,9 +32,8 @@ def network(name: str, image_size: Optional[int] = None, classes: Optional[int] 
     a global pooling, but not in AlexNet and VGG.
 
     Args:
-        name: As `model.name`.
         image_size: Side in pixels; None for that of the table.
-        classes: None for those of the table.
+        classes: Number of classes; None for that of the table.
 
     Raises:
         ConfigError: The table lacks the network.

@@ -49,9 +49,7 @@ def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], 
     """Return the machine that the settings name.
 
     Args:
-        settings: The configuration's `machine`.
         price_of: Returns the price of one node, as prices.freeze_price does.
-        given: Values that override the tables.
 
     Raises:
         ConfigError: The instance, its devices or its price is unknown.

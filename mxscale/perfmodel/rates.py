@@ -67,10 +67,7 @@ def of_device(
     Args:
         network: The network, for the images of the plan.
         gpu: Name of the device; None: a CPU, or unknown.
-        batch: Images per device.
-        precision: As `precision`.
         given: The value of plan.images_per_s.
-        runs: The user's own runs.
 
     Raises:
         ConfigError: No source has the rate.
@@ -94,7 +91,7 @@ def of_device(
 
 
 def _possibly_on(run: Measured, gpu: str) -> bool:
-    """Return whether the run can have used such a GPU."""
+    """Return whether the run may have used such a GPU."""
     known, wanted = hardware.device(run.gpu) if run.gpu else None, hardware.device(gpu)
     return run.device != "cpu" and (known is None or wanted is None or known is wanted)
 

@@ -183,7 +183,7 @@ def evaluate(grid: Grid, task: Task) -> Tuple[Plans, Dict[str, int]]:
     """Evaluate every combination of the grid.
 
     Returns:
-        The columns of all valid plans, and the number of invalid combinations by reason. Columns beside the grid's:
+        The columns of all valid plans, and the number of invalid combinations by reason. Columns added to the grid's:
         devices, images_per_s, efficiency (against the rate of one device times their number), hours, usd, eur (NaN:
         unknown), bound, and seconds of a step: step_s, compute_s, exchange_s, exposed_s, stragglers_s, input_s.
     """

@@ -108,7 +108,6 @@ def overlapped(job: Job, sent: Sequence[Numbers]) -> Numbers:
     only the backward of the last one hides it. With double buffering, all of the next step's compute hides it.
 
     Args:
-        job: The step.
         sent: Seconds of each bucket, from `transfers`.
     """
     backward = BACKWARD * np.divide(job.compute_s, job.accumulation)
@@ -117,9 +116,6 @@ def overlapped(job: Job, sent: Sequence[Numbers]) -> Numbers:
         end = np.maximum(end, ready * backward) + seconds
     hidden = np.multiply(job.overlap, total - np.maximum(end - backward, 0))
     return np.where(job.double_buffering, np.maximum(total - job.compute_s, 0), total - hidden)
-
-
-# ---------------------------------------------------------------- exchange of one bucket
 
 
 def exchange(job: Job, size: Numbers) -> Numbers:
@@ -184,9 +180,6 @@ def parameter_servers(job: Job, size: Numbers, nic: Link) -> Numbers:
     return carried * size / nic.bytes_per_s + 2 * nic.alpha_s
 
 
-# ---------------------------------------------------------------- stragglers
-
-
 def stragglers(job: Job) -> Numbers:
     """Return the excess of the slowest of p devices over the mean, for normally distributed steps, plus overhead."""
     waited = slowest(job.devices) * (np.multiply(job.spread, job.compute_s) + job.jitter_s)
@@ -204,16 +197,12 @@ def _slowest(count: float) -> float:
     return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
-# ---------------------------------------------------------------- another batch
-
-
 def at_batch(step_s: Numbers, batch: Numbers, of: Numbers, launches_s: Numbers, work: Numbers = 1.0) -> Numbers:
     """Return the seconds of a step with another batch.
 
     The work for the images scales with the batch; kernel launches do not.
 
     Args:
-        step_s: Seconds of the known step.
         batch: Images of the wanted step.
         of: Images of the known step.
         launches_s: Seconds of the kernel launches of a step; at most half of the step counts.
@@ -223,9 +212,6 @@ def at_batch(step_s: Numbers, batch: Numbers, of: Numbers, launches_s: Numbers, 
     return fixed + (step_s - fixed) * work * batch / of
 
 
-# ---------------------------------------------------------------- fits
-
-
 def calibrate(points: Sequence[Tuple[float, float]], ranks: int) -> Link:
     """Fit a link to measured all-reduces, by least squares of the relative errors.
 
@@ -233,7 +219,6 @@ def calibrate(points: Sequence[Tuple[float, float]], ranks: int) -> Link:
 
     Args:
         points: (bytes, seconds) of each all-reduce.
-        ranks: Number of ranks.
 
     Raises:
         ValueError: There is only one rank or one size, or the fitted bandwidth is negative.

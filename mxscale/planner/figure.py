@@ -21,11 +21,8 @@ def draw(plans: Plans, bounds: Bounds, chosen: Sequence[int], title: str, path: 
     """Write the figure as PNG.
 
     Args:
-        plans: All plans.
         bounds: Drawn as lines.
         chosen: Indices of the recommended plans.
-        title: Name of the network.
-        path: Of the PNG file.
 
     Raises:
         OSError: The file can't be written.

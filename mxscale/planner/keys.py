@@ -54,7 +54,7 @@ def read(own: dict) -> Settings:
     return settings
 
 
-def _whole(value) -> bool:
+def _is_integer(value) -> bool:
     return type(value) is int and 1 <= value <= 10**6
 
 
@@ -64,8 +64,8 @@ def _servers(value) -> bool:
 
 # key -> (check or choices, description)
 LISTS = {
-    "nodes": (_whole, "whole numbers from 1 to 1,000,000"),
-    "batch": (_whole, "whole numbers from 1 to 1,000,000"),
+    "nodes": (_is_integer, "whole numbers from 1 to 1,000,000"),
+    "batch": (_is_integer, "whole numbers from 1 to 1,000,000"),
     "servers": (_servers, "whole numbers, or a multiple of the nodes such as 1x"),
     "double_buffering": (lambda value: isinstance(value, bool), "true or false"),
     "comm": (tuple(MODELLED), ""),

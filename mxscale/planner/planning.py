@@ -49,9 +49,6 @@ class Result:
     answer: Dict[str, int]  # description -> index of a plan
 
 
-# ---------------------------------------------------------------- inputs
-
-
 def put_together(config: Config, settings: Settings) -> Tuple[scenarios.Grid, scenarios.Task, Dict[str, str]]:
     """Return the grid, the settings of all plans, and descriptions of what they rest on. Raises ConfigError."""
     swept = {
@@ -165,9 +162,6 @@ def _rates(network, nodes, swept: dict, settings: Settings, own: calibration.Cal
 
 MOST_RATES = 4  # sources in the output
 COLUMNS = 120  # of a terminal
-
-
-# ---------------------------------------------------------------- recommendation and output
 
 
 def choose(plans: scenarios.Plans, bounds: choice.Bounds) -> Dict[str, int]:

@@ -95,9 +95,6 @@ def outcome(row: dict, wanted: dict, runs: Sequence[Recorded], modelled: Optiona
     return Outcome(row, wanted, value, [run.id for run in used], other, modelled)
 
 
-# ---------------------------------------------------------------- conditions
-
-
 def differences(run: Recorded, wanted: Dict[str, str]) -> List[str]:
     """Return the conditions of a claim that the run does not meet, by its record."""
     if run.status != FINISHED:
@@ -121,7 +118,7 @@ def _devices(run: Recorded, wanted: str) -> Optional[str]:
 
 
 def _images(run: Recorded, wanted: str) -> Optional[str]:
-    """Allow 2 %, because an epoch drops its last partial batch and splits differ."""
+    """Return how the images per epoch differ by over 2 %: an epoch drops its last partial batch, and splits differ."""
     if not wanted:
         return None
     sizes = [run.param(key) for key in ("steps/total", "batch/global", "epochs")]
@@ -133,18 +130,15 @@ def _images(run: Recorded, wanted: str) -> Optional[str]:
 
 
 def _setting(run: Recorded, condition: str) -> Optional[str]:
-    """Check `key=a|b` (one of these values) or `key~a` (a is part of the value)."""
+    """Return how a setting differs from `key=a|b` (one of these values) or `key~a` (a is part of the value)."""
     key, sign, wanted = re.match(r"([^=~]+)([=~])(.*)", condition).groups()
     value = run.param(key)
     fits = value is not None and (wanted in value if sign == "~" else value in wanted.split("|"))
     return None if fits else f"{key}={value}, not {wanted.replace('|', ' or ')}"
 
 
-# ---------------------------------------------------------------- values
-
-
 def measured(row: dict, wanted: dict, runs: Sequence[Recorded]) -> Tuple[Optional[float], List[Recorded], str]:
-    """Return the value in the claim's unit, the runs that measured it, and why there is none."""
+    """Return the value in the claim's unit, the runs that measured it, and the reason if there is none."""
     way, _, rest = wanted["how"].partition(" ")
     if way in (MODEL, TOOL):
         return None, [], "no run measures it"
@@ -197,9 +191,6 @@ def verdict(row: Dict[str, str], tolerance: str, value: Optional[float]) -> Opti
     return abs(value - low) <= float(tolerance)
 
 
-# ---------------------------------------------------------------- text
-
-
 def published(row: Dict[str, str]) -> str:
     """Return the published value, such as `about 86.5 %`; as the work states it if it is not a number."""
     unit = f" {row['unit']}" if row["unit"] else ""
@@ -213,7 +204,6 @@ def published(row: Dict[str, str]) -> str:
 
 
 def in_unit(row: Dict[str, str], value: float) -> str:
-    """Return a value with the claim's unit."""
     return f"{value:,.4g} {row['unit']}".rstrip() if abs(value) < 10000 else f"{value:,.0f} {row['unit']}"
 
 

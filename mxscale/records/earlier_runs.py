@@ -1,4 +1,4 @@
-"""Which earlier runs of this machine tell how fast a run is: for efficiency, forecast and dry run alike."""
+"""Earlier runs of this machine with a comparable speed: for efficiency, forecast and dry run."""
 
 from dataclasses import replace
 from typing import List
@@ -14,8 +14,8 @@ def comparable(run: RunDir, plan: Plan, signature: str) -> List[RunDir]:
     """Return the finished runs with the same signature, machine, device and threads and a known rate, newest first.
 
     Args:
-        signature: "weak_signature" for runs that differ in their ranks alone, "speed_signature" for runs that may
-            differ in what their speed does not depend on as well (see for_speed).
+        signature: "weak_signature": runs differ only in their ranks. "speed_signature": runs may also differ in
+            settings that do not affect their speed (see for_speed).
     """
     if getattr(plan, signature) is None:  # written by an older version
         return []

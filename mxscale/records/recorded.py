@@ -41,8 +41,6 @@ class Recorded:
         return global_batch // (per_device * accumulation)
 
 
-# ---------------------------------------------------------------- rows
-
 # Params that do not separate rows: the seed, weights (compared by digest), derived sizes, and the forecast
 SIZES = ("batch/per_device", "batch/global", "lr/effective", "steps/total")
 OUTSIDE = ("seed", *UNSIGNED, *DATA_PATHS, "model.pretrained", *SIZES)

@@ -57,8 +57,8 @@ def summarise(run: RunDir, attempt: int) -> Summary:
 def one_rank_baseline(run: RunDir, plan: Plan) -> Optional[RunDir]:
     """Return the newest finished 1-rank run of the same configuration, the reference of scaling efficiency.
 
-    Its rank has as many OMP threads as each of these, thus the same share of the machine. None for a run with one
-    rank, and for one with several shards per rank, which are slower than one.
+    Its rank has as many OMP threads as each rank of `run`. None for a run with one rank, and for one with several
+    shards per rank, which are slower than one.
     """
     sizes = plan.sizes
     if sizes.ranks == 1 or sizes.shards != sizes.ranks:
@@ -120,7 +120,6 @@ def _efficiency(summary: Summary) -> Optional[str]:
 
 
 def _verdict(summary: Summary) -> Optional[str]:
-    """Return the verdict of a rerun."""
     again = summary.rerun
     return again and f"{again['verdict']}: {again['why'].replace('; ', NEXT)}"
 

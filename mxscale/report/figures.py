@@ -34,9 +34,6 @@ def draw(rows: Sequence[Row]) -> Tuple[List[Drawn], List[Missing]]:
     return drawn, missing
 
 
-# ---------------------------------------------------------------- throughput by device count
-
-
 def throughput(rows: Sequence[Row]):
     """Draw bars of images/s, lines of efficiency, and the images/s of linear scaling."""
     series = recorded.device_series(rows)
@@ -112,9 +109,6 @@ def _legend(figure, bars, line) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=9)
 
 
-# ---------------------------------------------------------------- accuracy against cost
-
-
 def accuracy_against_cost(rows: Sequence[Row]):
     """Draw each row as a point, and the Pareto front."""
     in_usd = any(row.values("cost/total_usd") for row in rows)
@@ -146,9 +140,6 @@ def accuracy_against_cost(rows: Sequence[Row]):
         f"Medians over seeds, with minimum and maximum. Diamonds: the Pareto front; no row is better in both "
         f"({named}{more}). Rows without a cost are not shown."
     )
-
-
-# ---------------------------------------------------------------- time and cost to target
 
 
 def to_target(rows: Sequence[Row]):
@@ -187,9 +178,6 @@ def _target_bar(on, y: int, spread, longest: float) -> None:
         on.text(high + 0.02 * longest, y, "not all", va="center", fontsize=8)
 
 
-# ---------------------------------------------------------------- time of a step
-
-
 def step_time(rows: Sequence[Row]):
     """Draw compute, exchange and data wait as shares of a measured step."""
     timed = [row for row in rows if report.shares(row)][:BARS]
@@ -214,9 +202,6 @@ def step_time(rows: Sequence[Row]):
     )
 
 
-# ---------------------------------------------------------------- predicted against measured
-
-
 def predicted(rows: Sequence[Row]):
     """Draw planned against measured images/s."""
     pairs = [(row, report.prediction(row)) for row in rows if report.prediction(row)]
@@ -238,9 +223,6 @@ def predicted(rows: Sequence[Row]):
         f"Planned images/s before each run against measured images/s, {len(pairs)} rows: median error "
         f"{100 * recorded.spread(errors).median:.1f} %, largest {100 * errors[-1]:.1f} %."
     )
-
-
-# ---------------------------------------------------------------- shared helpers
 
 
 def _ends(spreads: Sequence[Spread]) -> List[List[float]]:

@@ -21,9 +21,6 @@ EXACT = "a price list: exact except for the region and the date of the exchange 
 CALTECH = 15_240  # training images
 
 
-# ---------------------------------------------------------------- by prices
-
-
 def price(instance: str, region: str, as_of: str, setup_minutes: float = 0) -> dict:
     machine = Machine(provider="aws", instance=instance, region=region, as_of=as_of)
     return prices.freeze_price(machine, setup_minutes, date.today())
@@ -43,9 +40,6 @@ def p3_price() -> Modelled:
     )
     each = "; ".join(f"{a:.2f} to {b:.2f} EUR/h in {region}" for a, b, region in zip(small, large, REGIONS))
     return Modelled(min(large), each, EXACT)
-
-
-# ---------------------------------------------------------------- by the planner
 
 
 @functools.cache
@@ -85,8 +79,6 @@ def plan(where: Tuple[scenarios.Machine, str], job: Training, nodes: int = 1, se
 
     Args:
         where: A machine and its GPU, as `aws` and `owned` return them.
-        job: What is trained.
-        nodes: Number of machines.
         servers: As scenarios.Grid.servers.
         exchange: Other axes of scenarios.Grid.
     """
@@ -168,7 +160,7 @@ def finetune_time() -> Modelled:
 
 
 def p3_or_p2() -> Modelled:
-    """Compare six epochs of the fine-tuning on 8 GPUs of each."""
+    """Return how six epochs of the fine-tuning on 8 GPUs of each compare."""
     old = on_8_k80("resnet152_v1", 16)
     new = plan(aws("p3.16xlarge", P3_DATE), finetuning("resnet152_v1", 16), comm="device")
     text = f"six epochs: {new['usd']:.2f} USD on a p3.16xlarge, {old['usd']:.2f} USD on a p2.8xlarge"
@@ -182,18 +174,17 @@ def imagenet_cost() -> Modelled:
 
 
 def minutes(row: Dict) -> Modelled:
-    """Return the time of a plan in minutes."""
     time = f"{60 * row['hours']:.0f} min, without input and validation"
     return modelled(60 * row["hours"], f"{time}, at {100 * row['efficiency']:.0f} % efficiency", row)
 
 
 def fdr_cluster() -> Modelled:
-    """Two FDR InfiniBand links of 54.5 Gbit/s per node, float16 on the wire (arXiv:1711.04325, sec. 3 and 4)."""
+    """Return the time on two FDR InfiniBand links of 54.5 Gbit/s per node, in float16 (arXiv:1711.04325, sec. 3, 4)."""
     return minutes(plan(owned("P100", 8, 109), Training("resnet50_v1b", 32), nodes=128, compression="fp16"))
 
 
 def double_buffering(pick: str) -> Modelled:
-    """32 V100 on 25 Gbit/s Ethernet, 64 images per GPU; pick: the efficiency, or the ratio to a run without."""
+    """Model 32 V100 on 25 Gbit/s Ethernet, 64 images per GPU; pick: the efficiency, or the ratio to a run without."""
     where, job = owned("V100", 8, 25, rdma=False), Training("resnet50_v1b", 64)
     both = plan(where, job, nodes=4, compression="fp16", double_buffering=True)
     if pick == "efficiency":
@@ -205,12 +196,12 @@ def double_buffering(pick: str) -> Modelled:
 
 
 def he() -> Modelled:
-    """8 P100 in one machine, 32 images per GPU."""
+    """Return the time on 8 P100 in one machine, 32 images per GPU."""
     return minutes(plan(owned("P100", 8, 0), Training("resnet50_v1b", 32)))
 
 
 def goyal() -> Modelled:
-    """32 machines with 8 P100 and 50 Gbit/s Ethernet, 32 images per GPU (arXiv:1706.02677, sec. 4)."""
+    """Return the time on 32 machines of 8 P100, 50 Gbit/s Ethernet, 32 images per GPU (arXiv:1706.02677, sec. 4)."""
     return minutes(plan(owned("P100", 8, 50, rdma=False), Training("resnet50_v1b", 32), nodes=32))
 
 

@@ -13,7 +13,7 @@ from mxscale.tracking import tracker, uris
 from mxscale.tracking.history import Store
 from mxscale.util.errors import ConfigError, nearest
 
-DRAWING = ("matplotlib", "jinja2", "alembic")  # installed with the whole of MLflow
+DRAWING = ("matplotlib", "jinja2", "alembic")  # installed with the full MLflow package
 KEYS = {"action": str, "experiment": str, "compare": list, "output": str}
 
 

@@ -56,9 +56,6 @@ def prediction(row: Row) -> Optional[Tuple[float, float]]:
     return tuple(map(statistics.median, zip(*both))) if both else None
 
 
-# ---------------------------------------------------------------- the table
-
-
 class Column(NamedTuple):
     """A column of the table."""
 

@@ -29,7 +29,7 @@ def between(first: RunDir, run: RunDir) -> List[Difference]:
 
 
 def facts(run: RunDir) -> dict:
-    """Return what may change a result beside the config: name -> value, None if unknown."""
+    """Return what may change a result besides the config: name -> value, None if unknown."""
     environment, plan = run.read("environment.json") or {}, run.plan()
     git, machine, mxnet = (environment.get(name) or {} for name in ("git", "machine", "mxnet"))
     tags, sizes = environment.get("tags") or {}, plan.sizes

@@ -1,6 +1,6 @@
 """Reruns: `rerun=ID` runs a recorded run again, lists what differs and judges the result.
 
-The record comes from the run directory if it is here, else from the files that MLflow stores of it.  A copy of it
+The record comes from the run directory if it is here, else from the files that MLflow stores of it. A copy of it
 lies in the new run's directory, rerun/, so that a resume and the verdict need neither.
 """
 
@@ -54,11 +54,8 @@ class RecordedRun:
         }
 
 
-# ---------------------------------------------------------------- the record
-
-
 def find(config: Config) -> RecordedRun:
-    """Return the run that `config.rerun.run` names.  Raises ConfigError."""
+    """Return the run that `config.rerun.run` names. Raises ConfigError."""
     given = config.rerun.run
     source = f"rerun={given}"
     if os.path.isdir(given):
@@ -97,7 +94,7 @@ def _from_store(config: Config, run_id: str, source: str) -> RecordedRun:
 
 
 def _checked(files: RunDir, source: str) -> Config:
-    """Return the recorded config.  Raises ConfigError unless the record is a finished run of this version."""
+    """Return the recorded config. Raises ConfigError unless the record is a finished run of this version."""
     state = files.state
     if (files.path / "config.yaml").is_file() and state != FINISHED:
         raise ConfigError(_unfinished(source, state or "no status"))
@@ -140,12 +137,9 @@ def _seeds(recorded: RecordedRun, others: List[dict]) -> List[Dict[str, float]]:
 
 
 def _without_seed(params: Dict[str, str]) -> Dict[str, str]:
-    """Return the params that have to be equal; a key that an older run lacks had today's default."""
+    """Return the params that must be equal; a key that an older run lacks has today's default."""
     params = {**{key: str(value) for key, value in flatten(to_dict(Config())).items()}, **params}
     return {key: value for key, value in params.items() if not (within(key, MAY_DIFFER) or is_forecast(key))}
-
-
-# ---------------------------------------------------------------- in the new run
 
 
 class Rerun(Hook):
@@ -177,7 +171,7 @@ class Rerun(Hook):
                           "differs": []})  # fmt: skip
 
     def before_ranks(self, context: RunContext, plan: Plan) -> None:
-        """Record and print what differs from the record.  Raises ConfigError if rerun.strict forbids it."""
+        """Record and print what differs from the record. Raises ConfigError if rerun.strict forbids it."""
         run, config, known = context.run, context.config, context.run.read(RERUN)
         if known is None:
             return

@@ -1,7 +1,7 @@
 """Verdict on a rerun: identical weights, figures within the spread of the seeds, or different.
 
-If the weights differ, the question is whether the rerun could have been one more seed.  The range of n seeds does not
-answer it: it contains a further seed with probability (n - 1) / (n + 1), 50 % for n = 3.  The prediction interval of a
+If the weights differ, the question is whether the rerun could have been one more seed. The range of n seeds does not
+answer it: it contains a further seed with probability (n - 1) / (n + 1), 50 % for n = 3. The prediction interval of a
 normal distribution, mean +- t(n - 1) s sqrt(1 + 1/n), contains 95 % of further seeds.
 """
 
@@ -11,7 +11,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 
 IDENTICAL, WITHIN, DIFFERENT = "identical", "within spread", "different"
 FIGURES = ("test/top1", "best/val_top1")  # in percent
-OTHER_SEEDS = 2  # beside the recorded run's own: fewer give no spread
+OTHER_SEEDS = 2  # besides that of the recorded run: fewer give no spread
 
 # Student's t, 97.5 %, by degrees of freedom; between two entries the wider one applies
 T = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 15: 2.131, 20: 2.086,

@@ -53,7 +53,7 @@ from mxscale.rundir.summary import Summary
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
-FORECAST = "forecast.json"  # expected rate, hours and cost
+FORECAST = "forecast.json"
 WARNINGS = "warnings.json"  # of rank 0: {subject: one line}
 PARAMS = "params.json"  # MLflow's params of the first attempt
 RERUN = "rerun.json"
@@ -154,7 +154,7 @@ class RunDir:
         """Return the valid lines by step: an attempt replaces earlier ones from its own first line on.
 
         A resumed attempt repeats the steps after its checkpoint. At the step of its first line it replaces only the
-        metrics that it records itself, because it may start with a validation that the previous attempt did not reach.
+        metrics that it records itself: it may start with a validation that the previous attempt did not reach.
         """
         lines = list(self.lines())
         first, newest = {}, {}
@@ -298,7 +298,7 @@ def latest_trained(root) -> RunDir:
 
 
 def as_signed(run: RunDir, config: Config) -> Config:
-    """Return the config that the signature of a run is computed of: a rerun uses the first run's ranks and threads."""
+    """Return the config from which the signature is computed: a rerun uses the first run's ranks and threads."""
     asked, now = (run.read(RERUN) or {}).get("asked", {}), flatten(to_dict(config))
     launch = {key.partition(".")[2]: was for key, (settled, was) in asked.items() if now[key] == settled}
     return dataclasses.replace(config, launch=dataclasses.replace(config.launch, **launch))

@@ -37,7 +37,7 @@ def explained_disk_errors(run: RunDir, config: Config):
 
 @contextmanager
 def locked(run: RunDir):
-    """Hold the lock of a run directory.  Raises ConfigError if another process holds it."""
+    """Hold the lock of a run directory. Raises ConfigError if another process holds it."""
     with ExitStack() as stack:
         try:
             stack.enter_context(file_lock.locked(run.path / "lock", wait=False))
@@ -67,5 +67,4 @@ def undone_if_refused(run: RunDir, config: Config, new: bool):
 
 
 def discard(run: RunDir) -> None:
-    """Remove a run directory."""
     shutil.rmtree(run.path)

@@ -21,8 +21,7 @@ T = TypeVar("T")
 def read_object(path: Path) -> Optional[dict]:
     """Return the JSON object in a file, or None if the file does not exist.
 
-    Raises:
-        ConfigError: If the file cannot be read or holds no JSON object.
+    Raises ConfigError if the file cannot be read or holds no JSON object.
     """
     try:
         values = json.loads(path.read_text())

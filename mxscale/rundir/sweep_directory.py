@@ -80,7 +80,7 @@ class SweepDirectory(RunDir):
 
 
 def _with_run_status(cell: CellRecord) -> CellRecord:
-    """Take the state of a cell whose process was killed from its run directory."""
+    """Return the cell; if its process was killed, with the state of its run directory."""
     status = RunDir(cell.run).status() if cell.state == RUNNING and cell.run else None
     if status and status.state in (FINISHED, FAILED, KILLED):
         cell.state, cell.exit, cell.error = status.state, status.exit, status.error

@@ -27,8 +27,6 @@ def logits(name: str, source: str, images: np.ndarray) -> Logits:
     """Compute the scores that pretrained weights give to images.
 
     Args:
-        name: The network, model.name.
-        source: The weights, model.pretrained.
         images: Normalised images (n, 3, height, width), float32.
 
     Raises:
@@ -59,17 +57,12 @@ def export(name: str, path: str, source: str) -> Dict[str, np.ndarray]:
     """Return the weights of a network by PyTorch's names, in PyTorch's order.
 
     Args:
-        name: The network, model.name.
-        path: Its .params file.
         source: What messages call the weights.
 
     Raises:
         ConfigError: The file is invalid, or the network has no counterpart in PyTorch.
     """
     return convert.to_torch(name, {n: array.asnumpy() for n, array in weights.load(path).items()}, source)
-
-
-# ---------------------------------------------------------------- files
 
 
 def write_logits(name: str, source: str, given: str, output: str) -> None:

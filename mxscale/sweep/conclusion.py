@@ -95,9 +95,6 @@ def append_lines(sweep: SweepDirectory, rows: Sequence[Row], time_ms: int) -> No
         file.writelines(lines)
 
 
-# ---------------------------------------------------------------- best, cheapest, fastest, failed
-
-
 def cost_of(row: Row) -> Optional[float]:
     """Return the cost in USD, or in EUR if USD is unknown."""
     return next((row.metrics[name] for name in COSTS if name in row.metrics), None)
@@ -164,15 +161,13 @@ def figures(rows: Sequence[Row], at_a_time: int) -> Dict[str, float]:
 
 
 def tags(command: Sequence[str], chosen: dict) -> Dict[str, str]:
-    """Return the tags of the parent run.  `chosen` is the result of `named`."""
+    """Return the tags of the parent run. `chosen` is the result of `named`."""
     commit, dirty = description.git_state()
     known = {"git.commit": commit, "git.dirty": dirty, "sweep.command": " ".join(command)}
     for label, names in chosen.items():
         known[f"sweep.{label}"] = names if isinstance(names, str) else " ".join(names) or None
     return {name: str(value) for name, value in known.items() if value is not None}
 
-
-# ---------------------------------------------------------------- the table
 
 STATES = {FINISHED: "finished", FAILED: "failed", REFUSED_CELL: "refused", KILLED: "interrupted"}
 

@@ -1,4 +1,4 @@
-"""A sweep: its start or resume, and its cells, each of which is a run.  See rundir/sweep_directory.py for the files."""
+"""A sweep: its start or resume, and its cells, each of which is a run. See rundir/sweep_directory.py for the files."""
 
 import math
 import os
@@ -28,7 +28,6 @@ def begin(values: dict, typed: Sequence[str], facts: dict) -> SweepDirectory:
     """Return a new sweep's directory, or with sweep.resume=true that of the newest sweep of this command line.
 
     Args:
-        values: The settings that all cells share.
         typed: The overrides of the command line.
         facts: {"swept": {key: values}, "cells", "at_a_time", "sweeper"}.
 
@@ -49,7 +48,7 @@ def begin(values: dict, typed: Sequence[str], facts: dict) -> SweepDirectory:
 
 
 def find(config: Config, command: List[str]) -> SweepDirectory:
-    """Return the newest sweep of this command line.  Raises ConfigError if there is none, or it is still running."""
+    """Return the newest sweep of this command line. Raises ConfigError if there is none, or it is still running."""
     for found in map(lambda run: SweepDirectory(run.path), directory.runs_of(config.runs, FOLDER)):
         facts = found.facts()
         if facts.get("command") == command and facts.get("entry") == config.entry:
@@ -153,7 +152,7 @@ class Cell(Hook):
     def following_stop_requests(self):
         """In a process other than the sweep's: turn stop requests of the sweep into SIGTERM of this process.
 
-        SIGUSR2, which submitit sends before a time limit, becomes SIGTERM too.  Signals of a terminal are ignored:
+        SIGUSR2, which submitit sends before a time limit, becomes SIGTERM too. Signals of a terminal are ignored:
         between two cells they would end a process of joblib's pool, and joblib then kills all others with their ranks.
         """
         if not self.sweep.in_other_process():

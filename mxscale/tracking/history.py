@@ -29,16 +29,16 @@ class Store:
         file = uris.sqlite_file(self.uri)
         if file:
             check_file(file)
-        self.client = self._asked(lambda: store.open_store(self.uri, self.timeout_s))
+        self.client = self._request(lambda: store.open_store(self.uri, self.timeout_s))
 
     def __str__(self):
         return uris.masked(self.uri)
 
     def experiment(self, name: str) -> str:
         """Return the id of an experiment. Raises ConfigError, which suggests a name, if it does not exist."""
-        found = self._asked(lambda: self.client.get_experiment_by_name(name))
+        found = self._request(lambda: self.client.get_experiment_by_name(name))
         if found is None:
-            names = [e.name for e in self._asked(self.client.search_experiments)]
+            names = [e.name for e in self._request(self.client.search_experiments)]
             raise ConfigError(f"report.experiment={name}: {self} has no such experiment{nearest(name, names)}")
         return found.experiment_id
 
@@ -47,7 +47,7 @@ class Store:
         ids = [experiment_id] if experiment_id else self._experiments()
         found, token = [], None
         while ids:
-            page = self._asked(lambda at=token: self.client.search_runs(ids, having, max_results=PAGE, page_token=at))
+            page = self._request(lambda at=token: self.client.search_runs(ids, having, max_results=PAGE, page_token=at))
             found += map(recorded, page)
             token = page.token
             if not token:
@@ -55,7 +55,7 @@ class Store:
         return found
 
     def _experiments(self) -> List[str]:
-        return [each.experiment_id for each in self._asked(self.client.search_experiments)]
+        return [each.experiment_id for each in self._request(self.client.search_experiments)]
 
     def run(self, run_id: str, asked: str) -> Recorded:
         """Return a run by its MLflow id. `asked` starts the message of the error."""
@@ -70,7 +70,7 @@ class Store:
         """Return (step, value) of each metric; the last value of a step that a resumed run repeated."""
         found = {}
         for metric in metrics:
-            points = self._asked(lambda key=metric: self.client.get_metric_history(run_id, key))
+            points = self._request(lambda key=metric: self.client.get_metric_history(run_id, key))
             last = {point.step: point.value for point in sorted(points, key=lambda point: point.timestamp)}
             if last:
                 found[metric] = sorted(last.items())
@@ -83,12 +83,10 @@ class Store:
         except Exception:
             return {}
 
-    # ------------------------------------------------------------ writing
-
     def keep(self, files: Sequence[Path], home: str, folder: str = "report") -> None:
         """Upload files to the run `home`."""
         for path in files:
-            self._asked(lambda path=path: self.client.log_artifact(home, str(path), folder))
+            self._request(lambda path=path: self.client.log_artifact(home, str(path), folder))
 
     def home(self, experiment_id: str, name: str, runs: Sequence[Recorded]) -> str:
         """Return the id of the run that holds a report: the sweep of all `runs`, else a run of its own."""
@@ -100,12 +98,12 @@ class Store:
                 return parent
         quote = '"' if "'" in name else "'"
         wanted = f"tags.`{REPORT}` = {quote}{name}{quote}"
-        found = self._asked(lambda: self.client.search_runs([experiment_id], wanted))
+        found = self._request(lambda: self.client.search_runs([experiment_id], wanted))
         if found:
             return found[0].info.run_id
         with store.exclusive(self.uri):
-            made = self._asked(lambda: self.client.create_run(experiment_id, tags={REPORT: name}, run_name="report"))
-            self._asked(lambda: self.client.set_terminated(made.info.run_id))
+            made = self._request(lambda: self.client.create_run(experiment_id, tags={REPORT: name}, run_name="report"))
+            self._request(lambda: self.client.set_terminated(made.info.run_id))
         return made.info.run_id
 
     def _exists(self, run_id: str) -> bool:
@@ -115,11 +113,9 @@ class Store:
         except Exception:  # if the store failed, the next request reports it
             return False
 
-    # ------------------------------------------------------------ what fails
-
-    def _asked(self, question):
+    def _request(self, call):
         try:
-            return question()
+            return call()
         except Exception as error:
             raise self._refusal(error) from None
 
@@ -146,9 +142,6 @@ def check_file(file: Path) -> None:
             f"sqlite:///{file}: written by another version of MLflow (schema {' '.join(sorted(found))}, "
             f"expected {here}); if it is older, copy it and run: mlflow db upgrade sqlite:///{file}"
         )
-
-
-# ---------------------------------------------------------------- a run directory
 
 
 def of_directory(run: RunDir) -> Recorded:

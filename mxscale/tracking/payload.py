@@ -53,9 +53,6 @@ def no_cost(line: Dict[str, Any]) -> Dict[str, float]:
     return {}
 
 
-# ---------------------------------------------------------------- where
-
-
 def runs_root(run: RunDir) -> Path:
     """Return the folder `runs` of runs/<entry>/<name>."""
     return run.path.parent.parent
@@ -73,9 +70,6 @@ def uri_of(run: RunDir, tracking: configs.Tracking, uri: Optional[str] = None) -
         if file is None or file.exists():
             return recorded
     return store_uri(dataclasses.replace(tracking, uri=uri or tracking.uri), runs_root(run))
-
-
-# ---------------------------------------------------------------- what
 
 
 def params(run: RunDir) -> Dict[str, str]:

@@ -50,7 +50,6 @@ def failure_of(uri: str, timeout_s: float = 3.0) -> Optional[str]:
     The client sends the user, the token and the TLS settings of MLflow's environment variables.
 
     Args:
-        uri: Address of the store.
         timeout_s: Seconds until the store counts as unreachable. The import of MLflow is not included.
     """
     import_mlflow(timeout_s)
@@ -81,7 +80,7 @@ def open_store(uri: str, timeout_s: float):
 
 @contextmanager
 def exclusive(uri: str):
-    """Hold a lock beside a SQLite store, so that one process at a time uses it.
+    """Hold the lock of a SQLite store, so that one process at a time uses it.
 
     Two processes that open a new store at once would both create its tables, and of many writers some time out. To
     avoid a deadlock, the lock is taken before the lock of any run.

@@ -25,7 +25,7 @@ from mxscale.util.errors import ConfigError
 POLL_S = 5.0  # between two reads of metrics.jsonl; one with new lines takes 30 ms of a core
 RETRY_S = 1.0
 BACKOFF_S = (1.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # after the 1st, 2nd, ... consecutive failure
-NICENESS = 10  # the cores belong to the ranks
+NICENESS = 10  # below the priority of the ranks
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -34,8 +34,7 @@ T = TypeVar("T")
 def store_uri(config: Config) -> str:
     """Return the URI of the store of this configuration. It may hold a password: print `masked(uri)`.
 
-    Raises:
-        ConfigError: The URI names no store.
+    Raises ConfigError if the URI names no store.
     """
     return uris.store_uri(config.tracking, Path(config.runs))
 
@@ -88,9 +87,6 @@ def directory_of(config: Config, tags: dict) -> Optional[RunDir]:
     return None
 
 
-# ---------------------------------------------------------------- while the run lasts
-
-
 class Mirror:
     """A daemon thread that sends the records of a run. It never raises, and never delays its parent."""
 
@@ -105,7 +101,7 @@ class Mirror:
         self._thread = threading.Thread(target=self._follow, name="tracking", daemon=True)
 
     def start(self) -> None:
-        """Start the thread once, after the ranks: its import of MLflow takes their cores."""
+        """Start the thread once, after the ranks: its import of MLflow uses their cores."""
         if self._thread.ident is None:
             self._thread.start()
 
@@ -171,9 +167,6 @@ class NoMirror:
 def open_mirror(run: RunDir, tracking: Tracking, cost_at: CostAt = no_cost):
     """Return the mirror that `tracking` configures. Raises ConfigError if the URI names no store."""
     return Mirror(run, tracking, cost_at) if tracking.enabled else NoMirror()
-
-
-# ---------------------------------------------------------------- later
 
 
 def sync(run: RunDir, uri: Optional[str] = None, cost_at: CostAt = no_cost) -> int:

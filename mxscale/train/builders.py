@@ -17,8 +17,6 @@ from mxscale.rundir.plan import Plan
 from mxscale.train.optim.server_update import ServerUpdate
 from mxscale.util.errors import ConfigError
 
-# ---------------------------------------------------------------- data
-
 
 def training_data(config: Config, plan: Plan, sizes: Sizes, shards, devices):
     """Return this rank's training batches, read from records or generated."""
@@ -49,9 +47,6 @@ def evaluation_data(config: Config, plan: Plan, name: str, comm, device):
     return loader.EvaluationData(split, data, batch, (comm.rank, comm.size), device)
 
 
-# ---------------------------------------------------------------- networks
-
-
 def initial_network(config: Config, classes: int, plan: Plan, head: str, devices):
     """Return the network with its initial weights on each device, its layers frozen as configured.
 
@@ -59,7 +54,7 @@ def initial_network(config: Config, classes: int, plan: Plan, head: str, devices
         head: "keep" or "replace", the classifier of pretrained weights.
 
     Raises:
-        ConfigError: the weights or the image size do not fit the network.
+        ConfigError: The weights or the image size do not fit the network.
     """
     net, pretrained = zoo.build(config.model.name, classes, plan.graph), plan.pretrained
     size = config.data.image_size

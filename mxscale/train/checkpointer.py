@@ -43,9 +43,9 @@ class TrainingState:
     """What a checkpoint saves and restores.
 
     Attributes:
-        parameters: structural name -> Parameter.
-        running: names of the parameters whose values `statistics` holds for each shard.
-        exchange: the gradient exchange, which may have sums in flight.
+        parameters: Structural name -> Parameter.
+        running: Names of the parameters whose values `statistics` holds for each shard.
+        exchange: The gradient exchange, which may have sums in flight.
     """
 
     parameters: Dict[str, gluon.Parameter]
@@ -130,8 +130,8 @@ class Checkpointer:
         If the step's checkpoint exists (a resumed run repeated its validation), only best.json is written.
 
         Raises:
-            NotFinite: a weight is NaN or infinite.
-            OSError: rank 0 could not write; on all ranks.
+            NotFinite: A weight is NaN or infinite.
+            OSError: Rank 0 could not write; on all ranks.
         """
         if snapshot.step == self.saved_step:
             if self.comm.rank == 0:
@@ -193,8 +193,7 @@ class Checkpointer:
 def check_resumable(run: RunDir) -> dict:
     """Return state.json of the newest valid checkpoint, {} if the run has no checkpoint.
 
-    Raises:
-        ConfigError: every checkpoint is damaged.
+    Raises ConfigError if every checkpoint is damaged.
     """
     path = newest_path(run.checkpoints)
     if path:
@@ -239,7 +238,7 @@ def write(final: Path, state: Dict[str, Any], params, trainer, statistics: np.nd
     """Write the checkpoint `final` atomically; the other arguments are as in `Checkpoint`.
 
     Raises:
-        OSError: a write failed (a full disk, for example); earlier checkpoints remain.
+        OSError: A write failed (a full disk, for example); earlier checkpoints remain.
     """
     folder = final.parent
     new = folder / f".{final.name}.{os.getpid()}"

@@ -57,10 +57,10 @@ def measure(comm, config: Config, plan: Plan, seconds: float, warmup: int) -> li
 def main(run_path: str, attempt: int, name: str) -> None:
     run = RunDir(run_path)
     end_with_parent(run, attempt)
-    asked = yaml.safe_load(Path(run.path, "probe", f"{name}.yaml").read_text())
-    config, plan = from_dict(asked["config"]), run.plan()
+    request = yaml.safe_load(Path(run.path, "probe", f"{name}.yaml").read_text())
+    config, plan = from_dict(request["config"]), run.plan()
     comm = open_communicator(config.comm, plan.sizes.ranks)
-    found = measure(comm, config, plan, asked["seconds"], asked["warmup"])
+    found = measure(comm, config, plan, request["seconds"], request["warmup"])
     comm.close()
     if comm.rank == 0:
         run.write(f"probe/{name}.json", {"images_per_s": found})

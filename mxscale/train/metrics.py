@@ -138,7 +138,7 @@ class MetricsLog:
 
 
 def _end_torn_line(path) -> None:
-    """End an incomplete last line of a writer that was killed, so that the next line stands alone."""
+    """End an incomplete last line of a killed writer, so that the next line is separate."""
     if path.exists() and path.stat().st_size:
         with open(path, "rb+") as file:
             file.seek(-1, os.SEEK_END)

@@ -1,8 +1,8 @@
 """The preparation, a child process before any rank starts: `python -m mxscale.train.prepare RUN_DIR ATTEMPT`.
 
-It packs the data if necessary, checks the network, its weights, the optimizer and the back end, and derives the number
-of ranks and the batch sizes. An invalid setting is one line in refused.json and exit status 2. Ranks neither pack nor
-download.
+It packs the data if necessary and checks the network, its weights, the optimizer and the back end. It also derives the
+number of ranks and the batch sizes. An invalid setting is one line in refused.json and exit status 2. Ranks neither
+pack nor download.
 """
 
 import sys
@@ -35,9 +35,7 @@ def prepare(run: RunDir, config: Config) -> None:
     """Write plan.json, the settled config.yaml and MXNet's part of environment.json.
 
     A resumed run is prepared again, with the same result.
-
-    Raises:
-        ConfigError: the run cannot start or resume as configured.
+    Raises ConfigError if the run cannot start or resume as configured.
     """
     plan, state = run.plan(), check_resumable(run)
     check_state(run, config, state)
@@ -60,8 +58,8 @@ def prepare(run: RunDir, config: Config) -> None:
     shards = state.get("shards") or known_shards
     derived = sizes(config, ranks, manifest["splits"]["train"]["count"], shards=shards)
     if state and derived.global_batch != state["global_batch"]:
-        its, asked = state["global_batch"], derived.global_batch
-        raise ConfigError(f"resume={run.path}: its global batch is {its}, not {asked}; start a new run")
+        its, requested = state["global_batch"], derived.global_batch
+        raise ConfigError(f"resume={run.path}: its global batch is {its}, not {requested}; start a new run")
     plan = replace(
         plan,
         sizes=derived,
@@ -78,9 +76,6 @@ def prepare(run: RunDir, config: Config) -> None:
     run.write_plan(plan)
     run.write_config(config)  # with the input of the weights, which ranks read and records show
     run.write("environment.json", {**(run.read("environment.json") or {}), "mxnet": build()})
-
-
-# ---------------------------------------------------------------- settings and state
 
 
 def check_state(run: RunDir, config: Config, state: dict) -> None:
@@ -110,15 +105,15 @@ def choose_device(config: Config) -> str:
 
 def choose_ranks(config: Config, hosts=()) -> int:
     """Return the number of ranks; raise ConfigError if the hosts or GPUs are too few."""
-    asked, slots = config.launch.ranks, sum(host.slots for host in hosts)
+    requested, slots = config.launch.ranks, sum(host.slots for host in hosts)
     gpus = mx.context.num_gpus() if config.launch.device != "cpu" and not slots else 0
-    if asked == "auto":
+    if requested == "auto":
         return auto_ranks(config, slots, gpus, available_cores())
-    if slots and asked > slots:
-        raise ConfigError(f"launch.ranks={asked} is more than launch.hosts takes ({slots}): give NAME:RANKS")
-    if gpus and asked > gpus:
-        raise ConfigError(f"launch.ranks={asked} is more than the {gpus} GPUs here: one rank drives one GPU")
-    return asked
+    if slots and requested > slots:
+        raise ConfigError(f"launch.ranks={requested} is more than launch.hosts takes ({slots}): give NAME:RANKS")
+    if gpus and requested > gpus:
+        raise ConfigError(f"launch.ranks={requested} is more than the {gpus} GPUs here: one rank drives one GPU")
+    return requested
 
 
 def check_settings(config: Config, pretrained) -> None:
@@ -133,9 +128,6 @@ def check_settings(config: Config, pretrained) -> None:
         raise ConfigError("precision=amp: not supported with the graph of model.name=symbol; use precision=float16")
     if pretrained:
         weights.load(pretrained)
-
-
-# ---------------------------------------------------------------- data
 
 
 def describe_data(config: Config) -> dict:
@@ -173,9 +165,6 @@ def share_of_a_host(hosts=()) -> float:
     """Return the largest share of the set that the ranks of one host read; no hosts: this machine reads all of it."""
     slots = [host.slots for host in hosts] or [1]
     return max(slots) / sum(slots)
-
-
-# ---------------------------------------------------------------- network
 
 
 def head_of(config: Config) -> str:

@@ -23,9 +23,7 @@ def obtain(run: RunDir, config: Config, plan: Plan, head: str) -> Tuple[Config, 
     """Return the config with the input of the pretrained weights, and the plan with their paths and origin.
 
     May download. A second call uses what the first one fetched.
-
-    Raises:
-        ConfigError: the weights cannot be read or do not fit.
+    Raises ConfigError if the weights cannot be read or do not fit.
     """
     source, graph = config.model.pretrained, run.path / pretrained.GRAPH
     if source and not plan.origin and not run.has_checkpoint():
@@ -87,14 +85,11 @@ def with_data(config: Config, values: dict) -> Config:
     return replace(config, data=replace(config.data, **values))
 
 
-# ---------------------------------------------------------------- the first loss of a new classifier
-
-
 def check_first_loss(run: RunDir, config: Config, plan: Plan, comm, accumulator) -> None:
     """Record a warning if the loss of the first batch is not that of a new classifier. A collective.
 
     Args:
-        accumulator: the sums of the first batch, before the first update.
+        accumulator: The sums of the first batch, before the first update.
     """
     if plan.pretrained and plan.head == "keep":  # the classifier is not new
         return

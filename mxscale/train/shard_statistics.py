@@ -16,8 +16,8 @@ class ShardStatistics:
     Shard s is computed on device s modulo the number of devices.
 
     Args:
-        parameters: the running means and variances, in a fixed order.
-        shards: the shards of this rank, of `of` in total.
+        parameters: The running means and variances, in a fixed order.
+        shards: The shards of this rank, of `of` in total.
     """
 
     def __init__(self, parameters, shards, of: int):

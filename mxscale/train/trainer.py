@@ -34,8 +34,8 @@ class Trainer:
     """The state and the loop of one rank.
 
     Raises:
-        NotFinite: the loss, or a weight at a checkpoint, is NaN or infinite.
-        OSError: rank 0 cannot write a checkpoint.
+        NotFinite: The loss, or a weight at a checkpoint, is NaN or infinite.
+        OSError: Rank 0 cannot write a checkpoint.
     """
 
     def __init__(

@@ -11,8 +11,6 @@ def nearest(key: str, names, where: str = "", listed=None) -> str:
     """Return a suggestion for an unknown name, to be appended to an error message.
 
     Args:
-        key: The unknown name.
-        names: The valid names.
         where: Prefix of the suggested name, such as "optimizer.".
         listed: Names to list if none is close; all of `names` by default.
 

@@ -32,7 +32,6 @@ def members(
     """Yield the files of an uncompressed tar in its order.
 
     Args:
-        path: The file that holds the tar.
         start: First byte of the tar in `path`.
         end: Its last byte + 1; None: the end of `path`.
         seen: Called with the bytes that each member occupies.
@@ -55,7 +54,7 @@ def members(
                 seen(tar.offset - info.offset)
         except (tarfile.TarError, OverflowError) as error:
             raise BadArchive(f"not a tar, or truncated ({error})") from None
-        # tarfile takes a truncation between two members, and garbage after the first, for the end.
+        # tarfile treats a truncation between two members, and garbage after the first, as the end.
         file.seek(tar.offset)
         if tar.offset + BLOCK > end or file.read(BLOCK).strip(b"\0"):
             raise BadArchive(f"truncated or damaged at byte {tar.offset - start}")
@@ -65,7 +64,6 @@ def contents(path: str, wanted: Iterable[str], max_bytes: int) -> Dict[str, byte
     """Return the content of files in a .tar.gz, by the last part of their name.
 
     Args:
-        path: The archive.
         wanted: Last parts of the files' names.
         max_bytes: The largest allowed size of the decompressed archive.
 

@@ -40,8 +40,6 @@ def download(url: str, part: str, size: Optional[int], bar: Progress, pauses: Tu
     """Download `url` to the file `part`, resuming at its end.
 
     Args:
-        url: The address.
-        part: The partial file.
         size: The expected size in bytes; None: unknown.
         bar: Advanced by the received bytes.
         pauses: Seconds before each retry. Up to `len(pauses)` consecutive retries may receive nothing.
@@ -138,11 +136,8 @@ def _copy(response, out: BinaryIO, total: Optional[int], bar: Progress) -> None:
         raise _Transient(f"truncated after {out.tell():,} of {total:,} bytes")
 
 
-# ---------------------------------------------------------------- partial file
-
-
 def _validator(part: str, url: str) -> Optional[str]:
-    """Return the validator of the file that `part` is the beginning of, if it came from `url`."""
+    """Return the recorded validator of the partial file, if it came from `url`."""
     try:
         with open(part + ".of") as file:
             known, validator = file.read().splitlines()
@@ -161,9 +156,6 @@ def _empty(out: BinaryIO, bar: Progress) -> None:
     bar.add(-out.tell())
     out.truncate(0)
     out.seek(0)
-
-
-# ---------------------------------------------------------------- messages
 
 
 def _reason(error: BaseException) -> str:

@@ -48,9 +48,6 @@ def _path(place: Place, file: File) -> str:
     return os.path.join(place.folder, file.name)
 
 
-# ---------------------------------------------------------------- verification
-
-
 def _verified(file: File, place: Place, found: Optional[str]) -> str:
     """Return the file's SHA-256 (`found`, if just computed). Raises ConfigError if it is not the expected one."""
     path = _path(place, file)
@@ -93,9 +90,6 @@ def sha256_of(path: str, progress: bool = True) -> str:
             digest.update(chunk)
             bar.add(len(chunk))
     return digest.hexdigest()
-
-
-# ---------------------------------------------------------------- fetching
 
 
 def _addresses(file: File, place: Place) -> Tuple[str, ...]:
@@ -153,9 +147,6 @@ def _download(url: str, part: str, file: File, place: Place) -> Optional[str]:
         return found
     os.remove(part)
     return None
-
-
-# ---------------------------------------------------------------- the folder
 
 
 @contextlib.contextmanager

@@ -34,9 +34,6 @@ def _tree(data: Data, where: str, names: List[str], splits: Dict[str, List[Tuple
     return Tree(classes, by_split, where)
 
 
-# ---------------------------------------------------------------- MNIST
-
-
 def mnist(folder: str, data: Data, where: str, progress: bool) -> Tree:
     """Read idx files: big-endian magic and sizes, then a byte per pixel or label (yann.lecun.com/exdb/mnist)."""
     splits = {}
@@ -67,8 +64,6 @@ def _idx(folder: str, name: str, dimensions: int):
         raise BadArchive(f"{name} has {len(content):,} bytes, not the {expected:,} of its header")
     return (content[header:], *sizes)
 
-
-# ---------------------------------------------------------------- CIFAR
 
 SIDE = 32
 PLANE = SIDE * SIDE
@@ -131,9 +126,6 @@ def _records(file: str, content: bytes, label_bytes: int, names: List[str]) -> I
         yield names[label], f"{file} image {n}", header + image.T.tobytes()
 
 
-# ---------------------------------------------------------------- Caltech-256
-
-
 def caltech256(folder: str, data: Data, where: str, progress: bool) -> Tree:
     """Read 256_ObjectCategories/<NNN.name>/<image>.jpg; the 257th folder, clutter, is not a class.
 
@@ -154,8 +146,6 @@ def is_class(folder: str, data: Data) -> bool:
     """Return whether a folder of Caltech-256 is a class; the 257th, clutter, only with data.clutter."""
     return re.match(r"\d{3}\.", folder) is not None and (data.clutter or not folder.startswith("257."))
 
-
-# ---------------------------------------------------------------- ImageNet
 
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"

@@ -1,6 +1,7 @@
 """Reader of structure arrays in MATLAB 5 files, such as ImageNet's meta.mat, without SciPy.
 
-Format: "MAT-File Format", MathWorks, chapter 1. Little-endian files, real numbers and text alone.
+Format: "MAT-File Format", MathWorks, chapter 1. Only little-endian files, real numbers and text are
+supported.
 """
 
 import math
@@ -18,13 +19,11 @@ def read_structs(content: bytes, name: str, max_bytes: int) -> List[Dict[str, An
     """Return the elements of a structure array as dictionaries; scalars as numbers, text as str.
 
     Args:
-        content: The file.
-        name: The variable.
         max_bytes: Limit of a decompressed variable.
 
     Raises:
-        ValueError: the file has no such variable.
-        struct.error, zlib.error: the file is damaged.
+        ValueError: The file has no such variable.
+        struct.error, zlib.error: The file is damaged.
     """
     for kind, data in _elements(content[HEADER_BYTES:]):
         if kind == COMPRESSED:

@@ -16,7 +16,7 @@ Pairs = Sequence[Tuple[Point, Point]]  # (base, row to predict)
 Constants = Dict[str, float]
 
 SHARES = ("rdma_share", "tcp_share", "nvlink_share", "overlap", "overlap_served")  # at most 1
-MOST_OF_LINEAR = 1.1  # limit of a prediction over linear scaling: above it, the base is not understood
+MOST_OF_LINEAR = 1.1  # largest ratio of a prediction to linear scaling
 LARGEST = 0.5  # limit of an error in the loss, so that rows which no constants explain do not dominate
 LEAST_COMPUTE = 0.2  # share of compute in the step of a base, at least
 STAY = 0.008  # penalty per constant and squared logarithm of its change
@@ -34,7 +34,6 @@ class Rows:
 
     @classmethod
     def of(cls, pairs: Pairs) -> "Rows":
-        """Return the pairs as arrays."""
         sources = [target.source for _, target in pairs]
         weight = np.array([sources.count(source) ** -0.5 for source in sources])
         first, second = zip(*pairs, strict=True)
@@ -74,9 +73,6 @@ def at_batch(compute: np.ndarray, rows: Rows, launch_s: float) -> np.ndarray:
 def linear(rows: Rows) -> np.ndarray:
     """Return the images/s of linear scaling: each device as fast as in the base, for any batch."""
     return rows.base.rate / rows.base.devices * rows.target.devices
-
-
-# ---------------------------------------------------------------- fitting
 
 
 def fit(rows: Rows, start: Constants, steps: Sequence[float] = STEPS) -> Constants:

@@ -190,9 +190,6 @@ def _rdma(text: str, gbps: float) -> bool:
     return gbps in INFINIBAND_GBPS or gbps >= 200
 
 
-# ---------------------------------------------------------------- with constants
-
-
 def job(rows: Jobs, constants: Dict[str, float], compute_s) -> Job:
     """Return the rows as one Job of arrays; constants: as in hardware.csv."""
     k = constants

@@ -138,9 +138,6 @@ def _number(where: str, key: str, text: str) -> Optional[float]:
     return value
 
 
-# ---------------------------------------------------------------- series
-
-
 def pairs(points: List[Point]) -> Tuple[List[Tuple[Point, Point]], List[Skipped]]:
     """Return (base, row to predict) of all series, and the rows that are in no pair."""
     found, alone = {}, {}
@@ -148,7 +145,7 @@ def pairs(points: List[Point]) -> Tuple[List[Tuple[Point, Point]], List[Skipped]
         bases = {batch: _bases(_of_batch(among, batch)) for batch in {point.batch for point in series}}
         for point in series:
             smallest, several = bases[point.batch][_network(point)]
-            base = min(smallest, key=lambda other: _unlike(other, point))
+            base = min(smallest, key=lambda other: _distance(other, point))
             if _size(point) > _size(base):
                 found[point.line] = _filled(base, point)
             else:
@@ -236,7 +233,7 @@ def _bases(points: List[Point]) -> Dict[Optional[float], Tuple[List[Point], bool
     return found
 
 
-def _unlike(base: Point, point: Point) -> Tuple:
+def _distance(base: Point, point: Point) -> Tuple:
     """Return a sort key of bases: not flagged, the nearest batch, the same network, the same note."""
     batches = (base.batch or point.batch or 1, point.batch or base.batch or 1)
     return (

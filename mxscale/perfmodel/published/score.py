@@ -1,4 +1,4 @@
-"""Errors of the model against published throughputs, by row, by source and in total, beside those of linear scaling."""
+"""Errors of the model against published throughputs, by row, by source and in total, with those of linear scaling."""
 
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence
@@ -16,7 +16,7 @@ from mxscale.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class Scored:
-    """A predicted row.  Errors in percent of the published rate."""
+    """A predicted row. Errors in percent of the published rate."""
 
     base: Point
     point: Point
@@ -41,7 +41,6 @@ def score(path: str, leave_out: str = "source") -> Dict:
     """Return the object that `json=true` prints: overall, linear, sources, left_out, rows, flagged, skipped, unknown.
 
     Args:
-        path: Table of published throughputs.
         leave_out: A key of LABELS: constants are also fitted without each source, or without each framework.
 
     Raises:
@@ -143,9 +142,6 @@ def _by(rows, key) -> Dict:
     return groups
 
 
-# ---------------------------------------------------------------- leaving one out
-
-
 LABELS = {"source": lambda point: point.source, "framework": lambda point: family(point.framework)}
 
 
@@ -163,24 +159,21 @@ def left_out(pairs: Pairs, leave_out: str) -> Dict[str, Dict]:
     usable = published.unflagged(pairs)
     named = {target.source for _, target in usable}
     others = [pair for pair in evidence() if pair[1].source not in named]
-    found, all_of_them = {}, []
-    for name, mine in _by(usable, lambda pair: label(pair[1])).items():
+    found, all_scored = {}, []
+    for name, group in _by(usable, lambda pair: label(pair[1])).items():
         rest = [pair for pair in [*usable, *others] if label(pair[1]) != name]
         if rest:
             constants = fitting.fit(Rows.of(rest), hardware.priors())
             fitted = {key: constants[key] for key in hardware.fitted()}
-            scored = predict(mine, constants)
+            scored = predict(group, constants)
             found[name] = {**summary(scored), "constants": fitted}
-            all_of_them.extend(scored)
-    return {**found, "all": summary(all_of_them)}
+            all_scored.extend(scored)
+    return {**found, "all": summary(all_scored)}
 
 
 def evidence(tables: Sequence[str] = published.TABLES) -> Pairs:
     """Return the unflagged pairs of the package's tables, to which the constants are fitted."""
     return [pair for name in tables for pair in published.unflagged(published.pairs(published.of_package(name))[0])]
-
-
-# ---------------------------------------------------------------- for the terminal
 
 
 def show(found: Dict) -> str:

@@ -29,8 +29,8 @@ def make_trainer(parameters, config: OptimizerConfig, multi_precision: bool) -> 
 def load_states(trainer: gluon.Trainer, path: str) -> None:
     """Restore what `trainer.save_states` wrote, on any number of devices.
 
-    MXNet counts updates by device. For a device that the file does not list the count would restart at 0, and Adam's
-    bias correction there would differ from that on the other devices.
+    MXNet counts updates by device. The count of a device that the file does not list would restart at 0. Adam's
+    bias correction would then differ between devices.
     """
     trainer.load_states(path)
     counts = trainer.optimizer._all_index_update_counts
@@ -49,7 +49,7 @@ def make_optimizer(config: OptimizerConfig, multi_precision: bool = False) -> mx
     """Return the optimizer of that name.
 
     Raises:
-        ConfigError: the name or an argument is unknown, or MXNet's version does not have the optimizer.
+        ConfigError: The name or an argument is unknown, or MXNet's version does not have the optimizer.
     """
     known = mx.optimizer.Optimizer.opt_registry
     if config.name.lower() not in known:

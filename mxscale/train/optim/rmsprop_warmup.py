@@ -21,10 +21,10 @@ class RMSpropWarmup(mx.optimizer.Optimizer):
 
     Args:
         momentum: mu1. The defaults are the paper's, for 90 epochs.
-        mu2: decay of the mean square m.
-        eta_rms: learning rate of RMSprop.
-        beta_center: epoch at which both shares are 1/2.
-        beta_period: length of the transition, in epochs.
+        mu2: Decay of the mean square m.
+        eta_rms: Learning rate of RMSprop.
+        beta_center: Epoch at which both shares are 1/2.
+        beta_period: Length of the transition, in epochs.
     """
 
     def __init__(self, momentum=0.9, mu2=0.99, eps=1e-8, eta_rms=3e-4, beta_center=10.0, beta_period=5.0, **settings):
