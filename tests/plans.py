@@ -1,6 +1,7 @@
 """Sizes and plans for run directories that tests write by hand."""
 
 from mxscale.config.sizes import Sizes
+from mxscale.perfmodel import scenarios
 from mxscale.rundir.plan import Split
 
 
@@ -10,6 +11,13 @@ def make_sizes(ranks=1, **values) -> Sizes:
     images = dict(train_images=1000, steps_per_epoch=10, total_steps=100, dropped_per_epoch=0)
     plain = dict(shards=shards, per_device_batch=batch, global_batch=batch * shards, effective_lr=0.1, **images)
     return Sizes(ranks=ranks, **{**plain, **values})
+
+
+def only_plan(grid: scenarios.Grid, task: scenarios.Task) -> dict:
+    """Return the row of a grid with one plan."""
+    plans, _ = scenarios.evaluate(grid, task)
+    (row,) = scenarios.rows(plans, range(len(plans["hours"])))
+    return row
 
 
 def make_splits(**counts) -> dict:

@@ -145,16 +145,14 @@ def test_corrupt_weights_are_refused(refused, tmp_path):
 def test_weights_of_another_network_are_listed(unprepared, tmp_path):
     file = str(tmp_path / "other.params")
     mx.nd.save(file, {"features.0.weight": mx.nd.zeros((7, 3, 3, 3)), "strange": mx.nd.zeros((1,))})
-    contains(
-        unprepared(f"model.pretrained={file}"), file, "features.0.weight (7,3,3,3) in the file", "unexpected strange"
-    )
+    error = unprepared(f"model.pretrained={file}")
+    contains(error, file, "features.0.weight (7,3,3,3) in the file", "unexpected strange")
 
 
 def test_missing_symbol_network_is_refused_before_packing(unprepared, tmp_path):
     words = ["model.name=symbol", f"model.pretrained=symbol:{tmp_path}/net", f"data.cache={tmp_path}/fresh"]
-    contains(
-        unprepared(*words, entry="finetune"), f"{tmp_path}/net-symbol.json", "PREFIX-symbol.json and PREFIX-0000.params"
-    )
+    error = unprepared(*words, entry="finetune")
+    contains(error, f"{tmp_path}/net-symbol.json", "PREFIX-symbol.json and PREFIX-0000.params")
     assert not (tmp_path / "fresh").exists()
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 import pytest
-from plans import make_sizes
+from plans import make_sizes, only_plan
 
 from mxscale.config.schema import from_dict
 from mxscale.config.sizes import bucket_bytes
@@ -20,12 +20,6 @@ from mxscale.util.errors import ConfigError
 
 FREE = Link(0.0, math.inf)
 SLOW = Link(0.0, 1e8)
-
-
-def one(grid: Grid, of: Task) -> dict:
-    plans, _ = scenarios.evaluate(grid, of)
-    (row,) = scenarios.rows(plans, range(len(plans["hours"])))
-    return row
 
 
 def resnet50():
@@ -54,7 +48,7 @@ def test_fitted_link_reproduces_the_measured_rate(tmp_path):
     measured = rates.measured(network, 32, "float32", own.runs).images_per_s
     buckets = dict.fromkeys((False, True), bucket_bytes(config.comm, 4 * network.gradients))
     of = Task(network, 1000, 1, {("local", 32, "float32"): measured}, bucket_bytes=buckets)
-    row = one(Grid([node.machine], [1], batch=[32]), of)
+    row = only_plan(Grid([node.machine], [1], batch=[32]), of)
     assert row["images_per_s"] == pytest.approx(60, rel=0.01)
 
 
@@ -67,7 +61,7 @@ def as_planned(nodes, gpus, link, accumulation=1, **comm):
     network = layers.network(ON["name"])
     slow = Machine("m", gpus, *[FREE if nodes > 1 else link] * 2, *[link] * 2)
     of = scenarios.task_of(config, network, 10**6, {("m", ON["batch"], "float32"): ON["rate"]})
-    row = one(Grid([slow], [nodes], [config.comm.backend], ["0"], [ON["batch"]]), of)
+    row = only_plan(Grid([slow], [nodes], [config.comm.backend], ["0"], [ON["batch"]]), of)
     known = {"comm": config.comm, "image_size": 224, "accumulation": accumulation}
     measured = [(1, 1, ON["rate"]), (nodes * gpus, nodes, row["images_per_s"])]
     return [Measured(ON["name"], ON["batch"], "float32", devices, on, rate, "a run", **known)

@@ -226,17 +226,15 @@ def test_an_unreadable_catalog_is_one_line(tmp_path, capsys):
 
 def test_invalid_arguments_are_one_line(tmp_path, capsys):
     update = f"update={SAMPLES / 'vms.csv'}"
-    assert "did you mean machine.instance=p3.16xlarge?" in refused(
-        capsys, tmp_path, update, "machine.instance=p3.16xlrge"
-    )
-    assert "machine.region=eu-west-9: not in that catalog" in refused(
-        capsys, tmp_path, update, "machine.region=eu-west-9"
-    )
-    assert "as_of=2071-01-01: expected a date" in refused(capsys, tmp_path, update, "as_of=2071-01-01")
-    assert "as_of=May: expected a date" in refused(capsys, tmp_path, update, "as_of=May")
-    assert "did you mean machine.instance=p2.8xlarge?" in refused(capsys, tmp_path, "machine.instance=p2.8xlrge")
-    assert "expected [SET-UP,RUN]" in refused(capsys, tmp_path, "machine.instance=p2.8xlarge", "minutes=[10,-1]")
-    assert "machine.instance is missing" in refused(capsys, tmp_path, "minutes=[1,1]")
+    for message, *argv in (
+        ("did you mean machine.instance=p3.16xlarge?", update, "machine.instance=p3.16xlrge"),
+        ("machine.region=eu-west-9: not in that catalog", update, "machine.region=eu-west-9"),
+        ("as_of=2071-01-01: expected a date", update, "as_of=2071-01-01"),
+        ("as_of=May: expected a date", update, "as_of=May"),
+        ("did you mean machine.instance=p2.8xlarge?", "machine.instance=p2.8xlrge"),
+        ("machine.instance is missing", "minutes=[1,1]"),
+    ):
+        assert message in refused(capsys, tmp_path, *argv)
 
 
 @pytest.mark.parametrize("minutes", [10, [10], [10, -1], ["a", "b"], [1, True], [1, float("nan")], "10"])

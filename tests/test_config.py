@@ -38,14 +38,9 @@ def test_the_defaults_are_valid():
 
 
 def test_from_dict_is_the_inverse_of_to_dict():
-    config = from_dict(
-        {
-            "seed": 7,
-            "data": {"classes": ["a", "b"], "augment": {"scale": [0.5, 1]}},
-            "optimizer": {"name": "adam", "momentum": None, "params": {"beta1": 0.8}},
-            "launch": {"ranks": 4},
-        }
-    )
+    data = {"classes": ["a", "b"], "augment": {"scale": [0.5, 1]}}
+    optimizer = {"name": "adam", "momentum": None, "params": {"beta1": 0.8}}
+    config = from_dict({"seed": 7, "data": data, "optimizer": optimizer, "launch": {"ranks": 4}})
     assert from_dict(to_dict(config)) == config
     assert config.data.augment.scale == [0.5, 1.0]
     assert config.optimizer.momentum is None
@@ -213,9 +208,8 @@ def test_only_registries_compare_registered_names(path):
 
 
 def test_sizes_multiply_device_batch_shards_and_accumulation():
-    config = from_dict(
-        {"batch": {"per_device": 8, "accumulation": 3}, "data": {"shards": 4}, "epochs": 10, "optimizer": {"lr": 0.1}}
-    )
+    batch = {"per_device": 8, "accumulation": 3}
+    config = from_dict({"batch": batch, "data": {"shards": 4}, "epochs": 10, "optimizer": {"lr": 0.1}})
     assert dataclasses.asdict(sizes(config, ranks=2, train_images=1000)) == {
         "ranks": 2,
         "shards": 4,

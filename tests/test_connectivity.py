@@ -100,9 +100,8 @@ def test_mlflow_uri_becomes_a_result(tmp_path, tracking, state, cause):
 
 
 def test_mlflow_file_must_be_writable(tmp_path):
-    assert connectivity.check_mlflow(configured(tmp_path / "runs")).cause.endswith(
-        "mlflow.db, created by the first run"
-    )
+    cause = connectivity.check_mlflow(configured(tmp_path / "runs")).cause
+    assert cause.endswith("mlflow.db, created by the first run")
     (tmp_path / "file").write_text("")
     assert connectivity.check_mlflow(configured(tmp_path / "file" / "runs")).state == "warn"
     (tmp_path / "runs" / "mlflow.db").mkdir(parents=True)

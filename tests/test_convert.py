@@ -104,11 +104,8 @@ def test_weights_without_a_classifier_are_a_network_without_one(tmp_path, layers
 def test_float16_becomes_float32_and_integers_are_refused(tmp_path):
     found = convert.load(names_alone(tmp_path / "w", dtype="f2"), "resnet18_v1b").arrays
     assert {a.dtype.name for a in found.values()} == {"float32"}
-    refused(
-        names_alone(tmp_path / "w", dtype="i1"),
-        "resnet18_v1b",
-        "not of a floating-point type: conv1.weight, bn1.weight",
-    )
+    integers = names_alone(tmp_path / "w", dtype="i1")
+    refused(integers, "resnet18_v1b", "not of a floating-point type: conv1.weight, bn1.weight")
 
 
 def test_an_unsupported_network_is_refused_before_reading(tmp_path):

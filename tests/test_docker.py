@@ -169,9 +169,8 @@ def test_unreachable_host_is_named(project, workers):
 
 
 def test_host_without_shared_runs_is_named(project, workers):
-    _, err = project.compose(
-        "run", "--rm", "-T", "-v", "/mxscale/runs", "train", f"launch.hosts=[{workers[0]}:1]", expect=2
-    )
+    words = ["-v", "/mxscale/runs", "train", f"launch.hosts=[{workers[0]}:1]"]
+    _, err = project.compose("run", "--rm", "-T", *words, expect=2)
     assert "does not see /mxscale/runs/train/" in err and "storage that all hosts share" in err
 
 

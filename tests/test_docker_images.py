@@ -35,9 +35,8 @@ def older_image():
 
 
 def test_sweep_over_images_from_the_host(images, older_image, cli):
-    ended = cli(
-        "train", "launch=docker", f"launch.image=mxscale:cpu,{older_image}", "launch.ranks=2", "-m", timeout=300
-    )
+    settings = ["launch=docker", f"launch.image=mxscale:cpu,{older_image}", "launch.ranks=2"]
+    ended = cli("train", *settings, "-m", timeout=300)
     runs = [Path(path) for path in re.findall(r"^run +(\S+)$", ended.out, re.MULTILINE)]
     assert len(runs) == 2
     tags_of = [json.loads((run / "environment.json").read_text())["tags"] for run in runs]

@@ -20,11 +20,8 @@ def test_a_folder_is_split_by_shares_in_each_class(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 10, "bee": 20})
     made = pack(folder_data(root, tmp_path, val_share=0.2, test_share=0.1))
     assert made["classes"] == ["ant", "bee"]
-    assert {name: split["per_class"] for name, split in made["splits"].items()} == {
-        "train": [7, 14],
-        "val": [2, 4],
-        "test": [1, 2],
-    }
+    counts = {name: split["per_class"] for name, split in made["splits"].items()}
+    assert counts == {"train": [7, 14], "val": [2, 4], "test": [1, 2]}
     seen = [record for split in made["splits"] for record in records(made, split)]
     assert sorted(colour for _, _, colour in seen) == [
         (c, n, 0) for c, count in ((0, 10), (1, 20)) for n in range(count)
@@ -209,9 +206,8 @@ def test_a_class_without_usable_images_is_refused(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 5, "bee": 5})
     for path in (root / "bee").iterdir():
         path.write_bytes(b"")
-    assert "class bee has no usable train image; 5 bad images were skipped" in refused(
-        folder_data(root, tmp_path, on_bad="skip")
-    )
+    error = refused(folder_data(root, tmp_path, on_bad="skip"))
+    assert "class bee has no usable train image; 5 bad images were skipped" in error
 
 
 def test_min_side_limits_image_size(tmp_path):
@@ -219,9 +215,8 @@ def test_min_side_limits_image_size(tmp_path):
     assert "20x16 pixels, smaller than 32 (data.min_side)" in refused(folder_data(root, tmp_path, image_size=32))
     made = pack(folder_data(root, tmp_path, image_size=32, min_side=8, pack_short_side=40))
     assert made["splits"]["train"]["min_side"] == 40
-    assert "data.pack_short_side=24 is less than" in refused(
-        folder_data(root, tmp_path, image_size=32, pack_short_side=24)
-    )
+    smaller = folder_data(root, tmp_path, image_size=32, pack_short_side=24)
+    assert "data.pack_short_side=24 is less than" in refused(smaller)
 
 
 def test_unusual_file_names_are_packed_and_escaped(tmp_path):

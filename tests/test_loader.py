@@ -170,11 +170,10 @@ def test_batches_do_not_depend_on_the_number_of_ranks(accumulation, tmp_path):
     records = noise(tmp_path, 50)
 
     def by_shard(ranks):
-        found = [
-            micros(train_data(records, AUGMENTED, 3, rank, ranks, of=4, accumulation=accumulation), range(6))
-            for rank in range(ranks)
-        ]
-        return sorted((m for one in found for m in one), key=lambda m: (m[0], m[1]))
+        shards = {"of": 4, "accumulation": accumulation}
+        sources = [train_data(records, AUGMENTED, 3, rank, ranks, **shards) for rank in range(ranks)]
+        found = [micro for source in sources for micro in micros(source, range(6))]
+        return sorted(found, key=lambda m: (m[0], m[1]))
 
     alone = by_shard(1)
     assert len(alone) == 6 * 4 * accumulation

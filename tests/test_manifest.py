@@ -63,11 +63,8 @@ def test_allowed_duplicates_are_counted(data):
     copy(data, "train/ant/1.png", "val/ant/9.png")
     allowed = dataclasses.replace(data, allow_duplicates=True)
     made = prepare(allowed)
-    assert made["duplicates"] == {
-        "within": {"train": 0, "val": 0},
-        "across": 1,
-        "example": ["train/ant/1.png", "train", "val/ant/9.png", "val"],
-    }
+    example = ["train/ant/1.png", "train", "val/ant/9.png", "val"]
+    assert made["duplicates"] == {"within": {"train": 0, "val": 0}, "across": 1, "example": example}
     refused(data)
     assert prepare(allowed) == made and packed_sets(data) == [made["dir"]]
 

@@ -40,10 +40,9 @@ def test_lost_peers_are_retried():
 def test_communicator_reason_of_lost_peer_is_reported(tmp_path):
     (tmp_path / "0.log").write_text("of an earlier attempt: background loop uncaught exception: another reason\n")
     logs = Logs(tmp_path)
+    text = "Horovod background loop uncaught exception: [/x/gloo/pair.cc:598] Connection closed by peer [::1]:5\n"
     with open(tmp_path / "0.log", "a") as log:
-        log.write(
-            "[0]: Horovod background loop uncaught exception: [/x/gloo/pair.cc:598] Connection closed by peer [::1]:5\n"
-        )
+        log.write(f"[0]: {text}")
     failure = Failure("rank 0: MXNetError: Horovod has been shut down.", ("0",), True)
     assert with_communicator_reason(failure, logs).error == "rank 0 lost its peers: Connection closed by peer [::1]:5"
     silent = Failure("rank 0 ended without a status", ("0",), True)

@@ -149,10 +149,7 @@ UNDATED = {"provider": "aws", "instance": "p5.48xlarge", "region": "us-east-1", 
             "machine.usd_per_hour and machine.eur_per_hour are both given: "
             "give one, the other follows from the exchange rate",
         ),
-        (
-            {"provider": "custom"},
-            "machine=custom has no price: give machine.usd_per_hour or machine.eur_per_hour",
-        ),
+        ({"provider": "custom"}, "machine=custom has no price: give machine.usd_per_hour or machine.eur_per_hour"),
         (
             {"provider": "owned", "purchase": 149000.0, "per_kwh": 0.15},
             f"machine=owned needs machine.years, machine.watts (0 if free), {BY_HAND}",
@@ -346,10 +343,8 @@ def test_rows_of_prices_have_price_source_and_date():
 
 
 def test_rows_of_prices_are_unique():
-    keys = [
-        tuple(row[k] for k in ("provider", "instance", "region", "market", "as_of"))
-        for row in csv_tables.read("prices")
-    ]
+    names = ("provider", "instance", "region", "market", "as_of")
+    keys = [tuple(row[name] for name in names) for row in csv_tables.read("prices")]
     assert len(keys) == len(set(keys))
 
 

@@ -85,9 +85,8 @@ def test_a_slow_trial_is_ended_and_reported(tmp_path):
 
 
 def test_a_failed_trial_is_reported_with_status_and_log(tmp_path):
-    found = backend_probe.measured(
-        RunDir(tmp_path), "bad", command("import sys; sys.exit('no such thing')"), 20, Signals()
-    )
+    failing = command("import sys; sys.exit('no such thing')")
+    found = backend_probe.measured(RunDir(tmp_path), "bad", failing, 20, Signals())
     assert "status 1" in found["no"] and str(tmp_path / "probe" / "bad.log") in found["no"]
     assert "no such thing" in (tmp_path / "probe" / "bad.log").read_text()
 

@@ -56,11 +56,9 @@ def test_ranks_and_resumes_read_identical_batches(tmp_path):
     records = jpegs(tmp_path)
     packed = micros(train_data(records, AUGMENTED, 3, of=4), range(10))
     for ranks in (2, 4):
-        found = [
-            micros(train_data(records, in_memory(AUGMENTED), 3, rank, ranks, of=4), range(4, 10))
-            for rank in range(ranks)
-        ]
-        found = sorted((m for one in found for m in one), key=lambda m: (m[0], m[1]))
+        sources = [train_data(records, in_memory(AUGMENTED), 3, rank, ranks, of=4) for rank in range(ranks)]
+        found = [micro for source in sources for micro in micros(source, range(4, 10))]
+        found = sorted(found, key=lambda m: (m[0], m[1]))
         assert same(found, [m for m in packed if m[0] >= 4])
 
 

@@ -64,9 +64,7 @@ def test_logits_agree_to_1e_4_of_their_range(layers, naming, ending, tmp_path, c
         want = theirs(torch.from_numpy(given)).numpy()
     found = ours(path, layers)(mx.nd.array(given)).asnumpy()
     with capsys.disabled():
-        print(
-            f"\n  ResNet-{layers}, {naming.__name__}: logits within {furthest(found, want):.1e} of their range", end=""
-        )
+        print(f"\n  ResNet-{layers}, {naming.__name__}: within {furthest(found, want):.1e} of the range", end="")
     assert furthest(found, want) < 1e-4
 
 

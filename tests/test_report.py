@@ -66,9 +66,8 @@ def test_unfinished_runs_are_in_no_row():
 
 
 def test_labels_are_minimal_and_rows_sorted():
-    runs = [
-        run(optimizer__lr=lr, optimizer__momentum=lr, launch__ranks=ranks) for lr in (0.1, 0.05) for ranks in (10, 2)
-    ]
+    pairs = [(lr, ranks) for lr in (0.1, 0.05) for ranks in (10, 2)]
+    runs = [run(optimizer__lr=lr, optimizer__momentum=lr, launch__ranks=ranks) for lr, ranks in pairs]
     assert [row.label for row in rows(*runs)] == [
         "2 ranks lr=0.05", "2 ranks lr=0.1", "10 ranks lr=0.05", "10 ranks lr=0.1",
     ]  # fmt: skip

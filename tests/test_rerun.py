@@ -212,9 +212,8 @@ def test_rerun_of_unfinished_run_is_refused(tmp_path):
 
 def test_run_of_other_script_names_that_script(tmp_path):
     run = make_run(tmp_path)
-    assert f"that run is one of train.py: python train.py rerun={run}" in refused(
-        run, "tracking=none", entry="finetune"
-    )
+    error = refused(run, "tracking=none", entry="finetune")
+    assert f"that run is one of train.py: python train.py rerun={run}" in error
 
 
 def test_record_of_other_version_is_refused(tmp_path):
@@ -320,9 +319,8 @@ def test_changed_ranks_of_attempts_are_listed(tmp_path):
     then = facts(tmp_path / "then")
     attempts = [{"attempt": n, "ranks": ranks, "started_ms": n} for n, ranks in ((1, 4), (2, None), (3, 2))]
     then.write("status.json", {"attempts": attempts})
-    assert [str(d) for d in differences.between(then, facts(tmp_path / "now"))] == [
-        "ranks of its attempts: 4, then 2 -> 2"
-    ]
+    found = differences.between(then, facts(tmp_path / "now"))
+    assert [str(each) for each in found] == ["ranks of its attempts: 4, then 2 -> 2"]
 
 
 def test_code_digest_covers_source_files(tmp_path, monkeypatch):

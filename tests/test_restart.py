@@ -20,13 +20,8 @@ def message(nodes, left, number=1, error="server 0 ...", **launch):
 
 
 def test_ranks_fit_the_remaining_hosts():
-    for requested, nodes, expected in (
-        (6, [A], 4),
-        (6, [A, B], None),
-        (3, [A], None),
-        ("auto", [B], None),
-        (6, [], None),
-    ):
+    cases = ((6, [A], 4), (6, [A, B], None), (3, [A], None), ("auto", [B], None), (6, [], None))
+    for requested, nodes, expected in cases:
         assert ranks_that_fit(requested, nodes) == expected
 
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from plans import only_plan
 
 from mxscale.cost import prices
 from mxscale.perfmodel import hardware, scenarios
@@ -40,17 +41,11 @@ def task(**changes):
     return Task(NETWORK, **{"images": 3600, "epochs": 10, "rates": known, "bucket_bytes": buckets, **changes})
 
 
-def one(grid: Grid, of: Task) -> dict:
-    plans, _ = scenarios.evaluate(grid, of)
-    (row,) = scenarios.rows(plans, range(len(plans["hours"])))
-    return row
-
-
 # ---------------------------------------------------------------- one plan, by hand
 
 
 def test_one_device_trains_at_its_rate(plain):
-    row = one(Grid([machine()], [1], batch=[10]), task())
+    row = only_plan(Grid([machine()], [1], batch=[10]), task())
     assert row["images_per_s"] == pytest.approx(100) and row["efficiency"] == pytest.approx(1)
     assert row["hours"] == pytest.approx(0.1) and row["usd"] == pytest.approx(1) and row["eur"] == pytest.approx(0.8)
     assert row["bound"] == "compute"
@@ -58,22 +53,24 @@ def test_one_device_trains_at_its_rate(plain):
 
 def test_ring_of_two_sends_all_gradients_twice(plain):
     """2 (p-1)/p x 8 MB at 100 MB/s is 0.08 s, beside 0.1 s of compute."""
-    row = one(Grid([machine()], [2], batch=[10]), task())
+    row = only_plan(Grid([machine()], [2], batch=[10]), task())
     assert row["step_s"] == pytest.approx(0.18)
     assert row["images_per_s"] == pytest.approx(20 / 0.18)
     assert row["efficiency"] == pytest.approx(0.1 / 0.18)
 
 
 def test_half_the_bytes_take_half_the_time(plain):
-    sent = one(Grid([machine()], [2], batch=[10], compression=["fp16"]), task())
+    sent = only_plan(Grid([machine()], [2], batch=[10], compression=["fp16"]), task())
     assert sent["exchange_s"] == pytest.approx(0.04)
-    halves = one(Grid([machine()], [2], batch=[10], precision=["float16"]), task(rates={("m", 10, "float16"): 100.0}))
+    halves = only_plan(
+        Grid([machine()], [2], batch=[10], precision=["float16"]), task(rates={("m", 10, "float16"): 100.0})
+    )
     assert halves["exchange_s"] == pytest.approx(0.04)
 
 
 def test_double_buffering_takes_the_longer_of_both(plain):
     slow = machine(nic=Link(0.0, 0.4e8))  # 0.2 s
-    row = one(Grid([slow], [2], batch=[10], double_buffering=[True]), task())
+    row = only_plan(Grid([slow], [2], batch=[10], double_buffering=[True]), task())
     assert row["step_s"] == pytest.approx(0.2) and row["bound"] == "exchange"
 
 
@@ -82,49 +79,47 @@ def test_last_accumulated_batch_hides_the_exchange(plain, monkeypatch):
     monkeypatch.setitem(PLAIN, "overlap", 1.0)
     halves = {"bucket_bytes": dict.fromkeys((False, True), 4e6)}
     for batches in (1, 4):
-        row = one(Grid([machine()], [2], batch=[10]), task(accumulation=batches, **halves))
+        row = only_plan(Grid([machine()], [2], batch=[10]), task(accumulation=batches, **halves))
         assert row["exposed_s"] == pytest.approx(0.08 - 0.1 / 3) and row["compute_s"] == pytest.approx(batches * 0.1)
 
 
 def test_slow_input_bounds_the_step(plain):
-    row = one(Grid([machine(gpus=4)], [1], batch=[10]), task(input_images_per_s=50))
+    row = only_plan(Grid([machine(gpus=4)], [1], batch=[10]), task(input_images_per_s=50))
     assert row["bound"] == "input" and row["images_per_s"] == pytest.approx(50)
 
 
 def test_servers_share_the_gradients_and_are_billed(plain):
     """Two nodes, one server: it receives and sends 2 x 8 MB at 100 MB/s; the three machines cost 21 an hour."""
     served = Grid([machine()], [2], comm=["parameter_server"], servers=["1"], batch=[10])
-    row = one(served, task(server=machine(usd=1.0)))
+    row = only_plan(served, task(server=machine(usd=1.0)))
     assert row["exchange_s"] == pytest.approx(0.32)
     assert row["usd"] == pytest.approx(row["hours"] * 21)
-    row = one(scenarios.Grid(**{**vars(served), "servers": ["1x"]}), task(server=machine(usd=1.0)))
+    row = only_plan(scenarios.Grid(**{**vars(served), "servers": ["1x"]}), task(server=machine(usd=1.0)))
     assert row["servers"] == 2 and row["exchange_s"] == pytest.approx(0.16)
     assert row["usd"] == pytest.approx(row["hours"] * 22)
 
 
 def test_each_rank_pushes_to_the_servers(plain):
-    alone, of = (
-        Grid([machine(gpus=4)], [2], comm=["parameter_server"], servers=["1"], batch=[10]),
-        task(server=machine()),
-    )
-    assert one(alone, of)["exchange_s"] == pytest.approx(4 * 0.32)
+    alone = Grid([machine(gpus=4)], [2], comm=["parameter_server"], servers=["1"], batch=[10])
+    of = task(server=machine())
+    assert only_plan(alone, of)["exchange_s"] == pytest.approx(4 * 0.32)
     single = scenarios.Grid(**{**vars(alone), "nodes": [1]})  # the server is still another machine
-    assert one(single, of)["exchange_s"] == pytest.approx(4 * 0.16)
+    assert only_plan(single, of)["exchange_s"] == pytest.approx(4 * 0.16)
 
 
 def test_server_with_a_slower_link_counts_less(plain):
     served = Grid([machine()], [2], comm=["parameter_server"], servers=["2"], batch=[10])
-    row = one(served, task(server=machine(nic=Link(0.0, 0.25e8))))
+    row = only_plan(served, task(server=machine(nic=Link(0.0, 0.25e8))))
     assert row["exchange_s"] == pytest.approx(4 * 0.16)
 
 
 def test_servers_on_worker_nodes_cost_nothing(plain):
-    row = one(Grid([machine()], [2], comm=["parameter_server"], servers=["0"], batch=[10]), task())
+    row = only_plan(Grid([machine()], [2], comm=["parameter_server"], servers=["0"], batch=[10]), task())
     assert row["servers"] == 0 and row["usd"] == pytest.approx(row["hours"] * 20)
 
 
 def test_all_images_count_and_setup_is_billed(plain):
-    row = one(Grid([machine()], [1], batch=[10]), task(images=3605, setup_s=360))
+    row = only_plan(Grid([machine()], [1], batch=[10]), task(images=3605, setup_s=360))
     assert row["hours"] == pytest.approx(0.2 + 50 / 100 / 3600)
 
 
@@ -151,9 +146,8 @@ def test_every_valid_combination_is_a_plan():
     plans, refused = scenarios.evaluate(*wide(3))
     # horovod: none, fp16; servers: three numbers, and 2bit with float32; device: one node
     assert len(plans["hours"]) == 2 * 2 * 2 * (3 * 2 * 2 + 3 * 3 * (3 + 2) + 1 * 2 * 2)
-    twice, _ = scenarios.evaluate(
-        Grid([machine()], [1, 2], ["parameter_server"], ["1", "1x"], [10]), task(server=machine())
-    )
+    servers = Grid([machine()], [1, 2], ["parameter_server"], ["1", "1x"], [10])
+    twice, _ = scenarios.evaluate(servers, task(server=machine()))
     assert list(zip(twice["nodes"], twice["servers"])) == [(1, 1), (2, 1), (2, 2)]
     assert len(refused) == 3 and all(count > 0 for count in refused.values())
     assert plans["nodes"][plans["comm"] == "device"].max() == 1
@@ -169,7 +163,7 @@ def test_plans_at_once_equal_single_plans():
         servers = str(plans["servers_setting"][number]) or "0"
         alone = Grid([named[row["instance"]]], [row["nodes"]], [row["comm"]], [servers], [row["batch"]],
                      [row["precision"]], [row["compression"]], [row["double_buffering"]])  # fmt: skip
-        assert one(alone, of) == pytest.approx(row)
+        assert only_plan(alone, of) == pytest.approx(row)
 
 
 def test_global_batch_above_the_images_is_left_out():
@@ -178,7 +172,7 @@ def test_global_batch_above_the_images_is_left_out():
 
 
 def test_unknown_price_gives_unknown_cost():
-    row = one(Grid([machine(usd=math.nan)], [1], batch=[10]), task())
+    row = only_plan(Grid([machine(usd=math.nan)], [1], batch=[10]), task())
     assert row["usd"] is None and row["eur"] is None and row["hours"] > 0
 
 

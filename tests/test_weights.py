@@ -98,11 +98,8 @@ def test_arg_and_aux_prefixes_are_dropped(tmp_path):
 
 @pytest.mark.parametrize("version", ["before 0.12", "V1", "V3"])
 def test_files_of_other_versions_are_read_as_in_mxnet(tmp_path, version):
-    shape = {
-        "before 0.12": struct.pack("<3I", 2, 2, 3),
-        "V1": struct.pack("<Ii2q", 0xF993FAC8, 2, 2, 3),
-        "V3": struct.pack("<Iii2q", 0xF993FACA, 0, 2, 2, 3),
-    }[version]
+    v1, v3 = struct.pack("<Ii2q", 0xF993FAC8, 2, 2, 3), struct.pack("<Iii2q", 0xF993FACA, 0, 2, 2, 3)
+    shape = {"before 0.12": struct.pack("<3I", 2, 2, 3), "V1": v1, "V3": v3}[version]
     values = np.arange(6, dtype="<f4")
     array = shape + struct.pack("<3i", 1, 0, 0) + values.tobytes()
     path = tmp_path / "w"

@@ -188,13 +188,9 @@ def test_every_parameter_is_a_weight_or_has_a_constant(name):
 
 @pytest.mark.parametrize(
     "name, blocks, last",
-    [
-        ("small", 6, "body.4"),
-        ("resnet18_v1b", 8, "body.4"),
-        ("resnet18_v1", 8, "body.4"),
-        ("resnet50_v1b", 16, "body.7"),
-    ],
-)
+    [("small", 6, "body.4"), ("resnet18_v1b", 8, "body.4"), ("resnet18_v1", 8, "body.4"),
+     ("resnet50_v1b", 16, "body.7")],
+)  # fmt: skip
 def test_zero_gamma_applies_to_last_norm_of_blocks(name, blocks, last):
     values = weights.arrays(ready(name))
     zero = {n for n, v in values.items() if n.endswith("gamma") and not v.any()}
