@@ -10,6 +10,7 @@ import pytest
 from composed import composed_values
 from diagnosed import ALL, BASE, TWO, prepared, times
 from PIL import Image
+from refusals import error_of
 
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
@@ -134,10 +135,7 @@ def test_published_gaps_are_an_experiment():
     ],
 )
 def test_invalid_setting_is_one_line(override, message, tmp_path):
-    with pytest.raises(ConfigError) as error:
-        config, own = composed(override, f"runs={tmp_path}")
-        diagnosis.main(config, own)
-    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+    assert error_of(lambda: diagnosis.main(*composed(override, f"runs={tmp_path}"))).startswith(message)
     assert not list(tmp_path.iterdir())
 
 
@@ -276,9 +274,8 @@ def test_diagnosis_end_to_end(cli, tmp_path):
     ended = cli("diagnose", *TINY, f"tracking.uri=sqlite:///{tmp_path}/mlflow.db", small=False, timeout=600)
     record, found = ended.run, ended.run.read("diagnosis.json")
     assert record.path.parent.name == "diagnose" and (record.path / "diagnosis.png").is_file()
-    assert set(found["times_s"]) == {"input", "compute", "all"} and all(
-        len(one) == 2 for one in found["times_s"].values()
-    )
+    assert set(found["times_s"]) == {"input", "compute", "all"}
+    assert {len(one) for one in found["times_s"].values()} == {2}
     assert sum(share["value"] for share in found["shares"].values()) == pytest.approx(1)
     assert found["verdict"] in ended.out and "one rank exchanges nothing" in ended.out
     assert not list(record.path.glob("probes/**/checkpoints")), "probes' checkpoints are not kept"

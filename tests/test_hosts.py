@@ -1,6 +1,7 @@
 """Hosts of a run: lists, hostfiles, workers of Docker Compose. With a real ssh client and server: test_ssh.py."""
 
 import pytest
+from refusals import error_of
 
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
@@ -53,9 +54,7 @@ def test_invalid_hostfile_is_refused(tmp_path, text, message):
     path = tmp_path / "hosts"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ConfigError) as refused:
-        config(hosts=str(path))
-    assert str(refused.value).startswith(f"launch.hosts={path}{message}")
+    assert error_of(config, hosts=str(path)).startswith(f"launch.hosts={path}{message}")
 
 
 def test_two_names_of_one_machine_are_refused(monkeypatch):

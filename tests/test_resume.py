@@ -61,9 +61,8 @@ def test_killed_parent_resumes_to_same_bytes(cli, unbroken, ranks):
 def test_killed_rank_ends_run_within_30_s(cli, unbroken, ranks):
     step = random.Random(SEED + 10 * ranks).randrange(1, 12)
     print(f"KILL_SEED={SEED} ranks={ranks} step={step}")
-    process, run = interrupted_run(
-        cli, ranks, step, lambda process, run: os.kill(rank_pids(run)[ranks - 1], signal.SIGKILL)
-    )
+    kill_rank = lambda process, run: os.kill(rank_pids(run)[ranks - 1], signal.SIGKILL)  # noqa: E731
+    process, run = interrupted_run(cli, ranks, step, kill_rank)
     ended = cli.ended(process, expect=1, timeout=30)
     assert f"rank {ranks - 1} ended without a status" in ended.err.splitlines()[-1]
     assert f"python train.py resume={run}" in ended.out

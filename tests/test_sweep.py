@@ -146,9 +146,8 @@ def test_optuna_directions_follow_objective():
     multirun.suit(hydra, ["accuracy", "cost"])
     assert list(hydra.sweeper.direction) == ["maximize", "minimize"]
     assert (hydra.sweeper.max_failure_rate, hydra.sweeper.sampler.seed) == (1.0, 1)
-    hydra = settings_of(
-        "hydra/sweeper=optuna", "hydra.sweeper.direction=minimize", "hydra.sweeper.sampler.seed=7"
-    ).hydra
+    given = ["hydra.sweeper.direction=minimize", "hydra.sweeper.sampler.seed=7"]
+    hydra = settings_of("hydra/sweeper=optuna", *given).hydra
     multirun.suit(hydra, ["accuracy"])
     assert (str(hydra.sweeper.direction), hydra.sweeper.sampler.seed) == ("minimize", 7)
 
@@ -545,9 +544,8 @@ def test_submitit_sweep_exits_with_worst_status(cli):
     ended = cli("train", *SHORT, *cells, small=False, expect=2)
     assert [cell.state for cell in of(cli).cells()] == [REFUSED_CELL, FINISHED, REFUSED_CELL]
     assert re.search(r"lr--1: optimizer.lr=-1.0: expected at least 0$", ended.out, re.MULTILINE)
-    assert re.search(
-        r"optimizer.lr: \$\{optimizer.l\} is no setting: did you mean optimizer.lr\?$", ended.out, re.MULTILINE
-    )
+    refusal = r"optimizer.lr: \$\{optimizer.l\} is no setting: did you mean optimizer.lr\?$"
+    assert re.search(refusal, ended.out, re.MULTILINE)
 
 
 def test_refused_command_line_leaves_no_sweep(cli):

@@ -201,9 +201,8 @@ def test_torn_lines_are_not_sent(tmp_path):
     assert (len(points), lines, offset) == (9, 3, complete)
     with open(run.metrics_file, "a") as file:
         file.write('rics": {"lr": 0.5, "unknown": null}}\n')
-    assert list(payload.batches(run, offset, payload.no_cost)) == [
-        ([("lr", 0.5, 5, 3)], 1, run.metrics_file.stat().st_size)
-    ]
+    rest = [([("lr", 0.5, 5, 3)], 1, run.metrics_file.stat().st_size)]
+    assert list(payload.batches(run, offset, payload.no_cost)) == rest
 
 
 def test_batches_stay_within_mlflows_limit(tmp_path):
@@ -236,10 +235,9 @@ def test_sqlite_store_has_all_records_of_a_resumed_run(tmp_path, capsys):
     until(lambda: mirror._sender.sent().lines_sent == 5, 20)
     assert runs_in(uri)[0].info.status == "RUNNING"
     add_lines(run, 5, 20)
+    line = {"attempt": 1, "step": 19, "time_ms": T0 + 19_500, "metrics": {"val/loss": math.nan}}
     with open(run.metrics_file, "a") as file:
-        file.write(
-            json.dumps({"attempt": 1, "step": 19, "time_ms": T0 + 19_500, "metrics": {"val/loss": math.nan}}) + "\n"
-        )
+        file.write(json.dumps(line) + "\n")
     end(run, "KILLED")
     assert mirror.finish(20) is None
 
@@ -414,9 +412,7 @@ def test_server_dead_from_the_start(tmp_path, server, capsys):
     start = time.monotonic()
     unsent = mirror.finish(30)
     assert time.monotonic() - start < 5  # a try and a retry
-    assert str(unsent) == (
-        f"tracking: 7 of 7 lines unsent ({closed}: connection refused); send with: mxscale sync {run}"
-    )
+    assert str(unsent) == f"tracking: 7 of 7 lines unsent ({closed}: connection refused); send with: mxscale sync {run}"
     assert tracker.sync(run) == 1
     assert capsys.readouterr().out.strip() == str(unsent)
     assert tracker.sync(run, server.uri) == 0
