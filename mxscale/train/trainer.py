@@ -81,7 +81,7 @@ class Trainer:
         self.step = self.checkpointer.restore()
 
         # Metrics and the vote on stopping
-        self.metrics_log = MetricsLog(run, comm, attempt)
+        self.metrics_log = MetricsLog(run, comm, attempt, heartbeat)
         self.accumulator, self.timer = Accumulator(devices), ThroughputTimer(len(devices))
         self.profiler = StepProfiler(PROFILE_EVERY, self.timer)
         self.stop_vote = StopVote(comm, lambda: run.stop_reason() is not None)
@@ -161,7 +161,6 @@ class Trainer:
         Returns:
             Whether training continues; the same on all ranks.
         """
-        self.heartbeat.phase = Phase.METRICS
         step, last = self.step, self.step == self.sizes.total_steps
         validates = last or step % (self.config.validate_every * self.sizes.steps_per_epoch) == 0
         saves = last or self.checkpointer.due(step)
@@ -178,7 +177,6 @@ class Trainer:
             return True
         self.require_finite(self.metrics_log.drain())
 
-        self.heartbeat.phase = Phase.METRICS
         snapshot = self.checkpointer.snapshot(step)
         if validates and not self.validate(snapshot):
             stop = True
