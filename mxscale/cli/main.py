@@ -197,7 +197,6 @@ def _execute(composed, overrides, cell=None) -> Status:
     """Execute the run that Hydra composed, print its error if it is refused, and return its status.
 
     Args:
-        composed: The settings.
         overrides: The command line, for a resume and a rerun.
         cell: The cell of the sweep that the run is.
     """

@@ -180,8 +180,6 @@ def run_cell(composed, hydra, first: bool, once: Callable) -> tuple:
     """Run the cell that Hydra composed, unless an earlier attempt finished it.
 
     Args:
-        composed: The settings of the cell.
-        hydra: Hydra's own settings.
         first: Whether it is the first cell of this process, whose cost starts with the process.
         once: once(composed, overrides, cell) runs it and returns its status.
 

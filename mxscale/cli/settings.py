@@ -18,7 +18,6 @@ def configure(values: dict, overrides) -> tuple:
     """Return the config of a run, the RunDir to resume or None, and the recorded run to run again or None.
 
     Args:
-        values: The composed settings.
         overrides: The command line; a resume and a rerun accept only some settings.
 
     Raises:

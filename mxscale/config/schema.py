@@ -70,7 +70,6 @@ def from_dict(values: Dict[str, Any], cls=Config, where: str = ""):
     """Return an instance of `cls` with these values; missing keys have their defaults.
 
     Args:
-        cls: A dataclass of settings and groups.
         where: Prefix of keys in error messages, such as "data.".
 
     Raises:

@@ -36,7 +36,6 @@ def signature(config: Config, data_digest: str, weights_digest: Optional[str], r
     """Return the SHA-256 of the canonical config, machine and seed included.
 
     Args:
-        data_digest: Digest of the packed data.
         weights_digest: Digest of the pretrained weights; None: no such weights.
         ranks: False for a signature that is equal for any number of ranks at one per-device batch (weak scaling).
     """

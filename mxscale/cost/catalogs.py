@@ -29,7 +29,6 @@ def read(path: str, as_of: str, name: Optional[str] = None) -> List[Row]:
 
     Args:
         path: A copy of one of the catalogs above.
-        as_of: Date of the prices.
         name: Name of the source; the file's name by default.
 
     Raises:

@@ -219,7 +219,7 @@ def cost(price: Price, attempts_s: Sequence[float], nodes: Sequence[int] = ()) -
         nodes: Number of nodes of each attempt; that of the price by default.
 
     Returns:
-        The cost without a currency whose rate is unknown; None if the price is unknown.
+        The cost, without a currency whose exchange rate is unknown; None if the price is unknown.
     """
     if not price.known:
         return None

@@ -56,7 +56,6 @@ def tree_job(data: Data, recipe: Recipe, list_images: Callable[[], tree.Tree], o
     """Return the job that packs an image tree.
 
     Args:
-        data: Settings of the split.
         list_images: Returns the tree. It is called only if the set is not in the cache.
         **identity: What else determines the packed bytes, such as class names and the files' checksums.
     """

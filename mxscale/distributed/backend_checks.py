@@ -36,7 +36,6 @@ def check_backend(config: Config, device: str, ranks: int, hosts=()) -> None:
     """Check that the back end of `config` works with `ranks` ranks here.
 
     Args:
-        device: "cpu" or "gpu".
         hosts: The hosts of the plan; empty: only this machine.
     """
     comm, entry = config.comm, config.comm.entry

@@ -20,7 +20,7 @@ Lanes = List[List[nd.NDArray]]  # for each device of this rank (a lane) its grad
 
 
 def make_exchange(comm, like: Lanes, options: Comm, images: int, shards: int = 1, ordered: bool = False):
-    """Return the exchange that `options` describe. Call it once per step; it returns whether there is an update.
+    """Return the exchange that `options` describe. A call per step exchanges gradients and returns whether to update.
 
     Args:
         like: Arrays of the gradients' shapes. Gradients must be written to the exchange's `lanes`.

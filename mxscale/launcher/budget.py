@@ -130,7 +130,7 @@ def check_prepared(run: RunDir, config: Config, attempt: int) -> None:
 
 
 class Durations:
-    """How long steps, validations and checkpoints of a run take, from its metrics file and its checkpoints.
+    """Durations of the steps, validations and checkpoints of a run, from its metrics file and its checkpoints.
 
     All estimates are in seconds: the longest observed duration times MARGIN, or DEFAULT_S if none was observed.
     """

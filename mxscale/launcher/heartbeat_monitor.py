@@ -55,7 +55,7 @@ class HeartbeatMonitor:
         self._checked_at = time.monotonic()
 
     def begun(self) -> bool:
-        """Return whether every rank has finished its second step: only then does it include no compilation."""
+        """Return whether every rank has finished its second step, the first one without compilation."""
         return len(self._beats) == self.ranks and all(beat.progress > 1 for beat in self._beats.values())
 
     def crashed_at_start(self) -> bool:
@@ -105,7 +105,7 @@ class HeartbeatMonitor:
         return None
 
     def _cause_of_silence(self, rank: int, pid: int) -> Optional[str]:
-        """Return the end of the error's sentence: what is wrong with the rank's process; None if it runs."""
+        """Return what is wrong with the rank's process, as the end of an error message; None if it runs."""
         host = hosts.of_rank(self.nodes, rank)
         if not self.visible:
             return ""
@@ -142,19 +142,19 @@ class HeartbeatMonitor:
         return Failure(f"{error}; {waiting}{'; '.join(positions)}", tuple(map(str, blamed)), outside=True)
 
     def end_elsewhere(self) -> List[Host]:
-        """Kill what is left of the ranks on other hosts and return the unreachable hosts.
+        """Kill the remaining ranks on other hosts and return the unreachable hosts.
 
-        A stopped process ends by SIGKILL alone.
+        Only SIGKILL ends a stopped process.
         """
         self._read(time.monotonic())
         with_ranks = {hosts.of_rank(self.nodes, rank) for rank in range(self.ranks)}
-        # Hosts with servers alone are asked too: ranks may wait for these servers
+        # Hosts that run only servers are included: ranks may wait for these servers
         by_host: Dict[Host, List[int]] = {node: [] for node in self.nodes if not node.here and node not in with_ranks}
         for rank in range(self.ranks):
             host, status = hosts.of_rank(self.nodes, rank), self.run.rank_status(rank, self.attempt)
             if host is None or host.here or (status and status.exit in (DONE, INTERRUPTED)):
                 continue
-            pids = by_host.setdefault(host, [])  # asked even if its ranks have ended: they may have lost their peers
+            pids = by_host.setdefault(host, [])  # even if its ranks have ended: they may have lost their peers
             if status is None and rank in self._beats:
                 pids.append(self._beats[rank].pid)
         kills = [[f"{self._is_ours(pid)} && kill -9 {pid}" for pid in pids] for pids in by_host.values()]

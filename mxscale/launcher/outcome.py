@@ -17,11 +17,7 @@ from mxscale.util.errors import ConfigError
 
 
 def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[Status, Optional[Failure]]:
-    """Write status.json and summary.json; return the status and, if the attempt failed, why.
-
-    Args:
-        ranks: Number of ranks that were started.
-    """
+    """Write status.json and summary.json; return the status and, if the attempt failed, why."""
     run, number = attempt.context.run, attempt.context.attempt
     ended = [run.rank_status(rank, number) for rank in range(ranks)]
     merged, failure = merge(ended, watched.stopped, watched.first_gone)
@@ -88,7 +84,7 @@ def host_failure(lost: Sequence[Host], nodes: List[Host], ranks: int) -> Failure
 
 
 def with_communicator_reason(failure: Failure, logs: Logs) -> Failure:
-    """Return the failure with the communicator's own reason if all that is known is that a rank lost its peers."""
+    """Return the failure; if only the loss of a rank's peers is known, with the communicator's own reason."""
     reason = reason_of_communicator(failure.error, logs.text(failure.of[0])) if failure.of else None
     return failure._replace(error=f"rank {failure.of[0]} lost its peers: {reason[:WIDTH]}") if reason else failure
 

@@ -86,7 +86,7 @@ class Processes:
     def stop(self, patience_s: float = 5.0) -> None:
         """End all remaining processes and their descendants: SIGTERM, then SIGKILL.
 
-        Servers of ranks that ended well get time to end by themselves first.
+        If the ranks succeeded, servers first get time to end by themselves.
         """
         self._note_descendants()
         if self.running and self.running[0].poll() == 0:

@@ -29,9 +29,6 @@ TRACKING_S = 30.0  # for unsent records after the ranks have ended
 def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] = ()) -> Status:
     """Start a run, or resume `run`, and return its status.
 
-    Args:
-        hooks: Features that take part in the run.
-
     Raises:
         ConfigError: The run is refused before its first step.
         guards.DiskFailed: Not even the status could be written.

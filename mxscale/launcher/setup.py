@@ -50,7 +50,7 @@ class Attempt(NamedTuple):
 
 
 def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resources:
-    """Return what the first attempt of this process runs on. Writes nothing.
+    """Return the resources of the first attempt of this process. Writes nothing.
 
     Args:
         run: The run to resume; None for a new one.
@@ -141,7 +141,7 @@ def set_up(context: RunContext) -> Attempt:
 def begin_attempt(context: RunContext) -> RunContext:
     """Record a new attempt and remove the rank files of the previous one; return the context with its number."""
     run, resources = context.run, context.resources
-    # An attempt whose parent was killed has no end on record
+    # An attempt whose parent was killed has no recorded end
     earlier = [replace(each, ended_ms=each.ended_ms or run_cost.last_seen_ms(run, each)) for each in run.attempts]
     attempt = len(earlier) + 1
     run.begin_alive(attempt)
@@ -162,7 +162,7 @@ def begin_attempt(context: RunContext) -> RunContext:
 def wait_for_orphans(run: RunDir, signals: Signals) -> None:
     """Wait for the ranks of an attempt whose parent was killed; they end by themselves in seconds.
 
-    The same applies to ranks on a lost host: an NFS server holds their lock for a lease's time, 90 s as a rule.
+    The same applies to ranks on a lost host: an NFS server holds their lock for a lease, usually 90 s.
     Raises ConfigError if they do not end.
     """
     deadline = time.monotonic() + ORPHANS_S

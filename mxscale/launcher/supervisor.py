@@ -56,7 +56,7 @@ def supervise(context: RunContext, plan: Plan, mirror) -> Watched:
                 processes.stop()
                 progress.update()
             lost_hosts = monitor.end_elsewhere()
-            # This machine can't tell whether ranks elsewhere have ended
+            # This machine can't detect whether ranks on other hosts have ended
             elsewhere = placed.hosts or config.launch.kind == "docker"
             if last_try or supervisor.stopped or failure or elsewhere or not monitor.crashed_at_start():
                 break
@@ -85,7 +85,7 @@ class Supervisor:
         return self.signals.reason or self.budget.reason
 
     def watch(self, progress: Progress, mirror) -> Optional[Failure]:
-        """Return when the ranks have ended or have to be ended; the failure, if the ranks do not know it."""
+        """Wait until the ranks have ended or must be ended; return the failure, if the ranks do not report it."""
         while self.processes.ended() is None:
             now = time.monotonic()
             if progress.update():
@@ -135,7 +135,7 @@ class Supervisor:
             say(f"\n{self.budget.stop_message()}")
 
     def _must_end(self, now: float) -> bool:
-        """Return whether the ranks get no more time for their checkpoint."""
+        """Return whether the time for a final checkpoint is over."""
         waited_s = now - self.stop_requested_at if self.stop_requested_at else 0.0
         return self.signals.urgent or self.budget.exhausted() or waited_s > self.config.launch.stop_grace_s
 

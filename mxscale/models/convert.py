@@ -62,7 +62,6 @@ def load(path: str, name: str, source: Optional[str] = None) -> Converted:
     """Return the tensors of a file by structural name; without a head if the file has none.
 
     Args:
-        name: The network, model.name.
         source: model.pretrained as the user wrote it, for messages.
 
     Raises:

@@ -33,7 +33,7 @@ def network(name: str, image_size: Optional[int] = None, classes: Optional[int] 
 
     Args:
         image_size: Side in pixels; None for that of the table.
-        classes: None for those of the table.
+        classes: Number of classes; None for that of the table.
 
     Raises:
         ConfigError: The table lacks the network.

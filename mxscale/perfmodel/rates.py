@@ -67,7 +67,6 @@ def of_device(
     Args:
         network: The network, for the images of the plan.
         gpu: Name of the device; None: a CPU, or unknown.
-        batch: Images per device.
         given: The value of plan.images_per_s.
 
     Raises:

@@ -137,7 +137,7 @@ def _seeds(recorded: RecordedRun, others: List[dict]) -> List[Dict[str, float]]:
 
 
 def _without_seed(params: Dict[str, str]) -> Dict[str, str]:
-    """Return the params that have to be equal; a key that an older run lacks had today's default."""
+    """Return the params that must be equal; a key that an older run lacks has today's default."""
     params = {**{key: str(value) for key, value in flatten(to_dict(Config())).items()}, **params}
     return {key: value for key, value in params.items() if not (within(key, MAY_DIFFER) or is_forecast(key))}
 

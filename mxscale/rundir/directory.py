@@ -309,7 +309,7 @@ def latest_trained(root) -> RunDir:
 
 
 def as_signed(run: RunDir, config: Config) -> Config:
-    """Return the config that the signature of a run is computed of: a rerun uses the first run's ranks and threads."""
+    """Return the config from which the signature is computed: a rerun uses the first run's ranks and threads."""
     asked, now = (run.read(RERUN) or {}).get("asked", {}), flatten(to_dict(config))
     launch = {key.partition(".")[2]: was for key, (settled, was) in asked.items() if now[key] == settled}
     return dataclasses.replace(config, launch=dataclasses.replace(config.launch, **launch))

@@ -1,4 +1,4 @@
-"""The plan of a run: what the set-up and the preparation found out and the ranks need.
+"""The plan of a run: the results of set-up and preparation that the ranks need.
 
 Only this module reads and writes plan.json. The parent records hosts, image and weights; the preparation
 records data, sizes and device; the parent then adds threads and signatures.
@@ -69,7 +69,7 @@ class InputChange:
 
 @dataclass(frozen=True)
 class ExchangeProbe:
-    """What comm=auto exchanges on trial."""
+    """The arrays that comm=auto exchanges in a trial."""
 
     gradients: Tuple[Tuple[int, ...], ...]  # shapes
     dtype: str

@@ -27,7 +27,6 @@ def logits(name: str, source: str, images: np.ndarray) -> Logits:
     """Compute the scores that pretrained weights give to images.
 
     Args:
-        source: The weights, model.pretrained.
         images: Normalised images (n, 3, height, width), float32.
 
     Raises:
@@ -58,7 +57,6 @@ def export(name: str, path: str, source: str) -> Dict[str, np.ndarray]:
     """Return the weights of a network by PyTorch's names, in PyTorch's order.
 
     Args:
-        path: Its .params file.
         source: What messages call the weights.
 
     Raises:

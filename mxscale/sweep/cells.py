@@ -30,7 +30,7 @@ def key(values: dict, swept: Iterable[str] = ()) -> str:
     Unlike the signature it needs no data: paths represent their files, so that it is known before the preparation.
 
     Args:
-        swept: Keys that the sweep varies; they count in any case.
+        swept: Keys that the sweep varies; always included.
     """
     signed = copy.deepcopy(values)
     counts = [name for name in UNSIGNED if any(within(each, [name]) or within(name, [each]) for each in swept)]

@@ -29,7 +29,6 @@ def begin(values: dict, typed: Sequence[str], facts: dict) -> SweepDirectory:
     """Return a new sweep's directory, or with sweep.resume=true that of the newest sweep of this command line.
 
     Args:
-        values: The settings that all cells share.
         typed: The overrides of the command line.
         facts: {"swept": {key: values}, "cells", "at_a_time", "sweeper"}.
 

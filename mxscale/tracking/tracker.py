@@ -25,7 +25,7 @@ from mxscale.util.errors import ConfigError
 POLL_S = 5.0  # between two reads of metrics.jsonl; one with new lines takes 30 ms of a core
 RETRY_S = 1.0
 BACKOFF_S = (1.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # after the 1st, 2nd, ... consecutive failure
-NICENESS = 10  # the cores belong to the ranks
+NICENESS = 10  # below the priority of the ranks
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class Mirror:
         self._thread = threading.Thread(target=self._follow, name="tracking", daemon=True)
 
     def start(self) -> None:
-        """Start the thread once, after the ranks: its import of MLflow takes their cores."""
+        """Start the thread once, after the ranks: its import of MLflow uses their cores."""
         if self._thread.ident is None:
             self._thread.start()
 

@@ -7,9 +7,7 @@ def columns(rows: Sequence[Sequence[str]], right: Container[int] = (), indent: s
     """Return a line for each row, each column as wide as its widest cell.
 
     Args:
-        rows: Cells; all rows have the same number.
         right: Indices of the right-aligned columns.
-        indent: Prefix of each line.
     """
     return [indent + "  ".join(cells).rstrip() for cells in _padded(rows, right)]
 
@@ -18,7 +16,6 @@ def markdown(headings: Sequence[str], cells: Sequence[Sequence[str]], left: int 
     """Return a Markdown table.
 
     Args:
-        headings: One for each column.
         cells: Rows of cells; `|` is escaped.
         left: Number of left-aligned columns; the others are right-aligned.
         padded: Whether cells are padded to be readable as plain text; False for long cells.

@@ -32,7 +32,6 @@ def members(
     """Yield the files of an uncompressed tar in its order.
 
     Args:
-        path: The file that holds the tar.
         start: First byte of the tar in `path`.
         end: Its last byte + 1; None: the end of `path`.
         seen: Called with the bytes that each member occupies.

@@ -137,7 +137,7 @@ def _copy(response, out: BinaryIO, total: Optional[int], bar: Progress) -> None:
 
 
 def _validator(part: str, url: str) -> Optional[str]:
-    """Return the validator of the file that `part` is the beginning of, if it came from `url`."""
+    """Return the recorded validator of the partial file, if it came from `url`."""
     try:
         with open(part + ".of") as file:
             known, validator = file.read().splitlines()

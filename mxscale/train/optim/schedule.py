@@ -44,11 +44,8 @@ def learning_rate(config: Config, sizes: Sizes) -> Callable[[int], float]:
 class UpdateSchedule:
     """The learning rate for an optimizer on a parameter server, which counts updates from 1.
 
-    With several updates per step each one moves the weights by its share. The object holds values alone, because it
+    With several `updates` per step each one moves the weights by its share. The object holds only values, because it
     is pickled.
-
-    Args:
-        updates: Updates per step.
     """
 
     def __init__(self, config: Config, sizes: Sizes, updates: int = 1):

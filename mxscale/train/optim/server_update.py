@@ -70,11 +70,7 @@ class ServerUpdate:
 
 
 def optimizer_of(trained, config: Config, sizes: Sizes, updates: int):
-    """Return the optimizer that is pickled for the servers, with the schedule and the multipliers of each key.
-
-    Args:
-        updates: Updates per step.
-    """
+    """Return the optimizer to pickle for the servers, with schedule and multipliers by key; updates: per step."""
     optimizer = make_optimizer(config.optimizer)
     optimizer.rescale_grad = updates / sizes.global_batch
     optimizer.lr_scheduler = UpdateSchedule(config, sizes, updates)
