@@ -87,7 +87,7 @@ def check_mlflow(config: Config) -> CheckResult:
         return CheckResult("mlflow", OK, shown)
     fix = "start it, or set tracking.uri"
     if failure.startswith(("401", "403")):
-        fix = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN; allow the server's host"
+        fix = "set MLFLOW_TRACKING_USERNAME and _PASSWORD, or MLFLOW_TRACKING_TOKEN; see the server's --allowed-hosts"
     elif re.match(r"[45]\d\d", failure):
         fix = "check that it is the address of an MLflow server"
     return CheckResult("mlflow", WARN, f"{shown}: {failure}", f"{fix}; {LATER}")

@@ -17,7 +17,7 @@ from mxscale.launcher.context import Hook, Signals
 from mxscale.launcher.supervisor import beside
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import RunDir
-from mxscale.rundir.status import DONE, FINISHED, INTERRUPTED, KILLED, RUNNING, Attempt, Status
+from mxscale.rundir.status import DONE, FINISHED, INTERRUPTED, KILLED, REFUSED, RUNNING, Attempt, Status
 from mxscale.rundir.sweep_directory import CELL, FOLDER, REFUSED_CELL, CellRecord, SweepDirectory, this_process
 from mxscale.sweep import cells
 from mxscale.util.errors import ConfigError
@@ -136,8 +136,9 @@ class Cell(Hook):
 
     def record_end(self, status: Status) -> None:
         self.record.state, self.record.exit, self.record.error = status.state, status.exit, status.error
-        if self.record.run and not (Path(self.record.run) / "config.yaml").is_file():  # of a refused new run
-            self.record.run = None
+        if status.exit == REFUSED and self.record.how != "resumed":  # a refused new run has no directory
+            left = self.record.run and (Path(self.record.run) / "config.yaml").is_file()
+            self.record.run = self.record.run if left else None
         self.sweep.write_cell(self.record)
 
     def result(self):

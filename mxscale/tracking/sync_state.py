@@ -11,9 +11,9 @@ from typing import Any, Dict, Optional, Tuple
 from mxscale.environment.description import ROOT
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking.uris import masked, sqlite_file
+from mxscale.util.errors import ConfigError
 
 STATE_FILE = "tracking.json"
-from mxscale.util.errors import ConfigError
 
 
 @dataclass
