@@ -41,5 +41,5 @@ def test_a_damaged_tracking_record_counts_as_none(runs):
 
 
 def test_the_damaged_run_itself_is_named(runs):
-    with pytest.raises(ConfigError, match="status.json is damaged"):
+    with pytest.raises(ConfigError, match=r"status\.json is damaged"):
         runs[1].status()

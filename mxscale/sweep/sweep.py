@@ -136,9 +136,10 @@ class Cell(Hook):
 
     def record_end(self, status: Status) -> None:
         self.record.state, self.record.exit, self.record.error = status.state, status.exit, status.error
-        if status.exit == REFUSED and self.record.how != "resumed":  # a refused new run has no directory
-            left = self.record.run and (Path(self.record.run) / "config.yaml").is_file()
-            self.record.run = self.record.run if left else None
+        if status.exit == REFUSED and self.record.how == "resumed":
+            self.record.run = self.previous.run
+        elif self.record.run and not (Path(self.record.run) / "config.yaml").is_file():  # removed with a refused run
+            self.record.run = None
         self.sweep.write_cell(self.record)
 
     def result(self):
