@@ -288,10 +288,10 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
 
 
 def describe_exchange(run: RunDir, config: Config, plan: Plan) -> str:
-    """Return what a user should know of how gradients are exchanged; "" if there is nothing."""
+    """Return notes on the gradient exchange; "" if there is nothing."""
     comm, notes = config.comm, []
     if comm.entry.drives_all_devices:
-        notes.append(f"kvstore {comm.backend}, one process")
+        notes.append(f"kvstore {comm.entry.kvstore}, one process")
         if plan.device == "cpu":
             notes.append("on CPU contexts for learning and testing only")
     chosen = run.read(backend_probe.RECORD)
