@@ -1,7 +1,7 @@
 """The training loop of one rank: set-up, one step, end of a step.
 
-Every rank runs the same number of steps; with `comm.in_step` it runs them together. A method marked "collective" waits for all ranks. The process around
-the loop is in rank.py; builders.py creates the parts that `__init__` connects.
+Every rank runs the same number of steps; with `comm.in_step` it runs them together. A method marked "collective" waits
+for all ranks. The process around the loop is in rank.py; builders.py creates the parts that `__init__` connects.
 """
 
 import math
