@@ -40,7 +40,7 @@ def test_help_states_default_unit_meaning_and_valid_values(capsys):
     page = " ".join(output_of(capsys, "train", "--help").split())
     assert "comm.transport [gloo]" in page and "(gloo | mpi)" in page
     assert "log_every [10] interval between two lines of metrics (steps; at least 1)" in page
-    assert "plan.nodes [[1, 2, 4, 8]] " in " ".join(output_of(capsys, "plan", "--help").split())
+    assert "plan.nodes [[1,2,4,8]] " in " ".join(output_of(capsys, "plan", "--help").split())
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,11 @@ PACKAGE = ROOT / "mxscale"
 
 # From top to bottom. A package imports itself and what is below it, never what is above.
 LAYERS = (
-    "cli", "replay", "sweep", "rerun", "diagnose", "planner", "report", "doctor", "serve", "launcher", "train",
+    "cli", "sweep", "rerun", "diagnose", "planner", "report", "doctor", "serve", "launcher", "train",
     "distributed", "tracking", "perfmodel", "records", "data", "models", "environment", "cost", "rundir", "config",
     "util",
 )  # fmt: skip
 FEATURES = {"sweep", "rerun", "diagnose", "planner", "report", "doctor"}  # do not import each other
-
-# module -> packages above it that it imports, until these imports are replaced by hooks
-EXCEPTIONS = {}
 
 # library -> the packages and modules that may import it, inside functions too
 LIBRARIES = {
@@ -61,11 +58,7 @@ def test_module_imports_only_its_and_lower_layers(path):
     if own in ("__init__.py", "__main__.py"):
         return
     forbidden = set(LAYERS[: LAYERS.index(own)]) | (FEATURES - {own} if own in FEATURES else set())
-    assert packages_imported(path) & forbidden <= EXCEPTIONS.get(name_of(path), set())
-
-
-def test_every_exception_is_still_needed():
-    assert {name: packages & packages_imported(PACKAGE / name) for name, packages in EXCEPTIONS.items()} == EXCEPTIONS
+    assert packages_imported(path) & forbidden == set()
 
 
 def test_every_package_is_a_layer():

@@ -7,10 +7,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Dict, List
 
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import mxscale
-from mxscale.config.schema import Config, to_dict
+from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.setting import Description, Rule, describe
 
 CONF = Path(mxscale.__file__).parent / "conf"  # in a checkout a link to conf/ at the top level
@@ -37,10 +38,17 @@ def overview(verbs: Dict[str, str]) -> str:
     return USAGE.format(verbs="\n".join(f"  {name:<10} {summary}" for name, summary in verbs.items()))
 
 
-def page(name: str, summary: str, groups) -> str:
-    """Return the help of a verb: its examples and its settings by group, with default, unit, meaning and valid values.
+def composed(name: str, overrides: List[str]) -> Dict[str, Any]:
+    """Return the settings of a verb as Hydra composes them, by dotted key. Raises what Hydra raises."""
+    with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
+        return flatten(OmegaConf.to_container(compose(name, overrides), resolve=True))
+
+
+def page(name: str, summary: str, values: Dict[str, Any], groups) -> str:
+    """Return the help of a verb: its examples and its settings by group, with value, unit, meaning and valid values.
 
     Args:
+        values: The composed settings, see `composed`.
         groups: The groups of a run's settings that the verb reads ("" for settings outside a group); None for all.
     """
     text = (CONF / f"{name}.yaml").read_text()
@@ -50,7 +58,7 @@ def page(name: str, summary: str, groups) -> str:
     width = max((len(setting.key) for setting in settings), default=0)
     blocks = [f"mxscale {name}: {summary}", about]
     for group, listed in groupby(settings, key=lambda setting: setting.group):
-        lines = [line for setting in listed for line in _lines(setting, width)]
+        lines = [line for setting in listed for line in _lines(setting, values.get(setting.key), width)]
         blocks.append("\n".join([f"{group}:" if group else "general:", *lines]))
     return "\n\n".join(blocks)
 
@@ -67,10 +75,10 @@ def _own(text: str, own: Dict[str, Any]) -> List[Description]:
     return found
 
 
-def _lines(setting: Description, width: int) -> List[str]:
-    default, rule = _shown(setting.default), setting.rule
+def _lines(setting: Description, value: Any, width: int) -> List[str]:
+    rule = setting.rule
     details = "; ".join(filter(None, [rule.unit, rule.allowed]))
-    text = f"[{default}] {rule.help}{f' ({details})' if details else ''}"
+    text = f"[{_shown(value)}] {rule.help}{f' ({details})' if details else ''}"
     indent = " " * (width + 4)
     lines = textwrap.wrap(
         text, WIDTH, initial_indent=f"  {setting.key:<{width}}  ", subsequent_indent=indent, break_on_hyphens=False
@@ -82,9 +90,9 @@ def _lines(setting: Description, width: int) -> List[str]:
     return lines
 
 
-def _shown(default: Any) -> str:
-    if isinstance(default, list):
-        return "[" + ",".join(map(_shown, default)) + "]"
-    if default is None or isinstance(default, bool):
-        return {None: "null", True: "true", False: "false"}[default]
-    return str(default)
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ",".join(map(_shown, value)) + "]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)

@@ -32,6 +32,7 @@ from mxscale.rundir import guards
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
 from mxscale.rundir.status import Status
 from mxscale.rundir.sweep_directory import REFUSED_CELL
+from mxscale.tracking.uris import masked
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, nearest
 
@@ -64,7 +65,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     if name not in VERBS:
         return refuse(f"mxscale {name}{nearest(name, VERBS, listed=list(VERBS))}")
     if {"-h", "--help"} & set(arguments):
-        return show(help_pages.page(name, VERBS[name].summary, VERBS[name].groups))
+        return show_help(name, [canonical(argument) for argument in arguments if "=" in argument])
     return run(VERBS[name], name, arguments)
 
 
@@ -75,6 +76,15 @@ def show(text: str) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
     return DONE
+
+
+def show_help(name: str, overrides: List[str]) -> int:
+    """Print the help of a verb with the values that the overrides give."""
+    try:
+        values = help_pages.composed(name, overrides)
+    except Exception as error:  # invalid overrides
+        return refuse(explain(error, own_keys(name)))
+    return show(help_pages.page(name, VERBS[name].summary, values, VERBS[name].groups))
 
 
 def run(verb: Verb, name: str, arguments: List[str]) -> int:
@@ -88,7 +98,8 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
         arguments[at:at] = PLAIN
 
         def task(composed):
-            invocation.statuses.append(_perform(verb, name, composed))
+            invocation.statuses.append(FAILURE)  # until the verb has ended
+            invocation.statuses[-1] = _perform(verb, name, composed)
 
     with _command_line(arguments):
         try:
@@ -130,7 +141,9 @@ def canonical(argument: str) -> str:
 
 def keyed(verb: Verb, argument: str) -> str:
     """Return the positional argument of a verb as KEY='VALUE', and any other argument as it is."""
-    if verb.positional is None or "=" in argument or argument.startswith("-"):
+    if verb.positional is None or (re.match(r"[+~]*[\w./@]*=", argument) and "/" not in argument.partition("=")[0]):
+        return argument
+    if argument.startswith("-"):
         return argument
     return "{}='{}'".format(verb.positional, argument.replace("'", r"\'"))
 
@@ -176,7 +189,8 @@ class RecordOverrides(Hook):
     def before_ranks(self, context, plan):
         path = context.run.path / "overrides.yaml"
         earlier = yaml.safe_load(path.read_text()) if path.exists() else {}
-        write_text(path, yaml.safe_dump({**earlier, context.attempt: self.overrides}, sort_keys=False))
+        typed = [masked(override) for override in self.overrides]
+        write_text(path, yaml.safe_dump({**earlier, context.attempt: typed}, sort_keys=False))
 
 
 def _execute(composed, overrides, cell=None) -> Status:

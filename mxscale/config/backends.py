@@ -18,15 +18,15 @@ class Backend:
 
     Attributes:
         name: Value of comm.backend.
-        help: One line for people.
+        help: One-line description for --help.
         implementation: "module:class" of a communicator, which is called with (Comm, number of devices).
-        exchange: How the performance model calculates it: RING, ALL_TO_ALL or SERVERS; None: not modelled.
+        exchange: Exchange pattern in the performance model: RING, ALL_TO_ALL or SERVERS; None: not modelled.
         uses_horovod: Ranks are started by horovodrun or mpirun and connect through Horovod.
-        single_rank: Trains with one rank alone.
+        single_rank: Supports exactly one rank.
         drives_all_devices: One process drives all devices; otherwise each device has a rank of its own.
         needs_servers: Parameter servers and their scheduler run beside the ranks.
-        in_step: Ranks take each step together, so that they can agree on something after each.
-        repeatable_ranks: Largest number of ranks with bit-identical results in every run; None: any number.
+        in_step: Ranks finish each step together, so a collective can follow any step.
+        repeatable_ranks: Largest number of ranks whose results are bit-identical between runs; None: any number.
         not_repeatable: Why runs with more ranks than that differ.
         update_on: Values of comm.update_on that it supports.
         compression: Values of comm.compression that it supports.

@@ -1,6 +1,6 @@
 """Communicators: how ranks exchange arrays. The only module that imports horovod.
 
-Every method is a collective: all ranks call it, in the same order.
+Every method but `devices` is a collective: all ranks call it, in the same order.
 """
 
 import os

@@ -1,6 +1,7 @@
 """Checks that use the network: the hosts by ssh, MLflow, and the port of its UI."""
 
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -84,7 +85,12 @@ def check_mlflow(config: Config) -> CheckResult:
     failure = store.failure_of(uri)
     if failure is None:
         return CheckResult("mlflow", OK, shown)
-    return CheckResult("mlflow", WARN, f"{shown}: {failure}", f"start it, or set tracking.uri; {LATER}")
+    fix = "start it, or set tracking.uri"
+    if failure.startswith(("401", "403")):
+        fix = "set MLFLOW_TRACKING_USERNAME and _PASSWORD, or MLFLOW_TRACKING_TOKEN; see the server's --allowed-hosts"
+    elif re.match(r"[45]\d\d", failure):
+        fix = "check that it is the address of an MLflow server"
+    return CheckResult("mlflow", WARN, f"{shown}: {failure}", f"{fix}; {LATER}")
 
 
 def _check_sqlite(file: Path) -> CheckResult:

@@ -39,7 +39,7 @@ class Signals:
 
 
 class Hook:
-    """A feature that takes part in a run without being imported by the launcher; each method does nothing."""
+    """A feature that takes part in a run without being imported by the launcher; the default methods do nothing."""
 
     started: Optional[float] = None  # the run is billed from here, in seconds since 1970; None: the process's start
 

@@ -1,4 +1,4 @@
-"""A run as its parent process sees it: set up, supervise the ranks, record the outcome, restart if allowed.
+"""The parent's side of a run: set up, supervise the ranks, record the outcome, restart if allowed.
 
 The parent never imports mxnet; the preparation is a child process.
 """

@@ -278,7 +278,7 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
         "exchange": describe_exchange(run, config, plan),
         "ranks": f"{s.ranks}{where} on {plan.device}, {s.shards} data shards",
         "batch": f"{s.per_device_batch} per device, {s.global_batch} global; effective lr {s.effective_lr:g}",
-        "servers": servers and update,
+        "servers": servers and "; ".join(update),
         "resume": lost and f"not possible: {lost}",
         "shards": short and f"{short} of {s.shards} have fewer images than an epoch needs and start again",
         "steps": f"{s.total_steps:,} ({s.steps_per_epoch:,} per epoch{rest})",
@@ -288,10 +288,10 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
 
 
 def describe_exchange(run: RunDir, config: Config, plan: Plan) -> str:
-    """Return what a user should know of how gradients are exchanged; "" if there is nothing."""
+    """Return notes on the gradient exchange; "" if there is nothing."""
     comm, notes = config.comm, []
     if comm.entry.drives_all_devices:
-        notes.append(f"kvstore {comm.backend}, one process")
+        notes.append(f"kvstore {comm.entry.kvstore}, one process")
         if plan.device == "cpu":
             notes.append("on CPU contexts for learning and testing only")
     chosen = run.read(backend_probe.RECORD)

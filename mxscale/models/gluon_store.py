@@ -6,14 +6,29 @@ MXNET_GLUON_REPO must name a mirror.
 
 import contextlib
 import os
+import socket
 import sys
 import tempfile
 
 import mxnet as mx
 from mxnet.gluon.model_zoo import model_store
 
-from mxscale.util.atomic_files import digest_of
+from mxscale.util.atomic_files import digest_of, sync
 from mxscale.util.errors import ConfigError, nearest
+
+SILENCE_S = 30.0  # without a byte from the store
+
+
+def _download(name: str, folder: str) -> str:
+    """Return the path of a downloaded file. MXNet's download has no timeout of its own, so the sockets have one."""
+    if not os.environ.get("MXNET_GLUON_REPO", "default"):
+        del os.environ["MXNET_GLUON_REPO"]  # empty: MXNet would take it for an address
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(SILENCE_S)
+    try:
+        return model_store.get_model_file(name, folder)
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def fetch(name: str) -> str:
@@ -37,7 +52,9 @@ def fetch(name: str) -> str:
         os.makedirs(root, exist_ok=True)
         # A directory of its own: a failed download leaves nothing in the cache.
         with tempfile.TemporaryDirectory(dir=root, prefix=".fetch-") as new, contextlib.redirect_stdout(sys.stderr):
-            os.replace(model_store.get_model_file(name, new), path)
+            file = _download(name, new)
+            sync(file)
+            os.replace(file, path)
     except Exception as error:  # of requests, zipfile, the file system and MXNet itself
         reason = " ".join(str(error).split())
         store = os.environ.get("MXNET_GLUON_REPO", model_store.apache_repo_url)

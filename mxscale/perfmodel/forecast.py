@@ -128,7 +128,7 @@ def _from_tables(config: Config, plan: Plan) -> Tuple[Optional[float], str]:
         return None, "no earlier run of this configuration on this machine, and no machine.instance"
     sizes, (nodes, _) = plan.sizes, calibration.nodes_of(plan)
     if scenarios.exchange_of(config) not in MODELLED:
-        return None, f"comm={config.comm.backend} is not modelled: its ranks take no common steps"
+        return None, f"comm={config.comm.backend} has no performance model"
     network = layers.network(config.model.name, config.data.image_size, plan.classes)
     node = machines.node(config.machine, run_cost.pricing(config), machines.Given(math.ceil(sizes.ranks / nodes)))
     if nodes > 1 and node.machine.nic is None:

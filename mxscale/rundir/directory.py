@@ -23,6 +23,7 @@ tracking.json lock        what MLflow has; the lock of the parent
 
 import dataclasses
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
@@ -284,9 +285,19 @@ def unwritable(config: Config, error: OSError) -> ConfigError:
 
 
 def runs_of(root, entry: str) -> List[RunDir]:
-    """Return the run directories under `root/entry`, newest first."""
+    """Return the run directories under `root/entry`, newest first, without those whose status.json is damaged."""
     paths = [p.parent for p in (Path(root) / entry).glob("*/config.yaml")]
-    return [RunDir(p) for p in sorted(paths, key=lambda p: (p.stat().st_mtime_ns, p.name), reverse=True)]
+    runs = [RunDir(p) for p in sorted(paths, key=lambda p: (p.stat().st_mtime_ns, p.name), reverse=True)]
+    return [run for run in runs if _has_readable_status(run)]
+
+
+def _has_readable_status(run: RunDir) -> bool:
+    try:
+        run.status()
+        return True
+    except ConfigError as error:
+        print(f"skipping a run directory: {error}", file=sys.stderr, flush=True)
+        return False
 
 
 def latest_trained(root) -> RunDir:

@@ -44,6 +44,10 @@ def locked(run: RunDir):
         except BlockingIOError:
             raise ConfigError(f"{run.path} is in use by another process: wait for it, or stop it") from None
         except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise ConfigError(
+                    f"{run.path}: can't write there ({error.strerror}); change its owner or mount"
+                ) from None
             raise ConfigError(f"{run.path}: can't be locked ({error.strerror}); set runs=DIR to another disk") from None
         yield
 

@@ -21,13 +21,15 @@ T = TypeVar("T")
 def read_object(path: Path) -> Optional[dict]:
     """Return the JSON object in a file, or None if the file does not exist.
 
-    Raises ConfigError if the file cannot be read or holds no JSON object.
+    Raises:
+        ConfigError: The file holds no JSON object.
+        OSError: The file cannot be read.
     """
     try:
         values = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path} is damaged: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} is damaged: expected a JSON object")

@@ -80,7 +80,7 @@ class ExchangeProbe:
 class Plan:
     """Content of plan.json. A field is None (or empty) until its stage has recorded it."""
 
-    # recorded by the parent before the preparation
+    # recorded by the parent (pretrained also by the preparation; scheduler again after comm=auto)
     pretrained: Optional[str] = None  # path of the weights file
     hosts: Tuple[Host, ...] = ()  # empty: this machine
     image: Optional[Image] = None
@@ -94,7 +94,7 @@ class Plan:
     data_digest: Optional[str] = None
     data_dir: Optional[str] = None  # of the packed set; None: synthetic images
     skipped: int = 0  # bad images
-    short_shards: int = 0  # shards with fewer images than an epoch takes of each
+    short_shards: int = 0  # shards with fewer images than one epoch reads from a shard
     device: Optional[str] = None  # cpu or gpu
     head: Optional[str] = None  # keep or replace: the classifier of pretrained weights
     graph: Optional[str] = None  # path of the network's symbol file
@@ -104,8 +104,8 @@ class Plan:
     # recorded by the parent before the ranks start
     pretrained_sha256: Optional[str] = None
     threads: Optional[int] = None  # OMP threads per rank
-    weak_signature: Optional[str] = None  # without the ranks
-    speed_signature: Optional[str] = None  # without what the speed does not depend on
+    weak_signature: Optional[str] = None  # signature that ignores the number of ranks
+    speed_signature: Optional[str] = None  # signature of the settings that affect speed
 
     @property
     def input_taken(self) -> Dict[str, Any]:

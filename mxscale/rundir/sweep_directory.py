@@ -21,6 +21,7 @@ from typing import List, Optional
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.status import FAILED, FINISHED, KILLED, RUNNING
 from mxscale.util.atomic_files import write_text
+from mxscale.util.errors import ConfigError
 
 FOLDER = "sweeps"  # below config.runs
 REFUSED_CELL = "REFUSED"  # state of a cell whose settings are refused: it has no run directory
@@ -81,7 +82,10 @@ class SweepDirectory(RunDir):
 
 def _with_run_status(cell: CellRecord) -> CellRecord:
     """Return the cell; if its process was killed, with the state of its run directory."""
-    status = RunDir(cell.run).status() if cell.state == RUNNING and cell.run else None
+    try:
+        status = RunDir(cell.run).status() if cell.state == RUNNING and cell.run else None
+    except ConfigError:  # damaged
+        return cell
     if status and status.state in (FINISHED, FAILED, KILLED):
         cell.state, cell.exit, cell.error = status.state, status.exit, status.error
     return cell

@@ -18,6 +18,7 @@ from mxscale.tracking import tracker
 from mxscale.tracking.sync_state import view_hint
 from mxscale.util import text_table
 from mxscale.util.atomic_files import write_text
+from mxscale.util.errors import ConfigError
 
 TRACKING_S = 30.0  # for the parent run in MLflow
 TOP1, WALL, RATE = "best/val_top1", "time/wall_s", "throughput/median"
@@ -40,7 +41,14 @@ class Row(NamedTuple):
 
 
 def rows_of(sweep: SweepDirectory) -> List[Row]:
-    return with_front([Row(cell, RunDir(cell.run).figures if cell.run else {}) for cell in sweep.cells()])
+    return with_front([Row(cell, _figures(cell)) for cell in sweep.cells()])
+
+
+def _figures(cell: CellRecord) -> Dict[str, float]:
+    try:
+        return RunDir(cell.run).figures if cell.run else {}
+    except ConfigError:  # a damaged summary.json
+        return {}
 
 
 def end(sweep: SweepDirectory, stopped: Optional[str], unwanted: Callable[[], bool] = lambda: False) -> int:

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import List, Optional, Sequence
 
 from mxscale.config.schema import Config, Rerun, from_dict, to_dict
@@ -135,8 +136,10 @@ class Cell(Hook):
 
     def record_end(self, status: Status) -> None:
         self.record.state, self.record.exit, self.record.error = status.state, status.exit, status.error
-        if status.exit == REFUSED:  # a refused new run has no directory
-            self.record.run = self.previous.run if self.record.how == "resumed" else None
+        if status.exit == REFUSED and self.record.how == "resumed":
+            self.record.run = self.previous.run
+        elif self.record.run and not (Path(self.record.run) / "config.yaml").is_file():  # removed with a refused run
+            self.record.run = None
         self.sweep.write_cell(self.record)
 
     def result(self):

@@ -17,6 +17,7 @@ store another 1.5 s.
 """
 
 import contextlib
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import List, Optional
@@ -46,7 +47,7 @@ class Unsent:
     def __str__(self):
         end = "the artifacts" if self.status == payload.end_state(self.run) else "the final status and the artifacts"
         missing = f"{self.lines} of {self.total} lines" if self.lines else end
-        command = f"mxscale sync {self.run}"
+        command = f"mxscale sync {shlex.quote(str(self.run))}"
         return f"tracking: {missing} unsent ({masked(self.uri)}: {self.reason}); send with: {command}"
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shlex
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Dict, Optional, Tuple
 from mxscale.environment.description import ROOT
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking.uris import masked, sqlite_file
+from mxscale.util.errors import ConfigError
 
 STATE_FILE = "tracking.json"
 
@@ -49,8 +51,11 @@ def save(run: RunDir, identity: str, sent: Sent) -> None:
 
 
 def _state(run: RunDir) -> Dict[str, Any]:
-    """Return tracking.json; {} if it does not exist, or in a copy of a run directory that still exists."""
-    file = run.read(STATE_FILE) or {}
+    """Return tracking.json; {} if it is missing or damaged, or in a copy of a run directory that still exists."""
+    try:
+        file = run.read(STATE_FILE) or {}
+    except ConfigError:
+        return {}
     original = file.get("dir")
     if original and original != str(run) and (Path(original) / STATE_FILE).exists():
         return {}
@@ -61,7 +66,7 @@ def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
     """Return how to view the run in MLflow, by default in the store that it was sent to last."""
     state = dataclasses.asdict(sent) if sent else _state(run)
     if not state.get("run_id"):
-        return f"not in MLflow; send it with: mxscale sync {run}"
+        return f"not in MLflow; send it with: mxscale sync {shlex.quote(str(run))}"
     uri, page = state["uri"], f"#/experiments/{state['experiment_id']}/runs/{state['run_id']}"
     if uri.startswith("http"):  # in a container the server has another name than on the host
         own = uri == masked(os.environ.get("MLFLOW_TRACKING_URI", ""))

@@ -10,6 +10,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
+from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat, Phase
 from mxscale.rundir.directory import RunDir
 
 
@@ -65,8 +66,8 @@ class Interval:
 class MetricsLog:
     """Appends one line per interval. Every rank calls the methods: metrics are sums over ranks."""
 
-    def __init__(self, run: RunDir, comm, attempt: int):
-        self.comm, self.attempt = comm, attempt
+    def __init__(self, run: RunDir, comm, attempt: int, heartbeat: NoHeartbeat = NO_HEARTBEAT):
+        self.comm, self.attempt, self.heartbeat = comm, attempt, heartbeat
         self.unsynchronised = np.zeros(3)  # sums of the intervals since ranks were last at the same step
         self.recorded: Optional[Interval] = None
         self.requested: Optional[Interval] = None  # its sum over ranks
@@ -81,8 +82,10 @@ class MetricsLog:
             return
         time_ms = int(1000 * (time.time() if at is None else at))
         entry = {"attempt": self.attempt, "step": step, "time_ms": time_ms, "metrics": metrics}
+        phase, self.heartbeat.phase = self.heartbeat.phase, Phase.METRICS  # a stalled disk is this rank's own stall
         self.file.write(json.dumps(entry, separators=(",", ":")) + "\n")
         self.file.flush()
+        self.heartbeat.phase = phase
 
     def sync(self) -> None:
         """Synchronise the file to the disk, before each checkpoint: no checkpoint is ahead of its metrics."""

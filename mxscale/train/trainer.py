@@ -1,7 +1,7 @@
 """The training loop of one rank: set-up, one step, end of a step.
 
-Every rank runs the same steps in the same order. A method marked "collective" waits for all ranks. The process around
-the loop is in rank.py; builders.py makes what the set-up puts together.
+Every rank runs the same number of steps; with `comm.in_step` it runs them together. A method marked "collective" waits
+for all ranks. The process around the loop is in rank.py; builders.py creates the parts that `__init__` connects.
 """
 
 import math
@@ -80,8 +80,8 @@ class Trainer:
         self.checkpointer = Checkpointer(run, config, sizes, comm, state)
         self.step = self.checkpointer.restore()
 
-        # Metrics and the vote on stopping
-        self.metrics_log = MetricsLog(run, comm, attempt)
+        # Metrics and the stop vote
+        self.metrics_log = MetricsLog(run, comm, attempt, heartbeat)
         self.accumulator, self.timer = Accumulator(devices), ThroughputTimer(len(devices))
         self.profiler = StepProfiler(PROFILE_EVERY, self.timer)
         self.stop_vote = StopVote(comm, lambda: run.stop_reason() is not None)
@@ -92,7 +92,7 @@ class Trainer:
         Returns:
             The outcome as ranks/<r>.json records it.
         """
-        # Its first line shows the parent that the ranks train
+        # The first line tells the parent that training has begun
         self.metrics_log.write(self.step, {"lr": self.lr(0)} if self.step == 0 else {})
         if self.checkpointer.validation_pending and not self.resume_validation():
             return self.interrupted()
@@ -131,7 +131,7 @@ class Trainer:
             if micro.turn == last_pass:
                 self.exchange.shard_done(micro.lane)
             if self.passes > len(self.devices):
-                self.heartbeat.phase = Phase.EXCHANGE  # a device may still be at the exchange of the step before
+                self.heartbeat.phase = Phase.EXCHANGE  # a device may still be in the previous step's exchange
                 self.timer.dispatched(first_element(self.grads[micro.lane][0]))  # backward ends with the first layer
             self.heartbeat.phase = Phase.INPUT
             asked_at = time.perf_counter()
@@ -161,12 +161,11 @@ class Trainer:
         Returns:
             Whether training continues; the same on all ranks.
         """
-        self.heartbeat.phase = Phase.METRICS
         step, last = self.step, self.step == self.sizes.total_steps
         validates = last or step % (self.config.validate_every * self.sizes.steps_per_epoch) == 0
         saves = last or self.checkpointer.due(step)
         self.heartbeat.phase = Phase.EXCHANGE  # the stop vote and the metrics wait for all ranks
-        together = self.comm.in_step or validates or saves  # else ranks may be at different steps
+        together = self.comm.in_step or validates or saves  # otherwise ranks may be at different steps
         stop = together and self.stop_vote.stop()
         saves = saves or stop
 
@@ -178,7 +177,6 @@ class Trainer:
             return True
         self.require_finite(self.metrics_log.drain())
 
-        self.heartbeat.phase = Phase.METRICS
         snapshot = self.checkpointer.snapshot(step)
         if validates and not self.validate(snapshot):
             stop = True
