@@ -38,9 +38,6 @@ def price(runs, instance, region, **fields):
     return prices.freeze_price(machine, 0, TODAY, runs / "prices.csv")
 
 
-# ---------------------------------------------------------------- catalogs
-
-
 def test_skypilot_spot_price_is_of_the_cheapest_zone():
     rows = catalogs.read(str(SAMPLES / "vms.csv"), "2025-03-01")
     (source,) = {row["source"] for row in rows}
@@ -64,9 +61,6 @@ def test_instances_json_yields_offered_linux_prices_only():
         ("c5n.18xlarge", "us-east-1", "spot", "1.4987", "0", "100"),
         ("c5n.18xlarge", "ap-east-1", "spot", "1.9", "0", "100"),
     ]
-
-
-# ---------------------------------------------------------------- the user's table
 
 
 def test_an_update_adds_prices_and_keeps_old_ones(tmp_path, capsys):
@@ -141,9 +135,6 @@ def test_machine_prices_names_an_existing_table(tmp_path):
     assert price_table.path_of(from_dict({})) == Path("runs/prices.csv")
 
 
-# ---------------------------------------------------------------- listing and bill
-
-
 def test_all_prices_of_an_instance_are_listed(tmp_path, capsys):
     tool(tmp_path, f"update={SAMPLES / 'vms.csv'}", "as_of=2025-03-01")
     capsys.readouterr()
@@ -173,9 +164,6 @@ def test_without_an_instance_all_are_listed(tmp_path, capsys):
     assert ["p2.8xlarge", "8", "K80", "2", "2", "2017-10-26"] in [
         line.split() for line in capsys.readouterr().out.splitlines()
     ]
-
-
-# ---------------------------------------------------------------- bad input
 
 
 def refused(capsys, runs, *argv):

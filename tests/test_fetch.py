@@ -33,9 +33,6 @@ def there(place):
     return {name: open(os.path.join(place.folder, name), "rb").read() for name in sorted(os.listdir(place.folder))}
 
 
-# ---------------------------------------------------------------- success
-
-
 def test_a_file_is_fetched_once_and_then_verified(publisher, place):
     file = publisher.file(NAME)
     assert obtain([file], place) == {NAME: file.sha256} == obtain([file], place)
@@ -69,9 +66,6 @@ def test_concurrent_processes_fetch_once(publisher, place):
     for thread in threads:
         thread.join()
     assert there(place) == {NAME: CONTENT} and len(publisher.asked) == 1
-
-
-# ---------------------------------------------------------------- interruptions
 
 
 @pytest.mark.parametrize("tenth", range(1, 10))
@@ -142,9 +136,6 @@ def test_a_busy_server_is_retried(publisher, place):
     assert there(place) == {NAME: CONTENT}
 
 
-# ---------------------------------------------------------------- refused
-
-
 def test_other_content_of_the_same_length_is_refused(publisher, place):
     file = publisher.file(NAME)
     publisher.files[NAME] = CONTENT[:-1] + b"x"
@@ -193,9 +184,6 @@ def test_an_unwritable_folder_is_one_line(publisher, place, tmp_path):
     assert f"cannot read or write the files in {below.folder} (not a directory)" in refused(
         [publisher.file(NAME)], below
     )
-
-
-# ---------------------------------------------------------------- trust on first use
 
 
 def test_without_a_published_checksum_the_first_is_recorded(publisher, place):

@@ -22,8 +22,6 @@ from mxscale.util.errors import ConfigError
 
 IMAGENET = 1_281_167  # training images
 
-# ---------------------------------------------------------------- share of SGD
-
 
 def test_sgd_share_is_half_at_its_center():
     known = {0: math.exp(-4) / 2, 7.5: math.exp(-1) / 2, 10: 0.5, 11.25: 0.75, 12.5: 1.0, 12.6: 1.0, 90: 1.0}
@@ -41,8 +39,6 @@ def test_sgd_share_has_a_continuous_slope():
     left, right = (sgd_share(10 - 1e-6, 10, 5) - 0.5) / -1e-6, (sgd_share(10 + 1e-6, 10, 5) - 0.5) / 1e-6
     assert left == pytest.approx(1 / 5, rel=1e-5) and right == pytest.approx(1 / 5, rel=1e-5)
 
-
-# ---------------------------------------------------------------- the optimizer
 
 PAPER = {"mu2": 0.99, "eps": 1e-8, "eta_rms": 3e-4, "beta_center": 10.0, "beta_period": 5.0}
 EPOCHS = [0, 2, 5, 9, 10, 11, 12.4, 12.5, 13, 40]  # of ten steps: RMSprop, both phases of the transition, SGD
@@ -245,9 +241,6 @@ def test_servers_do_not_update_with_rmsprop_warmup(comm):
     composed("train", "optimizer=rmsprop_warmup", "comm=parameter_server")  # the workers update
 
 
-# ---------------------------------------------------------------- schedules
-
-
 def rates_of(schedule, ranks, *overrides):
     """Return the lr of each step of 90 epochs of ImageNet, 32 images per rank, and the steps of an epoch."""
     config = composed("train", f"schedule={schedule}", "epochs=90", "optimizer.lr=0.1", *overrides)
@@ -285,8 +278,6 @@ def test_number_of_factors_is_checked(factors):
     with pytest.raises(ConfigError, match=r"^schedule\.factors=\[.*\]: expected (4 numbers, one|each at least 0)"):
         composed("train", "schedule=slow_start", f"schedule.factors={factors}")
 
-
-# ---------------------------------------------------------------- a run with the full recipe
 
 RECIPE = ["optimizer=rmsprop_warmup", "schedule=slow_start", "model.bn_statistics=last_batch", "data.shards=2",
           "launch.ranks=1", "data.train_per_class=8", "batch.per_device=4", "epochs=2", "log_every=1",
