@@ -161,6 +161,7 @@ class Trainer:
         Returns:
             Whether training continues; the same on all ranks.
         """
+        self.heartbeat.phase = Phase.METRICS  # no rank waits for another here
         step, last = self.step, self.step == self.sizes.total_steps
         validates = last or step % (self.config.validate_every * self.sizes.steps_per_epoch) == 0
         saves = last or self.checkpointer.due(step)
