@@ -441,7 +441,7 @@ def test_dist_async_names_a_killed_server(cli):
     process = cli.start("train", *settings)
     run = cli.run_of(process)
     announced = "".join(process.stdout.readline() for _ in range(5))
-    assert "servers   1, the update on the servers; not repeatable" in announced
+    assert "servers   1, update on the servers; not repeatable" in announced
     assert "resume    not possible: with comm=dist_async" in process.stdout.readline()
     wait_for_step(run, 6)  # of 5 in an epoch
     pids = dict(server_pids(run))
