@@ -141,9 +141,7 @@ def canonical(argument: str) -> str:
 
 def keyed(verb: Verb, argument: str) -> str:
     """Return the positional argument of a verb as KEY='VALUE', and any other argument as it is."""
-    if verb.positional is None or (re.match(r"[+~]*[\w./@]*=", argument) and "/" not in argument.partition("=")[0]):
-        return argument
-    if argument.startswith("-"):
+    if verb.positional is None or argument.startswith("-") or re.match(r"[+~]*[\w.@]*=", argument):
         return argument
     return "{}='{}'".format(verb.positional, argument.replace("'", r"\'"))
 

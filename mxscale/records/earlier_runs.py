@@ -22,15 +22,14 @@ def comparable(run: RunDir, plan: Plan, signature: str) -> List[RunDir]:
     machine, found = _machine(run), []
     for other in runs_of(run.path.parents[1], run.path.parent.name):
         try:
-            known, finished, figures = other.plan(), other.state == FINISHED, other.figures
-            same_machine = _machine(other) == machine
+            known = other.plan()
+            same = all(getattr(known, key) == getattr(plan, key) for key in (signature, "threads", "device"))
+            if other.path == run.path or not same or other.state != FINISHED:
+                continue
+            if other.figures.get("throughput/median") and _machine(other) == machine:
+                found.append(other)
         except ConfigError:  # damaged, or written by a newer version
             continue
-        same = all(getattr(known, key) == getattr(plan, key) for key in (signature, "threads", "device"))
-        if other.path == run.path or not same or not finished:
-            continue
-        if figures.get("throughput/median") and same_machine:
-            found.append(other)
     return found
 
 
