@@ -78,11 +78,11 @@ def config(folder: Path, **data):
 
 def packed_by(folder: Path, **data):
     """Return (config, training records) of a set packed as a run packs it."""
-    from mxscale.data import loader, manifest, pack
+    from mxscale.data import manifest, pack
 
     settled = config(folder, **data)
     made = pack.prepare(settled.data, progress=False)
-    return settled, loader.Records(*manifest.path_of(made, "train"), made["splits"]["train"]["count"])
+    return settled, manifest.split_of(made, "train")
 
 
 def ours(folder: Path, **data):

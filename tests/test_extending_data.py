@@ -9,7 +9,7 @@ import pytest
 from mxscale.config.datasets import DATASETS, DataSet
 from mxscale.config.schema import from_dict
 from mxscale.data import manifest, pack
-from mxscale.data.loader import Reading, Records, TrainData
+from mxscale.data.loader import Reading, TrainData
 from mxscale.util.errors import ConfigError
 
 MODULE = """
@@ -50,7 +50,7 @@ def test_a_new_data_set_is_packed_and_read(tiles):
     data = tiles(root="x", pack_format="png", allow_duplicates=True, mean=[0, 0, 0], std=[1, 1, 1]).data
     packed = pack.prepare(data, progress=False)
     assert packed["classes"] == ["black", "white"]
-    records = Records(*manifest.path_of(packed, "train"), packed["splits"]["train"]["count"])
+    records = manifest.split_of(packed, "train")
     batches = TrainData(records, Reading(data, 4, [0], 1, 1, records.count // 4, 1, [mx.cpu()]))
     (micro,) = batches.step(0)
     assert micro.images.shape == (4, 3, 8, 8)

@@ -18,7 +18,8 @@ from refusals import error_of
 from mxscale.config.datasets import DATASETS
 from mxscale.config.registry import implementation
 from mxscale.config.schema import Data
-from mxscale.data import content, manifest, pack, recordio
+from mxscale.data import images as decoding
+from mxscale.data import manifest, pack, recordio
 
 KINDS = sorted(made_sets.SETS)
 
@@ -56,7 +57,7 @@ def tree_of(publisher, kind, tmp_path, **more):
 
 def images(made, split):
     """Return (class, id, pixels) of each record."""
-    records = list(recordio.scan(manifest.path_of(made, split)[0]))
+    records = list(recordio.scan(manifest.split_of(made, split).rec))
     pixels = [np.asarray(Image.open(io.BytesIO(record.payload))) for record in records]
     headers = [(made["classes"][int(record.header.label)], record.header.id) for record in records]
     return [(*header, image) for header, image in zip(headers, pixels)]
@@ -203,7 +204,7 @@ def test_an_interrupted_download_gives_the_same_set(publisher, tmp_path, kind, t
 def listed(tree):
     """Return class, name and content of every image."""
     return {
-        split: [(item.label, item.name, content.load(item.source)) for items in by_class for item in items]
+        split: [(item.label, item.name, decoding.read(item.source)) for items in by_class for item in items]
         for split, by_class in tree.splits.items()
     }
 

@@ -14,6 +14,7 @@ from mxscale.config.schema import Data
 from mxscale.data import loader, manifest, recordio
 from mxscale.data.images import decode
 from mxscale.data.pack import prepare
+from mxscale.rundir.plan import Split
 from mxscale.util.errors import ConfigError
 
 # Bodies that hold the magic at a multiple of 4 (cut there) and elsewhere (not).
@@ -99,7 +100,7 @@ def test_record_files_are_read_in_place(given, tmp_path):
         "val": (3, [1, 1, 1]),
         "test": (1, [0, 1, 0]),
     }
-    assert manifest.path_of(made, "val") == (str(tmp_path / "val.rec"), str(tmp_path / "val.idx"))
+    assert manifest.split_of(made, "val") == Split(3, str(tmp_path / "val.rec"), str(tmp_path / "val.idx"))
     assert made["splits"]["train"]["min_side"] == 20
     assert os.listdir(made["dir"]) == ["manifest.json"]
 
@@ -108,9 +109,9 @@ def test_a_missing_index_is_written_beside_the_manifest(given, tmp_path):
     expected = (tmp_path / "train.idx").read_text()
     (tmp_path / "train.idx").unlink()
     made = prepare(given(), progress=False)
-    rec, idx = manifest.path_of(made, "train")
-    assert rec == str(tmp_path / "train.rec") and idx == os.path.join(made["dir"], "train.idx")
-    assert open(idx).read() == expected
+    train = manifest.split_of(made, "train")
+    assert train.rec == str(tmp_path / "train.rec") and train.idx == os.path.join(made["dir"], "train.idx")
+    assert open(train.idx).read() == expected
     assert not (tmp_path / "train.idx").exists()
 
 
@@ -213,12 +214,12 @@ def test_bad_images_are_skipped_in_a_copy(with_bad_images, tmp_path):
     assert made["splits"]["train"]["per_class"] == [4, 3, 3] and made["splits"]["train"]["count"] == 10
     assert [skipped["path"].split(", ")[1].split(" at")[0] for skipped in made["skipped"]] == ["record 5", "record 7"]
     assert made["skipped"][1]["reason"] == "15x40 pixels, smaller than 16 (data.min_side)"
-    rec, idx = manifest.path_of(made, "train")
-    assert os.path.dirname(rec) == made["dir"] and (tmp_path / "train.rec").read_bytes() == before
-    kept = [record.header.id for record in recordio.scan(rec)]
+    train = manifest.split_of(made, "train")
+    assert os.path.dirname(train.rec) == made["dir"] and (tmp_path / "train.rec").read_bytes() == before
+    kept = [record.header.id for record in recordio.scan(train.rec)]
     assert kept == [100, 101, 102, 103, 104, 106, 108, 109, 110, 111]
-    assert recordio.read_index(idx) == [record.offset for record in recordio.scan(rec)]
-    assert manifest.path_of(made, "val")[0] == str(tmp_path / "val.rec")  # a valid file is not copied
+    assert recordio.read_index(train.idx) == [record.offset for record in recordio.scan(train.rec)]
+    assert manifest.split_of(made, "val").rec == str(tmp_path / "val.rec")  # a valid file is not copied
 
 
 def test_min_side_allows_small_images(with_bad_images):
@@ -250,7 +251,7 @@ def test_images_that_mxnet_decodes_differently_are_reencoded(given, tmp_path):
     entry = made["splits"]["train"]
     assert entry["count"] == len(contents) and entry["rewritten"] == sum(not alike for _, alike in wild(photo).values())
     assert open(rec, "rb").read() == before and entry["rec"] == "train.rec"
-    records = loader.Records(*manifest.path_of(made, "train"), entry["count"])
+    records = manifest.split_of(made, "train")
     assert [record.header.id for record in recordio.scan(records.rec)] == [100 + n for n in range(len(contents))]
     read = loader.EvaluationData(records, data, 1, (0, 1), mx.cpu())
     seen = np.concatenate([images.asnumpy() for images, *_ in read])

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from mxscale.config.schema import Data
-from mxscale.data import content, manifest, recordio
-from mxscale.data.images import POLICY, BadImage, Recipe, repack
+from mxscale.data import manifest, recordio
+from mxscale.data.images import POLICY, BadImage, Recipe, examine, repack
 from mxscale.data.manifest import Copies
 from mxscale.data.tree_packer import Options, PackJob
 from mxscale.data.workers import Pool, Progress
@@ -135,15 +135,14 @@ class _Checked:
         self.rewritten: Set[int] = set()
         self.smallest: Optional[int] = None  # shorter side in pixels
         self._digest = hashlib.sha256()
-        results = pool.map(self._images(bar), partial(content.check, min_side=_min_side(data)))
+        results = pool.map(self._images(bar), partial(examine, min_side=_min_side(data)))
         with contextlib.closing(results):
             for number, result in enumerate(results):
                 if not isinstance(result, BadImage):
-                    (side, same_in_mxnet), key = result
-                    self.smallest = min(side, self.smallest or side)
-                    if not same_in_mxnet:
+                    self.smallest = min(result.side, self.smallest or result.side)
+                    if not result.same_in_mxnet:
                         self.rewritten.add(number)
-                    copies.add(key, f"{os.path.basename(rec)} record {number}", split)
+                    copies.add(result.key, f"{os.path.basename(rec)} record {number}", split)
                     continue
                 self.bad[number] = result.reason
                 if data.on_bad == "error":
@@ -197,7 +196,7 @@ class _Checked:
             for number, record in enumerate(recordio.scan(self.rec)):
                 if number in self.bad:
                     continue
-                encoded = repack(record.payload, self.recipe)[0] if number in self.rewritten else record.payload
+                encoded = repack(record.payload, self.recipe).image if number in self.rewritten else record.payload
                 writer.write(self.labels[number], record.header.id, encoded)
             sha256, length = writer.close()
         return {"rec": names[0], "idx": names[1], "sha256": sha256, "bytes": length}

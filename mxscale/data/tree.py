@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Dict, FrozenSet, List, NamedTuple
 
 from mxscale.config.schema import Data
-from mxscale.data.content import Source
+from mxscale.data.images import Source
 from mxscale.util.errors import ConfigError, nearest
 
 

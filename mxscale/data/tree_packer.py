@@ -9,8 +9,8 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 import PIL
 
 from mxscale.config.schema import Data
-from mxscale.data import content, manifest, recordio, tree
-from mxscale.data.images import POLICY, BadImage, Recipe
+from mxscale.data import manifest, recordio, tree
+from mxscale.data.images import POLICY, BadImage, Recipe, repack
 from mxscale.data.manifest import Copies
 from mxscale.data.workers import Pool, Progress
 from mxscale.util.errors import ConfigError
@@ -104,7 +104,7 @@ class _Packer:
         entries, items = {}, list(chain.from_iterable(splits.values()))
         pool = Pool(options.workers, len(items))
         with Progress("packing", len(items), " images", options.progress) as bar:
-            results = pool.map((item.source for item in items), partial(content.pack, recipe=self.recipe))
+            results = pool.map((item.source for item in items), partial(repack, recipe=self.recipe))
             with contextlib.closing(results):
                 for split, wanted in splits.items():
                     entries[split] = self._write_split(split, wanted, results, bar)

@@ -10,7 +10,7 @@ import struct
 from typing import Dict, Iterator, List, NamedTuple, Tuple
 
 from mxscale.config.schema import Data
-from mxscale.data.content import Slice, Source
+from mxscale.data.images import Slice, Source
 from mxscale.data.public import archives, matlab
 from mxscale.data.public.archives import BadArchive
 from mxscale.data.sources import DIGITS
