@@ -54,7 +54,7 @@ def make(folder: Path, count: int) -> str:
 
     sizes = []
     for name in "train", "val":
-        with recordio.Writer(folder / f"{name}.rec", folder / f"{name}.idx") as writer:
+        with recordio.Writer(folder, name) as writer:
             for number in range(count if name == "train" else 20):
                 content = photograph(number if name == "train" else count + number)
                 sizes.append(len(content))

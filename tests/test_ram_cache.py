@@ -27,8 +27,8 @@ CPU = mx.cpu()
 
 def jpegs(folder, count=50) -> Split:
     """Write JPEGs of various sizes and shapes, some of them grey."""
-    random, records = np.random.RandomState(0), Split(count, str(folder / "j.rec"), str(folder / "j.idx"))
-    with recordio.Writer(records.rec, records.idx) as writer:
+    random = np.random.RandomState(0)
+    with recordio.Writer(folder, "j") as writer:
         for number in range(count):
             height, width = random.randint(20, 60, 2)
             shape = (height, width) if number % 10 == 9 else (height, width, 3)
@@ -36,7 +36,7 @@ def jpegs(folder, count=50) -> Split:
             Image.fromarray(random.randint(0, 256, shape).astype("uint8")).save(out, "JPEG", quality=90)
             writer.write(number, number, out.getvalue())
         writer.close()
-    return records
+    return Split(count, str(folder / "j.rec"), str(folder / "j.idx"))
 
 
 def in_memory(data):

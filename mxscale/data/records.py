@@ -191,15 +191,13 @@ class _Checked:
         return {"rec": self.rec, "idx": idx, "sha256": self._digest.hexdigest(), "bytes": os.path.getsize(self.rec)}
 
     def _copy(self, folder: str) -> Dict[str, Any]:
-        names = f"{self.split}.rec", f"{self.split}.idx"
-        with recordio.Writer(*(os.path.join(folder, name) for name in names)) as writer:
+        with recordio.Writer(folder, self.split) as writer:
             for number, record in enumerate(recordio.scan(self.rec)):
                 if number in self.bad:
                     continue
                 encoded = repack(record.payload, self.recipe).image if number in self.rewritten else record.payload
                 writer.write(self.labels[number], record.header.id, encoded)
-            sha256, length = writer.close()
-        return {"rec": names[0], "idx": names[1], "sha256": sha256, "bytes": length}
+            return writer.close()
 
 
 def _label(header: recordio.Header, number: int, where: str) -> int:

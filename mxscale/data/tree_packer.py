@@ -113,9 +113,8 @@ class _Packer:
         return entries
 
     def _write_split(self, split: str, items: List[tree.Item], results: Iterator, bar: Progress) -> Dict[str, Any]:
-        names = f"{split}.rec", f"{split}.idx"
         per_class, min_side = [0] * len(self.tree.classes), None
-        with recordio.Writer(*(os.path.join(self.folder, name) for name in names)) as writer:
+        with recordio.Writer(self.folder, split) as writer:
             for item in items:
                 result = next(results)
                 bar.add()
@@ -128,16 +127,8 @@ class _Packer:
                 self.copies.add(result.key, item.name, split)
                 per_class[item.label] += 1
                 min_side = min(result.size) if min_side is None else min(min_side, *result.size)
-            sha256, length = writer.close()
-        return {
-            "count": writer.count,
-            "per_class": per_class,
-            "rec": names[0],
-            "idx": names[1],
-            "sha256": sha256,
-            "bytes": length,
-            "min_side": min_side,
-        }
+            files = writer.close()
+        return {"count": writer.count, "per_class": per_class, **files, "min_side": min_side}
 
     def _too_many_bad(self) -> bool:
         return len(self.bad) == self.max_bad
