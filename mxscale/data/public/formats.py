@@ -69,45 +69,26 @@ SIDE = 32
 PLANE = SIDE * SIDE
 
 
-class _Layout(NamedTuple):
-    """The content of a CIFAR archive."""
+class _Cifar(NamedTuple):
+    """A reader of a binary version of CIFAR: records of labels and 3,072 pixels (www.cs.toronto.edu/~kriz/cifar.html).
+
+    Called as the other readers here.
+    """
 
     archive: str
     names: str  # file of the class names
     batches: Dict[str, List[str]]  # split -> files
     label_bytes: int  # the last one is the label
 
-
-CIFAR10 = _Layout(
-    "cifar-10-binary.tar.gz",
-    "batches.meta.txt",
-    {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_batch.bin"]},
-    label_bytes=1,
-)
-CIFAR100 = _Layout(
-    "cifar-100-binary.tar.gz", "fine_label_names.txt", {"train": ["train.bin"], "test": ["test.bin"]}, label_bytes=2
-)
-
-
-def cifar10(folder: str, data: Data, where: str, progress: bool) -> Tree:
-    """Read the binary version: records of a label and 3,072 pixels (www.cs.toronto.edu/~kriz/cifar.html)."""
-    return _cifar(CIFAR10, folder, data, where)
-
-
-def cifar100(folder: str, data: Data, where: str, progress: bool) -> Tree:
-    """Read records of a coarse label, a fine label (the 100 classes) and the pixels."""
-    return _cifar(CIFAR100, folder, data, where)
-
-
-def _cifar(layout: _Layout, folder: str, data: Data, where: str) -> Tree:
-    wanted = [layout.names, *(name for names in layout.batches.values() for name in names)]
-    found = archives.contents(os.path.join(folder, layout.archive), wanted, MAX_BYTES)
-    names = found[layout.names].decode("ascii", "replace").split()
-    splits = {
-        split: [image for name in files for image in _records(name, found[name], layout.label_bytes, names)]
-        for split, files in layout.batches.items()
-    }
-    return _tree(data, where, names, splits)
+    def __call__(self, folder: str, data: Data, where: str, progress: bool) -> Tree:
+        wanted = [self.names, *(name for names in self.batches.values() for name in names)]
+        found = archives.contents(os.path.join(folder, self.archive), wanted, MAX_BYTES)
+        names = found[self.names].decode("ascii", "replace").split()
+        splits = {
+            split: [image for name in files for image in _records(name, found[name], self.label_bytes, names)]
+            for split, files in self.batches.items()
+        }
+        return _tree(data, where, names, splits)
 
 
 def _records(file: str, content: bytes, label_bytes: int, names: List[str]) -> Iterator[Tuple[str, str, bytes]]:
@@ -124,6 +105,17 @@ def _records(file: str, content: bytes, label_bytes: int, names: List[str]) -> I
     header = b"P6 %d %d 255\n" % (SIDE, SIDE)
     for n, (label, image) in enumerate(zip(labels, planes, strict=True)):
         yield names[label], f"{file} image {n}", header + image.T.tobytes()
+
+
+CIFAR10 = _Cifar(
+    "cifar-10-binary.tar.gz",
+    "batches.meta.txt",
+    {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_batch.bin"]},
+    label_bytes=1,
+)
+CIFAR100 = _Cifar(  # a coarse label, then a fine one: the 100 classes
+    "cifar-100-binary.tar.gz", "fine_label_names.txt", {"train": ["train.bin"], "test": ["test.bin"]}, label_bytes=2
+)
 
 
 def caltech256(folder: str, data: Data, where: str, progress: bool) -> Tree:

@@ -134,7 +134,7 @@ CIFAR10 = Public(
             "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
         ),
     ),
-    formats.cifar10,
+    formats.CIFAR10,
     scans=True,
 )
 
@@ -147,7 +147,7 @@ CIFAR100 = Public(
             "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
         ),
     ),
-    formats.cifar100,
+    formats.CIFAR100,
     scans=True,
 )
 
