@@ -81,7 +81,7 @@ def packed_by(folder: Path, **data):
     from mxscale.data import manifest, pack
 
     settled = config(folder, **data)
-    made = pack.prepare(settled.data, progress=False)
+    made = pack.prepare(settled.data)
     return settled, manifest.split_of(made, "train")
 
 

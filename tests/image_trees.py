@@ -30,7 +30,7 @@ def folder_data(root, tmp_path, **more) -> Data:
 
 
 def pack(data, workers=1):
-    return prepare(data, workers=workers, progress=False)
+    return prepare(data, workers=workers)
 
 
 def records(made, split):

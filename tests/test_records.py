@@ -88,12 +88,12 @@ def given(tmp_path):
 
 
 def refused(data) -> str:
-    return error_of(prepare, data, progress=False)
+    return error_of(prepare, data)
 
 
 def test_record_files_are_read_in_place(given, tmp_path):
     write(tmp_path, "test", [1])
-    made = prepare(given(test=str(tmp_path / "test.rec")), progress=False)
+    made = prepare(given(test=str(tmp_path / "test.rec")))
     assert made["classes"] == ["0", "1", "2"]
     assert {name: (s["count"], s["per_class"]) for name, s in made["splits"].items()} == {
         "train": (6, [2, 3, 1]),
@@ -108,7 +108,7 @@ def test_record_files_are_read_in_place(given, tmp_path):
 def test_a_missing_index_is_written_beside_the_manifest(given, tmp_path):
     expected = (tmp_path / "train.idx").read_text()
     (tmp_path / "train.idx").unlink()
-    made = prepare(given(), progress=False)
+    made = prepare(given())
     train = manifest.split_of(made, "train")
     assert train.rec == str(tmp_path / "train.rec") and train.idx == os.path.join(made["dir"], "train.idx")
     assert open(train.idx).read() == expected
@@ -116,17 +116,17 @@ def test_a_missing_index_is_written_beside_the_manifest(given, tmp_path):
 
 
 def test_a_file_is_scanned_again_only_if_changed(given, tmp_path, monkeypatch):
-    first = prepare(given(), progress=False)
+    first = prepare(given())
     with monkeypatch.context() as patch:
         patch.setattr(recordio, "scan", lambda *_: pytest.fail("scanned again"))
-        assert prepare(given(), progress=False) == first
+        assert prepare(given()) == first
     write(tmp_path, "train", [0, 1, 2, 2])
-    assert prepare(given(), progress=False)["splits"]["train"]["count"] == 4
+    assert prepare(given())["splits"]["train"]["count"] == 4
 
 
 def test_class_names_can_be_set(given):
-    assert prepare(given(classes=["a", "b", "c"]), progress=False)["classes"] == ["a", "b", "c"]
-    assert prepare(given(num_classes=5), progress=False)["splits"]["val"]["per_class"] == [1, 1, 1, 0, 0]
+    assert prepare(given(classes=["a", "b", "c"]))["classes"] == ["a", "b", "c"]
+    assert prepare(given(num_classes=5))["splits"]["val"]["per_class"] == [1, 1, 1, 0, 0]
     assert "data.classes has 2 names for data.num_classes=3" in refused(given(classes=["a", "b"], num_classes=3))
 
 
@@ -179,7 +179,7 @@ def test_an_index_of_another_file_is_refused(given, tmp_path):
     idx.write_text("hello")
     assert "line 1 is not `number<tab>offset`" in refused(given())
     idx.write_text("\n".join(reversed(lines)))  # the order is free
-    assert prepare(given(), progress=False)["splits"]["train"]["count"] == 6
+    assert prepare(given())["splits"]["train"]["count"] == 6
 
 
 def test_records_without_images_are_refused(given, tmp_path):
@@ -205,12 +205,12 @@ def with_bad_images(given, tmp_path):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_bad_image_is_refused_with_its_number(with_bad_images, workers):
     with pytest.raises(ConfigError, match=r"train\.rec: cannot use the image of record 5 \(.*\): .*data\.on_bad=skip"):
-        prepare(with_bad_images(), workers, progress=False)
+        prepare(with_bad_images(), workers)
 
 
 def test_bad_images_are_skipped_in_a_copy(with_bad_images, tmp_path):
     before = (tmp_path / "train.rec").read_bytes()
-    made = prepare(with_bad_images(on_bad="skip"), progress=False)
+    made = prepare(with_bad_images(on_bad="skip"))
     assert made["splits"]["train"]["per_class"] == [4, 3, 3] and made["splits"]["train"]["count"] == 10
     assert [skipped["path"].split(", ")[1].split(" at")[0] for skipped in made["skipped"]] == ["record 5", "record 7"]
     assert made["skipped"][1]["reason"] == "15x40 pixels, smaller than 16 (data.min_side)"
@@ -223,7 +223,7 @@ def test_bad_images_are_skipped_in_a_copy(with_bad_images, tmp_path):
 
 
 def test_min_side_allows_small_images(with_bad_images):
-    made = prepare(with_bad_images(on_bad="skip", min_side=15), progress=False)
+    made = prepare(with_bad_images(on_bad="skip", min_side=15))
     assert len(made["skipped"]) == 1 and made["splits"]["train"]["min_side"] == 15
 
 
@@ -245,7 +245,7 @@ def test_images_that_mxnet_decodes_differently_are_reencoded(given, tmp_path):
     before = open(rec, "rb").read()
     plain = {"eval_resize": None, "mean": [0.0] * 3, "std": [1.0] * 3}
     data = given(allow_duplicates=True, pack_format="png", train=rec, val=rec, image_size=16, **plain)
-    made = prepare(data, progress=False)
+    made = prepare(data)
     entry = made["splits"]["train"]
     assert entry["count"] == len(contents) and entry["rewritten"] == sum(not alike for _, alike in wild(photo).values())
     assert open(rec, "rb").read() == before and entry["rec"] == "train.rec"
@@ -261,5 +261,5 @@ def test_images_that_mxnet_decodes_differently_are_reencoded(given, tmp_path):
 
 
 def test_files_of_plain_images_are_not_copied(given):
-    made = prepare(given(), progress=False)
+    made = prepare(given())
     assert made["splits"]["train"]["rewritten"] == 0 and os.listdir(made["dir"]) == ["manifest.json"]

@@ -16,7 +16,7 @@ from mxscale.config.schema import Data
 from mxscale.data import manifest, recordio
 from mxscale.data.images import POLICY, BadImage, Recipe, examine, repack
 from mxscale.data.manifest import Copies
-from mxscale.data.tree_packer import Options, PackJob
+from mxscale.data.tree_packer import PackJob
 from mxscale.data.workers import Pool, Progress
 from mxscale.util.errors import ConfigError
 
@@ -24,9 +24,9 @@ TYPICAL_BYTES = 4096  # of a small image, to estimate the number of images for t
 MAX_CLASSES = 1 << 24  # labels are float32, which is exact for integers up to this
 
 
-def recordio_job(data: Data, options: Options) -> PackJob:
+def recordio_job(data: Data, workers: Optional[int]) -> PackJob:
     """Return the job that checks data.train, data.val and data.test."""
-    return PackJob(settings(data), lambda folder: build(data, folder, options.workers, options.progress))
+    return PackJob(settings(data), lambda folder: build(data, folder, workers))
 
 
 def settings(data: Data) -> Dict[str, Any]:
@@ -44,7 +44,7 @@ def settings(data: Data) -> Dict[str, Any]:
     return {"files": files, "min_side": _min_side(data), "policy": POLICY, **chosen}
 
 
-def build(data: Data, folder: str, workers: Optional[int], progress: bool) -> None:
+def build(data: Data, folder: str, workers: Optional[int]) -> None:
     """Validate the files and write their manifest into `folder`, with missing .idx files and necessary copies.
 
     Raises:
@@ -57,7 +57,7 @@ def build(data: Data, folder: str, workers: Optional[int], progress: bool) -> No
     total = sum(file["rec"]["bytes"] for file in used["files"].values())
     pool = Pool(workers, total // TYPICAL_BYTES)
     copies = Copies()
-    with Progress("checking records", total, "B", progress) as bar:
+    with Progress("checking records", total, "B") as bar:
         checked = {split: _Checked(split, rec, data, pool, copies, bar) for split, rec in _files(data).items()}
     classes = _classes(data, {split: found.all_labels for split, found in checked.items()})
     for split, found in checked.items():

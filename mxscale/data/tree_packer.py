@@ -18,13 +18,6 @@ from mxscale.util.errors import ConfigError
 MAX_BAD = 100  # bad images after which packing stops
 
 
-class Options(NamedTuple):
-    """How to pack. The packed bytes do not depend on it."""
-
-    workers: Optional[int] = None  # processes that decode and encode; None: by the cores and the number of images
-    progress: bool = True  # report long work on stderr
-
-
 class PackJob(NamedTuple):
     """What the implementation of a data set returns."""
 
@@ -52,18 +45,21 @@ def _recipe(data: Data, pack_size: Optional[int], min_side: int) -> Recipe:
     return Recipe(data.pack_format, quality, pack_size, min_side)
 
 
-def tree_job(data: Data, recipe: Recipe, list_images: Callable[[], tree.Tree], options: Options, **identity) -> PackJob:
+def tree_job(
+    data: Data, recipe: Recipe, list_images: Callable[[], tree.Tree], workers: Optional[int], **identity
+) -> PackJob:
     """Return the job that packs an image tree.
 
     Args:
         list_images: Returns the tree. It is called only if the set is not in the cache.
+        workers: As in pack.prepare.
         **identity: What else determines the packed bytes, such as class names and the files' checksums.
     """
     names = ("kind", "train_per_class", "val_share", "test_share", "split_seed")
     chosen = {name: getattr(data, name) for name in names}
     # Pillow's version is part of the cache key: another version may encode differently.
     settings = {**chosen, **recipe._asdict(), "pillow": PIL.__version__, "policy": POLICY, **identity}
-    return PackJob(settings, lambda folder: _Packer(list_images(), data, recipe, folder).pack(settings, options))
+    return PackJob(settings, lambda folder: _Packer(list_images(), data, recipe, folder).pack(settings, workers))
 
 
 class _Packer:
@@ -75,13 +71,13 @@ class _Packer:
         self.bad: Dict[int, Dict[str, str]] = {}  # id -> path and reason
         self.copies = Copies()
 
-    def pack(self, settings: Dict[str, Any], options: Options) -> None:
+    def pack(self, settings: Dict[str, Any], workers: Optional[int]) -> None:
         """Write the splits and the manifest. Raises ConfigError and OSError."""
         while True:
             known_bad = len(self.bad)
             splits = tree.plan(self.tree, self.data, frozenset(self.bad))
             self.copies = Copies()
-            entries = self._write(splits, options)
+            entries = self._write(splits, workers)
             if self.bad and self.data.on_bad == "error":
                 raise ConfigError(self._bad_images())
             if len(self.bad) == known_bad or self.data.train_per_class is None:
@@ -99,11 +95,11 @@ class _Packer:
             duplicates=self.copies.in_manifest(),
         )
 
-    def _write(self, splits: Dict[str, List[tree.Item]], options: Options) -> Dict[str, Any]:
+    def _write(self, splits: Dict[str, List[tree.Item]], workers: Optional[int]) -> Dict[str, Any]:
         """Write the records of all splits; return their manifest entries. Stops after `max_bad` bad images."""
         entries, items = {}, list(chain.from_iterable(splits.values()))
-        pool = Pool(options.workers, len(items))
-        with Progress("packing", len(items), " images", options.progress) as bar:
+        pool = Pool(workers, len(items))
+        with Progress("packing", len(items), " images") as bar:
             results = pool.map((item.source for item in items), partial(repack, recipe=self.recipe))
             with contextlib.closing(results):
                 for split, wanted in splits.items():

@@ -34,7 +34,7 @@ def _tree(data: Data, where: str, names: List[str], splits: Dict[str, List[Tuple
     return Tree(classes, by_split, where)
 
 
-def mnist(folder: str, data: Data, where: str, progress: bool) -> Tree:
+def mnist(folder: str, data: Data, where: str) -> Tree:
     """Read idx files: big-endian magic and sizes, then a byte per pixel or label (yann.lecun.com/exdb/mnist)."""
     splits = {}
     for split, prefix in (("train", "train"), ("test", "t10k")):
@@ -80,7 +80,7 @@ class _Cifar(NamedTuple):
     batches: Dict[str, List[str]]  # split -> files
     label_bytes: int  # the last one is the label
 
-    def __call__(self, folder: str, data: Data, where: str, progress: bool) -> Tree:
+    def __call__(self, folder: str, data: Data, where: str) -> Tree:
         wanted = [self.names, *(name for names in self.batches.values() for name in names)]
         found = archives.contents(os.path.join(folder, self.archive), wanted, MAX_BYTES)
         names = found[self.names].decode("ascii", "replace").split()
@@ -118,7 +118,7 @@ CIFAR100 = _Cifar(  # a coarse label, then a fine one: the 100 classes
 )
 
 
-def caltech256(folder: str, data: Data, where: str, progress: bool) -> Tree:
+def caltech256(folder: str, data: Data, where: str) -> Tree:
     """Read 256_ObjectCategories/<NNN.name>/<image>.jpg; the 257th folder, clutter, is not a class.
 
     Other members of the archive (198.spider/RENAME2, 056.dog/greg) are ignored.
@@ -143,13 +143,13 @@ DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 
 
-def imagenet(folder: str, data: Data, where: str, progress: bool) -> Tree:
+def imagenet(folder: str, data: Data, where: str) -> Tree:
     """Read ILSVRC 2012: training images in a tar of one tar per class, validation images in a flat tar.
 
     The devkit has the labels of the validation images. A class is named by its WordNet id. Sorted ids are the label
     order of torchvision, timm and Keras.
     """
-    train = _training_images(os.path.join(folder, "ILSVRC2012_img_train.tar"), data, progress)
+    train = _training_images(os.path.join(folder, "ILSVRC2012_img_train.tar"), data)
     wnids = sorted({name for name, _, _ in train})
     val = _validation_images(folder)
     unknown = sorted({name for name, _, _ in val} - set(wnids))
@@ -158,9 +158,9 @@ def imagenet(folder: str, data: Data, where: str, progress: bool) -> Tree:
     return _tree(data, where, wnids, {"train": train, "val": val})
 
 
-def _training_images(path: str, data: Data, progress: bool) -> List[Tuple[str, str, Slice]]:
+def _training_images(path: str, data: Data) -> List[Tuple[str, str, Slice]]:
     images = []
-    with Progress("listing ILSVRC2012_img_train.tar", os.path.getsize(path), "B", progress) as bar:
+    with Progress("listing ILSVRC2012_img_train.tar", os.path.getsize(path), "B") as bar:
         for tar in archives.members(path, seen=bar.add):
             wnid = tar.name.removeprefix("./").removesuffix(".tar")
             if not re.fullmatch(r"n\d{8}", wnid):
