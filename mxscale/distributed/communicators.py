@@ -21,7 +21,6 @@ def open_communicator(comm: Comm, devices: int = 1):
     """Return this process's communicator, as the launcher's environment variables describe it.
 
     Args:
-        comm: The settings, whose back end names the class.
         devices: Total number of devices that train.
     """
     return implementation(comm.entry.implementation)(comm, devices)

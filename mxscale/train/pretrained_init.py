@@ -84,10 +84,9 @@ def adopted_input(data: Data, given: dict, source: str) -> InputChange:
 
 
 def check_first_loss(run: RunDir, config: Config, plan: Plan, comm, accumulator) -> None:
-    """Record a warning if the loss of the first batch is not that of a new classifier. A collective.
+    """Record a warning if the loss of the first batch is not that of a new classifier; called before the first update.
 
-    Args:
-        accumulator: The sums of the first batch, before the first update.
+    A collective.
     """
     if plan.pretrained and plan.head == "keep":  # the classifier is not new
         return
