@@ -24,7 +24,7 @@ from mxscale.launcher.supervisor import Watched
 from mxscale.records import earlier_runs, summary
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
-from mxscale.rundir.summary import Summary
+from mxscale.rundir.status import Summary
 from mxscale.util.errors import ConfigError
 
 TODAY = datetime.date(2025, 6, 1)

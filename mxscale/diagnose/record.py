@@ -15,8 +15,7 @@ from mxscale.environment import description
 from mxscale.launcher.progress import say
 from mxscale.rundir.directory import KILLED, RunDir
 from mxscale.rundir.price import Price
-from mxscale.rundir.status import Attempt, Status
-from mxscale.rundir.summary import Summary
+from mxscale.rundir.status import Attempt, Status, Summary
 from mxscale.tracking.sync_state import view_hint
 
 RECORD, FIGURE = "diagnosis.json", "diagnosis.png"

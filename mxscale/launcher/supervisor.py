@@ -175,7 +175,7 @@ def kept_alive(run: RunDir):
     def touch(ended: threading.Event) -> None:
         while not ended.is_set():
             try:
-                run.touch_alive()
+                run.alive_file.touch()
             except OSError:  # a disk error is reported where the parent writes
                 pass
             ended.wait(ALIVE_EVERY_S)

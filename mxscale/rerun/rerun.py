@@ -102,7 +102,7 @@ def _checked(files: RunDir, source: str) -> Config:
     if missing:
         raise ConfigError(f"{source}: its record lacks {', '.join(missing)}, which a rerun needs")
     try:
-        config, plan = files.asked(), files.plan()
+        config, plan = files.requested_config(), files.plan()
         missing = [key for key in ("sizes", "threads", "device", "data_digest") if getattr(plan, key) is None]
     except ConfigError as error:
         raise ConfigError(f"{source}: its config is of another version of mxscale: {error}") from None

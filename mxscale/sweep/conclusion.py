@@ -11,8 +11,7 @@ from mxscale.environment import description
 from mxscale.launcher.progress import say
 from mxscale.records import pareto
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
-from mxscale.rundir.status import Status
-from mxscale.rundir.summary import Summary
+from mxscale.rundir.status import Status, Summary
 from mxscale.rundir.sweep_directory import REFUSED_CELL, CellRecord, SweepDirectory
 from mxscale.tracking import tracker
 from mxscale.tracking.sync_state import view_hint

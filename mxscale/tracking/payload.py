@@ -9,8 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from mxscale.config import schema as configs
 from mxscale.rundir.directory import FAILED, FINISHED, FORECAST, KILLED, PARAMS, RERUN, WARNINGS, RunDir, parse_line
-from mxscale.rundir.status import Status
-from mxscale.rundir.summary import Summary
+from mxscale.rundir.status import Status, Summary
 from mxscale.tracking import sync_state
 from mxscale.tracking.uris import masked, sqlite_file, store_uri
 
