@@ -14,7 +14,7 @@ from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
 from mxscale.config.sizes import unsaved
 from mxscale.launcher.context import Hook, RunContext, Signals
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.records.recorded import is_forecast
 from mxscale.rerun import differences, verdict
 from mxscale.rundir.directory import FINISHED, RERUN, RunDir, runs_of
@@ -182,7 +182,7 @@ class Rerun(Hook):
             raise ConfigError(f"rerun.strict=true: differs from the record of {known['of']}: {'; '.join(found)}")
         lines = [f"rerun     of {known['of']}", f"expected  {_expected(config, plan, found)}"]
         lines += [f"{'differs' if n == 0 else '':<9} {each}" for n, each in enumerate(found)]
-        say("\n".join(lines))
+        echo("\n".join(lines))
 
     def on_finished(self, run: RunDir, status: Status) -> Status:
         """Add the verdict to the status, summary and rerun.json of a finished rerun."""

@@ -139,14 +139,22 @@ class RunDir:
 
     def lines(self) -> Iterator[Dict[str, Any]]:
         """Yield every complete line of metrics.jsonl; a torn last line is ignored."""
+        for line, _ in self.lines_from(0):
+            yield line
+
+    def lines_from(self, offset: int) -> Iterator[Tuple[Dict[str, Any], int]]:
+        """Yield (line, offset of the next one) of every complete line of metrics.jsonl from a byte offset on."""
         try:
-            text = self.metrics_file.read_text(errors="replace")
+            with open(self.metrics_file, "rb") as file:
+                file.seek(offset)
+                pieces = file.readlines()
         except FileNotFoundError:
             return
-        for line in text.splitlines():
-            parsed = parse_line(line)
+        for piece in pieces:
+            offset += len(piece)
+            parsed = _parsed(piece.decode(errors="replace"))
             if parsed is not None:
-                yield parsed
+                yield parsed, offset
 
     def history(self) -> List[Dict[str, Any]]:
         """Return the valid lines by step: an attempt replaces earlier ones from its own first line on.
@@ -232,7 +240,7 @@ class RunDir:
         return self.path / "ranks" / "lock"
 
 
-def parse_line(line: str) -> Optional[Dict[str, Any]]:
+def _parsed(line: str) -> Optional[Dict[str, Any]]:
     """Return one line of metrics.jsonl; None if it is torn."""
     try:
         parsed = json.loads(line)
