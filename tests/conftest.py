@@ -203,6 +203,18 @@ def publisher():
 
 
 @pytest.fixture
+def fake_ssh(tmp_path, monkeypatch):
+    """An ssh that runs the command here; hosts whose name begins with `gone` are unreachable. Return its folder."""
+    (tmp_path / "ssh").write_text(
+        '#!/bin/bash\nwhile [ "$1" = -o ]; do shift 2; done\n'
+        'case $1 in gone*) exit 255;; esac\nshift; exec sh -c "$*"\n'
+    )
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return tmp_path
+
+
+@pytest.fixture
 def photo():
     """Smooth colours with some grain, 40 wide and 30 high."""
     y, x = np.mgrid[0:30, 0:40]

@@ -58,8 +58,6 @@ def test_infinite_loss_names_step_and_last_good_checkpoint(cli):
     assert checkpointer.steps(ended.run.checkpoints) == [1] and checkpointer.is_valid(good)
 
 
-# ---------------------------------------------------------------- failing ranks, servers and hosts
-
 SEED = int(os.environ.get("FAULT_SEED", random.SystemRandom().randrange(10**6)))
 STRUCK = ("epochs=2", "checkpoint.every_steps=4", "batch.per_device=8", "data.shards=2", "launch.threads=1",
           "launch.ranks=2", "launch.stall_s=8")  # fmt: skip
@@ -173,9 +171,6 @@ def test_sigterm_during_a_restart_stops_the_run(cli):
     assert not rank_pids(run)
 
 
-# ---------------------------------------------------------------- a full disk
-
-
 @pytest.fixture
 def disk(tmp_path):
     """A tmpfs of 4 MB: two checkpoints of 1.4 MB fit, a third one does not."""
@@ -206,9 +201,6 @@ def test_full_disk_without_a_free_byte_is_one_line(cli, disk):
     assert f"python train.py resume={run}" in ended.out + ended.err
     assert checkpointer.newest(run.checkpoints) is not None
     assert not rank_pids(run)
-
-
-# ---------------------------------------------------------------- a missing tracking server
 
 
 def test_missing_tracking_server_is_reported_at_the_end(cli):
@@ -290,8 +282,6 @@ def points(store, name):
     assert recorded.info.status == FINISHED
     return sorted((m.step, m.value) for m in MlflowClient(store).get_metric_history(recorded.info.run_id, name))
 
-
-# ---------------------------------------------------------------- signals
 
 SECRETS = {"MLFLOW_TRACKING_PASSWORD": "hunter2", "AWS_SECRET_ACCESS_KEY": "hunter3"}
 
