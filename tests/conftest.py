@@ -187,6 +187,15 @@ def params(run: RunDir, step=None):
     return {k: v.asnumpy() for k, v in weights.load(path / "params").items()}
 
 
+def recorded_in(uri: str):
+    """Return a client of an MLflow store, and the only run in it."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("mxscale").experiment_id])
+    return client, run
+
+
 def name_of(path: Path) -> str:
     """Return a path relative to the repository, for ids of tests."""
     return str(path.relative_to(ROOT))

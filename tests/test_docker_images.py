@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, free_port, until
+from conftest import ROOT, free_port, recorded_in, until
 from docker_engine import NEEDS_ENGINE, QUICK, Project, answers, copy_of_sources, sh
 
 FILES = ["-f", "docker-compose.yml"]
@@ -237,10 +237,8 @@ def test_run_is_recorded_in_postgresql_exactly_once(images, postgres, cli):
         ended = cli("train", *QUICK, "launch.ranks=1", "tracking=mlflow", f"tracking.uri={uri}")
         sync = [sys.executable, "-m", "mxscale", "sync", str(ended.run), f"tracking.uri={uri}"]
         assert "0 lines sent" in sh(*sync)[0]
-        from mlflow import MlflowClient
-
-        (recorded,) = MlflowClient(uri).search_runs([MlflowClient(uri).get_experiment_by_name("mxscale").experiment_id])
-        losses = MlflowClient(uri).get_metric_history(recorded.info.run_id, "train/loss")
+        client, recorded = recorded_in(uri)
+        losses = client.get_metric_history(recorded.info.run_id, "train/loss")
         assert len(losses) == sum("train/loss" in line["metrics"] for line in ended.run.lines())
     finally:
         sh("docker", "rm", "-f", container)
