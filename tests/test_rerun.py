@@ -258,7 +258,7 @@ def test_sqlite_store_provides_record_and_seeds(tmp_path):
         assert sorted(seed["test/top1"] for seed in first.seeds) == [98.0, 100.0]
     assert [line["step"] for line in there.files.lines()] == [1, 2]
     assert asked(run_id, f"runs={runs}", "tracking.experiment=other")[0].tracking.experiment == "other"
-    assert "has no such run" in refused("0" * 32, f"runs={runs}")
+    assert "has no run" in refused("0" * 32, f"runs={runs}")
     (tmp_path / "old").mkdir()
     shutil.copy(runs / "mlflow.db", tmp_path / "old")
     with sqlite3.connect(tmp_path / "old" / "mlflow.db") as store:

@@ -30,7 +30,7 @@ from mxscale.launcher.supervisor import kept_alive
 from mxscale.records import claims
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RunDir
-from mxscale.tracking import tracker
+from mxscale.tracking import tracker, uris
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
@@ -68,7 +68,7 @@ def check(config: Config) -> None:
     if not config.comm.entry.in_step:
         raise ConfigError(f"comm={config.comm.backend}: its ranks take no step together, so no step can be broken down")
     if config.tracking.enabled:
-        tracker.store_uri(config)
+        uris.store_uri(config.tracking, config.runs)
 
 
 def main(config: Config, own: dict) -> int:
@@ -98,7 +98,7 @@ def main(config: Config, own: dict) -> int:
         unsent = mirror.finish(job.TRACKING_S, unwanted=lambda: signals.urgent)
     diagnosis_record.show(record, found, state, error)
     if unsent:
-        say(str(unsent))
+        say(unsent)
     if state == FAILED:
         say(f"error: {error}", sys.stderr)
     return {FINISHED: directory.DONE, KILLED: INTERRUPTED, FAILED: FAILURE}[state]

@@ -65,7 +65,7 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] 
     if attempt.plan:
         say(summary.table(run, view_hint(run)))
     if unsent:
-        say(str(unsent))
+        say(unsent)
     report_end(run, config, status, failure, attempt.logs)
     return status
 

@@ -75,7 +75,7 @@ def end(sweep: SweepDirectory, stopped: Optional[str], unwanted: Callable[[], bo
     shown = [("sweep", str(sweep)), *([("view", view_hint(sweep))] if config.tracking.enabled else [])]
     say(table(rows, facts.get("cells", 0), shown))
     if unsent:
-        say(str(unsent))
+        say(unsent)
     return status.exit
 
 
