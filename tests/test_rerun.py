@@ -303,14 +303,13 @@ def facts(folder, **changes):
     ],
 )
 def test_differences_are_listed(tmp_path, changes, text):
-    found = differences.between(facts(tmp_path / "then"), facts(tmp_path / "now", **changes))
-    assert [str(each) for each in found] == text
+    assert differences.between(facts(tmp_path / "then"), facts(tmp_path / "now", **changes)) == text
 
 
 def test_record_without_code_digest_compares_commits(tmp_path):
     def found(dirty):
         then = facts(tmp_path / "then", environment={"code": None, "git": {"commit": "abc", "dirty": dirty}})
-        return [str(each) for each in differences.between(then, facts(tmp_path / "now"))]
+        return differences.between(then, facts(tmp_path / "now"))
 
     assert found(False) == [] and found(True) == [f"code: unknown -> {'c' * 16}"]
 
@@ -319,8 +318,7 @@ def test_changed_ranks_of_attempts_are_listed(tmp_path):
     then = facts(tmp_path / "then")
     attempts = [{"attempt": n, "ranks": ranks, "started_ms": n} for n, ranks in ((1, 4), (2, None), (3, 2))]
     then.write("status.json", {"attempts": attempts})
-    found = differences.between(then, facts(tmp_path / "now"))
-    assert [str(each) for each in found] == ["ranks of its attempts: 4, then 2 -> 2"]
+    assert differences.between(then, facts(tmp_path / "now")) == ["ranks of its attempts: 4, then 2 -> 2"]
 
 
 def test_code_digest_covers_source_files(tmp_path, monkeypatch):

@@ -6,6 +6,8 @@ import sys
 import time
 import traceback
 from contextlib import ExitStack
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Callable, List, Optional
 
 from hydra.core.global_hydra import GlobalHydra
@@ -14,7 +16,6 @@ from hydra.experimental.callback import Callback
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mxscale.cli import session
 from mxscale.cli.explain import explain, refuse
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
@@ -35,6 +36,32 @@ TERMINAL = (signal.SIGINT, signal.SIGHUP)
 DIRECTIONS = {"accuracy": "maximize", "cost": "minimize"}  # of the names in sweep.objective
 
 
+@dataclass
+class Session:
+    """What an invocation of the command line has run so far."""
+
+    statuses: List[int] = field(default_factory=list)  # exit statuses: of one run, or of the cells of a sweep
+    stopped: bool = False  # a stop request ended a run: no further cell starts
+    sweep: Optional["OpenSweep"] = None  # in the sweep's own process
+
+
+# Hydra creates its callbacks and calls the task function itself, in other processes too (joblib, submitit), without an
+# object of ours. A context variable holds the session of the invocation.
+_SESSION: ContextVar[Session] = ContextVar("session")
+
+
+def begin_session() -> Session:
+    """Return a new session, which becomes the current one."""
+    session = Session()
+    _SESSION.set(session)
+    return session
+
+
+def current_session() -> Session:
+    """Return the session of this process; a new one in a process that a Hydra launcher started."""
+    return _SESSION.get(None) or begin_session()
+
+
 class SweepCallback(Callback):
     """Creates the sweep's directory before the first cell. Hydra makes it from its name in conf/train.yaml.
 
@@ -43,7 +70,7 @@ class SweepCallback(Callback):
 
     def on_multirun_start(self, config, **_) -> None:
         try:
-            session.current().sweep = OpenSweep(config)
+            current_session().sweep = OpenSweep(config)
         except (ConfigError, OSError, OmegaConfBaseException) as error:
             sys.exit(refuse(explain(error)))
         except Exception:  # Hydra would print a warning and continue

@@ -176,7 +176,7 @@ class Rerun(Hook):
         run, config, known = context.run, context.config, context.run.read(RERUN)
         if known is None:
             return
-        found = [str(each) for each in differences.between(RunDir(run.path / FOLDER), run)]
+        found = differences.between(RunDir(run.path / FOLDER), run)
         new = [each for each in found if each not in known["differs"]]
         run.write(RERUN, {**known, "differs": known["differs"] + new})
         if found and config.rerun.strict:
