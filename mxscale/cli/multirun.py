@@ -26,7 +26,7 @@ from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED
-from mxscale.rundir.status import DONE, FINISHED, Status
+from mxscale.rundir.status import DONE, FINISHED, KILLED, Status
 from mxscale.rundir.sweep_directory import SweepDirectory
 from mxscale.sweep import conclusion
 from mxscale.sweep.sweep import Cell, begin
@@ -221,7 +221,7 @@ def run_cell(composed, hydra, first: bool, once: Callable) -> tuple:
     sweep, overrides = SweepDirectory(hydra.sweep.dir), OmegaConf.to_container(hydra.overrides.task)
     cell = Cell(sweep, hydra.job.num, values, overrides, since)
     if cell.sweep.stop_reason():
-        return cell.not_started(), None
+        return Status(KILLED, exit=INTERRUPTED), None  # it has not started
     if cell.finished_before():
         say(f"cell {cell.record.number} {cell.record.name} already finished: {cell.record.run}")
         return Status(FINISHED, exit=DONE), cell.result()

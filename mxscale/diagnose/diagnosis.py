@@ -23,7 +23,6 @@ from mxscale.environment.container_limits import available_cores, available_memo
 from mxscale.environment.placement import Placement
 from mxscale.launcher import backend_probe, setup
 from mxscale.launcher import commands as launch
-from mxscale.launcher import run as job
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import say
 from mxscale.launcher.supervisor import kept_alive
@@ -95,7 +94,7 @@ def main(config: Config, own: dict) -> int:
         found = work.result()
         diagnosis_record.close(record, found, state, error)
         mirror = tracker.open_mirror(record, config.tracking, run_cost.cost_of(record))
-        unsent = mirror.finish(job.TRACKING_S, unwanted=lambda: signals.urgent)
+        unsent = mirror.finish(unwanted=lambda: signals.urgent)
     diagnosis_record.show(record, found, state, error)
     if unsent:
         say(unsent)
