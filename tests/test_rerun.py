@@ -30,8 +30,6 @@ from mxscale.rundir.price import Price
 from mxscale.tracking import history, tracker
 from mxscale.util.errors import ConfigError
 
-# ---------------------------------------------------------------- the verdict
-
 LOSSES = {2: 1.5, 4: 1.25, 6: 1.0}
 FIRST = Outcome("aaa", {"test/top1": 99.0, "best/val_top1": 98.0, "throughput/median": 100.0}, LOSSES)
 SEEDS = [{"test/top1": 98.0, "best/val_top1": 98.0}, {"test/top1": 100.0, "best/val_top1": 98.0}]
@@ -97,9 +95,6 @@ def test_first_loss_after_resume_is_not_compared(tmp_path):
     run.write("status.json", {"params_sha256": "a"})
     run.write("summary.json", {"metrics": {}})
     assert rerun._outcome(run).losses == {2: 1.5, 4: 1.25, 8: 0.5}
-
-
-# ---------------------------------------------------------------- records
 
 
 def write_lines(run, lines):
@@ -232,9 +227,6 @@ def test_unknown_run_is_refused(tmp_path):
     assert "no such file" in refused("0" * 32, f"runs={tmp_path}/none")
 
 
-# ---------------------------------------------------------------- in MLflow
-
-
 @pytest.mark.slow
 def test_sqlite_store_provides_record_and_seeds(tmp_path):
     runs = tmp_path / "runs"
@@ -266,9 +258,6 @@ def test_sqlite_store_provides_record_and_seeds(tmp_path):
     assert "written by another version of MLflow" in refused(run_id, f"runs={tmp_path}/old")
     shutil.rmtree(runs / "artifacts")
     assert "its record lacks config.yaml" in refused(run_id, f"runs={runs}")
-
-
-# ---------------------------------------------------------------- differences
 
 
 def facts(folder, **changes):
@@ -344,9 +333,6 @@ def test_unrepeatable_exchange_is_announced(comm, text):
     values = dict(word.split(": ") for word in comm.split(", "))
     expected = rerun._expected(from_dict({"comm": values}), PLAN, [])
     assert expected.startswith(f"at best within the spread of the seeds ({text}")
-
-
-# ---------------------------------------------------------------- a run and its rerun
 
 
 @pytest.mark.slow

@@ -30,9 +30,6 @@ REPO = Path(__file__).resolve().parent.parent
 T0 = 1_700_000_000_000  # ms
 
 
-# ---------------------------------------------------------------- runs to send
-
-
 def make_run(root, uri=None, name="run", timeout_s=2.0, **values):
     values = {"name": name, "runs": str(root), "tracking": {"uri": uri, "timeout_s": timeout_s}, **values}
     return directory.create(from_dict(values))
@@ -103,9 +100,6 @@ def child(code, *arguments, **options):
 SYNC = "import sys; from mxscale.cli.main import main; sys.exit(main(['sync', sys.argv[1]]))"
 
 
-# ---------------------------------------------------------------- a real server
-
-
 class Server:
     """`mlflow server` on a free port, in a process group of its own."""
 
@@ -141,9 +135,6 @@ def server(tmp_path_factory):
     server.start()
     yield server
     server.kill()
-
-
-# ---------------------------------------------------------------- addresses of stores
 
 
 def test_store_uri(tmp_path, monkeypatch):
@@ -217,9 +208,6 @@ def test_disabled_tracking_is_a_null_object(tmp_path):
     mirror.start()
     assert mirror.finish(1) is None
     assert not (run.path / sync_state.STATE_FILE).exists()
-
-
-# ---------------------------------------------------------------- SQLite
 
 
 @pytest.mark.slow
@@ -373,9 +361,6 @@ def test_sync_of_running_run_and_of_killed_parent(tmp_path, capsys):
     assert points_in(uri, found.info.run_id) == points_of(run)
 
 
-# ---------------------------------------------------------------- servers
-
-
 @pytest.mark.slow
 def test_server_and_password(tmp_path, server, capsys):
     secret = server.uri.replace("http://", "http://me:s3cret@")
@@ -477,9 +462,6 @@ def test_server_that_hangs_and_dies_loses_nothing(tmp_path, server):
     assert [r.info.run_name for r in runs_in(server.uri)].count(run.path.name) == 1
 
 
-# ---------------------------------------------------------------- a run by MLflow's id
-
-
 def recorded(root, uri=None):
     """Return (run, MLflow's id) of a run that was sent."""
     run = make_run(root, uri)
@@ -552,9 +534,6 @@ def test_unreachable_server_is_refused_in_seconds(tmp_path):
         not_found("0" * 32, uri, "no answer in time", tracking={"uri": uri, "timeout_s": 1.0})
         assert time.monotonic() - began < 10
     not_found("0" * 32, uri, "connection refused", "set tracking.uri", tracking={"uri": uri, "timeout_s": 1.0})
-
-
-# ---------------------------------------------------------------- a store of another version
 
 
 def old_store(file: Path) -> None:

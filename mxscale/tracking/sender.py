@@ -107,8 +107,6 @@ class Sender:
             client.get_experiment_by_name(self.tracking.experiment)  # creates its tables
         self.client = client
 
-    # ------------------------------------------------------------ opening
-
     def _open(self, identity: str, sent: Sent) -> None:
         if sent.run_id is None or not exists(self.client, sent.run_id):
             sent.__dict__.update(Sent(sent.uri, self.tracking.experiment).__dict__)  # nothing sent yet
@@ -202,8 +200,6 @@ class Sender:
             context = [InputTag("mlflow.data.context", "training")]
             self.client.log_inputs(sent.run_id, datasets=[DatasetInput(entity, context)])
 
-    # ------------------------------------------------------------ following
-
     def _set_running(self, identity: str, sent: Sent) -> None:
         if sent.status != RUNNING:  # new, or resumed
             self.client.update_run(sent.run_id, status=RUNNING)
@@ -224,8 +220,6 @@ class Sender:
 
         for part in _parts([Metric(*point) for point in points], payload.MAX_METRICS):
             self.client.log_batch(run_id, metrics=part, synchronous=True)
-
-    # ------------------------------------------------------------ closing
 
     def _close(self, identity: str, sent: Sent, end: str, fingerprint: str) -> None:
         self._describe(sent)  # plan.json and environment.json may have changed
