@@ -58,14 +58,14 @@ def test_doctor_checks_the_image(images, older_image):
 def test_doctor_names_a_missing_image():
     doctor = [sys.executable, "-m", "mxscale", "doctor", "launch=docker"]
     printed = sh(*doctor, "launch.image=mxscale:nothing", expect=1)[0]
-    assert re.search(r"^fail +mxnet +launch\.image=mxscale:nothing: not on this machine.*; build it with", printed, re.MULTILINE)
+    missing = r"^fail +mxnet +launch\.image=mxscale:nothing: not on this machine.*; build it with"
+    assert re.search(missing, printed, re.MULTILINE)
 
 
 def test_missing_image_is_one_line(cli):
     ended = cli("train", "launch=docker", "launch.image=mxscale:nothing", expect=2)
-    assert re.match(
-        r"^error: launch\.image=mxscale:nothing: not on this machine, and can't be pulled \(.*\); build it with", ended.err
-    )
+    missing = r"error: launch\.image=mxscale:nothing: not on this machine, and can't be pulled \(.*\); build it with"
+    assert re.match(missing, ended.err)
 
 
 def test_run_in_an_image_stops_with_exit_75(images, cli):
