@@ -342,7 +342,7 @@ def test_sync_of_running_run_and_of_killed_parent(tmp_path, capsys):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     add_lines(run, 0, 3)
     run.write("status.json", {"state": "RUNNING"})
-    run.touch_alive()
+    run.alive_file.touch()
     assert tracker.sync(run) == 0
     assert "the run is still running: 3 lines sent" in capsys.readouterr().out
     [found] = runs_in(uri)

@@ -22,7 +22,7 @@ from mxscale.config.validation import validate
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.description import ROOT
 from mxscale.launcher.context import Signals
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED
@@ -123,7 +123,7 @@ class OpenSweep:
             return INTERRUPTED
         if "No trials are completed" not in str(error):  # Optuna's error if every cell failed
             traceback.print_exception(type(error), error, error.__traceback__)
-            say(f"error: the sweep ended early: {explain(error)}", sys.stderr)
+            echo(f"error: the sweep ended early: {explain(error)}", sys.stderr)
         return FAILURE
 
 
@@ -223,9 +223,9 @@ def run_cell(composed, hydra, first: bool, once: Callable) -> tuple:
     if cell.sweep.stop_reason():
         return Status(KILLED, exit=INTERRUPTED), None  # it has not started
     if cell.finished_before():
-        say(f"cell {cell.record.number} {cell.record.name} already finished: {cell.record.run}")
+        echo(f"cell {cell.record.number} {cell.record.name} already finished: {cell.record.run}")
         return Status(FINISHED, exit=DONE), cell.result()
-    say(f"cell {cell.record.number} {cell.record.name}")
+    echo(f"cell {cell.record.number} {cell.record.name}")
     with cell.following_stop_requests():
         try:
             status = once(composed, cell.typed, cell)

@@ -19,12 +19,12 @@ from mxscale.diagnose import advice, breakdown, probes, timing
 from mxscale.diagnose import record as diagnosis_record
 from mxscale.diagnose.timing import ProbeFailed, Refused, Stopped
 from mxscale.environment import hosts
-from mxscale.environment.container_limits import available_cores, available_memory
+from mxscale.environment.container_limits import available_memory
 from mxscale.environment.placement import Placement
 from mxscale.launcher import backend_probe, setup
 from mxscale.launcher import commands as launch
 from mxscale.launcher.context import Signals
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.records import claims
 from mxscale.rundir import directory, guards
@@ -97,9 +97,9 @@ def main(config: Config, own: dict) -> int:
         unsent = mirror.finish(unwanted=lambda: signals.urgent)
     diagnosis_record.show(record, found, state, error)
     if unsent:
-        say(unsent)
+        echo(unsent)
     if state == FAILED:
-        say(f"error: {error}", sys.stderr)
+        echo(f"error: {error}", sys.stderr)
     return {FINISHED: directory.DONE, KILLED: INTERRUPTED, FAILED: FAILURE}[state]
 
 
@@ -118,7 +118,7 @@ class Diagnostics:
 
     def prepare(self, config: Config) -> None:
         """Prepare the run and take its first steps, to find errors, the number of ranks and the time of a step."""
-        say(f"run       {self.record}")
+        echo(f"run       {self.record}")
         try:
             (seen,) = timing.together([probes.untimed(config)], self._folder("look"), 0, LOOK_STEPS, self.signals)
         except Refused as refused:
@@ -130,7 +130,7 @@ class Diagnostics:
         self.interval = max(1, round(self.settings.seconds / INTERVALS / step_s))
         self.configs = probes.configs(self.run, self.interval)
         diagnosis_record.describe(self.record, config, seen.run)
-        say(self._describe(config))
+        echo(self._describe(config))
 
     def _describe(self, config: Config) -> str:
         plan, each = self.run.plan, self.settings
@@ -159,7 +159,7 @@ class Diagnostics:
             for name in self.probes if turn % 2 == 0 else reversed(self.probes):
                 taken[name] = self._once(name, f"{name}-{turn + 1}")
                 rate = self._images / statistics.median(taken[name])
-                say(f"  {turn + 1}/{self.settings.repeats}  {breakdown.TITLES[name]:28} {rate:10,.1f} images/s")
+                echo(f"  {turn + 1}/{self.settings.repeats}  {breakdown.TITLES[name]:28} {rate:10,.1f} images/s")
             for name in self.probes:
                 self.times.setdefault(name, []).append(taken[name])
         self._try_others()
@@ -194,7 +194,7 @@ class Diagnostics:
         seconds, warmup = self._limits
         request = {"config": to_dict(config), "seconds": seconds, "warmup": warmup}
         write_text(self.seen.path / "probe" / f"{name}.yaml", yaml.safe_dump(request, sort_keys=False))
-        placed = Placement.of(self.run.plan, available_cores())
+        placed = Placement.of(self.run.plan)
         what = ["mxscale.train.input_probe", name]
         commands = launch.commands(config, str(self.seen), 1, placed, os.environ, what)
         with kept_alive(self.seen):
@@ -228,10 +228,10 @@ class Diagnostics:
         try:
             seconds = statistics.median(measure())
         except ProbeFailed as failed:
-            say(f"  tried  {setting}: {failed}")
+            echo(f"  tried  {setting}: {failed}")
             return
         self.tried[part][setting] = seconds
-        say(f"  tried  {setting:28} {self._images / seconds:10,.1f} images/s")
+        echo(f"  tried  {setting:28} {self._images / seconds:10,.1f} images/s")
 
     # ------------------------------------------------------------ result
 
@@ -262,7 +262,7 @@ class Diagnostics:
 
     def _facts(self) -> advice.Facts:
         plan = self.run.plan
-        placed = Placement.of(plan, available_cores())
+        placed = Placement.of(plan)
         return advice.Facts(
             ranks=placed.ranks,
             threads=plan.threads,

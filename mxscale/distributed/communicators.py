@@ -14,7 +14,7 @@ from mxnet import nd
 from mxscale.config.schema import Comm
 from mxscale.distributed.parameter_server import set_own_address
 from mxscale.distributed.rendezvous import rendezvous
-from mxscale.environment.gpus import nccl_version
+from mxscale.environment.gpus import library_version
 
 
 def open_communicator(comm: Comm, devices: int = 1):
@@ -175,4 +175,4 @@ def horovod_build() -> dict:
     except ImportError:
         return {}
     return {"version": horovod.__version__, "gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()),
-            "nccl": nccl_version(hvd.nccl_built())}  # fmt: skip
+            "nccl": library_version(hvd.nccl_built())}  # fmt: skip

@@ -14,7 +14,7 @@ from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
 from mxscale.config.sizes import unsaved
 from mxscale.launcher.context import Hook, RunContext, Signals
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.records.recorded import is_forecast
 from mxscale.rerun import differences, verdict
 from mxscale.rundir.directory import FINISHED, RERUN, RunDir, runs_of
@@ -103,7 +103,7 @@ def _checked(files: RunDir, source: str) -> Config:
     if missing:
         raise ConfigError(f"{source}: its record lacks {', '.join(missing)}, which a rerun needs")
     try:
-        config, plan = files.asked(), files.plan()
+        config, plan = files.requested_config(), files.plan()
         missing = [key for key in ("sizes", "threads", "device", "data_digest") if getattr(plan, key) is None]
     except ConfigError as error:
         raise ConfigError(f"{source}: its config is of another version of mxscale: {error}") from None
@@ -183,7 +183,7 @@ class Rerun(Hook):
             raise ConfigError(f"rerun.strict=true: differs from the record of {known['of']}: {'; '.join(found)}")
         lines = [f"rerun     of {known['of']}", f"expected  {_expected(config, plan, found)}"]
         lines += [f"{'differs' if n == 0 else '':<9} {each}" for n, each in enumerate(found)]
-        say("\n".join(lines))
+        echo("\n".join(lines))
 
     def on_finished(self, run: RunDir, status: Status) -> Status:
         """Add the verdict to the status, summary and rerun.json of a finished rerun."""

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from mxscale.environment import description
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.records import pareto
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
-from mxscale.rundir.status import Status
-from mxscale.rundir.summary import Summary
+from mxscale.rundir.status import Status, Summary
 from mxscale.rundir.sweep_directory import REFUSED_CELL, CellRecord, SweepDirectory
 from mxscale.tracking import tracker
 from mxscale.tracking.sync_state import view_hint
@@ -72,9 +71,9 @@ def end(sweep: SweepDirectory, stopped: Optional[str], unwanted: Callable[[], bo
     if any(row.cell.run for row in rows):
         unsent = tracker.open_mirror(sweep, config.tracking).finish(unwanted=unwanted)
     shown = [("sweep", str(sweep)), *([("view", view_hint(sweep))] if config.tracking.enabled else [])]
-    say(table(rows, facts.get("cells", 0), shown))
+    echo(table(rows, facts.get("cells", 0), shown))
     if unsent:
-        say(unsent)
+        echo(unsent)
     return status.exit
 
 

@@ -14,7 +14,7 @@ from mxscale.config.sizes import unsaved
 from mxscale.cost import run_cost
 from mxscale.environment.container_limits import available_cores
 from mxscale.launcher.context import Hook, Signals
-from mxscale.launcher.supervisor import beside
+from mxscale.launcher.supervisor import background_thread
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.status import DONE, FINISHED, KILLED, REFUSED, RUNNING, Attempt, Status
@@ -163,7 +163,7 @@ class Cell(Hook):
         # SIGTERM must not end this process before the run handles it; on_created reads the stop request
         previous = signal.signal(signal.SIGTERM, lambda *_: None)
         try:
-            with beside(self._forward_stop_requests, "sweep"):
+            with background_thread(self._forward_stop_requests, "sweep"):
                 yield
         finally:
             signal.signal(signal.SIGTERM, previous)
