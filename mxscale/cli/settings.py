@@ -10,7 +10,7 @@ from mxscale.config.validation import validate
 from mxscale.rerun import rerun
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
-from mxscale.tracking import tracker
+from mxscale.tracking import history
 from mxscale.util.errors import ConfigError
 
 
@@ -64,7 +64,7 @@ def resolve(config: Config) -> Config:
     if kind == "latest":
         values["model"]["pretrained"] = str(directory.latest_trained(config.runs).path)
     if kind == "run":
-        values["model"]["pretrained"] = str(tracker.find_run(config, rest))
+        values["model"]["pretrained"] = str(history.find_run(config, rest))
     values["model"]["name"] = network_of(config.model.name, values["model"]["pretrained"])
     if config.launch.kind == "docker":  # the container has another home and working directory
         values["runs"] = _absolute(values["runs"])

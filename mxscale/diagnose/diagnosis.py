@@ -23,14 +23,13 @@ from mxscale.environment.container_limits import available_memory
 from mxscale.environment.placement import Placement
 from mxscale.launcher import backend_probe, setup
 from mxscale.launcher import commands as launch
-from mxscale.launcher import run as job
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.records import claims
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RunDir
-from mxscale.tracking import tracker
+from mxscale.tracking import tracker, uris
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
@@ -68,7 +67,7 @@ def check(config: Config) -> None:
     if not config.comm.entry.in_step:
         raise ConfigError(f"comm={config.comm.backend}: its ranks take no step together, so no step can be broken down")
     if config.tracking.enabled:
-        tracker.store_uri(config)
+        uris.store_uri(config.tracking, config.runs)
 
 
 def main(config: Config, own: dict) -> int:
@@ -95,10 +94,10 @@ def main(config: Config, own: dict) -> int:
         found = work.result()
         diagnosis_record.close(record, found, state, error)
         mirror = tracker.open_mirror(record, config.tracking, run_cost.cost_of(record))
-        unsent = mirror.finish(job.TRACKING_S, unwanted=lambda: signals.urgent)
+        unsent = mirror.finish(unwanted=lambda: signals.urgent)
     diagnosis_record.show(record, found, state, error)
     if unsent:
-        echo(str(unsent))
+        echo(unsent)
     if state == FAILED:
         echo(f"error: {error}", sys.stderr)
     return {FINISHED: directory.DONE, KILLED: INTERRUPTED, FAILED: FAILURE}[state]

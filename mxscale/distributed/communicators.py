@@ -4,13 +4,13 @@ Every method but `devices` is a collective: all ranks call it, in the same order
 """
 
 import os
+from pkgutil import resolve_name
 from typing import Callable, Optional
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from mxscale.config.registry import implementation
 from mxscale.config.schema import Comm
 from mxscale.distributed.parameter_server import set_own_address
 from mxscale.distributed.rendezvous import rendezvous
@@ -24,7 +24,7 @@ def open_communicator(comm: Comm, devices: int = 1):
         comm: The settings, whose back end names the class.
         devices: Total number of devices that train.
     """
-    return implementation(comm.entry.implementation)(comm, devices)
+    return resolve_name(comm.entry.implementation)(comm, devices)
 
 
 class Local:

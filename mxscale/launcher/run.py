@@ -23,8 +23,6 @@ from mxscale.tracking.payload import record_first_params
 from mxscale.tracking.sync_state import view_hint
 from mxscale.util.errors import ConfigError
 
-TRACKING_S = 30.0  # for unsent records after the ranks have ended
-
 
 def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] = ()) -> Status:
     """Start a run, or resume `run`, and return its status.
@@ -61,11 +59,11 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] 
             status = hook.on_finished(run, status)
         # A second Ctrl-C, or the first after the end of the ranks, does not wait for a slow server
         stopped = status.state == KILLED
-        unsent = mirror.finish(TRACKING_S, unwanted=lambda: signals.urgent or bool(signals.reason and not stopped))
+        unsent = mirror.finish(unwanted=lambda: signals.urgent or bool(signals.reason and not stopped))
     if attempt.plan:
         echo(summary.table(run, view_hint(run)))
     if unsent:
-        echo(str(unsent))
+        echo(unsent)
     report_end(run, config, status, failure, attempt.logs)
     return status
 

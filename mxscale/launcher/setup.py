@@ -29,7 +29,7 @@ from mxscale.rundir import directory, status
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
-from mxscale.tracking import tracker
+from mxscale.tracking import uris
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
@@ -66,7 +66,7 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     image = container.identify(config.launch.image) if config.launch.kind == "docker" else None
     weights_file = pretrained_file(config, run)
     if config.tracking.enabled:
-        tracker.store_uri(config)  # raises ConfigError for an invalid URI
+        uris.store_uri(config.tracking, config.runs)  # raises ConfigError for an invalid URI
     return Resources(nodes, price, started, image, weights_file)
 
 

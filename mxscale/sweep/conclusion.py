@@ -19,7 +19,6 @@ from mxscale.util import text_table
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
-TRACKING_S = 30.0  # for the parent run in MLflow
 TOP1, WALL, RATE = "best/val_top1", "time/wall_s", "throughput/median"
 COSTS = ("cost/total_usd", "cost/total_eur")
 
@@ -70,11 +69,11 @@ def end(sweep: SweepDirectory, stopped: Optional[str], unwanted: Callable[[], bo
     config = sweep.config()
     unsent = None
     if any(row.cell.run for row in rows):
-        unsent = tracker.open_mirror(sweep, config.tracking).finish(TRACKING_S, unwanted)
+        unsent = tracker.open_mirror(sweep, config.tracking).finish(unwanted=unwanted)
     shown = [("sweep", str(sweep)), *([("view", view_hint(sweep))] if config.tracking.enabled else [])]
     echo(table(rows, facts.get("cells", 0), shown))
     if unsent:
-        echo(str(unsent))
+        echo(unsent)
     return status.exit
 
 

@@ -17,7 +17,7 @@ from mxscale.launcher.context import Hook, Signals
 from mxscale.launcher.supervisor import background_thread
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import RunDir
-from mxscale.rundir.status import DONE, FINISHED, INTERRUPTED, KILLED, REFUSED, RUNNING, Attempt, Status
+from mxscale.rundir.status import DONE, FINISHED, KILLED, REFUSED, RUNNING, Attempt, Status
 from mxscale.rundir.sweep_directory import CELL, FOLDER, REFUSED_CELL, CellRecord, SweepDirectory, this_process
 from mxscale.sweep import cells
 from mxscale.util.errors import ConfigError
@@ -146,10 +146,6 @@ class Cell(Hook):
         """Return the objectives for the sweeper; None if the cell did not finish."""
         finished = self.record.state == FINISHED and self.record.run
         return objective_values(RunDir(self.record.run).figures if finished else {}, self.objective)
-
-    def not_started(self) -> Status:
-        """Return the status of a cell whose sweep was stopped before it started."""
-        return Status(KILLED, exit=INTERRUPTED)
 
     @contextmanager
     def following_stop_requests(self):
