@@ -100,7 +100,7 @@ def of_run(path: str) -> Measured:
 
 def nodes_of(plan: Plan) -> Tuple[int, int]:
     """Return the number of machines with ranks, and of hosts without: they run only servers."""
-    placed = Placement.of(plan, cores=1)
+    placed = Placement.of(plan)
     return max(1, len(placed.occupied)), len(placed.hosts) - len(placed.occupied)
 
 

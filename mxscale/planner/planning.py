@@ -13,7 +13,7 @@ from mxscale.config.backends import MODELLED, SERVERS
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
 from mxscale.cost.run_cost import pricing
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
 from mxscale.planner import choice, figure, keys, table
 from mxscale.planner.keys import Settings, listed
@@ -35,7 +35,7 @@ def main(config: Config, own: dict, as_json: bool) -> None:
     if as_json:
         print(json.dumps(as_object(found, written)))
     else:
-        say(as_text(found, written))
+        echo(as_text(found, written))
 
 
 @dataclass(frozen=True)
