@@ -15,8 +15,7 @@ from mxscale.rerun import rerun
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
-from mxscale.rundir.status import Attempt, Status
-from mxscale.rundir.summary import Summary
+from mxscale.rundir.status import Attempt, Status, Summary
 from mxscale.train import prepare
 
 

@@ -41,9 +41,6 @@ def random_lanes(devices, dtype="float32", shapes=((3, 4), (5,), (1000,))):
     return lanes, values
 
 
-# ---------------------------------------------------------------- sums
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("count", [2, 3])
 def test_every_device_gets_the_sum(count, dtype):
@@ -84,9 +81,6 @@ def test_float16_and_double_buffering_between_devices():
     for lane in exchange.lanes:
         for place, grad in enumerate(lane):
             assert grad.asnumpy() == pytest.approx(values[0][place] + values[1][place], abs=5e-3)
-
-
-# ---------------------------------------------------------------- state of each device
 
 
 def test_the_accumulator_sums_over_devices():
@@ -157,8 +151,6 @@ def test_adam_resumes_identically_on_more_devices(tmp_path):
     assert updated([mx.cpu(3)], tmp_path / "trainer", steps=2)[1] == [alone]
 
 
-# ---------------------------------------------------------------- training in this process
-
 TINY = ["data.train_per_class=24", "batch.per_device=4", "max_steps=6", "data.image_size=16", "log_every=3"]
 
 
@@ -211,17 +203,11 @@ def test_two_devices_resume_to_the_same_bytes(trained, options):
     assert all(np.array_equal(a, b) for a, b in zip(*(without_running(each).values() for each in replicas)))
 
 
-# ---------------------------------------------------------------- the command
-
-
 def test_one_process_gets_the_threads_of_one_device(tmp_path):
     config = from_dict({"comm": {"backend": "device"}})
     (command,) = commands.commands(config, "/runs/a", 1, Placement(4, 8), {"PATH": "/bin"})
     assert command.argv[1:] == ["-m", "mxscale.train.rank", "/runs/a", "1"]
     assert command.env["OMP_NUM_THREADS"] == "2"
-
-
-# ---------------------------------------------------------------- Horovod's options
 
 
 def ranks_env(**comm):
@@ -239,9 +225,6 @@ def test_hierarchy_on_one_machine_has_no_effect(tmp_path):
     config, run = from_dict({"comm": {"hierarchical": True}}), directory.RunDir(tmp_path)
     assert "no effect on one machine" in setup.describe_exchange(run, config, Plan())
     assert setup.describe_exchange(run, config, Plan(hosts=(Host("a", 1, "a"), Host("b", 1, "b")))) == ""
-
-
-# ---------------------------------------------------------------- validation
 
 
 def check(comm, device, optimizer="sgd", ranks=2):

@@ -4,17 +4,17 @@ Every method but `devices` is a collective: all ranks call it, in the same order
 """
 
 import os
+from pkgutil import resolve_name
 from typing import Callable, Optional
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from mxscale.config.registry import implementation
 from mxscale.config.schema import Comm
 from mxscale.distributed.parameter_server import set_own_address
 from mxscale.distributed.rendezvous import rendezvous
-from mxscale.environment.gpus import nccl_version
+from mxscale.environment.gpus import library_version
 
 
 def open_communicator(comm: Comm, devices: int = 1):
@@ -23,7 +23,7 @@ def open_communicator(comm: Comm, devices: int = 1):
     Args:
         devices: Total number of devices that train.
     """
-    return implementation(comm.entry.implementation)(comm, devices)
+    return resolve_name(comm.entry.implementation)(comm, devices)
 
 
 def flatten(arrays) -> nd.NDArray:
@@ -179,4 +179,4 @@ def horovod_build() -> dict:
     except ImportError:
         return {}
     return {"version": horovod.__version__, "gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()),
-            "nccl": nccl_version(hvd.nccl_built())}  # fmt: skip
+            "nccl": library_version(hvd.nccl_built())}  # fmt: skip

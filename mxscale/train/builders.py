@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import replace
+from pkgutil import resolve_name
 
 import mxnet as mx
 from mxnet import autograd, gluon
 
 from mxscale.config.datasets import DATASETS
-from mxscale.config.registry import implementation
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
 from mxscale.data import loader
@@ -33,7 +33,7 @@ def training_data(config: Config, plan: Plan, shards, devices):
     )
     entry = DATASETS[config.data.kind]
     if entry.generated:
-        return implementation(entry.implementation)(reading, plan.classes)
+        return resolve_name(entry.implementation)(reading, plan.classes)
     return loader.TrainData(plan.splits["train"], reading)
 
 
@@ -42,7 +42,7 @@ def evaluation_data(config: Config, plan: Plan, name: str, comm, device):
     batch, split = config.batch.per_device, plan.splits[name]
     entry = DATASETS[config.data.kind]
     if entry.generated:
-        batches = implementation(entry.implementation)
+        batches = resolve_name(entry.implementation)
         return batches.evaluation(config.data, plan.classes, split.count, comm.rank, config.seed, device)
     data = config.data if name == "val" else replace(config.data, keep="packed")  # the test images are read once
     return loader.EvaluationData(split, data, batch, (comm.rank, comm.size), device)
