@@ -10,7 +10,6 @@ from mxscale.config.datasets import DATASETS, DataSet
 from mxscale.config.schema import from_dict
 from mxscale.data import manifest, pack
 from mxscale.data.loader import Reading, TrainData
-from mxscale.util.errors import ConfigError
 
 MODULE = """
     from mxscale.data.tree import Item, Tree, chosen
@@ -55,8 +54,3 @@ def test_a_new_data_set_is_packed_and_read(tiles):
     (micro,) = batches.step(0)
     assert micro.images.shape == (4, 3, 8, 8)
     np.testing.assert_array_equal(micro.images.asnumpy()[:, 0, 4, 4], 255 * micro.labels.asnumpy())
-
-
-def test_missing_setting_of_a_data_set_is_named(tiles):
-    with pytest.raises(ConfigError, match=r"data\.root is missing: data=tiles needs data\.root=DIR"):
-        DATASETS["tiles"].check_required(tiles().data)

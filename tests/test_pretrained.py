@@ -189,10 +189,12 @@ def test_effective_config_keeps_resume_auto_working(prepared, prefix, tmp_path):
     run = prepared("run", *words)
     config = run.config()
     assert (config.data.image_size, config.data.mean, config.data.std) == (224, [0.0] * 3, [1.0] * 3)
-    assert run.asked().data.image_size == 40 and run.asked().data.mean == [78.85] * 3
+    assert run.requested_config().data.image_size == 40 and run.requested_config().data.mean == [78.85] * 3
     assert run.plan().input.instead["image_size"] == 40
-    assert settings.unfinished_run_of(run.asked()).path == run.path
-    merged = settings.merge_for_resume(run, directory.to_dict(run.asked()), ["data.image_size=40", "epochs=20"])
+    assert settings.unfinished_run_of(run.requested_config()).path == run.path
+    merged = settings.merge_for_resume(
+        run, directory.to_dict(run.requested_config()), ["data.image_size=40", "epochs=20"]
+    )
     assert merged.data == config.data  # the same overrides again mean the same run
     with pytest.raises(ConfigError, match=r"that run has data\.image_size=40"):
         settings.merge_for_resume(run, {"data": {"image_size": 224}}, ["data.image_size=224"])

@@ -7,6 +7,7 @@ import os
 import re
 import tarfile
 from pathlib import Path
+from pkgutil import resolve_name
 
 import made_sets
 import numpy as np
@@ -16,7 +17,6 @@ from PIL import Image
 from refusals import error_of
 
 from mxscale.config.datasets import DATASETS
-from mxscale.config.registry import implementation
 from mxscale.config.schema import Data
 from mxscale.data import images as decoding
 from mxscale.data import manifest, pack, recordio
@@ -43,7 +43,7 @@ def packed(publisher, kind, tmp_path, **more):
 
 
 def public(kind):
-    return implementation(DATASETS[kind].implementation)
+    return resolve_name(DATASETS[kind].implementation)
 
 
 def known(publisher, kind):
@@ -74,7 +74,7 @@ def test_every_public_set_is_tested_and_has_a_conf():
 
 
 def test_every_implementation_can_be_imported():
-    assert all(callable(implementation(entry.implementation)) for entry in DATASETS.values())
+    assert all(callable(resolve_name(entry.implementation)) for entry in DATASETS.values())
 
 
 def test_files_have_distinct_checksums_and_addresses():

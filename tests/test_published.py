@@ -224,4 +224,4 @@ def test_one_node_uses_no_network(points, gbps):
 def test_flag_of_a_base_applies_to_its_rows(points):
     path = points({"flag": "input-bound"}, {"gpus": 2}, {"model": "vgg16"}, {"model": "vgg16", "gpus": 2})
     pairs, _ = published.pairs(published.read(path)[0])
-    assert [row.flag for row in score.predict(pairs)] == ["input-bound", ""]
+    assert [row["flag"] for row in score.predict(pairs)] == ["input-bound", ""]

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from plans import only_plan
 
 from mxscale.cost import prices
@@ -179,27 +180,26 @@ def test_unknown_price_gives_unknown_cost():
 # ---------------------------------------------------------------- the figure
 
 
-def drawn(plans, tmp_path, monkeypatch):
+def drawn(plans, monkeypatch):
     """Return the three axes of the figure of `plans`."""
-    import matplotlib.pyplot as plt
+    saved = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: saved.append(figure))
+    plan_figure.draw(plans, Bounds(), [], "net", "plan.png")
+    return saved[0].axes
 
-    monkeypatch.setattr(plt, "close", lambda figure: None)
-    plan_figure.draw(plans, Bounds(), [], "net", str(tmp_path / "plan.png"))
-    return plt.gcf().axes
 
-
-def test_figure_shows_bottlenecks_and_both_currencies(tmp_path, monkeypatch):
+def test_figure_shows_bottlenecks_and_both_currencies(monkeypatch):
     plans, _ = scenarios.evaluate(*wide())
-    _, middle, right = drawn(plans, tmp_path, monkeypatch)
+    _, middle, right = drawn(plans, monkeypatch)
     labels = {text.get_text() for text in middle.get_legend().get_texts()}
     assert labels == set(plans["bound"]) and "exchange" in labels
     (beside,) = right.child_axes
     assert (right.get_ylabel(), beside.get_ylabel()) == ("USD", "EUR")
 
 
-def test_figure_without_a_price_is_drawn(tmp_path, monkeypatch):
+def test_figure_without_a_price_is_drawn(monkeypatch):
     plans, _ = scenarios.evaluate(Grid([machine(usd=math.nan)], [1, 2], batch=[10]), task())
-    *_, right = drawn(plans, tmp_path, monkeypatch)
+    *_, right = drawn(plans, monkeypatch)
     assert [text.get_text() for text in right.texts] == ["no known price"]
 
 

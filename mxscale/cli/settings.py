@@ -10,7 +10,7 @@ from mxscale.config.validation import validate
 from mxscale.rerun import rerun
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
-from mxscale.tracking import tracker
+from mxscale.tracking import history
 from mxscale.util.errors import ConfigError
 
 
@@ -64,7 +64,7 @@ def resolve(config: Config) -> Config:
     if kind == "latest":
         values["model"]["pretrained"] = str(directory.latest_trained(config.runs).path)
     if kind == "run":
-        values["model"]["pretrained"] = str(tracker.find_run(config, rest))
+        values["model"]["pretrained"] = str(history.find_run(config, rest))
     values["model"]["name"] = network_of(config.model.name, values["model"]["pretrained"])
     if config.launch.kind == "docker":  # the container has another home and working directory
         values["runs"] = _absolute(values["runs"])
@@ -112,7 +112,7 @@ RESUMABLE = ("launch", "tracking", "checkpoint", "comm", "log_every", "validate_
 
 def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
     """Return a run's config with the changes of this command line. Raises ConfigError if it becomes another run."""
-    merged, asked, composed = flatten(to_dict(run.config())), flatten(to_dict(run.asked())), flatten(values)
+    merged, asked, composed = flatten(to_dict(run.config())), flatten(to_dict(run.requested_config())), flatten(values)
     for override in overrides:
         key = override.split("=")[0].lstrip("+~")
         if key in ("experiment", "debug"):
@@ -175,7 +175,7 @@ def unfinished_run_of(config: Config) -> Optional[RunDir]:
         if found.state == directory.FINISHED:
             continue
         try:
-            saved = flatten(to_dict(found.asked()))
+            saved = flatten(to_dict(found.requested_config()))
         except ConfigError:  # damaged, or of another version
             continue
         if all(saved.get(key, None) == value for key, value in wanted.items()):

@@ -13,7 +13,7 @@ class DataSet:
     Attributes:
         name: The value of data.kind.
         help: One line for help texts.
-        implementation: "module:attribute", imported with `registry.implementation`. For a packed set, a callable
+        implementation: "module:attribute", imported with `pkgutil.resolve_name`. For a packed set, a callable
             `(Data, workers) -> PackJob` as in mxscale.data.tree_packer; for a generated set, a class with the
             interface of mxscale.data.loader.SyntheticData.
         required: Settings of `data` that have no default.

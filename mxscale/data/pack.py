@@ -14,10 +14,10 @@ import os
 import shutil
 import sys
 import uuid
+from pkgutil import resolve_name
 from typing import Any, Callable, Dict, Optional
 
 from mxscale.config.datasets import DATASETS
-from mxscale.config.registry import implementation
 from mxscale.config.schema import Data
 from mxscale.config.signature import hash_of
 from mxscale.data import manifest
@@ -50,7 +50,7 @@ def prepare(data: Data, workers: Optional[int] = None) -> Dict[str, Any]:
 
 
 def _find_or_pack(data: Data, workers: Optional[int]) -> Dict[str, Any]:
-    job: PackJob = implementation(DATASETS[data.kind].implementation)(data, workers)
+    job: PackJob = resolve_name(DATASETS[data.kind].implementation)(data, workers)
     cache = os.path.abspath(os.path.expanduser(data.cache))
     folder = os.path.join(cache, f"{data.kind}-{hash_of([manifest.FORMAT, job.settings])[:12]}")
     found = manifest.intact(folder)

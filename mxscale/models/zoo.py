@@ -5,6 +5,7 @@ the process. Every network has `.features` and `.output`, the head.
 """
 
 import zlib
+from pkgutil import resolve_name
 from typing import Dict, List
 
 import mxnet as mx
@@ -14,7 +15,6 @@ from mxnet.gluon.model_zoo import vision
 from mxnet.gluon.model_zoo.vision.resnet import BasicBlockV1, BottleneckV1, ResNetV1, ResNetV2
 
 from mxscale.config.networks import network
-from mxscale.config.registry import implementation
 from mxscale.models import symbol
 from mxscale.models.residual import BottleneckV1b, Small
 from mxscale.models.weights import parameters
@@ -32,7 +32,7 @@ def build(name: str, classes: int, graph=None) -> nn.HybridBlock:
     """
     entry = network(name)
     arguments = {"saved": graph} if entry.from_weights else entry.arguments
-    net = implementation(entry.builder)(classes=classes, **arguments)
+    net = resolve_name(entry.builder)(classes=classes, **arguments)
     net.zoo_name = name
     return net
 

@@ -21,14 +21,11 @@ from mxscale.util.errors import ConfigError
 
 
 class Calibration(NamedTuple):
-    """Measured runs, and the links of scenarios.Machine fitted to them; None: not determined by the measurements."""
+    """Measured runs, and the links fitted to them."""
 
     runs: List[Measured]
-    intra: Optional[Link] = None
-    intra_kvstore: Optional[Link] = None
-    nic: Optional[Link] = None
-    nic_servers: Optional[Link] = None
-    sources: str = ""
+    links: Dict[str, Optional[Link]]  # as machines.Given.links
+    sources: str
 
 
 def read(sources, config: Config) -> Calibration:
@@ -44,11 +41,11 @@ def read(sources, config: Config) -> Calibration:
         else:
             runs.append(of_run(source))
     alike = of_network(runs, config)
-    found = {name: fit(alike, name) for name in ("intra", "intra_kvstore")}
+    links = {name: fit(alike, name) for name in ("intra", "intra_kvstore")}
     if link is None:
-        found.update(nic=fit(alike, "nic", found["intra"]), nic_servers=fit(alike, "nic_servers"))
-    used += [f"link {WHERE[name]} fitted to own runs" for name, fitted in found.items() if fitted]
-    return Calibration(alike, **{"nic": link, **found}, sources="; ".join(used))
+        links.update(nic=fit(alike, "nic", links["intra"]), nic_servers=fit(alike, "nic_servers"))
+    used += [f"link {WHERE[name]} fitted to own runs" for name, fitted in links.items() if fitted]
+    return Calibration(alike, {"nic": link, **links}, "; ".join(used))
 
 
 def of_network(runs: List[Measured], config: Config) -> List[Measured]:
@@ -103,7 +100,7 @@ def of_run(path: str) -> Measured:
 
 def nodes_of(plan: Plan) -> Tuple[int, int]:
     """Return the number of machines with ranks, and of hosts without: they run only servers."""
-    placed = Placement.of(plan, cores=1)
+    placed = Placement.of(plan)
     return max(1, len(placed.occupied)), len(placed.hosts) - len(placed.occupied)
 
 

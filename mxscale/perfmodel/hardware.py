@@ -96,20 +96,14 @@ def _other(gpu: str, quantity: str) -> str:
 
 @functools.cache
 def constants() -> Dict[str, float]:
-    """Return the constants of the model that belong to no device."""
-    return {row["name"]: float(row["value"]) for row in _rows("constant") + _rows("fitted")}
+    """Return the constants of the model that belong to no device: they are fitted to published throughputs."""
+    return {row["name"]: float(row["value"]) for row in _rows("fitted")}
 
 
 @functools.cache
 def priors() -> Dict[str, float]:
     """Return the constants before any fit: known values of the hardware, where a fit starts."""
-    return {row["name"]: float(row["value"]) for row in _rows("constant") + _rows("prior")}
-
-
-@functools.cache
-def fitted() -> List[str]:
-    """Return the names of the constants that are fitted to published throughputs."""
-    return [row["name"] for row in _rows("fitted")]
+    return {row["name"]: float(row["value"]) for row in _rows("prior")}
 
 
 @functools.cache

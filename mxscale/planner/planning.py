@@ -13,7 +13,7 @@ from mxscale.config.backends import MODELLED, SERVERS
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
 from mxscale.cost.run_cost import pricing
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
 from mxscale.planner import choice, figure, keys, table
 from mxscale.planner.keys import Settings, listed
@@ -35,7 +35,7 @@ def main(config: Config, own: dict, as_json: bool) -> None:
     if as_json:
         print(json.dumps(as_object(found, written)))
     else:
-        say(as_text(found, written))
+        echo(as_text(found, written))
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,7 @@ def _nodes(
     names = listed("instance", settings.instance, None) if settings.instance else [machine.instance]
     if len(names) > 1 and (machine.usd_per_hour is not None or machine.eur_per_hour is not None):
         raise ConfigError("plan.instance lists several, and machine.usd_per_hour is the price of one: leave it out")
-    links = {name: getattr(own, name) for name in scenarios.LINKS}
-    given = machines.Given(settings.gpus, settings.nic_gbps, settings.rdma, **links)
+    given = machines.Given(settings.gpus, settings.nic_gbps, settings.rdma, own.links)
     nodes = [machines.node(replace(machine, instance=name), price_of, given) for name in names]
     for node in nodes:
         if linked and node.machine.nic is None:
@@ -135,7 +134,8 @@ def _server(config: Config, settings: Settings, own: calibration.Calibration, pr
     provider = "aws" if known and price is None else "custom"
     machine = replace(config.machine, provider=provider, instance=name, usd_per_hour=price, eur_per_hour=None)
     try:
-        node = machines.node(machine, price_of, machines.Given(gpus=1, nic=own.nic, nic_servers=own.nic_servers))
+        links = {name: own.links.get(name) for name in ("nic", "nic_servers")}
+        node = machines.node(machine, price_of, machines.Given(gpus=1, links=links))
     except ConfigError as error:
         why = str(error).replace("machine.instance", "plan.server_instance").partition(" (or give")[0]
         raise ConfigError(

@@ -17,17 +17,14 @@ def draw(found: Dict, path: str) -> None:
     """
     if not found["rows"]:
         raise ConfigError(f"figure={path}: all rows that can be predicted are flagged, so there is nothing to draw")
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.8), constrained_layout=True)
+    figure = Figure(figsize=(11, 4.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
     _efficiencies(left, found)
     _within(right, found)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
 
 
 def _efficiencies(axes, found: Dict) -> None:
