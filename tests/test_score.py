@@ -184,7 +184,7 @@ def test_invalid_setting_is_one_line(points, capsys):
 
 
 def test_flagged_rows_alone_have_no_summary(points, capsys):
-    path = points({"flag": "input-bound"}, {"gpus": 2})
+    path = points({"flag": "input-bound"}, {"gpus": 2})  # the flag of a base applies to its rows
     assert score.score(path)["overall"] == {"rows": 0, "median": None, "mean": None}
     assert main.main(["score", f"points={path}"]) == 0
     assert "input-bound" in capsys.readouterr().out
