@@ -16,7 +16,7 @@ from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes, auto_ranks, sizes, unsaved
 from mxscale.data import pack, ram_cache
 from mxscale.data.loader import part_sizes
-from mxscale.data.manifest import path_of
+from mxscale.data.manifest import split_of
 from mxscale.distributed.backend_checks import check_backend, unavailable_candidates
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.environment.container_limits import available_cores
@@ -52,7 +52,7 @@ def prepare(run: RunDir, config: Config) -> None:
         device=device,
         classes=len(manifest["classes"]),
         class_names=tuple(manifest["classes"]),
-        splits={name: Split(**split) for name, split in manifest["splits"].items()},
+        splits=manifest["splits"],
         data_digest=manifest["digest"],
         data_dir=manifest.get("dir"),
         skipped=len(manifest["skipped"]),
@@ -64,7 +64,7 @@ def prepare(run: RunDir, config: Config) -> None:
         reasons = unavailable_candidates(config, device, ranks, plan.hosts)
         plan = replace(plan, probe=ExchangeProbe(gradients, dtype, reasons))
     if config.data.keep == "ram" and not DATASETS[config.data.kind].generated:
-        ram_cache.announce(manifest["splits"], share_of_a_host(plan.hosts))
+        ram_cache.announce(plan.splits, share_of_a_host(plan.hosts))
     known_shards = plan.sizes and plan.sizes.shards  # of the first start, before any checkpoint
     shards = state.get("shards") or known_shards
     derived = sizes(config, ranks, plan.splits["train"].count, shards=shards)
@@ -129,23 +129,18 @@ def check_settings(config: Config, pretrained) -> None:
 
 
 def describe_data(config: Config) -> dict:
-    """Return the manifest of the packed data; its splits hold the fields of `Split`."""
+    """Return the manifest of the packed data; its splits are `Split`s."""
     data = config.data
     if DATASETS[data.kind].generated:
         classes = data.num_classes or 1000
         return {
             "classes": [str(c) for c in range(classes)],
-            "splits": {"train": {"count": data.num_images}, "val": {"count": config.batch.per_device}},
+            "splits": {"train": Split(data.num_images), "val": Split(config.batch.per_device)},
             "digest": f"{data.kind}-{data.num_images}-{classes}-{data.image_size}",
             "skipped": [],
         }
     manifest = pack.prepare(data)
-    splits = {}
-    for name, split in manifest["splits"].items():
-        if not split["count"]:
-            continue
-        rec, idx = path_of(manifest, name)
-        splits[name] = {"rec": str(rec), "idx": str(idx), "count": split["count"]}
+    splits = {name: split_of(manifest, name) for name, entry in manifest["splits"].items() if entry["count"]}
     if "val" not in splits:
         raise ConfigError("data.val_share leaves no image for validation; increase it")
     return {**manifest, "splits": splits}
