@@ -120,7 +120,7 @@ def test_invalid_network_or_optimizer_is_refused_before_packing(unprepared, tmp_
 def test_image_size_too_small_for_the_network_is_refused():
     config = composed("train", "model.name=squeezenet1.1", "data.image_size=24")
     with pytest.raises(ConfigError, match=r"^data.image_size=24 does not fit model.name=squeezenet1.1: .+") as error:
-        prepare.check_network(config, 2, Plan())
+        prepare.check_network(config, Plan(classes=2, head="keep"))
     assert "\n" not in str(error.value)
 
 

@@ -2,12 +2,11 @@
 
 import itertools
 
+import in_process
 import mxnet as mx
 import numpy as np
 import pytest
-from composed import composed
 
-from mxscale.cli import settings as entry
 from mxscale.config.schema import Comm, from_dict
 from mxscale.config.schema import Optimizer as OptimizerConfig
 from mxscale.config.validation import validate
@@ -19,11 +18,10 @@ from mxscale.launcher import commands, setup
 from mxscale.models import weights
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Host, Plan
-from mxscale.train import builders, prepare
+from mxscale.train import builders
 from mxscale.train.metrics import Accumulator
 from mxscale.train.optim.optimizer import load_states, make_trainer
 from mxscale.train.shard_statistics import ShardStatistics
-from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
 TWO = [mx.cpu(1), mx.cpu(2)]  # neither is the default context, like GPUs
@@ -164,14 +162,10 @@ def trained(tmp_path, data_cache, monkeypatch):
     monkeypatch.setattr(builders, "network", lambda *given: made.append(build(*given)) or made[-1])
 
     def train(name, *overrides, stop=False, comm=None):
-        run = directory.RunDir(tmp_path / name)
-        config = composed("train", f"data.cache={data_cache}", *TINY, *overrides)
-        run.write_config(entry.resolve(config))
-        prepare.prepare(run, run.config())
+        run = in_process.prepared(tmp_path / name, f"data.cache={data_cache}", *TINY, *overrides)
         run.stop_file.write_text("a test") if stop else run.stop_file.unlink(missing_ok=True)
-        plan = run.plan()
-        comm = comm or open_communicator(config.comm, plan.sizes.ranks)
-        status = Trainer(run, run.config(), plan, comm, attempt=1).train()
+        comm = comm or open_communicator(run.config().comm, run.plan().sizes.ranks)
+        status = in_process.trained(run, comm=comm)
         parameters = weights.parameters(made[-1])
         count = len(parameters["output.weight"].list_ctx())
         return status, [{n: p.list_data()[i].asnumpy() for n, p in parameters.items()} for i in range(count)]

@@ -284,8 +284,9 @@ GROWTH = """
 import sys
 import mxnet as mx
 from mxscale.config.training_settings import Augment, Data
-from mxscale.data.loader import EvaluationData, Reading, Records, TrainData
-records = Records(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+from mxscale.data.loader import EvaluationData, Reading, TrainData
+from mxscale.rundir.plan import Split
+records = Split(40, sys.argv[1], sys.argv[2])
 data = Data(image_size=112, augment=Augment())
 source = TrainData(records, Reading(data, 16, [0, 1], 2, 1, 1, 1, [mx.cpu()]))
 def resident():
@@ -305,7 +306,7 @@ print(resident() - before)
 def test_memory_does_not_grow_over_50_epochs(tmp_path):
     records = noise(tmp_path, 40)
     done = subprocess.run(
-        [sys.executable, "-c", GROWTH, records.rec, records.idx, "40"],
+        [sys.executable, "-c", GROWTH, records.rec, records.idx],
         cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert float(done.stdout) < 30  # MB; a batch here is 2.4 MB

@@ -14,25 +14,19 @@ class Network:
 
     name: str
     parameters: float
-    gmacs: float  # 10^9 multiply-adds of a forward pass of one image
     early: float  # share of the gradients that are ready after the first quarter of backward
     tensors: float
     largest: float  # share of the largest tensor
-    source: str
+
+
+QUANTITIES = ("parameters", "early", "tensors", "largest")
 
 
 @functools.cache
 def networks() -> List[tuple]:
     """Return (pattern, Network) in matching order."""
     return [
-        (
-            re.compile(row["pattern"]),
-            Network(
-                row["name"],
-                *(float(row[key]) for key in ("parameters", "gmacs", "early", "tensors", "largest")),
-                row["source"],
-            ),
-        )
+        (re.compile(row["pattern"]), Network(row["name"], **{key: float(row[key]) for key in QUANTITIES}))
         for row in csv_tables.read("models")
     ]
 
@@ -96,20 +90,14 @@ def _other(gpu: str, quantity: str) -> str:
 
 @functools.cache
 def constants() -> Dict[str, float]:
-    """Return the constants of the model that belong to no device."""
-    return {row["name"]: float(row["value"]) for row in _rows("constant") + _rows("fitted")}
+    """Return the constants of the model that belong to no device: they are fitted to published throughputs."""
+    return {row["name"]: float(row["value"]) for row in _rows("fitted")}
 
 
 @functools.cache
 def priors() -> Dict[str, float]:
     """Return the constants before any fit: known values of the hardware, where a fit starts."""
-    return {row["name"]: float(row["value"]) for row in _rows("constant") + _rows("prior")}
-
-
-@functools.cache
-def fitted() -> List[str]:
-    """Return the names of the constants that are fitted to published throughputs."""
-    return [row["name"] for row in _rows("fitted")]
+    return {row["name"]: float(row["value"]) for row in _rows("prior")}
 
 
 @functools.cache

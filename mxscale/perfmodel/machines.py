@@ -1,7 +1,7 @@
 """Machines to plan for: devices, links, price."""
 
-from dataclasses import dataclass, replace
-from typing import Callable, Dict, Optional, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Callable, Dict, Mapping, Optional, Tuple
 
 from mxscale.config import schema
 from mxscale.config.price_sources import PRICE_SOURCES
@@ -29,15 +29,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Given:
-    """Values that override the tables: settings, and measured links of scenarios.Machine."""
+    """Values that override the tables."""
 
     gpus: Optional[int] = None
     nic_gbps: Optional[float] = None
     rdma: Optional[bool] = None
-    intra: Optional[Link] = None
-    intra_kvstore: Optional[Link] = None
-    nic: Optional[Link] = None
-    nic_servers: Optional[Link] = None
+    links: Mapping[str, Optional[Link]] = field(default_factory=dict)  # measured; the names are scenarios.LINKS
 
 
 def known() -> Dict[str, Dict[str, str]]:
@@ -65,16 +62,16 @@ def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], 
         raise ConfigError(f"plan.gpus is missing: the number of devices of a {what} node is unknown")
     gpu = row.get("gpu") or None
     ring, kvstore, inside = inside_node(gpu, devices)
-    if given.intra:
-        ring, kvstore, inside = given.intra, given.intra, "measured inside a node"
-    if given.intra_kvstore:
-        kvstore, inside = given.intra_kvstore, f"{inside}, measured for comm=device"
+    if measured := given.links.get("intra"):
+        ring, kvstore, inside = measured, measured, "measured inside a node"
+    if measured := given.links.get("intra_kvstore"):
+        kvstore, inside = measured, f"{inside}, measured for comm=device"
     rdma = row.get("rdma") == "yes" if given.rdma is None else given.rdma
     nic, servers, between = between_nodes(given.nic_gbps or float(row.get("nic_gbps") or 0), rdma)
-    if given.nic:
-        nic, servers, between = given.nic, given.nic, "measured between nodes"
-    if given.nic_servers:
-        nic, servers, between = nic or given.nic_servers, given.nic_servers, f"{between}, measured for servers"
+    if measured := given.links.get("nic"):
+        nic, servers, between = measured, measured, "measured between nodes"
+    if measured := given.links.get("nic_servers"):
+        nic, servers, between = nic or measured, measured, f"{between}, measured for servers"
     price = price_of(replace(settings, nodes=1))
     name = settings.instance or settings.provider
     money = (_money(price, currency) for currency in ("usd", "eur"))
