@@ -194,16 +194,10 @@ def test_several_profiled_steps_give_their_median(timer):
 def test_torn_last_line_is_ended_before_the_next(tmp_path):
     run = RunDir(tmp_path)
     run.metrics_file.write_bytes(b'{"attempt":1,"step":1,"time_ms":1,"metrics":{"lr":0.1}}\n{"attempt":1,"step":2,"ti')
-    MetricsLog(run, Local(), attempt=2).write(2, {"lr": 0.2})
-    assert [(line["attempt"], line["step"]) for line in run.lines()] == [(1, 1), (2, 2)]
-    assert run.metrics_file.read_bytes().count(b"\n") == 3
-
-
-def test_complete_last_line_is_left_unchanged(tmp_path):
-    run = RunDir(tmp_path)
-    for attempt in (1, 2):
-        MetricsLog(run, Local(), attempt).write(attempt, {"lr": 0.1})
-    assert run.metrics_file.read_bytes().count(b"\n") == 2
+    for attempt in (2, 3):  # the last line is complete when attempt 3 begins
+        MetricsLog(run, Local(), attempt).write(attempt, {"lr": 0.2})
+    assert [(line["attempt"], line["step"]) for line in run.lines()] == [(1, 1), (2, 2), (3, 3)]
+    assert run.metrics_file.read_bytes().count(b"\n") == 4
 
 
 def test_line_is_flushed_when_written(metrics_log, tmp_path):

@@ -9,18 +9,17 @@ import mxnet as mx
 import pytest
 from composed import composed
 from conftest import last, params
+from in_process import trained
 from refusals import error_of
 
 from mxscale.cli import settings
 from mxscale.config.schema import Data, from_dict, origin_of
-from mxscale.distributed.communicators import Local
 from mxscale.environment import description
 from mxscale.launcher import setup
 from mxscale.models import pretrained, weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.plan import InputChange, Plan
 from mxscale.train import prepare, pretrained_init
-from mxscale.train.trainer import Trainer
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
@@ -47,10 +46,6 @@ def again(run):
     file = setup.pretrained_file(run.config(), run)
     run.write_plan(replace(run.plan(), pretrained=file))
     prepare.prepare(run, run.config())
-
-
-def trained(run, attempt=1):
-    return Trainer(run, run.config(), run.plan(), Local(), attempt).train()
 
 
 def finished(run, ended):

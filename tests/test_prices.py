@@ -34,9 +34,6 @@ def refusal(**fields):
 BY_HAND = "or give machine.usd_per_hour or machine.eur_per_hour"
 
 
-# ---------------------------------------------------------------- a listed price
-
-
 def test_a_listed_price_has_date_source_and_exchange_rate():
     price = aws(as_of="2017-11-12", nodes=8, setup_minutes=10)
     assert price.eur_per_hour == pytest.approx(25.0830, abs=5e-5)  # 26.44 / 1.0541
@@ -90,8 +87,6 @@ def test_an_undated_row_is_used_with_a_note():
         "p5.48xlarge us-east-1 on_demand has no dated price; the price of an undated snapshot is used"
     )
 
-
-# ---------------------------------------------------------------- bad input
 
 P3 = {"provider": "aws", "instance": "p3.16xlarge"}
 P4DE = {"provider": "aws", "instance": "p4de.24xlarge", "region": "us-east-1"}
@@ -161,9 +156,6 @@ def test_an_invalid_as_of_is_refused(text):
     assert refusal(provider="local", as_of=text) == line
 
 
-# ---------------------------------------------------------------- local, by hand, owned
-
-
 def test_a_local_machine_has_no_price_and_no_cost():
     price = freeze(provider="local")
     assert price == Price(known=False, why=f"machine=local has no price: use machine=aws, machine=owned, {BY_HAND}")
@@ -203,9 +195,6 @@ def test_an_owned_machine_in_euros_has_no_minimum():
     assert prices.cost(price, [36])["eur"] == pytest.approx(0.01)
 
 
-# ---------------------------------------------------------------- exchange rates
-
-
 @pytest.mark.parametrize(
     "day, rate, of",
     [
@@ -227,9 +216,6 @@ def test_without_an_exchange_rate_the_other_currency_is_omitted():
     euros = freeze(provider="custom", eur_per_hour=2.0, as_of="2016-12-29")
     assert euros.usd_per_hour is None
     assert prices.cost(euros, [1800]) == {"eur": 1.0}
-
-
-# ---------------------------------------------------------------- bills
 
 
 def dollars(attempts_s, **fields):
@@ -262,8 +248,6 @@ def test_each_started_hour_of_each_attempt_is_billed():
     assert dollars([3000, 3000], billing="per_hour", setup_minutes=10) == 72
     assert dollars([3000.5], billing="per_hour", setup_minutes=10) == 72
 
-
-# ---------------------------------------------------------------- output
 
 DGX = {"instance": "dgx-1", "purchase": 87660.0, "years": 2.0, "watts": 3000.0, "per_kwh": 0.2}
 
@@ -298,9 +282,6 @@ DGX = {"instance": "dgx-1", "purchase": 87660.0, "years": 2.0, "watts": 3000.0, 
 )
 def test_description_of_a_price(fields, text):
     assert prices.describe(freeze(**fields)) == text
-
-
-# ---------------------------------------------------------------- tables and configs
 
 
 def test_rows_of_prices_are_unique_with_price_source_and_date():

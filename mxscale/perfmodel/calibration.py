@@ -112,17 +112,13 @@ def of_bench(path: str) -> Link:
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"plan.calibrate={path}: {error}") from None
-    if not rows or not set(COLUMNS) <= set(rows[0]):
-        wanted = f"expected a row with {', '.join(COLUMNS)}, as bench/allreduce.py writes"
-        raise ConfigError(f"plan.calibrate={path}: {wanted}")
-    try:
+        if not rows or not set(COLUMNS) <= set(rows[0]):
+            raise ValueError(f"expected a row with {', '.join(COLUMNS)}, as bench/allreduce.py writes")
         link = Link(*(float(rows[-1][name] or "") for name in ("alpha_s", "bytes_per_s")))  # None: a short row
-    except ValueError as error:
+        if not (np.isfinite([link.alpha_s, link.bytes_per_s]).all() and link.alpha_s >= 0 and link.bytes_per_s > 0):
+            raise ValueError("expected alpha_s of at least 0 and bytes_per_s above 0")
+    except (OSError, ValueError) as error:  # or the text is not UTF-8
         raise ConfigError(f"plan.calibrate={path}: {error}") from None
-    if not (np.isfinite([link.alpha_s, link.bytes_per_s]).all() and link.alpha_s >= 0 and link.bytes_per_s > 0):
-        raise ConfigError(f"plan.calibrate={path}: expected alpha_s of at least 0 and bytes_per_s above 0")
     return link
 
 

@@ -14,25 +14,19 @@ class Network:
 
     name: str
     parameters: float
-    gmacs: float  # 10^9 multiply-adds of a forward pass of one image
     early: float  # share of the gradients that are ready after the first quarter of backward
     tensors: float
     largest: float  # share of the largest tensor
-    source: str
+
+
+QUANTITIES = ("parameters", "early", "tensors", "largest")
 
 
 @functools.cache
 def networks() -> List[tuple]:
     """Return (pattern, Network) in matching order."""
     return [
-        (
-            re.compile(row["pattern"]),
-            Network(
-                row["name"],
-                *(float(row[key]) for key in ("parameters", "gmacs", "early", "tensors", "largest")),
-                row["source"],
-            ),
-        )
+        (re.compile(row["pattern"]), Network(row["name"], **{key: float(row[key]) for key in QUANTITIES}))
         for row in csv_tables.read("models")
     ]
 

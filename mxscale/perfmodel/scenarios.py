@@ -139,17 +139,16 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
         "compression=2bit needs parameter servers": (plans["compression"] == "2bit") & ~served,
         "compression=2bit needs float32 gradients": (plans["compression"] == "2bit")
         & (plans["precision"] == "float16"),
-        "": _duplicate(grid, plans, places["servers"], served),
     }
     dropped, counts = np.zeros(len(machine), bool), {}
     for why, where in invalid.items():
         counts[why] = int((where & ~dropped).sum())
         dropped |= where
-    counts.pop("")
-    plans = {name: column[~dropped] for name, column in plans.items()}
-    served = exchanges(plans) == SERVERS
+    kept = ~(dropped | _duplicate(grid, plans, places["servers"], served))
+    plans = {name: column[kept] for name, column in plans.items()}
+    served = served[kept]
     plans["servers_setting"] = np.where(served, plans["servers"], "")
-    plans["servers"] = np.where(served, _server_counts(grid, plans["nodes"], places["servers"][~dropped]), 0)
+    plans["servers"] = np.where(served, _server_counts(grid, plans["nodes"], places["servers"][kept]), 0)
     plans["devices"] = plans["nodes"] * _of(grid.machine, "gpus")[plans["machine"]]
     return plans, {why: count for why, count in counts.items() if count}
 
@@ -205,12 +204,9 @@ def evaluate(grid: Grid, task: Task) -> Tuple[Plans, Dict[str, int]]:
 def _rates(plans: Plans, grid: Grid, task: Task) -> np.ndarray:
     """Return the images/s of one device alone, for each plan."""
     rates = np.empty(len(plans["batch"]))
-    for number, machine in enumerate(grid.machine):
-        for batch in set(grid.batch):
-            for precision in set(grid.precision):
-                where = (plans["machine"] == number) & (plans["batch"] == batch) & (plans["precision"] == precision)
-                if where.any():
-                    rates[where] = task.rates[machine.name, batch, precision]
+    for number, batch, precision in itertools.product(range(len(grid.machine)), set(grid.batch), set(grid.precision)):
+        where = (plans["machine"] == number) & (plans["batch"] == batch) & (plans["precision"] == precision)
+        rates[where] = task.rates[grid.machine[number].name, batch, precision]
     return rates
 
 

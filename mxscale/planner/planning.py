@@ -1,5 +1,6 @@
 """`mxscale plan`: evaluate every plan of the requested settings and recommend one."""
 
+import itertools
 import json
 import os
 import textwrap
@@ -149,12 +150,10 @@ def _server(config: Config, settings: Settings, own: calibration.Calibration, pr
 def _rates(network, nodes, swept: dict, settings: Settings, own: calibration.Calibration) -> Tuple[dict, str]:
     """Return {(machine, batch, precision): images/s of one device}, and their sources. Raises ConfigError."""
     found, sources = {}, {}
-    for node in nodes:
-        for batch in swept["batch"]:
-            for precision in swept["precision"]:
-                rate = rates.of_device(network, node.gpu, batch, precision, given=settings.images_per_s, runs=own.runs)
-                found[node.machine.name, batch, precision] = rate.images_per_s
-                sources.setdefault(f"{rate.images_per_s:,.1f} images/s, {rate.source}", f"batch {batch} {precision}")
+    for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"]):
+        rate = rates.of_device(network, node.gpu, batch, precision, given=settings.images_per_s, runs=own.runs)
+        found[node.machine.name, batch, precision] = rate.images_per_s
+        sources.setdefault(f"{rate.images_per_s:,.1f} images/s, {rate.source}", f"batch {batch} {precision}")
     lines = list(sources) if len(sources) == 1 else [f"{first}: {source}" for source, first in sources.items()]
     more = f"; and {len(lines) - MOST_RATES} more" if len(lines) > MOST_RATES else ""
     return found, "; ".join(lines[:MOST_RATES]) + more

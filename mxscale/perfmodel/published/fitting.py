@@ -75,10 +75,10 @@ def linear(rows: Rows) -> np.ndarray:
     return rows.base.rate / rows.base.devices * rows.target.devices
 
 
-def fit(rows: Rows, start: Constants, steps: Sequence[float] = STEPS) -> Constants:
+def fit(rows: Rows, start: Constants) -> Constants:
     """Return the constants near `start` with the smallest loss, by coordinate search with decreasing steps."""
     best, least = dict(start), loss(rows, start, start)
-    for step in steps:
+    for step in STEPS:
         improved = True
         while improved:
             improved = False
