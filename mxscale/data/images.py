@@ -156,7 +156,7 @@ def _opened(content: bytes):
     except Image.DecompressionBombError:
         raise BadImage(f"more than {MAX_PIXELS:,} pixels") from None
     except Exception as error:  # decoders raise exceptions of many types for damaged files
-        raise BadImage(_one_line(error)) from None
+        raise BadImage(one_line(error)) from None
 
 
 def _refuse_small(image: Image.Image, min_side: int) -> None:
@@ -249,6 +249,6 @@ def _from_16_bit(image: Image.Image) -> Image.Image:
     return Image.fromarray(((values * 255 + 32_767) // 65_535).astype(np.uint8))
 
 
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text[:120] if text else type(error).__name__
+def one_line(error: BaseException) -> str:
+    """Return the message of an error of a library as one short line."""
+    return " ".join(str(error).split())[:120] or type(error).__name__

@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from typing import BinaryIO, Optional
 
+from mxscale.data.images import one_line
 from mxscale.data.workers import Progress
 
 TIMEOUT = 30.0  # seconds without a byte
@@ -166,7 +167,7 @@ def _reason(error: BaseException) -> str:
         return "unknown host"
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror.lower()
-    return " ".join(str(cause).split())[:120] or type(cause).__name__
+    return one_line(cause)
 
 
 def _seconds(text: Optional[str]) -> float:
