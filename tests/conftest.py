@@ -266,11 +266,3 @@ def unprepared(tmp_path, data_cache):
         return error_of(prepare.prepare, run, config)
 
     return prepared
-
-
-@pytest.fixture
-def photos(tmp_path):
-    """Return a function that writes a folder of images."""
-    from refusals import photos_in
-
-    return partial(photos_in, tmp_path / "photos")

@@ -7,6 +7,7 @@ import mxnet as mx
 import pytest
 from composed import composed
 from conftest import mounted
+from image_trees import make_tree
 from refusals import contains, folder_of
 
 from mxscale.config.schema import Config, Launch
@@ -146,16 +147,16 @@ def test_folder_without_a_run_has_no_weights(refused, tmp_path):
     contains(refused(f"model.pretrained={tmp_path}", entry="finetune"), f"{tmp_path}", "no run directory")
 
 
-def test_unreadable_image_is_refused_with_its_path(refused, photos):
-    root = photos({"cat": 6, "dog": 6})
-    (root / "dog" / "3.png").write_bytes(b"no image")
-    contains(refused(*folder_of(root)), os.path.join("dog", "3.png"), "data.on_bad=skip")
+def test_unreadable_image_is_refused_with_its_path(refused, tmp_path):
+    root = make_tree(tmp_path / "photos", {"cat": 6, "dog": 6})
+    (root / "dog" / "003.png").write_bytes(b"no image")
+    contains(refused(*folder_of(root)), os.path.join("dog", "003.png"), "data.on_bad=skip")
 
 
 @pytest.fixture
-def stopped(cli, photos):
+def stopped(cli, tmp_path):
     """Return (run, root) of a run on a folder of images that stopped before its first checkpoint."""
-    root = photos({"cat": 12, "dog": 12})
+    root = make_tree(tmp_path / "photos", {"cat": 12, "dog": 12})
     settings = folder_of(root, f"runs={cli.folder}", f"data.cache={cli.cache}", "launch.ranks=1", "batch.per_device=4")
     run = directory.create(composed("train", *settings))
     prepare.prepare(run, run.config())
@@ -187,7 +188,7 @@ def test_resume_with_another_config_changes_nothing(refused, stopped, override, 
 
 def test_resume_with_changed_data_changes_nothing(refused, stopped):
     run, root = stopped
-    (root / "cat" / "0.png").unlink()
+    (root / "cat" / "000.png").unlink()
     before = everything(run)
     contains(refused(f"resume={run}"), f"resume={run}", "the data differ", "start a new run")
     assert everything(run) == before
@@ -207,9 +208,9 @@ def test_run_with_damaged_config_is_not_resumed(refused, tmp_path, text):
 
 
 @pytest.mark.slow
-def test_sweep_continues_after_a_refused_cell_and_skips_images(cli, photos):
-    root = photos({"cat": 20, "dog": 20})
-    (root / "dog" / "3.png").write_bytes(b"")
+def test_sweep_continues_after_a_refused_cell_and_skips_images(cli, tmp_path):
+    root = make_tree(tmp_path / "photos", {"cat": 20, "dog": 20})
+    (root / "dog" / "003.png").write_bytes(b"")
     ended = cli("train", *folder_of(root, "data.on_bad=skip"), "tracking=none", "max_steps=1", "launch.ranks=1",
                 "batch.per_device=4", "optimizer.lr=-1,0.1", "-m", small=False, expect=2)  # fmt: skip
     errors = [line for line in ended.err.splitlines() if line.startswith("error")]

@@ -13,17 +13,10 @@ from mxscale.config.networks import NETWORKS
 from mxscale.config.optimizers import OPTIMIZERS
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schedules import SCHEDULES
-from mxscale.config.schema import Config, flatten, from_dict, to_dict
+from mxscale.config.schema import Config, flatten, from_dict, to_dict, unflatten
 from mxscale.config.setting import describe
 from mxscale.config.sizes import sizes
 from mxscale.config.validation import validate
-
-
-def nested(key, value):
-    """Return {"a": {"b": 1}} for ("a.b", 1)."""
-    for name in reversed(key.split(".")):
-        value = {name: value}
-    return value
 
 
 def refusal(values) -> str:
@@ -56,7 +49,8 @@ def test_the_config_is_frozen():
 
 
 def test_flatten_joins_names_and_keeps_empty_mappings():
-    assert flatten({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
+    values, flat = {"a": {"b": 1, "c": {}}, "d": [1]}, {"a.b": 1, "a.c": {}, "d": [1]}
+    assert (flatten(values), unflatten(flat)) == (flat, values)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +84,7 @@ def test_an_unknown_key_suggests_the_nearest(values, message):
     ],
 )
 def test_a_wrong_type_is_refused(key, value, message):
-    assert refusal(nested(key, value)) == message
+    assert refusal(unflatten({key: value})) == message
 
 
 def test_each_setting_is_described_with_its_rule():
@@ -132,7 +126,7 @@ def test_each_setting_is_described_with_its_rule():
     ],
 )
 def test_an_invalid_value_is_refused(key, value, message):
-    assert refusal(nested(key, value)) == message
+    assert refusal(unflatten({key: value})) == message
 
 
 @pytest.mark.parametrize(
@@ -179,7 +173,7 @@ def test_contradicting_values_are_refused(values, message):
 
 @pytest.mark.parametrize("key", ["optimizer.lr", "schedule.warmup_epochs", "data.augment.hue", "label_smoothing"])
 def test_the_bounds_of_a_range_are_valid(key):
-    validate(from_dict(nested(key, 0)))
+    validate(from_dict(unflatten({key: 0})))
 
 
 REGISTRIES = (BACKENDS, DATASETS, NETWORKS, OPTIMIZERS, PRICE_SOURCES, SCHEDULES)

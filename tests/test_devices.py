@@ -203,7 +203,7 @@ def test_two_devices_resume_to_the_same_bytes(trained, options):
     assert all(np.array_equal(a, b) for a, b in zip(*(without_running(each).values() for each in replicas)))
 
 
-def test_one_process_gets_the_threads_of_one_device(tmp_path):
+def test_one_process_gets_the_threads_of_one_device():
     config = from_dict({"comm": {"backend": "device"}})
     (command,) = commands.commands(config, "/runs/a", 1, Placement(4, 8), {"PATH": "/bin"})
     assert command.argv[1:] == ["-m", "mxscale.train.rank", "/runs/a", "1"]

@@ -18,7 +18,6 @@ from refusals import error_of
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Data
-from mxscale.data import images as decoding
 from mxscale.data import manifest, pack, recordio
 
 KINDS = sorted(made_sets.SETS)
@@ -44,15 +43,6 @@ def packed(publisher, kind, tmp_path, **more):
 
 def public(kind):
     return resolve_name(DATASETS[kind].implementation)
-
-
-def known(publisher, kind):
-    """Return the set with these files' checksums and addresses."""
-    return public(kind)._replace(files=tuple(publisher.file(name) for name in made_sets.made(kind)))
-
-
-def tree_of(publisher, kind, tmp_path, **more):
-    return known(publisher, kind).read(data_of(kind, tmp_path, checksum="published", **more))
 
 
 def images(made, split):
@@ -186,39 +176,6 @@ def test_an_unpacked_caltech256_is_used(publisher, tmp_path):
             archive.extract(member, folder)
     made = pack.prepare(data_of("caltech256", tmp_path, root=str(folder)), workers=1)
     assert made["dir"] != archived["dir"] and made["digest"] == archived["digest"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("tenth", range(1, 10))
-def test_an_interrupted_download_gives_the_same_set(publisher, tmp_path, kind, tenth):
-    publisher.files.update(made_sets.made(kind))
-    complete = tree_of(publisher, kind, tmp_path / "complete")
-    first = next(iter(made_sets.made(kind)))
-    publisher.cuts = [len(publisher.files[first]) * tenth // 10]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("time.sleep", lambda seconds: None)
-        assert listed(tree_of(publisher, kind, tmp_path / "cut")) == listed(complete)
-    assert len(publisher.asked) == 2 * len(publisher.files) + 1
-
-
-def listed(tree):
-    """Return class, name and content of every image."""
-    return {
-        split: [(item.label, item.name, decoding.read(item.source)) for items in by_class for item in items]
-        for split, by_class in tree.splits.items()
-    }
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_corrupted_download_is_refused(publisher, tmp_path, kind):
-    publisher.files.update(made_sets.made(kind))
-    table = known(publisher, kind)
-    name, complete = next(iter(publisher.files.items()))
-    half = len(complete) // 2
-    publisher.files[name] = complete[:half] + bytes([complete[half] ^ 1]) + complete[half + 1 :]
-    data = data_of(kind, tmp_path, checksum="published")
-    assert f"{name} cannot be fetched" in (text := error_of(table.read, data))
-    assert "SHA-256 is not" in text and os.listdir(data.root) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

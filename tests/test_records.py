@@ -62,14 +62,14 @@ def jpeg(seed=0) -> bytes:
     return out.getvalue()
 
 
-def write(folder, name, labels, content=None):
-    """Write a .rec and its .idx as im2rec does, without duplicates across splits; return the path."""
+def write(folder, name, labels, contents=None):
+    """Write a .rec and its .idx as im2rec does, by default of distinct images; return the path."""
     first = {"train": 0, "val": 1000, "test": 2000}.get(name, 3000)
     rec, idx = str(folder / f"{name}.rec"), str(folder / f"{name}.idx")
     writer = mx.recordio.MXIndexedRecordIO(idx, rec, "w")
     for number, label in enumerate(labels):
-        header = mx.recordio.IRHeader(0, label, number, 0)
-        writer.write_idx(number, mx.recordio.pack(header, jpeg(first + number) if content is None else content))
+        header = mx.recordio.IRHeader(0, label, 100 + number, 0)
+        writer.write_idx(number, mx.recordio.pack(header, contents[number] if contents else jpeg(first + number)))
     writer.close()
     return rec
 
@@ -183,22 +183,18 @@ def test_an_index_of_another_file_is_refused(given, tmp_path):
 
 
 def test_records_without_images_are_refused(given, tmp_path):
-    write(tmp_path, "val", [0, 1], content=b"no image")
+    write(tmp_path, "val", [0, 1], [b"no image"] * 2)
     assert "cannot use the image of record 0 (not an image of a known format)" in refused(given())
 
 
 @pytest.fixture
 def with_bad_images(given, tmp_path):
     """Return `given` with two unusable training images: a truncated and a small one."""
-    rec, idx = str(tmp_path / "train.rec"), str(tmp_path / "train.idx")
     small = io.BytesIO()
     Image.new("RGB", (15, 40)).save(small, "JPEG")
     contents = [jpeg(number) for number in range(12)]
     contents[5], contents[7] = contents[5][:200], small.getvalue()
-    writer = mx.recordio.MXIndexedRecordIO(idx, rec, "w")
-    for number, content in enumerate(contents):
-        writer.write_idx(number, mx.recordio.pack(mx.recordio.IRHeader(0, number % 3, 100 + number, 0), content))
-    writer.close()
+    write(tmp_path, "train", [number % 3 for number in range(12)], contents)
     return given
 
 
@@ -228,7 +224,7 @@ def test_min_side_allows_small_images(with_bad_images):
 
 
 def test_a_class_without_usable_images_is_refused(given, tmp_path):
-    write(tmp_path, "train", [0, 1, 2], content=b"no image")
+    write(tmp_path, "train", [0, 1, 2], [b"no image"] * 3)
     assert "class 0 has no usable image; 3 bad images were skipped" in refused(given(on_bad="skip"))
 
 

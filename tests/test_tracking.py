@@ -504,19 +504,14 @@ def test_run_of_another_program_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_run_is_found_by_id_on_server(server, tmp_path):
-    run, run_id = recorded(tmp_path, server.uri)
-    there = {"runs": str(tmp_path), "tracking": {"uri": server.uri, "timeout_s": 10.0}}
-    assert history.find_run(from_dict(there), run_id).path == run.path
-    not_found("0" * 32, "has no run", server.uri, **there)
-
-
-@pytest.mark.slow
-def test_server_has_all_files_of_a_rerun(server, tmp_path, capsys, monkeypatch):
+def test_server_finds_a_run_and_has_all_files_of_a_rerun(server, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", raising=False)
     secret = server.uri.replace("http://", "http://me:s3cret@")
     run = test_rerun.make_run(tmp_path, tracking={"uri": secret, "timeout_s": 20.0})
     run_id = test_rerun.send(run)
+    there = {"runs": str(tmp_path), "tracking": {"uri": server.uri, "timeout_s": 10.0}}
+    assert history.find_run(from_dict(there), run_id).path == run.path
+    not_found("0" * 32, "has no run", server.uri, **there)
     shutil.rmtree(run.path)
     capsys.readouterr()
     config, _, first = test_rerun.asked(run_id, f"runs={tmp_path}", f"tracking.uri={server.uri}")

@@ -4,7 +4,7 @@ import os
 from typing import Optional
 
 from mxscale.config.networks import SYMBOL
-from mxscale.config.schema import Config, flatten, from_dict, origin_of, to_dict
+from mxscale.config.schema import Config, flatten, from_dict, origin_of, to_dict, unflatten
 from mxscale.config.signature import within
 from mxscale.config.validation import validate
 from mxscale.rerun import rerun
@@ -154,18 +154,6 @@ def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Con
     if merged["launch.ranks"] != recorded.resolved["launch.ranks"] and merged["data.shards"] is None:
         merged["data.shards"] = recorded.files.plan().sizes.shards  # the same micro-batches
     return validate(from_dict(unflatten(merged)))
-
-
-def unflatten(flat: dict) -> dict:
-    """Return nested settings from dotted keys."""
-    values: dict = {}
-    for key, value in flat.items():
-        node = values
-        *groups, last = key.split(".")
-        for group in groups:
-            node = node.setdefault(group, {})
-        node[last] = value
-    return values
 
 
 def unfinished_run_of(config: Config) -> Optional[RunDir]:

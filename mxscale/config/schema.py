@@ -139,3 +139,15 @@ def flatten(values: Dict[str, Any], where: str = "") -> Dict[str, Any]:
         else:
             flat[f"{where}{key}"] = value
     return flat
+
+
+def unflatten(flat: Dict[str, Any]) -> Dict[str, Any]:
+    """Return nested values from dotted keys, the inverse of `flatten`."""
+    values: Dict[str, Any] = {}
+    for key, value in flat.items():
+        node = values
+        *groups, last = key.split(".")
+        for group in groups:
+            node = node.setdefault(group, {})
+        node[last] = value
+    return values

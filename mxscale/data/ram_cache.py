@@ -7,14 +7,14 @@ that it reads. The kernel frees the memory when the process ends.
 """
 
 import contextlib
-import io
 import os
+import struct
 import sys
 import tempfile
 from typing import Dict, Iterator, List, Tuple
 
 import mxnet as mx
-from PIL import Image
+import numpy as np
 
 from mxscale.data import recordio
 from mxscale.data.images import BadImage, size_of
@@ -23,12 +23,21 @@ from mxscale.environment.container_limits import available_memory
 from mxscale.rundir.plan import Split
 from mxscale.util.errors import ConfigError
 
+BMP = struct.Struct("<2sIIIIiiHHIIiiII")  # file header (14 bytes), BITMAPINFOHEADER (40)
+
 
 def bitmap(content: bytes) -> bytes:
     """Return an encoded image as a BMP of the same pixels, decoded as an ImageRecordIter does."""
-    file = io.BytesIO()
-    Image.fromarray(mx.image.imdecode(content).asnumpy()).save(file, "BMP")
-    return file.getvalue()
+    pixels = mx.image.imdecode(content, to_rgb=0).asnumpy()
+    height, width, _ = pixels.shape
+    rows = np.zeros((height, row_bytes(width)), "uint8")
+    rows[:, : 3 * width] = pixels.reshape(height, 3 * width)
+    header = BMP.pack(b"BM", BMP.size + rows.size, 0, BMP.size, 40, width, -height, 1, 24, 0, rows.size, 0, 0, 0, 0)
+    return header + rows.tobytes()
+
+
+def row_bytes(width: int) -> int:
+    return (3 * width + 3) // 4 * 4
 
 
 class Memory:
@@ -110,8 +119,7 @@ def bytes_of(rec: str, offsets: List[int]) -> int:
     total = 0
     for content in _payloads(rec, offsets, []):
         width, height = size_of(content)
-        row = (3 * width + 3) // 4 * 4  # bytes: a BMP pads its rows to multiples of 4
-        total += height * row + 128  # headers and padding of the record are less
+        total += height * row_bytes(width) + 128  # headers and padding are less
     return total
 
 

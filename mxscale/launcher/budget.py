@@ -191,9 +191,6 @@ class Durations:
     def one_checkpoint_s(self) -> float:
         return MARGIN * self.checkpoint_s if self.checkpoint_s is not None else DEFAULT_S
 
-    def test_s(self) -> float:
-        return self.one_validation_s() * self.images.get("test", 0) / max(1, self.images["val"])
-
     def stop_s(self) -> float:
         """Return the longest time until the processes of a run that is asked to stop now have ended."""
         steps = 3  # or two, and a batch of a validation
@@ -206,12 +203,12 @@ class Durations:
         done, total = self.step, self.sizes.total_steps
         every = intervals(self.config, self.sizes)
         validations = len(scheduled_steps(done, total, every[0]))
+        tests = self.images.get("test", 0) / max(1, self.images["val"])
         checkpoints = len(scheduled_steps(done, total, *every))  # the best validation writes one too
         return (
             (total - done) * self.one_step_s()
-            + validations * self.one_validation_s()
+            + (validations + tests) * self.one_validation_s()
             + checkpoints * self.one_checkpoint_s()
-            + self.test_s()
             + self.shutdown_s
         )
 
