@@ -62,8 +62,8 @@ def test_unknown_rate_is_refused():
 
 def test_instances_and_prices_list_the_same():
     priced = {row["instance"]: row for row in csv_tables.read("prices")}
-    assert set(machines.known()) == set(priced)
-    for name, row in machines.known().items():
+    assert set(hardware.instances()) == set(priced)
+    for name, row in hardware.instances().items():
         assert (row["gpus"], row["gpu"]) == (priced[name]["gpus"], priced[name]["gpu"])
         assert row["source"] and row["rdma"] in ("yes", "no")
 

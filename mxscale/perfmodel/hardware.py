@@ -1,4 +1,4 @@
-"""Devices, links and networks of tables/hardware.csv and tables/models.csv."""
+"""Devices, links, networks and instances of the tables hardware.csv, models.csv and instances.csv."""
 
 import functools
 import re
@@ -76,10 +76,14 @@ def usual_gbps(gpu: str) -> float:
 
 
 @functools.cache
+def instances() -> Dict[str, Dict[str, str]]:
+    """Return the rows of tables/instances.csv by instance (p3.16xlarge, ...)."""
+    return {row["instance"]: row for row in csv_tables.read("instances")}
+
+
 def instance_gbps(name: str) -> Optional[float]:
-    """Return the Gbit/s of an instance's network (p3.16xlarge, ...); None if unknown."""
-    known = {row["instance"]: row["nic_gbps"] for row in csv_tables.read("instances")}
-    return float(known.get(name) or 0) or None
+    """Return the Gbit/s of an instance's network; None if unknown."""
+    return float(instances().get(name, {}).get("nic_gbps") or 0) or None
 
 
 def _other(gpu: str, quantity: str) -> str:

@@ -1,7 +1,7 @@
 """Machines to plan for: devices, links, price."""
 
 from dataclasses import dataclass, field, replace
-from typing import Callable, Dict, Mapping, Optional, Tuple
+from typing import Callable, Mapping, Optional, Tuple
 
 from mxscale.config import schema
 from mxscale.config.price_sources import PRICE_SOURCES
@@ -11,7 +11,6 @@ from mxscale.perfmodel.published import published_parse
 from mxscale.perfmodel.scenarios import Machine
 from mxscale.perfmodel.step_time import Link
 from mxscale.rundir.price import Price
-from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
 
 GBIT = 1e9 / 8  # bytes/s
@@ -37,11 +36,6 @@ class Given:
     links: Mapping[str, Optional[Link]] = field(default_factory=dict)  # measured; the names are scenarios.LINKS
 
 
-def known() -> Dict[str, Dict[str, str]]:
-    """Return the rows of tables/instances.csv by instance."""
-    return {row["instance"]: row for row in csv_tables.read("instances")}
-
-
 def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], given: Given = Given()) -> Node:
     """Return the machine that the settings name.
 
@@ -51,11 +45,11 @@ def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], 
     Raises:
         ConfigError: The instance, its devices or its price is unknown.
     """
-    row = known().get(settings.instance or "", {})
+    row = hardware.instances().get(settings.instance or "", {})
     priced = given.gpus and settings.instance and price_of(replace(settings, nodes=1)).known  # from a user's table
     if not row and PRICE_SOURCES[settings.provider].listed and not priced:
         where = f"machine.instance={settings.instance}" if settings.instance else "machine.instance is missing"
-        raise ConfigError(f"{where}{nearest(settings.instance or '', known())}")
+        raise ConfigError(f"{where}{nearest(settings.instance or '', hardware.instances())}")
     devices = given.gpus or int(row.get("gpus") or 0)
     if not devices:
         what = settings.instance or f"machine={settings.provider}"

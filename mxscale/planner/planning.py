@@ -15,7 +15,7 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
 from mxscale.cost.run_cost import pricing
 from mxscale.launcher.progress import echo
-from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
+from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
 from mxscale.planner import choice, figure, keys, table
 from mxscale.planner.keys import Settings, listed
 from mxscale.util.errors import ConfigError, nearest
@@ -128,9 +128,9 @@ def _server(config: Config, settings: Settings, own: calibration.Calibration, pr
     name, price = settings.server_instance, settings.server_usd_per_hour
     if name is None:
         raise ConfigError("plan.server_instance is missing; set plan.servers=0 for servers on the workers' nodes")
-    known = name in machines.known()
+    known = name in hardware.instances()
     if not known and price is None:
-        near = nearest(name, machines.known())
+        near = nearest(name, hardware.instances())
         raise ConfigError(f"plan.server_instance={name}{near}; for another one give plan.server_usd_per_hour")
     provider = "aws" if known and price is None else "custom"
     machine = replace(config.machine, provider=provider, instance=name, usd_per_hour=price, eur_per_hour=None)
@@ -143,7 +143,7 @@ def _server(config: Config, settings: Settings, own: calibration.Calibration, pr
             f"parameter servers, plan.server_instance={name}: {why}; or give plan.server_usd_per_hour"
         ) from None
     if node.machine.nic_servers is None:
-        raise ConfigError(f"plan.server_instance={name}: its network is unknown{nearest(name, machines.known())}")
+        raise ConfigError(f"plan.server_instance={name}: its network is unknown{nearest(name, hardware.instances())}")
     return node
 
 
