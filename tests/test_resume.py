@@ -36,18 +36,19 @@ def unbroken(shared_cli):
     return sha
 
 
-def interrupted_run(cli, ranks, at_step, how):
+def interrupted_run(cli, ranks, at_step, how, *overrides):
     """Start a run and call `how(process, run)` once it has reached `at_step`; return both."""
-    process = cli.start("train", *CASE, f"launch.ranks={ranks}", "batch.per_device=8")
+    process = cli.start("train", *CASE, f"launch.ranks={ranks}", "batch.per_device=8", *overrides)
     run = cli.run_of(process)
     wait_for_step(run, at_step)
     how(process, run)
     return process, run
 
 
-def stopped_run(cli, ranks, at_step):
+def stopped_run(cli, ranks, at_step, *overrides):
     """Return a run that SIGTERM interrupted once it had reached `at_step`."""
-    process, run = interrupted_run(cli, ranks, at_step, lambda process, run: process.send_signal(signal.SIGTERM))
+    terminate = lambda process, run: process.send_signal(signal.SIGTERM)  # noqa: E731
+    process, run = interrupted_run(cli, ranks, at_step, terminate, *overrides)
     cli.ended(process, expect=75)
     return run
 
@@ -153,10 +154,11 @@ def test_fewer_ranks_keep_global_batch_and_shards(cli):
 
 
 def test_resume_auto_finds_unfinished_run_of_config(cli):
-    run = stopped_run(cli, 1, 2)
-    again = cli("train", *CASE, "launch.ranks=1", "batch.per_device=8", "resume=auto")
+    run = stopped_run(cli, 1, 2, "experiment=digits")
+    command = [*CASE, "launch.ranks=1", "batch.per_device=8", "experiment=digits", "resume=auto"]
+    again = cli("train", *command)
     assert again.run.path == run.path
-    other = cli("train", *CASE, "launch.ranks=1", "batch.per_device=8", "resume=auto")
+    other = cli("train", *command)
     assert other.run.path != run.path, "a finished run is not resumed"
 
 

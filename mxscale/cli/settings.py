@@ -113,11 +113,13 @@ RESUMABLE = ("launch", "tracking", "checkpoint", "comm", "log_every", "validate_
 def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
     """Return a run's config with the changes of this command line. Raises ConfigError if it becomes another run."""
     merged, asked, composed = flatten(to_dict(run.config())), flatten(to_dict(run.requested_config())), flatten(values)
+    usual = flatten(to_dict(Config()))
     for override in overrides:
         key = override.split("=")[0].lstrip("+~")
-        if key in ("experiment", "debug"):
-            raise ConfigError(f"{override} with resume={run}: set single keys, or start a new run")
-        for name in [n for n in composed if within(n, [key])]:
+        names = [name for name in composed if within(name, [key])]
+        if key in ("experiment", "debug"):  # represents the settings that its file changes, of any group
+            names = [name for name in composed if composed[name] != usual[name]]
+        for name in names:
             if name.split(".")[0] in RESUMABLE:
                 merged[name] = composed[name]
             elif asked.get(name) != composed[name]:
