@@ -84,14 +84,8 @@ def limited_link(options) -> dict:
 
 
 def heavier_net(options) -> dict:
-    settings = [
-        "data=digits",
-        "data.image_size=64",
-        "batch.per_device=16",
-        "launch.ranks=1",
-        f"data.cache={options.cache}",
-    ]
-    return result(diagnose(options, *settings, "model=resnet18_v1b"), "compute", ())
+    settings = ["data=digits", "data.image_size=64", "batch.per_device=16", "model=resnet18_v1b", "launch.ranks=1"]
+    return result(diagnose(options, *settings, f"data.cache={options.cache}"), "compute", ())
 
 
 def result(found: dict, part: str, expected: tuple) -> dict:

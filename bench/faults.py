@@ -20,7 +20,7 @@ import measure
 sys.path.insert(0, str(measure.ROOT / "tests"))
 
 import faults
-from conftest import Cli
+from conftest import Cli, mounted
 
 from mxscale.distributed.communicators import horovod_build
 
@@ -55,7 +55,7 @@ class Bench:
             with contextlib.ExitStack() as around:
                 network = None
                 if name == "the disk full":
-                    around.enter_context(faults.small_disk(folder))
+                    around.enter_context(mounted(folder, "size=12m"))
                 if name == "a link cut":
                     from network import Network
 

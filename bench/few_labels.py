@@ -15,7 +15,7 @@ def main() -> None:
     options = measure.arguments(__doc__.splitlines()[0], seeds=(5, "seeds"))
     seeds = range(1, 2 if options.quick else options.seeds + 1)
     labels = (2, 10) if options.quick else (1, 2, 5, 10)
-    origin = measure.train("name=origin", "tracking=none")["path"]
+    origin = measure.train("name=origin", "tracking=none")["run"]
     figures = {}
     print("labels per class   fine-tuned                     from scratch                   gap (points)")
     for per_class in labels:

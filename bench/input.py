@@ -54,7 +54,7 @@ def make(folder: Path, count: int) -> str:
 
     sizes = []
     for name in "train", "val":
-        with recordio.Writer(folder / f"{name}.rec", folder / f"{name}.idx") as writer:
+        with recordio.Writer(folder, name) as writer:
             for number in range(count if name == "train" else 20):
                 content = photograph(number if name == "train" else count + number)
                 sizes.append(len(content))
@@ -78,11 +78,11 @@ def config(folder: Path, **data):
 
 def packed_by(folder: Path, **data):
     """Return (config, training records) of a set packed as a run packs it."""
-    from mxscale.data import loader, manifest, pack
+    from mxscale.data import manifest, pack
 
     settled = config(folder, **data)
-    made = pack.prepare(settled.data, progress=False)
-    return settled, loader.Records(*manifest.path_of(made, "train"), made["splits"]["train"]["count"])
+    made = pack.prepare(settled.data)
+    return settled, manifest.split_of(made, "train")
 
 
 def ours(folder: Path, **data):

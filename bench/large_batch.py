@@ -8,7 +8,6 @@ epochs, shortened in proportion. Only the learning rate is tuned to the digits, 
 draws the figure of docs/large-batch.md.
 """
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 import measure
@@ -78,10 +77,10 @@ def main() -> None:
 
 def outcome(*overrides: str) -> dict:
     """Train once; return the accuracies, the global batch and the steps."""
-    run = measure.train(*COMMON, *overrides)
-    planned = json.loads((run["path"] / "plan.json").read_text())["sizes"]
-    top1 = {"test/top1": run["summary"]["test/top1"], "val/top1": run["summary"]["best/val_top1"]}
-    return {**top1, "batch": planned["global_batch"], "steps": planned["total_steps"]}
+    ended = measure.train(*COMMON, *overrides)
+    planned, summary = ended["run"].plan().sizes, ended["summary"]
+    top1 = {"test/top1": summary["test/top1"], "val/top1": summary["best/val_top1"]}
+    return {**top1, "batch": planned.global_batch, "steps": planned.total_steps}
 
 
 def draw(path: str) -> None:

@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from mxscale.environment.container_limits import available_cores  # noqa: E402
 from mxscale.environment.machine import cpu_model  # noqa: E402
+from mxscale.rundir.directory import RunDir  # noqa: E402
 
 
 def arguments(text: str, **options):
@@ -68,11 +69,10 @@ def in_turn(first, second, pairs: int) -> tuple:
 
 
 def train(*overrides, entry="train") -> dict:
-    """Run an entry script as a user does; return the run's path, the metrics of its summary and its status."""
+    """Run an entry script as a user does; return its run directory, the metrics of its summary and its status."""
     done = run([sys.executable, f"{entry}.py", *overrides])
-    path = Path(next(line.split(None, 1)[1] for line in done.stdout.splitlines() if line.startswith("run ")))
-    read = lambda name: json.loads((path / name).read_text())  # noqa: E731
-    return {"path": path, "summary": read("summary.json")["metrics"], "status": read("status.json")}
+    made = RunDir(next(line.split(None, 1)[1] for line in done.stdout.splitlines() if line.startswith("run ")))
+    return {"run": made, "summary": made.read("summary.json")["metrics"], "status": made.read("status.json")}
 
 
 def finish(figures: dict) -> None:

@@ -7,17 +7,15 @@ Parts: compose (imports of the parent and Hydra), preparation (a child: MXNet's 
 data are packed beforehand; the very first run packs them in the preparation.
 """
 
-import json
-
 import measure
 
 
 def parts(ranks: int) -> dict:
     """Return the seconds of each part of one start."""
-    run = measure.train(f"launch.ranks={ranks}", "max_steps=1", "log_every=1", "tracking=none", "name=startup")
-    stamps, began = run["status"]["stamps"], run["status"]["stamps"]["began"]
-    rank = json.loads((run["path"] / "ranks/0.json").read_text())["stamps"]
-    lines = [json.loads(line) for line in (run["path"] / "metrics.jsonl").read_text().splitlines()]
+    ended = measure.train(f"launch.ranks={ranks}", "max_steps=1", "log_every=1", "tracking=none", "name=startup")
+    stamps, began = ended["status"]["stamps"], ended["status"]["stamps"]["began"]
+    rank = ended["run"].read("ranks/0.json")["stamps"]
+    lines = list(ended["run"].lines())
     ready = lines[0]["time_ms"] / 1000
     stepped = next(line for line in lines if line["step"] == 1)["time_ms"] / 1000
     prepared = began + stamps["compose"] + stamps["preparation"]

@@ -3,11 +3,11 @@
 import time
 from dataclasses import replace
 
+import in_process
 from composed import composed
 
 from mxscale.cli import settings
 from mxscale.config.schema import to_dict
-from mxscale.distributed.communicators import Local
 from mxscale.environment import description
 from mxscale.launcher import setup
 from mxscale.launcher.context import Resources, RunContext, Signals
@@ -15,10 +15,8 @@ from mxscale.rerun import rerun
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
-from mxscale.rundir.status import Attempt, Status
-from mxscale.rundir.summary import Summary
+from mxscale.rundir.status import Attempt, Status, Summary
 from mxscale.train import prepare
-from mxscale.train.trainer import Trainer
 
 
 def train(run) -> Status:
@@ -27,7 +25,7 @@ def train(run) -> Status:
     prepare.prepare(run, run.config())
     plan = run.plan()
     began = int(time.time() * 1000)
-    ended = Trainer(run, run.config(), plan, Local(), attempt=1).train()
+    ended = in_process.trained(run)
     setup.record_environment(run, run.config(), plan)
     attempt = Attempt(1, ranks=1, started_ms=began, ended_ms=began + 1000)
     status = Status(directory.FINISHED, attempts=(attempt,), step=ended["step"], params_sha256=ended["params_sha256"])

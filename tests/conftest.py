@@ -187,6 +187,15 @@ def params(run: RunDir, step=None):
     return {k: v.asnumpy() for k, v in weights.load(path / "params").items()}
 
 
+def recorded_in(uri: str):
+    """Return a client of an MLflow store, and the only run in it."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("mxscale").experiment_id])
+    return client, run
+
+
 def name_of(path: Path) -> str:
     """Return a path relative to the repository, for ids of tests."""
     return str(path.relative_to(ROOT))
@@ -200,6 +209,18 @@ def read_json(path):
 def publisher():
     with Publisher().serving() as one:
         yield one
+
+
+@pytest.fixture
+def fake_ssh(tmp_path, monkeypatch):
+    """An ssh that runs the command here; hosts whose name begins with `gone` are unreachable. Return its folder."""
+    (tmp_path / "ssh").write_text(
+        '#!/bin/bash\nwhile [ "$1" = -o ]; do shift 2; done\n'
+        'case $1 in gone*) exit 255;; esac\nshift; exec sh -c "$*"\n'
+    )
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return tmp_path
 
 
 @pytest.fixture
@@ -245,11 +266,3 @@ def unprepared(tmp_path, data_cache):
         return error_of(prepare.prepare, run, config)
 
     return prepared
-
-
-@pytest.fixture
-def photos(tmp_path):
-    """Return a function that writes a folder of images."""
-    from refusals import photos_in
-
-    return partial(photos_in, tmp_path / "photos")

@@ -6,19 +6,21 @@ import re
 import shutil
 import subprocess
 import threading
-import time
 import urllib.request
 from pathlib import Path
 
+import pytest
 from conftest import ROOT, free_port
 
 QUICK = ["data.train_per_class=24", "batch.per_device=12", "epochs=2", "log_every=1"]
 
 
-def engine_answers() -> bool:
-    if not shutil.which("docker"):
-        return False
-    return subprocess.run(["docker", "info"], capture_output=True).returncode == 0
+ENGINE_ANSWERS = shutil.which("docker") and subprocess.run(["docker", "info"], capture_output=True).returncode == 0
+NEEDS_ENGINE = [
+    pytest.mark.docker,
+    pytest.mark.slow,
+    pytest.mark.skipif(not ENGINE_ANSWERS, reason="no Docker engine answers"),
+]
 
 
 def sh(*argv, expect=0, timeout=600, env=None, **options):
@@ -103,11 +105,18 @@ def wait_for(process, pattern, timeout=120):
     raise AssertionError(f"no line fits {pattern}, and it ended with {process.wait()}")
 
 
-def wait_for_http(url, timeout=60):
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            return urllib.request.urlopen(url, timeout=3)
-        except OSError:
-            assert time.monotonic() < deadline, url
-            time.sleep(0.5)
+def answers(url) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=3).close()
+    except OSError:
+        return False
+    return True
+
+
+def link_or_copy(file: Path, folder: Path) -> None:
+    """Hard-link a file into a folder, or copy it if the folder is on another disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(file, folder / file.name)
+    except OSError:
+        shutil.copy(file, folder)

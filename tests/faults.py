@@ -8,12 +8,9 @@ import os
 import random
 import re
 import signal
-import subprocess
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Callable, List
 
 import psutil
@@ -223,15 +220,3 @@ def processes_of(run: RunDir, attempt: int) -> List[str]:
 
 def valid_checkpoints(run: RunDir) -> List[int]:
     return [step for step in checkpointer.steps(run.checkpoints) if checkpointer.is_valid(run.checkpoint(step))]
-
-
-@contextmanager
-def small_disk(folder: Path, megabytes: int = 12):
-    """Mount a separate disk at `folder`."""
-    folder.mkdir(parents=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", str(folder)]
-    subprocess.run(mount, check=True, capture_output=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -5,11 +5,11 @@ Headers are as huggingface_hub's `get_hf_file_metadata` and `hf_raise_for_status
 
 import hashlib
 import re
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 from huggingface_hub import constants
+from publisher import address_of
 
 
 class Hub:
@@ -74,14 +74,8 @@ def serving(hub: Hub):
         def log_message(self, *_):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with address_of(Handler) as hub.url:
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def set_endpoint(monkeypatch, url):

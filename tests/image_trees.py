@@ -30,13 +30,13 @@ def folder_data(root, tmp_path, **more) -> Data:
 
 
 def pack(data, workers=1):
-    return prepare(data, workers=workers, progress=False)
+    return prepare(data, workers=workers)
 
 
 def records(made, split):
     """Return (label, id, colour of the first pixel) of each record, in order."""
     out = []
-    for record in recordio.scan(manifest.path_of(made, split)[0]):
+    for record in recordio.scan(manifest.split_of(made, split).rec):
         colour = Image.open(io.BytesIO(record.payload)).getpixel((0, 0))
         out.append((int(record.header.label), record.header.id, colour))
     return out

@@ -41,4 +41,4 @@ def series(path):
 def predicted(path):
     """Return the predicted images/s of each pair."""
     pairs, _ = published.pairs(published.read(path)[0])
-    return [row.predicted for row in score.predict(pairs)]
+    return [row["predicted"] for row in score.predict(pairs)]

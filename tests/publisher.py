@@ -33,16 +33,23 @@ class Publisher:
 
     @contextlib.contextmanager
     def serving(self):
-        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        self.base = f"http://127.0.0.1:{server.server_port}/sets"
-        try:
+        with address_of(_handler(self)) as address:
+            self.base = f"{address}/sets"
             yield self
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+
+
+@contextlib.contextmanager
+def address_of(handler):
+    """Run a server with that handler of requests within the block; yield its address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def _handler(publisher: Publisher):

@@ -6,10 +6,10 @@ import mxnet as mx
 import numpy as np
 from PIL import Image
 
-from mxscale.data.loader import Records
+from mxscale.rundir.plan import Split
 
 
-def make_records(folder, images, labels=None, name="set") -> Records:
+def make_records(folder, images, labels=None, name="set") -> Split:
     """Pack `images` (uint8 arrays, height x width x RGB) as PNG; labels are 0, 1, 2, ... unless given."""
     rec, idx = str(folder / f"{name}.rec"), str(folder / f"{name}.idx")
     writer = mx.recordio.MXIndexedRecordIO(idx, rec, "w")
@@ -19,7 +19,7 @@ def make_records(folder, images, labels=None, name="set") -> Records:
         Image.fromarray(np.asarray(image, dtype="uint8")).save(file, "PNG")
         writer.write_idx(number, mx.recordio.pack(mx.recordio.IRHeader(0, float(label), number, 0), file.getvalue()))
     writer.close()
-    return Records(rec, idx, len(images))
+    return Split(len(images), rec, idx)
 
 
 def flat(colour, side=8):
@@ -27,12 +27,12 @@ def flat(colour, side=8):
     return np.full((side, side, 3), colour, dtype="uint8")
 
 
-def numbered(folder, count, side=8) -> Records:
+def numbered(folder, count, side=8) -> Split:
     """Image i is labelled i and its red is i % 256, its green i // 256."""
     return make_records(folder, [flat((i % 256, i // 256, 0), side) for i in range(count)], name=f"numbered{count}")
 
 
-def noise(folder, count, side=24) -> Records:
+def noise(folder, count, side=24) -> Split:
     """Write random images, for tests of crops and flips."""
     pixels = np.random.RandomState(0).randint(0, 256, (count, side, side, 3))
     return make_records(folder, pixels, name=f"noise{count}")

@@ -1,10 +1,8 @@
-"""Refusals of calls and commands, and folders of images for them."""
+"""Refusals of calls and commands."""
 
 import re
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from mxscale.util.errors import ConfigError
 
@@ -47,17 +45,6 @@ def run_directories(folder):
 def contains(line, *words):
     missing = [word for word in words if word not in line]
     assert not missing, f"{line!r} lacks {missing}"
-
-
-def photos_in(root, classes, side=16):
-    """Write root/<class>/<n>.png of side x side pixels for {"cat": 6, ...}, and return the root."""
-    random = np.random.RandomState(0)
-    for name, count in classes.items():
-        (root / name).mkdir(parents=True)
-        for n in range(count):
-            pixels = random.randint(0, 256, (side, side, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(root / name / f"{n}.png")
-    return root
 
 
 def folder_of(root, *overrides):

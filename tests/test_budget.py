@@ -24,7 +24,7 @@ from mxscale.launcher.supervisor import Watched
 from mxscale.records import earlier_runs, summary
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
-from mxscale.rundir.summary import Summary
+from mxscale.rundir.status import Summary
 from mxscale.util.errors import ConfigError
 
 TODAY = datetime.date(2025, 6, 1)
@@ -33,9 +33,6 @@ TODAY = datetime.date(2025, 6, 1)
 def price(usd=36.0, setup_minutes=0.0, **fields):
     machine = Machine(**{"provider": "custom", "usd_per_hour": usd, **fields})
     return prices.freeze_price(machine, setup_minutes, TODAY)
-
-
-# ---------------------------------------------------------------- affordable time
 
 
 def seconds(bound, price, before=(), nodes=(1,)):
@@ -92,9 +89,6 @@ def test_affordable_seconds_are_the_longest_within_bound(billing, bound):
         assert prices.cost(known, [*before, 0], nodes)["usd"] > bound
 
 
-# ---------------------------------------------------------------- refusals
-
-
 def refusal(price, attempts_s=(), nodes=(1,), **bounds):
     return error_of(budget.check, Budget(**bounds), price, attempts_s, nodes)
 
@@ -118,19 +112,11 @@ def test_bound_below_cost_of_start_is_refused():
     budget.check(Budget(max_usd=12.7), price(), [1200], (1, 1))
 
 
-def test_signature_excludes_budget():
-    plain, bound = from_dict({}), from_dict({"budget": {"max_usd": 3.0}, "machine": {"prices": "x.csv"}})
-    assert signature.signature(plain, "d", None) == signature.signature(bound, "d", None)
-
-
 def test_resume_may_change_bound(tmp_path):
     run = directory.create(from_dict({"runs": str(tmp_path), "budget": {"max_usd": 3.0}}))
     merged = merge_for_resume(run, {"budget": {"max_usd": 9.0, "max_eur": None}}, ["budget.max_usd=9"])
     assert merged.budget.max_usd == 9.0
     assert merge_for_resume(run, {"budget": {"max_usd": None}}, []).budget.max_usd == 3.0
-
-
-# ---------------------------------------------------------------- a recorded run
 
 
 SIZES = make_sizes(per_device_batch=10, steps_per_epoch=100, total_steps=1000)
@@ -176,9 +162,6 @@ def val(top1):
     return {"val/loss": 1.0, "val/top1": top1}
 
 
-# ---------------------------------------------------------------- cost
-
-
 def test_cost_adds_attempts_on_different_machines(tmp_path):
     lines = [(1, 100, 50, val(40.0)), (2, 200, 1100, val(60.0)), (2, 300, 1200, val(50.0))]
     run = a_run(tmp_path, lines, [(0, 100, 2), (1000, 1300, 1)], price(setup_minutes=5), target_top1=55.0)
@@ -213,9 +196,6 @@ def test_nodes_with_servers_alone_are_billed(tmp_path):
                         "machine": {"usd_per_hour": 10.0}})  # fmt: skip
     known = setup.price_of(config, nodes)
     assert known.nodes == 3 and prices.cost(known, [3600])["usd"] == 30.0
-
-
-# ---------------------------------------------------------------- stop decisions
 
 
 def durations(run):
@@ -319,9 +299,6 @@ def test_preparation_ends_before_it_exceeds_bound(tmp_path, monkeypatch):
     assert 1 < time.monotonic() - monotonic < 10  # it had time until 97 s
 
 
-# ---------------------------------------------------------------- dry runs
-
-
 def reported(config=None, speed=None, known=None, done=0, spent=((), (1,))):
     plan = Plan(sizes=SIZES, splits=SPLITS)
     return dry_run.report(config or Config(), plan, known or price(), speed, done, spent)
@@ -386,9 +363,6 @@ def test_other_configuration_gives_no_speed(tmp_path, other):
     finished(tmp_path, **other)
     run = finished(tmp_path)
     assert dry_run.expected_speed(run, run.config(), run.plan()) is None
-
-
-# ---------------------------------------------------------------- from the command line
 
 
 @pytest.mark.slow

@@ -41,8 +41,8 @@ def test_fitted_link_reproduces_the_measured_rate(tmp_path):
     first, second = finished(tmp_path, 1, 40.0), finished(tmp_path, 2, 60.0)
     config = first.config()
     own = calibration.read([str(first.path), str(second.path)], config)
-    assert own.intra is not None and own.nic is None
-    known = machines.Given(gpus=2, intra=own.intra)
+    assert own.links["intra"] is not None and own.links["nic"] is None
+    known = machines.Given(gpus=2, links=own.links)
     node = machines.node(config.machine, run_cost.pricing(config), known)
     network = layers.network("resnet18_v1b", 32, 5)
     measured = rates.measured(network, 32, "float32", own.runs).images_per_s
@@ -132,19 +132,19 @@ def test_runs_calibrate_the_link_of_their_exchange(tmp_path):
     runs += [finished(tmp_path, 2, rate, comm={"backend": backend})
              for backend, rate in (("horovod", 60.0), ("device", 70.0), ("parameter_server", 30.0))]  # fmt: skip
     own = calibration.read([str(run.path) for run in runs], runs[0].config())
-    assert own.intra.bytes_per_s < own.intra_kvstore.bytes_per_s and (own.nic, own.nic_servers) == (None, None)
+    inside, kvstore = own.links["intra"], own.links["intra_kvstore"]
+    assert inside.bytes_per_s < kvstore.bytes_per_s and not own.links["nic"] and not own.links["nic_servers"]
     assert own.sources == "link inside a node fitted to own runs; link inside a node (comm=device) fitted to own runs"
-    node = machines.node(runs[0].config().machine, run_cost.pricing(runs[0].config()),
-                         machines.Given(gpus=2, intra=own.intra, intra_kvstore=own.intra_kvstore,
-                                        nic_servers=SLOW))  # fmt: skip
-    assert (node.machine.intra, node.machine.intra_kvstore) == (own.intra, own.intra_kvstore)
+    given = machines.Given(gpus=2, links={**own.links, "nic_servers": SLOW})
+    node = machines.node(runs[0].config().machine, run_cost.pricing(runs[0].config()), given)
+    assert (node.machine.intra, node.machine.intra_kvstore) == (inside, kvstore)
     assert node.machine.nic == SLOW
 
 
 def test_run_with_other_threads_fits_no_link(tmp_path):
     first, second = finished(tmp_path, 1, 40.0), finished(tmp_path, 2, 60.0)
     second.write_plan(dataclasses.replace(second.plan(), threads=2))
-    assert calibration.read([str(first.path), str(second.path)], first.config()).intra is None
+    assert calibration.read([str(first.path), str(second.path)], first.config()).links["intra"] is None
 
 
 def test_run_with_several_shards_per_rank_is_refused(tmp_path):
@@ -156,7 +156,7 @@ def test_run_with_several_shards_per_rank_is_refused(tmp_path):
 def test_allreduce_table_gives_the_link_between_nodes(tmp_path):
     table = tmp_path / "links.csv"
     table.write_text("name,ranks,transport,alpha_s,bytes_per_s,date,source\nlo,2,gloo,0.0001,2.5e8,2026-01-01,x\n")
-    assert calibration.read(str(table), from_dict({})).nic == Link(1e-4, 2.5e8)
+    assert calibration.read(str(table), from_dict({})).links["nic"] == Link(1e-4, 2.5e8)
 
 
 @pytest.mark.parametrize(
@@ -176,13 +176,11 @@ def test_invalid_allreduce_table_is_refused(tmp_path, text, message):
         calibration.read(str(tmp_path / "links.csv"), from_dict({}))
 
 
-@pytest.mark.parametrize(
-    "state, message", [("RUNNING", "is RUNNING; name a finished one"), ("FAILED", "is FAILED; name a finished one")]
-)
-def test_unfinished_run_is_refused(tmp_path, state, message):
+@pytest.mark.parametrize("state", ["RUNNING", "FAILED"])
+def test_unfinished_run_is_refused(tmp_path, state):
     run = finished(tmp_path, 1, 40.0)
     run.write("status.json", {"state": state})
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=f"is {state}; name a finished one"):
         calibration.read(str(run.path), run.config())
 
 

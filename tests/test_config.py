@@ -13,24 +13,14 @@ from mxscale.config.networks import NETWORKS
 from mxscale.config.optimizers import OPTIMIZERS
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schedules import SCHEDULES
-from mxscale.config.schema import Config, flatten, from_dict, to_dict
+from mxscale.config.schema import Config, flatten, from_dict, to_dict, unflatten
 from mxscale.config.setting import describe
 from mxscale.config.sizes import sizes
 from mxscale.config.validation import validate
 
 
-def nested(key, value):
-    """Return {"a": {"b": 1}} for ("a.b", 1)."""
-    for name in reversed(key.split(".")):
-        value = {name: value}
-    return value
-
-
 def refusal(values) -> str:
     return error_of(lambda: validate(from_dict(values)))
-
-
-# ---------------------------------------------------------------- dictionary <-> typed
 
 
 def test_the_defaults_are_valid():
@@ -59,7 +49,8 @@ def test_the_config_is_frozen():
 
 
 def test_flatten_joins_names_and_keeps_empty_mappings():
-    assert flatten({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
+    values, flat = {"a": {"b": 1, "c": {}}, "d": [1]}, {"a.b": 1, "a.c": {}, "d": [1]}
+    assert (flatten(values), unflatten(flat)) == (flat, values)
 
 
 @pytest.mark.parametrize(
@@ -87,16 +78,13 @@ def test_an_unknown_key_suggests_the_nearest(values, message):
         ("name", True, "name=True: expected a string"),
         ("data.mean", 3, "data.mean=3: expected a list such as [1,2]"),
         ("data.mean", [1, "a", 3], "data.mean=a: expected a number"),
-        ("data.mean", None, "data.mean=None: expected a list such as [1,2]"),
+        ("data.mean", None, "data.mean=null: expected a list such as [1,2]"),
         ("optimizer.params", [1], "optimizer.params=[1]: expected a mapping such as {a:1}"),
-        ("batch", 32, "batch=32: expected a group of settings"),
+        ("batch", 32, "batch=32: a group of settings: give batch.KEY=VALUE"),
     ],
 )
 def test_a_wrong_type_is_refused(key, value, message):
-    assert refusal(nested(key, value)) == message
-
-
-# ---------------------------------------------------------------- values
+    assert refusal(unflatten({key: value})) == message
 
 
 def test_each_setting_is_described_with_its_rule():
@@ -138,7 +126,7 @@ def test_each_setting_is_described_with_its_rule():
     ],
 )
 def test_an_invalid_value_is_refused(key, value, message):
-    assert refusal(nested(key, value)) == message
+    assert refusal(unflatten({key: value})) == message
 
 
 @pytest.mark.parametrize(
@@ -185,10 +173,8 @@ def test_contradicting_values_are_refused(values, message):
 
 @pytest.mark.parametrize("key", ["optimizer.lr", "schedule.warmup_epochs", "data.augment.hue", "label_smoothing"])
 def test_the_bounds_of_a_range_are_valid(key):
-    validate(from_dict(nested(key, 0)))
+    validate(from_dict(unflatten({key: 0})))
 
-
-# ---------------------------------------------------------------- registries
 
 REGISTRIES = (BACKENDS, DATASETS, NETWORKS, OPTIMIZERS, PRICE_SOURCES, SCHEDULES)
 AMBIGUOUS = {"auto", "local", "device", "step", "symbol"}  # values of other settings, keys of records
@@ -202,9 +188,6 @@ def test_only_registries_compare_registered_names(path):
             used = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)} & names
             # published_parse.py reads the texts of publications, in which NCCL is a library
             assert not used or ast.unparse(node.left) == "'nccl'", f"line {node.lineno}: {ast.unparse(node)}"
-
-
-# ---------------------------------------------------------------- sizes
 
 
 def test_sizes_multiply_device_batch_shards_and_accumulation():
@@ -229,23 +212,14 @@ def test_the_global_batch_depends_on_shards_not_ranks():
     assert batches == {1: 32, 2: 32, 3: 32, 4: 32}
 
 
-def test_without_shards_each_rank_has_one():
-    derived = sizes(from_dict({"batch": {"per_device": 8}}), 3, 240)
-    assert (derived.shards, derived.global_batch, derived.steps_per_epoch) == (3, 24, 10)
-
-
-def test_without_a_reference_batch_the_lr_is_not_scaled():
-    config = from_dict({"schedule": {"reference_batch": None}, "optimizer": {"lr": 0.1}, "batch": {"per_device": 8}})
-    assert sizes(config, 4, 320).effective_lr == 0.1
-
-
-def test_max_steps_bounds_the_steps():
+def test_sizes_follow_from_ranks_and_settings():
+    one = from_dict({"batch": {"per_device": 8}})
+    per_rank, smallest = sizes(one, 3, 240), sizes(one, 1, 8)
+    assert (per_rank.shards, per_rank.global_batch, per_rank.steps_per_epoch) == (3, 24, 10)
+    assert (smallest.steps_per_epoch, smallest.dropped_per_epoch) == (1, 0)
     assert sizes(from_dict({"epochs": 5, "max_steps": 7}), 1, 320).total_steps == 7
-
-
-def test_a_set_of_one_global_batch_is_one_step():
-    derived = sizes(from_dict({"batch": {"per_device": 8}}), 1, 8)
-    assert (derived.steps_per_epoch, derived.dropped_per_epoch) == (1, 0)
+    unscaled = from_dict({"schedule": {"reference_batch": None}, "optimizer": {"lr": 0.1}})
+    assert sizes(unscaled, 4, 320).effective_lr == 0.1
 
 
 def test_too_large_a_batch_is_refused_with_the_largest():

@@ -1,7 +1,6 @@
 """Checks of the doctor that use the network: real HTTP servers, and ssh."""
 
 import http.server
-import os
 import shutil
 import socket
 import threading
@@ -131,15 +130,9 @@ def test_unreachable_hosts_fail(tmp_path):
     assert list((tmp_path / "runs").iterdir()) == []  # the doctor leaves no file
 
 
-SSH = '#!/bin/sh\nfor command; do :; done\nexec sh -c "$command"\n'
-
-
-def test_hosts_that_see_the_runs_folder_pass(tmp_path, monkeypatch):
-    (tmp_path / "ssh").write_text(SSH)  # a fake ssh that runs commands here
-    (tmp_path / "ssh").chmod(0o755)
-    (tmp_path / "getent").write_text("#!/bin/sh\necho $ADDRESS STREAM a\n")
-    (tmp_path / "getent").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+def test_hosts_that_see_the_runs_folder_pass(tmp_path, monkeypatch, fake_ssh):
+    (fake_ssh / "getent").write_text("#!/bin/sh\necho $ADDRESS STREAM a\n")
+    (fake_ssh / "getent").chmod(0o755)
     monkeypatch.setenv("ADDRESS", "10.1.2.3")
     config = configured(tmp_path / "runs", launch={"hosts": ["a:4", "b"]})
     results = connectivity.check_hosts(config)

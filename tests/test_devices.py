@@ -2,12 +2,11 @@
 
 import itertools
 
+import in_process
 import mxnet as mx
 import numpy as np
 import pytest
-from composed import composed
 
-from mxscale.cli import settings as entry
 from mxscale.config.schema import Comm, from_dict
 from mxscale.config.schema import Optimizer as OptimizerConfig
 from mxscale.config.validation import validate
@@ -19,11 +18,10 @@ from mxscale.launcher import commands, setup
 from mxscale.models import weights
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Host, Plan
-from mxscale.train import builders, prepare
+from mxscale.train import builders
 from mxscale.train.metrics import Accumulator
 from mxscale.train.optim.optimizer import load_states, make_trainer
 from mxscale.train.shard_statistics import ShardStatistics
-from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
 TWO = [mx.cpu(1), mx.cpu(2)]  # neither is the default context, like GPUs
@@ -41,9 +39,6 @@ def random_lanes(devices, dtype="float32", shapes=((3, 4), (5,), (1000,))):
               for i in range(len(devices))]  # fmt: skip
     lanes = [[mx.nd.array(v, ctx=device, dtype=dtype) for v in own] for device, own in zip(devices, values)]
     return lanes, values
-
-
-# ---------------------------------------------------------------- sums
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -86,9 +81,6 @@ def test_float16_and_double_buffering_between_devices():
     for lane in exchange.lanes:
         for place, grad in enumerate(lane):
             assert grad.asnumpy() == pytest.approx(values[0][place] + values[1][place], abs=5e-3)
-
-
-# ---------------------------------------------------------------- state of each device
 
 
 def test_the_accumulator_sums_over_devices():
@@ -159,8 +151,6 @@ def test_adam_resumes_identically_on_more_devices(tmp_path):
     assert updated([mx.cpu(3)], tmp_path / "trainer", steps=2)[1] == [alone]
 
 
-# ---------------------------------------------------------------- training in this process
-
 TINY = ["data.train_per_class=24", "batch.per_device=4", "max_steps=6", "data.image_size=16", "log_every=3"]
 
 
@@ -172,14 +162,10 @@ def trained(tmp_path, data_cache, monkeypatch):
     monkeypatch.setattr(builders, "network", lambda *given: made.append(build(*given)) or made[-1])
 
     def train(name, *overrides, stop=False, comm=None):
-        run = directory.RunDir(tmp_path / name)
-        config = composed("train", f"data.cache={data_cache}", *TINY, *overrides)
-        run.write_config(entry.resolve(config))
-        prepare.prepare(run, run.config())
+        run = in_process.prepared(tmp_path / name, f"data.cache={data_cache}", *TINY, *overrides)
         run.stop_file.write_text("a test") if stop else run.stop_file.unlink(missing_ok=True)
-        plan = run.plan()
-        comm = comm or open_communicator(config.comm, plan.sizes.ranks)
-        status = Trainer(run, run.config(), plan, comm, attempt=1).train()
+        comm = comm or open_communicator(run.config().comm, run.plan().sizes.ranks)
+        status = in_process.trained(run, comm=comm)
         parameters = weights.parameters(made[-1])
         count = len(parameters["output.weight"].list_ctx())
         return status, [{n: p.list_data()[i].asnumpy() for n, p in parameters.items()} for i in range(count)]
@@ -217,17 +203,11 @@ def test_two_devices_resume_to_the_same_bytes(trained, options):
     assert all(np.array_equal(a, b) for a, b in zip(*(without_running(each).values() for each in replicas)))
 
 
-# ---------------------------------------------------------------- the command
-
-
-def test_one_process_gets_the_threads_of_one_device(tmp_path):
+def test_one_process_gets_the_threads_of_one_device():
     config = from_dict({"comm": {"backend": "device"}})
     (command,) = commands.commands(config, "/runs/a", 1, Placement(4, 8), {"PATH": "/bin"})
     assert command.argv[1:] == ["-m", "mxscale.train.rank", "/runs/a", "1"]
     assert command.env["OMP_NUM_THREADS"] == "2"
-
-
-# ---------------------------------------------------------------- Horovod's options
 
 
 def ranks_env(**comm):
@@ -245,9 +225,6 @@ def test_hierarchy_on_one_machine_has_no_effect(tmp_path):
     config, run = from_dict({"comm": {"hierarchical": True}}), directory.RunDir(tmp_path)
     assert "no effect on one machine" in setup.describe_exchange(run, config, Plan())
     assert setup.describe_exchange(run, config, Plan(hosts=(Host("a", 1, "a"), Host("b", 1, "b")))) == ""
-
-
-# ---------------------------------------------------------------- validation
 
 
 def check(comm, device, optimizer="sgd", ranks=2):

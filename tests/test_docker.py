@@ -8,13 +8,10 @@ import time
 import numpy as np
 import pytest
 from conftest import ROOT
-from docker_engine import QUICK, Project, engine_answers, run_of, sh, wait_for
+from docker_engine import NEEDS_ENGINE, QUICK, Project, run_of, sh, wait_for
 from PIL import Image
 
-pytestmark = [pytest.mark.docker, pytest.mark.slow]
-
-if not engine_answers():
-    pytest.skip("no Docker engine answers", allow_module_level=True)
+pytestmark = NEEDS_ENGINE
 
 
 def test_failed_tracking_server_ends_the_command(images):

@@ -12,18 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, free_port
-from docker_engine import QUICK, Project, copy_of_sources, engine_answers, sh, wait_for_http
+from conftest import ROOT, free_port, recorded_in, until
+from docker_engine import NEEDS_ENGINE, QUICK, Project, answers, copy_of_sources, sh
 
 FILES = ["-f", "docker-compose.yml"]
 ONE_STEP = ["python", "train.py", "tracking=none", "max_steps=1", *QUICK]
-pytestmark = [pytest.mark.docker, pytest.mark.slow]
-
-if not engine_answers():
-    pytest.skip("no Docker engine answers", allow_module_level=True)
-
-
-# ---------------------------------------------------------------- from the host, in images
+pytestmark = NEEDS_ENGINE
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +52,16 @@ def test_doctor_checks_the_image(images, older_image):
 def test_doctor_names_a_missing_image():
     doctor = [sys.executable, "-m", "mxscale", "doctor", "launch=docker"]
     printed = sh(*doctor, "launch.image=mxscale:nothing", expect=1)[0]
-    assert re.search(r"^fail +mxnet +launch\.image=mxscale:nothing: not on this machine.*; build it with", printed, re.MULTILINE)
+    assert re.search(
+        r"^fail +mxnet +launch\.image=mxscale:nothing: not on this machine.*; build it with", printed, re.MULTILINE
+    )
 
 
 def test_missing_image_is_one_line(cli):
     ended = cli("train", "launch=docker", "launch.image=mxscale:nothing", expect=2)
     assert re.match(
-        r"^error: launch\.image=mxscale:nothing: not on this machine, and can't be pulled \(.*\); build it with", ended.err
+        r"^error: launch\.image=mxscale:nothing: not on this machine, and can't be pulled \(.*\); build it with",
+        ended.err,
     )
 
 
@@ -75,9 +72,6 @@ def test_run_in_an_image_stops_with_exit_75(images, cli):
     process.terminate()
     cli.ended(process, expect=75, timeout=60)
     assert not sh("docker", "ps", "-aq", "--filter", "label=mxscale.run")[0]
-
-
-# ---------------------------------------------------------------- users, folders and invalid input
 
 
 COMBINATIONS = [
@@ -156,9 +150,6 @@ def test_unknown_build_is_one_line():
     assert re.search(r'target stage "?gcn"? could not be found', last)
 
 
-# ---------------------------------------------------------------- contents of an image
-
-
 def test_rank_image_has_no_server_and_no_compiler(images):
     script = (
         "import importlib.util as u, shutil, json; "
@@ -202,9 +193,6 @@ def test_build_secret_is_in_no_layer(images, tmp_path):
     assert b"qzxjkvwq" not in saved
 
 
-# ---------------------------------------------------------------- PostgreSQL behind MLflow
-
-
 @pytest.fixture
 def postgres():
     """Start Debian's PostgreSQL on a free port and return (port, password)."""
@@ -242,17 +230,15 @@ def test_run_is_recorded_in_postgresql_exactly_once(images, postgres, cli):
     words = [word for key, value in settings.items() for word in ("-e", f"{key}={value}")]
     container = sh("docker", "run", "-d", "--network", "host", *words, "mxscale:mlflow")[0].strip()
     try:
-        wait_for_http(f"http://127.0.0.1:{own}/health")
+        until(lambda: answers(f"http://127.0.0.1:{own}/health"), 60, 0.5)
         printed = sh("docker", "logs", container)[0]
         assert "records in postgresql+psycopg2://mlflow@127.0.0.1" in printed and password not in printed
         uri = f"http://127.0.0.1:{own}"
         ended = cli("train", *QUICK, "launch.ranks=1", "tracking=mlflow", f"tracking.uri={uri}")
         sync = [sys.executable, "-m", "mxscale", "sync", str(ended.run), f"tracking.uri={uri}"]
         assert "0 lines sent" in sh(*sync)[0]
-        from mlflow import MlflowClient
-
-        (recorded,) = MlflowClient(uri).search_runs([MlflowClient(uri).get_experiment_by_name("mxscale").experiment_id])
-        losses = MlflowClient(uri).get_metric_history(recorded.info.run_id, "train/loss")
+        client, recorded = recorded_in(uri)
+        losses = client.get_metric_history(recorded.info.run_id, "train/loss")
         assert len(losses) == sum("train/loss" in line["metrics"] for line in ended.run.lines())
     finally:
         sh("docker", "rm", "-f", container)

@@ -5,13 +5,10 @@ Its own file runs in parallel with the other tests of images.
 
 import re
 
-import pytest
 from conftest import ROOT
-from docker_engine import engine_answers, sh
+from docker_engine import NEEDS_ENGINE, sh
 
-pytestmark = [pytest.mark.docker, pytest.mark.slow]
-if not engine_answers():
-    pytest.skip("no Docker engine answers", allow_module_level=True)
+pytestmark = NEEDS_ENGINE
 
 
 def test_suite_passes_with_mxnet_1_5():

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from docker_engine import link_or_copy
 
 DOCKER = Path(__file__).resolve().parents[1] / "docker"
 WHEEL = Path(find_spec("mxnet").origin).parent
@@ -48,15 +49,6 @@ def executable(path, text):
 def put(path, content=""):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
-
-
-def link_or_copy(file, target):
-    """Hard-link a file into a folder, or copy it."""
-    target.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(file, target / file.name)
-    except OSError:
-        shutil.copy(file, target)
 
 
 @pytest.fixture
@@ -101,9 +93,6 @@ def cuda(folder):
     for name in ["cudnn.h", "nccl.h"]:
         put(home / "include" / name)
     return {"CUDA_HOME": str(home), "CUDNN_ROOT": str(home), "NCCL_ROOT_DIR": str(home)}
-
-
-# ---- build-mxnet: options
 
 
 def printed(source, **env):
@@ -181,8 +170,6 @@ def test_cuda_12_is_refused_before_the_build(source, tools, cuda, folder):
     refused(run("build-mxnet", source, folder / "build", **tools, **cuda), "CUDA 12.4", "11.8")
 
 
-# ---- build-mxnet: results, with a fake cmake
-
 needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-query"), reason="needs Debian or Ubuntu")
 
 
@@ -220,9 +207,6 @@ def test_missing_cudnn_ends_the_build_before_compiling(source, tools, cuda, fold
     assert not (folder / "build/libmxnet.so").exists()
 
 
-# ---- check-features
-
-
 LIBRARY = f"--library={WHEEL / 'libmxnet.so'}"
 
 
@@ -242,9 +226,6 @@ def test_missing_features_of_the_wheel_are_named(asked):
 def test_unloadable_library_is_one_line(folder):
     put(folder / "libmxnet.so", "no library")
     refused(run("check-features", f"--library={folder / 'libmxnet.so'}", "CUDA"), "can't be loaded", status=1)
-
-
-# ---- install-mxnet
 
 
 @pytest.fixture
@@ -306,8 +287,6 @@ def test_installation_from_missing_files_is_refused(source, folder):
     refused(run("install-mxnet", source, folder / "build", folder / "venv"), "include/nnvm is missing")
 
 
-# ---- collect-cuda9
-
 CUDA9 = ["libcudart", "libcublas", "libcufft", "libcurand", "libcusolver", "libnvrtc", "libnvrtc-builtins"]
 
 
@@ -343,9 +322,6 @@ def test_missing_part_of_cuda_9_is_named(image, folder, missing):
 def test_an_image_without_cuda_is_refused(folder):
     refused(run("collect-cuda9", folder / "out", ROOT=str(folder)), f"{folder}/usr/local/cuda is missing", status=1)
     refused(run("collect-cuda9"), "folder")
-
-
-# ---- install-packages
 
 
 def test_mxnet_without_a_lock_is_refused(folder):

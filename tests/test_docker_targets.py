@@ -13,11 +13,9 @@ from pathlib import Path
 import mxnet
 import pytest
 from conftest import ROOT
-from docker_engine import copy_of_sources, engine_answers, sh
+from docker_engine import NEEDS_ENGINE, copy_of_sources, link_or_copy, sh
 
-pytestmark = [pytest.mark.docker, pytest.mark.slow]
-if not engine_answers():
-    pytest.skip("no Docker engine answers", allow_module_level=True)
+pytestmark = NEEDS_ENGINE
 
 DEBIAN = "debian:bookworm-slim"
 TRAIN = ["python", "train.py", "tracking=none", "max_steps=2", "launch.ranks=2", "batch.per_device=12"]
@@ -45,9 +43,6 @@ def build(folder, target, *arguments, expect=0):
     )  # fmt: skip
     assert done.returncode == expect, done.stdout[-3000:] + done.stderr[-6000:]
     return done.stderr
-
-
-# ---------------------------------------------------------------- ngc
 
 
 @pytest.fixture
@@ -96,9 +91,6 @@ def test_ngc_refuses_an_old_python(tmp_path):
     assert re.fullmatch(r"install-beside: this image has Python 3\.8\.10, .*NGC_TAG=24\.06-py3.*\n", done.stderr)
 
 
-# ---------------------------------------------------------------- source
-
-
 def release_of_the_wheel(src: Path, version="1.9.1") -> None:
     """A tree with the shape of Apache's release whose build delivers the installed wheel's library."""
     wheel = Path(mxnet.__file__).parent
@@ -107,11 +99,8 @@ def release_of_the_wheel(src: Path, version="1.9.1") -> None:
         wheel, src / "python" / "mxnet", ignore=lambda folder, names: {n for n in names if ".so" in n or n == "include"}
     )
     shutil.copytree(wheel / "include", src / "include")
-    (src / "prebuilt").mkdir()
     for library in libraries:
-        os.link(library, src / "prebuilt" / library.name) if same_disk(library, src) else shutil.copy(
-            library, src / "prebuilt"
-        )
+        link_or_copy(library, src / "prebuilt")
     (src / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.13)\nproject(mxnet CXX)\n"
         "add_custom_target(mxnet ALL COMMAND cp -L ${CMAKE_SOURCE_DIR}/prebuilt/. ${CMAKE_BINARY_DIR} -r\n"
@@ -125,10 +114,6 @@ def release_of_the_wheel(src: Path, version="1.9.1") -> None:
         text = re.sub(rf"(#define MXNET_{name}) \d+", rf"\1 {number}", text)
     base.unlink()
     base.write_text(text)
-
-
-def same_disk(path: Path, other: Path) -> bool:
-    return path.stat().st_dev == other.stat().st_dev
 
 
 SOURCE = [f"CUDA_IMAGE={DEBIAN}", f"CUDA_RUNTIME_IMAGE={DEBIAN}", "MXNET_SRC=local", "USE_CUDA=OFF"]
@@ -147,9 +132,6 @@ def test_source_refuses_another_release(checkout):
     assert "is MXNet 1.8.0: this recipe is for 1.9.1" in build(checkout, "source", *SOURCE, expect=1)
 
 
-# ---------------------------------------------------------------- cu90
-
-
 def test_cuda_9_libraries_are_collected_in_a_stage(tmp_path):
     names = ("cudart", "cublas", "cufft", "curand", "cusolver", "nvrtc")
     lib = "/usr/local/cuda-9.0/lib64"
@@ -164,9 +146,6 @@ def test_cuda_9_libraries_are_collected_in_a_stage(tmp_path):
     build(ROOT, "cuda9", f"CUDA9_IMAGE={fake}")
     listed = sh("docker", "run", "--rm", "mxscale-stand-in:cuda9-built", "ls", "/cuda9")[0].split()
     assert {f"lib{name}.so.9.0" for name in names} | {"stubs", "licences"} <= set(listed)
-
-
-# ---------------------------------------------------------------- all of them
 
 
 @pytest.mark.parametrize(

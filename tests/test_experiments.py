@@ -26,15 +26,16 @@ ENTRIES = ("train", "finetune")
 GROUPS = sorted(p.relative_to(CONF).with_suffix("") for p in CONF.glob("*/*.yaml") if p.parent.name != "recipe")
 
 # Settings that a choice requires
+FOLDER, RECORDS = ["data.root=/x"], ["data.train=/x.rec", "data.val=/y.rec"]
 NEEDED = {
-    "data/imagefolder": ["data.root=/x"],
-    "data/recordio": ["data.train=/x.rec", "data.val=/y.rec"],
-    "experiment/aws_horovod": ["data.train=/x.rec", "data.val=/y.rec"],
-    "experiment/aws_parameter_server": ["data.train=/x.rec", "data.val=/y.rec"],
-    "experiment/chainermn_double_buffering": ["data.train=/x.rec", "data.val=/y.rec"],
-    "experiment/imagenet_goyal": ["data.train=/x.rec", "data.val=/y.rec"],
-    "experiment/chainermn_in15": ["data.train=/x.rec", "data.val=/y.rec"],
-    "experiment/finetune_folder": ["data.root=/x"],
+    "data/imagefolder": FOLDER,
+    "data/recordio": RECORDS,
+    "experiment/aws_horovod": RECORDS,
+    "experiment/aws_parameter_server": RECORDS,
+    "experiment/chainermn_double_buffering": RECORDS,
+    "experiment/imagenet_goyal": RECORDS,
+    "experiment/chainermn_in15": RECORDS,
+    "experiment/finetune_folder": FOLDER,
 }
 
 

@@ -9,17 +9,16 @@ import pytest
 from mxscale.config.datasets import DATASETS, DataSet
 from mxscale.config.schema import from_dict
 from mxscale.data import manifest, pack
-from mxscale.data.loader import Reading, Records, TrainData
-from mxscale.util.errors import ConfigError
+from mxscale.data.loader import Reading, TrainData
 
 MODULE = """
     from mxscale.data.tree import Item, Tree, chosen
     from mxscale.data.tree_packer import scan_recipe, tree_job
 
 
-    def tiles(data, options):
+    def tiles(data, workers):
         classes = chosen(data, ["black", "white"], "data=tiles")
-        return tree_job(data, scan_recipe(data), lambda: listing(classes), options, classes=classes)
+        return tree_job(data, scan_recipe(data), lambda: listing(classes), workers, classes=classes)
 
 
     def listing(classes):
@@ -48,15 +47,10 @@ def tiles(tmp_path, monkeypatch):
 
 def test_a_new_data_set_is_packed_and_read(tiles):
     data = tiles(root="x", pack_format="png", allow_duplicates=True, mean=[0, 0, 0], std=[1, 1, 1]).data
-    packed = pack.prepare(data, progress=False)
+    packed = pack.prepare(data)
     assert packed["classes"] == ["black", "white"]
-    records = Records(*manifest.path_of(packed, "train"), packed["splits"]["train"]["count"])
+    records = manifest.split_of(packed, "train")
     batches = TrainData(records, Reading(data, 4, [0], 1, 1, records.count // 4, 1, [mx.cpu()]))
     (micro,) = batches.step(0)
     assert micro.images.shape == (4, 3, 8, 8)
     np.testing.assert_array_equal(micro.images.asnumpy()[:, 0, 4, 4], 255 * micro.labels.asnumpy())
-
-
-def test_missing_setting_of_a_data_set_is_named(tiles):
-    with pytest.raises(ConfigError, match=r"data\.root is missing: data=tiles needs data\.root=DIR"):
-        DATASETS["tiles"].check_required(tiles().data)

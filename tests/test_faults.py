@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from composed import composed
-from conftest import ROOT, SMALL, mounted, rank_pids, until, wait_for_step
+from conftest import ROOT, SMALL, mounted, rank_pids, recorded_in, until, wait_for_step
 from PIL import Image
 
 from mxscale.cost import run_cost
@@ -58,8 +58,6 @@ def test_infinite_loss_names_step_and_last_good_checkpoint(cli):
     assert checkpointer.steps(ended.run.checkpoints) == [1] and checkpointer.is_valid(good)
 
 
-# ---------------------------------------------------------------- failing ranks, servers and hosts
-
 SEED = int(os.environ.get("FAULT_SEED", random.SystemRandom().randrange(10**6)))
 STRUCK = ("epochs=2", "checkpoint.every_steps=4", "batch.per_device=8", "data.shards=2", "launch.threads=1",
           "launch.ranks=2", "launch.stall_s=8")  # fmt: skip
@@ -99,8 +97,7 @@ def test_cut_link_is_named_and_remaining_ranks_continue(cli, undisturbed, tmp_pa
     assert seen["sha"] == undisturbed
     assert [attempt["ranks"] for attempt in seen["run"].read("status.json")["attempts"]] == [2, 1]
     assert f"without {nodes.addresses[1]}: the ranks on {nodes.addresses[0]} take over its data shards" in seen["out"]
-    (recorded,) = recorded_runs(store)  # both attempts are one run
-    assert recorded.info.status == FINISHED
+    _, recorded = recorded_in(store)  # both attempts are one run
     assert (recorded.data.params["launch.ranks"], recorded.data.tags["ranks"]) == ("2", "1")  # requested, final
     losses = [line["step"] for line in seen["run"].lines() if "train/loss" in line["metrics"]]
     assert [step for step, _ in points(store, "train/loss")] == sorted(losses)
@@ -173,9 +170,6 @@ def test_sigterm_during_a_restart_stops_the_run(cli):
     assert not rank_pids(run)
 
 
-# ---------------------------------------------------------------- a full disk
-
-
 @pytest.fixture
 def disk(tmp_path):
     """A tmpfs of 4 MB: two checkpoints of 1.4 MB fit, a third one does not."""
@@ -206,9 +200,6 @@ def test_full_disk_without_a_free_byte_is_one_line(cli, disk):
     assert f"python train.py resume={run}" in ended.out + ended.err
     assert checkpointer.newest(run.checkpoints) is not None
     assert not rank_pids(run)
-
-
-# ---------------------------------------------------------------- a missing tracking server
 
 
 def test_missing_tracking_server_is_reported_at_the_end(cli):
@@ -276,22 +267,11 @@ def throughput(ended):
     return ended.run.read("summary.json")["metrics"]["throughput/median"]
 
 
-def recorded_runs(store):
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(store)
-    return client.search_runs([client.get_experiment_by_name("mxscale").experiment_id])
-
-
 def points(store, name):
-    from mlflow.tracking import MlflowClient
-
-    (recorded,) = recorded_runs(store)
+    client, recorded = recorded_in(store)
     assert recorded.info.status == FINISHED
-    return sorted((m.step, m.value) for m in MlflowClient(store).get_metric_history(recorded.info.run_id, name))
+    return sorted((m.step, m.value) for m in client.get_metric_history(recorded.info.run_id, name))
 
-
-# ---------------------------------------------------------------- signals
 
 SECRETS = {"MLFLOW_TRACKING_PASSWORD": "hunter2", "AWS_SECRET_ACCESS_KEY": "hunter3"}
 
@@ -377,7 +357,7 @@ def test_run_stopped_while_packing_resumes(cli, tmp_path):
     case = ["data=imagefolder", f"data.root={root}", "data.image_size=16", "data.pack_short_side=16"]
     case += ["batch.per_device=4", "data.allow_duplicates=true"]
     process = cli.start("train", *case, "tracking=none", "launch.ranks=1", "max_steps=1", small=False)
-    children = wait_for_workers(process)
+    children = until(lambda: packing(process), 30, 0.02)
     process.send_signal(signal.SIGTERM)
     ended = cli.ended(process, expect=75, timeout=20)
     _, children = psutil.wait_procs(children, timeout=2)  # a worker finishes its image first
@@ -389,15 +369,10 @@ def test_run_stopped_while_packing_resumes(cli, tmp_path):
     assert cli("train", f"resume={run}", small=False).status["step"] == 1
 
 
-def wait_for_workers(process, timeout=30):
-    """Return the child processes of an entry script once some of them pack."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        children = psutil.Process(process.pid).children(recursive=True)
-        try:
-            if any("mxscale.data.workers" in child.cmdline() for child in children):
-                return children
-        except psutil.Error:
-            continue
-        time.sleep(0.02)
-    raise AssertionError("no packing process was started")
+def packing(process):
+    """Return the child processes of an entry script; none before some of them pack."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    try:
+        return children if any("mxscale.data.workers" in child.cmdline() for child in children) else []
+    except psutil.Error:
+        return []

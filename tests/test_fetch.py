@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from refusals import error_of
 
+from mxscale.data.public import download
 from mxscale.data.public.fetch import File, Place, obtain
 
 CONTENT = np.random.RandomState(0).bytes(300_007)
@@ -21,11 +22,24 @@ def publisher(publisher):
 
 @pytest.fixture
 def place(tmp_path):
-    return Place(str(tmp_path / "set"), "data.root=set", "http://page", progress=False, pauses=(0.01, 0.01))
+    return Place(str(tmp_path / "set"), "data.root=set", "http://page")
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(download, "PAUSES", (0.01, 0.01))
 
 
 def refused(files, place) -> str:
     return error_of(obtain, files, place)
+
+
+def interrupted(publisher, file, place) -> str:
+    """Download the first 1,000 bytes; return the error."""
+    publisher.cuts = [1000]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(download, "PAUSES", ())
+        return refused([file], place)
 
 
 def there(place):
@@ -84,16 +98,14 @@ def test_many_interruptions_are_survived(publisher, place):
 
 
 def test_the_next_start_resumes_a_partial_file(publisher, place):
-    publisher.cuts = [1000]
-    assert "truncated after 1,000 of 300,007 bytes" in refused([publisher.file(NAME)], place._replace(pauses=()))
+    assert "truncated after 1,000 of 300,007 bytes" in interrupted(publisher, publisher.file(NAME), place)
     assert NAME not in there(place)
     obtain([publisher.file(NAME)], place)
     assert publisher.asked[-1] == (NAME, "bytes=1000-") and there(place) == {NAME: CONTENT}
 
 
 def test_a_complete_partial_file_is_used(publisher, place):
-    publisher.cuts = [1000]
-    refused([publisher.file(NAME)], place._replace(pauses=()))
+    interrupted(publisher, publisher.file(NAME), place)
     with open(os.path.join(place.folder, NAME + ".part"), "wb") as file:
         file.write(CONTENT)
     obtain([publisher.file(NAME)], place)
@@ -114,16 +126,14 @@ def test_without_a_validator_the_download_restarts(publisher, place):
 
 def test_a_changed_file_is_downloaded_again(publisher, place):
     unknown = publisher.file(NAME, bytes=None, sha256=None)
-    publisher.cuts = [1000]
-    refused([unknown], place._replace(pauses=()))
+    interrupted(publisher, unknown, place)
     publisher.files[NAME] = b"other" * 1000
     obtain([unknown], place)
     assert there(place)[NAME] == b"other" * 1000
 
 
 def test_a_damaged_partial_file_is_fetched_again(publisher, place):
-    publisher.cuts = [1000]
-    refused([publisher.file(NAME)], place._replace(pauses=()))
+    interrupted(publisher, publisher.file(NAME), place)
     with open(os.path.join(place.folder, NAME + ".part"), "r+b") as file:
         file.write(b"\0" * 500)
     obtain([publisher.file(NAME)], place)

@@ -108,14 +108,11 @@ def test_exchange_with_local_servers_is_not_modelled(tmp_path):
     assert result["plan/images_per_s"] == 160 and "at most" in result["source"]
 
 
-@pytest.mark.parametrize("other", [{"host": "elsewhere"}, {"device": "gpu"}, {"ranks": 4}])
-def test_runs_on_other_hardware_do_not_count(tmp_path, other):
+@pytest.mark.parametrize(
+    "other", [{"host": "elsewhere"}, {"device": "gpu"}, {"ranks": 4}, {"comm": {"compression": "fp16"}}]
+)
+def test_runs_with_other_hardware_or_exchange_do_not_count(tmp_path, other):
     made(tmp_path, **{"ranks": 2, "rate": 100.0, **other})
-    assert predicted(made(tmp_path, 2))["known"] is False
-
-
-def test_runs_with_another_exchange_do_not_count(tmp_path):
-    made(tmp_path, 2, 100.0, comm={"compression": "fp16"})
     assert predicted(made(tmp_path, 2))["known"] is False
 
 

@@ -1,12 +1,11 @@
 """Gluon's store of pretrained weights, served by a local mirror."""
 
-import threading
+import io
 import zipfile
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import mxnet as mx
 import pytest
+from conftest import free_port
 from mxnet.gluon.model_zoo import model_store
 from refusals import contains, error_of
 
@@ -19,28 +18,23 @@ SMALL = "mobilenet0.25"
 
 
 @pytest.fixture
-def store(tmp_path, monkeypatch):
-    """Serve a mirror of Gluon's store with random weights of one network: (folder, server, SHA-1 by name)."""
-    served = tmp_path / "mirror" / "gluon" / "models"
-    served.mkdir(parents=True)
+def store(publisher, tmp_path, monkeypatch):
+    """Serve a mirror of Gluon's store with random weights of one network: (publisher, file, SHA-1 by name)."""
     weights.save(tmp_path / "w", weights.arrays(random_net()))
     sums = {SMALL: digest_of(tmp_path / "w", "sha1")}
-    file = f"{SMALL}-{sums[SMALL][:8]}"
-    with zipfile.ZipFile(served / f"{file}.zip", "w", zipfile.ZIP_DEFLATED) as zipped:
-        zipped.write(tmp_path / "w", f"{file}.params")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "mirror"))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("MXNET_GLUON_REPO", f"http://127.0.0.1:{server.server_port}")
+    name = f"{SMALL}-{sums[SMALL][:8]}"
+    publisher.files[f"{name}.zip"] = zipped(f"{name}.params", (tmp_path / "w").read_bytes())
+    monkeypatch.setenv("MXNET_GLUON_REPO", publisher.base)
     monkeypatch.setenv("MXNET_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(model_store, "_model_sha1", sums)
-    yield served, server, sums
-    server.shutdown()
-    server.server_close()
+    return publisher, f"{name}.zip", sums
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
+def zipped(name, content) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+    return out.getvalue()
 
 
 def random_net():
@@ -55,13 +49,11 @@ def left_in(folder):
 
 
 def test_weights_are_fetched_once_into_gluons_cache(store, tmp_path):
-    _, server, sums = store
+    publisher, _, sums = store
     path = gluon_store.fetch(SMALL)
     assert path == f"{tmp_path}/home/models/{SMALL}-{sums[SMALL][:8]}.params"
     assert digest_of(path, "sha1") == sums[SMALL] and left_in(tmp_path / "home") == [path.rpartition("/")[2]]
-    server.shutdown()
-    server.server_close()
-    assert gluon_store.fetch(SMALL) == path
+    assert gluon_store.fetch(SMALL) == path and len(publisher.asked) == 1
 
 
 def refused_by_the_store(*words):
@@ -70,24 +62,21 @@ def refused_by_the_store(*words):
     contains(message, *words)
 
 
-def test_invalid_download_is_refused_and_removed(store, tmp_path):
-    served, server, sums = store
-    file = next(served.iterdir())
-    complete = file.read_bytes()
+def test_invalid_download_is_refused_and_removed(store, tmp_path, monkeypatch):
+    publisher, file, sums = store
+    complete = publisher.files[file]
     advice = ("place the file at", f"{tmp_path}/home/models/", "MXNET_GLUON_REPO")
     for tenth in range(10):
-        file.write_bytes(complete[: len(complete) * tenth // 10])
+        publisher.files[file] = complete[: len(complete) * tenth // 10]
         refused_by_the_store(*advice)
-    file.write_bytes(complete)
+    publisher.files[file] = complete
     sums[SMALL] = sums[SMALL][:8] + "0" * 32
     refused_by_the_store("different hash", *advice)
-    with zipfile.ZipFile(file, "w") as zipped:
-        zipped.writestr("../other.params", b"x")
+    publisher.files[file] = zipped("../other.params", b"x")
     refused_by_the_store(*advice)
-    file.unlink()
+    del publisher.files[file]
     refused_by_the_store(*advice)
-    server.shutdown()
-    server.server_close()
+    monkeypatch.setenv("MXNET_GLUON_REPO", f"http://127.0.0.1:{free_port()}")
     refused_by_the_store("refused", *advice)
     assert left_in(tmp_path / "home") == []
 

@@ -2,6 +2,7 @@
 
 import math
 
+import in_process
 import mxnet as mx
 import numpy as np
 import pytest
@@ -9,7 +10,6 @@ from composed import composed
 
 from mxscale.cli import settings
 from mxscale.config.schema import Config, from_dict
-from mxscale.distributed.communicators import Local
 from mxscale.launcher import progress, setup
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
@@ -17,7 +17,6 @@ from mxscale.rundir.plan import Plan
 from mxscale.tracking import payload
 from mxscale.train import prepare
 from mxscale.train.pretrained_init import first_loss_warning
-from mxscale.train.trainer import Trainer
 
 PRETRAINED = from_dict({"model": {"pretrained": "x.params"}})
 
@@ -56,7 +55,7 @@ def trained(tmp_path, data_cache, *overrides, entry="finetune"):
     run = directory.create(config)
     run.write_plan(Plan(pretrained=setup.pretrained_file(config)))
     prepare.prepare(run, config)
-    assert Trainer(run, run.config(), run.plan(), Local(), 1).train()["state"] == "done"
+    assert in_process.trained(run)["state"] == "done"
     return run
 
 

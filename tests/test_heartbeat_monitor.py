@@ -11,9 +11,10 @@ import time
 
 import psutil
 import pytest
+from conftest import until
 
 from mxscale.config.schema import Launch
-from mxscale.distributed.heartbeat import Heartbeat, NoHeartbeat, Phase
+from mxscale.distributed.heartbeat import Heartbeat, Phase
 from mxscale.environment.hosts import Host
 from mxscale.launcher import heartbeat_monitor
 from mxscale.rundir.directory import RunDir
@@ -23,7 +24,7 @@ STALL_S = 5.0
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path):
     (tmp_path / "run" / "ranks").mkdir(parents=True)
     return RunDir(tmp_path / "run")
 
@@ -83,9 +84,6 @@ def stop(process):
         time.sleep(0.01)
 
 
-# ---------------------------------------------------------------- a rank without a heartbeat
-
-
 def test_a_stopped_rank_is_named_after_the_stall_limit(run, clock, process):
     monitor, rank = watched(run), process()
     beat(run, 0, os.getpid())
@@ -140,21 +138,7 @@ def test_suspended_parent_blames_no_rank(run, clock):
     assert clock.passes(2, monitor) is not None
 
 
-# ---------------------------------------------------------------- on other hosts
-
-
-@pytest.fixture
-def ssh(tmp_path, monkeypatch):
-    """A fake ssh that runs the command here; hosts whose name begins with `gone` are unreachable."""
-    (tmp_path / "ssh").write_text(
-        '#!/bin/bash\nwhile [ "$1" = -o ]; do shift 2; done\n'
-        'case $1 in gone*) exit 255;; esac\nshift; exec sh -c "$*"\n'
-    )
-    (tmp_path / "ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-
-
-def test_stopped_rank_on_another_host_is_killed(run, clock, process, ssh):
+def test_stopped_rank_on_another_host_is_killed(run, clock, process, fake_ssh):
     nodes = [Host("a", 1, "a"), Host("b", 1, "b"), Host("gone", 1, "c")]
     monitor, ranks, bystander = watched(run, 3, nodes), [process(), process()], process("something else")
     pids = [ranks[0].pid, ranks[1].pid, bystander.pid]
@@ -173,25 +157,25 @@ def test_stopped_rank_on_another_host_is_killed(run, clock, process, ssh):
     assert ranks[0].poll() is None and bystander.poll() is None
 
 
-def test_silent_rank_on_unreachable_host_names_the_host(run, clock, ssh):
+def test_silent_rank_on_unreachable_host_names_the_host(run, clock, fake_ssh):
     monitor = watched(run, 1, [Host("gone", 1, "b")])
     beat(run, 0)
     assert clock.passes(STALL_S + 1, monitor).error == "no heartbeat of rank 0 for 5 s: b can't be reached any more"
 
 
-def test_only_hosts_of_failed_ranks_are_checked(run, ssh):
+def test_only_hosts_of_failed_ranks_are_checked(run, fake_ssh):
     monitor = watched(run, 3, [Host(name, 1, name) for name in ("gone1", "gone2", "b")])
     for rank, status in enumerate((1, 0, 1)):
         run.write_rank_status(RankStatus(rank, attempt=1, exit=status, time_ms=0))
     assert [host.name for host in monitor.end_elsewhere()] == ["gone1"]
 
 
-def test_a_host_with_servers_alone_is_checked(run, ssh):
+def test_a_host_with_servers_alone_is_checked(run, fake_ssh):
     monitor = watched(run, 1, [Host("a", 1, "a"), Host("gone", 1, "c")])
     assert [host.name for host in monitor.end_elsewhere()] == ["c"]
 
 
-def test_stopped_server_of_this_run_is_killed(run, process, ssh, tmp_path):
+def test_stopped_server_of_this_run_is_killed(run, process, fake_ssh, tmp_path):
     ours, other = (
         process("mxscale.distributed.parameter_server", str(where), "1", "server.0")
         for where in (run, tmp_path / "other")
@@ -200,9 +184,6 @@ def test_stopped_server_of_this_run_is_killed(run, process, ssh, tmp_path):
     assert watched(run, 1, [Host("a", 1, "a"), Host("b", 1, "b")]).end_elsewhere() == []
     assert ours.wait(10) == -signal.SIGKILL
     assert other.poll() is None
-
-
-# ---------------------------------------------------------------- a crash at the start
 
 
 def test_missing_status_before_any_step_is_a_start_crash(run):
@@ -226,7 +207,7 @@ def test_the_first_step_is_written_at_once(run):
     assert json.loads(run.rank_alive(0).read_text())["progress"] == 1
 
 
-def test_process_with_a_reused_pid_is_not_killed(run, process, ssh):
+def test_process_with_a_reused_pid_is_not_killed(run, process, fake_ssh):
     bystander = process("something else")
     monitor = watched(run, 1, [Host("a", 1, "a")])
     beat(run, 0, bystander.pid)
@@ -234,8 +215,6 @@ def test_process_with_a_reused_pid_is_not_killed(run, process, ssh):
     time.sleep(0.1)
     assert bystander.poll() is None
 
-
-# ---------------------------------------------------------------- ranks that make no progress
 
 COMM, LOADER = "communicators.py:100 (total)", "loader.py:20 (step)"
 
@@ -272,15 +251,10 @@ def test_slow_steps_checkpoint_and_start_are_no_stall(run, clock, one):
     assert clock.passes(1, monitor) is None
 
 
-# ---------------------------------------------------------------- what a rank writes
-
-
-def next_beat(run, timeout=10):
+def next_beat(run):
     """Return the next heartbeat that rank 0's thread writes."""
-    before, deadline = run.rank_alive(0).stat().st_mtime_ns, time.monotonic() + timeout
-    while run.rank_alive(0).stat().st_mtime_ns == before:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    before = run.rank_alive(0).stat().st_mtime_ns
+    until(lambda: run.rank_alive(0).stat().st_mtime_ns != before)
     return json.loads(run.rank_alive(0).read_text())
 
 
@@ -313,9 +287,3 @@ def test_a_heartbeat_carries_the_position_in_this_repositorys_code(run, monkeypa
     subprocess.run(["sleep", "0.5"])
     frame = inspect.currentframe()
     assert beats[-1]["at"] == f"{os.path.basename(__file__)}:{frame.f_lineno - 2} ({frame.f_code.co_name})"
-
-
-def test_the_null_heartbeat_accepts_every_call():
-    NoHeartbeat().progress()
-    with NoHeartbeat().checkpointing():
-        pass

@@ -33,6 +33,7 @@ def test_the_signature_includes_machine_seed_and_digests():
         {"launch": {"stop_grace_s": 5}},
         {"data": {"root": "/x", "cache": "/y"}},
         {"model": {"pretrained": "/z"}},
+        {"budget": {"max_usd": 3.0}, "machine": {"prices": "x.csv"}},
     ],
 )
 def test_the_signature_ignores_paths_and_records(values):

@@ -63,14 +63,14 @@ def test_the_manifest_describes_the_set(tmp_path):
     assert "dir" not in written and {**written, "dir": made["dir"]} == made == manifest.load(made["dir"])
     assert Path(made["dir"]).parent == tmp_path / "cache" and Path(made["dir"]).name.startswith("imagefolder-")
     for split, entry in made["splits"].items():
-        rec, idx = manifest.path_of(made, split)
-        assert hashlib.sha256(Path(rec).read_bytes()).hexdigest() == entry["sha256"]
-        assert len(Path(idx).read_text().splitlines()) == entry["count"] == sum(entry["per_class"])
+        found = manifest.split_of(made, split)
+        assert hashlib.sha256(Path(found.rec).read_bytes()).hexdigest() == entry["sha256"]
+        assert len(Path(found.idx).read_text().splitlines()) == entry["count"] == sum(entry["per_class"])
         assert entry["min_side"] == 16
     assert made["digest"] == manifest.digest(made["classes"], made["splits"])
     assert written["settings"]["kind"] == "imagefolder"
     with pytest.raises(ConfigError, match="has no extra split"):
-        manifest.path_of(made, "extra")
+        manifest.split_of(made, "extra")
 
 
 def test_pack_short_side_is_the_shorter_side(tmp_path):
@@ -78,7 +78,7 @@ def test_pack_short_side_is_the_shorter_side(tmp_path):
     made = pack(folder_data(root, tmp_path, pack_short_side=24, pack_format="jpeg"))
     for split, entry in made["splits"].items():
         assert entry["min_side"] == 24
-        for record in recordio.scan(manifest.path_of(made, split)[0]):
+        for record in recordio.scan(manifest.split_of(made, split).rec):
             assert Image.open(io.BytesIO(record.payload)).size == (30, 24)
 
 
@@ -99,8 +99,8 @@ def test_mxnet_reads_packed_sets(tmp_path):
 
     root = make_tree(tmp_path / "set", {"ant": 6, "bee": 6})
     made = pack(folder_data(root, tmp_path))
-    rec, idx = manifest.path_of(made, "train")
-    reader = mx.io.ImageRecordIter(path_imgrec=rec, path_imgidx=idx, data_shape=(3, 16, 16), batch_size=2)
+    train = manifest.split_of(made, "train")
+    reader = mx.io.ImageRecordIter(path_imgrec=train.rec, path_imgidx=train.idx, data_shape=(3, 16, 16), batch_size=2)
     got = [
         (int(label), *image[:2, 0, 0].astype(int))
         for batch in reader

@@ -19,7 +19,6 @@ from mxscale.data.loader import (
     TrainData,
     open_reader,
     part_sizes,
-    readable_parts,
     seed_of,
 )
 
@@ -71,12 +70,6 @@ def test_part_sizes_match_the_reader(count, tmp_path):
                 assert read == list(range(first, first + size)), (parts, index)
             first += size
         assert first == count
-
-
-def test_part_sizes_by_hand():
-    assert part_sizes(10, 4) == [3, 3, 3, 1]
-    assert part_sizes(9, 8) == [2, 2, 2, 2, 1, 0, 0, 0]
-    assert part_sizes(8, 4) == [2, 2, 2, 2]
 
 
 def test_seeds_differ_and_have_31_bits():
@@ -154,12 +147,6 @@ def test_short_and_empty_parts_still_fill_their_batches(count, of, batch, tmp_pa
         assert len(labels) == batch
         assert (pixels[:, 0, 0, 0]).tolist() == labels  # no stale image of another batch
         assert set(labels) <= set(range(count))
-
-
-def test_a_shard_with_a_short_part_reads_another():
-    assert readable_parts([3, 3, 3, 1], 2) == [0, 1, 2, 3]
-    assert readable_parts([3, 3, 3, 1], 3) == [0, 1, 2, 0]
-    assert readable_parts([2, 2, 2, 2, 1, 0, 0, 0], 2) == [0, 1, 2, 3, 4, 0, 1, 2]
 
 
 # ---------------------------------------------------------------- ranks, shards, resume
@@ -284,8 +271,9 @@ GROWTH = """
 import sys
 import mxnet as mx
 from mxscale.config.training_settings import Augment, Data
-from mxscale.data.loader import EvaluationData, Reading, Records, TrainData
-records = Records(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+from mxscale.data.loader import EvaluationData, Reading, TrainData
+from mxscale.rundir.plan import Split
+records = Split(40, sys.argv[1], sys.argv[2])
 data = Data(image_size=112, augment=Augment())
 source = TrainData(records, Reading(data, 16, [0, 1], 2, 1, 1, 1, [mx.cpu()]))
 def resident():
@@ -305,7 +293,7 @@ print(resident() - before)
 def test_memory_does_not_grow_over_50_epochs(tmp_path):
     records = noise(tmp_path, 40)
     done = subprocess.run(
-        [sys.executable, "-c", GROWTH, records.rec, records.idx, "40"],
+        [sys.executable, "-c", GROWTH, records.rec, records.idx],
         cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert float(done.stdout) < 30  # MB; a batch here is 2.4 MB

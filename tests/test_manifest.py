@@ -16,7 +16,7 @@ from mxscale.data import manifest, pack
 
 
 def prepare(data):
-    return pack.prepare(data, workers=1, progress=False)
+    return pack.prepare(data, workers=1)
 
 
 def refused(data) -> str:

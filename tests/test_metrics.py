@@ -11,7 +11,7 @@ import pytest
 from mxscale.distributed.communicators import Local
 from mxscale.rundir.directory import RunDir
 from mxscale.train.metrics import Accumulator, MetricsLog
-from mxscale.train.timing import PendingTime, ProfiledStep, StepProfiler, ThroughputTimer, UnprofiledStep
+from mxscale.train.timing import ProfiledStep, StepProfiler, ThroughputTimer, UnprofiledStep
 
 
 class Sleep(mx.operator.CustomOp):
@@ -134,14 +134,6 @@ def test_interval_ends_when_its_last_step_is_done(timer):
     assert all(0.15 < lap[1] < 0.4 for lap in laps)
 
 
-def test_lap_does_not_wait_for_the_device(timer):
-    began = time.perf_counter()
-    timer.dispatched(busy(0.4))
-    lap = timer.lap()
-    assert time.perf_counter() - began < 0.3
-    assert lap()[1] >= 0.4
-
-
 def test_restart_excludes_the_time_since_the_last_lap(timer):
     timer.fetched(time.perf_counter(), 8)
     time.sleep(0.2)
@@ -168,9 +160,9 @@ def test_profiled_step_does_not_count_in_throughput(timer):
     asked_at = time.perf_counter()
     time.sleep(0.1)
     timer.fetched(asked_at, 32)
-    step.computed()
+    step.record("time/compute")
     time.sleep(0.2)
-    step.exchanged()
+    step.record("time/exchange")
     step.end()
     medians = profiler.take()
     assert 0.1 <= medians["time/compute"] < 0.2 <= medians["time/exchange"] < 0.4
@@ -184,15 +176,15 @@ def test_profiled_step_waits_for_the_device(timer):
     profiler = StepProfiler(1, timer)
     step = profiler.begin(0)
     busy(0.2)
-    step.computed()
-    step.exchanged()
+    step.record("time/compute")
+    step.record("time/exchange")
     medians = profiler.take()
     assert medians["time/compute"] >= 0.2 and medians["time/exchange"] < 0.1
 
 
 def test_several_profiled_steps_give_their_median(timer):
     profiler = StepProfiler(1, timer)
-    profiler.compute_s, profiler.exchange_s = [0.1, 0.9, 0.2], [0.01, 0.02, 0.03]
+    profiler.seconds = {"time/compute": [0.1, 0.9, 0.2], "time/exchange": [0.01, 0.02, 0.03]}
     assert profiler.take() == {"time/compute": 0.2, "time/exchange": 0.02}
 
 
@@ -202,16 +194,10 @@ def test_several_profiled_steps_give_their_median(timer):
 def test_torn_last_line_is_ended_before_the_next(tmp_path):
     run = RunDir(tmp_path)
     run.metrics_file.write_bytes(b'{"attempt":1,"step":1,"time_ms":1,"metrics":{"lr":0.1}}\n{"attempt":1,"step":2,"ti')
-    MetricsLog(run, Local(), attempt=2).write(2, {"lr": 0.2})
-    assert [(line["attempt"], line["step"]) for line in run.lines()] == [(1, 1), (2, 2)]
-    assert run.metrics_file.read_bytes().count(b"\n") == 3
-
-
-def test_complete_last_line_is_left_unchanged(tmp_path):
-    run = RunDir(tmp_path)
-    for attempt in (1, 2):
-        MetricsLog(run, Local(), attempt).write(attempt, {"lr": 0.1})
-    assert run.metrics_file.read_bytes().count(b"\n") == 2
+    for attempt in (2, 3):  # the last line is complete when attempt 3 begins
+        MetricsLog(run, Local(), attempt).write(attempt, {"lr": 0.2})
+    assert [(line["attempt"], line["step"]) for line in run.lines()] == [(1, 1), (2, 2), (3, 3)]
+    assert run.metrics_file.read_bytes().count(b"\n") == 4
 
 
 def test_line_is_flushed_when_written(metrics_log, tmp_path):
@@ -235,7 +221,7 @@ def record(metrics_log, step, accumulator, timer):
 
 
 def test_line_has_means_over_the_images_of_its_interval(metrics_log, tmp_path, accumulator, timer):
-    timer.began = PendingTime(time.perf_counter() - 2.0)  # as if the interval had lasted for 2 s
+    timer.excluded_s = -2.0  # as if the interval had lasted for 2 s
     accumulator.add(mx.nd.array([1, 3]), mx.nd.array([[0, 1], [1, 0]]), mx.nd.array([1, 1]))
     timer.images, timer.waited_s = 100, 0.5
     record(metrics_log, 3, accumulator, timer)

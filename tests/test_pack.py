@@ -50,7 +50,7 @@ def test_a_packed_digit_is_the_scan_enlarged(digits):
     *scans, labels = np.loadtxt(sources.DIGITS_FILE, delimiter=",").T
     scans = np.stack(scans, -1)
     made = digits()
-    for record in list(recordio.scan(manifest.path_of(made, "val")[0]))[::50]:
+    for record in list(recordio.scan(manifest.split_of(made, "val").rec))[::50]:
         scan = scans[record.header.id].reshape(8, 8) * 255 / 16
         image = Image.fromarray(scan.round().astype("uint8")).resize((32, 32), Image.Resampling.BICUBIC)
         got = np.asarray(Image.open(io.BytesIO(record.payload)))

@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from mxscale.train.precision import Precision, check, prepare
+from mxscale.train.precision import Precision, check
 from mxscale.util.errors import ConfigError
 
 
@@ -21,7 +21,7 @@ def test_amp_of_mxnet_1_5_is_refused(monkeypatch):
     monkeypatch.setattr(mx, "__version__", "1.5.0")
     message = r"^precision=amp: MXNet 1\.5\.0 cannot resume with it; use precision=float16, or"
     with pytest.raises(ConfigError, match=message):
-        prepare("amp")
+        check("amp")
 
 
 @pytest.mark.parametrize("version, precision", [("1.9.1", "amp"), ("1.5.0", "float16"), ("1.5.0", "float32")])

@@ -9,18 +9,17 @@ import mxnet as mx
 import pytest
 from composed import composed
 from conftest import last, params
+from in_process import trained
 from refusals import error_of
 
 from mxscale.cli import settings
 from mxscale.config.schema import Data, from_dict, origin_of
-from mxscale.distributed.communicators import Local
 from mxscale.environment import description
 from mxscale.launcher import setup
 from mxscale.models import pretrained, weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.plan import InputChange, Plan
 from mxscale.train import prepare, pretrained_init
-from mxscale.train.trainer import Trainer
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
@@ -47,10 +46,6 @@ def again(run):
     file = setup.pretrained_file(run.config(), run)
     run.write_plan(replace(run.plan(), pretrained=file))
     prepare.prepare(run, run.config())
-
-
-def trained(run, attempt=1):
-    return Trainer(run, run.config(), run.plan(), Local(), attempt).train()
 
 
 def finished(run, ended):
@@ -189,10 +184,12 @@ def test_effective_config_keeps_resume_auto_working(prepared, prefix, tmp_path):
     run = prepared("run", *words)
     config = run.config()
     assert (config.data.image_size, config.data.mean, config.data.std) == (224, [0.0] * 3, [1.0] * 3)
-    assert run.asked().data.image_size == 40 and run.asked().data.mean == [78.85] * 3
+    assert run.requested_config().data.image_size == 40 and run.requested_config().data.mean == [78.85] * 3
     assert run.plan().input.instead["image_size"] == 40
-    assert settings.unfinished_run_of(run.asked()).path == run.path
-    merged = settings.merge_for_resume(run, directory.to_dict(run.asked()), ["data.image_size=40", "epochs=20"])
+    assert settings.unfinished_run_of(run.requested_config()).path == run.path
+    merged = settings.merge_for_resume(
+        run, directory.to_dict(run.requested_config()), ["data.image_size=40", "epochs=20"]
+    )
     assert merged.data == config.data  # the same overrides again mean the same run
     with pytest.raises(ConfigError, match=r"that run has data\.image_size=40"):
         settings.merge_for_resume(run, {"data": {"image_size": 224}}, ["data.image_size=224"])

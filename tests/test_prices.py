@@ -34,9 +34,6 @@ def refusal(**fields):
 BY_HAND = "or give machine.usd_per_hour or machine.eur_per_hour"
 
 
-# ---------------------------------------------------------------- a listed price
-
-
 def test_a_listed_price_has_date_source_and_exchange_rate():
     price = aws(as_of="2017-11-12", nodes=8, setup_minutes=10)
     assert price.eur_per_hour == pytest.approx(25.0830, abs=5e-5)  # 26.44 / 1.0541
@@ -74,26 +71,13 @@ def test_the_newest_row_on_or_before_the_date_applies(tmp_path, monkeypatch):
         "aws,x,r,on_demand,3,2019-05-01,c\n"
         "aws,x,r,on_demand,9,undated snapshot,d\n"
         "aws,x,r,on_demand,1,2017-05-01,a\n"
-        "aws,x,r,on_demand,2,2018-02,b\n"
+        "aws,x,r,on_demand,2,2018-02,b\n"  # a month counts from its last day
     )
     (tmp_path / "fx.csv").write_text("date,usd_per_eur,source\n")
     monkeypatch.setattr(csv_tables, "FOLDER", tmp_path)
     days = {"2017-05-01": 1, "2018-02-27": 1, "2018-02-28": 2, "2018-02": 2, "2019-04-30": 2, "2019-05-01": 3}
     for day, expected in {**days, None: 3}.items():
         assert aws("x", "r", as_of=day).usd_per_hour == expected, day
-
-
-def test_a_month_counts_from_its_last_day():
-    assert aws("p4de.24xlarge", "us-east-1", as_of="2024-04-30").usd_per_hour == 40.96575
-    assert refusal(provider="aws", instance="p4de.24xlarge", region="us-east-1", as_of="2024-04-29") == (
-        "machine.as_of=2024-04-29: before the first price of p4de.24xlarge us-east-1 on_demand; "
-        f"it has prices of 2024-04-30 ({BY_HAND})"
-    )
-
-
-def test_dated_rows_take_precedence_over_undated_ones():
-    price = aws("p4de.24xlarge", "us-east-1")
-    assert (price.usd_per_hour, price.as_of, price.note) == (40.96575, "2024-04", None)
 
 
 def test_an_undated_row_is_used_with_a_note():
@@ -104,9 +88,8 @@ def test_an_undated_row_is_used_with_a_note():
     )
 
 
-# ---------------------------------------------------------------- bad input
-
 P3 = {"provider": "aws", "instance": "p3.16xlarge"}
+P4DE = {"provider": "aws", "instance": "p4de.24xlarge", "region": "us-east-1"}
 UNDATED = {"provider": "aws", "instance": "p5.48xlarge", "region": "us-east-1", "as_of": "2024-04-30"}
 
 
@@ -131,9 +114,9 @@ UNDATED = {"provider": "aws", "instance": "p5.48xlarge", "region": "us-east-1", 
             f"machine.market=spot: p3.16xlarge eu-west-1 has prices for on_demand ({BY_HAND})",
         ),
         (
-            {**P3, "region": "eu-west-1", "as_of": "2017-11-11"},
-            "machine.as_of=2017-11-11: before the first price of p3.16xlarge eu-west-1 on_demand; "
-            f"it has prices of 2017-11-12 ({BY_HAND})",
+            {**P4DE, "as_of": "2024-04-29"},
+            "machine.as_of=2024-04-29: before the first price of p4de.24xlarge us-east-1 on_demand; "
+            f"it has prices of 2024-04-30 ({BY_HAND})",
         ),
         (
             UNDATED,
@@ -173,16 +156,11 @@ def test_an_invalid_as_of_is_refused(text):
     assert refusal(provider="local", as_of=text) == line
 
 
-# ---------------------------------------------------------------- local, by hand, owned
-
-
 def test_a_local_machine_has_no_price_and_no_cost():
     price = freeze(provider="local")
     assert price == Price(known=False, why=f"machine=local has no price: use machine=aws, machine=owned, {BY_HAND}")
     assert prices.cost(price, [3600]) is None
-    assert prices.describe(price) == (
-        f"price unknown: machine=local has no price: use machine=aws, machine=owned, {BY_HAND}"
-    )
+    assert prices.describe(price) == f"price unknown: {price.why}"
 
 
 @pytest.mark.parametrize("provider", PRICE_SOURCES)
@@ -211,13 +189,10 @@ def test_an_owned_machine_costs_its_write_off_and_electricity():
     assert price.source == "purchase 149000 USD / (4 years x 8766 h x 0.5) + 3200 W at 0.15 per kWh"
 
 
-def test_an_owned_machine_in_euros():
+def test_an_owned_machine_in_euros_has_no_minimum():
     price = freeze(provider="owned", purchase=8766.0, years=1.0, watts=0.0, per_kwh=0.0, currency="eur")
-    assert price.eur_per_hour == 1.0
     assert price.usd_per_hour == pytest.approx(1.0389)
-
-
-# ---------------------------------------------------------------- exchange rates
+    assert prices.cost(price, [36])["eur"] == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(
@@ -243,23 +218,14 @@ def test_without_an_exchange_rate_the_other_currency_is_omitted():
     assert prices.cost(euros, [1800]) == {"eur": 1.0}
 
 
-# ---------------------------------------------------------------- bills
-
-
 def dollars(attempts_s, **fields):
     return prices.cost(freeze(provider="custom", usd_per_hour=36.0, **fields), attempts_s)["usd"]
-
-
-@pytest.mark.parametrize("billing, usd, eur", [("per_second", 2.592, 2.459), ("per_hour", 7.776, 7.3769)])
-def test_bill_of_twenty_minutes_of_p2_8xlarge(billing, usd, eur):
-    """7.776 USD/h x 20 min, or a full hour; 1.0541 USD/EUR."""
-    price = aws("p2.8xlarge", as_of="2017-10-26", setup_minutes=10, billing=billing)
-    assert prices.cost(price, [600]) == {"usd": pytest.approx(usd), "eur": pytest.approx(eur, abs=5e-4)}
 
 
 def test_all_nodes_are_billed():
     price = aws(as_of="2017-11-12", nodes=8)
     assert prices.cost(price, [1800])["usd"] == pytest.approx(105.76)  # 8 x 26.44 / 2
+    assert prices.cost(price, [3600, 3600], nodes=[2, 1])["usd"] == pytest.approx(79.32)  # those of each attempt
 
 
 def test_per_second_billing_has_a_minimum_of_60_s():
@@ -267,11 +233,6 @@ def test_per_second_billing_has_a_minimum_of_60_s():
     assert dollars([60]) == pytest.approx(0.60)
     assert dollars([61.5]) == pytest.approx(0.615)
     assert dollars([20, 100, 20]) == pytest.approx(2.20)  # of each attempt: 60 + 100 + 60 s
-
-
-def test_each_attempt_is_billed_with_its_own_nodes():
-    price = freeze(provider="custom", usd_per_hour=36.0)
-    assert prices.cost(price, [3600, 3600], nodes=[2, 1])["usd"] == 108.0
 
 
 def test_setup_is_billed_once():
@@ -287,13 +248,6 @@ def test_each_started_hour_of_each_attempt_is_billed():
     assert dollars([3000, 3000], billing="per_hour", setup_minutes=10) == 72
     assert dollars([3000.5], billing="per_hour", setup_minutes=10) == 72
 
-
-def test_an_owned_machine_has_no_minimum():
-    price = freeze(provider="owned", purchase=8766.0, years=1.0, watts=0.0, per_kwh=0.0)
-    assert prices.cost(price, [36])["usd"] == pytest.approx(0.01)
-
-
-# ---------------------------------------------------------------- output
 
 DGX = {"instance": "dgx-1", "purchase": 87660.0, "years": 2.0, "watts": 3000.0, "per_kwh": 0.2}
 
@@ -330,22 +284,15 @@ def test_description_of_a_price(fields, text):
     assert prices.describe(freeze(**fields)) == text
 
 
-# ---------------------------------------------------------------- tables and configs
-
-
-def test_rows_of_prices_have_price_source_and_date():
+def test_rows_of_prices_are_unique_with_price_source_and_date():
     rows = csv_tables.read("prices")
     assert len(rows) == 26
     for row in rows:
         assert float(row["usd_per_hour"]) > 0 and row["source"], row
         assert prices.parse_date(row["as_of"]) or row["as_of"] == "undated snapshot", row
         assert row["market"] in schema.RULES["machine.market"].choices, row
-
-
-def test_rows_of_prices_are_unique():
     names = ("provider", "instance", "region", "market", "as_of")
-    keys = [tuple(row[name] for name in names) for row in csv_tables.read("prices")]
-    assert len(keys) == len(set(keys))
+    assert len({tuple(row[name] for name in names) for row in rows}) == len(rows)
 
 
 def test_every_exchange_rate_has_a_date_and_a_source():

@@ -4,7 +4,7 @@ import sys
 import time
 
 import pytest
-from composed import composed
+from in_process import prepared
 from plans import make_sizes
 
 from mxscale.config.schema import from_dict
@@ -12,7 +12,6 @@ from mxscale.launcher import backend_probe, commands, setup
 from mxscale.launcher.context import Signals
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Host, Plan
-from mxscale.train import prepare
 from mxscale.util.errors import ConfigError
 
 FIGURES = {
@@ -116,10 +115,7 @@ def test_a_resumed_run_keeps_the_choice_without_a_trial(tmp_path):
 
 @pytest.mark.slow
 def test_the_fastest_of_real_trials_is_taken(tmp_path, data_cache, monkeypatch, capsys):
-    run = RunDir(tmp_path)
-    (tmp_path / "ranks").mkdir()
-    run.write_config(composed("train", "comm=auto", "launch.ranks=2", f"data.cache={data_cache}"))
-    prepare.prepare(run, run.config())
+    run = prepared(tmp_path, "comm=auto", "launch.ranks=2", f"data.cache={data_cache}")
     for name in ("horovod-mpi", "parameter_server"):  # to save seconds
         monkeypatch.delitem(backend_probe.CANDIDATES, name)
     run.begin_alive(1)

@@ -63,7 +63,8 @@ def test_processes_end_with_the_first_commands_status(start, tmp_path):
 )
 def test_a_server_that_ends_before_the_ranks_is_named(start, script, message):
     processes = start("sleep 60", "sleep 60", script)
-    assert str(until(processes.lost)) == f"{message} while ranks needed it"
+    failure = until(processes.lost)
+    assert (failure.error, failure.of) == (f"{message} while ranks needed it", ("server_1",)) and failure.outside
     assert processes.ended() is None
 
 
@@ -72,7 +73,7 @@ def test_finished_server_is_lost_if_ranks_continue(start, monkeypatch):
     until(lambda: processes.running[1].poll() is not None)
     assert processes.lost() is None  # the ranks may have finished too
     monkeypatch.setattr("mxscale.launcher.processes.SERVER_END_S", 0.1)
-    assert until(processes.lost).status == 0
+    assert until(processes.lost).error == "server 0 ended with status 0 while ranks needed it"
 
 
 def test_servers_may_end_by_themselves_after_the_ranks(start, tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ def refused(tmp_path, kind, files) -> str:
     for name, content_of in files.items():
         (folder / name).write_bytes(content_of)
     call, data = public(kind).tree, data_of(kind, tmp_path)
-    return error_of(call, str(folder), data, "data.root=x", False, kind=(BadArchive, ConfigError))
+    return error_of(call, str(folder), data, "data.root=x", kind=(BadArchive, ConfigError))
 
 
 def test_inconsistent_mnist_files_are_refused(tmp_path):

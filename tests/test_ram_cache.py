@@ -16,19 +16,19 @@ from PIL import Image
 from test_loader import AUGMENTED, RAW, micros, same, train_data
 
 from mxscale.data import ram_cache, recordio
-from mxscale.data.loader import EvaluationData, Records
+from mxscale.data.loader import EvaluationData
 from mxscale.rundir import directory
-from mxscale.rundir.plan import Host
+from mxscale.rundir.plan import Host, Split
 from mxscale.train import prepare
 from mxscale.util.errors import ConfigError
 
 CPU = mx.cpu()
 
 
-def jpegs(folder, count=50) -> Records:
+def jpegs(folder, count=50) -> Split:
     """Write JPEGs of various sizes and shapes, some of them grey."""
-    random, records = np.random.RandomState(0), Records(str(folder / "j.rec"), str(folder / "j.idx"), count)
-    with recordio.Writer(records.rec, records.idx) as writer:
+    random = np.random.RandomState(0)
+    with recordio.Writer(folder, "j") as writer:
         for number in range(count):
             height, width = random.randint(20, 60, 2)
             shape = (height, width) if number % 10 == 9 else (height, width, 3)
@@ -36,7 +36,7 @@ def jpegs(folder, count=50) -> Records:
             Image.fromarray(random.randint(0, 256, shape).astype("uint8")).save(out, "JPEG", quality=90)
             writer.write(number, number, out.getvalue())
         writer.close()
-    return records
+    return Split(count, str(folder / "j.rec"), str(folder / "j.idx"))
 
 
 def in_memory(data):
@@ -122,14 +122,13 @@ def test_images_beyond_memory_are_refused(tmp_path, monkeypatch):
     message = r"data\.keep=ram: .* need 0\.00 GB, and 0\.00 GB .* free here .*data\.keep=packed"
     with pytest.raises(ConfigError, match=message):
         micros(train_data(records, in_memory(RAW), 5), range(1))
-    splits = {name: {"rec": records.rec, "idx": records.idx} for name in ("train", "val")}
     with pytest.raises(ConfigError, match=r"data\.keep=ram"):
-        ram_cache.announce(splits, 1.0)
+        ram_cache.announce({"train": records, "val": records}, 1.0)
 
 
 def test_the_memory_is_reported_in_advance(tmp_path, capsys):
     records = jpegs(tmp_path)
-    ram_cache.announce({name: {"rec": records.rec, "idx": records.idx} for name in ("train", "val", "test")}, 0.5)
+    ram_cache.announce(dict.fromkeys(("train", "val", "test"), records), 0.5)
     assert capsys.readouterr().err.startswith("data.keep=ram: 0.00 GB for the decoded images, ")
 
 
@@ -137,8 +136,9 @@ DIES = """
 import os, sys
 import mxnet as mx
 from mxscale.config.schema import Data
-from mxscale.data.loader import Records, EvaluationData
-records = Records(sys.argv[1], sys.argv[2], 50)
+from mxscale.data.loader import EvaluationData
+from mxscale.rundir.plan import Split
+records = Split(50, sys.argv[1], sys.argv[2])
 for images, *_ in EvaluationData(records, Data(image_size=8, keep="ram"), 5, (0, 1), mx.cpu()):
     os.kill(os.getpid(), 9)
 """

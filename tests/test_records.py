@@ -14,6 +14,7 @@ from mxscale.config.schema import Data
 from mxscale.data import loader, manifest, recordio
 from mxscale.data.images import decode
 from mxscale.data.pack import prepare
+from mxscale.rundir.plan import Split
 from mxscale.util.errors import ConfigError
 
 # Bodies that hold the magic at a multiple of 4 (cut there) and elsewhere (not).
@@ -32,7 +33,7 @@ PAYLOADS = [
 
 def test_records_are_identical_to_mxnets(tmp_path):
     theirs = mx.recordio.MXIndexedRecordIO(str(tmp_path / "b.idx"), str(tmp_path / "b.rec"), "w")
-    with recordio.Writer(tmp_path / "a.rec", tmp_path / "a.idx") as ours:
+    with recordio.Writer(tmp_path, "a") as ours:
         for number, payload in enumerate(PAYLOADS):
             ours.write(number % 3, number, payload)
             theirs.write_idx(number, mx.recordio.pack(mx.recordio.IRHeader(0, number % 3, number, 0), payload))
@@ -43,7 +44,7 @@ def test_records_are_identical_to_mxnets(tmp_path):
 
 
 def test_a_scan_returns_every_record(tmp_path):
-    with recordio.Writer(tmp_path / "a.rec", tmp_path / "a.idx") as ours:
+    with recordio.Writer(tmp_path, "a") as ours:
         for number, payload in enumerate(PAYLOADS):
             ours.write(number % 3, number, payload)
         ours.close()
@@ -61,14 +62,14 @@ def jpeg(seed=0) -> bytes:
     return out.getvalue()
 
 
-def write(folder, name, labels, content=None):
-    """Write a .rec and its .idx as im2rec does, without duplicates across splits; return the path."""
+def write(folder, name, labels, contents=None):
+    """Write a .rec and its .idx as im2rec does, by default of distinct images; return the path."""
     first = {"train": 0, "val": 1000, "test": 2000}.get(name, 3000)
     rec, idx = str(folder / f"{name}.rec"), str(folder / f"{name}.idx")
     writer = mx.recordio.MXIndexedRecordIO(idx, rec, "w")
     for number, label in enumerate(labels):
-        header = mx.recordio.IRHeader(0, label, number, 0)
-        writer.write_idx(number, mx.recordio.pack(header, jpeg(first + number) if content is None else content))
+        header = mx.recordio.IRHeader(0, label, 100 + number, 0)
+        writer.write_idx(number, mx.recordio.pack(header, contents[number] if contents else jpeg(first + number)))
     writer.close()
     return rec
 
@@ -87,19 +88,19 @@ def given(tmp_path):
 
 
 def refused(data) -> str:
-    return error_of(prepare, data, progress=False)
+    return error_of(prepare, data)
 
 
 def test_record_files_are_read_in_place(given, tmp_path):
     write(tmp_path, "test", [1])
-    made = prepare(given(test=str(tmp_path / "test.rec")), progress=False)
+    made = prepare(given(test=str(tmp_path / "test.rec")))
     assert made["classes"] == ["0", "1", "2"]
     assert {name: (s["count"], s["per_class"]) for name, s in made["splits"].items()} == {
         "train": (6, [2, 3, 1]),
         "val": (3, [1, 1, 1]),
         "test": (1, [0, 1, 0]),
     }
-    assert manifest.path_of(made, "val") == (str(tmp_path / "val.rec"), str(tmp_path / "val.idx"))
+    assert manifest.split_of(made, "val") == Split(3, str(tmp_path / "val.rec"), str(tmp_path / "val.idx"))
     assert made["splits"]["train"]["min_side"] == 20
     assert os.listdir(made["dir"]) == ["manifest.json"]
 
@@ -107,25 +108,25 @@ def test_record_files_are_read_in_place(given, tmp_path):
 def test_a_missing_index_is_written_beside_the_manifest(given, tmp_path):
     expected = (tmp_path / "train.idx").read_text()
     (tmp_path / "train.idx").unlink()
-    made = prepare(given(), progress=False)
-    rec, idx = manifest.path_of(made, "train")
-    assert rec == str(tmp_path / "train.rec") and idx == os.path.join(made["dir"], "train.idx")
-    assert open(idx).read() == expected
+    made = prepare(given())
+    train = manifest.split_of(made, "train")
+    assert train.rec == str(tmp_path / "train.rec") and train.idx == os.path.join(made["dir"], "train.idx")
+    assert open(train.idx).read() == expected
     assert not (tmp_path / "train.idx").exists()
 
 
 def test_a_file_is_scanned_again_only_if_changed(given, tmp_path, monkeypatch):
-    first = prepare(given(), progress=False)
+    first = prepare(given())
     with monkeypatch.context() as patch:
         patch.setattr(recordio, "scan", lambda *_: pytest.fail("scanned again"))
-        assert prepare(given(), progress=False) == first
+        assert prepare(given()) == first
     write(tmp_path, "train", [0, 1, 2, 2])
-    assert prepare(given(), progress=False)["splits"]["train"]["count"] == 4
+    assert prepare(given())["splits"]["train"]["count"] == 4
 
 
 def test_class_names_can_be_set(given):
-    assert prepare(given(classes=["a", "b", "c"]), progress=False)["classes"] == ["a", "b", "c"]
-    assert prepare(given(num_classes=5), progress=False)["splits"]["val"]["per_class"] == [1, 1, 1, 0, 0]
+    assert prepare(given(classes=["a", "b", "c"]))["classes"] == ["a", "b", "c"]
+    assert prepare(given(num_classes=5))["splits"]["val"]["per_class"] == [1, 1, 1, 0, 0]
     assert "data.classes has 2 names for data.num_classes=3" in refused(given(classes=["a", "b"], num_classes=3))
 
 
@@ -178,56 +179,52 @@ def test_an_index_of_another_file_is_refused(given, tmp_path):
     idx.write_text("hello")
     assert "line 1 is not `number<tab>offset`" in refused(given())
     idx.write_text("\n".join(reversed(lines)))  # the order is free
-    assert prepare(given(), progress=False)["splits"]["train"]["count"] == 6
+    assert prepare(given())["splits"]["train"]["count"] == 6
 
 
 def test_records_without_images_are_refused(given, tmp_path):
-    write(tmp_path, "val", [0, 1], content=b"no image")
+    write(tmp_path, "val", [0, 1], [b"no image"] * 2)
     assert "cannot use the image of record 0 (not an image of a known format)" in refused(given())
 
 
 @pytest.fixture
 def with_bad_images(given, tmp_path):
     """Return `given` with two unusable training images: a truncated and a small one."""
-    rec, idx = str(tmp_path / "train.rec"), str(tmp_path / "train.idx")
     small = io.BytesIO()
     Image.new("RGB", (15, 40)).save(small, "JPEG")
     contents = [jpeg(number) for number in range(12)]
     contents[5], contents[7] = contents[5][:200], small.getvalue()
-    writer = mx.recordio.MXIndexedRecordIO(idx, rec, "w")
-    for number, content in enumerate(contents):
-        writer.write_idx(number, mx.recordio.pack(mx.recordio.IRHeader(0, number % 3, 100 + number, 0), content))
-    writer.close()
+    write(tmp_path, "train", [number % 3 for number in range(12)], contents)
     return given
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_bad_image_is_refused_with_its_number(with_bad_images, workers):
     with pytest.raises(ConfigError, match=r"train\.rec: cannot use the image of record 5 \(.*\): .*data\.on_bad=skip"):
-        prepare(with_bad_images(), workers, progress=False)
+        prepare(with_bad_images(), workers)
 
 
 def test_bad_images_are_skipped_in_a_copy(with_bad_images, tmp_path):
     before = (tmp_path / "train.rec").read_bytes()
-    made = prepare(with_bad_images(on_bad="skip"), progress=False)
+    made = prepare(with_bad_images(on_bad="skip"))
     assert made["splits"]["train"]["per_class"] == [4, 3, 3] and made["splits"]["train"]["count"] == 10
     assert [skipped["path"].split(", ")[1].split(" at")[0] for skipped in made["skipped"]] == ["record 5", "record 7"]
     assert made["skipped"][1]["reason"] == "15x40 pixels, smaller than 16 (data.min_side)"
-    rec, idx = manifest.path_of(made, "train")
-    assert os.path.dirname(rec) == made["dir"] and (tmp_path / "train.rec").read_bytes() == before
-    kept = [record.header.id for record in recordio.scan(rec)]
+    train = manifest.split_of(made, "train")
+    assert os.path.dirname(train.rec) == made["dir"] and (tmp_path / "train.rec").read_bytes() == before
+    kept = [record.header.id for record in recordio.scan(train.rec)]
     assert kept == [100, 101, 102, 103, 104, 106, 108, 109, 110, 111]
-    assert recordio.read_index(idx) == [record.offset for record in recordio.scan(rec)]
-    assert manifest.path_of(made, "val")[0] == str(tmp_path / "val.rec")  # a valid file is not copied
+    assert recordio.read_index(train.idx) == [record.offset for record in recordio.scan(train.rec)]
+    assert manifest.split_of(made, "val").rec == str(tmp_path / "val.rec")  # a valid file is not copied
 
 
 def test_min_side_allows_small_images(with_bad_images):
-    made = prepare(with_bad_images(on_bad="skip", min_side=15), progress=False)
+    made = prepare(with_bad_images(on_bad="skip", min_side=15))
     assert len(made["skipped"]) == 1 and made["splits"]["train"]["min_side"] == 15
 
 
 def test_a_class_without_usable_images_is_refused(given, tmp_path):
-    write(tmp_path, "train", [0, 1, 2], content=b"no image")
+    write(tmp_path, "train", [0, 1, 2], [b"no image"] * 3)
     assert "class 0 has no usable image; 3 bad images were skipped" in refused(given(on_bad="skip"))
 
 
@@ -236,21 +233,19 @@ def test_images_that_mxnet_decodes_differently_are_reencoded(given, tmp_path):
     random = np.random.RandomState(3)
     photo = Image.fromarray(random.randint(0, 256, (4, 5, 3), "uint8")).resize((40, 30), Image.Resampling.BICUBIC)
     contents = {name: content for name, (content, _) in wild(photo).items()}
-    rec, idx = str(tmp_path / "train.rec"), str(tmp_path / "train.idx")
-    with recordio.Writer(f"{rec}.new", f"{idx}.new") as writer:
+    rec = str(tmp_path / "wild.rec")
+    with recordio.Writer(tmp_path, "wild") as writer:
         for number, content in enumerate(contents.values()):
             writer.write(number, 100 + number, content)
         writer.close()
-    for path in (rec, idx):
-        os.replace(f"{path}.new", path)
     before = open(rec, "rb").read()
     plain = {"eval_resize": None, "mean": [0.0] * 3, "std": [1.0] * 3}
-    data = given(allow_duplicates=True, pack_format="png", val=rec, image_size=16, **plain)
-    made = prepare(data, progress=False)
+    data = given(allow_duplicates=True, pack_format="png", train=rec, val=rec, image_size=16, **plain)
+    made = prepare(data)
     entry = made["splits"]["train"]
     assert entry["count"] == len(contents) and entry["rewritten"] == sum(not alike for _, alike in wild(photo).values())
     assert open(rec, "rb").read() == before and entry["rec"] == "train.rec"
-    records = loader.Records(*manifest.path_of(made, "train"), entry["count"])
+    records = manifest.split_of(made, "train")
     assert [record.header.id for record in recordio.scan(records.rec)] == [100 + n for n in range(len(contents))]
     read = loader.EvaluationData(records, data, 1, (0, 1), mx.cpu())
     seen = np.concatenate([images.asnumpy() for images, *_ in read])
@@ -262,5 +257,5 @@ def test_images_that_mxnet_decodes_differently_are_reencoded(given, tmp_path):
 
 
 def test_files_of_plain_images_are_not_copied(given):
-    made = prepare(given(), progress=False)
+    made = prepare(given())
     assert made["splits"]["train"]["rewritten"] == 0 and os.listdir(made["dir"]) == ["manifest.json"]

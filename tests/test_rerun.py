@@ -30,8 +30,6 @@ from mxscale.rundir.price import Price
 from mxscale.tracking import history, tracker
 from mxscale.util.errors import ConfigError
 
-# ---------------------------------------------------------------- the verdict
-
 LOSSES = {2: 1.5, 4: 1.25, 6: 1.0}
 FIRST = Outcome("aaa", {"test/top1": 99.0, "best/val_top1": 98.0, "throughput/median": 100.0}, LOSSES)
 SEEDS = [{"test/top1": 98.0, "best/val_top1": 98.0}, {"test/top1": 100.0, "best/val_top1": 98.0}]
@@ -97,9 +95,6 @@ def test_first_loss_after_resume_is_not_compared(tmp_path):
     run.write("status.json", {"params_sha256": "a"})
     run.write("summary.json", {"metrics": {}})
     assert rerun._outcome(run).losses == {2: 1.5, 4: 1.25, 8: 0.5}
-
-
-# ---------------------------------------------------------------- records
 
 
 def write_lines(run, lines):
@@ -232,9 +227,6 @@ def test_unknown_run_is_refused(tmp_path):
     assert "no such file" in refused("0" * 32, f"runs={tmp_path}/none")
 
 
-# ---------------------------------------------------------------- in MLflow
-
-
 @pytest.mark.slow
 def test_sqlite_store_provides_record_and_seeds(tmp_path):
     runs = tmp_path / "runs"
@@ -258,7 +250,7 @@ def test_sqlite_store_provides_record_and_seeds(tmp_path):
         assert sorted(seed["test/top1"] for seed in first.seeds) == [98.0, 100.0]
     assert [line["step"] for line in there.files.lines()] == [1, 2]
     assert asked(run_id, f"runs={runs}", "tracking.experiment=other")[0].tracking.experiment == "other"
-    assert "has no such run" in refused("0" * 32, f"runs={runs}")
+    assert "has no run" in refused("0" * 32, f"runs={runs}")
     (tmp_path / "old").mkdir()
     shutil.copy(runs / "mlflow.db", tmp_path / "old")
     with sqlite3.connect(tmp_path / "old" / "mlflow.db") as store:
@@ -266,9 +258,6 @@ def test_sqlite_store_provides_record_and_seeds(tmp_path):
     assert "written by another version of MLflow" in refused(run_id, f"runs={tmp_path}/old")
     shutil.rmtree(runs / "artifacts")
     assert "its record lacks config.yaml" in refused(run_id, f"runs={runs}")
-
-
-# ---------------------------------------------------------------- differences
 
 
 def facts(folder, **changes):
@@ -303,14 +292,13 @@ def facts(folder, **changes):
     ],
 )
 def test_differences_are_listed(tmp_path, changes, text):
-    found = differences.between(facts(tmp_path / "then"), facts(tmp_path / "now", **changes))
-    assert [str(each) for each in found] == text
+    assert differences.between(facts(tmp_path / "then"), facts(tmp_path / "now", **changes)) == text
 
 
 def test_record_without_code_digest_compares_commits(tmp_path):
     def found(dirty):
         then = facts(tmp_path / "then", environment={"code": None, "git": {"commit": "abc", "dirty": dirty}})
-        return [str(each) for each in differences.between(then, facts(tmp_path / "now"))]
+        return differences.between(then, facts(tmp_path / "now"))
 
     assert found(False) == [] and found(True) == [f"code: unknown -> {'c' * 16}"]
 
@@ -319,8 +307,7 @@ def test_changed_ranks_of_attempts_are_listed(tmp_path):
     then = facts(tmp_path / "then")
     attempts = [{"attempt": n, "ranks": ranks, "started_ms": n} for n, ranks in ((1, 4), (2, None), (3, 2))]
     then.write("status.json", {"attempts": attempts})
-    found = differences.between(then, facts(tmp_path / "now"))
-    assert [str(each) for each in found] == ["ranks of its attempts: 4, then 2 -> 2"]
+    assert differences.between(then, facts(tmp_path / "now")) == ["ranks of its attempts: 4, then 2 -> 2"]
 
 
 def test_code_digest_covers_source_files(tmp_path, monkeypatch):
@@ -346,9 +333,6 @@ def test_unrepeatable_exchange_is_announced(comm, text):
     values = dict(word.split(": ") for word in comm.split(", "))
     expected = rerun._expected(from_dict({"comm": values}), PLAN, [])
     assert expected.startswith(f"at best within the spread of the seeds ({text}")
-
-
-# ---------------------------------------------------------------- a run and its rerun
 
 
 @pytest.mark.slow

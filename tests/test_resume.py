@@ -36,13 +36,21 @@ def unbroken(shared_cli):
     return sha
 
 
-def interrupted_run(cli, ranks, at_step, how):
+def interrupted_run(cli, ranks, at_step, how, *overrides):
     """Start a run and call `how(process, run)` once it has reached `at_step`; return both."""
-    process = cli.start("train", *CASE, f"launch.ranks={ranks}", "batch.per_device=8")
+    process = cli.start("train", *CASE, f"launch.ranks={ranks}", "batch.per_device=8", *overrides)
     run = cli.run_of(process)
     wait_for_step(run, at_step)
     how(process, run)
     return process, run
+
+
+def stopped_run(cli, ranks, at_step, *overrides):
+    """Return a run that SIGTERM interrupted once it had reached `at_step`."""
+    terminate = lambda process, run: process.send_signal(signal.SIGTERM)  # noqa: E731
+    process, run = interrupted_run(cli, ranks, at_step, terminate, *overrides)
+    cli.ended(process, expect=75)
+    return run
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -114,10 +122,16 @@ def test_rank_status_of_other_attempt_is_ignored(tmp_path):
     assert run.rank_status(0, 1) and run.rank_status(0, 2) is None and run.rank_status(1, 1) is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_writes_checkpoint_and_exits_75(cli, unbroken, number):
-    process, run = interrupted_run(cli, 2, 3, lambda process, run: process.send_signal(number))
+def ctrl_c(process, run):
+    """Signal all processes of a terminal; the ranks must leave it to their parent."""
+    os.killpg(process.pid, signal.SIGINT)
+
+
+@pytest.mark.parametrize("how", [lambda process, run: process.terminate(), ctrl_c], ids=["SIGTERM", "Ctrl-C"])
+def test_signal_writes_checkpoint_and_exits_75(cli, unbroken, how):
+    process, run = interrupted_run(cli, 2, 3, how)
     ended = cli.ended(process, expect=75, timeout=30)
+    assert all(run.rank_status(rank, 1).exit == 75 for rank in (0, 1))
     assert f"python train.py resume={run}" in ended.out
     status = run.read("status.json")
     assert status["state"] == "KILLED"
@@ -126,15 +140,8 @@ def test_signal_writes_checkpoint_and_exits_75(cli, unbroken, number):
     assert cli("train", f"resume={run}", small=False).sha == unbroken(2)
 
 
-def test_ctrl_c_in_terminal_reaches_parent_alone(cli):
-    process, run = interrupted_run(cli, 2, 2, lambda process, run: os.killpg(process.pid, signal.SIGINT))
-    cli.ended(process, expect=75, timeout=30)
-    assert all(run.rank_status(rank, 1).exit == 75 for rank in (0, 1))
-
-
 def test_fewer_ranks_keep_global_batch_and_shards(cli):
-    process, run = interrupted_run(cli, 2, 3, lambda process, run: process.send_signal(signal.SIGTERM))
-    cli.ended(process, expect=75)
+    run = stopped_run(cli, 2, 3)
     before = run.plan().sizes
     resumed = cli("train", f"resume={run}", "launch.ranks=1", small=False)
     after = run.plan().sizes
@@ -147,17 +154,16 @@ def test_fewer_ranks_keep_global_batch_and_shards(cli):
 
 
 def test_resume_auto_finds_unfinished_run_of_config(cli):
-    process, run = interrupted_run(cli, 1, 2, lambda process, run: process.send_signal(signal.SIGTERM))
-    cli.ended(process, expect=75)
-    again = cli("train", *CASE, "launch.ranks=1", "batch.per_device=8", "resume=auto")
+    run = stopped_run(cli, 1, 2, "experiment=digits")
+    command = [*CASE, "launch.ranks=1", "batch.per_device=8", "experiment=digits", "resume=auto"]
+    again = cli("train", *command)
     assert again.run.path == run.path
-    other = cli("train", *CASE, "launch.ranks=1", "batch.per_device=8", "resume=auto")
+    other = cli("train", *command)
     assert other.run.path != run.path, "a finished run is not resumed"
 
 
 def test_damaged_checkpoint_is_skipped(cli, unbroken):
-    process, run = interrupted_run(cli, 1, 9, lambda process, run: process.send_signal(signal.SIGTERM))
-    cli.ended(process, expect=75)
+    run = stopped_run(cli, 1, 9)
     newest = max(run.checkpoints.glob("[0-9]*"))
     (newest / "params").write_bytes((newest / "params").read_bytes()[:-100])
     assert cli("train", f"resume={run}", small=False).sha == unbroken(1)

@@ -85,6 +85,7 @@ def test_json_files_are_replaced_atomically(run):
 def test_missing_records_are_empty(run):
     assert (run.read("best.json"), run.status(), run.summary(), run.rank_status(0, 1)) == (None, None, None, None)
     assert (run.plan(), run.state, run.attempts, run.figures) == (Plan(), None, (), {})
+    assert list(run.lines()) == run.history() == []
 
 
 def test_plan_round_trip(run):
@@ -132,10 +133,6 @@ def test_torn_and_invalid_lines_are_ignored(run):
     with open(run.metrics_file, "ab") as file:
         file.write(b'null\n[1]\n{"step":1}\n\xff\xfe\n{"attempt":1,"step":2,"time_ms":5,"metrics":{"lr"')
     assert [line["step"] for line in run.lines()] == [1]
-
-
-def test_missing_metrics_file_has_no_lines(run):
-    assert list(run.lines()) == [] and run.history() == []
 
 
 def lrs(attempt, values):

@@ -1,9 +1,11 @@
 """Plans: every combination, its time and cost, the figure, the recommended ones."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from plans import only_plan
 
 from mxscale.cost import prices
@@ -39,9 +41,6 @@ def task(**changes):
     known = {("m", 10, "float32"): 100.0, **changes.pop("rates", {})}
     buckets = dict.fromkeys((False, True), 1e9)
     return Task(NETWORK, **{"images": 3600, "epochs": 10, "rates": known, "bucket_bytes": buckets, **changes})
-
-
-# ---------------------------------------------------------------- one plan, by hand
 
 
 def test_one_device_trains_at_its_rate(plain):
@@ -94,16 +93,18 @@ def test_servers_share_the_gradients_and_are_billed(plain):
     row = only_plan(served, task(server=machine(usd=1.0)))
     assert row["exchange_s"] == pytest.approx(0.32)
     assert row["usd"] == pytest.approx(row["hours"] * 21)
-    row = only_plan(scenarios.Grid(**{**vars(served), "servers": ["1x"]}), task(server=machine(usd=1.0)))
+    row = only_plan(replace(served, servers=["1x"]), task(server=machine(usd=1.0)))
     assert row["servers"] == 2 and row["exchange_s"] == pytest.approx(0.16)
     assert row["usd"] == pytest.approx(row["hours"] * 22)
+    row = only_plan(replace(served, servers=["0"]), task())  # on the nodes of the workers, which cost nothing more
+    assert row["servers"] == 0 and row["usd"] == pytest.approx(row["hours"] * 20)
 
 
 def test_each_rank_pushes_to_the_servers(plain):
     alone = Grid([machine(gpus=4)], [2], comm=["parameter_server"], servers=["1"], batch=[10])
     of = task(server=machine())
     assert only_plan(alone, of)["exchange_s"] == pytest.approx(4 * 0.32)
-    single = scenarios.Grid(**{**vars(alone), "nodes": [1]})  # the server is still another machine
+    single = replace(alone, nodes=[1])  # the server is still another machine
     assert only_plan(single, of)["exchange_s"] == pytest.approx(4 * 0.16)
 
 
@@ -111,11 +112,6 @@ def test_server_with_a_slower_link_counts_less(plain):
     served = Grid([machine()], [2], comm=["parameter_server"], servers=["2"], batch=[10])
     row = only_plan(served, task(server=machine(nic=Link(0.0, 0.25e8))))
     assert row["exchange_s"] == pytest.approx(4 * 0.16)
-
-
-def test_servers_on_worker_nodes_cost_nothing(plain):
-    row = only_plan(Grid([machine()], [2], comm=["parameter_server"], servers=["0"], batch=[10]), task())
-    assert row["servers"] == 0 and row["usd"] == pytest.approx(row["hours"] * 20)
 
 
 def test_all_images_count_and_setup_is_billed(plain):
@@ -129,9 +125,6 @@ def test_hours_are_billed_as_for_a_run(billing):
     price = Price(known=True, usd_per_hour=1.0, billing=billing, minimum_s=60)
     billed = scenarios.billed_hours(seconds, billing, 60)
     assert billed == pytest.approx([prices.cost(price, [each])["usd"] for each in seconds])
-
-
-# ---------------------------------------------------------------- all of them
 
 
 def wide(count=12):
@@ -171,39 +164,27 @@ def test_global_batch_above_the_images_is_left_out():
     assert list(plans["nodes"]) == [1, 2] and list(refused.values()) == [1]
 
 
-def test_unknown_price_gives_unknown_cost():
-    row = only_plan(Grid([machine(usd=math.nan)], [1], batch=[10]), task())
-    assert row["usd"] is None and row["eur"] is None and row["hours"] > 0
-
-
-# ---------------------------------------------------------------- the figure
-
-
-def drawn(plans, tmp_path, monkeypatch):
+def drawn(plans, monkeypatch):
     """Return the three axes of the figure of `plans`."""
-    import matplotlib.pyplot as plt
+    saved = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: saved.append(figure))
+    plan_figure.draw(plans, Bounds(), [], "net", "plan.png")
+    return saved[0].axes
 
-    monkeypatch.setattr(plt, "close", lambda figure: None)
-    plan_figure.draw(plans, Bounds(), [], "net", str(tmp_path / "plan.png"))
-    return plt.gcf().axes
 
-
-def test_figure_shows_bottlenecks_and_both_currencies(tmp_path, monkeypatch):
+def test_figure_shows_bottlenecks_and_both_currencies(monkeypatch):
     plans, _ = scenarios.evaluate(*wide())
-    _, middle, right = drawn(plans, tmp_path, monkeypatch)
+    _, middle, right = drawn(plans, monkeypatch)
     labels = {text.get_text() for text in middle.get_legend().get_texts()}
     assert labels == set(plans["bound"]) and "exchange" in labels
     (beside,) = right.child_axes
     assert (right.get_ylabel(), beside.get_ylabel()) == ("USD", "EUR")
 
 
-def test_figure_without_a_price_is_drawn(tmp_path, monkeypatch):
+def test_figure_without_a_price_is_drawn(monkeypatch):
     plans, _ = scenarios.evaluate(Grid([machine(usd=math.nan)], [1, 2], batch=[10]), task())
-    *_, right = drawn(plans, tmp_path, monkeypatch)
+    *_, right = drawn(plans, monkeypatch)
     assert [text.get_text() for text in right.texts] == ["no known price"]
-
-
-# ---------------------------------------------------------------- the one to choose
 
 
 def test_cheapest_and_fastest_within_bounds():
@@ -216,8 +197,10 @@ def test_cheapest_and_fastest_within_bounds():
     assert hours[choice.fastest(plans, within)] == hours[usd <= budget].min()
 
 
-def test_unknown_cost_is_within_no_budget():
+def test_unknown_price_is_within_no_budget():
     plans, _ = scenarios.evaluate(Grid([machine(usd=math.nan)], [1], batch=[10]), task())
+    [row] = scenarios.rows(plans, [0])
+    assert row["usd"] is None and row["eur"] is None and row["hours"] > 0
     assert not Bounds(budget_usd=1e9).satisfied(plans).any() and Bounds(deadline_hours=1e9).satisfied(plans).all()
 
 

@@ -66,10 +66,6 @@ def test_warmup_of_half_an_epoch():
     assert lr(78) == pytest.approx(3.2)
 
 
-def test_without_warmup_the_first_step_has_the_full_lr():
-    assert schedule()[0](0) == pytest.approx(3.2)
-
-
 @pytest.mark.parametrize("kind", ["constant", "step", "cosine", "poly"])
 def test_max_steps_does_not_shorten_the_schedule(kind):
     full, _ = schedule(schedule={"kind": kind, "warmup_epochs": 5})

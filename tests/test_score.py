@@ -24,9 +24,6 @@ def points(tmp_path):
     return functools.partial(write_points, tmp_path)
 
 
-# ---------------------------------------------------------------- the goal
-
-
 @pytest.fixture(scope="module")
 def found():
     return score.score(str(SHARED))
@@ -59,9 +56,6 @@ def test_summaries_agree_with_the_rows(found):
     assert found["overall"]["median"] == pytest.approx(np.median(errors))
     mine = [row["error"] for row in found["rows"] if row["source"] == "ddl-benchmarks"]
     assert found["sources"]["ddl-benchmarks"]["mean"] == pytest.approx(np.mean(mine))
-
-
-# ---------------------------------------------------------------- prediction
 
 
 def test_prediction_of_a_base_is_its_published_rate(points):
@@ -114,9 +108,6 @@ def test_one_server_is_slower_than_eight(points):
 
     assert of("PS, 1 server") < 0.8 * of("PS, 8 servers") and of("PS, 8 servers") <= of("PS")
     assert of("parameter server 2:1") == of("PS, 16 servers")  # MXNet splits tensors, unlike TensorFlow
-
-
-# ---------------------------------------------------------------- the command
 
 
 def test_command_prints_json_and_draws(points, capsys, tmp_path):
@@ -184,20 +175,17 @@ def test_invalid_setting_is_one_line(points, capsys):
 
 
 def test_flagged_rows_alone_have_no_summary(points, capsys):
-    path = points({"flag": "input-bound"}, {"gpus": 2})
+    path = points({"flag": "input-bound"}, {"gpus": 2})  # the flag of a base applies to its rows
     assert score.score(path)["overall"] == {"rows": 0, "median": None, "mean": None}
     assert main.main(["score", f"points={path}"]) == 0
     assert "input-bound" in capsys.readouterr().out
     refused(capsys, "nothing to draw", f"points={path}", "figure=x.png")
 
 
-# ---------------------------------------------------------------- the constants
-
-
 def test_every_constant_has_a_source_and_a_prior():
     rows = csv_tables.read("hardware")
     assert all(row["source"] for row in rows)
-    assert set(hardware.priors()) == set(hardware.constants()) == set(hardware.fitted())
+    assert set(hardware.priors()) == set(hardware.constants())
     assert {row["kind"] for row in rows} == {"device", "link", "network", "other", "prior", "fitted"}
 
 

@@ -9,30 +9,26 @@ from dataclasses import replace
 import mxnet as mx
 import numpy as np
 import pytest
-from composed import composed
 from conftest import params, wait_for_step
 from faults import server_pids
+from in_process import prepared, trained
 from refusals import contains, error_of
 
-from mxscale.cli import settings as command_line
 from mxscale.config.schema import Comm, from_dict
 from mxscale.config.sizes import Sizes, server_count, unsaved
 from mxscale.config.validation import validate
 from mxscale.data import loader
 from mxscale.distributed import backend_checks
-from mxscale.distributed.communicators import Local
 from mxscale.environment.hosts import Host, rendezvous_point
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
 from mxscale.launcher.processes import Processes
 from mxscale.models import weights, zoo
-from mxscale.rundir import directory
 from mxscale.rundir.plan import Address
 from mxscale.train import prepare
 from mxscale.train.optim.optimizer import make_trainer
 from mxscale.train.optim.schedule import UpdateSchedule, learning_rate
 from mxscale.train.optim.server_update import optimizer_of
-from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
 # ---------------------------------------------------------------- number of servers
@@ -55,13 +51,10 @@ def commands(ranks, hosts=(), **comm):
     return launch.commands(config, "/runs/a", 3, placed, {"PATH": "/bin", "DMLC_ROLE": "server"})
 
 
-def roles(found):
-    return {command.name: command.env["DMLC_ROLE"] for command in found}
-
-
 def test_scheduler_and_servers_have_own_commands():
     found = commands(2, servers="1x")
-    assert roles(found) == {"ranks": "worker", "scheduler": "scheduler", "server 0": "server", "server 1": "server"}
+    roles = {command.name: command.env["DMLC_ROLE"] for command in found}
+    assert roles == {"ranks": "worker", "scheduler": "scheduler", "server 0": "server", "server 1": "server"}
     assert found[0].argv[0] == "horovodrun" and found[0].argv[-4:] == ["-m", "mxscale.train.rank", "/runs/a", "3"]
     assert [command.argv[1:] for command in found[1:]] == [
         ["-m", "mxscale.distributed.parameter_server", "/runs/a", "3", role]
@@ -271,25 +264,11 @@ CASE = [
 LR, MOMENTUM, DECAY, BATCH, EPOCHS = 0.02, 0.9, 0.01, 4, 4
 
 
-def config_of(data_cache, *overrides):
-    return command_line.resolve(composed("train", *CASE, f"data.cache={data_cache}", *overrides))
-
-
-def prepared(path, config, ranks):
-    """Return a run directory prepared for its ranks."""
-    run = directory.RunDir(path)
-    (path / "ranks").mkdir(parents=True)
-    run.write_config(config)
-    prepare.prepare(run, config)
-    run.write_plan(replace(run.plan(), sizes=replace(run.plan().sizes, ranks=ranks)))
-    return run
-
-
 @pytest.fixture(scope="module")
 def plain(data_cache, tmp_path_factory):
     """The weights of one process that sums the shards' gradients itself and applies momentum SGD in numpy."""
-    config = config_of(data_cache)
-    plan = prepared(tmp_path_factory.mktemp("plain") / "run", config, 1).plan()
+    run = prepared(tmp_path_factory.mktemp("plain"), *CASE, f"data.cache={data_cache}", "launch.ranks=1")
+    config, plan = run.config(), run.plan()
     net = zoo.build("small", plan.classes)
     zoo.initialise(net, config.seed, mx.cpu(), config.model.zero_gamma, fitted=False)
     zoo.finish(net, (1, 3, 16, 16), mx.cpu())
@@ -362,12 +341,12 @@ os._exit(0)
 """
 
 
-def on_ranks(folder, config, ranks):
+def on_ranks(folder, data_cache, ranks, *overrides):
     """Run RANKS with real servers, which must end by themselves; return the run directory."""
-    run = prepared(folder / "run", config, ranks)
+    run = prepared(folder / "run", *CASE, f"data.cache={data_cache}", f"launch.ranks={ranks}", *overrides)
     (folder / "ranks.py").write_text(RANKS)
     placed = Placement(ranks, 2, scheduler=rendezvous_point([]))
-    first, *servers = launch.commands(config, str(run), 1, placed, os.environ)
+    first, *servers = launch.commands(run.config(), str(run), 1, placed, os.environ)
     argv = [*first.argv[: first.argv.index("-m")], str(folder / "ranks.py"), str(run)]
     with open(folder / "launch.log", "wb") as log:
         processes = Processes([replace(first, argv=argv), *servers], log)
@@ -392,41 +371,33 @@ def distance(run, plain):
 
 def test_one_rank_equals_a_plain_loop(plain, data_cache, tmp_path):
     """Horovod's 2 and 4 ranks give the same bytes: tests/test_train.py."""
-    run = prepared(tmp_path / "run", config_of(data_cache, "comm=local"), 1)
-    Trainer(run, run.config(), run.plan(), Local(), attempt=1).train()
+    run = prepared(tmp_path, *CASE, f"data.cache={data_cache}", "comm=local", "launch.ranks=1")
+    trained(run)
     assert distance(run, plain) < 1e-5
 
 
-@pytest.mark.slow
-def test_four_ranks_with_two_servers_equal_a_plain_loop(plain, data_cache, tmp_path):
-    run = on_ranks(tmp_path, config_of(data_cache, "comm=parameter_server", "comm.servers=2"), ranks=4)
-    assert distance(run, plain) < 1e-5
-
-
-ONE_SERVER = ["comm=parameter_server", "comm.servers=1"]
+TWO_SERVERS = ["comm=parameter_server", "comm.servers=2"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "ranks, settings",
     [
-        (4, ["comm=horovod", "data.shards=null", "launch.ranks=4"]),  # ranks of fixed shards gather
-        (1, ONE_SERVER),
-        (2, ONE_SERVER),
-        (4, ["comm=parameter_server", "comm.servers=2", "comm.update_on=server"]),
+        (4, ["comm=horovod", "data.shards=null"]),  # ranks of fixed shards gather
+        (1, ["comm=parameter_server", "comm.servers=1"]),
+        (4, TWO_SERVERS),
+        (4, [*TWO_SERVERS, "comm.update_on=server"]),
     ],
-    ids=["ring-4", "server-1", "server-2", "server-updates-4"],
+    ids=["ring-4", "server-1", "servers-4", "server-updates-4"],
 )
 def test_every_back_end_equals_a_plain_loop(plain, data_cache, tmp_path, ranks, settings):
-    run = on_ranks(tmp_path, config_of(data_cache, *settings), ranks)
-    assert distance(run, plain) < 1e-5
+    assert distance(on_ranks(tmp_path, data_cache, ranks, *settings), plain) < 1e-5
 
 
 @pytest.mark.slow
 def test_updates_on_servers_equal_a_plain_loop(plain, data_cache, tmp_path, monkeypatch):
     monkeypatch.setenv("MXNET_KVSTORE_BIGARRAY_BOUND", "1000")  # splits a part of the arrays
-    config = config_of(data_cache, "comm=parameter_server", "comm.update_on=server", "comm.servers=1x")
-    run = on_ranks(tmp_path, config, ranks=2)
+    run = on_ranks(tmp_path, data_cache, 2, "comm=parameter_server", "comm.update_on=server", "comm.servers=1x")
     assert distance(run, plain) < 1e-5
     with pytest.raises(ConfigError, match="the optimizer's state is on the servers, and MXNet can't save it there"):
         prepare.prepare(run, run.config())

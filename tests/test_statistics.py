@@ -52,17 +52,6 @@ def test_each_shard_has_its_own_statistics(net):
     assert table[:, 3:] == pytest.approx(np.full((2, 3), 0.81))  # the batches have variance 0
 
 
-def test_shard_ignores_other_shards(net):
-    statistics = ShardStatistics(running(net), [0, 1], 2)
-    train(net, 10)
-    statistics.use(1)
-    assert mean_of(net) == [0, 0, 0]
-    statistics.use(0)
-    assert mean_of(net) == pytest.approx([1, 1, 1])
-    statistics.use(0)
-    assert mean_of(net) == pytest.approx([1, 1, 1])
-
-
 def test_two_shards_on_one_rank_equal_two_ranks(net):
     levels = {0: [3, 5, 7], 1: [2, 9, 4]}
     together = ShardStatistics(running(net), [0, 1], 2)

@@ -3,15 +3,11 @@
 import signal
 
 import pytest
-from composed import composed
 from conftest import wait_for_step
+from in_process import prepared, trained
 
-from mxscale.cli import settings
-from mxscale.distributed.communicators import Local
-from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat
+from mxscale.distributed.heartbeat import NoHeartbeat
 from mxscale.rundir import directory
-from mxscale.train import prepare
-from mxscale.train.trainer import Trainer
 
 pytestmark = pytest.mark.slow
 
@@ -34,18 +30,7 @@ class StopAfter(NoHeartbeat):
 @pytest.fixture
 def new(tmp_path, data_cache):
     """new(name) -> a run, prepared."""
-
-    def prepared(name):
-        run = directory.RunDir(tmp_path / name)
-        run.write_config(settings.resolve(composed("train", *CASE, f"data.cache={data_cache}")))
-        prepare.prepare(run, run.config())
-        return run
-
-    return prepared
-
-
-def trained(run, attempt=1, heartbeat=NO_HEARTBEAT):
-    return Trainer(run, run.config(), run.plan(), Local(), attempt, heartbeat).train()
+    return lambda name: prepared(tmp_path / name, *CASE, f"data.cache={data_cache}")
 
 
 def evaluations(run):

@@ -28,8 +28,6 @@ from mxscale.sweep.sweep import Cell
 from mxscale.tracking import tracker
 from mxscale.util.errors import ConfigError
 
-# ---------------------------------------------------------------- names, keys, cores
-
 
 @pytest.mark.parametrize(
     "overrides, name",
@@ -158,9 +156,6 @@ def test_optuna_storage_is_refused():
         multirun.suit(hydra, ["accuracy"])
 
 
-# ---------------------------------------------------------------- the sum
-
-
 def row(number, state=FINISHED, how="run", error=None, status=0, **figures):
     names = {"top1": "best/val_top1", "usd": "cost/total_usd", "wall": "time/wall_s"}
     cell = CellRecord(1, number, str(number), f"lr-{number}", [f"lr={number}"], how, "/run", state, status, error)
@@ -258,8 +253,6 @@ def test_unknown_objective_is_refused(objective):
     with pytest.raises(ConfigError, match="objective"):
         composed("train", f"sweep.objective={objective}")
 
-
-# ---------------------------------------------------------------- the directory
 
 FACTS = {"swept": {"seed": "1,2,3"}, "sweeper": "basic", "launcher": "basic", "at_a_time": 1}
 TYPED = ["seed=1,2,3"]
@@ -364,12 +357,6 @@ def test_concurrent_cells_get_a_share_of_cores(tmp_path, monkeypatch):
     assert (values["launch"]["threads"], values["name"]) == (2, "seed-1")
 
 
-def test_resume_without_sweep_is_refused(tmp_path):
-    begun(tmp_path)
-    with pytest.raises(ConfigError, match="no sweep of this command line"):
-        sweep.begin(to_dict(from_dict({"runs": str(tmp_path), "sweep": {"resume": True}})), ["seed=1,2"], FACTS)
-
-
 def test_resume_of_running_sweep_is_refused(tmp_path):
     found = begun(tmp_path)
     with guards.locked(found), pytest.raises(ConfigError, match="in use"):
@@ -403,9 +390,6 @@ def test_each_stop_request_reaches_other_processes_once(tmp_path):
             signal.signal(number, handler)
 
 
-# ---------------------------------------------------------------- MLflow, without training
-
-
 @pytest.mark.slow
 def test_cells_are_children_of_sweep_run(tmp_path):
     from mlflow import MlflowClient
@@ -423,8 +407,7 @@ def test_cells_are_children_of_sweep_run(tmp_path):
         return parents, [run for run in everything if run not in parents]
 
     [parent], children = runs_in()
-    assert parent.info.run_name == found.path.name and parent.info.status == "FINISHED"
-    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
+    assert parent.info.status == "FINISHED"
     assert {run.data.tags["sweep.name"] for run in children} == {"seed-1", "seed-2"}
     assert parent.data.params["seed"] == "1,2,3" and parent.data.tags["sweep.best"] == "seed-2"
     assert parent.data.metrics["sweep/best_val_top1"] == 20.0 and "best/val_top1" not in parent.data.metrics
@@ -442,8 +425,6 @@ def test_cells_are_children_of_sweep_run(tmp_path):
     assert tracker.sync(again) == 0  # as `mxscale sync`, of a sweep whose process was killed
     assert client.get_run(new.info.run_id).info.status == "KILLED"
 
-
-# ---------------------------------------------------------------- as a user starts them
 
 SHORT = ["data.train_per_class=24", "batch.per_device=12", "epochs=1", "max_steps=2", "log_every=1", "launch.ranks=1",
          "machine=custom", "machine.usd_per_hour=3.6"]  # fmt: skip
@@ -548,15 +529,14 @@ def test_submitit_sweep_exits_with_worst_status(cli):
     assert re.search(refusal, ended.out, re.MULTILINE)
 
 
-def test_refused_command_line_leaves_no_sweep(cli):
-    cli("train", *SHORT, "data=digits,flower", "-m", small=False, expect=2)
-    ended = cli("train", *SHORT, "seed=range(1,1)", "-m", small=False, expect=2)
-    assert len(ended.err.splitlines()) == 1 and ended.err.startswith("error: seed=range(1,1): ")
-    ended = cli("train", *SHORT, "seed=1,2", "hydra/launcher=joblb", "-m", small=False, expect=2)
-    assert ended.err.startswith("error: hydra/launcher=joblb: expected one of basic, joblib,")
-    ended = cli("train", *SHORT, "seed=1,2", "sweep.resume=true", "-m", small=False, expect=2)
-    assert ended.err.startswith("error: sweep.resume=true: no sweep of this command line")
-    assert len(ended.err.splitlines()) == 1
-    ended = cli("train", *SHORT, "sweep.resume=true", small=False, expect=2)
-    assert ended.err.startswith("error: sweep.resume=true without -m")
-    assert not list(cli.folder.glob("sweeps/*/sweep.json"))
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["seed=range(1,1)", "-m"], "seed=range(1,1): "),
+        (["seed=1,2", "hydra/launcher=joblb", "-m"], "hydra/launcher=joblb: expected one of basic, joblib,"),
+        (["seed=1,2", "sweep.resume=true", "-m"], "sweep.resume=true: no sweep of this command line"),
+        (["sweep.resume=true"], "sweep.resume=true without -m"),
+    ],
+)
+def test_refused_command_line_leaves_no_sweep(refused, words, message):
+    assert refused(*words).startswith(f"error: {message}")

@@ -177,18 +177,6 @@ def test_training_mode_normalises_by_the_batch(resnet):
     np.testing.assert_allclose(scores, wanted, rtol=1e-3, atol=1e-4)
 
 
-def test_norms_and_biases_are_excluded_from_decay(resnet):
-    net = ready(resnet[0], 11)
-    excluded = zoo.exclude_norm_bias_from_decay(net)
-    assert "features.bn0.gamma" in excluded and "output.bias" in excluded
-    assert not [name for name in excluded if name.endswith("weight")]
-
-
-def test_the_same_seed_gives_the_same_new_head(resnet):
-    digests = [weights.params_sha256(weights.arrays(ready(resnet[0], 5, "replace", seed))) for seed in (1, 1, 2)]
-    assert digests[0] == digests[1] != digests[2]
-
-
 @pytest.mark.parametrize("stage", ["stage1", "stage3", "features"])
 def test_frozen_stages_do_not_move_and_the_rest_does(resnet, stage):
     net = ready(resnet[0], 11)

@@ -1,6 +1,5 @@
 """Files of tensors read without PyTorch.  tests/reference/kinds*.pth were written by PyTorch (make_reference.py)."""
 
-import io
 import json
 import os
 import pickle
@@ -171,36 +170,18 @@ def test_other_pickles_are_one_line(tmp_path, content):
     refused(with_pickle(tmp_path / "w.pth", content), "truncated or corrupt|is corrupt|holds no state dict")
 
 
+def opcodes(value) -> bytes:
+    """Return the pickle of a value without its start and end."""
+    return pickle.dumps(value, 2)[2:-1]
+
+
 def view(offset, shape, strides, size=24):
     """Return the pickle of a state dict with one view of a storage of 24 numbers."""
-    file = io.BytesIO()
-
-    class Pickler(pickle._Pickler):
-        def persistent_id(self, thing):
-            return thing.pid if isinstance(thing, Stored) else None
-
-        def save_view(self, thing):
-            self.write(b"ctorch._utils\n_rebuild_tensor_v2\n")
-            self.save((Stored(), offset, shape, strides, False, {}))
-            self.write(b"R")
-
-        dispatch = {**pickle._Pickler.dispatch}
-
-    class Stored:
-        pass
-
-    class View:
-        pass
-
-    Pickler.dispatch[View] = Pickler.save_view
-    Stored.pid = ("storage", FloatStorage(), "8", "cpu", size)
-    Pickler.dispatch[FloatStorage] = lambda pickler, thing: pickler.write(b"ctorch\nFloatStorage\n")
-    Pickler(file, 2).dump({"w": View()})
-    return file.getvalue()
-
-
-class FloatStorage:
-    pass
+    kind = b"ctorch\nFloatStorage\n"
+    storage = b"(" + opcodes("storage") + kind + opcodes("8") + opcodes("cpu") + opcodes(size) + b"tQ"
+    numbers = opcodes(offset) + opcodes(shape) + opcodes(strides) + opcodes(False) + opcodes({})
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + numbers + b"tR"
+    return b"\x80\x02}" + opcodes("w") + tensor + b"s."
 
 
 def test_strided_views_are_read(tmp_path):

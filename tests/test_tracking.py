@@ -21,17 +21,13 @@ from plans import make_sizes
 from refusals import contains, error_of
 
 from mxscale.cli import settings
-from mxscale.config.schema import Config, Tracking, from_dict
+from mxscale.config.schema import Tracking, from_dict
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
-from mxscale.tracking import payload, store, sync_state, tracker, uris
-from mxscale.util.errors import ConfigError
+from mxscale.tracking import history, payload, store, sync_state, tracker, uris
 
 REPO = Path(__file__).resolve().parent.parent
 T0 = 1_700_000_000_000  # ms
-
-
-# ---------------------------------------------------------------- runs to send
 
 
 def make_run(root, uri=None, name="run", timeout_s=2.0, **values):
@@ -104,9 +100,6 @@ def child(code, *arguments, **options):
 SYNC = "import sys; from mxscale.cli.main import main; sys.exit(main(['sync', sys.argv[1]]))"
 
 
-# ---------------------------------------------------------------- a real server
-
-
 class Server:
     """`mlflow server` on a free port, in a process group of its own."""
 
@@ -144,19 +137,15 @@ def server(tmp_path_factory):
     server.kill()
 
 
-# ---------------------------------------------------------------- addresses of stores
-
-
 def test_store_uri(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert tracker.store_uri(Config(runs="r")) == f"sqlite:///{tmp_path}/r/mlflow.db"
-    assert tracker.store_uri(Config(tracking=Tracking(uri="sqlite:///x.db"))) == f"sqlite:///{tmp_path}/x.db"
+    assert uris.store_uri(Tracking(), "r") == f"sqlite:///{tmp_path}/r/mlflow.db"
+    assert uris.store_uri(Tracking(uri="sqlite:///x.db"), "r") == f"sqlite:///{tmp_path}/x.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
-    assert tracker.store_uri(Config()) == "http://host:5000"
-    assert tracker.store_uri(Config(tracking=Tracking(uri="https://other"))) == "https://other"
+    assert uris.store_uri(Tracking(), "r") == "http://host:5000"
+    assert uris.store_uri(Tracking(uri="https://other"), "r") == "https://other"
     for wrong in ("mlruns", "file:///tmp/mlruns", "htp://x"):
-        with pytest.raises(ConfigError, match=r"tracking\.uri="):
-            tracker.store_uri(Config(tracking=Tracking(uri=wrong)))
+        assert error_of(uris.store_uri, Tracking(uri=wrong), "r").startswith(f"tracking.uri={wrong}: expected ")
 
 
 def test_passwords_are_masked():
@@ -219,9 +208,6 @@ def test_disabled_tracking_is_a_null_object(tmp_path):
     mirror.start()
     assert mirror.finish(1) is None
     assert not (run.path / sync_state.STATE_FILE).exists()
-
-
-# ---------------------------------------------------------------- SQLite
 
 
 @pytest.mark.slow
@@ -356,7 +342,7 @@ def test_sync_of_running_run_and_of_killed_parent(tmp_path, capsys):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     add_lines(run, 0, 3)
     run.write("status.json", {"state": "RUNNING"})
-    run.touch_alive()
+    run.alive_file.touch()
     assert tracker.sync(run) == 0
     assert "the run is still running: 3 lines sent" in capsys.readouterr().out
     [found] = runs_in(uri)
@@ -373,9 +359,6 @@ def test_sync_of_running_run_and_of_killed_parent(tmp_path, capsys):
     uri = f"sqlite:///{tmp_path}/./mlflow.db"  # MLflow keeps stores open, by their address
     [found] = runs_in(uri)
     assert points_in(uri, found.info.run_id) == points_of(run)
-
-
-# ---------------------------------------------------------------- servers
 
 
 @pytest.mark.slow
@@ -479,9 +462,6 @@ def test_server_that_hangs_and_dies_loses_nothing(tmp_path, server):
     assert [r.info.run_name for r in runs_in(server.uri)].count(run.path.name) == 1
 
 
-# ---------------------------------------------------------------- a run by MLflow's id
-
-
 def recorded(root, uri=None):
     """Return (run, MLflow's id) of a run that was sent."""
     run = make_run(root, uri)
@@ -491,7 +471,7 @@ def recorded(root, uri=None):
 
 
 def not_found(run_id, *words, **values):
-    message = error_of(tracker.find_run, from_dict(values), run_id)
+    message = error_of(history.find_run, from_dict(values), run_id)
     assert message.startswith(f"model.pretrained=run:{run_id}: ")
     contains(message, *words)
 
@@ -499,11 +479,11 @@ def not_found(run_id, *words, **values):
 def test_run_is_found_by_id_in_sqlite_store(tmp_path):
     run, run_id = recorded(tmp_path / "runs")
     config = from_dict({"runs": str(tmp_path / "runs"), "model": {"pretrained": f"run:{run_id}", "name": "small"}})
-    assert tracker.find_run(config, run_id).path == run.path
+    assert history.find_run(config, run_id).path == run.path
     assert settings.resolve(config).model.pretrained == str(run)  # what is recorded, and needs MLflow no more
     (tmp_path / "runs").rename(tmp_path / "moved")  # as a container's volume is, outside
     moved = from_dict({"runs": str(tmp_path / "moved")})
-    assert tracker.find_run(moved, run_id).path == tmp_path / "moved" / "train" / run.path.name
+    assert history.find_run(moved, run_id).path == tmp_path / "moved" / "train" / run.path.name
     (tmp_path / "moved" / "train").rename(tmp_path / "moved" / "gone")
     not_found(run_id, f"its directory {run} is not here", "no checkpoints", "params file", runs=str(tmp_path / "moved"))
 
@@ -511,7 +491,7 @@ def test_run_is_found_by_id_in_sqlite_store(tmp_path):
 def test_unknown_id_and_missing_store_are_refused(tmp_path):
     recorded(tmp_path)
     for unknown in ("0" * 32, "no/id", "x"):
-        not_found(unknown, "has no such run", f"sqlite:///{tmp_path}/mlflow.db", runs=str(tmp_path))
+        not_found(unknown, "has no run", f"sqlite:///{tmp_path}/mlflow.db", runs=str(tmp_path))
     not_found("0" * 32, "no such file", "tracking.uri", runs=str(tmp_path / "other"))
     assert not (tmp_path / "other").exists()
 
@@ -524,19 +504,14 @@ def test_run_of_another_program_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_run_is_found_by_id_on_server(server, tmp_path):
-    run, run_id = recorded(tmp_path, server.uri)
-    there = {"runs": str(tmp_path), "tracking": {"uri": server.uri, "timeout_s": 10.0}}
-    assert tracker.find_run(from_dict(there), run_id).path == run.path
-    not_found("0" * 32, "has no such run", server.uri, **there)
-
-
-@pytest.mark.slow
-def test_server_has_all_files_of_a_rerun(server, tmp_path, capsys, monkeypatch):
+def test_server_finds_a_run_and_has_all_files_of_a_rerun(server, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", raising=False)
     secret = server.uri.replace("http://", "http://me:s3cret@")
     run = test_rerun.make_run(tmp_path, tracking={"uri": secret, "timeout_s": 20.0})
     run_id = test_rerun.send(run)
+    there = {"runs": str(tmp_path), "tracking": {"uri": server.uri, "timeout_s": 10.0}}
+    assert history.find_run(from_dict(there), run_id).path == run.path
+    not_found("0" * 32, "has no run", server.uri, **there)
     shutil.rmtree(run.path)
     capsys.readouterr()
     config, _, first = test_rerun.asked(run_id, f"runs={tmp_path}", f"tracking.uri={server.uri}")
@@ -554,9 +529,6 @@ def test_unreachable_server_is_refused_in_seconds(tmp_path):
         not_found("0" * 32, uri, "no answer in time", tracking={"uri": uri, "timeout_s": 1.0})
         assert time.monotonic() - began < 10
     not_found("0" * 32, uri, "connection refused", "set tracking.uri", tracking={"uri": uri, "timeout_s": 1.0})
-
-
-# ---------------------------------------------------------------- a store of another version
 
 
 def old_store(file: Path) -> None:
@@ -585,5 +557,5 @@ def test_older_store_is_not_migrated(tmp_path, capsys):
     assert tracker.sync(run, uri) == 1
     assert "written by another version of MLflow" in "".join(capsys.readouterr())
     with pytest.raises(Exception, match="out-of-date database schema"):
-        store.look_up(uri, "0" * 32, 5)
+        store.open_store(uri, 5)
     assert file.read_bytes() == before

@@ -82,11 +82,6 @@ def test_an_unknown_name_gets_a_suggestion(name, message):
         assert "\n" not in str(error.value)
 
 
-def test_smallest_sides_of_networks():
-    sides = {"alexnet": 63, "squeezenet1.1": 25, "mobilenetv2_0.25": 8, "small": 8}
-    assert {name: network(name).min_side for name in sides} == sides
-
-
 LARGE = ["densenet121", "inceptionv3", "vgg11_bn", "resnet50_v1b", "resnet18_v2"]
 
 

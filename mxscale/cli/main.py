@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from contextlib import contextmanager
-from typing import Dict, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 import hydra
 import yaml
@@ -16,12 +16,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mxscale import __version__
-from mxscale.cli import help_pages, multirun, session
+from mxscale.cli import help_pages, multirun
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.help_pages import CONF, own_keys
 from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.cli.verbs import VERBS, Verb
-from mxscale.config.schema import Config, to_dict
+from mxscale.config.schema import Config, check_group, to_dict
 from mxscale.doctor.doctor import RecordFindings
 from mxscale.launcher import run as job
 from mxscale.launcher.budget import REASON as BUDGET
@@ -89,7 +89,7 @@ def show_help(name: str, overrides: List[str]) -> int:
 
 def run(verb: Verb, name: str, arguments: List[str]) -> int:
     """Compose the settings of a verb, execute it, and return the exit status."""
-    invocation = session.begin()
+    invocation = multirun.begin_session()
     arguments = [keyed(verb, canonical(argument)) for argument in arguments]
     task = train
     if verb.execute:
@@ -163,7 +163,7 @@ def complete(arguments: List[str]) -> int:
 
 def train(composed):
     """Run what Hydra composed, and return the value of sweep.objective for a sweeper."""
-    invocation = session.current()
+    invocation = multirun.current_session()
     if invocation.stopped:  # a stop request holds for the whole sweep
         return None
     invocation.statuses.append(FAILURE)  # until the run has ended
@@ -201,7 +201,7 @@ def _execute(composed, overrides, cell=None) -> Status:
     typed = RecordOverrides(overrides)
     try:
         values = OmegaConf.to_container(composed, resolve=True)
-        check_groups({"sweep": values["sweep"]})
+        check_group("sweep", values["sweep"])
         if cell:
             values, overrides = cell.settings(RESUMABLE)
         elif values["sweep"]["resume"]:
@@ -223,8 +223,10 @@ def _perform(verb: Verb, name: str, composed) -> int:
     try:
         values = OmegaConf.to_container(composed, resolve=True)
         own = {key: values.pop(key) for key in own_keys(name)}
-        check_groups({key: own[key] for key, default in own_keys(name).items() if isinstance(default, dict)})
-        check_groups({"rerun": values["rerun"]})
+        for key, default in own_keys(name).items():
+            if isinstance(default, dict):
+                check_group(key, own[key])
+        check_group("rerun", values["rerun"])
         if values["rerun"]["run"] is not None:
             raise ConfigError(f"rerun={values['rerun']['run']}: only `train` and `finetune` run a run again")
         return verb.execute(values, own) or DONE
@@ -233,14 +235,6 @@ def _perform(verb: Verb, name: str, composed) -> int:
     except guards.DiskFailed as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return FAILURE
-
-
-def check_groups(groups: Dict) -> None:
-    """Raise ConfigError if a group of settings was given a value itself."""
-    for name, value in groups.items():
-        if not isinstance(value, dict):
-            given = "null" if value is None else value
-            raise ConfigError(f"{name}={given}: a group of settings: give {name}.KEY=VALUE")
 
 
 def _refuse_option(parser, message: str) -> None:

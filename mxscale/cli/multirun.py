@@ -6,6 +6,8 @@ import sys
 import time
 import traceback
 from contextlib import ExitStack
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Callable, List, Optional
 
 from hydra.core.global_hydra import GlobalHydra
@@ -14,18 +16,17 @@ from hydra.experimental.callback import Callback
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mxscale.cli import session
 from mxscale.cli.explain import explain, refuse
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.description import ROOT
 from mxscale.launcher.context import Signals
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED
-from mxscale.rundir.status import DONE, FINISHED, Status
+from mxscale.rundir.status import DONE, FINISHED, KILLED, Status
 from mxscale.rundir.sweep_directory import SweepDirectory
 from mxscale.sweep import conclusion
 from mxscale.sweep.sweep import Cell, begin
@@ -33,6 +34,32 @@ from mxscale.util.errors import ConfigError
 
 TERMINAL = (signal.SIGINT, signal.SIGHUP)
 DIRECTIONS = {"accuracy": "maximize", "cost": "minimize"}  # of the names in sweep.objective
+
+
+@dataclass
+class Session:
+    """What an invocation of the command line has run so far."""
+
+    statuses: List[int] = field(default_factory=list)  # exit statuses: of one run, or of the cells of a sweep
+    stopped: bool = False  # a stop request ended a run: no further cell starts
+    sweep: Optional["OpenSweep"] = None  # in the sweep's own process
+
+
+# Hydra creates its callbacks and calls the task function itself, in other processes too (joblib, submitit), without an
+# object of ours. A context variable holds the session of the invocation.
+_SESSION: ContextVar[Session] = ContextVar("session")
+
+
+def begin_session() -> Session:
+    """Return a new session, which becomes the current one."""
+    session = Session()
+    _SESSION.set(session)
+    return session
+
+
+def current_session() -> Session:
+    """Return the session of this process; a new one in a process that a Hydra launcher started."""
+    return _SESSION.get(None) or begin_session()
 
 
 class SweepCallback(Callback):
@@ -43,7 +70,7 @@ class SweepCallback(Callback):
 
     def on_multirun_start(self, config, **_) -> None:
         try:
-            session.current().sweep = OpenSweep(config)
+            current_session().sweep = OpenSweep(config)
         except (ConfigError, OSError, OmegaConfBaseException) as error:
             sys.exit(refuse(explain(error)))
         except Exception:  # Hydra would print a warning and continue
@@ -96,7 +123,7 @@ class OpenSweep:
             return INTERRUPTED
         if "No trials are completed" not in str(error):  # Optuna's error if every cell failed
             traceback.print_exception(type(error), error, error.__traceback__)
-            say(f"error: the sweep ended early: {explain(error)}", sys.stderr)
+            echo(f"error: the sweep ended early: {explain(error)}", sys.stderr)
         return FAILURE
 
 
@@ -194,11 +221,11 @@ def run_cell(composed, hydra, first: bool, once: Callable) -> tuple:
     sweep, overrides = SweepDirectory(hydra.sweep.dir), OmegaConf.to_container(hydra.overrides.task)
     cell = Cell(sweep, hydra.job.num, values, overrides, since)
     if cell.sweep.stop_reason():
-        return cell.not_started(), None
+        return Status(KILLED, exit=INTERRUPTED), None  # it has not started
     if cell.finished_before():
-        say(f"cell {cell.record.number} {cell.record.name} already finished: {cell.record.run}")
+        echo(f"cell {cell.record.number} {cell.record.name} already finished: {cell.record.run}")
         return Status(FINISHED, exit=DONE), cell.result()
-    say(f"cell {cell.record.number} {cell.record.name}")
+    echo(f"cell {cell.record.number} {cell.record.name}")
     with cell.following_stop_requests():
         try:
             status = once(composed, cell.typed, cell)

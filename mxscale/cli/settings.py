@@ -4,13 +4,13 @@ import os
 from typing import Optional
 
 from mxscale.config.networks import SYMBOL
-from mxscale.config.schema import Config, flatten, from_dict, origin_of, to_dict
+from mxscale.config.schema import Config, flatten, from_dict, origin_of, to_dict, unflatten
 from mxscale.config.signature import within
 from mxscale.config.validation import validate
 from mxscale.rerun import rerun
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
-from mxscale.tracking import tracker
+from mxscale.tracking import history
 from mxscale.util.errors import ConfigError
 
 
@@ -64,7 +64,7 @@ def resolve(config: Config) -> Config:
     if kind == "latest":
         values["model"]["pretrained"] = str(directory.latest_trained(config.runs).path)
     if kind == "run":
-        values["model"]["pretrained"] = str(tracker.find_run(config, rest))
+        values["model"]["pretrained"] = str(history.find_run(config, rest))
     values["model"]["name"] = network_of(config.model.name, values["model"]["pretrained"])
     if config.launch.kind == "docker":  # the container has another home and working directory
         values["runs"] = _absolute(values["runs"])
@@ -112,12 +112,14 @@ RESUMABLE = ("launch", "tracking", "checkpoint", "comm", "log_every", "validate_
 
 def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
     """Return a run's config with the changes of this command line. Raises ConfigError if it becomes another run."""
-    merged, asked, composed = flatten(to_dict(run.config())), flatten(to_dict(run.asked())), flatten(values)
+    merged, asked, composed = flatten(to_dict(run.config())), flatten(to_dict(run.requested_config())), flatten(values)
+    usual = flatten(to_dict(Config()))
     for override in overrides:
         key = override.split("=")[0].lstrip("+~")
-        if key in ("experiment", "debug"):
-            raise ConfigError(f"{override} with resume={run}: set single keys, or start a new run")
-        for name in [n for n in composed if within(n, [key])]:
+        names = [name for name in composed if within(name, [key])]
+        if key in ("experiment", "debug"):  # represents the settings that its file changes, of any group
+            names = [name for name in composed if composed[name] != usual[name]]
+        for name in names:
             if name.split(".")[0] in RESUMABLE:
                 merged[name] = composed[name]
             elif asked.get(name) != composed[name]:
@@ -156,18 +158,6 @@ def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Con
     return validate(from_dict(unflatten(merged)))
 
 
-def unflatten(flat: dict) -> dict:
-    """Return nested settings from dotted keys."""
-    values: dict = {}
-    for key, value in flat.items():
-        node = values
-        *groups, last = key.split(".")
-        for group in groups:
-            node = node.setdefault(group, {})
-        node[last] = value
-    return values
-
-
 def unfinished_run_of(config: Config) -> Optional[RunDir]:
     """Return the newest unfinished run of the same config, which resume=auto resumes."""
     wanted = {k: v for k, v in flatten(to_dict(config)).items() if k.split(".")[0] not in RESUMABLE}
@@ -175,7 +165,7 @@ def unfinished_run_of(config: Config) -> Optional[RunDir]:
         if found.state == directory.FINISHED:
             continue
         try:
-            saved = flatten(to_dict(found.asked()))
+            saved = flatten(to_dict(found.requested_config()))
         except ConfigError:  # damaged, or of another version
             continue
         if all(saved.get(key, None) == value for key, value in wanted.items()):

@@ -57,7 +57,6 @@ def prices(values: dict, own: dict) -> None:
 
 def score(values: dict, own: dict) -> None:
     from mxscale.perfmodel.published import score as published
-    from mxscale.perfmodel.published import score_figure
 
     validate(from_dict(values))
     if own["leave_out"] not in published.LABELS:
@@ -69,7 +68,7 @@ def score(values: dict, own: dict) -> None:
     found = published.score(_path(own, "points"), own["leave_out"])
     if figure:
         try:
-            score_figure.draw(found, figure)
+            published.draw(found, figure)
         except OSError as error:
             raise ConfigError(f"figure={figure}: {error.strerror or error}") from error
     print(json.dumps(found) if as_json else published.show(found))

@@ -13,8 +13,8 @@ class DataSet:
     Attributes:
         name: The value of data.kind.
         help: One line for help texts.
-        implementation: "module:attribute", imported with `registry.implementation`. For a packed set, a callable
-            `(Data, Options) -> PackJob` as in mxscale.data.tree_packer; for a generated set, a class with the
+        implementation: "module:attribute", imported with `pkgutil.resolve_name`. For a packed set, a callable
+            `(Data, workers) -> PackJob` as in mxscale.data.tree_packer; for a generated set, a class with the
             interface of mxscale.data.loader.SyntheticData.
         required: Settings of `data` that have no default.
         expected: What to set, for the error if one of them is missing.

@@ -46,14 +46,14 @@ def _gluon(name: str, min_side: int, side: int = 224) -> Network:
 def _resnet_v1b(layers: int) -> Network:
     index = RESNET_LAYERS.index(layers)
     smaller = f"resnet{RESNET_LAYERS[index - 1]}_v1b" if index else None
-    builder = "mxscale.models.resnet_v1b:resnet_v1b"
+    builder = "mxscale.models.residual:resnet_v1b"
     return Network(f"resnet{layers}_v1b", 8, builder, {"layers": layers}, torch_layers=layers, smaller=smaller)
 
 
 NETWORKS: Dict[str, Network] = {
     entry.name: entry
     for entry in (
-        Network("small", 8, "mxscale.models.small:Small", side=32, classes=10),
+        Network("small", 8, "mxscale.models.residual:Small", side=32, classes=10),
         Network("symbol", 8, "mxscale.models.symbol:build", from_weights=True),
         *(_resnet_v1b(layers) for layers in RESNET_LAYERS),
         _gluon("alexnet", 63),

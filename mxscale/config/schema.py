@@ -84,10 +84,15 @@ def from_dict(values: Dict[str, Any], cls=Config, where: str = ""):
     return cls(**typed)
 
 
+def check_group(name: str, value: Any) -> None:
+    """Raise ConfigError if a group of settings was given a value itself."""
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name}={_shown(value)}: a group of settings: give {name}.KEY=VALUE")
+
+
 def _typed(value, hint, where):
     if dataclasses.is_dataclass(hint):
-        if not isinstance(value, dict):
-            raise ConfigError(f"{where}={value}: expected a group of settings")
+        check_group(where, value)
         return from_dict(value, hint, where + ".")
     if hint is Any:
         return value
@@ -96,11 +101,11 @@ def _typed(value, hint, where):
         return None if value is None else _typed(value, arguments[0], where)
     if origin is list:
         if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{where}={value}: expected a list such as [1,2]")
+            raise ConfigError(f"{where}={_shown(value)}: expected a list such as [1,2]")
         return [_typed(v, arguments[0], where) for v in value]
     if origin is dict:
         if not isinstance(value, dict):
-            raise ConfigError(f"{where}={value}: expected a mapping such as {{a:1}}")
+            raise ConfigError(f"{where}={_shown(value)}: expected a mapping such as {{a:1}}")
         return dict(value)
     return _scalar(value, hint, where)
 
@@ -113,7 +118,11 @@ def _scalar(value, hint, where):
     if type(value) is hint:
         return value
     expected = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[hint]
-    raise ConfigError(f"{where}={'null' if value is None else value}: expected {expected}")
+    raise ConfigError(f"{where}={_shown(value)}: expected {expected}")
+
+
+def _shown(value):
+    return "null" if value is None else value
 
 
 def to_dict(config) -> Dict[str, Any]:
@@ -130,3 +139,15 @@ def flatten(values: Dict[str, Any], where: str = "") -> Dict[str, Any]:
         else:
             flat[f"{where}{key}"] = value
     return flat
+
+
+def unflatten(flat: Dict[str, Any]) -> Dict[str, Any]:
+    """Return nested values from dotted keys, the inverse of `flatten`."""
+    values: Dict[str, Any] = {}
+    for key, value in flat.items():
+        node = values
+        *groups, last = key.split(".")
+        for group in groups:
+            node = node.setdefault(group, {})
+        node[last] = value
+    return values

@@ -28,7 +28,6 @@ def read(path: str, as_of: str, name: Optional[str] = None) -> List[Row]:
     """Return the prices of a catalog as rows of a price table; their source is NAME@DIGEST.
 
     Args:
-        path: A copy of one of the catalogs above.
         name: Name of the source; the file's name by default.
 
     Raises:

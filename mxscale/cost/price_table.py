@@ -52,7 +52,7 @@ def read(path: Path) -> List[Row]:
     return rows
 
 
-def append(path: Path, rows: Iterable[Row]) -> Tuple[int, int]:
+def append(path: Path, rows: List[Row]) -> Tuple[int, int]:
     """Append the rows whose price the table lacks; existing rows stay unchanged.
 
     A price is known if its source, whose name includes the digest of a file, is in the table, with any date.
@@ -60,7 +60,6 @@ def append(path: Path, rows: Iterable[Row]) -> Tuple[int, int]:
     Returns:
         (number of added rows, number of rows that were in the table before).
     """
-    rows = list(rows)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.with_name(f".{path.name}.lock")):

@@ -10,10 +10,10 @@ import datetime
 import math
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Dict, List, Optional, Sequence
 
 from mxscale.config.price_sources import PRICE_SOURCES
-from mxscale.config.registry import implementation
 from mxscale.config.schema import RULES, Machine
 from mxscale.cost import price_table
 from mxscale.rundir.price import Price
@@ -84,7 +84,7 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
     elif machine.eur_per_hour is not None:
         found = _by_hand("eur", machine.eur_per_hour, date)
     elif source.implementation:
-        found = implementation(source.implementation)(machine, date, own)
+        found = resolve_name(source.implementation)(machine, date, own)
     elif source.required:
         raise ConfigError(f"machine={source.name} has no price: give machine.usd_per_hour or machine.eur_per_hour")
     else:

@@ -1,4 +1,4 @@
-"""Decoding of image files to RGB pixels: one policy for every format.
+"""Decoding of image files to RGB pixels, by one policy for every format, and packing of them.
 
 | in the file                | result                                                               |
 |----------------------------|----------------------------------------------------------------------|
@@ -14,9 +14,12 @@
 MXNet decodes the images in a user's records. It ignores transparency, applies the orientation only of JPEG, and
 reads few formats (OpenCV's imread, flag 1). If its result differs from the table, `examine` reports it, and the
 record is encoded again.
+
+Only Pillow is imported, as in workers.py. An archive is not unpacked: a worker reads its image inside the archive.
 """
 
 import contextlib
+import hashlib
 import io
 import math
 import os
@@ -51,6 +54,17 @@ class BadImage(Exception):
         self.reason = reason
 
 
+class Slice(NamedTuple):
+    """A range of bytes in a file, such as a member of a tar."""
+
+    path: str
+    offset: int
+    size: int
+
+
+Source = Union[str, os.PathLike, bytes, Slice]  # a path, content, or a part of a file
+
+
 class Recipe(NamedTuple):
     """How images are packed."""
 
@@ -60,23 +74,37 @@ class Recipe(NamedTuple):
     min_side: int  # images with a shorter side than this are bad
 
 
+class Packed(NamedTuple):
+    image: bytes  # encoded
+    size: Tuple[int, int]  # height, width
+    key: bytes  # of the bytes before packing: equal for exact copies
+
+
 class Examined(NamedTuple):
     side: int  # the shorter side in pixels
     same_in_mxnet: bool  # MXNet decodes the same pixels
+    key: bytes  # as in Packed
 
 
-def repack(source: Union[str, bytes], recipe: Recipe) -> Tuple[bytes, Tuple[int, int]]:
-    """Decode an image file (path or content) and return it encoded, with its (height, width). Raises BadImage."""
-    image = decode(source, recipe.min_side, recipe.pack_size)
-    return encode(image, recipe.pack_format, recipe.quality, recipe.pack_size)
+def repack(source: Source, recipe: Recipe) -> Packed:
+    """Return the image packed by `recipe`. Raises BadImage."""
+    content = read(source)
+    image = decode(content, recipe.min_side, recipe.pack_size)
+    return Packed(*encode(image, recipe.pack_format, recipe.quality, recipe.pack_size), _key_of(content))
 
 
-def examine(source: Union[str, bytes], min_side: int) -> Examined:
-    """Decode an image file (path or content) and return its properties. Raises BadImage."""
-    with _opened(source) as image:
+def examine(source: Source, min_side: int) -> Examined:
+    """Decode an image and return its properties. Raises BadImage."""
+    content = read(source)
+    with _opened(content) as image:
         _refuse_small(image, min_side)
         image.load()
-        return Examined(min(_rgb(_upright(image)).size), _same_in_mxnet(image))
+        return Examined(min(_rgb(_upright(image)).size), _same_in_mxnet(image), _key_of(content))
+
+
+def _key_of(content: bytes) -> bytes:
+    """Return half of a SHA-256, which identifies an image and saves memory: one key per image is stored."""
+    return hashlib.sha256(content).digest()[:16]
 
 
 def size_of(content: bytes) -> Tuple[int, int]:
@@ -90,11 +118,10 @@ def _same_in_mxnet(image: Image.Image) -> bool:
     return plain and image.getexif().get(ORIENTATION, 1) == 1
 
 
-def decode(source: Union[str, os.PathLike, bytes], min_side: int = 1, wanted: Optional[int] = None) -> Image.Image:
-    """Return an image file as an upright RGB image.
+def decode(source: Source, min_side: int = 1, wanted: Optional[int] = None) -> Image.Image:
+    """Return an upright RGB image.
 
     Args:
-        source: Path or content.
         min_side: Images with a shorter side below this are bad.
         wanted: The shorter side that it will be resized to. A JPEG of at least twice that size is decoded at a
             half, a quarter or an eighth of its size.
@@ -102,7 +129,7 @@ def decode(source: Union[str, os.PathLike, bytes], min_side: int = 1, wanted: Op
     Raises:
         BadImage: The image is unusable.
     """
-    with _opened(source) as image:
+    with _opened(read(source)) as image:
         _refuse_small(image, min_side)
         if wanted:
             scale = GAP * wanted / min(image.size)
@@ -112,9 +139,8 @@ def decode(source: Union[str, os.PathLike, bytes], min_side: int = 1, wanted: Op
 
 
 @contextlib.contextmanager
-def _opened(source: Union[str, os.PathLike, bytes]):
+def _opened(content: bytes):
     """Yield the image with its header read. Every error in the block is raised as BadImage."""
-    content = source if isinstance(source, bytes) else read(source)
     if not content:
         raise BadImage("empty file")
     try:
@@ -130,7 +156,7 @@ def _opened(source: Union[str, os.PathLike, bytes]):
     except Image.DecompressionBombError:
         raise BadImage(f"more than {MAX_PIXELS:,} pixels") from None
     except Exception as error:  # decoders raise exceptions of many types for damaged files
-        raise BadImage(_one_line(error)) from None
+        raise BadImage(one_line(error)) from None
 
 
 def _refuse_small(image: Image.Image, min_side: int) -> None:
@@ -170,15 +196,22 @@ def encode(image: Image.Image, pack_format: str, quality: int, pack_size: Option
     return out.getvalue(), (height, width)
 
 
-def read(path) -> bytes:
+def read(source: Source) -> bytes:
     """Return the content of an image file. Raises BadImage."""
+    if isinstance(source, bytes):
+        return source
+    path, offset, size = source if isinstance(source, Slice) else (source, 0, -1)
     try:
         if os.path.exists(path) and not os.path.isfile(path):  # reading from a pipe would block
             raise BadImage("not a file")
         with open(path, "rb") as file:
-            return file.read()
+            file.seek(offset)
+            content = file.read(size)
     except OSError as error:
         raise BadImage(error.strerror or str(error)) from None
+    if len(content) < size:
+        raise BadImage("its archive is truncated inside it")
+    return content
 
 
 def _refuse_huge(width: int, height: int) -> None:
@@ -216,6 +249,6 @@ def _from_16_bit(image: Image.Image) -> Image.Image:
     return Image.fromarray(((values * 255 + 32_767) // 65_535).astype(np.uint8))
 
 
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text[:120] if text else type(error).__name__
+def one_line(error: BaseException) -> str:
+    """Return the message of an error of a library as one short line."""
+    return " ".join(str(error).split())[:120] or type(error).__name__

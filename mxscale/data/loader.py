@@ -15,6 +15,7 @@ from mxnet import nd
 
 from mxscale.config.schema import Data
 from mxscale.data.ram_cache import RamCache
+from mxscale.rundir.plan import Split
 
 
 class Micro(NamedTuple):
@@ -25,14 +26,6 @@ class Micro(NamedTuple):
     lane: int  # index of the rank's device
     images: nd.NDArray
     labels: nd.NDArray
-
-
-class Records(NamedTuple):
-    """A split of a packed set."""
-
-    rec: str
-    idx: str
-    count: int
 
 
 # ImageRecordIter's inter_method, OpenCV's numbers; only area is antialiased
@@ -52,7 +45,7 @@ def seed_of(*numbers: int) -> int:
 
 
 def open_reader(
-    records: Records, data: Data, batch: int, part: Tuple[int, int], cache: Optional[RamCache] = None, **settings
+    records: Split, data: Data, batch: int, part: Tuple[int, int], cache: Optional[RamCache] = None, **settings
 ):
     """Return an ImageRecordIter over part (index, number of parts) of the file.
 
@@ -152,7 +145,7 @@ class TrainData:
     batches of one shard and epoch therefore share their crops and flips, position by position.
     """
 
-    def __init__(self, records: Records, reading: Reading):
+    def __init__(self, records: Split, reading: Reading):
         self.records, self.reading = records, reading
         self.parts = readable_parts(part_sizes(records.count, reading.total_shards), reading.batch)
         self._epoch, self._streams, self._readers = None, {}, {}
@@ -250,7 +243,7 @@ class EvaluationData:
     a reader's first epoch reports the padding correctly.
     """
 
-    def __init__(self, records: Records, data: Data, batch: int, part: Tuple[int, int], device):
+    def __init__(self, records: Split, data: Data, batch: int, part: Tuple[int, int], device):
         """Each batch has at most `batch` images; `part` is (rank, ranks)."""
         self.records, self.data, self.part, self.device = records, data, part, device
         # A batch is at most as large as the part, because a reader wraps only once.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 from mxscale.config.signature import hash_of
+from mxscale.rundir.plan import Split
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
@@ -39,21 +40,21 @@ def load(folder) -> Dict[str, Any]:
     return {**manifest, "dir": str(path.parent)}
 
 
-def path_of(manifest: Dict[str, Any], split: str) -> Tuple[str, str]:
-    """Return the absolute paths of a split's .rec and .idx. Raises ConfigError if the set has no such split."""
-    if split not in manifest["splits"]:
-        raise ConfigError(f"{manifest['dir']} has no {split} split, only {', '.join(manifest['splits'])}")
-    entry = manifest["splits"][split]
-    return os.path.join(manifest["dir"], entry["rec"]), os.path.join(manifest["dir"], entry["idx"])
+def split_of(manifest: Dict[str, Any], name: str) -> Split:
+    """Return a split with absolute paths. Raises ConfigError if the set has no such split."""
+    if name not in manifest["splits"]:
+        raise ConfigError(f"{manifest['dir']} has no {name} split, only {', '.join(manifest['splits'])}")
+    entry = manifest["splits"][name]
+    return Split(entry["count"], *(os.path.join(manifest["dir"], entry[key]) for key in ("rec", "idx")))
 
 
 def intact(folder) -> Optional[Dict[str, Any]]:
     """Return the manifest if the set exists and is unchanged since it was packed; otherwise None."""
     try:
         manifest, written_ns = load(folder), os.stat(Path(folder) / NAME).st_mtime_ns
-        for split, entry in manifest["splits"].items():
-            rec, idx = path_of(manifest, split)
-            if not _same(rec, entry, written_ns) or not os.path.isfile(idx):
+        for name, entry in manifest["splits"].items():
+            split = split_of(manifest, name)
+            if not _same(split.rec, entry, written_ns) or not os.path.isfile(split.idx):
                 return None
         return manifest
     except (ConfigError, OSError, KeyError):

@@ -14,14 +14,14 @@ import os
 import shutil
 import sys
 import uuid
+from pkgutil import resolve_name
 from typing import Any, Callable, Dict, Optional
 
 from mxscale.config.datasets import DATASETS
-from mxscale.config.registry import implementation
 from mxscale.config.schema import Data
 from mxscale.config.signature import hash_of
 from mxscale.data import manifest
-from mxscale.data.tree_packer import Options, PackJob
+from mxscale.data.tree_packer import PackJob
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import sync
 from mxscale.util.errors import ConfigError
@@ -29,20 +29,19 @@ from mxscale.util.errors import ConfigError
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of some shared file systems
 
 
-def prepare(data: Data, workers: Optional[int] = None, progress: bool = True) -> Dict[str, Any]:
+def prepare(data: Data, workers: Optional[int] = None) -> Dict[str, Any]:
     """Return the manifest of a packed set, with its folder as "dir"; pack the set first if it is not in the cache.
 
     Args:
         data: The set's settings; not of a generated set.
         workers: Processes that decode and encode; None: by the cores and the number of images. The packed bytes do
             not depend on it.
-        progress: Whether to report long work on stderr.
 
     Raises:
         ConfigError: The input is invalid, or the cache cannot be written.
     """
     try:
-        found = _find_or_pack(data, Options(workers, progress))
+        found = _find_or_pack(data, workers)
         if not data.allow_duplicates:
             manifest.refuse_copies(found, f"data.root={data.root}" if data.root else f"data={data.kind}")
         return found
@@ -50,8 +49,8 @@ def prepare(data: Data, workers: Optional[int] = None, progress: bool = True) ->
         raise ConfigError("".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error))) from None
 
 
-def _find_or_pack(data: Data, options: Options) -> Dict[str, Any]:
-    job: PackJob = implementation(DATASETS[data.kind].implementation)(data, options)
+def _find_or_pack(data: Data, workers: Optional[int]) -> Dict[str, Any]:
+    job: PackJob = resolve_name(DATASETS[data.kind].implementation)(data, workers)
     cache = os.path.abspath(os.path.expanduser(data.cache))
     folder = os.path.join(cache, f"{data.kind}-{hash_of([manifest.FORMAT, job.settings])[:12]}")
     found = manifest.intact(folder)
@@ -59,28 +58,26 @@ def _find_or_pack(data: Data, options: Options) -> Dict[str, Any]:
         return found
     try:
         os.makedirs(cache, exist_ok=True)
-        with _exclusive(folder, options.progress) as locked:
+        with _exclusive(folder) as locked:
             found = manifest.intact(folder) or _publish(folder, job.build, locked)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(
             f"data.cache={data.cache}: cannot write there ({reason}); make room or set data.cache=DIR"
         ) from None
-    if options.progress:
-        _report(_summary(found, data))
+    _report(_summary(found, data))
     return found
 
 
 @contextlib.contextmanager
-def _exclusive(folder: str, progress: bool):
+def _exclusive(folder: str):
     """Hold the set's lock within the block. Yields False if the file system has no locks."""
     path = _hidden(folder, "lock")
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(file_lock.locked(path, wait=False))
         except BlockingIOError:
-            if progress:
-                _report("another process is packing this set: waiting for it")
+            _report("another process is packing this set: waiting for it")
             stack.enter_context(file_lock.locked(path))
         except OSError as error:
             if error.errno not in NO_LOCKS:

@@ -20,6 +20,7 @@ from mxscale.data import recordio
 from mxscale.data.images import BadImage, size_of
 from mxscale.data.workers import PER_WORKER, Pool
 from mxscale.environment.container_limits import available_memory
+from mxscale.rundir.plan import Split
 from mxscale.util.errors import ConfigError
 
 BMP = struct.Struct("<2sIIIIiiHHIIiiII")  # file header (14 bytes), BITMAPINFOHEADER (40)
@@ -31,13 +32,8 @@ def bitmap(content: bytes) -> bytes:
     height, width, _ = pixels.shape
     rows = np.zeros((height, row_bytes(width)), "uint8")
     rows[:, : 3 * width] = pixels.reshape(height, 3 * width)
-    return _header(width, height) + rows.tobytes()
-
-
-def _header(width: int, height: int) -> bytes:
-    size = height * row_bytes(width)
-
-    return BMP.pack(b"BM", BMP.size + size, 0, BMP.size, 40, width, -height, 1, 24, 0, size, 0, 0, 0, 0)
+    header = BMP.pack(b"BM", BMP.size + rows.size, 0, BMP.size, 40, width, -height, 1, 24, 0, rows.size, 0, 0, 0, 0)
+    return header + rows.tobytes()
 
 
 def row_bytes(width: int) -> int:
@@ -127,19 +123,18 @@ def bytes_of(rec: str, offsets: List[int]) -> int:
     return total
 
 
-def announce(splits: dict, share: float) -> None:
+def announce(splits: Dict[str, Split], share: float) -> None:
     """Report the memory that a share of a set's training and validation images needs.
 
     Args:
-        splits: Split -> {"rec", "idx"}. Test images are read once and not cached.
+        splits: The set's splits by name. Test images are read once and not cached.
         share: The largest share of the images that the ranks of one host read, 0-1.
 
     Raises:
         ConfigError: The images do not fit into memory.
     """
-    wanted = share * sum(
-        bytes_of(splits[name]["rec"], offsets_of(splits[name]["idx"], (0, 1))) for name in ("train", "val")
-    )
+    read = splits["train"], splits["val"]
+    wanted = share * sum(bytes_of(split.rec, offsets_of(split.idx, (0, 1))) for split in read)
     free = available_memory()
     check_fit(wanted, free)
     print(f"data.keep=ram: {_gb(wanted)} for the decoded images, {_gb(free)} free", file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ MXNet's own writer ignores the result of closing the file and does not report a 
 import hashlib
 import os
 import struct
-from typing import Callable, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 PREFIX = struct.Struct("<4sI")
@@ -32,10 +32,12 @@ class Header(NamedTuple):
 
 
 class Writer:
-    """Writes a new .rec with its .idx. `close` returns when both are on disk. Raises OSError."""
+    """Writes `<name>.rec` and `<name>.idx`, both new. `close` returns when they are on disk. Raises OSError."""
 
-    def __init__(self, rec: str, idx: str):
-        self._rec, self._idx = open(rec, "xb", BUFFER), open(idx, "x")
+    def __init__(self, folder, name: str):
+        self._names = {"rec": f"{name}.rec", "idx": f"{name}.idx"}
+        self._rec = open(os.path.join(folder, self._names["rec"]), "xb", BUFFER)
+        self._idx = open(os.path.join(folder, self._names["idx"]), "x")
         self._hash, self._offset, self.count = hashlib.sha256(), 0, 0
 
     def write(self, label: int, image_id: int, image: bytes) -> None:
@@ -46,13 +48,13 @@ class Writer:
         self._offset += len(record)
         self.count += 1
 
-    def close(self) -> Tuple[str, int]:
-        """Return the SHA-256 and the size in bytes of the .rec."""
+    def close(self) -> Dict[str, Any]:
+        """Return the files' entries of a manifest: rec, idx, sha256 and bytes."""
         for file in (self._rec, self._idx):
             with file:
                 file.flush()
                 os.fsync(file.fileno())
-        return self._hash.hexdigest(), self._offset
+        return {**self._names, "sha256": self._hash.hexdigest(), "bytes": self._offset}
 
     def __enter__(self):
         return self

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from mxscale.config.schema import Data
-from mxscale.data import content, manifest, recordio
-from mxscale.data.images import POLICY, BadImage, Recipe, repack
+from mxscale.data import manifest, recordio
+from mxscale.data.images import POLICY, BadImage, Recipe, examine, repack
 from mxscale.data.manifest import Copies
-from mxscale.data.tree_packer import Options, PackJob
+from mxscale.data.tree_packer import PackJob
 from mxscale.data.workers import Pool, Progress
 from mxscale.util.errors import ConfigError
 
@@ -24,9 +24,9 @@ TYPICAL_BYTES = 4096  # of a small image, to estimate the number of images for t
 MAX_CLASSES = 1 << 24  # labels are float32, which is exact for integers up to this
 
 
-def recordio_job(data: Data, options: Options) -> PackJob:
+def recordio_job(data: Data, workers: Optional[int]) -> PackJob:
     """Return the job that checks data.train, data.val and data.test."""
-    return PackJob(settings(data), lambda folder: build(data, folder, options.workers, options.progress))
+    return PackJob(settings(data), lambda folder: build(data, folder, workers))
 
 
 def settings(data: Data) -> Dict[str, Any]:
@@ -44,7 +44,7 @@ def settings(data: Data) -> Dict[str, Any]:
     return {"files": files, "min_side": _min_side(data), "policy": POLICY, **chosen}
 
 
-def build(data: Data, folder: str, workers: Optional[int], progress: bool) -> None:
+def build(data: Data, folder: str, workers: Optional[int]) -> None:
     """Validate the files and write their manifest into `folder`, with missing .idx files and necessary copies.
 
     Raises:
@@ -57,7 +57,7 @@ def build(data: Data, folder: str, workers: Optional[int], progress: bool) -> No
     total = sum(file["rec"]["bytes"] for file in used["files"].values())
     pool = Pool(workers, total // TYPICAL_BYTES)
     copies = Copies()
-    with Progress("checking records", total, "B", progress) as bar:
+    with Progress("checking records", total, "B") as bar:
         checked = {split: _Checked(split, rec, data, pool, copies, bar) for split, rec in _files(data).items()}
     classes = _classes(data, {split: found.all_labels for split, found in checked.items()})
     for split, found in checked.items():
@@ -135,15 +135,14 @@ class _Checked:
         self.rewritten: Set[int] = set()
         self.smallest: Optional[int] = None  # shorter side in pixels
         self._digest = hashlib.sha256()
-        results = pool.map(self._images(bar), partial(content.check, min_side=_min_side(data)))
+        results = pool.map(self._images(bar), partial(examine, min_side=_min_side(data)))
         with contextlib.closing(results):
             for number, result in enumerate(results):
                 if not isinstance(result, BadImage):
-                    (side, same_in_mxnet), key = result
-                    self.smallest = min(side, self.smallest or side)
-                    if not same_in_mxnet:
+                    self.smallest = min(result.side, self.smallest or result.side)
+                    if not result.same_in_mxnet:
                         self.rewritten.add(number)
-                    copies.add(key, f"{os.path.basename(rec)} record {number}", split)
+                    copies.add(result.key, f"{os.path.basename(rec)} record {number}", split)
                     continue
                 self.bad[number] = result.reason
                 if data.on_bad == "error":
@@ -192,15 +191,13 @@ class _Checked:
         return {"rec": self.rec, "idx": idx, "sha256": self._digest.hexdigest(), "bytes": os.path.getsize(self.rec)}
 
     def _copy(self, folder: str) -> Dict[str, Any]:
-        names = f"{self.split}.rec", f"{self.split}.idx"
-        with recordio.Writer(*(os.path.join(folder, name) for name in names)) as writer:
+        with recordio.Writer(folder, self.split) as writer:
             for number, record in enumerate(recordio.scan(self.rec)):
                 if number in self.bad:
                     continue
-                encoded = repack(record.payload, self.recipe)[0] if number in self.rewritten else record.payload
+                encoded = repack(record.payload, self.recipe).image if number in self.rewritten else record.payload
                 writer.write(self.labels[number], record.header.id, encoded)
-            sha256, length = writer.close()
-        return {"rec": names[0], "idx": names[1], "sha256": sha256, "bytes": length}
+            return writer.close()
 
 
 def _label(header: recordio.Header, number: int, where: str) -> int:

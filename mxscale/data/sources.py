@@ -6,12 +6,12 @@ import hashlib
 import io
 import os
 from pathlib import Path
-from typing import Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from mxscale.config.schema import Data
 from mxscale.data.images import EXTENSIONS
 from mxscale.data.tree import Item, Tree, chosen
-from mxscale.data.tree_packer import Options, PackJob, photograph_recipe, scan_recipe, tree_job
+from mxscale.data.tree_packer import PackJob, photograph_recipe, scan_recipe, tree_job
 from mxscale.util.errors import ConfigError
 
 VAL_NAMES = ("val", "valid", "validation")
@@ -20,11 +20,10 @@ DIGITS = [str(digit) for digit in range(10)]
 DIGITS_FILE = Path(__file__).with_name("files") / "digits.csv.gz"
 
 
-def digits(data: Data, options: Options) -> PackJob:
+def digits(data: Data, workers: Optional[int]) -> PackJob:
     """Return the job that packs the embedded digits, enlarged to the size that the network sees."""
     classes = chosen(data, DIGITS, "data=digits")
-    options = options._replace(workers=1)
-    return tree_job(data, scan_recipe(data), lambda: _digits_tree(classes), options, classes=classes)
+    return tree_job(data, scan_recipe(data), lambda: _digits_tree(classes), 1, classes=classes)
 
 
 def _digits_tree(classes: List[str]) -> Tree:
@@ -43,14 +42,14 @@ def _digits_tree(classes: List[str]) -> Tree:
     return Tree(classes, {"all": by_class}, "data=digits")
 
 
-def imagefolder(data: Data, options: Options) -> PackJob:
+def imagefolder(data: Data, workers: Optional[int]) -> PackJob:
     """Return the job that packs data.root. Raises ConfigError if it is not a folder of images."""
     recipe = photograph_recipe(data)
     tree, fingerprint = list_folder(data)
     identity = {"classes": tree.classes, "source": fingerprint, "on_bad": data.on_bad, "root": _absolute(data.root)}
     if "train" in tree.splits:  # a set with its own splits does not depend on these settings
         identity.update(val_share=None, test_share=None)
-    return tree_job(data, recipe, lambda: tree, options, **identity)
+    return tree_job(data, recipe, lambda: tree, workers, **identity)
 
 
 def _absolute(path: str) -> str:

@@ -15,11 +15,12 @@ from mxscale.config.schema import Config, Data
 from mxscale.config.training_settings import Augment
 from mxscale.data import loader, manifest, pack
 from mxscale.data.ram_cache import RamCache
+from mxscale.rundir.plan import Split
 from mxscale.util.errors import ConfigError
 
 INTERVALS = 5  # of each measurement, for its spread
 # decode: decoding and a centre crop. all: everything that training, or validation, does to an image.
-WORK = {"train": ("decode", "all"), "val": ("decode", "all")}
+WORK = ("decode", "all")
 
 
 def show(config: Config, seconds, threads) -> None:
@@ -56,12 +57,11 @@ def check(config: Config, seconds, threads) -> None:
 def measure(config: Config, packed: Dict, seconds: float, threads: List[int]) -> Iterator[Dict]:
     """Yield a row for each split, work and number of threads. `packed` is the set's manifest."""
     cache = RamCache()
-    for split, works in WORK.items():
-        entry = packed["splits"].get(split)
-        if not entry or not entry["count"]:
+    for split in ("train", "val"):
+        records = manifest.split_of(packed, split)
+        if not records.count:
             continue
-        records = loader.Records(*manifest.path_of(packed, split), entry["count"])
-        for work in works:
+        for work in WORK:
             for wanted in threads:
                 data = replace(config.data, threads=wanted)
                 open_pass = opener(records, data, split, work, config.batch.per_device, cache)
@@ -70,7 +70,7 @@ def measure(config: Config, packed: Dict, seconds: float, threads: List[int]) ->
                 yield {**row, "images_per_s": spread(rates), "ms_per_image": 1000 / statistics.median(rates)}
 
 
-def opener(records: loader.Records, data: Data, split: str, work: str, batch: int, cache: RamCache) -> Callable:
+def opener(records: Split, data: Data, split: str, work: str, batch: int, cache: RamCache) -> Callable:
     """Return a function from the number of a pass to an ImageRecordIter over the split, as one rank opens it."""
     if split == "train":
         augment = data.augment if work == "all" else Augment(crop="center", flip=False)
@@ -102,7 +102,7 @@ def images_per_second(open_pass: Callable, seconds: float) -> List[float]:
                 images, began = 0, time.perf_counter()
 
 
-def used_threads(records: loader.Records, data: Data, cache: RamCache) -> int:
+def used_threads(records: Split, data: Data, cache: RamCache) -> int:
     """Return the number of decode threads that the reader uses, which it reports only in its log."""
     with tempfile.TemporaryFile() as log:
         stderr = os.dup(2)

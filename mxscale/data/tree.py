@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Dict, FrozenSet, List, NamedTuple
 
 from mxscale.config.schema import Data
-from mxscale.data.content import Source
+from mxscale.data.images import Source
 from mxscale.util.errors import ConfigError, nearest
 
 
@@ -80,7 +80,11 @@ def _divide(tree: Tree, classes: List[List[Item]], data: Data, test_share: float
     splits: Dict[str, List[List[Item]]] = {"train": [], "val": [], "test": []}
     for name, items in zip(tree.classes, classes, strict=True):
         test = _share(len(items), test_share)
-        rest = test + (_share(len(items), data.val_share) if data.val_share else _left(items[test:], data))
+        if data.val_share:
+            val = _share(len(items), data.val_share)
+        else:
+            val = max(0, len(items) - test - data.train_per_class)
+        rest = test + val
         if rest >= len(items) or rest == test:
             raise ConfigError(_too_few(tree, name, len(items), data, test_share))
         splits["test"].append(items[:test])
@@ -89,11 +93,6 @@ def _divide(tree: Tree, classes: List[List[Item]], data: Data, test_share: float
     if not test_share:
         del splits["test"]
     return splits
-
-
-def _left(items: List[Item], data: Data) -> int:
-    """Return the number of images that data.train_per_class leaves."""
-    return max(0, len(items) - data.train_per_class)
 
 
 def _too_few(tree: Tree, name: str, count: int, data: Data, test_share: float) -> str:

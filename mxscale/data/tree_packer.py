@@ -9,20 +9,13 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 import PIL
 
 from mxscale.config.schema import Data
-from mxscale.data import content, manifest, recordio, tree
-from mxscale.data.images import POLICY, BadImage, Recipe
+from mxscale.data import manifest, recordio, tree
+from mxscale.data.images import POLICY, BadImage, Recipe, repack
 from mxscale.data.manifest import Copies
 from mxscale.data.workers import Pool, Progress
 from mxscale.util.errors import ConfigError
 
 MAX_BAD = 100  # bad images after which packing stops
-
-
-class Options(NamedTuple):
-    """How to pack. The packed bytes do not depend on it."""
-
-    workers: Optional[int] = None  # processes that decode and encode; None: by the cores and the number of images
-    progress: bool = True  # report long work on stderr
 
 
 class PackJob(NamedTuple):
@@ -52,18 +45,21 @@ def _recipe(data: Data, pack_size: Optional[int], min_side: int) -> Recipe:
     return Recipe(data.pack_format, quality, pack_size, min_side)
 
 
-def tree_job(data: Data, recipe: Recipe, list_images: Callable[[], tree.Tree], options: Options, **identity) -> PackJob:
+def tree_job(
+    data: Data, recipe: Recipe, list_images: Callable[[], tree.Tree], workers: Optional[int], **identity
+) -> PackJob:
     """Return the job that packs an image tree.
 
     Args:
         list_images: Returns the tree. It is called only if the set is not in the cache.
+        workers: As in pack.prepare.
         **identity: What else determines the packed bytes, such as class names and the files' checksums.
     """
     names = ("kind", "train_per_class", "val_share", "test_share", "split_seed")
     chosen = {name: getattr(data, name) for name in names}
     # Pillow's version is part of the cache key: another version may encode differently.
     settings = {**chosen, **recipe._asdict(), "pillow": PIL.__version__, "policy": POLICY, **identity}
-    return PackJob(settings, lambda folder: _Packer(list_images(), data, recipe, folder).pack(settings, options))
+    return PackJob(settings, lambda folder: _Packer(list_images(), data, recipe, folder).pack(settings, workers))
 
 
 class _Packer:
@@ -75,13 +71,13 @@ class _Packer:
         self.bad: Dict[int, Dict[str, str]] = {}  # id -> path and reason
         self.copies = Copies()
 
-    def pack(self, settings: Dict[str, Any], options: Options) -> None:
+    def pack(self, settings: Dict[str, Any], workers: Optional[int]) -> None:
         """Write the splits and the manifest. Raises ConfigError and OSError."""
         while True:
             known_bad = len(self.bad)
             splits = tree.plan(self.tree, self.data, frozenset(self.bad))
             self.copies = Copies()
-            entries = self._write(splits, options)
+            entries = self._write(splits, workers)
             if self.bad and self.data.on_bad == "error":
                 raise ConfigError(self._bad_images())
             if len(self.bad) == known_bad or self.data.train_per_class is None:
@@ -99,12 +95,12 @@ class _Packer:
             duplicates=self.copies.in_manifest(),
         )
 
-    def _write(self, splits: Dict[str, List[tree.Item]], options: Options) -> Dict[str, Any]:
+    def _write(self, splits: Dict[str, List[tree.Item]], workers: Optional[int]) -> Dict[str, Any]:
         """Write the records of all splits; return their manifest entries. Stops after `max_bad` bad images."""
         entries, items = {}, list(chain.from_iterable(splits.values()))
-        pool = Pool(options.workers, len(items))
-        with Progress("packing", len(items), " images", options.progress) as bar:
-            results = pool.map((item.source for item in items), partial(content.pack, recipe=self.recipe))
+        pool = Pool(workers, len(items))
+        with Progress("packing", len(items), " images") as bar:
+            results = pool.map((item.source for item in items), partial(repack, recipe=self.recipe))
             with contextlib.closing(results):
                 for split, wanted in splits.items():
                     entries[split] = self._write_split(split, wanted, results, bar)
@@ -113,9 +109,8 @@ class _Packer:
         return entries
 
     def _write_split(self, split: str, items: List[tree.Item], results: Iterator, bar: Progress) -> Dict[str, Any]:
-        names = f"{split}.rec", f"{split}.idx"
         per_class, min_side = [0] * len(self.tree.classes), None
-        with recordio.Writer(*(os.path.join(self.folder, name) for name in names)) as writer:
+        with recordio.Writer(self.folder, split) as writer:
             for item in items:
                 result = next(results)
                 bar.add()
@@ -128,16 +123,8 @@ class _Packer:
                 self.copies.add(result.key, item.name, split)
                 per_class[item.label] += 1
                 min_side = min(result.size) if min_side is None else min(min_side, *result.size)
-            sha256, length = writer.close()
-        return {
-            "count": writer.count,
-            "per_class": per_class,
-            "rec": names[0],
-            "idx": names[1],
-            "sha256": sha256,
-            "bytes": length,
-            "min_side": min_side,
-        }
+            files = writer.close()
+        return {"count": writer.count, "per_class": per_class, **files, "min_side": min_side}
 
     def _too_many_bad(self) -> bool:
         return len(self.bad) == self.max_bad

@@ -133,21 +133,19 @@ def serve() -> None:
 class Progress:
     """Progress of a long operation on stderr: a bar on a terminal, otherwise a line every 10 s."""
 
-    def __init__(self, what: str, total: int, unit: str, shown: bool = True):
+    def __init__(self, what: str, total: int, unit: str):
         self._what, self._total, self._unit = what, total, unit
-        self._done, self._reported, self._lines, self._bar = 0, time.monotonic(), False, None
-        if shown and sys.stderr.isatty():
+        self._done, self._reported, self._bar = 0, time.monotonic(), None
+        if sys.stderr.isatty():
             from tqdm import tqdm
 
             self._bar = tqdm(total=total, desc=what, unit=unit, unit_scale=unit == "B", leave=False)
-        else:
-            self._lines = shown
 
     def add(self, count: int = 1) -> None:
         self._done += count
         if self._bar is not None:
             self._bar.update(count)
-        elif self._lines and time.monotonic() - self._reported >= 10:
+        elif time.monotonic() - self._reported >= 10:
             self._reported = time.monotonic()
             print(f"{self._what}: {self._done:,} of {self._total:,} {self._unit.strip()}", file=sys.stderr, flush=True)
 

@@ -19,18 +19,17 @@ from mxscale.diagnose import advice, breakdown, probes, timing
 from mxscale.diagnose import record as diagnosis_record
 from mxscale.diagnose.timing import ProbeFailed, Refused, Stopped
 from mxscale.environment import hosts
-from mxscale.environment.container_limits import available_cores, available_memory
+from mxscale.environment.container_limits import available_memory
 from mxscale.environment.placement import Placement
 from mxscale.launcher import backend_probe, setup
 from mxscale.launcher import commands as launch
-from mxscale.launcher import run as job
 from mxscale.launcher.context import Signals
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.records import claims
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RunDir
-from mxscale.tracking import tracker
+from mxscale.tracking import tracker, uris
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
@@ -68,7 +67,7 @@ def check(config: Config) -> None:
     if not config.comm.entry.in_step:
         raise ConfigError(f"comm={config.comm.backend}: its ranks take no step together, so no step can be broken down")
     if config.tracking.enabled:
-        tracker.store_uri(config)
+        uris.store_uri(config.tracking, config.runs)
 
 
 def main(config: Config, own: dict) -> int:
@@ -95,12 +94,12 @@ def main(config: Config, own: dict) -> int:
         found = work.result()
         diagnosis_record.close(record, found, state, error)
         mirror = tracker.open_mirror(record, config.tracking, run_cost.cost_of(record))
-        unsent = mirror.finish(job.TRACKING_S, unwanted=lambda: signals.urgent)
+        unsent = mirror.finish(unwanted=lambda: signals.urgent)
     diagnosis_record.show(record, found, state, error)
     if unsent:
-        say(str(unsent))
+        echo(unsent)
     if state == FAILED:
-        say(f"error: {error}", sys.stderr)
+        echo(f"error: {error}", sys.stderr)
     return {FINISHED: directory.DONE, KILLED: INTERRUPTED, FAILED: FAILURE}[state]
 
 
@@ -119,7 +118,7 @@ class Diagnostics:
 
     def prepare(self, config: Config) -> None:
         """Prepare the run and take its first steps, to find errors, the number of ranks and the time of a step."""
-        say(f"run       {self.record}")
+        echo(f"run       {self.record}")
         try:
             (seen,) = timing.together([probes.untimed(config)], self._folder("look"), 0, LOOK_STEPS, self.signals)
         except Refused as refused:
@@ -131,7 +130,7 @@ class Diagnostics:
         self.interval = max(1, round(self.settings.seconds / INTERVALS / step_s))
         self.configs = probes.configs(self.run, self.interval)
         diagnosis_record.describe(self.record, config, seen.run)
-        say(self._describe(config))
+        echo(self._describe(config))
 
     def _describe(self, config: Config) -> str:
         plan, each = self.run.plan, self.settings
@@ -160,7 +159,7 @@ class Diagnostics:
             for name in self.probes if turn % 2 == 0 else reversed(self.probes):
                 taken[name] = self._once(name, f"{name}-{turn + 1}")
                 rate = self._images / statistics.median(taken[name])
-                say(f"  {turn + 1}/{self.settings.repeats}  {breakdown.TITLES[name]:28} {rate:10,.1f} images/s")
+                echo(f"  {turn + 1}/{self.settings.repeats}  {breakdown.TITLES[name]:28} {rate:10,.1f} images/s")
             for name in self.probes:
                 self.times.setdefault(name, []).append(taken[name])
         self._try_others()
@@ -195,7 +194,7 @@ class Diagnostics:
         seconds, warmup = self._limits
         request = {"config": to_dict(config), "seconds": seconds, "warmup": warmup}
         write_text(self.seen.path / "probe" / f"{name}.yaml", yaml.safe_dump(request, sort_keys=False))
-        placed = Placement.of(self.run.plan, available_cores())
+        placed = Placement.of(self.run.plan)
         what = ["mxscale.train.input_probe", name]
         commands = launch.commands(config, str(self.seen), 1, placed, os.environ, what)
         with kept_alive(self.seen):
@@ -226,10 +225,10 @@ class Diagnostics:
             try:
                 seconds = statistics.median(measure(f"{part}-other-{number}", config))
             except ProbeFailed as failed:
-                say(f"  tried  {setting}: {failed}")
+                echo(f"  tried  {setting}: {failed}")
                 continue
             self.tried[part][setting] = seconds
-            say(f"  tried  {setting:28} {self._images / seconds:10,.1f} images/s")
+            echo(f"  tried  {setting:28} {self._images / seconds:10,.1f} images/s")
 
     # ------------------------------------------------------------ result
 
@@ -260,7 +259,7 @@ class Diagnostics:
 
     def _facts(self) -> advice.Facts:
         plan = self.run.plan
-        placed = Placement.of(plan, available_cores())
+        placed = Placement.of(plan)
         return advice.Facts(
             ranks=placed.ranks,
             threads=plan.threads,

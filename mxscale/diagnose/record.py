@@ -12,11 +12,10 @@ from mxscale.config.schema import Config
 from mxscale.cost import run_cost
 from mxscale.diagnose import presentation
 from mxscale.environment import description
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import KILLED, RunDir
 from mxscale.rundir.price import Price
-from mxscale.rundir.status import Attempt, Status
-from mxscale.rundir.summary import Summary
+from mxscale.rundir.status import Attempt, Status, Summary
 from mxscale.tracking.sync_state import view_hint
 
 RECORD, FIGURE = "diagnosis.json", "diagnosis.png"
@@ -71,11 +70,11 @@ def figures(found: dict) -> Dict[str, float]:
 def show(record: RunDir, found: Optional[dict], state: str, error: Optional[str]) -> None:
     """Print the result."""
     if found:
-        say(presentation.table(found))
-        say(f"\n{found['verdict']}\n")
-        say(presentation.advice(found))
+        echo(presentation.table(found))
+        echo(f"\n{found['verdict']}\n")
+        echo(presentation.advice(found))
     if state == KILLED:
         partial = f"partial result in {record.path / RECORD}" if found else "nothing was measured"
-        say(f"interrupted ({error}); {partial}")
-    say(f"\n  figure  {record.path / FIGURE}" if (record.path / FIGURE).exists() else "")
-    say(f"  view    {view_hint(record)}")
+        echo(f"interrupted ({error}); {partial}")
+    echo(f"\n  figure  {record.path / FIGURE}" if (record.path / FIGURE).exists() else "")
+    echo(f"  view    {view_hint(record)}")

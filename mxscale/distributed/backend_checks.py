@@ -33,11 +33,7 @@ def unavailable_candidates(config: Config, device: str, ranks: int, hosts=()) ->
 
 
 def check_backend(config: Config, device: str, ranks: int, hosts=()) -> None:
-    """Check that the back end of `config` works with `ranks` ranks here.
-
-    Args:
-        hosts: The hosts of the plan; empty: only this machine.
-    """
+    """Check that the back end of `config` works with `ranks` ranks on the hosts of the plan; none: this machine."""
     comm, entry = config.comm, config.comm.entry
     if entry.drives_all_devices and ranks > 1:
         check_replicas(config.optimizer.name)

@@ -4,27 +4,40 @@ Every method but `devices` is a collective: all ranks call it, in the same order
 """
 
 import os
+from pkgutil import resolve_name
 from typing import Callable, Optional
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from mxscale.config.registry import implementation
 from mxscale.config.schema import Comm
 from mxscale.distributed.parameter_server import set_own_address
 from mxscale.distributed.rendezvous import rendezvous
-from mxscale.environment.gpus import nccl_version
+from mxscale.environment.gpus import library_version
 
 
 def open_communicator(comm: Comm, devices: int = 1):
     """Return this process's communicator, as the launcher's environment variables describe it.
 
     Args:
-        comm: The settings, whose back end names the class.
         devices: Total number of devices that train.
     """
-    return implementation(comm.entry.implementation)(comm, devices)
+    return resolve_name(comm.entry.implementation)(comm, devices)
+
+
+def flatten(arrays) -> nd.NDArray:
+    """Return the numbers of arrays of one type, one array after another."""
+    return nd.concat(*(array.reshape((-1,)) for array in arrays), dim=0)
+
+
+def views_of(flat, like) -> list:
+    """Return arrays of the shapes of `like`, one after another in the memory of `flat`, of MXNet or numpy."""
+    views, start = [], 0
+    for array in like:
+        views.append(flat[start : start + array.size].reshape(array.shape))
+        start += array.size
+    return views
 
 
 class Local:
@@ -65,14 +78,14 @@ class Local:
         """Disconnect in order."""
 
 
-class KVStoreSum:
+class KVStoreSums:
     """Sums arrays with one of MXNet's kvstores: a name is a key, and a pull returns the sum of all pushes."""
 
-    def __init__(self, kvstore):
-        self.kvstore, self.known = kvstore, set()
+    def __init__(self, options: Comm, devices: int):
+        super().__init__(options, devices)
+        self.kvstore, self.known = mx.kv.create(options.entry.kvstore), set()
 
-    def all_reduce(self, arrays, name: str) -> None:
-        """Sum over all devices of all ranks, in place, asynchronously. Ranks use the same names in the same order."""
+    def all_reduce(self, arrays, name):
         if name not in self.known:  # a kvstore needs an initial value
             self.kvstore.init(name, arrays[0])
             self.known.add(name)
@@ -80,17 +93,15 @@ class KVStoreSum:
         self.kvstore.pull(name, out=arrays)
 
 
-class OneProcess(Local):
+class OneProcess(KVStoreSums, Local):
     """One process that drives all devices. One of MXNet's kvstores sums their gradients."""
 
     def __init__(self, options: Comm, devices: int):
-        self.sums, self.count = KVStoreSum(mx.kv.create(options.entry.kvstore)), devices
+        super().__init__(options, devices)
+        self.count = devices
 
     def devices(self, kind):
         return [mx.gpu(number) if kind == "gpu" else mx.cpu(number) for number in range(self.count)]
-
-    def all_reduce(self, arrays, name):
-        self.sums.all_reduce(arrays, name)
 
     def all_gather(self, arrays, name):
         return [array.as_in_context(arrays[0].context) for array in arrays]
@@ -99,7 +110,7 @@ class OneProcess(Local):
 class Horovod(Local):
     """Ranks started by horovodrun or mpirun, over Gloo, MPI or NCCL."""
 
-    def __init__(self, options: Optional[Comm] = None, devices: int = 1):
+    def __init__(self, options: Comm, devices: int):
         import horovod.mxnet as hvd
 
         rendezvous(os.environ)
@@ -113,13 +124,11 @@ class Horovod(Local):
         arrays = [parameter.data() for _, parameter in sorted(parameters.items())]
         for dtype in sorted({np.dtype(array.dtype).name for array in arrays}) if self.size > 1 else ():
             same_type = [array for array in arrays if np.dtype(array.dtype).name == dtype]
-            flat = nd.concat(*(array.reshape((-1,)) for array in same_type), dim=0)
+            flat = flatten(same_type)
             flat.wait_to_read()
             self.hvd.broadcast_(flat, root_rank=0, name=f"parameters.{dtype}")
-            start = 0
-            for array in same_type:
-                array[:] = flat[start : start + array.size].reshape(array.shape)
-                start += array.size
+            for array, view in zip(same_type, views_of(flat, same_type)):
+                array[:] = view
             nd.waitall()
 
     def all_reduce(self, arrays, name):
@@ -141,7 +150,7 @@ class Horovod(Local):
         self.hvd.shutdown()
 
 
-class ParameterServers(Horovod):
+class ParameterServers(KVStoreSums, Horovod):
     """Parameter servers sum gradients in the order of arrival; all else goes through Horovod.
 
     With three and more ranks the last bit of a sum differs from run to run.
@@ -149,21 +158,16 @@ class ParameterServers(Horovod):
 
     gathers = False
 
-    def __init__(self, options: Comm, devices: int = 1):
-        super().__init__(options)
+    def __init__(self, options: Comm, devices: int):
         set_own_address()
+        super().__init__(options, devices)
         self.in_step = options.entry.in_step
-        self.kvstore = mx.kv.create(options.entry.kvstore)
         if options.compression == "2bit":
             self.kvstore.set_gradient_compression({"type": "2bit", "threshold": options.threshold})
-        self.sums = KVStoreSum(self.kvstore)
-
-    def all_reduce(self, arrays, name):
-        self.sums.all_reduce(arrays, name)
 
     def close(self):
         nd.waitall()
-        del self.kvstore, self.sums  # servers end once every rank has disconnected
+        del self.kvstore  # servers end once every rank has disconnected
         super().close()
 
 
@@ -175,4 +179,4 @@ def horovod_build() -> dict:
     except ImportError:
         return {}
     return {"version": horovod.__version__, "gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()),
-            "nccl": nccl_version(hvd.nccl_built())}  # fmt: skip
+            "nccl": library_version(hvd.nccl_built())}  # fmt: skip

@@ -15,6 +15,7 @@ from mxnet import nd
 
 from mxscale.config.schema import Comm
 from mxscale.config.sizes import bucket_bytes
+from mxscale.distributed.communicators import flatten, views_of
 
 Lanes = List[List[nd.NDArray]]  # for each device of this rank (a lane) its gradients, in the same order
 
@@ -189,7 +190,7 @@ class Bucket:
     """
 
     def __init__(self, like: Lanes):
-        self.flats = [nd.concat(*(array.reshape((-1,)) for array in arrays), dim=0) for arrays in like]
+        self.flats = [flatten(arrays) for arrays in like]
         self.views = [views_of(flat, arrays) for flat, arrays in zip(self.flats, like)]
         self.saved = [[] for _ in like]  # for each lane a flat copy per finished shard
 
@@ -202,15 +203,6 @@ class Bucket:
             if saved:
                 pairwise(saved).copyto(flat)
                 saved.clear()
-
-
-def views_of(flat: nd.NDArray, like) -> List[nd.NDArray]:
-    """Return arrays of the shapes of `like`, one after another in the memory of `flat`."""
-    views, start = [], 0
-    for array in like:
-        views.append(flat[start : start + array.size].reshape(array.shape))
-        start += array.size
-    return views
 
 
 class Wire:

@@ -72,7 +72,7 @@ def check_mlflow(config: Config) -> CheckResult:
     if not config.tracking.enabled:
         return CheckResult("mlflow", OK, "off (tracking=none)")
     try:
-        uri = uris.store_uri(config.tracking, Path(config.runs))
+        uri = uris.store_uri(config.tracking, config.runs)
     except ConfigError as error:
         return CheckResult("mlflow", FAIL, str(error))
     file = uris.sqlite_file(uri)

@@ -23,7 +23,6 @@ from mxscale.doctor import connectivity
 from mxscale.doctor.check_result import FAIL, OK, WARN, CheckResult, PlannedRun, count, table
 from mxscale.doctor.gpu_checks import architecture, cuda, gpu, nccl, on_cpu
 from mxscale.environment import description, hosts
-from mxscale.environment.container_limits import available_cores
 from mxscale.environment.machine import UNLIMITED
 from mxscale.environment.placement import Placement
 from mxscale.launcher import container
@@ -48,7 +47,7 @@ class RecordFindings(Hook):
     """Adds the findings of each attempt to the run's environment.json."""
 
     def before_ranks(self, context: RunContext, plan: Plan) -> None:
-        facts, placed = context.run.read("environment.json"), Placement.of(plan, available_cores())
+        facts, placed = context.run.read("environment.json"), Placement.of(plan)
         planned = PlannedRun(plan.device, plan.sizes.ranks, placed.per_host, context.config.comm.transport)
         findings = [asdict(result) for result in examine(facts, planned)]
         context.run.write("environment.json", {**facts, "doctor": findings})

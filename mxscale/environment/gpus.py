@@ -49,14 +49,8 @@ def cuda_version(number: int) -> Optional[str]:
     return f"{number // 1000}.{number % 1000 // 10}" if number else None
 
 
-def cudnn_version(number: int) -> Optional[str]:
-    """Return 8.1.1 for 8101 and, since cuDNN 9, 9.1.0 for 90100."""
-    major = 10000 if number >= 90000 else 1000
-    return f"{number // major}.{number % major // 100}.{number % 100}" if number else None
-
-
-def nccl_version(number: int) -> Optional[str]:
-    """Return 2.7.8 for 2708 and, since NCCL 2.9, 2.12.5 for 21205."""
+def library_version(number: int) -> Optional[str]:
+    """Return cuDNN's or NCCL's version: 8.1.1 for 8101 and, since cuDNN 9 and NCCL 2.9, 2.12.5 for 21205."""
     major = 10000 if number >= 10000 else 1000
     return f"{number // major}.{number % major // 100}.{number % 100}" if number else None
 

@@ -55,12 +55,11 @@ def _check_distinct(hosts: List[Host]) -> None:
 
 def listed(config: Config) -> List[Host]:
     """Return the hosts that `launch.hosts` lists, without resolving their names."""
-    return [_host(text) for text in config.launch.hosts] if isinstance(config.launch.hosts, list) else []
-
-
-def _host(text: str) -> Host:
-    name, _, slots = text.partition(":")
-    return Host(name, int(slots or 1), name)
+    found = []
+    for text in config.launch.hosts if isinstance(config.launch.hosts, list) else []:
+        name, _, slots = text.partition(":")
+        found.append(Host(name, int(slots or 1), name))
+    return found
 
 
 def _workers() -> List[Host]:
@@ -107,15 +106,12 @@ def check(hosts: List[Host], run: RunDir) -> None:
         return
     nonce = secrets.token_hex(8)
     (run.path / "nonce").write_text(nonce)
+    command = f"cat {shlex.quote(f'{run.path}/nonce')}; test -x {shlex.quote(sys.executable)} && echo +"
     try:
-        _check_each(hosts, run, nonce)
+        answers = ssh_each(hosts, [command] * len(hosts))
     finally:
         (run.path / "nonce").unlink()
-
-
-def _check_each(hosts: List[Host], run: RunDir, nonce: str) -> None:
-    command = f"cat {shlex.quote(f'{run.path}/nonce')}; test -x {shlex.quote(sys.executable)} && echo +"
-    for host, done in zip(hosts, ssh_each(hosts, [command] * len(hosts))):
+    for host, done in zip(hosts, answers):
         if done.returncode == 255:
             raise ConfigError(f"launch.hosts: {host.name} can't be reached by ssh ({_reason(done)})")
         if nonce not in done.stdout:  # the host's shell may print a greeting before it

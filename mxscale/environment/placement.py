@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import List, Optional, Sequence
 
 from mxscale.config.schema import Config
+from mxscale.environment.container_limits import available_cores
 from mxscale.environment.hosts import Host
 from mxscale.rundir.plan import Address, Plan
 
@@ -25,9 +26,9 @@ class Placement:
     scheduler: Optional[Address] = None
 
     @classmethod
-    def of(cls, plan: Plan, cores: int) -> "Placement":
-        """Return the placement that a plan records."""
-        return cls(plan.sizes.ranks, cores, plan.hosts, plan.scheduler)
+    def of(cls, plan: Plan) -> "Placement":
+        """Return the placement that a plan records, with the cores of this machine."""
+        return cls(plan.sizes.ranks, available_cores(), plan.hosts, plan.scheduler)
 
     @property
     def occupied(self) -> List[Host]:

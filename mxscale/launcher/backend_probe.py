@@ -12,12 +12,11 @@ from mxscale.config.backends import BACKENDS, CANDIDATES, DEFAULT, SINGLE_RANK
 from mxscale.config.schema import Config
 from mxscale.config.validation import validate
 from mxscale.environment import hosts
-from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
 from mxscale.launcher.context import Signals
 from mxscale.launcher.processes import Processes
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
@@ -41,13 +40,13 @@ def settle(run: RunDir, config: Config, attempt: int, signals: Signals) -> Confi
     if plan.sizes.ranks == 1:
         alone = {"backend": DEFAULT if plan.hosts else SINGLE_RANK}  # Horovod starts ranks on other hosts
         return _apply(run, config, {"chosen": alone, "reason": "one rank exchanges nothing"})
-    say("comm=auto: trying the back ends")
+    echo("comm=auto: trying the back ends")
     with kept_alive(run):
         figures = {name: _figures(run, config, plan, attempt, name, signals) for name in CANDIDATES}
     if signals.reason:
         return config
     chosen = choose(figures)
-    say(table(figures, chosen))
+    echo(table(figures, chosen))
     if chosen is None:
         raise ConfigError("comm=auto: no back end works here, see the table above; set comm=local launch.ranks=1")
     record = {"chosen": CANDIDATES[chosen], "figures": figures, "reason": reason(figures, chosen)}
@@ -111,7 +110,7 @@ def _figures(run: RunDir, config: Config, plan: Plan, attempt: int, name: str, s
     if refusal := _refusal(candidate):
         return {"no": refusal}
     try:
-        placed = Placement.of(with_scheduler(candidate, plan), available_cores())
+        placed = Placement.of(with_scheduler(candidate, plan))
     except ConfigError as error:
         return {"no": str(error)}
     environ = {"HOROVOD_CYCLE_TIME": "1", **os.environ}  # each exchange is waited for: see launch.rank_environment
@@ -142,4 +141,6 @@ def measured(run: RunDir, name: str, commands: List[launch.Command], limit_s: fl
     found = run.read(f"probe/{name}.json")
     if status == 0 and found:
         return found
-    return {"no": str(lost or signals.reason or f"ended with status {status}; see {log.name}")}
+    if lost:
+        return {"no": lost.error}
+    return {"no": signals.reason or f"ended with status {status}; see {log.name}"}

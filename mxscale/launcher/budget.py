@@ -11,8 +11,9 @@ import time
 from typing import Dict, Iterable, List, Optional, Set
 
 from mxscale.config.schema import Budget, Config
+from mxscale.config.sizes import Sizes
 from mxscale.cost import prices, run_cost
-from mxscale.launcher.progress import Follower, say
+from mxscale.launcher.progress import Follower, echo
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
@@ -92,7 +93,7 @@ class BudgetMonitor:
         if time.time() < self.deadline - self.shutdown_s:
             return False
         self.reason = REASON
-        say(f"{describe(self.bounds)} is spent: ending the ranks; the last checkpoint is complete")
+        echo(f"{describe(self.bounds)} is spent: ending the ranks; the last checkpoint is complete")
         return True
 
     def stop_message(self) -> str:
@@ -190,35 +191,33 @@ class Durations:
     def one_checkpoint_s(self) -> float:
         return MARGIN * self.checkpoint_s if self.checkpoint_s is not None else DEFAULT_S
 
-    def test_s(self) -> float:
-        return self.one_validation_s() * self.images.get("test", 0) / max(1, self.images["val"])
-
     def stop_s(self) -> float:
         """Return the longest time until the processes of a run that is asked to stop now have ended."""
         steps = 3  # or two, and a batch of a validation
         if not self.config.comm.entry.in_step:  # ranks synchronise only to validate or to write a checkpoint
-            steps = 1 + min(n - self.step % n for n in self._intervals())
+            steps = 1 + min(n - self.step % n for n in intervals(self.config, self.sizes))
         return steps * self.one_step_s() + self.one_checkpoint_s() + self.shutdown_s
 
     def finish_s(self) -> float:
         """Return the time until a run that is not stopped has ended."""
         done, total = self.step, self.sizes.total_steps
-        validations = len(scheduled_steps(done, total, self._intervals()[0]))
-        checkpoints = len(scheduled_steps(done, total, *self._intervals()))  # the best validation writes one too
+        every = intervals(self.config, self.sizes)
+        validations = len(scheduled_steps(done, total, every[0]))
+        tests = self.images.get("test", 0) / max(1, self.images["val"])
+        checkpoints = len(scheduled_steps(done, total, *every))  # the best validation writes one too
         return (
             (total - done) * self.one_step_s()
-            + validations * self.one_validation_s()
+            + (validations + tests) * self.one_validation_s()
             + checkpoints * self.one_checkpoint_s()
-            + self.test_s()
             + self.shutdown_s
         )
 
-    def _intervals(self) -> List[int]:
-        """Return the steps between two validations, and between two checkpoints."""
-        epoch, every = self.sizes.steps_per_epoch, self.config.checkpoint
-        return [n * epoch for n in (self.config.validate_every, every.every_epochs)] + (
-            [every.every_steps] if every.every_steps else []
-        )
+
+def intervals(config: Config, sizes: Sizes) -> List[int]:
+    """Return the steps between two validations, and those between two checkpoints."""
+    epoch, every = sizes.steps_per_epoch, config.checkpoint
+    found = [config.validate_every * epoch, every.every_epochs * epoch]
+    return [*found, every.every_steps] if every.every_steps else found
 
 
 def _seconds_between(before: dict, line: dict) -> float:

@@ -12,7 +12,7 @@ from mxscale.config.sizes import sizes
 from mxscale.cost import prices, run_cost
 from mxscale.launcher import backend_probe, budget, setup
 from mxscale.launcher.context import Resources, RunContext, Signals
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.records import earlier_runs
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import DONE, INTERRUPTED, RunDir
@@ -20,8 +20,6 @@ from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import Status
 from mxscale.util.errors import ConfigError
-
-STATUS = Status(state="DRY_RUN", exit=DONE)  # in place of a run's status
 
 
 class Speed(NamedTuple):
@@ -36,11 +34,16 @@ class Speed(NamedTuple):
 
 def execute(config: Config, run: Optional[RunDir], resources: Resources) -> Status:
     """Print what a new run, or the rest of `run`, would cost; return the status. Raises ConfigError."""
-    return _of_rest(run, config, resources.price) if run else _of_new_run(config, resources)
+    interrupted = False
+    if run:
+        _report_rest(run, config, resources.price)
+    else:
+        interrupted = _report_new_run(config, resources)
+    return Status(state="DRY_RUN", exit=INTERRUPTED if interrupted else DONE)
 
 
-def _of_new_run(config: Config, resources: Resources) -> Status:
-    """Prepare a run, print its cost, remove its directory."""
+def _report_new_run(config: Config, resources: Resources) -> bool:
+    """Prepare a run, print its cost, remove its directory; return whether a signal interrupted it."""
     run = directory.create(config)
     with guards.locked(run), Signals() as signals, guards.undone_if_refused(run, config, new=True):
         context = setup.begin_attempt(RunContext(run, config, resources, signals))
@@ -51,12 +54,12 @@ def _of_new_run(config: Config, resources: Resources) -> Status:
             plan = run.plan()
             setup.announce(run, config, plan, resources.price)
             plan = setup.record_environment(run, config, plan)
-            say(report(config, plan, resources.price, expected_speed(run, config, plan)))
+            echo(report(config, plan, resources.price, expected_speed(run, config, plan)))
         guards.discard(run)
-    return dataclasses.replace(STATUS, exit=INTERRUPTED) if signals.reason else STATUS
+    return signals.reason is not None
 
 
-def _of_rest(run: RunDir, config: Config, price: Price) -> Status:
+def _report_rest(run: RunDir, config: Config, price: Price) -> None:
     """Print what resuming `run` would cost. Writes nothing."""
     plan = run.plan()
     if plan.weak_signature is None:
@@ -67,8 +70,7 @@ def _of_rest(run: RunDir, config: Config, price: Price) -> Status:
     done = max((int(path.name) for path in run.checkpoints.glob("[0-9]*")), default=0)
     own = run.figures.get("throughput/median")
     speed = Speed(own, f"median of {run}", *_durations(run)) if own else expected_speed(run, config, plan)
-    say(report(config, plan, price, speed, done, run_cost.so_far(run, price)))
-    return STATUS
+    echo(report(config, plan, price, speed, done, run_cost.so_far(run, price)))
 
 
 def expected_speed(run: RunDir, config: Config, plan: Plan) -> Optional[Speed]:
@@ -103,42 +105,39 @@ def report(config: Config, plan: Plan, price: Price, speed: Optional[Speed], don
     attempts_s, nodes = spent[0], [*spent[1][:-1], price.nodes]
     hour = prices.cost(dataclasses.replace(price, setup_minutes=0), [3600]) if price.known else None
     if speed is None:
-        unknown = f"hours unknown: no earlier run of this config in {config.runs}/{config.entry}; "
-        lines = [("cost", f"{_money(hour)} per hour; {unknown}give budget.images_per_s=N")]
-        if hour is None:
-            lines = [("cost", f"unknown: {price.why}; {unknown}give budget.images_per_s=N")]
-        return _table(lines)
+        per_hour = f"{_money(hour)} per hour" if hour else f"unknown: {price.why}"
+        unknown = f"hours unknown: no earlier run of this config in {config.runs}/{config.entry}"
+        return f"cost      {per_hour}; {unknown}; give budget.images_per_s=N"
     parts, missing = _parts(config, plan, speed, done)
     seconds = sum(parts.values())
     setup_s = 0 if attempts_s else 60 * config.launch.setup_minutes
     sums = ", ".join(f"{name} {value:.1f}" for name, value in {"set-up": setup_s, **parts}.items() if value)
     not_counted = f"; unknown and not counted: {', '.join(missing)}" if missing else ""
     lines = [
-        ("rate", f"{speed.images_per_s:,.1f} images/s ({speed.source})"),
-        ("time", f"{(seconds + setup_s) / 3600:.4g} h = {seconds + setup_s:,.1f} s ({sums}{not_counted})"),
+        f"rate      {speed.images_per_s:,.1f} images/s ({speed.source})",
+        f"time      {(seconds + setup_s) / 3600:.4g} h = {seconds + setup_s:,.1f} s ({sums}{not_counted})",
     ]
     if hour is None:
-        return _table([*lines, ("cost", f"unknown: {price.why}")])
+        return "\n".join([*lines, f"cost      unknown: {price.why}"])
     total = prices.cost(price, [*attempts_s, seconds], nodes)
     before = prices.cost(price, attempts_s, nodes[:-1]) if attempts_s else None
     already = f", {_money(before)} of it spent" if before else ""
-    lines.append(("cost", f"{_money(total)} ({_money(hour)} per hour{already})"))
+    lines.append(f"cost      {_money(total)} ({_money(hour)} per hour{already})")
     for currency, bound in config.budget.bounds.items():
         over = total[currency] > bound
         verdict = "is exceeded: the run would stop before its end" if over else "is enough"
-        lines.append(("budget", f"{budget.describe({currency: bound})} {verdict}"))
-    return _table(lines)
+        lines.append(f"budget    {budget.describe({currency: bound})} {verdict}")
+    return "\n".join(lines)
 
 
 def _parts(config: Config, plan: Plan, speed: Speed, done: int):
     """Return ({part: seconds}, unknown parts) of the steps after `done`."""
-    size, every = plan.sizes, config.checkpoint
-    total, epoch = size.total_steps, size.steps_per_epoch
-    validations = len(budget.scheduled_steps(done, total, config.validate_every * epoch))
+    total = plan.sizes.total_steps
+    to_validate, *to_save = budget.intervals(config, plan.sizes)
+    validations = len(budget.scheduled_steps(done, total, to_validate))
     tests = (plan.splits["test"].count if "test" in plan.splits else 0) / max(1, plan.splits["val"].count)
-    saved = {n for n in (every.every_epochs * epoch, every.every_steps) if n}
-    checkpoints = len(budget.scheduled_steps(done, total, *saved))
-    parts = {"training": max(0, total - done) * size.global_batch / speed.images_per_s}
+    checkpoints = len(budget.scheduled_steps(done, total, *to_save))
+    parts = {"training": max(0, total - done) * plan.sizes.global_batch / speed.images_per_s}
     counted = (
         ("start", speed.start_s, 1),
         ("validation and test", speed.validation_s, validations + tests),
@@ -150,7 +149,3 @@ def _parts(config: Config, plan: Plan, speed: Speed, done: int):
 
 def _money(amounts: Optional[dict]) -> str:
     return " = ".join(f"{amount:.4f} {currency.upper()}" for currency, amount in (amounts or {}).items())
-
-
-def _table(lines) -> str:
-    return "\n".join(f"{name:<9} {text}" for name, text in lines)

@@ -4,30 +4,15 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import List, NamedTuple, Optional
+from typing import List, Optional
 
 import psutil
 
 from mxscale.launcher.commands import Command
+from mxscale.launcher.failure import Failure
 
 SCAN_EVERY_S = 1.0  # of the process table, which takes 5 ms of a core
 SERVER_END_S = 5.0  # between the ends of ranks and servers, in either order
-
-
-class LostServer(NamedTuple):
-    """A server that ended while ranks needed it."""
-
-    name: str
-    status: int  # as subprocess.Popen.returncode
-
-    def __str__(self):
-        how = f"was ended by signal {-self.status}" if self.status < 0 else f"ended with status {self.status}"
-        return f"{self.name} {how} while ranks needed it"
-
-
-def file_name(name: str) -> str:
-    """Return server_0 for the command "server 0", whose log is ranks/server_0.log."""
-    return name.replace(" ", "_")
 
 
 class Processes:
@@ -47,7 +32,7 @@ class Processes:
                 if not self.running:
                     self._start(command, log)
                     continue
-                with open(Path(log.name).with_name(f"{file_name(command.name)}.log"), "ab") as server_log:
+                with open(Path(log.name).with_name(f"{_log_name(command.name)}.log"), "ab") as server_log:
                     self._servers[command.name] = self._start(command, server_log)
         except OSError:
             self.stop(patience_s=0)
@@ -69,8 +54,8 @@ class Processes:
             self._note_descendants()
         return self.running[0].poll()
 
-    def lost(self) -> Optional[LostServer]:
-        """Return a server that ended while ranks need it.
+    def lost(self) -> Optional[Failure]:
+        """Return the failure if a server ended while ranks need it.
 
         A server with exit status 0 may have ended because the ranks finished; it is lost only if they keep running.
         """
@@ -80,7 +65,8 @@ class Processes:
                 continue
             since = time.monotonic() - self._ended_at.setdefault(name, time.monotonic())
             if status or since > SERVER_END_S:
-                return LostServer(name, status)
+                how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+                return Failure(f"{name} {how} while ranks needed it", (_log_name(name),), outside=True)
         return None
 
     def stop(self, patience_s: float = 5.0) -> None:
@@ -127,6 +113,11 @@ class Processes:
         for process in self.running:
             process.poll()  # reap
         return alive
+
+
+def _log_name(server: str) -> str:
+    """Return server_0 for "server 0", whose log is ranks/server_0.log."""
+    return server.replace(" ", "_")
 
 
 def _signal(process, number) -> None:

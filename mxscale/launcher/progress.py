@@ -6,15 +6,15 @@ A closed terminal or an unread pipe does not end the run.
 import contextlib
 import os
 import sys
-from typing import Callable
+from typing import Callable, Iterator
 
 from tqdm import tqdm
 
-from mxscale.rundir.directory import WARNINGS, RunDir, parse_line
+from mxscale.rundir.directory import WARNINGS, RunDir
 from mxscale.rundir.plan import Plan
 
 
-def say(text: str, stream=None) -> None:
+def echo(text: str, stream=None) -> None:
     """Print to `stream` (stdout); if it is closed, drop this and all later output."""
     try:
         print(text, file=stream, flush=True)
@@ -31,20 +31,13 @@ class Follower:
     """Reads the complete lines that were added to metrics.jsonl since the last call."""
 
     def __init__(self, run: RunDir):
-        self.file, self.offset = run.metrics_file, 0
-        if self.file.exists():
-            self.offset = self.file.stat().st_size
+        self.run = run
+        self.offset = run.metrics_file.stat().st_size if run.metrics_file.exists() else 0
 
-    def new_lines(self):
-        try:
-            with open(self.file, "rb") as file:
-                file.seek(self.offset)
-                chunk = file.read()
-        except FileNotFoundError:
-            return []
-        complete = chunk[: chunk.rfind(b"\n") + 1]
-        self.offset += len(complete)
-        return [line for line in map(parse_line, complete.decode(errors="replace").splitlines()) if line]
+    def new_lines(self) -> Iterator[dict]:
+        for line, end in self.run.lines_from(self.offset):
+            self.offset = end
+            yield line
 
 
 class Progress:
@@ -69,11 +62,11 @@ class Progress:
                 self._move_bar(line["step"], first)
             elif "val/top1" in line["metrics"]:
                 epoch = line["step"] / self.sizes.steps_per_epoch
-                say(f"epoch {epoch:g}  step {line['step']}/{self.sizes.total_steps}  {self._figures()}")
+                echo(f"epoch {epoch:g}  step {line['step']}/{self.sizes.total_steps}  {self._figures()}")
         if not self.warned:
             self.warned = self.run.read(WARNINGS)
             for warning in (self.warned or {}).values():
-                say(f"warning: {warning}")
+                echo(f"warning: {warning}")
         return bool(self.shown)
 
     def _move_bar(self, step: int, first: bool) -> None:

@@ -12,7 +12,7 @@ from mxscale.cost import run_cost
 from mxscale.launcher import budget, dry_run, outcome, setup
 from mxscale.launcher.context import Hook, RunContext, Signals
 from mxscale.launcher.failure import Failure, Logs
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.launcher.supervisor import Watched, supervise
 from mxscale.records import summary
 from mxscale.rundir import guards
@@ -22,8 +22,6 @@ from mxscale.tracking import tracker
 from mxscale.tracking.payload import record_first_params
 from mxscale.tracking.sync_state import view_hint
 from mxscale.util.errors import ConfigError
-
-TRACKING_S = 30.0  # for unsent records after the ranks have ended
 
 
 def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] = ()) -> Status:
@@ -53,7 +51,7 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] 
             try:
                 attempt = restart(context, attempt.logs, failure, number)
             except ConfigError as error:
-                say(f"no restart: {error}")
+                echo(f"no restart: {error}")
                 break
             mirror.next_attempt(run_cost.cost_of(run))
             status, failure = train(attempt, mirror)
@@ -61,11 +59,11 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] 
             status = hook.on_finished(run, status)
         # A second Ctrl-C, or the first after the end of the ranks, does not wait for a slow server
         stopped = status.state == KILLED
-        unsent = mirror.finish(TRACKING_S, unwanted=lambda: signals.urgent or bool(signals.reason and not stopped))
+        unsent = mirror.finish(unwanted=lambda: signals.urgent or bool(signals.reason and not stopped))
     if attempt.plan:
-        say(summary.table(run, view_hint(run)))
+        echo(summary.table(run, view_hint(run)))
     if unsent:
-        say(str(unsent))
+        echo(unsent)
     report_end(run, config, status, failure, attempt.logs)
     return status
 
@@ -87,7 +85,7 @@ def restart(context: RunContext, logs: Logs, failure: Failure, number: int) -> s
     """
     following = outcome.restart_context(context)
     print_last_lines(failure, logs)
-    say(outcome.restart_message(failure, number, context, following.resources.nodes))
+    echo(outcome.restart_message(failure, number, context, following.resources.nodes))
     with guards.undone_if_refused(context.run, following.config, new=False):
         return setup.set_up(following)
 
@@ -100,15 +98,15 @@ def report_end(run: RunDir, config: Config, status: Status, failure: Optional[Fa
     resume = f"can't be resumed: {lost}" if lost else f"resume with: {guards.resume_command(run, config)}"
     if status.state == KILLED:
         bound = "raise the bound and " if status.reason == budget.REASON and not lost else ""
-        say(f"interrupted ({status.reason}); {bound}{resume}")
+        echo(f"interrupted ({status.reason}); {bound}{resume}")
         return
     print_last_lines(failure, logs)
-    say(f"rank logs: {run.path}/ranks; {resume}")
-    say(f"error: {status.error}", sys.stderr)
+    echo(f"rank logs: {run.path}/ranks; {resume}")
+    echo(f"error: {status.error}", sys.stderr)
 
 
 def print_last_lines(failure: Failure, logs: Logs) -> None:
     for name in failure.of:
         lines = logs.last_lines(name)
-        say("\n".join([f"last lines of ranks/{name}.log:", *(f"  {line}" for line in lines)] if lines else
+        echo("\n".join([f"last lines of ranks/{name}.log:", *(f"  {line}" for line in lines)] if lines else
                       [f"ranks/{name}.log is empty for this attempt"]))  # fmt: skip

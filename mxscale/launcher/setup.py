@@ -22,14 +22,14 @@ from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import backend_probe, budget, commands, container
 from mxscale.launcher.context import Hook, Resources, RunContext, Signals
 from mxscale.launcher.failure import Logs
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.records import earlier_runs
 from mxscale.rundir import directory, status
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
-from mxscale.tracking import tracker
+from mxscale.tracking import uris
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
@@ -66,7 +66,7 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     image = container.identify(config.launch.image) if config.launch.kind == "docker" else None
     weights_file = pretrained_file(config, run)
     if config.tracking.enabled:
-        tracker.store_uri(config)  # raises ConfigError for an invalid URI
+        uris.store_uri(config.tracking, config.runs)  # raises ConfigError for an invalid URI
     return Resources(nodes, price, started, image, weights_file)
 
 
@@ -129,10 +129,10 @@ def set_up(context: RunContext) -> Attempt:
     if config.budget.bounds:
         budget.check_prepared(run, config, context.attempt)
     plan = record_environment(run, config, plan)
-    record_ranks(run, plan.sizes.ranks)
+    run.write_status(run.status().with_attempt(ranks=plan.sizes.ranks))  # rates depend on this number
     from mxscale.perfmodel import forecast  # loads NumPy: not before the preparation, which it would delay
 
-    say(forecast.record(run, config))
+    echo(forecast.record(run, config))
     for hook in context.hooks:
         hook.before_ranks(context, plan)
     return Attempt(context, plan, stamps, logs)
@@ -226,7 +226,7 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
     plan = replace(
         plan,
         pretrained_sha256=weights,
-        threads=threads_per_rank(config, Placement.of(plan, available_cores())),
+        threads=threads_per_rank(config, Placement.of(plan)),
         weak_signature=signature.signature(signed, plan.data_digest, weights, ranks=False),
         speed_signature=signature.signature(earlier_runs.for_speed(signed), plan.data_digest, weights, ranks=False),
     )
@@ -243,11 +243,6 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
     }
     run.write("environment.json", facts)
     return plan
-
-
-def record_ranks(run: RunDir, ranks: int) -> None:
-    """Record the number of ranks of the current attempt: rates of attempts with other numbers are not comparable."""
-    run.write_status(run.status().with_attempt(ranks=ranks))
 
 
 # ---------------------------------------------------------------- what is printed
@@ -284,7 +279,7 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
         "steps": f"{s.total_steps:,} ({s.steps_per_epoch:,} per epoch{rest})",
         "price": prices.describe(price) if price.known else "unknown",
     }
-    say("\n".join(f"{name:<9} {text}" for name, text in rows.items() if text))
+    echo("\n".join(f"{name:<9} {text}" for name, text in rows.items() if text))
 
 
 def describe_exchange(run: RunDir, config: Config, plan: Plan) -> str:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
 from mxscale.cost import run_cost
-from mxscale.environment.container_limits import available_cores
 from mxscale.environment.hosts import Host
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
@@ -15,8 +14,8 @@ from mxscale.launcher.budget import BudgetMonitor
 from mxscale.launcher.context import RunContext
 from mxscale.launcher.failure import Failure, Logs
 from mxscale.launcher.heartbeat_monitor import QUIET_S, HeartbeatMonitor
-from mxscale.launcher.processes import Processes, file_name
-from mxscale.launcher.progress import Progress, say
+from mxscale.launcher.processes import Processes
+from mxscale.launcher.progress import Progress, echo
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 
@@ -37,7 +36,7 @@ class Watched(NamedTuple):
 def supervise(context: RunContext, plan: Plan, mirror) -> Watched:
     """Start the ranks and return when all of them have ended."""
     run, config = context.run, context.config
-    placed = Placement.of(plan, available_cores())
+    placed = Placement.of(plan)
     commands = launch.commands(config, str(run), context.attempt, placed, os.environ)
     with (
         open(run.path / "ranks" / "launch.log", "ab") as log,
@@ -60,7 +59,7 @@ def supervise(context: RunContext, plan: Plan, mirror) -> Watched:
             elsewhere = placed.hosts or config.launch.kind == "docker"
             if last_try or supervisor.stopped or failure or elsewhere or not monitor.crashed_at_start():
                 break
-            say("a rank crashed before its first step: starting the ranks once more")
+            echo("a rank crashed before its first step: starting the ranks once more")
             for path in [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]:
                 path.unlink()
     mirror.start()
@@ -129,10 +128,10 @@ class Supervisor:
         self.stop_requested_at = now
         if self.signals.reason:
             self.run.ask_to_stop(f"signal {self.signals.reason}")
-            say(f"\n{self.signals.reason}: finishing the step and writing a checkpoint; a second one ends at once")
+            echo(f"\n{self.signals.reason}: finishing the step and writing a checkpoint; a second one ends at once")
         else:
             self.run.ask_to_stop(self.budget.reason)
-            say(f"\n{self.budget.stop_message()}")
+            echo(f"\n{self.budget.stop_message()}")
 
     def _must_end(self, now: float) -> bool:
         """Return whether the time for a final checkpoint is over."""
@@ -149,7 +148,7 @@ class Supervisor:
         """Return a failure that no rank reports: a lost server process or a stalled rank."""
         lost = self.processes.lost()
         if lost and not failed:
-            return Failure(str(lost), (file_name(lost.name),), outside=True)
+            return lost
         # Ranks report a lost peer at about the time when the heartbeat monitor notices its silence
         if all(status.consequence for status in failed):
             return self.monitor.stalled(QUIET_S if failed else None)
@@ -157,7 +156,7 @@ class Supervisor:
 
 
 @contextmanager
-def beside(work: Callable[[threading.Event], None], name: str):
+def background_thread(work: Callable[[threading.Event], None], name: str):
     """Run work(ended) in a thread while the block runs; at its end, set the event and join the thread."""
     ended = threading.Event()
     thread = threading.Thread(target=work, args=(ended,), daemon=True, name=name)
@@ -175,9 +174,9 @@ def kept_alive(run: RunDir):
     def touch(ended: threading.Event) -> None:
         while not ended.is_set():
             try:
-                run.touch_alive()
+                run.alive_file.touch()
             except OSError:  # a disk error is reported where the parent writes
                 pass
             ended.wait(ALIVE_EVERY_S)
 
-    return beside(touch, "alive")
+    return background_thread(touch, "alive")

@@ -15,7 +15,7 @@ import numpy as np
 
 from mxscale.config.networks import NETWORKS, network
 from mxscale.models import torch_file
-from mxscale.models.resnet_v1b import SPECIFICATION, BottleneckV1b
+from mxscale.models.residual import SPECIFICATION, BottleneckV1b
 from mxscale.models.weights import differences, first_of
 from mxscale.util.errors import ConfigError
 

@@ -55,12 +55,11 @@ def _torch(rest: str, name: str, source: str) -> Loaded:
 
 
 def _hub(rest: str, name: str, source: str) -> Loaded:
-    from mxscale.models import convert, hub
+    from mxscale.models import hub
 
     path, config_path, revision = hub.fetch(rest)
     files = [path, config_path] if config_path else [path]
-    found = convert.load(path, name, source)
-    return Loaded(found.arrays, files, convert.input_of(path), revision, ignored=found.ignored)
+    return _torch(path, name, source)._replace(files=files, revision=revision)
 
 
 LOADERS = {"zoo": _zoo, "symbol": _symbol, "torch": _torch, "hf": _hub}

@@ -5,6 +5,7 @@ the process. Every network has `.features` and `.output`, the head.
 """
 
 import zlib
+from pkgutil import resolve_name
 from typing import Dict, List
 
 import mxnet as mx
@@ -14,10 +15,8 @@ from mxnet.gluon.model_zoo import vision
 from mxnet.gluon.model_zoo.vision.resnet import BasicBlockV1, BottleneckV1, ResNetV1, ResNetV2
 
 from mxscale.config.networks import network
-from mxscale.config.registry import implementation
 from mxscale.models import symbol
-from mxscale.models.resnet_v1b import BottleneckV1b
-from mxscale.models.small import Small
+from mxscale.models.residual import BottleneckV1b, Small
 from mxscale.models.weights import parameters
 from mxscale.util.errors import ConfigError
 
@@ -33,7 +32,7 @@ def build(name: str, classes: int, graph=None) -> nn.HybridBlock:
     """
     entry = network(name)
     arguments = {"saved": graph} if entry.from_weights else entry.arguments
-    net = implementation(entry.builder)(classes=classes, **arguments)
+    net = resolve_name(entry.builder)(classes=classes, **arguments)
     net.zoo_name = name
     return net
 
@@ -95,7 +94,8 @@ def initialise(net, seed: int, ctx, zero_gamma: bool, fitted: bool = False) -> N
     """
     mx.random.seed(seed)
     np.random.seed(seed)
-    zeroed = {id(gamma) for gamma in _last_gammas(net)} if zero_gamma else set()
+    residual = _blocks(net, BasicBlockV1, BottleneckV1, BottleneckV1b) if zero_gamma else []
+    zeroed = {id(block.body[-1].gamma) for block in residual}
     for name, parameter in parameters(net).items():
         zero = id(parameter) in zeroed or (fitted and not name.startswith("output."))
         value = mx.init.Zero() if zero else _initial(name, seed)
@@ -109,15 +109,11 @@ def _initial(name: str, seed: int) -> mx.init.Initializer:
     return SeededNormal(seed, name, HEAD_STD if name.startswith("output.") else None)
 
 
-def _last_gammas(net) -> list:
-    gammas = []
-
-    def collect(block):
-        if isinstance(block, (BasicBlockV1, BottleneckV1, BottleneckV1b)):
-            gammas.append(block.body[-1].gamma)
-
-    net.apply(collect)
-    return gammas
+def _blocks(net, *kinds) -> list:
+    """Return the blocks of those classes in a network, at any depth."""
+    blocks = []
+    net.apply(blocks.append)
+    return [block for block in blocks if isinstance(block, kinds)]
 
 
 def finish(net, shape, ctx) -> None:
@@ -160,19 +156,16 @@ def freeze(net, what: str) -> None:
         net.features.freeze(None if what == "features" else what)
     else:
         for block in [net.features] if what == "features" else list(net.features)[: _ends(net)[what]]:
-            _freeze_block(block)
-    net.apply(lambda block: block._clear_cached_op())  # a graph traced earlier has the old setting
+            for parameter in block.collect_params().values():
+                parameter.grad_req = "null"
+            for norm in _blocks(block, nn.BatchNorm):
+                norm._kwargs["use_global_stats"] = True
+    _retrace(net)
 
 
-def _freeze_block(block) -> None:
-    for parameter in block.collect_params().values():
-        parameter.grad_req = "null"
-
-    def use_running_statistics(block):
-        if isinstance(block, nn.BatchNorm):
-            block._kwargs["use_global_stats"] = True
-
-    block.apply(use_running_statistics)
+def _retrace(net) -> None:
+    """Drop graphs traced earlier, which have the old settings of batch normalisation."""
+    net.apply(lambda block: block._clear_cached_op())
 
 
 def choose_statistics(net, what: str) -> None:
@@ -186,13 +179,7 @@ def choose_statistics(net, what: str) -> None:
     """
     if what == "moving":
         return
-    layers = []
-
-    def collect(block):
-        if isinstance(block, nn.BatchNorm) and not block._kwargs["use_global_stats"]:
-            layers.append(block)
-
-    net.apply(collect)
+    layers = [norm for norm in _blocks(net, nn.BatchNorm) if not norm._kwargs["use_global_stats"]]
     for layer in layers:
         layer._kwargs["momentum"] = 0.0
     inside_graph = net.features.keep_last_statistics() if isinstance(net.features, symbol.Features) else 0
@@ -200,7 +187,7 @@ def choose_statistics(net, what: str) -> None:
         raise ConfigError(
             f"model.bn_statistics={what}: model.name={net.zoo_name} has no trained batch normalisation; use moving"
         )
-    net.apply(lambda block: block._clear_cached_op())  # a graph traced earlier has the old setting
+    _retrace(net)
 
 
 def stages(net) -> List[str]:

@@ -21,14 +21,11 @@ from mxscale.util.errors import ConfigError
 
 
 class Calibration(NamedTuple):
-    """Measured runs, and the links of scenarios.Machine fitted to them; None: not determined by the measurements."""
+    """Measured runs, and the links fitted to them."""
 
     runs: List[Measured]
-    intra: Optional[Link] = None
-    intra_kvstore: Optional[Link] = None
-    nic: Optional[Link] = None
-    nic_servers: Optional[Link] = None
-    sources: str = ""
+    links: Dict[str, Optional[Link]]  # as machines.Given.links
+    sources: str
 
 
 def read(sources, config: Config) -> Calibration:
@@ -44,11 +41,11 @@ def read(sources, config: Config) -> Calibration:
         else:
             runs.append(of_run(source))
     alike = of_network(runs, config)
-    found = {name: fit(alike, name) for name in ("intra", "intra_kvstore")}
+    links = {name: fit(alike, name) for name in ("intra", "intra_kvstore")}
     if link is None:
-        found.update(nic=fit(alike, "nic", found["intra"]), nic_servers=fit(alike, "nic_servers"))
-    used += [f"link {WHERE[name]} fitted to own runs" for name, fitted in found.items() if fitted]
-    return Calibration(alike, **{"nic": link, **found}, sources="; ".join(used))
+        links.update(nic=fit(alike, "nic", links["intra"]), nic_servers=fit(alike, "nic_servers"))
+    used += [f"link {WHERE[name]} fitted to own runs" for name, fitted in links.items() if fitted]
+    return Calibration(alike, {"nic": link, **links}, "; ".join(used))
 
 
 def of_network(runs: List[Measured], config: Config) -> List[Measured]:
@@ -103,7 +100,7 @@ def of_run(path: str) -> Measured:
 
 def nodes_of(plan: Plan) -> Tuple[int, int]:
     """Return the number of machines with ranks, and of hosts without: they run only servers."""
-    placed = Placement.of(plan, cores=1)
+    placed = Placement.of(plan)
     return max(1, len(placed.occupied)), len(placed.hosts) - len(placed.occupied)
 
 
@@ -115,17 +112,13 @@ def of_bench(path: str) -> Link:
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"plan.calibrate={path}: {error}") from None
-    if not rows or not set(COLUMNS) <= set(rows[0]):
-        wanted = f"expected a row with {', '.join(COLUMNS)}, as bench/allreduce.py writes"
-        raise ConfigError(f"plan.calibrate={path}: {wanted}")
-    try:
+        if not rows or not set(COLUMNS) <= set(rows[0]):
+            raise ValueError(f"expected a row with {', '.join(COLUMNS)}, as bench/allreduce.py writes")
         link = Link(*(float(rows[-1][name] or "") for name in ("alpha_s", "bytes_per_s")))  # None: a short row
-    except ValueError as error:
+        if not (np.isfinite([link.alpha_s, link.bytes_per_s]).all() and link.alpha_s >= 0 and link.bytes_per_s > 0):
+            raise ValueError("expected alpha_s of at least 0 and bytes_per_s above 0")
+    except (OSError, ValueError) as error:  # or the text is not UTF-8
         raise ConfigError(f"plan.calibrate={path}: {error}") from None
-    if not (np.isfinite([link.alpha_s, link.bytes_per_s]).all() and link.alpha_s >= 0 and link.bytes_per_s > 0):
-        raise ConfigError(f"plan.calibrate={path}: expected alpha_s of at least 0 and bytes_per_s above 0")
     return link
 
 

@@ -1,4 +1,4 @@
-"""Devices, links and networks of tables/hardware.csv and tables/models.csv."""
+"""Devices, links, networks and instances of the tables hardware.csv, models.csv and instances.csv."""
 
 import functools
 import re
@@ -14,25 +14,19 @@ class Network:
 
     name: str
     parameters: float
-    gmacs: float  # 10^9 multiply-adds of a forward pass of one image
     early: float  # share of the gradients that are ready after the first quarter of backward
     tensors: float
     largest: float  # share of the largest tensor
-    source: str
+
+
+QUANTITIES = ("parameters", "early", "tensors", "largest")
 
 
 @functools.cache
 def networks() -> List[tuple]:
     """Return (pattern, Network) in matching order."""
     return [
-        (
-            re.compile(row["pattern"]),
-            Network(
-                row["name"],
-                *(float(row[key]) for key in ("parameters", "gmacs", "early", "tensors", "largest")),
-                row["source"],
-            ),
-        )
+        (re.compile(row["pattern"]), Network(row["name"], **{key: float(row[key]) for key in QUANTITIES}))
         for row in csv_tables.read("models")
     ]
 
@@ -82,10 +76,14 @@ def usual_gbps(gpu: str) -> float:
 
 
 @functools.cache
+def instances() -> Dict[str, Dict[str, str]]:
+    """Return the rows of tables/instances.csv by instance (p3.16xlarge, ...)."""
+    return {row["instance"]: row for row in csv_tables.read("instances")}
+
+
 def instance_gbps(name: str) -> Optional[float]:
-    """Return the Gbit/s of an instance's network (p3.16xlarge, ...); None if unknown."""
-    known = {row["instance"]: row["nic_gbps"] for row in csv_tables.read("instances")}
-    return float(known.get(name) or 0) or None
+    """Return the Gbit/s of an instance's network; None if unknown."""
+    return float(instances().get(name, {}).get("nic_gbps") or 0) or None
 
 
 def _other(gpu: str, quantity: str) -> str:
@@ -96,20 +94,14 @@ def _other(gpu: str, quantity: str) -> str:
 
 @functools.cache
 def constants() -> Dict[str, float]:
-    """Return the constants of the model that belong to no device."""
-    return {row["name"]: float(row["value"]) for row in _rows("constant") + _rows("fitted")}
+    """Return the constants of the model that belong to no device: they are fitted to published throughputs."""
+    return {row["name"]: float(row["value"]) for row in _rows("fitted")}
 
 
 @functools.cache
 def priors() -> Dict[str, float]:
     """Return the constants before any fit: known values of the hardware, where a fit starts."""
-    return {row["name"]: float(row["value"]) for row in _rows("constant") + _rows("prior")}
-
-
-@functools.cache
-def fitted() -> List[str]:
-    """Return the names of the constants that are fitted to published throughputs."""
-    return [row["name"] for row in _rows("fitted")]
+    return {row["name"]: float(row["value"]) for row in _rows("prior")}
 
 
 @functools.cache

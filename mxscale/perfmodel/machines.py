@@ -1,7 +1,7 @@
 """Machines to plan for: devices, links, price."""
 
-from dataclasses import dataclass, replace
-from typing import Callable, Dict, Optional, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Callable, Mapping, Optional, Tuple
 
 from mxscale.config import schema
 from mxscale.config.price_sources import PRICE_SOURCES
@@ -11,7 +11,6 @@ from mxscale.perfmodel.published import published_parse
 from mxscale.perfmodel.scenarios import Machine
 from mxscale.perfmodel.step_time import Link
 from mxscale.rundir.price import Price
-from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
 
 GBIT = 1e9 / 8  # bytes/s
@@ -29,20 +28,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Given:
-    """Values that override the tables: settings, and measured links of scenarios.Machine."""
+    """Values that override the tables."""
 
     gpus: Optional[int] = None
     nic_gbps: Optional[float] = None
     rdma: Optional[bool] = None
-    intra: Optional[Link] = None
-    intra_kvstore: Optional[Link] = None
-    nic: Optional[Link] = None
-    nic_servers: Optional[Link] = None
-
-
-def known() -> Dict[str, Dict[str, str]]:
-    """Return the rows of tables/instances.csv by instance."""
-    return {row["instance"]: row for row in csv_tables.read("instances")}
+    links: Mapping[str, Optional[Link]] = field(default_factory=dict)  # measured; the names are scenarios.LINKS
 
 
 def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], given: Given = Given()) -> Node:
@@ -54,27 +45,27 @@ def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], 
     Raises:
         ConfigError: The instance, its devices or its price is unknown.
     """
-    row = known().get(settings.instance or "", {})
+    row = hardware.instances().get(settings.instance or "", {})
     priced = given.gpus and settings.instance and price_of(replace(settings, nodes=1)).known  # from a user's table
     if not row and PRICE_SOURCES[settings.provider].listed and not priced:
         where = f"machine.instance={settings.instance}" if settings.instance else "machine.instance is missing"
-        raise ConfigError(f"{where}{nearest(settings.instance or '', known())}")
+        raise ConfigError(f"{where}{nearest(settings.instance or '', hardware.instances())}")
     devices = given.gpus or int(row.get("gpus") or 0)
     if not devices:
         what = settings.instance or f"machine={settings.provider}"
         raise ConfigError(f"plan.gpus is missing: the number of devices of a {what} node is unknown")
     gpu = row.get("gpu") or None
     ring, kvstore, inside = inside_node(gpu, devices)
-    if given.intra:
-        ring, kvstore, inside = given.intra, given.intra, "measured inside a node"
-    if given.intra_kvstore:
-        kvstore, inside = given.intra_kvstore, f"{inside}, measured for comm=device"
+    if measured := given.links.get("intra"):
+        ring, kvstore, inside = measured, measured, "measured inside a node"
+    if measured := given.links.get("intra_kvstore"):
+        kvstore, inside = measured, f"{inside}, measured for comm=device"
     rdma = row.get("rdma") == "yes" if given.rdma is None else given.rdma
     nic, servers, between = between_nodes(given.nic_gbps or float(row.get("nic_gbps") or 0), rdma)
-    if given.nic:
-        nic, servers, between = given.nic, given.nic, "measured between nodes"
-    if given.nic_servers:
-        nic, servers, between = nic or given.nic_servers, given.nic_servers, f"{between}, measured for servers"
+    if measured := given.links.get("nic"):
+        nic, servers, between = measured, measured, "measured between nodes"
+    if measured := given.links.get("nic_servers"):
+        nic, servers, between = nic or measured, measured, f"{between}, measured for servers"
     price = price_of(replace(settings, nodes=1))
     name = settings.instance or settings.provider
     money = (_money(price, currency) for currency in ("usd", "eur"))

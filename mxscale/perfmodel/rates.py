@@ -29,7 +29,6 @@ class Rate:
     """Images/s of one device."""
 
     images_per_s: float
-    kind: str  # given | measured | published | computed
     source: str
 
 
@@ -65,7 +64,6 @@ def of_device(
     """Return the rate of one device.
 
     Args:
-        network: The network, for the images of the plan.
         gpu: Name of the device; None: a CPU, or unknown.
         given: The value of plan.images_per_s.
 
@@ -73,7 +71,7 @@ def of_device(
         ConfigError: No source has the rate.
     """
     if given is not None:
-        return Rate(given, "given", "given (plan.images_per_s)")
+        return Rate(given, "given (plan.images_per_s)")
     others = [run for run in runs if gpu and not _possibly_on(run, gpu)]
     if others:
         ran = "on a CPU" if others[0].device == "cpu" else f"on {others[0].gpu}"
@@ -104,7 +102,7 @@ def measured(network: Network, batch: int, precision: str, runs: Sequence[Measur
     run = min(alike, key=lambda run: (_distance(run.batch, batch), run.devices))
     with_exchange = "" if run.devices == 1 else f" on {run.devices} devices, exchange included,"
     source = f"measured{with_exchange} at batch {run.batch} ({run.source})"
-    return Rate(run.images_per_s / run.devices, "measured", source)
+    return Rate(run.images_per_s / run.devices, source)
 
 
 def reported(network: Network, gpu: str, batch: int, precision: str) -> Optional[Rate]:
@@ -136,8 +134,8 @@ def reported(network: Network, gpu: str, batch: int, precision: str) -> Optional
     work = _work(network)
     scaled = [f"batch {batch}"] * (point.batch != batch) + [f"{work:.3g} of the FLOPs (image size)"] * (work != 1)
     if not scaled:
-        return Rate(point.rate, "published", f"published ({what})")
-    return Rate(at_batch(point, batch, work), "published", f"published ({what}), scaled to {' and '.join(scaled)}")
+        return Rate(point.rate, f"published ({what})")
+    return Rate(at_batch(point, batch, work), f"published ({what}), scaled to {' and '.join(scaled)}")
 
 
 def _work(network: Network) -> float:
@@ -172,7 +170,7 @@ def computed(network: Network, gpu: str, precision: str) -> Optional[Rate]:
         return None
     achieved = known * STEP_FLOPS * layers.network("resnet50_v1b").flops
     source = f"computed: {achieved / 1e12:.1f} TFLOP/s, which {gpu} achieves with ResNet-50 in {precision}"
-    return Rate(achieved / (STEP_FLOPS * network.flops), "computed", source)
+    return Rate(achieved / (STEP_FLOPS * network.flops), source)
 
 
 def _distance(one: float, other: float) -> float:

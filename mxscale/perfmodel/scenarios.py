@@ -4,6 +4,7 @@ Each combination of the requested settings is a plan. All plans are evaluated by
 arrays: 100,000 plans at once.
 """
 
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -64,10 +65,6 @@ class Grid:
     compression: Sequence[str] = ("none",)
     double_buffering: Sequence[bool] = (False,)
 
-    @property
-    def axes(self) -> Dict[str, Sequence]:
-        return vars(self)
-
 
 @dataclass(frozen=True)
 class Task:
@@ -126,10 +123,11 @@ def exchanges(plans: Plans) -> np.ndarray:
 
 def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
     """Return the columns of all valid combinations, and the number of invalid ones by reason."""
-    lengths = [len(values) for values in grid.axes.values()]
-    places = dict(zip(grid.axes, np.indices(lengths).reshape(len(lengths), -1)))
+    axes: Dict[str, Sequence] = vars(grid)
+    lengths = [len(values) for values in axes.values()]
+    places = dict(zip(axes, np.indices(lengths).reshape(len(lengths), -1)))
     machine = places.pop("machine")
-    plans = {name: np.array(grid.axes[name])[place] for name, place in places.items()}
+    plans = {name: np.array(axes[name])[place] for name, place in places.items()}
     plans["machine"] = machine
     plans["instance"] = np.array([each.name for each in grid.machine])[machine]
     served = exchanges(plans) == SERVERS
@@ -141,17 +139,16 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
         "compression=2bit needs parameter servers": (plans["compression"] == "2bit") & ~served,
         "compression=2bit needs float32 gradients": (plans["compression"] == "2bit")
         & (plans["precision"] == "float16"),
-        "": _duplicate(grid, plans, places["servers"], served),
     }
     dropped, counts = np.zeros(len(machine), bool), {}
     for why, where in invalid.items():
         counts[why] = int((where & ~dropped).sum())
         dropped |= where
-    counts.pop("")
-    plans = {name: column[~dropped] for name, column in plans.items()}
-    served = exchanges(plans) == SERVERS
+    kept = ~(dropped | _duplicate(grid, plans, places["servers"], served))
+    plans = {name: column[kept] for name, column in plans.items()}
+    served = served[kept]
     plans["servers_setting"] = np.where(served, plans["servers"], "")
-    plans["servers"] = np.where(served, _server_counts(grid, plans["nodes"], places["servers"][~dropped]), 0)
+    plans["servers"] = np.where(served, _server_counts(grid, plans["nodes"], places["servers"][kept]), 0)
     plans["devices"] = plans["nodes"] * _of(grid.machine, "gpus")[plans["machine"]]
     return plans, {why: count for why, count in counts.items() if count}
 
@@ -207,28 +204,14 @@ def evaluate(grid: Grid, task: Task) -> Tuple[Plans, Dict[str, int]]:
 def _rates(plans: Plans, grid: Grid, task: Task) -> np.ndarray:
     """Return the images/s of one device alone, for each plan."""
     rates = np.empty(len(plans["batch"]))
-    for number, machine in enumerate(grid.machine):
-        for batch in set(grid.batch):
-            for precision in set(grid.precision):
-                where = (plans["machine"] == number) & (plans["batch"] == batch) & (plans["precision"] == precision)
-                if where.any():
-                    rates[where] = task.rates[machine.name, batch, precision]
+    for number, batch, precision in itertools.product(range(len(grid.machine)), set(grid.batch), set(grid.precision)):
+        where = (plans["machine"] == number) & (plans["batch"] == batch) & (plans["precision"] == precision)
+        rates[where] = task.rates[grid.machine[number].name, batch, precision]
     return rates
 
 
 def _step(plans: Plans, grid: Grid, task: Task) -> Plans:
-    """Return the columns of a step. Double buffering has other buckets, so it is a separate call of the model."""
-    double = plans["double_buffering"].astype(bool)
-    places = [np.flatnonzero(double == delayed) for delayed in (False, True)]
-    pieces = [
-        _step_of({name: column[place] for name, column in plans.items()}, grid, task, delayed)
-        for delayed, place in zip((False, True), places)
-    ]
-    back = np.argsort(np.concatenate(places))
-    return {name: np.concatenate([piece[name] for piece in pieces])[back] for name in pieces[0]}
-
-
-def _step_of(plans: Plans, grid: Grid, task: Task, delayed: bool) -> Plans:
+    """Return the columns of a step."""
     machines, number = grid.machine, plans["machine"]
     gpus = _of(machines, "gpus")[number]
     comm = exchanges(plans)
@@ -250,8 +233,8 @@ def _step_of(plans: Plans, grid: Grid, task: Task, delayed: bool) -> Plans:
         hierarchical=task.hierarchical & (plans["nodes"] > 1) & ring,
         servers=_equivalent_servers(plans, nic, task.server),
         pushes=np.where(served, task.pushes or gpus, 1),
-        buckets=step_time.buckets(task.network.layers, task.bucket_bytes[delayed] / 4),
-        double_buffering=delayed,
+        buckets=_buckets(plans["double_buffering"], task),
+        double_buffering=plans["double_buffering"],
         **software(ring, task.overlap),
         input_s=0.0 if task.input_images_per_s is None else gpus * images / task.input_images_per_s,
     )
@@ -259,6 +242,15 @@ def _step_of(plans: Plans, grid: Grid, task: Task, delayed: bool) -> Plans:
     parts = {f"{name}_s": getattr(step, f"{name}_s") for name in PARTS}
     found = {"step_s": step.seconds, **parts, "bound": step.bound}
     return {name: np.broadcast_to(column, len(number)) for name, column in found.items()}
+
+
+def _buckets(delayed: np.ndarray, task: Task) -> List[Tuple[np.ndarray, np.ndarray]]:
+    """Return `Job.buckets`, whose sizes depend on double buffering; empty ones fill up the shorter list."""
+    late, early = (step_time.buckets(task.network.layers, task.bucket_bytes[double] / 4) for double in (True, False))
+    return [
+        (np.where(delayed, one[0], other[0]), np.where(delayed, one[1], other[1]))
+        for one, other in itertools.zip_longest(late, early, fillvalue=(0.0, 1.0))
+    ]
 
 
 def software(ring, overlap: bool) -> Dict:

@@ -27,12 +27,10 @@ def draw(plans: Plans, bounds: Bounds, chosen: Sequence[int], title: str, path: 
     Raises:
         OSError: The file can't be written.
     """
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(16, 5))
+    figure = Figure(figsize=(16, 5))
+    left, middle, right = figure.subplots(1, 3)
     series = _series(plans)
     for colour, (label, places) in zip(COLOURS, series):
         for axis, values in ((left, plans["images_per_s"]), (middle, 100 * plans["efficiency"])):
@@ -51,7 +49,6 @@ def draw(plans: Plans, bounds: Bounds, chosen: Sequence[int], title: str, path: 
     figure.suptitle(f"{title}: predicted, not measured")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 def _mark(axis, plans: Plans, places, values, colour: str) -> None:
@@ -169,9 +166,8 @@ def _money(plans: Plans, bounds: Bounds, chosen: Sequence[int], series: list, ax
     if currency in bound:
         budget = f"budget {bound[currency]:g} {currency.upper()}"
         axis.axhline(bound[currency], color="#009E73", linestyle=":", label=budget)
-    axis.legend(
-        fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2
-    )  # below the axes, which are full of points
+    # below the axes, which are full of points
+    axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
 
 
 def _other_currency(plans: Plans, currency: str, axis) -> None:
@@ -190,8 +186,8 @@ def _other_currency(plans: Plans, currency: str, axis) -> None:
 
 def _plain_ticks(axis) -> None:
     """Label a logarithmic axis 1, 2, 5, 10, ... instead of 10^1."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_major_formatter("{x:,.10g}")
     axis.set_minor_formatter(NullFormatter())

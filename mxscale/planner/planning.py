@@ -1,5 +1,6 @@
 """`mxscale plan`: evaluate every plan of the requested settings and recommend one."""
 
+import itertools
 import json
 import os
 import textwrap
@@ -13,8 +14,8 @@ from mxscale.config.backends import MODELLED, SERVERS
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
 from mxscale.cost.run_cost import pricing
-from mxscale.launcher.progress import say
-from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
+from mxscale.launcher.progress import echo
+from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
 from mxscale.planner import choice, figure, keys, table
 from mxscale.planner.keys import Settings, listed
 from mxscale.util.errors import ConfigError, nearest
@@ -35,7 +36,7 @@ def main(config: Config, own: dict, as_json: bool) -> None:
     if as_json:
         print(json.dumps(as_object(found, written)))
     else:
-        say(as_text(found, written))
+        echo(as_text(found, written))
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,7 @@ def _nodes(
     names = listed("instance", settings.instance, None) if settings.instance else [machine.instance]
     if len(names) > 1 and (machine.usd_per_hour is not None or machine.eur_per_hour is not None):
         raise ConfigError("plan.instance lists several, and machine.usd_per_hour is the price of one: leave it out")
-    links = {name: getattr(own, name) for name in scenarios.LINKS}
-    given = machines.Given(settings.gpus, settings.nic_gbps, settings.rdma, **links)
+    given = machines.Given(settings.gpus, settings.nic_gbps, settings.rdma, own.links)
     nodes = [machines.node(replace(machine, instance=name), price_of, given) for name in names]
     for node in nodes:
         if linked and node.machine.nic is None:
@@ -128,33 +128,32 @@ def _server(config: Config, settings: Settings, own: calibration.Calibration, pr
     name, price = settings.server_instance, settings.server_usd_per_hour
     if name is None:
         raise ConfigError("plan.server_instance is missing; set plan.servers=0 for servers on the workers' nodes")
-    known = name in machines.known()
+    known = name in hardware.instances()
     if not known and price is None:
-        near = nearest(name, machines.known())
+        near = nearest(name, hardware.instances())
         raise ConfigError(f"plan.server_instance={name}{near}; for another one give plan.server_usd_per_hour")
     provider = "aws" if known and price is None else "custom"
     machine = replace(config.machine, provider=provider, instance=name, usd_per_hour=price, eur_per_hour=None)
     try:
-        node = machines.node(machine, price_of, machines.Given(gpus=1, nic=own.nic, nic_servers=own.nic_servers))
+        links = {name: own.links.get(name) for name in ("nic", "nic_servers")}
+        node = machines.node(machine, price_of, machines.Given(gpus=1, links=links))
     except ConfigError as error:
         why = str(error).replace("machine.instance", "plan.server_instance").partition(" (or give")[0]
         raise ConfigError(
             f"parameter servers, plan.server_instance={name}: {why}; or give plan.server_usd_per_hour"
         ) from None
     if node.machine.nic_servers is None:
-        raise ConfigError(f"plan.server_instance={name}: its network is unknown{nearest(name, machines.known())}")
+        raise ConfigError(f"plan.server_instance={name}: its network is unknown{nearest(name, hardware.instances())}")
     return node
 
 
 def _rates(network, nodes, swept: dict, settings: Settings, own: calibration.Calibration) -> Tuple[dict, str]:
     """Return {(machine, batch, precision): images/s of one device}, and their sources. Raises ConfigError."""
     found, sources = {}, {}
-    for node in nodes:
-        for batch in swept["batch"]:
-            for precision in swept["precision"]:
-                rate = rates.of_device(network, node.gpu, batch, precision, given=settings.images_per_s, runs=own.runs)
-                found[node.machine.name, batch, precision] = rate.images_per_s
-                sources.setdefault(f"{rate.images_per_s:,.1f} images/s, {rate.source}", f"batch {batch} {precision}")
+    for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"]):
+        rate = rates.of_device(network, node.gpu, batch, precision, given=settings.images_per_s, runs=own.runs)
+        found[node.machine.name, batch, precision] = rate.images_per_s
+        sources.setdefault(f"{rate.images_per_s:,.1f} images/s, {rate.source}", f"batch {batch} {precision}")
     lines = list(sources) if len(sources) == 1 else [f"{first}: {source}" for source, first in sources.items()]
     more = f"; and {len(lines) - MOST_RATES} more" if len(lines) > MOST_RATES else ""
     return found, "; ".join(lines[:MOST_RATES]) + more

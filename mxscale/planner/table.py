@@ -1,9 +1,7 @@
 """Plans as an aligned table, and as CSV."""
 
 import csv
-from typing import Callable, Dict, List, Sequence, Tuple
-
-import numpy as np
+from typing import Callable, Dict, Sequence, Tuple
 
 from mxscale.config.backends import MODELLED, SERVERS
 from mxscale.perfmodel.scenarios import Plans
@@ -55,8 +53,7 @@ def _cell(name: str, row: Dict) -> str:
         return "unknown"
     if name == "servers" and not value:
         return "on nodes" if MODELLED[row["comm"]] == SERVERS else ""
-    shown = COLUMNS[name][1](value)
-    return str(value) if shown is None else shown
+    return COLUMNS[name][1](value)
 
 
 def sentence(row: Dict) -> str:
@@ -76,11 +73,10 @@ def sentence(row: Dict) -> str:
 
 def write_csv(plans: Plans, path: str) -> None:
     """Write all plans; the cell of an unknown value is empty. Raises OSError."""
-    columns: List[np.ndarray] = [plans[name] for name in ORDER]
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(ORDER)
-        for row in zip(*(column.tolist() for column in columns)):
+        for row in zip(*(plans[name].tolist() for name in ORDER)):
             writer.writerow([_plain(value) for value in row])
 
 

@@ -8,7 +8,7 @@ from mxscale.records import earlier_runs
 from mxscale.rundir.directory import FORECAST, RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
-from mxscale.rundir.summary import Summary
+from mxscale.rundir.status import Summary
 from mxscale.util import text_table
 
 NEXT = "\n"  # within a row of the table

@@ -1,5 +1,6 @@
 """`mxscale report`: select and write the requested report."""
 
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import List, Optional
@@ -9,7 +10,7 @@ from mxscale.records import claims as published
 from mxscale.records.recorded import Recorded
 from mxscale.report import claims, experiment, page, side_by_side
 from mxscale.report.modelled_claims import MODELS
-from mxscale.tracking import tracker, uris
+from mxscale.tracking import uris
 from mxscale.tracking.history import Store
 from mxscale.util.errors import ConfigError, nearest
 
@@ -40,7 +41,7 @@ def main(config: Config, own: dict) -> None:
 def report(config: Config, own: dict, folder: Path) -> None:
     """Report an experiment, or compare two runs."""
     if own["compare"] is not None:
-        text = side_by_side.write(lambda: Store(config), own["compare"], folder)
+        text = side_by_side.write(partial(Store, config), own["compare"], folder)
         print(f"{text}\n  view            {folder}/compare.html", flush=True)
         return
     name = own["experiment"] or config.tracking.experiment
@@ -57,7 +58,7 @@ def report_claims(config: Config, own: dict, folder: Path) -> None:
 
 def runs_with_claims(config: Config, name: Optional[str]) -> List[Recorded]:
     """Return the runs with claims of one experiment, or of all; [] if no store exists."""
-    file = uris.sqlite_file(tracker.store_uri(config))
+    file = uris.sqlite_file(uris.store_uri(config.tracking, config.runs))
     if file and not file.exists() and not (name or config.tracking.uri):
         return []
     store = Store(config)

@@ -23,11 +23,11 @@ class Side(NamedTuple):
     curves: Dict[str, Curve]
 
 
-def write(store: Callable[[], Store], names: Sequence, folder: Path) -> str:
+def write(store: Callable[[str], Store], names: Sequence, folder: Path) -> str:
     """Write compare.html, compare.md and a PNG of each curve to `folder`.
 
     Args:
-        store: Opens the MLflow store; not called for run directories.
+        store: Opens the MLflow store for the given setting; not called for run directories.
         names: Two run ids of MLflow, or run directories.
         folder: Created if missing.
 
@@ -57,15 +57,15 @@ def write(store: Callable[[], Store], names: Sequence, folder: Path) -> str:
     return text
 
 
-def _side(store: Callable[[], Store], name: str) -> Side:
+def _side(store: Callable[[str], Store], name: str) -> Side:
     source = f"report.compare={name}"
     if (Path(name) / "config.yaml").is_file():
         run = RunDir(name)
         recorded = history.finished(history.of_directory(run), source)
         facts = flatten(run.read("environment.json") or {})
         return Side(recorded, facts, history.curves_of(run, comparison.CURVES))
-    opened = store()
-    recorded = history.finished(opened.run(name, source), source)
+    opened = store(source)
+    recorded = history.finished(opened.run(name), source)
     facts = flatten(opened.file(recorded.id, "environment.json"))
     return Side(recorded, facts, opened.curves(recorded.id, comparison.CURVES))
 

@@ -1,30 +1,21 @@
 """Differences between a recorded run and its rerun: code, image, libraries, machine, data, weights."""
 
-from typing import List, NamedTuple
+from typing import List
 
 from mxscale.records.recorded import versions
 from mxscale.rundir.directory import RunDir
 
 
-class Difference(NamedTuple):
-    what: str
-    was: str
-    now: str
-
-    def __str__(self):
-        return f"{self.what}: {self.was} -> {self.now}"
-
-
-def between(first: RunDir, run: RunDir) -> List[Difference]:
-    """Return what differs between two prepared run directories."""
+def between(first: RunDir, run: RunDir) -> List[str]:
+    """Return what differs between two prepared run directories, as `NAME: FIRST -> SECOND`."""
     was, now = facts(first), facts(run)
     names = [name for name in {**now, **was} if was.get(name) != now.get(name)]
     if was["code"] is None and not was["uncommitted"]:  # recorded before code had a digest: its commit is compared
         names.remove("code")
-    found = [Difference(name, _text(was.get(name)), _text(now.get(name))) for name in names if name != "uncommitted"]
+    found = [_line(name, was.get(name), now.get(name)) for name in names if name != "uncommitted"]
     attempts = [str(each.ranks) for each in first.attempts if each.ranks]
     if len(set(attempts)) > 1:  # the reduction order changed between attempts
-        found.append(Difference("ranks of its attempts", ", then ".join(attempts), _text(now["ranks"])))
+        found.append(_line("ranks of its attempts", ", then ".join(attempts), now["ranks"]))
     return found
 
 
@@ -62,5 +53,6 @@ def _short(digest):
     return digest and digest[:16]
 
 
-def _text(value) -> str:
-    return "unknown" if value is None else str(value)
+def _line(name: str, *values) -> str:
+    was, now = ("unknown" if value is None else value for value in values)
+    return f"{name}: {was} -> {now}"

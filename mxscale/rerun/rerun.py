@@ -8,20 +8,20 @@ import os
 import shutil
 import tempfile
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
 from mxscale.config.sizes import unsaved
 from mxscale.launcher.context import Hook, RunContext, Signals
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.records.recorded import is_forecast
 from mxscale.rerun import differences, verdict
 from mxscale.rundir.directory import FINISHED, RERUN, RunDir, runs_of
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import Status
-from mxscale.tracking import payload, store, sync_state, tracker
+from mxscale.tracking import history, payload, sync_state, uris
 from mxscale.util.errors import ConfigError
 
 # What a rerun needs of the recorded run; each run whose ranks were started has a summary.json
@@ -69,7 +69,8 @@ def _from_directory(config: Config, given: str, source: str) -> RecordedRun:
     files = RunDir(given)
     recorded = RecordedRun(source, str(files), None, files, _checked(files, source))
     if config.tracking.enabled:
-        recorded.parent = sync_state.load(files, tracker.store_uri(config), config.tracking.experiment)[1].run_id
+        uri = uris.store_uri(config.tracking, config.runs)
+        recorded.parent = sync_state.load(files, uri, config.tracking.experiment)[1].run_id
     recorded.id = recorded.parent or str(files)
     siblings = runs_of(files.path.parents[1], recorded.config.entry)
     recorded.seeds = _seeds(recorded, [_figures_of(other) for other in siblings if other.state == FINISHED])
@@ -77,19 +78,19 @@ def _from_directory(config: Config, given: str, source: str) -> RecordedRun:
 
 
 def _from_store(config: Config, run_id: str, source: str) -> RecordedRun:
-    tags, timeout_s, folder = tracker.tags_of(config, run_id, source), config.tracking.timeout_s, None
-    files = tracker.directory_of(config, tags)
+    store = history.Store(config, source)
+    run, folder = store.run(run_id), None
+    files = history.directory_of(config, run, source)
     if files is None or not (files.path / "config.yaml").is_file():
         folder = tempfile.TemporaryDirectory(prefix="mxscale-rerun-")
         files = RunDir(folder.name)
-        state = tracker.ask(config, source, lambda uri: store.fetch(uri, run_id, FILES, files.path, timeout_s))
-        if state != FINISHED:
-            raise ConfigError(_unfinished(source, state))
+        if run.status != FINISHED:
+            raise ConfigError(_unfinished(source, run.status))
+        store.fetch(run_id, FILES, files.path)
     parent = run_id if config.tracking.enabled else None
     recorded = RecordedRun(source, run_id, parent, files, _checked(files, source), folder=folder)
-    digest = files.plan().data_digest
-    others = tracker.ask(config, source, lambda uri: store.finished_beside(uri, run_id, digest, timeout_s))
-    recorded.seeds = _seeds(recorded, others)
+    others = store.finished_beside(run_id, files.plan().data_digest)
+    recorded.seeds = _seeds(recorded, [(other.params, other.metrics) for other in others])
     return recorded
 
 
@@ -102,7 +103,7 @@ def _checked(files: RunDir, source: str) -> Config:
     if missing:
         raise ConfigError(f"{source}: its record lacks {', '.join(missing)}, which a rerun needs")
     try:
-        config, plan = files.asked(), files.plan()
+        config, plan = files.requested_config(), files.plan()
         missing = [key for key in ("sizes", "threads", "device", "data_digest") if getattr(plan, key) is None]
     except ConfigError as error:
         raise ConfigError(f"{source}: its config is of another version of mxscale: {error}") from None
@@ -116,22 +117,22 @@ def _unfinished(source: str, state: str) -> str:
     return f"{source}: that run has not finished ({state}); rerun a finished run"
 
 
-def _figures_of(run: RunDir) -> dict:
-    """Return params and metrics as store.finished_beside does; empty ones for a run of another version."""
+def _figures_of(run: RunDir) -> Tuple[Dict[str, str], Dict[str, float]]:
+    """Return params and metrics of a run; empty ones if it is of another version."""
     try:
-        return {"params": payload.params(run), "metrics": run.figures}
+        return payload.params(run), run.figures
     except (ConfigError, TypeError, KeyError):
-        return {"params": {}, "metrics": {}}
+        return {}, {}
 
 
-def _seeds(recorded: RecordedRun, others: List[dict]) -> List[Dict[str, float]]:
-    """Return the figures of each other seed, from runs whose config is otherwise the same."""
+def _seeds(recorded: RecordedRun, others: Sequence[tuple]) -> List[Dict[str, float]]:
+    """Return the figures of each other seed, from (params, metrics) of runs whose config is otherwise the same."""
     wanted, own = _without_seed(payload.params(recorded.files)), str(recorded.config.seed)
     found = {}
-    for other in others:
-        seed, figures = other["params"].get("seed"), other["metrics"]
-        figures = {name: figures[name] for name in verdict.FIGURES if name in figures}
-        if figures and seed not in (None, own) and _without_seed(other["params"]) == wanted:
+    for params, metrics in others:
+        seed = params.get("seed")
+        figures = {name: metrics[name] for name in verdict.FIGURES if name in metrics}
+        if figures and seed not in (None, own) and _without_seed(params) == wanted:
             found[seed] = figures
     return list(found.values())
 
@@ -175,14 +176,14 @@ class Rerun(Hook):
         run, config, known = context.run, context.config, context.run.read(RERUN)
         if known is None:
             return
-        found = [str(each) for each in differences.between(RunDir(run.path / FOLDER), run)]
+        found = differences.between(RunDir(run.path / FOLDER), run)
         new = [each for each in found if each not in known["differs"]]
         run.write(RERUN, {**known, "differs": known["differs"] + new})
         if found and config.rerun.strict:
             raise ConfigError(f"rerun.strict=true: differs from the record of {known['of']}: {'; '.join(found)}")
         lines = [f"rerun     of {known['of']}", f"expected  {_expected(config, plan, found)}"]
         lines += [f"{'differs' if n == 0 else '':<9} {each}" for n, each in enumerate(found)]
-        say("\n".join(lines))
+        echo("\n".join(lines))
 
     def on_finished(self, run: RunDir, status: Status) -> Status:
         """Add the verdict to the status, summary and rerun.json of a finished rerun."""

@@ -31,9 +31,6 @@ class Verdict(NamedTuple):
     why: str
     first_difference: Optional[dict]  # {"step", "since", "was", "is"} of the first loss that differs
 
-    def __str__(self):
-        return f"{self.kind}: {self.why}"
-
 
 def judge(first: Outcome, again: Outcome, seeds: Sequence[Dict[str, float]], images: Dict[str, int]) -> Verdict:
     """Compare a rerun with the recorded run.

@@ -2,7 +2,7 @@
 
 config.yaml               the frozen configuration; a resume may change it
 overrides.yaml            the command line of each attempt: {attempt: [KEY=VALUE, ...]}
-plan.json status.json summary.json price.json   typed records, see the modules of these names
+plan.json price.json status.json summary.json   typed records, see plan.py, price.py and status.py
 environment.json best.json
 metrics.jsonl             appended by rank 0; the source of truth
 refused.json              why the preparation refused the run
@@ -32,10 +32,7 @@ import yaml
 
 from mxscale.config.schema import Config, flatten, from_dict, to_dict
 from mxscale.rundir import json_record
-from mxscale.rundir import plan as plan_file
-from mxscale.rundir import price as price_file
-from mxscale.rundir import status as status_file
-from mxscale.rundir import summary as summary_file
+from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the states and exit statuses too)
     DONE,
@@ -49,8 +46,8 @@ from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the 
     Attempt,
     RankStatus,
     Status,
+    Summary,
 )  # fmt: skip
-from mxscale.rundir.summary import Summary
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
@@ -115,21 +112,21 @@ class RunDir:
         except (OSError, yaml.YAMLError, TypeError, AttributeError) as error:
             raise ConfigError(f"{self.path} is no run directory: {str(error).splitlines()[0]}") from None
 
-    def plan(self) -> plan_file.Plan:
+    def plan(self) -> Plan:
         """Return the plan; an empty one if none is recorded. Raises ConfigError if plan.json is damaged."""
-        return plan_file.load(self)
+        return json_record.load(self.path / "plan.json", Plan) or Plan()
 
-    def write_plan(self, plan: plan_file.Plan) -> None:
-        plan_file.save(self, plan)
+    def write_plan(self, plan: Plan) -> None:
+        json_record.save(self.path / "plan.json", plan)
 
     def price(self) -> Optional[Price]:
         """Return the price of the machines; None if none is recorded. Raises ConfigError if price.json is damaged."""
-        return price_file.load(self)
+        return json_record.load(self.path / "price.json", Price)
 
     def write_price(self, price: Price) -> None:
-        price_file.save(self, price)
+        json_record.save(self.path / "price.json", price)
 
-    def asked(self) -> Config:
+    def requested_config(self) -> Config:
         """Return the configuration without the input that came with pretrained weights."""
         config, change = self.config(), self.plan().input
         given = change.instead if change else {}
@@ -142,14 +139,22 @@ class RunDir:
 
     def lines(self) -> Iterator[Dict[str, Any]]:
         """Yield every complete line of metrics.jsonl; a torn last line is ignored."""
+        for line, _ in self.lines_from(0):
+            yield line
+
+    def lines_from(self, offset: int) -> Iterator[Tuple[Dict[str, Any], int]]:
+        """Yield (line, offset of the next one) of every complete line of metrics.jsonl from a byte offset on."""
         try:
-            text = self.metrics_file.read_text(errors="replace")
+            with open(self.metrics_file, "rb") as file:
+                file.seek(offset)
+                pieces = file.readlines()
         except FileNotFoundError:
             return
-        for line in text.splitlines():
-            parsed = parse_line(line)
+        for piece in pieces:
+            offset += len(piece)
+            parsed = _parsed(piece.decode(errors="replace"))
             if parsed is not None:
-                yield parsed
+                yield parsed, offset
 
     def history(self) -> List[Dict[str, Any]]:
         """Return the valid lines by step: an attempt replaces earlier ones from its own first line on.
@@ -175,17 +180,18 @@ class RunDir:
 
     def status(self) -> Optional[Status]:
         """Return the status; None before the first attempt. Raises ConfigError if status.json is damaged."""
-        return status_file.load(self)
+        return json_record.load(self.path / "status.json", Status)
 
     def write_status(self, status: Status) -> None:
-        status_file.save(self, status)
+        json_record.save(self.path / "status.json", status)
 
     def rank_status(self, rank: int, attempt: int) -> Optional[RankStatus]:
-        """Return how a rank of `attempt` ended; None if it has not ended."""
-        return status_file.load_rank(self, rank, attempt)
+        """Return how a rank of `attempt` ended; None if it has not ended. Raises ConfigError if the file is damaged."""
+        status = json_record.load(self.path / "ranks" / f"{rank}.json", RankStatus)
+        return status if status and status.attempt == attempt else None
 
     def write_rank_status(self, status: RankStatus) -> None:
-        status_file.save_rank(self, status)
+        json_record.save(self.path / "ranks" / f"{status.rank}.json", status)
 
     @property
     def state(self) -> Optional[str]:
@@ -201,10 +207,10 @@ class RunDir:
 
     def summary(self) -> Optional[Summary]:
         """Return the summary; None before the end of the first attempt. Raises ConfigError if it is damaged."""
-        return summary_file.load(self)
+        return json_record.load(self.path / "summary.json", Summary)
 
     def write_summary(self, summary: Summary) -> None:
-        summary_file.save(self, summary)
+        json_record.save(self.path / "summary.json", summary)
 
     @property
     def figures(self) -> Dict[str, float]:
@@ -228,16 +234,13 @@ class RunDir:
         """Write the heartbeat file of the parent of `attempt`; ranks of an earlier parent then end."""
         write_text(self.alive_file, f"{attempt}\n")
 
-    def touch_alive(self) -> None:
-        self.alive_file.touch()
-
     @property
     def ranks_lock(self) -> Path:
         """The file on which every running rank holds a shared lock."""
         return self.path / "ranks" / "lock"
 
 
-def parse_line(line: str) -> Optional[Dict[str, Any]]:
+def _parsed(line: str) -> Optional[Dict[str, Any]]:
     """Return one line of metrics.jsonl; None if it is torn."""
     try:
         parsed = json.loads(line)

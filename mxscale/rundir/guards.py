@@ -1,9 +1,10 @@
 """Guards around the work on a run directory: one parent at a time, undone refusals, one line for a full disk."""
 
 import errno
+import os
 import shlex
 import shutil
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from mxscale.config.schema import Config
 from mxscale.rundir import directory
@@ -38,18 +39,18 @@ def explained_disk_errors(run: RunDir, config: Config):
 @contextmanager
 def locked(run: RunDir):
     """Hold the lock of a run directory. Raises ConfigError if another process holds it."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(file_lock.locked(run.path / "lock", wait=False))
-        except BlockingIOError:
-            raise ConfigError(f"{run.path} is in use by another process: wait for it, or stop it") from None
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise ConfigError(
-                    f"{run.path}: can't write there ({error.strerror}); change its owner or mount"
-                ) from None
-            raise ConfigError(f"{run.path}: can't be locked ({error.strerror}); set runs=DIR to another disk") from None
+    try:
+        handle = file_lock.acquire(run.path / "lock", wait=False)
+    except BlockingIOError:
+        raise ConfigError(f"{run.path} is in use by another process: wait for it, or stop it") from None
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise ConfigError(f"{run.path}: can't write there ({error.strerror}); change its owner or mount") from None
+        raise ConfigError(f"{run.path}: can't be locked ({error.strerror}); set runs=DIR to another disk") from None
+    try:
         yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""The plan of a run: the results of set-up and preparation that the ranks need.
+"""The plan of a run (plan.json): the results of set-up and preparation that the ranks need.
 
-Only this module reads and writes plan.json. The parent records hosts, image and weights; the preparation
+The parent records hosts, image and weights; the preparation
 records data, sizes and device; the parent then adds threads and signatures.
 """
 
@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Optional, Tuple
 
 from mxscale.config.sizes import Sizes
-from mxscale.rundir import json_record
-
-FILE = "plan.json"
 
 
 @dataclass(frozen=True)
@@ -111,13 +108,3 @@ class Plan:
     def input_taken(self) -> Dict[str, Any]:
         """Return the keys of `data` that the pretrained weights changed, with their new values."""
         return self.input.taken if self.input else {}
-
-
-def load(run) -> Plan:
-    """Return the plan of a run directory; an empty one if none is recorded. Raises ConfigError if it is damaged."""
-    return json_record.load(run.path / FILE, Plan) or Plan()
-
-
-def save(run, plan: Plan) -> None:
-    """Write plan.json. Raises OSError."""
-    json_record.save(run.path / FILE, plan)

@@ -1,14 +1,7 @@
-"""The price of a run's machines (price.json), fixed when the run starts.
-
-Only this module reads and writes the file.
-"""
+"""The price of a run's machines (price.json), fixed when the run starts."""
 
 from dataclasses import dataclass
 from typing import Optional
-
-from mxscale.rundir import json_record
-
-FILE = "price.json"
 
 
 @dataclass(frozen=True)
@@ -39,13 +32,3 @@ class Price:
     def per_hour(self, currency: str) -> Optional[float]:
         """Return the price in "usd" or "eur"; None if it is unknown."""
         return self.usd_per_hour if currency == "usd" else self.eur_per_hour
-
-
-def load(run) -> Optional[Price]:
-    """Return the price of a run; None if none is recorded. Raises ConfigError if the file is damaged."""
-    return json_record.load(run.path / FILE, Price)
-
-
-def save(run, price: Price) -> None:
-    """Write price.json. Raises OSError."""
-    json_record.save(run.path / FILE, price)

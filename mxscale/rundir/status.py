@@ -1,14 +1,7 @@
-"""The status of a run (status.json) and of its ranks (ranks/<r>.json).
-
-Only this module reads and writes these files.
-"""
+"""The status of a run (status.json) and of its ranks (ranks/<r>.json), and its summary (summary.json)."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Optional, Tuple
-
-from mxscale.rundir import json_record
-
-FILE = "status.json"
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 DONE, FAILURE, REFUSED, INTERRUPTED = 0, 1, 2, 75  # exit status
@@ -62,26 +55,12 @@ class RankStatus:
     stamps: Dict[str, float] = field(default_factory=dict)
 
 
-def load(run) -> Optional[Status]:
-    """Return the status of a run; None before its first attempt. Raises ConfigError if it is damaged."""
-    return json_record.load(run.path / FILE, Status)
+@dataclass(frozen=True)
+class Summary:
+    """Content of summary.json: the figures of a whole run."""
 
-
-def save(run, status: Status) -> None:
-    """Write status.json. Raises OSError."""
-    json_record.save(run.path / FILE, status)
-
-
-def load_rank(run, rank: int, attempt: int) -> Optional[RankStatus]:
-    """Return how a rank of `attempt` ended; None if it has not ended. Raises ConfigError if the file is damaged."""
-    status = json_record.load(_rank_file(run, rank), RankStatus)
-    return status if status and status.attempt == attempt else None
-
-
-def save_rank(run, status: RankStatus) -> None:
-    """Write ranks/<r>.json. Raises OSError."""
-    json_record.save(_rank_file(run, status.rank), status)
-
-
-def _rank_file(run, rank: int):
-    return run.path / "ranks" / f"{rank}.json"
+    metrics: Dict[str, Optional[float]] = field(default_factory=dict)
+    attempt: Optional[int] = None
+    baseline: Optional[str] = None  # directory of the run that the scaling efficiency refers to
+    cells: Optional[Dict[str, Any]] = None  # of a sweep
+    rerun: Optional[Dict[str, Any]] = None  # the verdict of a rerun

@@ -1,9 +1,8 @@
 """Use of trained networks: scores of images, and export of the weights to PyTorch's names."""
 
-from typing import Dict, List, NamedTuple
-
 import mxnet as mx
 import numpy as np
+from mxnet.gluon import nn
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
@@ -15,24 +14,32 @@ from mxscale.util.errors import ConfigError
 BATCH = 16  # images per forward
 
 
-class Logits(NamedTuple):
-    """The result of `logits`."""
-
-    scores: np.ndarray  # (n, classes), float32
-    tensors: int  # number of tensors loaded into the network
-    ignored: List[str]  # the file's names of tensors that no network here has
-
-
-def logits(name: str, source: str, images: np.ndarray) -> Logits:
-    """Compute the scores that pretrained weights give to images.
+def write_logits(name: str, source: str, given: str, output: str) -> None:
+    """Write the scores that pretrained weights give to images.
 
     Args:
-        images: Normalised images (n, 3, height, width), float32.
+        given: A .npy file of normalised images (n, 3, height, width), float32.
+        output: The .npy file to write: scores (n, classes), float32.
 
     Raises:
-        ConfigError: The weights are invalid, have no classifier or do not fit the network or the images.
+        ConfigError: The weights are invalid, have no classifier or do not fit the network or the images; or a file
+            cannot be read or written.
     """
+    images = _images(given)
     loaded = pretrained.load(source, name)
+    net = _network(name, source, loaded, images.shape)
+    arrays = {n: mx.nd.array(weights.host(array)) for n, array in loaded.arrays.items()}
+    weights.fit(net, arrays, source, "keep")
+    scores = [net(mx.nd.array(images[at : at + BATCH])).asnumpy() for at in range(0, len(images), BATCH)]
+    scores = np.concatenate(scores)
+    _replace(output, lambda path: _save_npy(path, scores))
+    print(f"{output}: {len(scores)} x {scores.shape[1]} logits of {name}")
+    ignored = f", {len(loaded.ignored)} {convert.UNUSED} ignored" if loaded.ignored else ""
+    print(f"{source}: {len(arrays)} tensors used{ignored}")
+
+
+def _network(name: str, source: str, loaded: pretrained.Loaded, shape) -> nn.HybridBlock:
+    """Return the initialised network of the weights for images of `shape`. Raises ConfigError."""
     if network(name).from_weights and loaded.graph is None:
         raise ConfigError(f"model.pretrained={source} has no graph: use symbol:PREFIX")
     heads = [array for n, array in loaded.arrays.items() if n.startswith("output.") and n.endswith(".weight")]
@@ -41,42 +48,25 @@ def logits(name: str, source: str, images: np.ndarray) -> Logits:
     net = zoo.build(name, len(heads[0]), loaded.graph)
     zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
     try:
-        zoo.finish(net, (1, *images.shape[1:]), mx.cpu())
+        zoo.finish(net, (1, *shape[1:]), mx.cpu())
     except mx.MXNetError as error:
-        raise ConfigError(
-            f"images of {images.shape[2]}x{images.shape[3]} pixels do not fit {name}: "
-            f"{str(error).strip().splitlines()[-1]}"
-        ) from None
-    arrays = {n: mx.nd.array(weights.host(array)) for n, array in loaded.arrays.items()}
-    weights.fit(net, arrays, source, "keep")
-    scores = [net(mx.nd.array(images[at : at + BATCH])).asnumpy() for at in range(0, len(images), BATCH)]
-    return Logits(np.concatenate(scores), len(arrays), list(loaded.ignored))
-
-
-def export(name: str, path: str, source: str) -> Dict[str, np.ndarray]:
-    """Return the weights of a network by PyTorch's names, in PyTorch's order.
-
-    Args:
-        source: What messages call the weights.
-
-    Raises:
-        ConfigError: The file is invalid, or the network has no counterpart in PyTorch.
-    """
-    return convert.to_torch(name, {n: array.asnumpy() for n, array in weights.load(path).items()}, source)
-
-
-def write_logits(name: str, source: str, given: str, output: str) -> None:
-    """Write the scores of the images in `given` to `output`, both .npy files of float32. Raises ConfigError."""
-    result = logits(name, source, _images(given))
-    _replace(output, lambda path: _save_npy(path, result.scores))
-    print(f"{output}: {len(result.scores)} x {result.scores.shape[1]} logits of {name}")
-    ignored = f", {len(result.ignored)} {convert.UNUSED} ignored" if result.ignored else ""
-    print(f"{source}: {result.tensors} tensors used{ignored}")
+        reason = str(error).strip().splitlines()[-1]
+        raise ConfigError(f"images of {shape[2]}x{shape[3]} pixels do not fit {name}: {reason}") from None
+    return net
 
 
 def write_export(name: str, path: str, output: str, source: str) -> None:
-    """Write the result of `export` to `output` as safetensors. Raises ConfigError."""
-    tensors = export(name, path, source)
+    """Write the weights of a network as safetensors, by PyTorch's names and in PyTorch's order.
+
+    Args:
+        path: The weights, by structural name.
+        source: What messages call the weights.
+
+    Raises:
+        ConfigError: The file is invalid, or the network has no counterpart in PyTorch; or `output` cannot be written.
+    """
+    arrays = {n: array.asnumpy() for n, array in weights.load(path).items()}
+    tensors = convert.to_torch(name, arrays, source)
     _replace(output, lambda new: save_file(tensors, new, metadata={"format": "pt"}))  # libraries require the format
     print(f"{output}: {len(tensors)} tensors of {name}, {source}")
 

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from mxscale.environment import description
-from mxscale.launcher.progress import say
+from mxscale.launcher.progress import echo
 from mxscale.records.recorded import pareto_front
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
-from mxscale.rundir.status import Status
-from mxscale.rundir.summary import Summary
+from mxscale.rundir.status import Status, Summary
 from mxscale.rundir.sweep_directory import REFUSED_CELL, CellRecord, SweepDirectory
 from mxscale.tracking import tracker
 from mxscale.tracking.sync_state import view_hint
@@ -20,7 +19,6 @@ from mxscale.util import text_table
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
-TRACKING_S = 30.0  # for the parent run in MLflow
 TOP1, WALL, RATE = "best/val_top1", "time/wall_s", "throughput/median"
 COSTS = ("cost/total_usd", "cost/total_eur")
 
@@ -71,11 +69,11 @@ def end(sweep: SweepDirectory, stopped: Optional[str], unwanted: Callable[[], bo
     config = sweep.config()
     unsent = None
     if any(row.cell.run for row in rows):
-        unsent = tracker.open_mirror(sweep, config.tracking).finish(TRACKING_S, unwanted)
+        unsent = tracker.open_mirror(sweep, config.tracking).finish(unwanted=unwanted)
     shown = [("sweep", str(sweep)), *([("view", view_hint(sweep))] if config.tracking.enabled else [])]
-    say(table(rows, facts.get("cells", 0), shown))
+    echo(table(rows, facts.get("cells", 0), shown))
     if unsent:
-        say(str(unsent))
+        echo(unsent)
     return status.exit
 
 

@@ -14,10 +14,10 @@ from mxscale.config.sizes import unsaved
 from mxscale.cost import run_cost
 from mxscale.environment.container_limits import available_cores
 from mxscale.launcher.context import Hook, Signals
-from mxscale.launcher.supervisor import beside
+from mxscale.launcher.supervisor import background_thread
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import RunDir
-from mxscale.rundir.status import DONE, FINISHED, INTERRUPTED, KILLED, REFUSED, RUNNING, Attempt, Status
+from mxscale.rundir.status import DONE, FINISHED, KILLED, REFUSED, RUNNING, Attempt, Status
 from mxscale.rundir.sweep_directory import CELL, FOLDER, REFUSED_CELL, CellRecord, SweepDirectory, this_process
 from mxscale.sweep import cells
 from mxscale.util.errors import ConfigError
@@ -147,10 +147,6 @@ class Cell(Hook):
         finished = self.record.state == FINISHED and self.record.run
         return objective_values(RunDir(self.record.run).figures if finished else {}, self.objective)
 
-    def not_started(self) -> Status:
-        """Return the status of a cell whose sweep was stopped before it started."""
-        return Status(KILLED, exit=INTERRUPTED)
-
     @contextmanager
     def following_stop_requests(self):
         """In a process other than the sweep's: turn stop requests of the sweep into SIGTERM of this process.
@@ -167,7 +163,7 @@ class Cell(Hook):
         # SIGTERM must not end this process before the run handles it; on_created reads the stop request
         previous = signal.signal(signal.SIGTERM, lambda *_: None)
         try:
-            with beside(self._forward_stop_requests, "sweep"):
+            with background_thread(self._forward_stop_requests, "sweep"):
                 yield
         finally:
             signal.signal(signal.SIGTERM, previous)

@@ -11,7 +11,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from mxscale.config.schema import Config
 from mxscale.records.recorded import Recorded
 from mxscale.rundir.directory import FINISHED, RunDir
-from mxscale.tracking import payload, store, tracker, uris
+from mxscale.tracking import payload, store, sync_state, uris
 from mxscale.util.errors import ConfigError, nearest
 
 PAGE = 200  # runs per request, with a few hundred params each
@@ -22,14 +22,18 @@ Curve = List[Tuple[float, float]]  # (step, value)
 
 
 class Store:
-    """An MLflow store whose runs are read. Every failure is a ConfigError of one line."""
+    """An MLflow store whose runs are read. Every failure is a ConfigError of one line.
 
-    def __init__(self, config: Config):
-        self.uri, self.timeout_s = tracker.store_uri(config), config.tracking.timeout_s
+    Args:
+        asked: The setting that needs the store, such as rerun=ID, which starts the messages.
+    """
+
+    def __init__(self, config: Config, asked: str = ""):
+        self.uri, self.asked = uris.store_uri(config.tracking, config.runs), f"{asked}: " if asked else ""
         file = uris.sqlite_file(self.uri)
         if file:
-            check_file(file)
-        self.client = self._request(lambda: store.open_store(self.uri, self.timeout_s))
+            self._check_file(file)
+        self.client = self._request(lambda: store.open_store(self.uri, config.tracking.timeout_s))
 
     def __str__(self):
         return uris.masked(self.uri)
@@ -57,14 +61,21 @@ class Store:
     def _experiments(self) -> List[str]:
         return [each.experiment_id for each in self._request(self.client.search_experiments)]
 
-    def run(self, run_id: str, asked: str) -> Recorded:
-        """Return a run by its MLflow id. `asked` starts the message of the error."""
-        try:
-            return recorded(self.client.get_run(run_id))
-        except Exception as error:
-            if getattr(error, "error_code", None) in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                raise ConfigError(f"{asked}: {self} has no run {run_id}, and it is no run directory") from None
-            raise self._refusal(error) from None
+    def run(self, run_id: str) -> Recorded:
+        """Return a run by its MLflow id. Raises ConfigError if there is none."""
+        found = self._request(lambda: store.find_run(self.client, run_id))
+        if found is None:
+            raise ConfigError(
+                f"{self.asked}{self} has no run {run_id}, and it is no run directory; an id is at the end of the "
+                "address of the run's page"
+            )
+        return recorded(found)
+
+    def finished_beside(self, run_id: str, data_digest: str) -> List[Recorded]:
+        """Return the finished runs on the same data in the experiment of a run."""
+        experiment = self._request(lambda: self.client.get_run(run_id).info.experiment_id)
+        having = f"attributes.status = 'FINISHED' and tags.`data.digest` = '{data_digest}'"
+        return self.runs(experiment, having)
 
     def curves(self, run_id: str, metrics: Sequence[str]) -> Dict[str, Curve]:
         """Return (step, value) of each metric; the last value of a step that a resumed run repeated."""
@@ -83,6 +94,13 @@ class Store:
         except Exception:
             return {}
 
+    def fetch(self, run_id: str, names: Sequence[str], folder: Path) -> None:
+        """Download the named artifacts that exist to `folder`."""
+        existing = {file.path for file in self._request(lambda: self.client.list_artifacts(run_id))}
+        for name in names:
+            if name in existing:
+                self._request(lambda name=name: self.client.download_artifacts(run_id, name, str(folder)))
+
     def keep(self, files: Sequence[Path], home: str, folder: str = "report") -> None:
         """Upload files to the run `home`."""
         for path in files:
@@ -94,7 +112,7 @@ class Store:
         parents = {None if "rerun.of" in run.tags else run.tags.get(PARENT) for run in runs}
         if len(parents) == 1 and None not in parents and not parents & {run.id for run in runs}:
             (parent,) = parents
-            if self._exists(parent):
+            if self._request(lambda: store.exists(self.client, parent)):
                 return parent
         quote = '"' if "'" in name else "'"
         wanted = f"tags.`{REPORT}` = {quote}{name}{quote}"
@@ -106,21 +124,24 @@ class Store:
             self._request(lambda: self.client.set_terminated(made.info.run_id))
         return made.info.run_id
 
-    def _exists(self, run_id: str) -> bool:
-        """Return whether a run is not deleted; MLflow accepts files for deleted runs as well."""
-        try:
-            return self.client.get_run(run_id).info.lifecycle_stage == "active"
-        except Exception:  # if the store failed, the next request reports it
-            return False
-
     def _request(self, call):
         try:
             return call()
         except Exception as error:
-            raise self._refusal(error) from None
+            raise ConfigError(f"{self.asked}{self} can't be read ({store.why(error)}); set tracking.uri") from None
 
-    def _refusal(self, error: Exception) -> ConfigError:
-        return ConfigError(f"{self} can't be read ({store.why(error)}); set tracking.uri")
+    def _check_file(self, file: Path) -> None:
+        """Raise ConfigError for a SQLite file that this version of MLflow would create or migrate."""
+        if not file.is_file():
+            raise ConfigError(f"{self.asked}{self}: no such file; set tracking.uri to the store of the runs")
+        found, here = store.tables_of(file), store.schema()
+        if not found:
+            raise ConfigError(f"{self.asked}{self}: not an MLflow store")
+        if found != {here}:
+            raise ConfigError(
+                f"{self.asked}{self}: written by another version of MLflow (schema {' '.join(sorted(found))}, "
+                f"expected {here}); if it is older, copy it and run: mlflow db upgrade {self}"
+            )
 
 
 def recorded(run) -> Recorded:
@@ -130,18 +151,35 @@ def recorded(run) -> Recorded:
     return Recorded(info.run_id, info.run_name, info.status, params, tags, metrics, info.start_time)
 
 
-def check_file(file: Path) -> None:
-    """Raise ConfigError for a SQLite file that this version of MLflow would create or migrate."""
-    if not file.is_file():
-        raise ConfigError(f"sqlite:///{file}: no such file; set tracking.uri to the store of the runs")
-    found, here = store.tables_of(file), store.schema()
-    if not found:
-        raise ConfigError(f"sqlite:///{file}: not an MLflow store")
-    if found != {here}:
+def find_run(config: Config, run_id: str) -> RunDir:
+    """Return the directory of the run with this MLflow id. Raises ConfigError if it is not on this machine."""
+    source = f"model.pretrained=run:{run_id}"
+    run = Store(config, source).run(run_id)
+    found = directory_of(config, run, source)
+    if found is None:
+        there = Path(run.tags["mxscale.dir"])
         raise ConfigError(
-            f"sqlite:///{file}: written by another version of MLflow (schema {' '.join(sorted(found))}, "
-            f"expected {here}); if it is older, copy it and run: mlflow db upgrade sqlite:///{file}"
+            f"{source}: its directory {there} is not here, and MLflow has no checkpoints; copy it to {config.runs}/"
+            f"{'/'.join(there.parts[-2:])}, or name its params file"
         )
+    return found
+
+
+def directory_of(config: Config, run: Recorded, source: str) -> Optional[RunDir]:
+    """Return the directory of a run; None if it is not on this machine.
+
+    Raises:
+        ConfigError: Another program recorded the run. The message starts with `source`.
+    """
+    if "mxscale.dir" not in run.tags:
+        raise ConfigError(f"{source}: that run is not one of train.py or finetune.py")
+    there = Path(run.tags["mxscale.dir"])
+    # In a container, and where `runs` is mounted elsewhere, the directory has another path
+    for path in (there, Path(config.runs, *there.parts[-2:])):
+        found = RunDir(path)
+        if (found.read(sync_state.STATE_FILE) or {}).get("id") == run.tags.get("mxscale.run"):
+            return found
+    return None
 
 
 def of_directory(run: RunDir) -> Recorded:

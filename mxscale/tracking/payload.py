@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from mxscale.config import schema as configs
-from mxscale.rundir.directory import FAILED, FINISHED, FORECAST, KILLED, PARAMS, RERUN, WARNINGS, RunDir, parse_line
-from mxscale.rundir.status import Status
-from mxscale.rundir.summary import Summary
+from mxscale.rundir.directory import FAILED, FINISHED, FORECAST, KILLED, PARAMS, RERUN, WARNINGS, RunDir
+from mxscale.rundir.status import Status, Summary
 from mxscale.tracking import sync_state
 from mxscale.tracking.uris import masked, sqlite_file, store_uri
 
@@ -149,7 +148,7 @@ def batches(run: RunDir, offset: int, cost_at: CostAt) -> Iterator[Tuple[List[Po
     `lines` is the number of lines, `end` the offset after the last one. A torn last line is left for the next call.
     """
     points, lines, end = [], 0, offset
-    for line, after in _lines_from(run, offset):
+    for line, after in run.lines_from(offset):
         new = _points({**line["metrics"], **cost_at(line)}, line["time_ms"], line["step"])
         if lines and len(points) + len(new) > MAX_METRICS:
             yield points, lines, end
@@ -157,20 +156,6 @@ def batches(run: RunDir, offset: int, cost_at: CostAt) -> Iterator[Tuple[List[Po
         points, lines, end = points + new, lines + 1, after
     if lines:
         yield points, lines, end
-
-
-def _lines_from(run: RunDir, offset: int) -> Iterator[Tuple[Dict[str, Any], int]]:
-    try:
-        with open(run.metrics_file, "rb") as file:
-            file.seek(offset)
-            pieces = file.readlines()
-    except FileNotFoundError:
-        return
-    for piece in pieces:
-        offset += len(piece)
-        parsed = parse_line(piece.decode(errors="replace"))
-        if parsed is not None:
-            yield parsed, offset
 
 
 def _points(metrics: Dict[str, Any], time_ms: int, step: int) -> List[Point]:

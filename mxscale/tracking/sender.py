@@ -18,7 +18,6 @@ store another 1.5 s.
 
 import contextlib
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import List, Optional
 
@@ -27,29 +26,10 @@ from mxscale.rundir.directory import RUNNING, RunDir
 from mxscale.rundir.sweep_directory import SweepDirectory, sweep_of
 from mxscale.tracking import payload, sync_state, uris
 from mxscale.tracking.payload import CostAt, no_cost
-from mxscale.tracking.store import exclusive, import_mlflow, open_store
+from mxscale.tracking.store import exclusive, exists, import_mlflow, open_store
 from mxscale.tracking.sync_state import Sent
 from mxscale.tracking.uris import masked
 from mxscale.util import file_lock
-
-
-@dataclass(frozen=True)
-class Unsent:
-    """What MLflow lacks when the parent process ends."""
-
-    run: RunDir
-    uri: str
-    lines: int  # unsent
-    total: int
-    status: Optional[str]  # in MLflow
-    reason: str
-
-    def __str__(self):
-        end = "the artifacts" if self.status == payload.end_state(self.run) else "the final status and the artifacts"
-        missing = f"{self.lines} of {self.total} lines" if self.lines else end
-        command = f"mxscale sync {shlex.quote(str(self.run))}"
-        return f"tracking: {missing} unsent ({masked(self.uri)}: {self.reason}); send with: {command}"
-
 
 # MLflow's page then shows runs and charts first, not traces of language models
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}
@@ -74,9 +54,14 @@ class Sender:
     def sent(self) -> Sent:
         return sync_state.load(self.run, self.uri, self.tracking.experiment)[1]
 
-    def unsent(self, reason: str) -> Unsent:
+    def unsent(self, reason: str) -> str:
+        """Return one line on what the store lacks, why, and how to send it."""
         sent, total = self.sent(), sum(1 for _ in self.run.lines())
-        return Unsent(self.run, self.uri, total - sent.lines_sent, total, sent.status, reason)
+        lacks = "the artifacts" if sent.status == payload.end_state(self.run) else "the final status and the artifacts"
+        if sent.lines_sent < total:
+            lacks = f"{total - sent.lines_sent} of {total} lines"
+        command = f"mxscale sync {shlex.quote(str(self.run))}"
+        return f"tracking: {lacks} unsent ({masked(self.uri)}: {reason}); send with: {command}"
 
     def send(self, end: Optional[str] = None, wait: bool = False) -> int:
         """Send all new lines; close the MLflow run if the run has ended.
@@ -122,29 +107,17 @@ class Sender:
             client.get_experiment_by_name(self.tracking.experiment)  # creates its tables
         self.client = client
 
-    # ------------------------------------------------------------ opening
-
     def _open(self, identity: str, sent: Sent) -> None:
-        if sent.run_id is None or not self._exists(sent.run_id):
+        if sent.run_id is None or not exists(self.client, sent.run_id):
             sent.__dict__.update(Sent(sent.uri, self.tracking.experiment).__dict__)  # nothing sent yet
             sync_state.save(self.run, identity, sent)  # the id is on disk before the run is created
             sent.experiment_id = self._experiment()
-            sent.run_id = self._find(identity, sent) or self._create(identity, sent)
+            existing = self._search(identity, sent)
+            sent.run_id = existing[0] if existing else self._create(identity, sent)
             sync_state.save(self.run, identity, sent)
             self._adopt(sent.run_id)
         self._describe(sent)
         self.opened = True
-
-    def _exists(self, run_id: str) -> bool:
-        """Return whether the store has the run and it is not marked as deleted."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            return self.client.get_run(run_id).info.lifecycle_stage == "active"
-        except MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                return False
-            raise
 
     def _experiment(self) -> str:
         from mlflow.exceptions import MlflowException
@@ -164,9 +137,6 @@ class Sender:
     def _search(self, identity: str, sent: Sent) -> List[str]:
         found = self.client.search_runs([sent.experiment_id], f"tags.`mxscale.run` = '{identity}'")
         return [run.info.run_id for run in sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))]
-
-    def _find(self, identity: str, sent: Sent) -> Optional[str]:
-        return next(iter(self._search(identity, sent)), None)
 
     def _create(self, identity: str, sent: Sent) -> str:
         created = self.client.create_run(
@@ -208,7 +178,7 @@ class Sender:
         parent.client = self.client
         with _locked(above.path / ".tracking.lock", wait=True):
             identity, sent = sync_state.load(above, self.uri, self.tracking.experiment)
-            if sent.run_id is None or not self._exists(sent.run_id):
+            if sent.run_id is None or not exists(self.client, sent.run_id):
                 parent._open(identity, sent)
             if payload.is_running(above):
                 parent._set_running(identity, sent)
@@ -218,7 +188,7 @@ class Sender:
         """Set the parent of cells that were sent under an earlier parent run, which no longer exists."""
         for cell in SweepDirectory(self.run.path).cells():
             child = sync_state.load(RunDir(cell.run), self.uri, self.tracking.experiment)[1] if cell.run else None
-            if child and child.run_id and self._exists(child.run_id):
+            if child and child.run_id and exists(self.client, child.run_id):
                 self.client.set_tag(child.run_id, "mlflow.parentRunId", run_id)
 
     def _log_dataset(self, sent: Sent) -> None:
@@ -229,8 +199,6 @@ class Sender:
             entity = Dataset(data["name"], data["digest"], "local", data["source"] or "unknown", None, data["profile"])
             context = [InputTag("mlflow.data.context", "training")]
             self.client.log_inputs(sent.run_id, datasets=[DatasetInput(entity, context)])
-
-    # ------------------------------------------------------------ following
 
     def _set_running(self, identity: str, sent: Sent) -> None:
         if sent.status != RUNNING:  # new, or resumed
@@ -252,8 +220,6 @@ class Sender:
 
         for part in _parts([Metric(*point) for point in points], payload.MAX_METRICS):
             self.client.log_batch(run_id, metrics=part, synchronous=True)
-
-    # ------------------------------------------------------------ closing
 
     def _close(self, identity: str, sent: Sent, end: str, fingerprint: str) -> None:
         self._describe(sent)  # plan.json and environment.json may have changed

@@ -12,7 +12,7 @@ import threading
 from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import List, Optional, Sequence, Set
+from typing import List, Optional, Set
 
 from mxscale.tracking.uris import masked, sqlite_file
 from mxscale.util.file_lock import locked
@@ -31,17 +31,6 @@ def import_mlflow(timeout_s: float):
     for name in ("mlflow", "alembic", "urllib3"):  # this package reports failures in one line
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return mlflow
-
-
-def look_up(uri: str, run_id: str, timeout_s: float) -> Optional[dict]:
-    """Return the tags of a run by its MLflow id; None if the store has no such run. Raises any error of MLflow."""
-    mlflow = import_mlflow(timeout_s)
-    try:
-        return dict(open_store(uri, timeout_s).get_run(run_id).data.tags)
-    except mlflow.MlflowException as error:
-        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-            return None
-        raise
 
 
 def failure_of(uri: str, timeout_s: float = 3.0) -> Optional[str]:
@@ -111,33 +100,20 @@ def schema() -> str:
     return ScriptDirectory(str(package / "store" / "db_migrations")).get_current_head()
 
 
-def fetch(uri: str, run_id: str, names: Sequence[str], folder: Path, timeout_s: float) -> str:
-    """Download the named artifacts that exist to `folder`, and return the status of the run.
-
-    Raises any error of MLflow.
-    """
-    client = open_store(uri, timeout_s)
-    existing = {file.path for file in client.list_artifacts(run_id)}
-    for name in names:
-        if name in existing:
-            client.download_artifacts(run_id, name, str(folder))
-    return client.get_run(run_id).info.status
+def find_run(client, run_id: str):
+    """Return a run by its MLflow id; None if the store has no such run. Raises any other error of MLflow."""
+    try:
+        return client.get_run(run_id)
+    except Exception as error:
+        if getattr(error, "error_code", None) in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return None
+        raise
 
 
-def finished_beside(uri: str, run_id: str, data_digest: str, timeout_s: float) -> List[dict]:
-    """Return {"params", "metrics"} of the finished runs on the same data in the experiment of a run.
-
-    Raises any error of MLflow.
-    """
-    client = open_store(uri, timeout_s)
-    found, token = [], None
-    experiment = client.get_run(run_id).info.experiment_id
-    wanted = f"attributes.status = 'FINISHED' and tags.`data.digest` = '{data_digest}'"
-    while token != "":
-        page = client.search_runs([experiment], wanted, max_results=1000, page_token=token)
-        found += [{"params": run.data.params, "metrics": run.data.metrics} for run in page]
-        token = page.token or ""
-    return found
+def exists(client, run_id: str) -> bool:
+    """Return whether the store has the run and it is not marked as deleted."""
+    run = find_run(client, run_id)
+    return run is not None and run.info.lifecycle_stage == "active"
 
 
 CAUSES = (

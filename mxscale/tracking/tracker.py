@@ -9,18 +9,16 @@ import logging
 import os
 import threading
 import time
-from pathlib import Path
-from typing import Callable, Optional, TypeVar
+from typing import Callable, Optional
 
-from mxscale.config.schema import Config, Tracking
+from mxscale.config.schema import Tracking
 from mxscale.rundir.directory import DONE, FAILURE, RunDir
-from mxscale.tracking import payload, sync_state, uris
+from mxscale.tracking import payload
 from mxscale.tracking.payload import CostAt, no_cost
-from mxscale.tracking.sender import Busy, Sender, Unsent
-from mxscale.tracking.store import look_up, why
+from mxscale.tracking.sender import Busy, Sender
+from mxscale.tracking.store import why
 from mxscale.tracking.sync_state import view_hint
-from mxscale.tracking.uris import masked
-from mxscale.util.errors import ConfigError
+from mxscale.tracking.uris import masked, store_uri
 
 POLL_S = 5.0  # between two reads of metrics.jsonl; one with new lines takes 30 ms of a core
 RETRY_S = 1.0
@@ -28,63 +26,6 @@ BACKOFF_S = (1.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # after the 1st, 2nd, ... consec
 NICENESS = 10  # below the priority of the ranks
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-
-def store_uri(config: Config) -> str:
-    """Return the URI of the store of this configuration. It may hold a password: print `masked(uri)`.
-
-    Raises ConfigError if the URI names no store.
-    """
-    return uris.store_uri(config.tracking, Path(config.runs))
-
-
-def find_run(config: Config, run_id: str) -> RunDir:
-    """Return the directory of the run with this MLflow id. Raises ConfigError if it is not on this machine."""
-    source = f"model.pretrained=run:{run_id}"
-    tags = tags_of(config, run_id, source)
-    found = directory_of(config, tags)
-    if found is None:
-        there = Path(tags["mxscale.dir"])
-        raise ConfigError(
-            f"{source}: its directory {there} is not here, and MLflow has no checkpoints; copy it to {config.runs}/"
-            f"{'/'.join(there.parts[-2:])}, or name its params file"
-        )
-    return found
-
-
-def tags_of(config: Config, run_id: str, source: str) -> dict:
-    """Return the tags of the run with this MLflow id. Raises ConfigError, whose message starts with `source`."""
-    tags = ask(config, source, lambda uri: look_up(uri, run_id, config.tracking.timeout_s))
-    if tags is None:
-        uri = masked(store_uri(config))
-        raise ConfigError(f"{source}: {uri} has no such run; its id is at the end of the address of the run's page")
-    if "mxscale.dir" not in tags:
-        raise ConfigError(f"{source}: that run is not one of train.py or finetune.py")
-    return tags
-
-
-def ask(config: Config, source: str, question: Callable[[str], T]) -> T:
-    """Return the result of `question`, called with the URI of the store. Raises ConfigError if the request fails."""
-    uri = store_uri(config)
-    file = uris.sqlite_file(uri)
-    try:
-        if file and not file.is_file():  # the request would create it
-            raise FileNotFoundError("no such file")
-        return question(uri)
-    except Exception as error:
-        raise ConfigError(f"{source}: {masked(uri)} can't be read ({why(error)}); set tracking.uri") from None
-
-
-def directory_of(config: Config, tags: dict) -> Optional[RunDir]:
-    """Return the directory of the run with these tags; None if it is not on this machine."""
-    there = Path(tags["mxscale.dir"])
-    # In a container, and where `runs` is mounted elsewhere, the directory has another path
-    for path in (there, Path(config.runs, *there.parts[-2:])):
-        found = RunDir(path)
-        if (found.read(sync_state.STATE_FILE) or {}).get("id") == tags.get("mxscale.run"):
-            return found
-    return None
 
 
 class Mirror:
@@ -92,7 +33,7 @@ class Mirror:
 
     def __init__(self, run: RunDir, tracking: Tracking, cost_at: CostAt = no_cost):
         self.run = run
-        self.uri = uris.store_uri(tracking, payload.runs_root(run))
+        self.uri = store_uri(tracking, payload.runs_root(run))
         self.reason = "no answer yet"  # of the last failure
         self._sender = Sender(run, self.uri, tracking, cost_at)
         self._sent_all = False
@@ -105,8 +46,8 @@ class Mirror:
         if self._thread.ident is None:
             self._thread.start()
 
-    def finish(self, timeout_s: float = 30.0, unwanted: Callable[[], bool] = lambda: False) -> Optional[Unsent]:
-        """Send the remaining lines, the artifacts and the final status; return what was not sent, or None.
+    def finish(self, timeout_s: float = 30.0, unwanted: Callable[[], bool] = lambda: False) -> Optional[str]:
+        """Send the remaining lines, the artifacts and the final status; return a line on what was not sent, or None.
 
         Call it when status.json, summary.json and environment.json are final.
 
@@ -160,7 +101,7 @@ class NoMirror:
     def next_attempt(self, cost_at: CostAt) -> None:
         pass
 
-    def finish(self, timeout_s: float = 30.0, unwanted: Callable[[], bool] = lambda: False) -> Optional[Unsent]:
+    def finish(self, timeout_s: float = 30.0, unwanted: Callable[[], bool] = lambda: False) -> Optional[str]:
         return None
 
 

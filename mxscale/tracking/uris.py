@@ -3,7 +3,7 @@
 import os
 import re
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Union
 
 from mxscale.config.schema import Tracking
 from mxscale.util.errors import ConfigError
@@ -11,10 +11,10 @@ from mxscale.util.errors import ConfigError
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 
 
-def store_uri(tracking: Tracking, runs: Path) -> str:
+def store_uri(tracking: Tracking, runs: Union[str, Path]) -> str:
     """Return tracking.uri, else MLFLOW_TRACKING_URI, else the SQLite file `runs/mlflow.db`.
 
-    The path of a SQLite file becomes absolute.
+    The path of a SQLite file becomes absolute. The URI may hold a password: print `masked(uri)`.
 
     Raises:
         ConfigError: The URI names no store. MLflow 3.13 and later accept no plain directory.

@@ -40,8 +40,8 @@ def linked(library: str) -> dict:
     handle = ctypes.CDLL(library)
     found = {
         "cuda": gpus.cuda_version(_number(handle, "cudaRuntimeGetVersion")),
-        "cudnn": gpus.cudnn_version(_returned(handle, "cudnnGetVersion")),
-        "nccl": gpus.nccl_version(_number(handle, "ncclGetVersion")),
+        "cudnn": gpus.library_version(_returned(handle, "cudnnGetVersion")),
+        "nccl": gpus.library_version(_number(handle, "ncclGetVersion")),
     }
     return {name: version for name, version in found.items() if version}
 

@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import replace
+from pkgutil import resolve_name
 
 import mxnet as mx
 from mxnet import autograd, gluon
 
 from mxscale.config.datasets import DATASETS
-from mxscale.config.registry import implementation
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
 from mxscale.data import loader
@@ -18,8 +18,9 @@ from mxscale.train.optim.server_update import ServerUpdate
 from mxscale.util.errors import ConfigError
 
 
-def training_data(config: Config, plan: Plan, sizes: Sizes, shards, devices):
+def training_data(config: Config, plan: Plan, shards, devices):
     """Return this rank's training batches, read from records or generated."""
+    sizes = plan.sizes
     reading = loader.Reading(
         data=config.data,
         batch=sizes.per_device_batch,
@@ -32,7 +33,7 @@ def training_data(config: Config, plan: Plan, sizes: Sizes, shards, devices):
     )
     entry = DATASETS[config.data.kind]
     if entry.generated:
-        return implementation(entry.implementation)(reading, plan.classes)
+        return resolve_name(entry.implementation)(reading, plan.classes)
     return loader.TrainData(plan.splits["train"], reading)
 
 
@@ -41,22 +42,19 @@ def evaluation_data(config: Config, plan: Plan, name: str, comm, device):
     batch, split = config.batch.per_device, plan.splits[name]
     entry = DATASETS[config.data.kind]
     if entry.generated:
-        batches = implementation(entry.implementation)
+        batches = resolve_name(entry.implementation)
         return batches.evaluation(config.data, plan.classes, split.count, comm.rank, config.seed, device)
     data = config.data if name == "val" else replace(config.data, keep="packed")  # the test images are read once
     return loader.EvaluationData(split, data, batch, (comm.rank, comm.size), device)
 
 
-def initial_network(config: Config, classes: int, plan: Plan, head: str, devices):
+def initial_network(config: Config, plan: Plan, devices):
     """Return the network with its initial weights on each device, its layers frozen as configured.
-
-    Args:
-        head: "keep" or "replace", the classifier of pretrained weights.
 
     Raises:
         ConfigError: The weights or the image size do not fit the network.
     """
-    net, pretrained = zoo.build(config.model.name, classes, plan.graph), plan.pretrained
+    net, pretrained = zoo.build(config.model.name, plan.classes, plan.graph), plan.pretrained
     size = config.data.image_size
     zoo.initialise(net, config.seed, devices, config.model.zero_gamma, fitted=bool(pretrained))
     try:
@@ -65,7 +63,7 @@ def initial_network(config: Config, classes: int, plan: Plan, head: str, devices
         reason = str(error).strip().splitlines()[-1]
         raise ConfigError(f"data.image_size={size} does not fit model.name={config.model.name}: {reason}") from None
     if pretrained:
-        weights.fit(net, weights.load(pretrained), config.model.pretrained, head)
+        weights.fit(net, weights.load(pretrained), config.model.pretrained, plan.head)
     zoo.freeze(net, config.model.freeze)
     zoo.choose_statistics(net, config.model.bn_statistics)
     return net
@@ -73,7 +71,7 @@ def initial_network(config: Config, classes: int, plan: Plan, head: str, devices
 
 def network(config: Config, plan: Plan, devices):
     """Return the network to train, hybridised, with its precision and weight decay set."""
-    net = initial_network(config, plan.classes, plan, plan.head, devices)
+    net = initial_network(config, plan, devices)
     if not config.optimizer.decay_norm_bias:
         zoo.exclude_norm_bias_from_decay(net)
     if config.precision == "float16":

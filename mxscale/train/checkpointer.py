@@ -28,7 +28,7 @@ from mxscale.rundir.directory import RunDir
 from mxscale.train.optim.optimizer import load_states
 from mxscale.train.precision import Precision
 from mxscale.train.shard_statistics import ShardStatistics
-from mxscale.util.atomic_files import digest_of, sync
+from mxscale.util.atomic_files import digest_of, sync, write_text
 from mxscale.util.errors import ConfigError
 
 FILES = ("params", "trainer", "statistics", "state.json")  # of every checkpoint
@@ -137,7 +137,7 @@ class Checkpointer:
             if self.comm.rank == 0:
                 self._write_best()
             return
-        arrays = {name: array.asnumpy() for name, array in snapshot.params.items()}
+        arrays = _numpy(snapshot.params)
         not_finite = [name for name, array in arrays.items() if not np.isfinite(array).all()]
         if not_finite:
             raise NotFinite(f"{not_finite[0]} is not finite after step {snapshot.step}; {self.last_valid()}")
@@ -163,7 +163,7 @@ class Checkpointer:
         try:
             metrics_log.sync()
             final = self.run.checkpoint(snapshot.step)
-            write(final, state, snapshot.params, self.state.optimizer, snapshot.statistics, in_flight)
+            write(final, state, snapshot, self.state.optimizer, in_flight)
             self._write_best()
             prune(self.run.checkpoints, snapshot.step, self.config.checkpoint.keep, self.best_step)
         except OSError as error:
@@ -234,8 +234,8 @@ def read(path: Path) -> Checkpoint:
     return Checkpoint(path, state, weights.load(path / "params"), np.load(path / "statistics"), exchange)
 
 
-def write(final: Path, state: Dict[str, Any], params, trainer, statistics: np.ndarray, exchange=None) -> None:
-    """Write the checkpoint `final` atomically; the other arguments are as in `Checkpoint`.
+def write(final: Path, state: Dict[str, Any], snapshot: Snapshot, trainer: gluon.Trainer, exchange) -> None:
+    """Write the checkpoint `final` atomically; `state` and `exchange` are as in `Checkpoint`.
 
     Raises:
         OSError: A write failed (a full disk, for example); earlier checkpoints remain.
@@ -246,18 +246,17 @@ def write(final: Path, state: Dict[str, Any], params, trainer, statistics: np.nd
         shutil.rmtree(left, ignore_errors=True)
     new.mkdir(parents=True)
     try:
-        _save_arrays(new / "params", params, state["params_sha256"])
+        _save_arrays(new / "params", snapshot.params, state["params_sha256"])
         trainer.save_states(str(new / "trainer"))
         sync(new / "trainer")
         with open(new / "statistics", "wb") as file:
-            np.save(file, statistics)
+            np.save(file, snapshot.statistics)
         sync(new / "statistics")
         if exchange:
             _save_arrays(new / "exchange", exchange, weights.params_sha256(_numpy(exchange)))
-        _write_bytes(new / "state.json", (json.dumps(state, indent=1, sort_keys=True) + "\n").encode())
+        write_text(new / "state.json", json.dumps(state, indent=1, sort_keys=True) + "\n")
         names = [*FILES, "exchange"] if exchange else FILES
-        manifest = "".join(f"{digest_of(new / name)}  {name}\n" for name in names)
-        _write_bytes(new / "MANIFEST", manifest.encode())
+        write_text(new / "MANIFEST", "".join(f"{digest_of(new / name)}  {name}\n" for name in names))
         sync(new)
         if final.exists():  # the same step again, after a resume from an earlier one
             shutil.rmtree(final)
@@ -292,8 +291,3 @@ def _save_arrays(path: Path, arrays, digest: str) -> None:
 
 def _numpy(arrays) -> Dict[str, np.ndarray]:
     return {name: array.asnumpy() for name, array in arrays.items()}
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    sync(path)

@@ -45,9 +45,8 @@ def read(batches, step: int) -> int:
 
 def measure(comm, config: Config, plan: Plan, seconds: float, warmup: int) -> list:
     """Return the images/s of all ranks, which start together, by interval. A collective."""
-    sizes = plan.sizes
-    shards = list(range(comm.rank, sizes.shards, comm.size))
-    batches = builders.training_data(config, plan, sizes, shards, comm.devices(plan.device))
+    shards = list(range(comm.rank, plan.sizes.shards, comm.size))
+    batches = builders.training_data(config, plan, shards, comm.devices(plan.device))
     for step in range(warmup):  # a reader decodes some batches ahead, which then cost no time
         read(batches, step)
     comm.total([0.0])

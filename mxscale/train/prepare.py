@@ -16,7 +16,7 @@ from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes, auto_ranks, sizes, unsaved
 from mxscale.data import pack, ram_cache
 from mxscale.data.loader import part_sizes
-from mxscale.data.manifest import path_of
+from mxscale.data.manifest import split_of
 from mxscale.distributed.backend_checks import check_backend, unavailable_candidates
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.environment.container_limits import available_cores
@@ -37,43 +37,41 @@ def prepare(run: RunDir, config: Config) -> None:
     A resumed run is prepared again, with the same result.
     Raises ConfigError if the run cannot start or resume as configured.
     """
-    plan, state = run.plan(), check_resumable(run)
+    head = "replace" if config.entry == "finetune" else "keep"  # fine-tuning replaces the classifier
+    plan, state = replace(run.plan(), head=head), check_resumable(run)
     check_state(run, config, state)
     device, ranks = choose_device(config), plan.fitted_ranks or choose_ranks(config, plan.hosts)
     check_backend(config, device, ranks, plan.hosts)
-    config, plan = pretrained_init.obtain(run, config, plan, head_of(config))
+    config, plan = pretrained_init.obtain(run, config, plan)
     check_settings(config, plan.pretrained)  # before the data, which may take an hour to pack
     manifest = describe_data(config)
     if plan.data_digest not in (None, manifest["digest"]):
         raise ConfigError(f"resume={run.path}: the data differ from those that it was trained on; start a new run")
-    net = check_network(config, len(manifest["classes"]), plan)
+    plan = replace(
+        plan,
+        device=device,
+        classes=len(manifest["classes"]),
+        class_names=tuple(manifest["classes"]),
+        splits=manifest["splits"],
+        data_digest=manifest["digest"],
+        data_dir=manifest.get("dir"),
+        skipped=len(manifest["skipped"]),
+    )
+    net = check_network(config, plan)
     if config.comm.entry.chosen_by_trial:
         gradients = tuple(tuple(p.shape) for p in weights.parameters(net).values() if p.grad_req != "null")
         dtype = "float16" if config.precision == "float16" else "float32"
         reasons = unavailable_candidates(config, device, ranks, plan.hosts)
         plan = replace(plan, probe=ExchangeProbe(gradients, dtype, reasons))
     if config.data.keep == "ram" and not DATASETS[config.data.kind].generated:
-        ram_cache.announce(manifest["splits"], share_of_a_host(plan.hosts))
+        ram_cache.announce(plan.splits, share_of_a_host(plan.hosts))
     known_shards = plan.sizes and plan.sizes.shards  # of the first start, before any checkpoint
     shards = state.get("shards") or known_shards
-    derived = sizes(config, ranks, manifest["splits"]["train"]["count"], shards=shards)
+    derived = sizes(config, ranks, plan.splits["train"].count, shards=shards)
     if state and derived.global_batch != state["global_batch"]:
         its, requested = state["global_batch"], derived.global_batch
         raise ConfigError(f"resume={run.path}: its global batch is {its}, not {requested}; start a new run")
-    plan = replace(
-        plan,
-        sizes=derived,
-        short_shards=short_shards(config, derived),
-        device=device,
-        classes=len(manifest["classes"]),
-        class_names=tuple(manifest["classes"]),
-        splits={name: Split(**split) for name, split in manifest["splits"].items()},
-        data_digest=manifest["digest"],
-        data_dir=manifest.get("dir"),
-        skipped=len(manifest["skipped"]),
-        head=head_of(config),
-    )
-    run.write_plan(plan)
+    run.write_plan(replace(plan, sizes=derived, short_shards=short_shards(config, derived)))
     run.write_config(config)  # with the input of the weights, which ranks read and records show
     run.write("environment.json", {**(run.read("environment.json") or {}), "mxnet": build()})
 
@@ -131,23 +129,18 @@ def check_settings(config: Config, pretrained) -> None:
 
 
 def describe_data(config: Config) -> dict:
-    """Return the manifest of the packed data; its splits hold the fields of `Split`."""
+    """Return the manifest of the packed data; its splits are `Split`s."""
     data = config.data
     if DATASETS[data.kind].generated:
         classes = data.num_classes or 1000
         return {
             "classes": [str(c) for c in range(classes)],
-            "splits": {"train": {"count": data.num_images}, "val": {"count": config.batch.per_device}},
+            "splits": {"train": Split(data.num_images), "val": Split(config.batch.per_device)},
             "digest": f"{data.kind}-{data.num_images}-{classes}-{data.image_size}",
             "skipped": [],
         }
     manifest = pack.prepare(data)
-    splits = {}
-    for name, split in manifest["splits"].items():
-        if not split["count"]:
-            continue
-        rec, idx = path_of(manifest, name)
-        splits[name] = {"rec": str(rec), "idx": str(idx), "count": split["count"]}
+    splits = {name: split_of(manifest, name) for name, entry in manifest["splits"].items() if entry["count"]}
     if "val" not in splits:
         raise ConfigError("data.val_share leaves no image for validation; increase it")
     return {**manifest, "splits": splits}
@@ -167,17 +160,14 @@ def share_of_a_host(hosts=()) -> float:
     return max(slots) / sum(slots)
 
 
-def head_of(config: Config) -> str:
-    """Return "replace" or "keep": fine-tuning replaces the classifier of pretrained weights."""
-    return "replace" if config.entry == "finetune" else "keep"
-
-
-def check_network(config: Config, classes: int, plan: Plan):
+def check_network(config: Config, plan: Plan):
     """Build the network as ranks do, on a CPU, with its weights; return it."""
-    net, size = builders.initial_network(config, classes, plan, head_of(config), mx.cpu()), config.data.image_size
+    net, size = builders.initial_network(config, plan, mx.cpu()), config.data.image_size
     scores = net(mx.sym.var("data")).infer_shape(data=(1, 3, size, size))[1][0]
-    if scores != (1, classes):
-        raise ConfigError(f"model.name={config.model.name} returns {scores[1:]} scores per image, expected {classes}")
+    if scores != (1, plan.classes):
+        raise ConfigError(
+            f"model.name={config.model.name} returns {scores[1:]} scores per image, expected {plan.classes}"
+        )
     return net
 
 

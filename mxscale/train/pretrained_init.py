@@ -19,26 +19,28 @@ from mxscale.util.errors import ConfigError
 FIRST_LOSS_TOLERANCE = 0.5
 
 
-def obtain(run: RunDir, config: Config, plan: Plan, head: str) -> Tuple[Config, Plan]:
+def obtain(run: RunDir, config: Config, plan: Plan) -> Tuple[Config, Plan]:
     """Return the config with the input of the pretrained weights, and the plan with their paths and origin.
 
     May download. A second call uses what the first one fetched.
     Raises ConfigError if the weights cannot be read or do not fit.
     """
     source, graph = config.model.pretrained, run.path / pretrained.GRAPH
-    if source and not plan.origin and not run.has_checkpoint():
-        if origin_of(source)[0] in pretrained.LOADERS:
-            origin = pretrained.bring(source, config.model.name, run.path, head)
-        else:
-            origin = _of_path(source, plan.pretrained, graph)
-        taken = origin.input if config.model.input == "checkpoint" else None
-        plan = replace(plan, origin=origin, input=adopted_input(config.data, taken or {}, source))
-    if source and origin_of(source)[0] in pretrained.LOADERS and not run.has_checkpoint():
-        plan = replace(plan, pretrained=str(run.path / pretrained.WEIGHTS))
+    if source and not run.has_checkpoint():
+        loaded = origin_of(source)[0] in pretrained.LOADERS  # into the run's directory
+        if not plan.origin:
+            if loaded:
+                origin = pretrained.bring(source, config.model.name, run.path, plan.head)
+            else:
+                origin = _of_path(source, plan.pretrained, graph)
+            taken = origin.input if config.model.input == "checkpoint" else None
+            plan = replace(plan, origin=origin, input=adopted_input(config.data, taken or {}, source))
+        if loaded:
+            plan = replace(plan, pretrained=str(run.path / pretrained.WEIGHTS))
     plan = replace(plan, graph=str(graph) if graph.exists() else None)
     if network(config.model.name).from_weights and not plan.graph:
         raise ConfigError(f"model.name=symbol: {source} has no graph of a network; set model.name to its network")
-    return with_data(config, plan.input_taken), plan
+    return replace(config, data=replace(config.data, **plan.input_taken)), plan
 
 
 def _of_path(source: str, file: str, graph) -> Origin:
@@ -81,15 +83,10 @@ def adopted_input(data: Data, given: dict, source: str) -> InputChange:
     return InputChange(changed, {key: getattr(data, key) for key in changed})
 
 
-def with_data(config: Config, values: dict) -> Config:
-    return replace(config, data=replace(config.data, **values))
-
-
 def check_first_loss(run: RunDir, config: Config, plan: Plan, comm, accumulator) -> None:
-    """Record a warning if the loss of the first batch is not that of a new classifier. A collective.
+    """Record a warning if the loss of the first batch is not that of a new classifier; called before the first update.
 
-    Args:
-        accumulator: The sums of the first batch, before the first update.
+    A collective.
     """
     if plan.pretrained and plan.head == "keep":  # the classifier is not new
         return

@@ -9,6 +9,8 @@ import math
 import numpy as np
 from mxnet import nd
 
+from mxscale.distributed.communicators import views_of
+
 
 class ShardStatistics:
     """The statistics of this rank's shards.
@@ -40,10 +42,11 @@ class ShardStatistics:
         for device, shard in self.current.items():
             self.saved[shard] = self._copies(device)
         table = np.zeros((self.of, sum(math.prod(p.shape) for p in self.parameters)))
-        for shard in self.shards:
-            if self.parameters:
+        if table.size:
+            for shard in self.shards:
                 table[shard] = np.concatenate([array.asnumpy().ravel() for array in self.saved[shard]])
-        return comm.total(table).astype(np.float32) if table.size else table.astype(np.float32)
+            table = comm.total(table)
+        return table.astype(np.float32)
 
     def restore(self, table: np.ndarray) -> None:
         """Restore the statistics of this rank's shards from a table that `gather` returned."""
@@ -53,7 +56,7 @@ class ShardStatistics:
 
     def average(self, table: np.ndarray):
         """Return the average of all shards' statistics: arrays in the order of the parameters."""
-        return self._arrays(table.astype(np.float64).mean(axis=0).astype(np.float32)) if self.parameters else []
+        return self._arrays(table.astype(np.float64).mean(axis=0).astype(np.float32))
 
     def _device(self, shard: int) -> int:
         return shard % self.devices
@@ -69,11 +72,6 @@ class ShardStatistics:
             parameter.list_data()[device][:] = array
 
     def _arrays(self, row):
-        arrays, start = [], 0
-        for parameter in self.parameters:
-            data = parameter.list_data()[0]
-            arrays.append(
-                nd.array(row[start : start + data.size].reshape(data.shape), dtype=data.dtype, ctx=data.context)
-            )
-            start += data.size
-        return arrays
+        like = [parameter.list_data()[0] for parameter in self.parameters]
+        views = views_of(row, like)
+        return [nd.array(view, dtype=one.dtype, ctx=one.context) for one, view in zip(like, views)]

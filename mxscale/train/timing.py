@@ -4,7 +4,8 @@ import queue
 import statistics
 import threading
 import time
-from typing import Callable, Dict, Optional
+from concurrent.futures import Future
+from typing import Callable, Dict, List, Optional
 
 import numpy as np
 from mxnet import nd
@@ -35,9 +36,11 @@ class ThroughputTimer:
 
     def restart(self) -> None:
         """Start a new interval now; the time since the last one (validation, a checkpoint) is excluded."""
-        self._begin(PendingTime(time.perf_counter()))
+        now = Future()
+        now.set_result(time.perf_counter())
+        self._begin(now)
 
-    def _begin(self, at: "PendingTime") -> None:
+    def _begin(self, at: Future) -> None:
         self.began, self.excluded_s, self.images, self.waited_s = at, 0.0, 0, 0.0
 
     def lap(self) -> Callable[[], np.ndarray]:
@@ -46,11 +49,11 @@ class ThroughputTimer:
         Returns:
             A function that waits for that work and returns [images, seconds, seconds waited] of this rank.
         """
-        began, ended = self.began, PendingTime()
+        began, ended = self.began, Future()
         images, excluded_s, waited_s = self.images, self.excluded_s, self.waited_s
         self._in_flight.put(ended)
         self._begin(ended)
-        return lambda: np.array([images, ended.get() - began.get() - excluded_s, waited_s])
+        return lambda: np.array([images, ended.result() - began.result() - excluded_s, waited_s])
 
     def mark(self) -> tuple:
         """Return the current state of the interval, for `exclude_since`."""
@@ -81,8 +84,8 @@ class ThroughputTimer:
     def _follow(self):
         while True:
             result = self._in_flight.get()
-            if isinstance(result, PendingTime):
-                result.set_now()
+            if isinstance(result, Future):  # the end of an interval
+                result.set_result(time.perf_counter())
                 continue
             try:
                 result.wait_to_read()
@@ -93,24 +96,6 @@ class ThroughputTimer:
             self._room.release()
 
 
-class PendingTime:
-    """A time (perf_counter) that is known, or that another thread sets."""
-
-    def __init__(self, at: Optional[float] = None):
-        self._at, self._known = at, threading.Event()
-        if at is not None:
-            self._known.set()
-
-    def set_now(self) -> None:
-        self._at = time.perf_counter()
-        self._known.set()
-
-    def get(self) -> float:
-        """Wait for the time and return it."""
-        self._known.wait()
-        return self._at
-
-
 class StepProfiler:
     """Times compute and exchange of every `every`-th step, with a wait between them.
 
@@ -119,19 +104,16 @@ class StepProfiler:
 
     def __init__(self, every: int, timer: ThroughputTimer):
         self.every, self.timer = every, timer
-        self.compute_s, self.exchange_s = [], []
+        self.seconds: Dict[str, List[float]] = {}
 
     def begin(self, step: int):
         """Return a `ProfiledStep` for every `every`-th step, else one that measures nothing."""
         return ProfiledStep(self) if step % self.every == self.every - 1 else UnprofiledStep()
 
     def take(self) -> Dict[str, float]:
-        """Return the medians in seconds since the last call, {} if no step was profiled, and reset."""
-        if not self.compute_s:
-            return {}
-        medians = {"time/compute": statistics.median(self.compute_s),
-                   "time/exchange": statistics.median(self.exchange_s)}  # fmt: skip
-        self.compute_s, self.exchange_s = [], []
+        """Return the medians in seconds since the last call by metric, {} if no step was profiled, and reset."""
+        medians = {metric: statistics.median(seconds) for metric, seconds in self.seconds.items()}
+        self.seconds = {}
         return medians
 
 
@@ -141,26 +123,20 @@ class ProfiledStep:
         self.profiler, self.mark = profiler, profiler.timer.mark()
         self.last = time.perf_counter()
 
-    def computed(self):
-        """Record the time of forward and backward, which have been dispatched."""
-        self.profiler.compute_s.append(self._lap())
-
-    def exchanged(self):
-        """Record the time of the exchange, which has been dispatched."""
-        self.profiler.exchange_s.append(self._lap())
+    def record(self, metric: str):
+        """Record the time since the last call, until the work dispatched so far is done."""
+        nd.waitall()
+        then, self.last = self.last, time.perf_counter()
+        self.profiler.seconds.setdefault(metric, []).append(self.last - then)
 
     def end(self):
         nd.waitall()
         self.profiler.timer.exclude_since(self.mark)
 
-    def _lap(self) -> float:
-        nd.waitall()
-        then, self.last = self.last, time.perf_counter()
-        return self.last - then
-
 
 class UnprofiledStep:
-    def computed(self):
+    def record(self, metric: str):
         pass
 
-    exchanged = end = computed
+    def end(self):
+        pass

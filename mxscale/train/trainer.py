@@ -49,7 +49,7 @@ class Trainer:
         self.passes = len(shards) * config.batch.accumulation  # forward and backward passes of a step
 
         # Data: each rank reads its own shards, each device computes its part of them
-        self.batches = builders.training_data(config, plan, sizes, shards, devices)
+        self.batches = builders.training_data(config, plan, shards, devices)
 
         # Network: the same values on every rank and device
         precision.prepare(config.precision)
@@ -140,9 +140,9 @@ class Trainer:
             check_first_loss(self.run, self.config, self.plan, self.comm, self.accumulator)
 
         # Gradients: one sum over shards, devices and ranks; the update divides it by the global batch
-        profile.computed()
+        profile.record("time/compute")
         updates = self.exchange()
-        profile.exchanged()
+        profile.record("time/exchange")
         if updates:
             advance(self.optimizer, self.lr(self.step), self.step / self.sizes.steps_per_epoch)
             self.optimizer.update(self.sizes.global_batch)

@@ -11,6 +11,8 @@ import zlib
 from pathlib import PurePosixPath
 from typing import Callable, Dict, Iterable, Iterator, NamedTuple, Optional
 
+from mxscale.data.images import one_line
+
 BLOCK = 512  # bytes of a tar's block; a block of zeros ends the tar
 
 
@@ -83,7 +85,7 @@ def contents(path: str, wanted: Iterable[str], max_bytes: int) -> Dict[str, byte
                 if name in wanted and info.isreg():
                     found[name] = tar.extractfile(info).read()
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, OverflowError) as error:
-        raise BadArchive(f"not a .tar.gz, or truncated ({_one_line(error)})") from None
+        raise BadArchive(f"not a .tar.gz, or truncated ({one_line(error)})") from None
     missing = sorted(wanted - set(found))
     if missing:
         raise BadArchive(f"has no {', '.join(missing)}")
@@ -96,7 +98,7 @@ def gunzip(path: str, max_bytes: int) -> bytes:
         with gzip.open(path) as file:
             content = file.read(max_bytes + 1)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise BadArchive(f"not a .gz, or truncated ({_one_line(error)})") from None
+        raise BadArchive(f"not a .gz, or truncated ({one_line(error)})") from None
     if len(content) > max_bytes:
         raise BadArchive(f"more than {max_bytes:,} bytes when decompressed")
     return content
@@ -114,7 +116,3 @@ def _check(info: tarfile.TarInfo) -> None:
 
 def _shown(name: str) -> str:
     return ascii(name)[1:-1][:120]
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:120] or type(error).__name__

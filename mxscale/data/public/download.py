@@ -13,12 +13,13 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from typing import BinaryIO, Optional, Tuple
+from typing import BinaryIO, Optional
 
+from mxscale.data.images import one_line
 from mxscale.data.workers import Progress
 
 TIMEOUT = 30.0  # seconds without a byte
-PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before each retry of an address that sent nothing new
+PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before consecutive retries of an address that sends nothing new
 MAX_PAUSE = 30.0  # seconds, for a server's Retry-After
 TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # HTTP statuses to retry
 CHUNK = 1 << 20
@@ -36,13 +37,12 @@ class _Transient(Exception):
         self.wait = wait
 
 
-def download(url: str, part: str, size: Optional[int], bar: Progress, pauses: Tuple[float, ...] = PAUSES) -> None:
+def download(url: str, part: str, size: Optional[int], bar: Progress) -> None:
     """Download `url` to the file `part`, resuming at its end.
 
     Args:
         size: The expected size in bytes; None: unknown.
         bar: Advanced by the received bytes.
-        pauses: Seconds before each retry. Up to `len(pauses)` consecutive retries may receive nothing.
 
     Raises:
         Unreached: The address did not return the file.
@@ -58,9 +58,9 @@ def download(url: str, part: str, size: Optional[int], bar: Progress, pauses: Tu
                 break
             except _Transient as error:
                 idle = 1 if out.tell() > before else idle + 1
-                if idle > len(pauses):
+                if idle > len(PAUSES):
                     raise Unreached(str(error)) from None
-                time.sleep(max(pauses[idle - 1], min(error.wait, MAX_PAUSE)))
+                time.sleep(max(PAUSES[idle - 1], min(error.wait, MAX_PAUSE)))
         out.flush()
         os.fsync(out.fileno())
     with contextlib.suppress(FileNotFoundError):
@@ -167,7 +167,7 @@ def _reason(error: BaseException) -> str:
         return "unknown host"
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror.lower()
-    return " ".join(str(cause).split())[:120] or type(cause).__name__
+    return one_line(cause)
 
 
 def _seconds(text: Optional[str]) -> float:

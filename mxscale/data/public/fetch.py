@@ -9,7 +9,7 @@ import hashlib
 import os
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxscale.data.public.download import CHUNK, PAUSES, Unreached, download
+from mxscale.data.public.download import CHUNK, Unreached, download
 from mxscale.data.workers import Progress
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import replacing, sync
@@ -32,8 +32,6 @@ class Place(NamedTuple):
     where: str  # for messages, such as `data.root=/x`
     page: str  # the publisher's page
     mirror: Optional[str] = None  # base address in place of the publisher's
-    progress: bool = True
-    pauses: Tuple[float, ...] = PAUSES
 
 
 def obtain(files: Sequence[File], place: Place) -> Dict[str, str]:
@@ -54,7 +52,7 @@ def _verified(file: File, place: Place, found: Optional[str]) -> str:
     size = os.path.getsize(path)
     if file.bytes not in (None, size):
         _refuse(file, place, f"has {size:,} bytes, not {file.bytes:,}")
-    found = found or sha256_of(path, place.progress)
+    found = found or sha256_of(path)
     known = file.sha256 or trusted(file, place)
     if known is None:
         _record(path, found)
@@ -82,10 +80,10 @@ def _record(path: str, found: str) -> None:
         record.write(f"{found}  {os.path.basename(path)}\n")
 
 
-def sha256_of(path: str, progress: bool = True) -> str:
+def sha256_of(path: str) -> str:
     """Return the SHA-256 of a file. Raises OSError."""
     digest, size = hashlib.sha256(), os.path.getsize(path)
-    with open(path, "rb") as file, Progress(f"checking {os.path.basename(path)}", size, "B", progress) as bar:
+    with open(path, "rb") as file, Progress(f"checking {os.path.basename(path)}", size, "B") as bar:
         for chunk in iter(lambda: file.read(CHUNK), b""):
             digest.update(chunk)
             bar.add(len(chunk))
@@ -140,9 +138,9 @@ def _fetch(file: File, place: Place) -> Tuple[str, List[str]]:
 
 def _download(url: str, part: str, file: File, place: Place) -> Optional[str]:
     """Fetch `url` to `part` and return its SHA-256; None if that is wrong, with `part` removed. Raises Unreached."""
-    with Progress(f"fetching {file.name}", file.bytes or 0, "B", place.progress) as bar:
-        download(url, part, file.bytes, bar, place.pauses)
-    found = sha256_of(part, place.progress)
+    with Progress(f"fetching {file.name}", file.bytes or 0, "B") as bar:
+        download(url, part, file.bytes, bar)
+    found = sha256_of(part)
     if file.sha256 in (None, found):
         return found
     os.remove(part)

@@ -10,7 +10,7 @@ import struct
 from typing import Dict, Iterator, List, NamedTuple, Tuple
 
 from mxscale.config.schema import Data
-from mxscale.data.content import Slice, Source
+from mxscale.data.images import Slice, Source
 from mxscale.data.public import archives, matlab
 from mxscale.data.public.archives import BadArchive
 from mxscale.data.sources import DIGITS
@@ -34,7 +34,7 @@ def _tree(data: Data, where: str, names: List[str], splits: Dict[str, List[Tuple
     return Tree(classes, by_split, where)
 
 
-def mnist(folder: str, data: Data, where: str, progress: bool) -> Tree:
+def mnist(folder: str, data: Data, where: str) -> Tree:
     """Read idx files: big-endian magic and sizes, then a byte per pixel or label (yann.lecun.com/exdb/mnist)."""
     splits = {}
     for split, prefix in (("train", "train"), ("test", "t10k")):
@@ -69,45 +69,26 @@ SIDE = 32
 PLANE = SIDE * SIDE
 
 
-class _Layout(NamedTuple):
-    """The content of a CIFAR archive."""
+class _Cifar(NamedTuple):
+    """A reader of a binary version of CIFAR: records of labels and 3,072 pixels (www.cs.toronto.edu/~kriz/cifar.html).
+
+    Called as the other readers here.
+    """
 
     archive: str
     names: str  # file of the class names
     batches: Dict[str, List[str]]  # split -> files
     label_bytes: int  # the last one is the label
 
-
-CIFAR10 = _Layout(
-    "cifar-10-binary.tar.gz",
-    "batches.meta.txt",
-    {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_batch.bin"]},
-    label_bytes=1,
-)
-CIFAR100 = _Layout(
-    "cifar-100-binary.tar.gz", "fine_label_names.txt", {"train": ["train.bin"], "test": ["test.bin"]}, label_bytes=2
-)
-
-
-def cifar10(folder: str, data: Data, where: str, progress: bool) -> Tree:
-    """Read the binary version: records of a label and 3,072 pixels (www.cs.toronto.edu/~kriz/cifar.html)."""
-    return _cifar(CIFAR10, folder, data, where)
-
-
-def cifar100(folder: str, data: Data, where: str, progress: bool) -> Tree:
-    """Read records of a coarse label, a fine label (the 100 classes) and the pixels."""
-    return _cifar(CIFAR100, folder, data, where)
-
-
-def _cifar(layout: _Layout, folder: str, data: Data, where: str) -> Tree:
-    wanted = [layout.names, *(name for names in layout.batches.values() for name in names)]
-    found = archives.contents(os.path.join(folder, layout.archive), wanted, MAX_BYTES)
-    names = found[layout.names].decode("ascii", "replace").split()
-    splits = {
-        split: [image for name in files for image in _records(name, found[name], layout.label_bytes, names)]
-        for split, files in layout.batches.items()
-    }
-    return _tree(data, where, names, splits)
+    def __call__(self, folder: str, data: Data, where: str) -> Tree:
+        wanted = [self.names, *(name for names in self.batches.values() for name in names)]
+        found = archives.contents(os.path.join(folder, self.archive), wanted, MAX_BYTES)
+        names = found[self.names].decode("ascii", "replace").split()
+        splits = {
+            split: [image for name in files for image in _records(name, found[name], self.label_bytes, names)]
+            for split, files in self.batches.items()
+        }
+        return _tree(data, where, names, splits)
 
 
 def _records(file: str, content: bytes, label_bytes: int, names: List[str]) -> Iterator[Tuple[str, str, bytes]]:
@@ -126,7 +107,18 @@ def _records(file: str, content: bytes, label_bytes: int, names: List[str]) -> I
         yield names[label], f"{file} image {n}", header + image.T.tobytes()
 
 
-def caltech256(folder: str, data: Data, where: str, progress: bool) -> Tree:
+CIFAR10 = _Cifar(
+    "cifar-10-binary.tar.gz",
+    "batches.meta.txt",
+    {"train": [f"data_batch_{n}.bin" for n in range(1, 6)], "test": ["test_batch.bin"]},
+    label_bytes=1,
+)
+CIFAR100 = _Cifar(  # a coarse label, then a fine one: the 100 classes
+    "cifar-100-binary.tar.gz", "fine_label_names.txt", {"train": ["train.bin"], "test": ["test.bin"]}, label_bytes=2
+)
+
+
+def caltech256(folder: str, data: Data, where: str) -> Tree:
     """Read 256_ObjectCategories/<NNN.name>/<image>.jpg; the 257th folder, clutter, is not a class.
 
     Other members of the archive (198.spider/RENAME2, 056.dog/greg) are ignored.
@@ -151,13 +143,13 @@ DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 
 
-def imagenet(folder: str, data: Data, where: str, progress: bool) -> Tree:
+def imagenet(folder: str, data: Data, where: str) -> Tree:
     """Read ILSVRC 2012: training images in a tar of one tar per class, validation images in a flat tar.
 
     The devkit has the labels of the validation images. A class is named by its WordNet id. Sorted ids are the label
     order of torchvision, timm and Keras.
     """
-    train = _training_images(os.path.join(folder, "ILSVRC2012_img_train.tar"), data, progress)
+    train = _training_images(os.path.join(folder, "ILSVRC2012_img_train.tar"), data)
     wnids = sorted({name for name, _, _ in train})
     val = _validation_images(folder)
     unknown = sorted({name for name, _, _ in val} - set(wnids))
@@ -166,9 +158,9 @@ def imagenet(folder: str, data: Data, where: str, progress: bool) -> Tree:
     return _tree(data, where, wnids, {"train": train, "val": val})
 
 
-def _training_images(path: str, data: Data, progress: bool) -> List[Tuple[str, str, Slice]]:
+def _training_images(path: str, data: Data) -> List[Tuple[str, str, Slice]]:
     images = []
-    with Progress("listing ILSVRC2012_img_train.tar", os.path.getsize(path), "B", progress) as bar:
+    with Progress("listing ILSVRC2012_img_train.tar", os.path.getsize(path), "B") as bar:
         for tar in archives.members(path, seen=bar.add):
             wnid = tar.name.removeprefix("./").removesuffix(".tar")
             if not re.fullmatch(r"n\d{8}", wnid):

@@ -15,49 +15,49 @@ from mxscale.data.public.archives import BadArchive
 from mxscale.data.public.fetch import File, Place, obtain, trusted
 from mxscale.data.sources import imagefolder
 from mxscale.data.tree import Tree
-from mxscale.data.tree_packer import Options, PackJob, photograph_recipe, scan_recipe, tree_job
+from mxscale.data.tree_packer import PackJob, photograph_recipe, scan_recipe, tree_job
 from mxscale.util.errors import ConfigError
 
 
 class Public(NamedTuple):
-    """A public set. Called with `(Data, Options)`, it returns the job that packs the set."""
+    """A public set. Called with `(Data, workers)`, it returns the job that packs the set."""
 
     page: str  # the publisher's page, for messages
     files: Tuple[File, ...]
-    tree: Callable[[str, Data, str, bool], Tree]  # (folder of the files, data, where, progress) -> images
+    tree: Callable[[str, Data, str], Tree]  # (folder of the files, data, where) -> images
     scans: bool = False  # small images, enlarged to what the network sees
     folder: Optional[str] = None  # folder of classes that its only archive unpacks to
 
-    def __call__(self, data: Data, options: Options) -> PackJob:
+    def __call__(self, data: Data, workers: Optional[int]) -> PackJob:
         folder = self.unpacked(data)
         if folder is not None:
-            return imagefolder(folder, options)
+            return imagefolder(folder, workers)
         recipe = scan_recipe(data) if self.scans else photograph_recipe(data)
         return tree_job(
             data,
             recipe,
-            lambda: self.read(data, options.progress),
-            options,
+            lambda: self.read(data),
+            workers,
             classes=data.classes,
-            files=self.checksums(data, options.progress),
+            files=self.checksums(data),
             on_bad=data.on_bad,
             clutter=data.clutter,
         )
 
-    def checksums(self, data: Data, progress: bool) -> Dict[str, Any]:
+    def checksums(self, data: Data) -> Dict[str, Any]:
         """Return the SHA-256 of each file. The files are needed only if a checksum is not known yet."""
         if data.checksum == "published":
             return {file.name: file.sha256 for file in self.files}
-        files, place = self._files(data), self._place(data, progress)
+        files, place = self._files(data), self._place(data)
         recorded = {file.name: trusted(file, place) for file in files}
         return recorded if all(recorded.values()) else obtain(files, place)
 
-    def read(self, data: Data, progress: bool) -> Tree:
+    def read(self, data: Data) -> Tree:
         """Return the set's images, from its files in data.root; fetch the missing files. Raises ConfigError."""
-        place = self._place(data, progress)
+        place = self._place(data)
         obtain(self._files(data), place)
         try:
-            return self.tree(place.folder, data, place.where, progress)
+            return self.tree(place.folder, data, place.where)
         except (BadArchive, OSError) as bad:
             raise ConfigError(f"{place.where}: {bad}; place the files from {self.page} in {place.folder}") from None
 
@@ -77,9 +77,9 @@ class Public(NamedTuple):
             return self.files
         return tuple(file._replace(bytes=None, sha256=None) for file in self.files)
 
-    def _place(self, data: Data, progress: bool) -> Place:
+    def _place(self, data: Data) -> Place:
         folder = os.path.abspath(os.path.expanduser(data.root))
-        return Place(folder, f"data.root={data.root}", self.page, data.mirror, progress)
+        return Place(folder, f"data.root={data.root}", self.page, data.mirror)
 
 
 def _mnist(name: str, size: int, sha256: str) -> File:
@@ -134,7 +134,7 @@ CIFAR10 = Public(
             "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
         ),
     ),
-    formats.cifar10,
+    formats.CIFAR10,
     scans=True,
 )
 
@@ -147,7 +147,7 @@ CIFAR100 = Public(
             "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
         ),
     ),
-    formats.cifar100,
+    formats.CIFAR100,
     scans=True,
 )
 

@@ -75,14 +75,14 @@ def linear(rows: Rows) -> np.ndarray:
     return rows.base.rate / rows.base.devices * rows.target.devices
 
 
-def fit(rows: Rows, start: Constants, steps: Sequence[float] = STEPS) -> Constants:
+def fit(rows: Rows, start: Constants) -> Constants:
     """Return the constants near `start` with the smallest loss, by coordinate search with decreasing steps."""
     best, least = dict(start), loss(rows, start, start)
-    for step in steps:
+    for step in STEPS:
         improved = True
         while improved:
             improved = False
-            for name in hardware.fitted():
+            for name in start:
                 for factor in (1 + step, 1 / (1 + step)):
                     tried = {**best, name: best[name] * factor}
                     value = loss(rows, tried, start)
@@ -97,5 +97,5 @@ def loss(rows: Rows, constants: Constants, start: Constants) -> float:
     if any(constants[name] > 1 for name in SHARES):
         return np.inf
     off = np.minimum(np.abs(np.log(rates(rows, constants) / rows.target.rate)), LARGEST)
-    moved = sum(np.log(constants[name] / start[name]) ** 2 for name in hardware.fitted())
+    moved = sum(np.log(constants[name] / start[name]) ** 2 for name in start)
     return float((rows.weight * off).sum() + STAY * moved)

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError
@@ -172,7 +172,7 @@ def unflagged(found: Sequence[Tuple[Point, Point]]) -> List[Tuple[Point, Point]]
 def _series(points: List[Point]) -> List[Tuple[List[Point], List[Point]]]:
     """Return the rows of each series, and the candidates for its base."""
     series = []
-    for group in _grouped(points, lambda point: tuple(getattr(point, key).lower() for key in SAME)):
+    for group in grouped(points, lambda point: tuple(getattr(point, key).lower() for key in SAME)).values():
         series.extend(_experiments(group))
     return series
 
@@ -185,7 +185,7 @@ def _experiments(group: List[Point]) -> List[Tuple[List[Point], List[Point]]]:
     if len({(_size(point), point.batch, point.network_gbps) for point in group}) == len(group):
         return [(group, group)]
     experiments, rest = [], []
-    for noted in _grouped(group, lambda point: point.note):
+    for noted in grouped(group, lambda point: point.note).values():
         if _several_sizes(noted):
             experiments.append(noted)
         else:
@@ -244,8 +244,9 @@ def _distance(base: Point, point: Point) -> Tuple:
     )
 
 
-def _grouped(points: List[Point], key) -> List[List[Point]]:
+def grouped(items: Iterable, key: Callable) -> Dict:
+    """Return {key(item): items}, in the order of first occurrence."""
     groups = defaultdict(list)
-    for point in points:
-        groups[key(point)].append(point)
-    return list(groups.values())
+    for item in items:
+        groups[key(item)].append(item)
+    return groups

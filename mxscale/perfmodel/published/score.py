@@ -1,6 +1,6 @@
-"""Errors of the model against published throughputs, by row, by source and in total, with those of linear scaling."""
+"""Errors of the model against published throughputs, beside those of linear scaling: values, tables, figure."""
 
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
 import numpy as np
@@ -9,32 +9,9 @@ from mxscale.perfmodel import hardware
 from mxscale.perfmodel.published import fitting, published_parse
 from mxscale.perfmodel.published import rows as published
 from mxscale.perfmodel.published.fitting import Pairs, Rows
-from mxscale.perfmodel.published.rows import Point
+from mxscale.perfmodel.published.rows import Point, grouped
 from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A predicted row. Errors in percent of the published rate."""
-
-    base: Point
-    point: Point
-    predicted: float
-    linear: float
-
-    @property
-    def error(self) -> float:
-        return 100 * abs(self.predicted / self.point.rate - 1)
-
-    @property
-    def linear_error(self) -> float:
-        return 100 * abs(self.linear / self.point.rate - 1)
-
-    @property
-    def flag(self) -> str:
-        """Return the flag of the row or of its base."""
-        return self.point.flag or self.base.flag
 
 
 def score(path: str, leave_out: str = "source") -> Dict:
@@ -51,48 +28,61 @@ def score(path: str, leave_out: str = "source") -> Dict:
     if not pairs:
         raise ConfigError(f"points={path}: no series has two numbers of devices, so nothing can be predicted")
     scored = predict(pairs)
-    trusted = [row for row in scored if not row.flag]
-    by_source = {name: summary(rows) for name, rows in _by(trusted, lambda row: row.point.source).items()}
+    trusted = [row for row in scored if not row["flag"]]
+    total = summary(trusted)
+    by_source = grouped(trusted, lambda row: row["source"])
     return {
         "points": path,
-        "overall": {key: value for key, value in summary(trusted).items() if not key.startswith("linear")},
-        "linear": linear_summary(trusted),
-        "sources": by_source,
+        "overall": {key: total[key] for key in ("rows", "median", "mean")},
+        "linear": {key: total[f"linear_{key}"] for key in ("median", "mean")},
+        "sources": {name: summary(rows) for name, rows in by_source.items()},
         "leave_out": leave_out,
         "left_out": left_out(pairs, leave_out),
-        "rows": [_as_dict(row) for row in trusted],
-        "flagged": [_as_dict(row) for row in scored if row.flag],
+        "rows": trusted,
+        "flagged": [row for row in scored if row["flag"]],
         "skipped": [vars(row) for row in sorted([*unreadable, *alone], key=lambda row: row.line)],
         "unknown": unknown([point for pair in pairs for point in pair]),
     }
 
 
-def predict(pairs: Pairs, constants: Optional[fitting.Constants] = None) -> List[Scored]:
-    """Return each row predicted from its base; constants: None for those of hardware.csv."""
+def predict(pairs: Pairs, constants: Optional[fitting.Constants] = None) -> List[Dict]:
+    """Return each row predicted from its base, with errors in percent; constants: None for those of hardware.csv."""
     rows = Rows.of(pairs)
     predicted = fitting.rates(rows, constants or hardware.constants())
     both = zip(pairs, predicted.tolist(), fitting.linear(rows).tolist(), strict=True)
-    return [Scored(base, point, rate, as_linear) for (base, point), rate, as_linear in both]
+    return [_row(base, point, rate, as_linear) for (base, point), rate, as_linear in both]
 
 
-def summary(rows: Sequence[Scored]) -> Dict:
-    """Return median and mean of the errors in percent; None without rows."""
-    if not rows:
-        return {"rows": 0, "median": None, "mean": None, "linear_median": None, "linear_mean": None}
-    errors, as_linear = [row.error for row in rows], [row.linear_error for row in rows]
+def _row(base: Point, point: Point, predicted: float, linear: float) -> Dict:
     return {
-        "rows": len(rows),
-        "median": float(np.median(errors)),
-        "mean": float(np.mean(errors)),
-        "linear_median": float(np.median(as_linear)),
-        "linear_mean": float(np.mean(as_linear)),
+        "line": point.line,
+        "source": point.source,
+        "framework": point.framework,
+        "model": point.model,
+        "gpu": point.gpu,
+        "comm": point.comm,
+        "precision": point.precision,
+        "nodes": point.nodes,
+        "devices": point.devices,
+        "base_line": base.line,
+        "base_devices": base.devices,
+        "img_per_s": point.rate,
+        "predicted": predicted,
+        "error": 100 * abs(predicted / point.rate - 1),
+        "linear": linear,
+        "linear_error": 100 * abs(linear / point.rate - 1),
+        "flag": point.flag or base.flag,
     }
 
 
-def linear_summary(rows: Sequence[Scored]) -> Dict:
-    """Return median and mean of linear scaling's errors in percent; None without rows."""
-    found = summary(rows)
-    return {"median": found["linear_median"], "mean": found["linear_mean"]}
+def summary(rows: Sequence[Dict]) -> Dict:
+    """Return median and mean of the errors of `predict`, in percent; None without rows."""
+    found: Dict = {"rows": len(rows)}
+    for prefix, key in (("", "error"), ("linear_", "linear_error")):
+        errors = [row[key] for row in rows]
+        found[f"{prefix}median"] = float(np.median(errors)) if rows else None
+        found[f"{prefix}mean"] = float(np.mean(errors)) if rows else None
+    return found
 
 
 def unknown(points: Sequence[Point]) -> List[Dict]:
@@ -110,36 +100,6 @@ def unknown(points: Sequence[Point]) -> List[Dict]:
         {"column": column, "value": value, "taken": taken, "lines": sorted(lines)}
         for (column, value, taken), lines in found.items()
     ]
-
-
-def _as_dict(row: Scored) -> Dict:
-    point = row.point
-    return {
-        "line": point.line,
-        "source": point.source,
-        "framework": point.framework,
-        "model": point.model,
-        "gpu": point.gpu,
-        "comm": point.comm,
-        "precision": point.precision,
-        "nodes": point.nodes,
-        "devices": point.devices,
-        "base_line": row.base.line,
-        "base_devices": row.base.devices,
-        "img_per_s": point.rate,
-        "predicted": row.predicted,
-        "error": row.error,
-        "linear": row.linear,
-        "linear_error": row.linear_error,
-        "flag": row.flag,
-    }
-
-
-def _by(rows, key) -> Dict:
-    groups: Dict = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return groups
 
 
 LABELS = {"source": lambda point: point.source, "framework": lambda point: family(point.framework)}
@@ -160,13 +120,12 @@ def left_out(pairs: Pairs, leave_out: str) -> Dict[str, Dict]:
     named = {target.source for _, target in usable}
     others = [pair for pair in evidence() if pair[1].source not in named]
     found, all_scored = {}, []
-    for name, group in _by(usable, lambda pair: label(pair[1])).items():
+    for name, group in grouped(usable, lambda pair: label(pair[1])).items():
         rest = [pair for pair in [*usable, *others] if label(pair[1]) != name]
         if rest:
             constants = fitting.fit(Rows.of(rest), hardware.priors())
-            fitted = {key: constants[key] for key in hardware.fitted()}
             scored = predict(group, constants)
-            found[name] = {**summary(scored), "constants": fitted}
+            found[name] = {**summary(scored), "constants": constants}
             all_scored.extend(scored)
     return {**found, "all": summary(all_scored)}
 
@@ -209,7 +168,7 @@ def _cells(row: Dict) -> List[str]:
 
 def _skipped(rows: Sequence[Dict]) -> List[str]:
     """Return a line for each source and reason."""
-    groups = _by(rows, lambda row: (row["source"], row["why"]))
+    groups = grouped(rows, lambda row: (row["source"], row["why"]))
     return [
         f"  {source}: {why} (line {_lines([row['line'] for row in group])})" for (source, why), group in groups.items()
     ]
@@ -233,3 +192,61 @@ def _lines(lines: Sequence[int]) -> str:
 def _summary(name: str, values: Dict) -> List[str]:
     errors = [values[key] for key in ("median", "mean", "linear_median", "linear_mean")]
     return [name[:26], str(values["rows"]), *("-" if error is None else f"{error:.1f}" for error in errors)]
+
+
+BLUE, GREY, RED = "#1f5fa8", "#9a9a9a", "#b3412f"
+
+
+def draw(found: Dict, path: str) -> None:
+    """Draw published and predicted efficiency of each row, and the share of rows within an error.
+
+    Raises:
+        ConfigError: All rows are flagged.
+        OSError: The file can't be written.
+    """
+    if not found["rows"]:
+        raise ConfigError(f"figure={path}: all rows that can be predicted are flagged, so there is nothing to draw")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _efficiencies(left, found)
+    _within(right, found)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def _efficiencies(axes, found: Dict) -> None:
+    markers = "os^Dv<>pPX*hd"
+    for index, source in enumerate(found["sources"]):
+        rows = [row for row in found["rows"] if row["source"] == source]
+        published = [100 * row["img_per_s"] / row["linear"] for row in rows]
+        predicted = [100 * row["predicted"] / row["linear"] for row in rows]
+        axes.plot(
+            published, predicted, markers[index % len(markers)], ms=5, alpha=0.65, label=f"{source} ({len(rows)})"
+        )
+    low = min(100 * min(row["img_per_s"], row["predicted"]) / row["linear"] for row in found["rows"])
+    ends = [max(low - 5, 0), 105]
+    axes.plot(ends, ends, color=GREY, lw=1)
+    axes.fill_between(ends, [0.9 * end for end in ends], [1.1 * end for end in ends], color=GREY, alpha=0.15, lw=0)
+    axes.set(
+        xlim=ends, ylim=ends, xlabel="published rate, % of linear scaling", ylabel="predicted rate, % of linear scaling"
+    )
+    axes.set_title("Predicted against published (band: 10 %)", fontsize=11)
+    axes.legend(fontsize=8, frameon=False, loc="upper left")
+
+
+def _within(axes, found: Dict) -> None:
+    rows = found["rows"]
+    for key, name, colour, values in (
+        ("error", "model", BLUE, found["overall"]),
+        ("linear_error", "linear scaling", RED, found["linear"]),
+    ):
+        errors = sorted(row[key] for row in rows)
+        shares = [100 * (index + 1) / len(errors) for index in range(len(errors))]
+        label = f"{name}: median {values['median']:.1f} %, mean {values['mean']:.1f} %"
+        axes.step([0, *errors], [0, *shares], where="post", color=colour, label=label)
+    axes.set(xlim=(0, 50), ylim=(0, 101), xlabel="absolute error, % of the published rate", ylabel="share of rows, %")
+    axes.set_title("Rows within an error", fontsize=11)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=9, frameon=False, loc="lower right")

@@ -1,16 +1,17 @@
 """The optimizer of a run and the loss that it minimises."""
 
+from pkgutil import resolve_name
+
 import mxnet as mx
 from mxnet import gluon
 
 from mxscale.config.optimizers import OPTIMIZERS, optimizer_entry
-from mxscale.config.registry import implementation
 from mxscale.config.schema import Optimizer as OptimizerConfig
 from mxscale.util.errors import ConfigError, nearest
 
 for _name, _entry in OPTIMIZERS.items():
     if _entry.implementation:  # MXNet's `register` derives the name from the class and omits the underscore
-        mx.optimizer.Optimizer.opt_registry[_name] = implementation(_entry.implementation)
+        mx.optimizer.Optimizer.opt_registry[_name] = resolve_name(_entry.implementation)
 
 # Arguments of MXNet's optimizers that have a key of their own
 OWN_KEYS = {"learning_rate": "lr", "wd": "weight_decay", "momentum": "momentum", "clip_gradient": "clip_gradient",

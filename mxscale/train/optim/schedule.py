@@ -1,9 +1,9 @@
 """The learning rate as a pure function of the step. No framework: numbers in, a number out."""
 
 import math
+from pkgutil import resolve_name
 from typing import Callable, NamedTuple
 
-from mxscale.config.registry import implementation
 from mxscale.config.schedules import SCHEDULES
 from mxscale.config.schema import Config, Schedule
 from mxscale.config.sizes import Sizes
@@ -30,7 +30,7 @@ def learning_rate(config: Config, sizes: Sizes) -> Callable[[int], float]:
     planned_steps = config.epochs * sizes.steps_per_epoch
     warmup_steps = round(schedule.warmup_epochs * sizes.steps_per_epoch)
     start = config.optimizer.lr if schedule.warmup_lr is None else schedule.warmup_lr
-    after_warmup = implementation(SCHEDULES[schedule.kind].function)
+    after_warmup = resolve_name(SCHEDULES[schedule.kind].function)
 
     def at(step: int) -> float:
         if step < warmup_steps:

@@ -1,8 +1,12 @@
-"""ResNet with the stride in the 3x3 convolution and without biases ("v1.5", GluonCV's `_v1b`).
+"""Residual networks that Gluon's zoo lacks: ResNet v1b, and a small one for small images.
 
-torchvision's and timm's ResNet weights have this architecture. They do not fit Gluon's own `resnet50_v1`, which has
-the stride in the first 1x1 convolution and biases in the 1x1 convolutions. The networks with 18 and 34 layers are the
-same in both and have a `_v1b` name for consistency.
+ResNet v1b has the stride in the 3x3 convolution and no biases ("v1.5", GluonCV's `_v1b`). torchvision's and timm's
+ResNet weights have this architecture. They do not fit Gluon's own `resnet50_v1`, which has the stride in the first 1x1
+convolution and biases in the 1x1 convolutions. The networks with 18 and 34 layers are the same in both and have a
+`_v1b` name for consistency.
+
+The small network is that of arXiv:1512.03385, sec. 4.2, with n = 2: 6n + 2 = 14 layers with weights, 175,258 parameters
+for 10 classes. Unlike in the paper, a shortcut that changes shape is a 1x1 convolution (option B), as in the others.
 """
 
 from mxnet.gluon import nn
@@ -58,3 +62,37 @@ def resnet_v1b(layers: int, classes: int) -> nn.HybridBlock:
     """Return the uninitialised network of 18, 34, 50, 101 or 152 layers, with `.features` and `.output`."""
     block, blocks, channels = SPECIFICATION[layers]
     return ResNetV1(block, blocks, channels, classes=classes)
+
+
+WIDTHS = (16, 32, 64)  # channels of the three stages of Small; each stage after the first halves the side
+BLOCKS = 2  # per stage: n of the paper
+
+
+class Small(nn.HybridBlock):
+    """Images (n, 3, side, side), side >= 8, to scores (n, classes)."""
+
+    def __init__(self, classes: int, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.features = nn.HybridSequential(prefix="")
+            self.features.add(
+                nn.Conv2D(WIDTHS[0], 3, padding=1, use_bias=False, in_channels=3), nn.BatchNorm(), nn.Activation("relu")
+            )
+            channels = WIDTHS[0]
+            for stage, width in enumerate(WIDTHS):
+                self.features.add(_stage(stage, width, channels))
+                channels = width
+            self.features.add(nn.GlobalAvgPool2D(), nn.Flatten())
+            self.output = nn.Dense(classes, in_units=channels)
+
+    def hybrid_forward(self, F, x):
+        return self.output(self.features(x))
+
+
+def _stage(index: int, width: int, channels: int) -> nn.HybridSequential:
+    stage = nn.HybridSequential(prefix=f"stage{index + 1}_")
+    with stage.name_scope():
+        stage.add(BasicBlockV1(width, 1 if index == 0 else 2, width != channels, in_channels=channels, prefix=""))
+        for _ in range(BLOCKS - 1):
+            stage.add(BasicBlockV1(width, 1, in_channels=width, prefix=""))
+    return stage
