@@ -20,7 +20,7 @@ CPU = {
     "image": {},
     "versions": {"numpy": "1.23.5"},
     "machine": {
-        "cores": 8, "memory_gb": 16.0, "memory_limit_gb": None, "driver": None, "infiniband": [],
+        "host": "a", "cores": 8, "memory_gb": 16.0, "memory_limit_gb": None, "driver": None, "infiniband": [],
         "mpirun": "/usr/bin/mpirun", "shm": {"total_mb": 8192, "free_mb": 8192, "writable": True},
         "limits": {"open_files": 65536, "stack": 8 * 2**20, "locked_memory": 8 * 2**20},
         "disk": {"path": "/runs", "free_gb": 50.0, "writable": True},
@@ -62,8 +62,8 @@ def test_machine_without_gpus_passes():
     results = doctor.examine(CPU, PlannedRun(ranks=2, ranks_here=2))
     assert {each.state for each in results} == {"ok"}
     assert [each.name for each in results] == [
-        "code", "mxnet", "features", "horovod", "gpu", "/dev/shm", "open files", "stack", "locked memory", "cores",
-        "memory", "disk",
+        "code", "mxnet", "features", "horovod", "gpu", "host name", "home", "/dev/shm", "open files", "stack",
+        "locked memory", "cores", "memory", "disk",
     ]  # fmt: skip
 
 
@@ -93,6 +93,9 @@ LINKED = {"cuda": "12.1", "cudnn": "9.1.0"}
         ("horovod", with_(CPU, mxnet__horovod={}), {}, "warn", "not installed"),
         ("horovod", with_(CPU, mxnet__horovod={"gloo": False, "mpi": False}), {}, "fail", "neither"),
         ("horovod", with_(CPU, machine__mpirun=None), {}, "warn", "no mpirun"),
+        ("host name", with_(CPU, machine__host_resolves=False), {"ranks": 2}, "fail", "host name a does not"),
+        ("host name", with_(CPU, machine__host_resolves=False), {}, "warn", "host name a does not"),
+        ("home", with_(CPU, machine__home_writable=False), {}, "warn", "not writable"),
         ("gpu", CPU, {"device": "gpu"}, "fail", "none, and this MXNet was built for CPUs"),
         ("gpu", GPU, {"device": "cpu"}, "ok", "launch.device=cpu"),
         ("gpu", with_(CPU, mxnet__driver={"gpus": [V100]}), {}, "warn", "Tesla V100 (7.0) is present"),

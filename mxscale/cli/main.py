@@ -23,6 +23,7 @@ from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.cli.verbs import VERBS, Verb
 from mxscale.config.schema import Config, check_group, to_dict
 from mxscale.doctor.doctor import RecordFindings
+from mxscale.environment import variables
 from mxscale.launcher import run as job
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.context import Hook
@@ -62,6 +63,10 @@ def main(argv: Optional[List[str]] = None) -> int:
         return show(f"mxscale {__version__}")
     if name in ("-sc", "--shell-completion"):
         return complete(arguments)
+    try:
+        variables.leave_other_job(os.environ)
+    except ConfigError as error:
+        return refuse(str(error))
     if name not in VERBS:
         return refuse(f"mxscale {name}{nearest(name, VERBS, listed=list(VERBS))}")
     if {"-h", "--help"} & set(arguments):

@@ -4,7 +4,6 @@ A diagnosis has its own run directory, runs/diagnose/DATE_NAME. The run director
 """
 
 import math
-import os
 import statistics
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +17,7 @@ from mxscale.cost import run_cost
 from mxscale.diagnose import advice, breakdown, probes, timing
 from mxscale.diagnose import record as diagnosis_record
 from mxscale.diagnose.timing import ProbeFailed, Refused, Stopped
-from mxscale.environment import hosts
+from mxscale.environment import hosts, variables
 from mxscale.environment.container_limits import available_memory
 from mxscale.environment.placement import Placement
 from mxscale.launcher import backend_probe, setup
@@ -196,7 +195,7 @@ class Diagnostics:
         write_text(self.seen.path / "probe" / f"{name}.yaml", yaml.safe_dump(request, sort_keys=False))
         placed = Placement.of(self.run.plan)
         what = ["mxscale.train.input_probe", name]
-        commands = launch.commands(config, str(self.seen), 1, placed, os.environ, what)
+        commands = launch.commands(config, str(self.seen), 1, placed, variables.of_run(self.seen), what)
         with kept_alive(self.seen):
             limit = config.launch.start_timeout_s + 10 * seconds
             found = backend_probe.measured(self.seen, name, commands, limit, self.signals, "its time")

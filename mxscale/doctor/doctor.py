@@ -124,6 +124,20 @@ def horovod(facts: dict, run: PlannedRun):
 SHM_WARN_MB, SHM_RANK_MB, SHM_REST_MB = 256, 4, 8
 
 
+def host_name(facts: dict, run: PlannedRun):
+    if facts["machine"].get("host_resolves", True):  # older facts lack it
+        return OK, "resolves to an address"
+    cause, fix = hosts.without_address(facts["machine"]["host"])
+    return FAIL if run.ranks > 1 and run.transport == "gloo" else WARN, cause, fix
+
+
+def home(facts: dict, run: PlannedRun):
+    if facts["machine"].get("home_writable", True):
+        return OK, "writable"
+    cause = "not writable: each run uses a directory of its own instead, so downloads are not kept"
+    return WARN, cause, "set HOME to a writable directory"
+
+
 def shared_memory(facts: dict, run: PlannedRun):
     found = facts["machine"]["shm"]
     needed = run.ranks_here > 1 and (run.transport == "mpi" or not on_cpu(facts, run))
@@ -211,6 +225,8 @@ CHECKS = {
     "architecture": architecture,
     "cuda": cuda,
     "nccl": nccl,
+    "host name": host_name,
+    "home": home,
     "/dev/shm": shared_memory,
     "open files": open_files,
     "stack": stack,

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 import psutil
 
@@ -138,6 +138,20 @@ def address_of_own_name(host: Host) -> str:
     else:
         done = ssh(host, command)
     return next(iter(re.findall(r"^(\d+\.\d+\.\d+\.\d+)\s", done.stdout, re.MULTILINE)), "")
+
+
+def without_address(name: str) -> Tuple[str, str]:
+    """Return (error, fix) for a host name that does not resolve."""
+    fix = f"add the line `127.0.1.1 {name}` to /etc/hosts, or use comm=local or comm.transport=mpi"
+    return f"the host name {name} does not resolve, and Gloo needs its address", fix
+
+
+def own_name_resolves() -> bool:
+    """Return whether this machine's host name has an address. Gloo crashes in each rank if it has none."""
+    try:
+        return bool(socket.getaddrinfo(socket.gethostname(), None))
+    except (OSError, UnicodeError):
+        return False
 
 
 def own_address(towards: str) -> str:

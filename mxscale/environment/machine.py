@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Optional
 
-from mxscale.environment import container_limits
+from mxscale.environment import container_limits, hosts, variables
 
 UNLIMITED = "unlimited"
 LIMITS = {"open_files": resource.RLIMIT_NOFILE, "stack": resource.RLIMIT_STACK,
@@ -19,6 +19,8 @@ def describe(runs) -> dict:
     """Return the facts for environment.json. `runs` is the folder of runs, which need not exist."""
     return {
         "host": platform.node(),
+        "host_resolves": hosts.own_name_resolves(),
+        "home_writable": variables.home_is_writable(os.environ),
         "cpu": cpu_model(),
         "cores": container_limits.available_cores(),
         "memory_gb": memory_gb(),

@@ -3,7 +3,6 @@
 A trial measures the exchange alone, on real ranks that do nothing else (`mxscale.distributed.exchange_probe`).
 """
 
-import os
 import time
 from dataclasses import replace
 from typing import Dict, List, Optional
@@ -11,7 +10,7 @@ from typing import Dict, List, Optional
 from mxscale.config.backends import BACKENDS, CANDIDATES, DEFAULT, SINGLE_RANK
 from mxscale.config.schema import Config
 from mxscale.config.validation import validate
-from mxscale.environment import hosts
+from mxscale.environment import hosts, variables
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
 from mxscale.launcher.context import Signals
@@ -113,7 +112,10 @@ def _figures(run: RunDir, config: Config, plan: Plan, attempt: int, name: str, s
         placed = Placement.of(with_scheduler(candidate, plan))
     except ConfigError as error:
         return {"no": str(error)}
-    environ = {"HOROVOD_CYCLE_TIME": "1", **os.environ}  # each exchange is waited for: see launch.rank_environment
+    environ = {
+        "HOROVOD_CYCLE_TIME": "1",
+        **variables.of_run(run),
+    }  # each exchange is waited for: see launch.rank_environment
     commands = launch.commands(candidate, str(run), attempt, placed, environ, [MODULE, name])
     return measured(run, name, commands, config.comm.probe_s, signals)
 

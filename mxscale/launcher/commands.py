@@ -6,20 +6,15 @@ import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from mxscale.config.schema import Config
 from mxscale.config.sizes import server_count
 from mxscale.environment.hosts import SSH, Host
 from mxscale.environment.placement import Placement, threads_per_rank
+from mxscale.environment.variables import inherited
 
 ROOT = Path(__file__).resolve().parents[2]  # where `import mxscale` works
-
-# The environment variables that ranks inherit. horovodrun repeats its environment in a command line that every user
-# of the machine can read. Nothing else, in particular no credential, is therefore passed on.
-INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
-             "NVIDIA_VISIBLE_DEVICES", "VIRTUAL_ENV")  # fmt: skip
-INHERITED_PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "OMP_", "KMP_")
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,7 @@ def in_container_if_asked(config: Config, run_dir: str, command: Command, enviro
 
 def rank_environment(config: Config, placed: Placement, environ: Mapping[str, str]) -> Dict[str, str]:
     """Return the environment variables of the ranks."""
-    env = {k: v for k, v in environ.items() if k in INHERITED or k.startswith(INHERITED_PREFIXES)}
+    env = inherited(environ)
     env["PATH"] = f"{Path(sys.executable).parent}:{env.get('PATH', '/usr/bin:/bin')}"
     env["PYTHONPATH"] = str(ROOT)
     env["PYTHONUNBUFFERED"] = "1"
@@ -168,11 +163,24 @@ def _mpi(config: Config, ranks: int, env, where: str) -> List[str]:
 LAUNCHERS = {"gloo": _gloo, "mpi": _mpi}
 
 
+class Gone(NamedTuple):
+    """The rank that ended first, and the signal that ended it, if one did."""
+
+    rank: int
+    signal: Optional[int] = None
+
+
 # What horovodrun (Gloo) and mpirun write if they end all ranks after the end of one
-FIRST_GONE = re.compile(r"after failure of Process (\d+)|process rank (\d+) with PID .* exited on signal")
+OF_HOROVODRUN = re.compile(r"after failure of Process (\d+)")
+OF_MPIRUN = re.compile(r"process rank (\d+) with PID .* exited on signal (\d+)")
 
 
-def first_gone(log: str) -> Optional[int]:
+def first_gone(log: str) -> Optional[Gone]:
     """Return the rank that ended first, if horovodrun or mpirun reports it."""
-    found = FIRST_GONE.search(log)
-    return int(found[1] or found[2]) if found else None
+    if found := OF_MPIRUN.search(log):
+        return Gone(int(found[1]), int(found[2]))
+    if not (found := OF_HOROVODRUN.search(log)):
+        return None
+    status = re.search(rf"Process {found[1]} exit with status code (\d+)", log)
+    ended_by = int(status[1]) - 128 if status else 0  # as a shell reports the end by a signal
+    return Gone(int(found[1]), ended_by if ended_by > 0 else None)

@@ -1,5 +1,6 @@
 """How an attempt ended: one status merged from those of its ranks, and whether another attempt can follow."""
 
+import signal
 import time
 from dataclasses import replace
 from typing import List, Optional, Sequence, Tuple, Union
@@ -8,6 +9,7 @@ from mxscale.distributed.peer_loss import reason_of_communicator
 from mxscale.environment import hosts
 from mxscale.environment.hosts import Host
 from mxscale.launcher import setup
+from mxscale.launcher.commands import Gone
 from mxscale.launcher.context import RunContext
 from mxscale.launcher.failure import WIDTH, Failure, Logs
 from mxscale.launcher.supervisor import Watched
@@ -38,7 +40,7 @@ def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[S
 
 
 def merge(
-    ranks: Sequence[Optional[RankStatus]], stopped: Optional[str], first_gone: Optional[int] = None
+    ranks: Sequence[Optional[RankStatus]], stopped: Optional[str], first_gone: Optional[Gone] = None
 ) -> Tuple[Status, Optional[Failure]]:
     """Return one status for an attempt and, if it failed, why.
 
@@ -48,7 +50,7 @@ def merge(
     Args:
         ranks: The status of each rank; None if it wrote none.
         stopped: The reason of the stop request, if there was one.
-        first_gone: The rank whose end made horovodrun or mpirun end the others, if known.
+        first_gone: The rank whose end made horovodrun or mpirun end the others, and its signal, if known.
     """
     written = [rank for rank in ranks if rank]
     if ranks and len(written) == len(ranks) and all(rank.exit == DONE for rank in written):
@@ -62,9 +64,11 @@ def merge(
         return Status(KILLED, exit=INTERRUPTED, reason=stopped or "the parent was gone"), None
     silent = [number for number, rank in enumerate(ranks) if rank is None]
     if silent:
-        gone = [first_gone] if first_gone in silent else silent
-        named = f"rank {', '.join(map(str, gone))}"
-        error = f"{named} ended without a status (killed, or out of memory? see ranks/launch.log)"
+        first = first_gone if first_gone and first_gone.rank in silent else None
+        gone, number = ([first.rank], first.signal) if first else (silent, None)
+        by = f" by {signal.Signals(number).name}" if number in set(signal.Signals) else ""
+        why = "see" if number not in (None, signal.SIGKILL) else "killed, or out of memory? see"
+        error = f"rank {', '.join(map(str, gone))} ended without a status{by} ({why} ranks/launch.log)"
         return _failed(FAILURE, error, gone)
     return _failed(FAILURE, f"rank {failures[0].rank}: {failures[0].error}", [failures[0].rank])
 

@@ -5,6 +5,7 @@ A refusal here is exit status 2. It removes a new run directory and leaves an ol
 
 import hashlib
 import os
+import platform
 import subprocess
 import time
 from dataclasses import replace
@@ -16,7 +17,7 @@ from mxscale.config import signature
 from mxscale.config.schema import Config, Machine, origin_of
 from mxscale.config.sizes import server_count, unsaved
 from mxscale.cost import prices, run_cost
-from mxscale.environment import description, hosts
+from mxscale.environment import description, hosts, variables
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import backend_probe, budget, commands, container
@@ -63,7 +64,10 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     price = price_of(config, nodes, run, hooks)
     if not config.budget.dry_run:  # a dry run reports the cost beyond a bound as well
         budget.check(config.budget, price, *run_cost.so_far(run, price))
-    image = container.identify(config.launch.image) if config.launch.kind == "docker" else None
+    in_docker, over_gloo = config.launch.kind == "docker", config.comm.transport == "gloo"
+    if config.comm.entry.uses_horovod and over_gloo and not in_docker and not hosts.own_name_resolves():
+        raise ConfigError(f"comm={config.comm.backend}: {'; '.join(hosts.without_address(platform.node()))}")
+    image = container.identify(config.launch.image) if in_docker else None
     weights_file = pretrained_file(config, run)
     if config.tracking.enabled:
         uris.store_uri(config.tracking, config.runs)  # raises ConfigError for an invalid URI
@@ -192,7 +196,7 @@ def prepare(context: RunContext) -> None:
     Raises ConfigError if the child refuses the run.
     """
     run, config, signals = context.run, context.config, context.signals
-    command = commands.preparation(config, str(run), context.attempt, available_cores(), os.environ)
+    command = commands.preparation(config, str(run), context.attempt, available_cores(), variables.of_run(run))
     deadline = budget.deadline(run, config.budget, context.attempt)
     child = subprocess.Popen(command.argv, env=command.env, start_new_session=True)
     with kept_alive(run):

@@ -1,12 +1,12 @@
 """Supervision of the ranks: keep them alive, show progress, pass on stop requests, detect failures."""
 
-import os
 import threading
 import time
 from contextlib import contextmanager
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
 from mxscale.cost import run_cost
+from mxscale.environment import variables
 from mxscale.environment.hosts import Host
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
@@ -29,7 +29,7 @@ class Watched(NamedTuple):
 
     stopped: Optional[str]  # the reason of the stop request, if there was one
     failure: Optional[Failure]  # why the supervisor ended the ranks
-    first_gone: Optional[int] = None  # the rank whose end made the launcher end the others
+    first_gone: Optional[launch.Gone] = None  # the rank whose end made the launcher end the others
     lost_hosts: Sequence[Host] = ()  # that can't be reached any more
 
 
@@ -37,7 +37,7 @@ def supervise(context: RunContext, plan: Plan, mirror) -> Watched:
     """Start the ranks and return when all of them have ended."""
     run, config = context.run, context.config
     placed = Placement.of(plan)
-    commands = launch.commands(config, str(run), context.attempt, placed, os.environ)
+    commands = launch.commands(config, str(run), context.attempt, placed, variables.of_run(run))
     with (
         open(run.path / "ranks" / "launch.log", "ab") as log,
         kept_alive(run),

@@ -1,0 +1,66 @@
+"""Environment variables: what the processes of a run inherit, and what other launchers leave in them."""
+
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Dict, Mapping, MutableMapping
+
+from mxscale.rundir.directory import RunDir
+from mxscale.util.errors import ConfigError
+
+# The variables that ranks inherit. horovodrun repeats its environment in a command line that every user of the machine
+# can read. Nothing else, in particular no credential, is therefore passed on.
+INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
+             "NVIDIA_VISIBLE_DEVICES", "VIRTUAL_ENV")  # fmt: skip
+INHERITED_PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "OMP_", "KMP_")
+
+# What launchers set for each process that they start. MXNet and Horovod read them when they are imported or started,
+# so one that is left over would make a process of this program a member of another job.
+OF_ANOTHER_JOB = re.compile(
+    r"HOROVOD_(RANK|SIZE|(LOCAL|CROSS)_(RANK|SIZE)|HOSTNAME|GLOO_RENDEZVOUS_\w+)|OMPI_COMM_WORLD_\w+|PMIX?_\w+|DMLC_\w+"
+)
+PROCESSES = {"HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpirun or srun",
+             "DMLC_ROLE": "a launcher of parameter servers"}  # fmt: skip
+
+
+def inherited(environ: Mapping[str, str]) -> Dict[str, str]:
+    """Return the variables that ranks inherit."""
+    return {k: v for k, v in environ.items() if k in INHERITED or k.startswith(INHERITED_PREFIXES)}
+
+
+def leave_other_job(environ: MutableMapping[str, str]) -> None:
+    """Remove the variables of another launcher's job.
+
+    Raises:
+        ConfigError: Another launcher started this process as one of several.
+    """
+    for name, launcher in PROCESSES.items():
+        if environ.get(name, "1") != "1":
+            raise ConfigError(
+                f"{name}={environ[name]}: set by {launcher}, which starts several processes; mxscale starts the ranks "
+                f"itself: run the command directly and set launch.ranks, or unset {name}"
+            )
+    for name in [name for name in environ if OF_ANOTHER_JOB.fullmatch(name)]:
+        del environ[name]
+
+
+def home_is_writable(environ: Mapping[str, str]) -> bool:
+    """Return whether files can be created in the home directory, as horovodrun does."""
+    try:
+        with tempfile.TemporaryFile(dir=environ.get("HOME") or Path.home()):
+            return True
+    except (OSError, RuntimeError):  # missing, read-only; a user without an entry in the passwd database
+        return False
+
+
+def of_run(run: RunDir) -> Dict[str, str]:
+    """Return this process's variables for those of a run, which get a HOME of the run's own if theirs is not writable.
+
+    The directory is created.
+    """
+    if home_is_writable(os.environ):
+        return dict(os.environ)
+    home = run.path / "home"
+    home.mkdir(exist_ok=True)
+    return {**os.environ, "HOME": str(home)}
