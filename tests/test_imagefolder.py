@@ -55,6 +55,40 @@ def test_other_and_hidden_files_are_ignored(tmp_path):
     assert sum(split["count"] for split in made["splits"].values()) == 7
 
 
+def test_unused_files_are_counted_by_kind(tmp_path, capfd):
+    root = make_tree(tmp_path / "set", {"ant": 3, "bee": 3})
+    for name in ("a.heic", "b.HEIC", "c", "notes.txt"):
+        (root / "bee" / name).write_text("x")
+    made = pack(folder_data(root, tmp_path))
+    assert made["unused"] == {".heic": 2, "without extension": 1, ".txt": 1}
+    assert "files not used: 2 .heic, 1 without extension, 1 .txt" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("extension", [".jfif", ".jpe", ".avif", ".jp2"])
+def test_rare_extensions_of_images_are_packed(tmp_path, extension):
+    root = make_tree(tmp_path / "set", {"ant": 3, "bee": 3})
+    paint(root / "ant" / "z.png", "red")
+    (root / "ant" / "z.png").rename(root / "ant" / f"z{extension}")
+    assert pack(folder_data(root, tmp_path))["unused"] == {}
+    assert sum(split["count"] for split in pack(folder_data(root, tmp_path))["splits"].values()) == 7
+
+
+def test_folders_of_archivers_are_no_classes(tmp_path):
+    root = make_tree(tmp_path / "set", {"ant": 3, "bee": 3})
+    (root / "__MACOSX" / "ant").mkdir(parents=True)
+    (root / "__MACOSX" / "._ant").write_text("x")
+    assert pack(folder_data(root, tmp_path))["classes"] == ["ant", "bee"]
+
+
+def test_validation_images_are_split_from_train_if_there_is_only_test(tmp_path):
+    root = tmp_path / "set"
+    make_tree(root / "train", {"ant": 10, "bee": 20})
+    make_tree(root / "test", {"ant": 2, "bee": 1}, blue=1)
+    made = pack(folder_data(root, tmp_path, val_share=0.2))
+    counts = {name: split["per_class"] for name, split in made["splits"].items()}
+    assert counts == {"train": [8, 16], "val": [2, 4], "test": [2, 1]}
+
+
 def test_the_manifest_describes_the_set(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 5, "bee": 5})
     paint(root / "ant" / "large.png", "red", (40, 50))

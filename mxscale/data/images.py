@@ -36,7 +36,7 @@ FORMATS = [
     for name in ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF")
     if name in Image.OPEN
 ]
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".jp2", ".avif")
 MAX_PIXELS = 178_956_970  # Pillow's limit against decompression bombs: 512 MiB as RGB
 MAX_JPEG_SIDE = 65_500  # of libjpeg
 GAP = 2.0  # a JPEG is decoded at least this many times larger than requested, as in Pillow's thumbnails

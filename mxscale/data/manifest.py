@@ -4,6 +4,7 @@
      "splits": {"train": {"count", "per_class": [..], "rec", "idx", "sha256", "bytes", "min_side"},
                 "val": .., "test": ..},
      "digest": .., "settings": {what determines the packed bytes}, "skipped": [{"path", "reason"}],
+     "unused": {extension: files that are no images},
      "duplicates": {"within": {"train": n, ..}, "across": n, "example": [name, split, name, split]}}
 
 `rec` and `idx` are names in the set's folder, or absolute paths of the user's files; `sha256` and `bytes` are those
@@ -89,7 +90,7 @@ def refuse_copies(manifest: Dict[str, Any], where: str) -> None:
 
 
 def save(folder, kind: str, classes: List[str], splits: Dict[str, Any], settings, **findings) -> None:
-    """Write manifest.json durably. `findings` are its `skipped` and `duplicates`. Raises OSError."""
+    """Write manifest.json durably. `findings` are its `skipped`, `duplicates` and `unused`. Raises OSError."""
     manifest = {
         "format": FORMAT,
         "kind": kind,

@@ -121,8 +121,11 @@ def _report(text: str) -> None:
 def _summary(packed: Dict[str, Any], data: Data) -> str:
     counts = ", ".join(f"{entry['count']:,} {split}" for split, entry in packed["splits"].items())
     skipped = f"; {len(packed['skipped']):,} bad images skipped, see its manifest.json" if packed["skipped"] else ""
+    unused = ", ".join(f"{count:,} {kind}" for kind, count in packed.get("unused", {}).items())
+    left_out = f"; files not used: {unused}" if unused else ""
     across = packed["duplicates"]["across"]
     copies = f"; {across:,} images are exact copies of images in another split" if across else ""
     rewritten = sum(entry.get("rewritten", 0) for entry in packed["splits"].values())
     copied = f"; copied, {rewritten:,} images re-encoded that MXNet would decode differently" if rewritten else ""
-    return f"{data.kind}: {len(packed['classes'])} classes, {counts} images in {packed['dir']}{skipped}{copies}{copied}"
+    notes = f"{skipped}{left_out}{copies}{copied}"
+    return f"{data.kind}: {len(packed['classes'])} classes, {counts} images in {packed['dir']}{notes}"

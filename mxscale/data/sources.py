@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
@@ -14,6 +15,7 @@ from mxscale.data.tree import Item, Tree, chosen
 from mxscale.data.tree_packer import PackJob, photograph_recipe, scan_recipe, tree_job
 from mxscale.util.errors import ConfigError
 
+SYSTEM_FOLDERS = (".", "__MACOSX")  # beginnings of names
 VAL_NAMES = ("val", "valid", "validation")
 
 DIGITS = [str(digit) for digit in range(10)]
@@ -48,7 +50,9 @@ def imagefolder(data: Data, workers: Optional[int]) -> PackJob:
     tree, fingerprint = list_folder(data)
     identity = {"classes": tree.classes, "source": fingerprint, "on_bad": data.on_bad, "root": _absolute(data.root)}
     if "train" in tree.splits:  # a set with its own splits does not depend on these settings
-        identity.update(val_share=None, test_share=None)
+        identity.update(test_share=None)
+    if "val" in tree.splits:
+        identity.update(val_share=None)
     return tree_job(data, recipe, lambda: tree, workers, **identity)
 
 
@@ -59,8 +63,9 @@ def _absolute(path: str) -> str:
 def list_folder(data: Data) -> Tuple[Tree, str]:
     """Return the images below data.root and a fingerprint of the listing.
 
-    The layout is root/<class>/<image>, or root/{train,val,test}/<class>/<image>. The fingerprint changes with any
-    image's path, size or time of change. Hidden files, other extensions and folders below a class are ignored.
+    The layout is root/<class>/<image>, or root/{train,val,test}/<class>/<image>; val or test may be missing. The
+    fingerprint changes with any image's path, size or time of change. Hidden files and folders below a class are
+    ignored; files with other extensions are counted.
 
     Raises:
         ConfigError: data.root cannot be read, or has another layout.
@@ -74,32 +79,31 @@ def list_folder(data: Data) -> Tuple[Tree, str]:
         tops = {"all": ""}
     else:
         names = {split: _folders(os.path.join(root, folder), where) for split, folder in train.items()}
-        if "test" in names and not names["test"]:
-            del train["test"]  # a flat folder of images without labels
         classes = chosen(data, _not_empty(os.path.join(root, train["train"]), names["train"], where), where)
-        _same_classes(data, classes, {split: names[split] for split in train}, train, where)
+        _same_classes(data, classes, names, train, where)
         tops = train
     listing, fingerprint = {}, hashlib.sha256(root.encode("utf-8", "surrogateescape"))
+    unused: Counter = Counter()
     number = 0
     for split, folder in tops.items():
         listing[split] = []
         for label, name in enumerate(classes):
             items = []
-            for path, size, changed in _images(root, os.path.join(folder, name)):
+            for path, size, changed in _images(root, os.path.join(folder, name), unused):
                 fingerprint.update(f"{path}\0{size}\0{changed}\0".encode("utf-8", "surrogateescape"))
                 items.append(Item(number, label, path, os.path.join(root, path)))
                 number += 1
             if not items:
                 raise ConfigError(f"{where}: class {os.path.join(folder, name)} has no images; add some or remove it")
             listing[split].append(items)
-    return Tree(classes, listing, where), fingerprint.hexdigest()
+    return Tree(classes, listing, where, dict(unused.most_common())), fingerprint.hexdigest()
 
 
 def _folders(path: str, where: str) -> List[str]:
     """Return the names of the visible folders in `path`, sorted."""
     try:
         with os.scandir(path) as entries:
-            return sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
+            return sorted(e.name for e in entries if not e.name.startswith(SYSTEM_FOLDERS) and e.is_dir())
     except FileNotFoundError:
         raise ConfigError(f"{where}: no such directory") from None
     except NotADirectoryError:
@@ -108,13 +112,21 @@ def _folders(path: str, where: str) -> List[str]:
         raise ConfigError(f"{where}: cannot read {path} ({error.strerror})") from None
 
 
-def _images(root: str, folder: str) -> List[Tuple[str, int, int]]:
-    """Return (path below root, bytes, time of change in ns) of each image file in a folder, sorted by path."""
+def _images(root: str, folder: str, unused: Optional[Counter] = None) -> List[Tuple[str, int, int]]:
+    """Return (path below root, bytes, time of change in ns) of each image file in a folder, sorted by path.
+
+    The other files are added to `unused` by their extension.
+    """
     found = []
     try:
         with os.scandir(os.path.join(root, folder)) as entries:
             for entry in entries:
-                if entry.name.startswith(".") or not entry.name.lower().endswith(EXTENSIONS) or entry.is_dir():
+                if entry.name.startswith(".") or entry.is_dir():
+                    continue
+                extension = os.path.splitext(entry.name)[1].lower()
+                if extension not in EXTENSIONS:
+                    if unused is not None:
+                        unused[extension or "without extension"] += 1
                     continue
                 try:
                     status = entry.stat()
@@ -145,11 +157,14 @@ def _split_folders(root: str, top: List[str], where: str) -> Dict[str, str]:
     if "train" not in top or _images(root, "train") or not _folders(os.path.join(root, "train"), where):
         return {}
     val = [name for name in VAL_NAMES if name in top]
-    if not val:
-        raise ConfigError(f"{where} has train/ but no val/: expected {root}/val/<class>/<image>.jpg")
     if len(val) > 1:
         raise ConfigError(f"{where} has {' and '.join(name + '/' for name in val)}: keep one of them")
-    return {"train": "train", "val": val[0], **({"test": "test"} if "test" in top else {})}
+    others = {"val": val[0]} if val else {}
+    if "test" in top and _folders(os.path.join(root, "test"), where):  # otherwise images without labels
+        others["test"] = "test"
+    if not others:
+        raise ConfigError(f"{where} has train/ but no val/ or test/: expected {root}/val/<class>/<image>.jpg")
+    return {"train": "train", **others}
 
 
 def _same_classes(data: Data, classes: List[str], names: Dict[str, List[str]], folders: Dict[str, str], where: str):

@@ -28,6 +28,7 @@ class Tree(NamedTuple):
     classes: List[str]  # in label order
     splits: Dict[str, List[List[Item]]]  # split -> class -> images; "all" if the set has no splits; val is optional
     where: str  # for errors, such as `data.root=/x`
+    unused: Dict[str, int] = {}  # extension, or "without extension" -> files of a folder that are no images
 
 
 def plan(tree: Tree, data: Data, exclude: FrozenSet[int] = frozenset()) -> Dict[str, List[Item]]:

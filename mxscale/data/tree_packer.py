@@ -93,6 +93,7 @@ class _Packer:
             settings,
             skipped=[self.bad[number] for number in sorted(self.bad)],
             duplicates=self.copies.in_manifest(),
+            unused=self.tree.unused,
         )
 
     def _write(self, splits: Dict[str, List[tree.Item]], workers: Optional[int]) -> Dict[str, Any]:
