@@ -44,6 +44,13 @@ def test_folder_without_config_is_refused(tmp_path):
         RunDir(tmp_path).config()
 
 
+@pytest.mark.parametrize("text", ["", "5", "[1, 2]"])
+def test_damaged_config_is_refused(run, text):
+    (run.path / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=f"^{run.path}/config.yaml is damaged: expected settings$"):
+        run.config()
+
+
 def test_unwritable_runs_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     message = r"^runs=.*/file: can't write a run directory there \(Not a directory\); make room, or set"
@@ -131,7 +138,11 @@ def test_stop_request_has_reason(run):
 def test_torn_and_invalid_lines_are_ignored(run):
     write_lines(run, (1, 1, {"lr": 0.1}))
     with open(run.metrics_file, "ab") as file:
-        file.write(b'null\n[1]\n{"step":1}\n\xff\xfe\n{"attempt":1,"step":2,"time_ms":5,"metrics":{"lr"')
+        file.write(b'null\n[1]\n{"step":1}\n\xff\xfe\n')
+        file.write(
+            b'{"attempt":1,"step":2,"time_ms":5,"metrics":5}\n{"attempt":1,"step":"2","time_ms":5,"metrics":{}}\n'
+        )
+        file.write(b'{"attempt":1,"step":2,"time_ms":5,"metrics":{"lr"')
     assert [line["step"] for line in run.lines()] == [1]
 
 

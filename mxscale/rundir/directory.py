@@ -109,7 +109,10 @@ class RunDir:
     def config(self) -> Config:
         """Return the configuration. Raises ConfigError if config.yaml is missing or damaged."""
         try:
-            return from_dict(yaml.safe_load((self.path / "config.yaml").read_text()))
+            values = yaml.safe_load((self.path / "config.yaml").read_text())
+            if not isinstance(values, dict):
+                raise ConfigError(f"{self.path}/config.yaml is damaged: expected settings")
+            return from_dict(values)
         except (OSError, yaml.YAMLError, TypeError, AttributeError) as error:
             raise ConfigError(f"{self.path} is no run directory: {str(error).splitlines()[0]}") from None
 
@@ -242,11 +245,12 @@ class RunDir:
 
 
 def _parsed(line: str) -> Optional[Dict[str, Any]]:
-    """Return one line of metrics.jsonl; None if it is torn."""
+    """Return one line of metrics.jsonl; None if it is torn or damaged."""
     try:
         parsed = json.loads(line)
-        return parsed if {"attempt", "step", "time_ms", "metrics"} <= parsed.keys() else None
-    except (json.JSONDecodeError, AttributeError):
+        valid = all(isinstance(parsed[key], int) for key in ("attempt", "step", "time_ms"))
+        return parsed if valid and isinstance(parsed["metrics"], dict) else None
+    except (json.JSONDecodeError, TypeError, KeyError):
         return None
 
 
