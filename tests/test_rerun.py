@@ -267,6 +267,7 @@ def facts(folder, **changes):
     found = {
         "git": {"commit": "abc", "dirty": False},
         "code": "c" * 64,
+        "variables": {"OMP_PROC_BIND": "true"},
         "python": "3.11.1",
         "machine": {"cpu": "CPU 1", "cores": 2},
         "mxnet": {"features": ["BLAS_OPEN"], "gpus": 0},
@@ -286,6 +287,7 @@ def facts(folder, **changes):
         ({"tags": {"versions": "mxnet=1.9.1 numpy=1.24"}}, ["numpy: 1.23 -> 1.24"]),
         ({"tags": {"versions": "mxnet=1.9.1"}}, ["numpy: 1.23 -> unknown"]),
         ({"environment": {"machine": {"cpu": "CPU 2", "cores": 4}}}, ["CPU: CPU 1 -> CPU 2", "cores: 2 -> 4"]),
+        ({"environment": {"variables": {}}}, ["variables: OMP_PROC_BIND=true -> none"]),
         ({"plan": {"threads": 1}}, ["threads: 3 -> 1"]),
         ({"plan": {"data_digest": "e" * 64}}, [f"data: {'d' * 16} -> {'e' * 16}"]),
         ({"plan": {"pretrained_sha256": "f" * 64}}, [f"pretrained weights: unknown -> {'f' * 16}"]),
@@ -293,6 +295,11 @@ def facts(folder, **changes):
 )
 def test_differences_are_listed(tmp_path, changes, text):
     assert differences.between(facts(tmp_path / "then"), facts(tmp_path / "now", **changes)) == text
+
+
+def test_record_without_variables_compares_none(tmp_path):
+    then = facts(tmp_path / "then", environment={"variables": None})
+    assert differences.between(then, facts(tmp_path / "now")) == []
 
 
 def test_record_without_code_digest_compares_commits(tmp_path):

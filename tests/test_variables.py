@@ -7,7 +7,7 @@ import pytest
 from conftest import ROOT
 
 from mxscale.cli import main
-from mxscale.environment.variables import leave_other_job
+from mxscale.environment.variables import inherited, leave_other_job, recorded
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,11 @@ def test_host_name_without_address_is_refused(tmp_path):
     assert ended.returncode == 2 and list(tmp_path.rglob("plan.json")) == []
     (line,) = ended.stderr.splitlines()
     assert "host name without-address does not resolve" in line and "/etc/hosts" in line
+
+
+def test_ranks_and_records_get_no_address_with_a_password():
+    environ = {"MXNET_GLUON_REPO": "http://bob:secret@a", "MXNET_ENGINE_TYPE": "NaiveEngine", "AWS_SECRET_KEY": "x"}
+    assert inherited(environ) == recorded(environ) == {"MXNET_ENGINE_TYPE": "NaiveEngine"}
 
 
 @pytest.mark.slow

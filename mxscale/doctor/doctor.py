@@ -125,7 +125,7 @@ SHM_WARN_MB, SHM_RANK_MB, SHM_REST_MB = 256, 4, 8
 
 
 def host_name(facts: dict, run: PlannedRun):
-    if facts["machine"].get("host_resolves", True):  # older facts lack it
+    if facts["machine"].get("name_resolves", True):  # older facts lack it
         return OK, "resolves to an address"
     cause, fix = hosts.without_address(facts["machine"]["host"])
     return FAIL if run.ranks > 1 and run.transport == "gloo" else WARN, cause, fix

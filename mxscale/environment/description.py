@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Optional, Sequence
 
-from mxscale.environment import machine
+from mxscale.environment import machine, variables
 from mxscale.rundir.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +26,7 @@ def describe(runs) -> dict:
         "image": image,
         "python": platform.python_version(),
         "versions": versions(),
+        "variables": variables.recorded(os.environ),
         "machine": machine.describe(runs),
     }
 

@@ -19,7 +19,7 @@ def describe(runs) -> dict:
     """Return the facts for environment.json. `runs` is the folder of runs, which need not exist."""
     return {
         "host": platform.node(),
-        "host_resolves": hosts.own_name_resolves(),
+        "name_resolves": hosts.own_name_resolves(),
         "home_writable": variables.home_is_writable(os.environ),
         "cpu": cpu_model(),
         "cores": container_limits.available_cores(),

@@ -14,6 +14,7 @@ from mxscale.util.errors import ConfigError
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
              "NVIDIA_VISIBLE_DEVICES", "VIRTUAL_ENV")  # fmt: skip
 INHERITED_PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "OMP_", "KMP_")
+PRIVATE = ("MXNET_GLUON_REPO",)  # an address, possibly with a password; only the preparation downloads
 
 # What launchers set for each process that they start. MXNet and Horovod read them when they are imported or started,
 # so one that is left over would make a process of this program a member of another job.
@@ -26,7 +27,17 @@ PROCESSES = {"HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PM
 
 def inherited(environ: Mapping[str, str]) -> Dict[str, str]:
     """Return the variables that ranks inherit."""
-    return {k: v for k, v in environ.items() if k in INHERITED or k.startswith(INHERITED_PREFIXES)}
+    return {k: v for k, v in environ.items() if k in INHERITED or _of_a_library(k)}
+
+
+def _of_a_library(name: str) -> bool:
+    return name.startswith(INHERITED_PREFIXES) and name not in PRIVATE
+
+
+def recorded(environ: Mapping[str, str]) -> Dict[str, str]:
+    """Return the variables that can change a run's result or speed, for environment.json and reruns."""
+    visible = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+    return {k: environ[k] for k in sorted(environ) if k in visible or _of_a_library(k)}
 
 
 def leave_other_job(environ: MutableMapping[str, str]) -> None:

@@ -32,8 +32,9 @@ BOOKKEEPING = ("mxscale.", "mlflow.", "signature", "claims", "scaling.baseline",
 
 
 # Facts of environment.json to compare; free disk space, for example, is not compared
-FACTS = ("python", "machine.host", "machine.memory_gb", "machine.memory_limit_gb", "machine.system", "machine.driver",
-         "machine.limits", "machine.infiniband", "mxnet.cuda", "mxnet.cudnn", "mxnet.nccl", "mxnet.blas")  # fmt: skip
+FACTS = ("python", "variables.", "machine.host", "machine.memory_gb", "machine.memory_limit_gb", "machine.system",
+         "machine.driver", "machine.limits", "machine.infiniband", "mxnet.cuda", "mxnet.cudnn", "mxnet.nccl",
+         "mxnet.blas")  # fmt: skip
 
 
 def environment(tags: Dict[str, str], facts: Dict[str, object]) -> Dict[str, object]:

@@ -12,6 +12,8 @@ def between(first: RunDir, run: RunDir) -> List[str]:
     names = [name for name in {**now, **was} if was.get(name) != now.get(name)]
     if was["code"] is None and not was["uncommitted"]:  # recorded before code had a digest: its commit is compared
         names.remove("code")
+    if was["variables"] is None and "variables" in names:  # recorded before variables were
+        names.remove("variables")
     found = [_line(name, was.get(name), now.get(name)) for name in names if name != "uncommitted"]
     attempts = [str(each.ranks) for each in first.attempts if each.ranks]
     if len(set(attempts)) > 1:  # the reduction order changed between attempts
@@ -34,8 +36,8 @@ def facts(run: RunDir) -> dict:
         "build": tags.get("build"),
         **dict(sorted(libraries.items())),
         "MXNet's features": " ".join(mxnet.get("features") or []) or None,
-        "CUDA's libraries": " ".join(f"{name}={its}" for name, its in sorted((mxnet.get("linked") or {}).items()))
-        or None,
+        "CUDA's libraries": _joined(mxnet.get("linked") or None),
+        "variables": _joined(environment.get("variables")),
         "CPU": machine.get("cpu"),
         "cores": machine.get("cores"),
         "GPUs": mxnet.get("gpus"),
@@ -47,6 +49,12 @@ def facts(run: RunDir) -> dict:
         "data": _short(plan.data_digest),
         "pretrained weights": _short(plan.pretrained_sha256),
     }
+
+
+def _joined(values):
+    if values is None:
+        return None
+    return " ".join(f"{name}={value}" for name, value in sorted(values.items())) or "none"
 
 
 def _short(digest):

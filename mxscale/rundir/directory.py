@@ -36,18 +36,7 @@ from mxscale.rundir import json_record
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the states and exit statuses too)
-    DONE,
-    FAILED,
-    FAILURE,
-    FINISHED,
-    INTERRUPTED,
-    KILLED,
-    REFUSED,
-    RUNNING,
-    Attempt,
-    RankStatus,
-    Status,
-    Summary,
+    DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, REFUSED, RUNNING, Attempt, RankStatus, Status, Summary,
 )  # fmt: skip
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
