@@ -36,7 +36,18 @@ from mxscale.rundir import json_record
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the states and exit statuses too)
-    DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, REFUSED, RUNNING, Attempt, RankStatus, Status, Summary,
+    DONE,
+    FAILED,
+    FAILURE,
+    FINISHED,
+    INTERRUPTED,
+    KILLED,
+    REFUSED,
+    RUNNING,
+    Attempt,
+    RankStatus,
+    Status,
+    Summary,
 )  # fmt: skip
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
@@ -128,8 +139,6 @@ class RunDir:
     def write_config(self, config: Config) -> None:
         write_text(self.path / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
 
-    # ------------------------------------------------------------ metrics
-
     def lines(self) -> Iterator[Dict[str, Any]]:
         """Yield every complete line of metrics.jsonl; a torn last line is ignored."""
         for line, _ in self.lines_from(0):
@@ -168,8 +177,6 @@ class RunDir:
             if not beyond and not any(newest[step, name] > attempt for name in line["metrics"]):
                 valid.append(line)
         return sorted(valid, key=lambda line: (line["step"], line["time_ms"]))
-
-    # ------------------------------------------------------------ typed records
 
     def status(self) -> Optional[Status]:
         """Return the status; None before the first attempt. Raises ConfigError if status.json is damaged."""
