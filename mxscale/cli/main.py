@@ -32,9 +32,9 @@ from mxscale.rundir import guards
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
 from mxscale.rundir.status import Status
 from mxscale.rundir.sweep_directory import REFUSED_CELL
-from mxscale.tracking.uris import masked
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.redaction import redact, shown
 
 # Every key with its default; the YAML files of conf/ choose other values.
 DEFAULTS = OmegaConf.create(to_dict(Config()))
@@ -72,7 +72,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 def show(text: str) -> int:
     """Print a text that the reader may cut off, as `| head` does, and return the exit status."""
     try:
-        print(text, flush=True)
+        print(shown(text), flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
     return DONE
@@ -187,7 +187,7 @@ class RecordOverrides(Hook):
     def before_ranks(self, context, plan):
         path = context.run.path / "overrides.yaml"
         earlier = yaml.safe_load(path.read_text()) if path.exists() else {}
-        typed = [masked(override) for override in self.overrides]
+        typed = [redact(override) for override in self.overrides]
         write_text(path, yaml.safe_dump({**earlier, context.attempt: typed}, sort_keys=False))
 
 
@@ -211,10 +211,10 @@ def _execute(composed, overrides, cell=None) -> Status:
         hooks = [Rerun(recorded), RecordFindings(), typed, *([cell] if cell else [])]
         return job.execute(config, run, hooks)
     except (ConfigError, OmegaConfBaseException) as error:
-        line = explain(error)
+        line = shown(explain(error))
         return Status(REFUSED_CELL, exit=refuse(line), error=line)
     except guards.DiskFailed as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(shown(f"error: {error}"), file=sys.stderr, flush=True)
         return Status(FAILED, exit=FAILURE, error=str(error))
 
 
@@ -233,7 +233,7 @@ def _perform(verb: Verb, name: str, composed) -> int:
     except (ConfigError, OmegaConfBaseException) as error:
         return refuse(explain(error))
     except guards.DiskFailed as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(shown(f"error: {error}"), file=sys.stderr, flush=True)
         return FAILURE
 
 

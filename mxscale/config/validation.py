@@ -15,6 +15,7 @@ from mxscale.config.schema import RULES, Config, flatten, to_dict
 from mxscale.config.sizes import unsaved
 from mxscale.util import hostfile
 from mxscale.util.errors import ConfigError
+from mxscale.util.redaction import redact_address
 
 
 def validate(config: Config) -> Config:
@@ -54,8 +55,11 @@ def _check_names(c: Config) -> None:
 def _check_source(c: Config) -> None:
     data = c.data
     DATASETS[data.kind].check_required(data)
+    printable = redact_address(data.mirror or "")
     if data.mirror is not None and not re.match(r"https?://[^/]", data.mirror):
-        raise ConfigError(f"data.mirror={data.mirror}: expected http://HOST/FOLDER or https://HOST/FOLDER")
+        raise ConfigError(f"data.mirror={printable}: expected http://HOST/FOLDER or https://HOST/FOLDER")
+    if data.mirror and data.mirror != printable:
+        raise ConfigError(f"data.mirror={printable}: can't have a password; download the files to data.root instead")
 
 
 def _check_splits(c: Config) -> None:

@@ -50,6 +50,7 @@ from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the 
 )  # fmt: skip
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
+from mxscale.util.redaction import redact_address
 
 FORECAST = "forecast.json"
 WARNINGS = "warnings.json"  # of rank 0: {subject: one line}
@@ -133,7 +134,10 @@ class RunDir:
         return dataclasses.replace(config, data=dataclasses.replace(config.data, **given))
 
     def write_config(self, config: Config) -> None:
-        write_text(self.path / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
+        """Write config.yaml, without the password of tracking.uri: later attempts and `sync` need it again."""
+        values = to_dict(config)
+        values["tracking"]["uri"] = redact_address(config.tracking.uri or "") or None
+        write_text(self.path / "config.yaml", yaml.safe_dump(values, sort_keys=False))
 
     # ------------------------------------------------------------ metrics
 
