@@ -7,7 +7,6 @@ import math
 import pytest
 from recorded import run
 
-from mxscale.records import pareto
 from mxscale.records import recorded as records
 from mxscale.report import figures
 from mxscale.report import rows as report
@@ -155,7 +154,7 @@ def test_series_of_one_size_are_drawn():
     ],
 )
 def test_pareto_front(points, front):
-    assert pareto.front(points) == front
+    assert records.pareto_front(points) == front
 
 
 def test_csv_has_unrounded_values_and_varied_settings():

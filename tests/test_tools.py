@@ -44,39 +44,45 @@ def run(tmp_path, file):
     return run
 
 
+@pytest.fixture
+def command(file, tmp_path):
+    """Return a function that gives the command of the images' logits by these weights."""
+    return lambda source, model="resnet18_v1b": [
+        "logits", f"model={model}", f"model.pretrained={source}", f"input={file.parent / 'x.npy'}",
+        f"output={tmp_path / 'y.npy'}",
+    ]  # fmt: skip
+
+
 def refused(capsys, match, *argv):
     assert match in command_error(capsys, *argv)
 
 
-def agree(found):
-    want = np.array(REFERENCE["logits"]["18"])
+def agree(path):
+    found, want = np.load(path), np.array(REFERENCE["logits"]["18"])
     assert found.dtype == np.float32 and np.abs(found - want).max() < 1e-4 * (want.max() - want.min())
 
 
 @pytest.mark.slow
-def test_logits_command_writes_scores(file, tmp_path):
-    argv = ["logits", "model=resnet18_v1b", f"model.pretrained=torch:{file}", f"input={file.parent / 'x.npy'}"]
-    argv = [sys.executable, "-m", "mxscale", *argv, f"output={tmp_path / 'y.npy'}"]
+def test_logits_command_writes_scores(file, command, tmp_path):
+    argv = [sys.executable, "-m", "mxscale", *command(f"torch:{file}")]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"{REFERENCE['images']} x 10 logits of resnet18_v1b" in done.stdout
     assert "20 num_batches_tracked ignored" in done.stdout
-    agree(np.load(tmp_path / "y.npy"))
+    agree(tmp_path / "y.npy")
     assert [path.name for path in tmp_path.iterdir()] == ["y.npy"]
 
 
-def test_logits_of_a_run_equal_those_of_its_params(run, file, tmp_path):
+def test_logits_of_a_run_equal_those_of_its_params(run, command, tmp_path):
     for source in (run.path, run.checkpoints / "000000001" / "params"):
-        argv = ["logits", "model=resnet18_v1b", f"model.pretrained={source}", f"input={file.parent / 'x.npy'}"]
-        assert main.main([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
-        agree(np.load(tmp_path / "y.npy"))
+        assert main.main(command(source)) == 0
+        agree(tmp_path / "y.npy")
 
 
-def test_logits_of_several_batches_keep_their_order(run, file, tmp_path, monkeypatch):
+def test_logits_of_several_batches_keep_their_order(run, command, tmp_path, monkeypatch):
     monkeypatch.setattr(infer, "BATCH", 2)
-    argv = ["logits", "model=pretrained", f"model.pretrained={run.path}", f"input={file.parent / 'x.npy'}"]
-    assert main.main([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
-    agree(np.load(tmp_path / "y.npy"))
+    assert main.main(command(run.path, model="pretrained")) == 0
+    agree(tmp_path / "y.npy")
 
 
 def test_a_runs_network_round_trips_through_pytorchs_names(run, file, tmp_path):
@@ -90,16 +96,15 @@ def test_a_runs_network_round_trips_through_pytorchs_names(run, file, tmp_path):
     assert weights.params_sha256(back) == weights.params_sha256(mine)
 
 
-def test_logits_of_a_model_of_the_hub(file, tmp_path, monkeypatch, capsys):
+def test_logits_of_a_model_of_the_hub(file, command, tmp_path, monkeypatch, capsys):
     with serving(Hub("timm/resnet18", "0" * 40, {"model.safetensors": file.read_bytes()})) as hub:
         set_endpoint(monkeypatch, hub.url)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        argv = ["logits", "model=resnet18_v1b", "model.pretrained=hf:timm/resnet18", f"input={file.parent / 'x.npy'}"]
-        assert main.main([*argv, f"output={tmp_path / 'y.npy'}"]) == 0
-        agree(np.load(tmp_path / "y.npy"))
-        argv[1:3] = ["model=resnet50_v1b", "model.pretrained=hf:timm/resnet18@main"]
+        assert main.main(command("hf:timm/resnet18")) == 0
+        agree(tmp_path / "y.npy")
         capsys.readouterr()
-        refused(capsys, "hf:timm/resnet18@main does not fit resnet50_v1b: these are", *argv, "output=y")
+        other = command("hf:timm/resnet18@main", model="resnet50_v1b")
+        refused(capsys, "hf:timm/resnet18@main does not fit resnet50_v1b: these are", *other)
 
 
 def test_an_unknown_key_or_choice_is_one_line(capsys):
@@ -171,7 +176,6 @@ def test_invalid_weights_are_refused_as_by_a_run(capsys, file, tmp_path):
     refused(capsys, "config.json does not state the input of the weights", "logits", "model=resnet18_v1b", *argv)
 
 
-def test_weights_without_a_classifier_have_no_logits(capsys, tmp_path):
+def test_weights_without_a_classifier_have_no_logits(capsys, command, tmp_path):
     save_file({n: a for n, a in state(18).items() if not n.startswith("fc.")}, tmp_path / "w.safetensors")
-    argv = ["logits", "model=resnet18_v1b", f"model.pretrained=torch:{tmp_path / 'w.safetensors'}"]
-    refused(capsys, "has no classifier", *argv, f"input={npy(tmp_path)}", "output=y")
+    refused(capsys, "has no classifier", *command(f"torch:{tmp_path / 'w.safetensors'}"))

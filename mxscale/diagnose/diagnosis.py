@@ -8,7 +8,7 @@ import os
 import statistics
 import sys
 from dataclasses import asdict, dataclass, replace
-from typing import Dict, List, Optional
+from typing import Callable, Dict, List, Optional
 
 import yaml
 
@@ -176,7 +176,7 @@ class Diagnostics:
             self.exchange += readings[0].exchange
         alone = name in ("compute", "side_by_side")  # ranks without exchange, whose steps are independent
         images = self.run.images_of_a_rank * len(readings) if alone else self._images
-        return [images / rate for rate in probes.summed_rates([reading.rates for reading in readings])]
+        return [images / sum(rates) for rates in zip(*(reading.rates for reading in readings))]
 
     @property
     def _limits(self) -> tuple:
@@ -207,31 +207,28 @@ class Diagnostics:
         return [self._images / rate for rate in found["images_per_s"]]
 
     def _try_others(self) -> None:
-        """Repeat the input and compute probes with other settings, if these parts matter; ignore failures."""
+        """Repeat the input and compute probes with other settings, if these parts matter."""
         found = breakdown.diagnose(self.times)
         step_s = list(found.steps.values())[-1].value
         if advice.measured(found, "input") and found.shares["input"].value >= advice.LEAST:
-            others = probes.other_inputs(self.run, available_memory())
-            for number, (setting, config) in enumerate(others.items()):
-                self._try("input", setting, lambda config=config, number=number: self._read(f"other-{number}", config))
+            self._try("input", probes.other_inputs(self.run, available_memory()), self._read)
         if found.steps["compute"].value >= step_s / 2:
-            others = probes.other_computes(self.run, self.interval)
-            for number, (setting, config) in enumerate(others.items()):
-                self._try("compute", setting, lambda config=config, number=number: self._compute(number, config))
+            self._try("compute", probes.other_computes(self.run, self.interval), self._compute)
 
-    def _compute(self, number: int, config: Config) -> List[float]:
-        folder = self._folder(f"compute-other-{number}")
-        (reading,) = timing.together([config], folder, *self._limits, self.signals)
+    def _compute(self, name: str, config: Config) -> List[float]:
+        (reading,) = timing.together([config], self._folder(name), *self._limits, self.signals)
         return [self.run.images_of_a_rank / rate for rate in reading.rates]
 
-    def _try(self, part: str, setting: str, measure) -> None:
-        try:
-            seconds = statistics.median(measure())
-        except ProbeFailed as failed:
-            echo(f"  tried  {setting}: {failed}")
-            return
-        self.tried[part][setting] = seconds
-        echo(f"  tried  {setting:28} {self._images / seconds:10,.1f} images/s")
+    def _try(self, part: str, others: Dict[str, Config], measure: Callable[[str, Config], List[float]]) -> None:
+        """Measure a part with other settings; one that fails is left out."""
+        for number, (setting, config) in enumerate(others.items()):
+            try:
+                seconds = statistics.median(measure(f"{part}-other-{number}", config))
+            except ProbeFailed as failed:
+                echo(f"  tried  {setting}: {failed}")
+                continue
+            self.tried[part][setting] = seconds
+            echo(f"  tried  {setting:28} {self._images / seconds:10,.1f} images/s")
 
     # ------------------------------------------------------------ result
 

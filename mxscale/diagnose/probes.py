@@ -6,14 +6,13 @@ neither validate nor record nor write checkpoints.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Dict, List, Sequence
+from typing import Dict, List
 
 from mxscale.config.backends import SINGLE_RANK
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network
 from mxscale.config.schema import Checkpoint, Comm, Config, Data, Schedule, Tracking
 from mxscale.config.sizes import Sizes
-from mxscale.environment.hosts import Host
 from mxscale.rundir.plan import Plan
 
 NEVER = 10**6  # epochs
@@ -30,10 +29,6 @@ class Run:
     @property
     def sizes(self) -> Sizes:
         return self.plan.sizes
-
-    @property
-    def hosts(self) -> List[Host]:
-        return list(self.plan.hosts)
 
     @property
     def turns(self) -> int:
@@ -108,10 +103,10 @@ def one_rank(run: Run, config: Config, rank: int = 0) -> Config:
         data=replace(config.data, shards=shards),
         launch=replace(config.launch, ranks=1, hosts=None),
     )
-    if not run.hosts:
+    if not run.plan.hosts:
         return alone
     # Horovod's launcher starts a rank on another machine
-    slots = [host for host in run.hosts for _ in range(host.slots)]
+    slots = [host for host in run.plan.hosts for _ in range(host.slots)]
     comm = Comm(transport=config.comm.transport)
     return replace(alone, comm=comm, launch=replace(alone.launch, hosts=[f"{slots[rank].address}:1"]))
 
@@ -149,8 +144,3 @@ def other_computes(run: Run, interval: int) -> Dict[str, Config]:
     if name and config.model.pretrained is None:
         found[f"model={name}"] = replace(config, model=replace(config.model, name=name))
     return found
-
-
-def summed_rates(readings: Sequence[Sequence[float]]) -> List[float]:
-    """Return the total images/s of simultaneous runs, by interval."""
-    return [sum(rates) for rates in zip(*readings)]

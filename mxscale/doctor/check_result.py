@@ -36,10 +36,9 @@ def count(results: List[CheckResult], state: str) -> int:
 def table(results: List[CheckResult]) -> str:
     """Return a line for each result, and the counts."""
     rows = [[each.state, each.name, f"{each.cause}{'; ' + each.fix if each.fix else ''}"] for each in results]
-    warnings, failures = count(results, WARN), count(results, FAIL)
-    counts = f"{count(results, OK)} ok, {_plural(warnings, 'warning')}, {_plural(failures, 'failure')}"
-    return "\n".join([*text_table.columns(rows), counts])
+    warnings, failures = plural(count(results, WARN), "warning"), plural(count(results, FAIL), "failure")
+    return "\n".join([*text_table.columns(rows), f"{count(results, OK)} ok, {warnings}, {failures}"])
 
 
-def _plural(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import List
 
 from mxscale.config.schema import Config
-from mxscale.doctor.check_result import FAIL, OK, WARN, CheckResult
+from mxscale.doctor.check_result import FAIL, OK, WARN, CheckResult, plural
 from mxscale.environment import hosts
 from mxscale.environment.machine import existing
 from mxscale.rundir.directory import RunDir
@@ -22,9 +22,9 @@ UI_PORT = 5000  # of `make ui`
 LATER = "runs are recorded in runs/ and can be sent later"  # a run neither waits for MLflow nor fails with it
 
 
-def check(config: Config, ui_port: int = UI_PORT) -> List[CheckResult]:
+def check(config: Config) -> List[CheckResult]:
     """Return the results in a fixed order; takes as long as the slowest host."""
-    return [*check_hosts(config), check_mlflow(config), *check_ui_port(config, ui_port)]
+    return [*check_hosts(config), check_mlflow(config), *check_ui_port(config)]
 
 
 def check_hosts(config: Config) -> List[CheckResult]:
@@ -65,8 +65,7 @@ def _check_host(host: hosts.Host, folder: Path, over_gloo: bool) -> CheckResult:
         # horovod/common/gloo/gloo_context.cc uses that address in any case
         fix = "map its name in its /etc/hosts to an address that the others reach, or set comm.transport=mpi"
         return CheckResult(name, FAIL, f"its own name resolves to {address}, where Gloo would send", fix)
-    ranks = f"{host.slots} rank{'' if host.slots == 1 else 's'}"
-    return CheckResult(name, OK, f"{ranks}; sees {folder.parent.parent}")
+    return CheckResult(name, OK, f"{plural(host.slots, 'rank')}; sees {folder.parent.parent}")
 
 
 def check_mlflow(config: Config) -> CheckResult:

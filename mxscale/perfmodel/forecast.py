@@ -75,7 +75,7 @@ def _from_runs(config: Config, plan: Plan, earlier: List[RunDir]) -> Tuple[Optio
         return statistics.median(map(_rate, same)), f"{several} of this configuration"
     if plan.sizes.shards != devices:
         return None, "several data shards per rank are not modelled"
-    earlier = [run for run in earlier if earlier_runs.sizes_of(run).shards == _devices(run)]
+    earlier = [run for run in earlier if run.plan().sizes.shards == _devices(run)]
     fewer = [run for run in earlier if _devices(run) < devices]
     if not fewer:
         return None, "no earlier run of this configuration on this machine, on as many devices or fewer"
@@ -109,13 +109,13 @@ def _rate(run: RunDir) -> float:
 
 
 def _devices(run: RunDir) -> int:
-    return earlier_runs.sizes_of(run).ranks
+    return run.plan().sizes.ranks
 
 
 def _overhead_s(earlier: List[RunDir]) -> float:
     """Return the seconds of the newest complete run outside its steps; 0 if there is none."""
     for run in earlier:
-        status, sizes = run.status(), earlier_runs.sizes_of(run)
+        status, sizes = run.status(), run.plan().sizes
         if len(status.attempts) == 1 and status.step:
             wall = run.figures.get("time/wall_s", 0.0)
             return max(0.0, wall - status.step * sizes.global_batch / _rate(run))

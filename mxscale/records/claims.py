@@ -77,7 +77,7 @@ class Outcome:
         return verdict(self.row, self.conditions["tolerance"], value)
 
 
-def outcomes(runs: Sequence[Recorded], models: Dict[str, Callable[[], Optional[Modelled]]]) -> List[Outcome]:
+def outcomes(runs: Sequence[Recorded], models: Dict[str, Callable[[], Modelled]]) -> List[Outcome]:
     """Return the outcome of every claim, in the order of the table; models: by id."""
     conditions = {row["id"]: row for row in csv_tables.read("claim_conditions")}
     return [outcome(row, conditions[name], runs, models.get(name, lambda: None)()) for name, row in known().items()]

@@ -35,9 +35,12 @@ def comparable(run: RunDir, plan: Plan, signature: str) -> List[RunDir]:
 
 def same_layout(runs: List[RunDir], config: Config, sizes: Sizes) -> List[RunDir]:
     """Return those of the comparable runs that have as many ranks and shards and exchange gradients the same way."""
-    layout = sizes.ranks, sizes.shards
-    return [run for run in runs if (sizes_of(run).ranks, sizes_of(run).shards) == layout
-            and run.config().comm == config.comm]  # fmt: skip
+    found = []
+    for run in runs:
+        known = run.plan().sizes
+        if (known.ranks, known.shards) == (sizes.ranks, sizes.shards) and run.config().comm == config.comm:
+            found.append(run)
+    return found
 
 
 def for_speed(config: Config) -> Config:
@@ -46,10 +49,6 @@ def for_speed(config: Config) -> Config:
     names = ("seed", "epochs", "max_steps", "target_top1", "log_every", "validate_every", "checkpoint", "schedule")
     same = {name: getattr(plain, name) for name in names}
     return replace(config, **same, optimizer=replace(config.optimizer, lr=1.0), machine=plain.machine)
-
-
-def sizes_of(run: RunDir) -> Sizes:
-    return run.plan().sizes
 
 
 def _machine(run: RunDir) -> list:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
+from mxscale.rundir.status import FINISHED
 
-FINISHED = "FINISHED"
 NOT_KNOWN = "–"
 
 
@@ -54,7 +54,7 @@ OF_DEVICES = ("launch.ranks", "launch.threads", "launch.hosts", "machine.nodes",
 
 def settings(run: Recorded) -> Dict[str, str]:
     """Return the settings and the environment that separate rows, without the seed."""
-    found = {key: run.param(key) for key in run.params if not _outside(key)}
+    found = {key: run.param(key) for key in run.params if not within(key, OUTSIDE) and not is_forecast(key)}
     found.update({key: run.tags[key] for key in TAGS if key in run.tags})
     installed = versions(run.tags)
     found.update({f"version.{name}": installed[name] for name in VERSIONS if name in installed})
@@ -68,10 +68,6 @@ def settings(run: Recorded) -> Dict[str, str]:
 def versions(tags: Mapping[str, Optional[str]]) -> Dict[str, str]:
     """Return the versions by package, from the tag `versions` (`mxnet=1.9.1 numpy=1.23.5`)."""
     return dict(word.split("=", 1) for word in (tags.get("versions") or "").split() if "=" in word)
-
-
-def _outside(key: str) -> bool:
-    return within(key, OUTSIDE) or is_forecast(key)
 
 
 def is_forecast(key: str) -> bool:
@@ -197,3 +193,14 @@ def device_series(found: Sequence[Row]) -> List[Tuple[str, List[Row]]]:
     keys = distinguishing([Row(dict(key), []) for key in series])
     named = [(label(dict(key), keys), sorted(group, key=lambda row: row.devices)) for key, group in series.items()]
     return sorted(named, key=lambda pair: -len({row.devices for row in pair[1]}))
+
+
+def pareto_front(points: Sequence[Tuple[float, float]]) -> List[int]:
+    """Return the indices of the (cost, accuracy) pairs that no other pair dominates, by cost; one of equal pairs."""
+    order = sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1]))
+    best, found = float("-inf"), []
+    for i in order:
+        if points[i][1] > best:
+            best = points[i][1]
+            found.append(i)
+    return found

@@ -64,7 +64,7 @@ def one_rank_baseline(run: RunDir, plan: Plan) -> Optional[RunDir]:
     if sizes.ranks == 1 or sizes.shards != sizes.ranks:
         return None
     found = earlier_runs.comparable(run, plan, "weak_signature")
-    return next((other for other in found if earlier_runs.sizes_of(other).shards == 1), None)
+    return next((other for other in found if other.plan().sizes.shards == 1), None)
 
 
 def _planned(run: RunDir, metrics: dict) -> dict:
@@ -90,20 +90,19 @@ def _to_target(run: RunDir, history) -> dict:
 def table(run: RunDir, view: str) -> str:
     """Return the table that is printed at the end of a run. `view`: how to view the record."""
     summary, price = run.summary() or Summary(), run.price() or Price(known=False, why="no price")
-    figures = summary.metrics
-    plan = run.plan()
+    figures, skipped = summary.metrics, run.plan().skipped
     rows = [
-        ("best val top-1", _percent(figures.get("best/val_top1"), f" at step {figures.get('best/step')}")),
-        ("test top-1", _percent(figures.get("test/top1"))),
-        ("throughput", _number(figures.get("throughput/median"), "{:,.0f} images/s (median)")),
+        ("best val top-1", _shown(figures, "best/val_top1", "{:.2f} % at step " + str(figures.get("best/step")))),
+        ("test top-1", _shown(figures, "test/top1", "{:.2f} %")),
+        ("throughput", _shown(figures, "throughput/median", "{:,.0f} images/s (median)")),
         ("scaling efficiency", _efficiency(summary)),
         ("planned", _error(figures)),
-        ("waiting for data", _number(figures.get("time/data_wait_median"), "{:.1%} of the time (median)")),
-        ("wall time", _number(figures.get("time/wall_s"), "{:.1f} s")),
+        ("waiting for data", _shown(figures, "time/data_wait_median", "{:.1%} of the time (median)")),
+        ("wall time", _shown(figures, "time/wall_s", "{:.1f} s")),
         ("cost", _cost(figures, "cost/total_{}") or f"unknown: {price.why or 'no price'}"),
         ("cost to target", _to(figures)),
         ("cost per point", _cost(figures, "cost/{}_per_point")),
-        ("skipped images", str(plan.skipped) if plan.skipped else None),
+        ("skipped images", str(skipped) if skipped else None),
         ("run directory", str(run)),
         ("view", view),
         ("verdict", _verdict(summary)),
@@ -131,12 +130,8 @@ def _error(figures: dict) -> Optional[str]:
     return f"{figures['plan/images_per_s']:,.0f} images/s, {abs(off):.1%} too {'high' if off > 0 else 'low'}"
 
 
-def _percent(value: Optional[float], more: str = "") -> Optional[str]:
-    return None if value is None else f"{value:.2f} %{more}"
-
-
-def _number(value: Optional[float], form: str) -> Optional[str]:
-    return None if value is None else form.format(value)
+def _shown(figures: dict, name: str, form: str) -> Optional[str]:
+    return form.format(figures[name]) if figures.get(name) is not None else None
 
 
 def _cost(figures: dict, name: str) -> Optional[str]:

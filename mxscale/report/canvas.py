@@ -1,8 +1,7 @@
-"""Colours, style and files of the report's figures. Matplotlib is imported only to draw."""
+"""Colours and style of the report's figures. Matplotlib is imported only to draw."""
 
 import io
-from pathlib import Path
-from typing import List, NamedTuple, Sequence
+from typing import NamedTuple
 
 # The palette of Okabe and Ito, distinct for colour-blind readers; a lighter blue for dark pages
 COLOURS = ("#2f84c6", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9")
@@ -54,12 +53,3 @@ def axes(width: float = 9.0, height: float = 4.4, columns: int = 1):
 
     figure = Figure((width, height), layout="constrained")
     return figure, figure.subplots(1, columns, sharey=columns > 1)
-
-
-def save(drawn: Sequence[Drawn], folder: Path) -> List[Path]:
-    """Write the PNG files and return their paths. Raises OSError."""
-    paths = []
-    for figure in drawn:
-        paths.append(folder / f"{figure.name}.png")
-        paths[-1].write_bytes(figure.png)
-    return paths

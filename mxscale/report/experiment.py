@@ -1,29 +1,28 @@
 """The report of an experiment: figures and tables, written to files and recorded with its sweep."""
 
+from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import List, Sequence, Tuple
 
 from mxscale.records import recorded
 from mxscale.records.recorded import FINISHED, Recorded, Row
-from mxscale.report import canvas, figures, page
+from mxscale.report import figures, page
 from mxscale.report import rows as report
 from mxscale.tracking.history import Store
 from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 
 
-class Written(NamedTuple):
-    """The files of a report, and what the terminal shows of it."""
+def write(store: Store, name: str, folder: Path) -> Tuple[str, str]:
+    """Write report.html, report.md, report.csv and a PNG of each figure to `folder`.
 
-    files: List[Path]
-    table: str  # Markdown
-    counted: str
-    recorded: str  # the run of MLflow that has the files, or why none has
+    Returns:
+        The table, and which run of MLflow has the files or why none has, for the terminal.
 
-
-def write(store: Store, name: str, folder: Path) -> Written:
-    """Write report.html, report.md, report.csv and a PNG of each figure to `folder`. Raises ConfigError."""
+    Raises:
+        ConfigError: The experiment is unknown or has no finished run, or the folder is not writable.
+    """
     experiment = store.experiment(name)
     runs = store.runs(experiment)
     rows = recorded.rows(runs)
@@ -42,8 +41,8 @@ def write(store: Store, name: str, folder: Path) -> Written:
             varied=varied(rows), rows=rows,
         ),
     }  # fmt: skip
-    files = save(texts, drawn, folder)
-    return Written(files, table, counted, record(store, files, experiment, name, runs))
+    files = page.save(texts, drawn, folder)
+    return f"{table}\n{counted}\n", record(store, files, experiment, name, runs)
 
 
 def record(store: Store, files: Sequence[Path], experiment: str, name: str, runs: Sequence[Recorded]) -> str:
@@ -56,22 +55,9 @@ def record(store: Store, files: Sequence[Path], experiment: str, name: str, runs
     return f"recorded with run {home} of MLflow"
 
 
-def save(texts: Dict[str, str], drawn: Sequence[canvas.Drawn], folder: Path) -> List[Path]:
-    """Write the texts and PNG files. Raises ConfigError if the folder is not writable."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        return [*(folder / name for name in texts), *canvas.save(drawn, folder)]
-    except OSError as error:
-        raise ConfigError(f"report.output={folder}: not writable ({error.strerror}); name another") from None
-
-
 def count(runs: Sequence[Recorded], rows: Sequence[Row]) -> str:
     """Return the number of runs by state, such as `12 runs, 10 finished, in 5 rows, 2 FAILED`."""
-    states: Dict[str, int] = {}
-    for run in runs:
-        states[run.status] = states.get(run.status, 0) + 1
+    states = Counter(run.status for run in runs)
     done = states.pop(FINISHED, 0)
     parts = [plural(len(runs), "run"), f"{done} finished, in {plural(len(rows), 'row')}" if done else "none finished"]
     return ", ".join([*parts, *(f"{number} {state}" for state, number in sorted(states.items()))])

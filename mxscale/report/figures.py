@@ -3,7 +3,7 @@
 import math
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
-from mxscale.records import pareto, recorded
+from mxscale.records import recorded
 from mxscale.records.recorded import Row, Spread
 from mxscale.report import rows as report
 from mxscale.report.canvas import COLOURS, INK, STYLE, Drawn, axes, finished
@@ -96,11 +96,9 @@ def _efficiency(on, bars, group: Sequence[Row], at: Dict[int, float], colour: st
 
 def _legend(figure, bars, line) -> None:
     from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
 
     handles, labels = bars.get_legend_handles_labels()
-    handles = [Patch(color=h.patches[0].get_facecolor()) if hasattr(h, "patches") else h for h in handles]
-    handles, labels = list(handles), [_cut(label) for label in labels]
+    labels = [_cut(label) for label in labels]
     if labels == ["all alike"]:
         labels = ["images/s"]
     if line:
@@ -118,7 +116,7 @@ def accuracy_against_cost(rows: Sequence[Row]):
         return None
     cost, top1 = ([row.spread(name) for row in priced] for name in (metric, "best/val_top1"))
     figure, on = axes(9.0, 4.8)
-    best = pareto.front([(c.median, a.median) for c, a in zip(cost, top1)])
+    best = recorded.pareto_front([(c.median, a.median) for c, a in zip(cost, top1)])
     for places, colour, marker in ((set(range(len(priced))) - set(best), COLOURS[0], "o"), (best, COLOURS[3], "D")):
         x, y = [cost[i] for i in sorted(places)], [top1[i] for i in sorted(places)]
         if x:

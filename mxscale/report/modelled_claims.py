@@ -99,6 +99,16 @@ def modelled(value: Optional[float], text: str, row: Dict) -> Modelled:
     return Modelled(value, f"{text}; one device: {row['source']}", error())
 
 
+def minutes(row: Dict, form: str) -> Modelled:
+    time = 60 * row["hours"]
+    return modelled(time, form.format(time), row)
+
+
+def efficiency(row: Dict, form: str) -> Modelled:
+    percent = 100 * row["efficiency"]
+    return modelled(percent, form.format(percent), row)
+
+
 def verdict(holds: bool) -> str:
     return "the claim holds" if holds else "the claim does not hold"
 
@@ -113,14 +123,9 @@ def hvd_throughput() -> Modelled:
     return modelled(row["images_per_s"], f"{row['images_per_s']:,.0f} images/s, without input", row)
 
 
-def hvd_time() -> Modelled:
-    row = on_64_v100()
-    return modelled(60 * row["hours"], f"{60 * row['hours']:.0f} min, without input and validation", row)
-
-
 def one_server() -> Modelled:
     row = on_64_v100(comm="parameter_server", servers="1")
-    return modelled(100 * row["efficiency"], f"{100 * row['efficiency']:.0f} % with one server machine", row)
+    return efficiency(row, "{:.0f} % with one server machine")
 
 
 def servers_per_worker() -> Modelled:
@@ -140,29 +145,15 @@ def horovod_or_servers() -> Modelled:
     return modelled(None, f"{text}: {verdict(ring['usd'] < served['usd'])}", ring)
 
 
-def finetuning(network: str, batch: int) -> Training:
-    return Training(network, batch, images=CALTECH, epochs=6)
-
-
-def on_8_k80(network: str, batch: int) -> Dict:
-    """Return a plan of the fine-tuning in one process, whose kvstore sums on the devices."""
-    return plan(aws("p2.8xlarge", P2_DATE), finetuning(network, batch), comm="device")
-
-
-def finetune_efficiency(network: str, batch: int) -> Modelled:
-    row = on_8_k80(network, batch)
-    return modelled(100 * row["efficiency"], f"{100 * row['efficiency']:.0f} % with kvstore device", row)
-
-
-def finetune_time() -> Modelled:
-    row = on_8_k80("resnet152_v1", 16)
-    return modelled(60 * row["hours"], f"{60 * row['hours']:.0f} min, training only", row)
+def finetuning(network: str, batch: int, instance: str = "p2.8xlarge", as_of: str = P2_DATE) -> Dict:
+    """Return a plan of six epochs of the fine-tuning in one process, whose kvstore sums on the devices."""
+    return plan(aws(instance, as_of), Training(network, batch, images=CALTECH, epochs=6), comm="device")
 
 
 def p3_or_p2() -> Modelled:
     """Return how six epochs of the fine-tuning on 8 GPUs of each compare."""
-    old = on_8_k80("resnet152_v1", 16)
-    new = plan(aws("p3.16xlarge", P3_DATE), finetuning("resnet152_v1", 16), comm="device")
+    old = finetuning("resnet152_v1", 16)
+    new = finetuning("resnet152_v1", 16, "p3.16xlarge", P3_DATE)
     text = f"six epochs: {new['usd']:.2f} USD on a p3.16xlarge, {old['usd']:.2f} USD on a p2.8xlarge"
     return modelled(None, f"{text}: {verdict(new['usd'] < old['usd'])}", new)
 
@@ -173,54 +164,46 @@ def imagenet_cost() -> Modelled:
     return modelled(None, f"{text}: {verdict(100 <= row['eur'] < 1000)}", row)
 
 
-def minutes(row: Dict) -> Modelled:
-    time = f"{60 * row['hours']:.0f} min, without input and validation"
-    return modelled(60 * row["hours"], f"{time}, at {100 * row['efficiency']:.0f} % efficiency", row)
+def on_p100(nodes: int, gbps: float, rdma: bool = True, **exchange) -> Modelled:
+    """Return the time of 90 epochs on machines of 8 P100, 32 images per GPU."""
+    row = plan(owned("P100", 8, gbps, rdma), Training("resnet50_v1b", 32), nodes=nodes, **exchange)
+    form = "{:.0f} min, without input and validation, at " + f"{100 * row['efficiency']:.0f} % efficiency"
+    return minutes(row, form)
 
 
-def fdr_cluster() -> Modelled:
-    """Return the time on two FDR InfiniBand links of 54.5 Gbit/s per node, in float16 (arXiv:1711.04325, sec. 3, 4)."""
-    return minutes(plan(owned("P100", 8, 109), Training("resnet50_v1b", 32), nodes=128, compression="fp16"))
+def on_32_v100(**exchange) -> Dict:
+    """Return a plan for 4 machines of 8 V100 on 25 Gbit/s Ethernet, 64 images per GPU."""
+    return plan(owned("V100", 8, 25, rdma=False), Training("resnet50_v1b", 64), nodes=4, **exchange)
 
 
-def double_buffering(pick: str) -> Modelled:
-    """Model 32 V100 on 25 Gbit/s Ethernet, 64 images per GPU; pick: the efficiency, or the ratio to a run without."""
-    where, job = owned("V100", 8, 25, rdma=False), Training("resnet50_v1b", 64)
-    both = plan(where, job, nodes=4, compression="fp16", double_buffering=True)
-    if pick == "efficiency":
-        return modelled(100 * both["efficiency"], f"{100 * both['efficiency']:.0f} %, in float32", both)
-    neither = plan(where, job, nodes=4)
+DOUBLE_BUFFERING = {"compression": "fp16", "double_buffering": True}
+
+
+def double_buffering_speedup() -> Modelled:
+    both, neither = on_32_v100(**DOUBLE_BUFFERING), on_32_v100()
     ratio = both["images_per_s"] / neither["images_per_s"]
     text = f"{ratio:.2f} x the rate without both, which overlaps with backward, on 25 Gbit/s Ethernet"
     return modelled(ratio, text, both)
 
 
-def he() -> Modelled:
-    """Return the time on 8 P100 in one machine, 32 images per GPU."""
-    return minutes(plan(owned("P100", 8, 0), Training("resnet50_v1b", 32)))
-
-
-def goyal() -> Modelled:
-    """Return the time on 32 machines of 8 P100, 50 Gbit/s Ethernet, 32 images per GPU (arXiv:1706.02677, sec. 4)."""
-    return minutes(plan(owned("P100", 8, 50, rdma=False), Training("resnet50_v1b", 32), nodes=32))
-
-
-MODELS: Dict[str, Callable[[], Optional[Modelled]]] = {
+MODELS: Dict[str, Callable[[], Modelled]] = {
     "finetune-cost": finetune_cost,
-    "finetune-eff-r152": lambda: finetune_efficiency("resnet152_v1", 16),
-    "finetune-eff-r50": lambda: finetune_efficiency("resnet50_v1", 32),
-    "finetune-time-6ep": finetune_time,
+    "finetune-eff-r152": lambda: efficiency(finetuning("resnet152_v1", 16), "{:.0f} % with kvstore device"),
+    "finetune-eff-r50": lambda: efficiency(finetuning("resnet50_v1", 32), "{:.0f} % with kvstore device"),
+    "finetune-time-6ep": lambda: minutes(finetuning("resnet152_v1", 16), "{:.0f} min, training only"),
     "p3-cheaper": p3_or_p2,
     "p3-price": p3_price,
     "imagenet-cloud-cost": imagenet_cost,
     "hvd-64-throughput": hvd_throughput,
-    "hvd-64-time": hvd_time,
+    "hvd-64-time": lambda: minutes(on_64_v100(), "{:.0f} min, without input and validation"),
     "ps-1-server": one_server,
     "ps-2to1": servers_per_worker,
     "hvd-cheapest": horovod_or_servers,
-    "in15-time": fdr_cluster,
-    "db-speedup": lambda: double_buffering("ratio"),
-    "db-eff-32": lambda: double_buffering("efficiency"),
-    "table-he": he,
-    "table-goyal": goyal,
+    # Two FDR InfiniBand links of 54.5 Gbit/s per machine, gradients in float16 (arXiv:1711.04325, sec. 3, 4)
+    "in15-time": lambda: on_p100(128, 109, compression="fp16"),
+    "db-speedup": double_buffering_speedup,
+    "db-eff-32": lambda: efficiency(on_32_v100(**DOUBLE_BUFFERING), "{:.0f} %, in float32"),
+    "table-he": lambda: on_p100(1, 0),
+    # 50 Gbit/s Ethernet (arXiv:1706.02677, sec. 4)
+    "table-goyal": lambda: on_p100(32, 50, rdma=False),
 }

@@ -1,7 +1,10 @@
-"""Reports as one self-contained HTML file."""
+"""The files of a report: a self-contained HTML page, texts, and figures."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Dict, List, Sequence
+
+from mxscale.report.canvas import Drawn
+from mxscale.util.errors import ConfigError
 
 TEMPLATES = Path(__file__).parent
 
@@ -20,3 +23,16 @@ def render(template: str, **facts: Any) -> str:
     )
     environment.filters["drawing"] = Markup
     return environment.get_template(f"{template}.html").render(**facts)
+
+
+def save(texts: Dict[str, str], drawn: Sequence[Drawn], folder: Path) -> List[Path]:
+    """Write the texts and PNG files. Raises ConfigError if the folder is not writable."""
+    contents = {name: text.encode() for name, text in texts.items()}
+    contents.update({f"{figure.name}.png": figure.png for figure in drawn})
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            (folder / name).write_bytes(content)
+    except OSError as error:
+        raise ConfigError(f"report.output={folder}: not writable ({error.strerror}); name another") from None
+    return [folder / name for name in contents]

@@ -8,7 +8,7 @@ from typing import List, Optional
 from mxscale.config.schema import Config
 from mxscale.records import claims as published
 from mxscale.records.recorded import Recorded
-from mxscale.report import claims, experiment, side_by_side
+from mxscale.report import claims, experiment, page, side_by_side
 from mxscale.report.modelled_claims import MODELS
 from mxscale.tracking import uris
 from mxscale.tracking.history import Store
@@ -41,20 +41,18 @@ def main(config: Config, own: dict) -> None:
 def report(config: Config, own: dict, folder: Path) -> None:
     """Report an experiment, or compare two runs."""
     if own["compare"] is not None:
-        print(f"{side_by_side.write(partial(Store, config), own['compare'], folder)}")
-        print(f"  view            {folder}/compare.html", flush=True)
+        text = side_by_side.write(partial(Store, config), own["compare"], folder)
+        print(f"{text}\n  view            {folder}/compare.html", flush=True)
         return
     name = own["experiment"] or config.tracking.experiment
-    written = experiment.write(Store(config), name, folder)
-    print(f"{written.table}\n{written.counted}\n", flush=True)
-    print(f"  view            {folder}/report.html")
-    print(f"  {written.recorded}", flush=True)
+    text, recorded = experiment.write(Store(config), name, folder)
+    print(f"{text}\n  view            {folder}/report.html\n  {recorded}", flush=True)
 
 
 def report_claims(config: Config, own: dict, folder: Path) -> None:
     """List the published figures: measured here, modelled, or neither."""
     found = published.outcomes(runs_with_claims(config, own["experiment"]), MODELS)
-    experiment.save({"claims.md": claims.in_markdown(found)}, (), folder)
+    page.save({"claims.md": claims.in_markdown(found)}, (), folder)
     print(f"{claims.in_text(found)}\n\n{claims.counted(found)}; as a table: {folder}/claims.md", flush=True)
 
 

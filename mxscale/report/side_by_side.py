@@ -1,14 +1,13 @@
 """Two runs side by side: settings, environment, figures, curves."""
 
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Callable, Dict, NamedTuple, Sequence
 
 from mxscale.config.schema import flatten
 from mxscale.records import comparison
 from mxscale.records.recorded import Recorded
 from mxscale.report import page
 from mxscale.report.canvas import COLOURS, STYLE, Drawn, axes, finished
-from mxscale.report.experiment import save
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import history
 from mxscale.tracking.history import Curve, Store
@@ -21,7 +20,7 @@ class Side(NamedTuple):
 
     run: Recorded
     facts: Dict[str, object]  # environment.json, flattened
-    curves: Callable[[Sequence[str]], Dict[str, Curve]]
+    curves: Dict[str, Curve]
 
 
 def write(store: Callable[[str], Store], names: Sequence, folder: Path) -> str:
@@ -50,11 +49,11 @@ def write(store: Callable[[str], Store], names: Sequence, folder: Path) -> str:
         ("Data and weights", comparison.differences(comparison.outcome(a.run.tags), comparison.outcome(b.run.tags))),
     ]
     found = comparison.metrics(a.run.metrics, b.run.metrics)
-    drawn = _draw(a, b)
+    drawn = [_curve(name, a, b) for name in comparison.CURVES if name in a.curves or name in b.curves]
     text = in_markdown(a.run, b.run, parts, found)
     pictures = "".join(f"\n![{figure.title}]({figure.name}.png)\n" for figure in drawn)
     html = page.render("compare", a=a.run, b=b.run, parts=parts, metrics=found, figures=drawn)
-    save({"compare.md": text + pictures, "compare.html": html}, drawn, folder)
+    page.save({"compare.md": text + pictures, "compare.html": html}, drawn, folder)
     return text
 
 
@@ -64,29 +63,26 @@ def _side(store: Callable[[str], Store], name: str) -> Side:
         run = RunDir(name)
         recorded = history.finished(history.of_directory(run), source)
         facts = flatten(run.read("environment.json") or {})
-        return Side(recorded, facts, lambda names: history.curves_of(run, names))
+        return Side(recorded, facts, history.curves_of(run, comparison.CURVES))
     opened = store(source)
     recorded = history.finished(opened.run(name), source)
     facts = flatten(opened.file(recorded.id, "environment.json"))
-    return Side(recorded, facts, lambda names: opened.curves(recorded.id, names))
+    return Side(recorded, facts, opened.curves(recorded.id, comparison.CURVES))
 
 
-def _draw(a: Side, b: Side) -> List[Drawn]:
-    of_a, of_b = a.curves(comparison.CURVES), b.curves(comparison.CURVES)
-    return [_curve(name, [(letter, of[name]) for letter, of in (("A", of_a), ("B", of_b)) if name in of])
-            for name in comparison.CURVES if name in of_a or name in of_b]  # fmt: skip
-
-
-def _curve(metric: str, both: Sequence[Tuple[str, Curve]]) -> Drawn:
+def _curve(metric: str, a: Side, b: Side) -> Drawn:
     """Draw one metric of both runs by step."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
         figure, on = axes(6.4, 3.4)
-        for number, (name, points) in enumerate(both):
+        for name, side, colour, style in (("A", a, COLOURS[0], "-"), ("B", b, COLOURS[3], (0, (5, 2)))):
+            points = side.curves.get(metric)
+            if not points:
+                continue
             marker = "o" if len(points) < 30 else None
             on.plot([x for x, _ in points], [y for _, y in points], marker=marker, ms=3.5, lw=1.5, label=name,
-                    color=COLOURS[(0, 3)[number]], ls=("-", (0, (5, 2)))[number])  # fmt: skip
+                    color=colour, ls=style)  # fmt: skip
         on.set_xlabel("step")
         on.set_ylabel(metric)
         on.grid()

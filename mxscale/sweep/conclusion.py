@@ -10,7 +10,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 from mxscale.config.schema import Tracking
 from mxscale.environment import description
 from mxscale.launcher.progress import echo
-from mxscale.records import pareto
+from mxscale.records.recorded import pareto_front
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
 from mxscale.rundir.status import Status, Summary
 from mxscale.rundir.sweep_directory import REFUSED_CELL, CellRecord, SweepDirectory
@@ -133,7 +133,7 @@ def with_front(rows: Sequence[Row]) -> List[Row]:
     As in reports, the first of several cells that are equal in both represents them.
     """
     known = [i for i, row in enumerate(rows) if row.finished and row.get(TOP1) is not None and cost_of(row) is not None]
-    front = {known[place] for place in pareto.front([(cost_of(rows[i]), rows[i].get(TOP1)) for i in known])}
+    front = {known[place] for place in pareto_front([(cost_of(rows[i]), rows[i].get(TOP1)) for i in known])}
     return [row._replace(on_front=i in front) for i, row in enumerate(rows)]
 
 
