@@ -12,10 +12,12 @@ from refusals import error_of, refusal
 from test_tracking import end, make_run
 
 from mxscale.cli import main
+from mxscale.cli.explain import refuse
 from mxscale.config.schema import Tracking
+from mxscale.launcher.progress import echo
 from mxscale.models import hub
 from mxscale.tracking import sender, tracker, uris
-from mxscale.util.redaction import redact, redact_address
+from mxscale.util.redaction import redact, redact_address, shown
 
 SECRET = "Hunter2Xyz"
 HTTP = [
@@ -153,3 +155,11 @@ def test_password_of_the_zoo_is_not_printed(tmp_path):
     store = {"MXNET_GLUON_REPO": f"http://bob:{SECRET}@127.0.0.1:1", "MXNET_HOME": str(tmp_path)}
     ended = subprocess.run([sys.executable, "-c", code], env={**os.environ, **store}, capture_output=True, text=True)
     assert SECRET not in ended.stdout + ended.stderr.partition("Traceback")[0] and "bob:***@" in ended.stderr
+
+
+def test_control_characters_are_written_as_escapes(capsys):
+    assert shown("a\x1b[31mred\x07\u202e\n\tb") == "a\\x1b[31mred\\x07\\u202e\n\tb"
+    echo("tensor \x1b]0;title\x07")
+    refuse("tensor \x1b[2J")
+    out, err = capsys.readouterr()
+    assert out == "tensor \\x1b]0;title\\x07\n" and err == "error: tensor \\x1b[2J\n"

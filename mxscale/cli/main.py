@@ -44,6 +44,8 @@ ConfigStore.instance().store(name="defaults", node=DEFAULTS)
 # Hydra settings of verbs that create no run directory through Hydra: no log files, no output folder.
 PLAIN = ["hydra/hydra_logging=disabled", "hydra/job_logging=disabled", "hydra.run.dir=.", "hydra.output_subdir=null",
          "hydra.sweep.dir=${runs}", "hydra.sweep.subdir=."]  # fmt: skip
+# Hydra's settings of where it writes, which have no effect here
+PLACES = ("hydra.run.dir=", "hydra.sweep.dir=", "hydra.sweep.subdir=", "hydra.output_subdir=")
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -91,6 +93,9 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
     """Compose the settings of a verb, execute it, and return the exit status."""
     invocation = multirun.begin_session()
     arguments = [keyed(verb, canonical(argument)) for argument in arguments]
+    placed = next((argument for argument in arguments if argument.lstrip("+~").startswith(PLACES)), None)
+    if placed:
+        return refuse(f"{placed}: run directories and sweeps are below runs; set runs=DIR")
     task = train
     if verb.execute:
         # argparse accepts all settings side by side only, before or after all options

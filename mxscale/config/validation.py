@@ -47,6 +47,9 @@ def _check_names(c: Config) -> None:
         raise ConfigError("rerun.run is missing: set rerun=ID to an MLflow run ID or a run directory")
     if "/" in c.name or c.name in ("", ".", ".."):
         raise ConfigError(f"name={c.name}: expected a plain file name")
+    for key, folder in (("runs", c.runs), ("data.cache", c.data.cache)):
+        if not folder.strip() or folder.startswith("-"):
+            raise ConfigError(f"{key}={folder}: expected a folder; one whose name begins with - is ./{folder or '-x'}")
     objective = c.sweep.objective
     if not objective or len(set(objective)) < len(objective):
         raise ConfigError(f"sweep.objective={objective}: expected [accuracy], [cost] or [accuracy,cost]")

@@ -99,7 +99,7 @@ def _folders(path: str, where: str) -> List[str]:
     """Return the names of the visible folders in `path`, sorted."""
     try:
         with os.scandir(path) as entries:
-            return sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
+            return sorted(e.name for e in entries if not e.name.startswith(".") and _is_folder(e))
     except FileNotFoundError:
         raise ConfigError(f"{where}: no such directory") from None
     except NotADirectoryError:
@@ -108,13 +108,21 @@ def _folders(path: str, where: str) -> List[str]:
         raise ConfigError(f"{where}: cannot read {path} ({error.strerror})") from None
 
 
+def _is_folder(entry: os.DirEntry) -> bool:
+    """Return whether an entry is a folder; a link to itself is not."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
 def _images(root: str, folder: str) -> List[Tuple[str, int, int]]:
     """Return (path below root, bytes, time of change in ns) of each image file in a folder, sorted by path."""
     found = []
     try:
         with os.scandir(os.path.join(root, folder)) as entries:
             for entry in entries:
-                if entry.name.startswith(".") or not entry.name.lower().endswith(EXTENSIONS) or entry.is_dir():
+                if entry.name.startswith(".") or not entry.name.lower().endswith(EXTENSIONS) or _is_folder(entry):
                     continue
                 try:
                     status = entry.stat()

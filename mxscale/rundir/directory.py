@@ -134,8 +134,7 @@ class RunDir:
         return dataclasses.replace(config, data=dataclasses.replace(config.data, **given))
 
     def write_config(self, config: Config) -> None:
-        """Write config.yaml, without the password of tracking.uri: later attempts and `sync` need it again."""
-        values = to_dict(config)
+        values = to_dict(config)  # without the password of tracking.uri
         values["tracking"]["uri"] = redact_address(config.tracking.uri or "") or None
         write_text(self.path / "config.yaml", yaml.safe_dump(values, sort_keys=False))
 
@@ -206,8 +205,7 @@ class RunDir:
     @property
     def attempts(self) -> Tuple[Attempt, ...]:
         """The attempts, the first one first."""
-        status = self.status()
-        return status.attempts if status else ()
+        return (self.status() or Status()).attempts
 
     def summary(self) -> Optional[Summary]:
         """Return the summary; None before the end of the first attempt. Raises ConfigError if it is damaged."""
@@ -219,8 +217,7 @@ class RunDir:
     @property
     def figures(self) -> Dict[str, float]:
         """The metrics of the whole run; {} before its end."""
-        summary = self.summary()
-        return summary.metrics if summary else {}
+        return (self.summary() or Summary()).metrics
 
     # ------------------------------------------------------------ stop request and heartbeat
 
@@ -287,15 +284,15 @@ def new_folder(config: Config, kind: str, now: Optional[float] = None) -> Path:
 
 def unwritable(config: Config, error: OSError) -> ConfigError:
     """Return the error for a run directory that cannot be written."""
-    where = f"runs={config.runs}: can't write a run directory there"
-    return ConfigError(f"{where} ({error.strerror}); make room, or set runs=DIR")
+    where = f"runs={config.runs}: can't write a run directory there ({error.strerror})"
+    return ConfigError(f"{where}; make room, or set runs=DIR")
 
 
 def runs_of(root, entry: str) -> List[RunDir]:
     """Return the run directories under `root/entry`, newest first, without those whose status.json is damaged."""
     paths = [p.parent for p in (Path(root) / entry).glob("*/config.yaml")]
-    runs = [RunDir(p) for p in sorted(paths, key=lambda p: (p.stat().st_mtime_ns, p.name), reverse=True)]
-    return [run for run in runs if _has_readable_status(run)]
+    paths.sort(key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
+    return [run for run in map(RunDir, paths) if _has_readable_status(run)]
 
 
 def _has_readable_status(run: RunDir) -> bool:

@@ -32,7 +32,7 @@ def store_uri(tracking: Tracking, runs: Union[str, Path]) -> str:
         raise ConfigError(f"{where}: run directories hold no passwords; set tracking.uri or MLFLOW_TRACKING_URI again")
     if re.split(r"[+:]", uri)[0] not in SCHEMES or not ("://" in uri or uri.startswith("databricks")):
         raise ConfigError(f"{where}: expected http://HOST:PORT, sqlite:///FILE.db or another database URI")
-    if not _is_encoded(uri):
+    if MASK in where and not _is_encoded(uri):
         raise ConfigError(f"{where}: write @ and / in a password as %40 and %2F")
     file = sqlite_file(uri)
     return f"sqlite:///{file}" if file else uri
