@@ -358,7 +358,7 @@ def test_server_and_password(tmp_path, server, capsys):
     secret = server.uri.replace("http://", "http://me:s3cret@")
     run = make_run(tmp_path, secret, timeout_s=20.0)
     add_lines(run, 0, 10)
-    mirror = tracker.open_mirror(run, run.config().tracking, cost)
+    mirror = tracker.open_mirror(run, Tracking(uri=secret, timeout_s=20.0), cost)
     mirror.start()
     until(lambda: mirror._sender.sent().lines_sent == 10, 20)
     add_lines(run, 10, 20)
@@ -371,7 +371,7 @@ def test_server_and_password(tmp_path, server, capsys):
     stored = Path(client_of(server.uri).download_artifacts(run_id, "", str(tmp_path)))
     assert (stored / "ranks/0.log").read_text() == "hello\n"
     assert "me:***@127.0.0.1" in (stored / "config.yaml").read_text()
-    assert tracker.sync(run, cost_at=cost) == 0
+    assert tracker.sync(run, secret, cost_at=cost) == 0
     shown = [found.data.params["tracking.uri"], sync_state.view_hint(run), capsys.readouterr().out]
     assert not any("s3cret" in text for text in [*shown, (run.path / sync_state.STATE_FILE).read_text()])
 
@@ -500,7 +500,9 @@ def test_server_finds_a_run_and_has_all_files_of_a_rerun(server, tmp_path, capsy
     monkeypatch.delenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", raising=False)
     secret = server.uri.replace("http://", "http://me:s3cret@")
     run = test_rerun.make_run(tmp_path, tracking={"uri": secret, "timeout_s": 20.0})
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", secret)  # config.yaml lacks the password
     run_id = test_rerun.send(run)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     there = {"runs": str(tmp_path), "tracking": {"uri": server.uri, "timeout_s": 10.0}}
     assert history.find_run(from_dict(there), run_id).path == run.path
     not_found("0" * 32, "has no run", server.uri, **there)
