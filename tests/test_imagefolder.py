@@ -210,6 +210,14 @@ def test_the_first_bad_image_and_their_number_are_reported(tmp_path):
     assert not list((tmp_path / "cache").glob("imagefolder-*"))
 
 
+def test_a_link_to_itself_is_named_as_a_bad_image(tmp_path):
+    root = make_tree(tmp_path / "set", {"ant": 8, "bee": 8})
+    (root / "bee" / "x.jpg").symlink_to("x.jpg")
+    (root / "loop").symlink_to("loop")
+    assert "cannot use bee/x.jpg (" in refused(folder_data(root, tmp_path))
+    assert pack(folder_data(root, tmp_path, on_bad="skip"))["skipped"][0]["path"] == "bee/x.jpg"
+
+
 def test_bad_images_can_be_skipped_and_are_recorded(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 8, "bee": 8})
     complete = pack(folder_data(root, tmp_path))

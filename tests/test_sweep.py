@@ -398,7 +398,7 @@ def test_cells_are_children_of_sweep_run(tmp_path):
     found = begun(tmp_path)
     runs = [ran(cell_of(found, seed), top1=10.0 * seed) for seed in (1, 2)]
     assert [tracker.sync(run) for run in runs] == [0, 0]
-    assert conclusion.end(found, None) == 0
+    assert conclusion.end(found, found.config().tracking, None) == 0
 
     def runs_in():
         [experiment] = [e for e in client.search_experiments() if e.name == "mxscale"]

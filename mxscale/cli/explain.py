@@ -5,18 +5,20 @@ import sys
 from typing import Optional
 
 from hydra.errors import OverrideParseException
-from omegaconf.errors import InterpolationKeyError
+from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError
 
+from mxscale.cli.help_pages import CONF
 from mxscale.config.backends import ALIASES
 from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.validation import kvstore
 from mxscale.rundir.directory import REFUSED
 from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.redaction import shown
 
 
 def refuse(line: str) -> int:
     """Print an error as one line, and return the exit status of invalid input."""
-    print(f"error: {' '.join(line.splitlines())}", file=sys.stderr, flush=True)
+    print(shown(f"error: {' '.join(line.splitlines())}"), file=sys.stderr, flush=True)
     return REFUSED
 
 
@@ -35,8 +37,15 @@ def explain(error: Exception, own: Optional[dict] = None) -> str:
     if isinstance(error, InterpolationKeyError):
         name = str(error.msg).partition("'")[2].partition("'")[0]
         return f"{error.full_key}: ${{{name}}} is no setting{nearest(name, flatten(defaults), listed=defaults)}"
+    if isinstance(error, InterpolationResolutionError):  # such as "Environment variable 'X' not found"
+        return f"{error.full_key}: {text.splitlines()[0].rpartition('interpolation: ')[2]}"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: {_expected_form(error.override)}"
+    return _of_composition(text, defaults)
+
+
+def _of_composition(text: str, defaults: dict) -> str:
+    """Return Hydra's message on composing the settings as one line."""
     ambiguous = re.search(r"Ambiguous value for argument '([^=]+)=(.*)'", text)
     if ambiguous:
         key, value = ambiguous.groups()
@@ -47,10 +56,12 @@ def explain(error: Exception, own: Optional[dict] = None) -> str:
     unknown = re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' is not in struct", text)
     if unknown and unknown[1] not in defaults:
         return f"unknown key {unknown[1]}{nearest(unknown[1], [*flatten(defaults), *defaults], listed=defaults)}"
-    if unknown or "Config group" in text or "resolving interpolation" in text:
-        groups = [name for name, value in defaults.items() if isinstance(value, dict)]
-        given = [word for word in sys.argv[1:] if word.lstrip("+~").partition("=")[0] in ["", *groups]]
-        return f"{' '.join(given)}: expected the name of a choice of the group, such as data=digits"
+    choiceless = [word for word in sys.argv[1:] if _names_no_choice(word)]
+    if choiceless and (unknown or re.search("Config group|is not iterable|resolving interpolation", text)):
+        return f"{' '.join(choiceless)}: expected the name of a choice of the group, such as data=digits"
+    merging = re.search(r"Error merging override (\w+)=(.*)", text)
+    if merging:
+        return f"{merging[1]}={merging[2]}: a group of settings: give {merging[1]}.KEY=VALUE"
     missing = re.search(r"Could not find '([^'/]+)/([^']*)'", text)
     if missing:
         listed = text.partition("Available options")[2].partition("Config search path")[0]
@@ -63,6 +74,12 @@ def explain(error: Exception, own: Optional[dict] = None) -> str:
             return f"{expected}; `make setup` and `make setup-optuna` install the others, and images contain none"
         return f"{missing[1]}={missing[2]}{nearest(missing[2], options)}"
     return " ".join(line.strip() for line in text.splitlines()[:2])
+
+
+def _names_no_choice(override: str) -> bool:
+    """Return whether an override gives a group of conf/ another value than the name of a file."""
+    group, equals, value = override.lstrip("+").partition("=")
+    return bool(equals) and (CONF / group).is_dir() and not (CONF / group / f"{value}.yaml").is_file()
 
 
 def _expected_form(override: str) -> str:

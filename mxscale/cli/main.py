@@ -33,9 +33,9 @@ from mxscale.rundir import guards
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
 from mxscale.rundir.status import Status
 from mxscale.rundir.sweep_directory import REFUSED_CELL
-from mxscale.tracking.uris import masked
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.redaction import redact, shown
 
 # Every key with its default; the YAML files of conf/ choose other values.
 DEFAULTS = OmegaConf.create(to_dict(Config()))
@@ -45,6 +45,8 @@ ConfigStore.instance().store(name="defaults", node=DEFAULTS)
 # Hydra settings of verbs that create no run directory through Hydra: no log files, no output folder.
 PLAIN = ["hydra/hydra_logging=disabled", "hydra/job_logging=disabled", "hydra.run.dir=.", "hydra.output_subdir=null",
          "hydra.sweep.dir=${runs}", "hydra.sweep.subdir=."]  # fmt: skip
+# Hydra's settings of where it writes, which have no effect here
+PLACES = ("hydra.run.dir=", "hydra.sweep.dir=", "hydra.sweep.subdir=", "hydra.output_subdir=")
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -77,7 +79,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 def show(text: str) -> int:
     """Print a text that the reader may cut off, as `| head` does, and return the exit status."""
     try:
-        print(text, flush=True)
+        print(shown(text), flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
     return DONE
@@ -96,6 +98,9 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
     """Compose the settings of a verb, execute it, and return the exit status."""
     invocation = multirun.begin_session()
     arguments = [keyed(verb, canonical(argument)) for argument in arguments]
+    placed = next((argument for argument in arguments if argument.lstrip("+~").startswith(PLACES)), None)
+    if placed:
+        return refuse(f"{placed}: run directories and sweeps are below runs; set runs=DIR")
     task = train
     if verb.execute:
         # argparse accepts all settings side by side only, before or after all options
@@ -192,7 +197,7 @@ class RecordOverrides(Hook):
     def before_ranks(self, context, plan):
         path = context.run.path / "overrides.yaml"
         earlier = yaml.safe_load(path.read_text()) if path.exists() else {}
-        typed = [masked(override) for override in self.overrides]
+        typed = [redact(override) for override in self.overrides]
         write_text(path, yaml.safe_dump({**earlier, context.attempt: typed}, sort_keys=False))
 
 
@@ -216,10 +221,10 @@ def _execute(composed, overrides, cell=None) -> Status:
         hooks = [Rerun(recorded), RecordFindings(), typed, *([cell] if cell else [])]
         return job.execute(config, run, hooks)
     except (ConfigError, OmegaConfBaseException) as error:
-        line = explain(error)
+        line = shown(explain(error))
         return Status(REFUSED_CELL, exit=refuse(line), error=line)
     except guards.DiskFailed as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(shown(f"error: {error}"), file=sys.stderr, flush=True)
         return Status(FAILED, exit=FAILURE, error=str(error))
 
 
@@ -238,7 +243,7 @@ def _perform(verb: Verb, name: str, composed) -> int:
     except (ConfigError, OmegaConfBaseException) as error:
         return refuse(explain(error))
     except guards.DiskFailed as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(shown(f"error: {error}"), file=sys.stderr, flush=True)
         return FAILURE
 
 

@@ -8,6 +8,7 @@ import traceback
 from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Callable, List, Optional
 
 from hydra.core.global_hydra import GlobalHydra
@@ -30,7 +31,9 @@ from mxscale.rundir.status import DONE, FINISHED, KILLED, Status
 from mxscale.rundir.sweep_directory import SweepDirectory
 from mxscale.sweep import conclusion
 from mxscale.sweep.sweep import Cell, begin
+from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
+from mxscale.util.redaction import redact
 
 TERMINAL = (signal.SIGINT, signal.SIGHUP)
 DIRECTIONS = {"accuracy": "maximize", "cost": "minimize"}  # of the names in sweep.objective
@@ -90,6 +93,7 @@ class OpenSweep:
         validate(from_dict({"sweep": values["sweep"]}))  # before a sweeper receives it
         suit(config.hydra, values["sweep"]["objective"])
         facts = facts_of(config, typed)
+        self.tracking = from_dict({"tracking": values["tracking"]}).tracking  # config.yaml lacks its password
         self.sweep = begin(values, typed, facts)
         self._until_closed = ExitStack()
         self._until_closed.enter_context(guards.locked(self.sweep))
@@ -109,7 +113,7 @@ class OpenSweep:
         """Conclude the sweep and return its exit status; none if it was refused before its first cell and removed."""
         with self._until_closed:
             if self.begun() or self.signals.reason or self.sweep.attempt > 1:
-                return [conclusion.end(self.sweep, self.signals.reason, lambda: self.signals.urgent)]
+                return [conclusion.end(self.sweep, self.tracking, self.signals.reason, lambda: self.signals.urgent)]
         guards.discard(self.sweep)
         return []
 
@@ -179,7 +183,7 @@ def facts_of(config, typed: List[str]) -> dict:
     loader = GlobalHydra.instance().config_loader() if GlobalHydra.instance().is_initialized() else None  # for glob(*)
     parsed = OverridesParser.create(loader).parse_overrides([*parameters, *typed])
     parsed = [each for each in parsed if each.is_sweep_override()]
-    swept = {each.get_key_element().lstrip("+"): each.input_line.partition("=")[2] for each in parsed}
+    swept = {each.get_key_element().lstrip("+"): redact(each.input_line).partition("=")[2] for each in parsed}
     count = 1
     for each in parsed:
         if each.is_discrete_sweep():
@@ -203,6 +207,13 @@ def at_a_time(launcher: str, jobs: Optional[int], most: int) -> int:
     return most if launcher == "submitit_local" else 1  # Slurm gives each its own cores
 
 
+def conceal(path: Path) -> None:
+    """Remove passwords from multirun.yaml, which Hydra writes before the first cell."""
+    text = path.read_text() if path.exists() else ""
+    if redact(text) != text:
+        write_text(path, redact(text))
+
+
 def run_cell(composed, hydra, first: bool, once: Callable) -> tuple:
     """Run the cell that Hydra composed, unless an earlier attempt finished it.
 
@@ -219,6 +230,7 @@ def run_cell(composed, hydra, first: bool, once: Callable) -> tuple:
     except OmegaConfBaseException:  # such as an unknown ${key}: `once` refuses the cell, and the others run
         values = OmegaConf.to_container(composed)
     sweep, overrides = SweepDirectory(hydra.sweep.dir), OmegaConf.to_container(hydra.overrides.task)
+    conceal(sweep.path / "multirun.yaml")
     cell = Cell(sweep, hydra.job.num, values, overrides, since)
     if cell.sweep.stop_reason():
         return Status(KILLED, exit=INTERRUPTED), None  # it has not started

@@ -7,6 +7,7 @@ from typing import Any, Iterator, Optional, Sequence, Tuple
 from mxscale.util.errors import ConfigError, nearest
 
 MAX_SEED = 2**31 - 1
+SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal float32, which MXNet's operators take
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +49,13 @@ class Rule:
                     raise ConfigError(f"{key}={element}: expected {self.allowed}")
             elif isinstance(element, (int, float)) and not isinstance(element, bool) and not self._in_range(element):
                 expected = self.allowed or "a finite number"
+                if 0 < abs(element) < SMALLEST or LARGEST < abs(element) < math.inf:
+                    expected = "0, or a size from 1.2e-38 to 3.4e38, as float32 has them"
                 raise ConfigError(f"{key}={value}: expected {'each ' if elements is value else ''}{expected}")
 
     def _in_range(self, number: float) -> bool:
         return (
-            math.isfinite(number)
+            (number == 0 or SMALLEST <= abs(number) <= LARGEST)
             and (self.low is None or number >= self.low)
             and (self.high is None or number <= self.high)
             and (self.above is None or number > self.above)

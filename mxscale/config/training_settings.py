@@ -9,6 +9,8 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.schedules import SCHEDULES
 from mxscale.config.setting import MAX_SEED, setting
 
+MAX_PIXELS = 4096  # side of a decoded image, of which each rank holds many; 48 MB
+
 
 @dataclass(frozen=True)
 class Augment:
@@ -21,7 +23,7 @@ class Augment:
     ratio: List[float] = setting(
         [0.75, 1.3333333333333333], "smallest and largest aspect ratio of a random_resized crop", above=0
     )
-    pad: int = setting(0, "padding on each side before a random crop", unit="pixels", low=0)
+    pad: int = setting(0, "padding on each side before a random crop", unit="pixels", low=0, high=MAX_PIXELS)
     flip: bool = setting(True, "flip images horizontally with probability 0.5")
     brightness: float = setting(0.0, "largest relative change of brightness", low=0, high=1)
     contrast: float = setting(0.0, "largest relative change of contrast", low=0, high=1)
@@ -61,7 +63,7 @@ class Data:
     )
     test_share: float = setting(0.2, "share for the test if the set has no such split", low=0, high=0.9)
     split_seed: int = setting(0, "seed of the random split", low=0, high=MAX_SEED)
-    image_size: int = setting(32, "height and width of the network's input", unit="pixels", low=8)
+    image_size: int = setting(32, "height and width of the network's input", unit="pixels", low=8, high=MAX_PIXELS)
     pack_short_side: Any = setting(
         "original", "shorter side of a packed image; original: not resized", unit="pixels", keyword="original", low=8
     )
@@ -72,12 +74,16 @@ class Data:
     pack_quality: int = setting(95, "JPEG quality of packed images", low=1, high=100)
     on_bad: str = setting("error", "invalid images: refuse the set, or skip them", choices=("error", "skip"))
     allow_duplicates: bool = setting(False, "accept and count images that occur in two splits; false: refuse the set")
-    cache: str = setting("runs/data", "folder for packed sets")
+    cache: str = setting("runs/data", "folder for packed sets, shared by runs in any folder: it does not follow runs")
     keep: str = setting(
         "packed", "decode images in each epoch, or once and keep them in memory", choices=("packed", "ram")
     )
     eval_resize: Optional[int] = setting(
-        None, "shorter side before the centre crop in validation; null: as packed", unit="pixels", low=8
+        None,
+        "shorter side before the centre crop in validation; null: as packed",
+        unit="pixels",
+        low=8,
+        high=MAX_PIXELS,
     )
     interpolation: str = setting(
         "bilinear", "interpolation where the input pipeline resizes", choices=("bilinear", "bicubic", "area", "lanczos")

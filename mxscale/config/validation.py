@@ -15,6 +15,7 @@ from mxscale.config.schema import RULES, Config, flatten, to_dict
 from mxscale.config.sizes import unsaved
 from mxscale.util import hostfile
 from mxscale.util.errors import ConfigError
+from mxscale.util.redaction import redact_address
 
 
 def validate(config: Config) -> Config:
@@ -46,6 +47,9 @@ def _check_names(c: Config) -> None:
         raise ConfigError("rerun.run is missing: set rerun=ID to an MLflow run ID or a run directory")
     if "/" in c.name or c.name in ("", ".", ".."):
         raise ConfigError(f"name={c.name}: expected a plain file name")
+    for key, folder in (("runs", c.runs), ("data.cache", c.data.cache)):
+        if not folder.strip() or folder.startswith("-"):
+            raise ConfigError(f"{key}={folder}: expected a folder; one whose name begins with - is ./{folder or '-x'}")
     objective = c.sweep.objective
     if not objective or len(set(objective)) < len(objective):
         raise ConfigError(f"sweep.objective={objective}: expected [accuracy], [cost] or [accuracy,cost]")
@@ -54,8 +58,11 @@ def _check_names(c: Config) -> None:
 def _check_source(c: Config) -> None:
     data = c.data
     DATASETS[data.kind].check_required(data)
+    printable = redact_address(data.mirror or "")
     if data.mirror is not None and not re.match(r"https?://[^/]", data.mirror):
-        raise ConfigError(f"data.mirror={data.mirror}: expected http://HOST/FOLDER or https://HOST/FOLDER")
+        raise ConfigError(f"data.mirror={printable}: expected http://HOST/FOLDER or https://HOST/FOLDER")
+    if data.mirror and data.mirror != printable:
+        raise ConfigError(f"data.mirror={printable}: can't have a password; download the files to data.root instead")
 
 
 def _check_splits(c: Config) -> None:

@@ -103,13 +103,21 @@ def _folders(path: str, where: str) -> List[str]:
     """Return the names of the visible folders in `path`, sorted."""
     try:
         with os.scandir(path) as entries:
-            return sorted(e.name for e in entries if not e.name.startswith(SYSTEM_FOLDERS) and e.is_dir())
+            return sorted(e.name for e in entries if not e.name.startswith(SYSTEM_FOLDERS) and _is_folder(e))
     except FileNotFoundError:
         raise ConfigError(f"{where}: no such directory") from None
     except NotADirectoryError:
         raise ConfigError(f"{where} is a file: expected a directory with <class>/<image>.jpg") from None
     except OSError as error:
         raise ConfigError(f"{where}: cannot read {path} ({error.strerror})") from None
+
+
+def _is_folder(entry: os.DirEntry) -> bool:
+    """Return whether an entry is a folder; a link to itself is not."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _images(root: str, folder: str, unused: Optional[Counter] = None) -> List[Tuple[str, int, int]]:
@@ -121,7 +129,7 @@ def _images(root: str, folder: str, unused: Optional[Counter] = None) -> List[Tu
     try:
         with os.scandir(os.path.join(root, folder)) as entries:
             for entry in entries:
-                if entry.name.startswith(".") or entry.is_dir():
+                if entry.name.startswith(".") or _is_folder(entry):
                     continue
                 extension = os.path.splitext(entry.name)[1].lower()
                 if extension not in EXTENSIONS:

@@ -16,6 +16,7 @@ from mxscale.environment.machine import existing
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import store, uris
 from mxscale.util.errors import ConfigError
+from mxscale.util.redaction import redact_address
 
 UI_PORT = 5000  # of `make ui`
 LATER = "runs are recorded in runs/ and can be sent later"  # a run neither waits for MLflow nor fails with it
@@ -78,7 +79,7 @@ def check_mlflow(config: Config) -> CheckResult:
     file = uris.sqlite_file(uri)
     if file is not None:
         return _check_sqlite(file)
-    shown = uris.masked(uri)
+    shown = redact_address(uri)
     if not uri.startswith(("http://", "https://")):
         return CheckResult("mlflow", OK, f"{shown}, not checked")
     failure = store.failure_of(uri)

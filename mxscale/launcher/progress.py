@@ -12,12 +12,13 @@ from tqdm import tqdm
 
 from mxscale.rundir.directory import WARNINGS, RunDir
 from mxscale.rundir.plan import Plan
+from mxscale.util.redaction import shown
 
 
 def echo(text: str, stream=None) -> None:
     """Print to `stream` (stdout); if it is closed, drop this and all later output."""
     try:
-        print(text, file=stream, flush=True)
+        print(shown(text), file=stream, flush=True)
     except OSError:
         drop(stream or sys.stdout)
 

@@ -5,6 +5,7 @@ MXNET_GLUON_REPO must name a mirror.
 """
 
 import contextlib
+import io
 import os
 import socket
 import sys
@@ -15,8 +16,16 @@ from mxnet.gluon.model_zoo import model_store
 
 from mxscale.util.atomic_files import digest_of, sync
 from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.redaction import redact, redact_address, shown
 
 SILENCE_S = 30.0  # without a byte from the store
+
+
+class _Shown(io.TextIOBase):
+    """MXNet's messages, which have the store's address, on stderr."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(shown(text))
 
 
 def _download(name: str, folder: str) -> str:
@@ -51,13 +60,13 @@ def fetch(name: str) -> str:
     try:
         os.makedirs(root, exist_ok=True)
         # A directory of its own: a failed download leaves nothing in the cache.
-        with tempfile.TemporaryDirectory(dir=root, prefix=".fetch-") as new, contextlib.redirect_stdout(sys.stderr):
+        with tempfile.TemporaryDirectory(dir=root, prefix=".fetch-") as new, contextlib.redirect_stdout(_Shown()):
             file = _download(name, new)
             sync(file)
             os.replace(file, path)
     except Exception as error:  # of requests, zipfile, the file system and MXNet itself
-        reason = " ".join(str(error).split())
-        store = os.environ.get("MXNET_GLUON_REPO", model_store.apache_repo_url)
+        reason = redact(" ".join(str(error).split()))
+        store = redact_address(os.environ.get("MXNET_GLUON_REPO", model_store.apache_repo_url))
         raise ConfigError(
             f"model.pretrained=zoo: cannot download {name} from {store} ({reason}); the zoo's own hosts have been "
             f"offline since 2024: place the file at {path}, or set MXNET_GLUON_REPO to a mirror"

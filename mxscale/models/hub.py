@@ -13,6 +13,7 @@ from huggingface_hub import constants, errors
 
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
+from mxscale.util.redaction import redact, redact_address
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"  # as timm writes them
 MAX_BYTES = 2 << 30  # a ResNet-152 has 0.24 GB
@@ -61,7 +62,7 @@ def _verify(path: Path, source: str) -> None:
 
 def _reason(error: Exception, revision: str) -> str:
     """Return a one-line reason; the library's own messages are long."""
-    hub = constants.ENDPOINT
+    hub = redact_address(constants.ENDPOINT)
     if isinstance(error, errors.GatedRepoError):
         return f"{hub} requires its terms to be accepted; accept them and set HF_TOKEN"
     if isinstance(error, errors.RevisionNotFoundError):
@@ -77,4 +78,4 @@ def _reason(error: Exception, revision: str) -> str:
         return f"{hub} returned status {error.response.status_code}"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror} ({error.filename or constants.HF_HUB_CACHE})"
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return f"{type(error).__name__}: {redact(' '.join(str(error).split()))[:200]}"

@@ -51,6 +51,7 @@ from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the 
 )  # fmt: skip
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
+from mxscale.util.redaction import redact_address
 
 FORECAST = "forecast.json"
 WARNINGS = "warnings.json"  # of rank 0: {subject: one line}
@@ -137,7 +138,9 @@ class RunDir:
         return dataclasses.replace(config, data=dataclasses.replace(config.data, **given))
 
     def write_config(self, config: Config) -> None:
-        write_text(self.path / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
+        values = to_dict(config)  # without the password of tracking.uri
+        values["tracking"]["uri"] = redact_address(config.tracking.uri or "") or None
+        write_text(self.path / "config.yaml", yaml.safe_dump(values, sort_keys=False))
 
     def lines(self) -> Iterator[Dict[str, Any]]:
         """Yield every complete line of metrics.jsonl; a torn last line is ignored."""
@@ -202,8 +205,7 @@ class RunDir:
     @property
     def attempts(self) -> Tuple[Attempt, ...]:
         """The attempts, the first one first."""
-        status = self.status()
-        return status.attempts if status else ()
+        return (self.status() or Status()).attempts
 
     def summary(self) -> Optional[Summary]:
         """Return the summary; None before the end of the first attempt. Raises ConfigError if it is damaged."""
@@ -215,8 +217,7 @@ class RunDir:
     @property
     def figures(self) -> Dict[str, float]:
         """The metrics of the whole run; {} before its end."""
-        summary = self.summary()
-        return summary.metrics if summary else {}
+        return (self.summary() or Summary()).metrics
 
     # ------------------------------------------------------------ stop request and heartbeat
 
@@ -284,15 +285,15 @@ def new_folder(config: Config, kind: str, now: Optional[float] = None) -> Path:
 
 def unwritable(config: Config, error: OSError) -> ConfigError:
     """Return the error for a run directory that cannot be written."""
-    where = f"runs={config.runs}: can't write a run directory there"
-    return ConfigError(f"{where} ({error.strerror}); make room, or set runs=DIR")
+    where = f"runs={config.runs}: can't write a run directory there ({error.strerror})"
+    return ConfigError(f"{where}; make room, or set runs=DIR")
 
 
 def runs_of(root, entry: str) -> List[RunDir]:
     """Return the run directories under `root/entry`, newest first, without those whose status.json is damaged."""
     paths = [p.parent for p in (Path(root) / entry).glob("*/config.yaml")]
-    runs = [RunDir(p) for p in sorted(paths, key=lambda p: (p.stat().st_mtime_ns, p.name), reverse=True)]
-    return [run for run in runs if _has_readable_status(run)]
+    paths.sort(key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
+    return [run for run in map(RunDir, paths) if _has_readable_status(run)]
 
 
 def _has_readable_status(run: RunDir) -> bool:

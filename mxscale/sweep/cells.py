@@ -8,6 +8,7 @@ from typing import Dict, Iterable, List, Mapping, Sequence
 from mxscale.config.schema import Config
 from mxscale.config.signature import UNSIGNED, hash_of, remove, within
 from mxscale.config.sizes import auto_ranks
+from mxscale.util.redaction import redact
 
 # Keys that may differ when a sweep is resumed
 OUTSIDE_IDENTITY = ("hydra", "tracking", "sweep", "budget", "resume", "runs")
@@ -41,7 +42,7 @@ def key(values: dict, swept: Iterable[str] = ()) -> str:
 def swept(overrides: Sequence[str], keys: Mapping[str, str]) -> List[str]:
     """Return the overrides of a cell whose keys the sweep varies, in the order of the command line."""
     given: Dict[str, str] = {override.partition("=")[0].lstrip("+"): override for override in overrides}
-    return [given[name] for name in keys if name in given]
+    return [redact(given[name]) for name in keys if name in given]
 
 
 def name(overrides: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
+from mxscale.config.schema import Tracking
 from mxscale.environment import description
 from mxscale.launcher.progress import echo
 from mxscale.records.recorded import pareto_front
@@ -49,7 +50,9 @@ def _figures(cell: CellRecord) -> Dict[str, float]:
         return {}
 
 
-def end(sweep: SweepDirectory, stopped: Optional[str], unwanted: Callable[[], bool] = lambda: False) -> int:
+def end(
+    sweep: SweepDirectory, tracking: Tracking, stopped: Optional[str], unwanted: Callable[[], bool] = lambda: False
+) -> int:
     """Write, print and send the conclusion of a sweep; return its exit status, the worst of its cells.
 
     Args:
@@ -66,11 +69,10 @@ def end(sweep: SweepDirectory, stopped: Optional[str], unwanted: Callable[[], bo
     sweep.write_summary(Summary(metrics, cells=chosen))
     sweep.write("environment.json", {"tags": tags(facts["command"], chosen)})
     write_text(sweep.path / "table.csv", as_csv(rows))
-    config = sweep.config()
     unsent = None
     if any(row.cell.run for row in rows):
-        unsent = tracker.open_mirror(sweep, config.tracking).finish(unwanted=unwanted)
-    shown = [("sweep", str(sweep)), *([("view", view_hint(sweep))] if config.tracking.enabled else [])]
+        unsent = tracker.open_mirror(sweep, tracking).finish(unwanted=unwanted)
+    shown = [("sweep", str(sweep)), *([("view", view_hint(sweep))] if tracking.enabled else [])]
     echo(table(rows, facts.get("cells", 0), shown))
     if unsent:
         echo(unsent)

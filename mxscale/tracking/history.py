@@ -13,6 +13,7 @@ from mxscale.records.recorded import Recorded
 from mxscale.rundir.directory import FINISHED, RunDir
 from mxscale.tracking import payload, store, sync_state, uris
 from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.redaction import redact_address
 
 PAGE = 200  # runs per request, with a few hundred params each
 PARENT = "mlflow.parentRunId"
@@ -36,7 +37,7 @@ class Store:
         self.client = self._request(lambda: store.open_store(self.uri, config.tracking.timeout_s))
 
     def __str__(self):
-        return uris.masked(self.uri)
+        return redact_address(self.uri)
 
     def experiment(self, name: str) -> str:
         """Return the id of an experiment. Raises ConfigError, which suggests a name, if it does not exist."""

@@ -11,7 +11,8 @@ from mxscale.config import schema as configs
 from mxscale.rundir.directory import FAILED, FINISHED, FORECAST, KILLED, PARAMS, RERUN, WARNINGS, RunDir
 from mxscale.rundir.status import Status, Summary
 from mxscale.tracking import sync_state
-from mxscale.tracking.uris import masked, sqlite_file, store_uri
+from mxscale.tracking.uris import sqlite_file, store_uri
+from mxscale.util.redaction import redact
 
 # Limits in mlflow.utils.validation of MLflow 3.17; the server refuses or truncates longer values
 MAX_METRICS, MAX_PAIRS = 1000, 100  # per request
@@ -80,7 +81,7 @@ def params(run: RunDir) -> Dict[str, str]:
         values = {name: value for name, value in values.items() if name != key and not name.startswith(f"{key}.")}
         values[key] = given
     values.update({key: value for key, value in (run.read(FORECAST) or {}).items() if key.startswith("plan/")})
-    return {key: masked(str(value))[:MAX_PARAM] for key, value in values.items()}
+    return {key: redact(str(value))[:MAX_PARAM] for key, value in values.items()}
 
 
 def record_first_params(run: RunDir) -> None:

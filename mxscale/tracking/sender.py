@@ -28,8 +28,8 @@ from mxscale.tracking import payload, sync_state, uris
 from mxscale.tracking.payload import CostAt, no_cost
 from mxscale.tracking.store import exclusive, exists, import_mlflow, open_store
 from mxscale.tracking.sync_state import Sent
-from mxscale.tracking.uris import masked
 from mxscale.util import file_lock
+from mxscale.util.redaction import redact, redact_address
 
 # MLflow's page then shows runs and charts first, not traces of language models
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}
@@ -61,7 +61,7 @@ class Sender:
         if sent.lines_sent < total:
             lacks = f"{total - sent.lines_sent} of {total} lines"
         command = f"mxscale sync {shlex.quote(str(self.run))}"
-        return f"tracking: {lacks} unsent ({masked(self.uri)}: {reason}); send with: {command}"
+        return f"tracking: {lacks} unsent ({redact_address(self.uri)}: {reason}); send with: {command}"
 
     def send(self, end: Optional[str] = None, wait: bool = False) -> int:
         """Send all new lines; close the MLflow run if the run has ended.
@@ -237,8 +237,8 @@ class Sender:
     def _upload(self, run_id: str, path: Path, folder: Optional[str]) -> None:
         # One file at a time: MLflow uploads a folder with a thread pool, whose threads would delay the
         # interpreter's exit if the server hangs
-        if path.name == "config.yaml" and masked(path.read_text()) != path.read_text():
-            self.client.log_text(run_id, masked(path.read_text()), path.name)
+        if path.name == "config.yaml" and redact(path.read_text()) != path.read_text():  # of an earlier version
+            self.client.log_text(run_id, redact(path.read_text()), path.name)
         else:
             self.client.log_artifact(run_id, str(path), folder)
 

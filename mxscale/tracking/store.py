@@ -14,8 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import List, Optional, Set
 
-from mxscale.tracking.uris import masked, sqlite_file
+from mxscale.tracking.uris import sqlite_file
 from mxscale.util.file_lock import locked
+from mxscale.util.redaction import redact
 
 
 def import_mlflow(timeout_s: float):
@@ -134,4 +135,4 @@ def why(error: BaseException) -> str:
     for pattern, cause in CAUSES:
         if re.search(pattern, text, re.IGNORECASE):
             return cause
-    return masked(text.removeprefix("MlflowException: ").splitlines()[0])[:200]
+    return redact(text.removeprefix("MlflowException: ").splitlines()[0])[:200]

@@ -10,8 +10,9 @@ from typing import Any, Dict, Optional, Tuple
 
 from mxscale.environment.description import ROOT
 from mxscale.rundir.directory import RunDir
-from mxscale.tracking.uris import masked, sqlite_file
+from mxscale.tracking.uris import sqlite_file
 from mxscale.util.errors import ConfigError
+from mxscale.util.redaction import redact_address
 
 STATE_FILE = "tracking.json"
 
@@ -34,10 +35,10 @@ def load(run: RunDir, uri: str, experiment: str) -> Tuple[str, Sent]:
     """Return the unique id of the run, and what the store at `uri` has of it."""
     file = _state(run)
     for known in [file, *file.get("earlier", [])]:
-        if known.get("uri") == masked(uri):
+        if known.get("uri") == redact_address(uri):
             names = {field.name for field in dataclasses.fields(Sent)}
             return file["id"], Sent(**{key: value for key, value in known.items() if key in names})
-    return file.get("id") or uuid.uuid4().hex, Sent(uri=masked(uri), experiment=experiment)
+    return file.get("id") or uuid.uuid4().hex, Sent(uri=redact_address(uri), experiment=experiment)
 
 
 def save(run: RunDir, identity: str, sent: Sent) -> None:
@@ -69,7 +70,7 @@ def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
         return f"not in MLflow; send it with: mxscale sync {shlex.quote(str(run))}"
     uri, page = state["uri"], f"#/experiments/{state['experiment_id']}/runs/{state['run_id']}"
     if uri.startswith("http"):  # in a container the server has another name than on the host
-        own = uri == masked(os.environ.get("MLFLOW_TRACKING_URI", ""))
+        own = uri == redact_address(os.environ.get("MLFLOW_TRACKING_URI", ""))
         return (os.environ.get("MXSCALE_UI", uri) if own else uri).rstrip("/") + "/" + page
     own = sqlite_file(uri) == ROOT / "runs" / "mlflow.db"  # the store that `make ui` shows
     server = "make ui" if own else f"mlflow ui --backend-store-uri {uri}"

@@ -18,7 +18,8 @@ from mxscale.tracking.payload import CostAt, no_cost
 from mxscale.tracking.sender import Busy, Sender
 from mxscale.tracking.store import why
 from mxscale.tracking.sync_state import view_hint
-from mxscale.tracking.uris import masked, store_uri
+from mxscale.tracking.uris import store_uri
+from mxscale.util.redaction import redact_address
 
 POLL_S = 5.0  # between two reads of metrics.jsonl; one with new lines takes 30 ms of a core
 RETRY_S = 1.0
@@ -74,7 +75,7 @@ class Mirror:
         while not self._closing.is_set():
             failures = 0 if self._try() else failures + 1
             if failures == 2:  # reported once, after the retry
-                log.warning("tracking: %s: %s; training continues", masked(self.uri), self.reason)
+                log.warning("tracking: %s: %s; training continues", redact_address(self.uri), self.reason)
             self._closing.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1] if failures else POLL_S)
         for _ in range(2):
             self._sent_all = self._try(payload.end_state(self.run))

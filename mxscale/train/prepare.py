@@ -29,6 +29,7 @@ from mxscale.train.build_facts import build
 from mxscale.train.checkpointer import check_resumable
 from mxscale.train.optim.optimizer import make_optimizer
 from mxscale.util.errors import ConfigError
+from mxscale.util.redaction import redact
 
 
 def prepare(run: RunDir, config: Config) -> None:
@@ -177,7 +178,7 @@ def main(run_path: str, attempt: int) -> int:
     try:
         prepare(run, run.config())
     except ConfigError as error:
-        run.write("refused.json", {"error": str(error)})
+        run.write("refused.json", {"error": redact(str(error))})
         return directory.REFUSED
     return directory.DONE
 

@@ -1,0 +1,38 @@
+"""Text as it may be printed, written and sent: without passwords, and without control characters."""
+
+import re
+
+MASK = "***"
+SECRET = (
+    r"(?:password|passwd|passphrase|pass|pwd|pw|token|secret|credentials?|signature|sig|auth|authorization"
+    r"|(?:api|access|account|private|secret|shared)[-_]?(?:access[-_]?)?key)"
+)
+# After these an address begins: http://, a setting such as tracking.uri=, a variable such as MLFLOW_TRACKING_URI=
+BEGIN = r"(?:(?<!/)//|uri['\"]?[=:](?!['\"\s]*[\w+.-]*:?//)\s*['\"]?)"
+PORT = r"(?:(?<=http://)|(?<=https://))[^:/@\s]*:\d{1,5}(?:/|\s|$)"  # what follows is a path, which may have an @
+# A password that is not percent-encoded may have / and @, so it ends at the last @ of the word; it may have spaces too
+USER = re.compile(rf"({BEGIN})(?!{PORT})([^:/@\s]*):(?:\S+@|[^@\n]+@)", re.IGNORECASE)
+TOKEN = re.compile(rf"({BEGIN})(?!{re.escape(MASK)})[^:/@\s]+:?@", re.IGNORECASE)  # in place of a user
+# The last character may belong to the text around the address
+FIELD = re.compile(rf"((?:\b|[_-])[\w-]*{SECRET}|[?&]key)(=|%3D)[^&\s]*[^&\s'\",;:)\]}}]", re.IGNORECASE)
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def redact(text: str) -> str:
+    """Return the text with each password, token and key of its addresses replaced by ***.
+
+    An address begins with `//`, or follows a name that ends in `uri`. Its password is between the user and the last @,
+    or the value of a field such as `api_key`. Redacting twice changes nothing more.
+    """
+    text = TOKEN.sub(rf"\1{MASK}@", USER.sub(rf"\1\2:{MASK}@", text))
+    return FIELD.sub(rf"\1\2{MASK}", text)
+
+
+def redact_address(address: str) -> str:
+    """Return an address, which may lack its scheme, with its passwords replaced by ***."""
+    return redact(address) if "//" in address else redact(f"//{address}")[2:]
+
+
+def shown(text: str) -> str:
+    r"""Return the text for a terminal: redacted, control characters such as ESC written as \x1b."""
+    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], redact(text))
