@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from importlib import metadata
 
 import pytest
@@ -234,12 +233,6 @@ def test_table_is_aligned_and_counted():
 def test_planned_run_has_the_ranks_of_the_preparation(tmp_path, groups, gpus_seen, ranks, ranks_here):
     run = doctor.planned_run(from_dict({"runs": str(tmp_path), **groups}), with_(CPU, mxnet__gpus=gpus_seen))
     assert (run.ranks, run.ranks_here) == (ranks, ranks_here)
-
-
-def test_checks_of_a_run_are_fast():
-    began = time.perf_counter()
-    doctor.examine(GPU, PlannedRun(ranks=2, ranks_here=2))
-    assert time.perf_counter() - began < 0.05
 
 
 def command(tmp_path, *settings, env=None):

