@@ -218,7 +218,7 @@ def test_finished_run_is_not_resumed(refused, tmp_path):
 @pytest.mark.parametrize("text", ["", "epochs: [", "epochs: many", "- 1"])
 def test_run_with_damaged_config_is_not_resumed(refused, tmp_path, text):
     (tmp_path / "config.yaml").write_text(text)
-    assert re.search(r"no run directory|epochs", refused(f"resume={tmp_path}"))
+    assert re.search(r"no run directory|epochs|is damaged", refused(f"resume={tmp_path}"))
 
 
 @pytest.mark.slow
