@@ -2,7 +2,6 @@
 
 import json
 import math
-import multiprocessing
 import os
 import shutil
 import signal
@@ -98,6 +97,25 @@ def child(code, *arguments, **options):
 
 
 SYNC = "import sys; from mxscale.cli.main import main; sys.exit(main(['sync', sys.argv[1]]))"
+
+# A sync that is killed before a write of its state
+DYING_SYNC = (
+    """
+import os, signal, sys
+from mxscale.tracking import sync_state
+save, writes = sync_state.save, int(sys.argv.pop())
+
+def dying_save(*arguments):
+    global writes
+    writes -= 1
+    if writes < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(*arguments)
+
+sync_state.save = dying_save
+"""
+    + SYNC
+)
 
 
 class Server:
@@ -280,30 +298,10 @@ def test_sync_after_kill_sends_each_line_once(tmp_path):
     run = make_run(tmp_path)
     add_lines(run, 0, 700)  # three batches
     end(run)
-    client_of(f"sqlite:///{tmp_path}/warm.db")  # MLflow's import, once for all children
-
-    def dying_sync(writes):
-        save = sync_state.save
-
-        def dying_save(*arguments):
-            nonlocal writes
-            writes -= 1
-            if writes < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            save(*arguments)
-
-        sync_state.save = dying_save
-        sys.exit(tracker.sync(run))
-
-    def exit_of(writes):
-        process = multiprocessing.get_context("fork").Process(target=dying_sync, args=(writes,))
-        process.start()
-        process.join(60)
-        return process.exitcode
-
     # Writes before each kill: the id | the run | three batches | the status | the end
-    assert [exit_of(writes) for writes in (0, 1, 2, 1, 1, 1, 1)] == [-signal.SIGKILL] * 7
-    assert exit_of(9) == 0
+    for writes in (0, 1, 2, 1, 1, 1, 1):
+        assert child(DYING_SYNC, run, writes).wait(120) == -signal.SIGKILL
+    assert child(SYNC, run).wait(120) == 0
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     [found] = runs_in(uri)
     assert found.info.status == "FINISHED"
