@@ -1,0 +1,30 @@
+"""Opening of files that come from elsewhere: a FIFO, a device or a folder in their place is refused, not waited for."""
+
+import errno
+import os
+import stat
+from typing import IO
+
+KINDS = {
+    stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}  # fmt: skip
+
+
+def open_regular(path, mode: str = "rb", **options) -> IO:
+    """Open a regular file for reading, as `open` does; links are followed.
+
+    Args:
+        path: A file that a user or an earlier run has named.
+        mode: "r" or "rb".
+        **options: Of `open`, such as encoding.
+
+    Raises:
+        OSError: The file can't be read or is not a regular file; its message says what it is.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO without a writer would block
+    kind = stat.S_IFMT(os.fstat(handle).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(handle)
+        raise OSError(errno.EINVAL, f"{KINDS.get(kind, 'not a file')}, not a regular file", str(path))
+    return os.fdopen(handle, mode, **options)

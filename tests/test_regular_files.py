@@ -1,0 +1,35 @@
+"""Files that come from elsewhere are opened only if they are regular files."""
+
+import os
+import socket
+
+import pytest
+
+from mxscale.util.regular_files import open_regular
+
+
+def test_regular_file_and_link_are_read(tmp_path):
+    (tmp_path / "file").write_text("é\n", encoding="utf-8")
+    (tmp_path / "link").symlink_to("file")
+    assert open_regular(tmp_path / "file").read() == b"\xc3\xa9\n"
+    assert open_regular(tmp_path / "link", "r", encoding="utf-8").read() == "é\n"
+
+
+def test_other_kinds_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "folder").mkdir()
+    for name, kind in {"fifo": "a FIFO", "zero": "a device", "folder": "a folder"}.items():
+        with pytest.raises(OSError, match=f"{kind}, not a regular file.*{name}"):
+            open_regular(tmp_path / name)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        with pytest.raises(OSError):
+            open_regular(tmp_path / "s")
+
+
+def test_missing_file_and_loop_are_os_errors(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("missing", "loop"):
+        with pytest.raises(OSError):
+            open_regular(tmp_path / name)
