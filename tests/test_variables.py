@@ -6,8 +6,9 @@ from conftest import namespace
 from mxscale.cli import main
 from mxscale.config.schema import Config
 from mxscale.environment import description, hosts
-from mxscale.environment.variables import inherited, leave_other_job, recorded
+from mxscale.environment.variables import clean, inherited, recorded
 from mxscale.launcher import setup
+from mxscale.rundir.directory import RunDir
 from mxscale.util.errors import ConfigError
 
 
@@ -32,7 +33,7 @@ def test_variables_of_another_job_are_removed():
                "HOROVOD_LOCAL_RANK": "0", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "a"}  # fmt: skip
     own = {"HOROVOD_CYCLE_TIME": "1", "OMPI_MCA_btl": "tcp", "PATH": "/bin"}
     environ.update(own)
-    leave_other_job(environ)
+    clean(environ)
     assert environ == own
 
 
@@ -53,6 +54,21 @@ def test_shared_memory_that_is_not_writable_is_refused(cli):
     read_only = namespace("--mount", "mount -t tmpfs -o ro tmpfs /dev/shm")
     ended = cli("train", "launch.ranks=2", "max_steps=1", within=read_only, expect=2)
     assert "/dev/shm is not writable" in ended.err and "comm=local" in ended.err
+
+
+def test_unknown_engine_of_mxnet_is_refused(capsys, monkeypatch):
+    monkeypatch.setenv("MXNET_ENGINE_TYPE", "Bogus")
+    assert main.main(["train"]) == 2
+    assert capsys.readouterr().err.startswith("error: MXNET_ENGINE_TYPE=Bogus: MXNet has ThreadedEnginePerDevice, ")
+
+
+@pytest.mark.slow
+def test_run_without_standard_streams_and_with_optimized_python_trains(cli):
+    """As a daemon starts it: `0<&- 1>&- 2>&-`."""
+    closed = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh"]
+    cli("train", "max_steps=1", "launch.ranks=1", within=closed, env={"PYTHONOPTIMIZE": "2"})
+    (run,) = (cli.folder / "train").iterdir()
+    assert RunDir(run).status().state == "FINISHED"
 
 
 def test_ranks_and_records_get_no_address_with_a_password():
