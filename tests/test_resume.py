@@ -229,3 +229,17 @@ def test_ranks_end_without_parent(cli):
     assert len(rank_pids(run)) == 2
     kill_session(process)
     until(lambda: not rank_pids(run), 30, 0.5)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_removed_run_directory_ends_the_run_and_is_not_made_anew(cli, ranks):
+    process = cli.start("train", "epochs=500", "checkpoint.every_steps=1", f"launch.ranks={ranks}")
+    run = cli.run_of(process)
+    wait_for_step(run, 3)
+    run.path.rename(cli.folder / "moved")
+    ended = cli.ended(process, expect=1, timeout=30)
+    assert ended.err.splitlines()[-1:] == [
+        f"error: {run} was moved or removed while the run wrote to it: the run has ended"
+    ]
+    assert not rank_pids(run)
+    assert not run.path.exists()
