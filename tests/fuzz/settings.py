@@ -62,7 +62,7 @@ def one(draw, key: str) -> tuple:
     if kind == "near" and rule.low is not None:
         value = str(rule.low + choice(draw, (-1, 0, 1)))
     elif kind == "near":
-        value = f"{key.rpartition('.')[2]}-{MARKER}" if "uri" in key else "2"
+        value = f"http://bob:{MARKER}@host" if "uri" in key else "2"
     else:
         value = choice(draw, values[kind]).format(key=key) if kind == "form" else choice(draw, values[kind])
     if key in LARGE and kind == "number" and len(value.lstrip("-")) > 3 and "-" not in value:
