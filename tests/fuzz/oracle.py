@@ -125,7 +125,7 @@ def _isolate(folder: Path, command: bool) -> None:
     tempfile.tempdir = None
     for signal_ in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_, signal.default_int_handler)
-    resource.setrlimit(resource.RLIMIT_AS, (12 * 2**30,) * 2)  # so that no case takes the machine's memory
+    resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30,) * 2)  # so that no case takes the machine's memory
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
