@@ -1,7 +1,7 @@
 # `make help` lists the targets. Each target installs what it requires first.
 PY := .venv/bin/python
 
-.PHONY: help setup setup-optuna train finetune doctor test test-quick test-docker test-reference lint bench ui clean
+.PHONY: help setup setup-optuna train finetune doctor test test-quick test-docker test-reference fuzz lint bench ui clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -33,6 +33,9 @@ test-quick: .venv/dev.stamp  ## run the tests that take seconds
 test-reference: .venv/dev.stamp .venv-reference/stamp  ## compare converted networks with PyTorch's (downloads its CPU build)
 	@PYTHONPATH=$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
 	  .venv-reference/bin/python -m pytest tests/test_reference.py
+
+fuzz: .venv/dev.stamp  ## give N generated inputs of each kind to the program: make fuzz N=300 SEED=1
+	@$(PY) -m tests.fuzz --count $(or $(N),300) --seed $(or $(SEED),1)
 
 lint: .venv/dev.stamp  ## check code and spelling: ruff, codespell, and shellcheck if it is installed
 	@$(PY) -m ruff check .

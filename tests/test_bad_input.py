@@ -35,6 +35,7 @@ from mxscale.util.errors import ConfigError
         ("optimizer=[1]", ["error: optimizer=[1]: expected the name of a choice of the group"]),
         ("budget=[1]", ["budget=[1]", "a group of settings"]),
         ("data=3", ["error: data=3: expected the name of a choice of the group"]),
+        ("data@x=3", ["error: data@x=3: expected the name of a choice of the group"]),
         ("data={rot:/x}", ["data={rot:/x}", "expected the name of a choice of the group"]),
         ("batch=8", ["batch=8", "a group of settings"]),
         ("launch.hosts=a:4,b:4", ["'launch.hosts=[a:4,b:4]'"]),

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from mxscale.util.regular_files import open_regular
+from mxscale.util.regular_files import open_regular, read_regular
 
 
 def test_regular_file_and_link_are_read(tmp_path):
@@ -33,3 +33,12 @@ def test_missing_file_and_loop_are_os_errors(tmp_path):
     for name in ("missing", "loop"):
         with pytest.raises(OSError):
             open_regular(tmp_path / name)
+
+
+def test_larger_file_than_the_limit_is_not_read(tmp_path):
+    with open(tmp_path / "sparse", "wb") as sparse:
+        sparse.truncate(20 << 30)
+    with pytest.raises(OSError, match=r"21\.5 GB, expected at most 1\.0 GB.*sparse"):
+        read_regular(tmp_path / "sparse", 10**9)
+    (tmp_path / "file").write_bytes(b"12")
+    assert read_regular(tmp_path / "file", 2) == b"12"

@@ -46,6 +46,7 @@ FIELDS = [
     "http://127.0.0.1:1/?passphrase={}",
 ]
 DATABASES = [
+    "postgresql:///bob:{}@127.0.0.1:1/db",
     "postgresql://bob:{}@127.0.0.1:1/db",
     "postgresql://bob:p@{}@127.0.0.1:1/db",
     "postgresql://bob:a/{}@127.0.0.1:1/db",
@@ -54,7 +55,20 @@ DATABASES = [
     "mssql://127.0.0.1:1/db?user=a&Password={}&x=1",
     "mssql+pyodbc:///?odbc_connect=DRIVER%3DX%3BUID%3Dbob%3BPWD%3D{}%3B",
 ]
-INVALID = ["bob:{}@127.0.0.1:1", "bob:a/{}@h", "http:/bob:{}@h", "http//bob:{}@h", "//bob:{}@h", "htp://bob:{}@h"]
+INVALID = [
+    "/bob:{}@h",
+    "bob:{}@h//x",
+    "/bob:{}@h//x",
+    "s3:///{}@h",
+    "htp:///{}:@h/x",
+    "///bob:p@{}@h",
+    "bob:{}@127.0.0.1:1",
+    "bob:a/{}@h",
+    "http:/bob:{}@h",
+    "http//bob:{}@h",
+    "//bob:{}@h",
+    "htp://bob:{}@h",
+]
 FORMS = [*HTTP, *FIELDS, *DATABASES, *INVALID]
 PLAIN = [
     "http://host:5000/a@b",

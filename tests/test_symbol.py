@@ -1,7 +1,10 @@
 """Networks in the classic format: reading, training, freezing and refusals."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import classic
 import mxnet as mx
@@ -9,7 +12,7 @@ import numpy as np
 import pytest
 from refusals import error_of
 
-from mxscale.models import pretrained, weights, zoo
+from mxscale.models import graph_trial, pretrained, weights, zoo
 from mxscale.util.errors import ConfigError
 
 CPU = mx.cpu()
@@ -230,7 +233,7 @@ def test_a_graph_cut_at_every_tenth_is_refused(saved):
     complete = (folder / "net-symbol.json").read_text()
     for tenth in range(10):
         (folder / "net-symbol.json").write_text(complete[: len(complete) * tenth // 10])
-        assert "truncated or not JSON" in refused(folder, prefix)
+        assert "truncated or not a graph" in refused(folder, prefix)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"nodes": 3}', '{"nodes": [], "heads": []}', "7"])
@@ -238,6 +241,75 @@ def test_other_json_is_refused(saved, text):
     folder, _, _, prefix = saved
     (folder / "net-symbol.json").write_text(text)
     refused(folder, prefix)
+
+
+def test_a_node_that_is_its_own_input_is_refused(saved):
+    folder, network, _, prefix = saved
+    graph = json.loads(network.tojson())
+    at = [node["name"] for node in graph["nodes"]].index("softmax")
+    graph["nodes"][at]["inputs"][0][0] = at
+    (folder / "net-symbol.json").write_text(json.dumps(graph))
+    assert f"node {at} refers to no earlier node" in refused(folder, prefix)
+
+
+def test_a_missing_output_is_refused(saved):
+    folder, network, _, prefix = saved
+    for output in (1, 3, 2**31):
+        graph = json.loads(network.tojson())
+        node = next(node for node in graph["nodes"] if node["name"] == "relu1")
+        node["inputs"][0][1] = output
+        (folder / "net-symbol.json").write_text(json.dumps(graph))
+        assert f"relu1 reads output {output} of bn1, which it lacks" in refused(folder, prefix)
+
+
+def test_a_node_without_inputs_is_refused(saved):
+    folder, network, _, prefix = saved
+    for name in ("fc1", "softmax", "bn0"):
+        graph = json.loads(network.tojson())
+        next(node for node in graph["nodes"] if node["name"] == name)["inputs"] = []
+        (folder / "net-symbol.json").write_text(json.dumps(graph))
+        assert f"{name} (" in refused(folder, prefix)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"nodes": [' + "{}, " * 10_001 + '{}], "heads": []}'])
+def test_a_deep_graph_is_refused(saved, text):
+    folder, _, _, prefix = saved
+    (folder / "net-symbol.json").write_text(text)
+    refused(folder, prefix)
+
+
+@pytest.mark.parametrize("file", ["net-symbol.json", "net-0000.params"])
+def test_a_fifo_is_not_waited_for(saved, file):
+    folder, _, _, prefix = saved
+    (folder / file).unlink()
+    os.mkfifo(folder / file)
+    assert "a FIFO, not a regular file" in error_of(brought, folder, prefix)
+
+
+@pytest.mark.parametrize(
+    "changed, reason",
+    [
+        ({"num_group": "0"}, "it ends by SIGFPE"),
+        ({"pad": "(1000000, 1000000)"}, "Failed to allocate CPU Memory"),
+    ],
+)
+def test_a_graph_that_mxnet_cannot_run_is_refused(saved, changed, reason):
+    _, network, _, prefix = saved
+    graph = json.loads(network.tojson())
+    next(node for node in graph["nodes"] if node["name"] == "conv0")["attrs"].update(changed)
+    message = error_of(graph_trial.check, {"graph": graph, "input": "data"}, 32, f"symbol:{prefix}")
+    assert message.startswith(f"model.pretrained=symbol:{prefix}: MXNet cannot run its graph on images of 32 pixels")
+    assert reason in message
+
+
+def test_a_graph_that_mxnet_can_run_passes(resnet):
+    folder = resnet[0]
+    graph_trial.check(str(folder / pretrained.GRAPH), 32, "symbol:resnet")
+
+
+def test_a_lower_limit_of_ulimit_is_kept(resnet):
+    code = f"from mxscale.models import graph_trial; graph_trial.check('{resnet[0] / pretrained.GRAPH}', 32, 'x')"
+    subprocess.run(["bash", "-c", f'ulimit -v 8000000 -t 60; exec {sys.executable} -c "{code}"'], check=True)
 
 
 def test_an_unknown_operator_is_named(saved):

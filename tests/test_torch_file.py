@@ -61,9 +61,30 @@ def test_unsupported_safetensors_types_are_named(tmp_path):
     refused(tmp_path / "w", "w is of type F8_E4M3")
 
 
+@pytest.mark.parametrize("shape", [(2**62, 0, 2**62), (2**40, 0, 2**40), (0, 2**50), (1,) * 40])
+def test_overflowing_safetensors_shapes_are_refused(tmp_path, shape):
+    data = [0, 4] if 0 not in shape else [0, 0]
+    header = json.dumps({"w": {"dtype": "F32", "shape": shape, "data_offsets": data}}).encode()
+    (tmp_path / "w").write_bytes(struct.pack("<Q", len(header)) + header + bytes(data[1]))
+    refused(tmp_path / "w", "corrupt")
+
+
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
+def test_other_kinds_of_files_are_refused_at_once(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    refused(tmp_path / name, "a FIFO, not a regular file")
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    refused(tmp_path / name, "a device, not a regular file")
+    (tmp_path / name).unlink()
+    with open(tmp_path / name, "wb") as sparse:
+        sparse.truncate(20 << 30)
+    refused(tmp_path / name, "21.5 GB, expected at most 2.1 GB")
+
+
 def test_a_missing_file_and_a_folder_are_one_line(tmp_path):
     refused(tmp_path / "no", "no such file$")
-    refused(tmp_path, "Is a directory$")
+    refused(tmp_path, "a folder, not a regular file$")
 
 
 @pytest.mark.parametrize("name", [*FILES, "w.safetensors"])

@@ -1,6 +1,7 @@
 """Weights: digest, files, and fitting into a network."""
 
 import hashlib
+import os
 import random
 import struct
 
@@ -99,7 +100,7 @@ def test_files_of_other_versions_are_read_as_in_mxnet(tmp_path, version):
 def test_a_missing_file_and_a_directory_are_one_line(tmp_path):
     with pytest.raises(ConfigError, match=f"^model.pretrained={tmp_path}/no: no such file$"):
         weights.load(tmp_path / "no")
-    with pytest.raises(ConfigError, match=f"^resume={tmp_path}: Is a directory$"):
+    with pytest.raises(ConfigError, match=f"^resume={tmp_path}: a folder, not a regular file$"):
         weights.load(tmp_path, key="resume")
 
 
@@ -122,6 +123,23 @@ def test_a_file_cut_at_any_byte_is_refused(file):
 def test_other_files_are_refused(tmp_path, content):
     (tmp_path / "w").write_bytes(content)
     refused(tmp_path / "w")
+
+
+@pytest.mark.parametrize("shape", [(2**62, 0, 2**62), (2**62, 0), (0,), (2**40, 2**40)])
+def test_shapes_without_their_values_are_refused(tmp_path, shape):
+    array = struct.pack(f"<Iii{len(shape)}q3i", 0xF993FAC9, 0, len(shape), *shape, 1, 0, 0)
+    (tmp_path / "w").write_bytes(struct.pack("<3Q", 0x112, 0, 1) + array + struct.pack("<QQ", 1, 1) + b"w")
+    refused(tmp_path / "w")
+
+
+def test_other_kinds_of_files_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    with open(tmp_path / "sparse", "wb") as sparse:
+        sparse.truncate(20 << 30)
+    whys = {"fifo": "a FIFO, not", "/dev/zero": "a device, not", "sparse": "21.5 GB, expected at most 2.1 GB"}
+    for name, why in whys.items():
+        with pytest.raises(ConfigError, match=f"^model.pretrained={tmp_path / name}: {why}"):
+            weights.load(tmp_path / name)
 
 
 def test_damaged_bytes_never_crash(file):

@@ -78,7 +78,8 @@ def _of_composition(text: str, defaults: dict) -> str:
 
 def _names_no_choice(override: str) -> bool:
     """Return whether an override gives a group of conf/ another value than the name of a file."""
-    group, equals, value = override.lstrip("+").partition("=")
+    key, equals, value = override.lstrip("+").partition("=")
+    group = key.partition("@")[0]
     return bool(equals) and (CONF / group).is_dir() and not (CONF / group / f"{value}.yaml").is_file()
 
 

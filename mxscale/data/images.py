@@ -9,13 +9,14 @@
 | EXIF orientation           | applied                                                               |
 | several frames             | the first                                                             |
 | a wrong extension          | decoded by content                                                    |
-| truncated, empty, not an image, over `MAX_PIXELS`, float or 32-bit values | `BadImage`             |
+| truncated (missing_data.py), empty, not an image, over `MAX_PIXELS`, float or 32-bit values | `BadImage` |
 
 MXNet decodes the images in a user's records. It ignores transparency, applies the orientation only of JPEG, and
 reads few formats (OpenCV's imread, flag 1). If its result differs from the table, `examine` reports it, and the
 record is encoded again.
 
-Only Pillow is imported, as in workers.py. An archive is not unpacked: a worker reads its image inside the archive.
+Of the libraries only Pillow is imported, as in workers.py. An archive is not unpacked: a worker reads its image inside
+the archive.
 """
 
 import contextlib
@@ -27,6 +28,8 @@ import warnings
 from typing import NamedTuple, Optional, Tuple, Union
 
 from PIL import Image, ImageOps, UnidentifiedImageError
+
+from mxscale.data.missing_data import is_incomplete
 
 Image.init()  # registers WebP, TIFF and others
 
@@ -40,7 +43,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp",
 MAX_PIXELS = 178_956_970  # Pillow's limit against decompression bombs: 512 MiB as RGB
 MAX_JPEG_SIDE = 65_500  # of libjpeg
 GAP = 2.0  # a JPEG is decoded at least this many times larger than requested, as in Pillow's thumbnails
-POLICY = 2  # version of this module's policy, part of the cache key
+POLICY = 3  # version of this module's policy, part of the cache key
 # Format -> Pillow's modes that MXNet decodes to the same pixels, unless rotated or transparent.
 SAME_IN_MXNET = {"JPEG": ("L", "RGB"), "MPO": ("L", "RGB"), "PNG": ("1", "L", "P", "RGB"), "BMP": ("RGB",)}
 ORIENTATION = 0x0112  # EXIF
@@ -96,9 +99,8 @@ def repack(source: Source, recipe: Recipe) -> Packed:
 def examine(source: Source, min_side: int) -> Examined:
     """Decode an image and return its properties. Raises BadImage."""
     content = read(source)
-    with _opened(content) as image:
-        _refuse_small(image, min_side)
-        image.load()
+    with _errors():
+        image = _loaded(content, min_side)
         return Examined(min(_rgb(_upright(image)).size), _same_in_mxnet(image), _key_of(content))
 
 
@@ -109,8 +111,8 @@ def _key_of(content: bytes) -> bytes:
 
 def size_of(content: bytes) -> Tuple[int, int]:
     """Return (width, height) from the header of an image. Raises BadImage."""
-    with _opened(content) as image:
-        return image.size
+    with _errors():
+        return _opened(content).size
 
 
 def _same_in_mxnet(image: Image.Image) -> bool:
@@ -129,26 +131,17 @@ def decode(source: Source, min_side: int = 1, wanted: Optional[int] = None) -> I
     Raises:
         BadImage: The image is unusable.
     """
-    with _opened(read(source)) as image:
-        _refuse_small(image, min_side)
-        if wanted:
-            scale = GAP * wanted / min(image.size)
-            image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
-        image.load()
-        return _rgb(_upright(image))
+    with _errors():
+        return _rgb(_upright(_loaded(read(source), min_side, wanted)))
 
 
 @contextlib.contextmanager
-def _opened(content: bytes):
-    """Yield the image with its header read. Every error in the block is raised as BadImage."""
-    if not content:
-        raise BadImage("empty file")
+def _errors():
+    """Raise every error in the block as BadImage."""
     try:
         with warnings.catch_warnings():  # invalid metadata does not matter here
             warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(content), formats=FORMATS)
-            _refuse_huge(*image.size)
-            yield image
+            yield
     except BadImage:
         raise
     except UnidentifiedImageError:
@@ -157,6 +150,33 @@ def _opened(content: bytes):
         raise BadImage(f"more than {MAX_PIXELS:,} pixels") from None
     except Exception as error:  # decoders raise exceptions of many types for damaged files
         raise BadImage(one_line(error)) from None
+
+
+def _opened(content: bytes) -> Image.Image:
+    """Return the image with its header read."""
+    if not content:
+        raise BadImage("empty file")
+    image = Image.open(io.BytesIO(content), formats=FORMATS)
+    _refuse_huge(*image.size)
+    return image
+
+
+def _loaded(content: bytes, min_side: int, wanted: Optional[int] = None) -> Image.Image:
+    """Return the image as it is in the file, or reduced as in `decode`."""
+
+    def load(content: bytes) -> Image.Image:
+        image = _opened(content)
+        _refuse_small(image, min_side)
+        if wanted:
+            scale = GAP * wanted / min(image.size)
+            image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
+        image.load()
+        return image
+
+    image = load(content)
+    if is_incomplete(image, content, load):
+        raise BadImage("truncated: data of some pixels is missing")
+    return image
 
 
 def _refuse_small(image: Image.Image, min_side: int) -> None:

@@ -18,6 +18,7 @@ from mxscale.models import torch_file
 from mxscale.models.residual import SPECIFICATION, BottleneckV1b
 from mxscale.models.weights import differences, first_of
 from mxscale.util.errors import ConfigError
+from mxscale.util.regular_files import open_regular
 
 BATCH_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "running_mean", "running_var": "running_var"}
 # Number of batches behind a running statistic; PyTorch uses it only if momentum is None.
@@ -144,11 +145,11 @@ def _config(path: str) -> str:
 def _settings(path: str) -> dict:
     """Return the content of config.json beside the file; empty if it does not exist. Raises ConfigError."""
     try:
-        with open(_config(path), encoding="utf-8") as file:
+        with open_regular(_config(path), "r", encoding="utf-8") as file:
             found = json.load(file)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{_config(path)}, which describes the weights beside it, is not JSON ({error})") from None
     return found if isinstance(found, dict) else {}
 

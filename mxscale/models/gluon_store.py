@@ -53,7 +53,10 @@ def fetch(name: str) -> str:
     root = os.path.join(os.path.expanduser(os.environ.get("MXNET_HOME") or mx.base.data_dir()), "models")
     path = os.path.join(root, f"{name}-{model_store.short_hash(name)}.params")
     if os.path.exists(path):
-        found = digest_of(path, "sha1")
+        try:
+            found = digest_of(path, "sha1")
+        except OSError as error:
+            raise ConfigError(f"model.pretrained=zoo: {path}: {error.strerror}; remove it") from None
         if found != sums[name]:
             raise ConfigError(f"model.pretrained=zoo: {path} is damaged (SHA-1 {found}, not {sums[name]}); remove it")
         return path

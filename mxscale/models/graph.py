@@ -22,6 +22,13 @@ NORMS = ("BatchNorm", "BatchNorm_v1")
 COPIES = ("Cast", "_copy", "identity", "amp_cast", "BlockGrad")
 ENDS = (*COPIES, "SoftmaxOutput", "Softmax", "softmax", "log_softmax", "SoftmaxActivation", "Flatten", "Reshape")
 POOLED_ENDS = (*ENDS, "Pooling", "Activation", "Dropout")  # if the classifier is a 1x1 convolution
+# operator -> the least number of inputs, of those that are relied on here
+INPUTS = {
+    **dict.fromkeys(POOLED_ENDS, 1),
+    **dict.fromkeys(("Convolution", "FullyConnected"), 2),
+    **dict.fromkeys(NORMS, 5),
+}
+MAX_NODES = 10_000  # the graph of a ResNet-1001 has about 8,000
 
 
 class Node(NamedTuple):
@@ -51,6 +58,44 @@ def nodes_of(graph: dict) -> List[Node]:
     return [Node(n["op"], n["name"], n.get("attrs") or {}, [(i[0], i[1]) for i in n["inputs"]]) for n in graph["nodes"]]
 
 
+def check_order(graph) -> None:
+    """Check that each node's inputs precede it, as MXNet writes them; then no node is its own ancestor.
+
+    Args:
+        graph: The JSON of a graph, of any version of MXNet.
+
+    Raises:
+        ValueError: It is not a graph in that order; the message is short.
+    """
+    if not isinstance(graph, dict) or not all(isinstance(graph.get(key), list) for key in ("nodes", "heads")):
+        raise ValueError("it has no nodes and heads")
+    if len(graph["nodes"]) > MAX_NODES:
+        raise ValueError(f"it has {len(graph['nodes'])} nodes, expected at most {MAX_NODES}")
+    inputs = [node.get("inputs") if isinstance(node, dict) else None for node in graph["nodes"]]
+    for number, entries in enumerate([*inputs, graph["heads"]]):
+        if not isinstance(entries, list) or not all(_is_before(entry, number) for entry in entries):
+            what = f"node {number}" if number < len(inputs) else "its output"
+            raise ValueError(f"{what} refers to no earlier node: {str(entries)[:80]}")
+
+
+def _is_before(entry, number: int) -> bool:
+    return isinstance(entry, list) and len(entry) > 1 and type(entry[0]) is int and 0 <= entry[0] < number
+
+
+def _check_inputs(graph: dict) -> None:
+    """Raise ValueError if a node lacks inputs, or reads an output that does not exist; MXNet checks neither."""
+    made = json.loads(mx.sym.load_json(json.dumps(graph)).get_internals().tojson())["heads"]
+    known = {(node, output) for node, output, _ in made}
+    for node in [*nodes_of(graph), Node("", "its output", {}, [(i[0], i[1]) for i in graph["heads"]])]:
+        if len(node.inputs) < INPUTS.get(node.op, 0):
+            raise ValueError(f"{node.name} ({node.op}) has {len(node.inputs)} inputs, expected {INPUTS[node.op]}")
+        for source, output in node.inputs:
+            if (source, output) not in known:
+                raise ValueError(
+                    f"{node.name} reads output {output} of {graph['nodes'][source]['name']}, which it lacks"
+                )
+
+
 def analyse(graph: dict, known: Optional[Set[str]] = None, input: Optional[str] = None) -> Network:
     """Divide a graph into features and classifier.
 
@@ -62,6 +107,7 @@ def analyse(graph: dict, known: Optional[Set[str]] = None, input: Optional[str] 
     Raises:
         ValueError: The graph is not an image classifier; the message is short.
     """
+    _check_inputs(graph)
     nodes = nodes_of(graph)
     head, after = _find_head(nodes, graph["heads"])
     features = nodes[head].inputs[0]
@@ -158,9 +204,9 @@ def _structural_names(roles: Dict[str, str]) -> Dict[str, str]:
 
 
 def _is_raw(nodes: List[Node], reached: Set[int], input: str) -> bool:
-    at = {i for i in reached if nodes[i].op == "null" and nodes[i].name == input}
-    while True:
-        users = {i for i in reached if any(source in at for source, _ in nodes[i].inputs)}
-        if not users or any(nodes[i].op not in COPIES for i in users):
-            return bool(users) and all(nodes[i].op in NORMS for i in users)
-        at = users
+    pixels = {i for i in reached if nodes[i].op == "null" and nodes[i].name == input}  # and copies of them
+    users = []
+    for i in sorted(reached - pixels):
+        if any(source in pixels for source, _ in nodes[i].inputs):
+            (pixels.add if nodes[i].op in COPIES else users.append)(i)
+    return bool(users) and all(nodes[i].op in NORMS for i in users)

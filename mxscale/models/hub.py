@@ -11,12 +11,12 @@ from typing import NamedTuple, Optional
 import huggingface_hub
 from huggingface_hub import constants, errors
 
+from mxscale.models.weights import MAX_BYTES
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact, redact_address
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"  # as timm writes them
-MAX_BYTES = 2 << 30  # a ResNet-152 has 0.24 GB
 
 
 class Fetched(NamedTuple):

@@ -15,7 +15,9 @@ from typing import Dict, NamedTuple
 import numpy as np
 import safetensors
 
+from mxscale.models.weights import MAX_BYTES
 from mxscale.util.errors import ConfigError
+from mxscale.util.regular_files import read_regular
 
 # A bfloat16 is the upper half of a float32. NumPy has no such type: it is read as uint16 until `as_float32`.
 BFLOAT16 = "bfloat16"
@@ -31,7 +33,7 @@ SAFETENSORS = {
     "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?",
 }  # fmt: skip
 NESTED = ("state_dict", "model")  # keys under which training scripts store a state dict
-MAX_AXES = 32
+MAX_AXES, MAX_SIZE = 32, 2**48  # of a tensor
 
 
 class Tensor(NamedTuple):
@@ -58,7 +60,10 @@ class _Refused(ValueError):
 def read(path: str, source: str) -> Dict[str, Tensor]:
     """Return the tensors of a file by name. Raises ConfigError, which names `source`."""
     try:
-        return _safetensors(path) if _is_safetensors(path) else _pickled(path)
+        content = read_regular(path, MAX_BYTES)
+        # By content: 8 bytes with the length of the header, which is JSON
+        named = str(path).endswith(".safetensors")
+        return _safetensors(content) if named or content[8:9] == b"{" else _pickled(content)
     except FileNotFoundError:
         raise ConfigError(f"model.pretrained={source}: no such file") from None
     except OSError as error:
@@ -67,16 +72,7 @@ def read(path: str, source: str) -> Dict[str, Tensor]:
         raise ConfigError(f"model.pretrained={source}: {error}") from None
 
 
-def _is_safetensors(path: str) -> bool:
-    # By content: 8 bytes with the length of the header, which is JSON.
-    with open(path, "rb") as file:
-        start = file.read(9)
-    return str(path).endswith(".safetensors") or (len(start) == 9 and start[8:] == b"{")
-
-
-def _safetensors(path: str) -> Dict[str, Tensor]:
-    with open(path, "rb") as file:
-        content = file.read()
+def _safetensors(content: bytes) -> Dict[str, Tensor]:
     try:
         entries = safetensors.deserialize(content)  # checks every offset and size against the file
     except safetensors.SafetensorError as error:
@@ -86,7 +82,11 @@ def _safetensors(path: str) -> Dict[str, Tensor]:
         if entry["dtype"] not in SAFETENSORS:
             raise _Refused(f"{name} is of type {entry['dtype']}, which is not supported")
         kind = SAFETENSORS[entry["dtype"]]
-        array = np.frombuffer(entry["data"], _numpy(kind)).reshape(entry["shape"])
+        shape = tuple(entry["shape"])
+        # NumPy multiplies the other sizes, even if one is 0
+        if len(shape) > MAX_AXES or math.prod(size or 1 for size in shape) >= MAX_SIZE:
+            raise _Refused(f"is corrupt: {_short(name)} has shape {_short(shape)}")
+        array = np.frombuffer(entry["data"], _numpy(kind)).reshape(shape)
         tensors[name] = Tensor(array, kind == BFLOAT16)
     return tensors
 
@@ -102,9 +102,7 @@ def _short(text) -> str:
 # ---------------------------------------------------------------- .pth
 
 
-def _pickled(path: str) -> Dict[str, Tensor]:
-    with open(path, "rb") as file:
-        content = file.read()
+def _pickled(content: bytes) -> Dict[str, Tensor]:
     try:
         found, storages = _zip(content) if content.startswith(b"PK") else _legacy(content)
         return {name: view.tensor(storages) for name, view in _state_dict(found).items()}
@@ -165,7 +163,7 @@ class _View(NamedTuple):
 
 
 def _are_counts(numbers) -> bool:
-    return all(type(n) is int and 0 <= n < 2**48 for n in numbers)
+    return all(type(n) is int and 0 <= n < MAX_SIZE for n in numbers)
 
 
 def _rebuild_tensor(storage, offset, shape, strides, *_) -> _View:  # what follows: gradients, hooks

@@ -10,7 +10,9 @@ import numpy as np
 
 from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError
+from mxscale.util.regular_files import read_regular
 
+MAX_BYTES = 2 << 30  # of a file of weights; a VGG-19, the largest network of the zoo, has 0.57 GB
 MAX_NAMES = 3  # names that a message lists before "and 4 more"
 
 
@@ -69,7 +71,7 @@ def load(path, key: str = "model.pretrained") -> Dict[str, mx.nd.NDArray]:
         key: The setting that names the file, for messages.
 
     Raises:
-        ConfigError: The file is missing, truncated or corrupt.
+        ConfigError: The file is missing, truncated or corrupt, or not a regular file.
     """
     try:
         return {name: _on_cpu(array) for name, array in _read(path).items()}
@@ -113,8 +115,7 @@ class _Cursor:
 
 
 def _read(path) -> Dict[str, np.ndarray]:
-    with open(path, "rb") as file:
-        cursor = _Cursor(file.read())
+    cursor = _Cursor(read_regular(path, MAX_BYTES))
     magic, _, count = cursor.numbers("Q", 3)
     if magic != LIST_MAGIC:
         raise _Corrupt("wrong magic number")
@@ -134,7 +135,7 @@ def _read(path) -> Dict[str, np.ndarray]:
 
 def _array(cursor: _Cursor) -> np.ndarray:
     shape = _shape(cursor)
-    if min(shape) < 0:
+    if min(shape) < 1:  # with a 0 the others could have any value
         raise _Corrupt(f"an array's shape is {shape}")
     cursor.numbers("i", 2)  # the device
     (flag,) = cursor.numbers("i")

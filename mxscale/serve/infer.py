@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from mxscale.config.networks import network
-from mxscale.models import convert, pretrained, weights, zoo
+from mxscale.models import convert, graph_trial, pretrained, weights, zoo
 from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError
 
@@ -45,6 +45,8 @@ def _network(name: str, source: str, loaded: pretrained.Loaded, shape) -> nn.Hyb
     heads = [array for n, array in loaded.arrays.items() if n.startswith("output.") and n.endswith(".weight")]
     if not heads:
         raise ConfigError(f"model.pretrained={source} has no classifier, which logits need")
+    if loaded.graph:
+        graph_trial.check(loaded.graph, shape[2], source)
     net = zoo.build(name, len(heads[0]), loaded.graph)
     zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
     try:

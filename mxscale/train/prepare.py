@@ -7,6 +7,7 @@ pack nor download.
 
 import sys
 from dataclasses import replace
+from typing import Optional
 
 import mxnet as mx
 
@@ -20,7 +21,7 @@ from mxscale.data.manifest import split_of
 from mxscale.distributed.backend_checks import check_backend, unavailable_candidates
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.environment.container_limits import available_cores
-from mxscale.models import weights
+from mxscale.models import graph_trial, weights
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import ExchangeProbe, Plan, Split
@@ -44,7 +45,7 @@ def prepare(run: RunDir, config: Config) -> None:
     device, ranks = choose_device(config), plan.fitted_ranks or choose_ranks(config, plan.hosts)
     check_backend(config, device, ranks, plan.hosts)
     config, plan = pretrained_init.obtain(run, config, plan)
-    check_settings(config, plan.pretrained)  # before the data, which may take an hour to pack
+    check_settings(config, plan.graph)  # before the data, which may take an hour to pack
     manifest = describe_data(config)
     if plan.data_digest not in (None, manifest["digest"]):
         raise ConfigError(f"resume={run.path}: the data differ from those that it was trained on; start a new run")
@@ -115,7 +116,7 @@ def choose_ranks(config: Config, hosts=()) -> int:
     return requested
 
 
-def check_settings(config: Config, pretrained) -> None:
+def check_settings(config: Config, graph: Optional[str]) -> None:
     """Check network, optimizer, precision and weights as far as they do not depend on the data."""
     smallest, size = network(config.model.name).min_side, config.data.image_size
     if size < smallest:
@@ -125,8 +126,8 @@ def check_settings(config: Config, pretrained) -> None:
     if config.precision == "amp" and network(config.model.name).from_weights:
         # AMP casts where Python calls an operator; a graph calls its operators itself
         raise ConfigError("precision=amp: not supported with the graph of model.name=symbol; use precision=float16")
-    if pretrained:
-        weights.load(pretrained)
+    if graph:
+        graph_trial.check(graph, size, config.model.pretrained)
 
 
 def describe_data(config: Config) -> dict:

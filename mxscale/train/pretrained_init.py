@@ -9,7 +9,7 @@ from typing import Optional, Tuple
 from mxscale.config.networks import network
 from mxscale.config.schema import Config, Data, origin_of
 from mxscale.data.loader import INTERPOLATIONS
-from mxscale.models import pretrained
+from mxscale.models import pretrained, weights
 from mxscale.rundir.directory import WARNINGS, RunDir
 from mxscale.rundir.plan import InputChange, Origin, Plan
 from mxscale.util.atomic_files import digest_of
@@ -45,6 +45,7 @@ def obtain(run: RunDir, config: Config, plan: Plan) -> Tuple[Config, Plan]:
 
 def _of_path(source: str, file: str, graph) -> Origin:
     """Return the origin of a weights file; of a run also its graph, if it has one, and its normalisation."""
+    weights.load(file)  # refuses what is none
     files = {file: digest_of(file)}
     if not os.path.isdir(source):
         return Origin("file", files)

@@ -5,6 +5,8 @@ import hashlib
 import os
 from typing import Iterator
 
+from mxscale.util.regular_files import open_regular
+
 
 def sync(path) -> None:
     """Flush a file's content, or a directory's names, to the disk. Raises OSError."""
@@ -43,7 +45,7 @@ def write_text(path, text: str) -> None:
 def digest_of(path, algorithm: str = "sha256") -> str:
     """Return the digest of a file in hex. It is read in blocks, because it may exceed the memory. Raises OSError."""
     digest = hashlib.new(algorithm)
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

@@ -8,7 +8,7 @@ SECRET = (
     r"|(?:api|access|account|private|secret|shared)[-_]?(?:access[-_]?)?key)"
 )
 # After these an address begins: http://, a setting such as tracking.uri=, a variable such as MLFLOW_TRACKING_URI=
-BEGIN = r"(?:(?<!/)//|uri['\"]?[=:](?!['\"\s]*[\w+.-]*:?//)\s*['\"]?)"
+BEGIN = r"(?:(?<!sqlite:)(?<!/)//+|uri['\"]?[=:](?!['\"\s]*[\w+.-]*:?//)\s*['\"]?/?)"
 PORT = r"(?:(?<=http://)|(?<=https://))[^:/@\s]*:\d{1,5}(?:/|\s|$)"  # what follows is a path, which may have an @
 # A password that is not percent-encoded may have / and @, so it ends at the last @ of the word; it may have spaces too
 USER = re.compile(rf"({BEGIN})(?!{PORT})([^:/@\s]*):(?:\S+@|[^@\n]+@)", re.IGNORECASE)
@@ -30,7 +30,7 @@ def redact(text: str) -> str:
 
 def redact_address(address: str) -> str:
     """Return an address, which may lack its scheme, with its passwords replaced by ***."""
-    return redact(address) if "//" in address else redact(f"//{address}")[2:]
+    return redact(address) if re.match(r"[\w+.-]*:?//", address) else redact(f"//{address}")[2:]
 
 
 def shown(text: str) -> str:

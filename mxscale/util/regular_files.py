@@ -28,3 +28,16 @@ def open_regular(path, mode: str = "rb", **options) -> IO:
         os.close(handle)
         raise OSError(errno.EINVAL, f"{KINDS.get(kind, 'not a file')}, not a regular file", str(path))
     return os.fdopen(handle, mode, **options)
+
+
+def read_regular(path, at_most: int) -> bytes:
+    """Return the content of a regular file that must fit in memory.
+
+    Raises:
+        OSError: As of `open_regular`, or the file has more than `at_most` bytes.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > at_most:
+            raise OSError(errno.EFBIG, f"{size / 1e9:.1f} GB, expected at most {at_most / 1e9:.1f} GB", str(path))
+        return file.read()

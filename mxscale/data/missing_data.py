@@ -1,0 +1,99 @@
+"""Detection of JPEG and PNG files that lack data of some pixels, for which Pillow raises no error.
+
+Decoders fill the missing part with grey or black. libjpeg and libpng warn of it, but Pillow hides the warnings.
+"""
+
+import re
+import struct
+import zlib
+from typing import Callable, List, Tuple
+
+from PIL import Image, ImageChops
+
+MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a JPEG; in compressed data 0xff is followed by 0 or d0-d7
+SCAN, END = b"\xff\xda", b"\xff\xd9"
+RESTARTS = [bytes((0xFF, code)) for code in range(0xD0, 0xD8)]
+FURTHER = b"".join(b"\x55\xa6\x39\xc4" * 16 + restart for restart in [*RESTARTS, *RESTARTS])  # decoded only if needed
+SMALL = 256 * 256  # pixels
+PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
+PNG_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+BUFFER = 1 << 20  # bytes
+
+
+def is_incomplete(image: Image.Image, content: bytes, load: Callable[[bytes], Image.Image]) -> bool:
+    """Return whether `content` lacks data of pixels of `image`.
+
+    Args:
+        image: The result of load(content); it may be reduced.
+    """
+    if image.format in ("JPEG", "MPO"):
+        return _jpeg_is_incomplete(image, content, load)
+    return image.format == "PNG" and _png_is_incomplete(content)
+
+
+def _jpeg_is_incomplete(image: Image.Image, content: bytes, load: Callable[[bytes], Image.Image]) -> bool:
+    """Return whether a scan is missing, or the image would change if more compressed data followed."""
+    scans, end = _first_jpeg(content)
+    if "progressive" in image.info and _lacks_scans(scans):
+        return True
+    last = image.getpixel((image.width - 1, image.height - 1))
+    grey = all(abs(value - 128) <= 1 for value in (last if isinstance(last, tuple) else (last,)))
+    if len(scans) == 1 and not grey and image.width * image.height > SMALL:
+        return False  # libjpeg fills the blocks after the one where the data ends with grey
+    longer = load(content[:end] + FURTHER + content[end:])
+    return ImageChops.difference(image, longer).getbbox() is not None
+
+
+def _first_jpeg(content: bytes) -> Tuple[List[bytes], int]:
+    """Return the headers of the scans of the first JPEG in `content`, and where its end marker is."""
+    scans, at = [], 2
+    while True:
+        marker = MARKER.search(content, at)
+        if marker is None or marker[0] == END:
+            return scans, marker.start() if marker else len(content)
+        start = marker.end() + 2
+        at = marker.end() + int.from_bytes(content[marker.end() : start], "big")
+        if marker[0] == SCAN:
+            scans.append(content[start:at])
+
+
+def _lacks_scans(scans: List[bytes]) -> bool:
+    """Return whether a coefficient of a progressive JPEG is not sent to its last bit.
+
+    A scan's header is its number of components, two bytes for each (the first is its name), the first and the last
+    coefficient, and in 4 bits each the lowest bit sent before and now.
+    """
+    lowest = {}  # of each (component, coefficient)
+    for scan in scans:
+        first, last, bits = scan[-3:]
+        lowest.update({(name, k): bits & 15 for name in scan[1:-3:2] for k in range(first, last + 1)})
+    names = {name for name, _ in lowest}
+    return any(lowest.get((name, k), 1) for name in names for k in range(64))
+
+
+def _png_is_incomplete(content: bytes) -> bool:
+    """Return whether the compressed data is shorter than all rows."""
+    missing, at, inflate = 0, 8, zlib.decompressobj()
+    while at + 8 <= len(content):
+        length, name = struct.unpack_from(">I4s", content, at)
+        body = content[at + 8 : at + 8 + length]
+        if name == b"IHDR":
+            missing = _bytes_of_rows(*struct.unpack_from(">IIBBxxB", body))
+        elif name == b"IDAT":
+            while body and not inflate.eof:
+                missing -= len(inflate.decompress(body, BUFFER))
+                body = inflate.unconsumed_tail
+        elif name == b"IEND":
+            break
+        at += length + 12
+    return missing - len(inflate.flush()) > 0
+
+
+def _bytes_of_rows(width: int, height: int, depth: int, colour_type: int, interlaced: int) -> int:
+    """Return the uncompressed size: each row has a filter byte and whole bytes of pixels."""
+    bits, size = depth * PNG_CHANNELS[colour_type], 0
+    for left, top, x_step, y_step in PNG_PASSES if interlaced else ((0, 0, 1, 1),):
+        columns, rows = -((left - width) // x_step), -((top - height) // y_step)
+        if columns > 0 and rows > 0:
+            size += rows * (1 + (columns * bits + 7) // 8)
+    return size

@@ -1,0 +1,63 @@
+"""One step of a network from a file, in a process of its own: `python -m mxscale.models.graph_trial SIDE`.
+
+MXNet trusts a graph's attributes: some values end its process by a signal, others fail at the first image only.
+"""
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+
+import mxnet as mx
+import psutil
+
+from mxscale.environment.container_limits import available_memory
+from mxscale.models import symbol, zoo
+from mxscale.util.errors import ConfigError
+
+LIMIT_S = 120  # of processor time; a ResNet-152 takes about 5 s
+
+
+def check(saved, side: int, source: str) -> None:
+    """Raise ConfigError if MXNet cannot run a graph on an image of `side` pixels.
+
+    Args:
+        saved: As for `symbol.build`.
+        source: model.pretrained, for the message.
+    """
+    command = [sys.executable, "-m", __name__, str(side)]
+    ended = subprocess.run(command, input=json.dumps(saved), capture_output=True, text=True, errors="replace")
+    if not ended.returncode:
+        return
+    if ended.returncode < 0:
+        reason = f"it ends by {signal.Signals(-ended.returncode).name}"
+    else:
+        reason = (ended.stderr.strip() or "no message").splitlines()[-1].strip().rpartition("MXNetError: ")[2][:300]
+    raise ConfigError(f"model.pretrained={source}: MXNet cannot run its graph on images of {side} pixels: {reason}")
+
+
+def main(side: int) -> None:
+    """Compute the gradients of one image by the graph on stdin."""
+    in_use = psutil.Process().memory_info().vms
+    bound(resource.RLIMIT_AS, in_use + available_memory())
+    bound(resource.RLIMIT_CPU, LIMIT_S)
+    bound(resource.RLIMIT_CORE, 0)
+    net, shape = symbol.build(json.load(sys.stdin), classes=2), (1, 3, side, side)
+    zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
+    zoo.finish(net, shape, mx.cpu())
+    with mx.autograd.record():
+        scores = net(mx.nd.zeros(shape))
+    scores.backward()
+    mx.nd.waitall()
+
+
+def bound(limit: int, most: int) -> None:
+    """Set a limit of this process to `most`, or keep a lower one that `ulimit` has set."""
+    hard = resource.getrlimit(limit)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(limit, (most, most))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
