@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 from conftest import ROOT
 from fuzz import trees
 from fuzz.faulty import FAULTS
@@ -13,7 +14,7 @@ from fuzz.faulty import FAULTS
 def fuzz(*arguments) -> tuple:
     """Run cases in a process of its own, which forks; return (exit status, what it prints, the last line's object)."""
     command = [sys.executable, "-m", "tests.fuzz", *arguments]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert ended.stdout, ended.stderr
     return ended.returncode, ended.stdout, json.loads(ended.stdout.splitlines()[-1])
 
@@ -23,6 +24,14 @@ def test_a_sample_of_files_has_no_violation():
         "--kind", "image", "tree", "weights", "--count", "6", "--commands", "0", "--seed", "3"
     )
     assert (status, counts["cases"], counts["violations"]) == (0, 18, 0), printed
+
+
+@pytest.mark.slow
+def test_a_sample_of_commands_has_no_violation():
+    status, printed, counts = fuzz(
+        "--kind", "run", "settings", "address", "--count", "4", "--commands", "1", "--seed", "0"
+    )
+    assert (status, counts["cases"], counts["commands"], counts["violations"]) == (0, 12, 3, 0), printed
 
 
 def test_every_fault_is_reported():
