@@ -52,7 +52,7 @@ RUN python3 -m venv /opt/venv
 FROM debian-build AS cpu-build
 # A release with a lock in requirements/flavours; mxnet-cu90 has the API of mxnet==1.5.0
 ARG MXNET=mxnet==1.9.1
-COPY requirements/rank.lock requirements/horovod.lock /requirements/
+COPY requirements/rank.lock requirements/horovod.lock requirements/install-horovod /requirements/
 COPY requirements/flavours /requirements/flavours
 COPY docker/install-packages /usr/local/bin/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca with-ca install-packages "$MXNET"
@@ -137,7 +137,7 @@ ARG MXNET_CUDA_ARCH="7.0;8.0;9.0+PTX"
 COPY --from=mxnet-src / /src
 RUN build-mxnet /src /build
 COPY docker/with-ca docker/install-packages docker/install-mxnet /usr/local/bin/
-COPY requirements/rank.lock requirements/horovod.lock /requirements/
+COPY requirements/rank.lock requirements/horovod.lock requirements/install-horovod /requirements/
 RUN python3 -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca \
@@ -181,7 +181,7 @@ FROM ${CUDA_IMAGE} AS cuda11
 FROM debian-build AS cu90-build
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -qq && apt-get install -y -qq --no-install-recommends g++-11 >/dev/null
-COPY requirements/rank.lock requirements/horovod.lock /requirements/
+COPY requirements/rank.lock requirements/horovod.lock requirements/install-horovod /requirements/
 COPY requirements/flavours /requirements/flavours
 COPY docker/install-packages /usr/local/bin/
 COPY --from=cuda9 /cuda9 /usr/local/cuda9

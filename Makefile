@@ -41,7 +41,7 @@ lint: .venv/dev.stamp  ## check code and spelling: ruff, codespell, and shellche
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@.venv/bin/codespell *.* Makefile Dockerfile .ci bench conf docker docs mxscale requirements tests
-	@if command -v shellcheck >/dev/null; then shellcheck $$(grep -lE '^#!.*(ba)?sh$$' docker/* requirements/setup .ci/run); fi
+	@if command -v shellcheck >/dev/null; then shellcheck $$(grep -lE '^#!.*(ba)?sh$$' docker/* requirements/setup requirements/install-horovod .ci/run); fi
 
 bench: .venv/run.stamp  ## run every benchmark; with QUICK=1 each takes at most a minute
 	@set -e; for bench in $(filter-out $(addprefix bench/,loop.py measure.py network.py ranks.py stock.py watched.py),$(wildcard bench/*.py)); do echo "== $$bench"; $(PY) $$bench $(if $(QUICK),--quick); done
@@ -53,7 +53,7 @@ ui: .venv/run.stamp  ## start MLflow's user interface on 127.0.0.1:5000
 clean:  ## remove .venv; runs/ stays
 	rm -rf .venv .venv-reference
 
-.venv/run.stamp: requirements/run.lock requirements/horovod.lock requirements/setup
+.venv/run.stamp: requirements/run.lock requirements/horovod.lock requirements/setup requirements/install-horovod
 	@requirements/setup run
 
 .venv/dev.stamp: .venv/run.stamp requirements/dev.lock

@@ -154,9 +154,8 @@ class Network:
         _ip("-n", inside, "address", "add", f"{address}/24", "dev", self.name)
         _ip("-n", inside, "link", "set", self.name, "up")
         _ip("-n", switch, "link", "set", port, "master", "switch", "up")
-        # Horovod 0.28's Gloo uses the interface of this machine's host name and ignores horovodrun's option
-        (OWN_FILES / inside).mkdir(parents=True)
-        (OWN_FILES / inside / "hosts").write_text(f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n")
+        (OWN_FILES / inside).mkdir(parents=True)  # a name of its own, as Debian's installer writes it
+        (OWN_FILES / inside / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {socket.gethostname()}\n")
         if self.rate:
             _limit(inside, self.name, self.rate)
             _limit(switch, port, self.rate)

@@ -57,18 +57,18 @@ class Cli:
         self.folder, self.cache = folder, cache
         self.overrides = [f"runs={folder}", f"data.cache={cache}"]
 
-    def start(self, entry, *overrides, small=True, env=None):
+    def start(self, entry, *overrides, small=True, env=None, within=()):
         script = [f"{entry}.py"] if entry in ("train", "finetune") else ["-m", "mxscale", entry]
-        argv = [sys.executable, *script, *self.overrides, *(SMALL if small else []), *overrides]
+        argv = [*within, sys.executable, *script, *self.overrides, *(SMALL if small else []), *overrides]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
         return subprocess.Popen(
             argv, cwd=ROOT, env={**environment, **(env or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 
-    def __call__(self, entry, *overrides, expect=0, small=True, env=None, timeout=180):
+    def __call__(self, entry, *overrides, expect=0, timeout=180, **options):
         """Run to the end and assert the exit status."""
-        return self.ended(self.start(entry, *overrides, small=small, env=env), expect, timeout)
+        return self.ended(self.start(entry, *overrides, **options), expect, timeout)
 
     def ended(self, process, expect=0, timeout=180):
         out, err = process.communicate(timeout=timeout)
@@ -85,6 +85,14 @@ class Cli:
             if line.startswith("run "):
                 return RunDir(line.split(None, 1)[1].strip())
         raise AssertionError("no run directory was printed")
+
+
+def namespace(kind: str, change: str) -> list:
+    """Return the start of a command that runs in a Linux namespace of its own, after a change to it."""
+    words = ["unshare", kind, "sh", "-c", f'{change} && exec "$@"', "sh"]
+    if subprocess.run([*words, "true"], capture_output=True).returncode:
+        pytest.skip(f"not allowed here: {change}")
+    return words
 
 
 class Ended:

@@ -188,6 +188,7 @@ def given(tmp_path, monkeypatch):
             if folder.name in outcomes or probe in outcomes:
                 raise outcomes.get(folder.name, outcomes.get(probe))
             run = RunDir(folder / "0" / "train" / "now")
+            run.path.mkdir(parents=True)
             run.write_config(configs[0])
             run.write_plan(replace(prepared().plan, data_digest="d"))
             run.write("environment.json", ENVIRONMENT)

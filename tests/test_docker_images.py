@@ -103,10 +103,11 @@ def test_volumes_in_a_mounted_folder_get_its_owner(images, tmp_path):
     assert out.split() == ["4242:1000", "4242:1000", "4242", "1000"]
 
 
-def test_user_without_a_name_can_run(images, tmp_path):
+@pytest.mark.parametrize("rights", [[], ["--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL"]])
+def test_user_without_a_name_can_run(images, tmp_path, rights):
     os.chown(tmp_path, 4242, 4242)
-    words = ["--user", "4242:4242", "-v", f"{tmp_path}:/mxscale/runs", "mxscale:cpu"]
-    out, _ = sh("docker", "run", "--rm", *words, *ONE_STEP)
+    words = ["--user", "4242:4242", *rights, "-v", f"{tmp_path}:/mxscale/runs", "mxscale:cpu"]
+    out, _ = sh("docker", "run", "--rm", *words, *ONE_STEP, "launch.ranks=2")
     assert "step 1/" in out
 
 

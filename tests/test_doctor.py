@@ -94,6 +94,7 @@ LINKED = {"cuda": "12.1", "cudnn": "9.1.0"}
         ("horovod", with_(CPU, machine__mpirun=None), {}, "warn", "no mpirun"),
         ("host name", with_(CPU, machine__name_resolves=False), {"ranks": 2}, "fail", "host name a does not"),
         ("host name", with_(CPU, machine__name_resolves=False), {}, "warn", "host name a does not"),
+        ("host name", with_(CPU, machine__name_resolves=False, mxnet__horovod__version="1+iface"), {}, "ok", "without"),
         ("home", with_(CPU, machine__home_writable=False), {}, "warn", "not writable"),
         ("gpu", CPU, {"device": "gpu"}, "fail", "none, and this MXNet was built for CPUs"),
         ("gpu", GPU, {"device": "cpu"}, "ok", "launch.device=cpu"),
@@ -161,7 +162,9 @@ def test_docker_default_shared_memory_warns_for_gpus():
     assert result_of(few, "/dev/shm", ranks_here=4).state == "warn"
     assert "--shm-size" in result_of(few, "/dev/shm", ranks_here=4).fix
     none = with_(GPU, machine__shm=None)
-    assert [result_of(none, "/dev/shm", ranks_here=n).state for n in (1, 4)] == ["warn", "fail"]
+    assert [result_of(none, "/dev/shm", ranks=n, ranks_here=n).state for n in (1, 4)] == ["warn", "fail"]
+    read_only = with_(CPU, machine__shm__writable=False)  # horovodrun needs it with Gloo as well
+    assert result_of(read_only, "/dev/shm", ranks=2).fix == "mount a tmpfs there, or use comm=local"
 
 
 @pytest.mark.parametrize(

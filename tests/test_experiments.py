@@ -158,6 +158,7 @@ def test_published_comparison_runs_with_its_back_end(name, given_files, cli):
 
 def ended_run(path, config, steps):
     """Prepare and train in this process, which saves the imports; return the finished run."""
+    path.mkdir()
     run = directory.RunDir(path)
     run.write_config(settings.resolve(config))
     run.write_plan(Plan(pretrained=setup.pretrained_file(run.config())))

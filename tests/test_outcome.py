@@ -1,5 +1,7 @@
 """One status out of those of the ranks."""
 
+import signal
+
 import pytest
 
 from mxscale.environment.hosts import Host
@@ -78,3 +80,11 @@ def test_last_lines_are_of_this_attempt_without_noise(tmp_path):
     with open(tmp_path / "1.log", "a") as log:
         log.write("".join(f"line {n}\n" for n in range(30)) + text + "MXNetError: out of memory\n")
     assert logs.last_lines("1") == [*(f"line {n}" for n in range(22, 30)), "    train()", "MXNetError: out of memory"]
+
+
+def test_fatal_signal_is_of_faulthandlers_report(tmp_path):
+    logs = Logs(tmp_path)
+    report = 'Fatal Python error: Floating point exception\n\nThread 0x1 (most recent call first):\n  File "a.py"\n'
+    (tmp_path / "0.log").write_text(report)
+    assert (logs.fatal_signal("0"), logs.fatal_signal("1")) == (signal.SIGFPE, None)
+    assert logs.last_lines("0") == ["Fatal Python error: Floating point exception"]

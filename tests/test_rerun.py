@@ -262,6 +262,7 @@ def test_sqlite_store_provides_record_and_seeds(tmp_path):
 
 def facts(folder, **changes):
     """Return a prepared run directory; changes: plan=..., tags=..., environment=..."""
+    folder.mkdir(parents=True, exist_ok=True)
     run = RunDir(folder)
     tags = {"versions": "mxnet=1.9.1 numpy=1.23", "image.id": "sha256:1", "build": "wheel", **changes.get("tags", {})}
     found = {

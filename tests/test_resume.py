@@ -65,14 +65,14 @@ def test_killed_parent_resumes_to_same_bytes(cli, unbroken, ranks):
     assert resumed.status["attempt"] == 2
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_killed_rank_ends_run_within_30_s(cli, unbroken, ranks):
+@pytest.mark.parametrize("ranks, number", [(2, signal.SIGKILL), (3, signal.SIGSEGV)])
+def test_killed_rank_ends_run_within_30_s(cli, unbroken, ranks, number):
     step = random.Random(SEED + 10 * ranks).randrange(1, 12)
     print(f"KILL_SEED={SEED} ranks={ranks} step={step}")
-    kill_rank = lambda process, run: os.kill(rank_pids(run)[ranks - 1], signal.SIGKILL)  # noqa: E731
+    kill_rank = lambda process, run: os.kill(rank_pids(run)[ranks - 1], number)  # noqa: E731
     process, run = interrupted_run(cli, ranks, step, kill_rank)
     ended = cli.ended(process, expect=1, timeout=30)
-    assert f"rank {ranks - 1} ended without a status" in ended.err.splitlines()[-1]
+    assert f"rank {ranks - 1} ended without a status by {number.name}" in ended.err.splitlines()[-1]
     assert f"python train.py resume={run}" in ended.out
     assert not rank_pids(run)
     assert cli("train", f"resume={run}", small=False).sha == unbroken(ranks)
@@ -229,3 +229,17 @@ def test_ranks_end_without_parent(cli):
     assert len(rank_pids(run)) == 2
     kill_session(process)
     until(lambda: not rank_pids(run), 30, 0.5)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_removed_run_directory_ends_the_run_and_is_not_made_anew(cli, ranks):
+    process = cli.start("train", "epochs=500", "checkpoint.every_steps=1", f"launch.ranks={ranks}")
+    run = cli.run_of(process)
+    wait_for_step(run, 3)
+    run.path.rename(cli.folder / "moved")
+    ended = cli.ended(process, expect=1, timeout=30)
+    assert ended.err.splitlines()[-1:] == [
+        f"error: {run} was moved or removed while the run wrote to it: the run has ended"
+    ]
+    assert not rank_pids(run)
+    assert not run.path.exists()

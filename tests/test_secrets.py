@@ -46,6 +46,9 @@ FIELDS = [
     "http://127.0.0.1:1/?passphrase={}",
 ]
 DATABASES = [
+    "postgresql:///{}:@x/a@b",
+    "databricks://bob:{}@x",
+    "sqlite://bob:{}@x/a.db",
     "postgresql:///bob:{}@127.0.0.1:1/db",
     "postgresql://bob:{}@127.0.0.1:1/db",
     "postgresql://bob:p@{}@127.0.0.1:1/db",

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import classic
 import mxnet as mx
@@ -303,6 +305,11 @@ def test_a_graph_that_mxnet_cannot_run_is_refused(saved, changed, reason):
 def test_a_graph_that_mxnet_can_run_passes(resnet):
     folder = resnet[0]
     graph_trial.check(str(folder / pretrained.GRAPH), 32, "symbol:resnet")
+
+
+def test_a_lower_limit_of_ulimit_is_kept(resnet):
+    code = f"from mxscale.models import graph_trial; graph_trial.check('{resnet[0] / pretrained.GRAPH}', 32, 'x')"
+    subprocess.run(["bash", "-c", f'ulimit -v 8000000 -t 60; exec {sys.executable} -c "{code}"'], check=True)
 
 
 def test_an_unknown_operator_is_named(saved):

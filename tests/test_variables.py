@@ -1,13 +1,15 @@
 """Environment variables of the user's shell, of other launchers, and a home directory that is not writable."""
 
-import subprocess
-import sys
-
 import pytest
-from conftest import ROOT
+from conftest import namespace
 
 from mxscale.cli import main
-from mxscale.environment.variables import inherited, leave_other_job, recorded
+from mxscale.config.schema import Config
+from mxscale.environment import description, hosts
+from mxscale.environment.variables import clean, inherited, recorded
+from mxscale.launcher import setup
+from mxscale.rundir.directory import RunDir
+from mxscale.util.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -31,19 +33,42 @@ def test_variables_of_another_job_are_removed():
                "HOROVOD_LOCAL_RANK": "0", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "a"}  # fmt: skip
     own = {"HOROVOD_CYCLE_TIME": "1", "OMPI_MCA_btl": "tcp", "PATH": "/bin"}
     environ.update(own)
-    leave_other_job(environ)
+    clean(environ)
     assert environ == own
 
 
-def test_host_name_without_address_is_refused(tmp_path):
-    renamed = ["unshare", "--uts", "sh", "-c", 'hostname without-address && exec "$@"', "sh"]
-    if subprocess.run([*renamed, "true"], capture_output=True).returncode:
-        pytest.skip("no right to set the host name of a namespace")
-    command = [sys.executable, "train.py", f"runs={tmp_path}", "launch.ranks=2", "tracking=none"]
-    ended = subprocess.run([*renamed, *command], cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 2 and list(tmp_path.rglob("plan.json")) == []
-    (line,) = ended.stderr.splitlines()
-    assert "host name without-address does not resolve" in line and "/etc/hosts" in line
+@pytest.mark.slow
+def test_one_host_whose_name_has_no_address_trains(cli):
+    ended = cli("train", "launch.ranks=2", "max_steps=1", within=namespace("--uts", "hostname without-address"))
+    assert ended.run.status().state == "FINISHED"
+
+
+def test_horovod_without_the_correction_is_refused_on_such_a_host(monkeypatch):
+    monkeypatch.setattr(description, "versions", lambda: {"horovod": "0.28.1"})
+    monkeypatch.setattr(hosts, "own_name_resolves", lambda: False)
+    with pytest.raises(ConfigError, match=r"host name .* does not resolve.*/etc/hosts"):
+        setup.check_horovod(Config())
+
+
+def test_shared_memory_that_is_not_writable_is_refused(cli):
+    read_only = namespace("--mount", "mount -t tmpfs -o ro tmpfs /dev/shm")
+    ended = cli("train", "launch.ranks=2", "max_steps=1", within=read_only, expect=2)
+    assert "/dev/shm is not writable" in ended.err and "comm=local" in ended.err
+
+
+def test_unknown_engine_of_mxnet_is_refused(capsys, monkeypatch):
+    monkeypatch.setenv("MXNET_ENGINE_TYPE", "Bogus")
+    assert main.main(["train"]) == 2
+    assert capsys.readouterr().err.startswith("error: MXNET_ENGINE_TYPE=Bogus: MXNet has ThreadedEnginePerDevice, ")
+
+
+@pytest.mark.slow
+def test_run_without_standard_streams_and_with_optimized_python_trains(cli):
+    """As a daemon starts it: `0<&- 1>&- 2>&-`."""
+    closed = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh"]
+    cli("train", "max_steps=1", "launch.ranks=1", within=closed, env={"PYTHONOPTIMIZE": "2"})
+    (run,) = (cli.folder / "train").iterdir()
+    assert RunDir(run).status().state == "FINISHED"
 
 
 def test_ranks_and_records_get_no_address_with_a_password():

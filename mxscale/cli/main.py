@@ -58,6 +58,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     Returns:
         The exit status: 0 done, 1 failed, 2 refused, 75 interrupted and resumable; of a sweep the highest.
     """
+    open_closed_streams()
     name, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
         return show(help_pages.overview({name: verb.summary for name, verb in VERBS.items()}))
@@ -66,7 +67,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     if name in ("-sc", "--shell-completion"):
         return complete(arguments)
     try:
-        variables.leave_other_job(os.environ)
+        variables.clean(os.environ)
     except ConfigError as error:
         return refuse(str(error))
     if name not in VERBS:
@@ -74,6 +75,16 @@ def main(argv: Optional[List[str]] = None) -> int:
     if {"-h", "--help"} & set(arguments):
         return show_help(name, [canonical(argument) for argument in arguments if "=" in argument])
     return run(VERBS[name], name, arguments)
+
+
+def open_closed_streams() -> None:
+    """Open the standard streams that the caller closed (`2>&-`): another file would get their number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))
 
 
 def show(text: str) -> int:

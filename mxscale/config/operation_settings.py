@@ -26,7 +26,7 @@ class Launch:
     )
     image: Optional[str] = setting(None, "docker: image of the container")
     device: str = setting("auto", "device of each rank", choices=("auto", "cpu", "gpu"))
-    threads: Optional[int] = setting(None, "OpenMP threads per rank; null: cores / ranks", low=1)
+    threads: Optional[int] = setting(None, "OpenMP threads per rank; null: cores / ranks", low=1, high=1024)
     setup_minutes: float = setting(0.0, "billed time before the run, for booting and copying data", unit="min", low=0)
     start_timeout_s: float = setting(
         600.0, "time limit for the ranks' start, and again for their first two steps", unit="s", low=1

@@ -192,6 +192,7 @@ class Diagnostics:
         """Run ranks that only read batches and return the seconds of a step by interval."""
         seconds, warmup = self._limits
         request = {"config": to_dict(config), "seconds": seconds, "warmup": warmup}
+        (self.seen.path / "probe").mkdir(exist_ok=True)
         write_text(self.seen.path / "probe" / f"{name}.yaml", yaml.safe_dump(request, sort_keys=False))
         placed = Placement.of(self.run.plan)
         what = ["mxscale.train.input_probe", name]

@@ -11,7 +11,7 @@ from typing import List
 
 from mxscale.config.schema import Config
 from mxscale.doctor.check_result import FAIL, OK, WARN, CheckResult, plural
-from mxscale.environment import hosts
+from mxscale.environment import description, hosts
 from mxscale.environment.machine import existing
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import store, uris
@@ -42,7 +42,8 @@ def check_hosts(config: Config) -> List[CheckResult]:
         return [CheckResult("hosts", FAIL, f"runs={config.runs}: not writable ({error.strerror})", "set runs=DIR")]
     try:
         os.chmod(folder, 0o755)  # like a run directory, it must be visible to other users' processes
-        over_gloo = len(nodes) > 1 and config.comm.transport == "gloo"
+        own_horovod = description.versions().get("horovod", "") if config.launch.kind == "process" else ""
+        over_gloo = len(nodes) > 1 and config.comm.transport == "gloo" and hosts.needs_own_name(own_horovod)
         own = [Path(folder, str(number)) for number in range(len(nodes))]
         with ThreadPoolExecutor(min(32, len(nodes))) as threads:
             return list(threads.map(lambda host, seen: _check_host(host, seen, over_gloo), nodes, own))

@@ -23,7 +23,7 @@ from mxscale.doctor import connectivity
 from mxscale.doctor.check_result import FAIL, OK, WARN, CheckResult, PlannedRun, count, table
 from mxscale.doctor.gpu_checks import architecture, cuda, gpu, nccl, on_cpu
 from mxscale.environment import description, hosts
-from mxscale.environment.machine import UNLIMITED
+from mxscale.environment.machine import SHM_NOT_WRITABLE, UNLIMITED
 from mxscale.environment.placement import Placement
 from mxscale.launcher import container
 from mxscale.launcher.context import Hook, RunContext
@@ -127,7 +127,10 @@ SHM_WARN_MB, SHM_RANK_MB, SHM_REST_MB = 256, 4, 8
 def host_name(facts: dict, run: PlannedRun):
     if facts["machine"].get("name_resolves", True):  # older facts lack it
         return OK, "resolves to an address"
-    cause, fix = hosts.without_address(facts["machine"]["host"])
+    host, version = facts["machine"]["host"], (facts["mxnet"].get("horovod") or {}).get("version", "")
+    if not hosts.needs_own_name(version):
+        return OK, f"{host} does not resolve; Horovod {version} works without its address"
+    cause, fix = hosts.without_address(host)
     return FAIL if run.ranks > 1 and run.transport == "gloo" else WARN, cause, fix
 
 
@@ -142,8 +145,7 @@ def shared_memory(facts: dict, run: PlannedRun):
     found = facts["machine"]["shm"]
     needed = run.ranks_here > 1 and (run.transport == "mpi" or not on_cpu(facts, run))
     if found is None or not found["writable"]:
-        why = "not writable: MPI and NCCL exchange through it"
-        return FAIL if needed else WARN, why, "mount a tmpfs there"
+        return FAIL if run.ranks > 1 or needed else WARN, *SHM_NOT_WRITABLE
     text = f"{_size(found['free_mb'])} free of {_size(found['total_mb'])}"
     fix = "docker run --shm-size=1g, or shm_size in docker-compose.yml"
     if needed and found["free_mb"] < SHM_REST_MB + SHM_RANK_MB * run.ranks_here:

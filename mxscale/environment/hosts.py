@@ -147,11 +147,19 @@ def without_address(name: str) -> Tuple[str, str]:
 
 
 def own_name_resolves() -> bool:
-    """Return whether this machine's host name has an address. Gloo crashes in each rank if it has none."""
+    """Return whether this machine's host name has an address."""
     try:
         return bool(socket.getaddrinfo(socket.gethostname(), None))
     except (OSError, UnicodeError):
         return False
+
+
+def needs_own_name(horovod: str) -> bool:
+    """Return whether this version of Horovod crashes over Gloo on a host whose name has no address.
+
+    requirements/install-horovod corrects that and marks the version.
+    """
+    return not horovod.endswith("+iface")
 
 
 def own_address(towards: str) -> str:

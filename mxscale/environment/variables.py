@@ -21,6 +21,8 @@ PRIVATE = ("MXNET_GLUON_REPO",)  # an address, possibly with a password; only th
 OF_ANOTHER_JOB = re.compile(
     r"HOROVOD_(RANK|SIZE|(LOCAL|CROSS)_(RANK|SIZE)|HOSTNAME|GLOO_RENDEZVOUS_\w+)|OMPI_COMM_WORLD_\w+|PMIX?_\w+|DMLC_\w+"
 )
+REMOVED = ("PYTHONOPTIMIZE",)  # MXNet's import requires documentation strings
+ENGINES = ("ThreadedEnginePerDevice", "ThreadedEngine", "NaiveEngine")
 PROCESSES = {"HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpirun or srun",
              "DMLC_ROLE": "a launcher of parameter servers"}  # fmt: skip
 
@@ -40,19 +42,22 @@ def recorded(environ: Mapping[str, str]) -> Dict[str, str]:
     return {k: environ[k] for k in sorted(environ) if k in visible or _of_a_library(k)}
 
 
-def leave_other_job(environ: MutableMapping[str, str]) -> None:
-    """Remove the variables of another launcher's job.
+def clean(environ: MutableMapping[str, str]) -> None:
+    """Remove the variables of another launcher's job, and those with which MXNet can't be imported.
 
     Raises:
-        ConfigError: Another launcher started this process as one of several.
+        ConfigError: Another launcher started this process as one of several, or MXNet has no such engine.
     """
+    engine = environ.get("MXNET_ENGINE_TYPE", ENGINES[0])
+    if engine not in ENGINES:
+        raise ConfigError(f"MXNET_ENGINE_TYPE={engine}: MXNet has {', '.join(ENGINES)}: set one of them, or unset it")
     for name, launcher in PROCESSES.items():
         if environ.get(name, "1") != "1":
             raise ConfigError(
                 f"{name}={environ[name]}: set by {launcher}, which starts several processes; mxscale starts the ranks "
                 f"itself: run the command directly and set launch.ranks, or unset {name}"
             )
-    for name in [name for name in environ if OF_ANOTHER_JOB.fullmatch(name)]:
+    for name in [name for name in environ if name in REMOVED or OF_ANOTHER_JOB.fullmatch(name)]:
         del environ[name]
 
 

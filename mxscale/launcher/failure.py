@@ -1,14 +1,21 @@
 """Why an attempt failed, in one line, and the last log lines of the failed process."""
 
 import re
+import signal
 from pathlib import Path
-from typing import List, NamedTuple, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 SHOWN = 10  # lines of a log
 WIDTH = 200  # characters of one of them
 
-# Lines of a traceback and of MXNet's C++ stacks that do not help the user
-NOISE = re.compile(r"^\s*$|^[\s^~]+$|^\s*File \"|^\s*\[bt\]|^Stack trace|^Traceback |^\s*@\s+0x")
+# Lines of a traceback, of MXNet's C++ stacks and of faulthandler that do not help the user
+NOISE = re.compile(
+    r"^\s*$|^[\s^~]+$|^\s*File \"|^\s*\[bt\]|^Stack trace|^Traceback |^\s*@\s+0x|^Extension modules|^(Current t|T)hread"
+)
+# How Python's faulthandler begins its report; horovodrun reports exit status 255 for each of them
+SIGNALS = {"Segmentation fault": signal.SIGSEGV, "Floating": signal.SIGFPE, "Aborted": signal.SIGABRT,
+           "Bus error": signal.SIGBUS, "Illegal instruction": signal.SIGILL}  # fmt: skip
+FATAL = re.compile(f"^Fatal Python error: ({'|'.join(SIGNALS)})", re.MULTILINE)
 
 
 class Failure(NamedTuple):
@@ -39,3 +46,8 @@ class Logs:
         """Return the last lines without noise."""
         lines = [line.rstrip()[:WIDTH] for line in self.text(name).splitlines() if not NOISE.match(line)]
         return lines[-SHOWN:]
+
+    def fatal_signal(self, name: str) -> Optional[int]:
+        """Return the signal that ended the process by its own report; None without one."""
+        found = FATAL.search(self.text(name))
+        return SIGNALS[found[1]] if found else None

@@ -22,7 +22,7 @@ def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[S
     """Write status.json and summary.json; return the status and, if the attempt failed, why."""
     run, number = attempt.context.run, attempt.context.attempt
     ended = [run.rank_status(rank, number) for rank in range(ranks)]
-    merged, failure = merge(ended, watched.stopped, watched.first_gone)
+    merged, failure = merge(ended, watched.stopped, with_signal(watched.first_gone, attempt.logs))
     if failure:
         failure = watched.failure or failure
         if failure.outside and watched.lost_hosts:
@@ -37,6 +37,11 @@ def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[S
     if ranks or run.summary():  # an attempt that is stopped during set-up costs money as well
         run.write_summary(summary.summarise(run, number))
     return merged, failure
+
+
+def with_signal(gone: Optional[Gone], logs: Logs) -> Optional[Gone]:
+    """Return the rank that ended first; with the signal of its log if the launcher reports none."""
+    return gone._replace(signal=logs.fatal_signal(str(gone.rank))) if gone and gone.signal is None else gone
 
 
 def merge(

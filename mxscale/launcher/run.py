@@ -106,7 +106,8 @@ def report_end(run: RunDir, config: Config, status: Status, failure: Optional[Fa
 
 
 def print_last_lines(failure: Failure, logs: Logs) -> None:
+    """Print the end of each failed rank's log; of the launcher's if a rank did not start."""
     for name in failure.of:
-        lines = logs.last_lines(name)
-        echo("\n".join([f"last lines of ranks/{name}.log:", *(f"  {line}" for line in lines)] if lines else
-                      [f"ranks/{name}.log is empty for this attempt"]))  # fmt: skip
+        shown = name if logs.last_lines(name) else "launch"
+        lines = "\n".join(f"  {line}" for line in logs.last_lines(shown))
+        echo(f"last lines of ranks/{shown}.log:\n{lines}" if lines else f"ranks/{name}.log is empty for this attempt")

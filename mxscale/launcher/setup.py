@@ -17,7 +17,7 @@ from mxscale.config import signature
 from mxscale.config.schema import Config, Machine, origin_of
 from mxscale.config.sizes import server_count, unsaved
 from mxscale.cost import prices, run_cost
-from mxscale.environment import description, hosts, variables
+from mxscale.environment import description, hosts, machine, variables
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import backend_probe, budget, commands, container
@@ -64,14 +64,24 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     price = price_of(config, nodes, run, hooks)
     if not config.budget.dry_run:  # a dry run reports the cost beyond a bound as well
         budget.check(config.budget, price, *run_cost.so_far(run, price))
-    in_docker, over_gloo = config.launch.kind == "docker", config.comm.transport == "gloo"
-    if config.comm.entry.uses_horovod and over_gloo and not in_docker and not hosts.own_name_resolves():
-        raise ConfigError(f"comm={config.comm.backend}: {'; '.join(hosts.without_address(platform.node()))}")
-    image = container.identify(config.launch.image) if in_docker else None
+    check_horovod(config)
+    image = container.identify(config.launch.image) if config.launch.kind == "docker" else None
     weights_file = pretrained_file(config, run)
     if config.tracking.enabled:
         uris.store_uri(config.tracking, config.runs)  # raises ConfigError for an invalid URI
     return Resources(nodes, price, started, image, weights_file)
+
+
+def check_horovod(config: Config) -> None:
+    """Raise ConfigError if horovodrun or Gloo would crash on this machine."""
+    over_gloo = config.comm.entry.uses_horovod and config.comm.transport == "gloo"
+    if not over_gloo or config.launch.kind == "docker":
+        return
+    shm = machine.shared_memory()
+    if not (shm and shm["writable"]):
+        raise ConfigError(f"comm={config.comm.backend}: {'; '.join(machine.SHM_NOT_WRITABLE)}")
+    if hosts.needs_own_name(description.versions().get("horovod", "")) and not hosts.own_name_resolves():
+        raise ConfigError(f"comm={config.comm.backend}: {'; '.join(hosts.without_address(platform.node()))}")
 
 
 def price_of(
@@ -81,9 +91,9 @@ def price_of(
 
     Raises ConfigError.
     """
-    machine = billed_machine(config, nodes)
+    billed = billed_machine(config, nodes)
     known = next(filter(None, (hook.price(config) for hook in hooks)), run and run.price())
-    return replace(known, nodes=machine.nodes) if known else run_cost.pricing(config)(machine)
+    return replace(known, nodes=billed.nodes) if known else run_cost.pricing(config)(billed)
 
 
 def billed_machine(config: Config, nodes: List[hosts.Host]) -> Machine:

@@ -16,6 +16,7 @@ from mxscale.launcher.failure import Failure, Logs
 from mxscale.launcher.heartbeat_monitor import QUIET_S, HeartbeatMonitor
 from mxscale.launcher.processes import Processes
 from mxscale.launcher.progress import Progress, echo
+from mxscale.rundir import guards
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 
@@ -84,9 +85,13 @@ class Supervisor:
         return self.signals.reason or self.budget.reason
 
     def watch(self, progress: Progress, mirror) -> Optional[Failure]:
-        """Wait until the ranks have ended or must be ended; return the failure, if the ranks do not report it."""
+        """Wait until the ranks have ended or must be ended; return the failure, if the ranks do not report it.
+
+        Raises DiskFailed if the run directory was moved or removed.
+        """
         while self.processes.ended() is None:
             now = time.monotonic()
+            guards.check_present(self.run)
             if progress.update():
                 mirror.start()  # not before the ranks compute steps: its imports take seconds of a core
                 self.first_line_at = self.first_line_at or now

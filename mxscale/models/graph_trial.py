@@ -40,9 +40,9 @@ def check(saved, side: int, source: str) -> None:
 def main(side: int) -> None:
     """Compute the gradients of one image by the graph on stdin."""
     in_use = psutil.Process().memory_info().vms
-    resource.setrlimit(resource.RLIMIT_AS, (in_use + available_memory(),) * 2)
-    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S,) * 2)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    bound(resource.RLIMIT_AS, in_use + available_memory())
+    bound(resource.RLIMIT_CPU, LIMIT_S)
+    bound(resource.RLIMIT_CORE, 0)
     net, shape = symbol.build(json.load(sys.stdin), classes=2), (1, 3, side, side)
     zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
     zoo.finish(net, shape, mx.cpu())
@@ -50,6 +50,13 @@ def main(side: int) -> None:
         scores = net(mx.nd.zeros(shape))
     scores.backward()
     mx.nd.waitall()
+
+
+def bound(limit: int, most: int) -> None:
+    """Set a limit of this process to `most`, or keep a lower one that `ulimit` has set."""
+    hard = resource.getrlimit(limit)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(limit, (most, most))
 
 
 if __name__ == "__main__":

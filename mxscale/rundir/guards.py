@@ -24,12 +24,19 @@ def resume_command(run: RunDir, config: Config) -> str:
     return shlex.join(["python", f"{config.entry}.py", f"resume={run.path}"])
 
 
+def check_present(run: RunDir) -> None:
+    """Raise DiskFailed if the run directory was moved or removed."""
+    if not (run.path / "config.yaml").exists():
+        raise DiskFailed(f"{run.path} was moved or removed while the run wrote to it: the run has ended")
+
+
 @contextmanager
 def explained_disk_errors(run: RunDir, config: Config):
-    """Raise DiskFailed in place of the OSError of a full or broken disk."""
+    """Raise DiskFailed in place of the OSError of a full or broken disk, or of a run directory that is gone."""
     try:
         yield
     except OSError as error:
+        check_present(run)
         if error.errno not in DISK_ERRORS:
             raise
         resume = f"free space, then resume with: {resume_command(run, config)}"
@@ -72,4 +79,4 @@ def undone_if_refused(run: RunDir, config: Config, new: bool):
 
 
 def discard(run: RunDir) -> None:
-    shutil.rmtree(run.path)
+    shutil.rmtree(run.path, ignore_errors=True)

@@ -60,8 +60,9 @@ class SweepDirectory(RunDir):
         return self.facts()["process"] != this_process()
 
     def write_cell(self, cell: CellRecord) -> None:
-        name = f"{cell.attempt}-{cell.number:04d}-{cell.key[:12]}.json"
-        write_text(self.path / "cells" / name, json.dumps(asdict(cell), indent=1) + "\n")
+        name, folder = f"{cell.attempt}-{cell.number:04d}-{cell.key[:12]}.json", self.path / "cells"
+        folder.mkdir(exist_ok=True)
+        write_text(folder / name, json.dumps(asdict(cell), indent=1) + "\n")
 
     def cell_records(self, key: str = "") -> List[CellRecord]:
         """Return the records of all attempts, oldest first; those of one cell if its key is given."""

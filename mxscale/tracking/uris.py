@@ -30,8 +30,11 @@ def store_uri(tracking: Tracking, runs: Union[str, Path]) -> str:
     where = f"tracking.uri={redact_address(uri)}"
     if MASK in uri:
         raise ConfigError(f"{where}: run directories hold no passwords; set tracking.uri or MLFLOW_TRACKING_URI again")
-    if re.split(r"[+:]", uri)[0] not in SCHEMES or not ("://" in uri or uri.startswith("databricks")):
+    valid = uri == "databricks" or re.match(rf"({'|'.join(SCHEMES)})(\+\w+)?://", uri)
+    if not valid or re.match("sqlite://(?!/)", uri):
         raise ConfigError(f"{where}: expected http://HOST:PORT, sqlite:///FILE.db or another database URI")
+    if MASK in where and uri.startswith("databricks"):
+        raise ConfigError(f"{where}: the address of a profile has no password; set DATABRICKS_TOKEN")
     if MASK in where and not _is_encoded(uri):
         raise ConfigError(f"{where}: write @ and / in a password as %40 and %2F")
     file = sqlite_file(uri)

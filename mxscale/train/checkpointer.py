@@ -244,7 +244,8 @@ def write(final: Path, state: Dict[str, Any], snapshot: Snapshot, trainer: gluon
     new = folder / f".{final.name}.{os.getpid()}"
     for left in folder.glob(".[0-9]*"):  # of a writer that was killed
         shutil.rmtree(left, ignore_errors=True)
-    new.mkdir(parents=True)
+    folder.mkdir(exist_ok=True)  # but not a run directory that was removed
+    new.mkdir()
     try:
         _save_arrays(new / "params", snapshot.params, state["params_sha256"])
         trainer.save_states(str(new / "trainer"))

@@ -6,6 +6,7 @@ records the outcome in ranks/<r>.json.
 
 import faulthandler
 import os
+import signal
 import sys
 import time
 import traceback
@@ -31,6 +32,7 @@ def main(run_path: str, attempt: int) -> int:
     """
     stamps = {"started": psutil.Process().create_time(), "imported": time.time()}
     run = RunDir(run_path)
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # MXNet's handler calls exit(), which can wait for its own threads
     faulthandler.enable()  # a crash in MXNet's or Horovod's C++ code prints the Python stack
     end_with_parent(run, attempt)
     heartbeat = Heartbeat(run, rank_from_environment(), attempt)

@@ -37,8 +37,7 @@ def replacing(path) -> Iterator[str]:
 
 
 def write_text(path, text: str) -> None:
-    """Replace a file atomically with `text`; create its folder if needed. Raises OSError."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    """Replace a file atomically with `text`. Raises OSError; its folder must exist, so that none is made anew."""
     with replacing(path) as new, open(new, "w") as file:
         file.write(text)
 

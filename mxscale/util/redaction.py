@@ -8,11 +8,12 @@ SECRET = (
     r"|(?:api|access|account|private|secret|shared)[-_]?(?:access[-_]?)?key)"
 )
 # After these an address begins: http://, a setting such as tracking.uri=, a variable such as MLFLOW_TRACKING_URI=
-BEGIN = r"(?:(?<!sqlite:)(?<!/)//+|uri['\"]?[=:](?!['\"\s]*[\w+.-]*:?//)\s*['\"]?/?)"
+BEGIN = r"(?:(?<!/)//(?:(?<!sqlite://)/+)?|uri['\"]?[=:](?!['\"\s]*[\w+.-]*:?//)\s*['\"]?/?)"
 PORT = r"(?:(?<=http://)|(?<=https://))[^:/@\s]*:\d{1,5}(?:/|\s|$)"  # what follows is a path, which may have an @
 # A password that is not percent-encoded may have / and @, so it ends at the last @ of the word; it may have spaces too
 USER = re.compile(rf"({BEGIN})(?!{PORT})([^:/@\s]*):(?:\S+@|[^@\n]+@)", re.IGNORECASE)
-TOKEN = re.compile(rf"({BEGIN})(?!{re.escape(MASK)})[^:/@\s]+:?@", re.IGNORECASE)  # in place of a user
+# In place of a user; with an empty password what follows may be one too
+TOKEN = re.compile(rf"({BEGIN})(?!{re.escape(MASK)})(?:[^:/@\s]+@|[^:/@\s]*:@(?:\S+@)?)", re.IGNORECASE)
 # The last character may belong to the text around the address
 FIELD = re.compile(rf"((?:\b|[_-])[\w-]*{SECRET}|[?&]key)(=|%3D)[^&\s]*[^&\s'\",;:)\]}}]", re.IGNORECASE)
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -24,7 +25,7 @@ def redact(text: str) -> str:
     An address begins with `//`, or follows a name that ends in `uri`. Its password is between the user and the last @,
     or the value of a field such as `api_key`. Redacting twice changes nothing more.
     """
-    text = TOKEN.sub(rf"\1{MASK}@", USER.sub(rf"\1\2:{MASK}@", text))
+    text = USER.sub(rf"\1\2:{MASK}@", TOKEN.sub(rf"\1{MASK}@", text))
     return FIELD.sub(rf"\1\2{MASK}", text)
 
 

@@ -24,6 +24,10 @@ def preload(kinds) -> None:
     if {"weights", *SHARED} & set(kinds):
         from mxscale.serve import infer  # noqa: F401
         from mxscale.train import prepare, rank  # noqa: F401
+    if "address" in kinds:
+        import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+
+        from mxscale.report import report as reports  # noqa: F401
 
 
 def arguments():

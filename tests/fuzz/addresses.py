@@ -24,6 +24,8 @@ def make(draw, folder: Path, command: bool, shared: Path) -> Case:
     scheme = choice(draw, SCHEMES)
     address = (f"{scheme}:" if scheme else "") + choice(draw, ("//", "//", "//", "///", "/", ""))
     address += "".join(choice(draw, each) for each in parts)
+    if address.startswith("sqlite:///"):  # a file, whose name has no password
+        address = address.replace("sqlite:///", f"sqlite:///{folder}/runs/").replace(MARKER, "x")
     base = [f"runs={folder}/runs", "tracking=mlflow", "tracking.timeout_s=1"]
     if draw.random() < 0.3:
         os.environ["MLFLOW_TRACKING_URI"] = address
