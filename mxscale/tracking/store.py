@@ -118,6 +118,7 @@ def exists(client, run_id: str) -> bool:
 
 
 CAUSES = (
+    (r"got unsupported uri 'sqlite", "this MLflow client has no SQLite: set a server as tracking.uri"),
     (r"connection refused", "connection refused"),
     (r"timed out|timeout", "no answer in time"),
     (r"name or service not known|failed to resolve|name resolution|nodename nor servname", "unknown host"),
