@@ -223,7 +223,7 @@ def test_bad_images_can_be_skipped_and_are_recorded(tmp_path):
     complete = pack(folder_data(root, tmp_path))
     (root / "bee" / "003.png").write_bytes(b"")
     paint(root / "ant" / "001.png", "red", (10, 30))
-    made = pack(folder_data(root, tmp_path, on_bad="skip"))
+    made = pack(folder_data(root, tmp_path, on_bad="skip", min_side=16))
     assert made["skipped"] == [
         {"path": "ant/001.png", "reason": "10x30 pixels, smaller than 16 (data.min_side)"},
         {"path": "bee/003.png", "reason": "empty file"},
@@ -254,11 +254,58 @@ def test_a_class_without_usable_images_is_refused(tmp_path):
 
 def test_min_side_limits_image_size(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 5, "bee": 5})
-    assert "20x16 pixels, smaller than 32 (data.min_side)" in refused(folder_data(root, tmp_path, image_size=32))
+    assert "20x16 pixels, smaller than 17 (data.min_side)" in refused(folder_data(root, tmp_path, min_side=17))
     made = pack(folder_data(root, tmp_path, image_size=32, min_side=8, pack_short_side=40))
     assert made["splits"]["train"]["min_side"] == 40
     smaller = folder_data(root, tmp_path, image_size=32, pack_short_side=24)
     assert "data.pack_short_side=24 is less than" in refused(smaller)
+
+
+@pytest.mark.parametrize("pack_short_side, side", [("original", 32), (40, 40)])
+def test_small_images_are_enlarged_and_counted(tmp_path, capfd, pack_short_side, side):
+    root = make_tree(tmp_path / "set", {"ant": 5, "bee": 5})
+    paint(root / "ant" / "large.png", "red", (60, 50))
+    made = pack(folder_data(root, tmp_path, image_size=32, pack_short_side=pack_short_side))
+    assert min(split["min_side"] for split in made["splits"].values()) == side
+    assert sum(split["enlarged"] for split in made["splits"].values()) == 10
+    assert "10 images smaller than the network's input (32) enlarged" in capfd.readouterr().err
+
+
+def test_files_and_images_beyond_the_settings_are_refused(tmp_path):
+    root = make_tree(tmp_path / "set", {"ant": 5, "bee": 5})
+    assert "20x16 pixels, more than 300 (data.max_pixels)" in refused(folder_data(root, tmp_path, max_pixels=300))
+    with open(root / "bee" / "sparse.jpg", "wb") as file:
+        file.truncate(20 * 2**30)
+    assert "bee/sparse.jpg (20,480 MiB, more than 512 (data.max_file_mb))" in refused(folder_data(root, tmp_path))
+    with open(root / "bee" / "sparse.jpg", "wb") as file:
+        file.truncate(3 * 2**20)
+    assert "3 MiB, more than 2 (data.max_file_mb)" in refused(folder_data(root, tmp_path, max_file_mb=2))
+
+
+def test_a_very_long_image_is_packed(tmp_path, capfd):
+    root = make_tree(tmp_path / "set", {"ant": 5, "bee": 5})
+    paint(root / "ant" / "long.png", "red", (32, 60_000))
+    made = pack(folder_data(root, tmp_path, image_size=64, pack_format="jpeg"))
+    assert sum(split["count"] for split in made["splits"].values()) == 11
+    assert "1 images cropped to a length of 65,500 pixels" in capfd.readouterr().err
+
+
+def test_an_image_in_two_classes_is_refused(tmp_path, capfd):
+    root = tmp_path / "set"
+    make_tree(root / "train", {"ant": 4, "bee": 4})
+    make_tree(root / "val", {"ant": 2, "bee": 2}, blue=1)
+    (root / "train" / "bee" / "x.png").write_bytes((root / "train" / "ant" / "001.png").read_bytes())
+    text = refused(folder_data(root, tmp_path))
+    names = sorted(("train/ant/001.png", "train/bee/x.png"), key=text.index)
+    assert text == (
+        f"data.root={root}: {' and '.join(names)} are the same image in two classes: "
+        "remove one, or set data.allow_duplicates=true"
+    )
+    capfd.readouterr()
+    (root / "train" / "bee" / "y.png").write_bytes((root / "train" / "bee" / "000.png").read_bytes())
+    made = pack(folder_data(root, tmp_path, allow_duplicates=True))
+    assert made["duplicates"]["two_classes"] == 1 and made["duplicates"]["within"]["train"] == 2
+    assert "1 images are exact copies of images in another class" in capfd.readouterr().err
 
 
 def test_unusual_file_names_are_packed_and_escaped(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mxscale.data.images import BadImage, decode
+from mxscale.data.images import BadImage, Limits, decode
 
 
 def written(image, name, **options) -> bytes:
@@ -263,6 +263,25 @@ def test_decompression_bombs_are_refused_before_decoding():
     assert grown < 100_000  # kB
 
 
+def test_images_beyond_the_limits_of_the_settings_are_bad(tmp_path):
+    content = written(Image.new("1", (13_000, 13_000)), "PNG")
+    with pytest.raises(BadImage, match=r"13000x13000 pixels, more than 120,000,000 \(data.max_pixels\)"):
+        decode(content, Limits(max_pixels=120_000_000))
+    with open(tmp_path / "sparse.jpg", "wb") as file:
+        file.truncate(20 * 2**30)
+    with pytest.raises(BadImage, match=r"20,480 MiB, more than 512 \(data.max_file_mb\)"):
+        decode(tmp_path / "sparse.jpg")
+
+
+def test_32_bit_tiffs_of_8_bit_values_are_not_scaled():
+    values = np.arange(30 * 40).reshape(30, 40) % 256
+    for kind in ("int32", "uint16"):
+        got = pixels(decode(written(Image.fromarray(values.astype(kind)), "TIFF")))[..., 0]
+        np.testing.assert_allclose(got, values if kind == "int32" else values / 257, atol=0.51)
+    wide = Image.fromarray((values * 257).astype("int32"))
+    np.testing.assert_array_equal(pixels(decode(written(wide, "TIFF")))[..., 0], values)
+
+
 def test_decompression_bombs_in_png_text_are_refused(photo):
     text = b"note\0\0" + zlib.compress(bytes(200 * 2**20), 9)
     with pytest.raises(BadImage):
@@ -271,6 +290,7 @@ def test_decompression_bombs_in_png_text_are_refused(photo):
 
 def test_missing_and_special_files_are_bad(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
-    for name, reason in (("", "not a file"), ("pipe.jpg", "not a file"), ("x", "No such file")):
+    (tmp_path / "zero.jpg").symlink_to("/dev/zero")
+    for name, reason in (("", "a folder"), ("pipe.jpg", "a FIFO"), ("zero.jpg", "a device"), ("x", "No such file")):
         with pytest.raises(BadImage, match=reason):
             decode(tmp_path / name)

@@ -206,7 +206,7 @@ def test_a_bad_image_is_refused_with_its_number(with_bad_images, workers):
 
 def test_bad_images_are_skipped_in_a_copy(with_bad_images, tmp_path):
     before = (tmp_path / "train.rec").read_bytes()
-    made = prepare(with_bad_images(on_bad="skip"))
+    made = prepare(with_bad_images(on_bad="skip", min_side=16))
     assert made["splits"]["train"]["per_class"] == [4, 3, 3] and made["splits"]["train"]["count"] == 10
     assert [skipped["path"].split(", ")[1].split(" at")[0] for skipped in made["skipped"]] == ["record 5", "record 7"]
     assert made["skipped"][1]["reason"] == "15x40 pixels, smaller than 16 (data.min_side)"
@@ -218,9 +218,44 @@ def test_bad_images_are_skipped_in_a_copy(with_bad_images, tmp_path):
     assert manifest.split_of(made, "val").rec == str(tmp_path / "val.rec")  # a valid file is not copied
 
 
-def test_min_side_allows_small_images(with_bad_images):
-    made = prepare(with_bad_images(on_bad="skip", min_side=15))
-    assert len(made["skipped"]) == 1 and made["splits"]["train"]["min_side"] == 15
+def test_small_images_are_enlarged_in_a_copy(with_bad_images, capfd):
+    made = prepare(with_bad_images(on_bad="skip"))
+    train = made["splits"]["train"]
+    assert len(made["skipped"]) == 1 and (train["min_side"], train["enlarged"], train["rewritten"]) == (16, 1, 0)
+    assert "1 images smaller than the network's input (16) enlarged" in capfd.readouterr().err
+    records = list(recordio.scan(manifest.split_of(made, "train").rec))
+    assert [decode(r.payload).size for r in records if r.header.id == 107] == [(16, 43)]
+
+
+def test_images_that_mxnet_refuses_are_reencoded(given, tmp_path):
+    out = io.BytesIO()
+    Image.fromarray(np.full((20, 24, 3), 90, "uint8")).save(out, "PNG")
+    content = bytearray(out.getvalue())
+    content[content.index(b"IEND") - 5] ^= 1  # the checksum of the pixels, which Pillow ignores
+    with pytest.raises(mx.MXNetError):
+        mx.image.imdecode(bytes(content)).asnumpy()
+    contents = [jpeg(number) for number in range(6)]
+    contents[4] = bytes(content)
+    write(tmp_path, "train", [0, 1, 2, 1, 0, 1], contents)
+    made = prepare(given())
+    assert made["splits"]["train"]["rewritten"] == 1 and made["skipped"] == []
+    records = list(recordio.scan(manifest.split_of(made, "train").rec))
+    assert mx.image.imdecode(records[4].payload).asnumpy()[5, 5].tolist() == [90, 90, 90]
+
+
+def test_an_image_with_two_labels_is_refused(given, tmp_path):
+    write(tmp_path, "train", [0, 1, 2, 1], [jpeg(0), jpeg(1), jpeg(2), jpeg(0)])
+    text = f"data={given().kind}: train.rec record 0 and train.rec record 3 are the same image in two classes: "
+    assert refused(given()).startswith(text)
+    assert prepare(given(allow_duplicates=True))["duplicates"]["two_classes"] == 1
+
+
+def test_special_files_beside_records_are_refused(given, tmp_path):
+    os.mkfifo(tmp_path / "train.lst")
+    assert prepare(given())["splits"]["train"]["count"] == 6
+    (tmp_path / "val.idx").unlink()
+    os.mkfifo(tmp_path / "val.idx")
+    assert "not a file" in refused(given())
 
 
 def test_a_class_without_usable_images_is_refused(given, tmp_path):

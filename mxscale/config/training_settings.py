@@ -68,12 +68,21 @@ class Data:
         "original", "shorter side of a packed image; original: not resized", unit="pixels", keyword="original", low=8
     )
     min_side: Optional[int] = setting(
-        None, "images with a shorter side are invalid; null: image_size", unit="pixels", low=1
+        None,
+        "images with a shorter side are invalid; null: they are enlarged to image_size",
+        unit="pixels",
+        low=1,
     )
+    max_pixels: int = setting(
+        120_000_000, "images with more pixels are invalid", unit="pixels", low=1, high=178_956_970
+    )
+    max_file_mb: int = setting(512, "larger image files are invalid", unit="MiB", low=1)
     pack_format: str = setting("jpeg", "format of packed images; png is lossless", choices=("jpeg", "png"))
     pack_quality: int = setting(95, "JPEG quality of packed images", low=1, high=100)
     on_bad: str = setting("error", "invalid images: refuse the set, or skip them", choices=("error", "skip"))
-    allow_duplicates: bool = setting(False, "accept and count images that occur in two splits; false: refuse the set")
+    allow_duplicates: bool = setting(
+        False, "accept and count images that occur in two splits or classes; false: refuse the set"
+    )
     cache: str = setting("runs/data", "folder for packed sets, shared by runs in any folder: it does not follow runs")
     keep: str = setting(
         "packed", "decode images in each epoch, or once and keep them in memory", choices=("packed", "ram")

@@ -5,6 +5,7 @@
 | 1-bit, grey, palette, CMYK | RGB by Pillow's conversion; colour profiles are not applied           |
 | 16-bit grey                | its 65,536 values scaled to 256                                       |
 | 16-bit colour              | the upper 8 bits of each value                                        |
+| 32-bit integers            | as 16-bit grey; a TIFF's unchanged if none is above 255               |
 | transparency               | composited over white                                                 |
 | EXIF orientation           | applied                                                               |
 | several frames             | the first                                                             |
@@ -30,6 +31,7 @@ from typing import NamedTuple, Optional, Tuple, Union
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mxscale.data.missing_data import is_incomplete
+from mxscale.util.regular_files import open_regular
 
 Image.init()  # registers WebP, TIFF and others
 
@@ -41,8 +43,9 @@ FORMATS = [
 ]
 EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".jp2", ".avif")
 MAX_PIXELS = 178_956_970  # Pillow's limit against decompression bombs: 512 MiB as RGB
-MAX_JPEG_SIDE = 65_500  # of libjpeg
+MAX_SIDE = 65_500  # of a packed image, as in libjpeg
 GAP = 2.0  # a JPEG is decoded at least this many times larger than requested, as in Pillow's thumbnails
+CHANGES = ("enlarged", "cropped")  # because the image is smaller than Recipe.least, longer than MAX_SIDE
 POLICY = 3  # version of this module's policy, part of the cache key
 # Format -> Pillow's modes that MXNet decodes to the same pixels, unless rotated or transparent.
 SAME_IN_MXNET = {"JPEG": ("L", "RGB"), "MPO": ("L", "RGB"), "PNG": ("1", "L", "P", "RGB"), "BMP": ("RGB",)}
@@ -68,19 +71,32 @@ class Slice(NamedTuple):
 Source = Union[str, os.PathLike, bytes, Slice]  # a path, content, or a part of a file
 
 
+class Limits(NamedTuple):
+    """Which images are accepted; others are bad."""
+
+    min_side: int = 1  # pixels
+    max_pixels: int = MAX_PIXELS
+    max_file_mb: int = 512  # MiB
+
+
+ANY = Limits()
+
+
 class Recipe(NamedTuple):
     """How images are packed."""
 
     pack_format: str  # jpeg | png
     quality: int  # of JPEG, 1-100
     pack_size: Optional[int]  # shorter side in pixels; None: unchanged
-    min_side: int  # images with a shorter side than this are bad
+    limits: Limits = ANY
+    least: int = 1  # images with a shorter side than this are enlarged
 
 
 class Packed(NamedTuple):
     image: bytes  # encoded
     size: Tuple[int, int]  # height, width
     key: bytes  # of the bytes before packing: equal for exact copies
+    changes: Tuple[str, ...]  # of CHANGES
 
 
 class Examined(NamedTuple):
@@ -91,17 +107,21 @@ class Examined(NamedTuple):
 
 def repack(source: Source, recipe: Recipe) -> Packed:
     """Return the image packed by `recipe`. Raises BadImage."""
-    content = read(source)
-    image = decode(content, recipe.min_side, recipe.pack_size)
-    return Packed(*encode(image, recipe.pack_format, recipe.quality, recipe.pack_size), _key_of(content))
+    content = read(source, recipe.limits)
+    image = decode(content, recipe.limits, recipe.pack_size)
+    side = recipe.pack_size or max(recipe.least, min(image.size))
+    fitting = _cropped(image, side)
+    changed = (min(image.size) < recipe.least, fitting is not image)
+    changes = tuple(change for change, happened in zip(CHANGES, changed, strict=True) if happened)
+    return Packed(*encode(fitting, recipe.pack_format, recipe.quality, side), _key_of(content), changes)
 
 
-def examine(source: Source, min_side: int) -> Examined:
+def examine(source: Source, limits: Limits) -> Examined:
     """Decode an image and return its properties. Raises BadImage."""
-    content = read(source)
+    content = read(source, limits)
     with _errors():
-        image = _loaded(content, min_side)
-        return Examined(min(_rgb(_upright(image)).size), _same_in_mxnet(image), _key_of(content))
+        image = _loaded(content, limits)
+        return Examined(min(_rgb(image).size), _same_in_mxnet(image), _key_of(content))
 
 
 def _key_of(content: bytes) -> bytes:
@@ -120,11 +140,10 @@ def _same_in_mxnet(image: Image.Image) -> bool:
     return plain and image.getexif().get(ORIENTATION, 1) == 1
 
 
-def decode(source: Source, min_side: int = 1, wanted: Optional[int] = None) -> Image.Image:
+def decode(source: Source, limits: Limits = ANY, wanted: Optional[int] = None) -> Image.Image:
     """Return an upright RGB image.
 
     Args:
-        min_side: Images with a shorter side below this are bad.
         wanted: The shorter side that it will be resized to. A JPEG of at least twice that size is decoded at a
             half, a quarter or an eighth of its size.
 
@@ -132,7 +151,7 @@ def decode(source: Source, min_side: int = 1, wanted: Optional[int] = None) -> I
         BadImage: The image is unusable.
     """
     with _errors():
-        return _rgb(_upright(_loaded(read(source), min_side, wanted)))
+        return _rgb(_loaded(read(source, limits), limits, wanted))
 
 
 @contextlib.contextmanager
@@ -156,17 +175,15 @@ def _opened(content: bytes) -> Image.Image:
     """Return the image with its header read."""
     if not content:
         raise BadImage("empty file")
-    image = Image.open(io.BytesIO(content), formats=FORMATS)
-    _refuse_huge(*image.size)
-    return image
+    return Image.open(io.BytesIO(content), formats=FORMATS)
 
 
-def _loaded(content: bytes, min_side: int, wanted: Optional[int] = None) -> Image.Image:
+def _loaded(content: bytes, limits: Limits, wanted: Optional[int] = None) -> Image.Image:
     """Return the image as it is in the file, or reduced as in `decode`."""
 
     def load(content: bytes) -> Image.Image:
         image = _opened(content)
-        _refuse_small(image, min_side)
+        _refuse(image, limits)
         if wanted:
             scale = GAP * wanted / min(image.size)
             image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
@@ -179,10 +196,22 @@ def _loaded(content: bytes, min_side: int, wanted: Optional[int] = None) -> Imag
     return image
 
 
-def _refuse_small(image: Image.Image, min_side: int) -> None:
+def _refuse(image: Image.Image, limits: Limits) -> None:
     width, height = image.size
-    if min(image.size) < min_side:
-        raise BadImage(f"{width}x{height} pixels, smaller than {min_side} (data.min_side)")
+    if width * height > limits.max_pixels:
+        raise BadImage(f"{width}x{height} pixels, more than {limits.max_pixels:,} (data.max_pixels)")
+    if min(image.size) < limits.min_side:
+        raise BadImage(f"{width}x{height} pixels, smaller than {limits.min_side} (data.min_side)")
+
+
+def _cropped(image: Image.Image, side: int) -> Image.Image:
+    """Return the middle of an image that would be longer than MAX_SIDE with a shorter side of `side`."""
+    longest = max(1, MAX_SIDE * min(image.size) // side)
+    width, height = min(image.width, longest), min(image.height, longest)
+    if (width, height) == image.size:
+        return image
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 def encode(image: Image.Image, pack_format: str, quality: int, pack_size: Optional[int] = None):
@@ -197,34 +226,34 @@ def encode(image: Image.Image, pack_format: str, quality: int, pack_size: Option
             proportion. None: unchanged.
 
     Raises:
-        BadImage: The result would be too large.
+        BadImage: The result would have more than MAX_PIXELS.
     """
     width, height = image.size
     if pack_size and pack_size != min(width, height):
         scale = pack_size / min(width, height)
         width, height = max(pack_size, round(width * scale)), max(pack_size, round(height * scale))
-        _refuse_huge(width, height)
+        if width * height > MAX_PIXELS:
+            raise BadImage(f"{width}x{height} pixels after packing, more than {MAX_PIXELS:,}")
         # reducing_gap: a fast box reduction to 3x the size first; no visible difference
         image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
     out = io.BytesIO()
     if pack_format == "png":
         image.save(out, "PNG", compress_level=6)
     else:
-        if max(width, height) > MAX_JPEG_SIDE:
-            raise BadImage(f"{width}x{height} pixels: a JPEG side has at most {MAX_JPEG_SIDE}")
         image.save(out, "JPEG", quality=quality, subsampling="4:2:0")
     return out.getvalue(), (height, width)
 
 
-def read(source: Source) -> bytes:
+def read(source: Source, limits: Limits = ANY) -> bytes:
     """Return the content of an image file. Raises BadImage."""
     if isinstance(source, bytes):
         return source
-    path, offset, size = source if isinstance(source, Slice) else (source, 0, -1)
+    path, offset, size = source if isinstance(source, Slice) else (source, 0, None)
     try:
-        if os.path.exists(path) and not os.path.isfile(path):  # reading from a pipe would block
-            raise BadImage("not a file")
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size if size is None else size
+            if size > limits.max_file_mb << 20:
+                raise BadImage(f"{size >> 20:,} MiB, more than {limits.max_file_mb} (data.max_file_mb)")
             file.seek(offset)
             content = file.read(size)
     except OSError as error:
@@ -234,11 +263,6 @@ def read(source: Source) -> bytes:
     return content
 
 
-def _refuse_huge(width: int, height: int) -> None:
-    if width * height > MAX_PIXELS:
-        raise BadImage(f"{width}x{height} pixels, more than {MAX_PIXELS:,}")
-
-
 def _upright(image: Image.Image) -> Image.Image:
     try:
         return ImageOps.exif_transpose(image)
@@ -246,9 +270,11 @@ def _upright(image: Image.Image) -> Image.Image:
         return image
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def _rgb(loaded: Image.Image) -> Image.Image:
+    """Return an image upright and in RGB."""
+    image = _upright(loaded)
     if image.mode == "I" or image.mode.startswith("I;16"):
-        image = _from_16_bit(image)
+        image = _eight_bit(image, is_tiff=loaded.format == "TIFF")
     elif image.mode == "F":
         raise BadImage("floating-point values of unknown range")
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
@@ -260,13 +286,17 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image
 
 
-def _from_16_bit(image: Image.Image) -> Image.Image:
+def _eight_bit(image: Image.Image, is_tiff: bool) -> Image.Image:
+    """Return a grey image of 16 or 32 bits with 8 bits."""
     import numpy as np  # imported here, because most workers do not need it
 
-    values = np.asarray(image).astype(np.int64)
+    values = np.asarray(image)
     if values.min() < 0 or values.max() > 65_535:
         raise BadImage("32-bit values of unknown range")
-    return Image.fromarray(((values * 255 + 32_767) // 65_535).astype(np.uint8))
+    if is_tiff and image.mode == "I" and values.max() <= 255:
+        return Image.fromarray(values.astype(np.uint8))
+    scaled = (np.arange(65_536) * 255 + 32_767) // 65_535
+    return Image.fromarray(scaled.astype(np.uint8)[values])
 
 
 def one_line(error: BaseException) -> str:

@@ -1,15 +1,19 @@
 """manifest.json: the description of a packed set.
 
     {"format": 2, "kind": ..., "classes": [names in label order],
-     "splits": {"train": {"count", "per_class": [..], "rec", "idx", "sha256", "bytes", "min_side"},
+     "splits": {"train": {"count", "per_class": [..], "rec", "idx", "sha256", "bytes", "min_side", "enlarged",
+                          "cropped"},
                 "val": .., "test": ..},
      "digest": .., "settings": {what determines the packed bytes}, "skipped": [{"path", "reason"}],
      "unused": {extension: files that are no images},
-     "duplicates": {"within": {"train": n, ..}, "across": n, "example": [name, split, name, split]}}
+     "duplicates": {"within": {"train": n, ..}, "across": n, "example": [name, split, name, split],
+                    "two_classes": n, "two_classes_example": [name, name]}}
 
 `rec` and `idx` are names in the set's folder, or absolute paths of the user's files; `sha256` and `bytes` are those
 of the .rec. `min_side` is the smallest shorter side of the split's images in pixels, or null if unknown. `test` is
-optional. `duplicates` counts exact copies: within a split, and images of a later split that an earlier one holds.
+optional. `enlarged` images were smaller than the network's input; `cropped` ones too long for a JPEG. `duplicates`
+counts exact copies: within a split, images of a later split that an earlier one holds, and images of a split in two
+classes.
 """
 
 import contextlib
@@ -78,7 +82,7 @@ def _same(rec: str, entry: Dict[str, Any], written_ns: int) -> bool:
 
 
 def refuse_copies(manifest: Dict[str, Any], where: str) -> None:
-    """Raise ConfigError if an image is in two splits: the later split would measure memorised images."""
+    """Raise ConfigError if an image is in two splits, where memorised images are measured, or in two classes."""
     copies = manifest["duplicates"]
     if copies["across"]:
         first, split, second, other = copies["example"]
@@ -86,6 +90,13 @@ def refuse_copies(manifest: Dict[str, Any], where: str) -> None:
         raise ConfigError(
             f"{where}: {first} ({split}) and {second} ({other}) are the same image{more}: "
             "remove the copies, or set data.allow_duplicates=true"
+        )
+    if copies["two_classes"]:
+        first, second = copies["two_classes_example"]
+        more = f" ({copies['two_classes']:,} images are in two classes)" if copies["two_classes"] > 1 else ""
+        raise ConfigError(
+            f"{where}: {first} and {second} are the same image in two classes{more}: "
+            "remove one, or set data.allow_duplicates=true"
         )
 
 
@@ -116,23 +127,29 @@ class Copies:
     """Counts exact copies among the images of a set, split after split, by the bytes of their files."""
 
     def __init__(self):
-        self._names: Dict[str, Dict[bytes, str]] = {}  # split -> key -> the first of that content
+        self._first: Dict[str, Dict[bytes, Tuple[str, int]]] = {}  # split -> key -> name and label of its first image
         self.within: Dict[str, int] = {}
         self.across = 0
-        self.example: Optional[Tuple[str, str, str, str]] = None
+        self.example: Optional[List[str]] = None
+        self.two_classes = 0
+        self.two_classes_example: Optional[List[str]] = None
 
-    def add(self, key: bytes, name: str, split: str) -> None:
-        here = self._names.setdefault(split, {})
+    def add(self, key: bytes, name: str, split: str, label: int) -> None:
+        here = self._first.setdefault(split, {})
         self.within.setdefault(split, 0)
         if key in here:
             self.within[split] += 1
+            first, its_label = here[key]
+            if label != its_label:
+                self.two_classes += 1
+                self.two_classes_example = self.two_classes_example or [first, name]
             return
-        here[key] = name
-        for earlier, names in self._names.items():
-            if earlier != split and key in names:
+        here[key] = (name, label)
+        for earlier, images in self._first.items():
+            if earlier != split and key in images:
                 self.across += 1
-                self.example = self.example or (names[key], earlier, name, split)
+                self.example = self.example or [images[key][0], earlier, name, split]
                 return
 
     def in_manifest(self) -> Dict[str, Any]:
-        return {"within": self.within, "across": self.across, "example": self.example and list(self.example)}
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}

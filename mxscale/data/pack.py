@@ -21,6 +21,7 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Data
 from mxscale.config.signature import hash_of
 from mxscale.data import manifest
+from mxscale.data.images import CHANGES, MAX_SIDE
 from mxscale.data.tree_packer import PackJob
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import sync
@@ -123,9 +124,13 @@ def _summary(packed: Dict[str, Any], data: Data) -> str:
     skipped = f"; {len(packed['skipped']):,} bad images skipped, see its manifest.json" if packed["skipped"] else ""
     unused = ", ".join(f"{count:,} {kind}" for kind, count in packed.get("unused", {}).items())
     left_out = f"; files not used: {unused}" if unused else ""
-    across = packed["duplicates"]["across"]
+    across, two_classes = packed["duplicates"]["across"], packed["duplicates"]["two_classes"]
     copies = f"; {across:,} images are exact copies of images in another split" if across else ""
+    copies += f"; {two_classes:,} images are exact copies of images in another class" if two_classes else ""
+    enlarged, cropped = (sum(entry[change] for entry in packed["splits"].values()) for change in CHANGES)
+    changed = f"; {enlarged:,} images smaller than the network's input ({data.image_size}) enlarged" if enlarged else ""
+    changed += f"; {cropped:,} images cropped to a length of {MAX_SIDE:,} pixels" if cropped else ""
     rewritten = sum(entry.get("rewritten", 0) for entry in packed["splits"].values())
     copied = f"; copied, {rewritten:,} images re-encoded that MXNet would decode differently" if rewritten else ""
-    notes = f"{skipped}{left_out}{copies}{copied}"
+    notes = f"{skipped}{left_out}{changed}{copies}{copied}"
     return f"{data.kind}: {len(packed['classes'])} classes, {counts} images in {packed['dir']}{notes}"

@@ -13,6 +13,8 @@ import os
 import struct
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple
 
+from mxscale.util.regular_files import open_regular
+
 MAGIC = struct.pack("<I", 0xCED7230A)
 PREFIX = struct.Struct("<4sI")
 HEADER = struct.Struct("<IfQQ")
@@ -105,7 +107,7 @@ def scan(path: str, seen: Callable[[bytes], None] = lambda raw: None, start: int
         BadRecords: The file is damaged or truncated; the message names the byte.
         OSError: The file cannot be read.
     """
-    with open(path, "rb", BUFFER) as file:
+    with open_regular(path, "rb", buffering=BUFFER) as file:
         file.seek(start)
         offset = start
         while True:
@@ -145,7 +147,7 @@ def _next(file, start: int, seen):
 def read_index(path: str) -> List[int]:
     """Return the offsets of an .idx, ascending. Raises BadRecords and OSError."""
     offsets = []
-    with open(path, errors="replace") as file:
+    with open_regular(path, "r", errors="replace") as file:
         for number, line in enumerate(file, 1):
             try:
                 offsets.append(int(line.split("\t")[1]))

@@ -14,11 +14,12 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from mxscale.config.schema import Data
 from mxscale.data import manifest, recordio
-from mxscale.data.images import POLICY, BadImage, Recipe, examine, repack
+from mxscale.data.images import CHANGES, POLICY, BadImage, Examined, Limits, Recipe, examine, repack
 from mxscale.data.manifest import Copies
-from mxscale.data.tree_packer import PackJob
+from mxscale.data.tree_packer import PackJob, limits
 from mxscale.data.workers import Pool, Progress
 from mxscale.util.errors import ConfigError
+from mxscale.util.regular_files import open_regular
 
 TYPICAL_BYTES = 4096  # of a small image, to estimate the number of images for the number of processes
 MAX_CLASSES = 1 << 24  # labels are float32, which is exact for integers up to this
@@ -41,7 +42,7 @@ def settings(data: Data) -> Dict[str, Any]:
         files[split] = {"rec": _stamp(rec, f"data.{split}={getattr(data, split)}"), "idx": idx and _stamp(idx, idx)}
     names = ("num_classes", "classes", "on_bad", "pack_format", "pack_quality")
     chosen = {name: getattr(data, name) for name in names}
-    return {"files": files, "min_side": _min_side(data), "policy": POLICY, **chosen}
+    return {"files": files, "limits": limits(data)._asdict(), "least": data.image_size, "policy": POLICY, **chosen}
 
 
 def build(data: Data, folder: str, workers: Optional[int]) -> None:
@@ -84,7 +85,7 @@ def _check_lists(data: Data) -> None:
 def _listed(path: str) -> Iterator[Tuple[float, str]]:
     """Yield (label, image folder) of the lines `number<tab>label<tab>path`; nothing if the file does not exist."""
     try:
-        with open(path, errors="replace") as file:
+        with open_regular(path, "r", errors="replace") as file:
             for line in file:
                 fields = line.rstrip("\n").split("\t")
                 folder = os.path.basename(os.path.dirname(fields[-1]))
@@ -119,8 +120,16 @@ def _lower(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def _min_side(data: Data) -> int:
-    return data.min_side or data.image_size
+def check(payload: bytes, limits: Limits) -> Examined:
+    """Return the properties of a record's image, which MXNet has decoded too. Raises BadImage."""
+    import mxnet as mx  # imported here, by the workers that check records
+
+    found = examine(payload, limits)
+    try:
+        read = found.same_in_mxnet and min(mx.image.imdecode(payload).asnumpy().shape[:2]) == found.side
+    except mx.MXNetError:
+        read = False
+    return found._replace(same_in_mxnet=read)
 
 
 class _Checked:
@@ -128,21 +137,25 @@ class _Checked:
 
     def __init__(self, split: str, rec: str, data: Data, pool: Pool, copies: Copies, bar: Progress):
         self.split, self.rec, self.where = split, rec, f"data.{split}={getattr(data, split)}"
-        self.recipe = Recipe(data.pack_format, data.pack_quality, pack_size=None, min_side=1)
+        self.recipe = Recipe(data.pack_format, data.pack_quality, None, limits(data), data.image_size)
         self.labels: List[int] = []
         self.offsets: List[int] = []
         self.bad: Dict[int, str] = {}  # number of the record -> reason
         self.rewritten: Set[int] = set()
+        self.misread = 0  # images that MXNet would decode differently
+        self.changes = dict.fromkeys(CHANGES, 0)
         self.smallest: Optional[int] = None  # shorter side in pixels
         self._digest = hashlib.sha256()
-        results = pool.map(self._images(bar), partial(examine, min_side=_min_side(data)))
+        results = pool.map(self._images(bar), partial(check, limits=self.recipe.limits))
         with contextlib.closing(results):
             for number, result in enumerate(results):
                 if not isinstance(result, BadImage):
-                    self.smallest = min(result.side, self.smallest or result.side)
-                    if not result.same_in_mxnet:
+                    side = max(result.side, data.image_size)
+                    self.smallest = min(side, self.smallest or side)
+                    self.misread += not result.same_in_mxnet
+                    if not result.same_in_mxnet or side > result.side:
                         self.rewritten.add(number)
-                    copies.add(result.key, f"{os.path.basename(rec)} record {number}", split)
+                    copies.add(result.key, f"{os.path.basename(rec)} record {number}", split, self.labels[number])
                     continue
                 self.bad[number] = result.reason
                 if data.on_bad == "error":
@@ -183,8 +196,8 @@ class _Checked:
             )
         files = self._copy(folder) if self.bad or self.rewritten else self._in_place(folder)
         per_class = [usable[label] for label in range(classes)]
-        counts = {"count": sum(per_class), "per_class": per_class, "rewritten": len(self.rewritten)}
-        return {**counts, "min_side": self.smallest, **files}
+        counts = {"count": sum(per_class), "per_class": per_class, "rewritten": self.misread}
+        return {**counts, "min_side": self.smallest, **files, **self.changes}
 
     def _in_place(self, folder: str) -> Dict[str, Any]:
         idx = _index(self.rec, self.offsets, folder, self.split, self.where)
@@ -195,8 +208,12 @@ class _Checked:
             for number, record in enumerate(recordio.scan(self.rec)):
                 if number in self.bad:
                     continue
-                encoded = repack(record.payload, self.recipe).image if number in self.rewritten else record.payload
-                writer.write(self.labels[number], record.header.id, encoded)
+                image = record.payload
+                if number in self.rewritten:
+                    image, _, _, changes = repack(image, self.recipe)
+                    for change in changes:
+                        self.changes[change] += 1
+                writer.write(self.labels[number], record.header.id, image)
             return writer.close()
 
 

@@ -10,7 +10,7 @@ import PIL
 
 from mxscale.config.schema import Data
 from mxscale.data import manifest, recordio, tree
-from mxscale.data.images import POLICY, BadImage, Recipe, repack
+from mxscale.data.images import CHANGES, POLICY, BadImage, Limits, Recipe, repack
 from mxscale.data.manifest import Copies
 from mxscale.data.workers import Pool, Progress
 from mxscale.util.errors import ConfigError
@@ -26,8 +26,8 @@ class PackJob(NamedTuple):
 
 
 def scan_recipe(data: Data) -> Recipe:
-    """Return the recipe for small scans: they are enlarged to what the network sees, and none is too small."""
-    return _recipe(data, data.short_side or data.image_size, min_side=1)
+    """Return the recipe for small scans: they are enlarged to what the network sees."""
+    return Recipe(data.pack_format, _quality(data), data.short_side or data.image_size, limits(data))
 
 
 def photograph_recipe(data: Data) -> Recipe:
@@ -37,12 +37,16 @@ def photograph_recipe(data: Data) -> Recipe:
             f"data.pack_short_side={data.pack_short_side} is less than data.image_size={data.image_size}: "
             "expected images at least as large as the network sees"
         )
-    return _recipe(data, data.short_side, data.min_side or data.image_size)
+    return Recipe(data.pack_format, _quality(data), data.short_side, limits(data), data.image_size)
 
 
-def _recipe(data: Data, pack_size: Optional[int], min_side: int) -> Recipe:
-    quality = data.pack_quality if data.pack_format == "jpeg" else 0
-    return Recipe(data.pack_format, quality, pack_size, min_side)
+def _quality(data: Data) -> int:
+    return data.pack_quality if data.pack_format == "jpeg" else 0
+
+
+def limits(data: Data) -> Limits:
+    """Return which images the settings accept."""
+    return Limits(data.min_side or 1, data.max_pixels, data.max_file_mb)
 
 
 def tree_job(
@@ -58,7 +62,14 @@ def tree_job(
     names = ("kind", "train_per_class", "val_share", "test_share", "split_seed")
     chosen = {name: getattr(data, name) for name in names}
     # Pillow's version is part of the cache key: another version may encode differently.
-    settings = {**chosen, **recipe._asdict(), "pillow": PIL.__version__, "policy": POLICY, **identity}
+    settings = {
+        **chosen,
+        **recipe._asdict(),
+        "limits": recipe.limits._asdict(),
+        "pillow": PIL.__version__,
+        "policy": POLICY,
+        **identity,
+    }
     return PackJob(settings, lambda folder: _Packer(list_images(), data, recipe, folder).pack(settings, workers))
 
 
@@ -110,7 +121,7 @@ class _Packer:
         return entries
 
     def _write_split(self, split: str, items: List[tree.Item], results: Iterator, bar: Progress) -> Dict[str, Any]:
-        per_class, min_side = [0] * len(self.tree.classes), None
+        per_class, min_side, changes = [0] * len(self.tree.classes), None, dict.fromkeys(CHANGES, 0)
         with recordio.Writer(self.folder, split) as writer:
             for item in items:
                 result = next(results)
@@ -121,11 +132,13 @@ class _Packer:
                         break
                     continue
                 writer.write(item.label, item.id, result.image)
-                self.copies.add(result.key, item.name, split)
+                self.copies.add(result.key, item.name, split, item.label)
+                for change in result.changes:
+                    changes[change] += 1
                 per_class[item.label] += 1
                 min_side = min(result.size) if min_side is None else min(min_side, *result.size)
             files = writer.close()
-        return {"count": writer.count, "per_class": per_class, **files, "min_side": min_side}
+        return {"count": writer.count, "per_class": per_class, **files, "min_side": min_side, **changes}
 
     def _too_many_bad(self) -> bool:
         return len(self.bad) == self.max_bad

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Callable, Dict, Iterable, Iterator, NamedTuple, Optional
 
 from mxscale.data.images import one_line
+from mxscale.util.regular_files import open_regular
 
 BLOCK = 512  # bytes of a tar's block; a block of zeros ends the tar
 
@@ -43,7 +44,7 @@ def members(
         OSError: `path` cannot be read.
     """
     end = os.path.getsize(path) if end is None else end
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         file.seek(start)
         try:
             tar = tarfile.TarFile(fileobj=file)

@@ -14,6 +14,7 @@ from mxscale.data.workers import Progress
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import replacing, sync
 from mxscale.util.errors import ConfigError
+from mxscale.util.regular_files import open_regular
 
 
 class File(NamedTuple):
@@ -69,7 +70,7 @@ def _refuse(file: File, place: Place, how: str) -> None:
 def trusted(file: File, place: Place) -> Optional[str]:
     """Return the SHA-256 recorded on first use; None before."""
     try:
-        with open(_path(place, file) + ".sha256") as record:
+        with open_regular(_path(place, file) + ".sha256", "r") as record:
             return record.read().split()[0]
     except (FileNotFoundError, IndexError):
         return None
@@ -83,7 +84,7 @@ def _record(path: str, found: str) -> None:
 def sha256_of(path: str) -> str:
     """Return the SHA-256 of a file. Raises OSError."""
     digest, size = hashlib.sha256(), os.path.getsize(path)
-    with open(path, "rb") as file, Progress(f"checking {os.path.basename(path)}", size, "B") as bar:
+    with open_regular(path) as file, Progress(f"checking {os.path.basename(path)}", size, "B") as bar:
         for chunk in iter(lambda: file.read(CHUNK), b""):
             digest.update(chunk)
             bar.add(len(chunk))
