@@ -165,7 +165,7 @@ def val(top1):
 def test_cost_adds_attempts_on_different_machines(tmp_path):
     lines = [(1, 100, 50, val(40.0)), (2, 200, 1100, val(60.0)), (2, 300, 1200, val(50.0))]
     run = a_run(tmp_path, lines, [(0, 100, 2), (1000, 1300, 1)], price(setup_minutes=5), target_top1=55.0)
-    run.write("best.json", {"val/top1": 60.0, "step": 200})
+    run.write("best.json", {"val/top1": 60.0, "step": 200, "checkpoint": "checkpoints/000000200"})
     at = run_cost.cost_of(run)
     # 36 USD/h = 0.01 USD/s: 2 nodes x (300 s of set-up + 50 s)
     assert at({"attempt": 1, "time_ms": T0 + 50_000})["cost/usd"] == pytest.approx(7.0)
@@ -185,7 +185,7 @@ def test_cost_adds_attempts_on_different_machines(tmp_path):
 def test_no_cost_without_price(tmp_path):
     free = prices.freeze_price(Machine(), 0, TODAY)
     run = a_run(tmp_path, [(1, 100, 50, val(60.0))], [(0, 100, 1)], free, target_top1=55.0)
-    run.write("best.json", {"val/top1": 60.0, "step": 100})
+    run.write("best.json", {"val/top1": 60.0, "step": 100, "checkpoint": "checkpoints/000000100"})
     figures = summary.summarise(run, 1).metrics
     assert not [name for name in figures if name.startswith("cost/")] and figures["time/to_target_s"] == 50.0
 

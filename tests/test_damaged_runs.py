@@ -1,13 +1,19 @@
 """A damaged run directory does not affect commands that concern other runs."""
 
+import os
+
 import pytest
+from refusals import error_of
 
 from mxscale.config.schema import from_dict
 from mxscale.records import earlier_runs
-from mxscale.rundir import directory
+from mxscale.rundir import directory, guards
+from mxscale.rundir.json_fields import FIELDS
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.status import FINISHED, Status
 from mxscale.tracking import sync_state
+from mxscale.train import checkpointer
+from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
 
@@ -18,7 +24,7 @@ def runs(tmp_path):
     made = [directory.create(config), directory.create(config)]
     for run in made:
         run.write_status(Status(FINISHED))
-        run.write("best.json", {"step": 1})
+        run.write("best.json", {"step": 1, "val/top1": 50.0, "checkpoint": "checkpoints/000000001"})
     made[1].path.joinpath("status.json").write_text("[torn")
     return made
 
@@ -43,3 +49,129 @@ def test_a_damaged_tracking_record_counts_as_none(runs):
 def test_the_damaged_run_itself_is_named(runs):
     with pytest.raises(ConfigError, match=r"status\.json is damaged"):
         runs[1].status()
+
+
+def test_latest_skips_a_run_with_a_damaged_best(runs, tmp_path, capsys):
+    runs[1].write_status(Status(FINISHED))
+    runs[1].path.joinpath("best.json").write_text('{"step": "one"}')
+    assert directory.latest_trained(tmp_path).path == runs[0].path
+    assert "best.json is damaged: step is 'one'" in capsys.readouterr().err
+
+
+READERS = {
+    "config.yaml": lambda run: run.config(),
+    "overrides.yaml": lambda run: run.read_yaml("overrides.yaml"),
+    "plan.json": lambda run: run.plan(),
+    "price.json": lambda run: run.price(),
+    "status.json": lambda run: run.status(),
+    "summary.json": lambda run: run.summary(),
+    "ranks/0.json": lambda run: run.rank_status(0, 1),
+    "metrics.jsonl": lambda run: run.history(),
+    **{name: lambda run, name=name: run.read(name) for name in FIELDS},
+}
+TEXTS = ("", "{", "null", "5", "[1, 2]", '"x"', "\0\0", "\xff\xfe", "[" * 100_000)
+NODES = {"fifo": "a FIFO, not a regular file", "folder": "a folder, not a regular file", "device": "a device, not"}
+NODES["sparse"] = "expected at most|more than 4 GiB"
+
+
+@pytest.mark.parametrize("name", sorted(READERS.keys() - {"metrics.jsonl"}))
+def test_every_damaged_file_is_named(runs, name):
+    path = runs[0].path / name
+    for text in TEXTS:
+        path.write_bytes(text.encode("latin-1"))
+        assert error_of(READERS[name], runs[0]).startswith(f"{path} is damaged"), text[:10]
+
+
+@pytest.mark.parametrize("name", sorted(READERS))
+@pytest.mark.parametrize("kind", NODES)
+def test_other_kinds_of_files_are_refused_at_once(runs, name, kind):
+    path = runs[0].path / name
+    path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.touch()
+        os.truncate(path, 20 << 30)
+    with pytest.raises(ConfigError, match=f"^{path} is damaged: .*({NODES[kind]})"):
+        READERS[name](runs[0])
+
+
+@pytest.mark.parametrize(
+    "name, text, damage",
+    [
+        ("best.json", '{"step": 1, "val/top1": 50, "checkpoint": 3}', "checkpoint is 3"),
+        ("best.json", '{"step": true, "val/top1": 50, "checkpoint": "x"}', "step is True"),
+        ("environment.json", '{"tags": [1]}', "tags is [1]"),
+        ("environment.json", '{"mxnet": {"features": [5]}}', "mxnet.features[0] is 5"),
+        ("warnings.json", '{"first_loss": 5}', "first_loss is 5"),
+        (
+            "rerun.json",
+            '{"of": "x", "seeds": [], "differs": [], "asked": {"launch.ranks": 5}}',
+            "asked.launch.ranks is 5",
+        ),
+        ("probe.json", '{"chosen": "horovod", "reason": ""}', "chosen.: expected an object"),
+        ("cell.json", '{"sweep": null, "number": 1, "name": "x"}', "no sweep"),
+        ("tracking.json", '{"id": "x", "uri": 5}', "uri is 5"),
+        ("status.json", '{"attempts": [1]}', "attempts[0]"),
+        ("plan.json", '{"sizes": 5}', "sizes"),
+        ("price.json", '{"known": "yes"}', "known is 'yes'"),
+        ("config.yaml", "seed: 1\nep", "is damaged"),
+        ("config.yaml", "seed: 1\nepochs: 1", "it is cut"),
+        ("config.yaml", "epochs: x\n", "epochs=x"),
+    ],
+)
+def test_wrong_types_are_named(runs, name, text, damage):
+    (runs[0].path / name).write_text(text)
+    message = error_of(READERS[name], runs[0])
+    assert message.startswith(f"{runs[0].path / name}") and damage in message
+
+
+def test_damaged_lines_of_metrics_are_passed_over(runs):
+    good = '{"attempt":1,"step":1,"time_ms":1,"metrics":{"a":1.5}}'
+    bad = [good.replace("1.5", "[1]"), good.replace("1.5", '"x"'), good.replace('"step":1', '"step":true'), "[" * 9999]
+    runs[0].metrics_file.write_text("\n".join([*bad, "[1]", good, ""]))
+    assert [line["metrics"] for line in runs[0].lines()] == [{"a": 1.5}]
+
+
+def lock(run):
+    with guards.locked(run):
+        pass
+
+
+@pytest.mark.parametrize(
+    "name", ["lock", "stop", "alive", "ranks/0.alive", "ranks/0.log", "metrics.jsonl", "plan.json"]
+)
+def test_a_resume_refuses_a_fifo_in_place_of_a_file(runs, name):
+    (runs[0].path / name).unlink(missing_ok=True)
+    os.mkfifo(runs[0].path / name)
+    assert error_of(lock, runs[0]) == f"{runs[0].path / name} is damaged: not a file; remove it"
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/000000001", "probe"])
+def test_a_resume_refuses_a_file_in_place_of_a_folder(runs, name):
+    (runs[0].path / name).parent.mkdir(exist_ok=True)
+    (runs[0].path / name).touch()
+    assert error_of(lock, runs[0]) == f"{runs[0].path / name} is damaged: not a folder; remove it"
+
+
+@pytest.mark.parametrize("damage", ["fifo", "sparse"])
+@pytest.mark.parametrize("name", (*checkpointer.FILES, "MANIFEST"))
+def test_a_damaged_file_makes_a_checkpoint_invalid_at_once(runs, name, damage):
+    folder = runs[0].checkpoint(1)
+    folder.mkdir(parents=True)
+    for each in checkpointer.FILES:
+        (folder / each).write_text(each)
+    listed = "".join(f"{digest_of(folder / each)}  {each}\n" for each in checkpointer.FILES)
+    (folder / "MANIFEST").write_text(listed)
+    assert checkpointer.is_valid(folder)
+    (folder / name).unlink()
+    if damage == "fifo":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).touch()
+        os.truncate(folder / name, 20 << 30)
+    assert not checkpointer.is_valid(folder)

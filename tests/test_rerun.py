@@ -215,7 +215,7 @@ def test_record_of_other_version_is_refused(tmp_path):
     run = make_run(tmp_path)
     text = (run.path / "config.yaml").read_text()
     (run.path / "config.yaml").write_text(text + "gravity: 9.81\n")
-    assert "another version of mxscale: unknown key gravity" in refused(run, "tracking=none")
+    assert f"{run}/config.yaml: unknown key gravity" in refused(run, "tracking=none")
     (run.path / "config.yaml").write_text(text)
     run.write_plan(Plan(sizes=PLAN.sizes))
     assert "another version of mxscale" in refused(run, "tracking=none")

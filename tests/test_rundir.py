@@ -72,7 +72,7 @@ def test_latest_is_newest_finished_run_with_best_checkpoint(tmp_path):
         run = create(config, now=age)
         run.write("status.json", {"state": state})
         if best:
-            run.write("best.json", {"step": 1})
+            run.write("best.json", {"step": 1, "val/top1": 50.0, "checkpoint": "checkpoints/000000001"})
         os.utime(run.path, (1000 - age, 1000 - age))
     assert latest_trained(tmp_path).path == runs_of(tmp_path, "train")[2].path
 

@@ -40,7 +40,7 @@ def run(tmp_path, file):
     folder = run.checkpoints / "000000001"
     folder.mkdir(parents=True)
     weights.save(folder / "params", convert.load(str(file), "resnet18_v1b").arrays)
-    run.write("best.json", {"checkpoint": "checkpoints/000000001"})
+    run.write("best.json", {"step": 1, "val/top1": 50.0, "checkpoint": "checkpoints/000000001"})
     return run
 
 
@@ -164,7 +164,7 @@ def test_network_without_pytorch_names_is_not_exported(capsys, tmp_path):
     folder = other.checkpoints / "000000001"
     folder.mkdir(parents=True)
     weights.save(folder / "params", {"output.bias": np.zeros(2, "f4")})
-    other.write("best.json", {"checkpoint": "checkpoints/000000001"})
+    other.write("best.json", {"step": 1, "val/top1": 50.0, "checkpoint": "checkpoints/000000001"})
     refused(capsys, "is a small, which cannot be exported to PyTorch", "export", f"run={other.path}", "output=y")
 
 

@@ -207,7 +207,7 @@ class RecordOverrides(Hook):
 
     def before_ranks(self, context, plan):
         path = context.run.path / "overrides.yaml"
-        earlier = yaml.safe_load(path.read_text()) if path.exists() else {}
+        earlier = context.run.read_yaml(path.name) or {}
         typed = [redact(override) for override in self.overrides]
         write_text(path, yaml.safe_dump({**earlier, context.attempt: typed}, sort_keys=False))
 

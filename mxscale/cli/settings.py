@@ -125,7 +125,10 @@ def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
             elif asked.get(name) != composed[name]:
                 has = f"that run has {name}={asked.get(name)}"
                 raise ConfigError(f"{override} with resume={run}: {has}; leave it out, or start a new run")
-    return validate(from_dict(unflatten(merged)))
+    try:
+        return validate(from_dict(unflatten(merged)))
+    except ConfigError as error:  # of the record or of the command line
+        raise ConfigError(f"resume={run}: {error}") from None
 
 
 # Settings that a rerun may change: where it runs, where it is recorded, where its files are.

@@ -71,7 +71,7 @@ def _planned(run: RunDir, metrics: dict) -> dict:
     """Return the forecast (plan/*) and its relative error, plan/error."""
     planned = {key: value for key, value in (run.read(FORECAST) or {}).items() if key.startswith("plan/")}
     reached = metrics.get("throughput/median")
-    if planned and reached:
+    if planned.get("plan/images_per_s") and reached:
         planned["plan/error"] = planned["plan/images_per_s"] / reached - 1
     return planned
 

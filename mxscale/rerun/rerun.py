@@ -104,9 +104,10 @@ def _checked(files: RunDir, source: str) -> Config:
         raise ConfigError(f"{source}: its record lacks {', '.join(missing)}, which a rerun needs")
     try:
         config, plan = files.requested_config(), files.plan()
+        files.price(), files.figures, files.history()  # damage is found before the rerun begins
         missing = [key for key in ("sizes", "threads", "device", "data_digest") if getattr(plan, key) is None]
     except ConfigError as error:
-        raise ConfigError(f"{source}: its config is of another version of mxscale: {error}") from None
+        raise ConfigError(f"{source}: its record is damaged, or of another version of mxscale: {error}") from None
     missing += [name for name in ("price.json", "environment.json") if not files.read(name)]
     if missing:
         raise ConfigError(f"{source}: its record is of another version of mxscale: no {', '.join(missing)}")
@@ -121,7 +122,7 @@ def _figures_of(run: RunDir) -> Tuple[Dict[str, str], Dict[str, float]]:
     """Return params and metrics of a run; empty ones if it is of another version."""
     try:
         return payload.params(run), run.figures
-    except (ConfigError, TypeError, KeyError):
+    except ConfigError:
         return {}, {}
 
 

@@ -23,7 +23,6 @@ tracking.json lock        what MLflow has; the lock of the parent
 """
 
 import dataclasses
-import json
 import sys
 import time
 from pathlib import Path
@@ -32,7 +31,8 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import yaml
 
 from mxscale.config.schema import Config, flatten, from_dict, to_dict
-from mxscale.rundir import json_record
+from mxscale.rundir import json_record, metrics_file
+from mxscale.rundir.json_fields import FIELDS
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the states and exit statuses too)
@@ -101,7 +101,21 @@ class RunDir:
 
     def read(self, name: str) -> Optional[Dict[str, Any]]:
         """Return the object in a JSON file; None if the file does not exist. Raises ConfigError if it is damaged."""
-        return json_record.read_object(self.path / name)
+        return json_record.read_object(self.path / name, FIELDS.get(name, {}))
+
+    def read_yaml(self, name: str) -> Optional[Dict[Any, Any]]:
+        """Return the mapping in a YAML file; None if the file does not exist. Raises ConfigError if it is damaged."""
+        path = self.path / name
+        try:
+            text = json_record.read_bytes(path).decode()
+            values = yaml.safe_load(text)
+        except FileNotFoundError:
+            return None
+        except (ValueError, yaml.YAMLError, RecursionError) as error:
+            raise ConfigError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from None
+        if not isinstance(values, dict) or not text.endswith("\n"):
+            raise ConfigError(f"{path} is damaged: {'it is cut' if isinstance(values, dict) else 'expected settings'}")
+        return values
 
     def write(self, name: str, values: Dict[str, Any]) -> None:
         """Replace a JSON file atomically. Raises OSError."""
@@ -109,13 +123,13 @@ class RunDir:
 
     def config(self) -> Config:
         """Return the configuration. Raises ConfigError if config.yaml is missing or damaged."""
+        values = self.read_yaml("config.yaml")
+        if values is None:
+            raise ConfigError(f"{self.path} is no run directory: it has no config.yaml")
         try:
-            values = yaml.safe_load((self.path / "config.yaml").read_text())
-            if not isinstance(values, dict):
-                raise ConfigError(f"{self.path}/config.yaml is damaged: expected settings")
             return from_dict(values)
-        except (OSError, yaml.YAMLError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{self.path} is no run directory: {str(error).splitlines()[0]}") from None
+        except ConfigError as error:
+            raise ConfigError(f"{self.path}/config.yaml: {error}") from None
 
     def plan(self) -> Plan:
         """Return the plan; an empty one if none is recorded. Raises ConfigError if plan.json is damaged."""
@@ -148,18 +162,8 @@ class RunDir:
             yield line
 
     def lines_from(self, offset: int) -> Iterator[Tuple[Dict[str, Any], int]]:
-        """Yield (line, offset of the next one) of every complete line of metrics.jsonl from a byte offset on."""
-        try:
-            with open(self.metrics_file, "rb") as file:
-                file.seek(offset)
-                pieces = file.readlines()
-        except FileNotFoundError:
-            return
-        for piece in pieces:
-            offset += len(piece)
-            parsed = _parsed(piece.decode(errors="replace"))
-            if parsed is not None:
-                yield parsed, offset
+        """Return an iterator, see metrics_file.py."""
+        return metrics_file.lines_from(self.metrics_file, offset)
 
     def history(self) -> List[Dict[str, Any]]:
         """Return the valid lines by step: an attempt replaces earlier ones from its own first line on.
@@ -227,7 +231,7 @@ class RunDir:
 
     def stop_reason(self) -> Optional[str]:
         try:
-            return self.stop_file.read_text().strip() or "unknown"
+            return json_record.read_bytes(self.stop_file).decode(errors="replace").strip() or "unknown"
         except FileNotFoundError:
             return None
 
@@ -239,16 +243,6 @@ class RunDir:
     def ranks_lock(self) -> Path:
         """The file on which every running rank holds a shared lock."""
         return self.path / "ranks" / "lock"
-
-
-def _parsed(line: str) -> Optional[Dict[str, Any]]:
-    """Return one line of metrics.jsonl; None if it is torn or damaged."""
-    try:
-        parsed = json.loads(line)
-        valid = all(isinstance(parsed[key], int) for key in ("attempt", "step", "time_ms"))
-        return parsed if valid and isinstance(parsed["metrics"], dict) else None
-    except (json.JSONDecodeError, TypeError, KeyError):
-        return None
 
 
 # ---------------------------------------------------------------- finding and making runs
@@ -290,15 +284,15 @@ def unwritable(config: Config, error: OSError) -> ConfigError:
 
 
 def runs_of(root, entry: str) -> List[RunDir]:
-    """Return the run directories under `root/entry`, newest first, without those whose status.json is damaged."""
+    """Return the run directories under `root/entry`, newest first, without those with a damaged status or best.json."""
     paths = [p.parent for p in (Path(root) / entry).glob("*/config.yaml")]
     paths.sort(key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
-    return [run for run in map(RunDir, paths) if _has_readable_status(run)]
+    return [run for run in map(RunDir, paths) if _is_readable(run)]
 
 
-def _has_readable_status(run: RunDir) -> bool:
+def _is_readable(run: RunDir) -> bool:
     try:
-        run.status()
+        run.status(), run.read("best.json")
         return True
     except ConfigError as error:
         print(f"skipping a run directory: {error}", file=sys.stderr, flush=True)

@@ -4,13 +4,15 @@ import errno
 import os
 import shlex
 import shutil
+import stat
 from contextlib import contextmanager
+from pathlib import Path
 
 from mxscale.config.schema import Config
-from mxscale.rundir import directory
+from mxscale.rundir import directory, json_record
 from mxscale.rundir.directory import RunDir
 from mxscale.util import file_lock
-from mxscale.util.atomic_files import write_text
+from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -45,7 +47,8 @@ def explained_disk_errors(run: RunDir, config: Config):
 
 @contextmanager
 def locked(run: RunDir):
-    """Hold the lock of a run directory. Raises ConfigError if another process holds it."""
+    """Hold the lock of a run directory. Raises ConfigError if another process holds it, or it is damaged."""
+    check_kinds(run)
     try:
         handle = file_lock.acquire(run.path / "lock", wait=False)
     except BlockingIOError:
@@ -64,7 +67,7 @@ def locked(run: RunDir):
 def undone_if_refused(run: RunDir, config: Config, new: bool):
     """Undo what was written if the run is refused: remove a new run directory, restore the files of an old one."""
     files = [*run.path.glob("*.yaml"), *run.path.glob("*.json"), *run.path.glob("ranks/*.json")]
-    before = {path: path.read_text() for path in files}
+    before = {path: json_record.read_bytes(path) for path in files}
     try:
         yield
     except (ConfigError, OSError) as error:
@@ -73,9 +76,30 @@ def undone_if_refused(run: RunDir, config: Config, new: bool):
             if isinstance(error, OSError) and error.errno in DISK_ERRORS:
                 raise directory.unwritable(config, error) from None
         else:
-            for path, text in before.items():
-                write_text(path, text)
+            for path, content in before.items():
+                with replacing(path) as new:
+                    Path(new).write_bytes(content)
         raise
+
+
+FOLDERS = ("ranks", "checkpoints", "probe", "rerun", "home")
+
+
+def check_kinds(run: RunDir) -> None:
+    """Raise ConfigError if something else lies where a file or a folder of the run is written or read."""
+    folders = [*(run.path / name for name in FOLDERS), *run.path.glob("checkpoints/[0-9]*")]
+    names = ("*.yaml", "*.json", "*.jsonl", "lock", "alive", "stop", "ranks/*")
+    files = [path for name in names for path in run.path.glob(name)]
+    for path, kind, test in [
+        *((f, "folder", stat.S_ISDIR) for f in folders),
+        *((f, "file", stat.S_ISREG) for f in files),
+    ]:
+        try:
+            if not test(path.stat().st_mode):
+                raise ConfigError(f"{path} is damaged: not a {kind}; remove it")
+        except OSError as error:
+            if path.is_symlink() or not isinstance(error, FileNotFoundError):
+                raise ConfigError(f"{path} is damaged: {error.strerror}") from None
 
 
 def discard(run: RunDir) -> None:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import List, Optional
 
+from mxscale.rundir import json_record
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.status import FAILED, FINISHED, KILLED, RUNNING
 from mxscale.util.atomic_files import write_text
@@ -69,8 +70,8 @@ class SweepDirectory(RunDir):
         found = []
         for path in (self.path / "cells").glob(f"[0-9]*-{key[:12] or '*'}.json"):
             try:
-                found.append(_with_run_status(CellRecord(**json.loads(path.read_text()))))
-            except (ValueError, TypeError):  # written by another version
+                found.append(_with_run_status(json_record.load(path, CellRecord)))
+            except ConfigError:  # damaged, or written by another version
                 continue
         found = [cell for cell in found if key in ("", cell.key)]
         return sorted(found, key=lambda cell: (cell.attempt, cell.number))

@@ -178,7 +178,7 @@ def directory_of(config: Config, run: Recorded, source: str) -> Optional[RunDir]
     # In a container, and where `runs` is mounted elsewhere, the directory has another path
     for path in (there, Path(config.runs, *there.parts[-2:])):
         found = RunDir(path)
-        if (found.read(sync_state.STATE_FILE) or {}).get("id") == run.tags.get("mxscale.run"):
+        if sync_state.identity(found) == run.tags.get("mxscale.run"):
             return found
     return None
 

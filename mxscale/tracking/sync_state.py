@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
 from mxscale.environment.description import ROOT
+from mxscale.rundir import json_record
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking.uris import sqlite_file
 from mxscale.util.errors import ConfigError
@@ -34,28 +35,37 @@ class Sent:
 def load(run: RunDir, uri: str, experiment: str) -> Tuple[str, Sent]:
     """Return the unique id of the run, and what the store at `uri` has of it."""
     file = _state(run)
-    for known in [file, *file.get("earlier", [])]:
+    for known in [file, *(file.get("earlier") or [])]:
         if known.get("uri") == redact_address(uri):
-            names = {field.name for field in dataclasses.fields(Sent)}
-            return file["id"], Sent(**{key: value for key, value in known.items() if key in names})
+            return file["id"], json_record.typed(known, Sent)
     return file.get("id") or uuid.uuid4().hex, Sent(uri=redact_address(uri), experiment=experiment)
 
 
 def save(run: RunDir, identity: str, sent: Sent) -> None:
     """Record `sent` as the newest; other stores stay under `earlier`. The caller holds the lock of the run."""
     file = _state(run)
-    earlier = file.pop("earlier", [])
+    earlier = file.pop("earlier", None) or []
     if file:
         earlier.append({key: value for key, value in file.items() if key not in ("id", "dir")})
     earlier = [known for known in earlier if known.get("uri") != sent.uri]
     run.write(STATE_FILE, {"id": identity, "dir": str(run), **dataclasses.asdict(sent), "earlier": earlier})
 
 
+def identity(run: RunDir) -> Optional[str]:
+    """Return the unique id of the run; None if it was not sent, or its record is damaged."""
+    try:
+        return (run.read(STATE_FILE) or {}).get("id")
+    except ConfigError:
+        return None
+
+
 def _state(run: RunDir) -> Dict[str, Any]:
     """Return tracking.json; {} if it is missing or damaged, or in a copy of a run directory that still exists."""
     try:
         file = run.read(STATE_FILE) or {}
-    except ConfigError:
+        for known in [file, *(file.get("earlier") or [])] if file else []:
+            json_record.typed(known, Sent)
+    except (ConfigError, TypeError):
         return {}
     original = file.get("dir")
     if original and original != str(run) and (Path(original) / STATE_FILE).exists():

@@ -30,7 +30,9 @@ from mxscale.train.precision import Precision
 from mxscale.train.shard_statistics import ShardStatistics
 from mxscale.util.atomic_files import digest_of, sync, write_text
 from mxscale.util.errors import ConfigError
+from mxscale.util.regular_files import read_regular
 
+MAX_MANIFEST, MAX_BYTES = 1 << 20, 4 * weights.MAX_BYTES  # of MANIFEST, of any other file
 FILES = ("params", "trainer", "statistics", "state.json")  # of every checkpoint
 
 
@@ -221,9 +223,11 @@ def newest_path(folder: Path) -> Optional[Path]:
 def is_valid(path: Path) -> bool:
     """Return whether every file has the digest that MANIFEST lists."""
     try:
-        lines = (path / "MANIFEST").read_text().splitlines()
+        lines = read_regular(path / "MANIFEST", MAX_MANIFEST).decode().splitlines()
         listed = {line[66:]: line[:64] for line in lines}
-        return listed.keys() >= set(FILES) and all(digest_of(path / name) == digest for name, digest in listed.items())
+        if not listed.keys() >= set(FILES) or any((path / name).stat().st_size > MAX_BYTES for name in listed):
+            return False
+        return all(digest_of(path / name) == digest for name, digest in listed.items())
     except (OSError, ValueError):  # ValueError: a damaged MANIFEST is not text, or names no file
         return False
 

@@ -1,0 +1,37 @@
+"""The fields that are relied on in the JSON files of a run directory that have no record type."""
+
+from typing import Any, Dict, Optional, Tuple
+
+# file -> {field: type}, "*": of every field; Optional: it may be missing. Other fields are not relied on.
+FIELDS: Dict[str, Dict[str, Any]] = {
+    "best.json": {"step": int, "val/top1": float, "checkpoint": str},
+    "environment.json": {
+        "tags": Optional[Dict[str, Any]],
+        "git": Optional[Dict[str, Any]],
+        "machine": Optional[Dict[str, Any]],
+        "mxnet": {"features": Optional[Tuple[str, ...]], "linked": Optional[Dict[str, Any]]},
+        "variables": Optional[Dict[str, Any]],
+        "code": Optional[str],
+    },
+    "warnings.json": {"*": str},
+    "params.json": {"*": str},
+    "forecast.json": {"plan/images_per_s": Optional[float], "plan/hours": Optional[float]},
+    "probe.json": {"chosen": {"backend": str}, "reason": str},
+    "refused.json": {"error": Optional[str]},
+    "rerun.json": {
+        "of": str,
+        "parent": Optional[str],
+        "seeds": Tuple[Dict[str, float], ...],
+        "asked": Dict[str, Tuple[Any, ...]],
+        "differs": Tuple[str, ...],
+    },
+    "cell.json": {"sweep": str, "number": int, "name": str},
+    "sweep.json": {"attempt": int, "process": Tuple[Any, ...], "swept": Optional[Dict[str, Any]]},
+    "tracking.json": {
+        "id": str,
+        "dir": Optional[str],
+        "uri": Optional[str],
+        "experiment": Optional[str],
+        "earlier": Optional[Tuple[Dict[str, Any], ...]],
+    },
+}

@@ -1,0 +1,50 @@
+"""Reading of metrics.jsonl."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict, Iterator, Optional, Tuple
+
+from mxscale.util.errors import ConfigError
+from mxscale.util.regular_files import open_regular
+
+MAX_BYTES, MAX_LINE = 4 << 30, 1 << 20
+
+
+def lines_from(path: Path, offset: int) -> Iterator[Tuple[Dict[str, Any], int]]:
+    """Yield (line, offset of the next one) of every complete line from a byte offset on.
+
+    A torn last line, and damaged ones, are ignored; so is a file that does not exist.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    try:
+        file = open_regular(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigError(f"{path} is damaged: {error.strerror}") from None
+    with file:
+        if os.fstat(file.fileno()).st_size > MAX_BYTES:
+            raise ConfigError(f"{path} is damaged: it has more than {MAX_BYTES >> 30} GiB")
+        file.seek(offset)
+        while piece := file.readline(MAX_LINE):
+            offset += len(piece)
+            parsed = _parsed(piece.decode(errors="replace"))
+            if parsed is not None:
+                yield parsed, offset
+
+
+def _parsed(line: str) -> Optional[Dict[str, Any]]:
+    """Return a line without metrics that are null; None if it is torn or damaged."""
+    try:
+        parsed = json.loads(line)
+        whole = [parsed[key] for key in ("attempt", "step", "time_ms")]
+        parsed["metrics"] = {name: value for name, value in parsed["metrics"].items() if value is not None}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    valid = all(type(number) is int for number in whole) and all(
+        type(value) in (int, float) for value in parsed["metrics"].values()
+    )
+    return parsed if valid else None
