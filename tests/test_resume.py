@@ -118,6 +118,7 @@ def wait_for_rank(run, rank, but, timeout=30):
 
 def test_rank_status_of_other_attempt_is_ignored(tmp_path):
     run = RunDir(tmp_path)
+    run.path.joinpath("ranks").mkdir()
     run.write_rank_status(RankStatus(0, attempt=1, exit=1, time_ms=0))
     assert run.rank_status(0, 1) and run.rank_status(0, 2) is None and run.rank_status(1, 1) is None
 
