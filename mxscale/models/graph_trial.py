@@ -4,6 +4,7 @@ MXNet trusts a graph's attributes: some values end its process by a signal, othe
 """
 
 import json
+import re
 import resource
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from mxscale.environment.container_limits import available_memory
 from mxscale.models import symbol, zoo
 from mxscale.util.errors import ConfigError
 
+CPP_STACK = re.compile(r"\s*\[bt\]|Stack trace")
 LIMIT_S = 120  # of processor time; a ResNet-152 takes about 5 s
 
 
@@ -33,7 +35,9 @@ def check(saved, side: int, source: str) -> None:
     if ended.returncode < 0:
         reason = f"it ends by {signal.Signals(-ended.returncode).name}"
     else:
-        reason = (ended.stderr.strip() or "no message").splitlines()[-1].strip().rpartition("MXNetError: ")[2][:300]
+        # MXNet 1.5 prints its C++ stack after the message
+        lines = [line for line in ended.stderr.splitlines() if line.strip() and not CPP_STACK.match(line)]
+        reason = (lines or ["no message"])[-1].strip().rpartition("MXNetError: ")[2][:300]
     raise ConfigError(f"model.pretrained={source}: MXNet cannot run its graph on images of {side} pixels: {reason}")
 
 
