@@ -160,6 +160,19 @@ def test_mirror_with_a_password_is_refused(cli, form):
     assert SECRET not in line and "data.mirror=" in line and "***" in line
 
 
+def test_value_of_a_secret_variable_is_not_printed(cli, monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", SECRET)
+    line = refusal(cli, "schedule.kind=${oc.env:MY_TOKEN}")
+    assert SECRET not in line and "schedule.kind=***" in line
+
+
+def test_values_of_other_variables_and_short_ones_stay(monkeypatch):
+    for name, value in {"PWD": "/work/photos", "SSH_AUTH_SOCK": "/tmp/agent.123", "PASSWORD": "digits"}.items():
+        monkeypatch.setenv(name, value)
+    text = "/work/photos: data=digits, /tmp/agent.123"
+    assert redact(text) == text
+
+
 def test_password_of_the_hub_is_not_printed(monkeypatch):
     monkeypatch.setattr(hub.constants, "ENDPOINT", f"http://bob:{SECRET}@127.0.0.1:1")
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the library's tries

@@ -1,5 +1,6 @@
 """Text as it may be printed, written and sent: without passwords, and without control characters."""
 
+import os
 import re
 
 MASK = "***"
@@ -16,17 +17,25 @@ USER = re.compile(rf"({BEGIN})(?!{PORT})([^:/@\s]*):(?:\S+@|[^@\n]+@)", re.IGNOR
 TOKEN = re.compile(rf"({BEGIN})(?!{re.escape(MASK)})(?:[^:/@\s]+@|[^:/@\s]*:@(?:\S+@)?)", re.IGNORECASE)
 # The last character may belong to the text around the address
 FIELD = re.compile(rf"((?:\b|[_-])[\w-]*{SECRET}|[?&]key)(=|%3D)[^&\s]*[^&\s'\",;:)\]}}]", re.IGNORECASE)
+# Variables of the environment that hold a password or a key. A shorter value may be an ordinary word of the text.
+VARIABLE = re.compile(r"(?:.*_)?(?:PASSWORD|PASSWD|PASSPHRASE|TOKEN|SECRET|(?:ACCESS|API|PRIVATE|SECRET)_?KEY)", re.I)
+SHORTEST = 8
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def redact(text: str) -> str:
-    """Return the text with each password, token and key of its addresses replaced by ***.
+    """Return the text with each password, token and key of its addresses and of the environment replaced by ***.
 
     An address begins with `//`, or follows a name that ends in `uri`. Its password is between the user and the last @,
-    or the value of a field such as `api_key`. Redacting twice changes nothing more.
+    or the value of a field such as `api_key`. A setting may take the value of a variable (`${oc.env:HF_TOKEN}`), and an
+    error then shows it. Redacting twice changes nothing more.
     """
     text = USER.sub(rf"\1\2:{MASK}@", TOKEN.sub(rf"\1{MASK}@", text))
-    return FIELD.sub(rf"\1\2{MASK}", text)
+    text = FIELD.sub(rf"\1\2{MASK}", text)
+    for name, value in os.environ.items():
+        if len(value) >= SHORTEST and value in text and VARIABLE.fullmatch(name):
+            text = text.replace(value, MASK)
+    return text
 
 
 def redact_address(address: str) -> str:

@@ -40,6 +40,7 @@ def make(draw, folder: Path, command: bool, shared: Path) -> Case:
         certain = certain or wrong
     names = {word for override in drawn for word in (override.lstrip("+~@").partition("=")[0].partition("@")[0],)}
     parts = {part for name in names for part in (name, name.split(".")[0], name.rpartition(".")[2])}
+    parts |= {"training images" for name in names if name.startswith("data.")}  # left by a share or a limit
     return Case(
         f"{' '.join(drawn)}",
         ["train", *base, *drawn],
