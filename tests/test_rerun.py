@@ -201,6 +201,11 @@ def test_resume_with_rerun_is_refused(tmp_path):
     assert "resume an interrupted rerun with resume=DIR only" in refused(make_run(tmp_path), "resume=/x")
 
 
+def test_invalid_recorded_setting_names_the_run(tmp_path):
+    run = make_run(tmp_path, sweep={"objective": []})
+    assert refused(run, "tracking=none").startswith(f"rerun={run}: sweep.objective=[]: ")
+
+
 def test_rerun_of_unfinished_run_is_refused(tmp_path):
     assert "has not finished (KILLED)" in refused(make_run(tmp_path, "KILLED"), "tracking=none")
 

@@ -163,11 +163,13 @@ def test_resume_auto_finds_unfinished_run_of_config(cli):
     assert other.run.path != run.path, "a finished run is not resumed"
 
 
-def test_damaged_checkpoint_is_skipped(cli, unbroken):
+def test_damaged_checkpoint_and_lost_price_do_not_prevent_a_resume(cli, unbroken):
     run = stopped_run(cli, 1, 9)
+    (run.path / "price.json").unlink()
     newest = max(run.checkpoints.glob("[0-9]*"))
     (newest / "params").write_bytes((newest / "params").read_bytes()[:-100])
     assert cli("train", f"resume={run}", small=False).sha == unbroken(1)
+    assert run.price() is not None
 
 
 JITTER = """

@@ -125,10 +125,15 @@ def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
             elif asked.get(name) != composed[name]:
                 has = f"that run has {name}={asked.get(name)}"
                 raise ConfigError(f"{override} with resume={run}: {has}; leave it out, or start a new run")
+    return _merged(merged, f"resume={run}")
+
+
+def _merged(settings: dict, where: str) -> Config:
+    """Return the validated config of flat settings, which a record and a command line gave. Raises ConfigError."""
     try:
-        return validate(from_dict(unflatten(merged)))
-    except ConfigError as error:  # of the record or of the command line
-        raise ConfigError(f"resume={run}: {error}") from None
+        return validate(from_dict(unflatten(settings)))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
 # Settings that a rerun may change: where it runs, where it is recorded, where its files are.
@@ -158,7 +163,7 @@ def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Con
     merged.update({name: composed[name] for name in taken})
     if merged["launch.ranks"] != recorded.resolved["launch.ranks"] and merged["data.shards"] is None:
         merged["data.shards"] = recorded.files.plan().sizes.shards  # the same micro-batches
-    return validate(from_dict(unflatten(merged)))
+    return _merged(merged, recorded.source)
 
 
 def unfinished_run_of(config: Config) -> Optional[RunDir]:

@@ -166,7 +166,7 @@ def begin_attempt(context: RunContext) -> RunContext:
     started = status.Attempt(attempt, int(resources.started * 1000), resources.price.nodes)
     run.write_status(status.Status(attempts=(*earlier, started), attempt=attempt))
     run.write_config(context.config)
-    if attempt == 1:
+    if run.price() is None:  # new, or lost
         run.write_price(resources.price)
     run.write_plan(replace(run.plan(), pretrained=resources.weights_file))
     run.write("environment.json", description.describe(run.path))
