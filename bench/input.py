@@ -89,7 +89,7 @@ def ours(folder: Path, **data):
     """mxscale's loader, as a rank uses it."""
     import mxnet as mx
 
-    from mxscale.data import loader
+    from mxscale.data.reader import record_iter as loader
 
     settled, records = packed_by(folder, **data)
     reading = loader.Reading(settled.data, BATCH, [0], 1, 1, records.count // BATCH, 1, [mx.cpu()])

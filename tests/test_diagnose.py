@@ -219,7 +219,7 @@ def test_complete_diagnosis_is_recorded(given, capsys):
     assert metrics["diagnose/gap"] == metrics["diagnose/share/input"] == 0.5
     assert metrics["diagnose/share/input_low"] <= 0.5 <= metrics["diagnose/share/input_high"]
     assert metrics["diagnose/images_per_s/compute"] == pytest.approx(100)
-    assert set(found["facts"]["input_tried"]) == {"data.threads=4", "data.keep=ram"}
+    assert set(found["facts"]["input_tried"]) == {"data.threads=4"}
 
 
 def test_failed_probe_keeps_complete_repetitions(given, capsys):

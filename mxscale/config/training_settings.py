@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Optional
 
 from mxscale.config.backends import BACKENDS, DEFAULT, Backend
 from mxscale.config.datasets import DATASETS
+from mxscale.config.readers import READERS
 from mxscale.config.schedules import SCHEDULES
 from mxscale.config.setting import MAX_SEED, setting
 
@@ -77,16 +78,18 @@ class Data:
         120_000_000, "images with more pixels are invalid", unit="pixels", low=1, high=178_956_970
     )
     max_file_mb: int = setting(512, "larger image files are invalid", unit="MiB", low=1)
-    pack_format: str = setting("jpeg", "format of packed images; png is lossless", choices=("jpeg", "png"))
+    pack_format: str = setting(
+        "jpeg",
+        "format of packed images; png is lossless, bmp is not compressed and needs no decoding",
+        choices=("jpeg", "png", "bmp"),
+    )
     pack_quality: int = setting(95, "JPEG quality of packed images", low=1, high=100)
     on_bad: str = setting("error", "invalid images: refuse the set, or skip them", choices=("error", "skip"))
     allow_duplicates: bool = setting(
         False, "accept and count images that occur in two splits or classes; false: refuse the set"
     )
     cache: str = setting("runs/data", "folder for packed sets, shared by runs in any folder: it does not follow runs")
-    keep: str = setting(
-        "packed", "decode images in each epoch, or once and keep them in memory", choices=("packed", "ram")
-    )
+    reader: str = setting("turbojpeg", "what reads and decodes packed images", choices=READERS)
     eval_resize: Optional[int] = setting(
         None,
         "shorter side before the centre crop in validation; null: as packed",
@@ -107,7 +110,9 @@ class Data:
     shards: Optional[int] = setting(
         None, "virtual shards, which fix the order of the data; null: the ranks of the first start", low=1
     )
-    threads: int = setting(2, "decoding threads per reader; affects the random augmentation", low=1)
+    threads: Any = setting(
+        "auto", "decoding threads of a rank; auto: its cores, or 2 with record_iter", keyword="auto", low=1
+    )
 
     @property
     def short_side(self) -> Optional[int]:

@@ -85,7 +85,7 @@ ANY = Limits()
 class Recipe(NamedTuple):
     """How images are packed."""
 
-    pack_format: str  # jpeg | png
+    pack_format: str  # jpeg | png | bmp
     quality: int  # of JPEG, 1-100
     pack_size: Optional[int]  # shorter side in pixels; None: unchanged
     limits: Limits = ANY
@@ -220,7 +220,7 @@ def encode(image: Image.Image, pack_format: str, quality: int, pack_size: Option
     The same image and library versions give the same bytes.
 
     Args:
-        pack_format: "jpeg" or "png".
+        pack_format: "jpeg", "png" or "bmp".
         quality: Of JPEG, 1-100.
         pack_size: The shorter side is resized to it, down or up (bicubic with antialiasing), the other in
             proportion. None: unchanged.
@@ -239,6 +239,8 @@ def encode(image: Image.Image, pack_format: str, quality: int, pack_size: Option
     out = io.BytesIO()
     if pack_format == "png":
         image.save(out, "PNG", compress_level=6)
+    elif pack_format == "bmp":
+        image.save(out, "BMP")
     else:
         image.save(out, "JPEG", quality=quality, subsampling="4:2:0")
     return out.getvalue(), (height, width)

@@ -30,6 +30,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import yaml
 
+from mxscale.config.earlier import converted
 from mxscale.config.schema import Config, flatten, from_dict, to_dict
 from mxscale.rundir import json_record, metrics_file
 from mxscale.rundir.json_fields import FIELDS
@@ -127,7 +128,7 @@ class RunDir:
         if values is None:
             raise ConfigError(f"{self.path} is no run directory: it has no config.yaml")
         try:
-            return from_dict(values)
+            return from_dict(converted(values))
         except ConfigError as error:
             raise ConfigError(f"{self.path}/config.yaml: {error}") from None
 
