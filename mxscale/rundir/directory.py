@@ -30,9 +30,9 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import yaml
 
-from mxscale.config.earlier import converted
 from mxscale.config.schema import Config, flatten, from_dict, to_dict
 from mxscale.rundir import json_record, metrics_file
+from mxscale.rundir.earlier_settings import converted
 from mxscale.rundir.json_fields import FIELDS
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
