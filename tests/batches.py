@@ -13,7 +13,7 @@ from mxscale.data.reader.batches import Reading
 CPU = mx.cpu()
 PLAIN = Augment(crop="center", flip=False)
 RAW = Data(image_size=8, mean=[0.0, 0.0, 0.0], std=[1.0, 1.0, 1.0], augment=PLAIN)  # pixels as they are
-AUGMENTED = replace(RAW, image_size=12, augment=Augment())
+AUGMENTED = replace(RAW, image_size=12, augment=Augment(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1))
 
 
 def train_data(records, data=RAW, batch=4, rank=0, ranks=1, **reading):

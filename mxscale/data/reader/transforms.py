@@ -13,6 +13,7 @@ from PIL import Image
 
 from mxscale.config.schema import Data
 from mxscale.data.reader import decoder
+from mxscale.data.reader.colour import ColourJitter
 
 # data.interpolation -> (OpenCV's name, Pillow's name)
 INTERPOLATIONS = {
@@ -22,7 +23,9 @@ INTERPOLATIONS = {
     "lanczos": (cv2.INTER_LANCZOS4, Image.Resampling.LANCZOS),
 }
 ATTEMPTS = 10  # at a random_resized crop within the image
-FLIP, TOP, LEFT, AREAS = 0, 1, 2, 3  # places among an image's random numbers; an attempt takes two from AREAS on
+# Places among an image's random numbers; an attempt takes two from AREAS on
+FLIP, TOP, LEFT, AREAS = range(4)
+COLOURS = AREAS + 2 * ATTEMPTS
 
 
 class Box(NamedTuple):
@@ -35,13 +38,14 @@ class Box(NamedTuple):
 
 
 class Training:
-    """Crop, resize and flip an image with random numbers of its own."""
+    """Crop, resize, flip and colour an image with random numbers of its own."""
 
-    draws = AREAS + 2 * ATTEMPTS  # uniform random numbers of an image
+    draws = COLOURS + ColourJitter.draws  # uniform random numbers of an image
 
     def __init__(self, data: Data):
         self.side, self.augment = data.image_size, data.augment
         self.interpolation = INTERPOLATIONS[data.interpolation][0]
+        self.colours = ColourJitter(data.augment)
         self.log_ratio = tuple(math.log(ratio) for ratio in data.augment.ratio)
 
     def __call__(self, content: bytes, draws: Sequence[float], out: np.ndarray) -> None:
@@ -57,7 +61,7 @@ class Training:
             pixels = cv2.resize(pixels, (self.side, self.side), interpolation=self.interpolation)
         if self.augment.flip and draws[FLIP] < 0.5:
             pixels = cv2.flip(pixels, 1)
-        cv2.split(pixels, list(out))
+        cv2.split(self.colours(pixels, draws[COLOURS:]), list(out))
 
     def crop(self, pixels: np.ndarray, draws: Sequence[float]) -> np.ndarray:
         """Return a crop as `data.augment.crop` says, which may still have to be resized."""
@@ -79,7 +83,7 @@ class Training:
         sec. 6.)
         """
         (low, high), (lowest, highest) = self.augment.scale, self.log_ratio
-        for first in range(AREAS, AREAS + 2 * ATTEMPTS, 2):
+        for first in range(AREAS, COLOURS, 2):
             area = height * width * (low + (high - low) * draws[first])
             ratio = math.exp(lowest + (highest - lowest) * draws[first + 1])
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
