@@ -41,10 +41,7 @@ def decode(content: bytes, scale: int = 1) -> np.ndarray:
     """
     size = size_of_jpeg(content)
     if size is None:
-        pixels = cv2.imdecode(np.frombuffer(content, "uint8"), cv2.IMREAD_COLOR_RGB)
-        if pixels is None:
-            raise BadImage("OpenCV cannot decode it")
-        return pixels
+        return _decode_by_opencv(content)
     height, width = (-(-side // scale) for side in size)
     if getattr(_own, "buffer", np.empty(0)).size < 3 * height * width:
         _own.buffer = np.empty(3 * height * width, "uint8")
@@ -52,3 +49,13 @@ def decode(content: bytes, scale: int = 1) -> np.ndarray:
         return simplejpeg.decode_jpeg(content, min_height=height, min_width=width, buffer=_own.buffer)
     except ValueError as error:
         raise BadImage(str(error)) from None
+
+
+def _decode_by_opencv(content: bytes) -> np.ndarray:
+    try:
+        pixels = cv2.imdecode(np.frombuffer(content, "uint8"), cv2.IMREAD_COLOR_RGB)
+    except cv2.error as error:  # such as an empty file
+        raise BadImage(f"OpenCV: {error.err}") from None
+    if pixels is None:
+        raise BadImage("OpenCV cannot decode it")
+    return pixels
