@@ -130,7 +130,9 @@ def parse(raw: bytes, offset: int) -> Record:
         body = memoryview(raw)[PREFIX.size : PREFIX.size + whole[1]]
     else:
         body, _ = _next(io.BytesIO(raw), offset, lambda piece: None)
-    return Record(offset, *_divided(body or b"", offset))
+        if body is None:
+            raise BadRecords(f"truncated at byte {offset}")
+    return Record(offset, *_divided(body, offset))
 
 
 def _divided(body, offset: int):
