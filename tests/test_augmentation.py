@@ -6,7 +6,9 @@ import mxnet as mx
 import numpy as np
 import pytest
 from batches import RAW, evaluation_data, micros, train_data
+from composed import composed
 from records import make_records, noise, ramp
+from refusals import error_of
 
 from mxscale.config.readers import READERS
 from mxscale.config.training_settings import Augment
@@ -116,3 +118,36 @@ def test_training_uses_the_chosen_interpolation(reader, tmp_path):
         data = replace(RAW, reader=reader, image_size=12, augment=crops, interpolation=name)
         seen.add(micros(train_data(records, data), [0])[0][3].tobytes())
     assert len(seen) == len(INTERPOLATIONS)
+
+
+CHANGES = {"lighting": 0.5, "hls": [20, 30, 30], "rotate": 30, "shear": 0.2, "stretch": 0.3, "policy": "randaugment",
+           "erase": 1.0}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_setting_changes_pixels(name, augmented, reader):
+    if READERS[reader].lacks.get(name) == "any":
+        pytest.skip("refused")
+    images = augmented(size=24, **{name: CHANGES[name]})
+    assert len({image.tobytes() for image in images}) > 20
+
+
+@pytest.mark.parametrize("override, where", [
+    ("data.augment.erase=0.5", ""), ("data.augment.policy=randaugment", ""),
+    ("data.augment.stretch=0.25", " with data.augment.crop=random_resized"),
+])  # fmt: skip
+def test_what_record_iter_lacks_is_refused(override, where):
+    error = error_of(composed, "train", "data=imagefolder", "data.root=x", "data.reader=record_iter", override)
+    assert error == f"{override}: data.reader=record_iter does not have it{where}; use data.reader=turbojpeg"
+
+
+def test_levels_are_those_of_the_published_fine_tuning():
+    """MXNet 1.9.1, example/image-classification/common/data.py: set_data_aug_level."""
+    for level, wanted in {
+        1: {"crop": "random", "flip": True, "hls": [0, 0, 0], "rotate": 0},
+        2: {"crop": "random", "flip": True, "hls": [36, 50, 50], "rotate": 0},
+        3: {"crop": "random", "hls": [36, 50, 50], "rotate": 10, "shear": 0.1, "stretch": 0.25},
+    }.items():
+        for entry in ("train", "finetune"):
+            found = composed(entry, "data=imagefolder", "data.root=x", f"augment=level{level}").data.augment
+            assert {key: getattr(found, key) for key in wanted} == wanted

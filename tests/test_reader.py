@@ -142,7 +142,7 @@ def test_crops_differ_between_the_batches_of_an_epoch(tmp_path):
 def test_a_large_crop_is_decoded_reduced():
     """The crop of the reduced image shows the same as that of the complete one."""
     image, data = photograph(1200, 900), replace(RAW, image_size=100, augment=Augment(scale=[0.5, 1.0], flip=False))
-    content, draws = jpeg(image), [0.5] * Training.draws
+    content, draws = jpeg(image), [0.5] * Training(data).draws
     box = Training(data).random_resized(900, 1200, draws)
     assert min(box.height, box.width) >= 4 * 100
     part = image.crop((box.left, box.top, box.left + box.width, box.top + box.height))

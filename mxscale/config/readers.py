@@ -1,7 +1,7 @@
 """The registry of image readers: one entry for each value of data.reader."""
 
-from dataclasses import dataclass
-from typing import Optional
+from dataclasses import dataclass, field
+from typing import Mapping, Optional
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,8 @@ class Reader:
             mxscale.data.reader.turbojpeg.
         normalised: Batches are float32 and normalised; otherwise uint8, which the device normalises.
         contiguous_shards: A shard reads a contiguous part of the file; otherwise any images, in one common order.
+        lacks: Settings of data.augment that it does not have, with the crop for which this holds: "any", or a value of
+            data.augment.crop.
         threads: What data.threads=auto is; None: the threads of the rank. A number if the result depends on it; it is
             then part of the signature.
     """
@@ -24,6 +26,7 @@ class Reader:
     module: str
     normalised: bool = False
     contiguous_shards: bool = False
+    lacks: Mapping[str, str] = field(default_factory=dict)
     threads: Optional[int] = None
 
 
@@ -37,6 +40,7 @@ READERS = {
             "mxscale.data.reader.record_iter",
             normalised=True,
             contiguous_shards=True,
+            lacks={"policy": "any", "erase": "any", "stretch": "random_resized"},
             threads=2,
         ),
     )

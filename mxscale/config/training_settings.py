@@ -15,7 +15,7 @@ MAX_PIXELS = 4096  # side of a decoded image, of which each rank holds many; 48 
 
 @dataclass(frozen=True)
 class Augment:
-    """Augmentation of training images, applied in the order of these settings."""
+    """Augmentation of training images (docs/input.md)."""
 
     crop: str = setting("random_resized", "crop of a training image", choices=("random_resized", "random", "center"))
     scale: List[float] = setting(
@@ -30,6 +30,17 @@ class Augment:
     contrast: float = setting(0.0, "largest relative change of contrast", low=0, high=1)
     saturation: float = setting(0.0, "largest relative change of saturation", low=0, high=1)
     hue: float = setting(0.0, "largest relative change of hue", low=0, high=1)
+    lighting: float = setting(0.0, "standard deviation of light in ImageNet's principal colours; AlexNet: 0.1", low=0)
+    hls: List[int] = setting(
+        [0, 0, 0], "largest shifts of hue (of 180), lightness and saturation (of 255)", low=0, high=255
+    )
+    rotate: int = setting(0, "largest rotation to either side, before the crop", unit="degrees", low=0, high=180)
+    shear: float = setting(0.0, "largest shear, before the crop", low=0, high=1)
+    stretch: float = setting(0.0, "largest relative change of height over width, before the crop", low=0, high=0.9)
+    policy: str = setting("none", "random operations of Pillow", choices=("none", "randaugment", "trivialaugment"))
+    policy_ops: int = setting(2, "operations of randaugment on each image", low=1, high=4)
+    policy_magnitude: int = setting(9, "magnitude of the operations of randaugment", low=0, high=30)
+    erase: float = setting(0.0, "probability of random erasing", low=0, high=1)
 
 
 @dataclass(frozen=True)

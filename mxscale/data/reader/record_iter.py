@@ -63,10 +63,17 @@ def augmentation(data: Data) -> dict:
         brightness=a.brightness,
         contrast=a.contrast,
         saturation=a.saturation,
-        random_h=round(a.hue * 180),  # OpenCV's hue goes to 180
+        random_h=a.hls[0] or round(a.hue * 180),  # OpenCV's hue goes to 180
+        random_l=a.hls[1],
+        random_s=a.hls[2],
+        pca_noise=a.lighting,
+        max_rotate_angle=a.rotate,
+        max_shear_ratio=a.shear,
+        max_aspect_ratio=a.stretch,
+        fill_value=0,  # black, as torchvision's RandomCrop; MXNet's default is white
     )
     if a.pad:
-        settings.update(pad=a.pad, fill_value=0)  # black, as torchvision's RandomCrop; MXNet's default is white
+        settings["pad"] = a.pad
     if a.crop == "random_resized":
         settings.update(
             random_resized_crop=True,

@@ -13,7 +13,9 @@ from PIL import Image
 
 from mxscale.config.schema import Data
 from mxscale.data.reader import decoder
-from mxscale.data.reader.colour import ColourJitter
+from mxscale.data.reader.colour import ColourJitter, HlsShift
+from mxscale.data.reader.geometry import Warp
+from mxscale.data.reader.policies import Erasing, Policy
 
 # data.interpolation -> (OpenCV's name, Pillow's name)
 INTERPOLATIONS = {
@@ -25,7 +27,7 @@ INTERPOLATIONS = {
 ATTEMPTS = 10  # at a random_resized crop within the image
 # Places among an image's random numbers; an attempt takes two from AREAS on
 FLIP, TOP, LEFT, AREAS = range(4)
-COLOURS = AREAS + 2 * ATTEMPTS
+WARP = AREAS + 2 * ATTEMPTS
 
 
 class Box(NamedTuple):
@@ -38,33 +40,48 @@ class Box(NamedTuple):
 
 
 class Training:
-    """Crop, resize, flip and colour an image with random numbers of its own."""
+    """Augments an image with random numbers of its own: warp, crop, resizing, flip, policy, colours, erasing.
 
-    draws = COLOURS + ColourJitter.draws  # uniform random numbers of an image
+    Attributes:
+        draws: How many uniform random numbers an image needs.
+    """
 
     def __init__(self, data: Data):
         self.side, self.augment = data.image_size, data.augment
         self.interpolation = INTERPOLATIONS[data.interpolation][0]
-        self.colours = ColourJitter(data.augment)
+        self.warp = Warp(data.augment, self.interpolation)
+        self.steps = []  # after the flip: (its random numbers, step)
+        end = self.draws = WARP + Warp.draws
+        for step in (
+            Policy(data.augment, self.side),
+            ColourJitter(data.augment),
+            HlsShift(data.augment),
+            Erasing(data.augment, data.mean),
+        ):
+            start, end = end, end + step.draws
+            if step.is_on:
+                self.steps.append((slice(start, end), step))
+                self.draws = end
         self.log_ratio = tuple(math.log(ratio) for ratio in data.augment.ratio)
 
     def __call__(self, content: bytes, draws: Sequence[float], out: np.ndarray) -> None:
         """Write the image's (3, side, side) uint8 RGB to `out`. Raises BadImage."""
-        size = decoder.size_of_jpeg(content)
-        if size and self.augment.crop == "random_resized":  # known before decoding, which can then reduce the image
-            box = self.random_resized(*size, draws)
-            scale = next((n for n in decoder.SCALES if min(box.height, box.width) >= n * self.side), 1)
-            pixels = part(decoder.decode(content, scale), reduced(box, scale))
-        else:
-            pixels = self.crop(decoder.decode(content), draws)
+        pixels = self.crop(content, draws)
         if pixels.shape[:2] != (self.side, self.side):
             pixels = cv2.resize(pixels, (self.side, self.side), interpolation=self.interpolation)
         if self.augment.flip and draws[FLIP] < 0.5:
             pixels = cv2.flip(pixels, 1)
-        cv2.split(self.colours(pixels, draws[COLOURS:]), list(out))
+        for numbers, step in self.steps:
+            pixels = step(pixels, draws[numbers])
+        cv2.split(pixels, list(out))
 
-    def crop(self, pixels: np.ndarray, draws: Sequence[float]) -> np.ndarray:
-        """Return a crop as `data.augment.crop` says, which may still have to be resized."""
+    def crop(self, content: bytes, draws: Sequence[float]) -> np.ndarray:
+        """Return the part of an image that `data.augment.crop` chooses, which may still have to be resized."""
+        if self.augment.crop == "random_resized" and not self.warp.is_on:
+            return self.crop_while_decoding(content, draws)
+        pixels = decoder.decode(content)
+        if self.warp.is_on:
+            pixels = self.warp(pixels, draws[WARP : WARP + Warp.draws])
         if self.augment.crop == "random_resized":
             return part(pixels, self.random_resized(*pixels.shape[:2], draws))
         pad = self.augment.pad
@@ -76,6 +93,16 @@ class Training:
         rows, columns = int(top * (height - self.side + 1)), int(left * (width - self.side + 1))
         return part(pixels, Box(rows, columns, self.side, self.side))
 
+    def crop_while_decoding(self, content: bytes, draws: Sequence[float]) -> np.ndarray:
+        """Return a random_resized crop. A JPEG is reduced while it is decoded, if the crop is large."""
+        size = decoder.size_of_jpeg(content)
+        if size is None:
+            pixels = decoder.decode(content)
+            return part(pixels, self.random_resized(*pixels.shape[:2], draws))
+        box = self.random_resized(*size, draws)
+        scale = next((n for n in decoder.SCALES if min(box.height, box.width) >= n * self.side), 1)
+        return part(decoder.decode(content, scale), reduced(box, scale))
+
     def random_resized(self, height: int, width: int, draws: Sequence[float]) -> Box:
         """Return a box of a random area and aspect ratio, as torchvision's RandomResizedCrop.
 
@@ -83,7 +110,7 @@ class Training:
         sec. 6.)
         """
         (low, high), (lowest, highest) = self.augment.scale, self.log_ratio
-        for first in range(AREAS, COLOURS, 2):
+        for first in range(AREAS, WARP, 2):
             area = height * width * (low + (high - low) * draws[first])
             ratio = math.exp(lowest + (highest - lowest) * draws[first + 1])
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
