@@ -30,7 +30,9 @@ class Augment:
     contrast: float = setting(0.0, "largest relative change of contrast", low=0, high=1)
     saturation: float = setting(0.0, "largest relative change of saturation", low=0, high=1)
     hue: float = setting(0.0, "largest relative change of hue", low=0, high=1)
-    lighting: float = setting(0.0, "standard deviation of light in ImageNet's principal colours; AlexNet: 0.1", low=0)
+    lighting: float = setting(
+        0.0, "standard deviation of light in ImageNet's principal colours; AlexNet: 0.1", low=0, high=10
+    )
     hls: List[int] = setting(
         [0, 0, 0], "largest shifts of hue (of 180), lightness and saturation (of 255)", low=0, high=255
     )
@@ -122,7 +124,7 @@ class Data:
         None, "virtual shards, which fix the order of the data; null: the ranks of the first start", low=1
     )
     threads: Any = setting(
-        "auto", "decoding threads of a rank; auto: its cores, or 2 with record_iter", keyword="auto", low=1
+        "auto", "decoding threads of a rank; auto: its cores, or 2 with record_iter", keyword="auto", low=1, high=256
     )
 
     @property

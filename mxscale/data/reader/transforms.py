@@ -67,10 +67,12 @@ class Training:
     def __call__(self, content: bytes, draws: Sequence[float], out: np.ndarray) -> None:
         """Write the image's (3, side, side) uint8 RGB to `out`. Raises BadImage."""
         pixels = self.crop(content, draws)
-        if pixels.shape[:2] != (self.side, self.side):
-            pixels = cv2.resize(pixels, (self.side, self.side), interpolation=self.interpolation)
+        side = self.side
+        if pixels.shape[:2] != (side, side):
+            resized = decoder.scratch("resized", 3 * side * side).reshape(side, side, 3)
+            pixels = cv2.resize(pixels, (side, side), resized, interpolation=self.interpolation)
         if self.augment.flip and draws[FLIP] < 0.5:
-            pixels = cv2.flip(pixels, 1)
+            pixels = cv2.flip(pixels, 1, decoder.scratch("flipped", 3 * side * side).reshape(side, side, 3))
         for numbers, step in self.steps:
             pixels = step(pixels, draws[numbers])
         cv2.split(pixels, list(out))
