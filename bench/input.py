@@ -189,7 +189,7 @@ def random_box(size):
     return (width - side) // 2, (height - side) // 2, (width + side) // 2, (height + side) // 2
 
 
-# ---------------------------------------------------------------- decoders alone: one process, no augmentation
+# ---------------------------------------------------------------- decoders alone: complete images, one process
 
 
 def contents(folder: Path):
@@ -198,14 +198,12 @@ def contents(folder: Path):
 
 
 def pillow(folder: Path):
-    """libjpeg-turbo of Pillow: complete images."""
     for content in contents(folder):
         Image.open(io.BytesIO(content)).load()
         yield 1
 
 
 def opencv(folder: Path):
-    """libjpeg-turbo of OpenCV's wheel: complete images."""
     import cv2
 
     for content in contents(folder):
@@ -214,7 +212,6 @@ def opencv(folder: Path):
 
 
 def mxnet(folder: Path):
-    """libjpeg of MXNet's OpenCV: complete images."""
     import mxnet as mx
 
     for content in contents(folder):
@@ -223,7 +220,6 @@ def mxnet(folder: Path):
 
 
 def turbojpeg(folder: Path):
-    """libjpeg-turbo of simplejpeg: complete images."""
     import simplejpeg
 
     for content in contents(folder):

@@ -198,7 +198,9 @@ def given(tmp_path, monkeypatch):
         monkeypatch.setattr(diagnosis.Diagnostics, "_read", read)
         monkeypatch.setattr(timing, "together", together)
         monkeypatch.setattr(presentation, "draw", lambda found, path: None)
-        config, own = composed(f"runs={tmp_path}", "tracking=none", "diagnose.repeats=2", "launch.ranks=2")
+        config, own = composed(
+            f"runs={tmp_path}", "tracking=none", "diagnose.repeats=2", "launch.ranks=2", "data.threads=2"
+        )
         status = diagnosis.main(config, own)
         (record,) = (tmp_path / "diagnose").iterdir()
         return status, RunDir(record)
