@@ -61,8 +61,8 @@ def slowed_input(options) -> dict:
     with tempfile.TemporaryDirectory() as copy:
         for part in ("mxscale", "conf"):
             shutil.copytree(measure.ROOT / part, f"{copy}/{part}", symlinks=True)
-        with open(f"{copy}/mxscale/data/loader.py", "a") as loader:
-            loader.write(SLEEPS.format(seconds=seconds))
+        with open(f"{copy}/mxscale/data/reader/turbojpeg.py", "a") as reader:
+            reader.write(SLEEPS.format(seconds=seconds))
         found = diagnose(options, *settings, where=copy)
     step = found["steps_s"]["compute"]["value"]
     expected = 1 - step / seconds, 1 - step / (step + seconds)

@@ -18,7 +18,8 @@ from mxnet import gluon
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
-from mxscale.data import loader
+from mxscale.data.reader import record_iter
+from mxscale.data.reader.batches import Reading, SyntheticData
 from mxscale.distributed.communicators import Local
 from mxscale.rundir import directory
 from mxscale.train import builders, prepare
@@ -71,13 +72,13 @@ def bare_rate(config, plan, interval: int) -> float:
 
 def bare_batches(config, plan):
     if DATASETS[config.data.kind].generated:
-        reading = loader.Reading(config.data, config.batch.per_device, [0], 1, 1, 1, 1, [mx.cpu()])
-        made = loader.SyntheticData(reading, plan.classes)
+        reading = Reading(config.data, config.batch.per_device, [0], 1, 1, 1, 1, [mx.cpu()], 1)
+        made = SyntheticData(reading, plan.classes)
         while True:
             yield made.images, made.labels
     records = plan.splits["train"]
-    settings = loader.augmentation(config.data)
-    reader = loader.open_reader(records, config.data, config.batch.per_device, (0, 1), shuffle=True, **settings)
+    settings = record_iter.augmentation(config.data)
+    reader = record_iter.open_reader(records, config.data, config.batch.per_device, (0, 1), 2, shuffle=True, **settings)
     while True:
         for batch in reader:
             yield batch.data[0].as_in_context(mx.cpu()), batch.label[0].as_in_context(mx.cpu())

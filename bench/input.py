@@ -1,11 +1,12 @@
 """Images/s of input pipelines on the same JPEGs with the same augmentation, and of decoders alone.
 
-    python bench/input.py [--quick]
+    python bench/input.py [--quick] [--photographs DIR]
 
-The bench generates 500x375 JPEGs of 20 to 60 KB that resemble photographs to a decoder. A pipeline returns training
-batches of 32: 224 px, randomly resized and cropped, flipped, normalised, float32. No network computes. Every run is a
-separate process; pairs take turns. "per core" is images per second of CPU time of all processes of a pipeline.
-Without PyTorch (an optional `pip install torch`) its row is omitted.
+The photographs (JPEGs in a folder; without one, generated images that resemble them to a decoder) are packed with a
+shorter side of 256 pixels at quality 95. Every pipeline reads these packed JPEGs and returns training batches of 32:
+224 px, randomly resized and cropped, flipped. No network computes. Every run is a separate process, and the rows take
+turns. "per CPU-second" counts the CPU time of all processes of a pipeline. Batches of `turbojpeg` are uint8, those of
+the others normalised float32. Without PyTorch its row is omitted.
 """
 
 import importlib.util
@@ -16,6 +17,7 @@ import math
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import measure
@@ -48,68 +50,50 @@ def photograph(seed: int) -> bytes:
     return out.getvalue()
 
 
-def make(folder: Path, count: int) -> str:
-    """Write `count` JPEGs of ten classes as files and as records; return their sizes as text."""
+def make(folder: Path, photographs: str, count: int) -> str:
+    """Pack the photographs as JPEG and as BMP, and write the packed JPEGs as files; return their sizes as text."""
+    files = sorted(Path(photographs).rglob("*.[jJ][pP]*[gG]"))[:count] if photographs else []
+    for number in range(len(files) or count):
+        path = folder / "set" / str(number % 10) / f"{number:05}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(files[number].read_bytes() if files else photograph(number))
     from mxscale.data import recordio
 
     sizes = []
-    for name in "train", "val":
-        with recordio.Writer(folder, name) as writer:
-            for number in range(count if name == "train" else 20):
-                content = photograph(number if name == "train" else count + number)
-                sizes.append(len(content))
-                writer.write(number % 10, number, content)
-                path = folder / "set" / name / str(number % 10) / f"{number:05}.jpg"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-            writer.close()
+    for number, record in enumerate(recordio.scan(packed(folder).rec)):
+        path = folder / "files" / f"{int(record.header.label)}_{number:05}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(record.payload)
+        sizes.append(len(record.payload))
+    packed(folder, pack_format="bmp")
     low, middle, high = (round(value / 1000) for value in (min(sizes), np.median(sizes), max(sizes)))
-    return f"{count} JPEGs of {low} to {high} KB, median {middle} KB"
+    what = "photographs" if files else "generated images"
+    return f"{len(sizes)} {what}, packed to {low} to {high} KB, median {middle} KB"
 
 
 # ---------------------------------------------------------------- pipelines: each yields the images of a batch
 
 
 def config(folder: Path, **data):
-    files = {"kind": "recordio", "train": str(folder / "train.rec"), "val": str(folder / "val.rec")}
-    given = {**files, "image_size": SIDE, "cache": str(folder / "packed"), **data}
+    given = {"kind": "imagefolder", "root": str(folder / "set"), "pack_short_side": 256, "allow_duplicates": True,
+             "image_size": SIDE, "cache": str(folder / "packed"), "on_bad": "skip",
+             "val_share": 0.1, "test_share": 0.0, **data}  # fmt: skip
     return validate(from_dict({"data": given, "batch": {"per_device": BATCH}}))
 
 
-def packed_by(folder: Path, **data):
-    """Return (config, training records) of a set packed as a run packs it."""
+def packed(folder: Path, **data):
+    """Return the training records of the set as a run packs it."""
     from mxscale.data import manifest, pack
 
-    settled = config(folder, **data)
-    made = pack.prepare(settled.data)
-    return settled, manifest.split_of(made, "train")
+    return manifest.split_of(pack.prepare(config(folder, **data).data), "train")
 
 
-def ours(folder: Path, **data):
-    """mxscale's loader, as a rank uses it."""
-    import mxnet as mx
+def ours(folder: Path, threads: int = 1, **data):
+    """One of mxscale's readers, as a rank uses it."""
+    from mxscale.data import test_io
 
-    from mxscale.data import loader
-
-    settled, records = packed_by(folder, **data)
-    reading = loader.Reading(settled.data, BATCH, [0], 1, 1, records.count // BATCH, 1, [mx.cpu()])
-    source = loader.TrainData(records, reading)
-    for step in itertools.count():
-        for micro in source.step(step):
-            micro.images.wait_to_read()
-            yield BATCH
-
-
-def packed_256(folder: Path):
-    yield from ours(folder, **stored_at(folder, 256))
-
-
-def in_memory(folder: Path):
-    yield from ours(folder, keep="ram", **stored_at(folder, 256))
-
-
-def stored_at(folder: Path, side) -> dict:
-    return {"kind": "imagefolder", "root": str(folder / "set"), "pack_short_side": side}
+    settings = config(folder, **data).data
+    yield from test_io.read(packed(folder, **data), settings, "train", BATCH, threads)
 
 
 def bare(folder: Path):
@@ -117,8 +101,9 @@ def bare(folder: Path):
     import mxnet as mx
 
     names = ("mean_r", "mean_g", "mean_b", "std_r", "std_g", "std_b")
+    records = packed(folder)
     reader = mx.io.ImageRecordIter(
-        path_imgrec=str(folder / "train.rec"), path_imgidx=str(folder / "train.idx"), data_shape=(3, SIDE, SIDE),
+        path_imgrec=records.rec, path_imgidx=records.idx, data_shape=(3, SIDE, SIDE),
         batch_size=BATCH, shuffle=True, random_resized_crop=True, min_random_area=0.08, max_random_area=1.0,
         min_aspect_ratio=0.75, max_aspect_ratio=4 / 3, rand_mirror=True, preprocess_threads=2, verbose=False,
         **dict(zip(names, [*MEAN, *STD])),
@@ -143,7 +128,7 @@ def gluon(folder: Path):
             transforms.Normalize([value / 255 for value in MEAN], [value / 255 for value in STD]),
         ]
     )
-    images = ImageRecordDataset(str(folder / "train.rec")).transform_first(augment)
+    images = ImageRecordDataset(packed(folder).rec).transform_first(augment)
     loader = DataLoader(images, BATCH, shuffle=True, last_batch="discard", num_workers=2)
     while True:
         for batch, _ in loader:
@@ -171,7 +156,7 @@ class Photographs:
     def __init__(self, folder: Path):
         import torch
 
-        self.paths = sorted((folder / "set" / "train").rglob("*.jpg"))
+        self.paths = sorted((folder / "files").glob("*.jpg"))
         self.mean, self.std = (torch.tensor(values).reshape(3, 1, 1) for values in (MEAN, STD))
 
     def __len__(self) -> int:
@@ -185,7 +170,7 @@ class Photographs:
         if torch.rand(()) < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         pixels = torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy()).float()
-        return (pixels - self.mean) / self.std, int(self.paths[number].parent.name)
+        return (pixels - self.mean) / self.std, int(self.paths[number].name.partition("_")[0])
 
 
 def random_box(size):
@@ -204,23 +189,29 @@ def random_box(size):
     return (width - side) // 2, (height - side) // 2, (width + side) // 2, (height + side) // 2
 
 
-# ---------------------------------------------------------------- decoders alone: one process, no augmentation
+# ---------------------------------------------------------------- decoders alone: complete images, one process
 
 
 def contents(folder: Path):
-    files = [path.read_bytes() for path in sorted((folder / "set" / "train").rglob("*.jpg"))]
+    files = [path.read_bytes() for path in sorted((folder / "files").glob("*.jpg"))]
     return itertools.cycle(files)
 
 
 def pillow(folder: Path):
-    """libjpeg-turbo of Pillow: complete images."""
     for content in contents(folder):
         Image.open(io.BytesIO(content)).load()
         yield 1
 
 
 def opencv(folder: Path):
-    """libjpeg-turbo of MXNet's OpenCV: complete images."""
+    import cv2
+
+    for content in contents(folder):
+        cv2.imdecode(np.frombuffer(content, "uint8"), cv2.IMREAD_COLOR)
+        yield 1
+
+
+def mxnet(folder: Path):
     import mxnet as mx
 
     for content in contents(folder):
@@ -228,17 +219,28 @@ def opencv(folder: Path):
         yield 1
 
 
+def turbojpeg(folder: Path):
+    import simplejpeg
+
+    for content in contents(folder):
+        simplejpeg.decode_jpeg(content)
+        yield 1
+
+
 # ---------------------------------------------------------------- runs
 
 PIPELINES = {
-    "ours": (ours, "mxscale's loader, original records"),
-    "bare": (bare, "a bare ImageRecordIter, same records"),
-    "packed_256": (packed_256, "mxscale's loader, packed at 256 (quality 95)"),
-    "in_memory": (in_memory, "the same with data.keep=ram"),
+    "ours": (ours, "data.reader=turbojpeg, 1 thread"),
+    "ours_2": (partial(ours, threads=2), "data.reader=turbojpeg, 2 threads"),
+    "bmp": (partial(ours, pack_format="bmp"), "the same, 1 thread, data.pack_format=bmp"),
+    "record_iter": (partial(ours, threads=2, reader="record_iter"), "data.reader=record_iter"),
+    "bare": (bare, "a bare ImageRecordIter"),
     "gluon": (gluon, "Gluon's DataLoader, 2 workers"),
     "torch": (torch, "PyTorch's DataLoader, 2 workers, Pillow"),
-    "pillow": (pillow, "libjpeg-turbo alone (Pillow), 1 process"),
-    "opencv": (opencv, "libjpeg-turbo alone (MXNet's OpenCV), 1 process"),
+    "turbojpeg": (turbojpeg, "simplejpeg alone: complete images"),
+    "opencv": (opencv, "OpenCV alone"),
+    "pillow": (pillow, "Pillow alone"),
+    "mxnet": (mxnet, "MXNet's OpenCV alone"),
 }
 
 
@@ -269,7 +271,8 @@ def run(name: str, folder: Path, seconds: float) -> dict:
 
 def main() -> None:
     options = measure.arguments(
-        __doc__.splitlines()[0], runs=(5, "runs of each"), images=(2000, "JPEGs"), seconds=(10.0, "time of each run"),
+        __doc__.splitlines()[0], runs=(5, "runs of each"), images=(1000, "JPEGs"), seconds=(5.0, "time of each run"),
+        photographs=("", "folder of JPEGs; none: generated images"),
         one=("", "run this pipeline alone, in this process"), folder=("", "folder of its images"),
     )  # fmt: skip
     if options.one:
@@ -280,7 +283,7 @@ def main() -> None:
     if "torch" not in names:
         print("PyTorch is not installed: its DataLoader is omitted")
     with tempfile.TemporaryDirectory() as folder:
-        print(make(Path(folder), images), flush=True)
+        print(make(Path(folder), options.photographs, images), flush=True)
         found = {name: [] for name in names}
         for turn in range(runs):
             for name in names if turn % 2 == 0 else reversed(names):
@@ -291,7 +294,7 @@ def main() -> None:
 def show(found: dict) -> None:
     """Print the table and the last line; ratios compare runs of the same turn."""
     figures = {}
-    print(f"{'':48} {'images/s':34} {'cores':>5}  {'per core':>8}  ours over it")
+    print(f"{'':48} {'images/s':34} {'cores':>5}  {'per CPU-s':>9}  ours over it")
     for name, results in found.items():
         row = {key: measure.spread([one[key] for one in results]) for key in results[0]}
         row["ours_over_it"] = measure.spread(
@@ -304,8 +307,8 @@ def show(found: dict) -> None:
         cores, per_core = row["cores"]["median"], row["per_core"]["median"]
         shown = measure.show(row["images_per_s"], "{:.0f}")
         print(
-            f"{PIPELINES[name][1]:48} {shown:34} {cores:5.2f}  {per_core:8.0f}  {measure.show(row['ours_over_it'])}, "
-            f"per core {measure.show(row['ours_over_it_per_core'])}"
+            f"{PIPELINES[name][1]:48} {shown:34} {cores:5.2f}  {per_core:9.0f}  {measure.show(row['ours_over_it'])}, "
+            f"per CPU-second {measure.show(row['ours_over_it_per_core'])}"
         )
     measure.finish(figures)
 

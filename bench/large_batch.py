@@ -19,7 +19,7 @@ from mxscale.train.optim.schedule import learning_rate, sgd_share
 
 PUBLISHED = 90  # epochs
 # The scans are 8x8; every run has its own core, so that several run at a time
-COMMON = ["data=digits", "data.classes=null", "data.image_size=8", "data.augment.pad=1", "data.keep=ram",
+COMMON = ["data=digits", "data.classes=null", "data.image_size=8", "data.augment.pad=1",
           "launch.ranks=1", "launch.threads=1", "validate_every=1000", "checkpoint.every_epochs=1000",
           "batch.per_device=64", "name=large_batch", "tracking=none"]  # fmt: skip
 WORKERS = "data.shards=16"  # 16 batches of 64, each with its own batch statistics, as with 16 workers

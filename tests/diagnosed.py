@@ -25,7 +25,7 @@ ALL = dict(input=0.02, compute=0.10, side_by_side=0.11, exchange=0.15, all=0.20)
 
 
 def prepared(ranks=2, device="cpu", hosts=(), **values):
-    config = validate(from_dict({"launch": {"ranks": ranks}, "data": {"image_size": 48}, **values}))
+    config = validate(from_dict({"launch": {"ranks": ranks}, "data": {"image_size": 48, "threads": 2}, **values}))
     shards = config.data.shards or ranks
     images = 32 * shards * config.batch.accumulation
     sizes = make_sizes(ranks, shards=shards, global_batch=images, train_images=500, steps_per_epoch=7, total_steps=70)

@@ -41,7 +41,9 @@ class Training:
         self.run.path.mkdir(exist_ok=True)
         self.metrics_log = MetricsLog(self.run, Local(), 1)
         exchange = make_exchange(Local(), [[]], self.config.comm, 8)
-        state = TrainingState(self.parameters, running, self.trainer, self.statistics, Precision("float32"), exchange)
+        state = TrainingState(
+            self.parameters, running, self.trainer, self.statistics, Precision("float32", None), exchange
+        )
         derived = sizes(self.config, 1, 80, shards=2)
         self.checkpointer = Checkpointer(self.run, self.config, derived, Local(), state)
 

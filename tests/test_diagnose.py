@@ -198,7 +198,9 @@ def given(tmp_path, monkeypatch):
         monkeypatch.setattr(diagnosis.Diagnostics, "_read", read)
         monkeypatch.setattr(timing, "together", together)
         monkeypatch.setattr(presentation, "draw", lambda found, path: None)
-        config, own = composed(f"runs={tmp_path}", "tracking=none", "diagnose.repeats=2", "launch.ranks=2")
+        config, own = composed(
+            f"runs={tmp_path}", "tracking=none", "diagnose.repeats=2", "launch.ranks=2", "data.threads=2"
+        )
         status = diagnosis.main(config, own)
         (record,) = (tmp_path / "diagnose").iterdir()
         return status, RunDir(record)
@@ -219,7 +221,7 @@ def test_complete_diagnosis_is_recorded(given, capsys):
     assert metrics["diagnose/gap"] == metrics["diagnose/share/input"] == 0.5
     assert metrics["diagnose/share/input_low"] <= 0.5 <= metrics["diagnose/share/input_high"]
     assert metrics["diagnose/images_per_s/compute"] == pytest.approx(100)
-    assert set(found["facts"]["input_tried"]) == {"data.threads=4", "data.keep=ram"}
+    assert set(found["facts"]["input_tried"]) == {"data.threads=4"}
 
 
 def test_failed_probe_keeps_complete_repetitions(given, capsys):

@@ -132,25 +132,25 @@ INPUT = diagnose(times(0.0001, input=0.2, compute=0.1, all=0.2))
 
 
 def test_tried_inputs_gain_by_their_probes():
-    tried = {"data.threads=4": 0.15, "data.keep=ram": 0.05}
+    tried = {"data.threads=4": 0.15, "data.reader=turbojpeg": 0.05}
     on_cpu = Facts(ranks=1, threads=1, input_tried=tried)
     # the loss of 0.1 s is proportional to the time of the input alone: 0.075 s, 0.025 s
     assert gains(INPUT, on_cpu)["data.threads=4"] == round(0.2 / 0.175 - 1, 3)
-    assert gains(INPUT, on_cpu)["data.keep=ram"] == 0.6
+    assert gains(INPUT, on_cpu)["data.reader=turbojpeg"] == 0.6
     # on a GPU, it is the time of the input beyond compute
-    assert gains(INPUT, replace(on_cpu, device="gpu"))["data.keep=ram"] == 1.0
+    assert gains(INPUT, replace(on_cpu, device="gpu"))["data.reader=turbojpeg"] == 1.0
 
 
 @pytest.mark.parametrize("name", ["brightness", "contrast", "saturation", "hue"])
 def test_every_tried_input_can_be_advised(name):
-    run = prepared(data={"augment": {name: 0.1}, "image_size": 32})
-    tried = dict.fromkeys(probes.other_inputs(run, memory=1e9), 0.05)
+    run = prepared(data={"augment": {name: 0.1}, "image_size": 32, "threads": 2})
+    tried = dict.fromkeys(probes.other_inputs(run), 0.05)
     assert set(tried) <= set(gains(INPUT, Facts(ranks=1, threads=1, input_tried=tried)))
 
 
 def test_smaller_files_are_advised_for_large_packed_images():
-    facts = Facts(ranks=1, threads=1, input_tried={"data.keep=ram": 0.05})
-    assert gains(INPUT, facts)["data.pack_short_side=100"] == 0.6  # at most all of decoding
+    facts = Facts(ranks=1, threads=1)
+    assert gains(INPUT, facts)["data.pack_short_side=100"] == 1.0  # at most all of the input
     small = replace(BASE, data=replace(BASE.data, pack_short_side=110))
     ready_made = replace(BASE, data=replace(BASE.data, kind="recordio"))
     for config in (small, ready_made):
@@ -175,7 +175,10 @@ def test_tried_computes_and_half_precision_are_advised():
 
 
 def test_advice_has_the_three_largest_gains():
-    found, facts = diagnose(times(0.0001, **ALL)), replace(TWO, parameters_mb=1.0, input_tried={"data.keep=ram": 0.001})
+    found, facts = (
+        diagnose(times(0.0001, **ALL)),
+        replace(TWO, parameters_mb=1.0, input_tried={"data.threads=4": 0.001}),
+    )
     suggestions = advise(found, facts, BASE)
     assert len(suggestions) == 3 and suggestions == sorted(suggestions, key=lambda one: -one.gain)
 
@@ -215,11 +218,13 @@ def test_single_ranks_run_on_their_hosts():
 
 
 def test_faster_inputs_are_tried():
-    run = prepared(data={"augment": {"hue": 0.1}, "image_size": 32})
-    found = probes.other_inputs(run, memory=1e9)
-    assert set(found) == {"data.threads=4", "data.keep=ram", "data.augment.hue=0"}
+    data = {"augment": {"hue": 0.1}, "image_size": 32}
+    found = probes.other_inputs(prepared(data={**data, "threads": 2}))
+    assert set(found) == {"data.threads=4", "data.augment.hue=0"}
     assert found["data.augment.hue=0"].data.augment.hue == 0
-    assert "data.keep=ram" not in probes.other_inputs(run, memory=1e6)
+    found = probes.other_inputs(prepared(data={**data, "reader": "record_iter"}))
+    assert set(found) == {"data.reader=turbojpeg", "data.augment.hue=0"}
+    assert found["data.reader=turbojpeg"].data.threads == "auto"
 
 
 def test_larger_batch_and_smaller_network_are_tried():

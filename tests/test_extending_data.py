@@ -9,7 +9,8 @@ import pytest
 from mxscale.config.datasets import DATASETS, DataSet
 from mxscale.config.schema import from_dict
 from mxscale.data import manifest, pack
-from mxscale.data.loader import Reading, TrainData
+from mxscale.data.reader.batches import Reading
+from mxscale.data.reader.turbojpeg import TrainData
 
 MODULE = """
     from mxscale.data.tree import Item, Tree, chosen
@@ -50,7 +51,7 @@ def test_a_new_data_set_is_packed_and_read(tiles):
     packed = pack.prepare(data)
     assert packed["classes"] == ["black", "white"]
     records = manifest.split_of(packed, "train")
-    batches = TrainData(records, Reading(data, 4, [0], 1, 1, records.count // 4, 1, [mx.cpu()]))
+    batches = TrainData(records, Reading(data, 4, [0], 1, 1, records.count // 4, 1, [mx.cpu()], 1))
     (micro,) = batches.step(0)
     assert micro.images.shape == (4, 3, 8, 8)
     np.testing.assert_array_equal(micro.images.asnumpy()[:, 0, 4, 4], 255 * micro.labels.asnumpy())

@@ -1,20 +1,10 @@
 """Number formats, and which ones this MXNet supports."""
 
 import mxnet as mx
-import numpy as np
 import pytest
 
-from mxscale.train.precision import Precision, check
+from mxscale.train.precision import check
 from mxscale.util.errors import ConfigError
-
-
-def test_float32_changes_nothing():
-    scale, images = Precision("float32"), mx.nd.ones((2, 3))
-    assert scale.cast(images) is images and scale.state() == {}
-
-
-def test_float16_casts_images():
-    assert Precision("float16").cast(mx.nd.ones((2, 3))).dtype == np.float16
 
 
 def test_amp_of_mxnet_1_5_is_refused(monkeypatch):

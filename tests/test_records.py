@@ -2,16 +2,19 @@
 
 import io
 import os
+from dataclasses import replace
 
 import mxnet as mx
 import numpy as np
 import pytest
+from batches import evaluation_data
 from PIL import Image
 from refusals import error_of
 from test_image_encoding import wild
 
+from mxscale.config.readers import READERS
 from mxscale.config.schema import Data
-from mxscale.data import loader, manifest, recordio
+from mxscale.data import manifest, recordio
 from mxscale.data.images import decode
 from mxscale.data.pack import prepare
 from mxscale.rundir.plan import Split
@@ -264,7 +267,7 @@ def test_a_class_without_usable_images_is_refused(given, tmp_path):
 
 
 def test_images_that_mxnet_decodes_differently_are_reencoded(given, tmp_path):
-    """The loader returns the pixels that `decode` returns."""
+    """Both readers return the pixels that `decode` returns."""
     random = np.random.RandomState(3)
     photo = Image.fromarray(random.randint(0, 256, (4, 5, 3), "uint8")).resize((40, 30), Image.Resampling.BICUBIC)
     contents = {name: content for name, (content, _) in wild(photo).items()}
@@ -282,13 +285,14 @@ def test_images_that_mxnet_decodes_differently_are_reencoded(given, tmp_path):
     assert open(rec, "rb").read() == before and entry["rec"] == "train.rec"
     records = manifest.split_of(made, "train")
     assert [record.header.id for record in recordio.scan(records.rec)] == [100 + n for n in range(len(contents))]
-    read = loader.EvaluationData(records, data, 1, (0, 1), mx.cpu())
-    seen = np.concatenate([images.asnumpy() for images, *_ in read])
-    for pixels, (name, content) in zip(seen, contents.items(), strict=True):
-        image = decode(content)
-        top, left = ((length - 16) // 2 for length in image.shape[:2])
-        expected = image[top : top + 16, left : left + 16].transpose(2, 0, 1)
-        assert np.abs(pixels - expected).max() <= 2, name
+    for reader in READERS:
+        read = evaluation_data(records, replace(data, reader=reader), 1)
+        seen = np.concatenate([images.asnumpy().astype("float32") for images, *_ in read])
+        for pixels, (name, content) in zip(seen, contents.items(), strict=True):
+            image = decode(content)
+            top, left = ((length - 16) // 2 for length in image.shape[:2])
+            expected = image[top : top + 16, left : left + 16].transpose(2, 0, 1)
+            assert np.abs(pixels - expected).max() <= 2, (reader, name)
 
 
 def test_files_of_plain_images_are_not_copied(given):

@@ -17,7 +17,6 @@ from refusals import contains, error_of
 from mxscale.config.schema import Comm, from_dict
 from mxscale.config.sizes import Sizes, server_count, unsaved
 from mxscale.config.validation import validate
-from mxscale.data import loader
 from mxscale.distributed import backend_checks
 from mxscale.environment.hosts import Host, rendezvous_point
 from mxscale.environment.placement import Placement
@@ -25,7 +24,7 @@ from mxscale.launcher import commands as launch
 from mxscale.launcher.processes import Processes
 from mxscale.models import weights, zoo
 from mxscale.rundir.plan import Address
-from mxscale.train import prepare
+from mxscale.train import builders, prepare
 from mxscale.train.optim.optimizer import make_trainer
 from mxscale.train.optim.schedule import UpdateSchedule, learning_rate
 from mxscale.train.optim.server_update import optimizer_of
@@ -275,22 +274,18 @@ def plain(data_cache, tmp_path_factory):
     trained = {name: p for name, p in weights.parameters(net).items() if p.grad_req != "null"}
     values = {name: p.data().asnumpy().astype("float64") for name, p in trained.items()}
     speed = {name: np.zeros_like(value) for name, value in values.items()}
-    steps_per_epoch = plan.sizes.train_images // (SHARDS * BATCH)
-    records = plan.splits["train"]
-    shards = list(range(SHARDS))
-    batches = loader.TrainData(
-        records, loader.Reading(config.data, BATCH, shards, SHARDS, 1, steps_per_epoch, config.seed, [mx.cpu()])
-    )
+    batches = builders.training_data(config, plan, list(range(SHARDS)), [mx.cpu()])
+    network = builders.with_input(net, config)
     objective = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     for step in range(STEPS):
         total = {name: np.zeros_like(value) for name, value in values.items()}
         for micro in batches.step(step):
             with mx.autograd.record():
-                loss = objective(net(micro.images), micro.labels)
+                loss = objective(network(micro.images), micro.labels)
             loss.backward()
             for name, parameter in trained.items():
                 total[name] += parameter.grad().asnumpy()
-        lr = LR / 2 * (1 + np.cos(np.pi * step / (EPOCHS * steps_per_epoch)))
+        lr = LR / 2 * (1 + np.cos(np.pi * step / (EPOCHS * plan.sizes.steps_per_epoch)))
         for name, parameter in trained.items():
             decay = DECAY if name.endswith(".weight") else 0.0
             speed[name] = MOMENTUM * speed[name] - lr * (total[name] / (SHARDS * BATCH) + decay * values[name])

@@ -15,7 +15,7 @@ class DataSet:
         help: One line for help texts.
         implementation: "module:attribute", imported with `pkgutil.resolve_name`. For a packed set, a callable
             `(Data, workers) -> PackJob` as in mxscale.data.tree_packer; for a generated set, a class with the
-            interface of mxscale.data.loader.SyntheticData.
+            interface of mxscale.data.reader.batches.SyntheticData.
         required: Settings of `data` that have no default.
         expected: What to set, for the error if one of them is missing.
         published: A publisher distributes the files; they are fetched to, or placed in, data.root.
@@ -85,7 +85,7 @@ _ENTRIES = (
     DataSet(
         "synthetic",
         "random images generated on the device, to measure training without input",
-        "mxscale.data.loader:SyntheticData",
+        "mxscale.data.reader.batches:SyntheticData",
         generated=True,
     ),
     _published(

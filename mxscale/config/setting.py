@@ -29,7 +29,8 @@ class Rule:
         if self.choices:
             return " | ".join(self.choices)
         if self.keyword is not None:
-            return f"{self.keyword} or a whole number of at least {self.low}"
+            limit = f"at least {self.low}" if self.high is None else f"{self.low} to {self.high}"
+            return f"{self.keyword} or a whole number of {limit}"
         if self.low is not None and self.high is not None:
             return f"from {self.low} to {self.high}"
         bounds = (("above", self.above), ("at least", self.low), ("at most", self.high))
@@ -45,7 +46,7 @@ class Rule:
                 if element not in self.choices:
                     raise ConfigError(f"{key}={element}{nearest(element, self.choices)}")
             elif self.keyword is not None:
-                if element != self.keyword and (type(element) is not int or element < self.low):
+                if element != self.keyword and (type(element) is not int or not self._in_range(element)):
                     raise ConfigError(f"{key}={element}: expected {self.allowed}")
             elif isinstance(element, (int, float)) and not isinstance(element, bool) and not self._in_range(element):
                 expected = self.allowed or "a finite number"

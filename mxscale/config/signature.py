@@ -4,6 +4,7 @@ import hashlib
 import json
 from typing import Any, Iterable, Optional
 
+from mxscale.config.readers import READERS
 from mxscale.config.schema import Config, to_dict
 
 # Settings outside the signature: where a run is recorded, its name, how it is resumed and stopped
@@ -40,7 +41,8 @@ def signature(config: Config, data_digest: str, weights_digest: Optional[str], r
         ranks: False for a signature that is equal for any number of ranks at one per-device batch (weak scaling).
     """
     values = to_dict(config)
-    remove(values, [*UNSIGNED, *DATA_PATHS, *(() if ranks else RANKS)])
+    threads = () if READERS[config.data.reader].threads else ("data.threads",)
+    remove(values, [*UNSIGNED, *DATA_PATHS, *threads, *(() if ranks else RANKS)])
     values["data"]["digest"] = data_digest
     values["model"]["pretrained"] = weights_digest
     return hash_of(values)

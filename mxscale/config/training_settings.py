@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Optional
 
 from mxscale.config.backends import BACKENDS, DEFAULT, Backend
 from mxscale.config.datasets import DATASETS
+from mxscale.config.readers import READERS
 from mxscale.config.schedules import SCHEDULES
 from mxscale.config.setting import MAX_SEED, setting
 
@@ -14,7 +15,7 @@ MAX_PIXELS = 4096  # side of a decoded image, of which each rank holds many; 48 
 
 @dataclass(frozen=True)
 class Augment:
-    """Augmentation of training images, applied in the order of these settings."""
+    """Augmentation of training images (docs/input.md)."""
 
     crop: str = setting("random_resized", "crop of a training image", choices=("random_resized", "random", "center"))
     scale: List[float] = setting(
@@ -29,6 +30,19 @@ class Augment:
     contrast: float = setting(0.0, "largest relative change of contrast", low=0, high=1)
     saturation: float = setting(0.0, "largest relative change of saturation", low=0, high=1)
     hue: float = setting(0.0, "largest relative change of hue", low=0, high=1)
+    lighting: float = setting(
+        0.0, "standard deviation of light in ImageNet's principal colours; AlexNet: 0.1", low=0, high=10
+    )
+    hls: List[int] = setting(
+        [0, 0, 0], "largest shifts of hue (of 180), lightness and saturation (of 255)", low=0, high=255
+    )
+    rotate: int = setting(0, "largest rotation to either side, before the crop", unit="degrees", low=0, high=180)
+    shear: float = setting(0.0, "largest shear, before the crop", low=0, high=1)
+    stretch: float = setting(0.0, "largest relative change of height over width, before the crop", low=0, high=0.9)
+    policy: str = setting("none", "random operations of Pillow", choices=("none", "randaugment", "trivialaugment"))
+    policy_ops: int = setting(2, "operations of randaugment on each image", low=1, high=4)
+    policy_magnitude: int = setting(9, "magnitude of the operations of randaugment", low=0, high=30)
+    erase: float = setting(0.0, "probability of random erasing", low=0, high=1)
 
 
 @dataclass(frozen=True)
@@ -77,16 +91,18 @@ class Data:
         120_000_000, "images with more pixels are invalid", unit="pixels", low=1, high=178_956_970
     )
     max_file_mb: int = setting(512, "larger image files are invalid", unit="MiB", low=1)
-    pack_format: str = setting("jpeg", "format of packed images; png is lossless", choices=("jpeg", "png"))
+    pack_format: str = setting(
+        "jpeg",
+        "format of packed images; png is lossless, bmp is not compressed and needs no decoding",
+        choices=("jpeg", "png", "bmp"),
+    )
     pack_quality: int = setting(95, "JPEG quality of packed images", low=1, high=100)
     on_bad: str = setting("error", "invalid images: refuse the set, or skip them", choices=("error", "skip"))
     allow_duplicates: bool = setting(
         False, "accept and count images that occur in two splits or classes; false: refuse the set"
     )
     cache: str = setting("runs/data", "folder for packed sets, shared by runs in any folder: it does not follow runs")
-    keep: str = setting(
-        "packed", "decode images in each epoch, or once and keep them in memory", choices=("packed", "ram")
-    )
+    reader: str = setting("turbojpeg", "what reads and decodes packed images", choices=READERS)
     eval_resize: Optional[int] = setting(
         None,
         "shorter side before the centre crop in validation; null: as packed",
@@ -107,7 +123,9 @@ class Data:
     shards: Optional[int] = setting(
         None, "virtual shards, which fix the order of the data; null: the ranks of the first start", low=1
     )
-    threads: int = setting(2, "decoding threads per reader; affects the random augmentation", low=1)
+    threads: Any = setting(
+        "auto", "decoding threads of a rank; auto: its cores, or 2 with record_iter", keyword="auto", low=1, high=256
+    )
 
     @property
     def short_side(self) -> Optional[int]:

@@ -10,9 +10,11 @@ from dataclasses import replace
 from mxscale.config.backends import ALIASES, HOROVOD_OPTIONS
 from mxscale.config.datasets import DATASETS
 from mxscale.config.optimizers import optimizer_entry
+from mxscale.config.readers import READERS
 from mxscale.config.schedules import SCHEDULES
 from mxscale.config.schema import RULES, Config, flatten, to_dict
 from mxscale.config.sizes import unsaved
+from mxscale.config.training_settings import Augment, Data
 from mxscale.util import hostfile
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
@@ -84,6 +86,21 @@ def _check_pixels(c: Config) -> None:
         pair = getattr(c.data.augment, key)
         if len(pair) != 2 or pair[0] > pair[1]:
             raise ConfigError(f"data.augment.{key}={pair}: expected [smallest,largest]")
+    if len(c.data.augment.hls) != 3:
+        raise ConfigError(f"data.augment.hls={c.data.augment.hls}: expected [hue,lightness,saturation]")
+    _check_reader(c.data)
+
+
+def _check_reader(data: Data) -> None:
+    augment = data.augment
+    for key, crop in READERS[data.reader].lacks.items():
+        value = getattr(augment, key)
+        if value != getattr(Augment, key) and crop in ("any", augment.crop):
+            where = "" if crop == "any" else f" with data.augment.crop={crop}"
+            raise ConfigError(
+                f"data.augment.{key}={value}: data.reader={data.reader} does not have it{where}; "
+                f"use data.reader={Data.reader}"
+            )
 
 
 def _check_schedule(c: Config) -> None:

@@ -9,6 +9,7 @@ MXNet's own writer ignores the result of closing the file and does not report a 
 """
 
 import hashlib
+import io
 import os
 import struct
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple
@@ -122,10 +123,31 @@ def scan(path: str, seen: Callable[[bytes], None] = lambda raw: None, start: int
             body, read = _next(file, offset, seen)
             if body is None:
                 return
-            if len(body) < HEADER.size:
-                raise BadRecords(f"the record at byte {offset} is not an image record")
-            yield Record(offset, Header(*HEADER.unpack_from(body)), body[HEADER.size :])
+            yield Record(offset, *_divided(body, offset))
             offset += read
+
+
+def parse(raw: bytes, offset: int) -> Record:
+    """Return the record in `raw`, which was read from byte `offset` of a file. Its payload can be a view of `raw`.
+
+    Raises:
+        BadRecords: It is not one complete record.
+    """
+    whole = len(raw) >= PREFIX.size and PREFIX.unpack_from(raw)
+    if whole and whole[0] == MAGIC and whole[1] <= min(LENGTH, len(raw) - PREFIX.size):  # in one piece: no copies
+        body = memoryview(raw)[PREFIX.size : PREFIX.size + whole[1]]
+    else:
+        body, _ = _next(io.BytesIO(raw), offset, lambda piece: None)
+        if body is None:
+            raise BadRecords(f"truncated at byte {offset}")
+    return Record(offset, *_divided(body, offset))
+
+
+def _divided(body, offset: int):
+    """Return (header, payload) of a record's body."""
+    if len(body) < HEADER.size:
+        raise BadRecords(f"the record at byte {offset} is not an image record")
+    return Header(*HEADER.unpack_from(body)), body[HEADER.size :]
 
 
 def _next(file, start: int, seen):

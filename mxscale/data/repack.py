@@ -29,7 +29,7 @@ cv2.ipp.setUseIPP(False)  # Intel's code rounds differently on other processors
 class Recipe(NamedTuple):
     """How images are packed."""
 
-    pack_format: str  # jpeg | png
+    pack_format: str  # jpeg | png | bmp
     quality: int  # of JPEG, 1-100
     pack_size: Optional[int]  # shorter side in pixels; None: unchanged
     limits: Limits = ANY
@@ -112,9 +112,9 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
 
 
 def encode(pixels: np.ndarray, pack_format: str, quality: int) -> bytes:
-    """Return an RGB image as "jpeg" or "png" bytes. The same image and library versions give the same bytes."""
+    """Return an RGB image as "jpeg", "png" or "bmp" bytes. The same library versions give the same bytes."""
     if pack_format == "jpeg":
         return simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality, "RGB", "420")
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "PNG", compress_level=6)
+    out, options = io.BytesIO(), {"compress_level": 6} if pack_format == "png" else {}
+    Image.fromarray(pixels).save(out, pack_format.upper(), **options)
     return out.getvalue()

@@ -84,17 +84,14 @@ def of_input(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
         yield Advice(setting, step.without(saved_input(step, facts, seconds)), True, why)
     side = data.eval_resize or data.image_size
     if DATASETS[data.kind].reencoded and (data.short_side is None or data.short_side > 1.25 * side):
-        # Smaller files save at most all of decoding, which data.keep=ram measures if it was tried
-        decoded = facts.input_tried.get("data.keep=ram")
-        saved = step.input if decoded is None else saved_input(step, facts, decoded)
         now = "at their size" if data.short_side is None else f"at {data.short_side} px"
         why = f"images are packed {now}; smaller ones decode faster"
-        yield Advice(f"data.pack_short_side={side}", step.without(saved), False, why)
+        yield Advice(f"data.pack_short_side={side}", step.without(step.input), False, why)  # at most
 
 
 WHY_INPUT = {
+    "data.reader": "a faster decoder, in all threads; other crops and flips",
     "data.threads": "more threads decode",
-    "data.keep": "images are decoded once",
     "data.augment": "no colour jitter; changes the training",
 }
 

@@ -18,7 +18,6 @@ from mxscale.diagnose import advice, breakdown, probes, timing
 from mxscale.diagnose import record as diagnosis_record
 from mxscale.diagnose.timing import ProbeFailed, Refused, Stopped
 from mxscale.environment import hosts, variables
-from mxscale.environment.container_limits import available_memory
 from mxscale.environment.placement import Placement
 from mxscale.launcher import backend_probe, setup
 from mxscale.launcher import commands as launch
@@ -211,7 +210,7 @@ class Diagnostics:
         found = breakdown.diagnose(self.times)
         step_s = list(found.steps.values())[-1].value
         if advice.measured(found, "input") and found.shares["input"].value >= advice.LEAST:
-            self._try("input", probes.other_inputs(self.run, available_memory()), self._read)
+            self._try("input", probes.other_inputs(self.run), self._read)
         if found.steps["compute"].value >= step_s / 2:
             self._try("compute", probes.other_computes(self.run, self.interval), self._compute)
 

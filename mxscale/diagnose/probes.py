@@ -119,13 +119,14 @@ def input_alone(run: Run) -> Config:
     return replace(run.config, comm=replace(comm, timeline=False))
 
 
-def other_inputs(run: Run, memory: float) -> Dict[str, Config]:
-    """Return, by setting, configs whose input can be faster; memory: free bytes."""
+def other_inputs(run: Run) -> Dict[str, Config]:
+    """Return, by setting, configs whose input can be faster."""
     config, data = input_alone(run), run.config.data
-    found = {f"data.threads={2 * data.threads}": replace(data, threads=2 * data.threads)}
-    side = data.short_side or 2 * data.image_size
-    if data.keep == "packed" and run.sizes.train_images * 3 * side**2 < memory / 4:
-        found["data.keep=ram"] = replace(data, keep="ram")
+    found = {}
+    if data.reader != Data.reader:
+        found[f"data.reader={Data.reader}"] = replace(data, reader=Data.reader, threads="auto")
+    elif data.threads != "auto":
+        found[f"data.threads={2 * data.threads}"] = replace(data, threads=2 * data.threads)
     jitter = [name for name in ("brightness", "contrast", "saturation", "hue") if getattr(data.augment, name)]
     if jitter:
         plain = replace(data.augment, **dict.fromkeys(jitter, 0.0))

@@ -139,6 +139,8 @@ def set_up(context: RunContext) -> Attempt:
     if signals.reason:
         return Attempt(context, None, stamps, logs)
     plan = run.plan()
+    if run.price() is None:  # lost
+        run.write_price(context.resources.price)
     announce(run, config, plan, run.price())
     if config.budget.bounds:
         budget.check_prepared(run, config, context.attempt)
@@ -166,7 +168,7 @@ def begin_attempt(context: RunContext) -> RunContext:
     started = status.Attempt(attempt, int(resources.started * 1000), resources.price.nodes)
     run.write_status(status.Status(attempts=(*earlier, started), attempt=attempt))
     run.write_config(context.config)
-    if run.price() is None:  # new, or lost
+    if attempt == 1:
         run.write_price(resources.price)
     run.write_plan(replace(run.plan(), pretrained=resources.weights_file))
     run.write("environment.json", description.describe(run.path))

@@ -32,6 +32,7 @@ import yaml
 
 from mxscale.config.schema import Config, flatten, from_dict, to_dict
 from mxscale.rundir import json_record, metrics_file
+from mxscale.rundir.earlier_settings import converted
 from mxscale.rundir.json_fields import FIELDS
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
@@ -127,7 +128,7 @@ class RunDir:
         if values is None:
             raise ConfigError(f"{self.path} is no run directory: it has no config.yaml")
         try:
-            return from_dict(values)
+            return from_dict(converted(values))
         except ConfigError as error:
             raise ConfigError(f"{self.path}/config.yaml: {error}") from None
 

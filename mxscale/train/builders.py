@@ -1,18 +1,19 @@
 """Build the parts of a rank from its configuration: batches, networks, gradient exchange."""
 
 import math
-from dataclasses import replace
 from pkgutil import resolve_name
 
 import mxnet as mx
 from mxnet import autograd, gluon
 
 from mxscale.config.datasets import DATASETS
+from mxscale.config.readers import READERS
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
-from mxscale.data import loader
+from mxscale.data.reader.batches import Reading, seed_of
 from mxscale.distributed.exchange import make_exchange
 from mxscale.models import symbol, weights, zoo
+from mxscale.models.input_layer import InputLayer
 from mxscale.rundir.plan import Plan
 from mxscale.train.optim.server_update import ServerUpdate
 from mxscale.util.errors import ConfigError
@@ -21,7 +22,7 @@ from mxscale.util.errors import ConfigError
 def training_data(config: Config, plan: Plan, shards, devices):
     """Return this rank's training batches, read from records or generated."""
     sizes = plan.sizes
-    reading = loader.Reading(
+    reading = Reading(
         data=config.data,
         batch=sizes.per_device_batch,
         shards=shards,
@@ -30,11 +31,12 @@ def training_data(config: Config, plan: Plan, shards, devices):
         steps_per_epoch=sizes.steps_per_epoch,
         seed=config.seed,
         devices=devices,
+        threads=decoding_threads(config, plan),
     )
     entry = DATASETS[config.data.kind]
     if entry.generated:
         return resolve_name(entry.implementation)(reading, plan.classes)
-    return loader.TrainData(plan.splits["train"], reading)
+    return resolve_name(f"{READERS[config.data.reader].module}:TrainData")(plan.splits["train"], reading)
 
 
 def evaluation_data(config: Config, plan: Plan, name: str, comm, device):
@@ -44,8 +46,25 @@ def evaluation_data(config: Config, plan: Plan, name: str, comm, device):
     if entry.generated:
         batches = resolve_name(entry.implementation)
         return batches.evaluation(config.data, plan.classes, split.count, comm.rank, config.seed, device)
-    data = config.data if name == "val" else replace(config.data, keep="packed")  # the test images are read once
-    return loader.EvaluationData(split, data, batch, (comm.rank, comm.size), device)
+    batches = resolve_name(f"{READERS[config.data.reader].module}:EvaluationData")
+    return batches(split, config.data, batch, (comm.rank, comm.size), device, decoding_threads(config, plan))
+
+
+def decoding_threads(config: Config, plan: Plan) -> int:
+    """Return data.threads as a number."""
+    if config.data.threads != "auto":
+        return config.data.threads
+    return READERS[config.data.reader].threads or plan.threads or 1
+
+
+def with_input(net, config: Config) -> InputLayer:
+    """Return a network that takes the images of the reader, hybridised."""
+    entry = DATASETS[config.data.kind]
+    normalised = entry.generated or READERS[config.data.reader].normalised
+    dtype = "float16" if config.precision == "float16" else "float32"
+    whole = InputLayer(net, config.data, dtype, normalised)
+    whole.hybridize(static_alloc=True, static_shape=True)
+    return whole
 
 
 def initial_network(config: Config, plan: Plan, devices):
@@ -70,13 +89,12 @@ def initial_network(config: Config, plan: Plan, devices):
 
 
 def network(config: Config, plan: Plan, devices):
-    """Return the network to train, hybridised, with its precision and weight decay set."""
+    """Return the network to train, with its precision and weight decay set."""
     net = initial_network(config, plan, devices)
     if not config.optimizer.decay_norm_bias:
         zoo.exclude_norm_bias_from_decay(net)
     if config.precision == "float16":
         net.cast("float16")
-    net.hybridize(static_alloc=True, static_shape=True)
     return net
 
 
@@ -118,7 +136,7 @@ def reseeder(net, seed: int):
     """
     if not has_dropout(net):
         return lambda step, shard, turn, device: None
-    return lambda step, shard, turn, device: mx.random.seed(loader.seed_of(seed, step, shard, turn, 1), ctx=device)
+    return lambda step, shard, turn, device: mx.random.seed(seed_of(seed, step, shard, turn, 1), ctx=device)
 
 
 def has_dropout(block) -> bool:

@@ -11,7 +11,6 @@ from mxscale.models import weights, zoo
 from mxscale.rundir.plan import Plan
 from mxscale.train import builders
 from mxscale.train.optim.optimizer import CrossEntropy
-from mxscale.train.precision import Precision
 
 
 class Evaluator:
@@ -25,7 +24,6 @@ class Evaluator:
         self.plan, self.comm, self.heartbeat = plan, comm, heartbeat
         evaluated = [split for split in ("val", "test") if split in plan.splits]
         self.data = {split: builders.evaluation_data(config, plan, split, comm, device) for split in evaluated}
-        self.precision = Precision(config.precision)
         self.objective = CrossEntropy()
         size = config.data.image_size
         self.net = zoo.build(config.model.name, plan.classes, plan.graph)
@@ -34,7 +32,7 @@ class Evaluator:
         self.net.collect_params().setattr("grad_req", "null")
         if config.precision == "float16":
             self.net.cast("float16")
-        self.net.hybridize(static_alloc=True, static_shape=True)
+        self.forward = builders.with_input(self.net, config)
 
     def __call__(self, split: str, params: Dict[str, nd.NDArray]) -> Optional[dict]:
         """Evaluate `params` (by structural name) on a split. A collective.
@@ -63,7 +61,7 @@ class Evaluator:
         loss, top1, top5, images, stopped = 0.0, 0, 0, 0, False
         self.heartbeat.phase = Phase.VALIDATION
         for inputs, labels, count in self.data[split]:
-            logits = self.net(self.precision.cast(inputs)).astype("float32")
+            logits = self.forward(inputs).astype("float32")
             ranked = nd.topk(logits, k=min(5, self.plan.classes), axis=-1)[:count]
             correct = ranked == labels[:count].reshape((-1, 1))
             loss += self.objective(logits, labels)[:count].sum().asscalar()

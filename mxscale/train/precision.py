@@ -25,17 +25,13 @@ def prepare(precision: str) -> None:
 
 
 class Precision:
-    """Casts images, scales losses, and holds the loss scale that a checkpoint saves."""
+    """Scales losses, and holds the loss scale that a checkpoint saves."""
 
-    def __init__(self, precision: str, trainer=None):
-        self.dtype = "float16" if precision == "float16" else "float32"
+    def __init__(self, precision: str, trainer):
         self.trainer = trainer
-        self.amp = precision == "amp" and trainer is not None
+        self.amp = precision == "amp"
         if self.amp:
             amp.init_trainer(trainer)  # trainer.update checks for overflow, after the exchange
-
-    def cast(self, images: mx.nd.NDArray) -> mx.nd.NDArray:
-        return images if self.dtype == "float32" else images.astype(self.dtype)
 
     def backward(self, losses: mx.nd.NDArray) -> None:
         """Compute the gradients of the sum of `losses`."""

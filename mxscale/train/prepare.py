@@ -13,11 +13,12 @@ import mxnet as mx
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network
+from mxscale.config.readers import READERS
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes, auto_ranks, sizes, unsaved
-from mxscale.data import pack, ram_cache
-from mxscale.data.loader import part_sizes
+from mxscale.data import pack
 from mxscale.data.manifest import split_of
+from mxscale.data.reader.record_iter import part_sizes
 from mxscale.distributed.backend_checks import check_backend, unavailable_candidates
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.environment.container_limits import available_cores
@@ -65,8 +66,6 @@ def prepare(run: RunDir, config: Config) -> None:
         dtype = "float16" if config.precision == "float16" else "float32"
         reasons = unavailable_candidates(config, device, ranks, plan.hosts)
         plan = replace(plan, probe=ExchangeProbe(gradients, dtype, reasons))
-    if config.data.keep == "ram" and not DATASETS[config.data.kind].generated:
-        ram_cache.announce(plan.splits, share_of_a_host(plan.hosts))
     known_shards = plan.sizes and plan.sizes.shards  # of the first start, before any checkpoint
     shards = state.get("shards") or known_shards
     derived = sizes(config, ranks, plan.splits["train"].count, shards=shards)
@@ -149,17 +148,11 @@ def describe_data(config: Config) -> dict:
 
 
 def short_shards(config: Config, derived: Sizes) -> int:
-    """Return how many shards have fewer images than an epoch takes of each."""
-    if DATASETS[config.data.kind].generated:
+    """Return how many shards have fewer images than an epoch takes of each, if a shard is a part of the file."""
+    if DATASETS[config.data.kind].generated or not READERS[config.data.reader].contiguous_shards:
         return 0
     wanted = derived.steps_per_epoch * config.batch.accumulation * derived.per_device_batch
     return sum(size < wanted for size in part_sizes(derived.train_images, derived.shards))
-
-
-def share_of_a_host(hosts=()) -> float:
-    """Return the largest share of the set that the ranks of one host read; no hosts: this machine reads all of it."""
-    slots = [host.slots for host in hosts] or [1]
-    return max(slots) / sum(slots)
 
 
 def check_network(config: Config, plan: Plan):

@@ -8,7 +8,7 @@ from typing import Optional, Tuple
 
 from mxscale.config.networks import network
 from mxscale.config.schema import Config, Data, origin_of
-from mxscale.data.loader import INTERPOLATIONS
+from mxscale.data.reader.transforms import INTERPOLATIONS
 from mxscale.models import pretrained, weights
 from mxscale.rundir.directory import WARNINGS, RunDir
 from mxscale.rundir.plan import InputChange, Origin, Plan

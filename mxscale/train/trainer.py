@@ -54,6 +54,7 @@ class Trainer:
         # Network: the same values on every rank and device
         precision.prepare(config.precision)
         self.net = builders.network(config, plan, devices)
+        self.forward = builders.with_input(self.net, config)
         parameters = weights.parameters(self.net)
         comm.broadcast(parameters)
         self.trained = [p for p in parameters.values() if p.grad_req != "null"]
@@ -124,7 +125,7 @@ class Trainer:
             self.statistics.use(micro.shard)
             self.reseed(self.step, micro.shard, micro.turn, self.devices[micro.lane])
             with autograd.record():
-                logits = self.net(self.precision.cast(micro.images))
+                logits = self.forward(micro.images)
                 losses = self.objective(logits, micro.labels)
             self.precision.backward(losses)
             self.accumulator.add(losses, logits, micro.labels)

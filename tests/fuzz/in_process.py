@@ -5,6 +5,7 @@ import signal
 import tempfile
 import traceback
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 from mxscale.cli import main
@@ -46,12 +47,12 @@ def _prepare(context) -> None:
 
 
 def _supervise(context, plan, mirror) -> Watched:
-    """Train in place of a rank; a back end that needs more than one process is not started."""
+    """Train in place of a rank, without communication."""
     from mxscale.train import rank
 
     mirror.start()
-    if context.config.comm.backend != "local":
-        return Watched("not in one process", None)
+    config = context.run.config()
+    context.run.write_config(replace(config, comm=replace(config.comm, backend="local")))
     forked(rank.main, str(context.run), context.attempt)
     return Watched(None, None)
 

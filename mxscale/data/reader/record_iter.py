@@ -1,32 +1,18 @@
-"""Batches read from RecordIO files or generated: sharded, in a reproducible order.
+"""Batches read by MXNet's ImageRecordIter: sharded, in a reproducible order, normalised.
 
 The training order is a function of (seed, epoch, shard). Each virtual shard is a contiguous part of the packed
 file, with an ImageRecordIter of its own. Each epoch opens a new reader with a seed derived from the three numbers:
 `reset()` would continue the same random stream, and a resumed run could not restore its position.
 """
 
-import hashlib
 import math
-from dataclasses import dataclass
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterator, List, Tuple
 
 import mxnet as mx
-from mxnet import nd
 
 from mxscale.config.schema import Data
-from mxscale.data.ram_cache import RamCache
+from mxscale.data.reader.batches import Micro, Reading, seed_of
 from mxscale.rundir.plan import Split
-
-
-class Micro(NamedTuple):
-    """One per-device batch: images (B, 3, H, W) float32, labels (B,) float32, on the shard's device."""
-
-    shard: int
-    turn: int  # index within the accumulation
-    lane: int  # index of the rank's device
-    images: nd.NDArray
-    labels: nd.NDArray
-
 
 # ImageRecordIter's inter_method, OpenCV's numbers; only area is antialiased
 INTERPOLATIONS = {"bilinear": 1, "bicubic": 2, "area": 3, "lanczos": 4}
@@ -38,43 +24,24 @@ def part_sizes(count: int, parts: int) -> List[int]:
     return [max(0, min(step, count - part * step)) for part in range(parts)]
 
 
-def seed_of(*numbers: int) -> int:
-    """Return a 31-bit seed derived from several numbers. Adjacent numbers give unrelated seeds."""
-    text = ",".join(map(str, numbers)).encode()
-    return int.from_bytes(hashlib.sha256(text).digest()[:4], "little") & 0x7FFFFFFF
+def open_reader(records: Split, data: Data, batch: int, part: Tuple[int, int], threads: int, **settings):
+    """Return an ImageRecordIter over part (index, number of parts) of the file. `settings` are its own.
 
-
-def open_reader(
-    records: Split, data: Data, batch: int, part: Tuple[int, int], cache: Optional[RamCache] = None, **settings
-):
-    """Return an ImageRecordIter over part (index, number of parts) of the file.
-
-    `cache` holds the decoded images with data.keep=ram; None: a new one. `settings` are ImageRecordIter's own.
-    """
-    if data.keep == "ram":
-        memory = (cache or RamCache()).part(records.rec, records.idx, part, data.threads)
-        with memory.names() as (rec, idx):
-            return _image_record_iter(rec, idx, (0, 1), data, batch, **settings)
-    return _image_record_iter(records.rec, records.idx, part, data, batch, **settings)
-
-
-def _image_record_iter(rec: str, idx: str, part: Tuple[int, int], data: Data, batch: int, **settings):
-    """Return an ImageRecordIter. It decodes 16 batches ahead (iter_image_recordio_2.cc, kMaxPrefetchBuffer).
-
-    `prefetch_buffer` is the number of used batches that the reader retains; it leaks them when it is deleted. With 1
-    it still leaks the last batch, unless it was read to its end.
+    It decodes 16 batches ahead (iter_image_recordio_2.cc, kMaxPrefetchBuffer). `prefetch_buffer` is the number of used
+    batches that the reader retains; it leaks them when it is deleted. With 1 it still leaks the last batch, unless it
+    was read to its end.
     """
     index, parts = part
     red, green, blue = data.mean
     std_red, std_green, std_blue = data.std
     return mx.io.ImageRecordIter(
-        path_imgrec=rec,
-        path_imgidx=idx,
+        path_imgrec=records.rec,
+        path_imgidx=records.idx,
         data_shape=(3, data.image_size, data.image_size),
         batch_size=batch,
         num_parts=parts,
         part_index=index,
-        preprocess_threads=data.threads,
+        preprocess_threads=threads,
         prefetch_buffer=1,
         inter_method=INTERPOLATIONS[data.interpolation],
         round_batch=True,
@@ -96,10 +63,17 @@ def augmentation(data: Data) -> dict:
         brightness=a.brightness,
         contrast=a.contrast,
         saturation=a.saturation,
-        random_h=round(a.hue * 180),  # OpenCV's hue goes to 180
+        random_h=a.hls[0] or round(a.hue * 180),  # OpenCV's hue goes to 180
+        random_l=a.hls[1],
+        random_s=a.hls[2],
+        pca_noise=a.lighting,
+        max_rotate_angle=a.rotate,
+        max_shear_ratio=a.shear,
+        max_aspect_ratio=a.stretch,
+        fill_value=0,  # black, as torchvision's RandomCrop; MXNet's default is white
     )
     if a.pad:
-        settings.update(pad=a.pad, fill_value=0)  # black, as torchvision's RandomCrop; MXNet's default is white
+        settings["pad"] = a.pad
     if a.crop == "random_resized":
         settings.update(
             random_resized_crop=True,
@@ -113,31 +87,6 @@ def augmentation(data: Data) -> dict:
     return settings
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What one rank reads in training.
-
-    Attributes:
-        data: Settings of the images.
-        batch: Images of one per-device batch.
-        shards: The virtual shards of this rank. Shard s goes to device s modulo their number.
-        total_shards: The number of shards of all ranks.
-        accumulation: Batches of each shard in one step.
-        steps_per_epoch: Steps after which the order changes.
-        seed: The run's seed.
-        devices: The rank's devices.
-    """
-
-    data: Data
-    batch: int
-    shards: Sequence[int]
-    total_shards: int
-    accumulation: int
-    steps_per_epoch: int
-    seed: int
-    devices: Sequence
-
-
 class TrainData:
     """The training images of one rank, read from records.
 
@@ -149,7 +98,6 @@ class TrainData:
         self.records, self.reading = records, reading
         self.parts = readable_parts(part_sizes(records.count, reading.total_shards), reading.batch)
         self._epoch, self._streams, self._readers = None, {}, {}
-        self.cache = RamCache()
 
     def step(self, step: int) -> Iterator[Micro]:
         """Yield the batches of global step `step` in the order of (shard, accumulation).
@@ -160,7 +108,7 @@ class TrainData:
         epoch, within = divmod(step, reading.steps_per_epoch)
         if epoch != self._epoch:
             for reader in self._readers.values():
-                for _ in reader:  # read what the epoch drops, too: see _image_record_iter
+                for _ in reader:  # read what the epoch drops, too: see open_reader
                     pass
             self._epoch = epoch
             skip = within * reading.accumulation
@@ -183,7 +131,7 @@ class TrainData:
                 reading.data,
                 reading.batch,
                 (self.parts[shard], reading.total_shards),
-                self.cache,
+                reading.threads,
                 shuffle=True,
                 seed=seed,
                 seed_aug=seed,
@@ -208,34 +156,6 @@ def readable_parts(sizes: List[int], batch: int) -> List[int]:
     return [part if part in readable else readable[part % len(readable)] for part in range(len(sizes))]
 
 
-class SyntheticData:
-    """Random images and labels generated once, the same on each device: batches without any input cost."""
-
-    def __init__(self, reading: Reading, classes: int):
-        devices, side = reading.devices, reading.data.image_size
-        mx.random.seed(seed_of(reading.seed, 0))
-        self.images = nd.random.normal(shape=(reading.batch, 3, side, side), ctx=devices[0])
-        self.labels = nd.random.randint(0, classes, shape=(reading.batch,), ctx=devices[0]).astype("float32")
-        self.lanes = [(self.images.as_in_context(device), self.labels.as_in_context(device)) for device in devices]
-        self.reading = reading
-        nd.waitall()
-
-    def step(self, step: int) -> Iterator[Micro]:
-        """Yield the batches of one step in the order of (shard, accumulation)."""
-        for shard in self.reading.shards:
-            lane = shard % len(self.lanes)
-            for turn in range(self.reading.accumulation):
-                yield Micro(shard, turn, lane, *self.lanes[lane])
-
-    @classmethod
-    def evaluation(cls, data: Data, classes: int, count: int, rank: int, seed: int, device):
-        """Return [(images, labels, count)] of generated images to evaluate on, all of them on rank 0."""
-        if rank:
-            return []
-        generated = cls(Reading(data, count, [0], 1, 1, 1, seed + 1, [device]), classes)
-        return [(generated.images, generated.labels, count)]
-
-
 class EvaluationData:
     """One rank's part of a split, every image once.
 
@@ -243,17 +163,16 @@ class EvaluationData:
     a reader's first epoch reports the padding correctly.
     """
 
-    def __init__(self, records: Split, data: Data, batch: int, part: Tuple[int, int], device):
+    def __init__(self, records: Split, data: Data, batch: int, part: Tuple[int, int], device, threads: int):
         """Each batch has at most `batch` images; `part` is (rank, ranks)."""
-        self.records, self.data, self.part, self.device = records, data, part, device
+        self.records, self.data, self.part, self.device, self.threads = records, data, part, device, threads
         # A batch is at most as large as the part, because a reader wraps only once.
         self.batch = min(batch, part_sizes(records.count, part[1])[part[0]])
-        self._cache = RamCache()
 
     def __iter__(self):
         if not self.batch:
             return
         settings = {"resize": self.data.eval_resize} if self.data.eval_resize else {}
-        for one in open_reader(self.records, self.data, self.batch, self.part, self._cache, **settings):
+        for one in open_reader(self.records, self.data, self.batch, self.part, self.threads, **settings):
             images, labels = one.data[0], one.label[0]
             yield images.as_in_context(self.device), labels.as_in_context(self.device), images.shape[0] - one.pad

@@ -1,0 +1,84 @@
+"""What readers of images receive and return, and the reader of generated images."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Iterator, NamedTuple, Sequence
+
+import mxnet as mx
+from mxnet import nd
+
+from mxscale.config.schema import Data
+
+
+class Micro(NamedTuple):
+    """One per-device batch: images (B, 3, H, W), labels (B,) float32, on the shard's device.
+
+    Images are RGB: uint8, or normalised float32 (`Reader.normalised` of config/readers.py).
+    """
+
+    shard: int
+    turn: int  # index within the accumulation
+    lane: int  # index of the rank's device
+    images: nd.NDArray
+    labels: nd.NDArray
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one rank reads in training.
+
+    Attributes:
+        data: Settings of the images.
+        batch: Images of one per-device batch.
+        shards: The virtual shards of this rank. Shard s goes to device s modulo their number.
+        total_shards: The number of shards of all ranks.
+        accumulation: Batches of each shard in one step.
+        steps_per_epoch: Steps after which the order changes.
+        seed: The run's seed.
+        devices: The rank's devices.
+        threads: Threads that decode.
+    """
+
+    data: Data
+    batch: int
+    shards: Sequence[int]
+    total_shards: int
+    accumulation: int
+    steps_per_epoch: int
+    seed: int
+    devices: Sequence
+    threads: int
+
+
+def seed_of(*numbers: int) -> int:
+    """Return a 31-bit seed derived from several numbers. Adjacent numbers give unrelated seeds."""
+    text = ",".join(map(str, numbers)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:4], "little") & 0x7FFFFFFF
+
+
+class SyntheticData:
+    """Random images and labels generated once, the same on each device: batches without any input cost."""
+
+    def __init__(self, reading: Reading, classes: int):
+        devices, side = reading.devices, reading.data.image_size
+        mx.random.seed(seed_of(reading.seed, 0))
+        self.images = nd.random.normal(shape=(reading.batch, 3, side, side), ctx=devices[0])
+        self.labels = nd.random.randint(0, classes, shape=(reading.batch,), ctx=devices[0]).astype("float32")
+        self.lanes = [(self.images.as_in_context(device), self.labels.as_in_context(device)) for device in devices]
+        self.reading = reading
+        nd.waitall()
+
+    def step(self, step: int) -> Iterator[Micro]:
+        """Yield the batches of one step in the order of (shard, accumulation)."""
+        for shard in self.reading.shards:
+            lane = shard % len(self.lanes)
+            for turn in range(self.reading.accumulation):
+                yield Micro(shard, turn, lane, *self.lanes[lane])
+
+    @classmethod
+    def evaluation(cls, data: Data, classes: int, count: int, rank: int, seed: int, device):
+        """Return [(images, labels, count)] of generated images to evaluate on, all of them on rank 0."""
+        if rank:
+            return []
+        generated = cls(Reading(data, count, [0], 1, 1, 1, seed + 1, [device], 1), classes)
+        return [(generated.images, generated.labels, count)]

@@ -1,0 +1,147 @@
+"""Batches of uint8 images from record files: libjpeg-turbo decodes in threads, some batches ahead.
+
+The order of an epoch is one permutation of all images, a function of (seed, epoch). Global batch k of an epoch has the
+images k G to (k + 1) G - 1 of it (G: the global batch size), and shard s takes its consecutive part. An image's
+augmentation is a function of (seed, epoch, image). Both are independent of threads and ranks, and a resumed run
+continues in the middle of an epoch by counting.
+"""
+
+import itertools
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import Iterable, Iterator, NamedTuple, Tuple
+
+import numpy as np
+from mxnet import nd
+
+from mxscale.config.schema import Data
+from mxscale.data.images import BadImage
+from mxscale.data.reader import philox
+from mxscale.data.reader.batches import Micro, Reading
+from mxscale.data.reader.records import RecordFile
+from mxscale.data.reader.transforms import Evaluation, Training
+from mxscale.rundir.plan import Split
+
+TASK = 16  # images that a thread reads at a time
+
+
+class Wanted(NamedTuple):
+    """A batch to read: numbers of records, and the epoch that their augmentation belongs to."""
+
+    records: np.ndarray
+    epoch: int = 0
+
+
+class BatchReader:
+    """Reads batches in threads, in the order in which they are wanted."""
+
+    def __init__(self, split: Split, transform, side: int, threads: int, seed: int = 0):
+        """`transform` is a `Training` or an `Evaluation`; images are side x side pixels."""
+        self.records, self.transform, self.seed = RecordFile(split.rec, split.idx), transform, seed
+        self.side, self.threads = side, threads
+        self._pool = ThreadPoolExecutor(threads, "decoder")
+
+    def read(self, wanted: Iterable[Wanted]) -> Iterator[Tuple[nd.NDArray, nd.NDArray]]:
+        """Yield (images (B, 3, side, side) uint8, labels (B,) float32) of each batch, on the CPU.
+
+        Raises:
+            RuntimeError: An image cannot be read; the message names its record.
+        """
+        wanted, pending = iter(wanted), deque()
+        while True:
+            # Two tasks for each thread, so that none waits, and the batch that is handed out next
+            while not pending or sum(len(tasks) for *_, tasks in pending) < 2 * self.threads + len(pending[0][2]):
+                batch = next(wanted, None)
+                if batch is None:
+                    break
+                pending.append(self._begin(batch))
+            if not pending:
+                return
+            images, labels, tasks = pending.popleft()
+            for task in tasks:
+                task.result()
+            yield nd.from_numpy(images), nd.from_numpy(labels)  # without a copy
+
+    def _begin(self, batch: Wanted):
+        """Return (images, labels, tasks) of a batch whose arrays the tasks will fill."""
+        count = len(batch.records)
+        images, labels = np.empty((count, 3, self.side, self.side), "uint8"), np.empty(count, "float32")
+        parts = [slice(first, first + TASK) for first in range(0, count, TASK)]
+        return (
+            images,
+            labels,
+            [
+                self._pool.submit(self._fill, batch.records[part], batch.epoch, images[part], labels[part])
+                for part in parts
+            ],
+        )
+
+    def _fill(self, numbers: np.ndarray, epoch: int, images: np.ndarray, labels: np.ndarray) -> None:
+        """Read some images of a batch; in a thread."""
+        draws = philox.uniform(self.seed, epoch, numbers, self.transform.draws).tolist()
+        for place, number in enumerate(numbers.tolist()):
+            labels[place], content = self.records[number]
+            try:
+                self.transform(content, draws[place], images[place])
+            except BadImage as bad:
+                raise RuntimeError(f"{self.records.name_of(number)}: {bad.reason}") from None
+
+
+class TrainData:
+    """The training images of one rank."""
+
+    def __init__(self, split: Split, reading: Reading):
+        self.split, self.reading = split, reading
+        data = reading.data
+        self._reader = BatchReader(split, Training(data), data.image_size, reading.threads, reading.seed)
+        self._next, self._batches = None, None
+
+    def step(self, step: int) -> Iterator[Micro]:
+        """Yield the batches of global step `step` in the order of (shard, accumulation).
+
+        Steps must be requested in order; the first one may be any, as in a resumed run.
+        """
+        if step != self._next:
+            self._batches = self._reader.read(self._wanted(step))
+        self._next = step + 1
+        for shard in self.reading.shards:
+            lane = shard % len(self.reading.devices)
+            device = self.reading.devices[lane]
+            for turn in range(self.reading.accumulation):
+                images, labels = (array.as_in_context(device) for array in next(self._batches))
+                yield Micro(shard, turn, lane, images, labels)
+
+    def _wanted(self, step: int) -> Iterator[Wanted]:
+        """Yield the batches of this rank from step `step` on, without end."""
+        reading, of_epoch, order = self.reading, None, None
+        for at in itertools.count(step):
+            epoch, within = divmod(at, reading.steps_per_epoch)
+            if epoch != of_epoch:
+                of_epoch, order = epoch, philox.order(reading.seed, epoch, self.split.count)
+            batches = order[within * self._global_batch :][: self._global_batch].reshape(-1, reading.batch)
+            for shard in reading.shards:
+                for turn in range(reading.accumulation):
+                    yield Wanted(batches[shard * reading.accumulation + turn], epoch)
+
+    @property
+    def _global_batch(self) -> int:
+        return self.reading.total_shards * self.reading.accumulation * self.reading.batch
+
+
+class EvaluationData:
+    """One rank's part of a split, every image once: each iteration yields (images, labels, number of valid images)."""
+
+    def __init__(self, split: Split, data: Data, batch: int, part: Tuple[int, int], device, threads: int):
+        """Each batch has `batch` images, the last one repetitions of its last image; `part` is (rank, ranks)."""
+        rank, ranks = part
+        self._records = np.array_split(np.arange(split.count), ranks)[rank]
+        self._batch, self._device = max(1, min(batch, len(self._records))), device
+        self._reader = BatchReader(split, Evaluation(data), data.image_size, threads)
+
+    def __iter__(self):
+        count, size = len(self._records), self._batch
+        batches = [self._records[first : first + size] for first in range(0, count, size)]
+        wanted = [Wanted(np.pad(records, (0, size - len(records)), "edge")) for records in batches]
+        for records, arrays in zip(batches, self._reader.read(wanted), strict=True):
+            images, labels = (array.as_in_context(self._device) for array in arrays)
+            yield images, labels, len(records)

@@ -1,0 +1,196 @@
+"""The reader on libjpeg-turbo: random numbers, decoding, crops, threads, errors."""
+
+import io
+from dataclasses import replace
+
+import mxnet as mx
+import numpy as np
+import pytest
+from batches import AUGMENTED, RAW, evaluation_data, micros, same, train_data
+from PIL import Image
+from records import make_records, noise, ramp
+
+from mxscale.config.training_settings import Augment
+from mxscale.data import recordio
+from mxscale.data.images import BadImage
+from mxscale.data.reader import decoder, philox
+from mxscale.data.reader.records import RecordFile
+from mxscale.data.reader.transforms import Evaluation, Training
+from mxscale.rundir.plan import Split
+
+
+def photograph(width=500, height=375, seed=0) -> Image.Image:
+    """Return an image with detail at all scales."""
+    random = np.random.RandomState(seed)
+    total = sum(
+        np.asarray(Image.fromarray(random.randint(0, 256, (3 * 2**n, 4 * 2**n, 3)).astype("uint8"))
+                   .resize((width, height), Image.Resampling.BICUBIC), "float64") / 1.8**n
+        for n in range(7)
+    )  # fmt: skip
+    return Image.fromarray((255 * (total - total.min()) / np.ptp(total)).astype("uint8"))
+
+
+def jpeg(image: Image.Image, **settings) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "JPEG", **{"quality": 92, **settings})
+    return out.getvalue()
+
+
+def output(transform, content, draws=(), side=224) -> np.ndarray:
+    """Return what a transform makes of an image, (side, side, 3)."""
+    out = np.empty((3, side, side), "uint8")
+    transform(content, draws, out)
+    return out.transpose(1, 2, 0)
+
+
+# ---------------------------------------------------------------- random numbers
+
+
+@pytest.mark.parametrize("counter, key, words", [  # Random123, kat_vectors: philox4x32, 10 rounds
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    ((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0),
+     (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)),
+])  # fmt: skip
+def test_philox_gives_the_published_words(counter, key, words):
+    assert philox.philox(np.array([counter] * 2, "uint64").T, key).T.tolist() == [list(words)] * 2
+
+
+def test_an_image_has_the_same_numbers_in_every_batch():
+    together = philox.uniform(7, 3, range(100), 23)
+    assert np.array_equal(philox.uniform(7, 3, [41, 99], 23), together[[41, 99]])
+    assert np.array_equal(philox.uniform(7, 3, [41], 9), together[[41], :9])
+    assert together.min() >= 0 and together.max() < 1 and abs(together.mean() - 0.5) < 0.02
+    for others in (philox.uniform(8, 3, range(100), 23), philox.uniform(7, 4, range(100), 23)):
+        assert not np.isin(others, together).any()
+
+
+def test_orders_are_permutations_that_differ():
+    orders = [philox.order(seed, epoch, 1000) for seed, epoch in [(1, 0), (1, 1), (2, 0)]]
+    assert all(sorted(order) == list(range(1000)) for order in orders)
+    assert all(np.mean(one == other) < 0.01 for one in orders for other in orders if one is not other)
+
+
+# ---------------------------------------------------------------- decoding
+
+
+def test_jpegs_decode_as_in_pillow():
+    image = photograph()
+    for content in (jpeg(image), jpeg(image, subsampling="4:4:4", progressive=True), jpeg(image.convert("L"))):
+        wanted = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"), "int16")
+        assert np.abs(decoder.decode(content) - wanted).max() <= 1
+
+
+def test_other_formats_decode_in_the_order_rgb():
+    for form in ("PNG", "BMP", "WEBP"):
+        out = io.BytesIO()
+        Image.fromarray(ramp()).save(out, form, lossless=True)
+        assert np.array_equal(decoder.decode(out.getvalue()), ramp()), form
+
+
+@pytest.mark.parametrize("scale", decoder.SCALES)
+def test_reduced_decoding_is_the_mean_of_blocks(scale):
+    image = photograph(320, 240)
+    pixels = decoder.decode(jpeg(image, quality=100, subsampling="4:4:4"), scale)
+    wanted = np.asarray(image.reduce(scale), "int16")
+    assert pixels.shape == wanted.shape
+    assert np.abs(pixels - wanted).mean() < 1.5
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xd8", b"no image", jpeg(photograph())[:9000]])
+def test_bad_images_are_named(content, tmp_path):
+    with pytest.raises(BadImage):
+        decoder.decode(content)
+    with recordio.Writer(tmp_path, "bad") as writer:
+        for label, each in enumerate([jpeg(photograph(64, 48)), content]):
+            writer.write(label, label, each)
+        writer.close()
+    rec, idx = str(tmp_path / "bad.rec"), str(tmp_path / "bad.idx")
+    with pytest.raises(RuntimeError, match=f"{rec}, record 1 at byte "):
+        list(evaluation_data(Split(2, rec, idx)))
+
+
+def test_a_truncated_file_is_an_error_not_a_crash(tmp_path):
+    records = noise(tmp_path, 4)
+    file = RecordFile(records.rec, records.idx)
+    with open(records.rec, "r+b") as rec:
+        rec.truncate(200)
+    with pytest.raises(recordio.BadRecords, match=r"truncated at byte|no record at byte"):
+        file[3]
+
+
+def test_records_divided_at_the_magic_number_are_joined(tmp_path):
+    content = b"\xff\xd8" + b"abcd" * 3 + b"ab" + recordio.MAGIC * 2 + b"rest"
+    with recordio.Writer(tmp_path, "t") as writer:
+        for label in (3, 4):
+            writer.write(label, 0, content)
+        writer.close()
+    file = RecordFile(str(tmp_path / "t.rec"), str(tmp_path / "t.idx"))
+    assert [(label, bytes(image)) for label, image in (file[0], file[1])] == [(3, content), (4, content)]
+
+
+# ---------------------------------------------------------------- crops
+
+
+def test_crops_differ_between_the_batches_of_an_epoch(tmp_path):
+    records = make_records(tmp_path, [ramp()] * 64)
+    data = replace(RAW, image_size=16, augment=Augment())
+    batches = [pixels for *_, pixels in micros(train_data(records, data, 8), range(8))]
+    assert len({image.tobytes() for batch in batches for image in batch}) == 64
+
+
+def test_a_large_crop_is_decoded_reduced():
+    """The crop of the reduced image shows the same as that of the complete one."""
+    image, data = photograph(1200, 900), replace(RAW, image_size=100, augment=Augment(scale=[0.5, 1.0], flip=False))
+    content, draws = jpeg(image), [0.5] * Training(data).draws
+    box = Training(data).random_resized(900, 1200, draws)
+    assert min(box.height, box.width) >= 4 * 100
+    part = image.crop((box.left, box.top, box.left + box.width, box.top + box.height))
+    wanted = np.asarray(part.resize((100, 100), Image.Resampling.BOX), "int16")
+    assert np.abs(output(Training(data), content, draws, 100) - wanted).mean() < 6
+
+
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (256, 256), (300, 224), (180, 400)])
+@pytest.mark.parametrize("resize", [256, None])
+def test_validation_resizes_as_pillow_and_torchvision(size, resize):
+    """torchvision: Resize(256), CenterCrop(224) (transforms/functional.py: resize, center_crop)."""
+    content = jpeg(photograph(*size))
+    image = Image.open(io.BytesIO(content)).convert("RGB")
+    short = max(resize or min(size), 224)
+    width, height = (short if side == min(size) else int(short * side / min(size)) for side in size)
+    if (width, height) != size:
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = round((width - 224) / 2.0), round((height - 224) / 2.0)
+    wanted = np.asarray(image.crop((left, top, left + 224, top + 224)), "int16")
+    difference = np.abs(output(Evaluation(replace(RAW, image_size=224, eval_resize=resize)), content) - wanted)
+    assert difference.mean() < 0.5 and difference.max() <= 3
+
+
+# ---------------------------------------------------------------- threads and ranks
+
+
+@pytest.mark.parametrize("threads", [1, 3, 8])
+def test_threads_do_not_change_a_bit(threads, tmp_path):
+    records = noise(tmp_path, 50)
+    alone = micros(train_data(records, AUGMENTED, threads=1), range(15))
+    assert same(micros(train_data(records, AUGMENTED, threads=threads), range(15)), alone)
+
+
+def test_a_global_batch_has_the_same_images_with_any_number_of_shards(tmp_path):
+    records = noise(tmp_path, 48)
+
+    def images(batch, of):
+        found = micros(train_data(records, AUGMENTED, batch, of=of), range(6))
+        return [{image.tobytes() for step, _, _, pixels in found if step == at for image in pixels} for at in range(6)]
+
+    assert images(8, 1) == images(4, 2) == images(2, 4)
+
+
+def test_batches_stay_valid_while_others_are_read(tmp_path):
+    """Batches are handed over without a copy, and their memory is not reused."""
+    records = noise(tmp_path, 40)
+    source = train_data(records, AUGMENTED, 8)
+    kept = [micro.images for step in range(10) for micro in source.step(step)]
+    again = [micro.images.asnumpy() for step in range(10) for micro in train_data(records, AUGMENTED, 8).step(step)]
+    mx.nd.waitall()
+    assert all(np.array_equal(one.asnumpy(), other) for one, other in zip(kept, again, strict=True))
