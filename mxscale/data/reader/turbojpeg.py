@@ -16,7 +16,7 @@ from mxnet import nd
 
 from mxscale.config.schema import Data
 from mxscale.data.images import BadImage
-from mxscale.data.reader import philox
+from mxscale.data.reader import crash_report, philox
 from mxscale.data.reader.batches import Micro, Reading
 from mxscale.data.reader.records import RecordFile
 from mxscale.data.reader.transforms import Evaluation, Training
@@ -81,6 +81,7 @@ class BatchReader:
         draws = philox.uniform(self.seed, epoch, numbers, self.transform.draws).tolist()
         for place, number in enumerate(numbers.tolist()):
             labels[place], content = self.records[number]
+            crash_report.now_decoding(self.records.name_of(number))
             try:
                 self.transform(content, draws[place], images[place])
             except BadImage as bad:
