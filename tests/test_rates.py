@@ -38,7 +38,7 @@ def test_each_reader_work_and_thread_count_is_a_row(tmp_path, capsys):
         assert 0 < rate["min"] <= rate["median"] <= rate["max"] and rate["runs"] == test_io.INTERVALS
         assert row["ms_per_image"] == pytest.approx(1000 / rate["median"])
     assert len(table) == 2 + len(rows)
-    assert Image.open(figure).size == (960, 540)
+    assert Image.open(figure).size == (1080, 540)
 
 
 def test_the_rate_is_images_per_second(monkeypatch):

@@ -149,7 +149,7 @@ def draw(rows: List[Dict], path: str) -> None:
     """Draw images/s by threads, with the range of each measurement."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()
     series: Dict[Tuple[str, str], List[Dict]] = {}
     for row in rows:
@@ -158,11 +158,12 @@ def draw(rows: List[Dict], path: str) -> None:
         rates = [point["images_per_s"] for point in points]
         median = [rate["median"] for rate in rates]
         ranges = [[rate["median"] - rate["min"] for rate in rates], [rate["max"] - rate["median"] for rate in rates]]
-        style = {DECODER: "k--", TRAINING: "-", VALIDATION: ":"}[what]
+        style = {DECODER: "--", TRAINING: "-", VALIDATION: ":"}[what]
+        colour = "black" if what == DECODER else f"C{list(READERS).index(reader)}"
         threads = [point["threads"] for point in points]
         label = what if what == DECODER else f"{reader}, {what}"
-        axes.errorbar(threads, median, ranges, fmt=style, marker="o", capsize=3, label=label)
+        axes.errorbar(threads, median, ranges, fmt=style, color=colour, marker="o", capsize=3, label=label)
     axes.set(xlabel="data.threads", ylabel="images/s", ylim=(0, None), xticks=sorted({row["threads"] for row in rows}))
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside right upper")
     figure.savefig(path, dpi=120)
