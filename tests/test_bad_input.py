@@ -8,7 +8,7 @@ import pytest
 from composed import composed
 from conftest import mounted
 from image_trees import make_tree
-from refusals import contains, folder_of
+from refusals import command_error, contains, folder_of
 
 from mxscale.config.schema import Config, Launch
 from mxscale.rundir import directory
@@ -234,6 +234,12 @@ def test_sweep_continues_after_a_refused_cell_and_skips_images(cli, tmp_path):
     plan = ended.run.plan()
     assert "1 bad images skipped" in ended.out and plan.skipped == 1
     assert sum(split.count for split in plan.splits.values()) == 39
+
+
+@pytest.mark.parametrize("command", [["train"], ["plan"], ["test-io"]])
+def test_a_deleted_setting_has_its_default(capsys, command):
+    deleted = ["~sweep.resume", "~budget"] if command[0] == "train" else ["~rerun"]
+    assert "epochs=x" in command_error(capsys, *command, *deleted, "epochs=x")
 
 
 def test_unknown_choice_in_a_sweep_is_refused_before_cells(refused):

@@ -11,7 +11,7 @@ import time
 
 import psutil
 import pytest
-from conftest import until
+from conftest import ROOT, until
 
 from mxscale.config.schema import Launch
 from mxscale.distributed.heartbeat import Heartbeat, Phase
@@ -287,3 +287,31 @@ def test_a_heartbeat_carries_the_position_in_this_repositorys_code(run, monkeypa
     subprocess.run(["sleep", "0.5"])
     frame = inspect.currentframe()
     assert beats[-1]["at"] == f"{os.path.basename(__file__)}:{frame.f_lineno - 2} ({frame.f_code.co_name})"
+
+
+DEADLOCK = """
+import faulthandler, gc, threading, time
+from mxscale.distributed.heartbeat import place_of
+
+class Iterator:
+    def __init__(self):
+        self.cycle = self
+    def __del__(self):
+        time.sleep(0.001)  # other threads run here, as during a call of MXNet
+
+def start_threads():
+    while True:
+        threading.Thread(target=int).start()
+
+faulthandler.dump_traceback_later(20, exit=True)
+gc.set_threshold(1)
+threading.Thread(target=start_threads, daemon=True).start()
+for _ in range(300):
+    Iterator()
+    place_of(threading.get_ident())
+"""
+
+
+def test_the_position_is_found_while_threads_end_and_garbage_waits():
+    done = subprocess.run([sys.executable, "-c", DEADLOCK], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 from conftest import ROOT
+from PIL import Image
 from records import make_records, noise
 from refusals import command_error
 
 from mxscale.config.readers import READERS
 from mxscale.config.schema import Batch, Config, Data
-from mxscale.config.training_settings import Augment
 from mxscale.data import test_io
 
 
@@ -23,20 +23,22 @@ def asked(tmp_path, **data) -> Config:
     return Config(data=Data(**{**files, "num_classes": 60, "image_size": 16, **data}), batch=Batch(per_device=8))
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_each_split_work_and_thread_count_is_a_row(reader, tmp_path, capsys):
-    test_io.show(asked(tmp_path, reader=reader), 0.05, [1, 2])
+def test_each_reader_work_and_thread_count_is_a_row(tmp_path, capsys):
+    figure = str(tmp_path / "rates.png")
+    test_io.show(asked(tmp_path), test_io.Request(0.05, [1, 2], list(READERS), figure))
     *table, last = capsys.readouterr().out.splitlines()
     rows = json.loads(last)["rates"]
-    assert [(row["split"], row["work"], row["threads"]) for row in rows] == [
-        (split, work, threads) for split in ("train", "val") for work in ("decode", "all") for threads in (1, 2)
+    works = [("turbojpeg", test_io.DECODER)]
+    works += [(reader, what) for reader in READERS for what in (test_io.TRAINING, test_io.VALIDATION)]
+    assert [(row["reader"], row["what"], row["threads"]) for row in rows] == [
+        (*work, threads) for work in works for threads in (1, 2)
     ]
     for row in rows:
         rate = row["images_per_s"]
         assert 0 < rate["min"] <= rate["median"] <= rate["max"] and rate["runs"] == test_io.INTERVALS
         assert row["ms_per_image"] == pytest.approx(1000 / rate["median"])
-        assert row["reader"] == reader
     assert len(table) == 2 + len(rows)
+    assert Image.open(figure).size == (1080, 540)
 
 
 def test_the_rate_is_images_per_second(monkeypatch):
@@ -48,11 +50,6 @@ def test_the_rate_is_images_per_second(monkeypatch):
     assert found == pytest.approx([22 / 3] * test_io.INTERVALS)
 
 
-def test_decode_excludes_augmentation_and_resizing():
-    data = test_io.decoding_alone(Data(image_size=16, eval_resize=20, augment=Augment(hue=0.1)))
-    assert data.augment == Augment(crop="center", flip=False) and data.eval_resize is None
-
-
 @pytest.mark.parametrize(
     "settings, message",
     [
@@ -61,6 +58,10 @@ def test_decode_excludes_augmentation_and_resizing():
         (["io.threads=2"], "io.threads=2: expected a list of whole numbers"),
         (["io.threads=[0,1]"], "io.threads=[0, 1]: expected a list of whole numbers"),
         (["io.second=5"], "io.second"),
+        (["io.threads=[257]"], "io.threads=[257]: expected a list of whole numbers of 1 to 256"),
+        (["io.readers=[disk]"], "io.readers=disk: expected one of record_iter, turbojpeg"),
+        (["io.figure=a.jpg"], "io.figure=a.jpg: expected a name that ends in .png"),
+        (["io.figure=/no/such/a.png"], "io.figure=/no/such/a.png: its folder does not exist"),
         (["data.reader=disk"], "data.reader=disk: expected one of record_iter, turbojpeg"),
     ],
 )
@@ -75,4 +76,4 @@ def test_the_command_ends_with_one_json_object(data_cache):
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
     last = json.loads(done.stdout.splitlines()[-1])
     assert last["image_size"] == 32 and last["batch"] == 32
-    assert [row["threads"] for row in last["rates"]] == [1, 3] * 4
+    assert [row["threads"] for row in last["rates"]] == [1, 3] * 5

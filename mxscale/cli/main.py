@@ -21,7 +21,7 @@ from mxscale.cli.explain import explain, refuse
 from mxscale.cli.help_pages import CONF, own_keys
 from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.cli.verbs import VERBS, Verb
-from mxscale.config.schema import Config, check_group, to_dict
+from mxscale.config.schema import Config, check_group, filled, to_dict
 from mxscale.doctor.doctor import RecordFindings
 from mxscale.environment import variables
 from mxscale.launcher import run as job
@@ -221,7 +221,7 @@ def _execute(composed, overrides, cell=None) -> Status:
     """
     typed = RecordOverrides(overrides)
     try:
-        values = OmegaConf.to_container(composed, resolve=True)
+        values = filled(OmegaConf.to_container(composed, resolve=True), to_dict(Config()))
         check_group("sweep", values["sweep"])
         if cell:
             values, overrides = cell.settings(RESUMABLE)
@@ -242,9 +242,11 @@ def _execute(composed, overrides, cell=None) -> Status:
 def _perform(verb: Verb, name: str, composed) -> int:
     """Execute a verb that trains nothing with what Hydra composed, and return its exit status."""
     try:
+        defaults, usual = own_keys(name), to_dict(Config())
         values = OmegaConf.to_container(composed, resolve=True)
-        own = {key: values.pop(key) for key in own_keys(name)}
-        for key, default in own_keys(name).items():
+        values = filled(values, {**defaults, **{key: usual[key] for key in ("rerun", "tracking")}})
+        own = {key: values.pop(key) for key in defaults}
+        for key, default in defaults.items():
             if isinstance(default, dict):
                 check_group(key, own[key])
         check_group("rerun", values["rerun"])

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mxscale.cli.explain import explain, refuse
-from mxscale.config.schema import from_dict
+from mxscale.config.schema import Config, filled, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.description import ROOT
@@ -87,7 +87,7 @@ class OpenSweep:
     def __init__(self, config):
         typed = OmegaConf.to_container(config.hydra.overrides.task)
         run_config = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
-        values = OmegaConf.to_container(run_config, resolve=True)
+        values = filled(OmegaConf.to_container(run_config, resolve=True), to_dict(Config()))
         if values["budget"]["dry_run"]:
             raise ConfigError("budget.dry_run=true with -m: a forecast is for one run at a time")
         validate(from_dict({"sweep": values["sweep"]}))  # before a sweeper receives it
@@ -229,6 +229,7 @@ def run_cell(composed, hydra, first: bool, once: Callable) -> tuple:
         values = OmegaConf.to_container(composed, resolve=True)
     except OmegaConfBaseException:  # such as an unknown ${key}: `once` refuses the cell, and the others run
         values = OmegaConf.to_container(composed)
+    values = filled(values, to_dict(Config()))
     sweep, overrides = SweepDirectory(hydra.sweep.dir), OmegaConf.to_container(hydra.overrides.task)
     conceal(sweep.path / "multirun.yaml")
     cell = Cell(sweep, hydra.job.num, values, overrides, since)

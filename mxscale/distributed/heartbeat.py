@@ -5,6 +5,7 @@ The parent touches the run's `alive` file, and a rank ends itself if that heartb
 """
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -131,9 +132,22 @@ class Heartbeat(NoHeartbeat):
                 os.utime(self.file)
 
 
+@contextlib.contextmanager
+def no_collection():
+    """Collect no garbage. Python 3.11 and earlier can deadlock where `_current_frames` does (cpython#106883)."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def place_of(thread: int) -> str:
     """Return FILE:LINE (FUNCTION) of the innermost frame of a thread that is not in a library; "" if none is."""
-    frame = sys._current_frames().get(thread)
+    with no_collection():
+        frame = sys._current_frames().get(thread)
     while frame and any(library in frame.f_code.co_filename for library in ("/site-packages/", "/lib/python", "<")):
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} ({frame.f_code.co_name})"[:100] if frame else ""

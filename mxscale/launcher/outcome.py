@@ -28,7 +28,7 @@ def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[S
         if failure.outside and watched.lost_hosts:
             failure = host_failure(watched.lost_hosts, attempt.context.resources.nodes, ranks)
         elif failure.outside:
-            failure = with_communicator_reason(failure, attempt.logs)
+            failure = with_image(with_communicator_reason(failure, attempt.logs), attempt.logs)
         merged = replace(merged, error=failure.error)
     now = int(time.time() * 1000)
     recorded = run.status().with_attempt(ended_ms=now, error=merged.error)
@@ -142,3 +142,9 @@ def restart_message(failure: Failure, number: int, context: RunContext, left: Se
     if launch.ranks == "auto" or ranks_that_fit(launch.ranks, left):
         return f"{text}\nwithout {lost}: the ranks on {others} take over its data shards; the global batch stays"
     return f"{text}\nwithout {lost}: all {launch.ranks} ranks run on {others}"
+
+
+def with_image(failure: Failure, logs: Logs) -> Failure:
+    """Return the failure; if a rank crashed while it decoded an image, with that image."""
+    image = logs.crashed_image(failure.of[0]) if failure.of else None
+    return failure._replace(error=f"{failure.error}; it was decoding {image}") if image else failure

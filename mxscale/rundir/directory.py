@@ -95,6 +95,9 @@ class RunDir:
     def rank_log(self, rank: int) -> Path:
         return self.path / "ranks" / f"{rank}.log"
 
+    def rank_images(self, rank: int) -> Path:
+        return self.path / "ranks" / f"{rank}.images"
+
     def rank_alive(self, rank: int) -> Path:
         return self.path / "ranks" / f"{rank}.alive"
 

@@ -13,6 +13,7 @@ import traceback
 
 import psutil
 
+from mxscale.data.reader import crash_report
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.heartbeat import Heartbeat, end_with_parent, rank_from_environment
 from mxscale.distributed.peer_loss import follows_from_lost_peer
@@ -40,6 +41,7 @@ def main(run_path: str, attempt: int) -> int:
     comm = open_communicator(config.comm, plan.sizes.ranks)
     stamps["communicator"] = time.time()
     redirect_output(run.rank_log(comm.rank))
+    crash_report.open_at(run.rank_images(comm.rank))
     try:
         outcome = Trainer(run, config, plan, comm, attempt, heartbeat).train()
         comm.close()

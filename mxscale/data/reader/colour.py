@@ -64,8 +64,9 @@ class HlsShift:
     def __call__(self, pixels: np.ndarray, draws: Sequence[float]) -> np.ndarray:
         """Return (H, W, 3) uint8 RGB with other colours. Values are clipped, hue too."""
         shift = ((2 * np.array(draws) - 1) * self.largest).astype("int")
-        hls = cv2.cvtColor(pixels, cv2.COLOR_RGB2HLS).astype("int16") + shift.astype("int16")
-        return cv2.cvtColor(np.clip(hls, 0, (180, 255, 255)).astype("uint8"), cv2.COLOR_HLS2RGB)
+        table = np.clip(np.arange(256)[:, None] + shift, 0, (180, 255, 255)).astype("uint8")
+        hls = cv2.LUT(cv2.cvtColor(pixels, cv2.COLOR_RGB2HLS), table[:, None])
+        return cv2.cvtColor(hls, cv2.COLOR_HLS2RGB)
 
 
 def rotation(hue: float) -> np.ndarray:

@@ -15,6 +15,8 @@ JPEG = b"\xff\xd8"
 SCALES = 8, 4, 2  # to which libjpeg-turbo reduces an image while decoding, with SIMD instructions
 _own = threading.local()
 
+cv2.setNumThreads(1)  # each thread of a reader works on an image of its own
+
 
 def scratch(use: str, size: int) -> np.ndarray:
     """Return `size` bytes of memory of this thread for one use. New memory for each image takes 5 % of its time."""

@@ -63,7 +63,7 @@ def augmentation(data: Data) -> dict:
         brightness=a.brightness,
         contrast=a.contrast,
         saturation=a.saturation,
-        random_h=a.hls[0] or round(a.hue * 180),  # OpenCV's hue goes to 180
+        random_h=a.hls[0] + round(a.hue * 180),  # OpenCV's hue goes to 180
         random_l=a.hls[1],
         random_s=a.hls[2],
         pca_noise=a.lighting,

@@ -32,7 +32,7 @@ class RecordFile:
         return record.header.label, record.payload
 
     def name_of(self, number: int) -> str:
-        return f"{self.path}, record {number} at byte {self._offsets[number]}"
+        return f"record {number} at byte {self._offsets[number]} of {self.path}"
 
     def __del__(self):
         if hasattr(self, "_file"):

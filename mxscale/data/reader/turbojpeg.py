@@ -11,12 +11,13 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Iterable, Iterator, NamedTuple, Tuple
 
+import mxnet as mx
 import numpy as np
 from mxnet import nd
 
 from mxscale.config.schema import Data
 from mxscale.data.images import BadImage
-from mxscale.data.reader import philox
+from mxscale.data.reader import crash_report, philox
 from mxscale.data.reader.batches import Micro, Reading
 from mxscale.data.reader.records import RecordFile
 from mxscale.data.reader.transforms import Evaluation, Training
@@ -60,7 +61,7 @@ class BatchReader:
             images, labels, tasks = pending.popleft()
             for task in tasks:
                 task.result()
-            yield nd.from_numpy(images), nd.from_numpy(labels)  # without a copy
+            yield handed_over(images), handed_over(labels)
 
     def _begin(self, batch: Wanted):
         """Return (images, labels, tasks) of a batch whose arrays the tasks will fill."""
@@ -81,10 +82,18 @@ class BatchReader:
         draws = philox.uniform(self.seed, epoch, numbers, self.transform.draws).tolist()
         for place, number in enumerate(numbers.tolist()):
             labels[place], content = self.records[number]
+            crash_report.now_decoding(self.records.name_of(number))
             try:
                 self.transform(content, draws[place], images[place])
             except BadImage as bad:
                 raise RuntimeError(f"{self.records.name_of(number)}: {bad.reason}") from None
+
+
+def handed_over(array: np.ndarray) -> nd.NDArray:
+    """Return the array for MXNet, which then owns its memory. MXNet 1.5 copies it: its DLPack has no uint8."""
+    if mx.__version__.startswith("1.5."):
+        return nd.array(array, dtype=array.dtype)
+    return nd.from_numpy(array)
 
 
 class TrainData:
