@@ -140,12 +140,9 @@ def torch(folder: Path):
     """PyTorch's DataLoader with two workers, Pillow and torchvision's transforms, over the same files."""
     from torch.utils.data import DataLoader
 
-    loader = DataLoader(
-        Photographs(folder), BATCH, shuffle=True, drop_last=True, num_workers=2, persistent_workers=True
-    )
-    while True:
-        for batch, _ in loader:
-            yield batch.shape[0]
+    options = {"shuffle": True, "drop_last": True, "num_workers": 2, "persistent_workers": True}
+    for batch, _ in itertools.chain.from_iterable(itertools.repeat(DataLoader(Photographs(folder), BATCH, **options))):
+        yield batch.shape[0]
 
 
 class Photographs:
@@ -305,12 +302,8 @@ def show(found: dict) -> None:
     print(f"{'':48} {'images/s':34} {'cores':>5}  {'per CPU-s':>9}  ours over it")
     for name, results in found.items():
         row = {key: measure.spread([one[key] for one in results]) for key in results[0]}
-        row["ours_over_it"] = measure.spread(
-            [a["images_per_s"] / b["images_per_s"] for a, b in zip(found["ours"], results)]
-        )
-        row["ours_over_it_per_core"] = measure.spread(
-            [a["per_core"] / b["per_core"] for a, b in zip(found["ours"], results)]
-        )
+        for key, ratio in (("images_per_s", "ours_over_it"), ("per_core", "ours_over_it_per_core")):
+            row[ratio] = measure.spread([a[key] / b[key] for a, b in zip(found["ours"], results)])
         figures[name] = row
         cores, per_core = row["cores"]["median"], row["per_core"]["median"]
         shown = measure.show(row["images_per_s"], "{:.0f}")
