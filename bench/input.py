@@ -5,15 +5,15 @@
 The photographs (JPEGs in a folder; without one, generated images that resemble them to a decoder) are packed with a
 shorter side of 256 pixels at quality 95. Every pipeline reads these packed JPEGs and returns training batches of 32:
 224 px, randomly resized and cropped, flipped. No network computes. Every run is a separate process, and the rows take
-turns. "per CPU-second" counts the CPU time of all processes of a pipeline. Batches of `turbojpeg` are uint8, those of
-the others normalised float32. Without PyTorch its row is omitted.
+turns. "per CPU-second" counts the CPU time of all processes of a pipeline. Batches of `turbojpeg`, PyTorch and DALI are
+uint8, those of the others normalised float32. Rows of packages that are not installed (torchvision, nvidia-dali) are
+omitted.
 """
 
 import importlib.util
 import io
 import itertools
 import json
-import math
 import sys
 import tempfile
 import time
@@ -137,56 +137,51 @@ def gluon(folder: Path):
 
 
 def torch(folder: Path):
-    """PyTorch's DataLoader with two workers and Pillow, over the same files; the crop as torchvision draws it."""
-    import torch
+    """PyTorch's DataLoader with two workers, Pillow and torchvision's transforms, over the same files."""
     from torch.utils.data import DataLoader
 
-    loader = DataLoader(
-        Photographs(folder), BATCH, shuffle=True, drop_last=True, num_workers=2, persistent_workers=True
-    )
-    torch.set_num_threads(1)
-    while True:
-        for batch, _ in loader:
-            yield batch.shape[0]
+    options = {"shuffle": True, "drop_last": True, "num_workers": 2, "persistent_workers": True}
+    for batch, _ in itertools.chain.from_iterable(itertools.repeat(DataLoader(Photographs(folder), BATCH, **options))):
+        yield batch.shape[0]
 
 
 class Photographs:
-    """JPEG files -> normalised crops (3, SIDE, SIDE) with labels."""
+    """JPEG files -> crops (3, SIDE, SIDE) uint8 with labels."""
 
     def __init__(self, folder: Path):
-        import torch
+        from torchvision.transforms import v2
 
         self.paths = sorted((folder / "files").glob("*.jpg"))
-        self.mean, self.std = (torch.tensor(values).reshape(3, 1, 1) for values in (MEAN, STD))
+        crop = v2.RandomResizedCrop(SIDE, scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3))
+        self.transform = v2.Compose([crop, v2.RandomHorizontalFlip(), v2.PILToTensor()])
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, number: int):
-        import torch
-
-        image = Image.open(self.paths[number]).convert("RGB")
-        image = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=random_box(image.size))
-        if torch.rand(()) < 0.5:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        pixels = torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy()).float()
-        return (pixels - self.mean) / self.std, int(self.paths[number].name.partition("_")[0])
+        path = self.paths[number]
+        return self.transform(Image.open(path).convert("RGB")), int(path.name.partition("_")[0])
 
 
-def random_box(size):
-    """Return a box of 8 % to 100 % of the area and a ratio of 3/4 to 4/3; after ten attempts the centre square."""
-    import torch
+def dali(folder: Path):
+    """DALI's pipeline for CPUs with two threads over the same records. Its decoder decodes only the crop."""
+    from nvidia.dali import fn, pipeline_def, types
 
-    width, height = size
-    for _ in range(10):
-        area = width * height * float(torch.empty(()).uniform_(0.08, 1.0))
-        ratio = math.exp(float(torch.empty(()).uniform_(math.log(3 / 4), math.log(4 / 3))))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            x, y = int(torch.randint(width - w + 1, ())), int(torch.randint(height - h + 1, ()))
-            return x, y, x + w, y + h
-    side = min(size)
-    return (width - side) // 2, (height - side) // 2, (width + side) // 2, (height + side) // 2
+    records = packed(folder)
+
+    @pipeline_def(batch_size=BATCH, num_threads=2, device_id=None)
+    def crops():
+        jpegs, labels = fn.readers.mxnet(path=[records.rec], index_path=[records.idx], random_shuffle=True)
+        images = fn.decoders.image_random_crop(jpegs, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3])
+        images = fn.resize(images, size=[SIDE, SIDE], antialias=False)
+        flip = fn.random.coin_flip()
+        return fn.crop_mirror_normalize(images, mirror=flip, dtype=types.UINT8, output_layout="CHW"), labels
+
+    pipeline = crops()
+    pipeline.build()
+    while True:
+        pipeline.run()
+        yield BATCH
 
 
 # ---------------------------------------------------------------- decoders alone: complete images, one process
@@ -236,12 +231,21 @@ PIPELINES = {
     "record_iter": (partial(ours, threads=2, reader="record_iter"), "data.reader=record_iter"),
     "bare": (bare, "a bare ImageRecordIter"),
     "gluon": (gluon, "Gluon's DataLoader, 2 workers"),
-    "torch": (torch, "PyTorch's DataLoader, 2 workers, Pillow"),
+    "torch": (torch, "PyTorch's DataLoader, 2 workers, torchvision"),
+    "dali": (dali, "DALI on CPUs, 2 threads"),
     "turbojpeg": (turbojpeg, "simplejpeg alone: complete images"),
     "opencv": (opencv, "OpenCV alone"),
     "pillow": (pillow, "Pillow alone"),
     "mxnet": (mxnet, "MXNet's OpenCV alone"),
 }
+REQUIRED = {"torch": "torchvision", "dali": "nvidia.dali"}  # package of a row that mxscale does not install
+
+
+def installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # of the package that contains it
+        return False
 
 
 def processor_time() -> float:
@@ -279,9 +283,10 @@ def main() -> None:
         print(json.dumps(one(options.one, Path(options.folder), options.seconds)))
         return
     runs, images, seconds = (1, 200, 1.0) if options.quick else (options.runs, options.images, options.seconds)
-    names = [name for name in PIPELINES if name != "torch" or importlib.util.find_spec("torch")]
-    if "torch" not in names:
-        print("PyTorch is not installed: its DataLoader is omitted")
+    absent = {name for name, package in REQUIRED.items() if not installed(package)}
+    names = [name for name in PIPELINES if name not in absent]
+    if absent:
+        print(f"not installed, so omitted: {', '.join(sorted(absent))}")
     with tempfile.TemporaryDirectory() as folder:
         print(make(Path(folder), options.photographs, images), flush=True)
         found = {name: [] for name in names}
@@ -297,12 +302,8 @@ def show(found: dict) -> None:
     print(f"{'':48} {'images/s':34} {'cores':>5}  {'per CPU-s':>9}  ours over it")
     for name, results in found.items():
         row = {key: measure.spread([one[key] for one in results]) for key in results[0]}
-        row["ours_over_it"] = measure.spread(
-            [a["images_per_s"] / b["images_per_s"] for a, b in zip(found["ours"], results)]
-        )
-        row["ours_over_it_per_core"] = measure.spread(
-            [a["per_core"] / b["per_core"] for a, b in zip(found["ours"], results)]
-        )
+        for key, ratio in (("images_per_s", "ours_over_it"), ("per_core", "ours_over_it_per_core")):
+            row[ratio] = measure.spread([a[key] / b[key] for a, b in zip(found["ours"], results)])
         figures[name] = row
         cores, per_core = row["cores"]["median"], row["per_core"]["median"]
         shown = measure.show(row["images_per_s"], "{:.0f}")

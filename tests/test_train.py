@@ -2,14 +2,20 @@
 
 import json
 import shutil
+from dataclasses import replace
 
+import mxnet as mx
 import numpy as np
 import pytest
 import yaml
 from conftest import last, params
 
-from mxscale.distributed.communicators import horovod_build
+from mxscale.config.readers import READERS
+from mxscale.distributed.communicators import Local, horovod_build
+from mxscale.distributed.heartbeat import NO_HEARTBEAT
+from mxscale.models import weights
 from mxscale.tracking import payload
+from mxscale.train.evaluation import Evaluator
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +48,15 @@ def test_validation_and_test_count_every_image_once(trained):
             right = top1 / 100 * counts[name]
             assert abs(right - round(right)) < 1e-6
     assert sum("test/top1" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_checkpoint_has_the_same_accuracy_with_each_reader(trained, reader):
+    run, config = trained.run, trained.run.config()
+    config = replace(config, data=replace(config.data, reader=reader))
+    tested = weights.load(run.checkpoint(run.read("best.json")["step"]) / "params")
+    found = Evaluator(config, run.plan(), Local(), mx.cpu(), NO_HEARTBEAT)("test", tested)
+    assert found["test/top1"] == pytest.approx(last(run, "test/top1"), abs=0.1)
 
 
 def test_horovod_timeline_is_an_artifact(trained):
