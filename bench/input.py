@@ -141,8 +141,10 @@ def torch(folder: Path):
     from torch.utils.data import DataLoader
 
     options = {"shuffle": True, "drop_last": True, "num_workers": 2, "persistent_workers": True}
-    for batch, _ in itertools.chain.from_iterable(itertools.repeat(DataLoader(Photographs(folder), BATCH, **options))):
-        yield batch.shape[0]
+    loader = DataLoader(Photographs(folder), BATCH, **options)
+    while True:
+        for batch, _ in loader:
+            yield batch.shape[0]
 
 
 class Photographs:

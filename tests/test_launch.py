@@ -9,7 +9,7 @@ import pytest
 from mxscale.config.schema import from_dict
 from mxscale.environment.hosts import Host
 from mxscale.environment.placement import Placement, threads_per_rank
-from mxscale.launcher.commands import ROOT, Gone, commands, first_gone
+from mxscale.launcher.commands import ROOT, Gone, commands, gone_ranks
 
 RANK = [sys.executable, "-m", "mxscale.train.rank", "/runs/a", "1"]
 ENVIRON = {
@@ -126,14 +126,14 @@ def test_this_machine_as_a_host_needs_no_ssh():
 @pytest.mark.parametrize(
     "lines, gone",
     [
-        (
-            "Process 2 exit with status code 139.\nTerminating remaining workers after failure of Process 2.",
-            Gone(2, 11),
-        ),
-        ("Process 2 exit with status code 1.\nTerminating workers after failure of Process 2.", Gone(2)),
-        ("mpirun noticed that process rank 1 with PID 4711 on node a exited on signal 9 (Killed).", Gone(1, 9)),
-        ("Process 0 exit with status code 143.", None),
+        (["Process 2 exit with status code 139."], [Gone(2, 11)]),
+        (["Process 2 exit with status code 1."], [Gone(2)]),
+        (["Process 2 exit with status code 255."], [Gone(2)]),
+        (["Process 1 exit with status code 1.", "Process 2 exit with status code 137."], [Gone(1), Gone(2, 9)]),
+        (["mpirun noticed that process rank 1 with PID 4711 on node a exited on signal 9 (Killed)."], [Gone(1, 9)]),
+        ([], []),
     ],
 )
-def test_first_ended_rank_is_read_from_the_log(lines, gone):
-    assert first_gone(f"[2]<stderr>: other output\n{lines}\nProcess 0 exit with status code 143.\n") == gone
+def test_ranks_that_ended_by_themselves_are_read_from_the_log(lines, gone):
+    log = ["[2]<stderr>: other output", *lines, "Process 0 exit with status code 143."]
+    assert gone_ranks("\n".join(log)) == gone

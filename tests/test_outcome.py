@@ -7,7 +7,7 @@ import pytest
 from mxscale.environment.hosts import Host
 from mxscale.launcher.commands import Gone
 from mxscale.launcher.failure import Failure, Logs
-from mxscale.launcher.outcome import host_failure, merge, with_communicator_reason, with_image
+from mxscale.launcher.outcome import host_failure, merge, with_communicator_reason, with_image, with_signals
 from mxscale.rundir.status import RankStatus
 
 
@@ -16,26 +16,26 @@ def failed(rank, exit=1, consequence=True, time_ms=0):
 
 
 def test_first_rank_without_status_is_named():
-    failure = merge([None, failed(1), None], None, first_gone=Gone(2))[1]
+    failure = merge([None, failed(1), None], None, [Gone(1), Gone(2)])[1]
     assert failure.error.startswith("rank 2 ended without a status")
     assert failure.of == ("2",) and failure.outside
 
 
 @pytest.mark.parametrize("number, words", [(11, "by SIGSEGV (see"), (9, "by SIGKILL (killed, or out of memory? see")])
 def test_signal_that_ended_a_rank_is_named(number, words):
-    failure = merge([None, None], None, first_gone=Gone(1, number))[1]
+    failure = merge([None, None], None, [Gone(1, number)])[1]
     assert failure.error == f"rank 1 ended without a status {words} ranks/launch.log)"
 
 
 def test_all_ranks_without_status_are_named():
-    for first_gone in (None, Gone(1)):
-        failure = merge([None, failed(1), None], None, first_gone)[1]
+    for ended in ([], [Gone(1)]):
+        failure = merge([None, failed(1), None], None, ended)[1]
         assert failure.error.startswith("rank 0, 2 ended without a status")
         assert failure.of == ("0", "2")
 
 
 def test_own_failure_is_the_cause_and_not_retried():
-    _, failure = merge([failed(0, consequence=False, time_ms=2), failed(1, time_ms=1), None], None, first_gone=Gone(2))
+    _, failure = merge([failed(0, consequence=False, time_ms=2), failed(1, time_ms=1), None], None, [Gone(2)])
     assert failure == Failure("rank 0: error of 0", ("0",), outside=False)
 
 
@@ -100,3 +100,10 @@ def test_fatal_signal_is_of_faulthandlers_report(tmp_path):
     (tmp_path / "0.log").write_text(report)
     assert (logs.fatal_signal("0"), logs.fatal_signal("1")) == (signal.SIGFPE, None)
     assert logs.last_lines("0") == ["Fatal Python error: Floating point exception"]
+
+
+def test_crashed_rank_is_known_by_its_log_alone(tmp_path):
+    logs = Logs(tmp_path)
+    (tmp_path / "2.log").write_text("Fatal Python error: Segmentation fault\n")
+    assert with_signals([Gone(1)], logs, ranks=3) == [Gone(1), Gone(2, signal.SIGSEGV)]
+    assert with_signals([Gone(2)], logs, ranks=3)[0] == Gone(2, signal.SIGSEGV)

@@ -92,7 +92,7 @@ def measure(config: Config, packed: Dict, request: Request) -> Iterator[Dict]:
 class Decoding:
     """Decodes an image and drops it."""
 
-    draws = 0
+    draws, side = 0, 1
 
     def __call__(self, content: bytes, draws: Sequence[float], out: np.ndarray) -> None:
         decode(content)
@@ -104,7 +104,7 @@ def read(split: Split, data: Data, what: str, batch: int, threads: int) -> Itera
     if what == DECODER:
         starts = range(0, split.count - batch + 1, batch)
         batches = (Wanted(np.arange(start, start + batch)) for start in itertools.cycle(starts))
-        for _ in BatchReader(split, Decoding(), 1, threads).read(batches):
+        for _ in BatchReader(split, Decoding(), threads).read(batches):
             yield batch
     if what == VALIDATION:
         evaluation = resolve_name(f"{module}:EvaluationData")(split, data, batch, (0, 1), mx.cpu(), threads)

@@ -3,6 +3,7 @@
 import math
 import re
 import shlex
+import signal
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -164,23 +165,24 @@ LAUNCHERS = {"gloo": _gloo, "mpi": _mpi}
 
 
 class Gone(NamedTuple):
-    """The rank that ended first, and the signal that ended it, if one did."""
+    """A rank that ended by itself, and the signal that ended it, if one did."""
 
     rank: int
     signal: Optional[int] = None
 
 
-# What horovodrun (Gloo) and mpirun write if they end all ranks after the end of one
-OF_HOROVODRUN = re.compile(r"after failure of Process (\d+)")
+# What horovodrun (Gloo) and mpirun write about the end of a rank
+OF_HOROVODRUN = re.compile(r"Process (\d+) exit with status code (\d+)")
 OF_MPIRUN = re.compile(r"process rank (\d+) with PID .* exited on signal (\d+)")
 
 
-def first_gone(log: str) -> Optional[Gone]:
-    """Return the rank that ended first, if horovodrun or mpirun reports it."""
+def gone_ranks(log: str) -> List[Gone]:
+    """Return the ranks that ended by themselves, in the order in which horovodrun or mpirun noticed it.
+
+    The one that failed is not always the first: a rank that loses its peer may be noticed before the peer.
+    """
     if found := OF_MPIRUN.search(log):
-        return Gone(int(found[1]), int(found[2]))
-    if not (found := OF_HOROVODRUN.search(log)):
-        return None
-    status = re.search(rf"Process {found[1]} exit with status code (\d+)", log)
-    ended_by = int(status[1]) - 128 if status else 0  # as a shell reports the end by a signal
-    return Gone(int(found[1]), ended_by if ended_by > 0 else None)
+        return [Gone(int(found[1]), int(found[2]))]
+    ended = [(int(rank), int(status) - 128) for rank, status in OF_HOROVODRUN.findall(log)]  # a shell's exit status
+    own = [(rank, number) for rank, number in ended if number != signal.SIGTERM]
+    return [Gone(rank, number if number in set(signal.Signals) else None) for rank, number in own]

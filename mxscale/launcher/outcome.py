@@ -22,7 +22,7 @@ def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[S
     """Write status.json and summary.json; return the status and, if the attempt failed, why."""
     run, number = attempt.context.run, attempt.context.attempt
     ended = [run.rank_status(rank, number) for rank in range(ranks)]
-    merged, failure = merge(ended, watched.stopped, with_signal(watched.first_gone, attempt.logs))
+    merged, failure = merge(ended, watched.stopped, with_signals(watched.gone, attempt.logs, ranks))
     if failure:
         failure = watched.failure or failure
         if failure.outside and watched.lost_hosts:
@@ -39,13 +39,15 @@ def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[S
     return merged, failure
 
 
-def with_signal(gone: Optional[Gone], logs: Logs) -> Optional[Gone]:
-    """Return the rank that ended first; with the signal of its log if the launcher reports none."""
-    return gone._replace(signal=logs.fatal_signal(str(gone.rank))) if gone and gone.signal is None else gone
+def with_signals(gone: Sequence[Gone], logs: Logs, ranks: int) -> List[Gone]:
+    """Return the ranks that ended by themselves, with the signals of their logs, and those that only a log reports."""
+    signals = {rank: logs.fatal_signal(str(rank)) for rank in range(ranks)}
+    reported = [each._replace(signal=each.signal or signals.get(each.rank)) for each in gone]
+    return [*reported, *(Gone(rank, number) for rank, number in signals.items() if number)]
 
 
 def merge(
-    ranks: Sequence[Optional[RankStatus]], stopped: Optional[str], first_gone: Optional[Gone] = None
+    ranks: Sequence[Optional[RankStatus]], stopped: Optional[str], ended: Sequence[Gone] = ()
 ) -> Tuple[Status, Optional[Failure]]:
     """Return one status for an attempt and, if it failed, why.
 
@@ -55,7 +57,7 @@ def merge(
     Args:
         ranks: The status of each rank; None if it wrote none.
         stopped: The reason of the stop request, if there was one.
-        first_gone: The rank whose end made horovodrun or mpirun end the others, and its signal, if known.
+        ended: The ranks that ended by themselves, the first one first.
     """
     written = [rank for rank in ranks if rank]
     if ranks and len(written) == len(ranks) and all(rank.exit == DONE for rank in written):
@@ -69,7 +71,7 @@ def merge(
         return Status(KILLED, exit=INTERRUPTED, reason=stopped or "the parent was gone"), None
     silent = [number for number, rank in enumerate(ranks) if rank is None]
     if silent:
-        first = first_gone if first_gone and first_gone.rank in silent else None
+        first = next((gone for gone in ended if gone.rank in silent), None)
         gone, number = ([first.rank], first.signal) if first else (silent, None)
         by = f" by {signal.Signals(number).name}" if number in set(signal.Signals) else ""
         why = "see" if number not in (None, signal.SIGKILL) else "killed, or out of memory? see"

@@ -30,7 +30,7 @@ class Watched(NamedTuple):
 
     stopped: Optional[str]  # the reason of the stop request, if there was one
     failure: Optional[Failure]  # why the supervisor ended the ranks
-    first_gone: Optional[launch.Gone] = None  # the rank whose end made the launcher end the others
+    gone: Sequence[launch.Gone] = ()  # the ranks that ended by themselves, as the launcher reports it
     lost_hosts: Sequence[Host] = ()  # that can't be reached any more
 
 
@@ -64,7 +64,7 @@ def supervise(context: RunContext, plan: Plan, mirror) -> Watched:
             for path in [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]:
                 path.unlink()
     mirror.start()
-    return Watched(supervisor.stopped, failure, launch.first_gone(logs.text("launch")), lost_hosts)
+    return Watched(supervisor.stopped, failure, launch.gone_ranks(logs.text("launch")), lost_hosts)
 
 
 class Supervisor:

@@ -45,7 +45,7 @@ def obtain(run: RunDir, config: Config, plan: Plan) -> Tuple[Config, Plan]:
 
 def _of_path(source: str, file: str, graph) -> Origin:
     """Return the origin of a weights file; of a run also its graph, if it has one, and its normalisation."""
-    weights.load(file)  # refuses what is none
+    weights.load(file)  # raises ConfigError if it is no weights file
     files = {file: digest_of(file)}
     if not os.path.isdir(source):
         return Origin("file", files)

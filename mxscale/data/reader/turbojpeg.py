@@ -36,10 +36,10 @@ class Wanted(NamedTuple):
 class BatchReader:
     """Reads batches in threads, in the order in which they are wanted."""
 
-    def __init__(self, split: Split, transform, side: int, threads: int, seed: int = 0):
-        """`transform` is a `Training` or an `Evaluation`; images are side x side pixels."""
+    def __init__(self, split: Split, transform, threads: int, seed: int = 0):
+        """`transform` is a `Training` or an `Evaluation`; images are transform.side pixels wide and high."""
         self.records, self.transform, self.seed = RecordFile(split.rec, split.idx), transform, seed
-        self.side, self.threads = side, threads
+        self.threads = threads
         self._pool = ThreadPoolExecutor(threads, "decoder")
 
     def read(self, wanted: Iterable[Wanted]) -> Iterator[Tuple[nd.NDArray, nd.NDArray]]:
@@ -66,7 +66,8 @@ class BatchReader:
     def _begin(self, batch: Wanted):
         """Return (images, labels, tasks) of a batch whose arrays the tasks will fill."""
         count = len(batch.records)
-        images, labels = np.empty((count, 3, self.side, self.side), "uint8"), np.empty(count, "float32")
+        side = self.transform.side
+        images, labels = np.empty((count, 3, side, side), "uint8"), np.empty(count, "float32")
         parts = [slice(first, first + TASK) for first in range(0, count, TASK)]
         return (
             images,
@@ -102,7 +103,7 @@ class TrainData:
     def __init__(self, split: Split, reading: Reading):
         self.split, self.reading = split, reading
         data = reading.data
-        self._reader = BatchReader(split, Training(data), data.image_size, reading.threads, reading.seed)
+        self._reader = BatchReader(split, Training(data), reading.threads, reading.seed)
         self._next, self._batches = None, None
 
     def step(self, step: int) -> Iterator[Micro]:
@@ -145,7 +146,7 @@ class EvaluationData:
         rank, ranks = part
         self._records = np.array_split(np.arange(split.count), ranks)[rank]
         self._batch, self._device = max(1, min(batch, len(self._records))), device
-        self._reader = BatchReader(split, Evaluation(data), data.image_size, threads)
+        self._reader = BatchReader(split, Evaluation(data), threads)
 
     def __iter__(self):
         count, size = len(self._records), self._batch
