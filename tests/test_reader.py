@@ -97,6 +97,38 @@ def test_reduced_decoding_is_the_mean_of_blocks(scale):
     assert np.abs(pixels - wanted).mean() < 1.5
 
 
+OPTIONS = [
+    {"subsampling": "4:2:0"},
+    {"subsampling": "4:2:2"},
+    {"subsampling": "4:4:4"},
+    {"restart_marker_rows": 1},
+    {"progressive": True},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("scale", [1, *decoder.SCALES])
+def test_the_rows_of_a_crop_decode_as_in_the_complete_image(options, scale):
+    image = Image.fromarray(np.random.RandomState(0).randint(0, 256, (203, 150, 3), "uint8"))
+    for mode in ("RGB", "L"):
+        content = jpeg(image.convert(mode), **options)
+        complete = decoder.decode(content, scale).copy()
+        for rows in (1, 8, 15, 16, 17, 100, 190, 201, 203):
+            pixels = decoder.decode(content, scale, rows)
+            needed = -(-rows // scale)
+            assert np.array_equal(pixels[:needed], complete[:needed]), (mode, rows)
+            assert len(pixels) < len(complete) or "progressive" in options or rows > 203 - 3 * scale
+
+
+def test_rows_with_damage_are_bad_and_rows_below_a_crop_are_not_read():
+    content = bytearray(jpeg(photograph(320, 240)))
+    middle = len(content) // 2
+    content[middle : middle + 2] = b"\xff\xd9"  # the end of the image
+    decoder.decode(bytes(content), rows=40)
+    with pytest.raises(BadImage):
+        decoder.decode(bytes(content), rows=200)
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff\xd8", b"no image", jpeg(photograph())[:9000]])
 def test_bad_images_are_named(content, tmp_path):
     with pytest.raises(BadImage):

@@ -96,14 +96,14 @@ class Training:
         return part(pixels, Box(rows, columns, self.side, self.side))
 
     def crop_while_decoding(self, content: bytes, draws: Sequence[float]) -> np.ndarray:
-        """Return a random_resized crop. A JPEG is reduced while it is decoded, if the crop is large."""
+        """Return a random_resized crop. A JPEG is decoded to the crop's last row, and reduced if the crop is large."""
         size = decoder.size_of_jpeg(content)
         if size is None:
             pixels = decoder.decode(content)
             return part(pixels, self.random_resized(*pixels.shape[:2], draws))
         box = self.random_resized(*size, draws)
         scale = next((n for n in decoder.SCALES if min(box.height, box.width) >= n * self.side), 1)
-        return part(decoder.decode(content, scale), reduced(box, scale))
+        return part(decoder.decode(content, scale, box.top + box.height), reduced(box, scale))
 
     def random_resized(self, height: int, width: int, draws: Sequence[float]) -> Box:
         """Return a box of a random area and aspect ratio, as torchvision's RandomResizedCrop.
