@@ -1,5 +1,6 @@
 """Claims: which runs measure a published figure, models, and the page of claims."""
 
+import functools
 import re
 import shlex
 
@@ -8,6 +9,7 @@ from composed import composed
 from conftest import ROOT
 from recorded import run
 
+from mxscale.config.schema import flatten, to_dict
 from mxscale.records import claims
 from mxscale.records.claims import MEASURED, MODELLED, NEITHER
 from mxscale.report import claims as shown
@@ -18,8 +20,9 @@ IDS = list(claims.known())
 
 # The recorded settings of a run of ResNet-152 on 8 K80
 K80 = {"launch__ranks": 8, "data__kind": "caltech256", "model__name": "symbol", "epochs": 6, "batch__per_device": 16,
-       "model__pretrained": "symbol:data/models/resnet-152"}  # fmt: skip
-SIZES = {"steps/total": 720, "batch/global": 128}  # 6 x 15,360 images
+       "model__pretrained": "symbol:data/models/resnet-152", "optimizer__name": "sgd", "optimizer__momentum": 0.0,
+       "comm__backend": "device"}  # fmt: skip
+SIZES = {"steps/total": 720, "batch/global": 128, "lr/effective": 0.01}  # 6 x 15,360 images
 
 
 def tagged(*ids, gpu="Tesla K80", status="FINISHED", name="run", metrics=None, **params):
@@ -58,6 +61,10 @@ def test_median_of_several_runs_counts():
         ({"epochs": 1}, "epochs=1, not 6"),
         ({"steps/total": 1}, "21 images per epoch, not 15240"),
         ({"data__kind": "digits"}, "data.kind=digits, not caltech256"),
+        ({"lr/effective": 0.04}, "learning rate 0.005 per device, not 0.00125"),
+        ({"batch__per_device": 32}, "batch.per_device=32, not 16"),
+        ({"optimizer__name": "nag"}, "optimizer.name=nag, not sgd"),
+        ({"comm__backend": "horovod"}, "comm.backend=horovod, not device"),
         ({"model__pretrained": "symbol:x/resnet-50"}, "not resnet-152"),
         ({"status": "FAILED"}, "it is FAILED"),
     ],
@@ -102,7 +109,7 @@ def test_spread_needs_two_cases():
 
 def test_slowdown_needs_two_kinds_of_run():
     """96.5 images/s with nccl, 100 with device: 3.5 % slower, published 3 to 4."""
-    common = {"gpu": "Tesla V100-SXM2-16GB", "launch__ranks": 4}
+    common = {"gpu": "Tesla V100-SXM2-16GB", "launch__ranks": 4, "epochs": 1}
     sides = [tagged("kvstore-nccl", name=c, comm__backend=c, metrics={"throughput/median": rate}, **common)
              for c, rate in (("nccl", 96.5), ("device", 100.0))]  # fmt: skip
     found = of("kvstore-nccl", *sides)
@@ -111,7 +118,9 @@ def test_slowdown_needs_two_kinds_of_run():
 
 
 def test_values_are_in_the_unit_of_the_claim():
-    assert of("finetune-eff-r152", tagged("finetune-eff-r152", metrics={"scaling/efficiency": 0.955})).value == 95.5
+    one_epoch = {"epochs": 1, "steps/total": 120}
+    efficiency = tagged("finetune-eff-r152", metrics={"scaling/efficiency": 0.955}, **one_epoch)
+    assert of("finetune-eff-r152", efficiency).value == 95.5
     assert of("finetune-time-6ep", tagged("finetune-time-6ep", metrics={"time/wall_s": 660.0})).value == 11.0
 
 
@@ -180,21 +189,26 @@ def test_claims_without_runs_list_their_requirements():
 
 
 COMMANDS = {}  # command of a training run -> claims that its runs must have
-for row in csv_tables.read("claim_conditions"):
+CONDITIONS = {row["id"]: row for row in csv_tables.read("claim_conditions")}
+for row in CONDITIONS.values():
     if re.match(r"python (train|finetune)\.py ", row["command"]):
         COMMANDS.setdefault(row["command"], set()).update({row["id"]} if row["how"] != claims.MODEL else ())
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_command_of_a_claim_composes_with_its_tag(command):
+def cells(command):
+    """Return the configs of a command: one, or the first and the last cell of a sweep."""
     words = shlex.split(command)
     placed = {"TRAIN.rec": "/x.rec", "VAL.rec": "/y.rec"}
     overrides = [re.sub(r"TRAIN.rec|VAL.rec", lambda m: placed[m[0]], word) for word in words[2:] if word != "-m"]
     overrides = [word.replace("...", "c:8") for word in overrides]
-    for at in (0, -1) if "-m" in words else (0,):  # of a sweep: its first choices and its last ones
+    for at in (0, -1) if "-m" in words else (0,):
         cell = [_choice(word, at) if "-m" in words else word for word in overrides]
-        config = composed(words[1].removesuffix(".py"), *cell)
-        assert COMMANDS[command] <= set(config.claims)
+        yield composed(words[1].removesuffix(".py"), *cell)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_of_a_claim_composes_with_its_tag(command):
+    assert all(COMMANDS[command] <= set(config.claims) for config in cells(command))
 
 
 def _choice(word, at):
@@ -202,6 +216,36 @@ def _choice(word, at):
     if "[" in values or "," not in values:
         return word
     return f"{key}={values.split(',')[at]}"
+
+
+def recorded(config, conditions, devices, **changed):
+    """Return a run of `config` on the published hardware, of which `changed` settings differ."""
+    values = {**flatten(to_dict(config)), **{key.replace("__", "."): value for key, value in changed.items()}}
+    batch = values["batch.per_device"] * devices
+    lr = values["optimizer.lr"] * batch / (config.schedule.reference_batch or batch)
+    images = int(conditions["images"] or batch)
+    values["model.name"] = values["model.name"] or "symbol"  # as the preparation finds it in the weights
+    sizes = {"steps/total": values["epochs"] * images // batch, "batch/global": batch, "lr/effective": lr}
+    gpu = "" if conditions["gpu"] == "none" else conditions["gpu"]
+    return run(tags={"gpu": gpu, "ranks": str(devices)}, **{**values, **sizes})
+
+
+RATES = ["finetune-eff-r152", "finetune-eff-r50", "hvd-64-throughput", "ps-1-server"]
+LENGTHS = ["finetune-acc-1ep", "finetune-spread", "finetune-acc-6ep", "finetune-time-6ep", "finetune-cost",
+           "finetune-acc-r50", "hvd-64-time", "hvd-64-acc", "in15-time", "in15-acc"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RATES + LENGTHS)
+def test_only_the_published_settings_count_as_a_measurement(name):
+    wanted = CONDITIONS[name]
+    changes = [{"batch__per_device": 17}, {"optimizer__name": "adam"}, {"comm__backend": "dist_async"}]
+    changes += [{"epochs": 7}] if name in LENGTHS else []
+    for config in cells(wanted["command"]):
+        for devices in map(int, wanted["devices"].split()):
+            made = functools.partial(recorded, config, wanted, devices)
+            assert claims.differences(made(), wanted) == []
+            for change in [*changes, {"optimizer__lr": 3 * config.optimizer.lr}]:
+                assert claims.differences(made(**change), wanted), change
 
 
 def test_claims_page_is_up_to_date():

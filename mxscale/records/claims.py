@@ -5,6 +5,7 @@ tolerance (our choice: the works state none), and the command that measures it. 
 conditions does not measure it.
 """
 
+import math
 import re
 import statistics
 from dataclasses import dataclass, field
@@ -100,6 +101,7 @@ def differences(run: Recorded, wanted: Dict[str, str]) -> List[str]:
     if run.status != FINISHED:
         return [f"it is {run.status}"]
     found = [_gpu(run, wanted["gpu"]), _devices(run, wanted["devices"]), _images(run, wanted["images"])]
+    found.append(_learning_rate(run, wanted["lr"]))
     found += [_setting(run, condition) for condition in wanted["settings"].split()]
     return [why for why in found if why]
 
@@ -127,6 +129,18 @@ def _images(run: Recorded, wanted: str) -> Optional[str]:
     steps, batch, epochs = map(int, sizes)
     images = steps * batch / epochs
     return None if abs(images / int(wanted) - 1) <= 0.02 else f"{images:.0f} images per epoch, not {wanted}"
+
+
+def _learning_rate(run: Recorded, wanted: str) -> Optional[str]:
+    """Return how the learning rate divided by the number of devices differs from each of those wanted."""
+    effective = run.param("lr/effective")
+    if not wanted or not run.devices:
+        return None
+    if effective is None:
+        return "learning rate not recorded"
+    lr = float(effective) / run.devices
+    fits = any(math.isclose(lr, float(each), rel_tol=1e-6) for each in wanted.split())
+    return None if fits else f"learning rate {lr:g} per device, not {' or '.join(wanted.split())}"
 
 
 def _setting(run: Recorded, condition: str) -> Optional[str]:
