@@ -90,7 +90,7 @@ DRAWING = {"numpy", "matplotlib", "jinja2", "markupsafe", "pandas"}  # for plans
         ("mxscale.config.validation, mxscale.cost.prices", FRAMEWORKS, []),
         ("mxscale.tracking.tracker", {"mlflow"}, []),
         ("mxscale.launcher.run", {"docker"}, []),
-        ("mxscale.data.workers", {"mxnet", "numpy"}, []),
+        ("mxscale.data.workers", {"mxnet", "cv2"}, []),
     ],
 )
 def test_a_module_loads_only_the_libraries_it_needs(module, names, loaded):

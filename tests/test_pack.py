@@ -18,8 +18,9 @@ from image_trees import folder_data, make_tree, pack, paint, records, refused
 from PIL import Image
 
 from mxscale.config.schema import Data
-from mxscale.data import images, manifest, recordio, sources, workers
+from mxscale.data import images, manifest, recordio, sources, tree_packer, workers
 from mxscale.data.images import BadImage
+from mxscale.data.repack import repack
 from mxscale.util.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -167,19 +168,62 @@ def helpers_of(pid: int):
         return []
 
 
-def test_packing_restarts_after_a_kill(tmp_path):
-    data = folder_data(make_tree(tmp_path / "set", {"ant": 100, "bee": 100}), tmp_path, pack_short_side=500)
+def killed_while_packing(data, tmp_path, at_least: int) -> Path:
+    """Kill a process that packs `data` when its folder holds this many bytes of records; return the folder."""
     process = child(data)
-    cache, deadline = tmp_path / "cache", time.monotonic() + 30
-    while len(helpers := helpers_of(process.pid)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    deadline, files = time.monotonic() + 60, []
+    while sum(file.stat().st_size for file in files) < at_least and time.monotonic() < deadline:
+        files = list((tmp_path / "cache").glob(".*.partial/*.rec"))
+        time.sleep(0.005)
+    helpers = helpers_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    assert list(cache.glob(".*.new-*")) and not list(cache.glob("imagefolder-*"))
-    made = pack(data, workers=2)
-    assert sum(split["count"] for split in made["splits"].values()) == 200
-    assert not list(cache.glob(".*.new-*"))
     assert len(helpers) == 2 and not any(map(running, helpers))
+    assert not list((tmp_path / "cache").glob("imagefolder-*"))
+    return files[0].parent
+
+
+def noisy(tmp_path, count=120, **more) -> Data:
+    """Return a set of noise, of about 40 kB per packed image; the last of each class is bad."""
+    random = np.random.RandomState(0)
+    for name in ("ant", "bee"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for number in range(count // 2):
+            pixels = random.randint(0, 256, (200, 210, 3)).astype("uint8")
+            Image.fromarray(pixels).save(tmp_path / "set" / name / f"{number:03d}.jpg", quality=90)
+        (tmp_path / "set" / name / "999.jpg").write_bytes(b"none")
+    return folder_data(tmp_path / "set", tmp_path, pack_format="jpeg", pack_short_side=160, on_bad="skip", **more)
+
+
+def contents(made):
+    return {path.name: path.read_bytes() for path in Path(made["dir"]).iterdir()}
+
+
+def unbroken(data, tmp_path):
+    return contents(pack(dataclasses.replace(data, cache=str(tmp_path / "other"))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["nothing", "records", "journal", "lost records"])
+def test_a_killed_packing_is_continued(tmp_path, damage, monkeypatch):
+    data = noisy(tmp_path, 400)
+    folder = killed_while_packing(data, tmp_path, 2 << 20)
+    kept = (folder / "train.rec").stat().st_size
+    if damage in ("records", "journal"):
+        file = folder / ("train.rec" if damage == "records" else "journal")
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    elif damage == "lost records":
+        (folder / "train.rec").unlink()
+    packed = []
+    monkeypatch.setattr(tree_packer, "repack", lambda source, recipe: packed.append(source) or repack(source, recipe))
+    made = pack(data)
+    assert contents(made) == unbroken(data, tmp_path)
+    first = [source for source in packed if str(tmp_path) in source]
+    again = len(first) - 402  # the unbroken one packs all
+    assert kept >= 2 << 20 and (0 < again < 400 if damage != "lost records" else again == 402)
+    assert not list((tmp_path / "cache").glob(".*.partial"))
 
 
 def running(pid: int) -> bool:
@@ -191,12 +235,23 @@ def running(pid: int) -> bool:
 
 def test_crashed_decoder_is_restarted(tmp_path):
     paint(tmp_path / "a.png", "red")
+    worker, examine = workers._Worker(), partial(images.examine, limits=images.ANY)
+    try:
+        worker.wait()
+        os.kill(worker._child.pid, signal.SIGKILL)
+        (result,) = worker([str(tmp_path / "a.png")], examine)
+        assert isinstance(result, BadImage) and result.reason == "its decoder crashed (signal SIGKILL)"
+        assert worker([str(tmp_path / "a.png")], examine)[0].side == 16
+    finally:
+        worker.close()
+
+
+def test_only_the_image_that_crashes_a_decoder_is_bad():
     worker = workers._Worker()
     try:
-        os.kill(worker._child.pid, signal.SIGKILL)
-        result = worker(str(tmp_path / "a.png"), partial(images.examine, limits=images.ANY))
-        assert isinstance(result, BadImage) and result.reason == "its decoder crashed (signal SIGKILL)"
-        assert worker(str(tmp_path / "a.png"), partial(images.examine, limits=images.ANY)).side == 16
+        worker.wait()
+        first, second, third = worker([b"0", b"__import__('os').abort()", b"2"], eval)
+        assert (first, third) == (0, 2) and second.reason == "its decoder crashed (signal SIGABRT)"
     finally:
         worker.close()
 
@@ -212,7 +267,7 @@ def test_a_full_disk_is_one_line_naming_the_cache(tmp_path):
     assert process.returncode == 1
     last = err.strip().splitlines()[-1]
     assert last.startswith(f"refused: data.cache={data.cache}: cannot write there (File too large)")
-    assert not list((tmp_path / "cache").glob(".*.new-*")) and not list((tmp_path / "cache").glob("imagefolder-*"))
+    assert not list((tmp_path / "cache").glob(".*.partial")) and not list((tmp_path / "cache").glob("imagefolder-*"))
 
 
 def test_an_unwritable_cache_is_refused(tmp_path):
@@ -221,3 +276,22 @@ def test_an_unwritable_cache_is_refused(tmp_path):
         f"data.cache={tmp_path}/file/cache: cannot write there (Not a directory)"
     )
     assert "data.cache=/proc/cache: cannot write there" in refused(Data(kind="digits", cache="/proc/cache"))
+
+
+def test_any_number_of_workers_packs_the_same_bytes(tmp_path):
+    data = noisy(tmp_path, 60)
+    made = [pack(dataclasses.replace(data, cache=str(tmp_path / f"{n}")), workers=n) for n in (1, 2, 5)]
+    first, second, third = map(contents, made)
+    assert first == second == third and len(made[0]["skipped"]) == 2
+
+
+def test_progress_has_rate_and_time_left(capfd, monkeypatch):
+    times = iter([0, 10, 10, 20, 20])
+    monkeypatch.setattr(workers.time, "monotonic", lambda: next(times))
+    with workers.Progress("packing", 1000, " images") as bar:
+        bar.add(100)
+        bar.add(200)
+    assert capfd.readouterr().err.splitlines() == [
+        "packing: 100 of 1,000 images, 10 images/s, 90 s left",
+        "packing: 300 of 1,000 images, 20 images/s, 35 s left",
+    ]

@@ -16,24 +16,30 @@ MXNet decodes the images in a user's records. It ignores transparency, applies t
 reads few formats (OpenCV's imread, flag 1). If its result differs from the table, `examine` reports it, and the
 record is encoded again.
 
-Of the libraries only Pillow is imported, as in workers.py. An archive is not unpacked: a worker reads its image inside
-the archive.
+Pillow reads the header and decodes. libjpeg-turbo itself decodes a plain JPEG to the same pixels in less time. An
+archive is not unpacked: a worker reads its image inside the archive.
 """
 
 import contextlib
 import hashlib
+import importlib
 import io
 import math
 import os
 import warnings
 from typing import NamedTuple, Optional, Tuple, Union
 
+import numpy as np
+import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from mxscale.data.missing_data import is_incomplete
+from mxscale.data.missing_data import has_one_scan, is_incomplete
 from mxscale.util.regular_files import open_regular
 
-Image.init()  # registers WebP, TIFF and others
+for plugin in ("Tiff", "WebP", "Jpeg2K", "Avif"):  # Pillow registers the others when it opens an image
+    with contextlib.suppress(ImportError):
+        importlib.import_module(f"PIL.{plugin}ImagePlugin")
+Image.preinit()
 
 # Formats of photographs. Others that Pillow reads are refused (EPS runs Ghostscript).
 FORMATS = [
@@ -43,10 +49,8 @@ FORMATS = [
 ]
 EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".jp2", ".avif")
 MAX_PIXELS = 178_956_970  # Pillow's limit against decompression bombs: 512 MiB as RGB
-MAX_SIDE = 65_500  # of a packed image, as in libjpeg
 GAP = 2.0  # a JPEG is decoded at least this many times larger than requested, as in Pillow's thumbnails
-CHANGES = ("enlarged", "cropped")  # because the image is smaller than Recipe.least, longer than MAX_SIDE
-POLICY = 3  # version of this module's policy, part of the cache key
+POLICY = 4  # version of this module's policy, part of the cache key
 # Format -> Pillow's modes that MXNet decodes to the same pixels, unless rotated or transparent.
 SAME_IN_MXNET = {"JPEG": ("L", "RGB"), "MPO": ("L", "RGB"), "PNG": ("1", "L", "P", "RGB"), "BMP": ("RGB",)}
 ORIENTATION = 0x0112  # EXIF
@@ -82,38 +86,10 @@ class Limits(NamedTuple):
 ANY = Limits()
 
 
-class Recipe(NamedTuple):
-    """How images are packed."""
-
-    pack_format: str  # jpeg | png | bmp
-    quality: int  # of JPEG, 1-100
-    pack_size: Optional[int]  # shorter side in pixels; None: unchanged
-    limits: Limits = ANY
-    least: int = 1  # images with a shorter side than this are enlarged
-
-
-class Packed(NamedTuple):
-    image: bytes  # encoded
-    size: Tuple[int, int]  # height, width
-    key: bytes  # of the bytes before packing: equal for exact copies
-    changes: Tuple[str, ...]  # of CHANGES
-
-
 class Examined(NamedTuple):
     side: int  # the shorter side in pixels
     same_in_mxnet: bool  # MXNet decodes the same pixels
-    key: bytes  # as in Packed
-
-
-def repack(source: Source, recipe: Recipe) -> Packed:
-    """Return the image packed by `recipe`. Raises BadImage."""
-    content = read(source, recipe.limits)
-    image = decode(content, recipe.limits, recipe.pack_size)
-    side = recipe.pack_size or max(recipe.least, min(image.size))
-    fitting = _cropped(image, side)
-    changed = (min(image.size) < recipe.least, fitting is not image)
-    changes = tuple(change for change, happened in zip(CHANGES, changed, strict=True) if happened)
-    return Packed(*encode(fitting, recipe.pack_format, recipe.quality, side), _key_of(content), changes)
+    key: bytes  # of the bytes of the file: equal for exact copies
 
 
 def examine(source: Source, limits: Limits) -> Examined:
@@ -121,10 +97,10 @@ def examine(source: Source, limits: Limits) -> Examined:
     content = read(source, limits)
     with _errors():
         image = _loaded(content, limits)
-        return Examined(min(_rgb(image).size), _same_in_mxnet(image), _key_of(content))
+        return Examined(min(_rgb(image).size), _same_in_mxnet(image), key_of(content))
 
 
-def _key_of(content: bytes) -> bytes:
+def key_of(content: bytes) -> bytes:
     """Return half of a SHA-256, which identifies an image and saves memory: one key per image is stored."""
     return hashlib.sha256(content).digest()[:16]
 
@@ -140,8 +116,8 @@ def _same_in_mxnet(image: Image.Image) -> bool:
     return plain and image.getexif().get(ORIENTATION, 1) == 1
 
 
-def decode(source: Source, limits: Limits = ANY, wanted: Optional[int] = None) -> Image.Image:
-    """Return an upright RGB image.
+def decode(source: Source, limits: Limits = ANY, wanted: Optional[int] = None) -> np.ndarray:
+    """Return the upright RGB pixels of an image.
 
     Args:
         wanted: The shorter side that it will be resized to. A JPEG of at least twice that size is decoded at a
@@ -150,8 +126,10 @@ def decode(source: Source, limits: Limits = ANY, wanted: Optional[int] = None) -
     Raises:
         BadImage: The image is unusable.
     """
+    content = read(source, limits)
     with _errors():
-        return _rgb(_loaded(read(source, limits), limits, wanted))
+        pixels = _plain_jpeg(content, limits, wanted)
+        return np.asarray(_rgb(_loaded(content, limits, wanted))) if pixels is None else pixels
 
 
 @contextlib.contextmanager
@@ -178,15 +156,35 @@ def _opened(content: bytes) -> Image.Image:
     return Image.open(io.BytesIO(content), formats=FORMATS)
 
 
+def _plain_jpeg(content: bytes, limits: Limits, wanted: Optional[int]) -> Optional[np.ndarray]:
+    """Return the pixels of a JPEG that needs no care; None if Pillow and missing_data have to judge it."""
+    image = _to_decode(content, limits, wanted)
+    if image.format != "JPEG" or image.mode not in ("L", "RGB") or not has_one_scan(image, content):
+        return None
+    if not _is_upright(image):
+        return None
+    width, height = image.size
+    try:
+        return simplejpeg.decode_jpeg(content, "RGB", min_height=height, min_width=width)
+    except ValueError:  # also for a warning
+        return None
+
+
+def _to_decode(content: bytes, limits: Limits, wanted: Optional[int]) -> Image.Image:
+    """Return the image with its header read, set to the size at which it will be decoded."""
+    image = _opened(content)
+    _refuse(image, limits)
+    if wanted:
+        scale = GAP * wanted / min(image.size)
+        image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
+    return image
+
+
 def _loaded(content: bytes, limits: Limits, wanted: Optional[int] = None) -> Image.Image:
     """Return the image as it is in the file, or reduced as in `decode`."""
 
     def load(content: bytes) -> Image.Image:
-        image = _opened(content)
-        _refuse(image, limits)
-        if wanted:
-            scale = GAP * wanted / min(image.size)
-            image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
+        image = _to_decode(content, limits, wanted)
         image.load()
         return image
 
@@ -202,48 +200,6 @@ def _refuse(image: Image.Image, limits: Limits) -> None:
         raise BadImage(f"{width}x{height} pixels, more than {limits.max_pixels:,} (data.max_pixels)")
     if min(image.size) < limits.min_side:
         raise BadImage(f"{width}x{height} pixels, smaller than {limits.min_side} (data.min_side)")
-
-
-def _cropped(image: Image.Image, side: int) -> Image.Image:
-    """Return the middle of an image that would be longer than MAX_SIDE with a shorter side of `side`."""
-    longest = max(1, MAX_SIDE * min(image.size) // side)
-    width, height = min(image.width, longest), min(image.height, longest)
-    if (width, height) == image.size:
-        return image
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    return image.crop((left, top, left + width, top + height))
-
-
-def encode(image: Image.Image, pack_format: str, quality: int, pack_size: Optional[int] = None):
-    """Return an RGB image as JPEG or PNG bytes, and its (height, width).
-
-    The same image and library versions give the same bytes.
-
-    Args:
-        pack_format: "jpeg", "png" or "bmp".
-        quality: Of JPEG, 1-100.
-        pack_size: The shorter side is resized to it, down or up (bicubic with antialiasing), the other in
-            proportion. None: unchanged.
-
-    Raises:
-        BadImage: The result would have more than MAX_PIXELS.
-    """
-    width, height = image.size
-    if pack_size and pack_size != min(width, height):
-        scale = pack_size / min(width, height)
-        width, height = max(pack_size, round(width * scale)), max(pack_size, round(height * scale))
-        if width * height > MAX_PIXELS:
-            raise BadImage(f"{width}x{height} pixels after packing, more than {MAX_PIXELS:,}")
-        # reducing_gap: a fast box reduction to 3x the size first; no visible difference
-        image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
-    out = io.BytesIO()
-    if pack_format == "png":
-        image.save(out, "PNG", compress_level=6)
-    elif pack_format == "bmp":
-        image.save(out, "BMP")
-    else:
-        image.save(out, "JPEG", quality=quality, subsampling="4:2:0")
-    return out.getvalue(), (height, width)
 
 
 def read(source: Source, limits: Limits = ANY) -> bytes:
@@ -263,6 +219,13 @@ def read(source: Source, limits: Limits = ANY) -> bytes:
     if len(content) < size:
         raise BadImage("its archive is truncated inside it")
     return content
+
+
+def _is_upright(image: Image.Image) -> bool:
+    try:
+        return image.getexif().get(ORIENTATION, 1) not in range(2, 9)
+    except Exception:  # invalid EXIF: Pillow's decoder ignores it
+        return False
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -290,8 +253,6 @@ def _rgb(loaded: Image.Image) -> Image.Image:
 
 def _eight_bit(image: Image.Image, is_tiff: bool) -> Image.Image:
     """Return a grey image of 16 or 32 bits with 8 bits."""
-    import numpy as np  # imported here, because most workers do not need it
-
     values = np.asarray(image)
     if values.min() < 0 or values.max() > 65_535:
         raise BadImage("32-bit values of unknown range")

@@ -6,7 +6,7 @@ Decoders fill the missing part with grey or black. libjpeg and libpng warn of it
 import re
 import struct
 import zlib
-from typing import Callable, List, Tuple
+from typing import Callable, Iterator, List, Tuple
 
 from PIL import Image, ImageChops
 
@@ -31,9 +31,16 @@ def is_incomplete(image: Image.Image, content: bytes, load: Callable[[bytes], Im
     return image.format == "PNG" and _png_is_incomplete(content)
 
 
+def has_one_scan(image: Image.Image, content: bytes) -> bool:
+    """Return whether the first scan of a JPEG has all its pixels, so that libjpeg warns of all missing data."""
+    header = next((body for marker, _, body in _segments(content) if marker in (SCAN, END)), b"")
+    return "progressive" not in image.info and header[:1] == bytes([image.layers])
+
+
 def _jpeg_is_incomplete(image: Image.Image, content: bytes, load: Callable[[bytes], Image.Image]) -> bool:
     """Return whether a scan is missing, or the image would change if more compressed data followed."""
-    scans, end = _first_jpeg(content)
+    segments = list(_segments(content))
+    scans, end = [body for marker, _, body in segments if marker == SCAN], segments[-1][1]
     if "progressive" in image.info and _lacks_scans(scans):
         return True
     last = image.getpixel((image.width - 1, image.height - 1))
@@ -44,17 +51,17 @@ def _jpeg_is_incomplete(image: Image.Image, content: bytes, load: Callable[[byte
     return ImageChops.difference(image, longer).getbbox() is not None
 
 
-def _first_jpeg(content: bytes) -> Tuple[List[bytes], int]:
-    """Return the headers of the scans of the first JPEG in `content`, and where its end marker is."""
-    scans, at = [], 2
+def _segments(content: bytes) -> Iterator[Tuple[bytes, int, bytes]]:
+    """Yield marker, position and body of each segment of the first JPEG in `content`, and last its end marker."""
+    at = 2
     while True:
         marker = MARKER.search(content, at)
         if marker is None or marker[0] == END:
-            return scans, marker.start() if marker else len(content)
+            yield END, marker.start() if marker else len(content), b""
+            return
         start = marker.end() + 2
         at = marker.end() + int.from_bytes(content[marker.end() : start], "big")
-        if marker[0] == SCAN:
-            scans.append(content[start:at])
+        yield marker[0], marker.start(), content[start:at]
 
 
 def _lacks_scans(scans: List[bytes]) -> bool:

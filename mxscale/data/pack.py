@@ -4,8 +4,8 @@
 
 The digits are a hash of the settings and of the source: paths, sizes and times of change, or the checksums of a
 public set's files. A set that other runs read is therefore never written to. One process at a time builds a set under
-another name and renames it when it is on disk. A folder with the final name is therefore complete. Sets can be removed
-by hand.
+another name and renames it when it is on disk. A folder with the final name is therefore complete. If the process is
+killed, the next one continues in the folder that it left. Sets can be removed by hand.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Data
 from mxscale.config.signature import hash_of
 from mxscale.data import manifest
-from mxscale.data.images import CHANGES, MAX_SIDE
+from mxscale.data.repack import CHANGES, MAX_SIDE
 from mxscale.data.tree_packer import PackJob
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import sync
@@ -91,23 +91,22 @@ def _exclusive(folder: str):
 def _publish(folder: str, build: Callable[[str], None], locked: bool) -> Dict[str, Any]:
     """Build under another name, then rename. If another process was faster, its set is used."""
     if locked:
-        for name in os.listdir(os.path.dirname(folder)):  # left by builders that were killed
-            if name.startswith(os.path.basename(_hidden(folder, "new-"))):
-                shutil.rmtree(os.path.join(os.path.dirname(folder), name), ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)  # it exists and is damaged
-    new = _hidden(folder, f"new-{uuid.uuid4().hex[:8]}")
-    os.mkdir(new)
+    partial = _hidden(folder, "partial" if locked else f"partial-{uuid.uuid4().hex[:8]}")
+    os.makedirs(partial, exist_ok=True)
     try:
-        build(new)
-        sync(new)
+        build(partial)
+        sync(partial)
         try:
-            os.rename(new, folder)
+            os.rename(partial, folder)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
+            shutil.rmtree(partial, ignore_errors=True)
         sync(os.path.dirname(folder))
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+    except (ConfigError, OSError):
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     return manifest.load(folder)
 
 

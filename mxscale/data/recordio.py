@@ -35,24 +35,32 @@ class Header(NamedTuple):
 
 
 class Writer:
-    """Writes `<name>.rec` and `<name>.idx`, both new. `close` returns when they are on disk. Raises OSError."""
+    """Writes `<name>.rec` and `<name>.idx`. `close` returns when they are on disk. Raises OSError."""
 
     def __init__(self, folder, name: str):
         self._names = {"rec": f"{name}.rec", "idx": f"{name}.idx"}
-        self._rec = open(os.path.join(folder, self._names["rec"]), "xb", BUFFER)
-        self._idx = open(os.path.join(folder, self._names["idx"]), "x")
+        # not truncated: it may hold the first records already
+        rec = os.open(os.path.join(folder, self._names["rec"]), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._rec = os.fdopen(rec, "r+b", BUFFER)
+        self._idx = open(os.path.join(folder, self._names["idx"]), "w")
         self._hash, self._offset, self.count = hashlib.sha256(), 0, 0
 
-    def write(self, label: int, image_id: int, image: bytes) -> None:
+    def write(self, label: int, image_id: int, image: bytes, written: bool = False) -> bytes:
+        """Write a record, or pass it if it is `written` already, and return it."""
         record = frame(HEADER.pack(0, float(label), image_id, 0) + image)
-        self._rec.write(record)
+        if written:
+            self._rec.seek(self._offset + len(record))
+        else:
+            self._rec.write(record)
         self._idx.write(f"{self.count}\t{self._offset}\n")
         self._hash.update(record)
         self._offset += len(record)
         self.count += 1
+        return record
 
     def close(self) -> Dict[str, Any]:
         """Return the files' entries of a manifest: rec, idx, sha256 and bytes."""
+        self._rec.truncate(self._offset)
         for file in (self._rec, self._idx):
             with file:
                 file.flush()
@@ -180,7 +188,7 @@ def read_index(path: str) -> List[int]:
 
 def write_index(path: str, offsets: List[int]) -> None:
     """Write an .idx with the records' numbers as keys. Raises OSError."""
-    with open(path, "x") as file:
+    with open(path, "w") as file:
         file.writelines(f"{number}\t{offset}\n" for number, offset in enumerate(offsets))
         file.flush()
         os.fsync(file.fileno())

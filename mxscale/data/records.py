@@ -14,8 +14,9 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from mxscale.config.schema import Data
 from mxscale.data import manifest, recordio
-from mxscale.data.images import CHANGES, POLICY, BadImage, Examined, Limits, Recipe, examine, repack
+from mxscale.data.images import POLICY, BadImage, Examined, Limits, examine
 from mxscale.data.manifest import Copies
+from mxscale.data.repack import CHANGES, Recipe, repack
 from mxscale.data.tree_packer import PackJob, limits
 from mxscale.data.workers import Pool, Progress
 from mxscale.util.errors import ConfigError

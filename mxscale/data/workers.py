@@ -1,4 +1,4 @@
-"""Worker processes that validate and pack images. Only Pillow is imported here, not MXNet.
+"""Worker processes that validate and pack images. MXNet is not imported here.
 
 Each worker is a child process, `python -m mxscale.data.workers`, which a thread feeds through pipes. The
 multiprocessing module would run the parent's main module, MXNet included, in every child. Its children outlive a killed
@@ -14,13 +14,17 @@ import sys
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Optional, Union
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Union
 
 from mxscale.data.images import BadImage
 from mxscale.environment.container_limits import available_cores
 
-Work = Callable[[Union[str, bytes]], Any]  # a function of mxscale.data.images, or a partial of one
+Work = Callable[[Union[str, bytes]], Any]  # such as mxscale.data.images.examine, or a partial of one
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # in each worker, which has a core of its own
+CHUNK = 8  # images that a worker receives at a time
+REPORT_S = 10  # between two lines of progress
 PER_WORKER = 64  # images; starting another process does not pay off for fewer
 
 
@@ -39,26 +43,27 @@ class Pool:
                 yield _attempt(source, work)
             return
         idle = queue.SimpleQueue()
-        workers = [_Worker() for _ in range(self.workers)]
+        workers = [_Worker() for _ in range(self.workers)]  # all start at the same time
         for worker in workers:
+            worker.wait()
             idle.put(worker)
 
-        def submit(source):
+        def submit(chunk):
             worker = idle.get()
             try:
-                return worker(source, work)
+                return worker(chunk, work)
             finally:
                 idle.put(worker)
 
         threads = ThreadPoolExecutor(self.workers)
         try:
-            waiting = deque()
-            for source in sources:
-                waiting.append(threads.submit(submit, source))
-                if len(waiting) >= 8 * self.workers:  # bounds the memory
-                    yield waiting.popleft().result()
+            waiting, sources = deque(), iter(sources)
+            while chunk := list(islice(sources, CHUNK)):
+                waiting.append(threads.submit(submit, chunk))
+                if len(waiting) >= 3 * self.workers:  # bounds the memory
+                    yield from waiting.popleft().result()
             while waiting:
-                yield waiting.popleft().result()
+                yield from waiting.popleft().result()
         finally:
             threads.shutdown(cancel_futures=True)
             for worker in workers:
@@ -77,24 +82,31 @@ class _Worker:
             [sys.executable, "-m", "mxscale.data.workers"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         )
+
+    def wait(self):
+        """Wait until the child accepts images."""
         try:
-            pickle.load(self._child.stdout)  # it has started
+            pickle.load(self._child.stdout)
         except EOFError:
             raise RuntimeError("a packing process failed to start; see its error above") from None
 
-    def __call__(self, source, work):
+    def __call__(self, sources: List, work: Work) -> List:
+        """Return the results of `sources`. One that crashes the child is a BadImage."""
         try:
-            pickle.dump((source, work), self._child.stdin)
+            pickle.dump((sources, work), self._child.stdin)
             self._child.stdin.flush()
             return pickle.load(self._child.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
             self.close()
             status = self._child.returncode
             self._start()
-            how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-            return BadImage(f"its decoder crashed ({how})")
+            self.wait()
+        if len(sources) > 1:  # one at a time, to find the one
+            return [result for source in sources for result in self([source], work)]
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        return [BadImage(f"its decoder crashed ({how})")]
 
     def close(self):
         """Close the pipes and wait for the child, which exits at the end of its input."""
@@ -114,7 +126,7 @@ def _attempt(source, work: Work):
 
 
 def serve() -> None:
-    """Run a worker: read pickled (source, work) from stdin, write pickled results to stdout, until stdin ends."""
+    """Run a worker: read pickled (sources, work) from stdin and write pickled lists of results to stdout."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     jobs = sys.stdin.buffer
     results = os.fdopen(os.dup(1), "wb")
@@ -123,19 +135,20 @@ def serve() -> None:
         pickle.dump("ready", results)
         results.flush()
         while True:
-            source, work = pickle.load(jobs)
-            pickle.dump(_attempt(source, work), results)
+            sources, work = pickle.load(jobs)
+            pickle.dump([_attempt(source, work) for source in sources], results)
             results.flush()
     except (EOFError, BrokenPipeError):  # the parent has finished or exited
         os._exit(0)
 
 
 class Progress:
-    """Progress of a long operation on stderr: a bar on a terminal, otherwise a line every 10 s."""
+    """Progress, rate and time left of a long operation on stderr: a bar on a terminal, otherwise lines."""
 
     def __init__(self, what: str, total: int, unit: str):
         self._what, self._total, self._unit = what, total, unit
-        self._done, self._reported, self._bar = 0, time.monotonic(), None
+        self._done, self._bar = 0, None
+        self._reported = (time.monotonic(), 0)  # time and `_done` of the last line
         if sys.stderr.isatty():
             from tqdm import tqdm
 
@@ -145,9 +158,15 @@ class Progress:
         self._done += count
         if self._bar is not None:
             self._bar.update(count)
-        elif time.monotonic() - self._reported >= 10:
-            self._reported = time.monotonic()
-            print(f"{self._what}: {self._done:,} of {self._total:,} {self._unit.strip()}", file=sys.stderr, flush=True)
+        elif time.monotonic() - self._reported[0] >= REPORT_S:
+            print(self._line(time.monotonic()), file=sys.stderr, flush=True)
+
+    def _line(self, now: float) -> str:
+        then, before = self._reported
+        self._reported = (now, self._done)
+        unit, rate = self._unit.strip(), (self._done - before) / (now - then)
+        left = f"{(self._total - self._done) / rate:,.0f} s left" if rate else "stalled"
+        return f"{self._what}: {self._done:,} of {self._total:,} {unit}, {rate:,.0f} {unit}/s, {left}"
 
     def __enter__(self):
         return self
