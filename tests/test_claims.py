@@ -88,6 +88,15 @@ def test_diagnosis_on_gpus_measures_the_input_gap():
     assert not of("io-gap-32", there).runs
 
 
+def test_measured_input_is_compared_at_three_threads():
+    rate = {"metrics": {"io/images_per_s": 1600.0}, "gpu": None, "entry": "test-io"}
+    there = tagged("test-io", name="there", io__threads="[3]", **rate)
+    more = tagged("test-io", name="more", io__threads="[1,2,4]", **rate)
+    found = of("test-io", there, more)
+    assert (found.value, found.runs, found.within) == (1600.0, ["there"], True)
+    assert found.other == [("more", "io.threads=[1,2,4], not [3]")]
+
+
 def test_run_without_the_tag_measures_nothing():
     found = of("finetune-acc-6ep", tagged("finetune-acc-1ep", metrics={"val/top1": 86.5}))
     assert (found.state, found.other) == (NEITHER, [])

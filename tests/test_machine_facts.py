@@ -12,14 +12,16 @@ from importlib import metadata
 import pytest
 from conftest import ROOT
 
-from mxscale.doctor import doctor
+from mxscale.config.schema import Config
+from mxscale.data.reader import speed
+from mxscale.doctor import facts as child_facts
 from mxscale.environment import container_limits, description, gpus, machine
 from mxscale.rundir.plan import Image, Plan
 from mxscale.train import build_facts
 
 
 def test_child_reports_this_mxnet():
-    facts = doctor.facts_of_mxnet()
+    facts = child_facts.of_mxnet(Config())
     assert (facts["version"], facts["numpy"]) == (metadata.version("mxnet"), "1.23.5")
     assert "OPENCV" in facts["features"]
     assert facts["library"].endswith("libmxnet.so") and facts["horovod"]["gloo"] is True
@@ -31,7 +33,8 @@ def child_with(folder, text):
     """Return the facts of a child whose `import mxnet` runs `text`."""
     (folder / "mxnet").mkdir()
     (folder / "mxnet" / "__init__.py").write_text(text)
-    return doctor.facts_of_mxnet({**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"})
+    env = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"}
+    return child_facts.of_child("import mxnet", child_facts.BUILD, env)
 
 
 def test_incompatible_numpy_fails(tmp_path):
@@ -53,8 +56,25 @@ def test_child_that_ends_is_an_error(tmp_path, text, error):
 
 
 def test_child_that_hangs_times_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "IMPORT_S", 0.5)
+    monkeypatch.setattr(child_facts, "TIMEOUT_S", 0.5)
     assert child_with(tmp_path, "import time; time.sleep(60)") == {"error": "import mxnet timed out after 0.5 s"}
+
+
+def test_cores_decode_images():
+    one, two = (child_facts.of_input(Config(), cores)["images_per_s"] for cores in (1, 2))
+    assert 20 < one < two
+
+
+def test_missing_decoder_is_an_error(tmp_path):
+    (tmp_path / "simplejpeg.py").write_text("raise ModuleNotFoundError(\"No module named 'simplejpeg'\")")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    error = "ModuleNotFoundError: No module named 'simplejpeg'"
+    assert child_facts.of_child("decoding", (*child_facts.SPEED, "1"), env) == {"error": error}
+
+
+def test_generated_photograph_has_the_size_of_imagenets():
+    for seed in range(2):
+        assert 90_000 < len(speed.jpeg(seed)) < 130_000
 
 
 def test_facts_of_this_machine(tmp_path):

@@ -1,44 +1,124 @@
-"""`mxscale test-io`: rates of the input pipeline."""
+"""`mxscale test-io`: rates of the input pipeline, and their record."""
 
 import itertools
-import json
-import subprocess
-import sys
+import os
+import signal
 
 import pytest
-from conftest import ROOT
+from conftest import recorded_in
 from PIL import Image
 from records import make_records, noise
 from refusals import command_error
 
+from mxscale.cli import main
 from mxscale.config.readers import READERS
-from mxscale.config.schema import Batch, Config, Data
 from mxscale.data import test_io
+from mxscale.diagnose import input_rates
+from mxscale.rundir.directory import RunDir, runs_of
 
 
-def asked(tmp_path, **data) -> Config:
+@pytest.fixture
+def measured(tmp_path, capsys):
+    """Return a function that runs the command on 70 images; it returns the exit status, the RunDir and the output."""
     (tmp_path / "val").mkdir()
     train, val = noise(tmp_path, 60), make_records(tmp_path / "val", [[[[9] * 3] * 24] * 24] * 10, [1] * 10)
-    files = {"kind": "recordio", "train": train.rec, "val": val.rec, "cache": str(tmp_path / "cache")}
-    return Config(data=Data(**{**files, "num_classes": 60, "image_size": 16, **data}), batch=Batch(per_device=8))
+
+    def run(*settings):
+        data = ["data=recordio", f"data.train={train.rec}", f"data.val={val.rec}", f"data.cache={tmp_path}/cache",
+                "data.num_classes=60", "data.image_size=16", "batch.per_device=8"]  # fmt: skip
+        status = main.main(["test-io", *data, f"runs={tmp_path}/runs", "io.seconds=0.05", *settings])
+        (record,) = (tmp_path / "runs" / "test-io").iterdir()
+        return status, RunDir(record), capsys.readouterr()
+
+    return run
 
 
-def test_each_reader_work_and_thread_count_is_a_row(tmp_path, capsys):
-    figure = str(tmp_path / "rates.png")
-    test_io.show(asked(tmp_path), test_io.Request(0.05, [1, 2], list(READERS), figure))
-    *table, last = capsys.readouterr().out.splitlines()
-    rows = json.loads(last)["rates"]
-    works = [("turbojpeg", test_io.DECODER)]
-    works += [(reader, what) for reader in READERS for what in (test_io.TRAINING, test_io.VALIDATION)]
+WORKS = [("turbojpeg", test_io.DECODER)]
+WORKS += [(reader, what) for reader in READERS for what in (test_io.TRAINING, test_io.VALIDATION)]
+
+
+def test_each_reader_work_and_thread_count_is_a_row(measured):
+    status, record, printed = measured("io.threads=[1,2]", "tracking=none")
+    rows = record.read("test-io.json")["rates"]
+    assert status == 0 and record.state == "FINISHED"
     assert [(row["reader"], row["what"], row["threads"]) for row in rows] == [
-        (*work, threads) for work in works for threads in (1, 2)
+        (*work, threads) for work in WORKS for threads in (1, 2)
     ]
     for row in rows:
         rate = row["images_per_s"]
         assert 0 < rate["min"] <= rate["median"] <= rate["max"] and rate["runs"] == test_io.INTERVALS
         assert row["ms_per_image"] == pytest.approx(1000 / rate["median"])
-    assert len(table) == 2 + len(rows)
-    assert Image.open(figure).size == (1080, 540)
+        assert input_rates.line(row) in printed.out and len(input_rates.line(row)) <= 80
+    assert Image.open(record.path / "test-io.png").size == (1080, 540)
+
+
+def test_mlflow_has_the_rates_by_threads(measured, tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    _, record, _ = measured("io.threads=[1,2]", "io.readers=[turbojpeg]", "claims=[test-io]", f"tracking.uri={uri}")
+    client, run = recorded_in(uri)
+    assert (run.info.status, run.data.tags["kind"], run.data.tags["claims"]) == ("FINISHED", "test-io", "test-io")
+    assert "signature" not in run.data.tags  # a report on training runs leaves it out
+    settings = {"io.threads": "[1,2]", "io.readers": "[turbojpeg]", "data.kind": "recordio", "entry": "test-io"}
+    assert settings.items() <= run.data.params.items()
+    rows = {(row["what"], row["threads"]): row["images_per_s"] for row in record.read("test-io.json")["rates"]}
+    for name, what in (("decoder", "decoder alone"), ("turbojpeg/training", "training")):
+        points = client.get_metric_history(run.info.run_id, f"io/images_per_s/{name}")
+        expected = {threads: rows[what, threads]["median"] for threads in (1, 2)}
+        assert {point.step: point.value for point in points} == pytest.approx(expected)
+    assert run.data.metrics["io/images_per_s"] == pytest.approx(rows["training", 2]["median"])
+    assert run.data.metrics["io/images_per_s_low"] == pytest.approx(rows["training", 2]["min"])
+    assert {"config.yaml", "environment.json", "test-io.json", "test-io.png"} <= {
+        file.path for file in client.list_artifacts(run.info.run_id)
+    }
+    (source,) = run.inputs.dataset_inputs
+    assert (source.dataset.name, source.dataset.digest) == ("recordio", record.plan().data_digest[:36])
+
+
+@pytest.mark.parametrize(
+    "threads, cores, counts",
+    [
+        ("auto", 1, [1]),
+        ("auto", 2, [1, 2]),
+        ("auto", 6, [1, 2, 4, 6]),
+        ("auto", 8, [1, 2, 4, 8]),
+        ("auto", 500, [1, 2, 4, 8, 16, 32, 64, 128, 256]),
+        ([4, 1, 4], 2, [4, 1]),
+    ],
+)
+def test_threads_are_powers_of_two_up_to_the_cores(threads, cores, counts):
+    assert test_io.Request(1, threads, ["turbojpeg"]).resolved(cores).threads == counts
+
+
+def test_ctrl_c_keeps_the_rates_measured_so_far(measured, monkeypatch):
+    def measure(config, packed, request, watched):
+        for row in test_io_measure(config, packed, request, watched):
+            yield row
+            os.kill(os.getpid(), signal.SIGINT)
+
+    test_io_measure = input_rates.measure
+    monkeypatch.setattr(input_rates, "measure", measure)
+    status, record, printed = measured("tracking=none", "io.threads=[1,2]")
+    assert (status, record.state) == (75, "KILLED")
+    assert "interrupted (SIGINT); partial result in" in printed.out
+    assert len(record.read("test-io.json")["rates"]) == len(list(record.lines())) == 1
+    assert [str(run) for run in runs_of(record.path.parent.parent, "test-io")] == [str(record)]
+
+
+def test_unreadable_image_ends_the_measurement(measured, monkeypatch):
+    def measure(*arguments):
+        raise RuntimeError("record 7 at byte 0 of a.rec: truncated\nfile")
+        yield
+
+    monkeypatch.setattr(input_rates, "measure", measure)
+    status, record, printed = measured("tracking=none")
+    assert (status, record.state, record.read("test-io.json")) == (1, "FAILED", None)
+    assert printed.err.splitlines()[-1] == "error: record 7 at byte 0 of a.rec: truncated file"
+
+
+def test_server_that_does_not_answer_leaves_the_record(measured):
+    status, record, printed = measured("io.threads=[1]", "tracking.uri=http://127.0.0.1:9", "tracking.timeout_s=0.2")
+    assert (status, record.state) == (0, "FINISHED")
+    assert f"send with: mxscale sync {record}" in printed.out
 
 
 def test_the_rate_is_images_per_second(monkeypatch):
@@ -55,25 +135,28 @@ def test_the_rate_is_images_per_second(monkeypatch):
     [
         (["data=synthetic"], "data=synthetic: its images are generated"),
         (["io.seconds=0"], "io.seconds=0: expected a number above 0"),
-        (["io.threads=2"], "io.threads=2: expected a list of whole numbers"),
-        (["io.threads=[0,1]"], "io.threads=[0, 1]: expected a list of whole numbers"),
+        (["io.threads=2"], "io.threads=2: expected auto, or a list of whole numbers"),
+        (["io.threads=[0,1]"], "io.threads=[0, 1]: expected auto, or a list of whole numbers"),
         (["io.second=5"], "io.second"),
-        (["io.threads=[257]"], "io.threads=[257]: expected a list of whole numbers of 1 to 256"),
+        (["io.threads=[257]"], "io.threads=[257]: expected auto, or a list of whole numbers of 1 to 256"),
         (["io.readers=[disk]"], "io.readers=disk: expected one of record_iter, turbojpeg"),
-        (["io.figure=a.jpg"], "io.figure=a.jpg: expected a name that ends in .png"),
-        (["io.figure=/no/such/a.png"], "io.figure=/no/such/a.png: its folder does not exist"),
+        (["data.augment.erase=0.1"], "data.augment.erase=0.1: data.reader=record_iter does not have it"),
+        (["claims=[test]"], "claims: no published figure is called test: did you mean test-io?"),
+        (["resume=auto"], "resume=auto: a measurement of the input starts its own runs"),
+        (["budget.max_usd=1"], "budget.*: a measurement of the input is limited by io.seconds"),
+        (["tracking.uri=x://y"], "tracking.uri=x://y: expected"),
         (["data.reader=disk"], "data.reader=disk: expected one of record_iter, turbojpeg"),
     ],
 )
-def test_invalid_setting_is_one_line(settings, message, capsys):
-    assert message in command_error(capsys, "test-io", *settings)
+def test_invalid_setting_is_one_line(settings, message, capsys, tmp_path):
+    assert message in command_error(capsys, "test-io", f"runs={tmp_path}/runs", *settings)
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow
-def test_the_command_ends_with_one_json_object(data_cache):
-    settings = ["data=digits", f"data.cache={data_cache}", "io.seconds=0.1", "io.threads=[1,3]"]
-    argv = [sys.executable, "-m", "mxscale", "test-io", *settings]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
-    last = json.loads(done.stdout.splitlines()[-1])
-    assert last["image_size"] == 32 and last["batch"] == 32
-    assert [row["threads"] for row in last["rates"]] == [1, 3] * 5
+def test_command_prints_its_run_directory(cli):
+    ended = cli("test-io", "io.seconds=0.1", "io.threads=[1,3]", "tracking=none", small=False)
+    found = ended.run.read("test-io.json")
+    assert ended.run.path.parent.name == "test-io"
+    assert (found["image_size"], found["batch"], found["settings"]["threads"]) == (32, 32, [1, 3])
+    assert [row["threads"] for row in found["rates"]] == [1, 3] * 5

@@ -74,10 +74,10 @@ def score(values: dict, own: dict) -> None:
     print(json.dumps(found) if as_json else published.show(found))
 
 
-def test_io(values: dict, own: dict) -> None:
-    from mxscale.data import test_io as rates
+def test_io(values: dict, own: dict) -> int:
+    from mxscale.diagnose import input_rates
 
-    rates.show(_resolved(values), rates.Request(**own["io"]))
+    return input_rates.main(_resolved(values), own["io"])
 
 
 def sync(values: dict, own: dict) -> int:
@@ -154,7 +154,8 @@ VERBS: Dict[str, Verb] = {
     "doctor": Verb("check this machine and its hosts for what would prevent a run", doctor),
     "prices": Verb("list known machine prices, compute a bill, or import a newer price list", prices, ("", "machine")),
     "score": Verb("compare the performance model with published throughputs", score, ()),
-    "test-io": Verb("measure the input pipeline in images/s by reader and threads", test_io, ("data", "data.augment")),
+    "test-io": Verb("measure the input pipeline in images/s by reader and threads", test_io,
+                    ("data", "data.augment", "tracking")),
     "sync": Verb("send what MLflow lacks of a run: mxscale sync RUN_DIR", sync, ("tracking",), "run"),
     "logits": Verb("evaluate pretrained weights on the images of an .npy file", logits, ("model",)),
     "export": Verb("export the best checkpoint of a run as safetensors with PyTorch's names", export, ("",)),

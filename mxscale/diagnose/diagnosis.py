@@ -5,34 +5,33 @@ A diagnosis has its own run directory, runs/diagnose/DATE_NAME. The run director
 
 import math
 import statistics
-import sys
 from dataclasses import asdict, dataclass, replace
 from typing import Callable, Dict, List, Optional
 
 import yaml
 
+from mxscale.config import signature as identity
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, to_dict
-from mxscale.cost import run_cost
-from mxscale.diagnose import advice, breakdown, probes, timing
-from mxscale.diagnose import record as diagnosis_record
-from mxscale.diagnose.timing import ProbeFailed, Refused, Stopped
-from mxscale.environment import hosts, variables
+from mxscale.diagnose import advice, breakdown, presentation, probes, timing
+from mxscale.diagnose import record as recording
+from mxscale.diagnose.record import End, Kind, Stopped
+from mxscale.diagnose.timing import ProbeFailed, Refused
+from mxscale.environment import description, hosts, variables
 from mxscale.environment.placement import Placement
 from mxscale.launcher import backend_probe, setup
 from mxscale.launcher import commands as launch
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
 from mxscale.launcher.supervisor import kept_alive
-from mxscale.records import claims
 from mxscale.rundir import directory, guards
-from mxscale.rundir.directory import FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RunDir
-from mxscale.tracking import tracker, uris
+from mxscale.rundir.directory import FAILED, KILLED, RunDir
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
 LOOK_STEPS = 5  # of the first run, which finds the number of ranks and the time of a step
 INTERVALS = 8  # per probe
+KIND = Kind("diagnose", "diagnosis.json", "diagnosis.png")
 
 
 @dataclass(frozen=True)
@@ -57,15 +56,9 @@ def settings_of(own: dict) -> Settings:
 
 def check(config: Config) -> None:
     """Raise ConfigError for settings that can't be diagnosed."""
-    claims.check(config.claims)
-    if config.resume is not None:
-        raise ConfigError(f"resume={config.resume}: a diagnosis starts its own runs; leave it out")
-    if config.budget.bounds or config.budget.dry_run:
-        raise ConfigError("budget.*: a diagnosis is limited by diagnose.seconds and diagnose.repeats; leave it out")
+    recording.check(config, "a diagnosis", "diagnose.seconds and diagnose.repeats")
     if not config.comm.entry.in_step:
         raise ConfigError(f"comm={config.comm.backend}: its ranks take no step together, so no step can be broken down")
-    if config.tracking.enabled:
-        uris.store_uri(config.tracking, config.runs)
 
 
 def main(config: Config, own: dict) -> int:
@@ -73,32 +66,56 @@ def main(config: Config, own: dict) -> int:
     settings = settings_of(own)
     check(config)
     price = setup.price_of(config, hosts.find(config))
-    record = directory.create(replace(config, entry="diagnose"))
+    record = directory.create(replace(config, entry=KIND.name))
     with Signals() as signals:
         work = Diagnostics(record, settings, signals)
         try:
-            diagnosis_record.begin(record, price)
+            recording.begin(record, price)
             with kept_alive(record):
                 work.prepare(config)
                 work.measure()
-            state, error = FINISHED, None
+            end = End()
         except ConfigError:
             guards.discard(record)
             raise
         except Stopped as stopped:
-            state, error = KILLED, str(stopped)
+            end = End(KILLED, str(stopped))
         except ProbeFailed as failed:
-            state, error = FAILED, str(failed)
+            end = End(FAILED, str(failed))
         found = work.result()
-        diagnosis_record.close(record, found, state, error)
-        mirror = tracker.open_mirror(record, config.tracking, run_cost.cost_of(record))
-        unsent = mirror.finish(unwanted=lambda: signals.urgent)
-    diagnosis_record.show(record, found, state, error)
-    if unsent:
-        echo(unsent)
-    if state == FAILED:
-        echo(f"error: {error}", sys.stderr)
-    return {FINISHED: directory.DONE, KILLED: INTERRUPTED, FAILED: FAILURE}[state]
+        if found:
+            recording.write_result(record, KIND, found, presentation.draw)
+        recording.close(record, end, metrics_of(found) if found else {})
+        unsent = recording.send(record, config, signals)
+    if found:
+        echo(f"{presentation.table(found)}\n\n{found['verdict']}\n\n{presentation.advice(found)}")
+    recording.show_end(record, KIND, end, unsent)
+    return end.exit_status
+
+
+def describe(record: RunDir, config: Config, seen: RunDir) -> None:
+    """Write environment and plan of the diagnosed run, tagged as a diagnosis."""
+    facts, plan, settled = seen.read("environment.json"), seen.plan(), seen.config()
+    config = replace(config, data=settled.data, comm=settled.comm)  # as resolved by the preparation
+    signature = identity.signature(config, plan.data_digest, plan.pretrained_sha256)
+    tags = description.tags(facts, plan, signature, config.claims)
+    tags["diagnose.of"] = tags.pop("signature")  # the tag `signature` identifies training runs
+    facts["tags"] = {**tags, "kind": KIND.name}
+    record.write("environment.json", facts)
+    record.write_plan(plan)
+
+
+def metrics_of(found: dict) -> Dict[str, float]:
+    """Return the metrics for MLflow: shares and rates with their bounds, and 1 - real/synthetic."""
+    metrics = {}
+    for group, values in (("share", found["shares"]), ("images_per_s", found["images_per_s"])):
+        for name, one in values.items():
+            metrics[f"diagnose/{group}/{name}"] = one["value"]
+            metrics[f"diagnose/{group}/{name}_low"] = one["low"]
+            metrics[f"diagnose/{group}/{name}_high"] = one["high"]
+    if "input" in found["shares"]:
+        metrics["diagnose/gap"] = found["shares"]["input"]["value"]
+    return metrics
 
 
 class Diagnostics:
@@ -127,7 +144,7 @@ class Diagnostics:
         step_s = self.run.sizes.global_batch / statistics.median(seen.rates)
         self.interval = max(1, round(self.settings.seconds / INTERVALS / step_s))
         self.configs = probes.configs(self.run, self.interval)
-        diagnosis_record.describe(self.record, config, seen.run)
+        describe(self.record, config, seen.run)
         echo(self._describe(config))
 
     def _describe(self, config: Config) -> str:

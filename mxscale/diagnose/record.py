@@ -1,24 +1,68 @@
-"""The record of a diagnosis: its own run directory, which MLflow records as a run of kind `diagnose`."""
+"""The record of a measurement: its own run directory, which MLflow records with the tag `kind` in place of `signature`.
 
+A diagnosis (diagnosis.py) and a measurement of the input pipeline (input_rates.py) are recorded in this way.
+"""
+
+import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Dict, Optional
+from typing import Callable, Dict, Optional
 
 import psutil
 
-from mxscale.config import signature as identity
 from mxscale.config.schema import Config
 from mxscale.cost import run_cost
-from mxscale.diagnose import presentation
-from mxscale.environment import description
+from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
-from mxscale.rundir.directory import KILLED, RunDir
+from mxscale.records import claims
+from mxscale.rundir.directory import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RunDir
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import Attempt, Status, Summary
+from mxscale.tracking import tracker, uris
 from mxscale.tracking.sync_state import view_hint
+from mxscale.util.errors import ConfigError
 
-RECORD, FIGURE = "diagnosis.json", "diagnosis.png"
+
+class Stopped(Exception):
+    """A signal stopped the measurement."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of measurement: its folder below `runs` and the files of its result."""
+
+    name: str
+    result: str
+    figure: str
+
+
+@dataclass(frozen=True)
+class End:
+    """How a measurement ended."""
+
+    state: str = FINISHED
+    error: Optional[str] = None
+
+    @property
+    def exit_status(self) -> int:
+        return {FINISHED: DONE, KILLED: INTERRUPTED, FAILED: FAILURE}[self.state]
+
+
+def check(config: Config, what: str, limits: str) -> None:
+    """Raise ConfigError for settings that no measurement has.
+
+    Args:
+        what: The measurement, as the subject of a sentence.
+        limits: The settings that limit its time.
+    """
+    claims.check(config.claims)
+    if config.resume is not None:
+        raise ConfigError(f"resume={config.resume}: {what} starts its own runs; leave it out")
+    if config.budget.bounds or config.budget.dry_run:
+        raise ConfigError(f"budget.*: {what} is limited by {limits}; leave it out")
+    if config.tracking.enabled:
+        uris.store_uri(config.tracking, config.runs)
 
 
 def begin(record: RunDir, price: Price) -> None:
@@ -29,52 +73,37 @@ def begin(record: RunDir, price: Price) -> None:
     record.write_price(price)
 
 
-def describe(record: RunDir, config: Config, seen: RunDir) -> None:
-    """Write environment and plan of the diagnosed run, tagged as a diagnosis."""
-    facts, plan, settled = seen.read("environment.json"), seen.plan(), seen.config()
-    config = replace(config, data=settled.data, comm=settled.comm)  # as resolved by the preparation
-    signature = identity.signature(config, plan.data_digest, plan.pretrained_sha256)
-    tags = description.tags(facts, plan, signature, config.claims)
-    tags["diagnose.of"] = tags.pop("signature")  # the tag `signature` identifies training runs
-    facts["tags"] = {**tags, "kind": "diagnose"}
-    record.write("environment.json", facts)
-    record.write_plan(plan)
+def write_result(record: RunDir, kind: Kind, found: dict, draw: Callable[[dict, str], None]) -> None:
+    """Write the result and its figure."""
+    record.write(kind.result, found)
+    if find_spec("matplotlib"):  # not in the images of ranks
+        draw(found, str(record.path / kind.figure))
 
 
-def close(record: RunDir, found: Optional[dict], state: str, error: Optional[str]) -> None:
-    """Write the final status, the summary, and diagnosis.json and its figure if anything was measured."""
+def close(record: RunDir, end: End, metrics: Dict[str, float]) -> None:
+    """Write the final status, and the summary with the cost."""
     ended = int(1000 * time.time())
-    record.write_status(replace(record.status().with_attempt(ended_ms=ended), state=state, error=error))
-    metrics = {f"cost/total_{currency}": value for currency, value in run_cost.total(record, 1, ended).items()}
-    if found:
-        metrics.update(figures(found))
-        record.write(RECORD, found)
-        if find_spec("matplotlib"):  # not in the images of ranks
-            presentation.draw(found, str(record.path / FIGURE))
-    record.write_summary(Summary(metrics, attempt=1))
+    record.write_status(replace(record.status().with_attempt(ended_ms=ended), state=end.state, error=end.error))
+    cost = {f"cost/total_{currency}": value for currency, value in run_cost.total(record, 1, ended).items()}
+    record.write_summary(Summary({**cost, **metrics}, attempt=1))
 
 
-def figures(found: dict) -> Dict[str, float]:
-    """Return the metrics for MLflow: shares and rates with their bounds, and 1 - real/synthetic."""
-    metrics = {}
-    for group, values in (("share", found["shares"]), ("images_per_s", found["images_per_s"])):
-        for name, one in values.items():
-            metrics[f"diagnose/{group}/{name}"] = one["value"]
-            metrics[f"diagnose/{group}/{name}_low"] = one["low"]
-            metrics[f"diagnose/{group}/{name}_high"] = one["high"]
-    if "input" in found["shares"]:
-        metrics["diagnose/gap"] = found["shares"]["input"]["value"]
-    return metrics
+def send(record: RunDir, config: Config, signals: Signals) -> Optional[str]:
+    """Send the closed record to MLflow; return a line on what was not sent, or None."""
+    mirror = tracker.open_mirror(record, config.tracking, run_cost.cost_of(record))
+    return mirror.finish(unwanted=lambda: signals.urgent)
 
 
-def show(record: RunDir, found: Optional[dict], state: str, error: Optional[str]) -> None:
-    """Print the result."""
-    if found:
-        echo(presentation.table(found))
-        echo(f"\n{found['verdict']}\n")
-        echo(presentation.advice(found))
-    if state == KILLED:
-        partial = f"partial result in {record.path / RECORD}" if found else "nothing was measured"
-        echo(f"interrupted ({error}); {partial}")
-    echo(f"\n  figure  {record.path / FIGURE}" if (record.path / FIGURE).exists() else "")
+def show_end(record: RunDir, kind: Kind, end: End, unsent: Optional[str]) -> None:
+    """Print how the measurement ended, and where its result is."""
+    if end.state == KILLED:
+        file = record.path / kind.result
+        result = f"partial result in {file}" if file.exists() else "nothing was measured"
+        echo(f"interrupted ({end.error}); {result}")
+    figure = record.path / kind.figure
+    echo(f"\n  figure  {figure}" if figure.exists() else "")
     echo(f"  view    {view_hint(record)}")
+    if unsent:
+        echo(unsent)
+    if end.state == FAILED:
+        echo(f"error: {end.error}", sys.stderr)

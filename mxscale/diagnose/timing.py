@@ -14,6 +14,7 @@ import psutil
 import yaml
 
 from mxscale.config.schema import Config, to_dict
+from mxscale.diagnose.record import Stopped
 from mxscale.launcher.commands import ROOT
 from mxscale.launcher.context import Signals
 from mxscale.rundir import directory
@@ -31,10 +32,6 @@ class ProbeFailed(Exception):
 
 class Refused(ProbeFailed):
     """A probe was refused before its first step."""
-
-
-class Stopped(Exception):
-    """A signal stopped the diagnosis."""
 
 
 class Reading(NamedTuple):

@@ -1,31 +1,27 @@
 """Checks of the machine, the software and the network before a run: `mxscale doctor`; `examine` for every run.
 
-The facts come from environment/description.py, environment/machine.py, and a child process that runs
-train/build_facts.py for MXNet's part. Each check is a function of the facts alone and gives one line of the table.
-Checks that use the network are in connectivity.py.
+The facts come from environment/description.py, environment/machine.py and, by child processes, facts.py. Each check is
+a function of the facts alone and gives one line of the table. Checks that use the network are in connectivity.py.
 
 A result is `fail` if a run of this configuration would not work. It is `warn` if the run would be slow, if it would
 fail under some condition, or if a fact is unknown.
 """
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from dataclasses import asdict
-from typing import List, Mapping, Optional
+from typing import List
 
 from mxscale.config.schema import Config
 from mxscale.config.sizes import auto_ranks
 from mxscale.doctor import connectivity
+from mxscale.doctor import facts as child_facts
 from mxscale.doctor.check_result import FAIL, OK, WARN, CheckResult, PlannedRun, count, table
 from mxscale.doctor.gpu_checks import architecture, cuda, gpu, nccl, on_cpu
+from mxscale.doctor.input_check import feeding
 from mxscale.environment import description, hosts
 from mxscale.environment.machine import SHM_NOT_WRITABLE, UNLIMITED
 from mxscale.environment.placement import Placement
-from mxscale.launcher import container
 from mxscale.launcher.context import Hook, RunContext
 from mxscale.rundir.plan import Plan
 
@@ -234,6 +230,7 @@ CHECKS = {
     "stack": stack,
     "locked memory": locked_memory,
     "cores": cores,
+    "input": feeding,
     "memory": memory,
     "disk": disk,
 }
@@ -241,14 +238,11 @@ CHECKS = {
 
 # ---------------------------------------------------------------- the command
 
-IMPORT_S = 120.0  # timeout of MXNet's import; a cold or remote disk is slow
-BUILD = ("-m", "mxscale.train.build_facts")
-
 
 def main(config: Config, as_json: bool) -> int:
     """Print the results and return the exit status: 1 if a check fails. Raises ConfigError."""
-    mxnet_facts = facts_of_image(config) if config.launch.kind == "docker" else facts_of_mxnet()
-    facts = {**description.describe(config.runs), "mxnet": mxnet_facts}
+    facts = {**description.describe(config.runs), "mxnet": child_facts.of_mxnet(config)}
+    facts["input"] = child_facts.of_input(config, facts["machine"]["cores"])
     results = [*examine(facts, planned_run(config, facts)), *connectivity.check(config)]
     if as_json:
         counts = {state: count(results, state) for state in (OK, WARN, FAIL)}
@@ -256,33 +250,6 @@ def main(config: Config, as_json: bool) -> int:
     else:
         print(table(results))
     return int(count(results, FAIL) > 0)
-
-
-def facts_of_mxnet(env: Optional[Mapping[str, str]] = None) -> dict:
-    """Return MXNet's part of the facts from a child process; {'error'} if it can't be imported.
-
-    Args:
-        env: Environment variables of the ranks; None for those of this process.
-    """
-    env = env or {**os.environ, "PYTHONPATH": str(description.ROOT)}
-    try:
-        done = subprocess.run([sys.executable, *BUILD], env=dict(env), capture_output=True, text=True, timeout=IMPORT_S)
-    except subprocess.TimeoutExpired:
-        return {"error": f"import mxnet timed out after {IMPORT_S:g} s"}
-    lines = done.stdout.splitlines()
-    if done.returncode == 0 and lines:
-        return json.loads(lines[-1])
-    if done.returncode < 0:
-        return {"error": f"import mxnet was killed by {signal.Signals(-done.returncode).name}"}
-    return {"error": (done.stderr.strip().splitlines() or [f"import mxnet exited with {done.returncode}"])[-1]}
-
-
-def facts_of_image(config: Config) -> dict:
-    """Return MXNet's part of the facts from inside `launch.image`, in which launch=docker starts the ranks."""
-    try:
-        return json.loads(container.answer(config, "python", *BUILD).splitlines()[-1])
-    except Exception as error:  # any failure of the engine, the image or its content is a result
-        return {"error": str(error).splitlines()[0][:200]}
 
 
 def planned_run(config: Config, facts: dict) -> PlannedRun:

@@ -250,13 +250,7 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
     own = signature.signature(signed, plan.data_digest, weights)
     facts["tags"] = description.tags(facts, plan, own, config.claims)
     facts["probe"] = run.read(backend_probe.RECORD)
-    counts = {name: split.count for name, split in plan.splits.items()}
-    facts["data"] = {
-        "name": config.data.kind,
-        "digest": plan.data_digest[:36],
-        "source": {"uri": plan.data_dir or "made up"},  # as MLflow's own local source writes it
-        "profile": {"num_rows": sum(counts.values()), "classes": plan.classes, **counts},
-    }
+    facts["data"] = description.data_set(config.data.kind, plan)
     run.write("environment.json", facts)
     return plan
 

@@ -30,6 +30,7 @@ MEASURES = {
 }
 # ways to measure with several runs, or with none
 SPREAD, PAIR, FASTER, RATIO, PER_DEVICE = "spread", "pair", "faster", "ratio", "per device"
+METRIC = "metric"  # of a run, with its name in place of that of MEASURES
 MODEL, TOOL = "model", "tool"
 
 
@@ -158,7 +159,7 @@ def measured(row: dict, wanted: dict, runs: Sequence[Recorded]) -> Tuple[Optiona
         return None, [], "no run measures it"
     if way in (PAIR, FASTER, RATIO):
         return compared(way, rest.split(), runs)
-    name, factor = MEASURES[row["metric"]]
+    name, factor = (rest, 1) if way == METRIC else MEASURES[row["metric"]]
     values = [(run, factor * run.metrics[name]) for run in runs if is_known(run.metrics.get(name))]
     if way == PER_DEVICE:
         values = [(run, value / run.devices) for run, value in values]

@@ -13,7 +13,8 @@ params.json               MLflow's params of the first attempt
 probe.json probe/         the choice of comm=auto; the output of its ranks
 timeline_<attempt>.json   Horovod's timeline, with comm.timeline=true
 rerun.json rerun/         the verdict of a rerun; the record of the first run
-diagnosis.json cell.json  the result of mxscale diagnose; the cell of a sweep
+diagnosis.json test-io.json  the result of mxscale diagnose, of mxscale test-io
+cell.json                 the cell of a sweep
 home/                     HOME of the ranks, if their own is not writable
 stop alive                the stop request and the heartbeat of the parent
 ranks/<r>.{log,json}      output and status of a rank

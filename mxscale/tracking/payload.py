@@ -32,6 +32,8 @@ ARTIFACTS = (
     FORECAST,
     "diagnosis.json",
     "diagnosis.png",
+    "test-io.json",
+    "test-io.png",
     WARNINGS,
     "sweep.json",  # this and the following: of a sweep
     "table.csv",
