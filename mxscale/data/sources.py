@@ -91,7 +91,7 @@ def list_folder(data: Data) -> Tuple[Tree, str]:
             items = []
             for path, size, changed in _images(root, os.path.join(folder, name), unused):
                 fingerprint.update(f"{path}\0{size}\0{changed}\0".encode("utf-8", "surrogateescape"))
-                items.append(Item(number, label, path, os.path.join(root, path)))
+                items.append(Item(number, label, path, f"{root}/{path}"))
                 number += 1
             if not items:
                 raise ConfigError(f"{where}: class {os.path.join(folder, name)} has no images; add some or remove it")
@@ -141,7 +141,7 @@ def _images(root: str, folder: str, unused: Optional[Counter] = None) -> List[Tu
                     size, changed = status.st_size, status.st_mtime_ns
                 except OSError:  # a broken link, which packing reports as a bad image
                     size, changed = -1, -1
-                found.append((os.path.join(folder, entry.name), size, changed))
+                found.append((f"{folder}/{entry.name}", size, changed))
     except OSError as error:
         raise ConfigError(f"data.root: cannot read {os.path.join(root, folder)} ({error.strerror})") from None
     return sorted(found)
