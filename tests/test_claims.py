@@ -89,7 +89,7 @@ def test_diagnosis_on_gpus_measures_the_input_gap():
 
 
 def test_measured_input_is_compared_at_three_threads():
-    rate = {"metrics": {"io/images_per_s": 1600.0}, "gpu": None, "entry": "test-io"}
+    rate = {"metrics": {"io/images_per_s": 1600.0}, "gpu": None, "entry": "test-io", "data__reader": "record_iter"}
     there = tagged("test-io", name="there", io__threads="[3]", **rate)
     more = tagged("test-io", name="more", io__threads="[1,2,4]", **rate)
     found = of("test-io", there, more)
