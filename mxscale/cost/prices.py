@@ -45,7 +45,7 @@ def parse_date(text: str) -> Optional[datetime.date]:
 def exchange_rate(date: datetime.date) -> Dict:
     """Return the last rate on or before `date` in USD per EUR with its date and source; None each if none exists.
 
-    The table has the last rate of each year, so a rate may be up to a year older than the price.
+    The table has the last rate of each month, and those of the days of the published bills.
     """
     past = [row for row in csv_tables.read("fx") if parse_date(row["date"]) <= date]
     if not past:
