@@ -48,7 +48,7 @@ def test_affordable_seconds_follow_from_bound_and_price():
 
 
 def test_lower_of_two_bounds_applies():
-    both = {"usd": 36, "eur": 18 / 1.0389}
+    both = {"usd": 36, "eur": 18 / 1.1339}
     assert prices.affordable_s(price(), both, (), (1,)) == pytest.approx(1800)
 
 
@@ -172,11 +172,11 @@ def test_cost_adds_attempts_on_different_machines(tmp_path):
     assert at({"attempt": 2, "time_ms": T0 + 1_100_000})["cost/usd"] == pytest.approx(8.0 + 1.0)
     figures = summary.summarise(run, 2).metrics
     assert figures["cost/total_usd"] == pytest.approx(8.0 + 3.0)
-    assert figures["cost/total_eur"] == pytest.approx(11.0 / 1.0389)
+    assert figures["cost/total_eur"] == pytest.approx(11.0 / 1.1339)
     assert (figures["time/to_target_s"], figures["cost/usd_to_target"]) == (200.0, pytest.approx(9.0))
-    assert figures["cost/eur_to_target"] == pytest.approx(9.0 / 1.0389)
+    assert figures["cost/eur_to_target"] == pytest.approx(9.0 / 1.1339)
     assert figures["cost/usd_per_point"] == pytest.approx(11.0 / 60)
-    assert figures["cost/eur_per_point"] == pytest.approx(11.0 / 1.0389 / 60)
+    assert figures["cost/eur_per_point"] == pytest.approx(11.0 / 1.1339 / 60)
     run.write("summary.json", {"metrics": figures})
     table = summary.table(run, "")
     assert "cost to target  9.0000 USD = 8.6630 EUR (200.0 s)" in table and "cost per point  0.1833 USD" in table
