@@ -179,7 +179,7 @@ def test_cost_adds_attempts_on_different_machines(tmp_path):
     assert figures["cost/eur_per_point"] == pytest.approx(11.0 / 1.1339 / 60)
     run.write("summary.json", {"metrics": figures})
     table = summary.table(run, "")
-    assert "cost to target  9.0000 USD = 8.6630 EUR (200.0 s)" in table and "cost per point  0.1833 USD" in table
+    assert "cost to target  9.0000 USD = 7.9372 EUR (200.0 s)" in table and "cost per point  0.1833 USD" in table
 
 
 def test_no_cost_without_price(tmp_path):
@@ -309,7 +309,7 @@ def test_dry_run_includes_everything_beside_steps():
     text = reported(Config(launch=Launch(setup_minutes=1.0)), speed, price(setup_minutes=1.0))
     # 1000 steps of 0.1 s, 10 validations and a test of two sets' size, 10 checkpoints
     assert "199.0 s (set-up 60.0, training 100.0, start 10.0, validation and test 24.0, checkpoints 5.0)" in text
-    assert "cost      1.9900 USD = 1.9155 EUR (36.0000 USD = 34.6520 EUR per hour)" in text
+    assert "cost      1.9900 USD = 1.7550 EUR (36.0000 USD = 31.7488 EUR per hour)" in text
 
 
 def test_dry_run_lists_parts_not_counted():
@@ -320,14 +320,14 @@ def test_dry_run_lists_parts_not_counted():
 def test_dry_run_compares_cost_with_bounds():
     speed = dry_run.Speed(100.0, "x")
     assert "budget.max_usd=2 is enough" in reported(Config(budget=Budget(max_usd=2.0)), speed)
-    assert "budget.max_eur=0.9 is exceeded: the run would stop before its end" in reported(
-        Config(budget=Budget(max_eur=0.9)), speed
+    assert "budget.max_eur=0.8 is exceeded: the run would stop before its end" in reported(
+        Config(budget=Budget(max_eur=0.8)), speed
     )
 
 
 def test_dry_run_reports_unknown_values():
     assert reported() == (
-        "cost      36.0000 USD = 34.6520 EUR per hour; hours unknown: no earlier run of this config in runs/train; "
+        "cost      36.0000 USD = 31.7488 EUR per hour; hours unknown: no earlier run of this config in runs/train; "
         "give budget.images_per_s=N"
     )
     local = prices.freeze_price(Machine(), 0, TODAY)
@@ -337,7 +337,7 @@ def test_dry_run_reports_unknown_values():
 
 def test_dry_run_of_resume_adds_earlier_cost():
     text = reported(speed=dry_run.Speed(100.0, "x"), done=500, spent=([1000.0], [2, 1]))
-    assert "cost      20.6000 USD" in text and "20.0000 USD = 19.2511 EUR of it spent" in text  # 50 s: 60 billed
+    assert "cost      20.6000 USD" in text and "20.0000 USD = 17.6382 EUR of it spent" in text  # 50 s: 60 billed
 
 
 def finished(folder, **config):
