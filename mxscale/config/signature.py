@@ -30,7 +30,8 @@ UNSIGNED = (
 )
 # The signature has digests in place of these and of model.pretrained: equal files at other paths are equal
 DATA_PATHS = ("data.root", "data.train", "data.val", "data.test", "data.cache", "data.mirror")
-RANKS = ("launch.ranks", "launch.threads", "launch.hosts", "data.shards", "comm")
+# Outside the signature that compares runs with different numbers of devices: these and where the devices are
+RANKS = ("launch.ranks", "launch.threads", "launch.hosts", "data.shards", "comm", "machine")
 
 
 def signature(config: Config, data_digest: str, weights_digest: Optional[str], ranks: bool = True) -> str:

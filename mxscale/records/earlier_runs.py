@@ -1,7 +1,7 @@
 """Earlier runs of this machine with a comparable speed: for efficiency, forecast and dry run."""
 
 from dataclasses import replace
-from typing import List
+from typing import List, Optional
 
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
@@ -10,23 +10,29 @@ from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 
-def comparable(run: RunDir, plan: Plan, signature: str) -> List[RunDir]:
-    """Return the finished runs with the same signature, machine, device and threads and a known rate, newest first.
+def comparable(run: RunDir, plan: Plan, signature: str, any_threads: bool = False) -> List[RunDir]:
+    """Return the finished runs with the same signature, hardware and threads and a known rate, newest first.
+
+    On GPUs the hardware is the kind of GPU, and threads do not matter: the host only feeds them.
 
     Args:
-        signature: "weak_signature": runs differ only in their ranks. "speed_signature": runs may also differ in
-            settings that do not affect their speed (see for_speed).
+        signature: "weak_signature": runs differ only in their ranks and machine. "speed_signature": runs may also
+            differ in settings that do not affect their speed (see for_speed).
+        any_threads: Include runs whose ranks have another number of threads.
     """
     if getattr(plan, signature) is None:  # written by an older version
         return []
-    machine, found = _machine(run), []
+    any_threads = any_threads or plan.device == "gpu"
+    hardware, found = _hardware(run, plan.device), []
     for other in runs_of(run.path.parents[1], run.path.parent.name):
         try:
             known = other.plan()
-            same = all(getattr(known, key) == getattr(plan, key) for key in (signature, "threads", "device"))
+            same = all(getattr(known, key) == getattr(plan, key) for key in (signature, "device"))
             if other.path == run.path or not same or other.state != FINISHED:
                 continue
-            if other.figures.get("throughput/median") and _machine(other) == machine:
+            if not any_threads and known.threads != plan.threads:
+                continue
+            if other.figures.get("throughput/median") and _hardware(other, plan.device) == hardware:
                 found.append(other)
         except ConfigError:  # damaged, or written by a newer version
             continue
@@ -51,6 +57,6 @@ def for_speed(config: Config) -> Config:
     return replace(config, **same, optimizer=replace(config.optimizer, lr=1.0), machine=plain.machine)
 
 
-def _machine(run: RunDir) -> list:
+def _hardware(run: RunDir, device: Optional[str]) -> list:
     tags = (run.read("environment.json") or {}).get("tags", {})
-    return [tags.get(name) for name in ("machine", "build", "versions")]
+    return [tags.get(name) for name in ("gpu" if device == "gpu" else "machine", "build", "versions")]

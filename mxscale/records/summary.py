@@ -4,9 +4,8 @@ import statistics
 from typing import Optional
 
 from mxscale.cost import run_cost
-from mxscale.records import earlier_runs
+from mxscale.records import scaling
 from mxscale.rundir.directory import FORECAST, RunDir
-from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import Summary
 from mxscale.util import text_table
@@ -46,25 +45,10 @@ def summarise(run: RunDir, attempt: int) -> Summary:
     plan = run.plan()
     if plan.skipped:
         metrics["data/skipped"] = plan.skipped
-    baseline = one_rank_baseline(run, plan)
-    if baseline and "throughput/median" in metrics:
-        rate, ranks = baseline.figures["throughput/median"], plan.sizes.ranks
-        metrics["scaling/efficiency"] = metrics["throughput/median"] / (ranks * rate)
+    efficiency, baseline = scaling.efficiency(run, plan, metrics.get("throughput/median"))
+    metrics.update(efficiency)
     metrics.update(_planned(run, metrics))
     return Summary(metrics, attempt, baseline and str(baseline))
-
-
-def one_rank_baseline(run: RunDir, plan: Plan) -> Optional[RunDir]:
-    """Return the newest finished 1-rank run of the same configuration, the reference of scaling efficiency.
-
-    Its rank has as many OMP threads as each rank of `run`. None for a run with one rank, and for one with several
-    shards per rank, which are slower than one.
-    """
-    sizes = plan.sizes
-    if sizes.ranks == 1 or sizes.shards != sizes.ranks:
-        return None
-    found = earlier_runs.comparable(run, plan, "weak_signature")
-    return next((other for other in found if other.plan().sizes.shards == 1), None)
 
 
 def _planned(run: RunDir, metrics: dict) -> dict:
@@ -95,7 +79,7 @@ def table(run: RunDir, view: str) -> str:
         ("best val top-1", _shown(figures, "best/val_top1", "{:.2f} % at step " + str(figures.get("best/step")))),
         ("test top-1", _shown(figures, "test/top1", "{:.2f} %")),
         ("throughput", _shown(figures, "throughput/median", "{:,.0f} images/s (median)")),
-        ("scaling efficiency", _efficiency(summary)),
+        ("scaling efficiency", scaling.described(run, summary)),
         ("planned", _error(figures)),
         ("waiting for data", _shown(figures, "time/data_wait_median", "{:.1%} of the time (median)")),
         ("wall time", _shown(figures, "time/wall_s", "{:.1f} s")),
@@ -110,12 +94,6 @@ def table(run: RunDir, view: str) -> str:
     lines = [(name, value.split(NEXT)) for name, value in rows if value is not None]
     cells = [[name * (number == 0), text] for name, texts in lines for number, text in enumerate(texts)]
     return "\n".join(text_table.columns(cells, indent="  "))
-
-
-def _efficiency(summary: Summary) -> Optional[str]:
-    if "scaling/efficiency" not in summary.metrics:
-        return None
-    return f"{summary.metrics['scaling/efficiency']:.1%} of the 1-rank run {summary.baseline.rpartition('/')[2]}"
 
 
 def _verdict(summary: Summary) -> Optional[str]:
