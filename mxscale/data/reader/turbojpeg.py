@@ -23,7 +23,7 @@ from mxscale.data.reader.records import RecordFile
 from mxscale.data.reader.transforms import Evaluation, Training
 from mxscale.rundir.plan import Split
 
-TASK = 16  # images that a thread reads at a time
+TASK = 32  # images that a thread reads at a time; their random numbers are computed at once
 
 
 class Wanted(NamedTuple):
@@ -67,17 +67,16 @@ class BatchReader:
         """Return (images, labels, tasks) of a batch whose arrays the tasks will fill."""
         count, side = len(batch.records), self.transform.side
         images, labels = np.empty((count, 3, side, side), "uint8"), np.empty(count, "float32")
-        draws = philox.uniform(self.seed, batch.epoch, batch.records, self.transform.draws)
         parts = [slice(first, first + TASK) for first in range(0, count, TASK)]
         tasks = [
-            self._pool.submit(self._fill, batch.records[part], draws[part], images[part], labels[part])
+            self._pool.submit(self._fill, batch.records[part], batch.epoch, images[part], labels[part])
             for part in parts
         ]
         return images, labels, tasks
 
-    def _fill(self, numbers: np.ndarray, draws: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
+    def _fill(self, numbers: np.ndarray, epoch: int, images: np.ndarray, labels: np.ndarray) -> None:
         """Read some images of a batch; in a thread."""
-        draws = draws.tolist()
+        draws = philox.uniform(self.seed, epoch, numbers, self.transform.draws).tolist()
         for place, number in enumerate(numbers.tolist()):
             labels[place], content = self.records[number]
             crash_report.now_decoding(self.records.name_of(number))
