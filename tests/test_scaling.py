@@ -1,94 +1,178 @@
-"""Scaling efficiency: which run it refers to, and under which name."""
+"""The model of a training step, against values computed by hand."""
 
+import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
-import yaml
-from plans import make_sizes
 
-from mxscale.config.schema import from_dict
-from mxscale.config.signature import signature
-from mxscale.records import scaling
-from mxscale.rundir import directory
-from mxscale.rundir.directory import FINISHED
-from mxscale.rundir.plan import Plan
-from mxscale.rundir.status import Summary
+from mxscale.config.backends import ALL_TO_ALL, RING, SERVERS
+from mxscale.perfmodel.step_time import Job, Link, at_batch, buckets, calibrate, predict, slowest
+
+MILLION = 1e6
 
 
-def made(root, ranks, rate=None, on=None, **settings):
-    """Create a run directory; with a rate a finished one. `on`: threads, device, gpu, machine."""
-    on = {"threads": 1, "device": "cpu", "gpu": None, "machine": "here", **(on or {})}
-    config = from_dict({"runs": str(root), **settings})
-    run = directory.create(config)
-    work = signature(config, "digest", None, ranks=False)
-    sizes = make_sizes(ranks, total_steps=100, train_images=3200)
-    run.write_plan(Plan(sizes=sizes, weak_signature=work, threads=on["threads"], device=on["device"]))
-    run.write("environment.json", {"tags": {"machine": on["machine"], "gpu": on["gpu"], "build": "wheel"}})
-    if rate:
-        run.write("status.json", {"state": FINISHED, "step": 100, "attempts": [{"attempt": 1, "started_ms": 0}]})
-        run.write("summary.json", {"metrics": {"throughput/median": rate}})
-    return run
+def exchange_s(**fields):
+    """Return the seconds of an exchange of 100 MB in one bucket."""
+    return predict(Job(compute_s=1.0, gradients=25 * MILLION, **fields)).exchange_s
 
 
-def efficiency(run, rate=150.0):
-    figures, baseline = scaling.efficiency(run, run.plan(), rate)
-    return Summary({**figures, "throughput/median": rate}, 1, baseline and str(baseline))
+def test_one_device_exchanges_nothing():
+    step = predict(Job(compute_s=0.25, gradients=25 * MILLION, spread=0.01, overhead=0.1, jitter_s=1.0))
+    assert {name: value.item() for name, value in vars(step).items()} == {
+        "seconds": 0.25,
+        "compute_s": 0.25,
+        "exchange_s": 0.0,
+        "exposed_s": 0.0,
+        "stragglers_s": 0.0,
+        "input_s": 0.0,
+        "bound": "compute",
+    }
 
 
-def test_efficiency_is_relative_to_the_newest_run_with_one_rank(tmp_path):
-    made(tmp_path, 1, 50.0)
-    newest = made(tmp_path, 1, 100.0)
-    run = made(tmp_path, 2)
-    found = efficiency(run)
-    assert found.metrics[scaling.EFFICIENCY] == 0.75 and found.baseline == str(newest)
-    assert scaling.described(run, found) == f"75.0% of the 1-rank run {newest.path.name}"
+def test_ring_sends_all_but_the_own_share_twice():
+    # 2 x 7/8 x 100 MB / 1 GB/s = 0.175 s, and 14 messages of 1 ms
+    assert exchange_s(gpus_per_node=8, intra=Link(1e-3, 1e9)) == pytest.approx(0.175 + 0.014)
 
 
-def test_a_reference_with_as_many_threads_per_rank_is_preferred(tmp_path):
-    equal = made(tmp_path, 1, 100.0, on={"threads": 1})
-    made(tmp_path, 1, 180.0, on={"threads": 2})
-    assert efficiency(made(tmp_path, 2, on={"threads": 1})).baseline == str(equal)
+def test_ring_over_nodes_is_limited_by_its_slowest_hop():
+    # 2 x 7/8 x 100 MB / 1 GB/s; 14 hops, one in four of 1 ms, the rest of 0.1 ms
+    found = exchange_s(nodes=2, gpus_per_node=4, intra=Link(1e-4, 10e9), nic=Link(1e-3, 1e9))
+    assert found == pytest.approx(0.175 + 14 * (1e-3 / 4 + 3e-4 / 4))
 
 
-def test_efficiency_at_unequal_threads_has_a_name_of_its_own(tmp_path):
-    alone = made(tmp_path, 1, 150.0, on={"threads": 2})
-    run = made(tmp_path, 2, on={"threads": 1})
-    found = efficiency(run)
-    assert scaling.EFFICIENCY not in found.metrics
-    assert (found.metrics[scaling.UNEQUAL], found.metrics[scaling.THREADS]) == (0.5, 2)
-    expected = f"50.0% of the 1-rank run {alone.path.name} (2 threads there, 1 in each rank here)"
-    assert scaling.described(run, found) == expected
+def test_one_device_per_node_uses_no_inner_link():
+    assert exchange_s(nodes=4, intra=Link(9.0, 1.0), nic=Link(0.0, 1e9)) == pytest.approx(0.15)
 
 
-def test_instances_with_the_same_kind_of_gpu_compare(tmp_path):
-    small = {"device": "gpu", "gpu": "Tesla K80", "machine": "p2.xlarge", "threads": 4}
-    alone = made(tmp_path, 1, 20.0, on=small, machine={"instance": "p2.xlarge"})
-    made(tmp_path, 1, 90.0, on={**small, "gpu": "Tesla V100-SXM2-16GB"})
-    large = {**small, "machine": "p2.8xlarge", "threads": 2}
-    run = made(tmp_path, 8, on=large, machine={"instance": "p2.8xlarge"})
-    found = efficiency(run, 154.0)
-    assert found.metrics[scaling.EFFICIENCY] == pytest.approx(0.9625) and found.baseline == str(alone)
+def test_hierarchical_sum_shares_the_nic_of_a_node():
+    # in the node 2 x 3/4 x 100 MB / 10 GB/s = 15 ms, between two 2 x 1/2 x 100 MB / 1 GB/s = 100 ms
+    links = {"intra": Link(0.0, 10e9), "nic": Link(0.0, 1e9)}
+    assert exchange_s(nodes=2, gpus_per_node=4, hierarchical=True, **links) == pytest.approx(0.115)
+
+
+def test_nic_of_a_server_carries_its_share_both_ways():
+    served = {"comm": SERVERS, "nodes": 4, "nic": Link(0.0, 1e9)}
+    assert exchange_s(servers=1, **served) == pytest.approx(0.8)  # 4 workers x 100 MB, in and out
+    assert exchange_s(servers=2, **served) == pytest.approx(0.4)
+    assert exchange_s(servers=4, **served) == pytest.approx(0.2)
+    assert exchange_s(servers=8, **served) == pytest.approx(0.2)  # limited by the workers' own NICs
+    assert exchange_s(servers=0, **served) == pytest.approx(0.15)  # on the worker nodes: 2 x 3/4, as a ring
+
+
+def test_devices_share_a_shared_link():
+    kvstore = {"comm": ALL_TO_ALL, "gpus_per_node": 4}
+    assert exchange_s(intra=Link(0.0, 1e9), **kvstore) == pytest.approx(0.15)
+    assert exchange_s(intra=Link(0.0, 1e9, shared=True), **kvstore) == pytest.approx(0.6)
+
+
+def test_bytes_and_messages_scale_the_exchange():
+    assert exchange_s(gpus_per_node=2, intra=Link(0.0, 1e9), bytes_each=2) == pytest.approx(0.05)
+    assert exchange_s(gpus_per_node=2, intra=Link(1e-3, 1e9), messages=50) == pytest.approx(0.1 + 2 * 50e-3)
+
+
+PARTS = ((0.5, 0.25), (0.5, 1.0))  # half of the gradients early, half at the end
+LINKED = {"gradients": 25 * MILLION, "gpus_per_node": 2, "intra": Link(0.0, 0.25e9)}  # 0.4 s, 0.2 s per bucket
 
 
 @pytest.mark.parametrize(
-    "other", [{"batch": {"per_device": 8}}, {"optimizer": {"lr": 0.3}}, {"on": {"machine": "elsewhere"}}]
+    "compute, fields, exposed",
+    [
+        (1.5, {"buckets": PARTS}, 0.2),  # backward 1 s: the first is sent while it runs, the second after it
+        (0.15, {"buckets": PARTS}, 0.4 + 0.025 - 0.1),  # backward 0.1 s: the second waits for the first, 0.025 to 0.225
+        (1.5, {}, 0.4),  # one bucket is ready with the last layer
+        (1.5, {"buckets": PARTS, "overlap": False}, 0.4),
+        (1.5, {"buckets": PARTS, "overlap": 0.5}, 0.3),
+        (0.3, {"buckets": PARTS, "double_buffering": True}, 0.1),  # all of compute hides it
+        (1.5, {"buckets": PARTS, "double_buffering": True}, 0.0),
+        # ten batches of 0.15 s: backward of the last one
+        (1.5, {"buckets": PARTS, "accumulation": 10}, 0.4 + 0.025 - 0.1),
+        (0.3, {"buckets": PARTS, "accumulation": 10, "double_buffering": True}, 0.1),
+    ],
 )
-def test_other_work_and_other_processors_are_no_reference(tmp_path, other):
-    made(tmp_path, 1, 100.0, **other)
-    assert efficiency(made(tmp_path, 2)).baseline is None
+def test_backward_hides_early_buckets(compute, fields, exposed):
+    step = predict(Job(compute_s=compute, **LINKED, **fields))
+    assert step.exposed_s == pytest.approx(exposed)
+    assert step.seconds == pytest.approx(compute + exposed)
+    assert step.exchange_s == pytest.approx(0.4)
 
 
-def test_without_a_reference_the_command_that_makes_one_is_named(tmp_path):
-    run = made(tmp_path, 2, on={"threads": 3})
-    typed = ["data=digits", "launch.ranks=2", "data.classes=[0, 1]"]
-    (run.path / "overrides.yaml").write_text(yaml.safe_dump({1: typed}))
-    found = scaling.described(run, efficiency(run)).splitlines()
-    assert found[0] == "unknown without a 1-rank run of this work:"
-    assert found[1] == "python train.py data=digits 'data.classes=[0, 1]' launch.ranks=1 launch.threads=3"
+def test_stragglers_grow_with_the_number_of_devices():
+    # expected maximum of n standard normal values: 0.564, 1.163, 1.766, 2.508 (Harter 1961, table 1)
+    assert slowest(np.array([1, 2, 5, 16, 100])) == pytest.approx([0, 0.564, 1.163, 1.766, 2.508], abs=0.03)
+    alone = Job(compute_s=1.0, gradients=0, spread=0.02, jitter_s=0.01, overhead=0.03, gpus_per_node=np.array([1, 5]))
+    assert predict(alone).stragglers_s == pytest.approx([0, 0.03 * 1.163 + 0.03], abs=1e-3)
 
 
-def test_one_rank_and_several_shards_per_rank_have_no_efficiency(tmp_path):
-    made(tmp_path, 1, 100.0)
-    run = made(tmp_path, 1)
-    assert scaling.described(run, efficiency(run)) is None
-    assert not scaling.applies(Plan(sizes=replace(make_sizes(2), shards=4)))
+def test_longest_part_bounds_the_step():
+    job = Job(compute_s=np.array([1.0, 0.1, 0.2]), input_s=np.array([0.5, 0.2, 0.9]), **LINKED)
+    step = predict(job)
+    assert step.bound.tolist() == ["compute", "exchange", "input"]
+    assert step.seconds == pytest.approx([1.4, 0.5, 0.9])
+
+
+def test_buckets_start_at_the_last_layer():
+    layers = [(10, 6), (20, 3), (30, 1)]  # (gradients, FLOPs) in forward order
+    assert buckets(layers, 30) == pytest.approx(np.array([(0.5, 0.1), (0.5, 1.0)]))
+    assert buckets(layers, 1000) == ((1.0, 1.0),)
+
+
+def test_step_scales_with_the_batch_except_kernel_launches():
+    assert at_batch(0.1, 64, 32, launches_s=0.02) == pytest.approx(0.18)  # 0.02 + 0.08 x 2
+    assert at_batch(0.1, 32, 32, launches_s=0.02, work=4.0) == pytest.approx(0.34)  # 0.02 + 0.08 x 4
+    steps = np.array([0.1, 0.02])  # launches are at most half of the short step
+    assert at_batch(steps, np.array([64, 16]), 32, launches_s=0.02) == pytest.approx([0.18, 0.015])
+
+
+def test_100000_plans_are_one_call():
+    rng, count = np.random.default_rng(0), 100_000
+    job = Job(
+        compute_s=rng.random(count),
+        gradients=25e6,
+        nodes=rng.integers(1, 64, count),
+        gpus_per_node=8,
+        intra=Link(1e-5, 1e10),
+        nic=Link(1e-5, rng.choice([1e9, 1e10], count)),
+        comm=rng.choice([RING, ALL_TO_ALL, SERVERS], count),
+        servers=rng.integers(0, 9, count),
+        buckets=PARTS,
+        spread=0.01,
+    )
+    began = time.perf_counter()
+    step = predict(job)
+    assert time.perf_counter() - began < 5
+    varied = {name: getattr(job, name)[7] for name in ("compute_s", "nodes", "comm", "servers")}
+    one = predict(replace(job, nic=Link(1e-5, job.nic.bytes_per_s[7]), **varied))
+    assert step.seconds[7] == pytest.approx(one.seconds)
+
+
+def test_link_is_recovered_from_allreduce_times():
+    points = [(size, 6 * 50e-6 + 1.5 * size / 2e9) for size in (1e3, 1e5, 1e7)]
+    link = calibrate(points, ranks=4)
+    assert (link.alpha_s, link.bytes_per_s) == pytest.approx((50e-6, 2e9))
+
+
+def test_latency_is_never_negative():
+    link = calibrate([(1e6, 0.9e-3), (2e6, 2.0e-3), (4e6, 4.1e-3)], ranks=2)
+    assert link.alpha_s == 0 and link.bytes_per_s == pytest.approx(1e9, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "points, ranks",
+    [([(1e6, 0.1), (2e6, 0.2)], 1), ([(1e6, 0.1), (1e6, 0.2)], 2), ([(1e6, 0.0), (2e6, 0.1)], 2), ([], 2)],
+)
+def test_too_few_points_are_refused(points, ranks):
+    with pytest.raises(ValueError, match="two sizes or more"):
+        calibrate(points, ranks)
+
+
+def test_falling_seconds_are_refused():
+    with pytest.raises(ValueError, match="do not grow"):
+        calibrate([(1e3, 1.0), (1e9, 1e-3)], ranks=2)
+
+
+def test_unsplit_tensor_makes_its_server_the_slowest():
+    served = {"comm": SERVERS, "nodes": 4, "nic": Link(0.0, 1e9)}
+    assert exchange_s(servers=4, largest=0.75, **served) == pytest.approx(0.6)  # 4 x 75 MB, in and out
+    assert exchange_s(largest=0.75, **served) == pytest.approx(0.25)  # 3 x 75 MB for others, 25 MB of its own
+    assert exchange_s(pushes=4, **served) == pytest.approx(0.6)  # one push per device
