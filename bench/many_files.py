@@ -1,4 +1,4 @@
-"""Memory and start time with many small files: packing 10,000, 100,000 and, with --files, more JPEGs of 32 x 32 pixels.
+"""Memory and start time with many small files: packing 1,000, 10,000, ... and --files JPEGs of 32 x 32 pixels.
 
     python bench/many_files.py [--quick] [--files 1000000]
 

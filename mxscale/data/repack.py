@@ -94,19 +94,19 @@ def _reduced(pixels: np.ndarray, size: Tuple[int, int]) -> np.ndarray:
 
 @functools.cache
 def _taps(scale: float) -> np.ndarray:
-    """Return the symmetric filter after which linear interpolation is nearest to Pillow's kernel, widened by `scale`.
-
-    Pillow's kernel is Keys' (1981), with a = -0.5.
-    """
+    """Return the symmetric filter after which linear interpolation is nearest to Pillow's kernel widened by `scale`."""
     x = np.linspace(-2 * scale - 2, 2 * scale + 2, 500)
-    t = np.abs(x / scale)
-    theirs = (
-        np.where(t < 1, (1.5 * t - 2.5) * t * t + 1, np.where(t < 2, ((-0.5 * t + 2.5) * t - 4) * t + 2, 0)) / scale
-    )
     shifts = range(1, max(2, int(np.ceil(2 * scale))))
     pairs = np.stack([_linear(x - shift) + _linear(x + shift) - 2 * _linear(x) for shift in shifts], axis=1)
-    half = np.round(np.linalg.lstsq(pairs, theirs - _linear(x), rcond=None)[0] * ROUND) / ROUND
+    missing = _cubic(x / scale) / scale - _linear(x)
+    half = np.round(np.linalg.lstsq(pairs, missing, rcond=None)[0] * ROUND) / ROUND
     return np.concatenate([half[::-1], [1 - 2 * half.sum()], half])
+
+
+def _cubic(x: np.ndarray) -> np.ndarray:
+    """Return Pillow's bicubic kernel at `x`, that of Keys (1981) with a = -0.5."""
+    x = np.abs(x)
+    return np.where(x < 1, (1.5 * x - 2.5) * x * x + 1, np.where(x < 2, ((-0.5 * x + 2.5) * x - 4) * x + 2, 0))
 
 
 def _linear(x: np.ndarray) -> np.ndarray:

@@ -22,7 +22,8 @@ def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[S
     """Write status.json and summary.json; return the status and, if the attempt failed, why."""
     run, number = attempt.context.run, attempt.context.attempt
     ended = [run.rank_status(rank, number) for rank in range(ranks)]
-    merged, failure = merge(ended, watched.stopped, with_signals(watched.gone, attempt.logs, ranks))
+    gone = with_signals(watched.gone, attempt.logs, ranks) if None in ended else ()  # it reads the logs of all ranks
+    merged, failure = merge(ended, watched.stopped, gone)
     if failure:
         failure = watched.failure or failure
         if failure.outside and watched.lost_hosts:
@@ -73,7 +74,7 @@ def merge(
     if silent:
         first = next((gone for gone in ended if gone.rank in silent), None)
         gone, number = ([first.rank], first.signal) if first else (silent, None)
-        by = f" by {signal.Signals(number).name}" if number in set(signal.Signals) else ""
+        by = f" by {signal.Signals(number).name}" if number else ""
         why = "see" if number not in (None, signal.SIGKILL) else "killed, or out of memory? see"
         error = f"rank {', '.join(map(str, gone))} ended without a status{by} ({why} ranks/launch.log)"
         return _failed(FAILURE, error, gone)
