@@ -307,5 +307,5 @@ def test_run_records_the_results(cli):
     run = cli("train", "launch.ranks=2", "max_steps=1").run
     facts = run.read("environment.json")
     results = {each["name"]: each for each in facts["doctor"]}
-    assert results["mxnet"]["state"] == "ok" and results["disk"]["cause"].endswith(str(run))
+    assert results["mxnet"]["state"] == "ok" and str(run) in results["disk"]["cause"]
     assert facts["mxnet"]["horovod"]["version"] and facts["machine"]["limits"]["open_files"]
