@@ -2,8 +2,8 @@
 
     python bench/allreduce.py [--quick] [--ranks 2] [--transport gloo] [--rate 2gbit] [--write FILE.csv]
 
-With --rate every rank runs on its own node whose link has that rate (bench/network.py); without it all ranks run
-on this machine. A ring of p ranks sends 2(p-1)/p of the M bytes through each link in 2(p-1) messages:
+With --rate every rank runs on its own node whose link has that rate (mxscale/replay/network.py); without it all ranks
+run on this machine. A ring of p ranks sends 2(p-1)/p of the M bytes through each link in 2(p-1) messages:
 
     seconds = 2(p-1) alpha + 2(p-1)/p M / bandwidth
 
@@ -26,9 +26,9 @@ from pathlib import Path
 import measure
 import numpy as np
 import ranks
-from network import Network
 
 from mxscale.perfmodel import step_time
+from mxscale.replay.network import Network
 
 COLUMNS = ["name", "ranks", "transport", "alpha_s", "bytes_per_s", "date", "source"]
 SIZES = [4**power for power in range(5, 14)]  # 1 KiB to 64 MiB

@@ -5,8 +5,8 @@
 input      A reader in a copy of the package sleeps before each step for a known time, longer than a synthetic step.
            If compute is hidden behind the sleep, 1 - real/synthetic is 1 - step / sleep; if not, it is
            1 - step / (step + sleep). Work dispatched before continues meanwhile, so the result lies in between.
-exchange   Two ranks on links of a known rate (bench/network.py) exchange after backward. A ring of two sends all bytes
-           once each way, so an exchange takes at least bytes / rate.
+exchange   Two ranks on links of a known rate (mxscale/replay/network.py) exchange after backward. A ring of two sends
+           all bytes once each way, so an exchange takes at least bytes / rate.
 compute    A larger network on generated images of the same size.
 
 For each: the verdict, the share of its part (95 % bootstrap interval), and the expected share.
@@ -21,8 +21,9 @@ import tempfile
 from pathlib import Path
 
 import measure
-import network
-from network import Network
+
+from mxscale.replay import network
+from mxscale.replay.network import Network
 
 RATE = "100mbit"
 SLEEPS = """

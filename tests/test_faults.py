@@ -28,8 +28,8 @@ from mxscale.tracking import tracker
 from mxscale.train import checkpointer
 
 sys.path.append(str(ROOT / "bench"))
-import network
-from network import Network
+from mxscale.replay import network
+from mxscale.replay.network import Network
 
 pytestmark = pytest.mark.slow
 

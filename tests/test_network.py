@@ -1,4 +1,4 @@
-"""The emulated network of the benches: nodes in namespaces of this machine (bench/network.py)."""
+"""The emulated network of the benches: nodes in namespaces of this machine (mxscale/replay/network.py)."""
 
 import os
 import subprocess
@@ -11,8 +11,9 @@ from conftest import ROOT
 sys.path.append(str(ROOT / "bench"))
 import allreduce
 import exchange
-import network
-from network import Network
+
+from mxscale.replay import network
+from mxscale.replay.network import Network
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +66,8 @@ def test_ssh_reaches_nodes_with_an_intact_link(allowed):
 
 
 def test_next_network_removes_the_remains_of_a_killed_one(allowed):
-    code = "import os; from network import Network; net = Network(1).__enter__(); print(net.name); os._exit(0)"
-    left = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "bench", capture_output=True, text=True, check=True)
+    code = "import os; from mxscale.replay import network; print(network.Network(1).__enter__().name); os._exit(0)"
+    left = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     name = left.stdout.strip()
     assert Path(network.NAMESPACES, f"{name}-1").exists()
     with Network(1):

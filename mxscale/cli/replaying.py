@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import List
 
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
@@ -16,7 +17,7 @@ from mxscale.config.schema import Config, filled, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.diagnose import input_rates
 from mxscale.launcher.progress import echo
-from mxscale.replay import availability, page, registry, sweeps
+from mxscale.replay import availability, page, registry, results, sweeps
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import FULL, SCALES, Cell, Replay
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
@@ -36,7 +37,9 @@ class Request:
     def __init__(self, values: dict, own: dict):
         """Raises ConfigError."""
         if own["scale"] not in SCALES:
-            raise ConfigError(f"scale={own['scale']}{nearest(str(own['scale']), SCALES)}: expected {' or '.join(SCALES)}")
+            raise ConfigError(
+                f"scale={own['scale']}{nearest(str(own['scale']), SCALES)}: expected {' or '.join(SCALES)}"
+            )
         if not isinstance(own["again"], bool):
             raise ConfigError(f"again={own['again']}: expected true or false")
         if not isinstance(own["output"], str):
@@ -120,9 +123,14 @@ def open_sweep(replay: Replay, request: Request, count: int) -> OpenSweep:
 
 def run_cell(opened: OpenSweep, replay: Replay, cell: Cell, number: int, request: Request) -> Status:
     """Run one cell unless it has finished, record how it ended, and return its status."""
+    with sweeps.linked(cell.link) as hosts:
+        return _run_cell(opened, replay, cell, number, request, hosts)
+
+
+def _run_cell(opened, replay, cell, number, request, hosts) -> Status:
     since, directory = time.time(), opened.sweep
     try:
-        composed, values, overrides = settings(directory, replay, cell, request)
+        composed, values, overrides = settings(directory, replay, cell, request, hosts)
     except KeyError as error:
         echo(f"cell {number} {cell.name} starts from {error.args[0]}, which has not finished")
         return Status(REFUSED_CELL, exit=FAILURE)
@@ -138,14 +146,18 @@ def run_cell(opened: OpenSweep, replay: Replay, cell: Cell, number: int, request
     return status
 
 
-def settings(directory: SweepDirectory, replay: Replay, cell: Cell, request: Request) -> tuple:
-    """Return the settings of a cell: as composed, as a dictionary, and the overrides."""
+def settings(directory: SweepDirectory, replay: Replay, cell: Cell, request: Request, hosts: List[str]) -> tuple:
+    """Return the settings of a cell: as composed, as a dictionary, and the overrides; hosts: those of its links."""
     grid, cache = replay.grid(request.scale), request.config.data.cache
-    own = sweeps.settings(cell, grid, sweeps.finished_runs(directory), cache, request.here.hosts)
-    overrides = [*own, *request.overrides]
+    own = sweeps.settings(cell, grid, results.finished(directory), cache, request.here.hosts)
+    overrides = [*own, *hosts, *request.overrides]
     composed = compose(cell.verb, overrides)
     defaults = own_keys(cell.verb) if cell.verb in MEASUREMENTS else {}
-    return composed, filled(OmegaConf.to_container(composed, resolve=True), {**to_dict(Config()), **defaults}), overrides
+    return (
+        composed,
+        filled(OmegaConf.to_container(composed, resolve=True), {**to_dict(Config()), **defaults}),
+        overrides,
+    )
 
 
 def measure(verb: str, values: dict, cell: sweep.Cell) -> Status:
@@ -164,7 +176,8 @@ def measure(verb: str, values: dict, cell: sweep.Cell) -> Status:
 def summary(content: page.Content, path: Path) -> str:
     """Return the claims that a replay decides and where its page is, for the terminal."""
     lines = [("replay", f"{content.replay.name}, {page.state(content)}")]
-    lines += [("claim", f"{one.row['id']}: {one.state}{f', {one.reduced.text}: {one.reduced.direction}' if one.reduced else ''}")
-              for one in content.outcomes]  # fmt: skip
+    for one in content.outcomes:
+        figure = f", {one.reduced.text}: {one.reduced.direction}" if one.reduced else ""
+        lines.append(("claim", f"{one.row['id']}: {one.state}{figure}"))
     lines += [("without", f"{each.cell.name}: {each.why}") for each in content.open]
     return "\n".join(text_table.columns([*lines, ("page", str(path))], indent="  "))

@@ -1,6 +1,6 @@
 """The replay of Adaltas 2019: how much slower real data are than synthetic data, and what closes the gap."""
 
-from mxscale.replay.entry import SLOWER, Cell, Grid, Panel, Replay, grid_of
+from mxscale.replay.entry import SLOWER, Cell, Grid, Panel, Replay, devices, grid_of, slug
 
 # Names of the figure's series -> settings; each adds one to the one before
 REAL = ("data.pack_short_side=original", "data.reader=record_iter", "data.threads=1")
@@ -19,8 +19,9 @@ GAP = Replay(
      Panel("throughput/median", derive=SLOWER, reference="synthetic", label="slower than synthetic, %")),
     full=Grid(
         tuple(
-            Cell(f"{name.replace(', ', '-').replace(' ', '-')}-{gpus}", name, f"{gpus} GPU", own if "data=synthetic" in own
-                 else ("data=imagenet", *own), needs=(f"gpus::{min(8, gpus)}", *(() if name == "synthetic" else ("set:data.root",))),
+            Cell(f"{slug(name)}-{gpus}", name, f"{gpus} GPU",
+                 own if name == "synthetic" else ("data=imagenet", *own),
+                 needs=(f"gpus::{min(8, gpus)}", *(() if name == "synthetic" else ("set:data.root",))),
                  nodes=nodes if nodes > 1 else None)
             for (name, own), (gpus, nodes) in grid_of(STEPS.items(), NODES.items())
         ),
@@ -29,14 +30,14 @@ GAP = Replay(
     ),
     small=Grid(
         tuple(
-            Cell(f"{name.replace(', ', '-').replace(' ', '-')}-{n}", name, f"{n} device{'s' * (n > 1)}",
+            Cell(f"{slug(name)}-{n}", name, devices(n),
                  ("data=synthetic", "data.num_classes=10", "data.image_size=224", f"launch.ranks={n}")
                  if name == "synthetic" else
                  ("data=imagefolder", "data.root={photographs}", "data.image_size=224", f"launch.ranks={n}", *own))
             for (name, own), n in grid_of(STEPS.items(), (1, 2))
         ),
-        ("model.name=squeezenet1.1", "batch.per_device=8", "epochs=1", "max_steps=24", "log_every=3", "validate_every=1000",
-         "launch.device=cpu", "claims=[]"),
+        ("model.name=squeezenet1.1", "batch.per_device=8", "epochs=1", "max_steps=24", "log_every=3",
+         "validate_every=1000", "launch.device=cpu", "claims=[]"),
         "SqueezeNet on 256 generated images of 500 by 400 pixels; the same cores decode and compute",
     ),
     claims=("io-gap-1", "io-gap-32"),

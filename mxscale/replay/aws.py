@@ -1,6 +1,6 @@
 """Replays of AWS 2019: Horovod against parameter servers, and the quick start on MNIST."""
 
-from mxscale.replay.entry import EACH, TABLE, Cell, Grid, Panel, Replay, grid_of
+from mxscale.replay.entry import EACH, TABLE, Cell, Grid, Link, Panel, Replay, devices, grid_of, slug
 
 WORK = "AWS 2019"
 MNIST = Replay(
@@ -27,8 +27,9 @@ EXCHANGES = {
     "2 servers per worker": ("experiment=aws_parameter_server", "comm.servers=2x"),
 }
 NEEDS = ("gpus:V100:8", "set:data.train", "set:data.val")
-# The analogue: workers of one CPU device. Numbers of servers for 1 and for 2 workers; one worker needs no servers
-SERVERS = {"1 server": (1, 1), "1 server per worker": (1, 2), "2 servers per worker": (2, 4)}
+# The analogue: workers of one CPU device, and for two of them 1, 2 or 4 servers
+SERVERS = {"1 server": 1, "1 server per worker": 2, "2 servers per worker": 4}
+RATE, PS = "100mbit", ("comm=parameter_server",)
 SMALL = (
     "data=digits", "data.classes=null", "launch.threads=1", "launch.device=cpu", "batch.per_device=16",
     "max_steps=60", "log_every=5", "data.threads=1", "validate_every=1000",
@@ -39,25 +40,25 @@ SCALING = Replay(
     (Panel("throughput/median"), Panel("scaling/efficiency"), Panel("cost/total_eur", TABLE)),
     full=Grid(
         tuple(
-            Cell(f"{name.lower().replace(' ', '-')}-{gpus}", name, f"{gpus} GPU", own, needs=NEEDS, nodes=nodes)
+            Cell(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", own, needs=NEEDS, nodes=nodes)
             for (name, own), (gpus, nodes) in grid_of(EXCHANGES.items(), NODES.items())
         ),
         about="the first 1, 2, 4 and 8 of launch.hosts",
     ),
     small=Grid(
         (
+            Cell("horovod-1", "Horovod", devices(1), ("launch.ranks=1",)),
+            Cell("horovod-2", "Horovod", devices(2), ("launch.ranks=2",), link=Link(RATE, 2)),
+            Cell("1-server-1", "1 server", devices(1), (*PS, "launch.ranks=1", "comm.servers=1")),
             *(
-                Cell(f"horovod-{n}", "Horovod", f"{n} device{'s' * (n > 1)}", (f"launch.ranks={n}",))
-                for n in (1, 2)
-            ),
-            *(
-                Cell(f"{name.lower().replace(' ', '-')}-{n}", name, f"{n} device{'s' * (n > 1)}",
-                     (f"launch.ranks={n}", "comm=parameter_server", f"comm.servers={counts[n - 1]}"))
-                for (name, counts), n in grid_of(SERVERS.items(), (1, 2))
+                Cell(f"{slug(name)}-2", name, devices(2), (*PS, "launch.ranks=2", f"comm.servers={count}"),
+                     link=Link(RATE, 2, count))
+                for name, count in SERVERS.items()
             ),
         ),
         SMALL,
-        "the small network on digits, one and two workers of one CPU device, servers on the same machine",
+        "the small network on digits, one and two workers of one CPU device; two workers and each of their servers "
+        "have links of 100 Mbit/s",
     ),
     claims=("hvd-64-throughput", "hvd-64-time", "hvd-64-acc", "ps-1-server", "ps-2to1", "hvd-cheapest"),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from mxscale.replay.entry import LINES, Cell, Grid, Panel, Replay, grid_of
+from mxscale.replay.entry import LINES, Cell, Grid, Panel, Replay, devices, grid_of
 
 WORK = "BEEVA 2017"
 SPEED, ONE_EPOCH = Panel("throughput/median"), Panel("val/top1")
@@ -16,13 +16,14 @@ PRETRAIN = Cell("pretraining", None, "", ("data=digits", "epochs=6", "launch.ran
 SMALL = (
     "data=digits", "data.classes=['5','6','7','8','9']", "model=pretrained",
     "model.pretrained={run:pretraining}", "optimizer=sgd", "optimizer.momentum=0.0", "optimizer.weight_decay=0.0",
-    "schedule=constant", "schedule.warmup_epochs=0", "schedule.reference_batch=${batch.per_device}", "comm=device", "launch.device=cpu",
+    "schedule=constant", "schedule.warmup_epochs=0", "schedule.reference_batch=${batch.per_device}", "comm=device",
+    "launch.device=cpu",
     "launch.threads=1", "log_every=5", "data.threads=1",
 )  # fmt: skip
 ABOUT = (
     "the small network on 540 digits in place of ResNet-152 on Caltech-256, one and two CPU devices in place of GPUs"
 )
-SMALL_LR = {8: "0.1", 16: "0.2"}  # of one device, by its batch
+SMALL_LR = {16: "0.1", 32: "0.2"}  # of one device, by its batch
 LR = {16: "0.00125", 32: "0.0025"}
 
 
@@ -31,22 +32,22 @@ def small_cell(name: str, series: str, x: str, *overrides: str, **others) -> Cel
     return Cell(name, series, x, (*SMALL, *overrides), verb="finetune", **others)
 
 
-def full_cell(devices: int, batch: int, series: str, *overrides: str, gpu: str = "K80", x: str = "", **others) -> Cell:
+def full_cell(gpus: int, batch: int, series: str, *overrides: str, gpu: str = "K80", x: str = "", **others) -> Cell:
     """Return a cell with the published batch and learning rate per GPU."""
-    own = (f"launch.ranks={devices}", f"batch.per_device={batch}", f"optimizer.lr={LR[batch]}", *overrides)
-    name = others.pop("name", f"{devices}x{batch}")
-    needs = (f"gpus:{gpu}:{devices}", *others.pop("needs", FILES))
-    return Cell(name, series, x or f"{devices} GPU", own, verb="finetune", needs=needs, **others)
+    own = (f"launch.ranks={gpus}", f"batch.per_device={batch}", f"optimizer.lr={LR[batch]}", *overrides)
+    name = others.pop("name", f"{gpus}x{batch}")
+    needs = (f"gpus:{gpu}:{gpus}", *others.pop("needs", FILES))
+    return Cell(name, series, x or f"{gpus} GPU", own, verb="finetune", needs=needs, **others)
 
 
 def by_devices_and_batch(*overrides: str) -> tuple:
     """Return the cells of one and two devices with two batches each, by the number of devices."""
     return tuple(
         small_cell(
-            f"{devices}x{batch}", f"batch {batch}", f"{devices} device{'s' * (devices > 1)}", f"launch.ranks={devices}",
+            f"{n}x{batch}", f"batch {batch}", devices(n), f"launch.ranks={n}",
             f"batch.per_device={batch}", f"optimizer.lr={SMALL_LR[batch]}", *overrides,
         )
-        for devices, batch in grid_of((1, 2), (8, 16))
+        for n, batch in grid_of((1, 2), (16, 32))
     )  # fmt: skip
 
 
@@ -62,7 +63,7 @@ RESNET152 = Replay(
         ),
         ONE_PASS,
     ),
-    small=Grid((PRETRAIN, *by_devices_and_batch("epochs=2")), about=f"{ABOUT}; two epochs"),
+    small=Grid((PRETRAIN, *by_devices_and_batch("epochs=4")), about=f"{ABOUT}; four epochs"),
     claims=("finetune-acc-1ep", "finetune-spread", "finetune-eff-r152"),
 )  # fmt: skip
 
@@ -73,9 +74,9 @@ SIX_EPOCHS = Replay(
     small=Grid(
         (
             PRETRAIN,
-            small_cell("one-epoch", "small network", "1 epoch", "launch.ranks=2", "batch.per_device=8",
+            small_cell("one-epoch", "small network", "1 epoch", "launch.ranks=2", "batch.per_device=16",
                        "optimizer.lr=0.1", "epochs=1"),
-            small_cell("six-epochs", "small network", "6 epochs", "launch.ranks=2", "batch.per_device=8",
+            small_cell("six-epochs", "small network", "6 epochs", "launch.ranks=2", "batch.per_device=16",
                        "optimizer.lr=0.1", "epochs=6"),
         ),
         about=f"{ABOUT}; the cost needs a price, such as machine.usd_per_hour=0.1",
@@ -93,8 +94,8 @@ RESNET50 = Replay(
         (
             replace(PRETRAIN, overrides=(*PRETRAIN.overrides, "model.name=mobilenet0.25")),
             *(
-                small_cell(f"{n}x8", "MobileNet 0.25", f"{n} device{'s' * (n > 1)}", f"launch.ranks={n}",
-                           "batch.per_device=8", "optimizer.lr=0.1", "epochs=6")
+                small_cell(f"{n}x16", "MobileNet 0.25", devices(n), f"launch.ranks={n}",
+                           "batch.per_device=16", "optimizer.lr=0.1", "epochs=6")
                 for n in (1, 2)
             ),
         ),
@@ -123,10 +124,10 @@ P3 = Replay(
             *(
                 small_cell(f"threads{threads}-{batch}", f"{threads} thread{'s' * (threads > 1)}", f"batch {batch}",
                            "launch.ranks=1", f"launch.threads={threads}", f"batch.per_device={batch}",
-                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=2", "machine=custom",
+                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=4", "machine=custom",
                            f"machine.instance=slice-of-p3.2xlarge-{threads}-of-8",
                            f"machine.usd_per_hour={3.06 * threads / 8:.4f}")
-                for threads, batch in grid_of((1, 2), (8, 16))
+                for threads, batch in grid_of((1, 2), (16, 32))
             ),
         ),
         about=f"{ABOUT}; a slow and a fast device are one and two threads, each thread at an eighth of the price of a "
@@ -152,9 +153,9 @@ BUILDS = Replay(
             PRETRAIN,
             *(
                 small_cell(f"{name}-{batch}", name, f"batch {batch}", "launch.ranks=2", f"batch.per_device={batch}",
-                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=2", *own, needs=needs)
+                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=4", *own, needs=needs)
                 for batch, (name, own, needs) in grid_of(
-                    (8, 16),
+                    (16, 32),
                     (
                         ("pip", (), ()),
                         ("source", ("launch=docker", "launch.image=mxscale:source"), ("image:mxscale:source",)),
@@ -185,9 +186,9 @@ KVSTORE = Replay(
             PRETRAIN,
             *(
                 small_cell(f"{name}-{batch}", name, f"batch {batch}", "launch.ranks=2", f"comm={comm}",
-                           f"batch.per_device={batch}", f"optimizer.lr={SMALL_LR[batch]}", "epochs=2",
+                           f"batch.per_device={batch}", f"optimizer.lr={SMALL_LR[batch]}", "epochs=4",
                            needs=("nccl",) if name == "nccl" else ())
-                for batch, (name, comm) in grid_of((8, 16), KVSTORES.items())
+                for batch, (name, comm) in grid_of((16, 32), KVSTORES.items())
             ),
         ),
         about=ABOUT,

@@ -1,6 +1,6 @@
 """Replays of ChainerMN 2018: ImageNet in 15 minutes, its recipe, its exchange."""
 
-from mxscale.replay.entry import LINES, TIMES, Cell, Grid, Panel, Replay, grid_of
+from mxscale.replay.entry import LINES, TIMES, Cell, Grid, Link, Panel, Replay, devices, grid_of, slug
 
 WORK = "ChainerMN 2018"
 FILES = ("set:data.train", "set:data.val")
@@ -43,10 +43,6 @@ FULL_PARTS = {
 }
 
 
-def slug(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in name.lower()).strip("-").replace("--", "-")
-
-
 LARGE_BATCH = Replay(
     "chainermn-large-batch", WORK, "the recipe for extremely large batches, switched on part by part", "",
     (Panel("val/top1"),),
@@ -70,7 +66,7 @@ IN15 = Replay(
         ("experiment=chainermn_in15",),
     ),
     small=Grid(
-        tuple(Cell(f"ranks-{n}", "time of 90 epochs", f"{n} rank{'s' * (n > 1)}", (f"launch.ranks={n}", f"data.shards=16"))
+        tuple(Cell(f"ranks-{n}", "time of 90 epochs", devices(n), (f"launch.ranks={n}", "data.shards=16"))
               for n in (1, 2)),
         (*(each for each in BATCH if not each.startswith(("epochs", "launch.ranks"))), "epochs=90",
          "optimizer=rmsprop_warmup", "schedule=slow_start", "model.bn_statistics=last_batch"),
@@ -86,6 +82,7 @@ EXCHANGES = {
     "double buffering": ("comm.double_buffering=true", "comm.compression=none"),
     "double buffering, fp16": ("comm.double_buffering=true", "comm.compression=fp16"),
 }
+LINK = Link("50mbit", 2)
 DOUBLE_BUFFERING = Replay(
     "chainermn-double-buffering", WORK, "double buffering and fp16 all-reduce over a slow network", "devices",
     (Panel("throughput/median"),
@@ -100,13 +97,12 @@ DOUBLE_BUFFERING = Replay(
     ),
     small=Grid(
         tuple(
-            Cell(f"{slug(name)}-{n}", name, f"{n} device{'s' * (n > 1)}",
-                 (f"launch.ranks={n}", *own, *(("link:25mbit",) if n > 1 else ())))
+            Cell(f"{slug(name)}-{n}", name, devices(n), (f"launch.ranks={n}", *own), link=LINK if n > 1 else None)
             for (name, own), n in grid_of(EXCHANGES.items(), (1, 2))
         ),
         ("data=digits", "model=small", "launch.threads=1", "launch.device=cpu", "batch.per_device=8", "epochs=2",
          "log_every=5", "data.threads=1"),
-        "the small network on digits, two workers of one CPU device",
+        "the small network on digits, two workers of one CPU device with a link of 50 Mbit/s each",
     ),
     claims=("db-speedup", "db-eff-32", "fp16-comm"),
 )  # fmt: skip

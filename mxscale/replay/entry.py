@@ -1,5 +1,7 @@
 """What a replay is: its cells at each scale, and the panels of its figure. The entries are beeva.py, aws.py, ..."""
 
+import itertools
+import re
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
 
@@ -22,6 +24,18 @@ METRICS: Dict[str, Tuple[str, float]] = {
 
 
 @dataclass(frozen=True)
+class Link:
+    """Each rank and each server on a network namespace of its own, behind a link of one rate (network.py).
+
+    Where the machine allows none, the cell runs without.
+    """
+
+    rate: str  # in the notation of tc, such as 100mbit
+    ranks: int
+    servers: int = 0
+
+
+@dataclass(frozen=True)
 class Cell:
     """One run of a replay.
 
@@ -33,6 +47,7 @@ class Cell:
         verb: What runs it: a key of mxscale.cli.verbs.VERBS.
         needs: Requirements in the words of `availability.missing`.
         nodes: Number of machines, taken from launch.hosts; None: this machine.
+        link: Limited links between ranks of this machine.
     """
 
     name: str
@@ -42,6 +57,7 @@ class Cell:
     verb: str = "train"
     needs: Tuple[str, ...] = ()
     nodes: Optional[int] = None
+    link: Optional[Link] = None
 
 
 @dataclass(frozen=True)
@@ -131,6 +147,14 @@ class Replay:
 
 def grid_of(*axes) -> Tuple[Tuple, ...]:
     """Return the combinations of the axes' values, the last axis fastest."""
-    import itertools
-
     return tuple(itertools.product(*axes))
+
+
+def slug(name: str) -> str:
+    """Return a file name of a series: `double-buffering-fp16` for `double buffering, fp16`."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def devices(count: int) -> str:
+    """Return `1 device` or `2 devices`, a place on the x axis."""
+    return f"{count} device{'s' * (count > 1)}"

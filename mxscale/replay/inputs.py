@@ -1,4 +1,4 @@
-"""Generated inputs of the scaled-down replays: folders that {photographs} and {mnist} in a cell's settings stand for."""
+"""Generated inputs of the scaled-down replays: the folders {photographs} and {mnist} in the settings of a cell."""
 
 import gzip
 import os

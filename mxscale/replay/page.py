@@ -75,7 +75,9 @@ def described(content: Content, drawn: Sequence[Drawn]) -> Dict:
     return {
         "content": content, "figures": drawn, "state": state(content),
         "tables": [(numbers.panel.axis, rows(numbers)) for numbers in content.numbers],
-        "claims": [(one, claims.published(one.row), figure_of_claim(one), claims.agreement(one)) for one in content.outcomes],
+        "claims": [
+            (one, claims.published(one.row), figure_of_claim(one), claims.agreement(one)) for one in content.outcomes
+        ],
     }  # fmt: skip
 
 

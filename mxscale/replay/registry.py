@@ -6,9 +6,7 @@ from mxscale.replay import adaltas, aws, beeva, chainermn
 from mxscale.replay.entry import Replay
 from mxscale.util.errors import ConfigError, nearest
 
-REPLAYS: Dict[str, Replay] = {
-    entry.name: entry for work in (beeva, aws, adaltas, chainermn) for entry in work.REPLAYS
-}
+REPLAYS: Dict[str, Replay] = {entry.name: entry for work in (beeva, aws, adaltas, chainermn) for entry in work.REPLAYS}
 ALL = "all"
 
 

@@ -9,6 +9,7 @@ from mxscale.records.recorded import Recorded, known
 from mxscale.replay.entry import Grid, Panel, Replay
 from mxscale.rundir.directory import FINISHED, RunDir
 from mxscale.rundir.sweep_directory import CellRecord, SweepDirectory
+from mxscale.tracking import payload
 from mxscale.util import csv_tables
 
 
@@ -56,17 +57,25 @@ def _number(text: str) -> float:
     return float(text) if text.isdigit() else 0.0
 
 
+def latest(sweep: Optional[SweepDirectory]) -> Dict[str, CellRecord]:
+    """Return the latest record of each cell of a sweep by the cell's name."""
+    return {cell.name: cell for cell in (sweep.cell_records() if sweep else [])}
+
+
+def finished(sweep: Optional[SweepDirectory]) -> Dict[str, CellRecord]:
+    return {name: cell for name, cell in latest(sweep).items() if cell.state == FINISHED and cell.run}
+
+
 def runs_of(sweep: Optional[SweepDirectory]) -> Dict[str, Recorded]:
     """Return the finished runs of a sweep's cells by the cells' names."""
-    finished = [cell for cell in (sweep.cells() if sweep else []) if cell.state == FINISHED and cell.run]
-    return {cell.name: recorded(cell) for cell in finished}
+    return {name: recorded(cell) for name, cell in finished(sweep).items()}
 
 
 def recorded(cell: CellRecord) -> Recorded:
     """Return the record of a cell's run as `records` reads it; its id is the name of the run directory."""
     run = RunDir(cell.run)
-    tags = {key: str(value) for key, value in ((run.read("environment.json") or {}).get("tags") or {}).items()}
-    return Recorded(run.path.name, cell.name, FINISHED, {}, tags, {**last_values(run), **run.figures})
+    metrics = {**last_values(run), **run.figures}
+    return Recorded(run.path.name, cell.name, FINISHED, payload.params(run), payload.tags(run), metrics)
 
 
 def last_values(run: RunDir) -> Dict[str, float]:
@@ -85,5 +94,7 @@ def as_csv(replay: Replay, tables: Sequence[tuple]) -> str:
     for panel, theirs, ours in tables:
         for by, points in (("published", theirs), ("here", ours)):
             for point in points:
-                out.writerow([replay.name, panel.name, point.series, point.x, by, point.value, point.source, point.note])
+                out.writerow(
+                    [replay.name, panel.name, point.series, point.x, by, point.value, point.source, point.note]
+                )
     return file.getvalue()

@@ -1,26 +1,26 @@
 """The cells of a replay as a sweep: which can run, in which order, from which settings."""
 
+import os
 import re
-from typing import Dict, List, Optional, Sequence, Tuple
+from contextlib import contextmanager
+from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from mxscale.records import claims, reduced
-from mxscale.replay import availability, inputs, results
-from mxscale.replay.entry import SMALL, Cell, Grid, Replay
+from mxscale.replay import availability, inputs, network, results
+from mxscale.replay.entry import SMALL, Cell, Grid, Link, Replay
 from mxscale.replay.page import Content, Numbers, Open
 from mxscale.report.modelled_claims import MODELS
-from mxscale.rundir.directory import FINISHED
-from mxscale.rundir.sweep_directory import SweepDirectory
+from mxscale.rundir.sweep_directory import CellRecord, SweepDirectory
 
 PLACEHOLDER = re.compile(r"\{([\w:]+)\}")
 RUN = "run:"
-MINUTES = 8  # the longest small replay on two cores
 
 
-def settings(cell: Cell, grid: Grid, finished: Dict[str, str], cache: str, hosts: Sequence) -> List[str]:
+def settings(cell: Cell, grid: Grid, finished: Mapping[str, CellRecord], cache: str, hosts: Sequence) -> List[str]:
     """Return the overrides of a cell.
 
     Args:
-        finished: Run directories of finished cells by name.
+        finished: Finished cells by name.
         cache: Folder of generated inputs.
         hosts: launch.hosts of the command line.
 
@@ -30,7 +30,7 @@ def settings(cell: Cell, grid: Grid, finished: Dict[str, str], cache: str, hosts
 
     def value(found: re.Match) -> str:
         name = found[1]
-        return finished[name[len(RUN) :]] if name.startswith(RUN) else inputs.folder_of(name, cache)
+        return finished[name[len(RUN) :]].run if name.startswith(RUN) else inputs.folder_of(name, cache)
 
     overrides = [PLACEHOLDER.sub(value, each) if "${" not in each else each for each in (*grid.base, *cell.overrides)]
     if cell.nodes is not None:
@@ -39,23 +39,41 @@ def settings(cell: Cell, grid: Grid, finished: Dict[str, str], cache: str, hosts
     return overrides
 
 
+@contextmanager
+def linked(link: Optional[Link]) -> Iterator[List[str]]:
+    """Give ranks and servers limited links within the block; yields the overrides for it."""
+    if link is None or network.possible():
+        yield []
+        return
+    with network.Network(link.ranks + link.servers, link.rate, machines=link.ranks) as nodes:
+        before = dict(os.environ)
+        os.environ.update(nodes.env())
+        try:
+            yield [f"launch.hosts={nodes.hosts}"]
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
 def content(
     replay: Replay, scale: str, sweep: Optional[SweepDirectory], found: availability.Here, command: str
 ) -> Content:
     """Return what the page of a replay shows, from the records of its sweep."""
     grid, runs = replay.grid(scale), results.runs_of(sweep)
-    records = {cell.name: cell for cell in (sweep.cells() if sweep else [])}
+    about = grid.about
+    if any(cell.link for cell in grid.cells) and (why := network.possible()):
+        about += f"; without limited links here, because {why}"
+    records = results.latest(sweep)
     missing = []
     for cell in grid.cells:
         if cell.series is None or cell.name in runs:
             continue
-        record = records.get(cell.name)
         why = availability.missing(cell, found)
-        missing.append(Open(cell, f"needs {'; '.join(why)}" if why else _unfinished(record)))
+        missing.append(Open(cell, f"needs {'; '.join(why)}" if why else _unfinished(records.get(cell.name))))
     decided = reduced.evaluate({replay.name: runs}) if scale == SMALL else {}
     full = [] if scale == SMALL else list(runs.values())
     return Content(
-        replay, scale, grid.about, command,
+        replay, scale, about, command,
         [Numbers(panel, results.published(replay, panel), results.own(panel, grid, runs)) for panel in replay.panels],
         missing,
         claims.outcomes(full, MODELS, decided, replay.claims),
@@ -73,8 +91,3 @@ def runnable(grid: Grid, found: availability.Here) -> Tuple[int, int]:
     """Return how many cells of the figure can run, and how many there are."""
     shown = [cell for cell in grid.cells if cell.series is not None]
     return sum(not availability.missing(cell, found) for cell in shown), len(shown)
-
-
-def finished_runs(sweep: SweepDirectory) -> Dict[str, str]:
-    """Return the run directories of the finished cells by name."""
-    return {cell.name: cell.run for cell in sweep.cells() if cell.state == FINISHED and cell.run}
