@@ -80,6 +80,12 @@ def test_io(values: dict, own: dict) -> int:
     return input_rates.main(_resolved(values), own["io"])
 
 
+def test_allreduce(values: dict, own: dict) -> int:
+    from mxscale.diagnose import all_reduce
+
+    return all_reduce.main(_resolved(values), own["allreduce"])
+
+
 def sync(values: dict, own: dict) -> int:
     run = RunDir(_path(own, "run"))
     run.config()  # raises ConfigError for another folder
@@ -156,6 +162,8 @@ VERBS: Dict[str, Verb] = {
     "score": Verb("compare the performance model with published throughputs", score, ()),
     "test-io": Verb("measure the input pipeline in images/s by reader and threads", test_io,
                     ("data", "data.augment", "tracking")),
+    "test-allreduce": Verb("measure the time of an all-reduce by message size", test_allreduce,
+                           ("comm", "launch", "tracking")),
     "sync": Verb("send what MLflow lacks of a run: mxscale sync RUN_DIR", sync, ("tracking",), "run"),
     "logits": Verb("evaluate pretrained weights on the images of an .npy file", logits, ("model",)),
     "export": Verb("export the best checkpoint of a run as safetensors with PyTorch's names", export, ("",)),

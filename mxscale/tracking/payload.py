@@ -34,6 +34,8 @@ ARTIFACTS = (
     "diagnosis.png",
     "test-io.json",
     "test-io.png",
+    "test-allreduce.json",
+    "test-allreduce.png",
     WARNINGS,
     "sweep.json",  # this and the following: of a sweep
     "table.csv",
