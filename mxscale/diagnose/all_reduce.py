@@ -23,12 +23,12 @@ from mxscale.launcher.progress import echo
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.perfmodel import step_time
 from mxscale.rundir import directory, guards
-from mxscale.rundir.directory import FAILED, KILLED, RunDir
+from mxscale.rundir.directory import ALLREDUCE, FAILED, KILLED, RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.train.prepare import choose_device, choose_ranks
 from mxscale.util.errors import ConfigError
 
-KIND = Kind("test-allreduce", "test-allreduce.json", "test-allreduce.png")
+KIND = Kind("test-allreduce", ALLREDUCE, "test-allreduce.png")
 MODULE = "mxscale.distributed.allreduce_probe"
 MOST = 2**30  # bytes
 HEAD = f"{'bytes':>12}  {'ms (smallest to largest)':34} {'Gbit/s':>8} {'fit, ms':>9}"
@@ -85,7 +85,8 @@ def main(config: Config, own: dict, on_created: Optional[Callable[[RunDir, Signa
         echo(f"run       {record}\nranks     {ranks}{where}, {device}, all-reduce over {over}")
         end = measure(record, request, placed, signals)
         rows = rows_of(record)
-        found = {**result(config, request, rows, ranks), "over": over, "device": device, "threads": plan.threads}
+        where = {"over": over, "device": device, "threads": plan.threads, "nodes": max(1, len(placed.occupied))}
+        found = {**result(config, request, rows, ranks), **where}
         if rows:
             echo(table(found))
             recording.write_result(record, KIND, found, draw)

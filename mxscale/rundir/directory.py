@@ -59,6 +59,7 @@ FORECAST = "forecast.json"
 WARNINGS = "warnings.json"  # of rank 0: {subject: one line}
 PARAMS = "params.json"  # MLflow's params of the first attempt
 RERUN = "rerun.json"
+ALLREDUCE = "test-allreduce.json"
 
 
 class RunDir:
