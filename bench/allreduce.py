@@ -24,7 +24,13 @@ def main() -> None:
         ["allreduce.seconds=0.3", f"allreduce.sizes={[4**power for power in range(5, 13)]}"] if options.quick else []
     )
     with Network(options.ranks, options.rate) as nodes:
-        settings = [f"comm.transport={options.transport}", f"launch.hosts={nodes.hosts}", "tracking=none", *quick]
+        settings = [
+            f"comm.transport={options.transport}",
+            f"launch.hosts={nodes.hosts}",
+            "launch.threads=1",
+            "tracking=none",
+            *quick,
+        ]
         argv = [sys.executable, "-m", "mxscale", "test-allreduce", *settings]
         printed = measure.run(argv, env=nodes.env()).stdout
     print(printed)

@@ -65,28 +65,17 @@ def main(config: Config, own: dict, on_created: Optional[Callable[[RunDir, Signa
     check(config)
     resources = setup.check(config, None, ())
     device, ranks = layout(config, resources.nodes)
-    record, rows = directory.create(replace(config, entry=KIND.name)), []
+    record = directory.create(replace(config, entry=KIND.name))
     with Signals() as signals:
-        try:
+        with guards.undone_if_refused(record, config, new=True):
             recording.begin(record, resources.price)
             if on_created:
                 on_created(record, signals)
             hosts.check(resources.nodes, record)
-        except ConfigError:
-            guards.discard(record)
-            raise
-        plan = backend_probe.with_scheduler(config, Plan(hosts=tuple(resources.nodes), device=device))
-        placed = Placement(ranks, available_cores(), plan.hosts, plan.scheduler)
-        plan = replace(plan, threads=threads_per_rank(config, placed))
-        over = carrier(config, device)
-        tags = {"ranks": str(ranks), "allreduce.over": over}
-        recording.describe(record, KIND, plan, {"allreduce": asdict(request)}, tags)
-        where = f" on {', '.join(host.name for host in placed.occupied)}" if placed.hosts else ""
-        echo(f"run       {record}\nranks     {ranks}{where}, {device}, all-reduce over {over}")
+        placed, facts = describe(record, request, Plan(hosts=tuple(resources.nodes), device=device), ranks)
         end = measure(record, request, placed, signals)
         rows = rows_of(record)
-        where = {"over": over, "device": device, "threads": plan.threads, "nodes": max(1, len(placed.occupied))}
-        found = {**result(config, request, rows, ranks), **where}
+        found = {**facts, **result(config, request, rows, ranks)}
         if rows:
             echo(table(found))
             recording.write_result(record, KIND, found, draw)
@@ -124,6 +113,20 @@ def carrier(config: Config, device: str) -> str:
     if config.comm.entry.name != DEFAULT:
         return config.comm.entry.name
     return "nccl" if device == "gpu" and horovod_build()["nccl"] else config.comm.transport
+
+
+def describe(record: RunDir, request: Request, plan: Plan, ranks: int) -> Tuple[Placement, Dict]:
+    """Write and print what is measured; return where the ranks run, and the facts for the result."""
+    config = record.config()
+    plan = backend_probe.with_scheduler(config, plan)
+    placed = Placement(ranks, available_cores(), plan.hosts, plan.scheduler)
+    plan = replace(plan, threads=threads_per_rank(config, placed))
+    over = carrier(config, plan.device)
+    tags = {"ranks": str(ranks), "allreduce.over": over}
+    recording.describe(record, KIND, plan, {"allreduce": asdict(request)}, tags)
+    where = f" on {', '.join(host.name for host in placed.occupied)}" if placed.hosts else ""
+    echo(f"run       {record}\nranks     {ranks}{where}, {plan.device}, all-reduce over {over}")
+    return placed, {"over": over, "device": plan.device, "nodes": max(1, len(placed.occupied))}
 
 
 def measure(record: RunDir, request: Request, placed: Placement, signals: Signals) -> End:
