@@ -5,10 +5,9 @@ import os
 import re
 import sys
 from contextlib import contextmanager
-from typing import List, Optional, Sequence
+from typing import List, Optional
 
 import hydra
-import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -16,26 +15,17 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mxscale import __version__
-from mxscale.cli import help_pages, multirun
+from mxscale.cli import help_pages, job, multirun
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.help_pages import CONF, own_keys
-from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.cli.verbs import VERBS, Verb
 from mxscale.config.schema import Config, check_group, filled, to_dict
-from mxscale.doctor.doctor import RecordFindings
 from mxscale.environment import variables
-from mxscale.launcher import run as job
 from mxscale.launcher.budget import REASON as BUDGET
-from mxscale.launcher.context import Hook
-from mxscale.records import claims
-from mxscale.rerun.rerun import Rerun
 from mxscale.rundir import guards
-from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
-from mxscale.rundir.status import Status
-from mxscale.rundir.sweep_directory import REFUSED_CELL
-from mxscale.util.atomic_files import write_text
+from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
 from mxscale.util.errors import ConfigError, nearest
-from mxscale.util.redaction import redact, shown
+from mxscale.util.redaction import shown
 
 # Every key with its default; the YAML files of conf/ choose other values.
 DEFAULTS = OmegaConf.create(to_dict(Config()))
@@ -190,53 +180,13 @@ def train(composed):
     invocation.statuses.append(FAILURE)  # until the run has ended
     settings = HydraConfig.get()
     if settings.mode == RunMode.MULTIRUN:
-        status, objective = multirun.run_cell(composed, settings, len(invocation.statuses) == 1, _execute)
+        status, objective = multirun.run_cell(composed, settings, len(invocation.statuses) == 1, job.execute)
     else:
-        status, objective = _execute(composed, OmegaConf.to_container(settings.overrides.task)), None
+        status, objective = job.execute(composed, OmegaConf.to_container(settings.overrides.task)), None
     invocation.statuses[-1] = status.exit
     if status.exit == INTERRUPTED and status.reason != BUDGET:  # a budget is one run's
         invocation.stopped = True
     return objective
-
-
-class RecordOverrides(Hook):
-    """Record the command line of each attempt in overrides.yaml: {attempt: [KEY=VALUE, ...]}."""
-
-    def __init__(self, overrides: Sequence[str]):
-        self.overrides = list(overrides)
-
-    def before_ranks(self, context, plan):
-        path = context.run.path / "overrides.yaml"
-        earlier = context.run.read_yaml(path.name) or {}
-        typed = [redact(override) for override in self.overrides]
-        write_text(path, yaml.safe_dump({**earlier, context.attempt: typed}, sort_keys=False))
-
-
-def _execute(composed, overrides, cell=None) -> Status:
-    """Execute the run that Hydra composed, print its error if it is refused, and return its status.
-
-    Args:
-        overrides: The command line, for a resume and a rerun.
-        cell: The cell of the sweep that the run is.
-    """
-    typed = RecordOverrides(overrides)
-    try:
-        values = filled(OmegaConf.to_container(composed, resolve=True), to_dict(Config()))
-        check_group("sweep", values["sweep"])
-        if cell:
-            values, overrides = cell.settings(RESUMABLE)
-        elif values["sweep"]["resume"]:
-            raise ConfigError("sweep.resume=true without -m: it resumes a sweep; resume one run with resume=RUN_DIR")
-        config, run, recorded = configure(values, overrides)
-        claims.check(config.claims)
-        hooks = [Rerun(recorded), RecordFindings(), typed, *([cell] if cell else [])]
-        return job.execute(config, run, hooks)
-    except (ConfigError, OmegaConfBaseException) as error:
-        line = shown(explain(error))
-        return Status(REFUSED_CELL, exit=refuse(line), error=line)
-    except guards.DiskFailed as error:
-        print(shown(f"error: {error}"), file=sys.stderr, flush=True)
-        return Status(FAILED, exit=FAILURE, error=str(error))
 
 
 def _perform(verb: Verb, name: str, composed) -> int:

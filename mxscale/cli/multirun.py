@@ -73,7 +73,7 @@ class SweepCallback(Callback):
 
     def on_multirun_start(self, config, **_) -> None:
         try:
-            current_session().sweep = OpenSweep(config)
+            current_session().sweep = open_multirun(config)
         except (ConfigError, OSError, OmegaConfBaseException) as error:
             sys.exit(refuse(explain(error)))
         except Exception:  # Hydra would print a warning and continue
@@ -81,33 +81,40 @@ class SweepCallback(Callback):
             sys.exit(FAILURE)
 
 
+def open_multirun(config) -> "OpenSweep":
+    """Return the sweep that Hydra's settings describe, and direct Hydra's cells to its directory."""
+    typed = OmegaConf.to_container(config.hydra.overrides.task)
+    run_config = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+    values = filled(OmegaConf.to_container(run_config, resolve=True), to_dict(Config()))
+    if values["budget"]["dry_run"]:
+        raise ConfigError("budget.dry_run=true with -m: a forecast is for one run at a time")
+    validate(from_dict({"sweep": values["sweep"]}))  # before a sweeper receives it
+    suit(config.hydra, values["sweep"]["objective"])
+    facts = facts_of(config, typed)
+    opened = OpenSweep(values, typed, facts)
+    if facts["launcher"] != "basic":
+        # A terminal sends these signals to all processes of a command. The processes that submitit starts inherit
+        # the mask and do not receive them; here the thread that touches `alive` does, and Python handles them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL)
+    # Every cell composes its settings from these overrides and its own
+    config.hydra.sweep.dir = str(opened.sweep)
+    config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{opened.sweep}'")
+    # Processes that a launcher starts elsewhere import mxscale
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return opened
+
+
 class OpenSweep:
     """A sweep in its own process, from before the first cell until after the last."""
 
-    def __init__(self, config):
-        typed = OmegaConf.to_container(config.hydra.overrides.task)
-        run_config = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
-        values = filled(OmegaConf.to_container(run_config, resolve=True), to_dict(Config()))
-        if values["budget"]["dry_run"]:
-            raise ConfigError("budget.dry_run=true with -m: a forecast is for one run at a time")
-        validate(from_dict({"sweep": values["sweep"]}))  # before a sweeper receives it
-        suit(config.hydra, values["sweep"]["objective"])
-        facts = facts_of(config, typed)
+    def __init__(self, values: dict, typed: List[str], facts: dict):
+        """The arguments are those of `begin`."""
         self.tracking = from_dict({"tracking": values["tracking"]}).tracking  # config.yaml lacks its password
         self.sweep = begin(values, typed, facts)
         self._until_closed = ExitStack()
         self._until_closed.enter_context(guards.locked(self.sweep))
         self._until_closed.enter_context(kept_alive(self.sweep))
         self.signals = self._until_closed.enter_context(SweepSignals(self.sweep))
-        if facts["launcher"] != "basic":
-            # A terminal sends these signals to all processes of a command. The processes that submitit starts inherit
-            # the mask and do not receive them; here the thread that touches `alive` does, and Python handles them.
-            signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL)
-        # Every cell composes its settings from these overrides and its own
-        config.hydra.sweep.dir = str(self.sweep)
-        config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{self.sweep}'")
-        # Processes that a launcher starts elsewhere import mxscale
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
     def close(self) -> List[int]:
         """Conclude the sweep and return its exit status; none if it was refused before its first cell and removed."""

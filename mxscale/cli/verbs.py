@@ -86,6 +86,12 @@ def test_allreduce(values: dict, own: dict) -> int:
     return all_reduce.main(_resolved(values), own["allreduce"])
 
 
+def replay(values: dict, own: dict) -> int:
+    from mxscale.cli import replaying
+
+    return replaying.main(values, own)
+
+
 def sync(values: dict, own: dict) -> int:
     run = RunDir(_path(own, "run"))
     run.config()  # raises ConfigError for another folder
@@ -164,6 +170,7 @@ VERBS: Dict[str, Verb] = {
                     ("data", "data.augment", "tracking")),
     "test-allreduce": Verb("measure the time of an all-reduce by message size", test_allreduce,
                            ("comm", "launch", "tracking")),
+    "replay": Verb("repeat published figures and tables beside their numbers: mxscale replay NAME", replay, None, "replay"),
     "sync": Verb("send what MLflow lacks of a run: mxscale sync RUN_DIR", sync, ("tracking",), "run"),
     "logits": Verb("evaluate pretrained weights on the images of an .npy file", logits, ("model",)),
     "export": Verb("export the best checkpoint of a run as safetensors with PyTorch's names", export, ("",)),

@@ -1,6 +1,5 @@
 """The sets that need no publisher: the embedded digits and a folder of images."""
 
-import csv
 import gzip
 import hashlib
 import io
@@ -28,19 +27,26 @@ def digits(data: Data, workers: Optional[int]) -> PackJob:
     return tree_job(data, scan_recipe(data), lambda: _digits_tree(classes), 1, classes=classes)
 
 
-def _digits_tree(classes: List[str]) -> Tree:
-    """Return the 1,797 scans of files/digits.csv.gz, 8x8 pixels of 17 shades (0-16), as PNG files."""
+def scans() -> tuple:
+    """Return the 1,797 scans of files/digits.csv.gz, uint8 of shape (N, 8, 8) with 17 shades, and their digits."""
     import numpy as np
+
+    with gzip.open(DIGITS_FILE, "rt") as rows:
+        table = np.loadtxt(rows, delimiter=",")
+    shades = (table[:, :-1].reshape(-1, 8, 8) * 255 / 16).round().astype("uint8")
+    return shades, table[:, -1].astype(int)
+
+
+def _digits_tree(classes: List[str]) -> Tree:
+    """Return the scans as PNG files."""
     from PIL import Image
 
     by_class: List[List[Item]] = [[] for _ in classes]
-    with gzip.open(DIGITS_FILE, "rt", newline="") as rows:
-        for number, (*pixels, digit) in enumerate(csv.reader(rows)):
-            if digit in classes:
-                label, file = classes.index(digit), io.BytesIO()
-                shades = (np.array(pixels, float).reshape(8, 8) * 255 / 16).round().astype("uint8")
-                Image.fromarray(shades).save(file, "PNG")
-                by_class[label].append(Item(number, label, f"digit {number}", file.getvalue()))
+    for number, (shades, digit) in enumerate(zip(*scans())):
+        if str(digit) in classes:
+            label, file = classes.index(str(digit)), io.BytesIO()
+            Image.fromarray(shades).save(file, "PNG")
+            by_class[label].append(Item(number, label, f"digit {number}", file.getvalue()))
     return Tree(classes, {"all": by_class}, "data=digits")
 
 

@@ -3,7 +3,7 @@
 import math
 import statistics
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 from mxscale.config.backends import BACKENDS, DEFAULT, RING
 from mxscale.config.schema import Config
@@ -18,7 +18,7 @@ from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import backend_probe, setup
 from mxscale.launcher import commands as launch
-from mxscale.launcher.context import Signals
+from mxscale.launcher.context import NO_HOOK, Hook, Signals
 from mxscale.launcher.progress import echo
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.perfmodel import step_time
@@ -53,24 +53,23 @@ def _is_size(value: Any) -> bool:
     return type(value) is int and 4 <= value <= MOST and value % 4 == 0
 
 
-def main(config: Config, own: dict, on_created: Optional[Callable[[RunDir, Signals], None]] = None) -> int:
+def main(config: Config, own: dict, hook: Hook = NO_HOOK) -> int:
     """Measure, print and record the times, and return the exit status.
 
     Raises ConfigError before the first measurement.
 
     Args:
-        on_created: Called with the record and the signals once the record's directory exists.
+        hook: Knows when the cost begins, and is told of the run directory.
     """
     request = Request(**own)
     check(config)
-    resources = setup.check(config, None, ())
+    resources = setup.check(config, None, [hook])
     device, ranks = layout(config, resources.nodes)
     record = directory.create(replace(config, entry=KIND.name))
     with Signals() as signals:
         with guards.undone_if_refused(record, config, new=True):
-            recording.begin(record, resources.price)
-            if on_created:
-                on_created(record, signals)
+            recording.begin(record, resources.price, resources.started)
+            hook.on_created(record, signals)
             hosts.check(resources.nodes, record)
         placed, facts = describe(record, request, Plan(hosts=tuple(resources.nodes), device=device), ranks)
         end = measure(record, request, placed, signals)

@@ -14,7 +14,7 @@ from mxscale.diagnose import record as recording
 from mxscale.diagnose.record import End, Kind, Stopped
 from mxscale.environment.container_limits import available_cores
 from mxscale.launcher import setup
-from mxscale.launcher.context import Signals
+from mxscale.launcher.context import NO_HOOK, Hook, Signals
 from mxscale.launcher.progress import echo
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir import directory
@@ -27,10 +27,13 @@ RATE = "io/images_per_s"  # metric of the run: data.reader in training, with the
 HEAD = f"{'what':13} {'reader':11} {'threads':>7}  {'images/s (smallest to largest)':32} {'ms per image':>12}"
 
 
-def main(config: Config, own: dict) -> int:
+def main(config: Config, own: dict, hook: Hook = NO_HOOK) -> int:
     """Measure, print and record the rates, and return the exit status.
 
     The data set is packed first if necessary. Raises ConfigError before the first measurement.
+
+    Args:
+        hook: Knows when the cost begins, and is told of the run directory.
     """
     request = Request(**own).resolved(available_cores())
     check(config, request)
@@ -39,7 +42,8 @@ def main(config: Config, own: dict) -> int:
     record = directory.create(replace(config, entry=KIND.name))
     rows, end = [], End()
     with Signals() as signals:
-        recording.begin(record, price)
+        recording.begin(record, price, hook.started)
+        hook.on_created(record, signals)
         describe(record, request, packed)
         echo(f"run       {record}\n\n{HEAD}")
         try:

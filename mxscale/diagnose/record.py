@@ -71,9 +71,9 @@ def check(config: Config, what: str, limits: str) -> None:
         uris.store_uri(config.tracking, config.runs)
 
 
-def begin(record: RunDir, price: Price) -> None:
-    """Write the status and the price."""
-    began = psutil.Process().create_time()
+def begin(record: RunDir, price: Price, started: Optional[float] = None) -> None:
+    """Write the status and the price; the cost begins at `started`, by default with the process."""
+    began = started or psutil.Process().create_time()
     record.begin_alive(1)
     record.write_status(Status(attempts=(Attempt(1, int(1000 * began), price.nodes),), attempt=1))
     record.write_price(price)

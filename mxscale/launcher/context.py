@@ -57,6 +57,9 @@ class Hook:
         return status
 
 
+NO_HOOK = Hook()
+
+
 @dataclass(frozen=True)
 class Resources:
     """What an attempt runs on and is billed for; known before its run directory is written."""

@@ -8,15 +8,19 @@ conditions does not measure it.
 import math
 import re
 import statistics
-from dataclasses import dataclass, field
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.records.recorded import FINISHED, Recorded
 from mxscale.records.recorded import known as is_known
+from mxscale.records.reduced import Reduced
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
 
-MEASURED, MODELLED, NEITHER = "measured", "modelled", "not reproducible here"
+MEASURED, REDUCED, MODELLED = "measured", "reduced scale", "modelled"
+SOURCE, NEITHER = "source fact", "not reproducible here"
+STATES = (MEASURED, REDUCED, MODELLED, SOURCE, NEITHER)
 
 # metric of a claim -> (metric of a run, factor)
 MEASURES = {
@@ -32,6 +36,7 @@ MEASURES = {
 SPREAD, PAIR, FASTER, RATIO, PER_DEVICE = "spread", "pair", "faster", "ratio", "per device"
 METRIC = "metric"  # of a run, with its name in place of that of MEASURES
 MODEL, TOOL = "model", "tool"
+FACT = "source"  # a price, or a row of another team, which the work only quotes
 
 
 def known() -> Dict[str, Dict[str, str]]:
@@ -66,11 +71,14 @@ class Outcome:
     runs: List[str] = field(default_factory=list)  # ids of the runs that measured it
     other: List[Tuple[str, str]] = field(default_factory=list)  # (run id, why it does not measure the claim)
     modelled: Optional[Modelled] = None
+    reduced: Optional[Reduced] = None
 
     @property
     def state(self) -> str:
-        """MEASURED, MODELLED or NEITHER."""
-        return MEASURED if self.runs else MODELLED if self.modelled else NEITHER
+        """One of STATES: the first that applies."""
+        if self.conditions["how"] == FACT:
+            return SOURCE
+        return MEASURED if self.runs else REDUCED if self.reduced else MODELLED if self.modelled else NEITHER
 
     @property
     def within(self) -> Optional[bool]:
@@ -78,11 +86,32 @@ class Outcome:
         value = self.value if self.runs else self.modelled and self.modelled.value
         return verdict(self.row, self.conditions["tolerance"], value)
 
+    @property
+    def within_modelled(self) -> Optional[bool]:
+        """Whether the modelled value agrees with the published one within tolerance."""
+        return verdict(self.row, self.conditions["tolerance"], self.modelled and self.modelled.value)
 
-def outcomes(runs: Sequence[Recorded], models: Dict[str, Callable[[], Modelled]]) -> List[Outcome]:
-    """Return the outcome of every claim, in the order of the table; models: by id."""
+
+def outcomes(
+    runs: Sequence[Recorded],
+    models: Dict[str, Callable[[], Modelled]],
+    reduced: Mapping[str, Reduced] = MappingProxyType({}),
+    ids: Optional[Sequence[str]] = None,
+) -> List[Outcome]:
+    """Return the outcome of every claim, in the order of the table.
+
+    Args:
+        models: By id.
+        reduced: The figures at reduced scale, by id.
+        ids: The claims; all by default.
+    """
     conditions = {row["id"]: row for row in csv_tables.read("claim_conditions")}
-    return [outcome(row, conditions[name], runs, models.get(name, lambda: None)()) for name, row in known().items()]
+    found = []
+    for name, row in known().items():
+        if ids is None or name in ids:
+            one = outcome(row, conditions[name], runs, models.get(name, lambda: None)())
+            found.append(replace(one, reduced=reduced.get(name)))
+    return found
 
 
 def outcome(row: dict, wanted: dict, runs: Sequence[Recorded], modelled: Optional[Modelled] = None) -> Outcome:
@@ -155,7 +184,7 @@ def _setting(run: Recorded, condition: str) -> Optional[str]:
 def measured(row: dict, wanted: dict, runs: Sequence[Recorded]) -> Tuple[Optional[float], List[Recorded], str]:
     """Return the value in the claim's unit, the runs that measured it, and the reason if there is none."""
     way, _, rest = wanted["how"].partition(" ")
-    if way in (MODEL, TOOL):
+    if way in (MODEL, TOOL, FACT):
         return None, [], "no run measures it"
     if way in (PAIR, FASTER, RATIO):
         return compared(way, rest.split(), runs)

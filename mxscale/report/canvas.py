@@ -47,9 +47,9 @@ def finished(name: str, title: str, caption: str, figure) -> Drawn:
     return Drawn(name, title, caption, png.getvalue(), text[text.index("<svg") :].replace(INK, "currentColor"))
 
 
-def axes(width: float = 9.0, height: float = 4.4, columns: int = 1):
-    """Return a figure of width x height inches and its axes; columns share their y axis."""
+def axes(width: float = 9.0, height: float = 4.4, columns: int = 1, shared: bool = True):
+    """Return a figure of width x height inches and its axes; shared: columns share their y axis."""
     from matplotlib.figure import Figure
 
     figure = Figure((width, height), layout="constrained")
-    return figure, figure.subplots(1, columns, sharey=columns > 1)
+    return figure, figure.subplots(1, columns, sharey=columns > 1 and shared)

@@ -4,29 +4,39 @@ import textwrap
 from typing import List, Sequence
 
 from mxscale.records import claims
-from mxscale.records.claims import MEASURED, MODELLED, NEITHER, Outcome
+from mxscale.records.claims import STATES, Outcome
 from mxscale.util import text_table
 
 HEADINGS = ("claim", "figure", "published", "here", "source or requirement")
 ABOUT = """Made by `mxscale report report.action=claims`. *Measured*: by the named runs, which were recorded under
-the conditions of the claim. *Modelled*: by prices or by the planner, with its error. *Not reproducible here*: with the
-hardware and data that it needs, and the command that measures it. For a claim that no single figure of a run states
-("cheaper", "two for each worker"), the command makes the runs to compare. The works print no spread, so the tolerances
-are ours (`mxscale/tables/claim_conditions.csv`). The error of the planner is that on published series, given the
-first rate of each; the rate of one device has the error of its own source."""
+the conditions of the claim. *Reduced scale*: by a scaled-down replay (`mxscale replay all scale=small`), with other
+hardware, network and data; it says whether the figure points the same way, and never counts as reproduced. *Modelled*:
+by prices or by the planner, with its error. *Source fact*: a price, or a row of another team that the work quotes.
+*Not reproducible here*: with the hardware and data that it needs, and the command that measures it. For a claim that no
+single figure of a run states ("cheaper", "two for each worker"), the command makes the runs to compare. The works print
+no spread, so the tolerances are ours (`mxscale/tables/claim_conditions.csv`). The error of the planner is that on
+published series, given the first rate of each; the rate of one device has the error of its own source."""
 
 
 def counted(found: Sequence[Outcome]) -> str:
-    """Return the counts, such as `44 claims: 0 measured here, 2 modelled, 42 not reproducible here`."""
-    each = [sum(one.state == state for one in found) for state in (MEASURED, MODELLED, NEITHER)]
-    return f"{len(found)} claims: {each[0]} measured here, {each[1]} modelled, {each[2]} not reproducible here"
+    """Return the counts, such as `44 claims: 0 measured, 12 reduced scale, ...; 4 of 9 modelled figures ...`."""
+    each = [(sum(one.state == state for one in found), state) for state in STATES]
+    modelled = [one for one in found if one.modelled]
+    numbers = [one.within_modelled for one in modelled if one.within_modelled is not None]
+    return (
+        f"{len(found)} claims: {', '.join(f'{count} {state}' for count, state in each)}. Of {len(modelled)} modelled "
+        f"figures, {sum(numbers)} of the {len(numbers)} that are numbers are within tolerance"
+    )
 
 
 def figure(one: Outcome) -> str:
-    """Return the measured and the modelled figure of a claim."""
+    """Return the figures of a claim: measured, at reduced scale, and modelled."""
     parts = [claims.in_unit(one.row, one.value)] if one.runs else []
+    if one.reduced:
+        why = f", because {one.reduced.why}" if one.reduced.why else ""
+        parts.append(f"{one.reduced.text}: {one.reduced.direction}{why}")
     if one.modelled:
-        parts.append(f"{'modelled: ' * bool(one.runs)}{one.modelled.text} ({one.modelled.error})")
+        parts.append(f"{'modelled: ' * bool(parts)}{one.modelled.text} ({one.modelled.error})")
     return "; ".join(parts)
 
 
@@ -34,6 +44,8 @@ def provenance(one: Outcome, code: str = "`") -> List[str]:
     """Return the runs that measured a claim; else the requirements and the command; code: quotes the command."""
     lines = [f"runs {' '.join(one.runs)}"] if one.runs else []
     lines += [f"run {run} has its tag, but under other conditions: {why}" for run, why in one.other]
+    if one.reduced:
+        lines.append(f"{code}mxscale replay {one.reduced.replay} scale=small{code}: runs {' '.join(one.reduced.runs)}")
     if not one.runs:
         lines.append(f"needs {one.conditions['needs']}")
         if one.conditions["command"]:

@@ -9,13 +9,13 @@ from mxscale.util.errors import ConfigError
 TEMPLATES = Path(__file__).parent
 
 
-def render(template: str, **facts: Any) -> str:
-    """Return the page of TEMPLATE.html; all values in `facts` are escaped except the SVG of figures."""
+def render(template: str, folder: Path = TEMPLATES, **facts: Any) -> str:
+    """Return the page of TEMPLATE.html in `folder`; all values in `facts` are escaped except the SVG of figures."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader([folder, TEMPLATES]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

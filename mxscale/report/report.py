@@ -7,6 +7,7 @@ from typing import List, Optional
 
 from mxscale.config.schema import Config
 from mxscale.records import claims as published
+from mxscale.records import reduced
 from mxscale.records.recorded import Recorded
 from mxscale.report import claims, experiment, page, side_by_side
 from mxscale.report.modelled_claims import MODELS
@@ -51,18 +52,22 @@ def report(config: Config, own: dict, folder: Path) -> None:
 
 def report_claims(config: Config, own: dict, folder: Path) -> None:
     """List the published figures: measured here, modelled, or neither."""
-    found = published.outcomes(runs_with_claims(config, own["experiment"]), MODELS)
+    runs = runs_of_claims(config, own["experiment"])
+    at_reduced_scale = reduced.evaluate(reduced.of_runs(runs))
+    found = published.outcomes(runs, MODELS, at_reduced_scale)
     page.save({"claims.md": claims.in_markdown(found)}, (), folder)
     print(f"{claims.in_text(found)}\n\n{claims.counted(found)}; as a table: {folder}/claims.md", flush=True)
 
 
-def runs_with_claims(config: Config, name: Optional[str]) -> List[Recorded]:
-    """Return the runs with claims of one experiment, or of all; [] if no store exists."""
+def runs_of_claims(config: Config, name: Optional[str]) -> List[Recorded]:
+    """Return the runs with claims and those of replays, of one experiment or of all; [] if no store exists."""
     file = uris.sqlite_file(uris.store_uri(config.tracking, config.runs))
     if file and not file.exists() and not (name or config.tracking.uri):
         return []
     store = Store(config)
-    return store.runs(store.experiment(name) if name else None, having="tags.claims != ''")
+    experiment = store.experiment(name) if name else None
+    tagged = [run for tag in ("claims", reduced.TAG) for run in store.runs(experiment, having=f"tags.{tag} != ''")]
+    return list({run.id: run for run in tagged}.values())
 
 
 ACTIONS = {"report": report, "claims": report_claims}

@@ -37,7 +37,12 @@ def begin(values: dict, typed: Sequence[str], facts: dict) -> SweepDirectory:
     """
     config = from_dict(values)
     command = cells.identity(typed)
-    sweep = find(config, command) if config.sweep.resume else SweepDirectory(directory.new_folder(config, FOLDER))
+    sweep = find(config, command) if config.sweep.resume else None
+    if config.sweep.resume and sweep is None:
+        raise ConfigError(
+            f"sweep.resume=true: no sweep of this command line in {config.runs}/{FOLDER}; to start one, leave it out"
+        )
+    sweep = sweep or SweepDirectory(directory.new_folder(config, FOLDER))
     sweep.write_config(config)
     attempt = sweep.facts().get("attempt", 0) + 1
     sweep.stop_file.unlink(missing_ok=True)
@@ -48,31 +53,40 @@ def begin(values: dict, typed: Sequence[str], facts: dict) -> SweepDirectory:
     return sweep
 
 
-def find(config: Config, command: List[str]) -> SweepDirectory:
-    """Return the newest sweep of this command line. Raises ConfigError if there is none, or it is still running."""
+def find(config: Config, command: List[str]) -> Optional[SweepDirectory]:
+    """Return the newest sweep of this command line, if any. Raises ConfigError if it is still running."""
     for found in map(lambda run: SweepDirectory(run.path), directory.runs_of(config.runs, FOLDER)):
         facts = found.facts()
         if facts.get("command") == command and facts.get("entry") == config.entry:
             with guards.locked(found):
                 return found
-    raise ConfigError(
-        f"sweep.resume=true: no sweep of this command line in {config.runs}/{FOLDER}; to start one, leave it out"
-    )
+    return None
 
 
 class Cell(Hook):
     """One cell of a sweep, in any process and on any machine."""
 
     def __init__(
-        self, sweep: SweepDirectory, number: int, values: dict, overrides: Sequence[str], started: Optional[float]
+        self,
+        sweep: SweepDirectory,
+        number: int,
+        values: dict,
+        overrides: Sequence[str],
+        started: Optional[float],
+        name: Optional[str] = None,
     ):
-        """`started`: when its cost begins, in seconds since 1970; None: when this process started."""
+        """Find the earlier record of the cell.
+
+        Args:
+            started: When its cost begins, in seconds since 1970; None: when this process started.
+            name: Its name; by default made from the settings that the sweep varies.
+        """
         facts = sweep.facts()
         self.sweep, self.values, self.typed, self.started = sweep, values, list(overrides), started
         swept = cells.swept(overrides, facts["swept"])
         key = cells.key(values, facts["swept"])
         self.previous: Optional[CellRecord] = next(iter(reversed(sweep.cell_records(key))), None)
-        self.record = CellRecord(facts["attempt"], number, key, cells.name(swept), swept)
+        self.record = CellRecord(facts["attempt"], number, key, name or cells.name(swept), swept)
         self.at_a_time, self.objective = facts["at_a_time"], facts["objective"]
 
     def finished_before(self) -> bool:
@@ -130,7 +144,7 @@ class Cell(Hook):
         """Record the run directory; take over a stop request that arrived before the run handled signals."""
         self.record.run = str(run)
         run.write(CELL, {"sweep": str(self.sweep), "number": self.record.number, "name": self.record.name,
-                         "overrides": self.record.overrides})  # fmt: skip
+                         "overrides": self.record.overrides, "replay": self.sweep.facts().get("replay")})  # fmt: skip
         self.sweep.write_cell(self.record)
         signals.reason = signals.reason or (self.sweep.stop_reason() and "SIGTERM")
 

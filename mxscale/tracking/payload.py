@@ -113,6 +113,7 @@ def tags(run: RunDir) -> Dict[str, str]:
     cell = run.read("cell.json") or {}
     if cell:
         values.update({"sweep": Path(cell["sweep"]).name, "sweep.cell": cell["number"], "sweep.name": cell["name"]})
+        values["replay"] = cell.get("replay")
     values["params_sha256"] = (run.status() or Status()).params_sha256
     if run.checkpoints.is_dir():
         values["mxscale.checkpoints"] = str(run.checkpoints)

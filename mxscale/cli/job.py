@@ -1,0 +1,64 @@
+"""One training run from the settings that Hydra composed."""
+
+import sys
+from typing import Sequence
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from mxscale.cli.explain import explain, refuse
+from mxscale.cli.settings import RESUMABLE, configure
+from mxscale.config.schema import Config, check_group, filled, to_dict
+from mxscale.doctor.doctor import RecordFindings
+from mxscale.launcher import run as launcher
+from mxscale.launcher.context import Hook
+from mxscale.records import claims
+from mxscale.rerun.rerun import Rerun
+from mxscale.rundir import guards
+from mxscale.rundir.directory import FAILED, FAILURE
+from mxscale.rundir.status import Status
+from mxscale.rundir.sweep_directory import REFUSED_CELL
+from mxscale.util.atomic_files import write_text
+from mxscale.util.errors import ConfigError
+from mxscale.util.redaction import redact, shown
+
+
+class RecordOverrides(Hook):
+    """Record the command line of each attempt in overrides.yaml: {attempt: [KEY=VALUE, ...]}."""
+
+    def __init__(self, overrides: Sequence[str]):
+        self.overrides = list(overrides)
+
+    def before_ranks(self, context, plan):
+        path = context.run.path / "overrides.yaml"
+        earlier = context.run.read_yaml(path.name) or {}
+        typed = [redact(override) for override in self.overrides]
+        write_text(path, yaml.safe_dump({**earlier, context.attempt: typed}, sort_keys=False))
+
+
+def execute(composed, overrides, cell=None) -> Status:
+    """Execute the run that Hydra composed, print its error if it is refused, and return its status.
+
+    Args:
+        overrides: The command line, for a resume and a rerun.
+        cell: The cell of the sweep that the run is.
+    """
+    typed = RecordOverrides(overrides)
+    try:
+        values = filled(OmegaConf.to_container(composed, resolve=True), to_dict(Config()))
+        check_group("sweep", values["sweep"])
+        if cell:
+            values, overrides = cell.settings(RESUMABLE)
+        elif values["sweep"]["resume"]:
+            raise ConfigError("sweep.resume=true without -m: it resumes a sweep; resume one run with resume=RUN_DIR")
+        config, run, recorded = configure(values, overrides)
+        claims.check(config.claims)
+        hooks = [Rerun(recorded), RecordFindings(), typed, *([cell] if cell else [])]
+        return launcher.execute(config, run, hooks)
+    except (ConfigError, OmegaConfBaseException) as error:
+        line = shown(explain(error))
+        return Status(REFUSED_CELL, exit=refuse(line), error=line)
+    except guards.DiskFailed as error:
+        print(shown(f"error: {error}"), file=sys.stderr, flush=True)
+        return Status(FAILED, exit=FAILURE, error=str(error))

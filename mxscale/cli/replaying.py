@@ -1,0 +1,170 @@
+"""`mxscale replay`: list the replays; run the cells of one or of all as a sweep; write their pages."""
+
+import time
+from pathlib import Path
+
+from hydra import compose
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+
+from mxscale.cli import job
+from mxscale.cli.explain import explain, refuse
+from mxscale.cli.help_pages import own_keys
+from mxscale.cli.multirun import OpenSweep
+from mxscale.cli.settings import resolve
+from mxscale.config.schema import Config, filled, from_dict, to_dict
+from mxscale.config.validation import validate
+from mxscale.diagnose import all_reduce, input_rates
+from mxscale.launcher.progress import echo
+from mxscale.replay import availability, page, registry, sweeps
+from mxscale.replay.availability import Here
+from mxscale.replay.entry import FULL, SCALES, Cell, Replay
+from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
+from mxscale.rundir.status import FINISHED, KILLED, Status
+from mxscale.rundir.sweep_directory import REFUSED_CELL, SweepDirectory
+from mxscale.sweep import cells, sweep
+from mxscale.util import text_table
+from mxscale.util.errors import ConfigError, nearest
+
+# A verb that records one measurement in a run directory -> its function and its own group of settings
+MEASUREMENTS = {"test-io": (input_rates.main, "io"), "test-allreduce": (all_reduce.main, "allreduce")}
+
+
+class Request:
+    """A command line of `mxscale replay`."""
+
+    def __init__(self, values: dict, own: dict):
+        """Raises ConfigError."""
+        if own["scale"] not in SCALES:
+            raise ConfigError(f"scale={own['scale']}{nearest(str(own['scale']), SCALES)}: expected {' or '.join(SCALES)}")
+        if not isinstance(own["again"], bool):
+            raise ConfigError(f"again={own['again']}: expected true or false")
+        if not isinstance(own["output"], str):
+            raise ConfigError("output is missing: name the folder to write to")
+        self.config = validate(from_dict(values))
+        self.values, self.scale, self.again, self.output = values, own["scale"], own["again"], Path(own["output"])
+        typed = HydraConfig.get().overrides.task
+        self.overrides = [each for each in typed if cells.top_of(each) not in own_keys("replay")]
+        given = [each.partition("=")[0].lstrip("+") for each in self.overrides]
+        self.here = availability.here(self.config.launch.hosts or [], given)
+
+    def command(self, replay: Replay) -> str:
+        scale = [f"scale={self.scale}"] if self.scale != FULL else []
+        return " ".join(["mxscale", "replay", replay.name, *scale, *self.overrides])
+
+
+def main(values: dict, own: dict) -> int:
+    """List the replays, or run one or all; return the exit status. Raises ConfigError."""
+    request = Request(values, own)
+    if own["replay"] is None:
+        echo(listing(request.here))
+        return DONE
+    chosen, status = registry.chosen(str(own["replay"])), DONE
+    contents = []
+    for replay in chosen:
+        ended, directory = run(replay, request)
+        content = sweeps.content(replay, request.scale, directory, request.here, request.command(replay))
+        contents.append(content)
+        echo(summary(content, page.write(content, request.output)))
+        status = max(status, ended)
+        if ended == INTERRUPTED:
+            break
+    if len(chosen) > 1:
+        echo(f"\n  book   {page.write_book(contents, request.output)}")
+    return status
+
+
+def listing(here: Here) -> str:
+    """Return a table of the replays, and below it what each needs at full scale."""
+    lines = [("replay", "work", "figure or table", "scale=full", "scale=small")]
+    needs = []
+    for replay in registry.REPLAYS.values():
+        able = ["{} of {} runs".format(*sweeps.runnable(replay.grid(scale), here)) for scale in SCALES]
+        lines.append((replay.name, replay.work, replay.shows, *able))
+        needs.append((replay.name, "; ".join(availability.lacking(replay.full, here)) or "nothing"))
+    table = text_table.columns(lines)
+    return "\n".join([*table, "", "Missing here for scale=full:", *text_table.columns(needs, indent="  ")])
+
+
+def run(replay: Replay, request: Request) -> tuple:
+    """Run the cells of a replay that can run and have no result; return the exit status and the sweep's directory."""
+    grid = replay.grid(request.scale)
+    able = [cell for cell in grid.cells if not availability.missing(cell, request.here)]
+    if not any(cell.series is not None for cell in able):
+        echo(f"{replay.name}: no run is possible here; scale=small runs an analogue" if request.scale == FULL
+             else f"{replay.name}: no run is possible here")  # fmt: skip
+        return DONE, None
+    opened = open_sweep(replay, request, len(able))
+    status = DONE
+    try:
+        for number, cell in enumerate(able):
+            ended = run_cell(opened, replay, cell, number, request)
+            if ended.exit == INTERRUPTED or opened.signals.reason:
+                break
+    finally:
+        status = max(opened.close(), default=DONE)
+    return status, opened.sweep
+
+
+def open_sweep(replay: Replay, request: Request, count: int) -> OpenSweep:
+    """Return the newest sweep of the same command, or a new one."""
+    values = to_dict(request.config)
+    values.update(name=replay.name)
+    typed = [f"replay={replay.name}", f"scale={request.scale}", *request.overrides]
+    earlier = None if request.again else sweep.find(from_dict(values), cells.identity(typed))
+    values["sweep"]["resume"] = earlier is not None
+    facts = {"swept": {}, "cells": count, "at_a_time": 1, "sweeper": "replay", "launcher": "basic",
+             "replay": f"{replay.name} {request.scale}"}  # fmt: skip
+    return OpenSweep(values, typed, facts)
+
+
+def run_cell(opened: OpenSweep, replay: Replay, cell: Cell, number: int, request: Request) -> Status:
+    """Run one cell unless it has finished, record how it ended, and return its status."""
+    since, directory = time.time(), opened.sweep
+    try:
+        composed, values, overrides = settings(directory, replay, cell, request)
+    except KeyError as error:
+        echo(f"cell {number} {cell.name} starts from {error.args[0]}, which has not finished")
+        return Status(REFUSED_CELL, exit=FAILURE)
+    except Exception as error:
+        return Status(REFUSED_CELL, exit=refuse(f"{replay.name}, {cell.name}: {explain(error)}"))
+    each = sweep.Cell(directory, number, values, overrides, since, cell.name)
+    if each.finished_before():
+        echo(f"cell {number} {cell.name} already finished: {each.record.run}")
+        return Status(FINISHED, exit=DONE)
+    echo(f"cell {number} {cell.name}")
+    status = measure(cell.verb, values, each) if cell.verb in MEASUREMENTS else job.execute(composed, overrides, each)
+    each.record_end(status)
+    return status
+
+
+def settings(directory: SweepDirectory, replay: Replay, cell: Cell, request: Request) -> tuple:
+    """Return the settings of a cell: as composed, as a dictionary, and the overrides."""
+    grid, cache = replay.grid(request.scale), request.config.data.cache
+    own = sweeps.settings(cell, grid, sweeps.finished_runs(directory), cache, request.here.hosts)
+    overrides = [*own, *request.overrides]
+    composed = compose(cell.verb, overrides)
+    defaults = own_keys(cell.verb) if cell.verb in MEASUREMENTS else {}
+    return composed, filled(OmegaConf.to_container(composed, resolve=True), {**to_dict(Config()), **defaults}), overrides
+
+
+def measure(verb: str, values: dict, cell: sweep.Cell) -> Status:
+    """Run a verb that records one measurement as a cell."""
+    function, group = MEASUREMENTS[verb]
+    run_values = {key: value for key, value in values.items() if key != group}
+    try:
+        config = resolve(validate(from_dict({**run_values, "name": cell.record.name})))
+        exit_status = function(config, values[group], cell)
+    except ConfigError as error:
+        return Status(REFUSED_CELL, exit=refuse(str(error)), error=str(error))
+    state = {DONE: FINISHED, INTERRUPTED: KILLED}.get(exit_status, FAILED)
+    return Status(state, exit=exit_status, error=None if state == FINISHED else f"{verb} ended with {exit_status}")
+
+
+def summary(content: page.Content, path: Path) -> str:
+    """Return the claims that a replay decides and where its page is, for the terminal."""
+    lines = [("replay", f"{content.replay.name}, {page.state(content)}")]
+    lines += [("claim", f"{one.row['id']}: {one.state}{f', {one.reduced.text}: {one.reduced.direction}' if one.reduced else ''}")
+              for one in content.outcomes]  # fmt: skip
+    lines += [("without", f"{each.cell.name}: {each.why}") for each in content.open]
+    return "\n".join(text_table.columns([*lines, ("page", str(path))], indent="  "))

@@ -1,0 +1,1 @@
+"""Replays: a published figure or table from a grid of runs, drawn beside the published numbers."""

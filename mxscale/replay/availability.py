@@ -1,0 +1,82 @@
+"""What a cell needs that this machine lacks, in words that say what to do."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from typing import List, Optional, Sequence
+
+from mxscale.environment import gpus
+from mxscale.environment.hosts import Host
+from mxscale.replay.entry import Cell, Grid
+
+# A requirement is KIND:REST
+GPUS, NCCL, MPI, IMAGE, FILE, SET = "gpus", "nccl", "mpi", "image", "file", "set"
+
+
+@dataclass(frozen=True)
+class Here:
+    """What this machine and this command line have."""
+
+    gpus: Sequence[str] = ()  # names
+    hosts: Sequence[Host] = ()  # launch.hosts
+    given: Sequence[str] = ()  # keys that the command line sets
+
+
+def here(hosts: Sequence[Host], given: Sequence[str]) -> Here:
+    """Return what this machine has, besides hosts and keys of the command line."""
+    return Here([gpu["name"] for gpu in gpus.driver().get("gpus", [])], hosts, given)
+
+
+def missing(cell: Cell, found: Here) -> List[str]:
+    """Return why a cell can't run, one reason for each unmet requirement."""
+    reasons = [reason for need in cell.needs if (reason := _unmet(need, found))]
+    if cell.nodes is not None and len(found.hosts) < cell.nodes:
+        hosts = "name it" if cell.nodes == 1 else f"name {cell.nodes}"
+        reasons.append(f"{cell.nodes} machine{'s' * (cell.nodes > 1)}: {hosts} in launch.hosts")
+    return reasons
+
+
+def lacking(grid: Grid, found: Here) -> List[str]:
+    """Return the reasons of all cells of a grid, without repetition."""
+    return list(dict.fromkeys(reason for cell in grid.cells for reason in missing(cell, found)))
+
+
+def _unmet(need: str, found: Here) -> Optional[str]:
+    kind, _, rest = need.partition(":")
+    return {GPUS: _gpus, NCCL: _nccl, MPI: _mpi, IMAGE: _image, FILE: _file, SET: _set}[kind](rest, found)
+
+
+def _gpus(rest: str, found: Here) -> Optional[str]:
+    name, count = rest.split(":")
+    if found.hosts or sum(name in each for each in found.gpus) >= int(count):
+        return None
+    here = f"{len(found.gpus)} x {found.gpus[0]}" if found.gpus else "no GPU"
+    return f"{count} {name or 'GPU'}{'' if name else 's' * (count != '1')} (this machine has {here})"
+
+
+def _nccl(_: str, found: Here) -> Optional[str]:
+    return None if found.gpus else "NCCL, which exchanges between GPUs (this machine has none)"
+
+
+def _mpi(_: str, __: Here) -> Optional[str]:
+    return None if shutil.which("mpirun") else "mpirun: install Open MPI"
+
+
+def _image(name: str, _: Here) -> Optional[str]:
+    target = name.partition(":")[2]
+    build = f"the image {name}: docker build --target {target} -t {name} ."
+    try:
+        import docker
+
+        docker.from_env(timeout=5).images.get(name)
+    except Exception:  # no engine, no image, no package
+        return build
+    return None
+
+
+def _file(path: str, _: Here) -> Optional[str]:
+    return None if os.path.exists(path) else f"{path}, to be placed there"
+
+
+def _set(key: str, found: Here) -> Optional[str]:
+    return None if key in found.given else f"{key}=PATH"

@@ -1,0 +1,65 @@
+"""Replays of AWS 2019: Horovod against parameter servers, and the quick start on MNIST."""
+
+from mxscale.replay.entry import EACH, TABLE, Cell, Grid, Panel, Replay, grid_of
+
+WORK = "AWS 2019"
+MNIST = Replay(
+    "aws-mnist", WORK, "MNIST on two processes of one machine", "",
+    (Panel("throughput/median", derive=EACH, label="samples/s of one rank"), Panel("train/top1")),
+    full=Grid((Cell("mnist", "two processes", "by batch 100", ("max_steps=100",)),
+               Cell("speed", "two processes", "epoch 1", ("epochs=1",))),
+              ("experiment=aws_mnist",)),
+    small=Grid(
+        (Cell("mnist", "two processes", "by batch 100", ("max_steps=100",)),
+         Cell("speed", "two processes", "epoch 1", ("max_steps=400",))),
+        ("experiment=aws_mnist", "claims=[]", "data.root={mnist}", "data.checksum=skip"),
+        "60,000 synthetic digits of MNIST's shape in its idx files, which nobody has to download",
+    ),
+    claims=("mnist-2procs-acc", "mnist-2procs-speed"),
+)  # fmt: skip
+
+# x of the figure -> nodes of 8 GPUs; a series -> its settings
+NODES = {8: 1, 16: 2, 32: 4, 64: 8}
+EXCHANGES = {
+    "Horovod": ("experiment=aws_horovod",),
+    "1 server": ("experiment=aws_parameter_server", "comm.servers=1"),
+    "1 server per worker": ("experiment=aws_parameter_server", "comm.servers=1x"),
+    "2 servers per worker": ("experiment=aws_parameter_server", "comm.servers=2x"),
+}
+NEEDS = ("gpus:V100:8", "set:data.train", "set:data.val")
+# The analogue: workers of one CPU device. Numbers of servers for 1 and for 2 workers; one worker needs no servers
+SERVERS = {"1 server": (1, 1), "1 server per worker": (1, 2), "2 servers per worker": (2, 4)}
+SMALL = (
+    "data=digits", "data.classes=null", "launch.threads=1", "launch.device=cpu", "batch.per_device=16",
+    "max_steps=60", "log_every=5", "data.threads=1", "validate_every=1000",
+)  # fmt: skip
+SCALING = Replay(
+    "aws-scaling", WORK, "ResNet-50 on ImageNet, Horovod against parameter servers: images/s, efficiency, cost",
+    "GPUs",
+    (Panel("throughput/median"), Panel("scaling/efficiency"), Panel("cost/total_eur", TABLE)),
+    full=Grid(
+        tuple(
+            Cell(f"{name.lower().replace(' ', '-')}-{gpus}", name, f"{gpus} GPU", own, needs=NEEDS, nodes=nodes)
+            for (name, own), (gpus, nodes) in grid_of(EXCHANGES.items(), NODES.items())
+        ),
+        about="the first 1, 2, 4 and 8 of launch.hosts",
+    ),
+    small=Grid(
+        (
+            *(
+                Cell(f"horovod-{n}", "Horovod", f"{n} device{'s' * (n > 1)}", (f"launch.ranks={n}",))
+                for n in (1, 2)
+            ),
+            *(
+                Cell(f"{name.lower().replace(' ', '-')}-{n}", name, f"{n} device{'s' * (n > 1)}",
+                     (f"launch.ranks={n}", "comm=parameter_server", f"comm.servers={counts[n - 1]}"))
+                for (name, counts), n in grid_of(SERVERS.items(), (1, 2))
+            ),
+        ),
+        SMALL,
+        "the small network on digits, one and two workers of one CPU device, servers on the same machine",
+    ),
+    claims=("hvd-64-throughput", "hvd-64-time", "hvd-64-acc", "ps-1-server", "ps-2to1", "hvd-cheapest"),
+)  # fmt: skip
+
+REPLAYS = (MNIST, SCALING)

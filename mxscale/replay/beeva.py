@@ -1,0 +1,218 @@
+"""Replays of BEEVA 2017: fine-tuning on AWS P2 and P3, its accuracy, its speed by build and kvstore, and its bill."""
+
+from dataclasses import replace
+
+from mxscale.replay.entry import LINES, Cell, Grid, Panel, Replay, grid_of
+
+WORK = "BEEVA 2017"
+SPEED, ONE_EPOCH = Panel("throughput/median"), Panel("val/top1")
+FILES = ("file:data/models/resnet-152-symbol.json", "file:data/models/resnet-152-0000.params")
+R50_FILES = ("file:data/models/resnet-50-symbol.json", "file:data/models/resnet-50-0000.params")
+R50 = ("model.pretrained=symbol:data/models/resnet-50",)
+
+# The analogue: the small network, trained on the digits 0 to 4, fine-tuned on 5 to 9 by SGD at a constant rate that is
+# proportional to the batch, in one process that drives CPU devices of one thread each
+PRETRAIN = Cell("pretraining", None, "", ("data=digits", "epochs=6", "launch.ranks=1"))
+SMALL = (
+    "data=digits", "data.classes=['5','6','7','8','9']", "model=pretrained",
+    "model.pretrained={run:pretraining}", "optimizer=sgd", "optimizer.momentum=0.0", "optimizer.weight_decay=0.0",
+    "schedule=constant", "schedule.warmup_epochs=0", "schedule.reference_batch=${batch.per_device}", "comm=device", "launch.device=cpu",
+    "launch.threads=1", "log_every=5", "data.threads=1",
+)  # fmt: skip
+ABOUT = (
+    "the small network on 540 digits in place of ResNet-152 on Caltech-256, one and two CPU devices in place of GPUs"
+)
+SMALL_LR = {8: "0.1", 16: "0.2"}  # of one device, by its batch
+LR = {16: "0.00125", 32: "0.0025"}
+
+
+def small_cell(name: str, series: str, x: str, *overrides: str, **others) -> Cell:
+    """Return a cell of the analogue; its own settings replace those of SMALL."""
+    return Cell(name, series, x, (*SMALL, *overrides), verb="finetune", **others)
+
+
+def full_cell(devices: int, batch: int, series: str, *overrides: str, gpu: str = "K80", x: str = "", **others) -> Cell:
+    """Return a cell with the published batch and learning rate per GPU."""
+    own = (f"launch.ranks={devices}", f"batch.per_device={batch}", f"optimizer.lr={LR[batch]}", *overrides)
+    name = others.pop("name", f"{devices}x{batch}")
+    needs = (f"gpus:{gpu}:{devices}", *others.pop("needs", FILES))
+    return Cell(name, series, x or f"{devices} GPU", own, verb="finetune", needs=needs, **others)
+
+
+def by_devices_and_batch(*overrides: str) -> tuple:
+    """Return the cells of one and two devices with two batches each, by the number of devices."""
+    return tuple(
+        small_cell(
+            f"{devices}x{batch}", f"batch {batch}", f"{devices} device{'s' * (devices > 1)}", f"launch.ranks={devices}",
+            f"batch.per_device={batch}", f"optimizer.lr={SMALL_LR[batch]}", *overrides,
+        )
+        for devices, batch in grid_of((1, 2), (8, 16))
+    )  # fmt: skip
+
+
+EXPERIMENT = ("experiment=beeva_caltech256",)
+ONE_PASS = (*EXPERIMENT, "epochs=1")
+RESNET152 = Replay(
+    "beeva-p2-resnet152", WORK, "ResNet-152 on Caltech-256, one epoch: speed, efficiency, accuracy", "GPUs",
+    (SPEED, Panel("scaling/efficiency"), ONE_EPOCH),
+    full=Grid(
+        tuple(
+            full_cell(n, batch, f"batch {batch}", *(("machine.instance=p2.xlarge",) if n == 1 else ()))
+            for n, batch in grid_of((1, 8), (16, 32))
+        ),
+        ONE_PASS,
+    ),
+    small=Grid((PRETRAIN, *by_devices_and_batch("epochs=2")), about=f"{ABOUT}; two epochs"),
+    claims=("finetune-acc-1ep", "finetune-spread", "finetune-eff-r152"),
+)  # fmt: skip
+
+SIX_EPOCHS = Replay(
+    "beeva-p2-six-epochs", WORK, "six epochs of ResNet-152 on Caltech-256: accuracy, minutes, euros", "",
+    (Panel("val/top1"), Panel("time/wall_s"), Panel("cost/total_eur")),
+    full=Grid((full_cell(8, 16, "ResNet-152", x="6 epochs"),), EXPERIMENT),
+    small=Grid(
+        (
+            PRETRAIN,
+            small_cell("one-epoch", "small network", "1 epoch", "launch.ranks=2", "batch.per_device=8",
+                       "optimizer.lr=0.1", "epochs=1"),
+            small_cell("six-epochs", "small network", "6 epochs", "launch.ranks=2", "batch.per_device=8",
+                       "optimizer.lr=0.1", "epochs=6"),
+        ),
+        about=f"{ABOUT}; the cost needs a price, such as machine.usd_per_hour=0.1",
+    ),
+    claims=("finetune-acc-6ep", "finetune-time-6ep", "finetune-cost"),
+)  # fmt: skip
+
+RESNET50 = Replay(
+    "beeva-p2-resnet50", WORK, "ResNet-50 on Caltech-256: speed, efficiency, accuracy after six epochs", "GPUs",
+    (SPEED, Panel("scaling/efficiency"), ONE_EPOCH),
+    full=Grid(
+        tuple(full_cell(n, 16, "ResNet-50", *R50, needs=R50_FILES) for n in (1, 8)), EXPERIMENT
+    ),
+    small=Grid(
+        (
+            replace(PRETRAIN, overrides=(*PRETRAIN.overrides, "model.name=mobilenet0.25")),
+            *(
+                small_cell(f"{n}x8", "MobileNet 0.25", f"{n} device{'s' * (n > 1)}", f"launch.ranks={n}",
+                           "batch.per_device=8", "optimizer.lr=0.1", "epochs=6")
+                for n in (1, 2)
+            ),
+        ),
+        about=f"{ABOUT}; another network than beeva-p2-resnet152, as published",
+    ),
+    claims=("finetune-acc-r50", "finetune-eff-r50"),
+)  # fmt: skip
+
+P3 = Replay(
+    "beeva-p3", WORK, "P2 against P3, one epoch of ResNet-152: images/s and euros", "",
+    (SPEED, Panel("cost/total_eur")),
+    full=Grid(
+        (
+            *(full_cell(n, batch, f"P2, batch {batch}", name=f"p2-{n}x{batch}") for n, batch in grid_of((1, 8), LR)),
+            *(
+                full_cell(n, batch, f"P3, batch {batch}", f"machine.instance=p3.{2 * n}xlarge",
+                          "machine.as_of='2017-11-12'", gpu="V100", name=f"p3-{n}x{batch}")
+                for n, batch in grid_of((1, 4), LR)
+            ),
+        ),
+        ONE_PASS,
+    ),
+    small=Grid(
+        (
+            PRETRAIN,
+            *(
+                small_cell(f"threads{threads}-{batch}", f"{threads} thread{'s' * (threads > 1)}", f"batch {batch}",
+                           "launch.ranks=1", f"launch.threads={threads}", f"batch.per_device={batch}",
+                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=2", "machine=custom",
+                           f"machine.instance=slice-of-p3.2xlarge-{threads}-of-8",
+                           f"machine.usd_per_hour={3.06 * threads / 8:.4f}")
+                for threads, batch in grid_of((1, 2), (8, 16))
+            ),
+        ),
+        about=f"{ABOUT}; a slow and a fast device are one and two threads, each thread at an eighth of the price of a "
+        "p3.2xlarge, which has 8",
+    ),
+    claims=("p3-cheaper", "p3-price"),
+)  # fmt: skip
+
+IMAGES = {"pip": "mxscale:cu90", "source": "mxscale:source", "NGC": "mxscale:ngc"}
+BUILDS = Replay(
+    "beeva-builds", WORK, "MXNet of pip, from source, and of NGC: ResNet-152 on 4 V100", "",
+    (SPEED,),
+    full=Grid(
+        tuple(
+            full_cell(4, batch, name, "launch=docker", f"launch.image={image}", gpu="V100", x=f"batch {batch}",
+                      name=f"{name.lower()}-{batch}", needs=(f"image:{image}", *FILES))
+            for batch, (name, image) in grid_of(LR, IMAGES.items())
+        ),
+        ("experiment=beeva_kvstore", "comm=device"),
+    ),
+    small=Grid(
+        (
+            PRETRAIN,
+            *(
+                small_cell(f"{name}-{batch}", name, f"batch {batch}", "launch.ranks=2", f"batch.per_device={batch}",
+                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=2", *own, needs=needs)
+                for batch, (name, own, needs) in grid_of(
+                    (8, 16),
+                    (
+                        ("pip", (), ()),
+                        ("source", ("launch=docker", "launch.image=mxscale:source"), ("image:mxscale:source",)),
+                        ("NGC", ("launch=docker", "launch.image=mxscale:ngc"), ("gpus::1", "image:mxscale:ngc")),
+                    ),
+                )
+            ),
+        ),
+        about=f"{ABOUT}; pip is the environment of this command",
+    ),
+    claims=("build-pip-small", "build-pip-large", "build-source"),
+)  # fmt: skip
+
+KVSTORES = {"local": "kvstore_local", "device": "device", "nccl": "nccl"}
+KVSTORE = Replay(
+    "beeva-kvstore", WORK, "kvstore local, device and nccl: ResNet-152 on 4 V100", "",
+    (SPEED, ONE_EPOCH),
+    full=Grid(
+        tuple(
+            full_cell(4, batch, name, f"comm={comm}", gpu="V100", x=f"batch {batch}", name=f"{name}-{batch}",
+                      needs=(*FILES, *(("nccl",) if name == "nccl" else ())))
+            for batch, (name, comm) in grid_of(LR, KVSTORES.items())
+        ),
+        ("experiment=beeva_kvstore",),
+    ),
+    small=Grid(
+        (
+            PRETRAIN,
+            *(
+                small_cell(f"{name}-{batch}", name, f"batch {batch}", "launch.ranks=2", f"comm={comm}",
+                           f"batch.per_device={batch}", f"optimizer.lr={SMALL_LR[batch]}", "epochs=2",
+                           needs=("nccl",) if name == "nccl" else ())
+                for batch, (name, comm) in grid_of((8, 16), KVSTORES.items())
+            ),
+        ),
+        about=ABOUT,
+    ),
+    claims=("kvstore-nccl", "kvstore-nccl-upstream"),
+)  # fmt: skip
+
+
+def decoding(*overrides: str, about: str = "") -> Grid:
+    return Grid(
+        tuple(
+            Cell(f"{reader}-{n}", reader, str(n), (*overrides, f"io.threads=[{n}]", f"io.readers=[{reader}]",
+                 f"data.reader={reader}", "io.seconds=3"), verb="test-io")
+            for reader, n in grid_of(("record_iter", "turbojpeg"), (1, 2, 3))
+        ),
+        about=about,
+    )  # fmt: skip
+
+
+TEST_IO = Replay(
+    "beeva-test-io", WORK, "the input pipeline alone, by decoding threads", "decoding threads",
+    (Panel("io/images_per_s", LINES),),
+    full=decoding("data=caltech256"),
+    small=decoding("data=imagefolder", "data.root={photographs}", about="256 generated images of 500 by 400 pixels"),
+    claims=("test-io",),
+)  # fmt: skip
+
+REPLAYS = (RESNET152, SIX_EPOCHS, RESNET50, P3, BUILDS, KVSTORE, TEST_IO)

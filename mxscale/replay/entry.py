@@ -1,0 +1,136 @@
+"""What a replay is: its cells at each scale, and the panels of its figure. The entries are beeva.py, aws.py, ..."""
+
+from dataclasses import dataclass
+from typing import Dict, Optional, Tuple
+
+FULL, SMALL = "full", "small"
+SCALES = (FULL, SMALL)
+
+BARS, LINES, TABLE = "bars", "lines", "table"
+
+# metric of a run -> (axis label, factor)
+METRICS: Dict[str, Tuple[str, float]] = {
+    "throughput/median": ("images/s", 1),
+    "scaling/efficiency": ("scaling efficiency, %", 100),
+    "best/val_top1": ("val top-1, %", 1),
+    "val/top1": ("val top-1, %", 1),
+    "train/top1": ("train top-1, %", 1),
+    "time/wall_s": ("time, min", 1 / 60),
+    "cost/total_eur": ("cost, EUR", 1),
+    "io/images_per_s": ("images/s", 1),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a replay.
+
+    Attributes:
+        name: Unique within the replay, part of the run's name.
+        series: Series of the figure; None: a run that others start from, which is not shown.
+        x: Place on the x axis.
+        overrides: Settings in Hydra's grammar; {run:NAME} is replaced by the run directory of an earlier cell.
+        verb: What runs it: a key of mxscale.cli.verbs.VERBS.
+        needs: Requirements in the words of `availability.missing`.
+        nodes: Number of machines, taken from launch.hosts; None: this machine.
+    """
+
+    name: str
+    series: Optional[str]
+    x: str
+    overrides: Tuple[str, ...] = ()
+    verb: str = "train"
+    needs: Tuple[str, ...] = ()
+    nodes: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells of a replay at one scale.
+
+    Attributes:
+        base: Settings of all cells.
+        about: How this grid differs from the published one.
+    """
+
+    cells: Tuple[Cell, ...]
+    base: Tuple[str, ...] = ()
+    about: str = ""
+
+
+SLOWER, TIMES, EACH = "slower", "times", "each"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One metric of the figure.
+
+    Attributes:
+        metric: A key of METRICS, or the beginning of the names of several metrics (`allreduce/ms/`), whose rest is x.
+        form: BARS, LINES or TABLE.
+        logarithmic: Whether the axes are.
+        derive: SLOWER: percent below the series `reference` at the same x; TIMES: multiple of it; EACH: of one device.
+        label: Axis label; that of METRICS by default.
+    """
+
+    metric: str
+    form: str = BARS
+    logarithmic: bool = False
+    derive: Optional[str] = None
+    reference: Optional[str] = None
+    label: Optional[str] = None
+
+    @property
+    def name(self) -> str:
+        """Its metric in tables/published_figures.csv."""
+        return f"{self.derive} {self.metric}" if self.derive else self.metric
+
+    @property
+    def axis(self) -> str:
+        return self.label or METRICS[self.metric][0]
+
+    @property
+    def factor(self) -> float:
+        return METRICS[self.metric][1] if self.metric in METRICS and not self.reference else 1.0
+
+    def derived(self, value: float, reference: Optional[float], devices: Optional[int]) -> Optional[float]:
+        """Return what the panel shows of a metric's value; None if its reference is unknown."""
+        if self.derive == EACH:
+            return value / devices if devices else None
+        if self.derive is None:
+            return value
+        if reference is None:
+            return None
+        return 100 * (1 - value / reference) if self.derive == SLOWER else value / reference
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A published figure or table, and the runs that make the same one here.
+
+    The published numbers are those of tables/published_figures.csv.
+
+    Attributes:
+        shows: The figure or table, as a title.
+        x: What the x axis is.
+        claims: Ids of tables/claims.csv that it decides.
+    """
+
+    name: str
+    work: str
+    shows: str
+    x: str
+    panels: Tuple[Panel, ...]
+    full: Grid
+    small: Grid
+    claims: Tuple[str, ...] = ()
+
+    def grid(self, scale: str) -> Grid:
+        return {FULL: self.full, SMALL: self.small}[scale]
+
+
+def grid_of(*axes) -> Tuple[Tuple, ...]:
+    """Return the combinations of the axes' values, the last axis fastest."""
+    import itertools
+
+    return tuple(itertools.product(*axes))
