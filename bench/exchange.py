@@ -3,8 +3,8 @@
     python bench/exchange.py [--quick] [--only resnet18] [--rate 2gbit] [--turns 8] [--save FILE.json]
 
 Each rank and each parameter server runs on its own node, whose link is limited both ways (mxscale/replay/network.py).
-The workers' nodes divide the cores; a server's node shares those of a worker's node. All rows are started and take turns
-of --seconds (bench/watched.py). The limit runs before each other row, whose share refers to it. --save stores the
+The workers' nodes divide the cores; a server's node shares those of a worker's node. All rows are started and take
+turns of --seconds (bench/watched.py). The limit runs before each other row, whose share refers to it. --save stores the
 readings, and a further call adds to them. Rates are those of metrics.jsonl.
 
 The limit is the same number of one-rank runs side by side (comm=local), so that cores are shared as with an exchange.

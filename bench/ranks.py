@@ -3,8 +3,6 @@
 import os
 import sys
 
-import measure
-
 from mxscale.config.schema import from_dict
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.hosts import Host
@@ -25,9 +23,3 @@ def command(argv, ranks: int, transport="gloo", network=None, threads=None, extr
     env = {**commands.rank_environment(config, Placement(ranks, available_cores(), hosts), base), **(extra or {})}
     where = ",".join(f"{host.address}:1" for host in hosts)
     return [*commands.LAUNCHERS[transport](config, ranks, env, where), sys.executable, *map(str, argv)], env
-
-
-def run(argv, ranks: int, transport="gloo", network=None) -> str:
-    """Run such ranks and return their output."""
-    ranks_argv, env = command(argv, ranks, transport, network)
-    return measure.run(ranks_argv, env=env).stdout

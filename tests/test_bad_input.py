@@ -236,7 +236,7 @@ def test_sweep_continues_after_a_refused_cell_and_skips_images(cli, tmp_path):
     assert sum(split.count for split in plan.splits.values()) == 39
 
 
-@pytest.mark.parametrize("command", [["train"], ["plan"], ["test-io"]])
+@pytest.mark.parametrize("command", [["train"], ["plan"], ["test-io"], ["test-allreduce"]])
 def test_a_deleted_setting_has_its_default(capsys, command):
     deleted = ["~sweep.resume", "~budget"] if command[0] == "train" else ["~rerun"]
     assert "epochs=x" in command_error(capsys, *command, *deleted, "epochs=x")

@@ -1,4 +1,4 @@
-"""Links fitted to the user's runs and to the table of bench/allreduce.py."""
+"""Links fitted to the user's runs and to `mxscale test-allreduce`."""
 
 import dataclasses
 import math
@@ -153,27 +153,27 @@ def test_run_with_several_shards_per_rank_is_refused(tmp_path):
         calibration.read(str(run.path), run.config())
 
 
-def test_allreduce_table_gives_the_link_between_nodes(tmp_path):
-    table = tmp_path / "links.csv"
-    table.write_text("name,ranks,transport,alpha_s,bytes_per_s,date,source\nlo,2,gloo,0.0001,2.5e8,2026-01-01,x\n")
-    assert calibration.read(str(table), from_dict({})).links["nic"] == Link(1e-4, 2.5e8)
+def allreduce(runs, nodes: int, fit) -> str:
+    """Create a record of `mxscale test-allreduce`."""
+    run = directory.create(from_dict({"runs": str(runs)}))
+    run.write("test-allreduce.json", {"nodes": nodes, "fit": fit})
+    return str(run)
+
+
+def test_measured_allreduce_gives_the_link_of_its_place(tmp_path):
+    between = allreduce(tmp_path, 2, {"alpha_s": 1e-4, "bytes_per_s": 2.5e8})
+    inside = allreduce(tmp_path, 1, {"alpha_s": 0.0, "bytes_per_s": 1e9})
+    own = calibration.read([between, inside], from_dict({}))
+    assert (own.links["nic"], own.links["intra"], own.runs) == (Link(1e-4, 2.5e8), Link(0.0, 1e9), [])
+    assert own.sources == f"link between nodes of {between}; link inside a node of {inside}"
 
 
 @pytest.mark.parametrize(
-    "text, message",
-    [
-        ("a,b\n1,2\n", "expected a row with ranks, alpha_s, bytes_per_s"),
-        ("", "expected a row with"),
-        ("ranks,alpha_s,bytes_per_s\n2,,\n", "could not convert"),
-        ("ranks,alpha_s,bytes_per_s\n2\n", "could not convert"),
-        ("ranks,alpha_s,bytes_per_s\n2,nan,1e9\n", "expected alpha_s of at least 0"),
-        ("ranks,alpha_s,bytes_per_s\n2,0,0\n", "expected alpha_s of at least 0"),
-    ],
+    "fit, message", [(None, "no link fits its times"), ({"alpha_s": "x"}, "is damaged: fit.alpha_s")]
 )
-def test_invalid_allreduce_table_is_refused(tmp_path, text, message):
-    (tmp_path / "links.csv").write_text(text)
+def test_allreduce_without_a_link_is_refused(tmp_path, fit, message):
     with pytest.raises(ConfigError, match=message):
-        calibration.read(str(tmp_path / "links.csv"), from_dict({}))
+        calibration.read(allreduce(tmp_path, 2, fit), from_dict({}))
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "FAILED"])

@@ -9,7 +9,6 @@ import pytest
 from conftest import ROOT
 
 sys.path.append(str(ROOT / "bench"))
-import allreduce
 import exchange
 
 from mxscale.replay import network
@@ -97,14 +96,6 @@ def test_two_nodes_train_the_weights_of_one_machine(allowed, cli):
     here = cli("train", "launch.threads=1", "launch.ranks=2")
     assert remote.sha == here.sha
     assert sent > 10**5  # the gradients used the link
-
-
-def test_fit_recovers_latency_and_bandwidth_of_a_ring():
-    """4 ranks, 50 us per message, 1.25e8 bytes/s: 6 messages of a quarter of the bytes each."""
-    seconds = {size: 6 * 50e-6 + 1.5 * size / 1.25e8 for size in (2**10, 2**16, 2**24)}
-    alpha, bandwidth, predicted = allreduce.fit(seconds, ranks=4)
-    assert alpha == pytest.approx(50e-6, rel=1e-6) and bandwidth == pytest.approx(1.25e8, rel=1e-6)
-    assert predicted[2**16] == pytest.approx(seconds[2**16], rel=1e-6)
 
 
 def test_overlap_is_bound_by_the_longer_part():

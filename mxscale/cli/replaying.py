@@ -15,7 +15,7 @@ from mxscale.cli.multirun import OpenSweep
 from mxscale.cli.settings import resolve
 from mxscale.config.schema import Config, filled, from_dict, to_dict
 from mxscale.config.validation import validate
-from mxscale.diagnose import input_rates
+from mxscale.diagnose import all_reduce, input_rates
 from mxscale.launcher.progress import echo
 from mxscale.replay import availability, page, registry, results, sweeps
 from mxscale.replay.availability import Here
@@ -28,7 +28,7 @@ from mxscale.util import text_table
 from mxscale.util.errors import ConfigError, nearest
 
 # A verb that records one measurement in a run directory -> its function and its own group of settings
-MEASUREMENTS = {"test-io": (input_rates.main, "io")}
+MEASUREMENTS = {"test-io": (input_rates.main, "io"), "test-allreduce": (all_reduce.main, "allreduce")}
 
 
 class Request:

@@ -80,6 +80,12 @@ def test_io(values: dict, own: dict) -> int:
     return input_rates.main(_resolved(values), own["io"])
 
 
+def test_allreduce(values: dict, own: dict) -> int:
+    from mxscale.diagnose import all_reduce
+
+    return all_reduce.main(_resolved(values), own["allreduce"])
+
+
 def replay(values: dict, own: dict) -> int:
     from mxscale.cli import replaying
 
@@ -162,6 +168,8 @@ VERBS: Dict[str, Verb] = {
     "score": Verb("compare the performance model with published throughputs", score, ()),
     "test-io": Verb("measure the input pipeline in images/s by reader and threads", test_io,
                     ("data", "data.augment", "tracking")),
+    "test-allreduce": Verb("measure the time of an all-reduce by message size", test_allreduce,
+                            ("comm", "launch", "tracking")),
     "replay": Verb("repeat a published figure or table beside its numbers: mxscale replay NAME", replay, None,
                    "replay"),
     "sync": Verb("send what MLflow lacks of a run: mxscale sync RUN_DIR", sync, ("tracking",), "run"),

@@ -1,11 +1,9 @@
 """`mxscale test-io`: measure images/s of the input pipeline by readers and threads, and record them."""
 
-import json
 import time
 from dataclasses import asdict, replace
 from typing import Dict, Iterator, List, Tuple
 
-from mxscale.config import signature as identity
 from mxscale.config.datasets import DATASETS
 from mxscale.config.readers import READERS
 from mxscale.config.schema import Config
@@ -14,18 +12,14 @@ from mxscale.data import manifest, pack
 from mxscale.data.test_io import DECODER, TRAINING, VALIDATION, Request, measure
 from mxscale.diagnose import record as recording
 from mxscale.diagnose.record import End, Kind, Stopped
-from mxscale.environment import description
 from mxscale.environment.container_limits import available_cores
 from mxscale.launcher import setup
 from mxscale.launcher.context import NO_HOOK, Hook, Signals
 from mxscale.launcher.progress import echo
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir import directory
-from mxscale.rundir.directory import FAILED, KILLED, PARAMS, RunDir
+from mxscale.rundir.directory import FAILED, KILLED, RunDir
 from mxscale.rundir.plan import Plan
-from mxscale.tracking import payload
-from mxscale.train import build_facts
-from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
 KIND = Kind("test-io", "test-io.json", "test-io.png")
@@ -92,18 +86,10 @@ def until_stopped(batches: Iterator[int], signals: Signals) -> Iterator[int]:
 
 def describe(record: RunDir, request: Request, packed: Dict) -> None:
     """Write plan, environment and MLflow's params; the latter with the settings `io.*`."""
-    config = record.config()
     splits = {name: manifest.split_of(packed, name) for name, split in packed["splits"].items() if split["count"]}
     classes = len(packed["classes"])
     plan = Plan(splits=splits, classes=classes, data_digest=packed["digest"], data_dir=packed["dir"], device="cpu")
-    record.write_plan(plan)
-    facts = {**description.describe(record.path), "mxnet": build_facts.build()}
-    tags = description.tags(facts, plan, identity.signature(config, plan.data_digest, None), config.claims)
-    del tags["signature"]  # it identifies training runs
-    data = description.data_set(config.data.kind, plan)
-    record.write("environment.json", {**facts, "data": data, "tags": {**tags, "kind": KIND.name}})
-    own = {f"io.{key}": json.dumps(value, separators=(",", ":")) for key, value in asdict(request).items()}
-    record.write(PARAMS, {**payload.params(record), **{key: text.replace('"', "") for key, text in own.items()}})
+    recording.describe(record, KIND, plan, {"io": asdict(request)}, {})
 
 
 def result(config: Config, packed: Dict, request: Request, rows: List[Dict]) -> Dict:
@@ -115,11 +101,8 @@ def result(config: Config, packed: Dict, request: Request, rows: List[Dict]) -> 
 def write(record: RunDir, found: Dict) -> None:
     """Write test-io.json, the figure, and a line of metrics for each rate: its step is the number of threads."""
     recording.write_result(record, KIND, found, draw)
-    lines = [
-        {"attempt": 1, "step": row["threads"], "time_ms": row["time_ms"], "metrics": metrics(name_of(row), row)}
-        for row in found["rates"]
-    ]
-    write_text(record.metrics_file, "".join(f"{json.dumps(each)}\n" for each in lines))
+    rows = found["rates"]
+    recording.write_lines(record, [(row["threads"], row["time_ms"], metrics(name_of(row), row)) for row in rows])
 
 
 def name_of(row: Dict) -> str:

@@ -1,26 +1,32 @@
 """The record of a measurement: its own run directory, which MLflow records with the tag `kind` in place of `signature`.
 
-A diagnosis (diagnosis.py) and a measurement of the input pipeline (input_rates.py) are recorded in this way.
+Diagnoses (diagnosis.py), rates of the input (input_rates.py) and times of all-reduces (all_reduce.py) are recorded in
+this way.
 """
 
+import json
 import sys
 import time
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Callable, Dict, Optional
+from typing import Callable, Dict, List, Optional, Tuple
 
 import psutil
 
 from mxscale.config.schema import Config
 from mxscale.cost import run_cost
+from mxscale.environment import description
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
 from mxscale.records import claims
-from mxscale.rundir.directory import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RunDir
+from mxscale.rundir.directory import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, PARAMS, RunDir
+from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import Attempt, Status, Summary
-from mxscale.tracking import tracker, uris
+from mxscale.tracking import payload, tracker, uris
 from mxscale.tracking.sync_state import view_hint
+from mxscale.train import build_facts
+from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
 
@@ -71,6 +77,35 @@ def begin(record: RunDir, price: Price, started: Optional[float] = None) -> None
     record.begin_alive(1)
     record.write_status(Status(attempts=(Attempt(1, int(1000 * began), price.nodes),), attempt=1))
     record.write_price(price)
+
+
+def describe(record: RunDir, kind: Kind, plan: Plan, own: Dict[str, dict], tags: Dict[str, str]) -> None:
+    """Write plan, environment and MLflow's params.
+
+    Args:
+        own: The verb's own settings by their group.
+        tags: Tags in addition to those of every run.
+    """
+    config = record.config()
+    record.write_plan(plan)
+    facts = {**description.describe(record.path), "mxnet": build_facts.build()}
+    tags = {**description.tags(facts, plan, "", config.claims), "kind": kind.name, **tags}
+    del tags["signature"]  # it identifies training runs
+    if plan.data_digest:
+        facts["data"] = description.data_set(config.data.kind, plan)
+    record.write("environment.json", {**facts, "tags": tags})
+    texts = {
+        f"{group}.{key}": json.dumps(value, separators=(",", ":")).replace('"', "")
+        for group, settings in own.items()
+        for key, value in settings.items()
+    }
+    record.write(PARAMS, {**payload.params(record), **texts})
+
+
+def write_lines(record: RunDir, lines: List[Tuple[int, int, Dict[str, float]]]) -> None:
+    """Write metrics.jsonl from (step, time_ms, metrics)."""
+    found = [{"attempt": 1, "step": step, "time_ms": time_ms, "metrics": metrics} for step, time_ms, metrics in lines]
+    write_text(record.metrics_file, "".join(f"{json.dumps(each)}\n" for each in found))
 
 
 def write_result(record: RunDir, kind: Kind, found: dict, draw: Callable[[dict, str], None]) -> None:

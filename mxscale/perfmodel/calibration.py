@@ -1,8 +1,6 @@
-"""Measurements of this user's hardware for plans: finished runs, and the table of bench/allreduce.py."""
+"""Measurements of this user's hardware for plans: finished runs, and those of `mxscale test-allreduce`."""
 
-import csv
 import math
-from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -15,7 +13,7 @@ from mxscale.perfmodel import layers, step_time
 from mxscale.perfmodel.rates import Measured
 from mxscale.perfmodel.scenarios import bytes_each, software
 from mxscale.perfmodel.step_time import Job, Link
-from mxscale.rundir.directory import FINISHED, RunDir
+from mxscale.rundir.directory import ALLREDUCE, FINISHED, RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
@@ -29,23 +27,24 @@ class Calibration(NamedTuple):
 
 
 def read(sources, config: Config) -> Calibration:
-    """Read `plan.calibrate`: run directories, and files of bench/allreduce.py --write. Raises ConfigError."""
+    """Read `plan.calibrate`: directories of runs and of `mxscale test-allreduce`. Raises ConfigError."""
     given = [] if sources is None else sources if isinstance(sources, list) else [sources]
-    runs, link, used = [], None, []
+    runs, measured, used = [], {}, []
     for source in given:
         if not isinstance(source, str):
-            raise ConfigError(f"plan.calibrate={source}: expected run directories, or a table of bench/allreduce.py")
-        if Path(source).is_file():
-            link = of_bench(source)
-            used.append(f"link between nodes of {source}")
+            raise ConfigError(f"plan.calibrate={source}: expected run directories")
+        if found := RunDir(source).read(ALLREDUCE):
+            name = "nic" if found["nodes"] > 1 else "intra"
+            measured[name] = of_allreduce(source, found)
+            used.append(f"link {WHERE[name]} of {source}")
         else:
             runs.append(of_run(source))
     alike = of_network(runs, config)
-    links = {name: fit(alike, name) for name in ("intra", "intra_kvstore")}
-    if link is None:
+    links = {name: measured.get(name) or fit(alike, name) for name in ("intra", "intra_kvstore")}
+    if "nic" not in measured:
         links.update(nic=fit(alike, "nic", links["intra"]), nic_servers=fit(alike, "nic_servers"))
-    used += [f"link {WHERE[name]} fitted to own runs" for name, fitted in links.items() if fitted]
-    return Calibration(alike, {"nic": link, **links}, "; ".join(used))
+    used += [f"link {WHERE[name]} fitted to own runs" for name, link in links.items() if link and name not in measured]
+    return Calibration(alike, {"nic": measured.get("nic"), **links}, "; ".join(used))
 
 
 def of_network(runs: List[Measured], config: Config) -> List[Measured]:
@@ -69,7 +68,7 @@ def of_run(path: str) -> Measured:
     run = RunDir(path)
     plan, rate = run.plan(), run.figures.get("throughput/median")
     if plan.sizes is None:
-        raise ConfigError(f"plan.calibrate={path}: neither a run directory nor a table of bench/allreduce.py")
+        raise ConfigError(f"plan.calibrate={path}: neither the directory of a run nor of mxscale test-allreduce")
     if run.state != FINISHED:
         raise ConfigError(f"plan.calibrate={path}: the run is {run.state or 'unfinished'}; name a finished one")
     if not rate:
@@ -104,22 +103,12 @@ def nodes_of(plan: Plan) -> Tuple[int, int]:
     return max(1, len(placed.occupied)), len(placed.hosts) - len(placed.occupied)
 
 
-COLUMNS = ("ranks", "alpha_s", "bytes_per_s")
-
-
-def of_bench(path: str) -> Link:
-    """Return the link in the last row of a table of bench/allreduce.py. Raises ConfigError."""
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        if not rows or not set(COLUMNS) <= set(rows[0]):
-            raise ValueError(f"expected a row with {', '.join(COLUMNS)}, as bench/allreduce.py writes")
-        link = Link(*(float(rows[-1][name] or "") for name in ("alpha_s", "bytes_per_s")))  # None: a short row
-        if not (np.isfinite([link.alpha_s, link.bytes_per_s]).all() and link.alpha_s >= 0 and link.bytes_per_s > 0):
-            raise ValueError("expected alpha_s of at least 0 and bytes_per_s above 0")
-    except (OSError, ValueError) as error:  # or the text is not UTF-8
-        raise ConfigError(f"plan.calibrate={path}: {error}") from None
-    return link
+def of_allreduce(path: str, found: dict) -> Link:
+    """Return the link fitted to the result of `mxscale test-allreduce`. Raises ConfigError."""
+    fitted = found["fit"] or {}
+    if not (fitted.get("bytes_per_s") and fitted.get("alpha_s") is not None):
+        raise ConfigError(f"plan.calibrate={path}: no link fits its times; measure more sizes, with comm=horovod")
+    return Link(fitted["alpha_s"], fitted["bytes_per_s"])
 
 
 SPEEDS = np.geomspace(1e6, 1e12, 6001)  # candidate bytes/s, 0.2 % apart

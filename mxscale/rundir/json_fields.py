@@ -25,6 +25,7 @@ FIELDS: Dict[str, Dict[str, Any]] = {
         "asked": Dict[str, Tuple[Any, ...]],
         "differs": Tuple[str, ...],
     },
+    "test-allreduce.json": {"nodes": int, "fit": {"alpha_s": Optional[float], "bytes_per_s": Optional[float]}},
     "cell.json": {"sweep": str, "number": int, "name": str},
     "sweep.json": {"attempt": int, "process": Tuple[Any, ...], "swept": Optional[Dict[str, Any]]},
     "tracking.json": {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from mxscale.config import schema as configs
-from mxscale.rundir.directory import FAILED, FINISHED, FORECAST, KILLED, PARAMS, RERUN, WARNINGS, RunDir
+from mxscale.rundir.directory import ALLREDUCE, FAILED, FINISHED, FORECAST, KILLED, PARAMS, RERUN, WARNINGS, RunDir
 from mxscale.rundir.status import Status, Summary
 from mxscale.tracking import sync_state
 from mxscale.tracking.uris import sqlite_file, store_uri
@@ -34,6 +34,8 @@ ARTIFACTS = (
     "diagnosis.png",
     "test-io.json",
     "test-io.png",
+    ALLREDUCE,
+    "test-allreduce.png",
     WARNINGS,
     "sweep.json",  # this and the following: of a sweep
     "table.csv",
