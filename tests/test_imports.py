@@ -12,7 +12,7 @@ PACKAGE = ROOT / "mxscale"
 
 # From top to bottom. A package imports itself and what is below it, never what is above.
 LAYERS = (
-    "cli", "sweep", "rerun", "diagnose", "planner", "report", "doctor", "serve", "launcher", "train",
+    "cli", "replay", "sweep", "rerun", "diagnose", "planner", "report", "doctor", "serve", "launcher", "train",
     "distributed", "tracking", "perfmodel", "records", "data", "models", "environment", "cost", "rundir", "config",
     "util",
 )  # fmt: skip
