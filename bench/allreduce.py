@@ -20,18 +20,10 @@ def main() -> None:
         transport=("gloo", "gloo | mpi"),
         rate=("2gbit", "rate of each link in the notation of tc"),
     )
-    quick = (
-        ["allreduce.seconds=0.3", f"allreduce.sizes={[4**power for power in range(5, 13)]}"] if options.quick else []
-    )
+    settings = [f"comm.transport={options.transport}", "launch.threads=1", "tracking=none"]
+    settings += ["allreduce.seconds=0.2"] if options.quick else []
     with Network(options.ranks, options.rate) as nodes:
-        settings = [
-            f"comm.transport={options.transport}",
-            f"launch.hosts={nodes.hosts}",
-            "launch.threads=1",
-            "tracking=none",
-            *quick,
-        ]
-        argv = [sys.executable, "-m", "mxscale", "test-allreduce", *settings]
+        argv = [sys.executable, "-m", "mxscale", "test-allreduce", f"launch.hosts={nodes.hosts}", *settings]
         printed = measure.run(argv, env=nodes.env()).stdout
     print(printed)
     run = RunDir(next(line.split(None, 1)[1] for line in printed.splitlines() if line.startswith("run ")))
