@@ -201,7 +201,9 @@ COMMANDS = {}  # command of a training run -> claims that its runs must have
 CONDITIONS = {row["id"]: row for row in csv_tables.read("claim_conditions")}
 for row in CONDITIONS.values():
     if re.match(r"python (train|finetune)\.py ", row["command"]):
-        COMMANDS.setdefault(row["command"], set()).update({row["id"]} if row["how"] not in (claims.MODEL, claims.FACT) else ())
+        COMMANDS.setdefault(row["command"], set()).update(
+            {row["id"]} if row["how"] not in (claims.MODEL, claims.FACT) else ()
+        )
 
 
 def cells(command):

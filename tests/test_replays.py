@@ -3,11 +3,12 @@
 import csv
 import dataclasses
 import io
+import os
 import re
+import signal
 
 import pytest
 from composed import composed_values
-from conftest import ROOT
 from refusals import command_error
 
 from mxscale.config.schema import flatten, from_dict
@@ -48,6 +49,7 @@ def settings(replay, cell, scale) -> dict:
     return {**flatten(values), **own}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", REPLAYS)
 def test_every_cell_of_a_replay_has_valid_settings(name, scale, inputs):
@@ -73,7 +75,7 @@ PUBLISHED = [
     ("beeva-builds", "source-16", {**SGD, "batch.per_device": 16, "lr": 0.005, "launch.image": "mxscale:source"}),
     ("beeva-kvstore", "nccl-16", {**SGD, "comm.backend": "nccl", "batch.per_device": 16, "lr": 0.005}),
     ("aws-scaling", "horovod-64", {**AWS, "comm.backend": "horovod", "lr": 6.4}),
-    ("aws-scaling", "1-server-64", {**AWS, "comm.servers": "1", "lr": 6.4}),
+    ("aws-scaling", "1-server-64", {**AWS, "comm.servers": 1, "lr": 6.4}),
     ("aws-scaling", "2-servers-per-worker-64", {**AWS, "comm.servers": "2x", "lr": 6.4}),
     ("chainermn-in15", "in15", {"batch.per_device": 32, "epochs": 90, "lr": 12.8, "optimizer.name": "rmsprop_warmup",
                                 "comm.compression": "fp16", "model.bn_statistics": "last_batch"}),
@@ -186,7 +188,9 @@ def test_the_page_has_published_and_own_numbers_and_what_is_missing(content, tmp
     assert "horovod-1" in text and "not run yet" in text
     assert "reversed" in text and "the same way as published" in text
     lines = list(csv.DictReader(io.StringIO((tmp_path / "aws-scaling.csv").read_text())))
-    rates = {(line["by"], line["series"]): float(line["value"]) for line in lines if line["metric"] == "throughput/median"}
+    rates = {
+        (line["by"], line["series"]): float(line["value"]) for line in lines if line["metric"] == "throughput/median"
+    }
     assert rates[("published", "Horovod")] == 45000
     assert rates[("here", "1 server")] == 60
     assert {path.name for path in tmp_path.glob("*.png")} == {"aws-scaling-1.png", "aws-scaling-2.png"}
@@ -213,13 +217,36 @@ def test_wrong_requests_are_refused(capsys, monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_replay_continues_where_it_was_stopped(cli):
-    """A killed replay keeps its finished runs, and the page shows what is missing."""
-    words = ("beeva-p2-resnet152", "scale=small", "max_steps=2", f"output={cli.folder}/pages")
-    cli("replay", *words, "optimizer.lr=oops", expect=2)
-    first = cli("replay", *words)
-    assert "4 of 4 runs" in first.out
-    again = cli("replay", *words)
-    assert again.out.count("already finished") == 5
-    page_text = (cli.folder / "pages" / "beeva-p2-resnet152.html").read_text()
-    assert "finetune-spread" in page_text and (ROOT / "mxscale").is_dir()
+def test_replay_continues_where_it_was_killed(cli):
+    """Finished runs are kept, and the page of a half-finished replay shows what is missing."""
+    pages = cli.folder / "pages"
+    words = ("beeva-p2-resnet152", "scale=small", "max_steps=2", f"output={pages}")
+    process = cli.start("replay", *words, small=False)
+    for line in process.stdout:
+        if line.startswith("cell 2 "):
+            break
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    done = cli("replay", *words, small=False)
+    assert done.out.count("already finished") >= 2 and "4 of 4 runs" in done.out
+    assert "Without a result" not in (pages / "beeva-p2-resnet152.html").read_text()
+
+
+@pytest.mark.slow
+def test_interrupted_replay_ends_with_75_and_a_page_of_what_is_missing(cli):
+    pages = cli.folder / "pages"
+    process = cli.start("replay", "beeva-p2-resnet152", "scale=small", f"output={pages}", small=False)
+    for line in process.stdout:
+        if line.startswith("epoch 1 "):
+            break
+    os.kill(process.pid, signal.SIGINT)
+    out = cli.ended(process, 75).out
+    assert "0 of 4 runs" in out
+    assert "not run yet: the same command continues" in (pages / "beeva-p2-resnet152.html").read_text()
+
+
+@pytest.mark.slow
+def test_failed_cells_are_named_and_the_others_run(cli):
+    done = cli("replay", "beeva-p2-resnet152", "scale=small", "max_steps=1", f"output={cli.folder}/pages",
+               "data.augment.pad=-1", small=False, expect=2)  # fmt: skip
+    assert "0 of 4 runs" in done.out and "data.augment.pad=-1" in done.err

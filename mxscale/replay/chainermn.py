@@ -37,8 +37,8 @@ PARTS = {
 FULL_PARTS = {
     "+ linear scaling": ("optimizer=sgd", "schedule=goyal", "schedule.warmup_epochs=0"),
     "+ warm-up": ("optimizer=sgd", "schedule=goyal"),
-    "+ RMSprop warm-up": ("schedule=goyal", "schedule.warmup_epochs=0", "model.bn_statistics=moving_average"),
-    "+ slow start": ("model.bn_statistics=moving_average",),
+    "+ RMSprop warm-up": ("schedule=goyal", "schedule.warmup_epochs=0", "model.bn_statistics=moving"),
+    "+ slow start": ("model.bn_statistics=moving",),
     "+ last batch's BN": (),
 }
 
@@ -82,7 +82,7 @@ EXCHANGES = {
     "double buffering": ("comm.double_buffering=true", "comm.compression=none"),
     "double buffering, fp16": ("comm.double_buffering=true", "comm.compression=fp16"),
 }
-LINK = Link("50mbit", 2)
+LINK = Link("100mbit", 2)
 DOUBLE_BUFFERING = Replay(
     "chainermn-double-buffering", WORK, "double buffering and fp16 all-reduce over a slow network", "devices",
     (Panel("throughput/median"),
@@ -100,9 +100,9 @@ DOUBLE_BUFFERING = Replay(
             Cell(f"{slug(name)}-{n}", name, devices(n), (f"launch.ranks={n}", *own), link=LINK if n > 1 else None)
             for (name, own), n in grid_of(EXCHANGES.items(), (1, 2))
         ),
-        ("data=digits", "model=small", "launch.threads=1", "launch.device=cpu", "batch.per_device=8", "epochs=2",
-         "log_every=5", "data.threads=1"),
-        "the small network on digits, two workers of one CPU device with a link of 50 Mbit/s each",
+        ("data=digits", "model=small", "launch.threads=1", "launch.device=cpu", "batch.per_device=8", "epochs=6",
+         "optimizer.lr=0.2", "log_every=5", "data.threads=1", "validate_every=6"),
+        "the small network on digits, two workers of one CPU device with a link of 100 Mbit/s each",
     ),
     claims=("db-speedup", "db-eff-32", "fp16-comm"),
 )  # fmt: skip
