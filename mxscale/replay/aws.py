@@ -36,7 +36,7 @@ SMALL = (
 )  # fmt: skip
 SCALING = Replay(
     "aws-scaling", WORK, "ResNet-50 on ImageNet, Horovod against parameter servers: images/s, efficiency, cost",
-    "GPUs",
+    "devices",
     (Panel("throughput/median"), Panel("scaling/efficiency"), Panel("cost/total_eur", TABLE)),
     full=Grid(
         tuple(

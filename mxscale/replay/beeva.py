@@ -54,7 +54,7 @@ def by_devices_and_batch(*overrides: str) -> tuple:
 EXPERIMENT = ("experiment=beeva_caltech256",)
 ONE_PASS = (*EXPERIMENT, "epochs=1")
 RESNET152 = Replay(
-    "beeva-p2-resnet152", WORK, "ResNet-152 on Caltech-256, one epoch: speed, efficiency, accuracy", "GPUs",
+    "beeva-p2-resnet152", WORK, "ResNet-152 on Caltech-256, one epoch: speed, efficiency, accuracy", "devices",
     (SPEED, Panel("scaling/efficiency"), ONE_EPOCH),
     full=Grid(
         tuple(
@@ -85,7 +85,7 @@ SIX_EPOCHS = Replay(
 )  # fmt: skip
 
 RESNET50 = Replay(
-    "beeva-p2-resnet50", WORK, "ResNet-50 on Caltech-256: speed, efficiency, accuracy after six epochs", "GPUs",
+    "beeva-p2-resnet50", WORK, "ResNet-50 on Caltech-256: speed, efficiency, accuracy after six epochs", "devices",
     (SPEED, Panel("scaling/efficiency"), ONE_EPOCH),
     full=Grid(
         tuple(full_cell(n, 16, "ResNet-50", *R50, needs=R50_FILES) for n in (1, 8)), EXPERIMENT

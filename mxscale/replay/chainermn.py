@@ -60,7 +60,7 @@ LARGE_BATCH = Replay(
 
 IN15 = Replay(
     "chainermn-in15", WORK, "90 epochs of ResNet-50 on ImageNet by several teams", "",
-    (Panel("time/wall_s"), Panel("val/top1")),
+    (Panel("time/wall_s", logarithmic=True), Panel("val/top1")),
     full=Grid(
         (Cell("in15", "time of 90 epochs", "this replay", (), needs=("gpus:P100:8", *FILES), nodes=128),),
         ("experiment=chainermn_in15",),

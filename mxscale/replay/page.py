@@ -97,11 +97,14 @@ def figures(content: Content) -> List[Drawn]:
     import matplotlib
 
     drawn = []
+    series = dict.fromkeys(point.series for each in content.numbers for point in (*each.published, *each.own))
+    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(series)}
     with matplotlib.rc_context(canvas.STYLE):
         for number, numbers in enumerate(content.numbers, 1):
             if numbers.panel.form != TABLE and (numbers.published or numbers.own):
                 name = f"{content.replay.name}-{number}"
-                drawn.append(canvas.finished(name, numbers.panel.axis, caption(numbers), panel(numbers, content)))
+                figure = panel(numbers, content, colours)
+                drawn.append(canvas.finished(name, numbers.panel.axis, caption(numbers), figure))
     return drawn
 
 
@@ -110,11 +113,9 @@ def caption(numbers: Numbers) -> str:
     return f"Published: {'; '.join(notes)}." if notes else "Not published as numbers."
 
 
-def panel(numbers: Numbers, content: Content):
+def panel(numbers: Numbers, content: Content, colours: Dict[str, str]):
     """Return a Matplotlib figure: the published numbers on the left, one's own on the right, in the same form."""
     figure, (left, right) = canvas.axes(11.0, 4.2, 2, shared=_comparable(numbers))
-    series = list(dict.fromkeys(point.series for point in (*numbers.published, *numbers.own)))
-    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(series)}
     sides = ((left, numbers.published, f"published: {content.replay.work}"), (right, numbers.own, "here"))
     for on, points, title in sides:
         on.set_title(title, fontsize=11)
@@ -125,13 +126,14 @@ def panel(numbers: Numbers, content: Content):
             on.set_xticks([])
         elif numbers.panel.form == BARS:
             _bars(on, points, colours)
+            on.set_yscale("log" if numbers.panel.logarithmic else "linear")
         else:
             _lines(on, points, colours, numbers.panel.logarithmic)
         on.set_xlabel(content.replay.x)
     left.set_ylabel(numbers.panel.axis)
     right.tick_params(labelleft=True)
     handles = {label: handle for on in (left, right) for handle, label in zip(*on.get_legend_handles_labels())}
-    if len(handles) > 1 or series != [numbers.panel.axis]:
+    if handles:
         figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(4, len(handles)), fontsize=9)
     return figure
 

@@ -4,7 +4,7 @@ import textwrap
 from typing import List, Sequence
 
 from mxscale.records import claims
-from mxscale.records.claims import STATES, Outcome
+from mxscale.records.claims import MODELLED, STATES, Outcome
 from mxscale.util import text_table
 
 HEADINGS = ("claim", "figure", "published", "here", "source or requirement")
@@ -36,7 +36,7 @@ def figure(one: Outcome) -> str:
         why = f", because {one.reduced.why}" if one.reduced.why else ""
         parts.append(f"{one.reduced.text}: {one.reduced.direction}{why}")
     if one.modelled:
-        parts.append(f"{'modelled: ' * bool(parts)}{one.modelled.text} ({one.modelled.error})")
+        parts.append(f"{'modelled: ' * (one.state != MODELLED)}{one.modelled.text} ({one.modelled.error})")
     return "; ".join(parts)
 
 
