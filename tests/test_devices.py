@@ -43,8 +43,9 @@ def random_lanes(devices, dtype="float32", shapes=((3, 4), (5,), (1000,))):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("count", [2, 3])
-def test_every_device_gets_the_sum(count, dtype):
-    comm = OtherDevices(Comm(backend="device"), count)
+@pytest.mark.parametrize("backend", ["device", "kvstore_local"])
+def test_every_device_gets_the_sum(backend, count, dtype):
+    comm = OtherDevices(Comm(backend=backend), count)
     lanes, values = random_lanes(comm.devices("cpu"), dtype)
     exchange = make_exchange(comm, lanes, Comm(bucket_mb=2**-10), images=1)
     assert len(exchange.buckets) > 1 and exchange()
@@ -181,9 +182,9 @@ def without_running(replica):
 def test_same_bytes_on_any_number_of_devices(trained):
     shards = ["data.shards=4", "batch.per_device=2"]
     alone, _ = trained("alone", *shards, "comm=local")
-    for count in (2, 4):
-        status, replicas = trained(f"on{count}", *shards, "comm=device", f"launch.ranks={count}")
-        assert status["params_sha256"] == alone["params_sha256"], count
+    for comm, count in (("device", 2), ("device", 4), ("kvstore_local", 2)):
+        status, replicas = trained(f"{comm}{count}", *shards, f"comm={comm}", f"launch.ranks={count}")
+        assert status["params_sha256"] == alone["params_sha256"], (comm, count)
         assert len(replicas) == count
         first = weights.params_sha256(without_running(replicas[0]))
         assert all(weights.params_sha256(without_running(other)) == first for other in replicas[1:])

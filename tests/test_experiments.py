@@ -94,12 +94,20 @@ def imagenet(folder):
     return ["data=imagefolder", f"data.root={folder}/photos", "model=resnet18_v1b", *TINY]
 
 
+def mnist(folder):
+    """MNIST's idx files with a few digits."""
+    for name, content in made_sets.mnist().items():
+        (folder / name).write_bytes(content)
+    return [f"data.root={folder}", "data.checksum=first_use", "batch.per_device=2", "comm.transport=gloo"]
+
+
 def records(folder):
     return [f"data.train={folder}/train.rec", f"data.val={folder}/val.rec", *TINY]
 
 
 CASES = {  # experiment -> (entry, overrides for a step within seconds)
     "adaltas_input": ("train", imagenet),
+    "aws_mnist": ("train", mnist),
     "digits": ("train", lambda folder: []),
     "large_batch_digits": ("train", lambda folder: []),
     "aws_horovod": ("train", lambda folder: [*records(folder), "precision=float32"]),  # amp takes a GPU

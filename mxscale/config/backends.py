@@ -88,7 +88,7 @@ BACKENDS: Dict[str, Backend] = {
         ),
         Backend(
             name="local",
-            help="one rank without a communicator",
+            help="one rank without a communicator; MXNet's kvstore `local` is kvstore_local",
             implementation="mxscale.distributed.communicators:Local",
             single_rank=True,
         ),
@@ -100,6 +100,13 @@ BACKENDS: Dict[str, Backend] = {
             drives_all_devices=True,
             kvstore="device",
             candidates={"device": {}},
+        ),
+        Backend(
+            name="kvstore_local",
+            help="one process drives all devices of a machine; MXNet's kvstore sums in the memory of the CPU",
+            implementation="mxscale.distributed.communicators:OneProcess",
+            drives_all_devices=True,
+            kvstore="local",
         ),
         Backend(
             name="nccl",
