@@ -132,7 +132,7 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
     plans["instance"] = np.array([each.name for each in grid.machine])[machine]
     served = exchanges(plans) == SERVERS
     invalid = {
-        f"{' and '.join(f'comm={name}' for name in ONE_NODE)} drive the devices of one node": np.isin(
+        f"{', '.join(f'comm={name}' for name in ONE_NODE)} drive the devices of one node": np.isin(
             plans["comm"], ONE_NODE
         )
         & (plans["nodes"] > 1),
