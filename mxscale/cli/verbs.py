@@ -49,8 +49,6 @@ def prices(values: dict, own: dict) -> None:
     if own["update"] is not None:
         given = {key: None if own[key] is None else str(own[key]) for key in ("as_of", "source")}
         print(price_list.update(config, _path(own, "update"), **given, today=date.today()))
-    elif own["figure"] is not None:
-        print(price_list.draw(config, _path(own, "figure")))
     elif own["minutes"] is not None:
         print(price_list.bill(config, own["minutes"], date.today()))
     else:

@@ -2,10 +2,9 @@
 
     SkyPilot's catalog     aws/vms.csv of skypilot-org/skypilot-catalog: one row per availability zone
     instances.json         of ec2instances.info (instances.vantage.sh): one object per instance with all regions
-    a spot price history   of `aws ec2 describe-spot-price-history`, as JSON, text or CSV (spot_history.py)
 
-The first two list AWS prices of Linux instances in USD per hour. The spot price is that of the cheapest zone, as
-SkyPilot itself takes it.
+Both list AWS prices of Linux instances in USD per hour. The spot price is that of the cheapest zone, as SkyPilot
+itself takes it.
 """
 
 import hashlib
@@ -14,7 +13,6 @@ import re
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Tuple
 
-from mxscale.cost import spot_history
 from mxscale.cost.price_table import Row, check_filled, csv_rows, parse_price
 from mxscale.util.errors import ConfigError
 
@@ -42,9 +40,6 @@ def read(path: str, as_of: str, name: Optional[str] = None) -> List[Row]:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise ConfigError(f"update={path}: cannot be read ({reason})") from None
     source = f"{name or Path(path).name}@{hashlib.sha256(content).hexdigest()[:8]}"
-    if spot_history.is_history(text):
-        rows = spot_history.rows(text, f"update={path}", source)
-        return rows or _refuse_empty(path)
     offers = _instances_json(text, path) if text.lstrip()[:1] in ("[", "{") else _skypilot(text, path)
     rows = [
         {"provider": "aws", "instance": instance, "region": region, "gpus": gpus, "gpu": gpu, "network_gbps": network,
@@ -53,11 +48,9 @@ def read(path: str, as_of: str, name: Optional[str] = None) -> List[Row]:
         for market, price in prices.items()
         if price is not None
     ]  # fmt: skip
-    return rows or _refuse_empty(path)
-
-
-def _refuse_empty(path: str):
-    raise ConfigError(f"update={path}: the file has no price")
+    if not rows:
+        raise ConfigError(f"update={path}: the file has no price")
+    return rows
 
 
 def _skypilot(text: str, path: str) -> List[Offer]:

@@ -2,7 +2,7 @@
 
 import datetime
 from dataclasses import replace
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence
 
 from mxscale.config.schema import RULES, Config
 from mxscale.cost import catalogs, price_table, prices
@@ -18,45 +18,7 @@ def update(config: Config, path: str, as_of: Optional[str], source: Optional[str
     rows = price_table.select(catalogs.read(path, date.isoformat(), source), config.machine, ": not in that catalog")
     own = price_table.path_of(config, exists=False)
     added, known = price_table.append(own, rows)
-    dates = sorted({row["as_of"] for row in rows})
-    of = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return f"{own}: added {added} prices of {of} from {rows[0]['source']}, {known} already known"
-
-
-def draw(config: Config, path: str) -> str:
-    """Draw the prices of machine.instance over time, spot against on-demand; return a line that reports it.
-
-    Raises:
-        ConfigError: The instance is missing or unknown, or the file can't be written.
-    """
-    if config.machine.instance is None:
-        raise ConfigError("machine.instance is missing: figure= draws the prices of one instance")
-    if not path.endswith(".png"):
-        raise ConfigError(f"figure={path}: expected a name that ends in .png")
-    rows = price_table.select(price_table.read_all(price_table.path_of(config)), config.machine)
-    dated = [(prices.parse_date(row["as_of"]), row) for row in rows]
-    series: Dict[Tuple[str, str], List[Tuple[datetime.date, float]]] = {}
-    for date, row in sorted((pair for pair in dated if pair[0]), key=lambda pair: pair[0]):
-        series.setdefault((row["market"], row["region"]), []).append((date, float(row["usd_per_hour"])))
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4.5), layout="constrained")
-    axes = figure.subplots()
-    last = max((point[0] for points in series.values() for point in points), default=None)
-    for (market, region), points in sorted(series.items()):
-        days, usd = zip(*points, (last, points[-1][1]))  # a price holds until the next one
-        axes.step(days, usd, "--" if market == "on_demand" else "-", where="post", label=f"{market}, {region}",
-                  marker="o" if len(points) < 3 else None)  # fmt: skip
-    axes.set(ylabel="USD per hour", ylim=(0, None), title=config.machine.instance)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.autofmt_xdate()
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    try:
-        figure.savefig(path, dpi=120)
-    except OSError as error:
-        raise ConfigError(f"figure={path}: {error.strerror or error}") from error
-    return f"{path}: {sum(map(len, series.values()))} prices of {config.machine.instance}"
+    return f"{own}: added {added} prices of {date} from {rows[0]['source']}, {known} already known"
 
 
 def listing(config: Config) -> str:

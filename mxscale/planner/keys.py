@@ -16,7 +16,6 @@ class Settings:
 
     nodes: Any
     instance: Any
-    unavailable: Any
     comm: Any
     servers: Any
     batch: Any
@@ -73,7 +72,6 @@ LISTS = {
     "precision": (RULES["precision"].choices, ""),
     "compression": (RULES["comm.compression"].choices, ""),
     "instance": (lambda value: isinstance(value, str), "names of instances"),
-    "unavailable": (lambda value: isinstance(value, str), "names such as p3.16xlarge or p3.16xlarge:spot"),
 }
 
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from mxscale.config.backends import MODELLED, SERVERS
 from mxscale.config.datasets import DATASETS
-from mxscale.config.schema import Config, Machine
+from mxscale.config.schema import Config
 from mxscale.cost.run_cost import pricing
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
 from mxscale.perfmodel.published import absolute
-from mxscale.planner import capacity, choice, figure, keys, table
+from mxscale.planner import choice, figure, keys, table
 from mxscale.planner.keys import Settings, listed
 from mxscale.util.errors import ConfigError, nearest
 
@@ -67,7 +67,7 @@ def put_together(config: Config, settings: Settings) -> Tuple[scenarios.Grid, sc
     own = calibration.read(settings.calibrate, config)
     served = SERVERS in map(MODELLED.get, swept["comm"]) and swept["servers"] != ["0"]
     price_of = pricing(config)
-    nodes, replaced = _nodes(config, settings, own, price_of, linked=served or max(swept["nodes"]) > 1)
+    nodes = _nodes(config, settings, own, price_of, linked=served or max(swept["nodes"]) > 1)
     server = _server(config, settings, own, price_of) if served else None
     epochs, given = settings.epochs or config.epochs, settings.input_images_per_s
     device_rates, rate_sources = _rates(network, nodes, swept, settings, own)
@@ -78,7 +78,6 @@ def put_together(config: Config, settings: Settings) -> Tuple[scenarios.Grid, sc
         "device": rate_sources,
         "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [own.sources])]),
         "input": f"{given:,.0f} images/s per node (given)" if given else "not modelled (plan.input_images_per_s)",
-        "refused": replaced,
         "price": "; ".join(dict.fromkeys(node.price for node in nodes)),
         "servers": f"{server.links}; {server.price}" if server else None,
     }
@@ -111,29 +110,18 @@ def epoch_of(config: Config, settings: Settings) -> Tuple[int, Optional[int], st
 
 def _nodes(
     config: Config, settings: Settings, own: calibration.Calibration, price_of: Callable, linked: bool
-) -> Tuple[List[machines.Node], str]:
-    """Return the machines to plan for, and what replaces refused ones. Raises ConfigError.
-
-    Args:
-        linked: Whether plans need a link between nodes.
-    """
+) -> List[machines.Node]:
+    """Return the requested machines; linked: whether plans need a link between nodes. Raises ConfigError."""
     machine = config.machine
     names = listed("instance", settings.instance, None) if settings.instance else [machine.instance]
     if len(names) > 1 and (machine.usd_per_hour is not None or machine.eur_per_hour is not None):
         raise ConfigError("plan.instance lists several, and machine.usd_per_hour is the price of one: leave it out")
     given = machines.Given(settings.gpus, settings.nic_gbps, settings.rdma, own.links)
-    unavailable = capacity.refused(listed("unavailable", settings.unavailable, None) if settings.unavailable else [])
-    wanted, replaced = capacity.available(names, machine, unavailable, price_of)
-    nodes = [machines.node(each, price_of, given) for each in wanted]
+    nodes = [machines.node(replace(machine, instance=name), price_of, given) for name in names]
     for node in nodes:
         if linked and node.machine.nic is None:
             raise ConfigError(f"plan.nic_gbps is missing: the link between nodes of {node.machine.name} is unknown")
-    return [_in_market(node, each) if replaced else node for node, each in zip(nodes, wanted)], replaced
-
-
-def _in_market(node: machines.Node, settings: Machine) -> machines.Node:
-    """Return the node with its market in its name, as the same instance may be planned in several."""
-    return replace(node, machine=replace(node.machine, name=f"{node.machine.name}:{settings.market}"))
+    return nodes
 
 
 def _server(config: Config, settings: Settings, own: calibration.Calibration, price_of: Callable) -> machines.Node:
