@@ -2,12 +2,11 @@
 
 import functools
 
-import numpy as np
 import pytest
 from published_table import predicted, series, write_points
 
-from mxscale.perfmodel import hardware, rates
-from mxscale.perfmodel.published import absolute, published_parse
+from mxscale.perfmodel import hardware
+from mxscale.perfmodel.published import published_parse
 from mxscale.perfmodel.published import rows as published
 from mxscale.util import csv_tables
 
@@ -220,22 +219,3 @@ def test_unknown_batch_matches_the_others(points, batches):
 def test_one_node_uses_no_network(points, gbps):
     path = points({"gpus": 8, "network_gbps": gbps}, *({"nodes": 2, "gpus": 16, "network_gbps": n} for n in (10, 100)))
     assert series(path) == ([(8, 16, 64), (8, 16, 64)], [])
-
-
-def test_absolute_errors_leave_the_rows_own_source_out(monkeypatch):
-    """A rate that only its own source published is computed from FLOPs, or not predicted at all."""
-    point = next(each for each in rates.single_devices() if each.source == "mxnet-perf-faq" and "V100" in each.gpu)
-    rate = absolute.base_rate(point)
-    assert rate is not None and point.source not in rate.source
-    assert all(each.way in (rates.PUBLISHED, rates.COMPUTED) for each in absolute.predictions())
-    own = [each for each in rates.single_devices() if each.source == point.source]
-    monkeypatch.setattr(rates, "single_devices", lambda: own)
-    assert absolute.base_rate(point).way == rates.COMPUTED
-
-
-def test_absolute_errors_are_those_of_the_tables():
-    for way in (rates.PUBLISHED, rates.COMPUTED):
-        errors = sorted(each.error for each in absolute.predictions() if each.way == way)
-        found = absolute.error(way)
-        assert found.rows == len(errors) and found.median == pytest.approx(np.median(errors))
-        assert found.median < found.most <= errors[-1]

@@ -52,10 +52,6 @@ def network(name: str, image_size: Optional[int] = None, classes: Optional[int] 
     return Network(name, tuple(made))
 
 
-def names() -> List[str]:
-    return list(_table())
-
-
 def known(name: Optional[str]) -> bool:
     return name in _table()
 

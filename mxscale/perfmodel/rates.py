@@ -24,20 +24,12 @@ OF_CLASSES = 0.02  # largest share of a network's FLOPs in its classifier, whose
 STEP_FLOPS = 3  # FLOPs of a step over those of forward: backward computes gradients of inputs and of weights
 
 
-GIVEN, MEASURED, PUBLISHED, COMPUTED = "given", "measured", "published", "computed"
-
-
 @dataclass(frozen=True)
 class Rate:
     """Images/s of one device."""
 
     images_per_s: float
     source: str
-
-    @property
-    def way(self) -> str:
-        """How the rate is known: GIVEN, MEASURED, PUBLISHED or COMPUTED, the first word of `source`."""
-        return self.source.split()[0].rstrip(":")
 
 
 @dataclass(frozen=True)
@@ -113,19 +105,13 @@ def measured(network: Network, batch: int, precision: str, runs: Sequence[Measur
     return Rate(run.images_per_s / run.devices, source)
 
 
-def reported(
-    network: Network, gpu: str, batch: int, precision: str, points: Optional[Sequence[rows.Point]] = None
-) -> Optional[Rate]:
-    """Return a published rate of one such GPU: the same precision, then the nearest batch, framework and memory.
-
-    Args:
-        points: Published rates of one device; those of the package by default.
-    """
+def reported(network: Network, gpu: str, batch: int, precision: str) -> Optional[Rate]:
+    """Return a published rate of one such GPU: the same precision, then the nearest batch, framework and memory."""
     wanted, device = hardware.network(network.name), hardware.device(gpu)
     names = PRECISIONS[precision]
     alike = [
         point
-        for point in (single_devices() if points is None else points)
+        for point in _single()
         if wanted
         and device
         and hardware.network(point.model) == wanted
@@ -171,8 +157,7 @@ def at_batch(point: rows.Point, batch: int, work: float = 1.0) -> float:
 
 
 @functools.lru_cache
-def single_devices() -> List[rows.Point]:
-    """Return the unflagged published rates of one device."""
+def _single() -> List[rows.Point]:
     points = [point for name in rows.TABLES for point in rows.of_package(name)]
     return [point for point in points if point.devices == 1 and point.batch and not point.flag]
 

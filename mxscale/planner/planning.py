@@ -16,7 +16,6 @@ from mxscale.config.schema import Config
 from mxscale.cost.run_cost import pricing
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
-from mxscale.perfmodel.published import absolute
 from mxscale.planner import choice, figure, keys, table
 from mxscale.planner.keys import Settings, listed
 from mxscale.util.errors import ConfigError, nearest
@@ -154,16 +153,10 @@ def _rates(network, nodes, swept: dict, settings: Settings, own: calibration.Cal
     for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"]):
         rate = rates.of_device(network, node.gpu, batch, precision, given=settings.images_per_s, runs=own.runs)
         found[node.machine.name, batch, precision] = rate.images_per_s
-        source = f"{rate.images_per_s:,.1f} images/s, {rate.source}{_error(rate)}"
-        sources.setdefault(source, f"batch {batch} {precision}")
+        sources.setdefault(f"{rate.images_per_s:,.1f} images/s, {rate.source}", f"batch {batch} {precision}")
     lines = list(sources) if len(sources) == 1 else [f"{first}: {source}" for source, first in sources.items()]
     more = f"; and {len(lines) - MOST_RATES} more" if len(lines) > MOST_RATES else ""
     return found, "; ".join(lines[:MOST_RATES]) + more
-
-
-def _error(rate: rates.Rate) -> str:
-    """Return the error of plans from a rate that is not of this machine."""
-    return f"; {absolute.error(rate.way)}" if rate.way in (rates.PUBLISHED, rates.COMPUTED) else ""
 
 
 MOST_RATES = 4  # sources in the output
