@@ -16,6 +16,7 @@ from mxscale.config.schema import Config
 from mxscale.cost.run_cost import pricing
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
+from mxscale.perfmodel.published import absolute
 from mxscale.planner import choice, figure, keys, table
 from mxscale.planner.keys import Settings, listed
 from mxscale.util.errors import ConfigError, nearest
@@ -69,12 +70,13 @@ def put_together(config: Config, settings: Settings) -> Tuple[scenarios.Grid, sc
     nodes = _nodes(config, settings, own, price_of, linked=served or max(swept["nodes"]) > 1)
     server = _server(config, settings, own, price_of) if served else None
     epochs, given = settings.epochs or config.epochs, settings.input_images_per_s
-    device_rates, rate_sources = _rates(network, nodes, swept, settings, own)
+    device_rates, rate_sources, error = _rates(network, nodes, swept, settings, own)
     inputs = {
         "network": f"{network.name}: {network.gradients / 1e6:.1f} million gradients, "
         f"{network.flops / 1e9:.2f} GFLOPs per forward pass",
         "epochs": f"{epochs:g} of {images:,} images ({images_source})",
         "device": rate_sources,
+        "error": error,
         "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [own.sources])]),
         "input": f"{given:,.0f} images/s per node (given)" if given else "not modelled (plan.input_images_per_s)",
         "price": "; ".join(dict.fromkeys(node.price for node in nodes)),
@@ -147,16 +149,21 @@ def _server(config: Config, settings: Settings, own: calibration.Calibration, pr
     return node
 
 
-def _rates(network, nodes, swept: dict, settings: Settings, own: calibration.Calibration) -> Tuple[dict, str]:
-    """Return {(machine, batch, precision): images/s of one device}, and their sources. Raises ConfigError."""
-    found, sources = {}, {}
+def _rates(network, nodes, swept: dict, settings: Settings, own: calibration.Calibration) -> Tuple[dict, str, str]:
+    """Return {(machine, batch, precision): images/s of one device}, their sources, and their error.
+
+    Raises:
+        ConfigError: A rate is unknown.
+    """
+    found, sources, kinds = {}, {}, {}
     for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"]):
         rate = rates.of_device(network, node.gpu, batch, precision, given=settings.images_per_s, runs=own.runs)
         found[node.machine.name, batch, precision] = rate.images_per_s
+        kinds[rate.kind] = absolute.describe(rate.kind)
         sources.setdefault(f"{rate.images_per_s:,.1f} images/s, {rate.source}", f"batch {batch} {precision}")
     lines = list(sources) if len(sources) == 1 else [f"{first}: {source}" for source, first in sources.items()]
     more = f"; and {len(lines) - MOST_RATES} more" if len(lines) > MOST_RATES else ""
-    return found, "; ".join(lines[:MOST_RATES]) + more
+    return found, "; ".join(lines[:MOST_RATES]) + more, "; ".join(filter(None, kinds.values()))
 
 
 MOST_RATES = 4  # sources in the output

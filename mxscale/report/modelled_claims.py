@@ -12,7 +12,7 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Machine
 from mxscale.cost import prices
 from mxscale.perfmodel import layers, machines, rates, scenarios
-from mxscale.perfmodel.published import score
+from mxscale.perfmodel.published import absolute, score
 from mxscale.records.claims import Modelled
 
 P2_DATE, P3_DATE = "2017-10-26", "2017-11-12"  # dates of price rows
@@ -43,10 +43,10 @@ def p3_price() -> Modelled:
 
 
 @functools.cache
-def error() -> str:
-    """Return the planner's error on published series, given the first rate of each."""
+def scaling_error() -> str:
+    """Return the planner's error on published series, given the first rate of each: that of efficiencies and ratios."""
     off = score.summary(score.predict(score.evidence(["published_scaling"])))
-    return f"planner error: median {off['median']:.0f} %, mean {off['mean']:.0f} % on {off['rows']} published rows"
+    return f"error of scaling, given the first rate: median {off['median']:.0f} %, mean {off['mean']:.0f} % on {off['rows']} published rows"
 
 
 def aws(instance: str, as_of: str) -> Tuple[scenarios.Machine, str]:
@@ -91,12 +91,13 @@ def plan(where: Tuple[scenarios.Machine, str], job: Training, nodes: int = 1, se
     axes = {"batch": job.batch, "precision": job.precision, "servers": servers, **exchange}
     grid = scenarios.Grid([machine], [nodes], **{name: [value] for name, value in axes.items()})
     [row] = scenarios.rows(scenarios.evaluate(grid, task)[0], [0])
-    return {**row, "source": rate.source}
+    return {**row, "source": rate.source, "kind": rate.kind}
 
 
-def modelled(value: Optional[float], text: str, row: Dict) -> Modelled:
-    """Return the model of a claim by a plan."""
-    return Modelled(value, f"{text}; one device: {row['source']}", error())
+def modelled(value: Optional[float], text: str, row: Dict, ratio: bool = False) -> Modelled:
+    """Return the model of a claim by a plan; ratio: the figure does not depend on the rate of one device."""
+    error = scaling_error() if ratio else absolute.describe(row["kind"])
+    return Modelled(value, f"{text}; one device: {row['source']}", error)
 
 
 def minutes(row: Dict, form: str) -> Modelled:
@@ -106,7 +107,7 @@ def minutes(row: Dict, form: str) -> Modelled:
 
 def efficiency(row: Dict, form: str) -> Modelled:
     percent = 100 * row["efficiency"]
-    return modelled(percent, form.format(percent), row)
+    return modelled(percent, form.format(percent), row, ratio=True)
 
 
 def verdict(**parts: bool) -> str:
@@ -142,7 +143,7 @@ def servers_per_worker() -> Modelled:
     each = ", ".join(f"{times}: {100 * row['efficiency']:.0f} %" for times, row in enumerate(found, 1))
     text = f"Horovod {100 * ring['efficiency']:.0f} %; by server machines per worker machine {each}"
     text += "" if enough else ": none is enough"
-    return modelled(enough[0] if enough else float("inf"), text, ring)
+    return modelled(enough[0] if enough else float("inf"), text, ring, ratio=True)
 
 
 def horovod_or_servers() -> Modelled:
@@ -195,7 +196,7 @@ def double_buffering_speedup() -> Modelled:
     both, neither = on_32_v100(**DOUBLE_BUFFERING), on_32_v100()
     ratio = both["images_per_s"] / neither["images_per_s"]
     text = f"{ratio:.2f} x the rate without both, which overlaps with backward, on 25 Gbit/s Ethernet"
-    return modelled(ratio, text, both)
+    return modelled(ratio, text, both, ratio=True)
 
 
 MODELS: Dict[str, Callable[[], Modelled]] = {
