@@ -13,12 +13,14 @@ import numpy as np
 from mxscale.config.backends import MODELLED, SERVERS
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
+from mxscale.cost.prices import UnknownSpotPrice
 from mxscale.cost.run_cost import pricing
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
 from mxscale.perfmodel.published import absolute
 from mxscale.planner import choice, figure, keys, table
 from mxscale.planner.keys import Settings, listed
+from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError, nearest
 
 
@@ -66,7 +68,7 @@ def put_together(config: Config, settings: Settings) -> Tuple[scenarios.Grid, sc
     network = layers.network(config.model.name, config.data.image_size, classes)
     own = calibration.read(settings.calibrate, config)
     served = SERVERS in map(MODELLED.get, swept["comm"]) and swept["servers"] != ["0"]
-    price_of = pricing(config)
+    price_of = _known_or_not(pricing(config))
     nodes = _nodes(config, settings, own, price_of, linked=served or max(swept["nodes"]) > 1)
     server = _server(config, settings, own, price_of) if served else None
     epochs, given = settings.epochs or config.epochs, settings.input_images_per_s
@@ -107,6 +109,18 @@ def epoch_of(config: Config, settings: Settings) -> Tuple[int, Optional[int], st
         raise ConfigError(f"plan.images is missing: the number of training images of data={data.kind} is unknown")
     validation_share = 0 if published.own_validation else data.val_share or 0
     return round(published.train_images * (1 - validation_share)), classes, data.kind
+
+
+def _known_or_not(price_of: Callable) -> Callable:
+    """Return `price_of` with an unknown price in place of a refusal if no spot price is known."""
+
+    def price(machine) -> Price:
+        try:
+            return price_of(machine)
+        except UnknownSpotPrice as error:
+            return Price(known=False, why=str(error))
+
+    return price
 
 
 def _nodes(
@@ -236,7 +250,7 @@ def as_text(found: Result, written: Dict[str, str]) -> str:
 
 def _wrapped(line: Tuple[str, str]) -> str:
     name, text = line
-    indent = {"initial_indent": " " * 10, "subsequent_indent": " " * 12}
+    indent = {"initial_indent": " " * 10, "subsequent_indent": " " * 12, "break_on_hyphens": False}
     parts = [textwrap.fill(part, COLUMNS, **indent) for part in text.split("; ")]
     return f"{name:<10}" + "\n".join(parts)[10:]
 

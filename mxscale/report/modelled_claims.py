@@ -6,11 +6,12 @@ A model uses the conditions of its claim, never the published result.
 import functools
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import Callable, Dict, Optional, Tuple
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Machine
-from mxscale.cost import prices
+from mxscale.cost import prices, spot_comparison
 from mxscale.perfmodel import layers, machines, rates, scenarios
 from mxscale.perfmodel.published import absolute, score
 from mxscale.records.claims import Modelled
@@ -42,11 +43,30 @@ def p3_price() -> Modelled:
     return Modelled(min(large), each, EXACT)
 
 
+def spot_prices(own: Path) -> Optional[Modelled]:
+    """Return whether imported spot prices of November 2017 exceed the price on demand; None without an import.
+
+    Args:
+        own: The user's price table; the histories are beside it.
+    """
+    for region in REGIONS:
+        machine = Machine(provider="aws", instance="p3.16xlarge", region=region, as_of="2017-11-30")
+        if found := spot_comparison.compare(machine, own, date(2017, 11, 1), date(2017, 12, 1)):
+            zone = max(found.zones, key=lambda one: one.most)
+            text = (
+                f"{region}: spot {zone.least:.4g} to {zone.most:.4g} USD/h in {zone.name}, {100 * zone.above:.1f} % of "
+                f"the time above on demand ({found.on_demand:g}): {verdict(price=zone.most > found.on_demand)}"
+            )
+            return Modelled(None, text, f"imported history, {found.sources}: exact except for the region")
+    return None
+
+
 @functools.cache
 def scaling_error() -> str:
     """Return the planner's error on published series, given the first rate of each: that of efficiencies and ratios."""
     off = score.summary(score.predict(score.evidence(["published_scaling"])))
-    return f"error of scaling, given the first rate: median {off['median']:.0f} %, mean {off['mean']:.0f} % on {off['rows']} published rows"
+    each = f"median {off['median']:.0f} %, mean {off['mean']:.0f} % on {off['rows']} published rows"
+    return f"error of scaling, given the first rate: {each}"
 
 
 def aws(instance: str, as_of: str) -> Tuple[scenarios.Machine, str]:
@@ -220,3 +240,8 @@ MODELS: Dict[str, Callable[[], Modelled]] = {
     # 50 Gbit/s Ethernet (arXiv:1706.02677, sec. 4)
     "table-goyal": lambda: on_p100(32, 50, rdma=False),
 }
+
+
+def of_user(own: Path) -> Dict[str, Callable[[], Optional[Modelled]]]:
+    """Return MODELS and those that depend on the user's imported prices."""
+    return {**MODELS, "spot-volatile": lambda: spot_prices(own)}
