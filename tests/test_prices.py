@@ -111,7 +111,9 @@ UNDATED = {"provider": "aws", "instance": "p5.48xlarge", "region": "us-east-1", 
         ),
         (
             {**P3, "region": "eu-west-1", "market": "spot"},
-            f"machine.market=spot: p3.16xlarge eu-west-1 has prices for on_demand ({BY_HAND})",
+            "machine.market=spot: no price of p3.16xlarge eu-west-1 on 2025-06-01 is known: aws ec2 "
+            "describe-spot-price-history --region eu-west-1 --instance-types p3.16xlarge --start-time DATE > spot.json "
+            f"&& mxscale prices update=spot.json; {BY_HAND}",
         ),
         (
             {**P4DE, "as_of": "2024-04-29"},
@@ -307,3 +309,14 @@ def test_a_machine_config_is_valid_and_repeats_the_defaults(name):
     values = yaml.safe_load((MACHINES / f"{name}.yaml").read_text())
     config = validation.validate(schema.from_dict({"machine": values}))
     assert config.machine == Machine(provider=name)
+
+
+def test_each_month_has_an_exchange_rate_and_the_last_one_before_a_date_applies():
+    dates = [datetime.date.fromisoformat(row["date"]) for row in csv_tables.read("fx")]
+    assert dates == sorted(set(dates))
+    months = {12 * date.year + date.month for date in dates}
+    assert months == set(range(min(months), max(months) + 1))
+    for date in dates[1:]:
+        assert prices.exchange_rate(date)["fx_date"] == str(date)
+        earlier = prices.exchange_rate(date - datetime.timedelta(days=1))["fx_date"]
+        assert earlier == str(max(each for each in dates if each < date))

@@ -11,7 +11,7 @@ import pytest
 from refusals import error_of, refusal
 from test_tracking import end, make_run
 
-from mxscale.cli import main
+from mxscale.cli import job
 from mxscale.cli.explain import refuse
 from mxscale.config.schema import Tracking
 from mxscale.launcher.progress import echo
@@ -121,7 +121,7 @@ def test_password_reaches_no_terminal_file_or_store(form, store, tmp_path, monke
     run = make_run(tmp_path, uri=address, timeout_s=1)
     end(run)
     context = SimpleNamespace(run=run, attempt=1)
-    main.RecordOverrides([f"tracking.uri={address}"]).before_ranks(context, None)
+    job.RecordOverrides([f"tracking.uri={address}"]).before_ranks(context, None)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     monkeypatch.setattr(tracker, "BACKOFF_S", (0.0,))
     assert main.main(["sync", str(run)]) != 0  # nothing answers

@@ -9,7 +9,7 @@ from mxscale.cli.settings import resolve
 from mxscale.config.networks import NAMES
 from mxscale.config.schema import Config, from_dict
 from mxscale.config.validation import validate
-from mxscale.cost import price_list, run_cost
+from mxscale.cost import price_list, price_table, run_cost, spot_comparison
 from mxscale.launcher import setup
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
@@ -49,6 +49,8 @@ def prices(values: dict, own: dict) -> None:
     if own["update"] is not None:
         given = {key: None if own[key] is None else str(own[key]) for key in ("as_of", "source")}
         print(price_list.update(config, _path(own, "update"), **given, today=date.today()))
+    elif own["figure"] is not None:
+        print(spot_comparison.figure(config.machine, price_table.path_of(config), _path(own, "figure")))
     elif own["minutes"] is not None:
         print(price_list.bill(config, own["minutes"], date.today()))
     else:

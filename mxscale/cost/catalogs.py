@@ -33,13 +33,8 @@ def read(path: str, as_of: str, name: Optional[str] = None) -> List[Row]:
     Raises:
         ConfigError: The file is not readable, invalid, or has no price.
     """
-    try:
-        content = Path(path).read_bytes()
-        text = content.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise ConfigError(f"update={path}: cannot be read ({reason})") from None
-    source = f"{name or Path(path).name}@{hashlib.sha256(content).hexdigest()[:8]}"
+    text = text_of(path)
+    source = f"{name or Path(path).name}@{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     offers = _instances_json(text, path) if text.lstrip()[:1] in ("[", "{") else _skypilot(text, path)
     rows = [
         {"provider": "aws", "instance": instance, "region": region, "gpus": gpus, "gpu": gpu, "network_gbps": network,
@@ -51,6 +46,15 @@ def read(path: str, as_of: str, name: Optional[str] = None) -> List[Row]:
     if not rows:
         raise ConfigError(f"update={path}: the file has no price")
     return rows
+
+
+def text_of(path: str) -> str:
+    """Return the content of the file `update` names. Raises ConfigError."""
+    try:
+        return Path(path).read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise ConfigError(f"update={path}: cannot be read ({reason})") from None
 
 
 def _skypilot(text: str, path: str) -> List[Offer]:

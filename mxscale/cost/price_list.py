@@ -5,13 +5,22 @@ from dataclasses import replace
 from typing import Dict, List, Optional, Sequence
 
 from mxscale.config.schema import RULES, Config
-from mxscale.cost import catalogs, price_table, prices
+from mxscale.cost import catalogs, price_table, prices, spot
 from mxscale.util.errors import ConfigError
 from mxscale.util.text_table import columns
 
 
 def update(config: Config, path: str, as_of: Optional[str], source: Optional[str], today: datetime.date) -> str:
-    """Add a catalog's prices to the user's table and return a line that reports it. Raises ConfigError."""
+    """Add the prices of a catalog or of a history of spot prices to the user's, and return a line that reports it.
+
+    Raises:
+        ConfigError: The file or a setting is invalid.
+    """
+    text = catalogs.text_of(path)
+    if spot.is_history(text):
+        if as_of is not None:
+            raise ConfigError(f"as_of={as_of}: the history of spot prices in {path} has dates of its own; leave it out")
+        return spot.update(text, path, price_table.path_of(config, exists=False), source)
     date = today if as_of is None else prices.parse_date(as_of)
     if date is None or date > today:
         raise ConfigError(f"as_of={as_of}: expected a date such as 2026-11-01, not later than today, {today}")

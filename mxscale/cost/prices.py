@@ -15,7 +15,7 @@ from typing import Dict, List, Optional, Sequence
 
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import RULES, Machine
-from mxscale.cost import price_table
+from mxscale.cost import price_table, spot
 from mxscale.rundir.price import Price
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
@@ -157,11 +157,19 @@ def owned_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> D
 def listed_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> Dict:
     """Return the newest price of the tables on or before `date`; a month counts from its last day.
 
-    A row without a date is used only if machine.as_of is null and the machine has no dated row.
+    A row without a date is used only if machine.as_of is null and the machine has no dated row. An imported history
+    of spot prices comes before the tables, whose spot prices are those of one moment.
+
+    Raises:
+        UnknownSpotPrice: machine.market is spot, and the instance has only prices on demand.
+        ConfigError: No price is selected.
     """
+    if machine.market == "spot" and (found := spot.price(machine, date, own)):
+        return found
     table = price_table.read_all(own)
     rows = [row for row in table if row["provider"] == machine.provider]
     what = machine.provider
+    check_spot(machine, date, table)
     for key in ("instance", "region", "market"):
         rows = _rows_with(rows, key, getattr(machine, key), what, table)
         what = getattr(machine, key) if key == "instance" else f"{what} {getattr(machine, key)}"
@@ -177,6 +185,23 @@ def listed_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> 
         )
     per_hour = float(row["usd_per_hour"])
     return {"currency": "usd", "per_hour": per_hour, "as_of": row["as_of"], "source": row["source"], "note": note}
+
+
+class UnknownSpotPrice(ConfigError):
+    """No table and no history has a spot price of the machine on that date."""
+
+
+def check_spot(machine: Machine, date: datetime.date, table: List[Dict]) -> None:
+    """Raise UnknownSpotPrice for an instance and region with prices on demand alone, or with later ones."""
+    keys = ("provider", "instance", "region")
+    rows = [row for row in table if all(row[key] == getattr(machine, key) for key in keys)]
+    spots = [row for row in rows if row["market"] == "spot"]
+    past = [row for row in spots if not parse_date(row["as_of"]) or parse_date(row["as_of"]) <= date]
+    if machine.market == "spot" and rows and not past:
+        where = f"{machine.instance} {machine.region}"
+        raise UnknownSpotPrice(
+            f"machine.market=spot: no price of {where} on {date} is known: {spot.command(machine)}; {BY_HAND}"
+        )
 
 
 def _rows_with(rows: List[Dict], key: str, value: Optional[str], what: str, table: List[Dict]) -> List[Dict]:

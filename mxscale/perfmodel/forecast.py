@@ -15,6 +15,7 @@ from mxscale.config.backends import MODELLED
 from mxscale.config.schema import Config
 from mxscale.cost import prices, run_cost
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
+from mxscale.perfmodel.published import absolute
 from mxscale.perfmodel.step_time import Link
 from mxscale.records import earlier_runs
 from mxscale.rundir.directory import FORECAST, RunDir
@@ -146,4 +147,5 @@ def _from_tables(config: Config, plan: Plan) -> Tuple[Optional[float], str]:
     )
     rate_of = {(node.machine.name, sizes.per_device_batch, config.precision): rate.images_per_s}
     plans, _ = scenarios.evaluate(grid, scenarios.task_of(config, network, sizes.train_images, rate_of))
-    return float(plans["images_per_s"][0]), f"one device: {rate.source}"
+    error = absolute.describe(rate.kind)
+    return float(plans["images_per_s"][0]), f"one device: {rate.source}" + (f"; {error}" if error else "")

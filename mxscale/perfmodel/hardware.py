@@ -31,6 +31,7 @@ def networks() -> List[tuple]:
     ]
 
 
+@functools.cache
 def network(name: str) -> Optional[Network]:
     """Return the network of a published name (ResNet50_v1.5, vgg-16, ...); None if unknown."""
     text = re.sub(r"[\s_]+", "-", name.lower().strip())
@@ -53,9 +54,16 @@ def devices() -> Dict[str, Dict[str, object]]:
     return known
 
 
+@functools.cache
 def device(name: str) -> Optional[Dict[str, object]]:
     """Return the device of a published name (V100-SXM2-16GB, 8x K80, ...); None if unknown."""
     return next((held for held in devices().values() if held["pattern"].search(name.lower())), None)
+
+
+def source(name: str, quantity: str) -> str:
+    """Return the source of a device's quantity; "" if the device or the quantity is unknown."""
+    rows = (row for row in _rows("device") if row["quantity"] == quantity)
+    return next((row["source"] for row in rows if re.search(row["pattern"], name.lower())), "")
 
 
 @functools.cache

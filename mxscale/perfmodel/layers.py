@@ -52,6 +52,10 @@ def network(name: str, image_size: Optional[int] = None, classes: Optional[int] 
     return Network(name, tuple(made))
 
 
+def names() -> List[str]:
+    return list(_table())
+
+
 def known(name: Optional[str]) -> bool:
     return name in _table()
 

@@ -26,10 +26,11 @@ STEP_FLOPS = 3  # FLOPs of a step over those of forward: backward computes gradi
 
 @dataclass(frozen=True)
 class Rate:
-    """Images/s of one device."""
+    """Images/s of one device; `kind` selects its error (published/absolute.py)."""
 
     images_per_s: float
     source: str
+    kind: str = "given"  # given | measured | published | computed
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def of_device(
         raise ConfigError(f"plan.calibrate: {others[0].source} ran {ran}, but the plan is for {gpu}")
     found = measured(network, batch, precision, runs)
     if not found and gpu:
-        found = reported(network, gpu, batch, precision) or computed(network, gpu, precision)
+        found = tabled(network, gpu, batch, precision)
     if found:
         return found
     on = f"on {gpu}" if gpu else "on this machine"
@@ -102,10 +103,16 @@ def measured(network: Network, batch: int, precision: str, runs: Sequence[Measur
     run = min(alike, key=lambda run: (_distance(run.batch, batch), run.devices))
     with_exchange = "" if run.devices == 1 else f" on {run.devices} devices, exchange included,"
     source = f"measured{with_exchange} at batch {run.batch} ({run.source})"
-    return Rate(run.images_per_s / run.devices, source)
+    return Rate(run.images_per_s / run.devices, source, "measured")
 
 
-def reported(network: Network, gpu: str, batch: int, precision: str) -> Optional[Rate]:
+def tabled(network: Network, gpu: str, batch: int, precision: str, without: str = "") -> Optional[Rate]:
+    """Return the rate by the tables, without a published source: published, else computed; None if unknown."""
+    args = (network, gpu, batch, precision, without)
+    return reported(*args) or computed(*args)
+
+
+def reported(network: Network, gpu: str, batch: float, precision: str, without: str = "") -> Optional[Rate]:
     """Return a published rate of one such GPU: the same precision, then the nearest batch, framework and memory."""
     wanted, device = hardware.network(network.name), hardware.device(gpu)
     names = PRECISIONS[precision]
@@ -114,6 +121,7 @@ def reported(network: Network, gpu: str, batch: int, precision: str) -> Optional
         for point in _single()
         if wanted
         and device
+        and point.source != without
         and hardware.network(point.model) == wanted
         and hardware.device(point.gpu) is device
         and point.precision in names
@@ -134,8 +142,8 @@ def reported(network: Network, gpu: str, batch: int, precision: str) -> Optional
     work = _work(network)
     scaled = [f"batch {batch}"] * (point.batch != batch) + [f"{work:.3g} of the FLOPs (image size)"] * (work != 1)
     if not scaled:
-        return Rate(point.rate, f"published ({what})")
-    return Rate(at_batch(point, batch, work), f"published ({what}), scaled to {' and '.join(scaled)}")
+        return Rate(point.rate, f"published ({what})", "published")
+    return Rate(at_batch(point, batch, work), f"published ({what}), scaled to {' and '.join(scaled)}", "published")
 
 
 def _work(network: Network) -> float:
@@ -150,7 +158,7 @@ def _memory_distance(one: str, other: str) -> float:
     return OTHER_FRAMEWORK / 4 if not all(sizes) else OTHER_FRAMEWORK / 2 * (sizes[0] != sizes[1])
 
 
-def at_batch(point: rows.Point, batch: int, work: float = 1.0) -> float:
+def at_batch(point: rows.Point, batch: float, work: float = 1.0) -> float:
     """Return the images/s at another batch, with `work` times the FLOPs per image."""
     launches_s = hardware.launches_s(hardware.network(point.model).tensors, hardware.constants()["launch"])
     return batch / float(step_time.at_batch(point.batch / point.rate, batch, point.batch, launches_s, work))
@@ -162,15 +170,18 @@ def _single() -> List[rows.Point]:
     return [point for point in points if point.devices == 1 and point.batch and not point.flag]
 
 
-def computed(network: Network, gpu: str, precision: str) -> Optional[Rate]:
+def computed(network: Network, gpu: str, batch: float, precision: str, without: str = "") -> Optional[Rate]:
     """Return the rate at the FLOP/s that the GPU achieves with ResNet-50; too high for depthwise convolutions."""
     device = hardware.device(gpu) or {}
-    known = device.get(QUANTITY[precision])
+    known, resnet = device.get(QUANTITY[precision]), layers.network("resnet50_v1b")
+    if known and without and without in hardware.source(gpu, QUANTITY[precision]):
+        other = reported(resnet, gpu, batch, precision, without)
+        known = other and other.images_per_s
     if known is None:
         return None
-    achieved = known * STEP_FLOPS * layers.network("resnet50_v1b").flops
+    achieved = known * STEP_FLOPS * resnet.flops
     source = f"computed: {achieved / 1e12:.1f} TFLOP/s, which {gpu} achieves with ResNet-50 in {precision}"
-    return Rate(achieved / (STEP_FLOPS * network.flops), source)
+    return Rate(achieved / (STEP_FLOPS * network.flops), source, "computed")
 
 
 def _distance(one: float, other: float) -> float:

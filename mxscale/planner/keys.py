@@ -16,6 +16,7 @@ class Settings:
 
     nodes: Any
     instance: Any
+    unavailable: Any
     comm: Any
     servers: Any
     batch: Any
@@ -62,6 +63,10 @@ def _servers(value) -> bool:
     return bool(re.fullmatch(r"\d+|[1-9]\d*x", str(value)))
 
 
+def _instance(value) -> bool:
+    return isinstance(value, str) and value.partition(":")[2] in ("", *RULES["machine.market"].choices)
+
+
 # key -> (check or choices, description)
 LISTS = {
     "nodes": (_is_integer, "whole numbers from 1 to 1,000,000"),
@@ -71,7 +76,8 @@ LISTS = {
     "comm": (tuple(MODELLED), ""),
     "precision": (RULES["precision"].choices, ""),
     "compression": (RULES["comm.compression"].choices, ""),
-    "instance": (lambda value: isinstance(value, str), "names of instances"),
+    "instance": (_instance, "names of instances, or INSTANCE:MARKET (on_demand or spot)"),
+    "unavailable": (_instance, "INSTANCE, or INSTANCE:MARKET (on_demand or spot)"),
 }
 
 

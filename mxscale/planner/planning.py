@@ -4,7 +4,7 @@ import itertools
 import json
 import os
 import textwrap
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Callable, Dict, List, Optional, Tuple
 
@@ -12,12 +12,15 @@ import numpy as np
 
 from mxscale.config.backends import MODELLED, SERVERS
 from mxscale.config.datasets import DATASETS
-from mxscale.config.schema import Config
+from mxscale.config.schema import Config, Machine
+from mxscale.cost.prices import UnknownSpotPrice
 from mxscale.cost.run_cost import pricing
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
-from mxscale.planner import choice, figure, keys, table
+from mxscale.perfmodel.published import absolute
+from mxscale.planner import choice, figure, keys, table, unavailable
 from mxscale.planner.keys import Settings, listed
+from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError, nearest
 
 
@@ -25,18 +28,35 @@ def main(config: Config, own: dict, as_json: bool) -> None:
     """Print, write and draw the plans. Raises ConfigError."""
     if not isinstance(as_json, bool):
         raise ConfigError(f"json={as_json}: expected true or false")
-    settings = keys.read(own)
-    grid, task, inputs = put_together(config, settings)
-    plans, left_out = scenarios.evaluate(grid, task)
-    if not len(plans["hours"]):
-        raise ConfigError(f"no combination of the plan.* settings is valid: {'; '.join(left_out)}")
-    bounds = choice.Bounds(settings.deadline_hours, settings.budget_usd, settings.budget_eur)
-    found = Result(plans, left_out, inputs, bounds, choose(plans, bounds))
+    settings, without = keys.read(own), {}
+    if settings.unavailable is not None:
+        settings, without = _available(config, settings)
+    found = replace(solve(config, settings), refused=without)
     written = write(found, settings.output, config)
     if as_json:
         print(json.dumps(as_object(found, written)))
     else:
         echo(as_text(found, written))
+
+
+def solve(config: Config, settings: Settings) -> "Result":
+    """Return all plans and the recommended ones. Raises ConfigError."""
+    grid, task, inputs = put_together(config, settings)
+    plans, left_out = scenarios.evaluate(grid, task)
+    if not len(plans["hours"]):
+        raise ConfigError(f"no combination of the plan.* settings is valid: {'; '.join(left_out)}")
+    bounds = choice.Bounds(settings.deadline_hours, settings.budget_usd, settings.budget_eur)
+    return Result(plans, left_out, inputs, bounds, choose(plans, bounds))
+
+
+def _available(config: Config, settings: Settings) -> Tuple[Settings, Dict[str, dict]]:
+    """Return the settings without refused machines, and the plans that were recommended on them. Raises ConfigError."""
+    offered = unavailable.offers(config, settings, lambda tried: solve(config, tried))
+    if not offered.refused:
+        return settings, {}
+    before = _answer(solve(config, replace(settings, instance=offered.requested)))
+    without = {what: row for what, row in before.items() if row["instance"] in offered.refused}
+    return replace(settings, instance=offered.left), without
 
 
 @dataclass(frozen=True)
@@ -48,6 +68,7 @@ class Result:
     inputs: Dict[str, str]  # descriptions of what the plans rest on
     bounds: choice.Bounds
     answer: Dict[str, int]  # description -> index of a plan
+    refused: Dict[str, dict] = field(default_factory=dict)  # description -> recommended plan on a refused machine
 
 
 def put_together(config: Config, settings: Settings) -> Tuple[scenarios.Grid, scenarios.Task, Dict[str, str]]:
@@ -65,16 +86,17 @@ def put_together(config: Config, settings: Settings) -> Tuple[scenarios.Grid, sc
     network = layers.network(config.model.name, config.data.image_size, classes)
     own = calibration.read(settings.calibrate, config)
     served = SERVERS in map(MODELLED.get, swept["comm"]) and swept["servers"] != ["0"]
-    price_of = pricing(config)
+    price_of = _known_or_not(pricing(config))
     nodes = _nodes(config, settings, own, price_of, linked=served or max(swept["nodes"]) > 1)
     server = _server(config, settings, own, price_of) if served else None
     epochs, given = settings.epochs or config.epochs, settings.input_images_per_s
-    device_rates, rate_sources = _rates(network, nodes, swept, settings, own)
+    device_rates, rate_sources, error = _rates(network, nodes, swept, settings, own)
     inputs = {
         "network": f"{network.name}: {network.gradients / 1e6:.1f} million gradients, "
         f"{network.flops / 1e9:.2f} GFLOPs per forward pass",
         "epochs": f"{epochs:g} of {images:,} images ({images_source})",
         "device": rate_sources,
+        "error": error,
         "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [own.sources])]),
         "input": f"{given:,.0f} images/s per node (given)" if given else "not modelled (plan.input_images_per_s)",
         "price": "; ".join(dict.fromkeys(node.price for node in nodes)),
@@ -107,6 +129,18 @@ def epoch_of(config: Config, settings: Settings) -> Tuple[int, Optional[int], st
     return round(published.train_images * (1 - validation_share)), classes, data.kind
 
 
+def _known_or_not(price_of: Callable) -> Callable:
+    """Return `price_of` with an unknown price in place of a refusal if no spot price is known."""
+
+    def price(machine) -> Price:
+        try:
+            return price_of(machine)
+        except UnknownSpotPrice as error:
+            return Price(known=False, why=str(error))
+
+    return price
+
+
 def _nodes(
     config: Config, settings: Settings, own: calibration.Calibration, price_of: Callable, linked: bool
 ) -> List[machines.Node]:
@@ -116,11 +150,18 @@ def _nodes(
     if len(names) > 1 and (machine.usd_per_hour is not None or machine.eur_per_hour is not None):
         raise ConfigError("plan.instance lists several, and machine.usd_per_hour is the price of one: leave it out")
     given = machines.Given(settings.gpus, settings.nic_gbps, settings.rdma, own.links)
-    nodes = [machines.node(replace(machine, instance=name), price_of, given) for name in names]
+    nodes = [_node(machine, name, price_of, given) for name in names]
     for node in nodes:
         if linked and node.machine.nic is None:
             raise ConfigError(f"plan.nic_gbps is missing: the link between nodes of {node.machine.name} is unknown")
     return nodes
+
+
+def _node(machine: Machine, name: Optional[str], price_of: Callable, given: machines.Given) -> machines.Node:
+    """Return the machine that INSTANCE or INSTANCE:MARKET names. Raises ConfigError."""
+    instance, _, market = (name or "").partition(":")
+    node = machines.node(replace(machine, instance=instance or None, market=market or machine.market), price_of, given)
+    return replace(node, machine=replace(node.machine, name=name)) if market else node
 
 
 def _server(config: Config, settings: Settings, own: calibration.Calibration, price_of: Callable) -> machines.Node:
@@ -147,16 +188,21 @@ def _server(config: Config, settings: Settings, own: calibration.Calibration, pr
     return node
 
 
-def _rates(network, nodes, swept: dict, settings: Settings, own: calibration.Calibration) -> Tuple[dict, str]:
-    """Return {(machine, batch, precision): images/s of one device}, and their sources. Raises ConfigError."""
-    found, sources = {}, {}
+def _rates(network, nodes, swept: dict, settings: Settings, own: calibration.Calibration) -> Tuple[dict, str, str]:
+    """Return {(machine, batch, precision): images/s of one device}, their sources, and their error.
+
+    Raises:
+        ConfigError: A rate is unknown.
+    """
+    found, sources, kinds = {}, {}, {}
     for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"]):
         rate = rates.of_device(network, node.gpu, batch, precision, given=settings.images_per_s, runs=own.runs)
         found[node.machine.name, batch, precision] = rate.images_per_s
+        kinds[rate.kind] = absolute.describe(rate.kind)
         sources.setdefault(f"{rate.images_per_s:,.1f} images/s, {rate.source}", f"batch {batch} {precision}")
     lines = list(sources) if len(sources) == 1 else [f"{first}: {source}" for source, first in sources.items()]
     more = f"; and {len(lines) - MOST_RATES} more" if len(lines) > MOST_RATES else ""
-    return found, "; ".join(lines[:MOST_RATES]) + more
+    return found, "; ".join(lines[:MOST_RATES]) + more, "; ".join(filter(None, kinds.values()))
 
 
 MOST_RATES = 4  # sources in the output
@@ -222,14 +268,16 @@ def as_text(found: Result, written: Dict[str, str]) -> str:
     if len(places) < count:
         lines.append(f"{len(places)} of {count:,} plans: no other is both faster and cheaper")
     lines += [f"left out: {number:,} combinations ({why})" for why, number in found.left_out.items()]
-    lines += [f"{what}: {table.sentence(row)}" for what, row in _answer(found).items()]
+    for what, row in _answer(found).items():
+        lines.append(f"{what}: {table.sentence(row)}")
+        lines += [f"  instead of {text}" for text in _instead(found, row, what)]
     lines.append(f"written to {' and '.join(written.values())}; validation and checkpoints are not included")
     return "\n".join(lines)
 
 
 def _wrapped(line: Tuple[str, str]) -> str:
     name, text = line
-    indent = {"initial_indent": " " * 10, "subsequent_indent": " " * 12}
+    indent = {"initial_indent": " " * 10, "subsequent_indent": " " * 12, "break_on_hyphens": False}
     parts = [textwrap.fill(part, COLUMNS, **indent) for part in text.split("; ")]
     return f"{name:<10}" + "\n".join(parts)[10:]
 
@@ -244,6 +292,13 @@ def _answer(found: Result) -> Dict[str, dict]:
     return {what: scenarios.rows(found.plans, [place])[0] for what, place in found.answer.items()}
 
 
+def _instead(found: Result, row: dict, what: str) -> List[str]:
+    """Return how a recommended plan compares with those on refused machines that were the cheapest or the fastest."""
+    kinds = {"cheapest", "fastest"} & set(what.split()) or {"cheapest", "fastest", "no"}
+    before = [old for name, old in found.refused.items() if kinds & set(name.split())]
+    return [f"{table.sentence(old)} (unavailable): {unavailable.difference(row, old)}" for old in before]
+
+
 def as_object(found: Result, written: Dict[str, str]) -> dict:
     """Return the output for programs."""
     return {
@@ -252,5 +307,6 @@ def as_object(found: Result, written: Dict[str, str]) -> dict:
         "plans": scenarios.rows(found.plans, shown(found)),
         "left_out": found.left_out,
         "answer": _answer(found),
+        "unavailable": found.refused,
         "written": written,
     }

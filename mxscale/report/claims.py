@@ -14,8 +14,9 @@ hardware, network and data; it says whether the figure points the same way, and 
 by prices or by the planner, with its error. *Source fact*: a price, or a row of another team that the work quotes.
 *Not reproducible here*: with the hardware and data that it needs, and the command that measures it. For a claim that no
 single figure of a run states ("cheaper", "two for each worker"), the command makes the runs to compare. The works print
-no spread, so the tolerances are ours (`mxscale/tables/claim_conditions.csv`). The error of the planner is that on
-published series, given the first rate of each; the rate of one device has the error of its own source."""
+no spread, so the tolerances are ours (`mxscale/tables/claim_conditions.csv`). The error of images/s, times
+and costs is that of absolute predictions, each published source predicted without its own rates; the error of
+efficiencies and ratios is that of published series, given the first rate of each."""
 
 
 def counted(found: Sequence[Outcome]) -> str:

@@ -6,13 +6,14 @@ A model uses the conditions of its claim, never the published result.
 import functools
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import Callable, Dict, Optional, Tuple
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Machine
-from mxscale.cost import prices
+from mxscale.cost import prices, spot_comparison
 from mxscale.perfmodel import layers, machines, rates, scenarios
-from mxscale.perfmodel.published import score
+from mxscale.perfmodel.published import absolute, score
 from mxscale.records.claims import Modelled
 
 P2_DATE, P3_DATE = "2017-10-26", "2017-11-12"  # dates of price rows
@@ -42,11 +43,30 @@ def p3_price() -> Modelled:
     return Modelled(min(large), each, EXACT)
 
 
+def spot_prices(own: Path) -> Optional[Modelled]:
+    """Return whether imported spot prices of November 2017 exceed the price on demand; None without an import.
+
+    Args:
+        own: The user's price table; the histories are beside it.
+    """
+    for region in REGIONS:
+        machine = Machine(provider="aws", instance="p3.16xlarge", region=region, as_of="2017-11-30")
+        if found := spot_comparison.compare(machine, own, date(2017, 11, 1), date(2017, 12, 1)):
+            zone = max(found.zones, key=lambda one: one.most)
+            text = (
+                f"{region}: spot {zone.least:.4g} to {zone.most:.4g} USD/h in {zone.name}, {100 * zone.above:.1f} % of "
+                f"the time above on demand ({found.on_demand:g}): {verdict(price=zone.most > found.on_demand)}"
+            )
+            return Modelled(None, text, f"imported history, {found.sources}: exact except for the region")
+    return None
+
+
 @functools.cache
-def error() -> str:
-    """Return the planner's error on published series, given the first rate of each."""
+def scaling_error() -> str:
+    """Return the planner's error on published series, given the first rate of each: that of efficiencies and ratios."""
     off = score.summary(score.predict(score.evidence(["published_scaling"])))
-    return f"planner error: median {off['median']:.0f} %, mean {off['mean']:.0f} % on {off['rows']} published rows"
+    each = f"median {off['median']:.0f} %, mean {off['mean']:.0f} % on {off['rows']} published rows"
+    return f"error of scaling, given the first rate: {each}"
 
 
 def aws(instance: str, as_of: str) -> Tuple[scenarios.Machine, str]:
@@ -91,12 +111,13 @@ def plan(where: Tuple[scenarios.Machine, str], job: Training, nodes: int = 1, se
     axes = {"batch": job.batch, "precision": job.precision, "servers": servers, **exchange}
     grid = scenarios.Grid([machine], [nodes], **{name: [value] for name, value in axes.items()})
     [row] = scenarios.rows(scenarios.evaluate(grid, task)[0], [0])
-    return {**row, "source": rate.source}
+    return {**row, "source": rate.source, "kind": rate.kind}
 
 
-def modelled(value: Optional[float], text: str, row: Dict) -> Modelled:
-    """Return the model of a claim by a plan."""
-    return Modelled(value, f"{text}; one device: {row['source']}", error())
+def modelled(value: Optional[float], text: str, row: Dict, ratio: bool = False) -> Modelled:
+    """Return the model of a claim by a plan; ratio: the figure does not depend on the rate of one device."""
+    error = scaling_error() if ratio else absolute.describe(row["kind"])
+    return Modelled(value, f"{text}; one device: {row['source']}", error)
 
 
 def minutes(row: Dict, form: str) -> Modelled:
@@ -106,7 +127,7 @@ def minutes(row: Dict, form: str) -> Modelled:
 
 def efficiency(row: Dict, form: str) -> Modelled:
     percent = 100 * row["efficiency"]
-    return modelled(percent, form.format(percent), row)
+    return modelled(percent, form.format(percent), row, ratio=True)
 
 
 def verdict(**parts: bool) -> str:
@@ -142,7 +163,7 @@ def servers_per_worker() -> Modelled:
     each = ", ".join(f"{times}: {100 * row['efficiency']:.0f} %" for times, row in enumerate(found, 1))
     text = f"Horovod {100 * ring['efficiency']:.0f} %; by server machines per worker machine {each}"
     text += "" if enough else ": none is enough"
-    return modelled(enough[0] if enough else float("inf"), text, ring)
+    return modelled(enough[0] if enough else float("inf"), text, ring, ratio=True)
 
 
 def horovod_or_servers() -> Modelled:
@@ -195,7 +216,7 @@ def double_buffering_speedup() -> Modelled:
     both, neither = on_32_v100(**DOUBLE_BUFFERING), on_32_v100()
     ratio = both["images_per_s"] / neither["images_per_s"]
     text = f"{ratio:.2f} x the rate without both, which overlaps with backward, on 25 Gbit/s Ethernet"
-    return modelled(ratio, text, both)
+    return modelled(ratio, text, both, ratio=True)
 
 
 MODELS: Dict[str, Callable[[], Modelled]] = {
@@ -219,3 +240,8 @@ MODELS: Dict[str, Callable[[], Modelled]] = {
     # 50 Gbit/s Ethernet (arXiv:1706.02677, sec. 4)
     "table-goyal": lambda: on_p100(32, 50, rdma=False),
 }
+
+
+def of_user(own: Path) -> Dict[str, Callable[[], Optional[Modelled]]]:
+    """Return MODELS and those that depend on the user's imported prices."""
+    return {**MODELS, "spot-volatile": lambda: spot_prices(own)}

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import List, Optional
 
 from mxscale.config.schema import Config
+from mxscale.cost import price_table
 from mxscale.records import claims as published
 from mxscale.records import reduced
 from mxscale.records.recorded import Recorded
 from mxscale.report import claims, experiment, page, side_by_side
-from mxscale.report.modelled_claims import MODELS
+from mxscale.report.modelled_claims import of_user
 from mxscale.tracking import uris
 from mxscale.tracking.history import Store
 from mxscale.util.errors import ConfigError, nearest
@@ -54,7 +55,7 @@ def report_claims(config: Config, own: dict, folder: Path) -> None:
     """List the published figures: measured here, modelled, or neither."""
     runs = runs_of_claims(config, own["experiment"])
     at_reduced_scale = reduced.evaluate(reduced.of_runs(runs))
-    found = published.outcomes(runs, MODELS, at_reduced_scale)
+    found = published.outcomes(runs, of_user(price_table.path_of(config)), at_reduced_scale)
     page.save({"claims.md": claims.in_markdown(found)}, (), folder)
     print(f"{claims.in_text(found)}\n\n{claims.counted(found)}; as a table: {folder}/claims.md", flush=True)
 
