@@ -82,7 +82,7 @@ def test_local_machine_is_planned_from_given_values(tmp_path, capsys, no_figure)
         ([P3, "plan.comm=hrovod"], "plan.comm=hrovod: did you mean horovod?"),
         (
             [P3, "plan.comm=[device]", "plan.nodes=[2]"],
-            "comm=device, comm=kvstore_local, comm=nccl drive the devices of one node",
+            "comm=device, comm=kvstore_local, comm=nccl drive",
         ),
         ([P3, "plan.precision=[int8]"], "plan.precision=int8"),
         ([P3, "plan.nodes=0"], "plan.nodes=0: expected whole numbers from 1 to 1,000,000"),

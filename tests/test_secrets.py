@@ -11,7 +11,7 @@ import pytest
 from refusals import error_of, refusal
 from test_tracking import end, make_run
 
-from mxscale.cli import job
+from mxscale.cli import job, main
 from mxscale.cli.explain import refuse
 from mxscale.config.schema import Tracking
 from mxscale.launcher.progress import echo

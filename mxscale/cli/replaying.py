@@ -20,6 +20,7 @@ from mxscale.launcher.progress import echo
 from mxscale.replay import availability, page, registry, results, sweeps
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import FULL, SCALES, Cell, Replay
+from mxscale.report.page import check_installed
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
 from mxscale.rundir.status import FINISHED, KILLED, Status
 from mxscale.rundir.sweep_directory import REFUSED_CELL, SweepDirectory
@@ -62,6 +63,7 @@ def main(values: dict, own: dict) -> int:
     if own["replay"] is None:
         echo(listing(request.here))
         return DONE
+    check_installed("replay")
     chosen, status = registry.chosen(str(own["replay"])), DONE
     contents = []
     for replay in chosen:

@@ -1,12 +1,23 @@
 """The files of a report: a self-contained HTML page, texts, and figures."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
 from mxscale.report.canvas import Drawn
 from mxscale.util.errors import ConfigError
 
+DRAWING = ("matplotlib", "jinja2", "alembic")  # installed with the full MLflow package
 TEMPLATES = Path(__file__).parent
+
+
+def check_installed(verb: str) -> None:
+    """Raise ConfigError if a library that draws and reads the store is missing."""
+    lacking = [name for name in DRAWING if find_spec(name) is None]
+    if lacking:
+        raise ConfigError(
+            f"mxscale {verb} needs {' and '.join(lacking)}, which ranks' images leave out: use a checkout's .venv"
+        )
 
 
 def render(template: str, folder: Path = TEMPLATES, **facts: Any) -> str:

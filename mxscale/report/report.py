@@ -1,7 +1,6 @@
 """`mxscale report`: select and write the requested report."""
 
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import List, Optional
 
@@ -16,7 +15,6 @@ from mxscale.tracking import uris
 from mxscale.tracking.history import Store
 from mxscale.util.errors import ConfigError, nearest
 
-DRAWING = ("matplotlib", "jinja2", "alembic")  # installed with the full MLflow package
 KEYS = {"action": str, "experiment": str, "compare": list, "output": str}
 
 
@@ -32,11 +30,7 @@ def main(config: Config, own: dict) -> None:
         raise ConfigError(f"report.action={own['action']}{nearest(own['action'], ACTIONS)}")
     if not own["output"]:
         raise ConfigError("report.output is missing: name the folder to write to")
-    lacking = [name for name in DRAWING if find_spec(name) is None]
-    if lacking:
-        raise ConfigError(
-            f"mxscale report needs {' and '.join(lacking)}, which ranks' images leave out: use a checkout's .venv"
-        )
+    page.check_installed("report")
     ACTIONS[own["action"]](config, own, Path(own["output"]))
 
 
