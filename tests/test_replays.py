@@ -212,7 +212,7 @@ def test_derived_panels_compare_with_their_reference():
 def test_wrong_requests_are_refused(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert "did you mean beeva-kvstore?" in command_error(capsys, "replay", "beeva-kvstor")
-    assert "scale=smal" in command_error(capsys, "replay", "beeva-kvstore", "scale=smal")
+    assert "scale=tiny" in command_error(capsys, "replay", "beeva-kvstore", "scale=tiny")
     assert "again=2" in command_error(capsys, "replay", "beeva-kvstore", "again=2")
     assert list(tmp_path.iterdir()) == []
 
