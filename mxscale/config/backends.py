@@ -24,6 +24,7 @@ class Backend:
         uses_horovod: Ranks are started by horovodrun or mpirun and connect through Horovod.
         single_rank: Supports exactly one rank.
         drives_all_devices: One process drives all devices; otherwise each device has a rank of its own.
+        process_per_node: One process of each machine drives its devices.
         needs_servers: Parameter servers and their scheduler run beside the ranks.
         in_step: Ranks finish each step together, so a collective can follow any step.
         repeatable_ranks: Largest number of ranks whose results are bit-identical between runs; None: any number.
@@ -45,6 +46,7 @@ class Backend:
     uses_horovod: bool = False
     single_rank: bool = False
     drives_all_devices: bool = False
+    process_per_node: bool = False
     needs_servers: bool = False
     in_step: bool = True
     repeatable_ranks: Optional[int] = None
@@ -132,8 +134,22 @@ BACKENDS: Dict[str, Backend] = {
             compression=("none", "fp16", "2bit"),
             kvstore="dist_sync",
             mxnet_feature="DIST_KVSTORE",
-            aliases=("dist", "dist_sync", "dist_device_sync", "dist_sync_device", "p3"),
+            aliases=("dist", "dist_sync", "p3"),
             candidates={"parameter_server": {"servers": "1x"}},
+        ),
+        Backend(
+            name="dist_device_sync",
+            help="one process of each machine sums the gradients of its devices, and servers sum those of the machines",
+            implementation="mxscale.distributed.communicators:NodeServers",
+            exchange=SERVERS,
+            uses_horovod=True,
+            process_per_node=True,
+            needs_servers=True,
+            repeatable_ranks=0,
+            not_repeatable="not repeatable to the last bit with three machines: servers add in the order of arrival",
+            kvstore="dist_device_sync",
+            mxnet_feature="DIST_KVSTORE",
+            aliases=("dist_sync_device",),
         ),
         Backend(
             name="dist_async",

@@ -44,12 +44,12 @@ def bucket_bytes(comm: Comm, gradient_bytes: float) -> float:
     return min(max(gradient_bytes * share, mib / 4), 32 * mib)
 
 
-def server_count(comm: Comm, ranks: int) -> int:
-    """Return the number of parameter servers; 0 for a back end without servers."""
+def server_count(comm: Comm, processes: int) -> int:
+    """Return the number of parameter servers for that many rank processes; 0 for a back end without servers."""
     if not comm.entry.needs_servers:
         return 0
     text = str(comm.servers)
-    return int(text[:-1]) * ranks if text.endswith("x") else int(text)
+    return int(text[:-1]) * processes if text.endswith("x") else int(text)
 
 
 def unsaved(comm: Comm) -> Optional[str]:

@@ -229,7 +229,7 @@ class Comm:
     )
     threshold: float = setting(0.5, "2bit: each element is sent as the threshold, its negative, or 0", low=1e-6)
     double_buffering: bool = setting(False, "apply gradients one step late and exchange them during that step")
-    servers: Any = setting(1, "parameter servers: a number, or 1x, 2x, ... for that many per rank", low=1)
+    servers: Any = setting(1, "parameter servers: a number, or 1x, 2x, ... for that many per rank process", low=1)
     update_on: str = setting("worker", "parameter servers: where the optimizer runs", choices=("worker", "server"))
     hierarchical: bool = setting(
         False, "Horovod with NCCL over MPI: reduce within each machine first, then between machines"
@@ -242,8 +242,10 @@ class Comm:
         """The registry entry of the back end, which states its capabilities."""
         return BACKENDS[self.backend]
 
-    def processes(self, devices: int) -> int:
-        """Return the number of rank processes that train on that many devices."""
+    def processes(self, devices: int, nodes: int = 1) -> int:
+        """Return the number of rank processes that train on that many devices of that many machines."""
+        if self.entry.process_per_node:
+            return nodes
         return 1 if self.entry.drives_all_devices else devices
 
 

@@ -16,6 +16,7 @@ from mxscale.config.optimizers import optimizer_entry
 from mxscale.config.schema import Comm, Config
 from mxscale.config.sizes import server_count
 from mxscale.distributed.communicators import horovod_build
+from mxscale.environment.placement import Placement
 from mxscale.util.errors import ConfigError
 
 PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # ephemeral ports
@@ -35,8 +36,10 @@ def unavailable_candidates(config: Config, device: str, ranks: int, hosts=()) ->
 def check_backend(config: Config, device: str, ranks: int, hosts=()) -> None:
     """Check that the back end of `config` works with `ranks` ranks on the hosts of the plan; none: this machine."""
     comm, entry = config.comm, config.comm.entry
-    if entry.drives_all_devices and ranks > 1:
+    if (entry.drives_all_devices or entry.process_per_node) and ranks > 1:
         check_replicas(config.optimizer.name)
+    if entry.process_per_node:
+        check_equal_nodes(comm, Placement(ranks, 1, hosts))
     if entry.mxnet_feature and not mxnet.runtime.Features().is_enabled(entry.mxnet_feature):
         raise ConfigError(
             f"comm={entry.name}: this MXNet was built without {entry.mxnet_feature}; "
@@ -68,6 +71,17 @@ def check_replicas(optimizer: str) -> None:
         )
 
 
+def check_equal_nodes(comm: Comm, placed: Placement) -> None:
+    """Check that all machines train on as many devices, because each process reads as many shards."""
+    slots = {host.address: host.slots for host in placed.occupied}
+    if len(set(slots.values())) > 1:
+        counts = ", ".join(f"{name}:{count}" for name, count in slots.items())
+        raise ConfigError(
+            f"comm={comm.backend}: every machine needs as many devices, but launch.ranks={placed.ranks} are {counts}; "
+            "change launch.ranks or launch.hosts"
+        )
+
+
 def check_transport(comm: Comm) -> None:
     """Check that this Horovod supports comm.transport."""
     build, transport = horovod_build(), comm.transport
@@ -86,9 +100,11 @@ def check_ports(config: Config, ranks: int, hosts=()) -> None:
     Each process listens on a port and connects to every process of the other kind. The scheduler and each process
     connect to each other.
     """
-    servers = server_count(config.comm, ranks)
+    processes = Placement(ranks, 1, hosts).processes(config.comm)
+    servers = server_count(config.comm, processes)
     if not servers:
         return
+    ranks = processes
     local_servers = math.ceil(servers / max(1, len(hosts)))
     local_ranks = min(ranks, max((host.slots for host in hosts), default=ranks))
     needed = local_servers * (ranks + 2) + local_ranks * (servers + 2) + servers + ranks + 1

@@ -121,7 +121,7 @@ class Horovod(Local):
     def broadcast(self, parameters):
         # One message per type instead of one per array: less to wait for, and fewer of the calls in which crashes at
         # the start occurred (docs/log.md)
-        arrays = [parameter.data() for _, parameter in sorted(parameters.items())]
+        arrays = [parameter.list_data()[0] for _, parameter in sorted(parameters.items())]
         for dtype in sorted({np.dtype(array.dtype).name for array in arrays}) if self.size > 1 else ():
             same_type = [array for array in arrays if np.dtype(array.dtype).name == dtype]
             flat = flatten(same_type)
@@ -130,6 +130,10 @@ class Horovod(Local):
             for array, view in zip(same_type, views_of(flat, same_type)):
                 array[:] = view
             nd.waitall()
+        for parameter in parameters.values():  # further devices of this rank
+            first, *others = parameter.list_data()
+            for other in others:
+                first.copyto(other)
 
     def all_reduce(self, arrays, name):
         if self.size > 1:
@@ -169,6 +173,17 @@ class ParameterServers(KVStoreSums, Horovod):
         nd.waitall()
         del self.kvstore  # servers end once every rank has disconnected
         super().close()
+
+
+class NodeServers(ParameterServers):
+    """One process of each machine sums the gradients of its devices; servers sum those of the machines."""
+
+    def __init__(self, options: Comm, devices: int):
+        super().__init__(options, devices)
+        self.count = devices // self.size
+
+    def devices(self, kind):
+        return [mx.gpu(number) if kind == "gpu" else mx.cpu(number) for number in range(self.count)]
 
 
 def horovod_build() -> dict:

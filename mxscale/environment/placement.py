@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import List, Optional, Sequence
 
-from mxscale.config.schema import Config
+from mxscale.config.schema import Comm, Config
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.hosts import Host
 from mxscale.rundir.plan import Address, Plan
@@ -40,9 +40,17 @@ class Placement:
                 left -= host.slots
         return found
 
+    def processes(self, comm: Comm) -> int:
+        """Return the number of rank processes."""
+        return comm.processes(self.ranks, max(1, len(self.occupied)))
+
+    def hosts_of_ranks(self, comm: Comm) -> List[Host]:
+        """Return the hosts, with as many slots as rank processes can start on each."""
+        return [replace(host, slots=1) for host in self.hosts] if comm.entry.process_per_node else list(self.hosts)
+
     @property
     def per_host(self) -> int:
-        """The largest number of ranks on one machine."""
+        """The largest number of devices on one machine."""
         return max((host.slots for host in self.occupied), default=self.ranks)
 
 

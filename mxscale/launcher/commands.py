@@ -49,13 +49,15 @@ def commands(
     servers = server_commands(config, run_dir, attempt, placed, env, environ)
     if servers:
         env = {**env, **ps_lite_environment(config, placed), "DMLC_ROLE": "worker"}
-    occupied = placed.occupied  # horovodrun starts a rank in every slot of -H, regardless of -np
+    ranks = placed.processes(config.comm)
+    # horovodrun starts a rank in every slot of -H, regardless of -np
+    occupied = replace(placed, ranks=ranks, hosts=placed.hosts_of_ranks(config.comm)).occupied
     if config.comm.transport == "gloo" and len(occupied) == 1 and not occupied[0].here:
-        started = Command(_gloo(config, placed.ranks, env, "") + rank, env)
+        started = Command(_gloo(config, ranks, env, "") + rank, env)
         return [_over_ssh(occupied[0], started, environ), *servers]
     if config.comm.entry.uses_horovod:
         where = ",".join(f"{host.address}:{host.slots}" for host in occupied)
-        rank = LAUNCHERS[config.comm.transport](config, placed.ranks, env, where) + rank
+        rank = LAUNCHERS[config.comm.transport](config, ranks, env, where) + rank
     return [in_container_if_asked(config, run_dir, Command(rank, env), environ), *servers]
 
 
@@ -65,7 +67,7 @@ def server_commands(config: Config, run_dir: str, attempt: int, placed: Placemen
     The scheduler runs on the first host. Servers are distributed over the hosts without ranks, or over all hosts if
     each has ranks.
     """
-    count = server_count(config.comm, placed.ranks)
+    count = server_count(config.comm, placed.processes(config.comm))
     if not count:
         return []
     free = placed.hosts[len(placed.occupied) :] or placed.hosts
@@ -83,11 +85,12 @@ def server_commands(config: Config, run_dir: str, attempt: int, placed: Placemen
 
 def ps_lite_environment(config: Config, placed: Placement) -> Dict[str, str]:
     """Return the variables of ps-lite, MXNet's implementation of servers, that are the same for all processes."""
+    workers = placed.processes(config.comm)
     return {
         "DMLC_PS_ROOT_URI": placed.scheduler.address,
         "DMLC_PS_ROOT_PORT": str(placed.scheduler.port),
-        "DMLC_NUM_WORKER": str(placed.ranks),
-        "DMLC_NUM_SERVER": str(server_count(config.comm, placed.ranks)),
+        "DMLC_NUM_WORKER": str(workers),
+        "DMLC_NUM_SERVER": str(server_count(config.comm, workers)),
     }
 
 

@@ -8,6 +8,7 @@ from typing import List, Optional, Sequence, Tuple, Union
 from mxscale.distributed.peer_loss import reason_of_communicator
 from mxscale.environment import hosts
 from mxscale.environment.hosts import Host
+from mxscale.environment.placement import Placement
 from mxscale.launcher import setup
 from mxscale.launcher.commands import Gone
 from mxscale.launcher.context import RunContext
@@ -27,7 +28,8 @@ def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[S
     if failure:
         failure = watched.failure or failure
         if failure.outside and watched.lost_hosts:
-            failure = host_failure(watched.lost_hosts, attempt.context.resources.nodes, ranks)
+            nodes = Placement.of(attempt.plan).hosts_of_ranks(attempt.context.config.comm)
+            failure = host_failure(watched.lost_hosts, nodes, ranks)
         elif failure.outside:
             failure = with_image(with_communicator_reason(failure, attempt.logs), attempt.logs)
         merged = replace(merged, error=failure.error)

@@ -9,6 +9,7 @@ from typing import Optional, Sequence, Tuple
 from mxscale.config.schema import Config
 from mxscale.config.sizes import unsaved
 from mxscale.cost import run_cost
+from mxscale.environment.placement import Placement
 from mxscale.launcher import budget, dry_run, outcome, setup
 from mxscale.launcher.context import Hook, RunContext, Signals
 from mxscale.launcher.failure import Failure, Logs
@@ -73,7 +74,7 @@ def train(attempt: setup.Attempt, mirror) -> Tuple[Status, Optional[Failure]]:
     context, ranks = attempt.context, 0
     watched = Watched(context.signals.reason, None)
     if attempt.plan:
-        ranks = context.config.comm.processes(attempt.plan.sizes.ranks)
+        ranks = Placement.of(attempt.plan).processes(context.config.comm)
         watched = supervise(context, attempt.plan, mirror)
     return outcome.end_attempt(attempt, ranks, watched)
 

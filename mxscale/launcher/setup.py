@@ -260,7 +260,7 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
 
 def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
     """Print a prepared attempt: sizes, where they come from, the price."""
-    s, servers = plan.sizes, server_count(config.comm, plan.sizes.ranks)
+    s, servers = plan.sizes, server_count(config.comm, Placement.of(plan).processes(config.comm))
     skipped = f"; {plan.skipped} bad images skipped" if plan.skipped else ""
     source = f" from {config.model.pretrained}" if config.model.pretrained else ""
     revision = plan.origin and plan.origin.revision

@@ -46,8 +46,8 @@ def supervise(context: RunContext, plan: Plan, mirror) -> Watched:
     ):
         for last_try in (False, True):
             logs = Logs(run.path / "ranks")  # of this start of the ranks
-            ranks = config.comm.processes(placed.ranks)
-            monitor = HeartbeatMonitor(run, config.launch, context.attempt, ranks, placed.hosts)
+            ranks, nodes = placed.processes(config.comm), placed.hosts_of_ranks(config.comm)
+            monitor = HeartbeatMonitor(run, config.launch, context.attempt, ranks, nodes)
             processes = Processes(commands, log)
             supervisor = Supervisor(context, plan, processes, monitor)
             try:

@@ -93,7 +93,7 @@ def of_run(path: str) -> Measured:
         device=plan.device,
         gpu=((run.read("environment.json") or {}).get("tags") or {}).get("gpu"),
         accumulation=config.batch.accumulation,
-        server_nodes=min(free, server_count(config.comm, sizes.ranks)),
+        server_nodes=min(free, server_count(config.comm, Placement.of(plan).processes(config.comm))),
     )
 
 
@@ -187,7 +187,7 @@ def job(run: Measured, rate: float, network: layers.Network, links: Dict[str, Li
         bytes_each=bytes_each(run.precision, comm.compression),
         hierarchical=ring and comm.hierarchical and run.nodes > 1,
         servers=run.server_nodes,
-        pushes=each if served else 1,  # each rank is a process of its own
+        pushes=each if served and not comm.entry.process_per_node else 1,  # of a node
         largest=_largest(run) if served else 0.0,
         buckets=step_time.buckets(network.layers, bucket_bytes(comm, 4 * network.gradients) / 4),
         double_buffering=comm.double_buffering,
@@ -198,5 +198,6 @@ def job(run: Measured, rate: float, network: layers.Network, links: Dict[str, Li
 
 def _largest(run: Measured) -> float:
     """Return the share of the gradients on the machine with the most servers, which are spread over machines."""
-    servers, over = server_count(run.comm, run.devices), run.server_nodes or run.nodes
+    servers = server_count(run.comm, run.comm.processes(run.devices, run.nodes))
+    over = run.server_nodes or run.nodes
     return math.ceil(servers / over) / servers

@@ -22,6 +22,7 @@ from mxscale.perfmodel.step_time import Link
 BYTES = {"float32": 4.0, "amp": 4.0, "float16": 2.0}
 COMPRESSED = {"fp16": 2.0, "2bit": 0.25}
 
+ONE_PUSH = tuple(entry.name for entry in BACKENDS.values() if entry.process_per_node)
 ONE_NODE = tuple(entry.name for entry in BACKENDS.values() if entry.drives_all_devices)
 
 
@@ -78,7 +79,6 @@ class Task:
     accumulation: int = 1
     # whether gradients are double-buffered -> bytes of a bucket
     bucket_bytes: Mapping[bool, float] = field(default_factory=lambda: dict.fromkeys((False, True), 32 * 2**20))
-    pushes: Optional[int] = None  # of a node to the servers; None: one per device, as each rank is a process
     overlap: bool = True
     hierarchical: bool = False
     input_images_per_s: Optional[float] = None  # of a node; None: not modelled
@@ -232,7 +232,7 @@ def _step(plans: Plans, grid: Grid, task: Task) -> Plans:
         bytes_each=np.vectorize(bytes_each, otypes=[float])(plans["precision"], plans["compression"]),
         hierarchical=task.hierarchical & (plans["nodes"] > 1) & ring,
         servers=_equivalent_servers(plans, nic, task.server),
-        pushes=np.where(served, task.pushes or gpus, 1),
+        pushes=np.where(served & ~np.isin(plans["comm"], ONE_PUSH), gpus, 1),  # else each device's process pushes
         buckets=_buckets(plans["double_buffering"], task),
         double_buffering=plans["double_buffering"],
         **software(ring, task.overlap),

@@ -12,7 +12,7 @@ COLUMNS: Dict[str, Tuple[str, Callable, bool]] = {
     "instance": ("instance", str, False),
     "nodes": ("nodes", str, True),
     "devices": ("devices", str, True),
-    "comm": ("comm", lambda name: "servers" if MODELLED[name] == SERVERS else name, False),
+    "comm": ("comm", str, False),
     "servers": ("servers", str, True),
     "batch": ("batch", str, True),
     "precision": ("precision", str, False),

@@ -106,8 +106,7 @@ def plan(where: Tuple[scenarios.Machine, str], job: Training, nodes: int = 1, se
     network = layers.network(job.network)
     rate = rates.of_device(network, gpu, job.batch, job.precision)
     device_rates = {(machine.name, job.batch, job.precision): rate.images_per_s}
-    # Published servers were kvstores with one process per node, which sums its devices' gradients before it sends them
-    task = scenarios.Task(network, job.images, job.epochs, device_rates, server=machine, pushes=1)
+    task = scenarios.Task(network, job.images, job.epochs, device_rates, server=machine)
     axes = {"batch": job.batch, "precision": job.precision, "servers": servers, **exchange}
     grid = scenarios.Grid([machine], [nodes], **{name: [value] for name, value in axes.items()})
     [row] = scenarios.rows(scenarios.evaluate(grid, task)[0], [0])
@@ -151,14 +150,14 @@ def hvd_throughput() -> Modelled:
 
 
 def one_server() -> Modelled:
-    row = on_64_v100(comm="parameter_server", servers="1")
+    row = on_64_v100(comm="dist_device_sync", servers="1")
     return efficiency(row, "{:.0f} % with one server machine")
 
 
 def servers_per_worker() -> Modelled:
     """Return the fewest server machines per worker machine with which servers are as fast as Horovod."""
     ring = on_64_v100()
-    found = [on_64_v100(comm="parameter_server", servers=f"{times}x") for times in (1, 2, 3, 4)]
+    found = [on_64_v100(comm="dist_device_sync", servers=f"{times}x") for times in (1, 2, 3, 4)]
     enough = [times for times, row in enumerate(found, 1) if row["images_per_s"] >= ring["images_per_s"]]
     each = ", ".join(f"{times}: {100 * row['efficiency']:.0f} %" for times, row in enumerate(found, 1))
     text = f"Horovod {100 * ring['efficiency']:.0f} %; by server machines per worker machine {each}"
@@ -167,7 +166,7 @@ def servers_per_worker() -> Modelled:
 
 
 def horovod_or_servers() -> Modelled:
-    ring, served = on_64_v100(), on_64_v100(comm="parameter_server", servers="2x")
+    ring, served = on_64_v100(), on_64_v100(comm="dist_device_sync", servers="2x")
     both = {"Horovod": ring, "two server machines per worker machine": served}
     each = "; ".join(f"{name} {row['images_per_s']:,.0f} images/s, {row['usd']:.0f} USD" for name, row in both.items())
     holds = verdict(

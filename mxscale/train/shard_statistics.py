@@ -9,13 +9,14 @@ import math
 import numpy as np
 from mxnet import nd
 
+from mxscale.data.reader.batches import lane_of
 from mxscale.distributed.communicators import views_of
 
 
 class ShardStatistics:
     """The statistics of this rank's shards.
 
-    Shard s is computed on device s modulo the number of devices.
+    A rank's shards are computed on its devices in turn.
 
     Args:
         parameters: The running means and variances, in a fixed order.
@@ -59,7 +60,7 @@ class ShardStatistics:
         return self._arrays(table.astype(np.float64).mean(axis=0).astype(np.float32))
 
     def _device(self, shard: int) -> int:
-        return shard % self.devices
+        return lane_of(shard, self.shards, self.devices)
 
     def _copies(self, device: int):
         # Backward writes the running statistics. Under static_alloc MXNet's engine does not track that write, so a

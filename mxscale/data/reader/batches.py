@@ -23,6 +23,11 @@ class Micro(NamedTuple):
     labels: nd.NDArray
 
 
+def lane_of(shard: int, shards: Sequence[int], devices: int) -> int:
+    """Return the device of a shard: a rank's shards take its devices in turn."""
+    return list(shards).index(shard) % devices
+
+
 @dataclass(frozen=True)
 class Reading:
     """What one rank reads in training.
@@ -30,7 +35,7 @@ class Reading:
     Attributes:
         data: Settings of the images.
         batch: Images of one per-device batch.
-        shards: The virtual shards of this rank. Shard s goes to device s modulo their number.
+        shards: The virtual shards of this rank, which take its devices in turn (`lane_of`).
         total_shards: The number of shards of all ranks.
         accumulation: Batches of each shard in one step.
         steps_per_epoch: Steps after which the order changes.
@@ -48,6 +53,10 @@ class Reading:
     seed: int
     devices: Sequence
     threads: int
+
+    def lane(self, shard: int) -> int:
+        """Return the place of a shard's device in `devices`."""
+        return lane_of(shard, self.shards, len(self.devices))
 
 
 def seed_of(*numbers: int) -> int:
@@ -71,7 +80,7 @@ class SyntheticData:
     def step(self, step: int) -> Iterator[Micro]:
         """Yield the batches of one step in the order of (shard, accumulation)."""
         for shard in self.reading.shards:
-            lane = shard % len(self.lanes)
+            lane = self.reading.lane(shard)
             for turn in range(self.reading.accumulation):
                 yield Micro(shard, turn, lane, *self.lanes[lane])
 

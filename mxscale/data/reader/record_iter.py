@@ -114,7 +114,7 @@ class TrainData:
             skip = within * reading.accumulation
             self._streams = {shard: self._stream(epoch, shard, skip) for shard in reading.shards}
         for shard in reading.shards:
-            lane = shard % len(reading.devices)
+            lane = reading.lane(shard)
             for turn in range(reading.accumulation):
                 # Copied on a CPU too: a reader waits for every use of its last batch before it returns another.
                 # Without a copy, reading would wait for compute.

@@ -111,7 +111,7 @@ class TrainData:
             self._batches = self._reader.read(self._wanted(step))
         self._next = step + 1
         for shard in self.reading.shards:
-            lane = shard % len(self.reading.devices)
+            lane = self.reading.lane(shard)
             device = self.reading.devices[lane]
             for turn in range(self.reading.accumulation):
                 images, labels = (array.as_in_context(device) for array in next(self._batches))
