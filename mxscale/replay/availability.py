@@ -59,7 +59,7 @@ def _nccl(_: str, found: Here) -> Optional[str]:
 
 
 def _mpi(_: str, __: Here) -> Optional[str]:
-    return None if shutil.which("mpirun") else "mpirun: install Open MPI"
+    return None if shutil.which("mpirun") else "mpirun: install Open MPI, then remove .venv and run make setup"
 
 
 def _image(name: str, _: Here) -> Optional[str]:

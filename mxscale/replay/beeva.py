@@ -23,7 +23,7 @@ SMALL = (
 ABOUT = (
     "the small network on 540 digits in place of ResNet-152 on Caltech-256, one and two CPU devices in place of GPUs"
 )
-SMALL_LR = {16: "0.1", 32: "0.2"}  # of one device, by its batch
+SMALL_LR = {16: "0.03", 32: "0.06"}  # of one device, by its batch; from 0.1 on, the accuracy jumps by 30 points
 LR = {16: "0.00125", 32: "0.0025"}
 
 
@@ -75,9 +75,9 @@ SIX_EPOCHS = Replay(
         (
             PRETRAIN,
             small_cell("one-epoch", "small network", "1 epoch", "launch.ranks=2", "batch.per_device=16",
-                       "optimizer.lr=0.1", "epochs=1"),
+                       f"optimizer.lr={SMALL_LR[16]}", "epochs=1"),
             small_cell("six-epochs", "small network", "6 epochs", "launch.ranks=2", "batch.per_device=16",
-                       "optimizer.lr=0.1", "epochs=6"),
+                       f"optimizer.lr={SMALL_LR[16]}", "epochs=6"),
         ),
         about=f"{ABOUT}; the cost needs a price, such as machine.usd_per_hour=0.1",
     ),
@@ -92,10 +92,12 @@ RESNET50 = Replay(
     ),
     small=Grid(
         (
-            replace(PRETRAIN, overrides=(*PRETRAIN.overrides, "model.name=mobilenet0.25")),
+            replace(
+                PRETRAIN, overrides=(*PRETRAIN.overrides, "model=mnist_convnet", "optimizer.lr=0.005", "epochs=10")
+            ),
             *(
-                small_cell(f"{n}x16", "MobileNet 0.25", devices(n), f"launch.ranks={n}",
-                           "batch.per_device=16", "optimizer.lr=0.1", "epochs=6")
+                small_cell(f"{n}x16", "MNIST convnet", devices(n), f"launch.ranks={n}",
+                           "batch.per_device=16", "optimizer.lr=0.01", "epochs=6")
                 for n in (1, 2)
             ),
         ),
