@@ -12,6 +12,7 @@ from safetensors.torch import save_file  # noqa: E402
 from torch_resnet import ResNet, TimmResNet, loaded  # noqa: E402
 from torch_state import LAYOUTS, images, state  # noqa: E402
 
+from mxscale.config.schema import from_dict  # noqa: E402
 from mxscale.models import convert, weights, zoo  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("layers", list(LAYOUTS))]
@@ -120,13 +121,14 @@ def test_state_without_pytorch_matches_its_network(layers):
 def test_pytorch_reads_what_is_exported(layers, tmp_path):
     from safetensors.torch import load_file
 
-    from mxscale.serve import infer
+    from mxscale.serve import export
 
     given = images(2, 64)
     theirs = randomised(layers)
     torch.save(theirs.state_dict(), tmp_path / "w.pth")
-    weights.save(tmp_path / "params", convert.load(str(tmp_path / "w.pth"), f"resnet{layers}_v1b").arrays)
-    infer.write_export(f"resnet{layers}_v1b", str(tmp_path / "params"), str(tmp_path / "out.safetensors"), "run=x")
+    config = from_dict({"model": {"name": f"resnet{layers}_v1b"}})
+    settings = {"source": f"torch:{tmp_path}/w.pth", "format": "safetensors", "output": f"{tmp_path}/out.safetensors"}
+    export.main(config, settings)
     back = ResNet(layers)
     missing, unexpected = back.load_state_dict(load_file(tmp_path / "out.safetensors"), strict=False)
     assert not unexpected and all(name.endswith("num_batches_tracked") for name in missing)

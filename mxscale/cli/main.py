@@ -98,7 +98,7 @@ def show_help(name: str, overrides: List[str]) -> int:
 def run(verb: Verb, name: str, arguments: List[str]) -> int:
     """Compose the settings of a verb, execute it, and return the exit status."""
     invocation = multirun.begin_session()
-    arguments = [keyed(verb, canonical(argument)) for argument in arguments]
+    arguments = keyed(verb, [canonical(argument) for argument in arguments])
     placed = next((argument for argument in arguments if argument.lstrip("+~").startswith(PLACES)), None)
     if placed:
         return refuse(f"{placed}: run directories and sweeps are below runs; set runs=DIR")
@@ -150,11 +150,22 @@ def canonical(argument: str) -> str:
     return f"rerun.run={re.sub(r'(?<![^,])[0-9a-f]{32}(?![^,])', lambda found: repr(found[0]), value)}"
 
 
-def keyed(verb: Verb, argument: str) -> str:
-    """Return the positional argument of a verb as KEY='VALUE', and any other argument as it is."""
-    if verb.positional is None or argument.startswith("-") or re.match(r"[+~]*[\w.@]*=", argument):
-        return argument
-    return "{}='{}'".format(verb.positional, argument.replace("'", r"\'"))
+def keyed(verb: Verb, arguments: List[str]) -> List[str]:
+    """Return the positional arguments of a verb as KEY='VALUE', and the others as they are."""
+    keys, rest, found = list(verb.positional), [], []
+    for argument in arguments:
+        if not (keys or verb.rest) or argument.startswith("-") or re.match(r"[+~]*[\w.@]*=", argument):
+            found.append(argument)
+        elif keys:
+            found.append(f"{keys.pop(0)}={quoted(argument)}")
+        else:
+            rest.append(quoted(argument))
+    return [*found, f"{verb.rest}=[{','.join(rest)}]"] if rest else found
+
+
+def quoted(argument: str) -> str:
+    """Return a text as Hydra's grammar quotes it."""
+    return "'{}'".format(argument.replace("'", r"\'"))
 
 
 def complete(arguments: List[str]) -> int:

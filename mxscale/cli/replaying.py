@@ -17,10 +17,10 @@ from mxscale.config.schema import Config, filled, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.diagnose import all_reduce, input_rates
 from mxscale.launcher.progress import echo
+from mxscale.rendering.page import check_installed
 from mxscale.replay import availability, page, registry, results, sweeps
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import FULL, SCALES, Cell, Replay
-from mxscale.report.page import check_installed
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
 from mxscale.rundir.status import FINISHED, KILLED, Status
 from mxscale.rundir.sweep_directory import REFUSED_CELL, SweepDirectory

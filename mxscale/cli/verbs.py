@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Callable, Dict, Optional, Tuple
 
+from hydra.core.hydra_config import HydraConfig
+
 from mxscale.cli.settings import resolve
 from mxscale.config.networks import NAMES
 from mxscale.config.schema import Config, from_dict
 from mxscale.config.validation import validate
 from mxscale.cost import price_list, price_table, run_cost, spot_comparison
-from mxscale.launcher import setup
-from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import tracker
 from mxscale.util.errors import ConfigError
@@ -100,27 +100,24 @@ def sync(values: dict, own: dict) -> int:
     return tracker.sync(run, values["tracking"]["uri"], run_cost.cost_of(run))
 
 
-def logits(values: dict, own: dict) -> None:
-    config = _resolved(values)
-    given, made = _path(own, "input"), _path(own, "output")
-    if config.model.pretrained is None:
-        raise ConfigError("model.pretrained is missing: name the weights to evaluate, such as torch:FILE")
-    source = setup.pretrained_file(config) or config.model.pretrained
-    from mxscale.serve import infer
+def predict(values: dict, own: dict) -> int:
+    from mxscale.serve import predict as prediction
 
-    infer.write_logits(config.model.name, source, given, made)
+    return prediction.main(validate(from_dict(values)), own)
+
+
+def evaluate(values: dict, own: dict) -> None:
+    from mxscale.serve import evaluate as evaluation
+
+    typed = [override.lstrip("+~").partition("=")[0] for override in HydraConfig.get().overrides.task]
+    data_given = any(key.split(".")[0] in ("data", "experiment") for key in typed)
+    evaluation.main(_resolved(values), data_given, own)
 
 
 def export(values: dict, own: dict) -> None:
-    config = _resolved(values)
-    run, made = _path(own, "run"), _path(own, "output")
-    found = directory.latest_trained(config.runs) if run == "latest" else RunDir(run)
-    best = found.read("best.json")
-    if best is None:
-        raise ConfigError(f"run={run} is no run directory with a best checkpoint")
-    from mxscale.serve import infer
+    from mxscale.serve import export as exporting
 
-    infer.write_export(found.config().model.name, str(found.path / best["checkpoint"] / "params"), made, f"run={run}")
+    exporting.main(validate(from_dict(values)), own)
 
 
 def layers(values: dict, own: dict) -> None:
@@ -155,7 +152,8 @@ class Verb:
     summary: str  # one line of `mxscale --help`
     execute: Optional[Callable[[dict, dict], Optional[int]]] = None  # None: a training job
     groups: Optional[Tuple[str, ...]] = None  # of a run's settings that --help lists; None: all
-    positional: Optional[str] = None  # the key of an argument without KEY=
+    positional: Tuple[str, ...] = ()  # the keys of arguments without KEY=
+    rest: Optional[str] = None  # the key of a list of further ones
 
 
 VERBS: Dict[str, Verb] = {
@@ -173,9 +171,13 @@ VERBS: Dict[str, Verb] = {
     "test-allreduce": Verb("measure the time of an all-reduce by message size", test_allreduce,
                             ("comm", "launch", "tracking")),
     "replay": Verb("repeat a published figure or table beside its numbers: mxscale replay NAME", replay, None,
-                   "replay"),
-    "sync": Verb("send what MLflow lacks of a run: mxscale sync RUN_DIR", sync, ("tracking",), "run"),
-    "logits": Verb("evaluate pretrained weights on the images of an .npy file", logits, ("model",)),
-    "export": Verb("export the best checkpoint of a run as safetensors with PyTorch's names", export, ("",)),
+                   ("replay",)),
+    "sync": Verb("send what MLflow lacks of a run: mxscale sync RUN_DIR", sync, ("tracking",), ("run",)),
+    "predict": Verb("predict the classes of images: mxscale predict MODEL IMAGES", predict, ("model", "tracking"),
+                    ("source",), "images"),
+    "evaluate": Verb("evaluate a network on a labelled split: mxscale evaluate MODEL", evaluate, ("data", "tracking"),
+                     ("source",)),
+    "export": Verb("write a network as ONNX, as MXNet's symbol, or as safetensors: mxscale export MODEL", export,
+                   ("model", "tracking"), ("source",)),
     "layers": Verb("write the layers of networks with their parameters and FLOPs as CSV", layers, ()),
 }  # fmt: skip

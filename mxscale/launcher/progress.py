@@ -1,4 +1,4 @@
-"""Terminal output of a run: a progress bar on a terminal, else one line per epoch.
+"""Terminal output of a run: a progress bar on a terminal, else a line for each validation and every 30 seconds.
 
 A closed terminal or an unread pipe does not end the run.
 """
@@ -6,6 +6,7 @@ A closed terminal or an unread pipe does not end the run.
 import contextlib
 import os
 import sys
+import time
 from typing import Callable, Iterator
 
 from tqdm import tqdm
@@ -13,6 +14,8 @@ from tqdm import tqdm
 from mxscale.rundir.directory import WARNINGS, RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.redaction import shown
+
+LINE_S = 30.0  # between two lines where there is no terminal
 
 
 def echo(text: str, stream=None) -> None:
@@ -50,7 +53,7 @@ class Progress:
 
     def __init__(self, run: RunDir, plan: Plan, cost_at: Callable[[dict], dict]):
         self.follower, self.sizes, self.cost_at = Follower(run), plan.sizes, cost_at
-        self.shown = {}
+        self.shown, self.printed = {}, time.monotonic()
         self.bar = None
         self.run, self.warned = run, run.read(WARNINGS)
 
@@ -61,9 +64,10 @@ class Progress:
             self.shown.update(line["metrics"], **self.cost_at(line))
             if sys.stderr.isatty():
                 self._move_bar(line["step"], first)
-            elif "val/top1" in line["metrics"]:
+            elif "val/top1" in line["metrics"] or time.monotonic() >= self.printed + LINE_S:
                 epoch = line["step"] / self.sizes.steps_per_epoch
-                echo(f"epoch {epoch:g}  step {line['step']}/{self.sizes.total_steps}  {self._figures()}")
+                echo(f"epoch {round(epoch, 2):g}  step {line['step']}/{self.sizes.total_steps}  {self._figures()}")
+                self.printed = time.monotonic()
         if not self.warned:
             self.warned = self.run.read(WARNINGS)
             for warning in (self.warned or {}).values():

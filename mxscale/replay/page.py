@@ -5,10 +5,10 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from mxscale.records import claims
 from mxscale.records.claims import Outcome
+from mxscale.rendering import canvas, page
+from mxscale.rendering.canvas import COLOURS, Drawn
 from mxscale.replay.entry import BARS, TABLE, Cell, Panel, Replay
 from mxscale.replay.results import Point
-from mxscale.report import canvas, page
-from mxscale.report.canvas import COLOURS, Drawn
 from mxscale.report.claims import figure as figure_of_claim
 
 TEMPLATES = Path(__file__).parent

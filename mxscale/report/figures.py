@@ -5,8 +5,8 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from mxscale.records import recorded
 from mxscale.records.recorded import Row, Spread
+from mxscale.rendering.canvas import COLOURS, INK, STYLE, Drawn, axes, finished
 from mxscale.report import rows as report
-from mxscale.report.canvas import COLOURS, INK, STYLE, Drawn, axes, finished
 
 BARS, SERIES, LABEL = 24, 6, 46  # limits: rows of a figure, series, letters of a label
 

@@ -6,8 +6,8 @@ from typing import Callable, Dict, NamedTuple, Sequence
 from mxscale.config.schema import flatten
 from mxscale.records import comparison
 from mxscale.records.recorded import Recorded
-from mxscale.report import page
-from mxscale.report.canvas import COLOURS, STYLE, Drawn, axes, finished
+from mxscale.rendering import page
+from mxscale.rendering.canvas import COLOURS, STYLE, Drawn, axes, finished
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import history
 from mxscale.tracking.history import Curve, Store

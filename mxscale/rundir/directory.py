@@ -27,7 +27,7 @@ import dataclasses
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import yaml
 
@@ -289,9 +289,9 @@ def unwritable(config: Config, error: OSError) -> ConfigError:
     return ConfigError(f"{where}; make room, or set runs=DIR")
 
 
-def runs_of(root, entry: str) -> List[RunDir]:
-    """Return the run directories under `root/entry`, newest first, without those with a damaged status or best.json."""
-    paths = [p.parent for p in (Path(root) / entry).glob("*/config.yaml")]
+def runs_of(root, *entries: str) -> List[RunDir]:
+    """Return the run directories of the entries, newest first, without those with a damaged status or best.json."""
+    paths = [path.parent for entry in entries for path in (Path(root) / entry).glob("*/config.yaml")]
     paths.sort(key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
     return [run for run in map(RunDir, paths) if _is_readable(run)]
 
@@ -305,12 +305,13 @@ def _is_readable(run: RunDir) -> bool:
         return False
 
 
-def latest_trained(root) -> RunDir:
-    """Return the newest finished `train` run with a best checkpoint, for model.pretrained=latest."""
-    for run in runs_of(root, "train"):
+def latest_trained(root, asked: str = "model.pretrained=latest", entries: Sequence[str] = ("train",)) -> RunDir:
+    """Return the newest finished run of these entries with a best checkpoint. Raises ConfigError naming `asked`."""
+    for run in runs_of(root, *entries):
         if run.state == FINISHED and run.read("best.json"):
             return run
-    raise ConfigError(f"model.pretrained=latest: no finished training run under {root}/train; run train.py first")
+    folders = f"{root}/{' or '.join(entries)}"
+    raise ConfigError(f"{asked}: no finished training run under {folders}; run train.py first")
 
 
 def as_signed(run: RunDir, config: Config) -> Config:

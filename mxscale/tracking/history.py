@@ -107,6 +107,12 @@ class Store:
         for path in files:
             self._request(lambda path=path: self.client.log_artifact(home, str(path), folder))
 
+    def log_metrics(self, home: str, metrics: Dict[str, float]) -> None:
+        """Add metrics to the run `home`; NaN, which is undefined, is left out."""
+        for name, value in metrics.items():
+            if value == value:
+                self._request(lambda name=name, value=value: self.client.log_metric(home, name, value))
+
     def home(self, experiment_id: str, name: str, runs: Sequence[Recorded]) -> str:
         """Return the id of the run that holds a report: the sweep of all `runs`, else a run of its own."""
         # The parent of a rerun is no sweep

@@ -22,7 +22,7 @@ def make(draw, folder: Path, command: bool) -> Case:
     form = choice(draw, FORMS)
     damage = choice(draw, ("nothing", "nothing", "header", *BYTES, *NODES))
     given = folder / "input" / "images.npy"
-    np.save(given, draw.standard_normal((2, 3, 32, 32), "float32"))
+    np.save(given, draw.integers(0, 256, (2, 32, 32, 3), "uint8"))
     if form == "symbol":
         path, source = symbol(draw, folder / "input" / "net", damage == "header")
         arrays, name = None, "symbol"
@@ -37,10 +37,10 @@ def make(draw, folder: Path, command: bool) -> Case:
     elif damage in NODES:
         place(path, damage)
     argv = [
-        "logits",
+        "predict",
         f"model={name}",
-        f"model.pretrained={source}",
-        f"input={given}",
+        f"source='{source}'",
+        f"images=[{given}]",
         f"output={folder}/runs/scores.npy",
     ]
     expect = REFUSED if damage in ("cut", *NODES) or (command and form != "symbol") else None

@@ -5,7 +5,7 @@ resized by Pillow with antialiasing, as torchvision's Resize and CenterCrop do i
 """
 
 import math
-from typing import NamedTuple, Sequence
+from typing import NamedTuple, Sequence, Tuple
 
 import cv2
 import numpy as np
@@ -134,21 +134,26 @@ class Evaluation:
 
     def __call__(self, content: bytes, draws: Sequence[float], out: np.ndarray) -> None:
         """Write the image's (3, side, side) uint8 RGB to `out`. Raises BadImage."""
-        pixels = decoder.decode(content)
+        cv2.split(self.cropped(decoder.decode(content)), list(out))
+
+    def cropped(self, pixels: np.ndarray, place: Tuple[float, float] = (0.5, 0.5)) -> np.ndarray:
+        """Return the network's input (side, side, 3) of an image (height, width, 3), uint8 RGB.
+
+        Args:
+            place: Of the crop, from 0 (top or left) to 1.
+        """
         height, width = shape = pixels.shape[:2]
         short = max(self.resize or min(shape), self.side)
         if short != min(shape):
             long = int(short * max(shape) / min(shape))
             height, width = (short, long) if height <= width else (long, short)
-        top, left = round((height - self.side) / 2), round((width - self.side) / 2)
+        top, left = round((height - self.side) * place[0]), round((width - self.side) * place[1])
         if (height, width) == shape:
-            pixels = part(pixels, Box(top, left, self.side, self.side))
-        else:  # only the part of the source that the crop needs
-            rows, columns = shape[0] / height, shape[1] / width
-            box = left * columns, top * rows, (left + self.side) * columns, (top + self.side) * rows
-            source = Image.fromarray(pixels)
-            pixels = np.asarray(source.resize((self.side, self.side), self.filter, box=box))
-        cv2.split(pixels, list(out))
+            return part(pixels, Box(top, left, self.side, self.side))
+        # Only the part of the source that the crop needs
+        rows, columns = shape[0] / height, shape[1] / width
+        box = left * columns, top * rows, (left + self.side) * columns, (top + self.side) * rows
+        return np.asarray(Image.fromarray(pixels).resize((self.side, self.side), self.filter, box=box))
 
 
 def part(pixels: np.ndarray, box: Box) -> np.ndarray:

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
-from mxscale.report.canvas import Drawn
+from mxscale.rendering.canvas import Drawn
 from mxscale.util.errors import ConfigError
 
 DRAWING = ("matplotlib", "jinja2", "alembic")  # installed with the full MLflow package

@@ -1,0 +1,221 @@
+"""`mxscale evaluate`: accuracy, confusions, calibration and errors of a trained network on a labelled split."""
+
+import dataclasses
+import heapq
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from mxscale.config.datasets import DATASETS
+from mxscale.config.schema import Config
+from mxscale.data import manifest as manifests
+from mxscale.data import pack
+from mxscale.data.reader import decoder
+from mxscale.data.reader.records import RecordFile
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Split
+from mxscale.serve import evaluation_report, trained_models
+from mxscale.serve.classification_metrics import Tally
+from mxscale.serve.model_card import ModelCard
+from mxscale.serve.predictor import Predictor, preprocessing, threads_of
+from mxscale.tracking import history
+from mxscale.util.errors import ConfigError, nearest
+
+SPLITS = ("test", "val", "train")  # the first that a set has is the default
+FLIP = True
+# value of views -> (place of the crop from 0, top or left, to 1; whether it is mirrored)
+VIEWS = {
+    "center": [((0.5, 0.5), False)],
+    "flip": [((0.5, 0.5), False), ((0.5, 0.5), FLIP)],
+    "five_crop": [(place, False) for place in ((0.5, 0.5), (0, 0), (0, 1), (1, 0), (1, 1))],
+}
+WORST = 60  # errors that a page shows
+
+
+@dataclass(frozen=True)
+class Request:
+    """The own settings of conf/evaluate.yaml. Raises ConfigError."""
+
+    source: Optional[str]
+    split: Optional[str]
+    views: str
+    output: Optional[str]
+    threads: Any  # a number, or auto
+
+    def __post_init__(self):
+        if not isinstance(self.source, str):
+            raise ConfigError("source is missing: mxscale evaluate MODEL, such as latest")
+        if self.split not in (None, *SPLITS):
+            raise ConfigError(f"split={self.split}{nearest(str(self.split), SPLITS)}: expected {SPLITS}")
+        if self.views not in VIEWS:
+            raise ConfigError(f"views={self.views}{nearest(str(self.views), VIEWS, listed=list(VIEWS))}")
+        if self.output is not None and not isinstance(self.output, str):
+            raise ConfigError(f"output={self.output}: expected the name of a folder")
+
+
+class Images(NamedTuple):
+    """A labelled split, with the network's class of each label."""
+
+    name: str  # of the split
+    records: RecordFile
+    classes: np.ndarray  # label -> number of the network's class
+
+
+class View(NamedTuple):
+    """One of the views of an image that are averaged."""
+
+    record: int
+    place: Tuple[float, float]
+    mirrored: bool
+
+
+class Mistake(NamedTuple):
+    """An image that the network is wrong about."""
+
+    confidence: float
+    record: int
+    label: int
+    predicted: int
+    pixels: np.ndarray
+
+
+class Evaluated(NamedTuple):
+    """The result of an evaluation."""
+
+    card: ModelCard
+    split: str
+    views: str
+    tally: Tally
+    mistakes: List[Mistake]  # the most confident first
+
+
+def main(config: Config, data_given: bool, settings: dict) -> None:
+    """Evaluate, write the report, record it in the run of the model. Raises ConfigError.
+
+    Args:
+        data_given: Whether the command line names data; otherwise they are those of the run.
+    """
+    request = Request(**settings)
+    run = trained_models.find_run(request.source, config) if trained_models.names_run(request.source) else None
+    if run is None and not data_given:
+        raise ConfigError(f"{request.source} names no data: add data=NAME, such as data=imagefolder data.root=DIR")
+    exported = trained_models.exported(request.source, config)
+    images = labelled(config, exported.card, request.split) if data_given else of_run(run, request.split)
+    evaluated = evaluate(Predictor(exported, threads_of(request.threads)), images, request.views)
+    folder = Path(request.output) if request.output else _folder(run, images.name)
+    files = evaluation_report.write(evaluated, folder)
+    if run is not None and not data_given:
+        record(run, config, evaluated, files)
+
+
+def _folder(run: Optional[RunDir], split: str) -> Path:
+    return (run.path if run else Path()) / "evaluation" / split
+
+
+def of_run(run: RunDir, split: Optional[str]) -> Images:
+    """Return a split of the data that a run was trained with. Raises ConfigError if they are gone."""
+    plan = run.plan()
+    if plan.data_dir is None:
+        raise ConfigError(f"{run}: its images were generated; name others with data=NAME")
+    chosen = _chosen(split, list(plan.splits), str(run))
+    return _opened(chosen, plan.splits[chosen], np.arange(plan.classes))
+
+
+def labelled(config: Config, card: ModelCard, split: Optional[str]) -> Images:
+    """Return a split of the set that `config.data` names, packed if it is not. Raises ConfigError."""
+    if DATASETS[config.data.kind].generated:
+        raise ConfigError(f"data={config.data.kind} has no labels to evaluate")
+    data = dataclasses.replace(config.data, image_size=card.image_size, allow_duplicates=True)
+    packed = pack.prepare(data)
+    where = f"data={data.kind}" if data.root is None else f"data.root={data.root}"
+    present = [name for name, entry in packed["splits"].items() if entry["count"]]
+    chosen = _chosen(split, present, where)
+    return _opened(chosen, manifests.split_of(packed, chosen), _matched(packed["classes"], card, where))
+
+
+def _chosen(split: Optional[str], present: Sequence[str], where: str) -> str:
+    if split is None:
+        return next(name for name in SPLITS if name in present)
+    if split not in present:
+        raise ConfigError(f"split={split}: {where} has only {', '.join(present)}")
+    return split
+
+
+def _matched(names: Sequence[str], card: ModelCard, where: str) -> np.ndarray:
+    """Return the network's class of each class of a set, by name. Raises ConfigError."""
+    numbers = {name: number for number, name in enumerate(card.class_names)}
+    unknown = [name for name in names if name not in numbers]
+    if unknown:
+        known = ", ".join(card.class_names[:5]) + (", ..." if len(card.class_names) > 5 else "")
+        raise ConfigError(
+            f"{where}: the network has no class {unknown[0]}{nearest(unknown[0], card.class_names)} "
+            f"({len(unknown)} of the {len(names)} classes are unknown to it); its {len(card.class_names)} are {known}"
+        )
+    return np.array([numbers[name] for name in names])
+
+
+def _opened(name: str, split: Split, classes: np.ndarray) -> Images:
+    try:
+        return Images(name, RecordFile(split.rec, split.idx), classes)
+    except OSError as error:
+        raise ConfigError(
+            f"{split.rec}: {error.strerror}; the packed images of this run are gone: add its data=NAME"
+        ) from None
+
+
+def evaluate(predictor: Predictor, images: Images, views: str) -> Evaluated:
+    """Evaluate every image of a split once; the probabilities of its views are averaged."""
+    card, count, each = predictor.card, len(images.records), VIEWS[views]
+    transform, labels = preprocessing(card), np.empty(count, int)
+
+    def pixels(view: View) -> np.ndarray:
+        label, content = images.records[view.record]
+        labels[view.record] = images.classes[int(label)]
+        cropped = transform.cropped(decoder.decode(content), view.place)
+        return cropped[:, ::-1] if view.mirrored else cropped
+
+    wanted = (View(record, place, mirrored) for record in range(count) for place, mirrored in each)
+    tally, worst = Tally(len(card.class_names)), []
+    for some in predictor.predict(wanted, pixels, group=len(each)):
+        if some.bad:
+            view, reason = some.bad[0]
+            raise ConfigError(f"{images.records.name_of(view.record)}: {reason}")
+        records = np.array([view.record for view in some.items[:: len(each)]])
+        log_probabilities = averaged(some.logits, len(each))
+        predicted = tally.add(log_probabilities, labels[records])
+        for place in np.flatnonzero(predicted != labels[records]):
+            confidence = float(np.exp(log_probabilities[place, predicted[place]]))
+            record, shown = int(records[place]), some.pixels[place * len(each)]
+            entry = (confidence, -record, Mistake(confidence, record, labels[record], predicted[place], shown))
+            (heapq.heappush if len(worst) < WORST else heapq.heappushpop)(worst, entry)
+    return Evaluated(card, images.name, views, tally, [entry[2] for entry in sorted(worst, reverse=True)])
+
+
+def averaged(logits: np.ndarray, views: int) -> np.ndarray:
+    """Return the logarithms of the mean probabilities of consecutive views: (n * views, classes) -> (n, classes)."""
+    logits = logits.astype("float64")
+    logits -= logits.max(axis=1, keepdims=True)
+    log_probabilities = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    if views == 1:
+        return log_probabilities
+    return np.log(np.exp(log_probabilities).reshape(-1, views, logits.shape[1]).mean(axis=1))
+
+
+def record(run: RunDir, config: Config, evaluated: Evaluated, files: Sequence[Path]) -> None:
+    """Add the metrics and the files to the run in MLflow, if it has the run."""
+    found = trained_models.identity(run)
+    if not config.tracking.enabled or os.sep in found:
+        return
+    store = history.Store(config, "evaluate")
+    folder = f"evaluation/{evaluated.split}"
+    store.keep(files, found, folder)
+    store.log_metrics(found, metrics_of(evaluated))
+
+
+def metrics_of(evaluated: Evaluated) -> Dict[str, float]:
+    """Return the metrics by their names in MLflow."""
+    views = "" if evaluated.views == "center" else f"-{evaluated.views}"
+    return {f"evaluation/{evaluated.split}{views}/{name}": value for name, value in evaluated.tally.metrics().items()}

@@ -1,0 +1,152 @@
+"""The files of an evaluation: a page, tables as CSV and JSON, figures as PNG."""
+
+import csv
+import io
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Iterable, List, Sequence
+
+import numpy as np
+
+from mxscale.launcher.progress import echo
+from mxscale.rendering import canvas, page
+from mxscale.rendering.canvas import COLOURS, Drawn
+from mxscale.serve.prediction_files import TEMPLATES, in_base64
+from mxscale.util import text_table
+
+LARGEST_LABELLED = 40  # classes whose names fit beside a confusion matrix
+LARGEST_COUNTED = 15  # classes whose counts fit into its cells
+
+
+def write(evaluated, folder: Path) -> List[Path]:
+    """Write the report of an `Evaluated`, print its summary and return the files. Raises ConfigError."""
+    page.check_installed("evaluate")
+    drawn, tally = figures(evaluated), evaluated.tally
+    texts = {
+        "evaluation.html": as_html(evaluated, drawn),
+        "evaluation.json": json.dumps(facts(evaluated), indent=1) + "\n",
+        "classes.csv": as_csv(["class", "precision", "recall", "f1", "support"], class_rows(evaluated)),
+        "confusion.csv": as_csv(["class", *evaluated.card.class_names], zip_names(evaluated, tally.confusion)),
+        "confused.csv": as_csv(["class", "predicted", "images"], confused_rows(evaluated)),
+    }
+    files = page.save(texts, drawn, folder)
+    echo(summary(evaluated, folder / "evaluation.html"))
+    return files
+
+
+def facts(evaluated) -> dict:
+    """Return the result as values for JSON; undefined metrics are null."""
+    tally = evaluated.tally
+    metrics = {name: None if math.isnan(value) else value for name, value in tally.metrics().items()}
+    what = {"split": evaluated.split, "views": evaluated.views, "images": tally.images}
+    card = {
+        name: value for name, value in asdict(evaluated.card).items() if name in ("network", "run", "params_sha256")
+    }
+    return {**what, **metrics, **card, "bins": [one._asdict() for one in tally.bins()]}
+
+
+def summary(evaluated, path: Path) -> str:
+    """Return the result for the terminal."""
+    metrics, tally, names = evaluated.tally.metrics(), evaluated.tally, evaluated.card.class_names
+    lines = [("evaluated", f"{tally.images:,} images of {evaluated.split}, views {evaluated.views}")]
+    lines += [(name.replace("top", "top-"), f"{metrics[name]:.2f} %") for name in ("top1", "top5") if name in metrics]
+    lines += [("loss", f"{metrics['loss']:.4f} nats"), ("macro f1", f"{metrics['f1']:.4f}")]
+    lines += [("calibration", f"expected error {metrics['ece']:.4f}")]
+    lines += [
+        ("confused", f"{names[one.label]} taken for {names[one.predicted]}: {one.count:,} of "
+                     f"{tally.confusion[one.label].sum():,}")
+        for one in tally.most_confused(3)
+    ]  # fmt: skip
+    return "\n".join(text_table.columns([*lines, ("page", str(path))], indent="  "))
+
+
+def as_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    file = io.StringIO()
+    out = csv.writer(file, lineterminator="\n")
+    out.writerow(header)
+    out.writerows(rows)
+    return file.getvalue()
+
+
+def zip_names(evaluated, matrix: np.ndarray) -> Iterable[list]:
+    """Return the rows of a matrix, each with the name of its class."""
+    return ([name, *row.tolist()] for name, row in zip(evaluated.card.class_names, matrix))
+
+
+def class_rows(evaluated) -> List[list]:
+    """Return class, precision, recall, F1 and support as text; undefined values are empty."""
+    rows = zip(evaluated.card.class_names, evaluated.tally.by_class())
+    return [[name, *("" if math.isnan(v) else f"{v:.4f}" for v in one[:3]), one.support] for name, one in rows]
+
+
+def confused_rows(evaluated) -> List[list]:
+    names = evaluated.card.class_names
+    return [[names[one.label], names[one.predicted], one.count] for one in evaluated.tally.most_confused()]
+
+
+def as_html(evaluated, drawn: Sequence[Drawn]) -> str:
+    names, metrics = evaluated.card.class_names, evaluated.tally.metrics()
+    tiles = [
+        (f"{metrics[key]:.2f} %", label) for key, label in (("top1", "top-1"), ("top5", "top-5")) if key in metrics
+    ]
+    tiles += [(f"{metrics['loss']:.4f}", "loss, nats"), (f"{metrics['f1']:.4f}", "F1, mean of classes")]
+    tiles += [(f"{metrics['ece']:.4f}", "expected calibration error"), (f"{evaluated.tally.images:,}", "images")]
+    mistakes = [
+        {
+            "jpeg": in_base64(one.pixels),
+            "name": f"image {one.record}",
+            "lines": [f"{names[one.predicted]} {one.confidence:.1%}", f"is {names[one.label]}"],
+        }
+        for one in evaluated.mistakes
+    ]
+    return page.render(
+        "evaluation", TEMPLATES, evaluated=evaluated, tiles=tiles, figures=drawn, classes=class_rows(evaluated),
+        confused=confused_rows(evaluated), pictures=mistakes,
+    )  # fmt: skip
+
+
+def figures(evaluated) -> List[Drawn]:
+    """Draw the confusion matrix and the reliability diagram."""
+    import matplotlib
+
+    with matplotlib.rc_context(canvas.STYLE):
+        return [confusion(evaluated), reliability(evaluated)]
+
+
+def confusion(evaluated) -> Drawn:
+    """Draw the share of each class's images (row) by predicted class."""
+    names, counts = evaluated.card.class_names, evaluated.tally.confusion
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    side = min(10.0, 3.5 + 0.35 * len(names))
+    figure, on = canvas.axes(side + 1.2, side)
+    image = on.imshow(100 * shares, cmap="Blues", vmin=0, vmax=100)
+    figure.colorbar(image, ax=on, label="% of the class", shrink=0.8)
+    on.set_xlabel("predicted")
+    on.set_ylabel("class")
+    if len(names) <= LARGEST_LABELLED:
+        on.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
+        on.set_yticks(range(len(names)), names, fontsize=8)
+    if len(names) <= LARGEST_COUNTED:
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                colour = "white" if shares[row, column] > 0.5 else canvas.INK
+                on.text(column, row, f"{count:,}", ha="center", va="center", fontsize=8, color=colour)
+    return canvas.finished("confusion", "Confusion matrix", "Rows are classes, columns predictions.", figure)
+
+
+def reliability(evaluated) -> Drawn:
+    """Draw the accuracy of images by the probability of their prediction (arXiv:1706.04599, fig. 1)."""
+    bins, error = evaluated.tally.bins(), evaluated.tally.calibration_error()
+    figure, on = canvas.axes(5.6, 4.6)
+    on.plot([0, 100], [0, 100], "--", color=canvas.INK, alpha=0.5, lw=1, label="calibrated")
+    sizes = [20 + 180 * one.count / evaluated.tally.images for one in bins]
+    confidence, accuracy = [100 * one.confidence for one in bins], [100 * one.accuracy for one in bins]
+    on.plot(confidence, accuracy, "-", color=COLOURS[0], lw=1.6)
+    on.scatter(confidence, accuracy, s=sizes, color=COLOURS[0], label="images, area by their number", zorder=3)
+    on.set(xlabel="probability of the prediction, %", ylabel="correct, %", xlim=(0, 102), ylim=(0, 102))
+    on.grid()
+    on.legend(loc="upper left")
+    caption = f"Expected calibration error {error:.4f} (15 bins)."
+    return canvas.finished("reliability", "Reliability", caption, figure)

@@ -1,0 +1,119 @@
+"""`mxscale export`: a trained network for programs without mxscale."""
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+
+from mxscale.config.networks import network
+from mxscale.config.schema import Config
+from mxscale.launcher.progress import echo
+from mxscale.models import convert, weights
+from mxscale.serve import model_card, onnx_graph, trained_models
+from mxscale.serve.predictor import Predictor
+from mxscale.serve.trained_models import Exported, Network
+from mxscale.util.atomic_files import replacing
+from mxscale.util.errors import ConfigError, nearest
+
+BOUND = 1e-5  # largest difference of a probability between ONNX Runtime and MXNet
+IMAGES = 8  # random ones, on which both are compared
+
+
+@dataclass(frozen=True)
+class Request:
+    """The own settings of conf/export.yaml. Raises ConfigError."""
+
+    source: Optional[str]
+    format: str
+    output: Optional[str]
+
+    def __post_init__(self):
+        if not isinstance(self.source, str):
+            raise ConfigError("source is missing: mxscale export MODEL, such as latest")
+        if self.format not in FORMATS:
+            raise ConfigError(f"format={self.format}{nearest(str(self.format), FORMATS, listed=list(FORMATS))}")
+        if self.output is not None and not isinstance(self.output, str):
+            raise ConfigError(f"output={self.output}: expected the name of a file")
+
+    def path(self, config: Config) -> str:
+        """Return `output`, or its default in the run directory."""
+        if self.output is not None:
+            return self.output
+        run = trained_models.find_run(self.source, config).path if trained_models.names_run(self.source) else Path()
+        return str(run / f"model{SUFFIXES[self.format]}")
+
+
+def main(config: Config, settings: dict) -> None:
+    """Export what `settings` names. Raises ConfigError."""
+    request = Request(**settings)
+    if trained_models.is_file(request.source):
+        raise ConfigError(f"{request.source} is an exported file; name the run or the weights")
+    trained, path = trained_models.load(request.source, config), request.path(config)
+    try:
+        echo(FORMATS[request.format](trained, path))
+    except OSError as error:
+        raise ConfigError(f"output={path}: cannot be written ({error.strerror or error})") from None
+
+
+def write_onnx(trained: Network, path: str) -> str:
+    """Write an ONNX file, verified against MXNet, and return a line about it."""
+    content = onnx_graph.of_network(*trained).SerializeToString()
+    found = difference(trained, Exported(content, trained.card))
+    if not found <= BOUND:
+        raise ConfigError(f"probabilities in ONNX Runtime differ from MXNet's by {found:.1e}, more than {BOUND:.0e}")
+    with replacing(path) as new:
+        Path(new).write_bytes(content)
+    card, size = trained.card, f"{len(content) / 1e6:.1f} MB"
+    return (
+        f"{path}: {card.network}, {len(card.class_names)} classes, {size}; uint8 images (n, {card.image_size}, "
+        f"{card.image_size}, 3) to probabilities, which differ from MXNet's by at most {found:.1e}"
+    )
+
+
+def difference(trained: Network, exported: Exported) -> float:
+    """Return the largest difference of a probability between ONNX Runtime and MXNet, on random images."""
+    import mxnet as mx
+
+    card = trained.card
+    images = np.random.RandomState(0).randint(0, 256, (IMAGES, card.image_size, card.image_size, 3)).astype("uint8")
+    there, _ = Predictor(exported, threads=1).scores(images)
+    normalised = (images.astype("float32") - np.float32(card.mean)) / np.float32(card.std)
+    here = mx.nd.softmax(trained.net(mx.nd.array(normalised.transpose(0, 3, 1, 2)))).asnumpy()
+    return float(np.abs(there - here).max())
+
+
+def write_symbol(trained: Network, path: str) -> str:
+    """Write PREFIX-symbol.json and PREFIX-0000.params, whose input is normalised, and the card as PREFIX.json."""
+    import mxnet as mx
+
+    net, card = trained
+    net.hybridize()
+    net(mx.nd.zeros((1, 3, card.image_size, card.image_size)))  # traces the graph
+    folder, name = os.path.split(path)
+    with tempfile.TemporaryDirectory(dir=folder or ".") as new:
+        net.export(os.path.join(new, name))
+        Path(new, f"{name}.json").write_text(json.dumps(asdict(card), indent=1) + "\n")
+        for file in os.listdir(new):
+            os.replace(os.path.join(new, file), os.path.join(folder, file))
+    return f"{path}-symbol.json, {path}-0000.params: {card.network}; {path}.json states its classes and normalisation"
+
+
+def write_safetensors(trained: Network, path: str) -> str:
+    """Write the weights under PyTorch's names where PyTorch has the network, otherwise under their own."""
+    from safetensors.numpy import save_file
+
+    name, arrays = trained.card.network, weights.arrays(trained.net)
+    named = network(name).torch_layers is not None
+    tensors = convert.to_torch(name, arrays, name) if named else arrays
+    metadata = {"format": "pt" if named else "mxnet", **model_card.to_metadata(trained.card)}
+    with replacing(path) as new:
+        save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, new, metadata=metadata)
+    return f"{path}: {len(tensors)} tensors of {name}, with {'PyTorch' if named else 'MXNet'}'s names"
+
+
+FORMATS = {"onnx": write_onnx, "symbol": write_symbol, "safetensors": write_safetensors}
+SUFFIXES = {"onnx": ".onnx", "symbol": "", "safetensors": ".safetensors"}

@@ -1,0 +1,58 @@
+"""The images that a command line names: files, folders, patterns, or an array in a .npy file."""
+
+import glob
+import os
+from typing import Any, List, NamedTuple, Sequence
+
+import numpy as np
+
+from mxscale.data.images import EXTENSIONS
+from mxscale.util.errors import ConfigError
+
+
+class Picture(NamedTuple):
+    """An image to predict."""
+
+    name: str  # its path, or its number in an array
+    source: Any  # what images.decode takes, or pixels (height, width, 3) uint8
+
+
+def pictures(given: Sequence[str]) -> List[Picture]:
+    """Return the images named, those of a folder or pattern sorted by path. Raises ConfigError."""
+    if any(path.endswith(".npy") for path in given):
+        if len(given) > 1:
+            raise ConfigError(f"{given[0]}, {given[1]}: expected one .npy file, or image files")
+        return [Picture(f"image {number}", pixels) for number, pixels in enumerate(array(given[0]))]
+    found = [path for each in given for path in _files(os.path.expanduser(each))]
+    return [Picture(path, path) for path in dict.fromkeys(found)]
+
+
+def _files(path: str) -> List[str]:
+    if os.path.isdir(path):
+        inside = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+        found = sorted(each for each in inside if each.lower().endswith(EXTENSIONS))
+    elif os.path.exists(path):
+        found = [path]
+    elif glob.has_magic(path):
+        found = sorted(each for each in glob.glob(path, recursive=True) if os.path.isfile(each))
+    else:
+        raise ConfigError(f"{path}: no such file or folder")
+    if not found:
+        raise ConfigError(f"{path}: no images there; expected files that end in {', '.join(EXTENSIONS)}")
+    return found
+
+
+def array(path: str) -> np.ndarray:
+    """Return the images of a .npy file: (n, height, width, 3) uint8. Raises ConfigError."""
+    try:
+        images = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, EOFError) as error:
+        raise ConfigError(f"{path} is not a .npy file: {str(error).splitlines()[0]}") from None
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
+        found = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else "several arrays"
+        raise ConfigError(f"{path}: expected uint8 (n, height, width, 3), found {found}")
+    if not images.size:
+        raise ConfigError(f"{path} has no images")
+    return images

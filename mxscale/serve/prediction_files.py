@@ -1,0 +1,158 @@
+"""Where predictions go: the terminal, a CSV, JSON lines, logits as .npy, or an HTML page."""
+
+import base64
+import contextlib
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Iterator, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from mxscale.data.repack import encode
+from mxscale.launcher.progress import echo
+from mxscale.rendering import page
+from mxscale.serve.predictor import Predicted
+from mxscale.util.atomic_files import replacing
+from mxscale.util.errors import ConfigError
+
+TEMPLATES = Path(__file__).parent
+SHEET_IMAGES = 2000  # of a page, some 10 kB each
+QUALITY = 85  # of a page's JPEGs
+
+
+class Choice(NamedTuple):
+    """A class and its probability."""
+
+    name: str
+    probability: float
+
+
+def most_likely(probabilities: np.ndarray, names: Sequence[str], top: int) -> List[Choice]:
+    """Return the `top` classes of an image by probability; equal ones in the order of the classes."""
+    order = np.argsort(-probabilities, kind="stable")[:top]
+    return [Choice(names[place], float(probabilities[place])) for place in order]
+
+
+class Writer:
+    """Writes the predictions of some images after the other to an open file."""
+
+    def __init__(self, file, names: Sequence[str], top: int):
+        self.file, self.names, self.top = file, names, min(top, len(names))
+
+    def write(self, some: Predicted) -> None:
+        for picture, probabilities in zip(some.items, some.probabilities):
+            self.good(picture.name, most_likely(probabilities, self.names, self.top))
+        for picture, reason in some.bad:
+            self.bad(picture.name, reason)
+
+    def good(self, image: str, choices: List[Choice]) -> None:
+        raise NotImplementedError
+
+    def bad(self, image: str, reason: str) -> None:
+        """Record an image that cannot be used; files without a place for it leave it out."""
+
+    def close(self) -> None:
+        """Write what is written at the end."""
+
+
+class Lines(Writer):
+    """Lines in the terminal; bad images on stderr."""
+
+    def good(self, image, choices):
+        echo(f"{image}  {', '.join(f'{each.name} {each.probability:.1%}' for each in choices)}", self.file)
+
+    def bad(self, image, reason):
+        echo(f"{image}: {reason}", sys.stderr)
+
+
+class Csv(Writer):
+    """A row for each image: image, error, class_1, probability_1, class_2, ..."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.rows = csv.writer(self.file, lineterminator="\n")
+        columns = [f"{what}_{place}" for place in range(1, self.top + 1) for what in ("class", "probability")]
+        self.rows.writerow(["image", "error", *columns])
+
+    def good(self, image, choices):
+        self.rows.writerow(
+            [image, "", *(value for each in choices for value in (each.name, f"{each.probability:.7g}"))]
+        )
+
+    def bad(self, image, reason):
+        self.rows.writerow([image, reason, *[""] * (2 * self.top)])
+
+
+class JsonLines(Writer):
+    """An object for each image: {"image", "predictions": [{"class", "probability"}]} or {"image", "error"}."""
+
+    def good(self, image, choices):
+        found = [{"class": each.name, "probability": each.probability} for each in choices]
+        self._line({"image": image, "predictions": found})
+
+    def bad(self, image, reason):
+        self._line({"image": image, "error": reason})
+
+    def _line(self, values: dict) -> None:
+        self.file.write(json.dumps(values, ensure_ascii=False) + "\n")
+
+
+class Logits(Writer):
+    """The logits of all usable images: float32 (n, classes) in the format of NumPy."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.parts: List[np.ndarray] = []
+
+    def write(self, some):
+        self.parts.append(some.logits)
+
+    def close(self):
+        np.save(self.file.buffer, np.concatenate(self.parts))
+
+
+class Sheet(Writer):
+    """A page with each image as the network sees it, and its predictions."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.shown: List[Tuple[str, str, List[Choice]]] = []  # name, JPEG in base64, predictions
+        self.refused: List[Tuple[str, str]] = []
+        self.count = 0
+
+    def write(self, some):
+        for picture, pixels, probabilities in zip(some.items, some.pixels, some.probabilities):
+            self.count += 1
+            if len(self.shown) < SHEET_IMAGES:
+                self.shown.append((picture.name, in_base64(pixels), most_likely(probabilities, self.names, self.top)))
+        self.refused += [(picture.name, reason) for picture, reason in some.bad]
+
+    def close(self):
+        facts = {"title": "Predictions", "count": self.count, "refused": self.refused}
+        pictures = [
+            {"name": name, "jpeg": jpeg, "lines": [f"{each.name} {each.probability:.1%}" for each in choices]}
+            for name, jpeg, choices in self.shown
+        ]
+        self.file.write(page.render("contact_sheet", TEMPLATES, pictures=pictures, **facts))
+
+
+def in_base64(pixels: np.ndarray) -> str:
+    """Return an image (height, width, 3) uint8 as a JPEG for a page."""
+    return base64.b64encode(encode(pixels, "jpeg", QUALITY)).decode()
+
+
+FORMATS = {".csv": Csv, ".jsonl": JsonLines, ".npy": Logits, ".html": Sheet}
+
+
+@contextlib.contextmanager
+def writer(path: str, names: Sequence[str], top: int) -> Iterator[Writer]:
+    """Yield the writer of a file by the end of its name; the file appears when the block ends. Raises ConfigError."""
+    try:
+        with replacing(path) as new, open(new, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+            made = FORMATS[Path(path).suffix](file, names, top)
+            yield made
+            made.close()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from None

@@ -1,0 +1,94 @@
+"""Predictions of an exported network on all cores."""
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Tuple
+
+import numpy as np
+import onnxruntime
+
+from mxscale.config.schema import Data
+from mxscale.data.images import BadImage
+from mxscale.data.reader.transforms import Evaluation
+from mxscale.environment.container_limits import available_cores
+from mxscale.serve.model_card import ModelCard
+from mxscale.serve.trained_models import Exported
+from mxscale.util.errors import ConfigError
+
+BATCH = 16  # images of a forward
+MOST_THREADS = 256
+INPUT, OUTPUTS = "images", ["probabilities", "logits"]
+
+
+class Predicted(NamedTuple):
+    """Some items in their order."""
+
+    items: List[Any]  # of `pixels`
+    pixels: np.ndarray  # (n, side, side, 3) uint8
+    probabilities: np.ndarray  # (n, classes) float32
+    logits: np.ndarray  # (n, classes) float32
+    bad: List[Tuple[Any, str]]  # item -> why it cannot be used
+
+
+def threads_of(value: Any) -> int:
+    """Return a verb's `threads` as a number; auto: all cores. Raises ConfigError."""
+    if value == "auto":
+        return available_cores()
+    if type(value) is not int or not 1 <= value <= MOST_THREADS:
+        raise ConfigError(f"threads={value}: expected auto, or 1 to {MOST_THREADS}")
+    return value
+
+
+def preprocessing(card: ModelCard) -> Evaluation:
+    """Return the transformation of validation images in the network's training."""
+    data = Data(image_size=card.image_size, eval_resize=card.resize, interpolation=card.interpolation)
+    return Evaluation(replace(data, mean=list(card.mean), std=list(card.std)))
+
+
+class Predictor:
+    """Each thread decodes some images and evaluates them on one core, so that no core waits for another."""
+
+    def __init__(self, exported: Exported, threads: int):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession(exported.content, options, onnxruntime.get_available_providers())
+        self.threads, self.card = threads, exported.card
+
+    def predict(self, items: Iterable[Any], pixels: Callable[[Any], np.ndarray], group: int = 1) -> Iterator[Predicted]:
+        """Yield the predictions of all items in their order.
+
+        Args:
+            group: Every so many consecutive items stay together.
+            pixels: Returns the network's input (side, side, 3) uint8 of an item, in a thread. Raises BadImage.
+        """
+        remaining, pending, size = iter(items), deque(), max(1, BATCH // group) * group
+        with ThreadPoolExecutor(self.threads, "predict") as pool:
+            try:
+                while True:
+                    while len(pending) <= 2 * self.threads and (some := list(islice(remaining, size))):
+                        pending.append(pool.submit(self._predicted, some, pixels))
+                    if not pending:
+                        return
+                    yield pending.popleft().result()
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _predicted(self, items: List[Any], pixels: Callable[[Any], np.ndarray]) -> Predicted:
+        good, bad, side = [], [], self.card.image_size
+        images = np.empty((len(items), side, side, 3), "uint8")
+        for item in items:
+            try:
+                images[len(good)] = pixels(item)
+                good.append(item)
+            except BadImage as error:
+                bad.append((item, error.reason))
+        images = images[: len(good)]
+        return Predicted(good, images, *self.scores(images), bad)
+
+    def scores(self, images: np.ndarray) -> List[np.ndarray]:
+        """Return the probabilities and logits of images (n, side, side, 3) uint8, each (n, classes) float32."""
+        if not len(images):
+            return [np.empty((0, len(self.card.class_names)), "float32")] * 2
+        return self.session.run(OUTPUTS, {INPUT: images})

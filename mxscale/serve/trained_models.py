@@ -1,0 +1,163 @@
+"""Trained networks by name: a run directory, `latest`, `run:ID`, a file of weights, or an exported file."""
+
+import os
+from dataclasses import replace
+from typing import NamedTuple
+
+from mxscale.config.networks import network
+from mxscale.config.schema import Config, origin_of
+from mxscale.rundir.directory import RunDir, latest_trained
+from mxscale.serve import model_card
+from mxscale.serve.model_card import ModelCard
+from mxscale.tracking import history
+from mxscale.util.errors import ConfigError
+from mxscale.util.regular_files import read_regular
+
+ONNX = ".onnx"
+MAX_BYTES = 2 << 30  # of an exported file, the limit of ONNX's format
+
+
+class Network(NamedTuple):
+    """A network in MXNet with its trained weights, in float32 on the CPU."""
+
+    net: object  # gluon.HybridBlock
+    card: ModelCard
+
+
+class Exported(NamedTuple):
+    """A network as ONNX."""
+
+    content: bytes
+    card: ModelCard
+
+
+def is_file(model: str) -> bool:
+    """Return whether `model` names an exported file."""
+    return model.endswith(ONNX)
+
+
+def find_run(model: str, config: Config) -> RunDir:
+    """Return the run directory that `model` names. Raises ConfigError."""
+    kind, rest = origin_of(model)
+    if kind == "latest":
+        return latest_trained(config.runs, model, ("train", "finetune"))
+    if kind == "run":
+        return history.find_run(config, rest, model)
+    return RunDir(model)
+
+
+def names_run(model: str) -> bool:
+    """Return whether `model` names a run, as opposed to a file of weights."""
+    return origin_of(model)[0] in ("latest", "run") or os.path.isdir(model)
+
+
+def exported(model: str, config: Config) -> Exported:
+    """Return a trained network as ONNX.
+
+    Args:
+        model: A run directory, `latest`, `run:ID`, a file of `mxscale export`, or weights as model.pretrained names
+            them.
+        config: The composed settings; `model.name` is the network of weights that state none.
+
+    Raises:
+        ConfigError: There is no such model, or it cannot be read.
+    """
+    if is_file(model):
+        return _read(model)
+    from mxscale.serve import onnx_graph
+
+    net, card = load(model, config)
+    return Exported(onnx_graph.of_network(net, card).SerializeToString(), card)
+
+
+def _read(path: str) -> Exported:
+    import onnx
+
+    try:
+        content = read_regular(path, MAX_BYTES)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    try:
+        found = onnx.load_model_from_string(content).metadata_props
+    except Exception:  # of protobuf
+        raise ConfigError(f"{path} is no ONNX file, or it is damaged") from None
+    return Exported(content, model_card.from_metadata({each.key: each.value for each in found}, path))
+
+
+def load(model: str, config: Config) -> Network:
+    """Return a trained network in MXNet. Raises ConfigError."""
+    return _of_run(find_run(model, config)) if names_run(model) else _of_weights(model, config)
+
+
+def _of_run(run: RunDir) -> Network:
+    """Return the best checkpoint of a run."""
+    best = run.read("best.json")
+    if best is None:
+        raise ConfigError(f"{run} is no run directory with a best checkpoint")
+    config, plan = run.config(), run.plan()
+    from mxscale.models import weights
+
+    arrays = weights.load(run.path / best["checkpoint"] / "params", "checkpoint")
+    return _built(config, plan.class_names, arrays, plan.graph, identity(run))
+
+
+def identity(run: RunDir) -> str:
+    """Return the MLflow id of a run, or its directory if no store has it."""
+    return (run.read("tracking.json") or {}).get("run_id") or str(run)
+
+
+def _of_weights(source: str, config: Config) -> Network:
+    """Return the network of a file of weights, or of a source such as torch:FILE, with its classifier."""
+    from mxscale.models import pretrained
+    from mxscale.train.pretrained_init import adopted_input
+
+    if origin_of(source)[0] == "path" and not os.path.isfile(source):
+        raise ConfigError(f"{source}: no such run directory or file")
+    loaded = pretrained.load(source, config.model.name)
+    if network(config.model.name).from_weights and loaded.graph is None:
+        raise ConfigError(f"{source} has no graph: use symbol:PREFIX")
+    heads = [array for name, array in loaded.arrays.items() if name.startswith("output.") and name.endswith(".weight")]
+    if not heads:
+        raise ConfigError(f"{source} has no classifier")
+    data = replace(config.data, **adopted_input(config.data, loaded.input or {}, source).taken)
+    names = tuple(str(number) for number in range(len(heads[0])))
+    return _built(replace(config, data=data), names, loaded.arrays, loaded.graph, None)
+
+
+def _built(config: Config, class_names, arrays, graph, run) -> Network:
+    """Build a network and load its weights. Raises ConfigError."""
+    import mxnet as mx
+
+    from mxscale.models import graph_trial, weights, zoo
+
+    name, side = config.model.name, config.data.image_size
+    if graph:
+        graph_trial.check(graph, side, name)
+    net = zoo.build(name, len(class_names), graph)
+    zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
+    try:
+        zoo.finish(net, (1, 3, side, side), mx.cpu())
+    except mx.MXNetError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ConfigError(f"images of {side}x{side} pixels do not fit {name}: {reason}") from None
+    given = {name: mx.nd.array(weights.host(array)) for name, array in arrays.items()}
+    weights.fit(net, given, str(run or name), "keep")
+    digest = weights.params_sha256(weights.arrays(net))
+    return Network(net, _card(config, tuple(class_names), digest, run))
+
+
+def _card(config: Config, class_names, digest: str, run) -> ModelCard:
+    data = config.data
+    return ModelCard(
+        network=config.model.name,
+        class_names=class_names,
+        image_size=data.image_size,
+        resize=data.eval_resize or data.short_side,
+        interpolation=data.interpolation,
+        mean=tuple(data.mean),
+        std=tuple(data.std),
+        params_sha256=digest,
+        run=run,
+    )

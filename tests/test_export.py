@@ -1,0 +1,155 @@
+"""Export of trained networks: ONNX Runtime and other programs compute what MXNet computes."""
+
+import json
+from dataclasses import replace
+
+import mxnet as mx
+import numpy as np
+import onnx
+import pytest
+from refusals import command_error
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+from torch_state import state
+
+from mxscale.cli import main
+from mxscale.config.networks import NAMES, network
+from mxscale.config.schema import from_dict
+from mxscale.models import convert, weights, zoo
+from mxscale.rundir import directory
+from mxscale.rundir.plan import Plan
+from mxscale.serve import export, onnx_graph, trained_models
+from mxscale.serve.model_card import ModelCard
+from mxscale.serve.predictor import Predictor
+from mxscale.serve.trained_models import Exported, Network
+
+ANIMALS = tuple(f"animal {number}" for number in range(10))
+FAST = ("small", "mnist_convnet", "mobilenet0.25", "mobilenetv2_0.25", "squeezenet1.1", "resnet18_v1", "resnet18_v2")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return the directory of a run of a ResNet-18 with the weights of a file of PyTorch."""
+    save_file(state(18), tmp_path / "w.safetensors")
+    data = {"image_size": 64, "eval_resize": 72}
+    run = directory.create(from_dict({"runs": f"{tmp_path}/runs", "model": {"name": "resnet18_v1b"}, "data": data}))
+    folder = run.checkpoints / "000000001"
+    folder.mkdir(parents=True)
+    weights.save(folder / "params", convert.load(str(tmp_path / "w.safetensors"), "resnet18_v1b").arrays)
+    run.write("best.json", {"step": 1, "val/top1": 50.0, "checkpoint": "checkpoints/000000001"})
+    run.write_plan(Plan(classes=10, class_names=ANIMALS))
+    return run
+
+
+def random_network(name: str, side: int) -> Network:
+    """Return a network with random weights, statistics and gammas."""
+    entry, stream = network(name), np.random.RandomState(0)
+    net = zoo.build(name, 10)
+    zoo.initialise(net, 1, mx.cpu(), zero_gamma=False)
+    zoo.finish(net, (1, 3, side, side), mx.cpu())
+    for key, parameter in weights.parameters(net).items():
+        kind = key.rpartition(".")[2]
+        if kind in ("gamma", "running_var"):
+            parameter.set_data(mx.nd.array(stream.uniform(0.5, 1.5, parameter.shape)))
+        elif kind in ("beta", "running_mean", "bias"):
+            parameter.set_data(mx.nd.array(stream.normal(0, 0.1, parameter.shape)))
+    card = ModelCard(entry.name, ANIMALS, side, None, "bilinear", (120.0, 110.0, 100.0), (60.0, 50.0, 40.0), "0" * 64)
+    return Network(net, card)
+
+
+def exported(trained: Network) -> Exported:
+    return Exported(onnx_graph.of_network(*trained).SerializeToString(), trained.card)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NAMES])
+def test_onnx_runtime_agrees_with_mxnet_to_1e_5(name):
+    trained = random_network(name, max(32, network(name).min_side))
+    assert export.difference(trained, exported(trained)) <= 1e-5
+
+
+def test_an_onnx_file_takes_any_batch_and_states_its_classes_run_and_input(run, capsys):
+    assert main.main(["export", str(run.path)]) == 0
+    assert "differ from MXNet's by at most" in capsys.readouterr().out
+    found = trained_models.exported(str(run.path / "model.onnx"), from_dict({}))
+    card = found.card
+    assert (card.class_names, card.run, card.network) == (ANIMALS, str(run.path), "resnet18_v1b")
+    assert (card.image_size, card.resize) == (64, 72)
+    predictor, images = Predictor(found, 1), np.random.RandomState(0).randint(0, 256, (5, 64, 64, 3)).astype("uint8")
+    probabilities, logits = predictor.scores(images)
+    assert np.allclose(probabilities.sum(axis=1), 1, atol=1e-6)
+    one_by_one = np.concatenate([predictor.scores(image[None])[1] for image in images])
+    assert np.allclose(one_by_one, logits, atol=1e-4)
+
+
+def test_gamma_that_mxnet_ignores_is_1_in_the_graph():
+    data = mx.sym.var("pixels")
+    symbol = mx.sym.BatchNorm(data, name="bn")  # fix_gamma is on unless stated
+    values = {"bn_gamma": mx.nd.array([3.0, 4.0])}
+    onnx_graph.fix_gamma(symbol, values)
+    assert values["bn_gamma"].asnumpy().tolist() == [1, 1]
+    values = {"bn_gamma": mx.nd.array([3.0, 4.0])}
+    onnx_graph.fix_gamma(mx.sym.BatchNorm(data, name="bn", fix_gamma=False), values)
+    assert values["bn_gamma"].asnumpy().tolist() == [3, 4]
+
+
+def test_an_operator_without_a_translation_is_named(capsys, monkeypatch):
+    trained = random_network("small", 32)
+    original = trained.net.hybrid_forward
+
+    def forward(F, x, *arguments, **parameters):
+        return F.arccosh(original(F, x, *arguments, **parameters))
+
+    monkeypatch.setattr(type(trained.net), "hybrid_forward", lambda self, F, x, *a, **k: forward(F, x, *a, **k))
+    with pytest.raises(Exception, match=r"format=onnx: .*arccosh"):
+        onnx_graph.of_network(*trained)
+
+
+def test_a_difference_above_the_bound_writes_no_file(run, monkeypatch, capsys):
+    monkeypatch.setattr(export, "difference", lambda *_: 2e-5)
+    assert "differ from MXNet's by 2.0e-05" in command_error(capsys, "export", str(run.path))
+    assert not (run.path / "model.onnx").exists()
+
+
+def test_symbol_files_are_read_again_with_the_same_scores(run, tmp_path):
+    prefix = tmp_path / "net"
+    assert main.main(["export", str(run.path), "format=symbol", f"output={prefix}"]) == 0
+    assert json.loads((tmp_path / "net.json").read_text())["class_names"] == list(ANIMALS)
+    config = from_dict({"model": {"name": "symbol"}, "data": {"image_size": 64}})
+    before, after = trained_models.load(str(run.path), config), trained_models.load(f"symbol:{prefix}", config)
+    images = mx.nd.random.normal(shape=(2, 3, 64, 64))
+    assert np.allclose(before.net(images).asnumpy(), after.net(images).asnumpy(), atol=1e-4)
+
+
+def test_safetensors_have_pytorchs_names_where_pytorch_has_the_network(run, tmp_path):
+    out = tmp_path / "out.safetensors"
+    assert main.main(["export", str(run.path), "format=safetensors", f"output={out}"]) == 0
+    want = {name: array for name, array in state(18).items() if not name.endswith("num_batches_tracked")}
+    found = load_file(out)
+    assert found.keys() == want.keys() and all(found[name].tobytes() == array.tobytes() for name, array in want.items())
+    with safe_open(out, "np") as file:
+        assert json.loads(file.metadata()["class_names"]) == list(ANIMALS)
+
+
+def test_safetensors_of_other_networks_have_structural_names(tmp_path):
+    trained = random_network("small", 32)
+    export.write_safetensors(trained, str(tmp_path / "w.safetensors"))
+    assert load_file(tmp_path / "w.safetensors").keys() == weights.arrays(trained.net).keys()
+
+
+def test_weights_of_a_run_in_float16_are_exported_in_float32(run):
+    trained = trained_models.load(str(run.path), from_dict({}))
+    trained.net.cast("float16")
+    graph = onnx_graph.of_network(trained.net, replace(trained.card))
+    assert {each.data_type for each in graph.graph.initializer} <= {onnx.TensorProto.FLOAT, onnx.TensorProto.INT64}
+
+
+def test_what_cannot_be_exported_is_one_line(run, tmp_path, capsys):
+    assert "source is missing" in command_error(capsys, "export")
+    assert "is no run directory with a best checkpoint" in command_error(capsys, "export", str(tmp_path))
+    assert "no such run directory or file" in command_error(capsys, "export", "no")
+    assert "format=onxx: did you mean onnx?" in command_error(capsys, "export", "latest", "format=onxx")
+    assert "latest: no finished training run" in command_error(capsys, "export", "latest", f"runs={tmp_path}/none")
+    assert "cannot be written" in command_error(capsys, "export", str(run.path), f"output={tmp_path}/no/x.onnx")
+    save_file({n: a for n, a in state(18).items() if not n.startswith("fc.")}, tmp_path / "headless.safetensors")
+    argv = ["export", f"torch:{tmp_path}/headless.safetensors", "model=resnet18_v1b", f"output={tmp_path}/x.onnx"]
+    assert "has no classifier" in command_error(capsys, *argv)

@@ -1,0 +1,164 @@
+"""`mxscale predict`: classes of images in every form, in order, bad images listed."""
+
+import csv
+import json
+
+import exported
+import numpy as np
+import pytest
+from PIL import Image
+from refusals import command_error
+
+from mxscale.cli import main
+from mxscale.config.schema import from_dict
+from mxscale.serve import predict
+from mxscale.serve.prediction_files import most_likely
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with an exported network and images in subfolders."""
+    exported.write(tmp_path / "net.onnx")
+    exported.photographs(tmp_path / "in" / "a", 40)
+    exported.photographs(tmp_path / "in" / "b", 5, seed=1)
+    return tmp_path
+
+
+def expected(paths) -> np.ndarray:
+    """Return the logits in MXNet of the central crops of files."""
+    pixels = [np.asarray(Image.open(path))[:32, 4:36] for path in paths]
+    return exported.scores(exported.trained(), np.stack(pixels))
+
+
+def rows(path) -> list:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_probabilities_are_those_of_mxnet_in_the_order_of_the_files(folder):
+    out = folder / "out.csv"
+    assert main.main(["predict", f"{folder}/net.onnx", f"{folder}/in", "top=3", f"output={out}"]) == 0
+    paths = sorted((folder / "in").rglob("*.jpg"))
+    logits = expected(paths)
+    want = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    found = rows(out)
+    assert [row["image"] for row in found] == [str(path) for path in paths]
+    for row, probabilities in zip(found, want):
+        choices = {row[f"class_{place}"]: float(row[f"probability_{place}"]) for place in (1, 2, 3)}
+        assert list(choices.values()) == sorted(choices.values(), reverse=True)
+        for name, probability in zip(exported.CLASSES, probabilities):
+            assert choices[name] == pytest.approx(probability, abs=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 3, 8])
+def test_threads_change_neither_order_nor_values(folder, threads):
+    out = folder / "y.npy"
+    argv = ["predict", f"{folder}/net.onnx", f"{folder}/in", f"output={out}", f"threads={threads}"]
+    assert main.main(argv) == 0
+    assert np.allclose(np.load(out), expected(sorted((folder / "in").rglob("*.jpg"))), atol=1e-4)
+
+
+def test_files_patterns_and_folders_are_accepted_and_counted_once(folder, capsys):
+    one = f"{folder}/in/b/0001.jpg"
+    assert main.main(["predict", f"{folder}/net.onnx", one, f"{folder}/in/b/*.jpg", f"{folder}/in/b", "top=1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5 and lines[0].startswith(one)
+    assert lines[0].split()[1] in exported.CLASSES and lines[0].endswith("%")
+
+
+def test_json_lines_hold_predictions_or_the_error_of_a_bad_image(folder, capsys):
+    (folder / "in" / "b" / "bad.jpg").write_bytes(b"no image")
+    out = folder / "out.jsonl"
+    assert main.main(["predict", f"{folder}/net.onnx", f"{folder}/in/b", f"output={out}"]) == 0
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(found) == 6 and [each.get("error") for each in found if "error" in each] == [
+        "not an image of a known format"
+    ]
+    assert "1 of 6 images cannot be used" in capsys.readouterr().err
+
+
+def test_bad_images_alone_fail(folder, capsys):
+    (folder / "bad.jpg").write_bytes(b"")
+    assert main.main(["predict", f"{folder}/net.onnx", f"{folder}/bad.jpg"]) == 1
+    assert "bad.jpg: empty file" in capsys.readouterr().err
+
+
+def test_an_array_is_predicted_as_it_is(folder):
+    pixels = np.random.RandomState(0).randint(0, 256, (20, 32, 32, 3)).astype("uint8")
+    np.save(folder / "x.npy", pixels)
+    assert main.main(["predict", f"{folder}/net.onnx", f"{folder}/x.npy", f"output={folder}/y.npy"]) == 0
+    assert np.allclose(np.load(folder / "y.npy"), exported.scores(exported.trained(), pixels), atol=1e-4)
+
+
+def test_photographs_are_resized_and_cropped_as_validation_images(folder):
+    exported.write(folder / "resized.onnx", resize=36)
+    (path,) = exported.photographs(folder / "large", 1, size=(100, 80))
+    assert main.main(["predict", f"{folder}/resized.onnx", str(path), f"output={folder}/y.npy"]) == 0
+    image = Image.open(path).resize((45, 36), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)[2:34, 6:38]
+    # A draft of the JPEG at half its size is resized: a level or two of 255
+    assert np.allclose(np.load(folder / "y.npy"), exported.scores(exported.trained(), pixels[None]), atol=0.2)
+
+
+def test_contact_sheet_shows_images_predictions_and_bad_files(folder):
+    (folder / "in" / "b" / "bad<b>.jpg").write_bytes(b"no image")
+    sheet = folder / "sheet.html"
+    assert (
+        main.main(["predict", f"{folder}/net.onnx", f"{folder}/in/b", f"sheet={sheet}", f"output={folder}/y.csv"]) == 0
+    )
+    page = sheet.read_text()
+    assert page.count("data:image/jpeg;base64,") == 5 and "bad&lt;b&gt;.jpg" in page and "5 images" in page
+
+
+def test_equal_probabilities_keep_the_order_of_the_classes():
+    found = most_likely(np.array([0.25, 0.5, 0.25]), ["a", "b", "c"], 3)
+    assert [each.name for each in found] == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        ([], "source is missing: mxscale predict MODEL IMAGES"),
+        (["latest"], "images=[]: expected files or folders"),
+        (["{0}/net.onnx", "{0}/none"], "none: no such file or folder"),
+        (["{0}/net.onnx", "{0}/*.webp"], "no images there"),
+        (["{0}/net.onnx", "{0}/in", "top=0"], "top=0: expected a whole number above 0"),
+        (["{0}/net.onnx", "{0}/in", "output=x.txt"], "output=x.txt: expected a name that ends in .csv, .jsonl, .npy"),
+        (["{0}/net.onnx", "{0}/in", "sheet=x.pdf"], "sheet=x.pdf: expected a name that ends in .html"),
+        (["{0}/net.onnx", "{0}/in", "threads=0"], "threads=0: expected auto, or 1 to 256"),
+        (["{0}/net.onnx", "{0}/in", "output={0}/no/x.csv"], "x.csv: cannot be written"),
+        (["{0}/none.onnx", "{0}/in"], "none.onnx: no such file"),
+        (["{0}/in/a/0000.jpg", "{0}/in"], "is not an MXNet parameter file"),
+    ],
+)
+def test_invalid_command_is_one_line(folder, capsys, argv, message):
+    assert message in command_error(capsys, "predict", *(each.format(folder) for each in argv))
+
+
+@pytest.mark.parametrize("content", [b"", b"no model", b"\x08\x08\x12\x00" * 20])
+def test_a_file_that_is_no_exported_network_is_one_line(folder, capsys, content):
+    (folder / "bad.onnx").write_bytes(content)
+    error = command_error(capsys, "predict", f"{folder}/bad.onnx", f"{folder}/in")
+    assert "is no ONNX file" in error or "has no metadata of mxscale" in error
+
+
+def test_arrays_of_another_kind_are_one_line(folder, capsys):
+    for array, found in [
+        (np.zeros((1, 8, 8, 3)), "found float64 (1, 8, 8, 3)"),
+        (np.zeros((8, 8, 3), "uint8"), "found uint8 (8, 8, 3)"),
+        (np.zeros((0, 8, 8, 3), "uint8"), "has no images"),
+        (np.array([{}], dtype=object), "is not a .npy file"),
+    ]:
+        np.save(folder / "x.npy", array)
+        assert found in command_error(capsys, "predict", f"{folder}/net.onnx", f"{folder}/x.npy")
+
+
+def test_an_interrupted_prediction_leaves_no_file(folder, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(predict.images, "decode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        predict.main(from_dict({}), {"source": f"{folder}/net.onnx", "images": [f"{folder}/in"], "top": 1,
+                                     "output": f"{folder}/x.csv", "sheet": None, "threads": 2})  # fmt: skip
+    assert not list(folder.glob("*x.csv*"))
