@@ -127,14 +127,14 @@ P3 = Replay(
             *(
                 small_cell(f"threads{threads}-{batch}", f"{threads} thread{'s' * (threads > 1)}", f"batch {batch}",
                            "launch.ranks=1", f"launch.threads={threads}", f"batch.per_device={batch}",
-                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=30", "machine=custom",
+                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=48", "machine=custom",
                            f"machine.instance=slice-of-p3.2xlarge-{threads}-of-8",
                            f"machine.usd_per_hour={3.06 * threads / 8:.4f}")
                 for threads, batch in grid_of((1, 2), (16, 32))
             ),
         ),
         about=f"{ABOUT}; a slow and a fast device are one and two threads, each thread at an eighth of the price of a "
-        "p3.2xlarge, which has 8; 30 epochs, since AWS bills at least a minute",
+        "p3.2xlarge, which has 8; 48 epochs, since AWS bills at least a minute",
     ),
     claims=("p3-cheaper", "p3-price"),
 )  # fmt: skip
