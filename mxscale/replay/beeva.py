@@ -67,6 +67,7 @@ RESNET152 = Replay(
     claims=("finetune-acc-1ep", "finetune-spread", "finetune-eff-r152"),
 )  # fmt: skip
 
+SLICE = ("machine=custom", "machine.instance=slice-of-p3.2xlarge-2-of-8", f"machine.usd_per_hour={3.06 / 4:.4f}")
 SIX_EPOCHS = Replay(
     "beeva-p2-six-epochs", WORK, "six epochs of ResNet-152 on Caltech-256: accuracy, minutes, euros", "",
     (Panel("val/top1"), Panel("time/wall_s"), Panel("cost/total_eur")),
@@ -75,11 +76,11 @@ SIX_EPOCHS = Replay(
         (
             PRETRAIN,
             small_cell("one-epoch", "small network", "1 epoch", "launch.ranks=2", "batch.per_device=16",
-                       f"optimizer.lr={SMALL_LR[16]}", "epochs=1"),
+                       f"optimizer.lr={SMALL_LR[16]}", "epochs=1", *SLICE),
             small_cell("six-epochs", "small network", "6 epochs", "launch.ranks=2", "batch.per_device=16",
-                       f"optimizer.lr={SMALL_LR[16]}", "epochs=6"),
+                       f"optimizer.lr={SMALL_LR[16]}", "epochs=6", *SLICE),
         ),
-        about=f"{ABOUT}; the cost needs a price, such as machine.usd_per_hour=0.1",
+        about=f"{ABOUT}; at a quarter of the price of a p3.2xlarge, of which AWS bills at least a minute",
     ),
     claims=("finetune-acc-6ep", "finetune-time-6ep", "finetune-cost"),
 )  # fmt: skip
@@ -126,14 +127,14 @@ P3 = Replay(
             *(
                 small_cell(f"threads{threads}-{batch}", f"{threads} thread{'s' * (threads > 1)}", f"batch {batch}",
                            "launch.ranks=1", f"launch.threads={threads}", f"batch.per_device={batch}",
-                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=30", "machine=custom",
+                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=48", "machine=custom",
                            f"machine.instance=slice-of-p3.2xlarge-{threads}-of-8",
                            f"machine.usd_per_hour={3.06 * threads / 8:.4f}")
                 for threads, batch in grid_of((1, 2), (16, 32))
             ),
         ),
         about=f"{ABOUT}; a slow and a fast device are one and two threads, each thread at an eighth of the price of a "
-        "p3.2xlarge, which has 8; 30 epochs, since AWS bills at least a minute",
+        "p3.2xlarge, which has 8; 48 epochs, since AWS bills at least a minute",
     ),
     claims=("p3-cheaper", "p3-price"),
 )  # fmt: skip

@@ -126,7 +126,10 @@ def panel(numbers: Numbers, content: Content, colours: Dict[str, str]):
             on.set_xticks([])
         elif numbers.panel.form == BARS:
             _bars(on, points, colours)
-            on.set_yscale("log" if numbers.panel.logarithmic else "linear")
+            if numbers.panel.logarithmic:  # limits of its own: by default it would begin just below the smallest bar
+                values = [point.value for point in points]
+                on.set_yscale("log")
+                on.set_ylim(min(values) / 3, max(values) * 2)
         else:
             _lines(on, points, colours, numbers.panel.logarithmic)
         on.set_xlabel(content.replay.x)
