@@ -46,7 +46,7 @@ def test_help_states_default_unit_meaning_and_valid_values(capsys):
 @pytest.mark.parametrize(
     "argv, line",
     [
-        (["logit"], "mxscale logit: did you mean logits?"),
+        (["predicts"], "mxscale predicts: did you mean predict?"),
         (["xyz"], f"mxscale xyz: expected one of {', '.join(sorted(VERBS))}"),
         (["prices", "--as-of"], "unrecognized arguments: --as-of: settings are KEY=VALUE (epochs=3); options such as"),
         (["plan", "plan=3"], "plan=3: a group of settings: give plan.KEY=VALUE"),

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "mxscale"
 LAYERS = (
     "cli", "replay", "sweep", "rerun", "diagnose", "planner", "report", "doctor", "serve", "launcher", "train",
     "distributed", "tracking", "perfmodel", "records", "data", "models", "environment", "cost", "rundir", "config",
-    "util",
+    "rendering", "util",
 )  # fmt: skip
 FEATURES = {"sweep", "rerun", "diagnose", "planner", "report", "doctor"}  # do not import each other
 

@@ -110,7 +110,7 @@ def evaluate(values: dict, own: dict) -> None:
     from mxscale.serve import evaluate as evaluation
 
     typed = [override.lstrip("+~").partition("=")[0] for override in HydraConfig.get().overrides.task]
-    data_given = any(key.split(".")[0] in ("data", "experiment") for key in typed)
+    data_given = any(key.split(".")[0] in ("data", "experiment") and key != "data.cache" for key in typed)
     evaluation.main(_resolved(values), data_given, own)
 
 

@@ -49,9 +49,9 @@ class Request:
         if not isinstance(self.source, str):
             raise ConfigError("source is missing: mxscale evaluate MODEL, such as latest")
         if self.split not in (None, *SPLITS):
-            raise ConfigError(f"split={self.split}{nearest(str(self.split), SPLITS)}: expected {SPLITS}")
+            raise ConfigError(f"split={self.split}{nearest(str(self.split), SPLITS)}")
         if self.views not in VIEWS:
-            raise ConfigError(f"views={self.views}{nearest(str(self.views), VIEWS, listed=list(VIEWS))}")
+            raise ConfigError(f"views={self.views}{nearest(str(self.views), VIEWS)}")
         if self.output is not None and not isinstance(self.output, str):
             raise ConfigError(f"output={self.output}: expected the name of a folder")
 

@@ -66,5 +66,5 @@ def main(config: Config, settings: dict) -> int:
                 writer.write(some)
             bad += len(some.bad)
     if bad:
-        echo(f"{bad:,} of {len(pictures):,} images cannot be used", file=sys.stderr)
+        echo(f"{bad:,} of {len(pictures):,} images cannot be used", sys.stderr)
     return FAILURE if bad == len(pictures) else DONE
