@@ -171,13 +171,25 @@ def test_view_hint(tmp_path):
     assert "not in MLflow" in sync_state.view_hint(run)
     sent = sync_state.Sent(f"sqlite:///{tmp_path}/mlflow.db", "mxscale", "1", "abc")
     sync_state.save(run, "id", sent)
-    page = "http://127.0.0.1:5000/#/experiments/1/runs/abc"
+    page = "http://127.0.0.1:5000/#/experiments/1/runs/abc?workflowType=machine_learning"
     assert sync_state.view_hint(run) == f"mlflow ui --backend-store-uri {sent.uri}, then {page}"
     sync_state.save(run, "id", sync_state.Sent(f"sqlite:///{sync_state.ROOT}/runs/mlflow.db", "mxscale", "1", "abc"))
     assert sync_state.view_hint(run) == f"make ui, then {page}"
     sync_state.save(run, "id", sync_state.Sent("http://host:5000", "mxscale", "2", "def"))
-    assert sync_state.view_hint(run) == "http://host:5000/#/experiments/2/runs/def"
+    assert sync_state.view_hint(run) == "http://host:5000/#/experiments/2/runs/def?workflowType=machine_learning"
     assert sync_state.load(run, sent.uri, "mxscale") == ("id", sent)  # the first store is still known
+
+
+def test_a_run_is_named_by_what_differs_and_described_by_its_command_and_result(tmp_path):
+    run = make_run(tmp_path, entry="finetune")
+    assert payload.run_name(run, "3fa1c0de") == run.path.name and payload.description(run) is None  # not prepared
+    end(run)
+    assert payload.run_name(run, "3fa1c0de") == "finetune small digits 2 ranks 3fa1"
+    run.write("cell.json", {"sweep": "s", "number": 0, "name": "optimizer.lr=0.2,seed=1"})
+    assert payload.run_name(run, "3fa1c0de").startswith("finetune optimizer.lr=0.2,seed=1 small")
+    (run.path / "overrides.yaml").write_text("1: [name=my run, optimizer.lr=0.2]\n")
+    found = payload.tags(run)["mlflow.note.content"]
+    assert found.startswith("```\nmxscale finetune 'name=my run' optimizer.lr=0.2\n") and "97.50 %" in found
 
 
 def test_copied_run_directory_is_another_run(tmp_path):

@@ -20,6 +20,7 @@ from mxscale.cli.explain import explain, refuse
 from mxscale.cli.help_pages import CONF, own_keys
 from mxscale.cli.verbs import VERBS, Verb
 from mxscale.config.schema import Config, check_group, filled, to_dict
+from mxscale.config.training_settings import MAX_PIXELS
 from mxscale.environment import variables
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.rundir import guards
@@ -31,6 +32,14 @@ from mxscale.util.redaction import shown
 DEFAULTS = OmegaConf.create(to_dict(Config()))
 OmegaConf.set_struct(DEFAULTS.optimizer.params, False)  # accepts any name; the optimizer validates them
 ConfigStore.instance().store(name="defaults", node=DEFAULTS)
+
+
+def with_margin(side) -> Optional[int]:
+    """Return the shorter side of an image whose centre of `side` pixels is cropped: 256 for 224."""
+    return min(MAX_PIXELS, round(side * 8 / 7)) if isinstance(side, int) else None
+
+
+OmegaConf.register_new_resolver("with_margin", with_margin, replace=True)  # for conf/data
 
 # Hydra settings of verbs that create no run directory through Hydra: no log files, no output folder.
 PLAIN = ["hydra/hydra_logging=disabled", "hydra/job_logging=disabled", "hydra.run.dir=.", "hydra.output_subdir=null",

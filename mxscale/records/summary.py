@@ -71,8 +71,8 @@ def _to_target(run: RunDir, history) -> dict:
     return {**figures, **{f"cost/{currency}_to_target": value for currency, value in cost.items()}}
 
 
-def table(run: RunDir, view: str) -> str:
-    """Return the table that is printed at the end of a run. `view`: how to view the record."""
+def table(run: RunDir, view: Optional[str] = None) -> str:
+    """Return the table that is printed at the end of a run. `view`: how to view the record in MLflow."""
     summary, price = run.summary() or Summary(), run.price() or Price(known=False, why="no price")
     figures, skipped = summary.metrics, run.plan().skipped
     rows = [

@@ -8,7 +8,7 @@ from mxscale.rendering.canvas import Drawn
 from mxscale.util.errors import ConfigError
 
 DRAWING = ("matplotlib", "jinja2", "alembic")  # installed with the full MLflow package
-TEMPLATES = Path(__file__).parent
+BASE = Path(__file__).parent  # of base.html
 
 
 def check_installed(verb: str) -> None:
@@ -20,24 +20,24 @@ def check_installed(verb: str) -> None:
         )
 
 
-def render(template: str, folder: Path = TEMPLATES, **facts: Any) -> str:
-    """Return the page of TEMPLATE.html in `folder`; all values in `facts` are escaped except the SVG of figures."""
+def render(template: Path, **facts: Any) -> str:
+    """Return the page of a template; all values in `facts` are escaped except the SVG of figures."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
     environment = Environment(
-        loader=FileSystemLoader([folder, TEMPLATES]),
+        loader=FileSystemLoader([template.parent, BASE]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["drawing"] = Markup
-    return environment.get_template(f"{template}.html").render(**facts)
+    return environment.get_template(template.name).render(**facts)
 
 
-def save(texts: Dict[str, str], drawn: Sequence[Drawn], folder: Path) -> List[Path]:
-    """Write the texts and PNG files. Raises ConfigError if the folder is not writable."""
+def save(texts: Dict[str, str], drawn: Sequence[Drawn], folder: Path, key: str = "output") -> List[Path]:
+    """Write the texts and PNG files. Raises ConfigError if the folder, the value of `key`, is not writable."""
     contents = {name: text.encode() for name, text in texts.items()}
     contents.update({f"{figure.name}.png": figure.png for figure in drawn})
     try:
@@ -45,5 +45,5 @@ def save(texts: Dict[str, str], drawn: Sequence[Drawn], folder: Path) -> List[Pa
         for name, content in contents.items():
             (folder / name).write_bytes(content)
     except OSError as error:
-        raise ConfigError(f"report.output={folder}: not writable ({error.strerror}); name another") from None
+        raise ConfigError(f"{key}={folder}: not writable ({error.strerror}); name another") from None
     return [folder / name for name in contents]

@@ -11,7 +11,7 @@ from mxscale.replay.entry import BARS, TABLE, Cell, Panel, Replay
 from mxscale.replay.results import Point
 from mxscale.report.claims import figure as figure_of_claim
 
-TEMPLATES = Path(__file__).parent
+TEMPLATE = Path(__file__).parent / "replay.html"
 ROOM = 0.82  # of the distance between two places, for bars
 
 
@@ -49,7 +49,7 @@ def write(content: Content, folder: Path) -> Path:
 
     drawn = figures(content)
     name = content.replay.name
-    texts = {f"{name}.html": page.render("replay", TEMPLATES, book=None, pages=[described(content, drawn)], title=name),
+    texts = {f"{name}.html": page.render(TEMPLATE, book=None, pages=[described(content, drawn)], title=name),
              f"{name}.csv": as_csv(content.replay, content.numbers)}  # fmt: skip
     page.save(texts, drawn, folder)
     return folder / f"{name}.html"
@@ -59,7 +59,7 @@ def write_book(contents: Sequence[Content], folder: Path) -> Path:
     """Write index.html with the pages of all replays; return its path."""
     pages = [described(content, figures(content)) for content in contents]
     states = [state(content) for content in contents]
-    text = page.render("replay", TEMPLATES, book=list(zip(pages, states)), pages=pages, title="Replays")
+    text = page.render(TEMPLATE, book=list(zip(pages, states)), pages=pages, title="Replays")
     page.save({"index.html": text}, (), folder)
     return folder / "index.html"
 

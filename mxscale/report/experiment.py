@@ -7,7 +7,8 @@ from typing import List, Sequence, Tuple
 
 from mxscale.records import recorded
 from mxscale.records.recorded import FINISHED, Recorded, Row
-from mxscale.report import figures, page
+from mxscale.rendering import page
+from mxscale.report import figures
 from mxscale.report import rows as report
 from mxscale.tracking.history import Store
 from mxscale.util import text_table
@@ -36,12 +37,12 @@ def write(store: Store, name: str, folder: Path) -> Tuple[str, str]:
         "report.md": in_markdown(name, counted, table, drawn, missing),
         "report.csv": report.as_csv(rows),
         "report.html": page.render(
-            "experiment", name=name, counted=counted, tiles=tiles(rows), figures=drawn, headings=headings, cells=cells,
-            missing=missing, unfinished=[run for run in runs if run.status != FINISHED], facts=facts(store, runs),
-            varied=varied(rows), rows=rows,
+            Path(__file__).with_name("experiment.html"), name=name, counted=counted, tiles=tiles(rows), figures=drawn,
+            headings=headings, cells=cells, missing=missing, facts=facts(store, runs), varied=varied(rows), rows=rows,
+            unfinished=[run for run in runs if run.status != FINISHED],
         ),
     }  # fmt: skip
-    files = page.save(texts, drawn, folder)
+    files = page.save(texts, drawn, folder, "report.output")
     return f"{table}\n{counted}\n", record(store, files, experiment, name, runs)
 
 

@@ -9,7 +9,8 @@ from mxscale.cost import price_table
 from mxscale.records import claims as published
 from mxscale.records import reduced
 from mxscale.records.recorded import Recorded
-from mxscale.report import claims, experiment, page, side_by_side
+from mxscale.rendering import page
+from mxscale.report import claims, experiment, side_by_side
 from mxscale.report.modelled_claims import of_user
 from mxscale.tracking import uris
 from mxscale.tracking.history import Store
@@ -50,7 +51,7 @@ def report_claims(config: Config, own: dict, folder: Path) -> None:
     runs = runs_of_claims(config, own["experiment"])
     at_reduced_scale = reduced.evaluate(reduced.of_runs(runs))
     found = published.outcomes(runs, of_user(price_table.path_of(config)), at_reduced_scale)
-    page.save({"claims.md": claims.in_markdown(found)}, (), folder)
+    page.save({"claims.md": claims.in_markdown(found)}, (), folder, "report.output")
     print(f"{claims.in_text(found)}\n\n{claims.counted(found)}; as a table: {folder}/claims.md", flush=True)
 
 

@@ -52,8 +52,10 @@ def write(store: Callable[[str], Store], names: Sequence, folder: Path) -> str:
     drawn = [_curve(name, a, b) for name in comparison.CURVES if name in a.curves or name in b.curves]
     text = in_markdown(a.run, b.run, parts, found)
     pictures = "".join(f"\n![{figure.title}]({figure.name}.png)\n" for figure in drawn)
-    html = page.render("compare", a=a.run, b=b.run, parts=parts, metrics=found, figures=drawn)
-    page.save({"compare.md": text + pictures, "compare.html": html}, drawn, folder)
+    html = page.render(
+        Path(__file__).with_name("compare.html"), a=a.run, b=b.run, parts=parts, metrics=found, figures=drawn
+    )
+    page.save({"compare.md": text + pictures, "compare.html": html}, drawn, folder, "report.output")
     return text
 
 

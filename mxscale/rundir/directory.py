@@ -310,8 +310,7 @@ def latest_trained(root, asked: str = "model.pretrained=latest", entries: Sequen
     for run in runs_of(root, *entries):
         if run.state == FINISHED and run.read("best.json"):
             return run
-    folders = f"{root}/{' or '.join(entries)}"
-    raise ConfigError(f"{asked}: no finished training run under {folders}; run train.py first")
+    raise ConfigError(f"{asked}: no finished training run under {root}/{' or '.join(entries)}; run train.py first")
 
 
 def as_signed(run: RunDir, config: Config) -> Config:

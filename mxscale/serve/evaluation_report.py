@@ -102,7 +102,7 @@ def as_html(evaluated, drawn: Sequence[Drawn]) -> str:
         for one in evaluated.mistakes
     ]
     return page.render(
-        "evaluation", TEMPLATES, evaluated=evaluated, tiles=tiles, figures=drawn, classes=class_rows(evaluated),
+        TEMPLATES / "evaluation.html", evaluated=evaluated, tiles=tiles, figures=drawn, classes=class_rows(evaluated),
         confused=confused_rows(evaluated), pictures=mistakes,
     )  # fmt: skip
 

@@ -135,7 +135,7 @@ class Sheet(Writer):
             {"name": name, "jpeg": jpeg, "lines": [f"{each.name} {each.probability:.1%}" for each in choices]}
             for name, jpeg, choices in self.shown
         ]
-        self.file.write(page.render("contact_sheet", TEMPLATES, pictures=pictures, **facts))
+        self.file.write(page.render(TEMPLATES / "contact_sheet.html", pictures=pictures, **facts))
 
 
 def in_base64(pixels: np.ndarray) -> str:

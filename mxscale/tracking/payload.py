@@ -3,11 +3,13 @@
 import dataclasses
 import hashlib
 import json
+import shlex
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from mxscale.config import schema as configs
+from mxscale.records import summary as summaries
 from mxscale.rundir.directory import ALLREDUCE, FAILED, FINISHED, FORECAST, KILLED, PARAMS, RERUN, WARNINGS, RunDir
 from mxscale.rundir.status import Status, Summary
 from mxscale.tracking import sync_state
@@ -114,10 +116,32 @@ def tags(run: RunDir) -> Dict[str, str]:
     if cell:
         values.update({"sweep": Path(cell["sweep"]).name, "sweep.cell": cell["number"], "sweep.name": cell["name"]})
         values["replay"] = cell.get("replay")
+    values["mlflow.note.content"] = description(run)
     values["params_sha256"] = (run.status() or Status()).params_sha256
     if run.checkpoints.is_dir():
         values["mxscale.checkpoints"] = str(run.checkpoints)
     return {key: _text(value)[:MAX_TAG] for key, value in values.items() if value is not None}
+
+
+def description(run: RunDir) -> Optional[str]:
+    """Return the text of a run's page in MLflow, Markdown: its command and the table of its end; None before that."""
+    if run.summary() is None or not run.plan().sizes:
+        return None
+    typed = (run.read_yaml("overrides.yaml") or {}).get(1, [])
+    command = shlex.join(["mxscale", run.config().entry, *typed])
+    return redact(f"```\n{command}\n\n{summaries.table(run)}\n```")
+
+
+def run_name(run: RunDir, identity: str) -> str:
+    """Return the name of a run in MLflow: what differs from others first (columns are narrow), a short id last."""
+    plan = run.plan()
+    if not plan.sizes:  # a sweep, or a measurement without training
+        return run.path.name
+    config, cell = run.config(), run.read("cell.json") or {}
+    entry = config.entry if config.entry != "train" else None
+    ranks = f"{plan.sizes.ranks} rank{'s' * (plan.sizes.ranks > 1)}"
+    parts = (entry, cell.get("name"), config.model.name, config.data.kind, ranks, identity[:4])
+    return " ".join(filter(None, parts))
 
 
 def tags_of_rerun(record: Dict[str, Any]) -> Dict[str, Optional[str]]:

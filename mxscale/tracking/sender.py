@@ -143,7 +143,7 @@ class Sender:
             sent.experiment_id,
             start_time=payload.started_ms(self.run),
             tags={"mxscale.run": identity, "mxscale.dir": str(self.run)},
-            run_name=self.run.path.name,
+            run_name=payload.run_name(self.run, identity),
         )
         return created.info.run_id
 

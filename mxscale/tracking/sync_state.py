@@ -17,6 +17,8 @@ from mxscale.util.redaction import redact_address
 
 STATE_FILE = "tracking.json"
 
+TRAINING_SIDE = "?workflowType=machine_learning"  # else MLflow 3.17 opens its pages for language models
+
 
 @dataclass
 class Sent:
@@ -78,7 +80,7 @@ def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
     state = dataclasses.asdict(sent) if sent else _state(run)
     if not state.get("run_id"):
         return f"not in MLflow; send it with: mxscale sync {shlex.quote(str(run))}"
-    uri, page = state["uri"], f"#/experiments/{state['experiment_id']}/runs/{state['run_id']}"
+    uri, page = state["uri"], f"#/experiments/{state['experiment_id']}/runs/{state['run_id']}{TRAINING_SIDE}"
     if uri.startswith("http"):  # in a container the server has another name than on the host
         own = uri == redact_address(os.environ.get("MLFLOW_TRACKING_URI", ""))
         return (os.environ.get("MXSCALE_UI", uri) if own else uri).rstrip("/") + "/" + page
