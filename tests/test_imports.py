@@ -22,7 +22,7 @@ FEATURES = {"sweep", "rerun", "diagnose", "planner", "report", "doctor"}  # do n
 LIBRARIES = {
     "hydra": {"cli"},
     "omegaconf": {"cli"},
-    "mlflow": {"tracking"},
+    "mlflow": {"tracking", "serve/served_model.py"},  # the latter is run by MLflow
     "horovod": {"distributed/communicators.py"},
     "mxnet": {"train", "distributed", "data", "models", "serve"},
 }

@@ -120,6 +120,12 @@ def export(values: dict, own: dict) -> None:
     exporting.main(validate(from_dict(values)), own)
 
 
+def register(values: dict, own: dict) -> None:
+    from mxscale.serve import register as registering
+
+    registering.main(validate(from_dict(values)), own)
+
+
 def layers(values: dict, own: dict) -> None:
     validate(from_dict(values))
     given, made = own["networks"], _path(own, "output")
@@ -179,5 +185,7 @@ VERBS: Dict[str, Verb] = {
                      ("source",)),
     "export": Verb("write a network as ONNX, as MXNet's symbol, or as safetensors: mxscale export MODEL", export,
                    ("model", "tracking"), ("source",)),
+    "register": Verb("log a run's network as an MLflow model and register it: mxscale register RUN NAME",
+                     register, ("tracking",), ("source", "registered")),
     "layers": Verb("write the layers of networks with their parameters and FLOPs as CSV", layers, ()),
 }  # fmt: skip

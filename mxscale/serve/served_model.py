@@ -1,0 +1,95 @@
+"""The model that MLflow logs, registers and serves: encoded images in, classes and probabilities out.
+
+MLflow copies this file into the model and runs it where neither mxscale nor MXNet is installed, so it imports neither.
+Its image processing is that of data/reader/transforms.py (`Evaluation`).
+"""
+
+import base64
+import binascii
+import io
+import json
+import warnings
+
+import mlflow
+import numpy as np
+import onnxruntime
+import pandas
+from mlflow.exceptions import MlflowException
+from mlflow.pyfunc import PythonModel
+from PIL import Image, ImageOps
+
+COLUMN = "image"  # of the input: JPEG, PNG, ... in base64
+MAX_PIXELS = 120_000_000
+FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC, "area": Image.Resampling.BOX,
+           "lanczos": Image.Resampling.LANCZOS}  # fmt: skip
+
+
+class Classifier(PythonModel):
+    """An exported network with its preprocessing."""
+
+    def load_context(self, context):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1  # requests are answered side by side
+        providers = onnxruntime.get_available_providers()
+        self.session = onnxruntime.InferenceSession(context.artifacts["network"], options, providers)
+        metadata = self.session.get_modelmeta().custom_metadata_map
+        self.names, self.side, self.resize, self.interpolation = (
+            json.loads(metadata[key]) for key in ("class_names", "image_size", "resize", "interpolation")
+        )
+
+    def predict(self, context, model_input: pandas.DataFrame, params=None):
+        """Return [{"class", "probability", "top": [{"class", "probability"}, ...]}] for the images of a data frame.
+
+        Args:
+            params: {"top": number of classes in "top"}.
+
+        Raises:
+            MlflowException: An image cannot be decoded; a server answers with status 400 and this message.
+        """
+        if COLUMN not in getattr(model_input, "columns", ()):
+            raise _refusal(f"expected a column {COLUMN!r} with images in base64")
+        top = (params or {}).get("top", 5)
+        if top < 1:
+            raise _refusal(f"top={top}: expected a number above 0")
+        pixels = [self._pixels(number, text) for number, text in enumerate(model_input[COLUMN])]
+        if not pixels:
+            return []
+        (probabilities,) = self.session.run(["probabilities"], {"images": np.stack(pixels)})
+        return [self._described(row, top) for row in probabilities]
+
+    def _described(self, probabilities: np.ndarray, top: int) -> dict:
+        order = np.argsort(-probabilities, kind="stable")[:top]
+        best = [{"class": self.names[place], "probability": float(probabilities[place])} for place in order]
+        return {**best[0], "top": best}
+
+    def _pixels(self, number: int, text) -> np.ndarray:
+        """Return the network's input (side, side, 3) uint8 of an encoded image."""
+        try:
+            content = base64.b64decode(text, validate=True) if isinstance(text, str) else bytes(text)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                image = Image.open(io.BytesIO(content))
+                if image.width * image.height > MAX_PIXELS:
+                    raise ValueError(f"more than {MAX_PIXELS:,} pixels")
+                return self._cropped(ImageOps.exif_transpose(image).convert("RGB"))
+        except binascii.Error:
+            raise _refusal(f"image {number}: not in base64") from None
+        except Exception as error:  # decoders raise exceptions of many types for damaged files
+            raise _refusal(f"image {number}: {' '.join(str(error).split())[:120] or type(error).__name__}") from None
+
+    def _cropped(self, image: Image.Image) -> np.ndarray:
+        width, height = image.size
+        short = max(self.resize or min(width, height), self.side)
+        scale = short / min(width, height)
+        size = [short if side == min(width, height) else int(scale * side) for side in (width, height)]
+        left, top = (round((length - self.side) / 2) for length in size)
+        across, down = width / size[0], height / size[1]
+        box = left * across, top * down, (left + self.side) * across, (top + self.side) * down
+        return np.asarray(image.resize((self.side, self.side), FILTERS[self.interpolation], box=box))
+
+
+def _refusal(message: str) -> MlflowException:
+    return MlflowException.invalid_parameter_value(message)
+
+
+mlflow.models.set_model(Classifier())

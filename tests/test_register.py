@@ -1,0 +1,166 @@
+"""`mxscale register`, and the registered model as MLflow serves it."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import exported
+import numpy as np
+import pandas
+import pytest
+from conftest import free_port, until
+from PIL import Image
+from refusals import command_error
+
+from mxscale.cli import main
+from mxscale.data import images
+from mxscale.serve import predictor, register
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    """Return a function that loads the served model with an exported network; it also returns the network."""
+
+    class Context:
+        artifacts = {"network": str(tmp_path / "net.onnx")}
+
+    def loaded(resize=None):
+        from mxscale.serve.served_model import Classifier
+
+        network, model = exported.write(tmp_path / "net.onnx", resize), Classifier()
+        model.load_context(Context)
+        return model, network
+
+    return loaded
+
+
+def in_base64(path) -> str:
+    return base64.b64encode(Path(path).read_bytes()).decode()
+
+
+@pytest.mark.parametrize("size, resize", [((40, 32), None), ((100, 80), 36), ((20, 90), None), ((33, 47), 40)])
+def test_served_images_are_preprocessed_as_in_evaluation(classifier, tmp_path, size, resize):
+    model, network = classifier(resize)
+    (path,) = exported.photographs(tmp_path / "in", 1, size=size)
+    wanted = predictor.preprocessing(network.card).cropped(images.decode(path))
+    assert np.array_equal(model._pixels(0, in_base64(path)), wanted)
+
+
+def test_served_predictions_are_those_of_mxnet(classifier, tmp_path):
+    model, network = classifier()
+    paths = exported.photographs(tmp_path / "in", 3)
+    found = model.predict(None, pandas.DataFrame({"image": [in_base64(path) for path in paths]}), {"top": 2})
+    logits = exported.scores(network, np.stack([np.asarray(Image.open(path))[:, 4:36] for path in paths]))
+    for row, each in zip(np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True), found):
+        assert each["class"] == exported.CLASSES[row.argmax()] and len(each["top"]) == 2
+        assert each["probability"] == pytest.approx(row.max(), abs=1e-5)
+
+
+@pytest.mark.parametrize("text", ["zz", "", "aGVsbG8=", None, 3.5, "é"])
+def test_an_image_that_cannot_be_decoded_is_named(classifier, text):
+    from mlflow.exceptions import MlflowException
+
+    with pytest.raises(MlflowException, match="image 0: "):
+        classifier()[0].predict(None, pandas.DataFrame({"image": [text]}))
+
+
+@pytest.fixture(scope="module")
+def finished(shared_cli):
+    """Two finished runs recorded in a store; the second one trained longer."""
+    return [shared_cli("train", "tracking=mlflow", "launch.ranks=1", f"epochs={epochs}").run for epochs in (1, 6)]
+
+
+@pytest.fixture(scope="module")
+def store(finished):
+    from mlflow.tracking import MlflowClient
+
+    uri = finished[0].read("tracking.json")["uri"]
+    return MlflowClient(uri, uri)
+
+
+def registered(run, name):
+    assert main.main(["register", str(run), name, f"runs={run.path.parents[1]}"]) == 0
+
+
+@pytest.mark.slow
+def test_champion_moves_only_to_a_better_version(finished, store, capsys):
+    worse, better = sorted(finished, key=lambda run: run.read("best.json")["val/top1"])
+    for run, champion in ((worse, "1"), (better, "2"), (worse, "2"), (better, "2")):
+        registered(run, "digits")
+        assert str(store.get_model_version_by_alias("digits", "champion").version) == champion
+    assert "digits version 4: " in capsys.readouterr().out
+    version = store.get_model_version("digits", "2")
+    assert version.run_id == better.read("tracking.json")["run_id"]
+    logged = store.get_logged_model(version.source.removeprefix("models:/"))
+    assert logged.status == "READY" and logged.source_run_id == version.run_id
+
+
+@pytest.mark.slow
+def test_what_cannot_be_registered_is_one_line(finished, tmp_path, capsys):
+    run = finished[0]
+    assert "source is missing: mxscale register RUN NAME" in command_error(capsys, "register")
+    assert "registered=None: expected a name" in command_error(capsys, "register", str(run))
+    assert "registered=a/b: expected a name" in command_error(capsys, "register", str(run), "a/b")
+    assert "no such run directory" in command_error(capsys, "register", str(tmp_path / "none"), "x")
+    (run.path / "tracking.json").rename(tmp_path / "tracking.json")
+    try:
+        assert "is not in MLflow; send it with: mxscale sync" in command_error(capsys, "register", str(run), "x")
+    finally:
+        (tmp_path / "tracking.json").rename(run.path / "tracking.json")
+
+
+def post(port, body) -> tuple:
+    """Return the status and the answer of the server to a request for predictions."""
+    url, headers = f"http://127.0.0.1:{port}/invocations", {"Content-Type": "application/json"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+@pytest.mark.slow
+def test_mlflow_serves_a_registered_model_and_refuses_malformed_requests(finished, tmp_path):
+    run, port = finished[1], free_port()
+    registered(run, "served")
+    state = run.read("tracking.json")
+    options = ["--env-manager", "local", "--workers", "1", "-p", str(port)]
+    argv = [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/served@champion", *options]
+    places = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment, silent = {**os.environ, "MLFLOW_TRACKING_URI": state["uri"], "PATH": places}, subprocess.DEVNULL
+    server = subprocess.Popen(argv, env=environment, cwd=tmp_path, stdout=silent, stderr=silent, start_new_session=True)
+    try:
+
+        def ready():
+            try:
+                return urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=5).status == 200
+            except OSError:
+                return False
+
+        until(ready, 90, 0.5)
+        good = {"dataframe_records": [{"image": register.example_image(32)}]}
+        status, answer = post(port, json.dumps(good).encode())
+        assert status == 200 and answer["predictions"][0]["class"] in run.plan().class_names
+        stream, valid = np.random.RandomState(0), json.dumps(good).encode()
+        for _ in range(200):
+            body = bytearray(valid[: stream.randint(1, len(valid))] if stream.rand() < 0.5 else valid)
+            for place in stream.randint(0, len(body), 3):
+                body[place] = stream.randint(0, 256)
+            status, answer = post(port, bytes(body))
+            assert status == 200 or (status in (400, 415, 422) and (answer.get("message") or answer.get("detail"))), (
+                answer
+            )
+        assert post(port, valid)[0] == 200
+    finally:
+        os.killpg(server.pid, 15)
+        server.wait(30)
+
+
+def test_code_of_the_model_needs_neither_mxscale_nor_mxnet():
+    text = register.CODE.read_text()
+    assert "import mxscale" not in text and "from mxscale" not in text and "mxnet" not in text.replace("MXNet", "")
