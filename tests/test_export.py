@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from torch_state import state
 
 from mxscale.cli import main
-from mxscale.config.networks import NAMES, network
+from mxscale.config.networks import network
 from mxscale.config.schema import from_dict
 from mxscale.models import convert, weights, zoo
 from mxscale.rundir import directory
@@ -25,6 +25,7 @@ from mxscale.serve.trained_models import Exported, Network
 
 ANIMALS = tuple(f"animal {number}" for number in range(10))
 FAST = ("small", "mnist_convnet", "mobilenet0.25", "mobilenetv2_0.25", "squeezenet1.1", "resnet18_v1", "resnet18_v2")
+LARGE = ("alexnet", "densenet121", "inceptionv3", "resnet50_v1b", "resnet50_v2", "vgg11_bn")  # bench/predict.py: all
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def exported(trained: Network) -> Exported:
     return Exported(onnx_graph.of_network(*trained).SerializeToString(), trained.card)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NAMES])
+@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)])
 def test_onnx_runtime_agrees_with_mxnet_to_1e_5(name):
     trained = random_network(name, max(32, network(name).min_side))
     assert export.difference(trained, exported(trained)) <= 1e-5
