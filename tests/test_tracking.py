@@ -473,19 +473,19 @@ def recorded(root, uri=None):
 
 
 def not_found(run_id, *words, **values):
-    message = error_of(history.find_run, from_dict(values), run_id)
-    assert message.startswith(f"model.pretrained=run:{run_id}: ")
+    message = error_of(history.find_run, from_dict(values), run_id, "model.pretrained=run:ID")
+    assert message.startswith("model.pretrained=run:ID: ")
     contains(message, *words)
 
 
 def test_run_is_found_by_id_in_sqlite_store(tmp_path):
     run, run_id = recorded(tmp_path / "runs")
     config = from_dict({"runs": str(tmp_path / "runs"), "model": {"pretrained": f"run:{run_id}", "name": "small"}})
-    assert history.find_run(config, run_id).path == run.path
+    assert history.find_run(config, run_id, "x").path == run.path
     assert settings.resolve(config).model.pretrained == str(run)  # what is recorded, and needs MLflow no more
     (tmp_path / "runs").rename(tmp_path / "moved")  # as a container's volume is, outside
     moved = from_dict({"runs": str(tmp_path / "moved")})
-    assert history.find_run(moved, run_id).path == tmp_path / "moved" / "train" / run.path.name
+    assert history.find_run(moved, run_id, "x").path == tmp_path / "moved" / "train" / run.path.name
     (tmp_path / "moved" / "train").rename(tmp_path / "moved" / "gone")
     not_found(run_id, f"its directory {run} is not here", "no checkpoints", "params file", runs=str(tmp_path / "moved"))
 
@@ -514,7 +514,7 @@ def test_server_finds_a_run_and_has_all_files_of_a_rerun(server, tmp_path, capsy
     run_id = test_rerun.send(run)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     there = {"runs": str(tmp_path), "tracking": {"uri": server.uri, "timeout_s": 10.0}}
-    assert history.find_run(from_dict(there), run_id).path == run.path
+    assert history.find_run(from_dict(there), run_id, "x").path == run.path
     not_found("0" * 32, "has no run", server.uri, **there)
     shutil.rmtree(run.path)
     capsys.readouterr()

@@ -64,7 +64,7 @@ def resolve(config: Config) -> Config:
     if kind == "latest":
         values["model"]["pretrained"] = str(directory.latest_trained(config.runs).path)
     if kind == "run":
-        values["model"]["pretrained"] = str(history.find_run(config, rest))
+        values["model"]["pretrained"] = str(history.find_run(config, rest, f"model.pretrained=run:{rest}"))
     values["model"]["name"] = network_of(config.model.name, values["model"]["pretrained"])
     if config.launch.kind == "docker":  # the container has another home and working directory
         values["runs"] = _absolute(values["runs"])

@@ -158,9 +158,12 @@ def recorded(run) -> Recorded:
     return Recorded(info.run_id, info.run_name, info.status, params, tags, metrics, info.start_time)
 
 
-def find_run(config: Config, run_id: str) -> RunDir:
-    """Return the directory of the run with this MLflow id. Raises ConfigError if it is not on this machine."""
-    source = f"model.pretrained=run:{run_id}"
+def find_run(config: Config, run_id: str, source: str) -> RunDir:
+    """Return the directory of the run with this MLflow id.
+
+    Raises:
+        ConfigError: It is not on this machine. The message starts with `source`.
+    """
     run = Store(config, source).run(run_id)
     found = directory_of(config, run, source)
     if found is None:
