@@ -15,6 +15,7 @@ from mxscale.data import manifest as manifests
 from mxscale.data import pack
 from mxscale.data.reader import decoder
 from mxscale.data.reader.records import RecordFile
+from mxscale.rendering import page
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Split
 from mxscale.serve import evaluation_report, trained_models
@@ -99,6 +100,7 @@ def main(config: Config, data_given: bool, settings: dict) -> None:
         data_given: Whether the command line names data; otherwise they are those of the run.
     """
     request = Request(**settings)
+    page.check_installed("evaluate")
     run = trained_models.find_run(request.source, config) if trained_models.names_run(request.source) else None
     if run is None and not data_given:
         raise ConfigError(f"{request.source} names no data: add data=NAME, such as data=imagefolder data.root=DIR")

@@ -22,7 +22,6 @@ LARGEST_COUNTED = 15  # classes whose counts fit into its cells
 
 def write(evaluated, folder: Path) -> List[Path]:
     """Write the report of an `Evaluated`, print its summary and return the files. Raises ConfigError."""
-    page.check_installed("evaluate")
     drawn, tally = figures(evaluated), evaluated.tally
     texts = {
         "evaluation.html": as_html(evaluated, drawn),

@@ -10,6 +10,7 @@ import numpy as np
 from mxscale.config.schema import Config
 from mxscale.data import images
 from mxscale.launcher.progress import echo
+from mxscale.rendering import page
 from mxscale.rundir.directory import DONE, FAILURE
 from mxscale.serve import image_inputs, prediction_files, trained_models
 from mxscale.serve.image_inputs import Picture
@@ -46,6 +47,8 @@ class Request:
 def main(config: Config, settings: dict) -> int:
     """Predict what `settings` names and return the exit status. Raises ConfigError."""
     request = Request(**settings)
+    if request.sheet:
+        page.check_installed("predict sheet=FILE")
     threads, pictures = threads_of(request.threads), image_inputs.pictures(request.images)
     predictor = Predictor(trained_models.exported(request.source, config), threads)
     card = predictor.card

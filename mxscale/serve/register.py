@@ -13,6 +13,7 @@ import numpy as np
 from mxscale.config.schema import Config
 from mxscale.data.repack import encode
 from mxscale.launcher.progress import echo
+from mxscale.rendering import page
 from mxscale.serve import export, trained_models
 from mxscale.tracking import models
 from mxscale.util.errors import ConfigError
@@ -40,6 +41,7 @@ class Request:
 def main(config: Config, settings: dict) -> None:
     """Log and register what `settings` names. Raises ConfigError."""
     request = Request(**settings)
+    page.check_installed("register")
     run = trained_models.find_run(request.source, config)
     run_id = trained_models.identity(run)
     if os.sep in run_id:
