@@ -13,7 +13,7 @@ from in_process import trained
 from refusals import error_of
 
 from mxscale.cli import settings
-from mxscale.config.schema import Data, from_dict, origin_of
+from mxscale.config.schema import Config, Data, from_dict, origin_of, to_dict
 from mxscale.environment import description
 from mxscale.launcher import setup
 from mxscale.models import pretrained, weights, zoo
@@ -195,13 +195,20 @@ def test_effective_config_keeps_resume_auto_working(prepared, prefix, tmp_path):
         settings.merge_for_resume(run, {"data": {"image_size": 224}}, ["data.image_size=224"])
 
 
-def test_normalisation_of_a_run_is_adopted(prepared, prefix):
+def test_input_of_a_run_is_adopted(prepared, prefix):
     own = ["data.image_size=40", "data.mean=[9,9,9]", "model.input=config"]
     first = prepared("first", f"model.pretrained=symbol:{prefix}", "max_steps=1", *own)
     finished(first, trained(first))
-    for words, mean in (([], 9), (["model.input=config"], 78.85)):
-        later = prepared("later", f"model.pretrained={first}", *words)
-        assert (later.config().data.mean, later.config().data.image_size) == ([mean] * 3, 32)
+    for way, mean, size in (("checkpoint", 9, 40), ("normalisation", 9, 32), ("config", 78.85, 32)):
+        later = prepared("later", f"model.pretrained={first}", f"model.input={way}")
+        assert (later.config().data.mean, later.config().data.image_size) == ([mean] * 3, size)
+
+
+def test_a_typed_image_size_is_kept():
+    values = to_dict(Config())
+    for overrides, way in ((["data.image_size=32"], "normalisation"), (["data=digits"], "checkpoint")):
+        config, _, _ = settings.configure(values, overrides)
+        assert config.model.input == way
 
 
 # ---------------------------------------------------------------- freezing by stages

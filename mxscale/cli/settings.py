@@ -23,6 +23,8 @@ def configure(values: dict, overrides) -> tuple:
     Raises:
         ConfigError: The settings are invalid, or can't be combined with the resume or rerun.
     """
+    if any(override.startswith("data.image_size=") for override in overrides):  # what is typed wins
+        values = with_own_size(values)
     config = validate(from_dict(values))
     if config.rerun.run is not None:
         if config.resume is not None:
@@ -33,6 +35,13 @@ def configure(values: dict, overrides) -> tuple:
         recorded = rerun.find(config)
         return resolve(merge_for_rerun(recorded, values, overrides)), None, recorded
     return (*_new_or_resumed(config, values, overrides), None)
+
+
+def with_own_size(values: dict) -> dict:
+    """Return the settings with model.input=normalisation in place of checkpoint, which would take the image size."""
+    if values["model"]["input"] != "checkpoint":
+        return values
+    return {**values, "model": {**values["model"], "input": "normalisation"}}
 
 
 def _new_or_resumed(config: Config, values: dict, overrides) -> tuple:

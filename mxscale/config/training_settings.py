@@ -147,8 +147,8 @@ class Model:
     )
     input: str = setting(
         "checkpoint",
-        "source of image size, mean and std: the pretrained weights if known, or data",
-        choices=("checkpoint", "config"),
+        "source of image size, mean and std: the pretrained weights if known (normalisation: not the size), or data",
+        choices=("checkpoint", "normalisation", "config"),
     )
     freeze: str = setting(
         "none",

@@ -18,6 +18,10 @@ from mxscale.util.errors import ConfigError
 # Nats. Weights of standard deviation 0.01 over 2,048 features of unit size move the loss by 0.01^2 x 2,048 / 2 = 0.1
 FIRST_LOSS_TOLERANCE = 0.5
 
+NORMALISATION = ("mean", "std", "interpolation")
+# value of model.input -> what is taken of the input of the weights
+ADOPTED = {"checkpoint": ("image_size", "crop", *NORMALISATION), "normalisation": NORMALISATION, "config": ()}
+
 
 def obtain(run: RunDir, config: Config, plan: Plan) -> Tuple[Config, Plan]:
     """Return the config with the input of the pretrained weights, and the plan with their paths and origin.
@@ -33,8 +37,8 @@ def obtain(run: RunDir, config: Config, plan: Plan) -> Tuple[Config, Plan]:
                 origin = pretrained.bring(source, config.model.name, run.path, plan.head)
             else:
                 origin = _of_path(source, plan.pretrained, graph)
-            taken = origin.input if config.model.input == "checkpoint" else None
-            plan = replace(plan, origin=origin, input=adopted_input(config.data, taken or {}, source))
+            taken = {key: value for key, value in (origin.input or {}).items() if key in ADOPTED[config.model.input]}
+            plan = replace(plan, origin=origin, input=adopted_input(config.data, taken, source))
         if loaded:
             plan = replace(plan, pretrained=str(run.path / pretrained.WEIGHTS))
     plan = replace(plan, graph=str(graph) if graph.exists() else None)
@@ -44,7 +48,7 @@ def obtain(run: RunDir, config: Config, plan: Plan) -> Tuple[Config, Plan]:
 
 
 def _of_path(source: str, file: str, graph) -> Origin:
-    """Return the origin of a weights file; of a run also its graph, if it has one, and its normalisation."""
+    """Return the origin of a weights file; of a run also its graph, if it has one, and its input."""
     weights.load(file)  # raises ConfigError if it is no weights file
     files = {file: digest_of(file)}
     if not os.path.isdir(source):
@@ -53,7 +57,7 @@ def _of_path(source: str, file: str, graph) -> Origin:
     if (earlier.path / pretrained.GRAPH).exists():
         shutil.copyfile(earlier.path / pretrained.GRAPH, graph)
     data = earlier.config().data
-    return Origin("run", files, input={"mean": data.mean, "std": data.std, "interpolation": data.interpolation})
+    return Origin("run", files, input={key: getattr(data, key) for key in ("image_size", *NORMALISATION)})
 
 
 def adopted_input(data: Data, given: dict, source: str) -> InputChange:
