@@ -17,8 +17,10 @@ from conftest import free_port, until
 from PIL import Image
 from refusals import command_error
 
-from mxscale.cli import main
+from mxscale.cli import after_run, main
+from mxscale.config.schema import from_dict
 from mxscale.data import images
+from mxscale.rundir import directory
 from mxscale.serve import predictor, register
 
 
@@ -112,6 +114,32 @@ def test_what_cannot_be_registered_is_one_line(finished, tmp_path, capsys):
         assert "is not in MLflow; send it with: mxscale sync" in command_error(capsys, "register", str(run), "x")
     finally:
         (tmp_path / "tracking.json").rename(run.path / "tracking.json")
+
+
+@pytest.mark.slow
+def test_a_run_evaluates_and_registers_itself(shared_cli):
+    from mlflow.tracking import MlflowClient
+
+    done = shared_cli("train", "tracking=mlflow", "launch.ranks=1", "evaluation=full", "tracking.register=own")
+    uri, run_id = (done.run.read("tracking.json")[key] for key in ("uri", "run_id"))
+    client = MlflowClient(uri, uri)
+    assert client.get_model_version_by_alias("own", "champion").run_id == run_id
+    evaluated = client.get_run(run_id).data.metrics["evaluation/test/top1"]
+    assert evaluated == pytest.approx(done.run.figures["test/top1"])
+    assert "own version 1: " in done.out and client.get_run(run_id).info.status == "FINISHED"
+
+
+def test_a_failed_step_after_a_run_is_printed_with_its_command(tmp_path, capfd):
+    config = from_dict({"runs": str(tmp_path), "tracking": {"register": "flowers"}})
+    run = directory.create(config)
+    after_run.follow_up(run, config)
+    out, error = capfd.readouterr()
+    assert "is not in MLflow" in error and error.count("\n") == 1
+    assert f"register ended with status 2; repeat it with: mxscale register {run} flowers" in out
+
+
+def test_a_name_that_mlflow_refuses_is_refused_before_the_run(capsys):
+    assert "tracking.register=a/b: expected a name" in command_error(capsys, "train", "tracking.register=a/b")
 
 
 def post(port, body) -> tuple:

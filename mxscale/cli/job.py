@@ -7,6 +7,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from mxscale.cli import after_run
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.config.schema import Config, check_group, filled, to_dict
@@ -17,7 +18,7 @@ from mxscale.records import claims
 from mxscale.rerun.rerun import Rerun
 from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILED, FAILURE
-from mxscale.rundir.status import Status
+from mxscale.rundir.status import FINISHED, Status
 from mxscale.rundir.sweep_directory import REFUSED_CELL
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
@@ -28,9 +29,10 @@ class RecordOverrides(Hook):
     """Record the command line of each attempt in overrides.yaml: {attempt: [KEY=VALUE, ...]}."""
 
     def __init__(self, overrides: Sequence[str]):
-        self.overrides = list(overrides)
+        self.overrides, self.run = list(overrides), None
 
     def before_ranks(self, context, plan):
+        self.run = context.run
         path = context.run.path / "overrides.yaml"
         earlier = context.run.read_yaml(path.name) or {}
         typed = [redact(override) for override in self.overrides]
@@ -55,7 +57,10 @@ def execute(composed, overrides, cell=None) -> Status:
         config, run, recorded = configure(values, overrides)
         claims.check(config.claims)
         hooks = [Rerun(recorded), RecordFindings(), typed, *([cell] if cell else [])]
-        return launcher.execute(config, run, hooks)
+        status = launcher.execute(config, run, hooks)
+        if status.state == FINISHED and typed.run:
+            after_run.follow_up(typed.run, config)
+        return status
     except (ConfigError, OmegaConfBaseException) as error:
         line = shown(explain(error))
         return Status(REFUSED_CELL, exit=refuse(line), error=line)

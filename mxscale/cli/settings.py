@@ -115,7 +115,7 @@ def _absolute(path: Optional[str]) -> Optional[str]:
 
 
 # Settings that a resume may change; any other would make it another run. The price of the first start stays.
-RESUMABLE = ("launch", "tracking", "checkpoint", "comm", "log_every", "validate_every", "epochs",
+RESUMABLE = ("launch", "tracking", "evaluation", "checkpoint", "comm", "log_every", "validate_every", "epochs",
              "max_steps", "target_top1", "budget", "resume", "sweep")  # fmt: skip
 
 

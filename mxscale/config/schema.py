@@ -34,6 +34,9 @@ class Config:
     target_top1: Optional[float] = setting(
         None, "validation accuracy; time and cost to reach it are recorded", unit="%", low=0, high=100
     )
+    evaluation: str = setting(
+        "none", "after the run: full evaluates its best checkpoint (docs/use-a-model.md)", choices=("none", "full")
+    )
     runs: str = setting("runs", "folder for run directories")
     resume: Optional[str] = setting(None, "run directory to resume; auto: the newest unfinished run of this config")
     batch: Batch = field(default_factory=Batch)

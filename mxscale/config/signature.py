@@ -15,6 +15,7 @@ UNSIGNED = (
     "runs",
     "name",
     "claims",
+    "evaluation",
     "budget",
     "machine.prices",
     "model.input",

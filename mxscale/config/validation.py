@@ -19,6 +19,8 @@ from mxscale.util import hostfile
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
 
+REGISTERED = re.compile("[^/:]+")  # names of models that MLflow accepts
+
 
 def validate(config: Config) -> Config:
     """Return the config after all checks, a hostfile replaced by its hosts.
@@ -52,6 +54,8 @@ def _check_names(c: Config) -> None:
     for key, folder in (("runs", c.runs), ("data.cache", c.data.cache)):
         if not folder.strip() or folder.startswith("-"):
             raise ConfigError(f"{key}={folder}: expected a folder; one whose name begins with - is ./{folder or '-x'}")
+    if c.tracking.register is not None and not REGISTERED.fullmatch(c.tracking.register):
+        raise ConfigError(f"tracking.register={c.tracking.register}: expected a name without / and :")
     objective = c.sweep.objective
     if not objective or len(set(objective)) < len(objective):
         raise ConfigError(f"sweep.objective={objective}: expected [accuracy], [cost] or [accuracy,cost]")

@@ -2,7 +2,6 @@
 
 import base64
 import os
-import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Optional
 import numpy as np
 
 from mxscale.config.schema import Config
+from mxscale.config.validation import REGISTERED
 from mxscale.data.repack import encode
 from mxscale.launcher.progress import echo
 from mxscale.rendering import page
@@ -19,7 +19,6 @@ from mxscale.tracking import models
 from mxscale.util.errors import ConfigError
 
 CODE = Path(__file__).with_name("served_model.py")
-NAME = re.compile(r"[^/:]+")  # names that MLflow accepts
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Request:
             raise ConfigError("source is missing: mxscale register RUN NAME, such as latest flowers")
         if not trained_models.names_run(self.source):
             raise ConfigError(f"{self.source}: no such run directory; expected one, latest or run:ID")
-        if not isinstance(self.registered, str) or not NAME.fullmatch(self.registered):
+        if not isinstance(self.registered, str) or not REGISTERED.fullmatch(self.registered):
             raise ConfigError(f"registered={self.registered}: expected a name without / and :, such as flowers")
 
 
