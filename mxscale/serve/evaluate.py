@@ -26,11 +26,10 @@ from mxscale.tracking import history
 from mxscale.util.errors import ConfigError, nearest
 
 SPLITS = ("test", "val", "train")  # the first that a set has is the default
-FLIP = True
 # value of views -> (place of the crop from 0, top or left, to 1; whether it is mirrored)
 VIEWS = {
     "center": [((0.5, 0.5), False)],
-    "flip": [((0.5, 0.5), False), ((0.5, 0.5), FLIP)],
+    "flip": [((0.5, 0.5), False), ((0.5, 0.5), True)],
     "five_crop": [(place, False) for place in ((0.5, 0.5), (0, 0), (0, 1), (1, 0), (1, 1))],
 }
 WORST = 60  # errors that a page shows

@@ -22,7 +22,7 @@ FORMATS = (".csv", ".jsonl", ".npy")
 
 @dataclass(frozen=True)
 class Request:
-    """The own settings of conf/yaml. Raises ConfigError."""
+    """The own settings of conf/predict.yaml. Raises ConfigError."""
 
     source: Optional[str]
     images: List[str]
