@@ -5,7 +5,7 @@ import heapq
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Split
 from mxscale.serve import evaluation_report, trained_models
 from mxscale.serve.classification_metrics import Tally
+from mxscale.serve.evaluation_report import Evaluated, Mistake
 from mxscale.serve.model_card import ModelCard
 from mxscale.serve.predictor import Predictor, preprocessing, threads_of
 from mxscale.tracking import history
@@ -70,26 +71,6 @@ class View(NamedTuple):
     record: int
     place: Tuple[float, float]
     mirrored: bool
-
-
-class Mistake(NamedTuple):
-    """An image that the network is wrong about."""
-
-    confidence: float
-    record: int
-    label: int
-    predicted: int
-    pixels: np.ndarray
-
-
-class Evaluated(NamedTuple):
-    """The result of an evaluation."""
-
-    card: ModelCard
-    split: str
-    views: str
-    tally: Tally
-    mistakes: List[Mistake]  # the most confident first
 
 
 def main(config: Config, data_given: bool, settings: dict) -> None:

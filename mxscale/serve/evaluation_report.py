@@ -6,13 +6,15 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Iterable, List, Sequence
+from typing import Any, Iterable, List, NamedTuple, Sequence
 
 import numpy as np
 
 from mxscale.launcher.progress import echo
 from mxscale.rendering import canvas, page
 from mxscale.rendering.canvas import COLOURS, Drawn
+from mxscale.serve.classification_metrics import Tally
+from mxscale.serve.model_card import ModelCard
 from mxscale.serve.prediction_files import TEMPLATES, in_base64
 from mxscale.util import text_table
 
@@ -20,8 +22,28 @@ LARGEST_LABELLED = 40  # classes whose names fit beside a confusion matrix
 LARGEST_COUNTED = 15  # classes whose counts fit into its cells
 
 
-def write(evaluated, folder: Path) -> List[Path]:
-    """Write the report of an `Evaluated`, print its summary and return the files. Raises ConfigError."""
+class Mistake(NamedTuple):
+    """An image that the network is wrong about."""
+
+    confidence: float
+    record: int
+    label: int
+    predicted: int
+    pixels: np.ndarray
+
+
+class Evaluated(NamedTuple):
+    """The result of an evaluation."""
+
+    card: ModelCard
+    split: str
+    views: str
+    tally: Tally
+    mistakes: List[Mistake]  # the most confident first
+
+
+def write(evaluated: Evaluated, folder: Path) -> List[Path]:
+    """Write the report, print its summary and return the files. Raises ConfigError."""
     drawn, tally = figures(evaluated), evaluated.tally
     texts = {
         "evaluation.html": as_html(evaluated, drawn),
@@ -35,7 +57,7 @@ def write(evaluated, folder: Path) -> List[Path]:
     return files
 
 
-def facts(evaluated) -> dict:
+def facts(evaluated: Evaluated) -> dict:
     """Return the result as values for JSON; undefined metrics are null."""
     tally = evaluated.tally
     metrics = {name: None if math.isnan(value) else value for name, value in tally.metrics().items()}
@@ -46,7 +68,7 @@ def facts(evaluated) -> dict:
     return {**what, **metrics, **card, "bins": [one._asdict() for one in tally.bins()]}
 
 
-def summary(evaluated, path: Path) -> str:
+def summary(evaluated: Evaluated, path: Path) -> str:
     """Return the result for the terminal."""
     metrics, tally, names = evaluated.tally.metrics(), evaluated.tally, evaluated.card.class_names
     lines = [("evaluated", f"{tally.images:,} images of {evaluated.split}, views {evaluated.views}")]
@@ -69,23 +91,23 @@ def as_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return file.getvalue()
 
 
-def zip_names(evaluated, matrix: np.ndarray) -> Iterable[list]:
+def zip_names(evaluated: Evaluated, matrix: np.ndarray) -> Iterable[list]:
     """Return the rows of a matrix, each with the name of its class."""
     return ([name, *row.tolist()] for name, row in zip(evaluated.card.class_names, matrix))
 
 
-def class_rows(evaluated) -> List[list]:
+def class_rows(evaluated: Evaluated) -> List[list]:
     """Return class, precision, recall, F1 and support as text; undefined values are empty."""
     rows = zip(evaluated.card.class_names, evaluated.tally.by_class())
     return [[name, *("" if math.isnan(v) else f"{v:.4f}" for v in one[:3]), one.support] for name, one in rows]
 
 
-def confused_rows(evaluated) -> List[list]:
+def confused_rows(evaluated: Evaluated) -> List[list]:
     names = evaluated.card.class_names
     return [[names[one.label], names[one.predicted], one.count] for one in evaluated.tally.most_confused()]
 
 
-def as_html(evaluated, drawn: Sequence[Drawn]) -> str:
+def as_html(evaluated: Evaluated, drawn: Sequence[Drawn]) -> str:
     names, metrics = evaluated.card.class_names, evaluated.tally.metrics()
     tiles = [
         (f"{metrics[key]:.2f} %", label) for key, label in (("top1", "top-1"), ("top5", "top-5")) if key in metrics
@@ -106,7 +128,7 @@ def as_html(evaluated, drawn: Sequence[Drawn]) -> str:
     )  # fmt: skip
 
 
-def figures(evaluated) -> List[Drawn]:
+def figures(evaluated: Evaluated) -> List[Drawn]:
     """Draw the confusion matrix and the reliability diagram."""
     import matplotlib
 
@@ -114,7 +136,7 @@ def figures(evaluated) -> List[Drawn]:
         return [confusion(evaluated), reliability(evaluated)]
 
 
-def confusion(evaluated) -> Drawn:
+def confusion(evaluated: Evaluated) -> Drawn:
     """Draw the share of each class's images (row) by predicted class."""
     names, counts = evaluated.card.class_names, evaluated.tally.confusion
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -135,7 +157,7 @@ def confusion(evaluated) -> Drawn:
     return canvas.finished("confusion", "Confusion matrix", "Rows are classes, columns predictions.", figure)
 
 
-def reliability(evaluated) -> Drawn:
+def reliability(evaluated: Evaluated) -> Drawn:
     """Draw the accuracy of images by the probability of their prediction (arXiv:1706.04599, fig. 1)."""
     bins, error = evaluated.tally.bins(), evaluated.tally.calibration_error()
     figure, on = canvas.axes(5.6, 4.6)
