@@ -332,10 +332,10 @@ def test_concurrent_senders_send_each_line_once(tmp_path):
         out, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (0, ""), (out, err)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    found = {run.info.run_name: run.info.run_id for run in runs_in(uri)}
-    assert sorted(found) == sorted([one.path.name, two.path.name]) and len(runs_in(uri)) == 2
+    found = {run.data.tags["mxscale.dir"]: run.info.run_id for run in runs_in(uri)}
+    assert sorted(found) == sorted([str(one), str(two)]) and len(runs_in(uri)) == 2
     for run in (one, two):
-        assert points_in(uri, found[run.path.name]) == points_of(run)
+        assert points_in(uri, found[str(run)]) == points_of(run)
 
 
 @pytest.mark.slow
