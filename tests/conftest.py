@@ -39,6 +39,10 @@ NOT_WITH_1_5 = {
     "test_optimizer.py::test_mxnet_optimizer_is_created[lamb]": "MXNet 1.5 has no LAMB",
     "test_optimizer.py::test_mxnet_optimizer_is_created[lars]": "MXNet 1.5 has no LARS",
     "test_amp_with_a_graph_is_refused": "MXNet 1.5's AMP is refused for every network",
+    **dict.fromkeys(
+        ("test_export.py::", "test_predict.py::", "test_evaluate.py::", "test_register.py::"),
+        "MXNet 1.5 cannot export to ONNX",
+    ),
 }
 
 
@@ -46,7 +50,7 @@ def pytest_collection_modifyitems(items):
     if metadata.version("mxnet").startswith("1.5."):
         for item in items:
             for test, reason in NOT_WITH_1_5.items():
-                if item.nodeid.endswith(test):
+                if test in item.nodeid:
                     item.add_marker(pytest.mark.skip(reason=reason))
 
 

@@ -10,7 +10,6 @@ from typing import Dict
 import mxnet as mx
 import numpy as np
 import onnx
-from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
 from onnx import TensorProto, helper, numpy_helper
 
 from mxscale.serve import model_card
@@ -35,13 +34,14 @@ def of_network(net, card: ModelCard) -> onnx.ModelProto:
         (batch, classes) float32.
 
     Raises:
-        ConfigError: MXNet's exporter does not know an operator.
+        ConfigError: MXNet's exporter does not know an operator, or is missing.
     """
+    translator = _translator()
     symbol, side = net(mx.sym.var(PIXELS)), card.image_size
     values = {parameter.name: parameter.data(mx.cpu()).astype("float32") for parameter in net.collect_params().values()}
     fix_gamma(symbol, values)
     try:
-        graph = MXNetGraph().create_onnx_graph_proto(
+        graph = translator.create_onnx_graph_proto(
             symbol, values, [(1, 3, side, side)], [TensorProto.FLOAT], opset_version=OPSET, dynamic=True,
             dynamic_input_shapes=[("batch", 3, side, side)],
         )  # fmt: skip
@@ -53,6 +53,17 @@ def of_network(net, card: ModelCard) -> onnx.ModelProto:
     helper.set_model_props(model, dict(model_card.to_metadata(card)))
     onnx.checker.check_model(model)
     return model
+
+
+def _translator():
+    """Return MXNet's exporter. Raises ConfigError for a version without one that writes any batch size."""
+    try:
+        from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
+    except ImportError:
+        raise ConfigError(
+            f"MXNet {mx.__version__} cannot export to ONNX; use 1.9, as `make setup` installs it"
+        ) from None
+    return MXNetGraph()
 
 
 def fix_gamma(symbol, values: Dict[str, mx.nd.NDArray]) -> None:
