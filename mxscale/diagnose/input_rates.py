@@ -33,7 +33,7 @@ def main(config: Config, own: dict, hook: Hook = NO_HOOK) -> int:
     The data set is packed first if necessary. Raises ConfigError before the first measurement.
 
     Args:
-        hook: Knows when the cost begins, and is told of the run directory.
+        hook: Has the time from which the run is billed; its `on_created` receives the run directory.
     """
     request = Request(**own).resolved(available_cores())
     check(config, request)

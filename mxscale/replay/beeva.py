@@ -67,7 +67,15 @@ RESNET152 = Replay(
     claims=("finetune-acc-1ep", "finetune-spread", "finetune-eff-r152"),
 )  # fmt: skip
 
-SLICE = ("machine=custom", "machine.instance=slice-of-p3.2xlarge-2-of-8", f"machine.usd_per_hour={3.06 / 4:.4f}")
+
+def slice_of_p3(threads: int) -> tuple:
+    """Return the settings of a machine with the price of some of the 8 threads of a p3.2xlarge."""
+    return (
+        "machine=custom", f"machine.instance=slice-of-p3.2xlarge-{threads}-of-8",
+        f"machine.usd_per_hour={3.06 * threads / 8:.4f}",
+    )  # fmt: skip
+
+
 SIX_EPOCHS = Replay(
     "beeva-p2-six-epochs", WORK, "six epochs of ResNet-152 on Caltech-256: accuracy, minutes, euros", "",
     (Panel("val/top1"), Panel("time/wall_s"), Panel("cost/total_eur")),
@@ -76,9 +84,9 @@ SIX_EPOCHS = Replay(
         (
             PRETRAIN,
             small_cell("one-epoch", "small network", "1 epoch", "launch.ranks=2", "batch.per_device=16",
-                       f"optimizer.lr={SMALL_LR[16]}", "epochs=1", *SLICE),
+                       f"optimizer.lr={SMALL_LR[16]}", "epochs=1", *slice_of_p3(2)),
             small_cell("six-epochs", "small network", "6 epochs", "launch.ranks=2", "batch.per_device=16",
-                       f"optimizer.lr={SMALL_LR[16]}", "epochs=6", *SLICE),
+                       f"optimizer.lr={SMALL_LR[16]}", "epochs=6", *slice_of_p3(2)),
         ),
         about=f"{ABOUT}; at a quarter of the price of a p3.2xlarge, of which AWS bills at least a minute",
     ),
@@ -127,9 +135,7 @@ P3 = Replay(
             *(
                 small_cell(f"threads{threads}-{batch}", f"{threads} thread{'s' * (threads > 1)}", f"batch {batch}",
                            "launch.ranks=1", f"launch.threads={threads}", f"batch.per_device={batch}",
-                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=48", "machine=custom",
-                           f"machine.instance=slice-of-p3.2xlarge-{threads}-of-8",
-                           f"machine.usd_per_hour={3.06 * threads / 8:.4f}")
+                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=48", *slice_of_p3(threads))
                 for threads, batch in grid_of((1, 2), (16, 32))
             ),
         ),

@@ -81,10 +81,10 @@ def main(config: Config, data_given: bool, settings: dict) -> None:
     """
     request = Request(**settings)
     page.check_installed("evaluate")
-    run = trained_models.find_run(request.source, config) if trained_models.names_run(request.source) else None
+    run = trained_models.find_run(request.source, config)
     if run is None and not data_given:
         raise ConfigError(f"{request.source} names no data: add data=NAME, such as data=imagefolder data.root=DIR")
-    exported = trained_models.exported(request.source, config)
+    exported = trained_models.exported(run or request.source, config)
     images = labelled(config, exported.card, request.split) if data_given else of_run(run, request.split)
     evaluated = evaluate(Predictor(exported, threads_of(request.threads)), images, request.views)
     folder = Path(request.output) if request.output else _folder(run, images.name)

@@ -13,6 +13,7 @@ from mxscale.config.networks import network
 from mxscale.config.schema import Config
 from mxscale.launcher.progress import echo
 from mxscale.models import convert, weights
+from mxscale.rundir.directory import RunDir
 from mxscale.serve import model_card, onnx_graph, trained_models
 from mxscale.serve.predictor import Predictor
 from mxscale.serve.trained_models import Exported, Network
@@ -39,12 +40,9 @@ class Request:
         if self.output is not None and not isinstance(self.output, str):
             raise ConfigError(f"output={self.output}: expected the name of a file")
 
-    def path(self, config: Config) -> str:
+    def path(self, run: Optional[RunDir]) -> str:
         """Return `output`, or its default in the run directory."""
-        if self.output is not None:
-            return self.output
-        run = trained_models.find_run(self.source, config).path if trained_models.names_run(self.source) else Path()
-        return str(run / f"model{SUFFIXES[self.format]}")
+        return self.output or str((run.path if run else Path()) / f"model{SUFFIXES[self.format]}")
 
 
 def main(config: Config, settings: dict) -> None:
@@ -52,7 +50,8 @@ def main(config: Config, settings: dict) -> None:
     request = Request(**settings)
     if trained_models.is_file(request.source):
         raise ConfigError(f"{request.source} is an exported file; name the run or the weights")
-    trained, path = trained_models.load(request.source, config), request.path(config)
+    run = trained_models.find_run(request.source, config)
+    trained, path = trained_models.load(run or request.source, config), request.path(run)
     try:
         echo(FORMATS[request.format](trained, path))
     except OSError as error:

@@ -6,6 +6,9 @@ from typing import Mapping, Optional, Tuple
 
 from mxscale.util.errors import ConfigError
 
+# Of an exported network: its input, uint8 (n, side, side, 3), and its outputs, float32 (n, classes)
+INPUT, PROBABILITIES, LOGITS = "images", "probabilities", "logits"
+
 
 @dataclass(frozen=True)
 class ModelCard:

@@ -13,13 +13,12 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from mxscale.serve import model_card
-from mxscale.serve.model_card import ModelCard
+from mxscale.serve.model_card import INPUT, LOGITS, PROBABILITIES, ModelCard
 from mxscale.util.errors import ConfigError
 
 # The exporter's operators are those of opset 13, whichever newer one the package onnx has. Its `export_model` declares
 # the newest, in which some of them mean something else.
 OPSET, IR = 13, 8
-INPUT, PROBABILITIES, LOGITS = "images", "probabilities", "logits"
 PIXELS = "pixels"  # the network's own input
 
 

@@ -36,7 +36,7 @@ def most_likely(probabilities: np.ndarray, names: Sequence[str], top: int) -> Li
 
 
 class Writer:
-    """Writes the predictions of some images after the other to an open file."""
+    """Writes the predictions of some images after the other to an open file, each by `good(image, choices)`."""
 
     def __init__(self, file, names: Sequence[str], top: int):
         self.file, self.names, self.top = file, names, min(top, len(names))
@@ -46,9 +46,6 @@ class Writer:
             self.good(picture.name, most_likely(probabilities, self.names, self.top))
         for picture, reason in some.bad:
             self.bad(picture.name, reason)
-
-    def good(self, image: str, choices: List[Choice]) -> None:
-        raise NotImplementedError
 
     def bad(self, image: str, reason: str) -> None:
         """Record an image that cannot be used; files without a place for it leave it out."""

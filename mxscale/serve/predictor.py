@@ -13,13 +13,12 @@ from mxscale.config.schema import Data
 from mxscale.data.images import BadImage
 from mxscale.data.reader.transforms import Evaluation
 from mxscale.environment.container_limits import available_cores
-from mxscale.serve.model_card import ModelCard
+from mxscale.serve.model_card import INPUT, LOGITS, PROBABILITIES, ModelCard
 from mxscale.serve.trained_models import Exported
 from mxscale.util.errors import ConfigError
 
 BATCH = 16  # images of a forward
 MOST_THREADS = 256
-INPUT, OUTPUTS = "images", ["probabilities", "logits"]
 
 
 class Predicted(NamedTuple):
@@ -91,4 +90,4 @@ class Predictor:
         """Return the probabilities and logits of images (n, side, side, 3) uint8, each (n, classes) float32."""
         if not len(images):
             return [np.empty((0, len(self.card.class_names)), "float32")] * 2
-        return self.session.run(OUTPUTS, {INPUT: images})
+        return self.session.run([PROBABILITIES, LOGITS], {INPUT: images})

@@ -31,8 +31,6 @@ class Request:
     def __post_init__(self):
         if not isinstance(self.source, str):
             raise ConfigError("source is missing: mxscale register RUN NAME, such as latest flowers")
-        if not trained_models.names_run(self.source):
-            raise ConfigError(f"{self.source}: no such run directory; expected one, latest or run:ID")
         if not isinstance(self.registered, str) or not REGISTERED.fullmatch(self.registered):
             raise ConfigError(f"registered={self.registered}: expected a name without / and :, such as flowers")
 
@@ -42,10 +40,12 @@ def main(config: Config, settings: dict) -> None:
     request = Request(**settings)
     page.check_installed("register")
     run = trained_models.find_run(request.source, config)
+    if run is None:
+        raise ConfigError(f"{request.source}: no such run directory; expected one, latest or run:ID")
     run_id = trained_models.identity(run)
     if os.sep in run_id:
         raise ConfigError(f"{run} is not in MLflow; send it with: mxscale sync {run}")
-    trained, best = trained_models.load(str(run), config), run.read("best.json")["val/top1"]
+    trained, best = trained_models.load(run, config), run.read("best.json")["val/top1"]
     store = models.Models(config, "register")
     with tempfile.TemporaryDirectory(prefix="mxscale-model-") as folder:
         network, whole = Path(folder) / "model.onnx", Path(folder) / "model"

@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Optional, Union
 
 from mxscale.config.networks import network
 from mxscale.config.schema import Config, origin_of
@@ -36,33 +36,28 @@ def is_file(model: str) -> bool:
     return model.endswith(ONNX)
 
 
-def find_run(model: str, config: Config) -> RunDir:
-    """Return the run directory that `model` names. Raises ConfigError."""
+def find_run(model: str, config: Config) -> Optional[RunDir]:
+    """Return the run directory that `model` names; None if it names a file. Raises ConfigError."""
     kind, rest = origin_of(model)
     if kind == "latest":
         return latest_trained(config.runs, model, ("train", "finetune"))
     if kind == "run":
         return history.find_run(config, rest, model)
-    return RunDir(model)
+    return RunDir(model) if os.path.isdir(model) else None
 
 
-def names_run(model: str) -> bool:
-    """Return whether `model` names a run, as opposed to a file of weights."""
-    return origin_of(model)[0] in ("latest", "run") or os.path.isdir(model)
-
-
-def exported(model: str, config: Config) -> Exported:
+def exported(model: Union[str, RunDir], config: Config) -> Exported:
     """Return a trained network as ONNX.
 
     Args:
-        model: A run directory, `latest`, `run:ID`, a file of `mxscale export`, or weights as model.pretrained names
-            them.
+        model: A run or its directory, `latest`, `run:ID`, a file of `mxscale export`, or weights as model.pretrained
+            names them.
         config: The composed settings; `model.name` is the network of weights that state none.
 
     Raises:
         ConfigError: There is no such model, or it cannot be read.
     """
-    if is_file(model):
+    if isinstance(model, str) and is_file(model):
         return _read(model)
     from mxscale.serve import onnx_graph
 
@@ -86,9 +81,10 @@ def _read(path: str) -> Exported:
     return Exported(content, model_card.from_metadata({each.key: each.value for each in found}, path))
 
 
-def load(model: str, config: Config) -> Network:
+def load(model: Union[str, RunDir], config: Config) -> Network:
     """Return a trained network in MXNet. Raises ConfigError."""
-    return _of_run(find_run(model, config)) if names_run(model) else _of_weights(model, config)
+    run = model if isinstance(model, RunDir) else find_run(model, config)
+    return _of_run(run) if run else _of_weights(model, config)
 
 
 def _of_run(run: RunDir) -> Network:
