@@ -54,6 +54,7 @@ NETWORKS: Dict[str, Network] = {
     entry.name: entry
     for entry in (
         Network("small", 8, "mxscale.models.residual:Small", side=32, classes=10),
+        Network("resnet9", 8, "mxscale.models.residual:ResNet9", side=32, classes=10),
         Network("mnist_convnet", 16, "mxscale.models.convnet:MnistConvnet", side=28, classes=10),
         Network("symbol", 8, "mxscale.models.symbol:build", from_weights=True),
         *(_resnet_v1b(layers) for layers in RESNET_LAYERS),

@@ -1,4 +1,4 @@
-"""Residual networks that Gluon's zoo lacks: ResNet v1b, and a small one for small images.
+"""Residual networks that Gluon's zoo lacks: ResNet v1b, and two small ones for small images.
 
 ResNet v1b has the stride in the 3x3 convolution and no biases ("v1.5", GluonCV's `_v1b`). torchvision's and timm's
 ResNet weights have this architecture. They do not fit Gluon's own `resnet50_v1`, which has the stride in the first 1x1
@@ -7,6 +7,10 @@ convolution and biases in the 1x1 convolutions. The networks with 18 and 34 laye
 
 The small network is that of arXiv:1512.03385, sec. 4.2, with n = 2: 6n + 2 = 14 layers with weights, 175,258 parameters
 for 10 classes. Unlike in the paper, a shortcut that changes shape is a 1x1 convolution (option B), as in the others.
+
+ResNet-9 is the network of David Page's entries to DAWNBench ("How to train your ResNet", 2018), which learns CIFAR-10 in
+few epochs. At a quarter of the original's width in the first layer and three eighths in the others, it learns the set
+on a CPU in an hour: 0.9 M parameters. Pooling precedes batch normalisation, which then has a quarter of the work.
 """
 
 from mxnet.gluon import nn
@@ -96,3 +100,43 @@ def _stage(index: int, width: int, channels: int) -> nn.HybridSequential:
         for _ in range(BLOCKS - 1):
             stage.add(BasicBlockV1(width, 1, in_channels=width, prefix=""))
     return stage
+
+
+RESNET9_WIDTHS = (16, 48, 96, 192)  # channels of the first layer and of the three stages; each stage halves the side
+RESNET9_RESIDUAL = (True, False, True)  # stages that end in a residual block
+
+
+class ResNet9(nn.HybridBlock):
+    """Images (n, 3, side, side), side >= 8, to scores (n, classes)."""
+
+    def __init__(self, classes: int, **kwargs):
+        super().__init__(**kwargs)
+        first, *widths = RESNET9_WIDTHS
+        with self.name_scope():
+            self.features = nn.HybridSequential(prefix="")
+            self.features.add(*_convolution(first, 3, 1, 3), nn.Activation("relu"))
+            channels = first
+            for width, residual in zip(widths, RESNET9_RESIDUAL):
+                convolution, norm = _convolution(width, 3, 1, channels)
+                self.features.add(convolution, nn.MaxPool2D(2), norm, nn.Activation("relu"))
+                if residual:
+                    self.features.add(_ResNet9Block(width))
+                channels = width
+            self.features.add(nn.GlobalMaxPool2D(), nn.Flatten())
+            self.output = nn.Dense(classes, in_units=channels)
+
+    def hybrid_forward(self, F, x):
+        return self.output(self.features(x))
+
+
+class _ResNet9Block(nn.HybridBlock):
+    """x + two 3x3 convolutions of x, without an activation after the sum."""
+
+    def __init__(self, channels: int, **kwargs):
+        super().__init__(**kwargs)
+        self.body = nn.HybridSequential(prefix="")
+        for _ in range(2):
+            self.body.add(*_convolution(channels, 3, 1, channels), nn.Activation("relu"))
+
+    def hybrid_forward(self, F, x):
+        return x + self.body(x)
