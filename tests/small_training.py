@@ -9,6 +9,7 @@ from mxscale.distributed.communicators import Local
 from mxscale.distributed.exchange import make_exchange
 from mxscale.models import weights
 from mxscale.rundir.directory import RunDir
+from mxscale.train import builders
 from mxscale.train.checkpointer import Checkpointer, TrainingState
 from mxscale.train.metrics import MetricsLog
 from mxscale.train.optim.optimizer import make_trainer
@@ -41,8 +42,10 @@ class Training:
         self.run.path.mkdir(exist_ok=True)
         self.metrics_log = MetricsLog(self.run, Local(), 1)
         exchange = make_exchange(Local(), [[]], self.config.comm, 8)
+        self.average = builders.average(self.config, self.parameters, running, self.statistics)
+        precision = Precision("float32", None)
         state = TrainingState(
-            self.parameters, running, self.trainer, self.statistics, Precision("float32", None), exchange
+            self.parameters, running, self.trainer, self.statistics, precision, exchange, self.average
         )
         derived = sizes(self.config, 1, 80, shards=2)
         self.checkpointer = Checkpointer(self.run, self.config, derived, Local(), state)
@@ -56,6 +59,7 @@ class Training:
                     loss = (self.net(images) ** 2).sum()
                 loss.backward()
             self.trainer.update(8)
+            self.average.update(step)
         return self
 
     def save(self, step):
@@ -64,3 +68,8 @@ class Training:
 
     def digest(self):
         return weights.params_sha256(weights.arrays(self.net))
+
+    def evaluated(self):
+        """Return the parameters that a validation would use, by name."""
+        params = self.checkpointer.snapshot(0).params
+        return {name: array.asnumpy().tolist() for name, array in params.items()}

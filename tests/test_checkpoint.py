@@ -38,13 +38,14 @@ def newest_step(training):
 # ---------------------------------------------------------------- round trip
 
 
-@pytest.mark.parametrize("optimizer", [{}, {"name": "adam", "momentum": None}])
+@pytest.mark.parametrize("optimizer", [{}, {"name": "adam", "momentum": None}, {"ema_decay": 0.9}])
 def test_resumed_run_is_bit_identical(tmp_path, optimizer):
     unbroken = Training(tmp_path / "run", optimizer=optimizer).step(1, 2, 3).save(3).step(4, 5)
     resumed = Training(tmp_path / "run", seed=99, optimizer=optimizer)
     assert resumed.checkpointer.restore() == 3
     resumed.step(4, 5)
     assert resumed.digest() == unbroken.digest()
+    assert resumed.evaluated() == unbroken.evaluated()
     tables = [training.statistics.gather(Local()) for training in (resumed, unbroken)]
     assert np.array_equal(*tables) and not np.array_equal(tables[0][0], tables[0][1])
 
@@ -163,7 +164,7 @@ def checkpoint_of(training, step, in_flight):
     snapshot = training.checkpointer.snapshot(step)
     arrays = {name: array.asnumpy() for name, array in snapshot.params.items()}
     state = {"step": step, "params_sha256": weights.params_sha256(arrays)}
-    checkpointer.write(training.run.checkpoint(step), state, snapshot, training.trainer, in_flight)
+    checkpointer.write(training.run.checkpoint(step), state, snapshot, training.trainer, {"exchange": in_flight})
 
 
 def write_fails(training, limit, in_flight=None, message=""):

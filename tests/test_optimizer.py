@@ -9,6 +9,7 @@ import pytest
 from mxscale.config.schema import Optimizer
 from mxscale.models import zoo
 from mxscale.train.builders import has_dropout, reseeder
+from mxscale.train.optim.clipping import clip_norm, clipping
 from mxscale.train.optim.optimizer import CrossEntropy, make_optimizer, make_trainer
 from mxscale.util.errors import ConfigError
 
@@ -45,6 +46,28 @@ def after_steps(config, gradients, global_batch):
 def test_updates_equal_those_worked_by_hand(settings, gradients, global_batch, weight):
     config = Optimizer(**{"weight_decay": 0.0, **settings})
     assert after_steps(config, gradients, global_batch=global_batch) == pytest.approx(weight, rel=1e-6)
+
+
+@pytest.mark.parametrize("limit, factor", [(None, 1.0), (20.0, 1.0), (5.0, 0.5)])
+def test_gradients_are_clipped_by_their_common_norm(limit, factor):
+    gradients = {"a": [0.0, 60.0, 0.0], "b": [80.0]}  # sums over a batch of 10: the mean has the norm 10
+    parameters = {name: mx.gluon.Parameter(name, shape=(len(values),)) for name, values in gradients.items()}
+    for name, parameter in parameters.items():
+        parameter.initialize(mx.init.Zero())
+        parameter.grad()[:] = mx.nd.array(gradients[name])
+    trainer = make_trainer(list(parameters.values()), Optimizer(lr=1.0), multi_precision=False)
+    clipping(limit, 10, trainer)(list(parameters.values()))
+    for name, parameter in parameters.items():
+        assert parameter.grad().asnumpy() == pytest.approx(factor * np.array(gradients[name]), rel=1e-5)
+
+
+def test_norm_of_many_values_is_exact():
+    parameter = mx.gluon.Parameter("w", shape=(2_000_000,))
+    parameter.initialize(mx.init.Zero())
+    values = np.random.RandomState(0).standard_normal(parameter.shape).astype(np.float32)
+    parameter.grad()[:] = mx.nd.array(values)
+    clip_norm([parameter], 1.0)
+    assert np.linalg.norm(parameter.grad().asnumpy().astype(np.float64)) == pytest.approx(1, rel=1e-5)
 
 
 # ---------------------------------------------------------------- names and arguments

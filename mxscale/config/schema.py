@@ -34,6 +34,13 @@ class Config:
     target_top1: Optional[float] = setting(
         None, "validation accuracy; time and cost to reach it are recorded", unit="%", low=0, high=100
     )
+    stop_at_target: bool = setting(False, "end the training at the first validation that reaches target_top1")
+    patience: Optional[int] = setting(
+        None,
+        "early stopping: end the training after this many validations without a higher top-1; null: never",
+        unit="validations",
+        low=1,
+    )
     evaluation: str = setting(
         "none", "after the run: full evaluates its best checkpoint (docs/use-a-model.md)", choices=("none", "full")
     )

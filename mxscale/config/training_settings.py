@@ -177,6 +177,15 @@ class Optimizer:
     clip_gradient: Optional[float] = setting(
         None, "largest absolute value of a gradient's element; null: no clipping", low=0
     )
+    clip_norm: Optional[float] = setting(
+        None, "largest norm of all gradients together (arXiv:1211.5063, sec. 3.2); null: no clipping", above=0
+    )
+    ema_decay: Optional[float] = setting(
+        None,
+        "decay of the weights' exponential moving average, which is then validated and exported; null: no average",
+        above=0,
+        high=0.99999,
+    )
     multi_precision: bool = setting(True, "keep float32 master weights of float16 networks")
     params: Dict[str, Any] = setting({}, "further arguments of the optimizer, passed unchanged")
 

@@ -257,7 +257,33 @@ def _check_server_update(c: Config) -> None:
         )
 
 
+def _check_stop(c: Config) -> None:
+    if c.stop_at_target and c.target_top1 is None:
+        raise ConfigError("stop_at_target=true: set target_top1, the validation accuracy in percent that ends the run")
+
+
+def _check_update(c: Config) -> None:
+    """Check what needs the summed gradients, or the same weights on all ranks after each step."""
+    if c.optimizer.ema_decay and not c.comm.entry.in_step:
+        raise ConfigError(
+            f"optimizer.ema_decay={c.optimizer.ema_decay} with comm={c.comm.backend}: the weights of ranks differ "
+            "between validations, and so would their averages; use comm=horovod"
+        )
+    if c.optimizer.ema_decay and c.precision == "float16":
+        raise ConfigError(
+            f"optimizer.ema_decay={c.optimizer.ema_decay} with precision=float16: an average in float16 does not "
+            "take small changes; use precision=amp"
+        )
+    if c.optimizer.clip_norm and c.comm.update_on == "server":
+        raise ConfigError(
+            f"optimizer.clip_norm={c.optimizer.clip_norm} with comm={c.comm.backend}: no rank has the sum of the "
+            "gradients; use comm=horovod, or optimizer.clip_gradient"
+        )
+
+
 CHECKS = (
+    _check_stop,
+    _check_update,
     _check_names,
     _check_source,
     _check_splits,

@@ -65,7 +65,8 @@ def merge(
     written = [rank for rank in ranks if rank]
     if ranks and len(written) == len(ranks) and all(rank.exit == DONE for rank in written):
         first = written[0]
-        return Status(FINISHED, exit=DONE, step=first.step, params_sha256=first.params_sha256), None
+        kept = {"step": first.step, "params_sha256": first.params_sha256, "reason": first.reason}
+        return Status(FINISHED, exit=DONE, **kept), None
     failures = sorted((rank for rank in written if rank.exit not in (DONE, INTERRUPTED)), key=lambda rank: rank.time_ms)
     causes = [rank for rank in failures if not rank.consequence]
     if causes:

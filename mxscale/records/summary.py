@@ -7,7 +7,7 @@ from mxscale.cost import run_cost
 from mxscale.records import scaling
 from mxscale.rundir.directory import FORECAST, RunDir
 from mxscale.rundir.price import Price
-from mxscale.rundir.status import Summary
+from mxscale.rundir.status import FINISHED, Summary
 from mxscale.util import text_table
 
 NEXT = "\n"  # within a row of the table
@@ -76,6 +76,7 @@ def table(run: RunDir, view: Optional[str] = None) -> str:
     summary, price = run.summary() or Summary(), run.price() or Price(known=False, why="no price")
     figures, skipped = summary.metrics, run.plan().skipped
     rows = [
+        ("ended early", _early_end(run)),
         ("best val top-1", _shown(figures, "best/val_top1", "{:.2f} % at step " + str(figures.get("best/step")))),
         ("test top-1", _shown(figures, "test/top1", "{:.2f} %")),
         ("throughput", _shown(figures, "throughput/median", "{:,.0f} images/s (median)")),
@@ -94,6 +95,12 @@ def table(run: RunDir, view: Optional[str] = None) -> str:
     lines = [(name, value.split(NEXT)) for name, value in rows if value is not None]
     cells = [[name * (number == 0), text] for name, texts in lines for number, text in enumerate(texts)]
     return "\n".join(text_table.columns(cells, indent="  "))
+
+
+def _early_end(run: RunDir) -> Optional[str]:
+    """Return why a finished run ended before its last step, and at which."""
+    status = run.status()
+    return f"{status.reason}, at step {status.step}" if status.state == FINISHED and status.reason else None
 
 
 def _verdict(summary: Summary) -> Optional[str]:

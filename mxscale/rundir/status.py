@@ -30,7 +30,7 @@ class Status:
     error: Optional[str] = None
     step: Optional[int] = None
     params_sha256: Optional[str] = None
-    reason: Optional[str] = None  # of a stop
+    reason: Optional[str] = None  # of a stop, or why a finished training ended before its last step
     stamps: Dict[str, float] = field(default_factory=dict)  # of the last attempt's set-up
     rerun: Optional[Dict[str, Any]] = None  # the verdict of a rerun
 
@@ -50,6 +50,7 @@ class RankStatus:
     state: Optional[str] = None
     step: Optional[int] = None
     error: Optional[str] = None
+    reason: Optional[str] = None  # why the training ended before its last step
     consequence: bool = False  # whether the failure of another rank caused the error
     params_sha256: Optional[str] = None
     stamps: Dict[str, float] = field(default_factory=dict)

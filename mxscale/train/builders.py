@@ -15,6 +15,7 @@ from mxscale.distributed.exchange import make_exchange
 from mxscale.models import symbol, weights, zoo
 from mxscale.models.input_layer import InputLayer
 from mxscale.rundir.plan import Plan
+from mxscale.train.optim.averaging import NoAverage, WeightAverage
 from mxscale.train.optim.server_update import ServerUpdate
 from mxscale.util.errors import ConfigError
 
@@ -96,6 +97,12 @@ def network(config: Config, plan: Plan, devices):
     if config.precision == "float16":
         net.cast("float16")
     return net
+
+
+def average(config: Config, parameters, running, statistics) -> NoAverage:
+    """Return the moving average of the network, or the network itself without optimizer.ema_decay."""
+    decay = config.optimizer.ema_decay
+    return WeightAverage(decay, parameters, running, statistics) if decay else NoAverage()
 
 
 def gradient_exchange(comm, trained, devices, config: Config, sizes: Sizes) -> tuple:

@@ -4,6 +4,7 @@ checkpoints/<9-digit step>/params      the network as it is evaluated and export
                            trainer     the optimizer's state, as Trainer.save_states writes it
                            statistics  running statistics of batch normalisation by shard, a .npy array
                            exchange    with double buffering: the summed gradients in flight
+                           trained     with ema_decay: the weights that training resumes from; params is their average
                            state.json  step, shards, best validation so far, loss scale
                            MANIFEST    SHA-256 of each file, in the format of sha256sum -c
 
@@ -25,6 +26,7 @@ from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes, unsaved
 from mxscale.models import weights
 from mxscale.rundir.directory import RunDir
+from mxscale.train.optim.averaging import NoAverage
 from mxscale.train.optim.optimizer import load_states
 from mxscale.train.precision import Precision
 from mxscale.train.shard_statistics import ShardStatistics
@@ -34,6 +36,7 @@ from mxscale.util.regular_files import read_regular
 
 MAX_MANIFEST, MAX_BYTES = 1 << 20, 4 * weights.MAX_BYTES  # of MANIFEST, of any other file
 FILES = ("params", "trainer", "statistics", "state.json")  # of every checkpoint
+EXTRA = ("exchange", "trained")  # of some
 
 
 class NotFinite(ArithmeticError):
@@ -48,6 +51,7 @@ class TrainingState:
         parameters: Structural name -> Parameter.
         running: Names of the parameters whose values `statistics` holds for each shard.
         exchange: The gradient exchange, which may have sums in flight.
+        average: The moving average of the network.
     """
 
     parameters: Dict[str, gluon.Parameter]
@@ -56,6 +60,7 @@ class TrainingState:
     statistics: ShardStatistics
     precision: Precision
     exchange: Any
+    average: NoAverage
 
 
 class Snapshot(NamedTuple):
@@ -74,6 +79,7 @@ class Checkpoint(NamedTuple):
     params: Dict[str, nd.NDArray]  # by structural name
     statistics: np.ndarray  # (shards, values), float32
     exchange: Dict[str, nd.NDArray]  # index of a bucket -> sums of gradients in flight; {} without any
+    trained: Dict[str, nd.NDArray]  # as NoAverage.state returns it
 
 
 class Checkpointer:
@@ -91,7 +97,8 @@ class Checkpointer:
         if found is None:
             return 0
         for name, parameter in self.state.parameters.items():
-            parameter.set_data(found.params[name])
+            parameter.set_data(found.trained.get(name, found.params[name]))
+        self.state.average.restore(found.params, found.trained)
         load_states(self.state.optimizer, str(found.path / "trainer"))
         self.state.statistics.restore(found.statistics)
         self.state.precision.restore(found.state["loss_scale"])
@@ -124,7 +131,7 @@ class Checkpointer:
         table = self.state.statistics.gather(self.comm)
         params = {name: parameter.list_data()[0].copy() for name, parameter in self.state.parameters.items()}
         params.update(zip(self.state.running, self.state.statistics.average(table)))
-        return Snapshot(step, params, table)
+        return Snapshot(step, self.state.average.evaluated(params, self.comm), table)
 
     def save(self, snapshot: Snapshot, metrics_log) -> None:
         """Write a checkpoint, then best.json, which names an existing checkpoint. A collective.
@@ -165,7 +172,8 @@ class Checkpointer:
         try:
             metrics_log.sync()
             final = self.run.checkpoint(snapshot.step)
-            write(final, state, snapshot, self.state.optimizer, in_flight)
+            extra = {"exchange": in_flight, "trained": self.state.average.state()}
+            write(final, state, snapshot, self.state.optimizer, extra)
             self._write_best()
             prune(self.run.checkpoints, snapshot.step, self.config.checkpoint.keep, self.best_step)
         except OSError as error:
@@ -234,12 +242,12 @@ def is_valid(path: Path) -> bool:
 
 def read(path: Path) -> Checkpoint:
     state = json.loads((path / "state.json").read_text())
-    exchange = nd.load(str(path / "exchange")) if (path / "exchange").exists() else {}
-    return Checkpoint(path, state, weights.load(path / "params"), np.load(path / "statistics"), exchange)
+    exchange, trained = (nd.load(str(path / name)) if (path / name).exists() else {} for name in EXTRA)
+    return Checkpoint(path, state, weights.load(path / "params"), np.load(path / "statistics"), exchange, trained)
 
 
-def write(final: Path, state: Dict[str, Any], snapshot: Snapshot, trainer: gluon.Trainer, exchange) -> None:
-    """Write the checkpoint `final` atomically; `state` and `exchange` are as in `Checkpoint`.
+def write(final: Path, state: Dict[str, Any], snapshot: Snapshot, trainer: gluon.Trainer, extra) -> None:
+    """Write the checkpoint `final` atomically; `state` and, by name, the files of `extra` are as in `Checkpoint`.
 
     Raises:
         OSError: A write failed (a full disk, for example); earlier checkpoints remain.
@@ -257,10 +265,11 @@ def write(final: Path, state: Dict[str, Any], snapshot: Snapshot, trainer: gluon
         with open(new / "statistics", "wb") as file:
             np.save(file, snapshot.statistics)
         sync(new / "statistics")
-        if exchange:
-            _save_arrays(new / "exchange", exchange, weights.params_sha256(_numpy(exchange)))
+        extra = {name: arrays for name, arrays in extra.items() if arrays}
+        for name, arrays in extra.items():
+            _save_arrays(new / name, arrays, weights.params_sha256(_numpy(arrays)))
         write_text(new / "state.json", json.dumps(state, indent=1, sort_keys=True) + "\n")
-        names = [*FILES, "exchange"] if exchange else FILES
+        names = [*FILES, *extra]
         write_text(new / "MANIFEST", "".join(f"{digest_of(new / name)}  {name}\n" for name in names))
         sync(new)
         if final.exists():  # the same step again, after a resume from an earlier one

@@ -5,6 +5,7 @@ export use their average, in a copy that is never written back.
 """
 
 import math
+from typing import Dict, Optional
 
 import numpy as np
 from mxnet import nd
@@ -38,14 +39,25 @@ class ShardStatistics:
             self._put(self.saved[shard], device)
             self.current[device] = shard
 
-    def gather(self, comm) -> np.ndarray:
-        """Return the statistics of all shards, (shards, values) float32, equal on every rank. A collective."""
+    def rows(self) -> Dict[int, np.ndarray]:
+        """Return the statistics of this rank's shards: shard -> (values,) float32."""
         for device, shard in self.current.items():
             self.saved[shard] = self._copies(device)
+        if not self.parameters:
+            return {}
+        return {shard: np.concatenate([a.asnumpy().ravel() for a in self.saved[shard]]) for shard in self.shards}
+
+    def gather(self, comm, rows: Optional[Dict[int, np.ndarray]] = None) -> np.ndarray:
+        """Return the rows of all shards, (shards, values) float32, equal on every rank. A collective.
+
+        Args:
+            rows: Those of this rank's shards; by default the statistics.
+        """
+        rows = self.rows() if rows is None else rows
         table = np.zeros((self.of, sum(math.prod(p.shape) for p in self.parameters)))
         if table.size:
-            for shard in self.shards:
-                table[shard] = np.concatenate([array.asnumpy().ravel() for array in self.saved[shard]])
+            for shard, row in rows.items():
+                table[shard] = row
             table = comm.total(table)
         return table.astype(np.float32)
 

@@ -6,7 +6,7 @@ for all ranks. The process around the loop is in rank.py; builders.py creates th
 
 import math
 import time
-from typing import List, Tuple
+from typing import List, Optional, Tuple
 
 from mxnet import autograd
 
@@ -21,10 +21,12 @@ from mxscale.train import builders, precision
 from mxscale.train.checkpointer import Checkpointer, NotFinite, Snapshot, TrainingState
 from mxscale.train.evaluation import Evaluator
 from mxscale.train.metrics import Accumulator, MetricsLog
+from mxscale.train.optim.clipping import clipping
 from mxscale.train.optim.optimizer import CrossEntropy, advance, make_trainer
 from mxscale.train.optim.schedule import learning_rate
 from mxscale.train.pretrained_init import check_first_loss
 from mxscale.train.shard_statistics import ShardStatistics
+from mxscale.train.stopping import reason_to_end
 from mxscale.train.timing import StepProfiler, ThroughputTimer, first_element
 
 PROFILE_EVERY = 50  # steps
@@ -71,13 +73,17 @@ class Trainer:
         self.objective.hybridize(static_alloc=True, static_shape=True)
         self.optimizer = make_trainer(self.trained, config.optimizer, multi_precision=config.precision == "float16")
         self.precision = precision.Precision(config.precision, self.optimizer)
+        self.clip_norm = clipping(config.optimizer.clip_norm, sizes.global_batch, self.optimizer)
         self.lr = learning_rate(config, sizes)
 
         # Gradient exchange, or parameter servers that apply the gradients; grads: of each device, in buckets
         self.exchange, self.grads = builders.gradient_exchange(comm, self.trained, devices, config, sizes)
 
         # Start from the newest checkpoint, or from step 0
-        state = TrainingState(parameters, running, self.optimizer, self.statistics, self.precision, self.exchange)
+        self.average = builders.average(config, parameters, running, self.statistics)
+        state = TrainingState(
+            parameters, running, self.optimizer, self.statistics, self.precision, self.exchange, self.average
+        )
         self.checkpointer = Checkpointer(run, config, sizes, comm, state)
         self.step = self.checkpointer.restore()
 
@@ -88,7 +94,7 @@ class Trainer:
         self.stop_vote = StopVote(comm, lambda: run.stop_reason() is not None)
 
     def train(self) -> dict:
-        """Train to the last step, or until the ranks agree to stop; then evaluate the best network on the test set.
+        """Train to the end, or until the ranks agree to stop; then evaluate the best network on the test set.
 
         Returns:
             The outcome as ranks/<r>.json records it.
@@ -97,7 +103,7 @@ class Trainer:
         self.metrics_log.write(self.step, {"lr": self.lr(0)} if self.step == 0 else {})
         if self.checkpointer.validation_pending and not self.resume_validation():
             return self.interrupted()
-        while self.step < self.sizes.total_steps:
+        while not self.ended():
             self.train_step()
             if not self.end_step():
                 return self.interrupted()
@@ -105,7 +111,8 @@ class Trainer:
             return self.interrupted()
         self.metrics_log.sync()
         sha256 = self.checkpointer.params_sha256
-        return {"state": "done", "exit": directory.DONE, "step": self.step, "params_sha256": sha256}
+        done = {"state": "done", "exit": directory.DONE, "step": self.step, "params_sha256": sha256}
+        return {**done, "reason": self.early_end()}
 
     def train_step(self) -> None:
         """Compute the gradients of one global batch, sum them over all ranks and update the weights. A collective."""
@@ -145,8 +152,10 @@ class Trainer:
         updates = self.exchange()
         profile.record("time/exchange")
         if updates:
+            self.clip_norm(self.trained)
             advance(self.optimizer, self.lr(self.step), self.step / self.sizes.steps_per_epoch)
             self.optimizer.update(self.sizes.global_batch)
+        self.average.update(self.step)
 
         # The first layer's weights are updated last; the first step of double buffering writes gradients alone
         buffers_only = self.config.comm.double_buffering and not updates
@@ -182,11 +191,20 @@ class Trainer:
         snapshot = self.checkpointer.snapshot(step)
         if validates and not self.validate(snapshot):
             stop = True
-        if saves or stop or self.checkpointer.best_step == step:
+        ended = self.ended()
+        if saves or stop or ended or self.checkpointer.best_step == step:
             with self.heartbeat.checkpointing():
                 self.checkpointer.save(snapshot, self.metrics_log)
         self.timer.restart()
-        return not (self.checkpointer.validation_pending or (stop and not last))
+        return not (self.checkpointer.validation_pending or (stop and not ended))
+
+    def ended(self) -> bool:
+        """Return whether no further step follows."""
+        return self.step == self.sizes.total_steps or self.early_end() is not None
+
+    def early_end(self) -> Optional[str]:
+        """Return why training ends before its last step, None if it does not."""
+        return reason_to_end(self.config, self.sizes, self.step, self.checkpointer.best)
 
     def validate(self, snapshot: Snapshot) -> bool:
         """Evaluate a snapshot on the validation set; return False if a stop request interrupted it. A collective."""
