@@ -1,9 +1,14 @@
 """The moving average of a network: what is validated, exported and resumed."""
 
+import re
+
 import mxnet as mx
 import numpy as np
 import pytest
+from composed import composed
 from small_training import Training
+
+from mxscale.util.errors import ConfigError
 
 DECAY = 0.6
 AVERAGED = {"ema_decay": DECAY, "lr": 1e-3}
@@ -46,3 +51,16 @@ def test_checkpoint_holds_average_and_weights(tmp_path, file):
     saved = mx.nd.load(str(training.run.checkpoint(2) / file))["0.weight"].asnumpy()
     weight = training.parameters["0.weight"].data().asnumpy()
     assert np.array_equal(saved, weight) == (file == "trained")
+
+
+@pytest.mark.parametrize(
+    "overrides, wrong",
+    [
+        (["comm=dist_async"], "optimizer.ema_decay=0.9 with comm=dist_async: the weights of ranks differ"),
+        (["precision=float16"], "optimizer.ema_decay=0.9 with precision=float16: an average in float16"),
+        (["optimizer.ema_decay=1"], "optimizer.ema_decay=1.0: expected above 0 and at most 0.99999"),
+    ],
+)
+def test_average_without_meaning_is_refused(overrides, wrong):
+    with pytest.raises(ConfigError, match=f"^{re.escape(wrong)}"):
+        composed("train", "optimizer.ema_decay=0.9", *overrides)

@@ -5,6 +5,7 @@ import re
 import mxnet as mx
 import numpy as np
 import pytest
+from composed import composed
 
 from mxscale.config.schema import Optimizer
 from mxscale.models import zoo
@@ -59,6 +60,11 @@ def test_gradients_are_clipped_by_their_common_norm(limit, factor):
     clipping(limit, 10, trainer)(list(parameters.values()))
     for name, parameter in parameters.items():
         assert parameter.grad().asnumpy() == pytest.approx(factor * np.array(gradients[name]), rel=1e-5)
+
+
+def test_servers_do_not_clip_by_norm():
+    with pytest.raises(ConfigError, match="clip_norm=1.0 with comm=parameter_server: no rank has the sum"):
+        composed("train", "comm=parameter_server", "comm.update_on=server", "optimizer.clip_norm=1")
 
 
 def test_norm_of_many_values_is_exact():
