@@ -63,7 +63,7 @@ def test_gradients_are_clipped_by_their_common_norm(limit, factor):
 
 
 def test_servers_do_not_clip_by_norm():
-    with pytest.raises(ConfigError, match="clip_norm=1.0 with comm=parameter_server: no rank has the sum"):
+    with pytest.raises(ConfigError, match=r"clip_norm=1\.0 with comm=parameter_server: no rank has the sum"):
         composed("train", "comm=parameter_server", "comm.update_on=server", "optimizer.clip_norm=1")
 
 
