@@ -5,6 +5,7 @@ an older version.
 """
 
 import json
+import time
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -109,9 +110,11 @@ class Store:
 
     def log_metrics(self, home: str, metrics: Dict[str, float]) -> None:
         """Add metrics to the run `home`; NaN, which is undefined, is left out."""
-        for name, value in metrics.items():
-            if value == value:
-                self._request(lambda name=name, value=value: self.client.log_metric(home, name, value))
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        known = [Metric(name, value, now, 0) for name, value in metrics.items() if value == value]
+        self._request(lambda: self.client.log_batch(home, metrics=known))
 
     def home(self, experiment_id: str, name: str, runs: Sequence[Recorded]) -> str:
         """Return the id of the run that holds a report: the sweep of all `runs`, else a run of its own."""
