@@ -36,6 +36,7 @@ NEEDED = {
     "experiment/imagenet_goyal": RECORDS,
     "experiment/chainermn_in15": RECORDS,
     "experiment/finetune_folder": FOLDER,
+    "experiment/cifar10_images": FOLDER,
 }
 
 
@@ -108,6 +109,7 @@ def records(folder):
 CASES = {  # experiment -> (entry, overrides for a step within seconds)
     "adaltas_input": ("train", imagenet),
     "aws_mnist": ("train", mnist),
+    "cifar10_images": ("train", lambda folder: [f"data.root={folder}/photos", "data.val_share=0.4", *TINY]),
     "digits": ("train", lambda folder: []),
     "large_batch_digits": ("train", lambda folder: []),
     "aws_horovod": ("train", lambda folder: [*records(folder), "precision=float32"]),  # amp takes a GPU
