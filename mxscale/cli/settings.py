@@ -116,7 +116,7 @@ def _absolute(path: Optional[str]) -> Optional[str]:
 
 # Settings that a resume may change; any other would make it another run. The price of the first start stays.
 RESUMABLE = ("launch", "tracking", "evaluation", "checkpoint", "comm", "log_every", "validate_every", "epochs",
-             "max_steps", "target_top1", "budget", "resume", "sweep")  # fmt: skip
+             "max_steps", "target_top1", "stop_at_target", "patience", "budget", "resume", "sweep")  # fmt: skip
 
 
 def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:

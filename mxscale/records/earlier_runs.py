@@ -52,7 +52,8 @@ def same_layout(runs: List[RunDir], config: Config, sizes: Sizes) -> List[RunDir
 def for_speed(config: Config) -> Config:
     """Return the config with defaults for what its speed does not depend on: length, seed, learning rate, price."""
     plain = Config()
-    names = ("seed", "epochs", "max_steps", "target_top1", "log_every", "validate_every", "checkpoint", "schedule")
+    length = ("epochs", "max_steps", "target_top1", "stop_at_target", "patience")
+    names = (*length, "seed", "log_every", "validate_every", "checkpoint", "schedule")
     same = {name: getattr(plain, name) for name in names}
     return replace(config, **same, optimizer=replace(config.optimizer, lr=1.0), machine=plain.machine)
 
