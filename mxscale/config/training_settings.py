@@ -138,7 +138,7 @@ class Model:
     """The network and its initial weights."""
 
     name: Optional[str] = setting(
-        "small", "network; null: that of the run in model.pretrained; symbol: the graph in model.pretrained"
+        "small", "network (mxscale layers); null: that of the run in model.pretrained; symbol: the graph given there"
     )
     pretrained: Optional[str] = setting(
         None,
