@@ -35,6 +35,12 @@ def diagnose(values: dict, own: dict) -> int:
     return diagnosis.main(_resolved(values), own["diagnose"])
 
 
+def find_lr(values: dict, own: dict) -> int:
+    from mxscale.diagnose import find_lr as range_test
+
+    return range_test.main(_resolved(values), own["find_lr"])
+
+
 def report(values: dict, own: dict) -> None:
     from mxscale.report import report as reports
 
@@ -173,6 +179,7 @@ VERBS: Dict[str, Verb] = {
     "finetune": Verb("replace the head of a trained network and train it on other classes"),
     "plan": Verb("estimate throughput, scaling efficiency and cost before renting machines", plan),
     "diagnose": Verb("measure where the time of a training step goes, and suggest settings", diagnose),
+    "find-lr": Verb("suggest a learning rate by a short run whose rate rises until the loss diverges", find_lr),
     "report": Verb("write figures and tables of recorded runs; compare runs with published claims", report,
                    ("", "tracking")),
     "doctor": Verb("check this machine and its hosts for what would prevent a run", doctor),
