@@ -38,7 +38,7 @@ def smooth(losses: Sequence[float], half: int) -> List[float]:
 
 
 def end_of(losses: Sequence[float], half: int) -> Optional[int]:
-    """Return after how many losses the test ends: before one that is not finite, or once they diverge; None: neither."""
+    """Return after how many losses the test ends, by one that is not finite or by divergence; None if it does not."""
     width, smallest = 2 * half + 1, math.inf
     for at, loss in enumerate(losses):
         if not math.isfinite(loss):
