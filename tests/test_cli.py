@@ -78,6 +78,7 @@ def test_settings_and_options_come_in_any_order(capsys):
         ("mxscale plan data=cifar", {"data=cifar10", "data=cifar100"}),
         ("mxscale plan plan.budget_", {"plan.budget_usd=", "plan.budget_eur="}),
         ("mxscale train optimizer.l", {"optimizer.lr="}),
+        ("mxscale train model=squeeze", {"model=squeezenet1.0", "model=squeezenet1.1"}),
     ],
 )
 def test_completion_answers_verbs_groups_and_keys(capsys, monkeypatch, line, expected):

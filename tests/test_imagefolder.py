@@ -47,7 +47,6 @@ def test_a_class_may_be_called_train(tmp_path):
 def test_other_and_hidden_files_are_ignored(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 3, "bee": 3})
     paint(root / "ant" / "upper.JPG", "red")
-    paint(root / "ant" / "below" / "deep.png", "red")
     paint(root / ".hidden" / "a.png", "red")
     (root / "bee" / ".DS_Store.png").write_text("x")
     (root / "bee" / "notes.txt").write_text("x")

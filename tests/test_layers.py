@@ -62,6 +62,29 @@ def test_untrained_scale_is_not_exchanged():
     assert committed("resnet50_v2")[0]["parameters"] == "0"
 
 
+def test_the_table_of_one_network_has_its_layers_and_sums(capsys):
+    assert main.main(["layers", "mnist_convnet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = committed("mnist_convnet")
+    assert lines[0] == "mnist_convnet: images of 28 px, 10 classes"
+    assert [line.split()[0] for line in lines[3:-3]] == [row["layer"] for row in rows]
+    parameters, flops = (sum(int(row[key]) for row in rows) for key in ("parameters", "flops"))
+    assert lines[-3].split() == ["total", "4", "layers", f"{parameters:,}", f"{flops:,}"]
+
+
+def test_layers_are_those_of_the_given_size_and_classes():
+    first, *_, last = layer_table.of_networks(["resnet50_v1b"], image_size=96, classes=5)
+    assert (first.output, first.flops) == ("64x48x48", 2 * 64 * 147 * 48 * 48)
+    assert (last.output, last.parameters) == ("5", 2048 * 5 + 5)
+
+
+def test_several_networks_have_a_line_each(capsys):
+    assert main.main(["layers", "small", "squeezenet1.1"]) == 0
+    _, small, squeezenet, *_ = capsys.readouterr().out.splitlines()
+    assert small.split()[:4] == ["small", "32", "10", str(len(committed("small")))]
+    assert squeezenet.split()[4] == f"{sum(int(row['parameters']) for row in committed('squeezenet1.1')):,}"
+
+
 def test_command_writes_the_table(tmp_path):
     made = tmp_path / "layers.csv"
     assert main.main(["layers", "networks=[small]", f"output={made}"]) == 0
@@ -74,7 +97,10 @@ def test_command_writes_the_table(tmp_path):
     [
         (["output=x.csv", "networks=[resnet50v1b]"], "did you mean resnet50_v1b?"),
         (["output=x.csv", "networks=small"], "networks=small: expected a list"),
-        (["networks=[small]"], "output is missing"),
+        (["smal"], "networks: smal: did you mean small?"),
+        (["alexnet", "image_size=32"], "image_size=32: alexnet needs at least 63"),
+        (["small", "image_size=32.5"], "image_size=32.5: expected a whole number from 1 to 4096"),
+        (["small", "classes=1"], "classes=1: expected a whole number from 2 to 1000000"),
         (["networks=[small]", "output=no/such/folder/x.csv"], "No such file or directory"),
     ],
 )

@@ -1,16 +1,16 @@
 """Networks by name: shapes, initial values, freezing and weight decay."""
 
-from pathlib import Path
+import dataclasses
 
 import mxnet as mx
 import numpy as np
 import pytest
-import yaml
+from composed import composed
 from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 
-from mxscale.config.networks import NAMES, RESNET_LAYERS, network
-from mxscale.config.schema import Model, from_dict
+from mxscale.config.networks import NAMES, network
+from mxscale.config.schema import Model
 from mxscale.models import weights, zoo
 from mxscale.util.errors import ConfigError
 
@@ -101,12 +101,9 @@ def test_global_pooling_changes_nothing_at_the_published_size():
     np.testing.assert_allclose(net(images(224)).asnumpy(), gluon(images(224)).asnumpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_model_groups_name_networks():
-    files = sorted(Path(__file__).parents[1].glob("conf/model/*.yaml"))
-    models = {file.stem: from_dict(yaml.safe_load(file.read_text()), Model) for file in files}
-    assert {"small", "resnet50_v1", *(f"resnet{layers}_v1b" for layers in RESNET_LAYERS)} <= models.keys()
-    for stem, model in models.items():  # without a name the network is that of the pretrained weights' run
-        assert model.name == stem in NAMES or (model.name is None and model.pretrained)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_network_is_a_choice_of_the_group_model(name):
+    assert composed("train", f"model={name}").model == dataclasses.replace(Model(), name=name)
 
 
 # ---------------------------------------------------------------- v1b and small

@@ -4,6 +4,8 @@ import re
 import sys
 from typing import Optional
 
+from hydra.core.config_store import ConfigStore
+from hydra.core.object_type import ObjectType
 from hydra.errors import OverrideParseException
 from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError
 
@@ -77,10 +79,12 @@ def _of_composition(text: str, defaults: dict) -> str:
 
 
 def _names_no_choice(override: str) -> bool:
-    """Return whether an override gives a group of conf/ another value than the name of a file."""
+    """Return whether an override gives a group another value than the name of a file or of a stored choice."""
     key, equals, value = override.lstrip("+").partition("=")
-    group = key.partition("@")[0]
-    return bool(equals) and (CONF / group).is_dir() and not (CONF / group / f"{value}.yaml").is_file()
+    choice = f"{key.partition('@')[0]}/{value}.yaml"
+    if not equals or not (CONF / choice).parent.is_dir() or (CONF / choice).is_file():
+        return False
+    return ConfigStore.instance().get_type(choice) != ObjectType.CONFIG
 
 
 def _expected_form(override: str) -> str:

@@ -22,8 +22,8 @@ USAGE = """usage: mxscale VERB KEY=VALUE ...
 {verbs}
 
 `mxscale VERB --help` lists the settings of a verb. Settings follow Hydra's grammar: KEY=VALUE, GROUP=CHOICE (a file of
-conf/GROUP/), lists in quotes ('plan.nodes=[1,2]'); `-m` sweeps over KEY=A,B with train and finetune; `--cfg job` prints
-the composed settings. Shell completion: eval "$(mxscale -sc install=bash)"."""
+conf/GROUP/, or model=NETWORK), lists in quotes ('plan.nodes=[1,2]'); `-m` sweeps over KEY=A,B with train and finetune;
+`--cfg job` prints the composed settings. Shell completion: eval "$(mxscale -sc install=bash)"."""
 
 
 @cache

@@ -19,6 +19,7 @@ from mxscale.cli import help_pages, job, multirun
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.help_pages import CONF, own_keys
 from mxscale.cli.verbs import VERBS, Verb
+from mxscale.config.networks import NETWORKS
 from mxscale.config.schema import Config, check_group, filled, to_dict
 from mxscale.config.training_settings import MAX_PIXELS
 from mxscale.environment import variables
@@ -32,6 +33,8 @@ from mxscale.util.redaction import shown
 DEFAULTS = OmegaConf.create(to_dict(Config()))
 OmegaConf.set_struct(DEFAULTS.optimizer.params, False)  # accepts any name; the optimizer validates them
 ConfigStore.instance().store(name="defaults", node=DEFAULTS)
+for network in NETWORKS:  # model=NAME without a file in conf/model
+    ConfigStore.instance().store(group="model", name=network, node={"name": network})
 
 
 def with_margin(side) -> Optional[int]:

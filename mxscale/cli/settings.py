@@ -80,6 +80,8 @@ def resolve(config: Config) -> Config:
         values["model"]["pretrained"] = _absolute_source(values["model"]["pretrained"])
         for name in ("root", "train", "val", "test", "cache"):
             values["data"][name] = _absolute(values["data"][name])
+        if isinstance(values["data"]["classes"], str):
+            values["data"]["classes"] = _absolute(values["data"]["classes"])
     return validate(from_dict(values))
 
 

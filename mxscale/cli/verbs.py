@@ -10,11 +10,14 @@ from hydra.core.hydra_config import HydraConfig
 from mxscale.cli.settings import resolve
 from mxscale.config.networks import NAMES
 from mxscale.config.schema import Config, from_dict
+from mxscale.config.training_settings import MAX_PIXELS
 from mxscale.config.validation import validate
 from mxscale.cost import price_list, price_table, run_cost, spot_comparison
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import tracker
 from mxscale.util.errors import ConfigError
+
+MAX_CLASSES = 10**6  # of `mxscale layers`
 
 # A function takes a run's settings and the verb's own settings as composed. It returns an exit status, None for 0, and
 # raises ConfigError. It imports NumPy, MXNet and matplotlib only if its command line is valid.
@@ -30,6 +33,12 @@ def diagnose(values: dict, own: dict) -> int:
     from mxscale.diagnose import diagnosis
 
     return diagnosis.main(_resolved(values), own["diagnose"])
+
+
+def find_lr(values: dict, own: dict) -> int:
+    from mxscale.diagnose import find_lr as range_test
+
+    return range_test.main(_resolved(values), own["find_lr"])
 
 
 def report(values: dict, own: dict) -> None:
@@ -128,13 +137,16 @@ def register(values: dict, own: dict) -> None:
 
 def layers(values: dict, own: dict) -> None:
     validate(from_dict(values))
-    given, made = own["networks"], _path(own, "output")
+    given, output = own["networks"], own["output"] and _path(own, "output")
     if given is not None and not (isinstance(given, list) and given and all(isinstance(name, str) for name in given)):
         raise ConfigError(f"networks={given}: expected a list such as '[resnet50_v1b,small]', or null for all")
+    for key, least, most in (("image_size", 1, MAX_PIXELS), ("classes", 2, MAX_CLASSES)):
+        if own[key] is not None and not (type(own[key]) is int and least <= own[key] <= most):
+            raise ConfigError(f"{key}={own[key]}: expected a whole number from {least} to {most}, or null")
     from mxscale.models import layer_table as table
 
-    count = table.write(given or NAMES, made)
-    print(f"{made}: {count:,} layers of {len(given or NAMES)} networks")
+    rows = table.of_networks(given or NAMES, own["image_size"], own["classes"])
+    print(table.write(rows, output) if output else table.text(rows))
 
 
 def _resolved(values: dict) -> Config:
@@ -167,6 +179,7 @@ VERBS: Dict[str, Verb] = {
     "finetune": Verb("replace the head of a trained network and train it on other classes"),
     "plan": Verb("estimate throughput, scaling efficiency and cost before renting machines", plan),
     "diagnose": Verb("measure where the time of a training step goes, and suggest settings", diagnose),
+    "find-lr": Verb("suggest a learning rate by a short run whose rate rises until the loss diverges", find_lr),
     "report": Verb("write figures and tables of recorded runs; compare runs with published claims", report,
                    ("", "tracking")),
     "doctor": Verb("check this machine and its hosts for what would prevent a run", doctor),
@@ -187,5 +200,6 @@ VERBS: Dict[str, Verb] = {
                    ("model", "tracking"), ("source",)),
     "register": Verb("log a run's network as an MLflow model and register it: mxscale register RUN NAME",
                      register, ("tracking",), ("source", "registered")),
-    "layers": Verb("write the layers of networks with their parameters and FLOPs as CSV", layers, ()),
+    "layers": Verb("print the layers of networks with their parameters and FLOPs: mxscale layers NETWORK", layers, (),
+                   rest="networks"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The registry of networks: one entry for each value of model.name."""
+"""The registry of networks: one entry for each value of model.name, which model=NAME selects too."""
 
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional
@@ -39,11 +39,15 @@ class Network:
 
 
 def _gluon(name: str, min_side: int, side: int = 224) -> Network:
-    """Return the entry of a network of Gluon's model zoo."""
+    """Return the entry of a network of Gluon's model zoo.
+
+    Its ResNets v1 have the stride in the first 1x1 convolution, and biases in 1x1 convolutions.
+    """
     return Network(name, min_side, arguments={"name": name}, side=side)
 
 
 def _resnet_v1b(layers: int) -> Network:
+    """Return the entry of a ResNet with the stride in the 3x3 convolution (v1.5), as in torchvision and timm."""
     index = RESNET_LAYERS.index(layers)
     smaller = f"resnet{RESNET_LAYERS[index - 1]}_v1b" if index else None
     builder = "mxscale.models.residual:resnet_v1b"

@@ -11,15 +11,18 @@ class ScheduleEntry:
     Attributes:
         function: `module:function` of (Position, settings of the group `schedule`) -> learning rate.
         options: Keys of the group `schedule` that it reads.
+        ratio: It is a power of the ratio of final_lr to optimizer.lr, so both are above 0.
     """
 
     function: str
     options: Tuple[str, ...] = ()
+    ratio: bool = False
 
 
 SCHEDULES = {
     "constant": ScheduleEntry("mxscale.train.optim.schedule:constant"),
     "step": ScheduleEntry("mxscale.train.optim.schedule:step", ("milestones", "factor", "factors")),
-    "cosine": ScheduleEntry("mxscale.train.optim.schedule:cosine", ("final_lr",)),
-    "poly": ScheduleEntry("mxscale.train.optim.schedule:poly", ("final_lr", "power")),
+    "cosine": ScheduleEntry("mxscale.train.optim.schedule:cosine", ("final_lr", "steps")),
+    "poly": ScheduleEntry("mxscale.train.optim.schedule:poly", ("final_lr", "power", "steps")),
+    "exponential": ScheduleEntry("mxscale.train.optim.schedule:exponential", ("final_lr", "steps"), ratio=True),
 }

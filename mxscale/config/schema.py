@@ -108,7 +108,7 @@ def _typed(value, hint, where):
         return value
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Union:
-        return None if value is None else _typed(value, arguments[0], where)
+        return value if value is None or type(value) in arguments else _typed(value, arguments[0], where)
     if origin is list:
         if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{where}={_shown(value)}: expected a list such as [1,2]")

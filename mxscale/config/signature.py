@@ -46,6 +46,8 @@ def signature(config: Config, data_digest: str, weights_digest: Optional[str], r
     threads = () if READERS[config.data.reader].threads else ("data.threads",)
     remove(values, [*UNSIGNED, *DATA_PATHS, *threads, *(() if ranks else RANKS)])
     values["data"]["digest"] = data_digest
+    if isinstance(config.data.classes, str):  # a file: the digest includes the names in it
+        values["data"]["classes"] = None
     values["model"]["pretrained"] = weights_digest
     return hash_of(values)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Union
 
 from mxscale.config.backends import BACKENDS, DEFAULT, Backend
 from mxscale.config.datasets import DATASETS
@@ -60,10 +60,14 @@ class Data:
         choices=("published", "first_use"),
     )
     clutter: bool = setting(False, "keep the class 257.clutter of caltech256")
-    train: Optional[str] = setting(None, "recordio: .rec file of the training split, its .idx file beside it")
-    val: Optional[str] = setting(None, "recordio: .rec file of the validation split")
-    test: Optional[str] = setting(None, "recordio: .rec file of the test split")
-    classes: Optional[List[str]] = setting(None, "names of the classes to use, in label order; null: all")
+    train: Optional[str] = setting(
+        None, "training split: .rec file, its .idx beside it (recordio); list of images and labels (imagefolder)"
+    )
+    val: Optional[str] = setting(None, "validation split: .rec file (recordio), list of images (imagefolder)")
+    test: Optional[str] = setting(None, "test split: .rec file (recordio), list of images (imagefolder)")
+    classes: Union[List[str], str, None] = setting(
+        None, "names of the classes to use, or a file with the names of all in its lines; in label order; null: all"
+    )
     num_classes: Optional[int] = setting(
         None, "number of classes; null: read from the labels (recordio), 1000 (synthetic)", low=2
     )
@@ -138,7 +142,7 @@ class Model:
     """The network and its initial weights."""
 
     name: Optional[str] = setting(
-        "small", "network; null: that of the run in model.pretrained; symbol: the graph in model.pretrained"
+        "small", "network (mxscale layers); null: that of the run in model.pretrained; symbol: the graph given there"
     )
     pretrained: Optional[str] = setting(
         None,
@@ -208,7 +212,10 @@ class Schedule:
         None, "step: in place of factor, one factor of lr before, between and after the milestones", low=0
     )
     power: float = setting(2.0, "poly: exponent", low=0)
-    final_lr: float = setting(0.0, "cosine and poly: learning rate at the end, before scaling", low=0)
+    final_lr: float = setting(0.0, "cosine, poly, exponential: learning rate at the end, before scaling", low=0)
+    steps: Optional[int] = setting(
+        None, "cosine, poly, exponential: step at which final_lr is reached; null: the last", unit="steps", low=1
+    )
 
 
 @dataclass(frozen=True)

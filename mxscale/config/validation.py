@@ -117,6 +117,11 @@ def _check_schedule(c: Config) -> None:
             f"schedule.factors={schedule.factors}: expected {phases} numbers, one before, between and after the "
             "milestones"
         )
+    if SCHEDULES[schedule.kind].ratio and not (schedule.final_lr and c.optimizer.lr):
+        raise ConfigError(
+            f"schedule.final_lr={schedule.final_lr} with optimizer.lr={c.optimizer.lr}: schedule={schedule.kind} goes "
+            "from one to the other by equal factors; expected both above 0"
+        )
 
 
 def _check_optimizer(c: Config) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from mxscale.config.schema import Data
 from mxscale.data import manifest, recordio
+from mxscale.data.class_names import class_names
 from mxscale.data.images import POLICY, BadImage, Examined, Limits, examine
 from mxscale.data.manifest import Copies
 from mxscale.data.repack import CHANGES, Recipe, repack
@@ -41,8 +42,8 @@ def settings(data: Data) -> Dict[str, Any]:
     for split, rec in _files(data).items():
         idx = _index_beside(rec)
         files[split] = {"rec": _stamp(rec, f"data.{split}={getattr(data, split)}"), "idx": idx and _stamp(idx, idx)}
-    names = ("num_classes", "classes", "on_bad", "pack_format", "pack_quality")
-    chosen = {name: getattr(data, name) for name in names}
+    names = ("num_classes", "on_bad", "pack_format", "pack_quality")
+    chosen = {"classes": class_names(data), **{name: getattr(data, name) for name in names}}
     return {"files": files, "limits": limits(data)._asdict(), "least": data.image_size, "policy": POLICY, **chosen}
 
 
@@ -247,17 +248,15 @@ def _index(rec: str, offsets: List[int], folder: str, split: str, where: str) ->
 
 def _classes(data: Data, labels: Dict[str, Counter]) -> List[str]:
     """Return data.classes, or else the label numbers as names. Raises ConfigError for a label out of range."""
-    known = max(labels["train"]) + 1
+    known, names = max(labels["train"]) + 1, class_names(data)
     if data.num_classes is not None:
         count, source = data.num_classes, f"data.num_classes={data.num_classes}"
-    elif data.classes is not None:
-        count, source = len(data.classes), f"the {len(data.classes)} names of data.classes"
+    elif names is not None:
+        count, source = len(names), f"the {len(names)} names of data.classes"
     else:
         count, source = known, f"the {known} classes of data.train"
-    if data.classes is not None and len(data.classes) != count:
-        raise ConfigError(
-            f"data.classes has {len(data.classes)} names for data.num_classes={count}: expected one per label"
-        )
+    if names is not None and len(names) != count:
+        raise ConfigError(f"data.classes has {len(names)} names for data.num_classes={count}: expected one per label")
     if count < 2:
         raise ConfigError(f"data.train={data.train} has {count} class; expected at least 2")
     for split, counts in labels.items():
@@ -271,4 +270,4 @@ def _classes(data: Data, labels: Dict[str, Counter]) -> List[str]:
             raise ConfigError(
                 f"data.{split}={getattr(data, split)}: label {max(counts)} is outside {source} (0 to {count - 1})"
             )
-    return list(data.classes) if data.classes is not None else [str(label) for label in range(count)]
+    return list(names) if names is not None else [str(label) for label in range(count)]

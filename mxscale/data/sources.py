@@ -5,17 +5,26 @@ import hashlib
 import io
 import os
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Callable, Container, Dict, List, NamedTuple, Optional, Tuple
 
 from mxscale.config.schema import Data
+from mxscale.data import image_lists
+from mxscale.data.class_names import class_names
 from mxscale.data.images import EXTENSIONS
 from mxscale.data.tree import Item, Tree, chosen
 from mxscale.data.tree_packer import PackJob, photograph_recipe, scan_recipe, tree_job
 from mxscale.util.errors import ConfigError
 
 SYSTEM_FOLDERS = (".", "__MACOSX")  # beginnings of names
-VAL_NAMES = ("val", "valid", "validation")
+SPLIT_NAMES = {  # split -> the names of its folder, in small letters
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing"),
+}
+Image = Tuple[str, int, int]  # path below root, bytes, time of change in ns
 
 DIGITS = [str(digit) for digit in range(10)]
 DIGITS_FILE = Path(__file__).with_name("files") / "digits.csv.gz"
@@ -50,10 +59,17 @@ def _digits_tree(classes: List[str]) -> Tree:
     return Tree(classes, {"all": by_class}, "data=digits")
 
 
-def imagefolder(data: Data, workers: Optional[int]) -> PackJob:
-    """Return the job that packs data.root. Raises ConfigError if it is not a folder of images."""
+def imagefolder(data: Data, workers: Optional[int], nested: bool = True) -> PackJob:
+    """Return the job that packs data.root.
+
+    Args:
+        nested: Whether folders below a class belong to it.
+
+    Raises:
+        ConfigError: It is not a folder of images.
+    """
     recipe = photograph_recipe(data)
-    tree, fingerprint = list_folder(data)
+    tree, fingerprint = list_folder(data, nested)
     identity = {"classes": tree.classes, "source": fingerprint, "on_bad": data.on_bad, "root": _absolute(data.root)}
     if "train" in tree.splits:  # a set with its own splits does not depend on these settings
         identity.update(test_share=None)
@@ -66,43 +82,94 @@ def _absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def list_folder(data: Data) -> Tuple[Tree, str]:
+class _Split(NamedTuple):
+    """The images of a split, or of all splits together, before they have labels."""
+
+    where: str  # for messages, such as data.root=/x or data.val=/x/val.csv
+    folder: str  # that holds the classes, below data.root
+    classes: List[str]
+    images: Callable[[str], List[Image]]  # of a class, sorted by path
+    listed: bool = False  # in a file, where a class may be missing
+
+
+def list_folder(data: Data, nested: bool = True) -> Tuple[Tree, str]:
     """Return the images below data.root and a fingerprint of the listing.
 
-    The layout is root/<class>/<image>, or root/{train,val,test}/<class>/<image>; val or test may be missing. The
-    fingerprint changes with any image's path, size or time of change. Hidden files and folders below a class are
-    ignored; files with other extensions are counted.
+    The layout is root/<class>/<image>, or root/{train,val,test}/<class>/<image>; val or test may be missing. A file
+    data.train, data.val or data.test that lists images and labels takes the place of a split's folder. With data.train
+    alone, all images are those that it lists. The fingerprint changes with any image's path, size, time of change or
+    listed class. Hidden files and folders are ignored; other files in the folders of classes are counted.
+
+    Args:
+        nested: Whether folders below a class belong to it.
 
     Raises:
         ConfigError: data.root cannot be read, or has another layout.
     """
-    root = _absolute(data.root)
-    where = f"data.root={data.root}"
-    top = _folders(root, where)
-    train = _split_folders(root, top, where)
-    if not train:
-        classes = chosen(data, _not_empty(root, top, where), where)
-        tops = {"all": ""}
-    else:
-        names = {split: _folders(os.path.join(root, folder), where) for split, folder in train.items()}
-        classes = chosen(data, _not_empty(os.path.join(root, train["train"]), names["train"], where), where)
-        _same_classes(data, classes, names, train, where)
-        tops = train
+    root, where, unused = _absolute(data.root), f"data.root={data.root}", Counter()
+    splits = _splits(data, root, where, partial(_images, root, nested=nested, unused=unused))
+    base = splits.get("train") or splits["all"]
+    # Labels that are numbers stay in their order; `chosen` sorts by name
+    own_order = base.listed and data.classes is None
+    classes = chosen(replace(data, classes=base.classes) if own_order else data, base.classes, base.where)
+    for split in splits.values():
+        _same_classes(data, classes, base, split)
     listing, fingerprint = {}, hashlib.sha256(root.encode("utf-8", "surrogateescape"))
-    unused: Counter = Counter()
     number = 0
-    for split, folder in tops.items():
-        listing[split] = []
-        for label, name in enumerate(classes):
+    for name, split in splits.items():
+        listing[name] = []
+        for label, of_class in enumerate(classes):
             items = []
-            for path, size, changed in _images(root, os.path.join(folder, name), unused):
-                fingerprint.update(f"{path}\0{size}\0{changed}\0".encode("utf-8", "surrogateescape"))
-                items.append(Item(number, label, path, f"{root}/{path}"))
+            for path, size, changed in split.images(of_class):
+                stamp = f"{of_class if split.listed else ''}{path}\0{size}\0{changed}\0"
+                fingerprint.update(stamp.encode("utf-8", "surrogateescape"))
+                items.append(Item(number, label, path, os.path.join(root, path)))
                 number += 1
-            if not items:
-                raise ConfigError(f"{where}: class {os.path.join(folder, name)} has no images; add some or remove it")
-            listing[split].append(items)
+            if not items and not split.listed:
+                shown = os.path.join(split.folder, of_class)
+                raise ConfigError(f"{where}: class {shown} has no images; add some or remove it")
+            listing[name].append(items)
     return Tree(classes, listing, where, dict(unused.most_common())), fingerprint.hexdigest()
+
+
+def _splits(data: Data, root: str, where: str, images: Callable[[str], List[Image]]) -> Dict[str, _Split]:
+    """Return the splits of a folder and of the lists of its images. `images` returns those of a folder below root."""
+    top = _folders(root, where)
+    lists = {split: getattr(data, split) for split in SPLIT_NAMES if getattr(data, split)}
+    found: Dict[str, _Split] = {}
+    if "train" not in lists:
+        folders = _split_folders(root, top, where, lists)
+        if lists and not folders:
+            raise ConfigError(f"{where} has no train/<class>/<image>.jpg beside the lists: give data.train=FILE too")
+        for split, folder in (folders or {"all": ""}).items():
+            path = os.path.join(root, folder) if folder else root
+            classes = _folders(path, where)
+            if split in ("all", "train"):
+                _check_depth(data, path, classes, where, lambda name, folder=folder: images(os.path.join(folder, name)))
+            of_class = partial(lambda folder, name: images(os.path.join(folder, name)), folder)
+            found[split] = _Split(where, folder, classes, of_class)
+    for split, path in lists.items():
+        found[split] = _listed(data, root, split, path, top, found.get("train"))
+    if len(found) == 1 and "train" in found:
+        return {"all": found["train"]}
+    return {split: found[split] for split in ("train", "val", "test", "all") if split in found}
+
+
+def _listed(data: Data, root: str, split: str, path: str, top: List[str], train: Optional[_Split]) -> _Split:
+    """Return the split of a file that lists its images; train: the training images, if they are known already."""
+    where = f"data.{split}={path}"
+    rows = image_lists.read(_absolute(path), where)
+    folders = ["", *(name for name in top if name.lower().startswith(SPLIT_NAMES[split]))]
+    rows = image_lists.located(rows, root, folders, where)
+    order, known = class_names(data), train and train.classes
+    if train and not train.listed and not isinstance(data.classes, str):
+        order = train.classes  # data.classes selects some of them
+    elif order is None:
+        order = known
+    paths = image_lists.by_class(rows, order, known, where)
+    number = all(name.isdecimal() for name in paths)
+    classes = train.classes if train else sorted(paths, key=int if number else None)
+    return _Split(where, "", classes, lambda name: [_stamped(root, path) for path in sorted(paths.get(name, ()))], True)
 
 
 def _folders(path: str, where: str) -> List[str]:
@@ -126,66 +193,98 @@ def _is_folder(entry: os.DirEntry) -> bool:
         return False
 
 
-def _images(root: str, folder: str, unused: Optional[Counter] = None) -> List[Tuple[str, int, int]]:
-    """Return (path below root, bytes, time of change in ns) of each image file in a folder, sorted by path.
+def _images(
+    root: str, folder: str, nested: bool = False, unused: Optional[Counter] = None, above: Tuple = ()
+) -> List[Image]:
+    """Return the image files in a folder, sorted by path.
 
-    The other files are added to `unused` by their extension.
+    Args:
+        nested: Whether those of the folders below belong to it.
+        unused: Gets the other files, by extension.
+        above: Identities of the folders above, which a link in it may name again.
     """
     found = []
     try:
         with os.scandir(os.path.join(root, folder)) as entries:
             for entry in entries:
-                if entry.name.startswith(".") or _is_folder(entry):
+                path = f"{folder}/{entry.name}"
+                if entry.name.startswith("."):
+                    continue
+                if _is_folder(entry):
+                    status = entry.stat()
+                    own = (status.st_dev, status.st_ino)
+                    if nested and own not in above and not entry.name.startswith(SYSTEM_FOLDERS):
+                        found += _images(root, path, nested, unused, (*above, own))
                     continue
                 extension = os.path.splitext(entry.name)[1].lower()
-                if extension not in EXTENSIONS:
-                    if unused is not None:
-                        unused[extension or "without extension"] += 1
-                    continue
-                try:
-                    status = entry.stat()
-                    size, changed = status.st_size, status.st_mtime_ns
-                except OSError:  # a broken link, which packing reports as a bad image
-                    size, changed = -1, -1
-                found.append((f"{folder}/{entry.name}", size, changed))
+                if extension in EXTENSIONS:
+                    found.append(_stamped(root, path))
+                elif unused is not None:
+                    unused[extension or "without extension"] += 1
     except OSError as error:
         raise ConfigError(f"data.root: cannot read {os.path.join(root, folder)} ({error.strerror})") from None
     return sorted(found)
 
 
-def _not_empty(path: str, classes: List[str], where: str) -> List[str]:
-    """Return `classes`. Raises ConfigError if none of their folders holds an image."""
+def _stamped(root: str, path: str) -> Image:
+    try:
+        status = os.stat(os.path.join(root, path))
+    except OSError:  # a broken link, which packing reports as a bad image
+        return path, -1, -1
+    return path, status.st_size, status.st_mtime_ns
+
+
+def _check_depth(data: Data, path: str, classes: List[str], where: str, images: Callable[[str], List[Image]]) -> None:
+    """Raise ConfigError if the folders in `path` are no classes: they hold no image, or each the same classes."""
     if any(_images(path, name) for name in classes):
-        return classes
-    deeper = [
-        name
-        for name in classes
-        if any(_images(path, os.path.join(name, below)) for below in _folders(os.path.join(path, name), where))
-    ]
-    hint = f"; did you mean data.root={os.path.join(path, deeper[0])}?" if len(deeper) == 1 else ""
+        return
+    below = {name: _folders(os.path.join(path, name), where) for name in classes}
+    filled = [name for name in classes if _images(path, name, nested=True)]
+    if len(filled) > 1 and images(filled[0]):
+        names = below[filled[0]]
+        if data.classes is None and len(names) > 1 and all(below[name] == names for name in filled):
+            raise ConfigError(
+                f"{where}: {' and '.join(filled)} have the same folders ({', '.join(names[:3])}): call them train, val "
+                f"and test if they are splits, or set 'data.classes=[{','.join(filled)}]' if they are classes"
+            )
+        return
+    hint = f"; did you mean data.root={os.path.join(path, filled[0])}?" if len(filled) == 1 else ""
     raise ConfigError(f"{where} has no images: expected {path}/<class>/<image>.jpg{hint}")
 
 
-def _split_folders(root: str, top: List[str], where: str) -> Dict[str, str]:
-    """Return the folder of each split; {} if root/train holds images (it is a class) or no folders."""
-    if "train" not in top or _images(root, "train") or not _folders(os.path.join(root, "train"), where):
+def _split_folders(root: str, top: List[str], where: str, lists: Container[str]) -> Dict[str, str]:
+    """Return the folder of each split; {} if root/train holds images (it is a class) or no folders.
+
+    Args:
+        lists: The splits that a file lists.
+    """
+    named = {split: [name for name in top if name.lower() in names] for split, names in SPLIT_NAMES.items()}
+    found = {split: names[0] for split, names in named.items() if names and split not in lists}
+    train = found.get("train")
+    if train is None or _images(root, train) or not _folders(os.path.join(root, train), where):
         return {}
-    val = [name for name in VAL_NAMES if name in top]
-    if len(val) > 1:
-        raise ConfigError(f"{where} has {' and '.join(name + '/' for name in val)}: keep one of them")
-    others = {"val": val[0]} if val else {}
-    if "test" in top and _folders(os.path.join(root, "test"), where):  # otherwise images without labels
-        others["test"] = "test"
-    if not others:
-        raise ConfigError(f"{where} has train/ but no val/ or test/: expected {root}/val/<class>/<image>.jpg")
-    return {"train": "train", **others}
+    for split, folder in list(found.items()):
+        if len(named[split]) > 1:
+            raise ConfigError(f"{where} has {' and '.join(name + '/' for name in named[split])}: keep one of them")
+        if not _folders(os.path.join(root, folder), where):
+            if split == "val":
+                expected = f"expected {folder}/<class>/<image>.jpg, or the list of its images as data.val=FILE"
+                raise ConfigError(f"{where}: {folder}/ has no folders of classes: {expected}")
+            del found[split]  # test images without labels
+    if found.keys() == {"train"} and not lists:
+        raise ConfigError(
+            f"{where} has {train}/ but no val/ or test/: expected {root}/val/<class>/<image>.jpg; "
+            f"data.root={os.path.join(root, train)} is split"
+        )
+    return found
 
 
-def _same_classes(data: Data, classes: List[str], names: Dict[str, List[str]], folders: Dict[str, str], where: str):
-    for split in names:
-        missing = [name for name in classes if name not in names[split]]
-        further = [name for name in names[split] if name not in classes] if data.classes is None else []
-        if missing or further:
-            sides = [f"only in train/: {', '.join(missing)}"] if missing else []
-            sides += [f"only in {folders[split]}/: {', '.join(further)}"] if further else []
-            raise ConfigError(f"{where}: train/ and {folders[split]}/ have different classes ({'; '.join(sides)})")
+def _same_classes(data: Data, classes: List[str], base: _Split, split: _Split) -> None:
+    """Raise ConfigError if the folders of a split are not those of the training images."""
+    missing = [name for name in classes if name not in split.classes]
+    further = [name for name in split.classes if name not in classes] if data.classes is None else []
+    if missing or further:
+        sides = [f"only in {base.folder}/: {', '.join(missing)}"] if missing else []
+        sides += [f"only in {split.folder}/: {', '.join(further)}"] if further else []
+        both = f"{base.folder}/ and {split.folder}/"
+        raise ConfigError(f"{split.where}: {both} have different classes ({'; '.join(sides)})")

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Dict, FrozenSet, List, NamedTuple
 
 from mxscale.config.schema import Data
+from mxscale.data.class_names import class_names
 from mxscale.data.images import Source
 from mxscale.util.errors import ConfigError, nearest
 
@@ -122,11 +123,22 @@ def _first(tree: Tree, classes: List[List[Item]], limit) -> List[List[Item]]:
 
 
 def chosen(data: Data, available: List[str], where: str) -> List[str]:
-    """Return data.classes, or all available classes, sorted, if it is null. Raises ConfigError for unknown names."""
-    classes = sorted(available) if data.classes is None else list(data.classes)
+    """Return data.classes, or all available classes, sorted, if it is null.
+
+    Raises ConfigError for unknown names, and for a class that a file of names lacks.
+    """
+    names = class_names(data)
+    classes = sorted(available) if names is None else list(names)
     for name in classes:
         if name not in available:
             raise ConfigError(f"data.classes: {where} has no class {name}{nearest(name, available)}")
+    if isinstance(data.classes, str) and len(classes) < len(available):
+        left_out = next(name for name in available if name not in classes)
+        raise ConfigError(
+            f"data.classes={data.classes} lacks {left_out}, a class of {where}: add it; a list such as "
+            "'data.classes=[a,b]' selects some classes"
+        )
+    for name in classes:
         if classes.count(name) > 1:
             raise ConfigError(f"data.classes: {name} is listed {classes.count(name)} times; list each class once")
     if len(classes) < 2:

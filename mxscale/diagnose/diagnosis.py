@@ -10,14 +10,13 @@ from typing import Callable, Dict, List, Optional
 
 import yaml
 
-from mxscale.config import signature as identity
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, to_dict
 from mxscale.diagnose import advice, breakdown, presentation, probes, timing
 from mxscale.diagnose import record as recording
 from mxscale.diagnose.record import End, Kind, Stopped
 from mxscale.diagnose.timing import ProbeFailed, Refused
-from mxscale.environment import description, hosts, variables
+from mxscale.environment import hosts, variables
 from mxscale.environment.placement import Placement
 from mxscale.launcher import backend_probe, setup
 from mxscale.launcher import commands as launch
@@ -93,18 +92,6 @@ def main(config: Config, own: dict) -> int:
     return end.exit_status
 
 
-def describe(record: RunDir, config: Config, seen: RunDir) -> None:
-    """Write environment and plan of the diagnosed run, tagged as a diagnosis."""
-    facts, plan, settled = seen.read("environment.json"), seen.plan(), seen.config()
-    config = replace(config, data=settled.data, comm=settled.comm)  # as resolved by the preparation
-    signature = identity.signature(config, plan.data_digest, plan.pretrained_sha256)
-    tags = description.tags(facts, plan, signature, config.claims)
-    tags["diagnose.of"] = tags.pop("signature")  # the tag `signature` identifies training runs
-    facts["tags"] = {**tags, "kind": KIND.name}
-    record.write("environment.json", facts)
-    record.write_plan(plan)
-
-
 def metrics_of(found: dict) -> Dict[str, float]:
     """Return the metrics for MLflow: shares and rates with their bounds, and 1 - real/synthetic."""
     metrics = {}
@@ -144,7 +131,7 @@ class Diagnostics:
         step_s = self.run.sizes.global_batch / statistics.median(seen.rates)
         self.interval = max(1, round(self.settings.seconds / INTERVALS / step_s))
         self.configs = probes.configs(self.run, self.interval)
-        describe(self.record, config, seen.run)
+        recording.describe_trial(self.record, KIND, config, seen.run, {"diagnose": asdict(self.settings)})
         echo(self._describe(config))
 
     def _describe(self, config: Config) -> str:

@@ -1,7 +1,7 @@
 """The record of a measurement: its own run directory, which MLflow records with the tag `kind` in place of `signature`.
 
-Diagnoses (diagnosis.py), rates of the input (input_rates.py) and times of all-reduces (all_reduce.py) are recorded in
-this way.
+Diagnoses (diagnosis.py), range tests of the learning rate (find_lr.py), rates of the input (input_rates.py) and times
+of all-reduces (all_reduce.py) are recorded in this way.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 import psutil
 
+from mxscale.config import signature as identity
 from mxscale.config.schema import Config
 from mxscale.cost import run_cost
 from mxscale.environment import description
@@ -94,6 +95,23 @@ def describe(record: RunDir, kind: Kind, plan: Plan, own: Dict[str, dict], tags:
     if plan.data_digest:
         facts["data"] = description.data_set(config.data.kind, plan)
     record.write("environment.json", {**facts, "tags": tags})
+    _write_params(record, own)
+
+
+def describe_trial(record: RunDir, kind: Kind, config: Config, trial: RunDir, own: Dict[str, dict]) -> None:
+    """Write environment and plan of `trial`, a short run of `config`, and MLflow's params; `own` as in `describe`."""
+    facts, plan, settled = trial.read("environment.json"), trial.plan(), trial.config()
+    config = replace(config, data=settled.data, comm=settled.comm)  # as resolved by the preparation
+    signature = identity.signature(config, plan.data_digest, plan.pretrained_sha256)
+    tags = description.tags(facts, plan, signature, config.claims)
+    tags[f"{kind.name}.of"] = tags.pop("signature")  # the tag `signature` identifies training runs
+    facts["tags"] = {**tags, "kind": kind.name}
+    record.write("environment.json", facts)
+    record.write_plan(plan)
+    _write_params(record, own)
+
+
+def _write_params(record: RunDir, own: Dict[str, dict]) -> None:
     texts = {
         f"{group}.{key}": json.dumps(value, separators=(",", ":")).replace('"', "")
         for group, settings in own.items()

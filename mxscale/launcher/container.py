@@ -85,8 +85,8 @@ def mounts(config: Config, run: RunDir) -> Dict[str, str]:
     data, seen = config.data, {str(ROOT): "ro"}
     weights = origin_of(config.model.pretrained or "")[1]
     weights = weights if os.path.exists(weights) else os.path.dirname(weights)  # symbol: a prefix
-    for source in (data.root, data.train, data.val, data.test, weights):
-        if source and os.path.exists(source):
+    for source in (data.root, data.train, data.val, data.test, data.classes, weights):
+        if isinstance(source, str) and os.path.exists(source):
             seen[source if os.path.isdir(source) else os.path.dirname(source)] = "ro"
     if DATASETS[data.kind].published:  # the preparation in the container may download it
         with contextlib.suppress(OSError):  # the preparation then reports what is missing

@@ -1,8 +1,9 @@
-"""The layers of each network: the rows of tables/layers.csv, by shape inference without any computation."""
+"""The layers of each network, by shape inference without any computation: tables/layers.csv and `mxscale layers`."""
 
 import csv
 import json
-from typing import Dict, Iterator, List, NamedTuple, Sequence
+from itertools import groupby
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from mxscale.config.networks import NAMES, network
 from mxscale.models import zoo
 from mxscale.models.weights import parameters
+from mxscale.util import text_table
 from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError, nearest
 
@@ -27,12 +29,48 @@ class Layer(NamedTuple):
     output: str  # shape for one image, such as 64x112x112
 
 
-def write(names: Sequence[str], output: str) -> int:
-    """Write the layers of the networks as CSV and return the number of rows. Raises ConfigError."""
+def of_networks(names: Sequence[str], image_size: Optional[int] = None, classes: Optional[int] = None) -> List[Layer]:
+    """Return the layers of the networks.
+
+    Args:
+        image_size: Side of the input in pixels; None: that of each network's registry entry.
+        classes: Number of classes; None: that of each network's registry entry.
+
+    Raises:
+        ConfigError: A name is unknown, or an image too small for its network.
+    """
     for name in names:
         if name not in NAMES:
             raise ConfigError(f"networks: {name}{nearest(name, NAMES)}")
-    rows = [layer for name in names for layer in layers(name)]
+        if image_size is not None and image_size < network(name).min_side:
+            raise ConfigError(f"image_size={image_size}: {name} needs at least {network(name).min_side}")
+    return [layer for name in names for layer in layers(name, image_size, classes)]
+
+
+def text(rows: Sequence[Layer]) -> str:
+    """Return a table of the layers of one network with their sums, or of the sums of several."""
+    networks = [list(group) for _, group in groupby(rows, lambda row: row.network)]
+    if len(networks) == 1:
+        own = networks[0]
+        cells = [["layer", "kind", "output", "parameters", "FLOPs"]]
+        cells += [[row.layer, row.kind, row.output, f"{row.parameters:,}", f"{row.flops:,}"] for row in own]
+        cells.append(["total", f"{len(own)} layers", "", *_sums(own)])
+        lines = [f"{own[0].network}: images of {own[0].image_size} px, {own[0].classes} classes", ""]
+        lines += text_table.columns(cells, right=(3, 4))
+    else:
+        cells = [["network", "image size", "classes", "layers", "parameters", "FLOPs"]]
+        for own in networks:
+            cells.append([own[0].network, str(own[0].image_size), str(own[0].classes), str(len(own)), *_sums(own)])
+        lines = text_table.columns(cells, right=range(1, 6))
+    return "\n".join([*lines, "", "FLOPs: forward, one image; a multiply-add is 2"])
+
+
+def _sums(rows: Sequence[Layer]) -> List[str]:
+    return [f"{sum(row.parameters for row in rows):,}", f"{sum(row.flops for row in rows):,}"]
+
+
+def write(rows: Sequence[Layer], output: str) -> str:
+    """Write the layers as CSV and return a line that states what was written. Raises ConfigError."""
     try:
         with replacing(output) as new, open(new, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
@@ -40,12 +78,12 @@ def write(names: Sequence[str], output: str) -> int:
             writer.writerows(rows)
     except OSError as error:
         raise ConfigError(f"output={output}: {error.strerror}") from None
-    return len(rows)
+    return f"{output}: {len(rows):,} layers of {len({row.network for row in rows})} networks"
 
 
-def layers(name: str) -> List[Layer]:
-    """Return the layers with weights of a network of the zoo, in forward order."""
-    side, classes = network(name).side, network(name).classes
+def layers(name: str, image_size: Optional[int] = None, classes: Optional[int] = None) -> List[Layer]:
+    """Return the layers with weights of a network of the zoo, in forward order; see `of_networks`."""
+    side, classes = image_size or network(name).side, classes or network(name).classes
     net = zoo.build(name, classes)
     known = parameters(net)
     structural = {parameter.name: path for path, parameter in known.items()}

@@ -15,6 +15,7 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, Machine
 from mxscale.cost.prices import UnknownSpotPrice
 from mxscale.cost.run_cost import pricing
+from mxscale.data.class_names import class_names
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
 from mxscale.perfmodel.published import absolute
@@ -116,7 +117,8 @@ def epoch_of(config: Config, settings: Settings) -> Tuple[int, Optional[int], st
     """Return the training images, the classes (None: as published), and their source. Raises ConfigError."""
     data = config.data
     published = DATASETS[data.kind]
-    classes = len(data.classes) if data.classes else data.num_classes or published.classes
+    names = class_names(data)
+    classes = len(names) if names else data.num_classes or published.classes
     if settings.images:
         return settings.images, classes, "given"
     if published.generated:

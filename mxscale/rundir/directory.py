@@ -13,7 +13,7 @@ params.json               MLflow's params of the first attempt
 probe.json probe/         the choice of comm=auto; the output of its ranks
 timeline_<attempt>.json   Horovod's timeline, with comm.timeline=true
 rerun.json rerun/         the verdict of a rerun; the record of the first run
-diagnosis.json test-io.json test-allreduce.json   the result of mxscale diagnose, test-io, test-allreduce
+diagnosis.json find-lr.json test-io.json test-allreduce.json   the result of the verb of that name, of mxscale diagnose
 cell.json                 the cell of a sweep
 home/                     HOME of the ranks, if their own is not writable
 stop alive                the stop request and the heartbeat of the parent

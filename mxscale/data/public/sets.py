@@ -10,6 +10,7 @@ import os
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from mxscale.config.schema import Data
+from mxscale.data.class_names import class_names
 from mxscale.data.public import formats
 from mxscale.data.public.archives import BadArchive
 from mxscale.data.public.fetch import File, Place, obtain, trusted
@@ -31,14 +32,14 @@ class Public(NamedTuple):
     def __call__(self, data: Data, workers: Optional[int]) -> PackJob:
         folder = self.unpacked(data)
         if folder is not None:
-            return imagefolder(folder, workers)
+            return imagefolder(folder, workers, nested=False)  # 056.dog/greg, which the archive's reader ignores too
         recipe = scan_recipe(data) if self.scans else photograph_recipe(data)
         return tree_job(
             data,
             recipe,
             lambda: self.read(data),
             workers,
-            classes=data.classes,
+            classes=class_names(data),
             files=self.checksums(data),
             on_bad=data.on_bad,
             clutter=data.clutter,
@@ -70,7 +71,7 @@ class Public(NamedTuple):
         if not os.path.isdir(folder):
             return None
         names = [name for name in sorted(os.listdir(folder)) if formats.is_class(name, data)]
-        return dataclasses.replace(data, root=folder, classes=data.classes or names)
+        return dataclasses.replace(data, root=folder, classes=class_names(data) or names)
 
     def _files(self, data: Data) -> Tuple[File, ...]:
         if data.checksum == "published":

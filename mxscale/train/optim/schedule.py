@@ -27,7 +27,7 @@ def learning_rate(config: Config, sizes: Sizes) -> Callable[[int], float]:
     """
     schedule, lr = config.schedule, sizes.effective_lr
     scaling = lr / config.optimizer.lr if config.optimizer.lr else 1.0
-    planned_steps = config.epochs * sizes.steps_per_epoch
+    planned_steps = schedule.steps or config.epochs * sizes.steps_per_epoch
     warmup_steps = round(schedule.warmup_epochs * sizes.steps_per_epoch)
     start = config.optimizer.lr if schedule.warmup_lr is None else schedule.warmup_lr
     after_warmup = resolve_name(SCHEDULES[schedule.kind].function)
@@ -83,6 +83,11 @@ def cosine(at: Position, settings: Schedule) -> float:
 def poly(at: Position, settings: Schedule) -> float:
     """`(1 - progress)^power`, from `lr` to `final_lr`."""
     return at.final_lr + (at.lr - at.final_lr) * (1 - at.progress) ** settings.power
+
+
+def exponential(at: Position, settings: Schedule) -> float:
+    """From `lr` to `final_lr` by the same factor at each step: a straight line on a logarithmic axis."""
+    return at.lr * (at.final_lr / at.lr) ** at.progress
 
 
 def sgd_share(epoch: float, center: float, period: float) -> float:

@@ -1,0 +1,188 @@
+"""Lists of images with their labels: CSV and TSV files, im2rec's .lst files, and text files of `path label`."""
+
+import csv
+import os
+from functools import lru_cache
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from mxscale.data.images import EXTENSIONS
+from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.regular_files import open_regular
+
+EXPECTED = "expected a .csv or .tsv file, a .lst file of im2rec, or a .txt file of `path label`"
+# Names of columns, the first that a file has. They are needed in files with more than two columns.
+PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name", "img",
+         "image_id", "imageid", "id", "name")  # fmt: skip
+LABELS = ("label", "labels", "class", "class_name", "category", "target", "predictionstring")
+
+
+class Row(NamedTuple):
+    """One image of a list."""
+
+    line: int  # in the file, from 1
+    path: str  # below data.root
+    label: str
+
+
+def read(path: str, where: str) -> List[Row]:
+    """Return the images of a list as it names them.
+
+    Args:
+        where: For messages, such as data.train=/x/train.csv.
+
+    Raises:
+        ConfigError: The file cannot be read, or is no list.
+    """
+    kind = os.path.splitext(path)[1].lower()
+    if kind not in (".csv", ".tsv", ".lst", ".txt"):
+        raise ConfigError(f"{where}: {EXPECTED}")
+    try:
+        with open_regular(path, "r", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            lines = _lines(file, kind)
+    except (OSError, csv.Error) as error:
+        raise ConfigError(f"{where}: {getattr(error, 'strerror', None) or error}; {EXPECTED}") from None
+    if not lines:
+        raise ConfigError(f"{where} lists no image; {EXPECTED}")
+    rows = _of_lst(lines, where) if kind == ".lst" else _of_table(lines, where)
+    for row in rows:
+        if not row.path or not row.label:
+            raise ConfigError(f"{where} line {row.line}: has no {'label' if row.path else 'path'}")
+    return rows
+
+
+def _lines(file, kind: str) -> List[Tuple[int, List[str]]]:
+    """Return (number of the line, its stripped cells) of each line that is not blank."""
+    if kind == ".txt":
+        split = ((number, line.strip().rsplit(None, 1)) for number, line in enumerate(file, 1))
+    elif kind == ".csv":
+        first = file.readline()
+        file.seek(0)
+        reader = csv.reader(file, delimiter=max(",;\t", key=first.count))
+        split = ((reader.line_num, cells) for cells in reader)
+    else:
+        split = ((number, line.rstrip("\r\n").split("\t")) for number, line in enumerate(file, 1))
+    stripped = ((number, [cell.strip() for cell in cells]) for number, cells in split)
+    return [(number, cells) for number, cells in stripped if any(cells)]
+
+
+def _of_lst(lines: List[Tuple[int, List[str]]], where: str) -> List[Row]:
+    """Return the rows of im2rec's `number<tab>label<tab>path`; its labels are numbers such as 3.000000."""
+    rows = []
+    for number, cells in lines:
+        try:
+            _, label, path = cells
+            rows.append(Row(number, path, str(int(float(label)))))
+        except ValueError:
+            expected = "expected number<tab>label<tab>path with one label"
+            raise ConfigError(f"{where} line {number}: {expected}") from None
+    return rows
+
+
+def _of_table(lines: List[Tuple[int, List[str]]], where: str) -> List[Row]:
+    (_, head), *rest = lines
+    columns, header = _columns(head), True
+    if columns is None:
+        columns, header = (0, 1), _is_header(head, [cells for _, cells in rest])
+        if len(head) > 2:
+            raise ConfigError(f"{where} has {len(head)} columns: name those of the images path and label in line 1")
+    least = max(columns) + 1
+    for number, cells in lines:
+        if len(cells) < max(2, least):
+            raise ConfigError(f"{where} line {number}: has no label: {' '.join(cells)[:80]}")
+    return [Row(number, *(cells[at] for at in columns)) for number, cells in (rest if header else lines)]
+
+
+def _columns(head: Sequence[str]) -> Optional[Tuple[int, int]]:
+    """Return the columns of path and label if the first line names both."""
+    names = [cell.lower().replace(" ", "_") for cell in head]
+    found = [next((names.index(name) for name in known if name in names), None) for known in (PATHS, LABELS)]
+    return None if None in found else tuple(found)
+
+
+def _is_header(head: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
+    """Return whether a first line of two cells names the columns: no image, and no label of the other lines."""
+    if len(head) < 2 or is_image(head[0]):
+        return False
+    return any(is_image(cells[0]) for cells in rest) or head[1] not in {cells[-1] for cells in rest}
+
+
+def is_image(name: str) -> bool:
+    """Return whether a file name has the extension of an image."""
+    return os.path.splitext(name)[1].lower() in EXTENSIONS
+
+
+def located(rows: List[Row], root: str, folders: Sequence[str], where: str) -> List[Row]:
+    """Return the rows with the paths of existing files below `root`. A path without extension gets that of its file.
+
+    Args:
+        folders: Below root, of which the first that has the first image is that of the list; "" is root itself.
+
+    Raises:
+        ConfigError: An image does not exist, or is listed twice.
+    """
+    file_of = lru_cache(maxsize=None)(_images_by_stem)
+    folder = next((each for each in folders if _file(rows[0].path, root, each, file_of)), folders[0])
+    found, missing, lines = [], [], {}
+    for row in rows:
+        path = _file(row.path, root, folder, file_of)
+        if path is None:
+            missing.append(row)
+            continue
+        if path in lines:
+            raise ConfigError(f"{where} line {row.line}: {row.path} is in line {lines[path]} too; list each image once")
+        lines[path] = row.line
+        found.append(row._replace(path=path))
+    if missing:
+        more = f", nor have {len(missing) - 1:,} other lines" if len(missing) > 1 else ""
+        raise ConfigError(
+            f"{where} line {missing[0].line}: {missing[0].path} is no image below data.root={root}{more}: "
+            "set data.root to the folder that the paths begin in"
+        )
+    return found
+
+
+def _file(path: str, root: str, folder: str, file_of) -> Optional[str]:
+    """Return the path below root of a listed image; None if no such file exists."""
+    path = os.path.join(folder, path)
+    if os.path.isfile(os.path.join(root, path)):
+        return path
+    parent, stem = os.path.split(path)
+    name = file_of(os.path.join(root, parent)).get(stem)
+    return name and os.path.join(parent, name)
+
+
+def _images_by_stem(folder: str) -> Dict[str, str]:
+    try:
+        return {os.path.splitext(name)[0]: name for name in sorted(os.listdir(folder)) if is_image(name)}
+    except OSError:
+        return {}
+
+
+def by_class(
+    rows: List[Row], order: Optional[List[str]], known: Optional[List[str]], where: str
+) -> Dict[str, List[str]]:
+    """Return the paths of the images by class.
+
+    Args:
+        order: Classes that labels which are whole numbers count; None: such labels are names.
+        known: The classes that a label may have; None: any. In a label of several words, such as those of ImageNet's
+            LOC_val_solution.csv, the first may be the class.
+
+    Raises:
+        ConfigError: A label is not a known class.
+    """
+    names = known or order or []
+    numbers = order and all(row.label.isdecimal() for row in rows) and not any(row.label in names for row in rows)
+    found: Dict[str, List[str]] = {}
+    for row in rows:
+        name = row.label
+        if numbers:
+            if int(name) >= len(order):
+                raise ConfigError(f"{where} line {row.line}: label {name} is outside the {len(order)} classes")
+            name = order[int(name)]
+        if known and name not in known:
+            name = name.split()[0]
+            if name not in known:
+                raise ConfigError(f"{where} line {row.line}: {row.label} is no class of train{nearest(name, known)}")
+        found.setdefault(name, []).append(row.path)
+    return found

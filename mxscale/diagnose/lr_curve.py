@@ -1,0 +1,75 @@
+"""The curve of a learning rate range test (arXiv:1506.01186, sec. 3.3): the loss of each step over its rising rate."""
+
+import math
+from typing import List, NamedTuple, Optional, Sequence
+
+DIVERGED = 4.0  # the test ends if the smoothed loss exceeds this many times its minimum, as in fastai's lr_find
+TENTH = 0.1
+
+
+class Curve(NamedTuple):
+    """The losses of a test as far as they are finite, and the rates that they suggest."""
+
+    rates: List[float]
+    losses: List[float]
+    smoothed: List[float]
+    minimum: Optional[int] = None  # step of the smallest smoothed loss; None: the loss did not fall, nothing follows
+    steepest: Optional[int] = None  # step before it at which the loss falls fastest per logarithm of the rate
+
+    @property
+    def steepest_lr(self) -> Optional[float]:
+        return None if self.steepest is None else self.rates[self.steepest]
+
+    @property
+    def tenth_lr(self) -> Optional[float]:
+        """A tenth of the rate with the smallest loss, which is at the edge of divergence."""
+        return None if self.minimum is None else TENTH * self.rates[self.minimum]
+
+
+def half_window(steps: int) -> int:
+    """Return how many steps on either side the loss of a step is averaged with: 4 of 100 steps."""
+    return max(1, steps // 25)
+
+
+def smooth(losses: Sequence[float], half: int) -> List[float]:
+    """Return the mean of each loss and up to `half` losses on either side. Unlike a running mean it has no delay."""
+    windows = (losses[max(0, at - half) : at + half + 1] for at in range(len(losses)))
+    return [sum(window) / len(window) for window in windows]
+
+
+def end_of(losses: Sequence[float], half: int) -> Optional[int]:
+    """Return after how many losses the test ends, by one that is not finite or by divergence; None if it does not."""
+    width, smallest = 2 * half + 1, math.inf
+    for at, loss in enumerate(losses):
+        if not math.isfinite(loss):
+            return at
+        if at + 1 >= width:
+            mean = sum(losses[at + 1 - width : at + 1]) / width
+            if mean > DIVERGED * smallest:
+                return at + 1
+            smallest = min(smallest, mean)
+    return None
+
+
+def curve(rates: Sequence[float], losses: Sequence[float], half: int) -> Curve:
+    """Return the curve of a test with its suggestions, if the loss fell by more than the noise of a step.
+
+    Args:
+        rates: The learning rate of each step, increasing.
+        losses: The loss of each step; those after the end of the test are left out.
+    """
+    end = end_of(losses, half)
+    rates, losses = list(rates[:end]), list(losses[:end])
+    smoothed = smooth(losses, half)
+    found = Curve(rates, losses, smoothed)
+    low = min(range(len(smoothed)), key=smoothed.__getitem__, default=0)
+    if low < 2:
+        return found
+    noise = math.sqrt(sum((loss - mean) ** 2 for loss, mean in zip(losses[:low], smoothed)) / low)
+    if smoothed[0] - smoothed[low] <= noise:
+        return found
+
+    def slope(at: int) -> float:
+        return (smoothed[at + 1] - smoothed[at - 1]) / math.log(rates[at + 1] / rates[at - 1])
+
+    return found._replace(minimum=low, steepest=min(range(1, low), key=slope))
