@@ -97,7 +97,7 @@ def test_command_writes_the_table(tmp_path):
     [
         (["output=x.csv", "networks=[resnet50v1b]"], "did you mean resnet50_v1b?"),
         (["output=x.csv", "networks=small"], "networks=small: expected a list"),
-        (["smal"], "networks: smal: did you mean small?"),
+        (["smalls"], "networks: smalls: did you mean small?"),
         (["alexnet", "image_size=32"], "image_size=32: alexnet needs at least 63"),
         (["small", "image_size=32.5"], "image_size=32.5: expected a whole number from 1 to 4096"),
         (["small", "classes=1"], "classes=1: expected a whole number from 2 to 1000000"),

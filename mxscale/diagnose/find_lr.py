@@ -118,6 +118,8 @@ def trial(config: Config, settings: Settings) -> Config:
         log_every=1,
         validate_every=NEVER,
         target_top1=None,
+        stop_at_target=False,
+        patience=None,
         claims=[],
         optimizer=replace(config.optimizer, lr=settings.lr_min),
         schedule=rising,

@@ -102,7 +102,7 @@ def _stage(index: int, width: int, channels: int) -> nn.HybridSequential:
     return stage
 
 
-RESNET9_WIDTHS = (16, 48, 96, 192)  # channels of the first layer and of the three stages; each stage halves the side
+RESNET9_WIDTHS = (32, 64, 128, 256)  # channels of the first layer and of the three stages; each stage halves the side
 RESNET9_RESIDUAL = (True, False, True)  # stages that end in a residual block
 
 
