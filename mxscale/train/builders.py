@@ -15,6 +15,7 @@ from mxscale.distributed.exchange import make_exchange
 from mxscale.models import symbol, weights, zoo
 from mxscale.models.input_layer import InputLayer
 from mxscale.rundir.plan import Plan
+from mxscale.train.optim.optimizer import CrossEntropy
 from mxscale.train.optim.server_update import ServerUpdate
 from mxscale.util.errors import ConfigError
 
@@ -96,6 +97,14 @@ def network(config: Config, plan: Plan, devices):
     if config.precision == "float16":
         net.cast("float16")
     return net
+
+
+def objective(config: Config, plan: Plan, devices) -> CrossEntropy:
+    """Return the loss that training minimises, hybridised."""
+    loss = CrossEntropy(config.label_smoothing, plan.class_weights)
+    loss.initialize(ctx=devices)
+    loss.hybridize(static_alloc=True, static_shape=True)
+    return loss
 
 
 def gradient_exchange(comm, trained, devices, config: Config, sizes: Sizes) -> tuple:

@@ -17,11 +17,11 @@ from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
-from mxscale.train import builders, precision
+from mxscale.train import builders, mixing, precision
 from mxscale.train.checkpointer import Checkpointer, NotFinite, Snapshot, TrainingState
 from mxscale.train.evaluation import Evaluator
 from mxscale.train.metrics import Accumulator, MetricsLog
-from mxscale.train.optim.optimizer import CrossEntropy, advance, make_trainer
+from mxscale.train.optim.optimizer import advance, make_trainer
 from mxscale.train.optim.schedule import learning_rate
 from mxscale.train.pretrained_init import check_first_loss
 from mxscale.train.shard_statistics import ShardStatistics
@@ -67,8 +67,8 @@ class Trainer:
         self.reseed = builders.reseeder(self.net, config.seed)
 
         # Loss, optimizer, learning rate
-        self.objective = CrossEntropy(config.label_smoothing)
-        self.objective.hybridize(static_alloc=True, static_shape=True)
+        self.mix = mixing.mixer(config)
+        self.objective = builders.objective(config, plan, devices)
         self.optimizer = make_trainer(self.trained, config.optimizer, multi_precision=config.precision == "float16")
         self.precision = precision.Precision(config.precision, self.optimizer)
         self.lr = learning_rate(config, sizes)
@@ -124,11 +124,12 @@ class Trainer:
                     grad[:] = 0
             self.statistics.use(micro.shard)
             self.reseed(self.step, micro.shard, micro.turn, self.devices[micro.lane])
+            mixed = self.mix(self.step, micro)
             with autograd.record():
-                logits = self.forward(micro.images)
-                losses = self.objective(logits, micro.labels)
+                logits = self.forward(mixed.images)
+                losses = mixed.loss(self.objective, logits)
             self.precision.backward(losses)
-            self.accumulator.add(losses, logits, micro.labels)
+            self.accumulator.add(losses, logits, mixed.labels)
             if micro.turn == last_pass:
                 self.exchange.shard_done(micro.lane)
             if self.passes > len(self.devices):
