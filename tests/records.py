@@ -32,10 +32,10 @@ def numbered(folder, count, side=8) -> Split:
     return make_records(folder, [flat((i % 256, i // 256, 0), side) for i in range(count)], name=f"numbered{count}")
 
 
-def noise(folder, count, side=24) -> Split:
+def noise(folder, count, side=24, labels=None) -> Split:
     """Write random images, for tests of crops and flips."""
     pixels = np.random.RandomState(0).randint(0, 256, (count, side, side, 3))
-    return make_records(folder, pixels, name=f"noise{count}")
+    return make_records(folder, pixels, labels, name=f"noise{count}")
 
 
 def ramp(width=32, height=32):

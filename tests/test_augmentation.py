@@ -126,7 +126,7 @@ CHANGES = {"lighting": 0.5, "hls": [20, 30, 30], "rotate": 30, "shear": 0.2, "st
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_each_setting_changes_pixels(name, augmented, reader):
-    if READERS[reader].lacks.get(name) == "any":
+    if READERS[reader].lacks.get(f"augment.{name}") == "any":
         pytest.skip(f"data.reader={reader} has no data.augment.{name}, which is refused by name")
     images = augmented(size=24, **{name: CHANGES[name]})
     assert len({image.tobytes() for image in images}) > 20

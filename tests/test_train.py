@@ -105,8 +105,13 @@ def test_fine_tuning_uses_the_latest_network(trained, shared_cli):
     assert start.keys() == end.keys()
 
 
-def test_same_weights_over_four_shards(cli):
-    case = ["data.shards=4", "batch.per_device=6", "optimizer.ema_decay=0.9", "optimizer.clip_norm=1"]
+AVERAGED = ["optimizer.ema_decay=0.9", "optimizer.clip_norm=1"]
+MIXED = ["data.augment.mixup=0.4", "data.augment.cutmix=1", "class_weights=[1,2,3,4,5]", "data.sampling=balanced"]
+
+
+@pytest.mark.parametrize("what", [AVERAGED, MIXED], ids=["averaged and clipped", "mixed and balanced"])
+def test_same_weights_over_four_shards(cli, what):
+    case = ["data.shards=4", "batch.per_device=6", *what]
     runs = {n: cli("train", *case, f"launch.ranks={n}") for n in (1, 2, 4)}
     devices = cli("train", *case, "launch.ranks=4", "comm=device")
     arrays = {n: params(ended.run) for n, ended in runs.items()}

@@ -15,7 +15,7 @@ class Reader:
             mxscale.data.reader.turbojpeg.
         normalised: Batches are float32 and normalised; otherwise uint8, which the device normalises.
         contiguous_shards: A shard reads a contiguous part of the file; otherwise any images, in one common order.
-        lacks: Settings of data.augment that it does not have, with the crop for which this holds: "any", or a value of
+        lacks: Settings of `data` that it does not have, with the crop for which this holds: "any", or a value of
             data.augment.crop.
         threads: What data.threads=auto is; None: the threads of the rank. A number if the result depends on it; it is
             then part of the signature.
@@ -40,7 +40,12 @@ READERS = {
             "mxscale.data.reader.record_iter",
             normalised=True,
             contiguous_shards=True,
-            lacks={"policy": "any", "erase": "any", "stretch": "random_resized"},
+            lacks={
+                "sampling": "any",
+                "augment.policy": "any",
+                "augment.erase": "any",
+                "augment.stretch": "random_resized",
+            },
             threads=2,
         ),
     )

@@ -26,6 +26,9 @@ class Config:
     max_steps: Optional[int] = setting(None, "end the training early, after this many steps", unit="steps", low=1)
     precision: str = setting("float32", "number format of the training", choices=("float32", "float16", "amp"))
     label_smoothing: float = setting(0.0, "label smoothing (arXiv:1512.00567, sec. 7)", low=0, high=0.999)
+    class_weights: Any = setting(
+        None, "factor of an image's loss by its class: balanced, or a list in label order; null: 1", low=0
+    )
     log_every: int = setting(10, "interval between two lines of metrics", unit="steps", low=1)
     validate_every: int = setting(
         1, "interval between validations; the last epoch always has one", unit="epochs", low=1

@@ -43,6 +43,8 @@ class Augment:
     policy_ops: int = setting(2, "operations of randaugment on each image", low=1, high=4)
     policy_magnitude: int = setting(9, "magnitude of the operations of randaugment", low=0, high=30)
     erase: float = setting(0.0, "probability of random erasing", low=0, high=1)
+    mixup: float = setting(0.0, "alpha of the Beta distribution of mixup (arXiv:1710.09412, sec. 2); 0: off", low=0)
+    cutmix: float = setting(0.0, "alpha of the Beta distribution of cutmix (arXiv:1905.04899, sec. 3.1); 0: off", low=0)
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,11 @@ class Data:
     )
     cache: str = setting("runs/data", "folder for packed sets, shared by runs in any folder: it does not follow runs")
     reader: str = setting("turbojpeg", "what reads and decodes packed images", choices=READERS)
+    sampling: str = setting(
+        "uniform",
+        "training images of an epoch: each once, or all classes equally often",
+        choices=("uniform", "balanced"),
+    )
     eval_resize: Optional[int] = setting(
         None,
         "shorter side before the centre crop in validation; null: as packed",

@@ -14,7 +14,7 @@ from mxscale.config.readers import READERS
 from mxscale.config.schedules import SCHEDULES
 from mxscale.config.schema import RULES, Config, flatten, to_dict
 from mxscale.config.sizes import unsaved
-from mxscale.config.training_settings import Augment, Data
+from mxscale.config.training_settings import Data
 from mxscale.util import hostfile
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
@@ -96,15 +96,35 @@ def _check_pixels(c: Config) -> None:
 
 
 def _check_reader(data: Data) -> None:
-    augment = data.augment
+    values, defaults = (flatten(to_dict(each)) for each in (data, Data()))
     for key, crop in READERS[data.reader].lacks.items():
-        value = getattr(augment, key)
-        if value != getattr(Augment, key) and crop in ("any", augment.crop):
+        if values[key] != defaults[key] and crop in ("any", data.augment.crop):
             where = "" if crop == "any" else f" with data.augment.crop={crop}"
             raise ConfigError(
-                f"data.augment.{key}={value}: data.reader={data.reader} does not have it{where}; "
+                f"data.{key}={values[key]}: data.reader={data.reader} does not have it{where}; "
                 f"use data.reader={Data.reader}"
             )
+
+
+def _check_mixing(c: Config) -> None:
+    for key in ("mixup", "cutmix"):
+        value = getattr(c.data.augment, key)
+        if value and c.batch.per_device < 2:
+            raise ConfigError(
+                f"data.augment.{key}={value} mixes the images of a batch: expected batch.per_device of at least 2"
+            )
+
+
+def _check_class_balance(c: Config) -> None:
+    weights, data = c.class_weights, c.data
+    numbers = isinstance(weights, list) and all(type(weight) in (int, float) for weight in weights)
+    if weights not in (None, "balanced") and not (numbers and sum(weights) > 0):
+        raise ConfigError(
+            f"class_weights={weights}: expected balanced, or one number for each class such as '[1,2.5]', not all 0"
+        )
+    for key, value in (("class_weights", weights), ("data.sampling", data.sampling)):
+        if value == "balanced" and DATASETS[data.kind].generated:
+            raise ConfigError(f"{key}=balanced: the labels of data={data.kind} are random; omit {key}")
 
 
 def _check_schedule(c: Config) -> None:
@@ -293,6 +313,8 @@ CHECKS = (
     _check_source,
     _check_splits,
     _check_pixels,
+    _check_mixing,
+    _check_class_balance,
     _check_schedule,
     _check_optimizer,
     _check_launch,

@@ -19,6 +19,7 @@ from mxscale.util.regular_files import open_regular
 MAGIC = struct.pack("<I", 0xCED7230A)
 PREFIX = struct.Struct("<4sI")
 HEADER = struct.Struct("<IfQQ")
+LABEL_OFFSET = PREFIX.size + 4  # bytes from the start of a record
 LENGTH = (1 << 29) - 1
 BUFFER = 1 << 20
 

@@ -71,7 +71,7 @@ def check(config: Config, request: Request) -> None:
     for reader in request.readers:
         try:
             validate(replace(config, data=replace(config.data, reader=reader)))
-        except ConfigError as error:  # the reader lacks a setting of data.augment
+        except ConfigError as error:  # the reader lacks a setting
             cause = str(error).partition(";")[0]
             raise ConfigError(f"{cause}; give io.readers without {reader}") from None
 

@@ -82,13 +82,14 @@ def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
 
 
 def synthetic_data(run: Run) -> Data:
-    """Return synthetic images of the same size, number and classes."""
+    """Return synthetic images of the same size, number and classes, mixed on the device as those of the run."""
     data = run.config.data
     return Data(
         kind="synthetic",
         image_size=data.image_size,
         num_classes=run.plan.classes,
         num_images=run.sizes.train_images,
+        augment=data.augment,
         cache=data.cache,
         shards=data.shards,
     )

@@ -88,6 +88,7 @@ class Plan:
     splits: Dict[str, Split] = field(default_factory=dict)
     classes: Optional[int] = None
     class_names: Tuple[str, ...] = ()
+    class_weights: Tuple[float, ...] = ()  # factors of the training loss in label order; empty: none
     data_digest: Optional[str] = None
     data_dir: Optional[str] = None  # of the packed set; None: synthetic images
     skipped: int = 0  # bad images

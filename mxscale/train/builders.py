@@ -16,6 +16,7 @@ from mxscale.models import symbol, weights, zoo
 from mxscale.models.input_layer import InputLayer
 from mxscale.rundir.plan import Plan
 from mxscale.train.optim.averaging import NoAverage, WeightAverage
+from mxscale.train.optim.optimizer import CrossEntropy
 from mxscale.train.optim.server_update import ServerUpdate
 from mxscale.util.errors import ConfigError
 
@@ -103,6 +104,14 @@ def average(config: Config, parameters, running, statistics) -> NoAverage:
     """Return the moving average of the network, or the network itself without optimizer.ema_decay."""
     decay = config.optimizer.ema_decay
     return WeightAverage(decay, parameters, running, statistics) if decay else NoAverage()
+
+
+def objective(config: Config, plan: Plan, devices) -> CrossEntropy:
+    """Return the loss that training minimises, hybridised."""
+    loss = CrossEntropy(config.label_smoothing, plan.class_weights)
+    loss.initialize(ctx=devices)
+    loss.hybridize(static_alloc=True, static_shape=True)
+    return loss
 
 
 def gradient_exchange(comm, trained, devices, config: Config, sizes: Sizes) -> tuple:

@@ -7,7 +7,7 @@ pack nor download.
 
 import sys
 from dataclasses import replace
-from typing import Optional
+from typing import Optional, Tuple
 
 import mxnet as mx
 
@@ -55,6 +55,7 @@ def prepare(run: RunDir, config: Config) -> None:
         device=device,
         classes=len(manifest["classes"]),
         class_names=tuple(manifest["classes"]),
+        class_weights=class_weights(config, manifest),
         splits=manifest["splits"],
         data_digest=manifest["digest"],
         data_dir=manifest.get("dir"),
@@ -130,7 +131,7 @@ def check_settings(config: Config, graph: Optional[str]) -> None:
 
 
 def describe_data(config: Config) -> dict:
-    """Return the manifest of the packed data; its splits are `Split`s."""
+    """Return the manifest of the packed data; its splits are `Split`s, per_class counts the training images."""
     data = config.data
     if DATASETS[data.kind].generated:
         classes = data.num_classes or 1000
@@ -144,7 +145,27 @@ def describe_data(config: Config) -> dict:
     splits = {name: split_of(manifest, name) for name, entry in manifest["splits"].items() if entry["count"]}
     if "val" not in splits:
         raise ConfigError("data.val_share leaves no image for validation; increase it")
-    return {**manifest, "splits": splits}
+    return {**manifest, "splits": splits, "per_class": manifest["splits"]["train"]["per_class"]}
+
+
+def class_weights(config: Config, manifest: dict) -> Tuple[float, ...]:
+    """Return the factor of each class's losses in label order; empty: none.
+
+    `balanced` is N / (K n_c) for n_c of N images and K classes, as scikit-learn's compute_class_weight: each class has
+    the same share of the loss, and the mean over the training images is 1. A class without images does not count.
+    """
+    weights, classes = config.class_weights, len(manifest["classes"])
+    if weights is None:
+        return ()
+    if weights == "balanced":
+        counts = manifest["per_class"]
+        equal = sum(counts) / sum(count > 0 for count in counts)
+        return tuple(equal / count if count else 0.0 for count in counts)
+    if len(weights) != classes:
+        raise ConfigError(
+            f"class_weights={weights}: the data has {classes} classes, expected {classes} numbers in label order"
+        )
+    return tuple(weights)
 
 
 def short_shards(config: Config, derived: Sizes) -> int:

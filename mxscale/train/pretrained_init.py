@@ -93,7 +93,8 @@ def check_first_loss(run: RunDir, config: Config, plan: Plan, comm, accumulator)
 
     A collective.
     """
-    if plan.pretrained and plan.head == "keep":  # the classifier is not new
+    known = plan.pretrained and plan.head == "keep"  # the classifier is not new
+    if known or plan.class_weights:  # or the loss depends on the classes in the batch
         return
     loss, images = comm.total(accumulator.peek())
     warning = first_loss_warning(loss / images, plan.classes, config)

@@ -21,8 +21,9 @@ from mxscale.train import builders, precision
 from mxscale.train.checkpointer import Checkpointer, NotFinite, Snapshot, TrainingState
 from mxscale.train.evaluation import Evaluator
 from mxscale.train.metrics import Accumulator, MetricsLog
+from mxscale.train.optim import mixing
 from mxscale.train.optim.clipping import clipping
-from mxscale.train.optim.optimizer import CrossEntropy, advance, make_trainer
+from mxscale.train.optim.optimizer import advance, make_trainer
 from mxscale.train.optim.schedule import learning_rate
 from mxscale.train.pretrained_init import check_first_loss
 from mxscale.train.shard_statistics import ShardStatistics
@@ -69,8 +70,8 @@ class Trainer:
         self.reseed = builders.reseeder(self.net, config.seed)
 
         # Loss, optimizer, learning rate
-        self.objective = CrossEntropy(config.label_smoothing)
-        self.objective.hybridize(static_alloc=True, static_shape=True)
+        self.mix = mixing.mixer(config)
+        self.objective = builders.objective(config, plan, devices)
         self.optimizer = make_trainer(self.trained, config.optimizer, multi_precision=config.precision == "float16")
         self.precision = precision.Precision(config.precision, self.optimizer)
         self.clip_norm = clipping(config.optimizer.clip_norm, sizes.global_batch, self.optimizer)
@@ -131,11 +132,12 @@ class Trainer:
                     grad[:] = 0
             self.statistics.use(micro.shard)
             self.reseed(self.step, micro.shard, micro.turn, self.devices[micro.lane])
+            mixed = self.mix(self.step, micro)
             with autograd.record():
-                logits = self.forward(micro.images)
-                losses = self.objective(logits, micro.labels)
+                logits = self.forward(mixed.images)
+                losses = mixed.loss(self.objective, logits)
             self.precision.backward(losses)
-            self.accumulator.add(losses, logits, micro.labels)
+            self.accumulator.add(losses, logits, mixed.labels)
             if micro.turn == last_pass:
                 self.exchange.shard_done(micro.lane)
             if self.passes > len(self.devices):

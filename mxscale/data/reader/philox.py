@@ -14,7 +14,8 @@ MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 WEYL = 0x9E3779B9, 0xBB67AE85  # added to the key in each round
 WORD, BITS = np.uint64(0xFFFFFFFF), np.uint64(32)
 
-AUGMENTATION, ORDER = 0, 1  # streams, which have different numbers
+AUGMENTATION, ORDER, ROUNDS_OF_CLASSES = 0, 1, 2  # streams, which have different numbers
+STREAM_BITS = np.uint64(8)
 
 
 def philox(counters: np.ndarray, key: Tuple[int, int]) -> np.ndarray:
@@ -28,18 +29,49 @@ def philox(counters: np.ndarray, key: Tuple[int, int]) -> np.ndarray:
 
 
 def uniform(seed: int, epoch: int, images: Sequence[int], draws: int) -> np.ndarray:
-    """Return uniform random numbers in [0, 1) for each image: (images, draws) float64."""
-    blocks = -(-draws // 4)
+    """Return uniform random numbers in [0, 1) for each image: (images, draws) float64.
+
+    `images` are numbers below 2^56, as `order` and `balanced_order` return them.
+    """
+    blocks, numbers = -(-draws // 4), np.asarray(images, "uint64")[:, None]
     counters = np.empty((4, len(images), blocks), "uint64")
-    counters[0], counters[1] = np.arange(blocks), np.asarray(images)[:, None]
-    counters[2], counters[3] = epoch, AUGMENTATION
+    counters[0], counters[1], counters[2] = np.arange(blocks), numbers & WORD, epoch
+    counters[3] = numbers >> BITS << STREAM_BITS | np.uint64(AUGMENTATION)
     words = philox(counters.reshape(4, -1), (seed, 0)).reshape(4, len(images), blocks)
     return words.transpose(1, 2, 0).reshape(len(images), -1)[:, :draws] * 2.0**-32
 
 
 def order(seed: int, epoch: int, count: int) -> np.ndarray:
     """Return a random permutation of `count` images: each gets 64 random bits, by which they are sorted."""
+    return np.argsort(_random_bits(seed, epoch, count, ORDER), kind="stable")
+
+
+def balanced_order(seed: int, epoch: int, labels: np.ndarray) -> np.ndarray:
+    """Return as many draws as there are images, in which all classes occur equally often.
+
+    The order is made of rounds: one image of every class, the classes in random order. Wherever an epoch ends, the
+    classes had equally many images, or one less. Each class takes its images in random order, and again in that order
+    when they are used up.
+
+    Args:
+        labels: Of each image, (count,).
+
+    Returns:
+        (count,) numbers: image i, drawn for the r-th time from 0, is i + r x count. Repetitions are augmented
+        differently, because random numbers belong to such a number.
+    """
+    _, classes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    shuffled = order(seed, epoch, len(labels))
+    by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
+    turns = np.arange(-(-len(labels) // len(sizes)))[:, None]
+    draws = by_class[np.cumsum(sizes) - sizes + turns % sizes] + turns // sizes * len(labels)  # (rounds, classes)
+    keys = _random_bits(seed, epoch, draws.size, ROUNDS_OF_CLASSES).reshape(draws.shape)
+    return np.take_along_axis(draws, np.argsort(keys, axis=1, kind="stable"), axis=1).ravel()[: len(labels)]
+
+
+def _random_bits(seed: int, epoch: int, count: int, stream: int) -> np.ndarray:
+    """Return 64 random bits for each of `count` numbers: (count,) uint64."""
     counters = np.zeros((4, count), "uint64")
-    counters[1], counters[2], counters[3] = np.arange(count), epoch, ORDER
+    counters[1], counters[2], counters[3] = np.arange(count), epoch, stream
     high, low, _, _ = philox(counters, (seed, 0))
-    return np.argsort(high << BITS | low, kind="stable")
+    return high << BITS | low

@@ -31,6 +31,11 @@ class RecordFile:
         record = recordio.parse(os.pread(self._file, end - start, start), start)
         return record.header.label, record.payload
 
+    def labels(self) -> np.ndarray:
+        """Return the label of each record, (n,) float32, from its header. Raises OSError."""
+        starts = (self._offsets[:-1] + recordio.LABEL_OFFSET).tolist()
+        return np.frombuffer(b"".join(os.pread(self._file, 4, start) for start in starts), "<f4")
+
     def name_of(self, number: int) -> str:
         return f"record {number} at byte {self._offsets[number]} of {self.path}"
 

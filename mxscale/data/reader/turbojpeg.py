@@ -1,14 +1,16 @@
 """Batches of uint8 images from record files: libjpeg-turbo decodes in threads, some batches ahead.
 
-The order of an epoch is one permutation of all images, a function of (seed, epoch). Global batch k of an epoch has the
-images k G to (k + 1) G - 1 of it (G: the global batch size), and shard s takes its consecutive part. An image's
-augmentation is a function of (seed, epoch, image). Both are independent of threads and ranks, and a resumed run
-continues in the middle of an epoch by counting.
+The order of an epoch is a function of (seed, epoch): one permutation of all images, or rounds of all classes
+(data.sampling). Global batch k of an epoch has the images k G to (k + 1) G - 1 of it (G: the global batch size), and
+shard s takes its consecutive part. An image's augmentation is a function of (seed, epoch, image), and of how often the
+epoch had the image before. Both are independent of threads and ranks, and a resumed run continues in the middle of an
+epoch by counting.
 """
 
 import itertools
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Iterable, Iterator, NamedTuple, Tuple
 
 import mxnet as mx
@@ -27,7 +29,10 @@ TASK = 32  # images that a thread reads at a time; their random numbers are comp
 
 
 class Wanted(NamedTuple):
-    """A batch to read: numbers of records, and the epoch that their augmentation belongs to."""
+    """A batch to read, and the epoch that its augmentation belongs to.
+
+    Record i of n is i, or i + r n if the epoch has had it r times before.
+    """
 
     records: np.ndarray
     epoch: int = 0
@@ -77,7 +82,7 @@ class BatchReader:
     def _fill(self, numbers: np.ndarray, epoch: int, images: np.ndarray, labels: np.ndarray) -> None:
         """Read some images of a batch; in a thread."""
         draws = philox.uniform(self.seed, epoch, numbers, self.transform.draws).tolist()
-        for place, number in enumerate(numbers.tolist()):
+        for place, number in enumerate((numbers % len(self.records)).tolist()):
             labels[place], content = self.records[number]
             crash_report.now_decoding(self.records.name_of(number))
             try:
@@ -100,6 +105,10 @@ class TrainData:
         self.split, self.reading = split, reading
         data = reading.data
         self._reader = BatchReader(split, Training(data), reading.threads, reading.seed)
+        if data.sampling == "balanced":
+            self._order = partial(philox.balanced_order, labels=self._reader.records.labels())
+        else:
+            self._order = partial(philox.order, count=split.count)
         self._next, self._batches = None, None
 
     def step(self, step: int) -> Iterator[Micro]:
@@ -123,7 +132,7 @@ class TrainData:
         for at in itertools.count(step):
             epoch, within = divmod(at, reading.steps_per_epoch)
             if epoch != of_epoch:
-                of_epoch, order = epoch, philox.order(reading.seed, epoch, self.split.count)
+                of_epoch, order = epoch, self._order(reading.seed, epoch)
             batches = order[within * self._global_batch :][: self._global_batch].reshape(-1, reading.batch)
             for shard in reading.shards:
                 for turn in range(reading.accumulation):

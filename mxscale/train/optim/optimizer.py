@@ -1,6 +1,7 @@
 """The optimizer of a run and the loss that it minimises."""
 
 from pkgutil import resolve_name
+from typing import Sequence
 
 import mxnet as mx
 from mxnet import gluon
@@ -84,13 +85,16 @@ class CrossEntropy(gluon.HybridBlock):
     Inputs: logits (B, classes); labels (B,), class numbers. Output: losses (B,) in nats, float32.
     """
 
-    def __init__(self, smoothing: float = 0.0, **kwargs):
+    def __init__(self, smoothing: float = 0.0, class_weights: Sequence[float] = (), **kwargs):
+        """`class_weights`: factors of the losses by label, which `initialize` puts on each device; empty: none."""
         super().__init__(**kwargs)
         self.smoothing = smoothing
+        if class_weights:
+            self.class_weights = self.params.get_constant("class_weights", list(class_weights))
 
-    def hybrid_forward(self, F, logits, labels):
+    def hybrid_forward(self, F, logits, labels, class_weights=None):
         log_p = F.log_softmax(F.cast(logits, "float32"), axis=-1)
         loss = -F.pick(log_p, labels, axis=-1)
         if self.smoothing:
             loss = (1 - self.smoothing) * loss - self.smoothing * F.mean(log_p, axis=-1)
-        return loss
+        return loss if class_weights is None else loss * F.take(class_weights, labels)
