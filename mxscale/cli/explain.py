@@ -81,8 +81,9 @@ def _of_composition(text: str, defaults: dict) -> str:
 def _names_no_choice(override: str) -> bool:
     """Return whether an override gives a group another value than the name of a file or of a stored choice."""
     key, equals, value = override.lstrip("+").partition("=")
-    choice = f"{key.partition('@')[0]}/{value}.yaml"
-    if not equals or not (CONF / choice).parent.is_dir() or (CONF / choice).is_file():
+    group = key.partition("@")[0]
+    choice = f"{group}/{value}.yaml"
+    if not equals or not (CONF / group).is_dir() or (CONF / choice).is_file():
         return False
     return ConfigStore.instance().get_type(choice) != ObjectType.CONFIG
 
