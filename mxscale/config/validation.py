@@ -108,8 +108,7 @@ def _check_reader(data: Data) -> None:
 
 def _check_mixing(c: Config) -> None:
     for key in ("mixup", "cutmix"):
-        value = getattr(c.data.augment, key)
-        if value and c.batch.per_device < 2:
+        if (value := getattr(c.data.augment, key)) and c.batch.per_device < 2:
             raise ConfigError(
                 f"data.augment.{key}={value} mixes the images of a batch: expected batch.per_device of at least 2"
             )
@@ -133,10 +132,8 @@ def _check_schedule(c: Config) -> None:
         raise ConfigError(f"schedule.milestones={schedule.milestones}: expected epochs in increasing order")
     phases = len(schedule.milestones) + 1
     if schedule.factors is not None and len(schedule.factors) != phases:
-        raise ConfigError(
-            f"schedule.factors={schedule.factors}: expected {phases} numbers, one before, between and after the "
-            "milestones"
-        )
+        wanted = f"{phases} numbers, one before, between and after the milestones"
+        raise ConfigError(f"schedule.factors={schedule.factors}: expected {wanted}")
     if SCHEDULES[schedule.kind].ratio and not (schedule.final_lr and c.optimizer.lr):
         raise ConfigError(
             f"schedule.final_lr={schedule.final_lr} with optimizer.lr={c.optimizer.lr}: schedule={schedule.kind} goes "
@@ -254,9 +251,7 @@ def _check_served(c: Config) -> None:
             f"arrival; use comm.update_on={comm.entry.update_on[0]}"
         )
     if comm.compression == "2bit" and c.precision == "float16":
-        raise ConfigError(
-            "comm.compression=2bit with precision=float16: MXNet compresses float32 only; use precision=amp"
-        )
+        raise ConfigError("comm.compression=2bit with precision=float16: MXNet compresses float32; use precision=amp")
 
 
 def _check_server_update(c: Config) -> None:
@@ -276,10 +271,8 @@ def _check_server_update(c: Config) -> None:
             f"optimizer.name={c.optimizer.name} depends on the epoch, which servers do not know: {where}{instead}"
         )
     if not optimizer.elementwise and c.comm.servers != 1:
-        raise ConfigError(
-            f"optimizer.name={c.optimizer.name} takes the norm of whole arrays, and {where} splits them over servers; "
-            "use comm.servers=1"
-        )
+        takes = f"optimizer.name={c.optimizer.name} takes the norm of whole arrays"
+        raise ConfigError(f"{takes}, and {where} splits them over servers; use comm.servers=1")
 
 
 def _check_stop(c: Config) -> None:
@@ -289,20 +282,18 @@ def _check_stop(c: Config) -> None:
 
 def _check_update(c: Config) -> None:
     """Check what needs the summed gradients, or the same weights on all ranks after each step."""
+    average, norm = f"optimizer.ema_decay={c.optimizer.ema_decay}", f"optimizer.clip_norm={c.optimizer.clip_norm}"
     if c.optimizer.ema_decay and not c.comm.entry.in_step:
         raise ConfigError(
-            f"optimizer.ema_decay={c.optimizer.ema_decay} with comm={c.comm.backend}: the weights of ranks differ "
-            "between validations, and so would their averages; use comm=horovod"
+            f"{average} with comm={c.comm.backend}: the weights of ranks differ between validations, and so would "
+            "their averages; use comm=horovod"
         )
     if c.optimizer.ema_decay and c.precision == "float16":
-        raise ConfigError(
-            f"optimizer.ema_decay={c.optimizer.ema_decay} with precision=float16: an average in float16 does not "
-            "take small changes; use precision=amp"
-        )
+        raise ConfigError(f"{average} with precision=float16: an average in float16 loses small changes; use amp")
     if c.optimizer.clip_norm and c.comm.update_on == "server":
         raise ConfigError(
-            f"optimizer.clip_norm={c.optimizer.clip_norm} with comm={c.comm.backend}: no rank has the sum of the "
-            "gradients; use comm=horovod, or optimizer.clip_gradient"
+            f"{norm} with comm={c.comm.backend}: no rank has the sum of the gradients; use comm=horovod, or "
+            "optimizer.clip_gradient"
         )
 
 
