@@ -1,13 +1,15 @@
 """Accuracy of training techniques: the main job with each of them, five seeds.
 
-    python bench/techniques.py [--quick]
+    python bench/techniques.py [--quick] [--only NAME,NAME]
 
-Digits 0-4 on two ranks, test top-1 in percent; the spread is over the seeds. Inexact gradient exchange runs at the main
-job's learning rate, which is close to the largest stable one, and at a quarter of it: gradients that are a step late
-need a lower rate. Techniques for unequal classes run on digits with few training images of two classes.
+Digits 0-4 on two ranks: test top-1 in percent, and the share of the planned steps; the spread is over the seeds.
+Inexact gradient exchange runs at the main job's learning rate, which is close to the largest stable one, and at a
+quarter of it: gradients that are a step late need a lower rate. Techniques for unequal classes run on digits with few
+training images of two classes. `find-lr` trains at the rate that `mxscale find-lr` suggests for the seed.
 """
 
 import math
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -17,6 +19,7 @@ from PIL import Image
 
 from mxscale.data.sources import scans
 
+FIND_LR = "find-lr"
 TECHNIQUES = {
     "exact": [],
     "fp16": ["comm.compression=fp16"],
@@ -28,6 +31,11 @@ TECHNIQUES = {
     "dist_async": ["comm=dist_async"],
     "mixup": ["data.augment.mixup=0.2"],
     "cutmix": ["data.augment.cutmix=1"],
+    "ema": ["optimizer.ema_decay=0.99"],
+    "clip norm": ["optimizer.clip_norm=1"],
+    "patience": ["patience=4"],
+    "stop at target": ["target_top1=95", "stop_at_target=true"],
+    FIND_LR: [],
 }
 FEW = {3: 8, 4: 8}  # digit -> training images, in place of about 110
 UNEQUAL = {
@@ -51,21 +59,40 @@ def unequal_digits(folder: Path) -> list:
     return ["data.kind=imagefolder", f"data.root={folder}"]
 
 
+def suggested_rate(*common) -> str:
+    """Return the setting of the rate that a range test suggests."""
+    done = measure.run([sys.executable, "-m", "mxscale", "find-lr", *common])
+    return next(line.split()[1] for line in done.stdout.splitlines() if line.startswith("  use "))
+
+
 def main() -> None:
-    options = measure.arguments(__doc__.splitlines()[0], seeds=(5, "seeds of each technique"))
+    options = measure.arguments(
+        __doc__.splitlines()[0],
+        seeds=(5, "seeds of each technique"),
+        only=("", "techniques to run, separated by commas; without it all"),
+    )
     seeds = range(1, 3 if options.quick else options.seeds + 1)
     with tempfile.TemporaryDirectory() as runs:
         unequal = unequal_digits(Path(runs, "digits"))
         techniques = {**TECHNIQUES, **{name: [*unequal, *overrides] for name, overrides in UNEQUAL.items()}}
-        found = {name: [] for name in techniques}
+        if options.only:
+            techniques = {name: techniques[name] for name in options.only.split(",")}
+        accuracies, steps = ({name: [] for name in techniques} for _ in range(2))
         for seed in seeds:  # in turn, so that a change of the machine's speed affects all
             for name, overrides in techniques.items():
                 common = [f"runs={runs}", f"data.cache={runs}/data", "tracking=none", "launch.ranks=2", f"seed={seed}"]
-                epochs = ["epochs=4"] if options.quick else []
-                found[name].append(measure.train(*common, *epochs, *overrides)["summary"]["test/top1"])
-    figures = {name: measure.spread(values) for name, values in found.items()}
+                common += ["epochs=4"] if options.quick else []
+                rate = [suggested_rate(*common)] if name == FIND_LR else []
+                done = measure.train(*common, *overrides, *rate)
+                accuracies[name].append(done["summary"]["test/top1"])
+                steps[name].append(done["status"]["step"] / done["run"].plan().sizes.total_steps)
+    figures = {
+        name: {"test/top1": measure.spread(accuracies[name]), "steps": measure.spread(steps[name])}
+        for name in techniques
+    }
     for name, value in figures.items():
-        print(f"{name:24} test top-1 {measure.show(value, '{:.1f}')} %")
+        accuracy, share = measure.show(value["test/top1"], "{:.1f}"), measure.show(value["steps"], "{:.2f}")
+        print(f"{name:24} test top-1 {accuracy} %, steps {share} of the planned")
     measure.finish(figures)
 
 
