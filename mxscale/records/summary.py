@@ -63,7 +63,9 @@ def _planned(run: RunDir, metrics: dict) -> dict:
 def _to_target(run: RunDir, history) -> dict:
     """Return seconds and cost until val/top1 first reached config.target_top1, with set-up and earlier attempts."""
     target = run.config().target_top1
-    reached = next((line for line in history if target and line["metrics"].get("val/top1", -1) >= target), None)
+    if target is None:
+        return {}
+    reached = next((line for line in history if line["metrics"].get("val/top1", -1) >= target), None)
     if reached is None:
         return {}
     figures = {"time/to_target_s": sum(run_cost.Attempts(run).seconds(reached["time_ms"], reached["attempt"]))}
