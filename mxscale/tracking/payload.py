@@ -10,7 +10,19 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from mxscale.config import schema as configs
 from mxscale.records import summary as summaries
-from mxscale.rundir.directory import ALLREDUCE, FAILED, FINISHED, FORECAST, KILLED, PARAMS, RERUN, WARNINGS, RunDir
+from mxscale.rundir.directory import (
+    ALLREDUCE,
+    FAILED,
+    FINISHED,
+    FORECAST,
+    KILLED,
+    METRICS,
+    PARAMS,
+    RERUN,
+    SYSTEM,
+    WARNINGS,
+    RunDir,
+)
 from mxscale.rundir.status import Status, Summary
 from mxscale.tracking import sync_state
 from mxscale.tracking.uris import sqlite_file, store_uri
@@ -28,7 +40,8 @@ ARTIFACTS = (
     "plan.json",
     "summary.json",
     "status.json",
-    "metrics.jsonl",
+    METRICS,
+    SYSTEM,
     "probe.json",
     RERUN,
     FORECAST,
@@ -171,17 +184,20 @@ def dataset(run: RunDir) -> Optional[Dict[str, str]]:
     return {**texts, "digest": texts["digest"][:MAX_DIGEST]}
 
 
-def batches(run: RunDir, offset: int, cost_at: CostAt) -> Iterator[Tuple[List[Point], int, int]]:
-    """Yield (points, lines, end) of complete lines of metrics.jsonl, with up to MAX_METRICS points each.
+def batches(
+    run: RunDir, offset: int, cost_at: CostAt = no_cost, name: str = METRICS
+) -> Iterator[Tuple[List[Point], int, int]]:
+    """Yield (points, lines, end) of complete lines of a file, with up to MAX_METRICS points each.
 
     Args:
         offset: Byte to start at.
         cost_at: Returns the cost metrics at a line.
+        name: METRICS or SYSTEM.
 
     `lines` is the number of lines, `end` the offset after the last one. A torn last line is left for the next call.
     """
     points, lines, end = [], 0, offset
-    for line, after in run.lines_from(offset):
+    for line, after in run.lines_from(offset, name):
         new = _points({**line["metrics"], **cost_at(line)}, line["time_ms"], line["step"])
         if lines and len(points) + len(new) > MAX_METRICS:
             yield points, lines, end

@@ -1,7 +1,7 @@
 """Send the records of one run that an MLflow store lacks, exactly once.
 
-`tracking.json` records the MLflow run and how much of `metrics.jsonl` it has. It is written after each answered
-request, under a lock in the run directory. Two cases need more than that:
+`tracking.json` records the MLflow run and how much of `metrics.jsonl` and `system.jsonl` it has. It is written after
+each answered request, under a lock in the run directory. Two cases need more than that:
 
 - A run was created, but its id was not recorded. It is found again by its tag `mxscale.run`, an id that is on disk
   before the run is created.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import List, Optional
 
 from mxscale.config.schema import Tracking
-from mxscale.rundir.directory import RUNNING, RunDir
+from mxscale.rundir.directory import RUNNING, SYSTEM, RunDir
 from mxscale.rundir.sweep_directory import SweepDirectory, sweep_of
 from mxscale.tracking import payload, sync_state, uris
 from mxscale.tracking.payload import CostAt, no_cost
@@ -212,6 +212,10 @@ class Sender:
             self._log_points(sent.run_id, points)
             sent.lines_sent += lines
             sent.bytes_sent = end
+            sync_state.save(self.run, identity, sent)
+        for points, _, end in payload.batches(self.run, sent.system_bytes_sent, name=SYSTEM):
+            self._log_points(sent.run_id, points)
+            sent.system_bytes_sent = end
             sync_state.save(self.run, identity, sent)
         return sent.lines_sent - before
 

@@ -30,6 +30,7 @@ class Sent:
     run_id: Optional[str] = None
     lines_sent: int = 0
     bytes_sent: int = 0  # of metrics.jsonl
+    system_bytes_sent: int = 0  # of system.jsonl
     status: Optional[str] = None  # in MLflow
     closed: Optional[str] = None  # fingerprint of the artifacts that were sent when the run was closed
 
