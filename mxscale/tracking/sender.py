@@ -24,7 +24,7 @@ from typing import List, Optional
 from mxscale.config.schema import Tracking
 from mxscale.rundir.directory import RUNNING, SYSTEM, RunDir
 from mxscale.rundir.sweep_directory import SweepDirectory, sweep_of
-from mxscale.tracking import payload, sync_state, uris
+from mxscale.tracking import experiment_view, payload, sync_state, uris
 from mxscale.tracking.payload import CostAt, no_cost
 from mxscale.tracking.store import exclusive, exists, import_mlflow, open_store
 from mxscale.tracking.sync_state import Sent
@@ -127,11 +127,13 @@ class Sender:
         if found is None:
             try:
                 artifacts = uris.artifact_root(self.uri, payload.runs_root(self.run))
-                return self.client.create_experiment(name, artifacts, tags=TRAINING)
+                return self.client.create_experiment(name, artifacts, tags={**TRAINING, **experiment_view.tag()})
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
             found = self.client.get_experiment_by_name(name)  # another process was faster
+        if experiment_view.TAG not in found.tags:
+            self.client.set_experiment_tag(found.experiment_id, *experiment_view.tag().popitem())
         return found.experiment_id
 
     def _search(self, identity: str, sent: Sent) -> List[str]:
@@ -156,7 +158,7 @@ class Sender:
         from mlflow.entities import Param, RunTag
 
         known = self.client.get_run(sent.run_id).data
-        params, tags = payload.params(self.run), payload.tags(self.run)
+        params, tags = payload.params(self.run), payload.tags(self.run, sent.run_id)
         first = payload.first_params(self.run, params)
         above = sweep_of(self.run)
         if above:
