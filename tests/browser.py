@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1600,1000",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=2000,2000",
 )  # fmt: skip
 WAIT_S = 60.0  # for a page, on a slow machine
 
@@ -32,10 +33,14 @@ class Browser:
     def _ask(self, method: str, path: str, values=None):
         body = None if values is None else json.dumps(values).encode()
         asked = urllib.request.Request(self.session + path, body, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(asked, timeout=WAIT_S) as answer:
-            return json.load(answer)["value"]
+        try:
+            with urllib.request.urlopen(asked, timeout=WAIT_S) as answer:
+                return json.load(answer)["value"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(json.load(error)["value"]["message"].splitlines()[0]) from None
 
     def open(self, url: str) -> None:
+        self._ask("POST", "/frame", {"id": None})
         self._ask("POST", "/url", {"url": "about:blank"})  # a new fragment alone would keep the page
         self._ask("POST", "/url", {"url": url})
 
@@ -59,11 +64,21 @@ class Browser:
           .find(each => each.innerText.trim() === {json.dumps(label)}); if (found) found.click(); return !!found"""
         until(lambda: self.run(script), WAIT_S, 0.3)
 
-    def has_image(self, source: str) -> None:
-        """Wait until an image whose address contains `source` is drawn."""
+    def has_image(self, source: str = "") -> None:
+        """Wait until a large image whose address contains `source` is drawn."""
         script = f"""return [...document.images].some(
-          each => each.src.includes({json.dumps(source)}) && each.complete && each.naturalWidth > 100)"""
+          each => each.src.includes({json.dumps(source)}) && each.complete && each.naturalWidth > 400)"""
         until(lambda: self.run(script), WAIT_S, 0.3)
+
+    def has_charts(self) -> None:
+        """Wait until a chart has a line or a bar."""
+        script = "return document.querySelectorAll('.js-line, .point').length > 0"
+        until(lambda: self.run(script), WAIT_S, 0.3)
+
+    def in_frame(self) -> None:
+        """Continue within the first frame of the page, until another page is opened."""
+        frame = until(lambda: self.run("return document.querySelector('iframe')"), WAIT_S, 0.3)
+        self._ask("POST", "/frame", {"id": frame})
 
     def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self._ask("GET", "/screenshot")))
@@ -73,7 +88,7 @@ class Browser:
 
 
 @contextmanager
-def browser(folder: Path):
+def opened(folder: Path):
     """Start chromedriver and a window; end both with the block."""
     port = free_port()
     driver = subprocess.Popen([DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

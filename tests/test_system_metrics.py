@@ -11,9 +11,8 @@ from conftest import ROOT, until
 from test_machine_facts import compiled, needs_cc
 from test_tracking import add_lines, end, make_run, points_in, runs_in
 
-from mxscale.environment import container_limits
+from mxscale.environment import container_limits, system_metrics
 from mxscale.environment.usage import Usage
-from mxscale.launcher import system_metrics
 from mxscale.rundir.directory import SYSTEM
 from mxscale.tracking import tracker
 

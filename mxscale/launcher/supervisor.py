@@ -8,6 +8,7 @@ from mxscale.cost import run_cost
 from mxscale.environment import variables
 from mxscale.environment.hosts import Host
 from mxscale.environment.placement import Placement
+from mxscale.environment.system_metrics import sampled
 from mxscale.launcher import commands as launch
 from mxscale.launcher.budget import BudgetMonitor
 from mxscale.launcher.context import RunContext
@@ -15,7 +16,6 @@ from mxscale.launcher.failure import Failure, Logs
 from mxscale.launcher.heartbeat_monitor import QUIET_S, HeartbeatMonitor
 from mxscale.launcher.processes import Processes
 from mxscale.launcher.progress import Progress, echo
-from mxscale.launcher.system_metrics import sampled
 from mxscale.rundir import guards
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan

@@ -14,6 +14,7 @@ PANELS = (
     ("top-1", "%", (("train/top1", "training", COLOURS[0]), ("val/top1", "validation", COLOURS[3]))),
     ("learning rate", "", (("lr", "", COLOURS[2]),)),
 )
+DPI = 100  # 1,040 pixels wide: a description in MLflow shows a figure in its own size
 MARKED = 30  # lines with fewer points show each of them
 WIDE = 30  # largest over smallest loss, from which on its axis is logarithmic
 
@@ -36,7 +37,7 @@ def draw(history: List[dict], steps_per_epoch: int) -> bytes:
     import matplotlib
 
     with matplotlib.rc_context(canvas.STYLE):
-        figure, panels = canvas.axes(12.0, 3.6, len(PANELS), shared=False)
+        figure, panels = canvas.axes(10.4, 3.4, len(PANELS), shared=False)
         for on, (title, unit, lines) in zip(panels, PANELS):
             for metric, label, colour in lines:
                 epochs, values = _points(history, metric, steps_per_epoch)
@@ -48,7 +49,7 @@ def draw(history: List[dict], steps_per_epoch: int) -> bytes:
         if _spread(panels[0]) > WIDE:
             panels[0].set_yscale("log")
         panels[0].legend(fontsize=9)
-        return canvas.as_png(figure)
+        return canvas.as_png(figure, DPI)
 
 
 def _spread(on) -> float:

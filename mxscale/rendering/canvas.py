@@ -36,10 +36,10 @@ class Drawn(NamedTuple):
     svg: str
 
 
-def as_png(figure) -> bytes:
+def as_png(figure, dpi: int = 150) -> bytes:
     """Render a Matplotlib figure as PNG."""
     png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=150, facecolor="white")
+    figure.savefig(png, format="png", dpi=dpi, facecolor="white")
     return png.getvalue()
 
 

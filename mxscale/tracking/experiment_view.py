@@ -12,7 +12,6 @@ TAG = f"mlflow.sharedViewState.{KEY}"
 CREATED_MS = 1_763_942_400_000  # of the view, which every experiment has alike
 
 COLUMNS = ("best/val_top1", "test/top1", "throughput/median", "scaling/efficiency", "cost/total_usd")
-WIDTH = 140  # pixels, of a column
 # section -> (type, metric) of each chart
 CHARTS = {
     "Accuracy": (("LINE", "val/top1"), ("LINE", "train/loss"), ("LINE", "train/top1"), ("BAR", "best/val_top1")),
@@ -36,7 +35,7 @@ def tag() -> Dict[str, str]:
     state = {
         "selectedColumns": columns,
         "columnOrder": columns,
-        "columnWidths": dict.fromkeys(columns, WIDTH),
+        "columnWidths": {column: 6 * len(column) for column in columns},  # pixels, which the names fit in
         "compareRunCharts": [_chart(section, *chart) for section, charts in CHARTS.items() for chart in charts],
         "compareRunSections": [{"uuid": name, "name": name, "display": True} for name in CHARTS],
         "isAccordionReordered": True,  # else the page sorts these sections among those of all other metrics

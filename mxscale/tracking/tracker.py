@@ -122,7 +122,7 @@ def sync(run: RunDir, uri: Optional[str] = None, cost_at: CostAt = no_cost) -> i
     sender = Sender(run, uri, tracking, cost_at)
     running = payload.is_running(run)
     end = None if running else payload.end_state(run)
-    if not running and not (run.path / learning_curves.FILE).exists() and (problem := learning_curves.save(run)):
+    if not running and not (run.path / learning_curves.FILE).is_file() and (problem := learning_curves.save(run)):
         print(f"tracking: {problem}")
     try:
         lines = _send_twice(sender, end)
