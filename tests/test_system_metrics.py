@@ -9,14 +9,14 @@ import time
 import pytest
 from conftest import ROOT, until
 from test_machine_facts import compiled, needs_cc
-from test_tracking import add_lines, end, make_run, points_in, runs_in
+from test_tracking import CPU, add_lines, add_sample, end, make_run, points_in, points_of, runs_in
 
 from mxscale.environment import container_limits, system_metrics
 from mxscale.environment.usage import Usage
 from mxscale.rundir.directory import SYSTEM
 from mxscale.tracking import tracker
 
-CPU, MEMORY = "system/cpu_utilization_percentage", "system/system_memory_usage_megabytes"
+MEMORY = "system/system_memory_usage_megabytes"
 
 
 def test_names_and_units_are_those_of_mlflow(tmp_path):
@@ -122,12 +122,9 @@ def test_samples_are_sent_once(tmp_path):
     run = make_run(tmp_path)
     add_lines(run, 0, 2)
     for step in (1, 2):
-        line = {"attempt": 1, "step": step, "time_ms": 1000 * step, "metrics": {CPU: 10.0 * step}}
-        with open(run.path / SYSTEM, "a") as file:
-            file.write(json.dumps(line) + "\n")
+        add_sample(run, step)
     end(run)
     for _ in range(2):
         assert tracker.sync(run) == 0
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    found = [point for point in points_in(uri, runs_in(uri)[0].info.run_id) if point[0] == CPU]
-    assert found == [(CPU, 1, 1000, 10.0), (CPU, 2, 2000, 20.0)]
+    assert points_in(uri, runs_in(uri)[0].info.run_id) == points_of(run)

@@ -28,6 +28,7 @@ from mxscale.tracking import experiment_view, history, payload, store, sync_stat
 
 REPO = Path(__file__).resolve().parent.parent
 T0 = 1_700_000_000_000  # ms
+CPU = "system/cpu_utilization_percentage"
 
 
 def make_run(root, uri=None, name="run", timeout_s=2.0, **values):
@@ -41,6 +42,12 @@ def add_lines(run, first, last, attempt=1):
             metrics = {"train/loss": 1.0 / (step + 1), "lr": 0.1, "throughput/images_per_s": 100.0 + attempt}
             line = {"attempt": attempt, "step": step, "time_ms": T0 + 1000 * step + attempt, "metrics": metrics}
             file.write(json.dumps(line) + "\n")
+
+
+def add_sample(run, step=1):
+    line = {"attempt": 1, "step": step, "time_ms": T0 + 500 * step, "metrics": {CPU: 10.0 * step}}
+    with open(run.path / directory.SYSTEM, "a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def end(run, state="FINISHED"):
@@ -87,6 +94,8 @@ def points_of(run, cost_at=payload.no_cost):
         for line in run.lines()
         for key, value in {**line["metrics"], **cost_at(line)}.items()
     ]
+    samples = [line for line, _ in run.lines_from(0, directory.SYSTEM)]
+    points += [(CPU, line["step"], line["time_ms"], line["metrics"][CPU]) for line in samples]
     points += [(key, step, time_ms, value) for key, value, time_ms, step in payload.summary(run)]
     return sorted(points)
 
@@ -340,9 +349,10 @@ def test_sync_after_kill_sends_each_line_once(tmp_path):
     """kill -9 before each write of the sync state: the request has arrived, but is not recorded."""
     run = make_run(tmp_path)
     add_lines(run, 0, 700)  # three batches
+    add_sample(run)
     end(run)
-    # Writes before each kill: the id | the run | three batches | the status | the end
-    for writes in (0, 1, 2, 1, 1, 1, 1):
+    # Writes before each kill: the id | the run | three batches | the samples | the status | the end
+    for writes in (0, 1, 2, 1, 1, 1, 1, 1):
         assert child(DYING_SYNC, run, writes).wait(120) == -signal.SIGKILL
     assert child(SYNC, run).wait(120) == 0
     uri = f"sqlite:///{tmp_path}/mlflow.db"

@@ -1,5 +1,6 @@
 """The learning curves of one run as a figure: loss, top-1 accuracy and learning rate by epoch."""
 
+from importlib.util import find_spec
 from typing import List, Optional, Tuple
 
 from mxscale.rendering import canvas
@@ -20,7 +21,12 @@ WIDE = 30  # largest over smallest loss, from which on its axis is logarithmic
 
 
 def save(run: RunDir) -> Optional[str]:
-    """Write the figure to the run directory if the run has metrics; return why it could not be drawn, or None."""
+    """Write the figure to the run directory if the run has metrics; return why it could not be drawn, or None.
+
+    Images leave out Matplotlib; `mxscale sync` from a checkout then draws and sends the figure.
+    """
+    if find_spec("matplotlib") is None:
+        return None
     try:
         history, sizes = run.history(), run.plan().sizes
         if history and sizes:
