@@ -1,4 +1,4 @@
-"""What follows a finished run if its settings ask for it: evaluation and registration of its best checkpoint."""
+"""What follows a finished run if its settings ask for it: its best checkpoint is evaluated, logged, registered."""
 
 import os
 import shlex
@@ -12,7 +12,7 @@ from mxscale.rundir.directory import RunDir
 
 
 def follow_up(run: RunDir, config: Config) -> None:
-    """Run the verbs that `evaluation` and `tracking.register` ask for, in processes of their own, which load MXNet.
+    """Run the verbs that `evaluation` and `tracking` ask for, in processes of their own, which load MXNet.
 
     The run has ended well, so a failure here is printed and does not change its status.
     """
@@ -30,5 +30,6 @@ def follow_up(run: RunDir, config: Config) -> None:
 def verbs(run: RunDir, config: Config) -> List[List[str]]:
     """Return the command lines that follow a run."""
     evaluation = [["evaluate", str(run)]] if config.evaluation == "full" else []
-    registered = config.tracking.enabled and config.tracking.register
-    return evaluation + ([["register", str(run), registered]] if registered else [])
+    tracking = config.tracking
+    logged = tracking.enabled and (tracking.register or tracking.log_model == "best")
+    return evaluation + ([["register", str(run), *filter(None, [tracking.register])]] if logged else [])
