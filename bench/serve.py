@@ -7,7 +7,7 @@ A network with random weights is written as `mxscale register` logs it, and `mlf
 base64 in JSON. Bare ONNX Runtime evaluates ready arrays of one image with as many threads and the same session options.
 Both take turns. The client shares the machine's cores with the server.
 
-The second table says where the time of one request goes: its parts run alone, one after the other, in this process.
+The second table lists where the time of one request goes: its parts run alone, one after the other, in this process.
 """
 
 import base64
@@ -33,6 +33,7 @@ from predict import SIDE, exported, random_network
 
 from mxscale.serve import register
 from mxscale.tracking import models
+from mxscale.util import text_table
 
 CONCURRENT = (1, 8, 32)
 JSON = {"Content-Type": "application/json"}
@@ -110,7 +111,7 @@ def client(port: int, given: list):
     return send
 
 
-def bare(session):
+def bare(network):
     """Return a function that evaluates ready images one by one and returns the seconds of each."""
     ready = np.random.RandomState(0).randint(0, 256, (1, SIDE, SIDE, 3)).astype("uint8")
 
@@ -118,7 +119,7 @@ def bare(session):
         seconds = []
         for _ in numbers:
             start = time.perf_counter()
-            session.run(["probabilities"], {"images": ready})
+            network.run(["probabilities"], {"images": ready})
             seconds.append(time.perf_counter() - start)
         return seconds
 
@@ -162,10 +163,19 @@ def parts(model: Path, given: list, repetitions: int) -> dict:
     return {**found, "JSON, pandas, schema": whole - sum(found.values())}
 
 
-def rows(port: int, session, given: list, count: int, rounds: int) -> dict:
+def session(network: Path):
+    """Return a session with the options of the served model."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(str(network), options)
+
+
+def rows(port: int, network, given: list, count: int, rounds: int) -> dict:
     """Measure at each concurrency in turns; return {concurrency: {figure: spread}}."""
     found = {}
-    send, evaluate = client(port, given), bare(session)
+    send, evaluate = client(port, given), bare(network)
     for concurrent in CONCURRENT:
         served, ready = measure.in_turn(
             lambda c=concurrent: at_a_time(send, c, count), lambda c=concurrent: at_a_time(evaluate, c, count), rounds
@@ -179,6 +189,22 @@ def rows(port: int, session, given: list, count: int, rounds: int) -> dict:
     return found
 
 
+def table(found: dict) -> str:
+    """Return the rates and latencies as a table of medians with the smallest and largest."""
+    headings = ("at a time", "", "images/s", "p50 ms", "p99 ms", "of ONNX Runtime")
+    lines = [headings]
+    for concurrent, figures in found.items():
+        for name, label in (("served", "served"), ("bare", "ONNX Runtime")):
+            cells = [brief(figures[f"{name}_{key}"], ",.1f") for key in ("images_per_s", "p50_ms", "p99_ms")]
+            share = brief(figures["share"], ".2f") if name == "served" else ""
+            lines.append((str(concurrent), label, *cells, share))
+    return "\n".join(text_table.columns(lines, right=range(2, 6), indent="  "))
+
+
+def brief(value: dict, form: str) -> str:
+    return "{} ({} to {})".format(*(format(value[key], form) for key in ("median", "min", "max")))
+
+
 def main() -> None:
     options = measure.arguments(
         __doc__.splitlines()[0],
@@ -190,23 +216,15 @@ def main() -> None:
     given = bodies(options.photographs)
     with tempfile.TemporaryDirectory() as folder:
         model = saved(Path(folder), options.network)
-        import onnxruntime
-
-        session_options = onnxruntime.SessionOptions()
-        session_options.intra_op_num_threads = session_options.inter_op_num_threads = 1
-        session = onnxruntime.InferenceSession(str(Path(folder) / "model.onnx"), session_options)
         spent = parts(model, given, min(count, 100))
         with server(model, options.workers) as port:
-            found = rows(port, session, given, count, rounds)
-    print(f"{options.network}, {count} requests, {options.workers} worker(s), {rounds} rounds")
-    for concurrent, figures in found.items():
-        print(f"  {concurrent} at a time")
-        for name, value in figures.items():
-            print(f"    {name:24} {measure.show(value, '{:.2f}' if name == 'share' else '{:,.1f}')}")
+            found = rows(port, session(Path(folder) / "model.onnx"), given, count, rounds)
     spent["HTTP and client"] = found[1]["served_p50_ms"]["median"] - sum(spent.values())
-    print("  milliseconds of one request at a time")
-    for name, value in spent.items():
-        print(f"    {name:28} {value:6.2f}")
+    size = statistics.median(map(len, given)) / 1000
+    print(f"{options.network}, {SIDE} px, {count} requests of {size:.0f} KB, server of {options.workers} processes,")
+    print(f"medians of {rounds} measurements (smallest to largest):\n{table(found)}")
+    print("median milliseconds of the parts of one request:")
+    print("\n".join(text_table.columns([(name, f"{ms:.1f}") for name, ms in spent.items()], right=(1,), indent="  ")))
     measure.finish({"network": options.network, "workers": options.workers, "rates": found, "parts_ms": spent})
 
 

@@ -17,7 +17,8 @@ def follow_up(run: RunDir, config: Config) -> None:
     The run has ended well, so a failure here is printed and does not change its status.
     """
     for verb in verbs(run, config):
-        argv = [*verb, f"runs={config.runs}", f"tracking.experiment={config.tracking.experiment}"]
+        tracking = (f"tracking.{key}={getattr(config.tracking, key)}" for key in ("experiment", "timeout_s"))
+        argv = [*verb, f"runs={config.runs}", *tracking]
         if not config.tracking.enabled:
             argv.append("tracking=none")
         # In the environment, because an address may hold a password, which others read in a command line
