@@ -1,16 +1,13 @@
-"""Headless Chromium, driven through chromedriver's own HTTP interface (the W3C WebDriver protocol)."""
+"""Headless Chromium, driven by Selenium."""
 
-import base64
 import json
 import shutil
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
-from conftest import free_port, until
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.ui import WebDriverWait
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -24,89 +21,54 @@ WAIT_S = 60.0  # for a page, on a slow machine
 class Browser:
     """One window. A page is asserted on by its visible text."""
 
-    def __init__(self, port: int, profile: Path):
-        self.session = f"http://127.0.0.1:{port}/session"
-        options = {"binary": CHROMIUM, "args": [*FLAGS, f"--user-data-dir={profile}"]}
-        capabilities = {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": options}}
-        self.session += "/" + self._ask("POST", "", {"capabilities": capabilities})["sessionId"]
-
-    def _ask(self, method: str, path: str, values=None):
-        body = None if values is None else json.dumps(values).encode()
-        asked = urllib.request.Request(self.session + path, body, {"Content-Type": "application/json"}, method=method)
-        try:
-            with urllib.request.urlopen(asked, timeout=WAIT_S) as answer:
-                return json.load(answer)["value"]
-        except urllib.error.HTTPError as error:
-            raise AssertionError(json.load(error)["value"]["message"].splitlines()[0]) from None
+    def __init__(self, driver: webdriver.Chrome):
+        self.driver, self._wait = driver, WebDriverWait(driver, WAIT_S, 0.3)
 
     def open(self, url: str) -> None:
-        self._ask("POST", "/frame", {"id": None})
-        self._ask("POST", "/url", {"url": "about:blank"})  # a new fragment alone would keep the page
-        self._ask("POST", "/url", {"url": url})
+        self.driver.switch_to.default_content()
+        self.driver.get("about:blank")  # a new fragment alone would keep the page
+        self.driver.get(url)
 
-    def run(self, script: str):
-        """Return the value of a function body in JavaScript."""
-        return self._ask("POST", "/execute/sync", {"script": script, "args": []})
-
-    def text(self) -> str:
-        return self.run("return document.body.innerText")
+    def _until(self, script: str, what: str) -> None:
+        """Wait until a function body in JavaScript returns true."""
+        self._wait.until(lambda driver: driver.execute_script(script), f"no {what} on the page")
 
     def shows(self, *words: str) -> None:
-        """Wait until all words are visible on the page. Raises AssertionError that names the missing ones."""
-        deadline = time.monotonic() + WAIT_S
-        while missing := [word for word in words if word not in (text := self.text())]:
-            assert time.monotonic() < deadline, f"not on the page: {missing}\n{text}"
-            time.sleep(0.3)
+        """Wait until all words are visible on the page."""
+        for word in words:
+            self._until(f"return document.body.innerText.includes({json.dumps(word)})", repr(word))
 
     def click(self, label: str) -> None:
         """Click the first button or link with exactly this text."""
         script = f"""const found = [...document.querySelectorAll('button, a, [role=tab], [role=menuitem]')]
           .find(each => each.innerText.trim() === {json.dumps(label)}); if (found) found.click(); return !!found"""
-        until(lambda: self.run(script), WAIT_S, 0.3)
+        self._until(script, f"button {label!r}")
 
     def has_image(self, source: str = "") -> None:
         """Wait until a large image whose address contains `source` is drawn."""
         script = f"""return [...document.images].some(
           each => each.src.includes({json.dumps(source)}) && each.complete && each.naturalWidth > 400)"""
-        until(lambda: self.run(script), WAIT_S, 0.3)
+        self._until(script, f"image {source}")
 
     def has_charts(self) -> None:
         """Wait until a chart has a line or a bar."""
-        script = "return document.querySelectorAll('.js-line, .point').length > 0"
-        until(lambda: self.run(script), WAIT_S, 0.3)
+        self._until("return document.querySelectorAll('.js-line, .point').length > 0", "chart")
 
     def in_frame(self) -> None:
         """Continue within the first frame of the page, until another page is opened."""
-        frame = until(lambda: self.run("return document.querySelector('iframe')"), WAIT_S, 0.3)
-        self._ask("POST", "/frame", {"id": frame})
-
-    def screenshot(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self._ask("GET", "/screenshot")))
-
-    def close(self) -> None:
-        self._ask("DELETE", "")
+        self._until("return !!document.querySelector('iframe')", "frame")
+        self.driver.switch_to.frame(0)
 
 
 @contextmanager
 def opened(folder: Path):
-    """Start chromedriver and a window; end both with the block."""
-    port = free_port()
-    driver = subprocess.Popen([DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """Open a window for the block."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={folder / 'profile'}"):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options, Service(DRIVER))  # with its path Selenium downloads no driver
     try:
-        until(lambda: _answers(port), WAIT_S)
-        window = Browser(port, folder / "profile")
-        try:
-            yield window
-        finally:
-            window.close()
+        yield Browser(driver)
     finally:
-        driver.terminate()
-        driver.wait()
-
-
-def _answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=1) as answer:
-            return json.load(answer)["value"]["ready"]
-    except OSError:
-        return False
+        driver.quit()
