@@ -437,7 +437,7 @@ def test_server_dead_from_the_start(tmp_path, server, capsys):
     end(run)
     start = time.monotonic()
     unsent = mirror.finish(30)
-    assert time.monotonic() - start < 5  # a try and a retry
+    assert time.monotonic() - start < 15  # a try and a retry, not the limit of 30 s
     assert str(unsent) == f"tracking: 7 of 7 lines unsent ({closed}: connection refused); send with: mxscale sync {run}"
     assert tracker.sync(run) == 1
     assert capsys.readouterr().out.strip() == str(unsent)
