@@ -129,13 +129,15 @@ FROM ${CUDA_IMAGE} AS mxnet-build
 ENV DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends \
     build-essential cmake ninja-build protobuf-compiler libprotobuf-dev libopenblas-dev liblapack-dev liblapacke-dev \
-    libopencv-dev libzmq3-dev python3-venv python3-dev libopenmpi-dev openmpi-bin >/dev/null \
+    libopencv-dev libzmq3-dev python3-venv python3-dev libopenmpi-dev openmpi-bin ccache >/dev/null \
     && rm -rf /var/lib/apt/lists/*
 COPY docker/build-mxnet docker/check-features /usr/local/bin/
 ARG USE_CUDA=ON
 ARG MXNET_CUDA_ARCH="7.0;8.0;9.0+PTX"
 COPY --from=mxnet-src / /src
-RUN build-mxnet /src /build
+# MXNet's CMake uses ccache, so a changed recipe or an interrupted build compiles only what is new
+ENV CCACHE_DIR=/ccache CCACHE_MAXSIZE=10G
+RUN --mount=type=cache,target=/ccache build-mxnet /src /build
 COPY docker/with-ca docker/install-packages docker/install-mxnet /usr/local/bin/
 COPY requirements/rank.lock requirements/horovod.lock requirements/install-horovod /requirements/
 RUN python3 -m venv /opt/venv
