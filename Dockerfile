@@ -107,6 +107,18 @@ WORKDIR /mxscale
 ENTRYPOINT ["/mxscale/docker/entrypoint"]
 CMD ["python", "train.py"]
 
+# ---------------------------------------------------------------- cuda-debian
+
+# What CUDA_IMAGE contains, from Debian's non-free packages and NVIDIA's wheels, for machines that do not reach NVIDIA's
+# registry: --build-arg CUDA_IMAGE=cuda-debian --build-arg CUDA_RUNTIME_IMAGE=cuda-debian. NVIDIA's licences allow to
+# build it, not to distribute it.
+FROM debian-build AS cuda-debian
+COPY docker/install-cuda /usr/local/bin/
+COPY requirements/cuda.lock /requirements/
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca with-ca install-cuda
+ENV CUDAHOSTCXX=/usr/bin/g++-11 NVCC_CCBIN=/usr/bin/g++-11
+
 # ---------------------------------------------------------------- source
 
 # The unpacked release; `docker buildx build --build-context mxnet-src=DIR` replaces it
