@@ -5,7 +5,7 @@
 #   source   MXNet 1.9.1 from the Apache release: CUDA, cuDNN, NCCL, OpenBLAS, OpenCV
 #   cu90     the pip package mxnet-cu90 with the CUDA 9.0 libraries of an old NVIDIA image
 #   test     cpu with the tests
-#   mlflow   the tracking server only
+#   mlflow   the tracking server, and the server of registered models
 #
 #   docker build --target source -t mxscale:source .          requires BuildKit
 #
@@ -77,7 +77,7 @@ ARG COMMIT=unknown
 LABEL org.opencontainers.image.title="mxscale tracking server" org.opencontainers.image.version=0.1.0 \
       org.opencontainers.image.revision=$COMMIT
 COPY --from=mlflow-build /opt/venv /opt/venv
-COPY docker/serve-mlflow /usr/local/bin/
+COPY docker/serve-mlflow docker/serve-model /usr/local/bin/
 RUN install -d -o mxscale -g mxscale /mlflow
 USER mxscale
 ENV HOME=/home/mxscale MLFLOW_DISABLE_TELEMETRY=true

@@ -45,11 +45,12 @@ def copy_of_sources(folder: Path) -> Path:
 
 
 class Project:
-    """A Compose project with its own port."""
+    """A Compose project with its own ports."""
 
     def __init__(self, name: str, data: Path):
-        self.name, self.port = name, free_port()
-        self.env = {"MLFLOW_PORT": str(self.port), "DATA": str(data), "COMPOSE_PROJECT_NAME": name}
+        self.name, self.port, self.serve_port = name, free_port(), free_port()
+        self.env = {"MLFLOW_PORT": str(self.port), "SERVE_PORT": str(self.serve_port), "DATA": str(data),
+                    "COMPOSE_PROJECT_NAME": name}  # fmt: skip
 
     def compose(self, *words, **options):
         return sh("docker", "compose", *words, env=self.env, **options)

@@ -1,9 +1,11 @@
 """Docker Compose as users run it, on a real engine. `make test-docker` takes half an hour if no image is built yet."""
 
+import base64
 import json
 import os
 import re
 import time
+import urllib.request
 
 import numpy as np
 import pytest
@@ -42,7 +44,7 @@ def flowers(tmp_path_factory):
 def project(images, flowers):
     made = Project(f"mxscale-test-{os.getpid()}", flowers)
     yield made
-    for profile in ("cluster", "team", "job"):
+    for profile in ("cluster", "team", "job", "serve"):
         made.compose("--profile", profile, "down", "--volumes", "--timeout", "2")
 
 
@@ -109,6 +111,31 @@ def test_stopped_container_leaves_a_resumable_checkpoint(project, trained):
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 75 and f"resume={run}" in out
     assert "best val top-1" in project.run("train", f"resume={run}", "max_steps=40")
+
+
+def test_registered_champion_is_served(project, flowers):
+    project.run("train", "tracking.register=digits", *QUICK)
+    project.env["MODEL"] = "digits"
+    project.compose("--profile", "serve", "up", "-d", "--wait", "--wait-timeout", "240")
+    image = base64.b64encode((flowers / "flowers" / "rose" / "0.jpg").read_bytes()).decode()
+    answer = urllib.request.urlopen(
+        urllib.request.Request(
+            f"http://127.0.0.1:{project.serve_port}/invocations",
+            json.dumps({"dataframe_records": [{"image": image}], "params": {"top": 2}}).encode(),
+            {"Content-Type": "application/json"},
+        ),
+        timeout=30,
+    )
+    (found,) = json.load(answer)["predictions"]
+    assert found["class"] in "01234" and len(found["top"]) == 2
+    assert project.compose("--profile", "serve", "exec", "-T", "serve", "id", "-u")[0].strip() == "1000"
+
+
+@pytest.mark.parametrize("model, reason", [("", "set it to the name"), ("none", "no version with the alias champion")])
+def test_missing_model_is_one_line(project, trained, model, reason):
+    _, err = project.compose("run", "--rm", "-T", "-e", f"MODEL={model}", "serve", expect=2)
+    (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert line.startswith(f"error: MODEL={model}: ") and reason in line
 
 
 def test_doctor_reports_no_failure(project, trained):

@@ -75,9 +75,9 @@ def test_run_in_an_image_stops_with_exit_75(images, cli):
 
 
 COMBINATIONS = [
-    [*files, *profiles]
+    [*files, *(["--profile", profile] if profile else [])]
     for files in (FILES, [*FILES, "-f", "compose.gpu.yml"])
-    for profiles in ([], ["--profile", "cluster"], ["--profile", "team"], ["--profile", "job"], ["--profile", "*"])
+    for profile in (None, "cluster", "serve", "team", "job", "*")
 ]
 
 

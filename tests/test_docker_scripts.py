@@ -324,6 +324,17 @@ def test_an_image_without_cuda_is_refused(folder):
     refused(run("collect-cuda9"), "folder")
 
 
+@pytest.mark.parametrize("given", ["", "a/b", "models:/a", "a@champion"])
+def test_a_model_without_a_plain_name_is_not_served(given):
+    refused(run("serve-model", MODEL=given), f"error: MODEL={given}: set it to the name of a registered model")
+
+
+@pytest.mark.slow
+def test_a_missing_server_of_the_model_is_named():
+    outcome = run("serve-model", MODEL="x", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
+    refused(outcome, "error: MODEL=x: http://127.0.0.1:9 does not answer")
+
+
 def test_mxnet_without_a_lock_is_refused(folder):
     put(folder / "flavours/mxnet-cu90==1.5.0.lock")
     refused(

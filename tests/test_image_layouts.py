@@ -170,10 +170,22 @@ def test_a_changed_label_packs_the_set_again(flat, tmp_path):
     assert again["digest"] != first["digest"]
 
 
-def test_a_header_is_neither_an_image_nor_a_label():
-    head = [["id", "label"], ["x", "cat"], ["a.png", "label"], ["x", "1"]]
-    rest = [[["x", "cat"]], [["y", "cat"]], [["b.png", "cat"]], [["y.png", "1"]]]
-    assert [image_lists._is_header(*each) for each in zip(head, rest)] == [True, False, False, True]
+def test_an_image_that_changes_its_split_packs_the_set_again(tmp_path):
+    root = make_tree(tmp_path / "set", {"train/c": 2, "train/d": 3, "val/c": 1, "val/d": 1})
+    names = ["c/000.png,c", "d/001.png,d", "d/002.png,d"]
+    found = []
+    for start in (1, 2):  # the second image of d is in the list of val, then in that of train
+        lists = {"train": ["c/000.png,c", "d/000.png,d", *names[1:start]], "val": names[start:]}
+        files = {split: written(tmp_path / f"{split}.csv", *lines) for split, lines in lists.items()}
+        found.append(counts(pack(folder_data(root / "train", tmp_path, test_share=0, **files))))
+    assert found == [{"train": [1, 1], "val": [0, 2]}, {"train": [1, 2], "val": [0, 1]}]
+
+
+@pytest.mark.parametrize("head, images", [(["id,breed"], 4), (["a0,cat"], 5), ([], 4)])
+def test_a_header_is_a_first_line_without_an_image(flat, tmp_path, head, images):
+    listed = written(tmp_path / "l.csv", *head, "a1,ant", "a2,ant", "b1,bee", "b2,bee")
+    rows = image_lists.located(image_lists.read(listed, "l.csv"), str(flat), [""], "l.csv")
+    assert len(rows) == images
 
 
 @pytest.mark.parametrize(
@@ -192,6 +204,25 @@ def test_a_header_is_neither_an_image_nor_a_label():
         ("l.csv", ["a0.png,1,2", "a1.png,2,3"], "has 3 columns: name those of the images path and label in line 1"),
         ("l.lst", ["0\t1.0\t2.0\ta0.png"], "line 1: expected number<tab>label<tab>path with one label"),
         ("l.lst", ["0\tx\ta0.png"], "line 1: expected number<tab>label<tab>path with one label"),
+        (
+            "l.lst",
+            ["0\tinf\ta0.png"],
+            "line 1: expected number<tab>label<tab>path with one label, a whole number from 0",
+        ),
+        (
+            "l.lst",
+            ["0\t1.7\ta0.png"],
+            "line 1: expected number<tab>label<tab>path with one label, a whole number from 0",
+        ),
+        (
+            "l.lst",
+            ["0\t-1\ta0.png"],
+            "line 1: expected number<tab>label<tab>path with one label, a whole number from 0",
+        ),
+        ("l.csv", ["path,label"], "lists no image below its header"),
+        ("l.csv", ["id,breed"], "line 1: id is no image below data.root={root}"),
+        ("l.csv", ["a\0/a0.png,a", "b0.png,b"], "not a text file in UTF-8"),
+        ("l.csv", ['a0.png,"a', "a1.png,a", "b0.png,b"], "unexpected end of data"),
         ("l.txt", ["a0.png"], "line 1: has no label: a0.png"),
         ("l.csv", ["a0.png,a", "a1.png,a"], "has 1 class (a); expected at least 2"),
     ],
@@ -212,10 +243,10 @@ def test_lists_that_contradict_the_folder_are_refused(flat, tmp_path):
     absent = str(tmp_path / "no.csv")
     assert f"data.train={absent}: No such file" in refused(folder_data(flat, tmp_path, train=absent))
     names = written(tmp_path / "classes.txt", "x", "y")
-    numbers = written(tmp_path / "l.txt", "a0.png 0", "b0.png 2")
-    assert "line 2: label 2 is outside the 2 classes" in refused(
-        folder_data(flat, tmp_path, train=numbers, classes=names)
-    )
+    for label in ("2", "9" * 5000):
+        numbers = written(tmp_path / "l.txt", "a0.png 0", f"b0.png {label}")
+        text = refused(folder_data(flat, tmp_path, train=numbers, classes=names))
+        assert f"line 2: label {label} is outside the 2 classes" in text
 
 
 # ---------------------------------------------------------------- names of classes

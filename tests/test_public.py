@@ -19,6 +19,7 @@ from refusals import error_of
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Data
 from mxscale.data import manifest, pack, recordio
+from mxscale.util.errors import ConfigError
 
 KINDS = sorted(made_sets.SETS)
 
@@ -144,6 +145,13 @@ def test_imagenet_has_the_devkits_labels(publisher, tmp_path):
 def test_imagenet_can_be_limited_to_some_classes(publisher, tmp_path):
     made = packed(publisher, "imagenet", tmp_path, classes=["n02119789", "n01440764"])
     assert counts(made) == {"train": [4, 4], "val": [2, 2]}
+
+
+@pytest.mark.parametrize("kind, name", [("imagenet", "n01440764"), ("caltech256", "001.ak47")])
+def test_a_file_of_classes_lacks_none(publisher, tmp_path, kind, name):
+    (tmp_path / "classes.txt").write_text(f"{name}\n")
+    with pytest.raises(ConfigError, match=r"lacks .*, a class of .*: add it"):
+        packed(publisher, kind, tmp_path, classes=str(tmp_path / "classes.txt"))
 
 
 def test_two_workers_pack_the_same_bytes(publisher, tmp_path):

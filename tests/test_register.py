@@ -1,21 +1,16 @@
-"""`mxscale register`, and the registered model as MLflow serves it."""
+"""`mxscale register`, and the models that it logs and registers."""
 
 import base64
-import json
-import os
-import subprocess
-import sys
-import urllib.error
-import urllib.request
+import re
 from pathlib import Path
 
 import exported
 import numpy as np
 import pandas
 import pytest
-from conftest import free_port, until
 from PIL import Image
 from refusals import command_error
+from test_tracking import Server
 
 from mxscale.cli import after_run, main
 from mxscale.config.schema import from_dict
@@ -63,7 +58,7 @@ def test_served_predictions_are_those_of_mxnet(classifier, tmp_path):
         assert each["probability"] == pytest.approx(row.max(), abs=1e-5)
 
 
-@pytest.mark.parametrize("text", ["zz", "", "aGVsbG8=", None, 3.5, "é"])
+@pytest.mark.parametrize("text", ["zz", "", "aGVsbG8=", None, 3.5, 10**13, [1], "é"])
 def test_an_image_that_cannot_be_decoded_is_named(classifier, text):
     from mlflow.exceptions import MlflowException
 
@@ -100,13 +95,46 @@ def test_champion_moves_only_to_a_better_version(finished, store, capsys):
     assert version.run_id == better.read("tracking.json")["run_id"]
     logged = store.get_logged_model(version.source.removeprefix("models:/"))
     assert logged.status == "READY" and logged.source_run_id == version.run_id
+    assert store.get_model_version("digits", "4").source == version.source  # a checkpoint is logged once
+
+
+@pytest.fixture
+def server(tmp_path):
+    server = Server(tmp_path)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.mark.slow
+def test_a_run_logs_its_best_checkpoint_on_a_server(cli, server, capfd):
+    import mlflow
+
+    tracking = ["tracking=mlflow", f"tracking.uri={server.uri}", "tracking.log_model=best"]
+    ended = cli("train", *tracking, "launch.ranks=1")
+    run_id, client = ended.run.read("tracking.json")["run_id"], mlflow.MlflowClient(server.uri)
+    recorded = client.get_run(run_id)
+    (output,) = recorded.outputs.model_outputs
+    logged = client.get_logged_model(output.model_id)
+    assert f"model {logged.model_id}; register it with: mxscale register {ended.run} NAME" in ended.out
+    assert logged.status == "READY" and recorded.info.status == "FINISHED"
+    assert logged.metrics[0].value == ended.run.read("best.json")["val/top1"]
+    mlflow.set_tracking_uri(server.uri)
+    model = mlflow.pyfunc.load_model(f"runs:/{run_id}/best")
+    names = list(ended.run.plan().class_names)
+    assert model.metadata.metadata["class_names"] == names
+    image = register.example_image(32)
+    assert model.predict(pandas.DataFrame({"image": [image]}))[0]["class"] in names
+    assert main.main(["register", str(ended.run), "own", f"tracking.uri={server.uri}"]) == 0
+    assert re.search(f"^own version 1: .* top-1, model {logged.model_id};", capfd.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.slow
 def test_what_cannot_be_registered_is_one_line(finished, tmp_path, capsys):
     run = finished[0]
     assert "source is missing: mxscale register RUN NAME" in command_error(capsys, "register")
-    assert "registered=None: expected a name" in command_error(capsys, "register", str(run))
     assert "registered=a/b: expected a name" in command_error(capsys, "register", str(run), "a/b")
     assert "no such run directory" in command_error(capsys, "register", str(tmp_path / "none"), "x")
     (run.path / "tracking.json").rename(tmp_path / "tracking.json")
@@ -138,55 +166,26 @@ def test_a_failed_step_after_a_run_is_printed_with_its_command(tmp_path, capfd):
     assert f"register ended with status 2; repeat it with: mxscale register {run} flowers" in out
 
 
-def test_a_name_that_mlflow_refuses_is_refused_before_the_run(capsys):
-    assert "tracking.register=a/b: expected a name" in command_error(capsys, "train", "tracking.register=a/b")
+@pytest.mark.parametrize(
+    "tracking, words",
+    [
+        ({}, []),
+        ({"log_model": "best"}, [["register", "RUN"]]),
+        ({"log_model": "best", "register": "flowers"}, [["register", "RUN", "flowers"]]),
+        ({"register": "flowers"}, [["register", "RUN", "flowers"]]),
+        ({"log_model": "best", "enabled": False}, []),
+    ],
+)
+def test_settings_choose_what_follows_a_run(tracking, words):
+    assert after_run.verbs("RUN", from_dict({"tracking": tracking})) == words
 
 
-def post(port, body) -> tuple:
-    """Return the status and the answer of the server to a request for predictions."""
-    url, headers = f"http://127.0.0.1:{port}/invocations", {"Content-Type": "application/json"}
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as answer:
-            return answer.status, json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
-
-
-@pytest.mark.slow
-def test_mlflow_serves_a_registered_model_and_refuses_malformed_requests(finished, tmp_path):
-    run, port = finished[1], free_port()
-    registered(run, "served")
-    state = run.read("tracking.json")
-    options = ["--env-manager", "local", "--workers", "1", "-p", str(port)]
-    argv = [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/served@champion", *options]
-    places = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment, silent = {**os.environ, "MLFLOW_TRACKING_URI": state["uri"], "PATH": places}, subprocess.DEVNULL
-    server = subprocess.Popen(argv, env=environment, cwd=tmp_path, stdout=silent, stderr=silent, start_new_session=True)
-    try:
-
-        def ready():
-            try:
-                return urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=5).status == 200
-            except OSError:
-                return False
-
-        until(ready, 90, 0.5)
-        good = {"dataframe_records": [{"image": register.example_image(32)}]}
-        status, answer = post(port, json.dumps(good).encode())
-        assert status == 200 and answer["predictions"][0]["class"] in run.plan().class_names
-        stream, valid = np.random.RandomState(0), json.dumps(good).encode()
-        for _ in range(200):
-            body = bytearray(valid[: stream.randint(1, len(valid))] if stream.rand() < 0.5 else valid)
-            for place in stream.randint(0, len(body), 3):
-                body[place] = stream.randint(0, 256)
-            status, answer = post(port, bytes(body))
-            assert status == 200 or (status in (400, 415, 422) and (answer.get("message") or answer.get("detail"))), (
-                answer
-            )
-        assert post(port, valid)[0] == 200
-    finally:
-        os.killpg(server.pid, 15)
-        server.wait(30)
+@pytest.mark.parametrize(
+    "setting, expected", [("register=a/b", "expected a name"), ("log_model=all", "expected one of best, none")]
+)
+def test_invalid_tracking_is_refused_before_the_run(capsys, setting, expected):
+    assert f"tracking.{setting}" in (error := command_error(capsys, "train", f"tracking.{setting}"))
+    assert expected in error
 
 
 def test_code_of_the_model_needs_neither_mxscale_nor_mxnet():

@@ -236,13 +236,20 @@ def test_jittered_enqueues_keep_the_same_bytes(cli, tmp_path, data_cache):
     assert len(shas) == 1
 
 
-@pytest.mark.parametrize("what", [
-    ["model.name=squeezenet1.1", "optimizer.lr=0.01", "comm.double_buffering=true", "comm.compression=fp16"],
-    ["data.augment.mixup=0.4", "data.augment.cutmix=1", "batch.accumulation=2", "batch.per_device=6"],
-    ["class_weights=[1,2,3,4,5]", "data.sampling=balanced"],
-], ids=["dropout and double buffering", "mixed images", "class weights and balanced sampling"])  # fmt: skip
+RANDOM_OR_BUFFERED = {
+    "dropout": [
+        "model.name=squeezenet1.1", "optimizer.lr=0.01", "comm.double_buffering=true", "comm.compression=fp16"
+    ],
+    "mixed": ["data.augment.mixup=0.4", "data.augment.cutmix=1", "batch.accumulation=2", "batch.per_device=6"],
+    "balanced": ["class_weights=[1,2,3,4,5]", "data.sampling=balanced"],
+    "averaged": ["optimizer.ema_decay=0.9", "optimizer.clip_norm=0.1"],
+    "target": ["target_top1=1", "stop_at_target=true", "epochs=3"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", RANDOM_OR_BUFFERED.values(), ids=RANDOM_OR_BUFFERED)
 def test_random_state_and_buffers_resume_to_same_bytes(cli, what):
-    case = [*what, "epochs=1", "checkpoint.every_steps=1", "launch.ranks=2"]
+    case = ["epochs=1", *what, "checkpoint.every_steps=1", "launch.ranks=2"]
     uninterrupted = cli("train", *case)
     process = cli.start("train", *case)
     run = cli.run_of(process)

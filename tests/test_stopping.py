@@ -18,6 +18,8 @@ from mxscale.util.errors import ConfigError
         ({"patience": 2}, 29, (10, 50.0), None),
         ({"patience": 2, "validate_every": 2}, 30, (10, 50.0), None),  # two validations are four epochs
         ({"patience": 2, "validate_every": 2}, 50, (10, 50.0), "no higher val top-1 in patience=2 validations"),
+        ({"patience": 2}, 25, (13, 50.0), None),  # a resume with another max_steps: the best is no multiple of ten
+        ({"patience": 2}, 30, (13, 50.0), "no higher val top-1 in patience=2 validations"),
         ({"patience": 1}, 30, None, None),  # not validated yet
         ({"target_top1": 50.0}, 30, (10, 50.0), None),  # recorded, but training continues
         ({"target_top1": 50.0, "stop_at_target": True}, 10, (10, 50.0), "val top-1 reached target_top1=50"),

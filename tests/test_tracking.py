@@ -21,12 +21,14 @@ from refusals import contains, error_of
 
 from mxscale.cli import settings
 from mxscale.config.schema import Tracking, from_dict
+from mxscale.records import learning_curves
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
-from mxscale.tracking import history, payload, store, sync_state, tracker, uris
+from mxscale.tracking import experiment_view, history, payload, store, sync_state, tracker, uris
 
 REPO = Path(__file__).resolve().parent.parent
 T0 = 1_700_000_000_000  # ms
+CPU = "system/cpu_utilization_percentage"
 
 
 def make_run(root, uri=None, name="run", timeout_s=2.0, **values):
@@ -40,6 +42,12 @@ def add_lines(run, first, last, attempt=1):
             metrics = {"train/loss": 1.0 / (step + 1), "lr": 0.1, "throughput/images_per_s": 100.0 + attempt}
             line = {"attempt": attempt, "step": step, "time_ms": T0 + 1000 * step + attempt, "metrics": metrics}
             file.write(json.dumps(line) + "\n")
+
+
+def add_sample(run, step=1):
+    line = {"attempt": 1, "step": step, "time_ms": T0 + 500 * step, "metrics": {CPU: 10.0 * step}}
+    with open(run.path / directory.SYSTEM, "a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def end(run, state="FINISHED"):
@@ -86,6 +94,8 @@ def points_of(run, cost_at=payload.no_cost):
         for line in run.lines()
         for key, value in {**line["metrics"], **cost_at(line)}.items()
     ]
+    samples = [line for line, _ in run.lines_from(0, directory.SYSTEM)]
+    points += [(CPU, line["step"], line["time_ms"], line["metrics"][CPU]) for line in samples]
     points += [(key, step, time_ms, value) for key, value, time_ms, step in payload.summary(run)]
     return sorted(points)
 
@@ -168,13 +178,15 @@ def test_store_uri(tmp_path, monkeypatch):
 
 def test_view_hint(tmp_path):
     run = make_run(tmp_path)
-    assert "not in MLflow" in sync_state.view_hint(run)
+    assert "not in MLflow" in sync_state.view_hint(run) and sync_state.all_runs(run) is None
     sent = sync_state.Sent(f"sqlite:///{tmp_path}/mlflow.db", "mxscale", "1", "abc")
     sync_state.save(run, "id", sent)
     page = "http://127.0.0.1:5000/#/experiments/1/runs/abc?workflowType=machine_learning"
     assert sync_state.view_hint(run) == f"mlflow ui --backend-store-uri {sent.uri}, then {page}"
     sync_state.save(run, "id", sync_state.Sent(f"sqlite:///{sync_state.ROOT}/runs/mlflow.db", "mxscale", "1", "abc"))
     assert sync_state.view_hint(run) == f"make ui, then {page}"
+    every = "#/experiments/1/runs?viewStateShareKey=mxscale&workflowType=machine_learning"
+    assert sync_state.all_runs(run) == f"http://127.0.0.1:5000/{every}"
     sync_state.save(run, "id", sync_state.Sent("http://host:5000", "mxscale", "2", "def"))
     assert sync_state.view_hint(run) == "http://host:5000/#/experiments/2/runs/def?workflowType=machine_learning"
     assert sync_state.load(run, sent.uri, "mxscale") == ("id", sent)  # the first store is still known
@@ -188,8 +200,36 @@ def test_a_run_is_named_by_what_differs_and_described_by_its_command_and_result(
     run.write("cell.json", {"sweep": "s", "number": 0, "name": "optimizer.lr=0.2,seed=1"})
     assert payload.run_name(run, "3fa1c0de").startswith("finetune optimizer.lr=0.2,seed=1 small")
     (run.path / "overrides.yaml").write_text("1: [name=my run, optimizer.lr=0.2]\n")
-    found = payload.tags(run)["mlflow.note.content"]
-    assert found.startswith("```\nmxscale finetune 'name=my run' optimizer.lr=0.2\n") and "97.50 %" in found
+    found = payload.tags(run, "abc")["mlflow.note.content"]
+    result = "**97.50 % val top-1, cost unknown**"
+    assert found.startswith(f"{result}\n\n```\nmxscale finetune 'name=my run' optimizer.lr=0.2\n```\n\n```\n")
+    add_lines(run, 0, 3)
+    assert learning_curves.save(run) is None
+    figure = "\n\n![learning curves](get-artifact?path=learning-curves.png&run_uuid=abc)\n\n"
+    assert figure in payload.description(run, "abc") and figure not in payload.description(run)
+
+
+def test_a_figure_that_cannot_be_drawn_is_one_line(tmp_path, capsys):
+    run = make_run(tmp_path)
+    add_lines(run, 0, 3)
+    end(run)
+    (run.path / learning_curves.FILE / "in the way").mkdir(parents=True)
+    assert tracker.sync(run) == 0
+    (problem, sent) = capsys.readouterr().out.splitlines()
+    assert problem.startswith("tracking: no learning curves: ") and "3 lines sent" in sent
+
+
+def test_an_experiment_has_a_view_that_users_may_change(tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    client = client_of(uri)
+    number = client.create_experiment("mxscale", str(tmp_path / "artifacts"))  # of an earlier version: without a view
+    for expected in (experiment_view.tag()[experiment_view.TAG], "changed"):
+        if expected == "changed":
+            client.set_experiment_tag(number, experiment_view.TAG, expected)
+        run = make_run(tmp_path)
+        end(run)
+        assert tracker.sync(run) == 0
+        assert client.get_experiment(number).tags[experiment_view.TAG] == expected
 
 
 def test_copied_run_directory_is_another_run(tmp_path):
@@ -309,9 +349,10 @@ def test_sync_after_kill_sends_each_line_once(tmp_path):
     """kill -9 before each write of the sync state: the request has arrived, but is not recorded."""
     run = make_run(tmp_path)
     add_lines(run, 0, 700)  # three batches
+    add_sample(run)
     end(run)
-    # Writes before each kill: the id | the run | three batches | the status | the end
-    for writes in (0, 1, 2, 1, 1, 1, 1):
+    # Writes before each kill: the id | the run | three batches | the samples | the status | the end
+    for writes in (0, 1, 2, 1, 1, 1, 1, 1):
         assert child(DYING_SYNC, run, writes).wait(120) == -signal.SIGKILL
     assert child(SYNC, run).wait(120) == 0
     uri = f"sqlite:///{tmp_path}/mlflow.db"

@@ -1,4 +1,4 @@
-"""What follows a finished run if its settings ask for it: evaluation and registration of its best checkpoint."""
+"""What follows a finished run if its settings ask for it: its best checkpoint is evaluated, logged, registered."""
 
 import os
 import shlex
@@ -12,12 +12,13 @@ from mxscale.rundir.directory import RunDir
 
 
 def follow_up(run: RunDir, config: Config) -> None:
-    """Run the verbs that `evaluation` and `tracking.register` ask for, in processes of their own, which load MXNet.
+    """Run the verbs that `evaluation` and `tracking` ask for, in processes of their own, which load MXNet.
 
     The run has ended well, so a failure here is printed and does not change its status.
     """
     for verb in verbs(run, config):
-        argv = [*verb, f"runs={config.runs}", f"tracking.experiment={config.tracking.experiment}"]
+        tracking = (f"tracking.{key}={getattr(config.tracking, key)}" for key in ("experiment", "timeout_s"))
+        argv = [*verb, f"runs={config.runs}", *tracking]
         if not config.tracking.enabled:
             argv.append("tracking=none")
         # In the environment, because an address may hold a password, which others read in a command line
@@ -30,5 +31,6 @@ def follow_up(run: RunDir, config: Config) -> None:
 def verbs(run: RunDir, config: Config) -> List[List[str]]:
     """Return the command lines that follow a run."""
     evaluation = [["evaluate", str(run)]] if config.evaluation == "full" else []
-    registered = config.tracking.enabled and config.tracking.register
-    return evaluation + ([["register", str(run), registered]] if registered else [])
+    tracking = config.tracking
+    logged = tracking.enabled and (tracking.register or tracking.log_model == "best")
+    return evaluation + ([["register", str(run), *filter(None, [tracking.register])]] if logged else [])

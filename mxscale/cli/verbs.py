@@ -198,7 +198,7 @@ VERBS: Dict[str, Verb] = {
                      ("source",)),
     "export": Verb("write a network as ONNX, as MXNet's symbol, or as safetensors: mxscale export MODEL", export,
                    ("model", "tracking"), ("source",)),
-    "register": Verb("log a run's network as an MLflow model and register it: mxscale register RUN NAME",
+    "register": Verb("log a run's network as an MLflow model, and register it: mxscale register RUN [NAME]",
                      register, ("tracking",), ("source", "registered")),
     "layers": Verb("print the layers of networks with their parameters and FLOPs: mxscale layers NETWORK", layers, (),
                    rest="networks"),

@@ -39,11 +39,13 @@ def read(path: str, where: str) -> List[Row]:
     try:
         with open_regular(path, "r", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             lines = _lines(file, kind)
-    except (OSError, csv.Error) as error:
+    except (OSError, csv.Error, ValueError) as error:
         raise ConfigError(f"{where}: {getattr(error, 'strerror', None) or error}; {EXPECTED}") from None
     if not lines:
         raise ConfigError(f"{where} lists no image; {EXPECTED}")
     rows = _of_lst(lines, where) if kind == ".lst" else _of_table(lines, where)
+    if not rows:
+        raise ConfigError(f"{where} lists no image below its header; {EXPECTED}")
     for row in rows:
         if not row.path or not row.label:
             raise ConfigError(f"{where} line {row.line}: has no {'label' if row.path else 'path'}")
@@ -57,12 +59,15 @@ def _lines(file, kind: str) -> List[Tuple[int, List[str]]]:
     elif kind == ".csv":
         first = file.readline()
         file.seek(0)
-        reader = csv.reader(file, delimiter=max(",;\t", key=first.count))
+        reader = csv.reader(file, delimiter=max(",;\t", key=first.count), strict=True)
         split = ((reader.line_num, cells) for cells in reader)
     else:
         split = ((number, line.rstrip("\r\n").split("\t")) for number, line in enumerate(file, 1))
     stripped = ((number, [cell.strip() for cell in cells]) for number, cells in split)
-    return [(number, cells) for number, cells in stripped if any(cells)]
+    found = [(number, cells) for number, cells in stripped if any(cells)]
+    if any("\0" in cell for _, cells in found for cell in cells):
+        raise ValueError("not a text file in UTF-8")
+    return found
 
 
 def _of_lst(lines: List[Tuple[int, List[str]]], where: str) -> List[Row]:
@@ -71,9 +76,11 @@ def _of_lst(lines: List[Tuple[int, List[str]]], where: str) -> List[Row]:
     for number, cells in lines:
         try:
             _, label, path = cells
+            if not float(label).is_integer() or float(label) < 0:
+                raise ValueError
             rows.append(Row(number, path, str(int(float(label)))))
-        except ValueError:
-            expected = "expected number<tab>label<tab>path with one label"
+        except (ValueError, OverflowError):
+            expected = "expected number<tab>label<tab>path with one label, a whole number from 0"
             raise ConfigError(f"{where} line {number}: {expected}") from None
     return rows
 
@@ -82,7 +89,7 @@ def _of_table(lines: List[Tuple[int, List[str]]], where: str) -> List[Row]:
     (_, head), *rest = lines
     columns, header = _columns(head), True
     if columns is None:
-        columns, header = (0, 1), _is_header(head, [cells for _, cells in rest])
+        columns, header = (0, 1), not is_image(head[0]) and any(is_image(cells[0]) for _, cells in rest)
         if len(head) > 2:
             raise ConfigError(f"{where} has {len(head)} columns: name those of the images path and label in line 1")
     least = max(columns) + 1
@@ -99,13 +106,6 @@ def _columns(head: Sequence[str]) -> Optional[Tuple[int, int]]:
     return None if None in found else tuple(found)
 
 
-def _is_header(head: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
-    """Return whether a first line of two cells names the columns: no image, and no label of the other lines."""
-    if len(head) < 2 or is_image(head[0]):
-        return False
-    return any(is_image(cells[0]) for cells in rest) or head[1] not in {cells[-1] for cells in rest}
-
-
 def is_image(name: str) -> bool:
     """Return whether a file name has the extension of an image."""
     return os.path.splitext(name)[1].lower() in EXTENSIONS
@@ -114,14 +114,16 @@ def is_image(name: str) -> bool:
 def located(rows: List[Row], root: str, folders: Sequence[str], where: str) -> List[Row]:
     """Return the rows with the paths of existing files below `root`. A path without extension gets that of its file.
 
+    If only the first line names no file, and has another label than the others, it is taken for a header.
+
     Args:
-        folders: Below root, of which the first that has the first image is that of the list; "" is root itself.
+        folders: Below root, of which the first that has the last image is that of the list; "" is root itself.
 
     Raises:
         ConfigError: An image does not exist, or is listed twice.
     """
     file_of = lru_cache(maxsize=None)(_images_by_stem)
-    folder = next((each for each in folders if _file(rows[0].path, root, each, file_of)), folders[0])
+    folder = next((each for each in folders if _file(rows[-1].path, root, each, file_of)), folders[0])
     found, missing, lines = [], [], {}
     for row in rows:
         path = _file(row.path, root, folder, file_of)
@@ -132,7 +134,8 @@ def located(rows: List[Row], root: str, folders: Sequence[str], where: str) -> L
             raise ConfigError(f"{where} line {row.line}: {row.path} is in line {lines[path]} too; list each image once")
         lines[path] = row.line
         found.append(row._replace(path=path))
-    if missing:
+    header = missing == rows[:1] and found and rows[0].label not in {row.label for row in found}
+    if missing and not header:
         more = f", nor have {len(missing) - 1:,} other lines" if len(missing) > 1 else ""
         raise ConfigError(
             f"{where} line {missing[0].line}: {missing[0].path} is no image below data.root={root}{more}: "
@@ -177,7 +180,7 @@ def by_class(
     for row in rows:
         name = row.label
         if numbers:
-            if int(name) >= len(order):
+            if len(name) > 9 or int(name) >= len(order):
                 raise ConfigError(f"{where} line {row.line}: label {name} is outside the {len(order)} classes")
             name = order[int(name)]
         if known and name not in known:

@@ -97,8 +97,8 @@ def list_folder(data: Data, nested: bool = True) -> Tuple[Tree, str]:
 
     The layout is root/<class>/<image>, or root/{train,val,test}/<class>/<image>; val or test may be missing. A file
     data.train, data.val or data.test that lists images and labels takes the place of a split's folder. With data.train
-    alone, all images are those that it lists. The fingerprint changes with any image's path, size, time of change or
-    listed class. Hidden files and folders are ignored; other files in the folders of classes are counted.
+    alone, all images are those that it lists. The fingerprint changes with any image's path, size, time of change,
+    split or class. Hidden files and folders are ignored; other files in the folders of classes are counted.
 
     Args:
         nested: Whether folders below a class belong to it.
@@ -121,7 +121,7 @@ def list_folder(data: Data, nested: bool = True) -> Tuple[Tree, str]:
         for label, of_class in enumerate(classes):
             items = []
             for path, size, changed in split.images(of_class):
-                stamp = f"{of_class if split.listed else ''}{path}\0{size}\0{changed}\0"
+                stamp = f"{name}\0{of_class}\0{path}\0{size}\0{changed}\0"
                 fingerprint.update(stamp.encode("utf-8", "surrogateescape"))
                 items.append(Item(number, label, path, os.path.join(root, path)))
                 number += 1
@@ -273,7 +273,7 @@ def _split_folders(root: str, top: List[str], where: str, lists: Container[str])
             del found[split]  # test images without labels
     if found.keys() == {"train"} and not lists:
         raise ConfigError(
-            f"{where} has {train}/ but no val/ or test/: expected {root}/val/<class>/<image>.jpg; "
+            f"{where} has {train}/ but no val/ or test/ with classes: expected {root}/val/<class>/<image>.jpg; "
             f"data.root={os.path.join(root, train)} is split"
         )
     return found

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Iterator, Tuple
+from typing import Iterator, Optional, Tuple
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 UNLIMITED = 2**60  # bytes; version 1 writes a number near 2^63 for no limit
@@ -18,9 +18,30 @@ def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     return min([len(os.sched_getaffinity(0)), *(max(1, round(quota)) for quota in quotas)])
 
 
+def cpu_use(proc: Path = PROC, cgroups: Path = CGROUPS) -> Optional[Tuple[float, float]]:
+    """Return the smallest CPU quota of the cgroups in cores, and the CPU seconds that its cgroup has used.
+
+    Returns None without a quota. Raises OSError or ValueError if the CPU seconds are unknown.
+    """
+    groups = _groups("cpu", proc, cgroups)
+    quotas = [(quota, version, folder) for version, folder in groups for quota in _quota(version, folder)]
+    if not quotas:
+        return None
+    quota, version, folder = min(quotas)
+    if version == 1:
+        return quota, int((folder / "cpuacct.usage").read_text()) / 1e9
+    statistics = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
+    return quota, int(statistics.get("usage_usec", "")) / 1e6
+
+
+def memory_room(proc: Path = PROC, cgroups: Path = CGROUPS) -> Tuple[int, int]:
+    """Return the smallest memory limit of the cgroups and the bytes free within it; UNLIMITED without a limit."""
+    return min(_memory(proc, cgroups), default=(UNLIMITED, UNLIMITED))
+
+
 def memory_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     """Return the memory limit in bytes; UNLIMITED or more without a limit."""
-    return min((limit for limit, _ in _memory(proc, cgroups)), default=UNLIMITED)
+    return memory_room(proc, cgroups)[0]
 
 
 def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:

@@ -21,7 +21,7 @@ from mxscale.rundir.directory import FINISHED, KILLED, RunDir, create
 from mxscale.rundir.status import Status
 from mxscale.tracking import tracker
 from mxscale.tracking.payload import record_first_params
-from mxscale.tracking.sync_state import view_hint
+from mxscale.tracking.sync_state import all_runs, view_hint
 from mxscale.util.errors import ConfigError
 
 
@@ -62,7 +62,7 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] 
         stopped = status.state == KILLED
         unsent = mirror.finish(unwanted=lambda: signals.urgent or bool(signals.reason and not stopped))
     if attempt.plan:
-        echo(summary.table(run, view_hint(run)))
+        echo(summary.table(run, view_hint(run), all_runs(run)))
     if unsent:
         echo(unsent)
     report_end(run, config, status, failure, attempt.logs)

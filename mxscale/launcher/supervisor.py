@@ -2,13 +2,13 @@
 
 import threading
 import time
-from contextlib import contextmanager
-from typing import Callable, List, NamedTuple, Optional, Sequence
+from typing import List, NamedTuple, Optional, Sequence
 
 from mxscale.cost import run_cost
 from mxscale.environment import variables
 from mxscale.environment.hosts import Host
 from mxscale.environment.placement import Placement
+from mxscale.environment.system_metrics import sampled
 from mxscale.launcher import commands as launch
 from mxscale.launcher.budget import BudgetMonitor
 from mxscale.launcher.context import RunContext
@@ -19,6 +19,7 @@ from mxscale.launcher.progress import Progress, echo
 from mxscale.rundir import guards
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
+from mxscale.util.background import background_thread
 
 ALIVE_EVERY_S = 5.0
 POLL_S = 0.1
@@ -42,6 +43,7 @@ def supervise(context: RunContext, plan: Plan, mirror) -> Watched:
     with (
         open(run.path / "ranks" / "launch.log", "ab") as log,
         kept_alive(run),
+        sampled(run, context.attempt),
         Progress(run, plan, run_cost.cost_of(run)) as progress,
     ):
         for last_try in (False, True):
@@ -158,19 +160,6 @@ class Supervisor:
         if all(status.consequence for status in failed):
             return self.monitor.stalled(QUIET_S if failed else None)
         return None
-
-
-@contextmanager
-def background_thread(work: Callable[[threading.Event], None], name: str):
-    """Run work(ended) in a thread while the block runs; at its end, set the event and join the thread."""
-    ended = threading.Event()
-    thread = threading.Thread(target=work, args=(ended,), daemon=True, name=name)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def kept_alive(run: RunDir):

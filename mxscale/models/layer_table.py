@@ -44,7 +44,7 @@ def of_networks(names: Sequence[str], image_size: Optional[int] = None, classes:
             raise ConfigError(f"networks: {name}{nearest(name, NAMES)}")
         if image_size is not None and image_size < network(name).min_side:
             raise ConfigError(f"image_size={image_size}: {name} needs at least {network(name).min_side}")
-    return [layer for name in names for layer in layers(name, image_size, classes)]
+    return [layer for name in dict.fromkeys(names) for layer in layers(name, image_size, classes)]
 
 
 def text(rows: Sequence[Layer]) -> str:

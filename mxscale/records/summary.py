@@ -63,7 +63,9 @@ def _planned(run: RunDir, metrics: dict) -> dict:
 def _to_target(run: RunDir, history) -> dict:
     """Return seconds and cost until val/top1 first reached config.target_top1, with set-up and earlier attempts."""
     target = run.config().target_top1
-    reached = next((line for line in history if target and line["metrics"].get("val/top1", -1) >= target), None)
+    if target is None:
+        return {}
+    reached = next((line for line in history if line["metrics"].get("val/top1", -1) >= target), None)
     if reached is None:
         return {}
     figures = {"time/to_target_s": sum(run_cost.Attempts(run).seconds(reached["time_ms"], reached["attempt"]))}
@@ -71,8 +73,27 @@ def _to_target(run: RunDir, history) -> dict:
     return {**figures, **{f"cost/{currency}_to_target": value for currency, value in cost.items()}}
 
 
-def table(run: RunDir, view: Optional[str] = None) -> str:
-    """Return the table that is printed at the end of a run. `view`: how to view the record in MLflow."""
+def in_short(run: RunDir) -> str:
+    """Return the main figures of a run that has ended in one line."""
+    figures = (run.summary() or Summary()).metrics
+    parts = [
+        _shown(figures, "best/val_top1", "{:.2f} % val top-1"),
+        _shown(figures, "test/top1", "{:.2f} % test top-1"),
+        _shown(figures, "throughput/median", "{:,.0f} images/s"),
+        _shown(figures, scaling.EFFICIENCY, "{:.1%} scaling efficiency"),
+        _shown(figures, "time/wall_s", "{:.1f} s"),
+        _cost(figures, "cost/total_{}") or "cost unknown",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def table(run: RunDir, view: Optional[str] = None, all_runs: Optional[str] = None) -> str:
+    """Return the table that is printed at the end of a run.
+
+    Args:
+        view: How to view the record in MLflow.
+        all_runs: The page of all runs there.
+    """
     summary, price = run.summary() or Summary(), run.price() or Price(known=False, why="no price")
     figures, skipped = summary.metrics, run.plan().skipped
     rows = [
@@ -90,6 +111,7 @@ def table(run: RunDir, view: Optional[str] = None) -> str:
         ("skipped images", str(skipped) if skipped else None),
         ("run directory", str(run)),
         ("view", view),
+        ("all runs", all_runs),
         ("verdict", _verdict(summary)),
     ]
     lines = [(name, value.split(NEXT)) for name, value in rows if value is not None]

@@ -1,6 +1,7 @@
 """Colours and style of the report's figures. Matplotlib is imported only to draw."""
 
 import io
+import logging
 from typing import NamedTuple
 
 # The palette of Okabe and Ito, distinct for colour-blind readers; a lighter blue for dark pages
@@ -35,21 +36,28 @@ class Drawn(NamedTuple):
     svg: str
 
 
+def as_png(figure, dpi: int = 150) -> bytes:
+    """Render a Matplotlib figure as PNG."""
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=dpi, facecolor="white")
+    return png.getvalue()
+
+
 def finished(name: str, title: str, caption: str, figure) -> Drawn:
     """Render a Matplotlib figure as PNG, and as SVG for a page."""
     import matplotlib
 
-    png, svg = io.BytesIO(), io.StringIO()
-    figure.savefig(png, format="png", dpi=150, facecolor="white")
+    png, svg = as_png(figure), io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name}):  # unique ids, because all figures are in one page
         figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
     text = svg.getvalue()
-    return Drawn(name, title, caption, png.getvalue(), text[text.index("<svg") :].replace(INK, "currentColor"))
+    return Drawn(name, title, caption, png, text[text.index("<svg") :].replace(INK, "currentColor"))
 
 
 def axes(width: float = 9.0, height: float = 4.4, columns: int = 1, shared: bool = True):
     """Return a figure of width x height inches and its axes; shared: columns share their y axis."""
     from matplotlib.figure import Figure
 
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports every font of STYLE that is not installed
     figure = Figure((width, height), layout="constrained")
     return figure, figure.subplots(1, columns, sharey=columns > 1 and shared)

@@ -5,17 +5,16 @@ overrides.yaml            the command line of each attempt: {attempt: [KEY=VALUE
 plan.json price.json status.json summary.json   typed records, see plan.py, price.py and status.py
 environment.json best.json
 metrics.jsonl             appended by rank 0; the source of truth
-refused.json              why the preparation refused the run
-warnings.json             warnings of rank 0
+system.jsonl              use of the machine, appended by the parent; in the same format
+refused.json warnings.json   why the preparation refused the run; warnings of rank 0
 pretrained.params network.json   weights and graph from another source
 forecast.json             the expected rate, hours and cost (perfmodel/forecast.py)
-params.json               MLflow's params of the first attempt
+params.json learning-curves.png   for MLflow: params of the first attempt, the figure of its page
 probe.json probe/         the choice of comm=auto; the output of its ranks
 timeline_<attempt>.json   Horovod's timeline, with comm.timeline=true
 rerun.json rerun/         the verdict of a rerun; the record of the first run
 diagnosis.json find-lr.json test-io.json test-allreduce.json   the result of the verb of that name, of mxscale diagnose
-cell.json                 the cell of a sweep
-home/                     HOME of the ranks, if their own is not writable
+cell.json home/           the cell of a sweep; HOME of the ranks, if their own is not writable
 stop alive                the stop request and the heartbeat of the parent
 ranks/<r>.{log,json}      output and status of a rank
 ranks/<r>.alive           heartbeat of a rank, with its phase
@@ -55,6 +54,7 @@ from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
 
+METRICS, SYSTEM = "metrics.jsonl", "system.jsonl"
 FORECAST = "forecast.json"
 WARNINGS = "warnings.json"  # of rank 0: {subject: one line}
 PARAMS = "params.json"  # MLflow's params of the first attempt
@@ -73,7 +73,7 @@ class RunDir:
 
     @property
     def metrics_file(self) -> Path:
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS
 
     @property
     def checkpoints(self) -> Path:
@@ -167,9 +167,9 @@ class RunDir:
         for line, _ in self.lines_from(0):
             yield line
 
-    def lines_from(self, offset: int) -> Iterator[Tuple[Dict[str, Any], int]]:
+    def lines_from(self, offset: int, name: str = METRICS) -> Iterator[Tuple[Dict[str, Any], int]]:
         """Return an iterator, see metrics_file.py."""
-        return metrics_file.lines_from(self.metrics_file, offset)
+        return metrics_file.lines_from(self.path / name, offset)
 
     def history(self) -> List[Dict[str, Any]]:
         """Return the valid lines by step: an attempt replaces earlier ones from its own first line on.

@@ -1,9 +1,9 @@
-"""Reading of metrics.jsonl."""
+"""Lines of metrics.jsonl and system.jsonl."""
 
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any, Dict, Iterator, Optional, TextIO, Tuple
 
 from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import open_regular
@@ -34,6 +34,22 @@ def lines_from(path: Path, offset: int) -> Iterator[Tuple[Dict[str, Any], int]]:
             parsed = _parsed(piece.decode(errors="replace"))
             if parsed is not None:
                 yield parsed, offset
+
+
+def appended(path: Path) -> TextIO:
+    """Open a file to append lines, after the end of a torn last line of a killed writer. Raises OSError."""
+    if path.exists() and path.stat().st_size:
+        with open(path, "rb+") as file:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+    return open(path, "a")
+
+
+def entry(attempt: int, step: int, time_s: float, metrics: Dict[str, Any]) -> str:
+    """Return a line. `time_s`: as time.time() returns it."""
+    values = {"attempt": attempt, "step": step, "time_ms": int(1000 * time_s), "metrics": metrics}
+    return json.dumps(values, separators=(",", ":")) + "\n"
 
 
 def _parsed(line: str) -> Optional[Dict[str, Any]]:

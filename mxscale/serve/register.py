@@ -1,9 +1,10 @@
-"""`mxscale register`: the best checkpoint of a run as an MLflow model and as a version of a registered one."""
+"""`mxscale register`: the best checkpoint of a run as an MLflow model, and as a version of a registered one."""
 
 import base64
+import json
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Optional
 
@@ -13,7 +14,7 @@ from mxscale.config.schema import Config
 from mxscale.config.validation import REGISTERED
 from mxscale.data.repack import encode
 from mxscale.launcher.progress import echo
-from mxscale.rendering import page
+from mxscale.rundir.directory import RunDir
 from mxscale.serve import export, trained_models
 from mxscale.tracking import models
 from mxscale.util.errors import ConfigError
@@ -31,30 +32,45 @@ class Request:
     def __post_init__(self):
         if not isinstance(self.source, str):
             raise ConfigError("source is missing: mxscale register RUN NAME, such as latest flowers")
-        if not isinstance(self.registered, str) or not REGISTERED.fullmatch(self.registered):
+        valid = self.registered is None or (isinstance(self.registered, str) and REGISTERED.fullmatch(self.registered))
+        if not valid:
             raise ConfigError(f"registered={self.registered}: expected a name without / and :, such as flowers")
 
 
 def main(config: Config, settings: dict) -> None:
-    """Log and register what `settings` names. Raises ConfigError."""
+    """Log the best checkpoint of a run unless MLflow has it, and register it under a name. Raises ConfigError."""
     request = Request(**settings)
-    page.check_installed("register")
     run = trained_models.find_run(request.source, config)
     if run is None:
         raise ConfigError(f"{request.source}: no such run directory; expected one, latest or run:ID")
     run_id = trained_models.identity(run)
     if os.sep in run_id:
         raise ConfigError(f"{run} is not in MLflow; send it with: mxscale sync {run}")
-    trained, best = trained_models.load(run, config), run.read("best.json")["val/top1"]
+    best = run.read("best.json")
+    if best is None:
+        raise ConfigError(f"{run} has no best checkpoint")
     store = models.Models(config, "register")
+    checkpoint = models.Checkpoint(run_id, best["checkpoint"], best["val/top1"])
+    model_id = store.logged(checkpoint) or _log(run, store, checkpoint, config)
+    of_model = f"{checkpoint.metric:.2f} % val top-1, model {model_id}"
+    if request.registered is None:
+        echo(f"{run}: {of_model}; register it with: mxscale register {request.source} NAME")
+        return
+    made = store.register(checkpoint, request.registered, model_id)
+    champion = f"champion: version {made.champion} with {made.champion_metric:.2f} %"
+    echo(f"{request.registered} version {made.version}: {of_model}; {champion}")
+
+
+def _log(run: RunDir, store: models.Models, checkpoint: models.Checkpoint, config: Config) -> str:
+    """Export the best checkpoint and log it as a model of the run; return the model's id."""
+    trained = trained_models.load(run, config)
     with tempfile.TemporaryDirectory(prefix="mxscale-model-") as folder:
         network, whole = Path(folder) / "model.onnx", Path(folder) / "model"
         export.write_onnx(trained, str(network))
-        models.save(whole, CODE, network, example_image(trained.card.image_size), config.tracking.timeout_s)
-        model_id = store.log(run_id, request.registered, whole, best)
-    made = store.register(run_id, request.registered, model_id, best)
-    champion = f"champion: version {made.champion} with {made.champion_metric:.2f} %"
-    echo(f"{request.registered} version {made.version}: {best:.2f} % val top-1, model {model_id}; {champion}")
+        metadata = json.loads(json.dumps(asdict(trained.card)))  # lists in place of tuples
+        example = example_image(trained.card.image_size)
+        models.save(whole, models.Contents(CODE, network, example, metadata), config.tracking.timeout_s)
+        return store.log(checkpoint, whole)
 
 
 def example_image(side: int) -> str:

@@ -14,12 +14,12 @@ from mxscale.config.sizes import unsaved
 from mxscale.cost import run_cost
 from mxscale.environment.container_limits import available_cores
 from mxscale.launcher.context import Hook, Signals
-from mxscale.launcher.supervisor import background_thread
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.status import DONE, FINISHED, KILLED, REFUSED, RUNNING, Attempt, Status
 from mxscale.rundir.sweep_directory import CELL, FOLDER, REFUSED_CELL, CellRecord, SweepDirectory, this_process
 from mxscale.sweep import cells
+from mxscale.util.background import background_thread
 from mxscale.util.errors import ConfigError
 
 POLL_S = 0.3

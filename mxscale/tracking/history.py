@@ -6,6 +6,7 @@ an older version.
 
 import json
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -144,6 +145,8 @@ class Store:
         """Raise ConfigError for a SQLite file that this version of MLflow would create or migrate."""
         if not file.is_file():
             raise ConfigError(f"{self.asked}{self}: no such file; set tracking.uri to the store of the runs")
+        if find_spec("alembic") is None:
+            raise ConfigError(f"{self.asked}{self}: ranks' images have no SQLite client; set tracking.uri to a server")
         found, here = store.tables_of(file), store.schema()
         if not found:
             raise ConfigError(f"{self.asked}{self}: not an MLflow store")

@@ -11,7 +11,29 @@ from mxscale.tracking.history import Store
 
 CHAMPION = "champion"  # alias of the best version
 METRIC = "best/val_top1"  # also the tag of a version
-REQUIRED = ("mlflow", "onnxruntime", "numpy", "pandas", "pillow")  # where a model is served
+CHECKPOINT = "mxscale.checkpoint"  # tag of a logged model: run and checkpoint
+NAME = "best"  # of a run's logged model, which is also runs:/RUN_ID/best
+REQUIRED = ("onnxruntime", "numpy", "pandas", "pillow")  # besides MLflow, where a model is served
+
+
+class Checkpoint(NamedTuple):
+    """The best checkpoint of a run."""
+
+    run_id: str
+    path: str  # in the run directory
+    metric: float  # top-1 on validation images in percent
+
+    def __str__(self):
+        return f"{self.run_id}/{self.path}"
+
+
+class Contents(NamedTuple):
+    """The parts of a model in MLflow's format."""
+
+    code: Path  # file of the model's class
+    network: Path  # exported
+    example: str  # an image in base64
+    metadata: dict  # class names and other facts, which MLflow shows
 
 
 class Registered(NamedTuple):
@@ -25,26 +47,36 @@ class Registered(NamedTuple):
 class Models(Store):
     """A store to which models are logged. Every failure is a ConfigError of one line."""
 
-    def log(self, run_id: str, name: str, folder: Path, metric: float) -> str:
-        """Log the model in a folder as an output of a run; return its id."""
-        return self._request(lambda: self._log(run_id, name, folder, metric))
+    def logged(self, checkpoint: Checkpoint) -> Optional[str]:
+        """Return the id of the model that was logged of a checkpoint; None if there is none."""
+        return self._request(lambda: self._logged(checkpoint))
 
-    def _log(self, run_id: str, name: str, folder: Path, metric: float) -> str:
+    def _logged(self, checkpoint: Checkpoint) -> Optional[str]:
+        experiment = self.client.get_run(checkpoint.run_id).info.experiment_id
+        found = self.client.search_logged_models([experiment], f"tags.`{CHECKPOINT}` = '{checkpoint}'")
+        return next((model.model_id for model in found if model.status == "READY"), None)
+
+    def log(self, checkpoint: Checkpoint, folder: Path) -> str:
+        """Log the model in a folder as an output of the checkpoint's run; return its id."""
+        return self._request(lambda: self._log(checkpoint, folder))
+
+    def _log(self, checkpoint: Checkpoint, folder: Path) -> str:
         from mlflow.entities import LoggedModelOutput
 
+        run_id, tags = checkpoint.run_id, {CHECKPOINT: str(checkpoint)}
         experiment = self.client.get_run(run_id).info.experiment_id
-        model = self.client.create_logged_model(experiment, name, source_run_id=run_id, model_type="classifier")
+        model = self.client.create_logged_model(experiment, NAME, run_id, tags, model_type="classifier")
         self.client.log_model_artifacts(model.model_id, str(folder))
-        self.client.finalize_logged_model(model.model_id, "READY")
         self.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
-        self.client.log_metric(run_id, METRIC, metric, model_id=model.model_id)
+        self.client.log_metric(run_id, METRIC, checkpoint.metric, model_id=model.model_id)
+        self.client.finalize_logged_model(model.model_id, "READY")
         return model.model_id
 
-    def register(self, run_id: str, name: str, model_id: str, metric: float) -> Registered:
+    def register(self, checkpoint: Checkpoint, name: str, model_id: str) -> Registered:
         """Make a logged model a version of `name`; it becomes the champion if no version has a metric as high."""
-        return self._request(lambda: self._register(run_id, name, model_id, metric))
+        return self._request(lambda: self._register(checkpoint, name, model_id))
 
-    def _register(self, run_id: str, name: str, model_id: str, metric: float) -> Registered:
+    def _register(self, checkpoint: Checkpoint, name: str, model_id: str) -> Registered:
         import mlflow
         from mlflow.exceptions import MlflowException
 
@@ -54,6 +86,7 @@ class Models(Store):
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
+        run_id, metric = checkpoint.run_id, checkpoint.metric
         tags = {METRIC: f"{metric:.6g}"}
         made = self.client.create_model_version(name, f"models:/{model_id}", run_id, tags=tags, model_id=model_id)
         before = self.champion(name)
@@ -75,15 +108,8 @@ class Models(Store):
         return Registered(str(found.version), str(found.version), float(found.tags.get(METRIC, "-inf")))
 
 
-def save(folder: Path, code: Path, network: Path, example: str, timeout_s: float) -> None:
-    """Write a model in MLflow's format.
-
-    Args:
-        folder: Created.
-        code: File of the model's class.
-        network: Exported network.
-        example: An image in base64.
-    """
+def save(folder: Path, contents: Contents, timeout_s: float) -> None:
+    """Write a model in MLflow's format to a new folder."""
     mlflow = stores.import_mlflow(timeout_s)
     import pandas
     from mlflow.models import ModelSignature
@@ -94,7 +120,9 @@ def save(folder: Path, code: Path, network: Path, example: str, timeout_s: float
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         mlflow.pyfunc.save_model(
-            str(folder), python_model=str(code), artifacts={"network": str(network)}, signature=signature,
-            input_example=(pandas.DataFrame({"image": [example]}), {"top": 5}),
-            pip_requirements=[f"{name}=={version(name)}" for name in REQUIRED],
+            str(folder), python_model=str(contents.code), artifacts={"network": str(contents.network)},
+            signature=signature, input_example=(pandas.DataFrame({"image": [contents.example]}), {"top": 5}),
+            metadata=contents.metadata,
+            # Ranks' images have only mlflow-skinny, the client, in the same version
+            pip_requirements=[f"mlflow=={mlflow.__version__}", *(f"{name}=={version(name)}" for name in REQUIRED)],
         )  # fmt: skip

@@ -9,8 +9,21 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from mxscale.config import schema as configs
+from mxscale.records import learning_curves
 from mxscale.records import summary as summaries
-from mxscale.rundir.directory import ALLREDUCE, FAILED, FINISHED, FORECAST, KILLED, PARAMS, RERUN, WARNINGS, RunDir
+from mxscale.rundir.directory import (
+    ALLREDUCE,
+    FAILED,
+    FINISHED,
+    FORECAST,
+    KILLED,
+    METRICS,
+    PARAMS,
+    RERUN,
+    SYSTEM,
+    WARNINGS,
+    RunDir,
+)
 from mxscale.rundir.status import Status, Summary
 from mxscale.tracking import sync_state
 from mxscale.tracking.uris import sqlite_file, store_uri
@@ -28,7 +41,9 @@ ARTIFACTS = (
     "plan.json",
     "summary.json",
     "status.json",
-    "metrics.jsonl",
+    METRICS,
+    SYSTEM,
+    learning_curves.FILE,
     "probe.json",
     RERUN,
     FORECAST,
@@ -104,8 +119,11 @@ def first_params(run: RunDir, now: Dict[str, str]) -> Dict[str, str]:
     return {**now, **(run.read(PARAMS) or {})}
 
 
-def tags(run: RunDir) -> Dict[str, str]:
-    """Return the tags of environment.json, of a rerun and a sweep, and the paths of the run and its checkpoints."""
+def tags(run: RunDir, run_id: Optional[str] = None) -> Dict[str, str]:
+    """Return the tags of environment.json, of a rerun and a sweep, and the paths of the run and its checkpoints.
+
+    `run_id`: in MLflow, for the figure in the description.
+    """
     values = dict((run.read("environment.json") or {}).get("tags") or {})
     values["mxscale.dir"] = str(run)
     # Columns of MLflow's own pages
@@ -119,20 +137,26 @@ def tags(run: RunDir) -> Dict[str, str]:
     if cell:
         values.update({"sweep": Path(cell["sweep"]).name, "sweep.cell": cell["number"], "sweep.name": cell["name"]})
         values["replay"] = cell.get("replay")
-    values["mlflow.note.content"] = description(run)
+    values["mlflow.note.content"] = description(run, run_id)
     values["params_sha256"] = (run.status() or Status()).params_sha256
     if run.checkpoints.is_dir():
         values["mxscale.checkpoints"] = str(run.checkpoints)
     return {key: _text(value)[:MAX_TAG] for key, value in values.items() if value is not None}
 
 
-def description(run: RunDir) -> Optional[str]:
-    """Return the text of a run's page in MLflow, Markdown: its command and the table of its end; None before that."""
+def description(run: RunDir, run_id: Optional[str] = None) -> Optional[str]:
+    """Return the text of a run's page in MLflow, Markdown; None before the end of the run.
+
+    The page shows its first lines, and the others after a click: result and command come first.
+    """
     if run.summary() is None or not run.plan().sizes:
         return None
     typed = (run.read_yaml("overrides.yaml") or {}).get(1, [])
     command = shlex.join(["mxscale", run.config().entry, *typed])
-    return redact(f"```\n{command}\n\n{summaries.table(run)}\n```")
+    parts = [f"**{summaries.in_short(run)}**", f"```\n{command}\n```", f"```\n{summaries.table(run)}\n```"]
+    if run_id and (run.path / learning_curves.FILE).is_file():
+        parts.insert(2, f"![learning curves](get-artifact?path={learning_curves.FILE}&run_uuid={run_id})")
+    return redact("\n\n".join(parts))
 
 
 def run_name(run: RunDir, identity: str) -> str:
@@ -171,17 +195,20 @@ def dataset(run: RunDir) -> Optional[Dict[str, str]]:
     return {**texts, "digest": texts["digest"][:MAX_DIGEST]}
 
 
-def batches(run: RunDir, offset: int, cost_at: CostAt) -> Iterator[Tuple[List[Point], int, int]]:
-    """Yield (points, lines, end) of complete lines of metrics.jsonl, with up to MAX_METRICS points each.
+def batches(
+    run: RunDir, offset: int, cost_at: CostAt = no_cost, name: str = METRICS
+) -> Iterator[Tuple[List[Point], int, int]]:
+    """Yield (points, lines, end) of complete lines of a file, with up to MAX_METRICS points each.
 
     Args:
         offset: Byte to start at.
         cost_at: Returns the cost metrics at a line.
+        name: METRICS or SYSTEM.
 
     `lines` is the number of lines, `end` the offset after the last one. A torn last line is left for the next call.
     """
     points, lines, end = [], 0, offset
-    for line, after in run.lines_from(offset):
+    for line, after in run.lines_from(offset, name):
         new = _points({**line["metrics"], **cost_at(line)}, line["time_ms"], line["step"])
         if lines and len(points) + len(new) > MAX_METRICS:
             yield points, lines, end

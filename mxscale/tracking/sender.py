@@ -1,7 +1,7 @@
 """Send the records of one run that an MLflow store lacks, exactly once.
 
-`tracking.json` records the MLflow run and how much of `metrics.jsonl` it has. It is written after each answered
-request, under a lock in the run directory. Two cases need more than that:
+`tracking.json` records the MLflow run and how much of `metrics.jsonl` and `system.jsonl` it has. It is written after
+each answered request, under a lock in the run directory. Two cases need more than that:
 
 - A run was created, but its id was not recorded. It is found again by its tag `mxscale.run`, an id that is on disk
   before the run is created.
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import List, Optional
 
 from mxscale.config.schema import Tracking
-from mxscale.rundir.directory import RUNNING, RunDir
+from mxscale.rundir.directory import RUNNING, SYSTEM, RunDir
 from mxscale.rundir.sweep_directory import SweepDirectory, sweep_of
-from mxscale.tracking import payload, sync_state, uris
+from mxscale.tracking import experiment_view, payload, sync_state, uris
 from mxscale.tracking.payload import CostAt, no_cost
 from mxscale.tracking.store import exclusive, exists, import_mlflow, open_store
 from mxscale.tracking.sync_state import Sent
@@ -127,11 +127,13 @@ class Sender:
         if found is None:
             try:
                 artifacts = uris.artifact_root(self.uri, payload.runs_root(self.run))
-                return self.client.create_experiment(name, artifacts, tags=TRAINING)
+                return self.client.create_experiment(name, artifacts, tags={**TRAINING, **experiment_view.tag()})
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
             found = self.client.get_experiment_by_name(name)  # another process was faster
+        if experiment_view.TAG not in found.tags:
+            self.client.set_experiment_tag(found.experiment_id, *experiment_view.tag().popitem())
         return found.experiment_id
 
     def _search(self, identity: str, sent: Sent) -> List[str]:
@@ -156,7 +158,7 @@ class Sender:
         from mlflow.entities import Param, RunTag
 
         known = self.client.get_run(sent.run_id).data
-        params, tags = payload.params(self.run), payload.tags(self.run)
+        params, tags = payload.params(self.run), payload.tags(self.run, sent.run_id)
         first = payload.first_params(self.run, params)
         above = sweep_of(self.run)
         if above:
@@ -212,6 +214,10 @@ class Sender:
             self._log_points(sent.run_id, points)
             sent.lines_sent += lines
             sent.bytes_sent = end
+            sync_state.save(self.run, identity, sent)
+        for points, _, end in payload.batches(self.run, sent.system_bytes_sent, name=SYSTEM):
+            self._log_points(sent.run_id, points)
+            sent.system_bytes_sent = end
             sync_state.save(self.run, identity, sent)
         return sent.lines_sent - before
 

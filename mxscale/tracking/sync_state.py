@@ -11,6 +11,7 @@ from typing import Any, Dict, Optional, Tuple
 from mxscale.environment.description import ROOT
 from mxscale.rundir import json_record
 from mxscale.rundir.directory import RunDir
+from mxscale.tracking import experiment_view
 from mxscale.tracking.uris import sqlite_file
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
@@ -30,6 +31,7 @@ class Sent:
     run_id: Optional[str] = None
     lines_sent: int = 0
     bytes_sent: int = 0  # of metrics.jsonl
+    system_bytes_sent: int = 0  # of system.jsonl
     status: Optional[str] = None  # in MLflow
     closed: Optional[str] = None  # fingerprint of the artifacts that were sent when the run was closed
 
@@ -81,9 +83,23 @@ def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
     if not state.get("run_id"):
         return f"not in MLflow; send it with: mxscale sync {shlex.quote(str(run))}"
     uri, page = state["uri"], f"#/experiments/{state['experiment_id']}/runs/{state['run_id']}{TRAINING_SIDE}"
-    if uri.startswith("http"):  # in a container the server has another name than on the host
-        own = uri == redact_address(os.environ.get("MLFLOW_TRACKING_URI", ""))
-        return (os.environ.get("MXSCALE_UI", uri) if own else uri).rstrip("/") + "/" + page
+    if uri.startswith("http"):
+        return _server(uri) + page
     own = sqlite_file(uri) == ROOT / "runs" / "mlflow.db"  # the store that `make ui` shows
     server = "make ui" if own else f"mlflow ui --backend-store-uri {uri}"
-    return f"{server}, then http://127.0.0.1:5000/{page}"
+    return f"{server}, then {_server(uri)}{page}"
+
+
+def all_runs(run: RunDir) -> Optional[str]:
+    """Return the address of all runs of the experiment, with their figures and charts; None if MLflow lacks the run."""
+    state = _state(run)
+    return _server(state["uri"]) + experiment_view.page(state["experiment_id"]) if state.get("run_id") else None
+
+
+def _server(uri: str) -> str:
+    """Return the address of the server of a store; of a file, that of MLflow's own."""
+    if not uri.startswith("http"):
+        return "http://127.0.0.1:5000/"
+    # In a container the server has another name than on the host
+    own = uri == redact_address(os.environ.get("MLFLOW_TRACKING_URI", ""))
+    return (os.environ.get("MXSCALE_UI", uri) if own else uri).rstrip("/") + "/"

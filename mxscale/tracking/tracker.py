@@ -12,6 +12,7 @@ import time
 from typing import Callable, Optional
 
 from mxscale.config.schema import Tracking
+from mxscale.records import learning_curves
 from mxscale.rundir.directory import DONE, FAILURE, RunDir
 from mxscale.tracking import payload
 from mxscale.tracking.payload import CostAt, no_cost
@@ -77,6 +78,9 @@ class Mirror:
             if failures == 2:  # reported once, after the retry
                 log.warning("tracking: %s: %s; training continues", redact_address(self.uri), self.reason)
             self._closing.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1] if failures else POLL_S)
+        problem = learning_curves.save(self.run)
+        if problem:
+            log.warning("tracking: %s", problem)
         for _ in range(2):
             self._sent_all = self._try(payload.end_state(self.run))
             if self._sent_all or self._abandoned.wait(RETRY_S):
@@ -118,6 +122,8 @@ def sync(run: RunDir, uri: Optional[str] = None, cost_at: CostAt = no_cost) -> i
     sender = Sender(run, uri, tracking, cost_at)
     running = payload.is_running(run)
     end = None if running else payload.end_state(run)
+    if not running and not (run.path / learning_curves.FILE).is_file() and (problem := learning_curves.save(run)):
+        print(f"tracking: {problem}")
     try:
         lines = _send_twice(sender, end)
     except Exception as error:

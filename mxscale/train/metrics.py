@@ -1,6 +1,5 @@
 """Training metrics: sums on the devices, and metrics.jsonl, which rank 0 writes while the run trains."""
 
-import json
 import os
 import time
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import numpy as np
 from mxnet import nd
 
 from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat, Phase
+from mxscale.rundir import metrics_file
 from mxscale.rundir.directory import RunDir
 
 
@@ -73,17 +73,15 @@ class MetricsLog:
         self.requested: Optional[Interval] = None  # its sum over ranks
         self.file = None
         if comm.rank == 0:
-            _end_torn_line(run.metrics_file)
-            self.file = open(run.metrics_file, "a")
+            self.file = metrics_file.appended(run.metrics_file)
 
     def write(self, step: int, metrics: dict, at: Optional[float] = None) -> None:
         """Write and flush one line on rank 0; `at` is its time (time.time()), by default now."""
         if self.file is None:
             return
-        time_ms = int(1000 * (time.time() if at is None else at))
-        entry = {"attempt": self.attempt, "step": step, "time_ms": time_ms, "metrics": metrics}
+        entry = metrics_file.entry(self.attempt, step, time.time() if at is None else at, metrics)
         phase, self.heartbeat.phase = self.heartbeat.phase, Phase.METRICS  # a stalled disk is this rank's own stall
-        self.file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+        self.file.write(entry)
         self.file.flush()
         self.heartbeat.phase = phase
 
@@ -138,12 +136,3 @@ class MetricsLog:
             metrics["time/data_wait"] = waited / seconds
         self.write(interval.step, {**metrics, **interval.profile}, interval.recorded_at)
         return metrics["train/loss"]
-
-
-def _end_torn_line(path) -> None:
-    """End an incomplete last line of a killed writer, so that the next line is separate."""
-    if path.exists() and path.stat().st_size:
-        with open(path, "rb+") as file:
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")

@@ -131,7 +131,7 @@ def check_settings(config: Config, graph: Optional[str]) -> None:
 
 
 def describe_data(config: Config) -> dict:
-    """Return the manifest of the packed data; its splits are `Split`s, per_class counts the training images."""
+    """Return the manifest of the packed data; its splits are `Split`s, per_class counts its training images, if any."""
     data = config.data
     if DATASETS[data.kind].generated:
         classes = data.num_classes or 1000

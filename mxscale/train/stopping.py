@@ -19,6 +19,7 @@ def reason_to_end(config: Config, sizes: Sizes, step: int, best: Optional[dict])
     if config.stop_at_target and best["val/top1"] >= config.target_top1:
         return f"val top-1 reached target_top1={config.target_top1:g}"
     interval = config.validate_every * sizes.steps_per_epoch
-    if config.patience is not None and step - best["step"] >= config.patience * interval:
+    # Whole intervals, because a resume may have changed max_steps or validate_every
+    if config.patience is not None and step // interval - best["step"] // interval >= config.patience:
         return f"no higher val top-1 in patience={config.patience} validations"
     return None

@@ -10,7 +10,6 @@ import struct
 from typing import Dict, Iterator, List, NamedTuple, Tuple
 
 from mxscale.config.schema import Data
-from mxscale.data.class_names import class_names
 from mxscale.data.images import Slice, Source
 from mxscale.data.public import archives, matlab
 from mxscale.data.public.archives import BadArchive
@@ -160,13 +159,13 @@ def imagenet(folder: str, data: Data, where: str) -> Tree:
 
 
 def _training_images(path: str, data: Data) -> List[Tuple[str, str, Slice]]:
-    images, chosen_names = [], class_names(data)
+    images, selected = [], data.classes if isinstance(data.classes, list) else None
     with Progress("listing ILSVRC2012_img_train.tar", os.path.getsize(path), "B") as bar:
         for tar in archives.members(path, seen=bar.add):
             wnid = tar.name.removeprefix("./").removesuffix(".tar")
             if not re.fullmatch(r"n\d{8}", wnid):
                 raise BadArchive(f"has {tar.name}; expected a tar per class, such as n01440764.tar")
-            if chosen_names is not None and wnid not in chosen_names:
+            if selected is not None and wnid not in selected:
                 continue
             for member in archives.members(path, tar.offset, tar.offset + tar.size):
                 images.append((wnid, f"{wnid}/{member.name}", Slice(path, member.offset, member.size)))

@@ -15,7 +15,7 @@ from mxscale.data.public import formats
 from mxscale.data.public.archives import BadArchive
 from mxscale.data.public.fetch import File, Place, obtain, trusted
 from mxscale.data.sources import imagefolder
-from mxscale.data.tree import Tree
+from mxscale.data.tree import Tree, chosen
 from mxscale.data.tree_packer import PackJob, photograph_recipe, scan_recipe, tree_job
 from mxscale.util.errors import ConfigError
 
@@ -71,7 +71,7 @@ class Public(NamedTuple):
         if not os.path.isdir(folder):
             return None
         names = [name for name in sorted(os.listdir(folder)) if formats.is_class(name, data)]
-        return dataclasses.replace(data, root=folder, classes=class_names(data) or names)
+        return dataclasses.replace(data, root=folder, classes=chosen(data, names, f"data.root={data.root}"))
 
     def _files(self, data: Data) -> Tuple[File, ...]:
         if data.checksum == "published":
