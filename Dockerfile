@@ -3,6 +3,7 @@
 #   cpu      Debian, the MXNet wheel, Horovod with Gloo and Open MPI                      (default)
 #   ngc      NVIDIA's last MXNet image with its MXNet and Horovod
 #   source   MXNet 1.9.1 from the Apache release: CUDA, cuDNN, NCCL, OpenBLAS, OpenCV
+#   cuda-debian  CUDA 11.8, cuDNN and NCCL on Debian, for CUDA_IMAGE
 #   cu90     the pip package mxnet-cu90 with the CUDA 9.0 libraries of an old NVIDIA image
 #   test     cpu with the tests
 #   mlflow   the tracking server, and the server of registered models
