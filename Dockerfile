@@ -3,6 +3,7 @@
 #   cpu      Debian, the MXNet wheel, Horovod with Gloo and Open MPI                      (default)
 #   ngc      NVIDIA's last MXNet image with its MXNet and Horovod
 #   source   MXNet 1.9.1 from the Apache release: CUDA, cuDNN, NCCL, OpenBLAS, OpenCV
+#   cuda-debian  CUDA 11.8, cuDNN and NCCL on Debian, for CUDA_IMAGE
 #   cu90     the pip package mxnet-cu90 with the CUDA 9.0 libraries of an old NVIDIA image
 #   test     cpu with the tests
 #   mlflow   the tracking server, and the server of registered models
@@ -107,6 +108,18 @@ WORKDIR /mxscale
 ENTRYPOINT ["/mxscale/docker/entrypoint"]
 CMD ["python", "train.py"]
 
+# ---------------------------------------------------------------- cuda-debian
+
+# What CUDA_IMAGE contains, from Debian's non-free packages and NVIDIA's wheels, for machines that do not reach NVIDIA's
+# registry: --build-arg CUDA_IMAGE=cuda-debian --build-arg CUDA_RUNTIME_IMAGE=cuda-debian. NVIDIA's licences allow to
+# build it, not to distribute it.
+FROM debian-build AS cuda-debian
+COPY docker/install-cuda /usr/local/bin/
+COPY requirements/cuda.lock /requirements/
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
+    --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca with-ca install-cuda
+ENV CUDAHOSTCXX=/usr/bin/g++-11 NVCC_CCBIN=/usr/bin/g++-11
+
 # ---------------------------------------------------------------- source
 
 # The unpacked release; `docker buildx build --build-context mxnet-src=DIR` replaces it
@@ -129,13 +142,15 @@ FROM ${CUDA_IMAGE} AS mxnet-build
 ENV DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends \
     build-essential cmake ninja-build protobuf-compiler libprotobuf-dev libopenblas-dev liblapack-dev liblapacke-dev \
-    libopencv-dev libzmq3-dev python3-venv python3-dev libopenmpi-dev openmpi-bin >/dev/null \
+    libopencv-dev libzmq3-dev python3-venv python3-dev libopenmpi-dev openmpi-bin ccache >/dev/null \
     && rm -rf /var/lib/apt/lists/*
 COPY docker/build-mxnet docker/check-features /usr/local/bin/
 ARG USE_CUDA=ON
 ARG MXNET_CUDA_ARCH="7.0;8.0;9.0+PTX"
 COPY --from=mxnet-src / /src
-RUN build-mxnet /src /build
+# MXNet's CMake uses ccache, so a changed recipe or an interrupted build compiles only what is new
+ENV CCACHE_DIR=/ccache CCACHE_MAXSIZE=10G
+RUN --mount=type=cache,target=/ccache build-mxnet /src /build
 COPY docker/with-ca docker/install-packages docker/install-mxnet /usr/local/bin/
 COPY requirements/rank.lock requirements/horovod.lock requirements/install-horovod /requirements/
 RUN python3 -m venv /opt/venv
