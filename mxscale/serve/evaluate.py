@@ -111,6 +111,8 @@ def labelled(config: Config, card: ModelCard, split: Optional[str]) -> Images:
     if DATASETS[config.data.kind].generated:
         raise ConfigError(f"data={config.data.kind} has no labels to evaluate")
     data = dataclasses.replace(config.data, image_size=card.image_size, allow_duplicates=True)
+    if card.resize is None:  # the centre is cropped from the image as it is, which packing must not enlarge
+        data = dataclasses.replace(data, pack_short_side="original")
     packed = pack.prepare(data)
     where = f"data={data.kind}" if data.root is None else f"data.root={data.root}"
     present = [name for name, entry in packed["splits"].items() if entry["count"]]
