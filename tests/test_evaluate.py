@@ -166,6 +166,18 @@ def test_another_data_set_is_matched_by_the_names_of_its_classes(tmp_path):
         ]
 
 
+def test_images_that_a_network_does_not_resize_keep_their_size(tmp_path):
+    exported.write(tmp_path / "net.onnx", resize=None)
+    root, losses = tree(tmp_path / "images", ["eel", "cat"]), set()
+    for size in ("original", 64):
+        argv = ["evaluate", f"{tmp_path}/net.onnx", "data=imagefolder", f"data.root={root}", "data.pack_format=png",
+                f"data.cache={tmp_path}/cache", f"data.pack_short_side={size}", f"output={tmp_path}/out",
+                "tracking=none"]  # fmt: skip
+        assert main.main(argv) == 0
+        losses.add(json.loads((tmp_path / "out" / "evaluation.json").read_text())["loss"])
+    assert len(losses) == 1
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
