@@ -289,7 +289,7 @@ def _check_update(c: Config) -> None:
             "their averages; use comm=horovod"
         )
     if c.optimizer.ema_decay and c.precision == "float16":
-        raise ConfigError(f"{average} with precision=float16: an average in float16 loses small changes; use amp")
+        raise ConfigError(f"{average} with precision=float16: an average in float16 loses changes; use precision=amp")
     if c.optimizer.clip_norm and c.comm.update_on == "server":
         raise ConfigError(
             f"{norm} with comm={c.comm.backend}: no rank has the sum of the gradients; use comm=horovod, or "
