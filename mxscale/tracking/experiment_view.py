@@ -7,6 +7,7 @@ appears in the menu "Views", and a link with its key opens it.
 import json
 from typing import Dict
 
+TRAINING_SIDE = "workflowType=machine_learning"  # in an address; else MLflow 3.17 opens its pages for language models
 KEY = "mxscale"
 TAG = f"mlflow.sharedViewState.{KEY}"
 CREATED_MS = 1_763_942_400_000  # of the view, which every experiment has alike
@@ -46,4 +47,4 @@ def _chart(section: str, kind: str, metric: str) -> dict:
 
 def page(experiment_id: str) -> str:
     """Return the address of the view, relative to that of the server."""
-    return f"#/experiments/{experiment_id}/runs?viewStateShareKey={KEY}&workflowType=machine_learning"
+    return f"#/experiments/{experiment_id}/runs?viewStateShareKey={KEY}&{TRAINING_SIDE}"

@@ -12,13 +12,12 @@ from mxscale.environment.description import ROOT
 from mxscale.rundir import json_record
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import experiment_view
+from mxscale.tracking.experiment_view import TRAINING_SIDE
 from mxscale.tracking.uris import sqlite_file
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
 
 STATE_FILE = "tracking.json"
-
-TRAINING_SIDE = "?workflowType=machine_learning"  # else MLflow 3.17 opens its pages for language models
 
 
 @dataclass
@@ -82,7 +81,7 @@ def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
     state = dataclasses.asdict(sent) if sent else _state(run)
     if not state.get("run_id"):
         return f"not in MLflow; send it with: mxscale sync {shlex.quote(str(run))}"
-    uri, page = state["uri"], f"#/experiments/{state['experiment_id']}/runs/{state['run_id']}{TRAINING_SIDE}"
+    uri, page = state["uri"], f"#/experiments/{state['experiment_id']}/runs/{state['run_id']}?{TRAINING_SIDE}"
     if uri.startswith("http"):
         return _server(uri) + page
     own = sqlite_file(uri) == ROOT / "runs" / "mlflow.db"  # the store that `make ui` shows
