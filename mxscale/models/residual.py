@@ -9,7 +9,7 @@ The small network is that of arXiv:1512.03385, sec. 4.2, with n = 2: 6n + 2 = 14
 for 10 classes. Unlike in the paper, a shortcut that changes shape is a 1x1 convolution (option B), as in the others.
 
 ResNet-9 is the network of David Page's entries to DAWNBench ("How to train your ResNet", 2018), which learns CIFAR-10
-in few epochs. Here each layer has half of the original's width, for training on a CPU: 1,646,122 parameters for 10
+in few epochs. Here the layers are narrower, the early ones most, for training on a CPU: 3,528,362 parameters for 10
 classes. Pooling precedes batch normalisation, which then has a quarter of the work.
 """
 
@@ -102,7 +102,7 @@ def _stage(index: int, width: int, channels: int) -> nn.HybridSequential:
     return stage
 
 
-RESNET9_WIDTHS = (32, 64, 128, 256)  # channels of the first layer and of the three stages; each stage halves the side
+RESNET9_WIDTHS = (32, 64, 192, 384)  # channels of the first layer and of the three stages; each stage halves the side
 RESNET9_RESIDUAL = (True, False, True)  # stages that end in a residual block
 
 
