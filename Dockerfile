@@ -5,7 +5,7 @@
 #   source   MXNet 1.9.1 from the Apache release: CUDA, cuDNN, NCCL, OpenBLAS, OpenCV
 #   cuda-debian  CUDA 11.8, cuDNN and NCCL on Debian, for CUDA_IMAGE
 #   cu90     the pip package mxnet-cu90 with the CUDA 9.0 libraries of an old NVIDIA image
-#   test     cpu with the tests
+#   test     cpu, or with --build-arg BUILD=source that image, with the tests
 #   mlflow   the tracking server, and the server of registered models
 #
 #   docker build --target source -t mxscale:source .          requires BuildKit
@@ -21,6 +21,8 @@ ARG NGC_IMAGE=nvcr.io/nvidia/mxnet:${NGC_TAG}
 # download | local: with `local` the unpacked release is in docker/mxnet-src/, for Docker before 23, which has no
 # --build-context mxnet-src=DIR
 ARG MXNET_SRC=download
+# cpu | source | cu90: the image that `test` extends
+ARG BUILD=cpu
 
 # ---------------------------------------------------------------- shared by all targets
 
@@ -75,7 +77,9 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca with-ca
 
 FROM debian AS mlflow
 ARG COMMIT=unknown
-LABEL org.opencontainers.image.title="mxscale tracking server" org.opencontainers.image.version=0.1.0 \
+LABEL org.opencontainers.image.title="mxscale (mlflow)" \
+      org.opencontainers.image.description="MLflow's tracking server, and the server of registered models" \
+      org.opencontainers.image.base.name=debian:bookworm-slim org.opencontainers.image.version=0.1.0 \
       org.opencontainers.image.revision=$COMMIT
 COPY --from=mlflow-build /opt/venv /opt/venv
 COPY docker/serve-mlflow docker/serve-model /usr/local/bin/
@@ -98,8 +102,11 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca with-ca
 ENV PATH=/opt/venv/bin:$PATH
 
 FROM ngc-packages AS ngc
+ARG NGC_IMAGE
 ARG COMMIT=unknown
-LABEL org.opencontainers.image.title="mxscale (ngc)" org.opencontainers.image.version=0.1.0 \
+LABEL org.opencontainers.image.title="mxscale (ngc)" \
+      org.opencontainers.image.description="Training of image classifiers with NVIDIA's MXNet and Horovod" \
+      org.opencontainers.image.base.name=${NGC_IMAGE} org.opencontainers.image.version=0.1.0 \
       org.opencontainers.image.revision=$COMMIT com.mxscale.build=ngc
 COPY --from=code / /
 RUN /mxscale/docker/finish ngc
@@ -138,7 +145,7 @@ COPY docker/mxnet-sr[c] /
 FROM mxnet-src-${MXNET_SRC} AS mxnet-src
 
 # A build with USE_CUDA=OFF uses --build-arg CUDA_IMAGE=debian:bookworm-slim and the same for CUDA_RUNTIME_IMAGE
-FROM ${CUDA_IMAGE} AS mxnet-build
+FROM ${CUDA_IMAGE} AS source-build
 ENV DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends \
     build-essential cmake ninja-build protobuf-compiler libprotobuf-dev libopenblas-dev liblapack-dev liblapacke-dev \
@@ -162,19 +169,22 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca \
 
 FROM ${CUDA_RUNTIME_IMAGE} AS source-packages
 ENV DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8 PATH=/opt/venv/bin:$PATH
-COPY --from=mxnet-build /build/runtime-packages /tmp/
+COPY --from=source-build /build/runtime-packages /tmp/
 RUN apt-get update -qq && xargs apt-get install -y -qq --no-install-recommends </tmp/runtime-packages >/dev/null \
     && apt-get install -y -qq --no-install-recommends python3 openmpi-bin openssh-client openssh-server >/dev/null \
     && rm -rf /var/lib/apt/lists/* && useradd --create-home mxscale
-COPY --from=mxnet-build /opt/venv /opt/venv
-RUN --mount=type=bind,from=mxnet-build,source=/build,target=/build \
+COPY --from=source-build /opt/venv /opt/venv
+RUN --mount=type=bind,from=source-build,source=/build,target=/build \
     --mount=type=bind,source=docker/check-features,target=/usr/local/bin/check-features \
     export LD_LIBRARY_PATH=/build/stubs:${LD_LIBRARY_PATH:-} \
     && xargs check-features </build/features && python3 -c 'import horovod.mxnet'
 
 FROM source-packages AS source
+ARG CUDA_RUNTIME_IMAGE
 ARG COMMIT=unknown
-LABEL org.opencontainers.image.title="mxscale (source)" org.opencontainers.image.version=0.1.0 \
+LABEL org.opencontainers.image.title="mxscale (source)" \
+      org.opencontainers.image.description="Training of image classifiers with MXNet 1.9.1 from source and Horovod" \
+      org.opencontainers.image.base.name=${CUDA_RUNTIME_IMAGE} org.opencontainers.image.version=0.1.0 \
       org.opencontainers.image.revision=$COMMIT com.mxscale.build=source
 COPY --from=code / /
 RUN /mxscale/docker/finish source
@@ -214,7 +224,9 @@ RUN --mount=type=bind,from=cuda9,source=/cuda9/stubs,target=/stubs LD_LIBRARY_PA
 
 FROM cu90-packages AS cu90
 ARG COMMIT=unknown
-LABEL org.opencontainers.image.title="mxscale (cu90)" org.opencontainers.image.version=0.1.0 \
+LABEL org.opencontainers.image.title="mxscale (cu90)" \
+      org.opencontainers.image.description="Training of image classifiers with mxnet-cu90 and Horovod" \
+      org.opencontainers.image.base.name=debian:bookworm-slim org.opencontainers.image.version=0.1.0 \
       org.opencontainers.image.revision=$COMMIT com.mxscale.build=cu90
 COPY --from=code / /
 RUN /mxscale/docker/finish cu90
@@ -223,11 +235,13 @@ WORKDIR /mxscale
 ENTRYPOINT ["/mxscale/docker/entrypoint"]
 CMD ["python", "train.py"]
 
-# ---------------------------------------------------------------- cpu, and test
+# ---------------------------------------------------------------- cpu
 
-FROM cpu-packages AS cpu-final
+FROM cpu-packages AS cpu
 ARG COMMIT=unknown
-LABEL org.opencontainers.image.title="mxscale (cpu)" org.opencontainers.image.version=0.1.0 \
+LABEL org.opencontainers.image.title="mxscale (cpu)" \
+      org.opencontainers.image.description="Training of image classifiers with the MXNet wheel and Horovod" \
+      org.opencontainers.image.base.name=debian:bookworm-slim org.opencontainers.image.version=0.1.0 \
       org.opencontainers.image.revision=$COMMIT com.mxscale.build=wheel
 COPY --from=code / /
 RUN /mxscale/docker/finish wheel
@@ -236,12 +250,14 @@ WORKDIR /mxscale
 ENTRYPOINT ["/mxscale/docker/entrypoint"]
 CMD ["python", "train.py"]
 
-FROM cpu-build AS test-build
+# ---------------------------------------------------------------- test
+
+FROM ${BUILD}-build AS test-build
 COPY requirements/run.lock requirements/dev.lock /requirements/
 COPY docker/install-tests /usr/local/bin/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca with-ca install-tests
 
-FROM cpu-final AS test
+FROM ${BUILD} AS test
 COPY --from=test-build /opt/venv /opt/venv
 COPY README.md Makefile Dockerfile docker-compose.yml compose.gpu.yml /mxscale/
 COPY bench /mxscale/bench
@@ -251,4 +267,6 @@ COPY docker /mxscale/docker
 COPY tests /mxscale/tests
 CMD ["python", "-m", "pytest", "-n", "auto", "-m", "not slow and not docker"]
 
-FROM cpu-final AS cpu
+# ---------------------------------------------------------------- the last stage is built by default
+
+FROM cpu AS default

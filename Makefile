@@ -1,7 +1,7 @@
 # `make help` lists the targets. Each target installs what it requires first.
 PY := .venv/bin/python
 
-.PHONY: help setup setup-optuna train finetune doctor test test-quick test-docker test-reference fuzz lint bench ui clean
+.PHONY: help setup setup-optuna train finetune doctor test test-quick test-docker test-reference sbom fuzz lint bench ui clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -34,6 +34,14 @@ test-reference: .venv/dev.stamp .venv-reference/stamp  ## compare converted netw
 	@PYTHONPATH=$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
 	  .venv-reference/bin/python -m pytest tests/test_reference.py
 
+sbom: .venv/sbom.stamp  ## write the packages of images to sbom/TARGET.spdx.json: make sbom TARGETS="cpu mlflow"
+	@set -e; for target in $(or $(TARGETS),cpu mlflow); do \
+	  docker image inspect mxscale:$$target >/dev/null || { \
+	    echo "make sbom: no image mxscale:$$target: docker build --target $$target -t mxscale:$$target ." >&2; exit 2; }; \
+	  mkdir -p sbom; SYFT_CHECK_FOR_APP_UPDATE=false .venv/bin/syft scan -q docker:mxscale:$$target -o spdx-json=sbom/$$target.spdx.json; \
+	  echo "sbom/$$target.spdx.json: $$(grep -c '"SPDXID": *"SPDXRef-Package-' sbom/$$target.spdx.json) packages of mxscale:$$target"; \
+	done
+
 fuzz: .venv/dev.stamp  ## give N generated inputs of each kind to the program: make fuzz N=300 SEED=1
 	@$(PY) -m tests.fuzz --count $(or $(N),300) --seed $(or $(SEED),1)
 
@@ -61,6 +69,9 @@ clean:  ## remove .venv; runs/ stays
 
 .venv/optuna.stamp: .venv/run.stamp requirements/optuna.lock
 	@requirements/setup optuna
+
+.venv/sbom.stamp: .venv/run.stamp requirements/sbom.lock
+	@requirements/setup sbom
 
 .venv-reference/stamp: .venv/run.stamp requirements/reference.lock
 	@requirements/setup reference

@@ -35,10 +35,10 @@ def sh(*argv, expect=0, timeout=600, env=None, **options):
 
 def copy_of_sources(folder: Path) -> Path:
     """Copy the checkout without ignored folders, and return the copy."""
-    ignored = {".venv", "runs", "data"}
+    ignored = {ROOT: {".venv", ".venv-reference", "runs", "data", "sbom"}, ROOT / "docker": {"mxnet-src"}}
 
     def ignore(path, names):
-        return ignored & set(names) if Path(path) == ROOT else set()
+        return ignored.get(Path(path), set()) & set(names)
 
     shutil.copytree(ROOT, folder, symlinks=True, ignore=ignore)
     return folder

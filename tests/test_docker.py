@@ -1,4 +1,7 @@
-"""Docker Compose as users run it, on a real engine. `make test-docker` takes half an hour if no image is built yet."""
+"""Docker Compose as users run it, on a real engine. `make test-docker` takes half an hour if no image is built yet.
+
+BUILD chooses the ranks' image, as for Compose: BUILD=source python -m pytest -m docker tests/test_docker.py
+"""
 
 import base64
 import json
@@ -14,6 +17,7 @@ from docker_engine import NEEDS_ENGINE, QUICK, Project, run_of, sh, wait_for
 from PIL import Image
 
 pytestmark = NEEDS_ENGINE
+BUILD = os.environ.get("BUILD", "cpu")
 
 
 def test_failed_tracking_server_ends_the_command(images):
@@ -60,13 +64,15 @@ def test_run_starts_mlflow_and_is_recorded(project, trained):
     (recorded,) = project.mlflow("runs/search", {"experiment_ids": ["1"]})["runs"]
     assert recorded["info"]["status"] == "FINISHED"
     tags = {tag["key"]: tag["value"] for tag in recorded["data"]["tags"]}
-    assert tags["build"] == "wheel" and re.fullmatch(r"sha256:[0-9a-f]{64}", tags["image.id"])
+    assert tags["build"] == {"cpu": "wheel"}.get(BUILD, BUILD)
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", tags["image.id"])
     if (ROOT / ".git").is_dir():
         assert tags["git.commit"] == sh("git", "rev-parse", "HEAD")[0].strip()
     artifacts = project.mlflow(f"artifacts/list?run_id={recorded['info']['run_id']}")["files"]
     assert {"config.yaml", "metrics.jsonl", "environment.json"} <= {file["path"] for file in artifacts}
 
 
+@pytest.mark.skipif(BUILD != "cpu", reason="another build of MXNet rounds differently")
 def test_weights_equal_those_outside_the_container(project, trained, cli):
     assert project.status(trained)["params_sha256"] == cli("train", "seed=3", small=False).sha
 

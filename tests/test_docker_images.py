@@ -15,6 +15,8 @@ import pytest
 from conftest import ROOT, free_port, recorded_in, until
 from docker_engine import NEEDS_ENGINE, QUICK, Project, answers, copy_of_sources, sh
 
+from mxscale import __version__
+
 FILES = ["-f", "docker-compose.yml"]
 ONE_STEP = ["python", "train.py", "tracking=none", "max_steps=1", *QUICK]
 pytestmark = NEEDS_ENGINE
@@ -161,10 +163,36 @@ def test_rank_image_has_no_server_and_no_compiler(images):
 
 
 def test_image_records_its_identity(images):
-    labels = json.loads(sh("docker", "inspect", "-f", "{{json .Config.Labels}}", "mxscale:cpu")[0])
-    assert labels["com.mxscale.build"] == "wheel" and labels["org.opencontainers.image.version"] == "0.1.0"
+    assert labels("cpu")["com.mxscale.build"] == "wheel"
     identity = json.loads(sh("docker", "run", "--rm", "--entrypoint", "cat", "mxscale:cpu", "/mxscale/build.json")[0])
     assert identity["build"] == "wheel" and re.fullmatch(r"sha256:[0-9a-f]{64}", identity["image.id"])
+
+
+def labels(target) -> dict:
+    return json.loads(sh("docker", "inspect", "-f", "{{json .Config.Labels}}", f"mxscale:{target}")[0])
+
+
+@pytest.mark.parametrize("target", ["cpu", "mlflow"])
+def test_image_has_the_labels_of_oci(images, target):
+    found = {name.removeprefix("org.opencontainers.image."): value for name, value in labels(target).items()}
+    assert found["version"] == __version__ and found["title"].startswith("mxscale") and found["revision"]
+    assert found["description"] and found["base.name"] == "debian:bookworm-slim"
+
+
+PACKAGES = {"cpu": {"mxnet", "horovod", "openmpi-bin"}, "mlflow": {"mlflow", "onnxruntime", "libpython3.11-stdlib"}}
+
+
+@pytest.mark.parametrize("target", PACKAGES)
+def test_bill_of_materials_has_debian_and_python_packages(images, target):
+    out, _ = sh("make", "sbom", f"TARGETS={target}", timeout=1200)
+    document = json.loads(Path(ROOT, "sbom", f"{target}.spdx.json").read_text())
+    assert document["spdxVersion"].startswith("SPDX-") and f"packages of mxscale:{target}" in out
+    assert PACKAGES[target] <= {package["name"] for package in document["packages"]}
+
+
+def test_bill_of_materials_of_a_missing_image_is_refused():
+    _, err = sh("make", "sbom", "TARGETS=none", expect=2)
+    assert "make sbom: no image mxscale:none: docker build --target none" in err
 
 
 def test_code_change_rebuilds_no_packages(images, tmp_path):
