@@ -53,6 +53,7 @@ def test_help_states_default_unit_meaning_and_valid_values(capsys):
         (["doctor", "rerun=x"], "rerun=x: only `train` and `finetune` run a run again"),
         (["sync"], "run is missing: run=PATH"),
         (["sync", "/nowhere"], "/nowhere is no run directory"),
+        (["sync", "/nowhere", "tracking.timeout_s=no"], "tracking.timeout_s=no"),
         (["sync", "/no where", "runs=x"], "/no where is no run directory"),
     ],
 )

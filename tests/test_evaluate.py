@@ -1,14 +1,22 @@
 """`mxscale evaluate`: metrics against plain loops, a run's own split, another data set."""
 
 import csv
+import dataclasses
 import json
+import shutil
+from pathlib import Path
 
 import exported
 import numpy as np
 import pytest
 from conftest import last
+from refusals import command_error
 
 from mxscale.cli import main
+from mxscale.config.schema import from_dict
+from mxscale.rendering import page
+from mxscale.rundir.directory import RunDir
+from mxscale.serve import trained_models
 from mxscale.serve.classification_metrics import BINS, Tally
 from mxscale.serve.evaluate import averaged
 
@@ -88,9 +96,9 @@ def finished(shared_cli):
     return shared_cli("train", "tracking=mlflow", "launch.ranks=1").run
 
 
-def evaluated(finished, *arguments, split="test"):
+def evaluated(finished, *arguments, folder="test"):
     assert main.main(["evaluate", str(finished), f"runs={finished.path.parents[1]}", *arguments]) == 0
-    return json.loads((finished.path / "evaluation" / split / "evaluation.json").read_text())
+    return json.loads((finished.path / "evaluation" / folder / "evaluation.json").read_text())
 
 
 def test_a_run_is_evaluated_as_at_its_end(finished, capsys):
@@ -98,10 +106,41 @@ def test_a_run_is_evaluated_as_at_its_end(finished, capsys):
     assert found["top1"] == pytest.approx(finished.figures["test/top1"], abs=1e-9)
     assert found["images"] == finished.plan().splits["test"].count
     assert "evaluated" in capsys.readouterr().out
-    validation = evaluated(finished, "split=val", split="val")
+    validation = evaluated(finished, "split=val", folder="val")
     assert validation["top1"] == pytest.approx(finished.read("best.json")["val/top1"], abs=1e-9)
     assert validation["loss"] == pytest.approx(finished.read("best.json")["val/loss"], rel=1e-4)
     assert last(finished, "val/top1") <= validation["top1"]
+
+
+def copied(finished, folder, **changes) -> RunDir:
+    """Return a copy of the run with another plan."""
+    run = RunDir(shutil.copytree(finished.path, folder / "run"))
+    run.write_plan(dataclasses.replace(run.plan(), **changes))
+    return run
+
+
+def test_packed_images_that_are_gone_are_packed_again(finished, tmp_path):
+    run = copied(finished, tmp_path, data_dir=str(tmp_path / "gone"))
+    assert main.main(["evaluate", str(run), "tracking=none"]) == 0
+    found = json.loads((run.path / "evaluation" / "test" / "evaluation.json").read_text())
+    assert found["top1"] == pytest.approx(finished.figures["test/top1"], abs=1e-9)
+
+
+def test_images_that_have_changed_since_the_training_are_refused(finished, tmp_path, capsys):
+    run = copied(finished, tmp_path, data_digest="0" * 64)
+    assert "its images have changed since the training" in command_error(capsys, "evaluate", str(run), "tracking=none")
+
+
+def test_records_that_cannot_be_read_are_one_line(finished, tmp_path, capsys):
+    packed = Path(shutil.copytree(finished.plan().data_dir, tmp_path / "packed"))
+    run = copied(finished, tmp_path, data_dir=str(packed))
+    (packed / "test.idx").write_text("damaged\n")
+    error = command_error(capsys, "evaluate", str(run), "tracking=none")
+    assert "test.rec cannot be read" in error
+
+
+def test_scans_larger_than_the_input_are_resized(finished):
+    assert trained_models.load(finished, from_dict({})).card.resize == finished.config().data.image_size
 
 
 def test_tables_and_page_agree(finished):
@@ -109,9 +148,9 @@ def test_tables_and_page_agree(finished):
     with open(folder / "confusion.csv", newline="") as file:
         matrix = np.array([row[1:] for row in csv.reader(file)][1:], int)
     assert 100 * np.trace(matrix) / matrix.sum() == pytest.approx(found["top1"])
-    page = (folder / "evaluation.html").read_text()
-    assert f"{found['top1']:.2f} %" in page and "Reliability" in page
-    assert page.count("data:image/jpeg") == min(60, int(matrix.sum() - np.trace(matrix)))
+    shown = (folder / "evaluation.html").read_text()
+    assert f"{found['top1']:.2f} %" in shown and "Reliability" in shown
+    assert shown.count("data:image/jpeg") == min(60, int(matrix.sum() - np.trace(matrix)))
     assert (folder / "confusion.png").stat().st_size > 5000
 
 
@@ -138,9 +177,17 @@ def test_a_run_is_named_by_its_id_in_mlflow_or_as_the_latest(finished, capsys):
 
 
 def test_more_views_are_another_evaluation_of_as_many_images(finished):
-    center, flipped = evaluated(finished), evaluated(finished, "views=flip")
+    center, flipped = evaluated(finished), evaluated(finished, "views=flip", folder="test-flip")
     assert flipped["images"] == center["images"] and flipped["loss"] != center["loss"]
-    assert evaluated(finished, "views=five_crop")["top1"] == center["top1"]  # digits are as large as the input
+    crops = evaluated(finished, "views=five_crop", folder="test-five_crop")
+    assert crops["top1"] == center["top1"]  # digits are as large as the input
+
+
+def test_evaluation_at_the_end_is_refused_before_training_if_nothing_can_draw(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(page, "DRAWING", ("no_such_library",))
+    assert main.main(["train", "evaluation=full", f"runs={tmp_path}/runs"]) == 2
+    assert "error: evaluation=full needs no_such_library, which ranks' images leave out" in capsys.readouterr().err
+    assert not list(tmp_path.glob("runs/train/*"))
 
 
 def tree(folder, classes, count=10):

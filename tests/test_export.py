@@ -1,6 +1,7 @@
 """Export of trained networks: ONNX Runtime and other programs compute what MXNet computes."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import mxnet as mx
@@ -87,6 +88,15 @@ def test_an_onnx_file_takes_any_batch_and_states_its_classes_run_and_input(run, 
     assert np.allclose(one_by_one, logits, atol=1e-4)
 
 
+def test_weights_without_a_stated_input_have_that_of_pretraining(run, tmp_path):
+    shutil.copy(run.checkpoints / "000000001" / "params", tmp_path / "x.params")
+    card = trained_models.load(f"{tmp_path}/x.params", from_dict({"model": {"name": "resnet18_v1b"}})).card
+    assert (card.image_size, card.resize) == (224, 256)
+    given = from_dict({"model": {"name": "resnet18_v1b"}, "data": {"image_size": 64, "eval_resize": 72}})
+    card = trained_models.load(f"{tmp_path}/x.params", given).card
+    assert (card.image_size, card.resize) == (64, 72)
+
+
 def test_gamma_that_mxnet_ignores_is_1_in_the_graph():
     data = mx.sym.var("pixels")
     symbol = mx.sym.BatchNorm(data, name="bn")  # fix_gamma is on unless stated
@@ -155,7 +165,10 @@ def test_what_cannot_be_exported_is_one_line(run, tmp_path, capsys):
     assert "no such run directory or file" in command_error(capsys, "export", "no")
     assert "format=onxx: did you mean onnx?" in command_error(capsys, "export", "latest", "format=onxx")
     assert "latest: no finished training run" in command_error(capsys, "export", "latest", f"runs={tmp_path}/none")
-    assert "cannot be written" in command_error(capsys, "export", str(run.path), f"output={tmp_path}/no/x.onnx")
+    for format in ("onnx", "symbol", "safetensors"):
+        argv = ["export", str(run.path), f"format={format}", f"output={tmp_path}/no/x"]
+        assert f"output={tmp_path}/no/x: cannot be written" in command_error(capsys, *argv)
+    assert "expected the name of a file" in command_error(capsys, "export", str(run.path), f"output={tmp_path}/")
     save_file({n: a for n, a in state(18).items() if not n.startswith("fc.")}, tmp_path / "headless.safetensors")
     argv = ["export", f"torch:{tmp_path}/headless.safetensors", "model=resnet18_v1b", f"output={tmp_path}/x.onnx"]
     assert "has no classifier" in command_error(capsys, *argv)

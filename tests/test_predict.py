@@ -151,6 +151,11 @@ def test_arrays_of_another_kind_are_one_line(folder, capsys):
     ]:
         np.save(folder / "x.npy", array)
         assert found in command_error(capsys, "predict", f"{folder}/net.onnx", f"{folder}/x.npy")
+    with open(folder / "x.npy", "wb") as file:  # more than a memory holds
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "|u1", "fortran_order": False, "shape": (10**9, 1000, 1000, 3)}
+        )
+    assert "is not a .npy file" in command_error(capsys, "predict", f"{folder}/net.onnx", f"{folder}/x.npy")
 
 
 def test_an_interrupted_prediction_leaves_no_file(folder, monkeypatch):

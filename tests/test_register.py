@@ -40,12 +40,44 @@ def in_base64(path) -> str:
     return base64.b64encode(Path(path).read_bytes()).decode()
 
 
-@pytest.mark.parametrize("size, resize", [((40, 32), None), ((100, 80), 36), ((20, 90), None), ((33, 47), 40)])
+@pytest.mark.parametrize(
+    "size, resize", [((40, 32), None), ((100, 80), 36), ((20, 90), None), ((33, 47), 40), ((49, 98), 256)]
+)
 def test_served_images_are_preprocessed_as_in_evaluation(classifier, tmp_path, size, resize):
     model, network = classifier(resize)
     (path,) = exported.photographs(tmp_path / "in", 1, size=size)
     wanted = predictor.preprocessing(network.card).cropped(images.decode(path))
     assert np.array_equal(model._pixels(0, in_base64(path)), wanted)
+
+
+STREAM = np.random.RandomState(0)
+PIXELS = {
+    mode: STREAM.randint(0, 256, (40, 50, *channels)).astype("uint8")
+    for mode, channels in {"RGBA": [4], "LA": [2], "L": []}.items()
+}
+
+ROTATED = Image.Exif()
+ROTATED[0x0112] = 6
+
+
+@pytest.mark.parametrize(
+    "image, options",
+    [
+        (Image.fromarray(PIXELS["RGBA"]), {"format": "PNG"}),
+        (Image.fromarray(PIXELS["LA"], "LA"), {"format": "PNG"}),
+        (Image.fromarray(PIXELS["L"]).convert("P"), {"format": "PNG", "transparency": 3}),
+        (Image.fromarray(257 * PIXELS["L"].astype("uint16")), {"format": "PNG"}),
+        (Image.fromarray(PIXELS["L"].astype("int32")), {"format": "TIFF"}),
+        (Image.fromarray(PIXELS["L"]), {"format": "JPEG", "exif": b"Exif\0\0II*\0nonsense"}),
+        (Image.fromarray(PIXELS["L"]), {"format": "JPEG", "exif": ROTATED}),
+    ],
+    ids=["rgba", "grey with alpha", "transparent colour", "16 bits", "32 bits", "invalid EXIF", "rotated"],
+)  # fmt: skip
+def test_served_images_are_decoded_as_in_evaluation(classifier, tmp_path, image, options):
+    model, network = classifier(36)
+    image.save(tmp_path / "in", **options)
+    wanted = predictor.preprocessing(network.card).cropped(images.decode(tmp_path / "in"))
+    assert np.array_equal(model._pixels(0, in_base64(tmp_path / "in")), wanted)
 
 
 def test_served_predictions_are_those_of_mxnet(classifier, tmp_path):

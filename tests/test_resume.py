@@ -186,6 +186,20 @@ def test_fewer_ranks_keep_global_batch_and_shards(cli):
     assert resumed.status["step"] == after.total_steps
 
 
+def test_shorter_training_than_the_one_made_is_refused(cli):
+    run = stopped_run(cli, 1, 5)
+    ended = cli("train", f"resume={run}", "max_steps=2", small=False, expect=2)
+    reason = rf"error: resume={run}: it is at step \d+, and these settings end at 2; raise epochs or max_steps\n"
+    assert re.search(reason, ended.err)
+
+
+def test_run_that_is_shortened_to_its_checkpoint_is_validated(cli):
+    run = stopped_run(cli, 1, 5, "validate_every=3")
+    (step,) = [int(path.name) for path in run.checkpoints.iterdir() if path.name.isdecimal()][-1:]
+    resumed = cli("train", f"resume={run}", f"max_steps={step}", small=False)
+    assert resumed.status["state"] == "FINISHED" and run.read("best.json")["step"] == step
+
+
 def test_resume_auto_finds_unfinished_run_of_config(cli):
     run = stopped_run(cli, 1, 2, "experiment=digits")
     command = [*CASE, "launch.ranks=1", "batch.per_device=8", "experiment=digits", "resume=auto"]

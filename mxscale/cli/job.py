@@ -15,6 +15,7 @@ from mxscale.doctor.doctor import RecordFindings
 from mxscale.launcher import run as launcher
 from mxscale.launcher.context import Hook
 from mxscale.records import claims
+from mxscale.rendering.page import check_installed
 from mxscale.rerun.rerun import Rerun
 from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILED, FAILURE
@@ -56,6 +57,8 @@ def execute(composed, overrides, cell=None) -> Status:
             raise ConfigError("sweep.resume=true without -m: it resumes a sweep; resume one run with resume=RUN_DIR")
         config, run, recorded = configure(values, overrides)
         claims.check(config.claims)
+        if config.evaluation == "full":
+            check_installed("evaluation=full")
         hooks = [Rerun(recorded), RecordFindings(), typed, *([cell] if cell else [])]
         status = launcher.execute(config, run, hooks)
         if status.state == FINISHED and typed.run:

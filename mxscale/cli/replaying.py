@@ -63,7 +63,7 @@ def main(values: dict, own: dict) -> int:
     if own["replay"] is None:
         echo(listing(request.here))
         return DONE
-    check_installed("replay")
+    check_installed("mxscale replay")
     chosen, status = registry.chosen(str(own["replay"])), DONE
     contents = []
     for replay in chosen:

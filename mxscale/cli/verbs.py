@@ -104,9 +104,9 @@ def replay(values: dict, own: dict) -> int:
 
 
 def sync(values: dict, own: dict) -> int:
-    run = RunDir(_path(own, "run"))
+    run, uri = RunDir(_path(own, "run")), validate(from_dict(values)).tracking.uri
     run.config()  # raises ConfigError for another folder
-    return tracker.sync(run, values["tracking"]["uri"], run_cost.cost_of(run))
+    return tracker.sync(run, uri, run_cost.cost_of(run))
 
 
 def predict(values: dict, own: dict) -> int:

@@ -21,6 +21,7 @@ class DataSet:
         published: A publisher distributes the files; they are fetched to, or placed in, data.root.
         generated: Images are generated on the device; nothing is packed or read.
         reencoded: Packing encodes the images again, at a size that data.pack_short_side sets.
+        scans: Its small images are enlarged to what the network sees.
         own_validation: The validation images are a split of their own, not a share of the training images.
         train_images: Published number of training images, before any validation share.
         classes: Published number of classes.
@@ -35,6 +36,7 @@ class DataSet:
     published: bool = False
     generated: bool = False
     reencoded: bool = False
+    scans: bool = False
     own_validation: bool = False
     train_images: Optional[int] = None
     classes: Optional[int] = None
@@ -66,6 +68,7 @@ _ENTRIES = (
         "digits",
         "1,797 scans of handwritten digits, 8x8 pixels, included in the package",
         "mxscale.data.sources:digits",
+        scans=True,
     ),
     DataSet(
         "imagefolder",
@@ -91,6 +94,7 @@ _ENTRIES = (
     _published(
         "mnist",
         "70,000 scans of handwritten digits in 10 classes, 28x28 pixels",
+        scans=True,
         train_images=60_000,
         classes=10,
         source="http://yann.lecun.com/exdb/mnist/",
@@ -98,6 +102,7 @@ _ENTRIES = (
     _published(
         "cifar10",
         "60,000 photographs in 10 classes, 32x32 pixels",
+        scans=True,
         train_images=50_000,
         classes=10,
         source="https://www.cs.toronto.edu/~kriz/cifar.html",
@@ -105,6 +110,7 @@ _ENTRIES = (
     _published(
         "cifar100",
         "60,000 photographs in 100 classes, 32x32 pixels",
+        scans=True,
         train_images=50_000,
         classes=100,
         source="https://www.cs.toronto.edu/~kriz/cifar.html",

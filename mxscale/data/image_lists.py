@@ -79,7 +79,7 @@ def _of_lst(lines: List[Tuple[int, List[str]]], where: str) -> List[Row]:
             if not float(label).is_integer() or float(label) < 0:
                 raise ValueError
             rows.append(Row(number, path, str(int(float(label)))))
-        except (ValueError, OverflowError):
+        except ValueError:
             expected = "expected number<tab>label<tab>path with one label, a whole number from 0"
             raise ConfigError(f"{where} line {number}: {expected}") from None
     return rows
@@ -174,7 +174,7 @@ def by_class(
     Raises:
         ConfigError: A label is not a known class.
     """
-    names = known or order or []
+    names = set(known or order or ())
     numbers = order and all(row.label.isdecimal() for row in rows) and not any(row.label in names for row in rows)
     found: Dict[str, List[str]] = {}
     for row in rows:
@@ -183,9 +183,9 @@ def by_class(
             if len(name) > 9 or int(name) >= len(order):
                 raise ConfigError(f"{where} line {row.line}: label {name} is outside the {len(order)} classes")
             name = order[int(name)]
-        if known and name not in known:
+        if known and name not in names:
             name = name.split()[0]
-            if name not in known:
+            if name not in names:
                 raise ConfigError(f"{where} line {row.line}: {row.label} is no class of train{nearest(name, known)}")
         found.setdefault(name, []).append(row.path)
     return found

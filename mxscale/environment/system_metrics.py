@@ -24,8 +24,9 @@ def sampled(run: RunDir, attempt: int):
     """
 
     def sample(ended: threading.Event) -> None:
-        usage, step, wait_s = Usage(run.path), _last(run), FIRST_S
+        usage, wait_s = Usage(run.path), FIRST_S
         with suppress(OSError), metrics_file.appended(run.path / SYSTEM) as file:
+            step = _last(run)
             while not ended.wait(wait_s):
                 step, wait_s = step + 1, min(EVERY_S, 2 * wait_s)
                 file.write(metrics_file.entry(attempt, step, time.time(), usage.sample()))

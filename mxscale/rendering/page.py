@@ -11,12 +11,12 @@ DRAWING = ("matplotlib", "jinja2", "alembic")  # installed with the full MLflow 
 BASE = Path(__file__).parent  # of base.html
 
 
-def check_installed(verb: str) -> None:
-    """Raise ConfigError if a library that draws and reads the store is missing."""
+def check_installed(asked: str) -> None:
+    """Raise ConfigError if a library is missing that draws and reads the store for the verb or setting `asked`."""
     lacking = [name for name in DRAWING if find_spec(name) is None]
     if lacking:
         raise ConfigError(
-            f"mxscale {verb} needs {' and '.join(lacking)}, which ranks' images leave out: use a checkout's .venv"
+            f"{asked} needs {' and '.join(lacking)}, which ranks' images leave out: use a checkout's .venv"
         )
 
 

@@ -31,7 +31,7 @@ def main(config: Config, own: dict) -> None:
         raise ConfigError(f"report.action={own['action']}{nearest(own['action'], ACTIONS)}")
     if not own["output"]:
         raise ConfigError("report.output is missing: name the folder to write to")
-    page.check_installed("report")
+    page.check_installed("mxscale report")
     ACTIONS[own["action"]](config, own, Path(own["output"]))
 
 

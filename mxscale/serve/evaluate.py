@@ -2,10 +2,9 @@
 
 import dataclasses
 import heapq
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -13,8 +12,10 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
 from mxscale.data import manifest as manifests
 from mxscale.data import pack
+from mxscale.data.images import BadImage
 from mxscale.data.reader import decoder
 from mxscale.data.reader.records import RecordFile
+from mxscale.data.recordio import BadRecords
 from mxscale.rendering import page
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Split
@@ -80,30 +81,48 @@ def main(config: Config, data_given: bool, settings: dict) -> None:
         data_given: Whether the command line names data; otherwise they are those of the run.
     """
     request = Request(**settings)
-    page.check_installed("evaluate")
+    page.check_installed("mxscale evaluate")
     run = trained_models.find_run(request.source, config)
     if run is None and not data_given:
         raise ConfigError(f"{request.source} names no data: add data=NAME, such as data=imagefolder data.root=DIR")
+    own = run is not None and not data_given
+    store = _store(run, config) if own else None  # before the work, which a missing store would waste
     exported = trained_models.exported(run or request.source, config)
     images = labelled(config, exported.card, request.split) if data_given else of_run(run, request.split)
     evaluated = evaluate(Predictor(exported, threads_of(request.threads)), images, request.views)
-    folder = Path(request.output) if request.output else _folder(run, images.name)
+    folder = Path(request.output) if request.output else Path(run.path if own else "") / folder_of(evaluated)
     files = evaluation_report.write(evaluated, folder)
-    if run is not None and not data_given:
-        record(run, config, evaluated, files)
+    if store:
+        name, run_id = folder_of(evaluated), trained_models.mlflow_id(run)
+        store.keep(files, run_id, name)
+        store.log_metrics(run_id, {f"{name}/{metric}": value for metric, value in evaluated.tally.metrics().items()})
 
 
-def _folder(run: Optional[RunDir], split: str) -> Path:
-    return (run.path if run else Path()) / "evaluation" / split
+def _store(run: RunDir, config: Config) -> Optional[history.Store]:
+    """Return the store that has the run, None without one. Raises ConfigError if it does not answer."""
+    recorded = config.tracking.enabled and trained_models.mlflow_id(run)
+    return history.Store(config, "evaluate", run) if recorded else None
+
+
+def folder_of(evaluated: Evaluated) -> str:
+    """Return the folder of the files in a run, and the prefix of the metrics in MLflow."""
+    views = "" if evaluated.views == "center" else f"-{evaluated.views}"
+    return f"evaluation/{evaluated.split}{views}"
 
 
 def of_run(run: RunDir, split: Optional[str]) -> Images:
-    """Return a split of the data that a run was trained with. Raises ConfigError if they are gone."""
+    """Return a split of the data that a run was trained with; they are packed again if the packed ones are gone.
+
+    Raises ConfigError if they have changed, because another split could hold images that the run was trained on.
+    """
     plan = run.plan()
     if plan.data_dir is None:
         raise ConfigError(f"{run}: its images were generated; name others with data=NAME")
+    packed = manifests.intact(plan.data_dir) or pack.prepare(run.config().data)
+    if plan.data_digest not in (None, packed["digest"]):
+        raise ConfigError(f"{run}: its images have changed since the training; name others with data=NAME")
     chosen = _chosen(split, list(plan.splits), str(run))
-    return _opened(chosen, plan.splits[chosen], np.arange(plan.classes))
+    return _opened(chosen, manifests.split_of(packed, chosen), np.arange(plan.classes))
 
 
 def labelled(config: Config, card: ModelCard, split: Optional[str]) -> Images:
@@ -111,8 +130,9 @@ def labelled(config: Config, card: ModelCard, split: Optional[str]) -> Images:
     if DATASETS[config.data.kind].generated:
         raise ConfigError(f"data={config.data.kind} has no labels to evaluate")
     data = dataclasses.replace(config.data, image_size=card.image_size, allow_duplicates=True)
-    if card.resize is None:  # the centre is cropped from the image as it is, which packing must not enlarge
-        data = dataclasses.replace(data, pack_short_side="original")
+    # Packing must not enlarge images beyond the size whose centre is cropped; None: that of the image as it is
+    side = min(data.short_side, max(card.resize, card.image_size)) if data.short_side and card.resize else "original"
+    data = dataclasses.replace(data, pack_short_side=side)
     packed = pack.prepare(data)
     where = f"data={data.kind}" if data.root is None else f"data.root={data.root}"
     present = [name for name, entry in packed["splits"].items() if entry["count"]]
@@ -144,10 +164,8 @@ def _matched(names: Sequence[str], card: ModelCard, where: str) -> np.ndarray:
 def _opened(name: str, split: Split, classes: np.ndarray) -> Images:
     try:
         return Images(name, RecordFile(split.rec, split.idx), classes)
-    except OSError as error:
-        raise ConfigError(
-            f"{split.rec}: {error.strerror}; the packed images of this run are gone: add its data=NAME"
-        ) from None
+    except (OSError, BadRecords) as error:
+        raise ConfigError(f"{split.rec} cannot be read ({error})") from None
 
 
 def evaluate(predictor: Predictor, images: Images, views: str) -> Evaluated:
@@ -156,7 +174,10 @@ def evaluate(predictor: Predictor, images: Images, views: str) -> Evaluated:
     transform, labels = preprocessing(card), np.empty(count, int)
 
     def pixels(view: View) -> np.ndarray:
-        label, content = images.records[view.record]
+        try:
+            label, content = images.records[view.record]
+        except (OSError, BadRecords) as error:
+            raise BadImage(str(error)) from None
         labels[view.record] = images.classes[int(label)]
         cropped = transform.cropped(decoder.decode(content), view.place)
         return cropped[:, ::-1] if view.mirrored else cropped
@@ -183,23 +204,4 @@ def averaged(logits: np.ndarray, views: int) -> np.ndarray:
     logits = logits.astype("float64")
     logits -= logits.max(axis=1, keepdims=True)
     log_probabilities = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    if views == 1:
-        return log_probabilities
-    return np.log(np.exp(log_probabilities).reshape(-1, views, logits.shape[1]).mean(axis=1))
-
-
-def record(run: RunDir, config: Config, evaluated: Evaluated, files: Sequence[Path]) -> None:
-    """Add the metrics and the files to the run in MLflow, if it has the run."""
-    found = trained_models.identity(run)
-    if not config.tracking.enabled or os.sep in found:
-        return
-    store = history.Store(config, "evaluate")
-    folder = f"evaluation/{evaluated.split}"
-    store.keep(files, found, folder)
-    store.log_metrics(found, metrics_of(evaluated))
-
-
-def metrics_of(evaluated: Evaluated) -> Dict[str, float]:
-    """Return the metrics by their names in MLflow."""
-    views = "" if evaluated.views == "center" else f"-{evaluated.views}"
-    return {f"evaluation/{evaluated.split}{views}/{name}": value for name, value in evaluated.tally.metrics().items()}
+    return np.logaddexp.reduce(log_probabilities.reshape(-1, views, logits.shape[1]), axis=1) - np.log(views)

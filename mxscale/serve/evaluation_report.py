@@ -147,8 +147,9 @@ def confusion(evaluated: Evaluated) -> Drawn:
     on.set_xlabel("predicted")
     on.set_ylabel("class")
     if len(names) <= LARGEST_LABELLED:
-        on.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
-        on.set_yticks(range(len(names)), names, fontsize=8)
+        # A name may hold $, which would start a formula
+        on.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8, parse_math=False)
+        on.set_yticks(range(len(names)), names, fontsize=8, parse_math=False)
     if len(names) <= LARGEST_COUNTED:
         for (row, column), count in np.ndenumerate(counts):
             if count:

@@ -37,7 +37,7 @@ class Request:
             raise ConfigError("source is missing: mxscale export MODEL, such as latest")
         if self.format not in FORMATS:
             raise ConfigError(f"format={self.format}{nearest(str(self.format), FORMATS)}")
-        if self.output is not None and not isinstance(self.output, str):
+        if self.output is not None and not (isinstance(self.output, str) and os.path.basename(self.output)):
             raise ConfigError(f"output={self.output}: expected the name of a file")
 
     def path(self, run: Optional[RunDir]) -> str:
@@ -94,7 +94,10 @@ def write_symbol(trained: Network, path: str) -> str:
     net(mx.nd.zeros((1, 3, card.image_size, card.image_size)))  # traces the graph
     folder, name = os.path.split(path)
     with tempfile.TemporaryDirectory(dir=folder or ".") as new:
-        net.export(os.path.join(new, name))
+        try:
+            net.export(os.path.join(new, name))
+        except mx.MXNetError as error:
+            raise OSError(str(error).strip().splitlines()[-1]) from None
         Path(new, f"{name}.json").write_text(json.dumps(asdict(card), indent=1) + "\n")
         for file in os.listdir(new):
             os.replace(os.path.join(new, file), os.path.join(folder, file))
@@ -103,14 +106,15 @@ def write_symbol(trained: Network, path: str) -> str:
 
 def write_safetensors(trained: Network, path: str) -> str:
     """Write the weights under PyTorch's names where PyTorch has the network, otherwise under their own."""
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     name, arrays = trained.card.network, weights.arrays(trained.net)
     named = network(name).torch_layers is not None
     tensors = convert.to_torch(name, arrays, name) if named else arrays
     metadata = {"format": "pt" if named else "mxnet", **model_card.to_metadata(trained.card)}
+    content = save({key: np.ascontiguousarray(value) for key, value in tensors.items()}, metadata)
     with replacing(path) as new:
-        save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, new, metadata=metadata)
+        Path(new).write_bytes(content)
     return f"{path}: {len(tensors)} tensors of {name}, with {'PyTorch' if named else 'MXNet'}'s names"
 
 

@@ -22,7 +22,7 @@ def pictures(given: Sequence[str]) -> List[Picture]:
     if any(path.endswith(".npy") for path in given):
         if len(given) > 1:
             raise ConfigError(f"{given[0]}, {given[1]}: expected one .npy file, or image files")
-        return [Picture(f"image {number}", pixels) for number, pixels in enumerate(array(given[0]))]
+        return [Picture(f"image {number}", pixels) for number, pixels in enumerate(array(os.path.expanduser(given[0])))]
     found = [path for each in given for path in _files(os.path.expanduser(each))]
     return [Picture(path, path) for path in dict.fromkeys(found)]
 
@@ -45,7 +45,7 @@ def _files(path: str) -> List[str]:
 def array(path: str) -> np.ndarray:
     """Return the images of a .npy file: (n, height, width, 3) uint8. Raises ConfigError."""
     try:
-        images = np.load(path, allow_pickle=False)
+        images = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except (ValueError, EOFError) as error:

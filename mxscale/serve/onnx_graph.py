@@ -44,7 +44,7 @@ def of_network(net, card: ModelCard) -> onnx.ModelProto:
             symbol, values, [(1, 3, side, side)], [TensorProto.FLOAT], opset_version=OPSET, dynamic=True,
             dynamic_input_shapes=[("batch", 3, side, side)],
         )  # fmt: skip
-    except AttributeError as error:  # "No conversion function registered for op type ..."
+    except (AttributeError, NotImplementedError) as error:  # "No conversion function registered for op type ..."
         raise ConfigError(f"format=onnx: {error}") from None
     _complete(graph, card)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="mxscale")

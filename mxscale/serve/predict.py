@@ -48,7 +48,7 @@ def main(config: Config, settings: dict) -> int:
     """Predict what `settings` names and return the exit status. Raises ConfigError."""
     request = Request(**settings)
     if request.sheet:
-        page.check_installed("predict sheet=FILE")
+        page.check_installed("mxscale predict sheet=FILE")
     threads, pictures = threads_of(request.threads), image_inputs.pictures(request.images)
     predictor = Predictor(trained_models.exported(request.source, config), threads)
     card = predictor.card

@@ -148,7 +148,7 @@ def writer(path: str, names: Sequence[str], top: int) -> Iterator[Writer]:
     """Yield the writer of a file by the end of its name; the file appears when the block ends. Raises ConfigError."""
     try:
         with replacing(path) as new, open(new, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            made = FORMATS[Path(path).suffix](file, names, top)
+            made = next(kind for end, kind in FORMATS.items() if path.endswith(end))(file, names, top)
             yield made
             made.close()
     except OSError as error:

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,13 +42,13 @@ def main(config: Config, settings: dict) -> None:
     run = trained_models.find_run(request.source, config)
     if run is None:
         raise ConfigError(f"{request.source}: no such run directory; expected one, latest or run:ID")
-    run_id = trained_models.identity(run)
-    if os.sep in run_id:
+    run_id = trained_models.mlflow_id(run)
+    if run_id is None:
         raise ConfigError(f"{run} is not in MLflow; send it with: mxscale sync {run}")
     best = run.read("best.json")
     if best is None:
         raise ConfigError(f"{run} has no best checkpoint")
-    store = models.Models(config, "register")
+    store = models.Models(config, "register", run)
     checkpoint = models.Checkpoint(run_id, best["checkpoint"], best["val/top1"])
     model_id = store.logged(checkpoint) or _log(run, store, checkpoint, config)
     of_model = f"{checkpoint.metric:.2f} % val top-1, model {model_id}"
@@ -64,13 +63,16 @@ def main(config: Config, settings: dict) -> None:
 def _log(run: RunDir, store: models.Models, checkpoint: models.Checkpoint, config: Config) -> str:
     """Export the best checkpoint and log it as a model of the run; return the model's id."""
     trained = trained_models.load(run, config)
-    with tempfile.TemporaryDirectory(prefix="mxscale-model-") as folder:
-        network, whole = Path(folder) / "model.onnx", Path(folder) / "model"
-        export.write_onnx(trained, str(network))
-        metadata = json.loads(json.dumps(asdict(trained.card)))  # lists in place of tuples
-        example = example_image(trained.card.image_size)
-        models.save(whole, models.Contents(CODE, network, example, metadata), config.tracking.timeout_s)
-        return store.log(checkpoint, whole)
+    metadata = json.loads(json.dumps(asdict(trained.card)))  # lists in place of tuples
+    example = example_image(trained.card.image_size)
+    try:
+        with tempfile.TemporaryDirectory(prefix="mxscale-model-") as folder:
+            network, whole = Path(folder) / "model.onnx", Path(folder) / "model"
+            export.write_onnx(trained, str(network))
+            models.save(whole, models.Contents(CODE, network, example, metadata), config.tracking.timeout_s)
+            return store.log(checkpoint, whole)
+    except OSError as error:
+        raise ConfigError(f"{tempfile.gettempdir()}: cannot be written ({error.strerror or error})") from None
 
 
 def example_image(side: int) -> str:

@@ -4,8 +4,9 @@ import os
 from dataclasses import replace
 from typing import NamedTuple, Optional, Union
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network
-from mxscale.config.schema import Config, origin_of
+from mxscale.config.schema import Config, Data, origin_of
 from mxscale.rundir.directory import RunDir, latest_trained
 from mxscale.serve import model_card
 from mxscale.serve.model_card import ModelCard
@@ -96,12 +97,12 @@ def _of_run(run: RunDir) -> Network:
     from mxscale.models import weights
 
     arrays = weights.load(run.path / best["checkpoint"] / "params", "checkpoint")
-    return _built(config, plan.class_names, arrays, plan.graph, identity(run))
+    return _built(config, plan.class_names, arrays, plan.graph, mlflow_id(run) or str(run))
 
 
-def identity(run: RunDir) -> str:
-    """Return the MLflow id of a run, or its directory if no store has it."""
-    return (run.read("tracking.json") or {}).get("run_id") or str(run)
+def mlflow_id(run: RunDir) -> Optional[str]:
+    """Return the id of a run in MLflow, None if no store has it."""
+    return (run.read("tracking.json") or {}).get("run_id")
 
 
 def _of_weights(source: str, config: Config) -> Network:
@@ -117,9 +118,16 @@ def _of_weights(source: str, config: Config) -> Network:
     heads = [array for name, array in loaded.arrays.items() if name.startswith("output.") and name.endswith(".weight")]
     if not heads:
         raise ConfigError(f"{source} has no classifier")
-    data = replace(config.data, **adopted_input(config.data, loaded.input or {}, source).taken)
+    data = _size_of_pretraining(config) if config.data == Data() else config.data
+    data = replace(data, **adopted_input(data, loaded.input or {}, source).taken)
     names = tuple(str(number) for number in range(len(heads[0])))
     return _built(replace(config, data=data), names, loaded.arrays, loaded.graph, None)
+
+
+def _size_of_pretraining(config: Config) -> Data:
+    """Return the input of weights that state none: from 224 px on, the centre of 7/8 of a photograph."""
+    side = network(config.model.name).side
+    return replace(config.data, image_size=side, eval_resize=round(side * 8 / 7) if side >= 224 else side)
 
 
 def _built(config: Config, class_names, arrays, graph, run) -> Network:
@@ -150,7 +158,8 @@ def _card(config: Config, class_names, digest: str, run) -> ModelCard:
         network=config.model.name,
         class_names=class_names,
         image_size=data.image_size,
-        resize=data.eval_resize or data.short_side,
+        # Packing enlarges scans to what the network sees
+        resize=data.eval_resize or data.short_side or (data.image_size if DATASETS[data.kind].scans else None),
         interpolation=data.interpolation,
         mean=tuple(data.mean),
         std=tuple(data.std),

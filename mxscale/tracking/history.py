@@ -29,14 +29,16 @@ class Store:
 
     Args:
         asked: The setting that needs the store, such as rerun=ID, which starts the messages.
+        run: The store is the one that has this run, unless tracking.uri names another.
     """
 
-    def __init__(self, config: Config, asked: str = ""):
-        self.uri, self.asked = uris.store_uri(config.tracking, config.runs), f"{asked}: " if asked else ""
+    def __init__(self, config: Config, asked: str = "", run: Optional[RunDir] = None):
+        tracking, self.asked = config.tracking, f"{asked}: " if asked else ""
+        self.uri = payload.uri_of(run, tracking, tracking.uri) if run else uris.store_uri(tracking, config.runs)
         file = uris.sqlite_file(self.uri)
         if file:
             self._check_file(file)
-        self.client = self._request(lambda: store.open_store(self.uri, config.tracking.timeout_s))
+        self.client = self._request(lambda: store.open_store(self.uri, tracking.timeout_s))
 
     def __str__(self):
         return redact_address(self.uri)
@@ -106,8 +108,9 @@ class Store:
 
     def keep(self, files: Sequence[Path], home: str, folder: str = "report") -> None:
         """Upload files to the run `home`."""
-        for path in files:
-            self._request(lambda path=path: self.client.log_artifact(home, str(path), folder))
+        with store.exclusive(self.uri):
+            for path in files:
+                self._request(lambda path=path: self.client.log_artifact(home, str(path), folder))
 
     def log_metrics(self, home: str, metrics: Dict[str, float]) -> None:
         """Add metrics to the run `home`; NaN, which is undefined, is left out."""
@@ -115,7 +118,8 @@ class Store:
 
         now = int(1000 * time.time())
         known = [Metric(name, value, now, 0) for name, value in metrics.items() if value == value]
-        self._request(lambda: self.client.log_batch(home, metrics=known))
+        with store.exclusive(self.uri):
+            self._request(lambda: self.client.log_batch(home, metrics=known))
 
     def home(self, experiment_id: str, name: str, runs: Sequence[Recorded]) -> str:
         """Return the id of the run that holds a report: the sweep of all `runs`, else a run of its own."""
@@ -139,7 +143,7 @@ class Store:
         try:
             return call()
         except Exception as error:
-            raise ConfigError(f"{self.asked}{self} can't be read ({store.why(error)}); set tracking.uri") from None
+            raise ConfigError(f"{self.asked}{self} can't be used ({store.why(error)}); set tracking.uri") from None
 
     def _check_file(self, file: Path) -> None:
         """Raise ConfigError for a SQLite file that this version of MLflow would create or migrate."""

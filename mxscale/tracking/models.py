@@ -58,7 +58,8 @@ class Models(Store):
 
     def log(self, checkpoint: Checkpoint, folder: Path) -> str:
         """Log the model in a folder as an output of the checkpoint's run; return its id."""
-        return self._request(lambda: self._log(checkpoint, folder))
+        with stores.exclusive(self.uri):
+            return self._request(lambda: self._log(checkpoint, folder))
 
     def _log(self, checkpoint: Checkpoint, folder: Path) -> str:
         from mlflow.entities import LoggedModelOutput
@@ -74,7 +75,8 @@ class Models(Store):
 
     def register(self, checkpoint: Checkpoint, name: str, model_id: str) -> Registered:
         """Make a logged model a version of `name`; it becomes the champion if no version has a metric as high."""
-        return self._request(lambda: self._register(checkpoint, name, model_id))
+        with stores.exclusive(self.uri):
+            return self._request(lambda: self._register(checkpoint, name, model_id))
 
     def _register(self, checkpoint: Checkpoint, name: str, model_id: str) -> Registered:
         import mlflow

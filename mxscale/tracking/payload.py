@@ -27,6 +27,7 @@ from mxscale.rundir.directory import (
 from mxscale.rundir.status import Status, Summary
 from mxscale.tracking import sync_state
 from mxscale.tracking.uris import sqlite_file, store_uri
+from mxscale.util.atomic_files import digest_of
 from mxscale.util.redaction import redact
 
 # Limits in mlflow.utils.validation of MLflow 3.17; the server refuses or truncates longer values
@@ -279,7 +280,6 @@ def fingerprint(run: RunDir) -> str:
     """Return a digest of everything that closing a run sends; if it is unchanged, there is nothing to send."""
     digest = hashlib.sha256()
     for path, _ in artifacts(run):
-        # Logs and metrics only grow, and may be long
-        big = path.suffix in (".log", ".jsonl")
-        digest.update(path.name.encode() + (str(path.stat().st_size).encode() if big else path.read_bytes()))
+        grows = path.suffix in (".log", ".jsonl")  # it only grows, and may be long
+        digest.update(f"{path.name} {path.stat().st_size if grows else digest_of(path)}".encode())
     return digest.hexdigest()

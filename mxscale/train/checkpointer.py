@@ -104,7 +104,9 @@ class Checkpointer:
         self.state.precision.restore(found.state["loss_scale"])
         self.state.exchange.restore(found.exchange)
         self.best = found.state["best"]
-        self.validation_pending = found.state.get("owes_validation", False)  # older checkpoints lack the key
+        # Older checkpoints lack the key; a run that was shortened to this step may end without any validation
+        unvalidated_end = self.best is None and found.state["step"] == self.sizes.total_steps
+        self.validation_pending = found.state.get("owes_validation", False) or unvalidated_end
         self.saved_step, self.params_sha256 = found.state["step"], found.state["params_sha256"]
         nd.waitall()
         return found.state["step"]
@@ -188,7 +190,11 @@ class Checkpointer:
     def best_params(self) -> Dict[str, nd.NDArray]:
         """Return the parameters of the best checkpoint, of the newest one if the best is damaged."""
         path = self.run.checkpoint(self.best_step)
-        found = read(path) if is_valid(path) else newest(self.run.checkpoints)
+        if is_valid(path):
+            return read(path).params
+        found = newest(self.run.checkpoints)
+        if self.comm.rank == 0:
+            print(f"warning: {path} is damaged: {found.path} is evaluated instead", flush=True)
         return found.params
 
     def last_valid(self) -> str:

@@ -73,6 +73,11 @@ def prepare(run: RunDir, config: Config) -> None:
     if state and derived.global_batch != state["global_batch"]:
         its, requested = state["global_batch"], derived.global_batch
         raise ConfigError(f"resume={run.path}: its global batch is {its}, not {requested}; start a new run")
+    if state and state["step"] > derived.total_steps:
+        raise ConfigError(
+            f"resume={run.path}: it is at step {state['step']:,}, and these settings end at {derived.total_steps:,}; "
+            "raise epochs or max_steps"
+        )
     run.write_plan(replace(plan, sizes=derived, short_shards=short_shards(config, derived)))
     run.write_config(config)  # with the input of the weights, which ranks read and records show
     run.write("environment.json", {**(run.read("environment.json") or {}), "mxnet": build()})

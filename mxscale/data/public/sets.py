@@ -9,6 +9,7 @@ import dataclasses
 import os
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Data
 from mxscale.data.class_names import class_names
 from mxscale.data.public import formats
@@ -26,14 +27,13 @@ class Public(NamedTuple):
     page: str  # the publisher's page, for messages
     files: Tuple[File, ...]
     tree: Callable[[str, Data, str], Tree]  # (folder of the files, data, where) -> images
-    scans: bool = False  # small images, enlarged to what the network sees
     folder: Optional[str] = None  # folder of classes that its only archive unpacks to
 
     def __call__(self, data: Data, workers: Optional[int]) -> PackJob:
         folder = self.unpacked(data)
         if folder is not None:
             return imagefolder(folder, workers, nested=False)  # 056.dog/greg, which the archive's reader ignores too
-        recipe = scan_recipe(data) if self.scans else photograph_recipe(data)
+        recipe = scan_recipe(data) if DATASETS[data.kind].scans else photograph_recipe(data)
         return tree_job(
             data,
             recipe,
@@ -123,7 +123,6 @@ MNIST = Public(
         ),
     ),
     formats.mnist,
-    scans=True,
 )
 
 CIFAR10 = Public(
@@ -136,7 +135,6 @@ CIFAR10 = Public(
         ),
     ),
     formats.CIFAR10,
-    scans=True,
 )
 
 CIFAR100 = Public(
@@ -149,7 +147,6 @@ CIFAR100 = Public(
         ),
     ),
     formats.CIFAR100,
-    scans=True,
 )
 
 CALTECH = "https://data.caltech.edu/records/nyy15-4j048"
