@@ -16,7 +16,6 @@ MLflow is imported only to send something: the import takes over a second of CPU
 store another 1.5 s.
 """
 
-import contextlib
 import shlex
 from pathlib import Path
 from typing import List, Optional
@@ -28,15 +27,11 @@ from mxscale.tracking import experiment_view, payload, sync_state, uris
 from mxscale.tracking.payload import CostAt, no_cost
 from mxscale.tracking.store import exclusive, exists, import_mlflow, open_store
 from mxscale.tracking.sync_state import Sent
-from mxscale.util import file_lock
+from mxscale.util.file_lock import locked
 from mxscale.util.redaction import redact, redact_address
 
 # MLflow's page then shows runs and charts first, not traces of language models
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}
-
-
-class Busy(Exception):
-    """Another process is sending this run."""
 
 
 class Sender:
@@ -74,12 +69,12 @@ class Sender:
             The number of lines sent.
 
         Raises:
-            Busy: Another process sends, and `wait` is False.
+            BlockingIOError: Another process sends, and `wait` is False.
             Exception: Any error of MLflow.
         """
         if not (end and self.sent().closed == payload.fingerprint(self.run)):
             import_mlflow(self.tracking.timeout_s)  # takes a second, so it happens outside of the locks
-        with exclusive(self.uri), _locked(self.run.path / ".tracking.lock", wait):
+        with exclusive(self.uri), locked(self.run.path / ".tracking.lock", wait):
             identity, sent = sync_state.load(self.run, self.uri, self.tracking.experiment)
             fingerprint = payload.fingerprint(self.run) if end else None
             if end and sent.closed == fingerprint and not self._deleted():
@@ -178,7 +173,7 @@ class Sender:
         """Return the MLflow id of the sweep of this cell; the first cell creates its run."""
         parent = Sender(above, self.uri, self.tracking)
         parent.client = self.client
-        with _locked(above.path / ".tracking.lock", wait=True):
+        with locked(above.path / ".tracking.lock"):
             identity, sent = sync_state.load(above, self.uri, self.tracking.experiment)
             if sent.run_id is None or not exists(self.client, sent.run_id):
                 parent._open(identity, sent)
@@ -253,17 +248,6 @@ class Sender:
         for run_id in self._search(identity, sent):
             if run_id != sent.run_id:
                 self.client.delete_run(run_id)
-
-
-@contextlib.contextmanager
-def _locked(path: Path, wait: bool):
-    """Hold an exclusive file lock, which the kernel frees when the process dies. Raises Busy unless `wait`."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(file_lock.locked(path, wait))
-        except BlockingIOError:
-            raise Busy("another process is sending this run") from None
-        yield
 
 
 def _parts(items: list, size: int):

@@ -16,7 +16,7 @@ from mxscale.records import learning_curves
 from mxscale.rundir.directory import DONE, FAILURE, RunDir
 from mxscale.tracking import payload
 from mxscale.tracking.payload import CostAt, no_cost
-from mxscale.tracking.sender import Busy, Sender
+from mxscale.tracking.sender import Sender
 from mxscale.tracking.store import why
 from mxscale.tracking.sync_state import view_hint
 from mxscale.tracking.uris import store_uri
@@ -90,8 +90,8 @@ class Mirror:
         try:
             self._sender.send(end, wait=end is not None)
             return True
-        except Busy:
-            return True  # the other process sends the lines; the next call checks
+        except BlockingIOError:
+            return True  # another process sends the lines; the next call checks
         except Exception as error:
             self.reason = why(error)
             return False
