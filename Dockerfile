@@ -16,6 +16,7 @@
 ARG CUDA_IMAGE=nvcr.io/nvidia/cuda:11.8.0-cudnn8-devel-ubuntu22.04
 ARG CUDA_RUNTIME_IMAGE=nvcr.io/nvidia/cuda:11.8.0-cudnn8-runtime-ubuntu22.04
 ARG CUDA9_IMAGE=nvcr.io/nvidia/mxnet:18.06-py3
+ARG CU90_BASE=debian-build
 ARG NGC_TAG=24.06-py3
 ARG NGC_IMAGE=nvcr.io/nvidia/mxnet:${NGC_TAG}
 # download | local: with `local` the unpacked release is in docker/mxnet-src/, for Docker before 23, which has no
@@ -195,6 +196,17 @@ CMD ["python", "train.py"]
 
 # ---------------------------------------------------------------- cu90
 
+# What CUDA9_IMAGE contains, without code: Horovod can be compiled against mxnet-cu90, and both imported, on machines that
+# do not reach NVIDIA's registry. --build-arg CUDA9_IMAGE=cuda9-stubs --build-arg CUDA_IMAGE=cuda-debian
+# --build-arg CU90_BASE=cuda-debian; the image cannot train.
+FROM cuda-debian AS cuda9-stubs
+COPY requirements/flavours/mxnet-cu90==1.5.0.lock /requirements/
+COPY docker/stub-cuda9 /usr/local/bin/
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca \
+    with-ca pip install -qq --no-deps --require-hashes --target /tmp/wheel -r /requirements/mxnet-cu90==1.5.0.lock \
+    && stub-cuda9 /tmp/wheel/mxnet/libmxnet.so /usr/local/cuda/lib64 && rm -rf /tmp/wheel \
+    && echo "Libraries without code, made by stub-cuda9" >/usr/local/cuda/LICENSE
+
 FROM ${CUDA9_IMAGE} AS cuda9
 # The libraries that mxnet-cu90 links to, in one folder
 COPY docker/collect-cuda9 /usr/local/bin/
@@ -203,7 +215,7 @@ RUN collect-cuda9 /cuda9
 # Horovod compiles a kernel, and the compiler of CUDA 9.0 supports no g++ that is still available
 FROM ${CUDA_IMAGE} AS cuda11
 
-FROM debian-build AS cu90-build
+FROM ${CU90_BASE} AS cu90-build
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
     apt-get update -qq && apt-get install -y -qq --no-install-recommends g++-11 >/dev/null
 COPY requirements/rank.lock requirements/horovod.lock requirements/install-horovod /requirements/

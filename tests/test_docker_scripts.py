@@ -324,6 +324,36 @@ def test_an_image_without_cuda_is_refused(folder):
     refused(run("collect-cuda9"), "folder")
 
 
+def linked(folder, source: str, name: str, *options) -> Path:
+    """Compile C to a shared library."""
+    made = folder / name
+    argv = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-x", "none", f"-Wl,-soname,{name}", *options, "-o", str(made)]
+    subprocess.run(argv, input=source, text=True, check=True)
+    return made
+
+
+def test_stubs_replace_the_libraries_of_cuda_9_that_mxnet_links_to(folder):
+    versions = folder / "versions"
+    versions.write_text("libcudart.so.9.0 { global: *; };\n")
+    real = linked(
+        folder, "int cudaGetDeviceCount() { return 0; }", "libcudart.so.9.0", f"-Wl,--version-script,{versions}"
+    )
+    library = linked(
+        folder, "int cudaGetDeviceCount(); int devices() { return cudaGetDeviceCount(); }", "libm.so", str(real)
+    )
+    real.unlink()
+    code, out, _ = run("stub-cuda9", library, folder / "stubs")
+    assert code == 0 and "libcudart.so.9.0: 1 functions" in out
+    call = f"import ctypes; print(ctypes.CDLL({str(library)!r}).devices())"
+    env = {**os.environ, "LD_LIBRARY_PATH": str(folder / "stubs")}
+    done = subprocess.run([sys.executable, "-c", call], env=env, capture_output=True, text=True)
+    assert done.stdout == "38\n", done.stderr  # no device
+
+
+def test_stubs_of_a_missing_library_are_refused(folder):
+    refused(run("stub-cuda9", folder / "libmxnet.so", folder), "give the file libmxnet.so and a folder")
+
+
 @pytest.mark.parametrize("given", ["", "a/b", "models:/a", "a@champion"])
 def test_a_model_without_a_plain_name_is_not_served(given):
     refused(run("serve-model", MODEL=given), f"error: MODEL={given}: set it to the name of a registered model")
