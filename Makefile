@@ -39,7 +39,7 @@ sbom: .venv/sbom.stamp  ## write the packages of images to sbom/TARGET.spdx.json
 	  docker image inspect mxscale:$$target >/dev/null || { \
 	    echo "make sbom: no image mxscale:$$target: docker build --target $$target -t mxscale:$$target ." >&2; exit 2; }; \
 	  mkdir -p sbom; SYFT_CHECK_FOR_APP_UPDATE=false .venv/bin/syft scan -q docker:mxscale:$$target -o spdx-json=sbom/$$target.spdx.json; \
-	  echo "sbom/$$target.spdx.json: $$(grep -c '"SPDXID": *"SPDXRef-Package-' sbom/$$target.spdx.json) packages of mxscale:$$target"; \
+	  echo "sbom/$$target.spdx.json: $$(grep -o '"SPDXID":"SPDXRef-Package-' sbom/$$target.spdx.json | wc -l) packages of mxscale:$$target"; \
 	done
 
 fuzz: .venv/dev.stamp  ## give N generated inputs of each kind to the program: make fuzz N=300 SEED=1
