@@ -90,10 +90,11 @@ def main(config: Config, data_given: bool, settings: dict) -> None:
     exported = trained_models.exported(run or request.source, config)
     images = labelled(config, exported.card, request.split) if data_given else of_run(run, request.split)
     evaluated = evaluate(Predictor(exported, threads_of(request.threads)), images, request.views)
-    folder = Path(request.output) if request.output else Path(run.path if own else "") / folder_of(evaluated)
+    name = folder_of(evaluated)
+    folder = Path(request.output) if request.output else Path(run.path if own else "") / name
     files = evaluation_report.write(evaluated, folder)
     if store:
-        name, run_id = folder_of(evaluated), trained_models.mlflow_id(run)
+        run_id = trained_models.mlflow_id(run)
         store.keep(files, run_id, name)
         store.log_metrics(run_id, {f"{name}/{metric}": value for metric, value in evaluated.tally.metrics().items()})
 
