@@ -5,7 +5,7 @@ from dataclasses import replace
 import mxnet as mx
 import numpy as np
 import pytest
-from batches import RAW, evaluation_data, micros, train_data
+from batches import RAW, evaluation_data, micros, same, train_data
 from composed import composed
 from records import make_records, noise, ramp
 from refusals import error_of
@@ -78,6 +78,16 @@ def test_augmentation_differs_within_a_batch_and_between_epochs(reader, tmp_path
     source = train_data(records, replace(RAW, reader=reader, image_size=16, augment=Augment(flip=False)), 32, of=2)
     batches = [pixels for *_, pixels in micros(source, range(3))]  # 3 epochs of a batch for each of 2 shards
     assert len({image.tobytes() for batch in batches for image in batch}) > 180  # of 192
+
+
+def test_policy_and_erasing_end_before_the_last_epochs(tmp_path):
+    records = make_records(tmp_path, [ramp()] * 32)
+    crops = Augment(crop="random", pad=4)
+    augmented, plain = (
+        micros(train_data(records, replace(RAW, image_size=16, augment=augment), 32, augmented_epochs=2), range(4))
+        for augment in (replace(crops, erase=1.0, policy="trivialaugment"), crops)
+    )
+    assert [same([one], [other]) for one, other in zip(augmented, plain, strict=True)] == [False, False, True, True]
 
 
 @pytest.mark.parametrize("name", ["brightness", "contrast", "saturation", "hue"])

@@ -32,8 +32,9 @@ def flat(count=2, side=16):
     return np.zeros((count, 1, side, side), "uint8") + np.arange(count, dtype="uint8")[:, None, None, None]
 
 
-def mixer(seed=1, **augment):
-    return mixing.mixer(from_dict({"seed": seed, "data": {"augment": augment}}))
+def mixer(seed=1, epochs=99, **augment):
+    """Of `epochs` epochs of 30 steps."""
+    return mixing.mixer(from_dict({"seed": seed, "epochs": epochs, "data": {"augment": augment}}), 30)
 
 
 def mixed_by_numpy(images, name, alpha, random):
@@ -70,6 +71,16 @@ def test_images_and_shares_equal_numpy(name, alpha, kind):
         own, other = (LABELS, LABELS[::-1]) if share >= 0.5 else (LABELS[::-1], LABELS)
         assert (found.labels.asnumpy().tolist(), found.others.asnumpy().tolist()) == (own.tolist(), other.tolist())
         assert np.array_equal(given.images.asnumpy(), images)  # generated batches are used again
+
+
+def test_last_epochs_are_not_mixed():
+    given = batch(pixels())
+    for epochs, step, mixed in ((4, 89, True), (4, 90, False), (4, 119, False), (1, 0, False)):
+        found = mixer(epochs=epochs, off_epochs=1, mixup=0.4)(step, given)
+        assert (found.others is not None) == mixed
+        if not mixed:
+            assert np.array_equal(found.images.asnumpy(), given.images.asnumpy())
+            assert found.images.dtype == np.float32, "as mixed images: the network is compiled for one type"
 
 
 def test_share_of_cutmix_is_the_area_that_stays():
@@ -110,7 +121,7 @@ def test_mixing_depends_on_seed_step_shard_and_turn_alone():
 
 def test_without_mixing_a_batch_stays_as_it_is():
     given = batch(pixels())
-    found = mixing.mixer(Config())(0, given)
+    found = mixing.mixer(Config(), 30)(0, given)
     assert found.images is given.images and found.labels is given.labels
     assert found.loss(lambda logits, labels: (logits, labels), "logits") == ("logits", given.labels)
 

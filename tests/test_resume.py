@@ -255,6 +255,7 @@ RANDOM_OR_BUFFERED = {
         "model.name=squeezenet1.1", "optimizer.lr=0.01", "comm.double_buffering=true", "comm.compression=fp16"
     ],
     "mixed": ["data.augment.mixup=0.4", "data.augment.cutmix=1", "batch.accumulation=2", "batch.per_device=6"],
+    "last epoch plain": ["data.augment.mixup=0.4", "data.augment.erase=1", "data.augment.off_epochs=1", "epochs=2"],
     "balanced": ["class_weights=[1,2,3,4,5]", "data.sampling=balanced"],
     "averaged": ["optimizer.ema_decay=0.9", "optimizer.clip_norm=0.1"],
     "target": ["target_top1=1", "stop_at_target=true", "epochs=3"],

@@ -45,6 +45,11 @@ class Augment:
     erase: float = setting(0.0, "probability of random erasing", low=0, high=1)
     mixup: float = setting(0.0, "alpha of the Beta distribution of mixup (arXiv:1710.09412, sec. 2); 0: off", low=0)
     cutmix: float = setting(0.0, "alpha of the Beta distribution of cutmix (arXiv:1905.04899, sec. 3.1); 0: off", low=0)
+    off_epochs: int = setting(0, "last epochs without policy, erase, mixup and cutmix", unit="epochs", low=0)
+
+    def plain(self) -> "Augment":
+        """Return the settings of the last `off_epochs`."""
+        return dataclasses.replace(self, policy="none", erase=0.0, mixup=0.0, cutmix=0.0)
 
 
 @dataclass(frozen=True)

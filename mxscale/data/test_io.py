@@ -95,8 +95,8 @@ def read(split: Split, data: Data, what: str, batch: int, threads: int) -> Itera
     module, batch = READERS[data.reader].module, min(batch, split.count)
     if what == DECODER:
         starts = range(0, split.count - batch + 1, batch)
-        batches = (Wanted(np.arange(start, start + batch)) for start in itertools.cycle(starts))
-        for _ in BatchReader(split, Decoding(), threads).read(batches):
+        batches = (Wanted(np.arange(start, start + batch), Decoding()) for start in itertools.cycle(starts))
+        for _ in BatchReader(split, threads).read(batches):
             yield batch
     if what == VALIDATION:
         evaluation = resolve_name(f"{module}:EvaluationData")(split, data, batch, (0, 1), mx.cpu(), threads)

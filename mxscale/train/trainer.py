@@ -70,7 +70,7 @@ class Trainer:
         self.reseed = builders.reseeder(self.net, config.seed)
 
         # Loss, optimizer, learning rate
-        self.mix = mixing.mixer(config)
+        self.mix = mixing.mixer(config, sizes.steps_per_epoch)
         self.objective = builders.objective(config, plan, devices)
         self.optimizer = make_trainer(self.trained, config.optimizer, multi_precision=config.precision == "float16")
         self.precision = precision.Precision(config.precision, self.optimizer)

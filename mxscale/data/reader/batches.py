@@ -1,6 +1,7 @@
 """What readers of images receive and return, and the reader of generated images."""
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Iterator, NamedTuple, Sequence
 
@@ -42,6 +43,7 @@ class Reading:
         seed: The run's seed.
         devices: The rank's devices.
         threads: Threads that decode.
+        augmented_epochs: Epochs before the last ones, which have data.augment.off_epochs.
     """
 
     data: Data
@@ -53,6 +55,7 @@ class Reading:
     seed: int
     devices: Sequence
     threads: int
+    augmented_epochs: float = math.inf
 
     def lane(self, shard: int) -> int:
         """Return the place of a shard's device in `devices`."""

@@ -10,8 +10,9 @@ epoch by counting.
 import itertools
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
-from typing import Iterable, Iterator, NamedTuple, Tuple
+from typing import Callable, Iterable, Iterator, NamedTuple, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -29,21 +30,21 @@ TASK = 32  # images that a thread reads at a time; their random numbers are comp
 
 
 class Wanted(NamedTuple):
-    """A batch to read, and the epoch that its augmentation belongs to.
+    """A batch to read, with a `Training` or an `Evaluation`, and the epoch that its random numbers belong to.
 
     Record i of n is i, or i + r n if the epoch has had it r times before.
     """
 
     records: np.ndarray
+    transform: Callable
     epoch: int = 0
 
 
 class BatchReader:
     """Reads batches in threads, in the order in which they are wanted."""
 
-    def __init__(self, split: Split, transform, threads: int, seed: int = 0):
-        """`transform` is a `Training` or an `Evaluation`; images are transform.side pixels wide and high."""
-        self.records, self.transform, self.seed = RecordFile(split.rec, split.idx), transform, seed
+    def __init__(self, split: Split, threads: int, seed: int = 0):
+        self.records, self.seed = RecordFile(split.rec, split.idx), seed
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, "decoder")
 
@@ -70,23 +71,24 @@ class BatchReader:
 
     def _begin(self, batch: Wanted):
         """Return (images, labels, tasks) of a batch whose arrays the tasks will fill."""
-        count, side = len(batch.records), self.transform.side
+        count, side = len(batch.records), batch.transform.side
         images, labels = np.empty((count, 3, side, side), "uint8"), np.empty(count, "float32")
         parts = [slice(first, first + TASK) for first in range(0, count, TASK)]
         tasks = [
-            self._pool.submit(self._fill, batch.records[part], batch.epoch, images[part], labels[part])
+            self._pool.submit(self._fill, batch._replace(records=batch.records[part]), images[part], labels[part])
             for part in parts
         ]
         return images, labels, tasks
 
-    def _fill(self, numbers: np.ndarray, epoch: int, images: np.ndarray, labels: np.ndarray) -> None:
+    def _fill(self, wanted: Wanted, images: np.ndarray, labels: np.ndarray) -> None:
         """Read some images of a batch; in a thread."""
-        draws = philox.uniform(self.seed, epoch, numbers, self.transform.draws).tolist()
+        numbers, transform, epoch = wanted
+        draws = philox.uniform(self.seed, epoch, numbers, transform.draws).tolist()
         for place, number in enumerate((numbers % len(self.records)).tolist()):
             labels[place], content = self.records[number]
             crash_report.now_decoding(self.records.name_of(number))
             try:
-                self.transform(content, draws[place], images[place])
+                transform(content, draws[place], images[place])
             except BadImage as bad:
                 raise RuntimeError(f"{self.records.name_of(number)}: {bad.reason}") from None
 
@@ -104,7 +106,8 @@ class TrainData:
     def __init__(self, split: Split, reading: Reading):
         self.split, self.reading = split, reading
         data = reading.data
-        self._reader = BatchReader(split, Training(data), reading.threads, reading.seed)
+        self._reader = BatchReader(split, reading.threads, reading.seed)
+        self._augmenting, self._plain = Training(data), Training(replace(data, augment=data.augment.plain()))
         if data.sampling == "balanced":
             self._order = partial(philox.balanced_order, labels=self._reader.records.labels())
         else:
@@ -133,10 +136,11 @@ class TrainData:
             epoch, within = divmod(at, reading.steps_per_epoch)
             if epoch != of_epoch:
                 of_epoch, order = epoch, self._order(reading.seed, epoch)
+                transform = self._augmenting if epoch < reading.augmented_epochs else self._plain
             batches = order[within * self._global_batch :][: self._global_batch].reshape(-1, reading.batch)
             for shard in reading.shards:
                 for turn in range(reading.accumulation):
-                    yield Wanted(batches[shard * reading.accumulation + turn], epoch)
+                    yield Wanted(batches[shard * reading.accumulation + turn], transform, epoch)
 
     @property
     def _global_batch(self) -> int:
@@ -151,12 +155,12 @@ class EvaluationData:
         rank, ranks = part
         self._records = np.array_split(np.arange(split.count), ranks)[rank]
         self._batch, self._device = max(1, min(batch, len(self._records))), device
-        self._reader = BatchReader(split, Evaluation(data), threads)
+        self._reader, self._transform = BatchReader(split, threads), Evaluation(data)
 
     def __iter__(self):
         count, size = len(self._records), self._batch
         batches = [self._records[first : first + size] for first in range(0, count, size)]
-        wanted = [Wanted(np.pad(records, (0, size - len(records)), "edge")) for records in batches]
+        wanted = [Wanted(np.pad(records, (0, size - len(records)), "edge"), self._transform) for records in batches]
         for records, arrays in zip(batches, self._reader.read(wanted), strict=True):
             images, labels = (array.as_in_context(self._device) for array in arrays)
             yield images, labels, len(records)

@@ -12,6 +12,7 @@ import numpy as np
 from mxnet import nd
 
 from mxscale.config.schema import Config
+from mxscale.config.training_settings import Augment
 from mxscale.data.reader.batches import Micro, seed_of
 
 STREAM = 2  # dropout has 1 (builders.reseeder)
@@ -32,30 +33,32 @@ class Mixed(NamedTuple):
         return self.share * objective(logits, self.labels) + (1 - self.share) * objective(logits, self.others)
 
 
-def mixer(config: Config):
+def mixer(config: Config, steps_per_epoch: int):
     """Return a function (step, Micro) -> Mixed, as data.augment has it."""
     augment = config.data.augment
     if not augment.mixup and not augment.cutmix:
         return lambda step, micro: Mixed(micro.images, micro.labels)
-    return Mixing(augment.mixup, augment.cutmix, config.seed)
+    return Mixing(augment, config.seed, (config.epochs - augment.off_epochs) * steps_per_epoch)
 
 
 class Mixing:
     """Mixes the images of each batch with mixup or cutmix; with both, each batch with one of them at random."""
 
-    def __init__(self, mixup: float, cutmix: float, seed: int):
-        """`mixup` and `cutmix` are alpha of Beta(alpha, alpha), from which the share is drawn; 0: not used."""
-        self.mixup, self.cutmix, self.seed = mixup, cutmix, seed
+    def __init__(self, augment: Augment, seed: int, steps: int):
+        """`augment` has alpha of Beta(alpha, alpha), from which the share is drawn; only the first `steps` mix."""
+        self.mixup, self.cutmix, self.seed, self.steps = augment.mixup, augment.cutmix, seed, steps
 
     def __call__(self, step: int, micro: Micro) -> Mixed:
         """Return the batch of a step, mixed. uint8 images become float32 on the same scale of 0-255."""
+        # A copy, also of float32; one type for all, because a hybridised network is compiled for one
+        images, labels, others = micro.images.astype("float32"), micro.labels, nd.flip(micro.labels, axis=0)
+        if step >= self.steps:
+            return Mixed(images, labels)
         # RandomState, because its stream is the same in every version of NumPy
         random = np.random.RandomState(seed_of(self.seed, step, micro.shard, micro.turn, STREAM))
         cuts = self.cutmix > 0 and (not self.mixup or random.rand() < 0.5)
         alpha = self.cutmix if cuts else self.mixup
         share = random.beta(alpha, alpha)
-        # A copy, also of float32; one type for both, because a hybridised network is compiled for one
-        images, labels, others = micro.images.astype("float32"), micro.labels, nd.flip(micro.labels, axis=0)
         if cuts:
             share = paste(images, share, random.rand(2))
         else:
