@@ -63,6 +63,11 @@ class Config:
     rerun: Rerun = field(default_factory=Rerun)
     sweep: Sweep = field(default_factory=Sweep)
 
+    @property
+    def augmented_epochs(self) -> int:
+        """Return the epochs before those of data.augment.off_epochs; 0 or less: none."""
+        return self.epochs - self.data.augment.off_epochs
+
 
 # key such as "optimizer.lr" -> its Rule
 RULES = {setting.key: setting.rule for setting in describe(Config)}

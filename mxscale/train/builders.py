@@ -34,7 +34,7 @@ def training_data(config: Config, plan: Plan, shards, devices):
         seed=config.seed,
         devices=devices,
         threads=decoding_threads(config, plan),
-        augmented_epochs=config.epochs - config.data.augment.off_epochs,
+        augmented_epochs=config.augmented_epochs,
     )
     entry = DATASETS[config.data.kind]
     if entry.generated:

@@ -43,7 +43,7 @@ class Reading:
         seed: The run's seed.
         devices: The rank's devices.
         threads: Threads that decode.
-        augmented_epochs: Epochs before the last ones, which have data.augment.off_epochs.
+        augmented_epochs: Epochs before those of data.augment.off_epochs.
     """
 
     data: Data

@@ -38,7 +38,7 @@ def mixer(config: Config, steps_per_epoch: int):
     augment = config.data.augment
     if not augment.mixup and not augment.cutmix:
         return lambda step, micro: Mixed(micro.images, micro.labels)
-    return Mixing(augment, config.seed, (config.epochs - augment.off_epochs) * steps_per_epoch)
+    return Mixing(augment, config.seed, config.augmented_epochs * steps_per_epoch)
 
 
 class Mixing:
@@ -51,9 +51,10 @@ class Mixing:
     def __call__(self, step: int, micro: Micro) -> Mixed:
         """Return the batch of a step, mixed. uint8 images become float32 on the same scale of 0-255."""
         # A copy, also of float32; one type for all, because a hybridised network is compiled for one
-        images, labels, others = micro.images.astype("float32"), micro.labels, nd.flip(micro.labels, axis=0)
+        images, labels = micro.images.astype("float32"), micro.labels
         if step >= self.steps:
             return Mixed(images, labels)
+        others = nd.flip(labels, axis=0)
         # RandomState, because its stream is the same in every version of NumPy
         random = np.random.RandomState(seed_of(self.seed, step, micro.shard, micro.turn, STREAM))
         cuts = self.cutmix > 0 and (not self.mixup or random.rand() < 0.5)
