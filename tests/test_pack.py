@@ -131,9 +131,9 @@ def test_a_damaged_set_is_packed_again(tmp_path):
         assert manifest.intact(made["dir"])
 
 
-def child(data: Data, **options):
-    """Start a process that prepares `data` and prints its manifest."""
-    code = (
+def child(data: Data, first="", **options):
+    """Start a process that runs the code `first`, prepares `data` and prints its manifest."""
+    code = first + (
         "import json, sys; from mxscale.config.training_settings import Augment, Data\n"
         "from mxscale.util.errors import ConfigError\n"
         "from mxscale.data.pack import prepare\n"
@@ -168,9 +168,19 @@ def helpers_of(pid: int):
         return []
 
 
+WAITS_AFTER_200 = """
+import signal
+from mxscale.data import recordio
+write = recordio.Writer.write
+def write_or_wait(writer, *args, **options):
+    return write(writer, *args, **options) if writer.count < 200 else signal.pause()
+recordio.Writer.write = write_or_wait
+"""
+
+
 def killed_while_packing(data, tmp_path, at_least: int) -> Path:
     """Kill a process that packs `data` when its folder holds this many bytes of records; return the folder."""
-    process = child(data)
+    process = child(data, first=WAITS_AFTER_200)  # else it may be done before a busy machine lets us kill it
     deadline, files = time.monotonic() + 60, []
     while sum(file.stat().st_size for file in files) < at_least and time.monotonic() < deadline:
         files = list((tmp_path / "cache").glob(".*.partial/*.rec"))
