@@ -4,15 +4,16 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from mxscale.cli import main
-from mxscale.config.schema import Config, from_dict
+from mxscale.config.schema import Config, checked, from_dict
 from mxscale.config.validation import validate
 
 
 def composed_values(verb: str, *overrides) -> tuple:
-    """Return the settings of a run and the verb's own settings. Raises what Hydra raises."""
+    """Return the settings of a run, and the verb's own ones. Raises what Hydra raises, and ConfigError."""
     with initialize_config_dir(str(main.CONF), version_base="1.3"):
         values = OmegaConf.to_container(compose(verb, overrides=list(overrides)), resolve=True)
-    return values, {key: values.pop(key) for key in main.own_keys(verb)}
+    own = {key: values.pop(key) for key in main.own_settings(verb)}
+    return values, checked(own, main.VERBS[verb].settings) if own else None
 
 
 def composed(verb: str, *overrides) -> Config:

@@ -13,8 +13,8 @@ from refusals import command_error
 
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
+from mxscale.config.verbs.measurements import AllReduce
 from mxscale.diagnose import all_reduce
-from mxscale.diagnose.all_reduce import Request
 from mxscale.launcher.context import Hook, Signals
 from mxscale.rundir.directory import ALLREDUCE, RunDir
 
@@ -33,7 +33,7 @@ def ring(*sizes) -> list:
 
 
 def result(rows, **comm):
-    return all_reduce.result(from_dict({"comm": comm}), Request(1, [4]), rows, 4)
+    return all_reduce.result(from_dict({"comm": comm}), AllReduce(1, [4]), rows, 4)
 
 
 def test_fit_recovers_latency_and_bandwidth_of_a_ring():
@@ -133,10 +133,10 @@ def test_killed_rank_ends_the_measurement(under_way, cli):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        (["allreduce.seconds=0"], "allreduce.seconds=0: expected a number above 0"),
-        (["allreduce.sizes=[]"], "allreduce.sizes=[]: expected a list of bytes, multiples of 4"),
-        (["allreduce.sizes=[6]"], "allreduce.sizes=[6]: expected a list of bytes, multiples of 4"),
-        (["allreduce.sizes=4096"], "allreduce.sizes=4096: expected a list of bytes"),
+        (["allreduce.seconds=0"], "allreduce.seconds=0.0: expected above 0"),
+        (["allreduce.sizes=[]"], "allreduce.sizes is missing: allreduce.sizes=[65536,67108864]"),
+        (["allreduce.sizes=[6]"], "allreduce.sizes=6: expected multiples of 4 bytes"),
+        (["allreduce.sizes=4096"], "allreduce.sizes=4096: expected a list"),
         (["allreduce.size=[4]"], "allreduce.size"),
         (["launch.ranks=1"], "launch.ranks=1: one rank exchanges nothing"),
         (["comm=auto"], "comm=auto: has no all-reduce of its own; use one of horovod, device, nccl, parameter_server"),

@@ -9,8 +9,9 @@ from conftest import ROOT
 from refusals import command_error, error_of
 
 from mxscale.cli import main
-from mxscale.config.schema import Machine, from_dict
-from mxscale.cost import catalogs, price_list, price_table, prices
+from mxscale.config.schema import Machine, checked, from_dict
+from mxscale.config.verbs.records import Prices
+from mxscale.cost import catalogs, price_table, prices
 from mxscale.rundir import directory
 from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError
@@ -222,10 +223,10 @@ def test_invalid_arguments_are_one_line(tmp_path, capsys):
         assert message in refused(capsys, tmp_path, *argv)
 
 
-@pytest.mark.parametrize("minutes", [10, [10], [10, -1], ["a", "b"], [1, True], [1, float("nan")], "10"])
+@pytest.mark.parametrize("minutes", [10, [10], [10, -1], [1, 1e8], ["a", "b"], [1, True], [1, float("nan")], "10"])
 def test_minutes_are_two_numbers(minutes):
-    with pytest.raises(ConfigError, match=r"expected .SET-UP,RUN"):
-        price_list.bill(from_dict({"machine": {"instance": "p2.8xlarge"}}), minutes, TODAY)
+    with pytest.raises(ConfigError, match=r"minutes=.*: expected "):
+        checked({"minutes": minutes}, Prices)
 
 
 COLUMNS = ",".join(price_table.COLUMNS) + "\n"

@@ -31,7 +31,7 @@ def test_the_version_is_that_of_the_package(capsys):
 def test_help_of_a_verb_shows_examples_and_settings(capsys, verb):
     page = output_of(capsys, verb, "--help")
     assert f"{verb} " in page.split("\n\n")[1]
-    for key in main.own_keys(verb):
+    for key in main.own_settings(verb):
         assert f"\n  {key} " in page or f"\n  {key}." in page
     assert max(map(len, page.splitlines())) <= 120
 

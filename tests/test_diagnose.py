@@ -14,6 +14,7 @@ from refusals import error_of
 
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
+from mxscale.config.verbs.measurements import Diagnose
 from mxscale.diagnose import diagnosis, presentation, timing
 from mxscale.diagnose.advice import advise
 from mxscale.diagnose.breakdown import diagnose
@@ -101,12 +102,12 @@ def test_input_probe_has_five_intervals():
 
 def composed(*overrides):
     values, own = composed_values("diagnose", *overrides)
-    return validate(from_dict(values)), own["diagnose"]
+    return validate(from_dict(values)), own.diagnose
 
 
 def test_command_takes_settings_of_a_run_and_its_own():
     config, own = composed("model=resnet18_v1b", "diagnose.seconds=3")
-    assert config.model.name == "resnet18_v1b" and diagnosis.settings_of(own) == diagnosis.Settings(3.0, 5, 3)
+    assert config.model.name == "resnet18_v1b" and own == Diagnose(3.0, 5, 3)
 
 
 def test_published_gaps_are_an_experiment():
@@ -118,11 +119,11 @@ def test_published_gaps_are_an_experiment():
 @pytest.mark.parametrize(
     "override, message",
     [
-        ("diagnose.seconds=0", "diagnose.seconds=0: expected a number above 0"),
-        ("diagnose.seconds=-1", "diagnose.seconds=-1: expected a number above 0"),
-        ("diagnose.seconds=nan", "diagnose.seconds=nan: expected a number above 0"),
-        ("diagnose.repeats=1", "diagnose.repeats=1: expected a whole number of at least 2"),
-        ("diagnose.warmup_steps=0.5", "diagnose.warmup_steps=0.5: expected a whole number of at least 1"),
+        ("diagnose.seconds=0", "diagnose.seconds=0.0: expected above 0"),
+        ("diagnose.seconds=-1", "diagnose.seconds=-1.0: expected above 0"),
+        ("diagnose.seconds=nan", "diagnose.seconds=nan: expected above 0"),
+        ("diagnose.repeats=1", "diagnose.repeats=1: expected at least 2"),
+        ("diagnose.warmup_steps=0.5", "diagnose.warmup_steps=0.5: expected a whole number"),
         ("resume=auto", "resume=auto: a diagnosis starts its own runs"),
         ("comm=dist_async", "comm=dist_async: its ranks take no step together"),
         ("claims=[io-gap]", "claims: no published figure is called io-gap"),

@@ -12,6 +12,7 @@ from refusals import command_error
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
+from mxscale.config.verbs.measurements import FindLr
 from mxscale.diagnose import find_lr, lr_curve
 from mxscale.train.optim.schedule import learning_rate
 
@@ -63,12 +64,12 @@ def test_losses_from_the_first_that_is_not_finite_are_left_out(bad):
 
 def composed(*overrides):
     values, own = composed_values("find-lr", *overrides)
-    return validate(from_dict(values)), own["find_lr"]
+    return validate(from_dict(values)), own.find_lr
 
 
 def test_the_trial_rises_exponentially_from_lr_min_to_lr_max():
     config, own = composed("batch.per_device=128", "find_lr.lr_min=0.001", "find_lr.lr_max=10", "find_lr.steps=41")
-    trial = validate(find_lr.trial(config, find_lr.settings_of(own)))
+    trial = validate(find_lr.trial(config, own))
     from mxscale.config.sizes import sizes
 
     rate = learning_rate(trial, sizes(trial, 1, 1280))  # linear scaling halves the rates
@@ -77,14 +78,14 @@ def test_the_trial_rises_exponentially_from_lr_min_to_lr_max():
 
 def test_all_settings_of_train_apply_to_the_trial():
     config, own = composed("model=mobilenet0.25", "optimizer=adam", "label_smoothing=0.1", "optimizer.weight_decay=0.5")
-    trial = find_lr.trial(config, find_lr.settings_of(own))
+    trial = find_lr.trial(config, own)
     assert (trial.model, trial.label_smoothing, trial.data) == (config.model, 0.1, config.data)
     assert (trial.optimizer.name, trial.optimizer.weight_decay, trial.tracking.enabled) == ("adam", 0.5, False)
 
 
 def found(losses) -> dict:
     curve = lr_curve.curve(RATES[: len(losses)], losses, half=1)
-    settings = find_lr.Settings(1e-5, 10, 101)
+    settings = FindLr(1e-5, 10, 101)
     rest = {"steepest_lr": curve.steepest_lr, "tenth_lr": curve.tenth_lr, "scaling": 0.25, "global_batch": 64}
     return {**curve._asdict(), **rest, "ended": find_lr.why_ended(losses, curve, settings)}
 
@@ -121,10 +122,10 @@ def test_every_result_can_be_drawn(losses, tmp_path):
     "settings, message",
     [
         (["find_lr.lr_min=1", "find_lr.lr_max=1"], "find_lr.lr_min=1: expected less than find_lr.lr_max=1"),
-        (["find_lr.lr_min=0"], "find_lr.lr_min=0: expected a number above 0"),
+        (["find_lr.lr_min=0"], "find_lr.lr_min=0.0: expected above 0"),
         (["find_lr.lr_max=1e60"], "find_lr.lr_max=1e+60: expected 0, or a size from 1.2e-38 to 3.4e38"),
-        (["find_lr.steps=19"], "find_lr.steps=19: expected a whole number of at least 20"),
-        (["find_lr.steps=50.5"], "find_lr.steps=50.5: expected a whole number of at least 20"),
+        (["find_lr.steps=19"], "find_lr.steps=19: expected at least 20"),
+        (["find_lr.steps=50.5"], "find_lr.steps=50.5: expected a whole number"),
         (["comm=dist_async"], "comm=dist_async: its ranks take no step together"),
         (["comm=parameter_server", "comm.update_on=server"], "comm.update_on=server: the servers hold the schedule"),
         (["resume=auto"], "resume=auto: a range test starts its own runs"),

@@ -11,6 +11,7 @@ from refusals import command_error
 
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
+from mxscale.config.verbs.models import Predict
 from mxscale.serve import predict
 from mxscale.serve.prediction_files import most_likely
 
@@ -119,13 +120,13 @@ def test_equal_probabilities_keep_the_order_of_the_classes():
     "argv, message",
     [
         ([], "source is missing: mxscale predict MODEL IMAGES"),
-        (["latest"], "images=[]: expected files or folders"),
+        (["latest"], "images is missing: mxscale predict MODEL IMAGES"),
         (["{0}/net.onnx", "{0}/none"], "none: no such file or folder"),
         (["{0}/net.onnx", "{0}/*.webp"], "no images there"),
-        (["{0}/net.onnx", "{0}/in", "top=0"], "top=0: expected a whole number above 0"),
+        (["{0}/net.onnx", "{0}/in", "top=0"], "top=0: expected at least 1"),
         (["{0}/net.onnx", "{0}/in", "output=x.txt"], "output=x.txt: expected a name that ends in .csv, .jsonl, .npy"),
         (["{0}/net.onnx", "{0}/in", "sheet=x.pdf"], "sheet=x.pdf: expected a name that ends in .html"),
-        (["{0}/net.onnx", "{0}/in", "threads=0"], "threads=0: expected auto, or 1 to 256"),
+        (["{0}/net.onnx", "{0}/in", "threads=0"], "threads=0: expected auto or a whole number of 1 to 256"),
         (["{0}/net.onnx", "{0}/in", "output={0}/no/x.csv"], "x.csv: cannot be written"),
         (["{0}/none.onnx", "{0}/in"], "none.onnx: no such file"),
         (["{0}/in/a/0000.jpg", "{0}/in"], "is not an MXNet parameter file"),
@@ -164,6 +165,5 @@ def test_an_interrupted_prediction_leaves_no_file(folder, monkeypatch):
 
     monkeypatch.setattr(predict.images, "decode", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        predict.main(from_dict({}), {"source": f"{folder}/net.onnx", "images": [f"{folder}/in"], "top": 1,
-                                     "output": f"{folder}/x.csv", "sheet": None, "threads": 2})  # fmt: skip
+        predict.main(from_dict({}), Predict(f"{folder}/net.onnx", [f"{folder}/in"], output=f"{folder}/x.csv"))
     assert not list(folder.glob("*x.csv*"))

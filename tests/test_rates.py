@@ -12,6 +12,7 @@ from refusals import command_error
 
 from mxscale.cli import main
 from mxscale.config.readers import READERS
+from mxscale.config.verbs.measurements import InputRates
 from mxscale.data import test_io
 from mxscale.diagnose import input_rates
 from mxscale.rundir.directory import RunDir, runs_of
@@ -86,10 +87,11 @@ def test_mlflow_has_the_rates_by_threads(measured, tmp_path):
         ("auto", 8, [1, 2, 4, 8]),
         ("auto", 500, [1, 2, 4, 8, 16, 32, 64, 128, 256]),
         ([4, 1, 4], 2, [4, 1]),
+        (3, 2, [3]),
     ],
 )
 def test_threads_are_powers_of_two_up_to_the_cores(threads, cores, counts):
-    assert test_io.Request(1, threads, ["turbojpeg"]).resolved(cores).threads == counts
+    assert test_io.resolved(InputRates(1, threads, ["turbojpeg"]), cores).threads == counts
 
 
 def test_ctrl_c_keeps_the_rates_measured_so_far(measured, monkeypatch):
@@ -137,11 +139,12 @@ def test_the_rate_is_images_per_second(monkeypatch):
     "settings, message",
     [
         (["data=synthetic"], "data=synthetic: its images are generated"),
-        (["io.seconds=0"], "io.seconds=0: expected a number above 0"),
-        (["io.threads=2"], "io.threads=2: expected auto, or a list of whole numbers"),
-        (["io.threads=[0,1]"], "io.threads=[0, 1]: expected auto, or a list of whole numbers"),
+        (["io.seconds=0"], "io.seconds=0.0: expected above 0"),
+        (["io.threads=[]"], "io.threads is missing: io.threads=[1,2], or auto"),
+        (["io.threads=[0,1]"], "io.threads=0: expected each a whole number of 1 to 256"),
+        (["io.threads=[auto,1]"], "io.threads=auto: expected each a whole number of 1 to 256"),
         (["io.second=5"], "io.second"),
-        (["io.threads=[257]"], "io.threads=[257]: expected auto, or a list of whole numbers of 1 to 256"),
+        (["io.threads=[257]"], "io.threads=257: expected each a whole number of 1 to 256"),
         (["io.readers=[disk]"], "io.readers=disk: expected one of record_iter, turbojpeg"),
         (["data.augment.erase=0.1"], "data.augment.erase=0.1: data.reader=record_iter does not have it"),
         (["claims=[test]"], "claims: no published figure is called test: did you mean test-io?"),

@@ -11,7 +11,7 @@ import pytest
 from composed import composed_values
 from refusals import command_error
 
-from mxscale.config.schema import flatten, from_dict
+from mxscale.config.schema import flatten, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.environment.hosts import Host
 from mxscale.records import claims, reduced
@@ -46,7 +46,7 @@ def settings(replay, cell, scale) -> dict:
     given = [each for each in FILES if "recordio" in str(overrides) or f"set:{each.partition('=')[0]}" in cell.needs]
     values, own = composed_values(cell.verb, *overrides, *given)
     validate(from_dict(values))
-    return {**flatten(values), **own}
+    return flatten({**values, **(to_dict(own) if own else {})})
 
 
 @pytest.mark.slow

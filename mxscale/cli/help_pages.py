@@ -2,7 +2,6 @@
 
 import re
 import textwrap
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Dict, List
@@ -11,8 +10,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import mxscale
-from mxscale.config.schema import Config, flatten, to_dict
-from mxscale.config.setting import Description, Rule, describe
+from mxscale.cli.verbs import Verb
+from mxscale.config.schema import Config, flatten
+from mxscale.config.setting import Description, describe
 
 CONF = Path(mxscale.__file__).parent / "conf"  # in a checkout a link to conf/ at the top level
 WIDTH = 118
@@ -26,13 +26,6 @@ conf/GROUP/, or model=NETWORK), lists in quotes ('plan.nodes=[1,2]'); `-m` sweep
 `--cfg job` prints the composed settings. Shell completion: eval "$(mxscale -sc install=bash)"."""
 
 
-@cache
-def own_keys(name: str) -> Dict[str, Any]:
-    """Return the settings of conf/NAME.yaml that are not a run's, with their defaults."""
-    values = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
-    return {key: value for key, value in values.items() if key not in (*to_dict(Config()), "defaults", "hydra")}
-
-
 def overview(verbs: Dict[str, str]) -> str:
     """Return the list of verbs, one line each; verbs: name -> summary."""
     return USAGE.format(verbs="\n".join(f"  {name:<10} {summary}" for name, summary in verbs.items()))
@@ -44,35 +37,22 @@ def composed(name: str, overrides: List[str]) -> Dict[str, Any]:
         return flatten(OmegaConf.to_container(compose(name, overrides), resolve=True))
 
 
-def page(name: str, summary: str, values: Dict[str, Any], groups) -> str:
+def page(name: str, verb: Verb, values: Dict[str, Any]) -> str:
     """Return the help of a verb: its examples and its settings by group, with value, unit, meaning and valid values.
 
     Args:
         values: The composed settings, see `composed`.
-        groups: The groups of a run's settings that the verb reads ("" for settings outside a group); None for all.
     """
     text = (CONF / f"{name}.yaml").read_text()
     about = "\n".join(line[2:] for line in re.match(r"(#.*\n)*", text)[0].splitlines())
-    settings = [setting for setting in describe(Config) if groups is None or setting.group in groups]
-    settings = [*_own(text, own_keys(name)), *settings]
+    settings = [setting for setting in describe(Config) if verb.groups is None or setting.group in verb.groups]
+    settings = [*(describe(verb.settings) if verb.settings else ()), *settings]
     width = max((len(setting.key) for setting in settings), default=0)
-    blocks = [f"mxscale {name}: {summary}", about]
+    blocks = [f"mxscale {name}: {verb.summary}", about]
     for group, listed in groupby(settings, key=lambda setting: setting.group):
         lines = [line for setting in listed for line in _lines(setting, values.get(setting.key), width)]
         blocks.append("\n".join([f"{group}:" if group else "general:", *lines]))
     return "\n\n".join(blocks)
-
-
-def _own(text: str, own: Dict[str, Any]) -> List[Description]:
-    """Return the settings of a verb itself, as its file states them: `KEY: DEFAULT # meaning`."""
-    found, group = [], ""
-    for indent, key, default, meaning in re.findall(r"^( *)(\w+):(?: +([^#\n]*?))?(?: *# (.*))?$", text, re.MULTILINE):
-        if not indent:
-            group = key
-        if group in own and default:
-            name = f"{group}.{key}" if indent else key
-            found.append(Description(group if indent else "", name, default, Rule(meaning)))
-    return found
 
 
 def _lines(setting: Description, value: Any, width: int) -> List[str]:

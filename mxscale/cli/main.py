@@ -17,10 +17,10 @@ from omegaconf.errors import OmegaConfBaseException
 from mxscale import __version__
 from mxscale.cli import help_pages, job, multirun
 from mxscale.cli.explain import explain, refuse
-from mxscale.cli.help_pages import CONF, own_keys
-from mxscale.cli.verbs import VERBS, Verb
+from mxscale.cli.help_pages import CONF
+from mxscale.cli.verbs import VERBS, Verb, own_settings
 from mxscale.config.networks import NETWORKS
-from mxscale.config.schema import Config, check_group, filled, to_dict
+from mxscale.config.schema import Config, check_group, checked, filled, to_dict
 from mxscale.config.training_settings import MAX_PIXELS
 from mxscale.environment import variables
 from mxscale.launcher.budget import REASON as BUDGET
@@ -33,6 +33,8 @@ from mxscale.util.redaction import shown
 DEFAULTS = OmegaConf.create(to_dict(Config()))
 OmegaConf.set_struct(DEFAULTS.optimizer.params, False)  # accepts any name; the optimizer validates them
 ConfigStore.instance().store(name="defaults", node=DEFAULTS)
+for name in VERBS:  # the settings besides those of a run
+    ConfigStore.instance().store(name=f"{name}_settings", node=own_settings(name))
 for network in NETWORKS:  # model=NAME without a file in conf/model
     ConfigStore.instance().store(group="model", name=network, node={"name": network})
 
@@ -103,8 +105,8 @@ def show_help(name: str, overrides: List[str]) -> int:
     try:
         values = help_pages.composed(name, overrides)
     except Exception as error:  # invalid overrides
-        return refuse(explain(error, own_keys(name)))
-    return show(help_pages.page(name, VERBS[name].summary, values, VERBS[name].groups))
+        return refuse(explain(error, own_settings(name)))
+    return show(help_pages.page(name, VERBS[name], values))
 
 
 def run(verb: Verb, name: str, arguments: List[str]) -> int:
@@ -135,7 +137,7 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
             elif invocation.statuses:  # a run has begun: not an error of the command line
                 raise
             else:
-                invocation.statuses.append(refuse(explain(error, own_keys(name))))
+                invocation.statuses.append(refuse(explain(error, own_settings(name))))
         finally:
             if invocation.sweep:
                 invocation.statuses.extend(invocation.sweep.close())
@@ -215,13 +217,10 @@ def train(composed):
 def _perform(verb: Verb, name: str, composed) -> int:
     """Execute a verb that trains nothing with what Hydra composed, and return its exit status."""
     try:
-        defaults, usual = own_keys(name), to_dict(Config())
+        defaults, usual = own_settings(name), to_dict(Config())
         values = OmegaConf.to_container(composed, resolve=True)
         values = filled(values, {**defaults, **{key: usual[key] for key in ("rerun", "tracking")}})
-        own = {key: values.pop(key) for key in defaults}
-        for key, default in defaults.items():
-            if isinstance(default, dict):
-                check_group(key, own[key])
+        own = checked({key: values.pop(key) for key in defaults}, verb.settings)
         check_group("rerun", values["rerun"])
         if values["rerun"]["run"] is not None:
             raise ConfigError(f"rerun={values['rerun']['run']}: only `train` and `finetune` run a run again")

@@ -10,11 +10,12 @@ from omegaconf import OmegaConf
 
 from mxscale.cli import job
 from mxscale.cli.explain import explain, refuse
-from mxscale.cli.help_pages import own_keys
 from mxscale.cli.multirun import OpenSweep
 from mxscale.cli.settings import resolve
-from mxscale.config.schema import Config, filled, from_dict, to_dict
+from mxscale.cli.verbs import VERBS, own_settings
+from mxscale.config.schema import Config, checked, filled, from_dict, to_dict
 from mxscale.config.validation import validate
+from mxscale.config.verbs import records
 from mxscale.diagnose import all_reduce, input_rates
 from mxscale.launcher.progress import echo
 from mxscale.rendering.page import check_installed
@@ -26,7 +27,7 @@ from mxscale.rundir.status import FINISHED, KILLED, Status
 from mxscale.rundir.sweep_directory import REFUSED_CELL, SweepDirectory
 from mxscale.sweep import cells, sweep
 from mxscale.util import text_table
-from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.errors import ConfigError
 
 # A verb that records one measurement in a run directory -> its function and its own group of settings
 MEASUREMENTS = {"test-io": (input_rates.main, "io"), "test-allreduce": (all_reduce.main, "allreduce")}
@@ -35,20 +36,12 @@ MEASUREMENTS = {"test-io": (input_rates.main, "io"), "test-allreduce": (all_redu
 class Request:
     """A command line of `mxscale replay`."""
 
-    def __init__(self, values: dict, own: dict):
+    def __init__(self, values: dict, own: records.Replay):
         """Raises ConfigError."""
-        if own["scale"] not in SCALES:
-            raise ConfigError(
-                f"scale={own['scale']}{nearest(str(own['scale']), SCALES)}: expected {' or '.join(SCALES)}"
-            )
-        if not isinstance(own["again"], bool):
-            raise ConfigError(f"again={own['again']}: expected true or false")
-        if not isinstance(own["output"], str):
-            raise ConfigError("output is missing: name the folder to write to")
         self.config = validate(from_dict(values))
-        self.values, self.scale, self.again, self.output = values, own["scale"], own["again"], Path(own["output"])
+        self.values, self.scale, self.again, self.output = values, own.scale, own.again, Path(own.output)
         typed = HydraConfig.get().overrides.task
-        self.overrides = [each for each in typed if cells.top_of(each) not in own_keys("replay")]
+        self.overrides = [each for each in typed if cells.top_of(each) not in own_settings("replay")]
         given = [each.partition("=")[0].lstrip("+") for each in self.overrides]
         self.here = availability.here(self.config.launch.hosts or [], given)
 
@@ -57,14 +50,14 @@ class Request:
         return " ".join(["mxscale", "replay", replay.name, *scale, *self.overrides])
 
 
-def main(values: dict, own: dict) -> int:
+def main(values: dict, own: records.Replay) -> int:
     """List the replays, or run one or all; return the exit status. Raises ConfigError."""
     request = Request(values, own)
-    if own["replay"] is None:
+    if own.replay is None:
         echo(listing(request.here))
         return DONE
     check_installed("mxscale replay")
-    chosen, status = registry.chosen(str(own["replay"])), DONE
+    chosen, status = registry.chosen(own.replay), DONE
     contents = []
     for replay in chosen:
         ended, directory = run(replay, request)
@@ -154,7 +147,7 @@ def settings(directory: SweepDirectory, replay: Replay, cell: Cell, request: Req
     own = sweeps.settings(cell, grid, results.finished(directory), cache, request.here.hosts)
     overrides = [*own, *hosts, *request.overrides]
     composed = compose(cell.verb, overrides)
-    defaults = own_keys(cell.verb) if cell.verb in MEASUREMENTS else {}
+    defaults = own_settings(cell.verb) if cell.verb in MEASUREMENTS else {}
     return (
         composed,
         filled(OmegaConf.to_container(composed, resolve=True), {**to_dict(Config()), **defaults}),
@@ -167,8 +160,9 @@ def measure(verb: str, values: dict, cell: sweep.Cell) -> Status:
     function, group = MEASUREMENTS[verb]
     run_values = {key: value for key, value in values.items() if key != group}
     try:
+        own = checked({group: values[group]}, VERBS[verb].settings)
         config = resolve(validate(from_dict({**run_values, "name": cell.record.name})))
-        exit_status = function(config, values[group], cell)
+        exit_status = function(config, getattr(own, group), cell)
     except ConfigError as error:
         return Status(REFUSED_CELL, exit=refuse(str(error)), error=str(error))
     state = {DONE: FINISHED, INTERRUPTED: KILLED}.get(exit_status, FAILED)

@@ -6,6 +6,8 @@ from typing import Any, Dict, List, Optional
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.setting import setting
 
+REGISTERED = "[^/:]+"  # names of models that MLflow accepts
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -97,7 +99,10 @@ class Tracking:
         choices=("none", "best"),
     )
     register: Optional[str] = setting(
-        None, "register the best checkpoint of a finished run under this name; includes log_model=best"
+        None,
+        "register the best checkpoint of a finished run under this name; includes log_model=best",
+        pattern=REGISTERED,
+        form="a name without / and :",
     )
 
 

@@ -7,10 +7,11 @@ the values. Ranks read the same dictionary from `config.yaml`.
 import dataclasses
 import typing
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Dict, List, Optional, Tuple
 
 from mxscale.config.operation_settings import Budget, Launch, Machine, Rerun, Sweep, Tracking
-from mxscale.config.setting import MAX_SEED, describe, setting
+from mxscale.config.setting import MAX_SEED, Rule, describe, setting
 from mxscale.config.training_settings import Batch, Checkpoint, Comm, Data, Model, Optimizer, Schedule
 from mxscale.util.errors import ConfigError, nearest
 
@@ -69,8 +70,13 @@ class Config:
         return self.epochs - self.data.augment.off_epochs
 
 
-# key such as "optimizer.lr" -> its Rule
-RULES = {setting.key: setting.rule for setting in describe(Config)}
+@cache
+def rules_of(cls: type) -> Dict[str, Rule]:
+    """Return the rules of a dataclass of settings by key, such as "optimizer.lr"."""
+    return {setting.key: setting.rule for setting in describe(cls)}
+
+
+RULES = rules_of(Config)
 
 
 def origin_of(pretrained: str) -> Tuple[str, str]:
@@ -102,6 +108,20 @@ def from_dict(values: Dict[str, Any], cls=Config, where: str = ""):
     return cls(**typed)
 
 
+def checked(values: Dict[str, Any], cls: type) -> Any:
+    """Return an instance of `cls` with these values. Raises ConfigError as `from_dict` does, and for a broken rule."""
+    settings = from_dict(values, cls)
+    check_rules(settings)
+    return settings
+
+
+def check_rules(settings) -> None:
+    """Raise ConfigError if a setting breaks the rule of its field."""
+    values = flatten(to_dict(settings))
+    for key, rule in rules_of(type(settings)).items():
+        rule.check(key, values.get(key))
+
+
 def check_group(name: str, value: Any) -> None:
     """Raise ConfigError if a group of settings was given a value itself."""
     if not isinstance(value, dict):
@@ -115,8 +135,10 @@ def _typed(value, hint, where):
     if hint is Any:
         return value
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Union:
-        return value if value is None or type(value) in arguments else _typed(value, arguments[0], where)
+    if origin is typing.Union:  # of a type and None, or of a list, the type of its elements, and None
+        if value is None or type(value) in arguments:
+            return value
+        return _typed(value, arguments[0] if isinstance(value, list) else arguments[-2], where)
     if origin is list:
         if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{where}={_shown(value)}: expected a list such as [1,2]")

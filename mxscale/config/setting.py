@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from typing import Any, Iterator, Optional, Sequence, Tuple
 
 from mxscale.util.errors import ConfigError, nearest
@@ -22,12 +23,17 @@ class Rule:
     high: Optional[float] = None  # largest value
     above: Optional[float] = None  # in place of low: values must be larger than this
     keyword: Optional[str] = None  # in place of a number, such as "auto"; the number must then be an integer
+    pattern: Optional[str] = None  # regular expression of the whole text
+    form: str = ""  # what the pattern describes, such as "a name that ends in .html"
+    required: str = ""  # how to give the value, if null and [] are no values
 
     @property
     def allowed(self) -> str:
-        """The choices or the range as text, such as "from 0 to 1"; "" if every value is allowed."""
+        """The choices, the form or the range as text, such as "from 0 to 1"; "" if every value is allowed."""
         if self.choices:
             return " | ".join(self.choices)
+        if self.pattern is not None:
+            return self.form
         if self.keyword is not None:
             limit = f"at least {self.low}" if self.high is None else f"{self.low} to {self.high}"
             return f"{self.keyword} or a whole number of {limit}"
@@ -37,7 +43,9 @@ class Rule:
         return " and ".join(f"{words} {bound}" for words, bound in bounds if bound is not None)
 
     def check(self, key: str, value: Any) -> None:
-        """Raise ConfigError if `value` breaks the rule. None passes unless the rule has a keyword."""
+        """Raise ConfigError if `value` breaks the rule. None passes unless it is required or the rule has a keyword."""
+        if self.required and value in (None, "", []):
+            raise ConfigError(f"{key} is missing: {self.required}")
         if value is None and self.keyword is None:
             return
         elements = value if isinstance(value, list) else [value]
@@ -45,9 +53,14 @@ class Rule:
             if self.choices:
                 if element not in self.choices:
                     raise ConfigError(f"{key}={element}{nearest(element, self.choices)}")
+            elif self.pattern is not None:
+                if not re.fullmatch(self.pattern, str(element)):
+                    raise ConfigError(f"{key}={element}: expected {self.form}")
             elif self.keyword is not None:
-                if element != self.keyword and (type(element) is not int or not self._in_range(element)):
-                    raise ConfigError(f"{key}={element}: expected {self.allowed}")
+                in_list = elements is value  # of numbers only
+                if (in_list or element != self.keyword) and not (type(element) is int and self._in_range(element)):
+                    expected = f"each {self.allowed.partition(' or ')[2]}" if in_list else self.allowed
+                    raise ConfigError(f"{key}={element}: expected {expected}")
             elif isinstance(element, (int, float)) and not isinstance(element, bool) and not self._in_range(element):
                 expected = self.allowed or "a finite number"
                 if 0 < abs(element) < SMALLEST or LARGEST < abs(element) < math.inf:
@@ -70,7 +83,7 @@ def setting(default: Any, help: str, *, choices: Sequence[str] = (), **rule: Any
         default: The default value; lists and dictionaries are copied for each instance.
         help: One line that states what the setting does.
         choices: The valid values; of a registry's entries the help is shown too.
-        **rule: Other attributes of `Rule`: unit, low, high, above, keyword.
+        **rule: Other attributes of `Rule`, such as unit, low and high.
     """
     entries = choices.values() if isinstance(choices, dict) else ()
     meanings = tuple(entry.help for entry in entries if hasattr(entry, "help"))

@@ -12,14 +12,12 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.optimizers import optimizer_entry
 from mxscale.config.readers import READERS
 from mxscale.config.schedules import SCHEDULES
-from mxscale.config.schema import RULES, Config, flatten, to_dict
+from mxscale.config.schema import Config, check_rules, flatten, to_dict
 from mxscale.config.sizes import unsaved
 from mxscale.config.training_settings import Data
 from mxscale.util import hostfile
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
-
-REGISTERED = re.compile("[^/:]+")  # names of models that MLflow accepts
 
 
 def validate(config: Config) -> Config:
@@ -33,9 +31,7 @@ def validate(config: Config) -> Config:
         config = replace(config, launch=replace(config.launch, hosts=hostfile.read(hosts)))
     if config.comm.backend in ALIASES:
         raise ConfigError(kvstore("comm.backend", config.comm.backend))
-    values = flatten(to_dict(config))
-    for key, rule in RULES.items():
-        rule.check(key, values.get(key))
+    check_rules(config)
     for check in CHECKS:
         check(config)
     return config
@@ -54,8 +50,6 @@ def _check_names(c: Config) -> None:
     for key, folder in (("runs", c.runs), ("data.cache", c.data.cache)):
         if not folder.strip() or folder.startswith("-"):
             raise ConfigError(f"{key}={folder}: expected a folder; one whose name begins with - is ./{folder or '-x'}")
-    if c.tracking.register is not None and not REGISTERED.fullmatch(c.tracking.register):
-        raise ConfigError(f"tracking.register={c.tracking.register}: expected a name without / and :")
     objective = c.sweep.objective
     if not objective or len(set(objective)) < len(objective):
         raise ConfigError(f"sweep.objective={objective}: expected [accuracy], [cost] or [accuracy,cost]")

@@ -62,14 +62,8 @@ def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
         minutes: [set-up, run].
 
     Raises:
-        ConfigError: The minutes are invalid, or the instance is missing or has no price in machine.market.
+        ConfigError: The instance is missing or has no price in machine.market.
     """
-    if (
-        not isinstance(minutes, list)
-        or len(minutes) != 2
-        or not all(isinstance(n, (int, float)) and not isinstance(n, bool) and 0 <= n < 1e7 for n in minutes)
-    ):
-        raise ConfigError(f"minutes={minutes}: expected [SET-UP,RUN], such as 'minutes=[10,10]'")
     machine, own = config.machine, price_table.path_of(config)
     if machine.instance is None:
         raise ConfigError("machine.instance is missing: minutes= bills one instance")

@@ -72,8 +72,6 @@ def _zone(name: str, held: List[Span], on_demand: float) -> Zone:
 
 def figure(machine: Machine, own: Path, path: str) -> str:
     """Draw spot prices and the price on demand over time, and return the numbers as a table. Raises ConfigError."""
-    if not path.endswith((".png", ".svg")):
-        raise ConfigError(f"figure={path}: expected a name that ends in .png or .svg")
     for key in ("instance", "region"):
         if getattr(machine, key) is None:
             raise ConfigError(f"machine.{key} is missing: figure= draws one instance in one region")

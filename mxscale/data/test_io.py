@@ -1,71 +1,45 @@
 """The rate of the input pipeline without a network."""
 
 import itertools
-import math
 import statistics
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pkgutil import resolve_name
-from typing import Any, Callable, Dict, Iterator, List, Sequence
+from typing import Callable, Dict, Iterator, List, Sequence
 
 import mxnet as mx
 import numpy as np
 
 from mxscale.config.readers import READERS
-from mxscale.config.schema import RULES, Config, Data
+from mxscale.config.schema import Config, Data
+from mxscale.config.verbs.common import MAX_THREADS
+from mxscale.config.verbs.measurements import InputRates
 from mxscale.data import manifest
 from mxscale.data.reader.batches import Reading
 from mxscale.data.reader.decoder import decode
 from mxscale.data.reader.turbojpeg import BatchReader, Wanted
 from mxscale.rundir.plan import Split
-from mxscale.util.errors import ConfigError, nearest
 
-MOST = RULES["data.threads"].high
 INTERVALS = 5  # of each measurement, for its spread
 DECODER, TRAINING, VALIDATION = "decoder alone", "training", "validation"  # what is measured
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to measure: `io` of conf/test-io.yaml. Raises ConfigError."""
-
-    seconds: float  # of each measurement
-    threads: Any  # values of data.threads; "auto": the powers of two below the number of cores, and that number
-    readers: List[str]  # values of data.reader
-
-    def __post_init__(self):
-        if type(self.seconds) not in (int, float) or not 0 < self.seconds < math.inf:
-            raise ConfigError(f"io.seconds={self.seconds}: expected a number above 0")
-        counts = self.threads
-        if counts != "auto" and not (isinstance(counts, list) and counts and all(map(_is_count, counts))):
-            expected = f"auto, or a list of whole numbers of 1 to {MOST}, such as '[1,2,4]'"
-            raise ConfigError(f"io.threads={counts}: expected {expected}")
-        if not isinstance(self.readers, list) or not self.readers:
-            raise ConfigError(f"io.readers={self.readers}: expected a list, such as '[{','.join(READERS)}]'")
-        for reader in self.readers:
-            if reader not in READERS:
-                raise ConfigError(f"io.readers={reader}{nearest(str(reader), READERS)}")
-
-    def resolved(self, cores: int) -> "Request":
-        """Return the request with numbers of threads in place of auto, and without repetitions."""
-        counts = self.threads
-        if counts == "auto":
-            counts = [*(2**power for power in range(MOST.bit_length()) if 2**power < cores), min(cores, MOST)]
-        return replace(self, threads=list(dict.fromkeys(counts)), readers=list(dict.fromkeys(self.readers)))
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 1 <= value <= MOST
+def resolved(request: InputRates, cores: int) -> InputRates:
+    """Return the request with a list of numbers of threads, and without repetitions."""
+    counts = request.threads if isinstance(request.threads, list) else [request.threads]
+    if counts == ["auto"]:
+        counts = [*(2**power for power in range(MAX_THREADS.bit_length()) if 2**power < cores), min(cores, MAX_THREADS)]
+    return replace(request, threads=list(dict.fromkeys(counts)), readers=list(dict.fromkeys(request.readers)))
 
 
 def measure(
-    config: Config, packed: Dict, request: Request, watched: Callable[[Iterator[int]], Iterator[int]] = iter
+    config: Config, packed: Dict, request: InputRates, watched: Callable[[Iterator[int]], Iterator[int]] = iter
 ) -> Iterator[Dict]:
     """Yield a row for each reader, work and number of threads.
 
     Args:
         packed: The set's manifest.
-        request: A resolved one.
+        request: A resolved one, see `resolved`.
         watched: Returns the numbers of images of the batches that it receives; raises to end a measurement.
     """
     splits = {what: manifest.split_of(packed, name) for what, name in ((TRAINING, "train"), (VALIDATION, "val"))}

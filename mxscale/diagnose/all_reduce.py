@@ -2,11 +2,12 @@
 
 import math
 import statistics
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Dict, List, Sequence, Tuple
+from dataclasses import asdict, replace
+from typing import Dict, List, Sequence, Tuple
 
 from mxscale.config.backends import BACKENDS, DEFAULT, RING
 from mxscale.config.schema import Config
+from mxscale.config.verbs.measurements import AllReduce
 from mxscale.data.test_io import spread
 from mxscale.diagnose import record as recording
 from mxscale.diagnose.record import End, Kind
@@ -30,30 +31,10 @@ from mxscale.util.errors import ConfigError
 
 KIND = Kind("test-allreduce", ALLREDUCE, "test-allreduce.png")
 MODULE = "mxscale.distributed.allreduce_probe"
-MOST = 2**30  # bytes
 HEAD = f"{'bytes':>12}  {'ms (smallest to largest)':34} {'Gbit/s':>8} {'fit, ms':>9}"
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to measure: `allreduce` of conf/test-allreduce.yaml. Raises ConfigError."""
-
-    seconds: float  # of each size
-    sizes: List[int]  # bytes
-
-    def __post_init__(self):
-        if type(self.seconds) not in (int, float) or not 0 < self.seconds < math.inf:
-            raise ConfigError(f"allreduce.seconds={self.seconds}: expected a number above 0")
-        if not (isinstance(self.sizes, list) and self.sizes and all(map(_is_size, self.sizes))):
-            expected = f"a list of bytes, multiples of 4 up to {MOST}, such as '[65536,67108864]'"
-            raise ConfigError(f"allreduce.sizes={self.sizes}: expected {expected}")
-
-
-def _is_size(value: Any) -> bool:
-    return type(value) is int and 4 <= value <= MOST and value % 4 == 0
-
-
-def main(config: Config, own: dict, hook: Hook = NO_HOOK) -> int:
+def main(config: Config, request: AllReduce, hook: Hook = NO_HOOK) -> int:
     """Measure, print and record the times, and return the exit status.
 
     Raises ConfigError before the first measurement.
@@ -61,7 +42,6 @@ def main(config: Config, own: dict, hook: Hook = NO_HOOK) -> int:
     Args:
         hook: Has the time from which the run is billed; its `on_created` receives the run directory.
     """
-    request = Request(**own)
     check(config)
     resources = setup.check(config, None, [hook])
     device, ranks = layout(config, resources.nodes)
@@ -114,7 +94,7 @@ def carrier(config: Config, device: str) -> str:
     return "nccl" if device == "gpu" and horovod_build()["nccl"] else config.comm.transport
 
 
-def describe(record: RunDir, request: Request, plan: Plan, ranks: int) -> Tuple[Placement, Dict]:
+def describe(record: RunDir, request: AllReduce, plan: Plan, ranks: int) -> Tuple[Placement, Dict]:
     """Write and print what is measured; return where the ranks run, and the facts for the result."""
     config = record.config()
     plan = backend_probe.with_scheduler(config, plan)
@@ -128,7 +108,7 @@ def describe(record: RunDir, request: Request, plan: Plan, ranks: int) -> Tuple[
     return placed, {"over": over, "device": plan.device, "nodes": max(1, len(placed.occupied))}
 
 
-def measure(record: RunDir, request: Request, placed: Placement, signals: Signals) -> End:
+def measure(record: RunDir, request: AllReduce, placed: Placement, signals: Signals) -> End:
     """Run the ranks, which write their times after each size; return how they ended."""
     config = record.config()
     what = [MODULE, *map(str, (placed.ranks, request.seconds, *sorted(set(request.sizes))))]
@@ -147,7 +127,7 @@ def rows_of(record: RunDir) -> List[Dict]:
     return [{**row, "seconds": spread(row["seconds"])} for row in measured["sizes"]]
 
 
-def result(config: Config, request: Request, rows: List[Dict], ranks: int) -> Dict:
+def result(config: Config, request: AllReduce, rows: List[Dict], ranks: int) -> Dict:
     """Return the sizes and, for a ring, the link fitted to them: alpha_s, bytes_per_s, residual and its seconds."""
     points = [(row["bytes"], row["seconds"]["median"]) for row in rows]
     found = {"ranks": ranks, "settings": asdict(request), "sizes": rows, "fit": None}

@@ -3,15 +3,15 @@
 A diagnosis has its own run directory, runs/diagnose/DATE_NAME. The run directories of its probes are in probes/.
 """
 
-import math
 import statistics
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Callable, Dict, List, Optional
 
 import yaml
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, to_dict
+from mxscale.config.verbs.measurements import Diagnose
 from mxscale.diagnose import advice, breakdown, presentation, probes, timing
 from mxscale.diagnose import record as recording
 from mxscale.diagnose.record import End, Kind, Stopped
@@ -33,26 +33,6 @@ INTERVALS = 8  # per probe
 KIND = Kind("diagnose", "diagnosis.json", "diagnosis.png")
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The keys `diagnose.*` of conf/diagnose.yaml."""
-
-    seconds: float
-    warmup_steps: int
-    repeats: int
-
-
-def settings_of(own: dict) -> Settings:
-    """Return the checked settings. Raises ConfigError."""
-    seconds = own["seconds"]
-    if type(seconds) not in (int, float) or not 0 < seconds < math.inf:
-        raise ConfigError(f"diagnose.seconds={seconds}: expected a number above 0")
-    for key, least in (("warmup_steps", 1), ("repeats", 2)):  # one repetition has no spread
-        if type(own[key]) is not int or own[key] < least:
-            raise ConfigError(f"diagnose.{key}={own[key]}: expected a whole number of at least {least}")
-    return Settings(float(seconds), own["warmup_steps"], own["repeats"])
-
-
 def check(config: Config) -> None:
     """Raise ConfigError for settings that can't be diagnosed."""
     recording.check(config, "a diagnosis", "diagnose.seconds and diagnose.repeats")
@@ -60,9 +40,8 @@ def check(config: Config) -> None:
         raise ConfigError(f"comm={config.comm.backend}: its ranks take no step together, so no step can be broken down")
 
 
-def main(config: Config, own: dict) -> int:
+def main(config: Config, settings: Diagnose) -> int:
     """Run a diagnosis and return the exit status. Raises ConfigError before the first step."""
-    settings = settings_of(own)
     check(config)
     price = setup.price_of(config, hosts.find(config))
     record = directory.create(replace(config, entry=KIND.name))
@@ -108,7 +87,7 @@ def metrics_of(found: dict) -> Dict[str, float]:
 class Diagnostics:
     """Runs the probes one after the other and holds their times, also if it is interrupted."""
 
-    def __init__(self, record: RunDir, settings: Settings, signals: Signals):
+    def __init__(self, record: RunDir, settings: Diagnose, signals: Signals):
         self.record, self.settings, self.signals = record, settings, signals
         self.run: Optional[probes.Run] = None
         self.times: Dict[str, List[List[float]]] = {}  # of complete repetitions

@@ -9,10 +9,11 @@ import io
 import math
 import shutil
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Dict, List, Optional, Tuple
 
-from mxscale.config.schema import RULES, Budget, Checkpoint, Config, Machine, Tracking
+from mxscale.config.schema import Budget, Checkpoint, Config, Machine, Tracking
+from mxscale.config.verbs.measurements import FindLr
 from mxscale.diagnose import lr_curve, timing
 from mxscale.diagnose import record as recording
 from mxscale.diagnose.lr_curve import Curve
@@ -32,34 +33,7 @@ from mxscale.util.errors import ConfigError
 
 KIND = Kind("find-lr", "find-lr.json", "find-lr.png")
 TABLE = "find-lr.csv"
-LEAST_STEPS = 20
 LINES = 10  # of progress
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The keys `find_lr.*` of conf/find-lr.yaml."""
-
-    lr_min: float
-    lr_max: float
-    steps: int
-
-    @property
-    def half(self) -> int:
-        return lr_curve.half_window(self.steps)
-
-
-def settings_of(own: dict) -> Settings:
-    """Return the checked settings. Raises ConfigError."""
-    for key in ("lr_min", "lr_max"):
-        if type(own[key]) not in (int, float) or not 0 < own[key] < math.inf:
-            raise ConfigError(f"find_lr.{key}={own[key]}: expected a number above 0")
-        RULES["optimizer.lr"].check(f"find_lr.{key}", own[key])
-    if own["lr_min"] >= own["lr_max"]:
-        raise ConfigError(f"find_lr.lr_min={own['lr_min']}: expected less than find_lr.lr_max={own['lr_max']}")
-    if type(own["steps"]) is not int or own["steps"] < LEAST_STEPS:
-        raise ConfigError(f"find_lr.steps={own['steps']}: expected a whole number of at least {LEAST_STEPS}")
-    return Settings(float(own["lr_min"]), float(own["lr_max"]), own["steps"])
 
 
 def check(config: Config) -> None:
@@ -71,9 +45,8 @@ def check(config: Config) -> None:
         raise ConfigError("comm.update_on=server: the servers hold the schedule; use comm.update_on=worker")
 
 
-def main(config: Config, own: dict) -> int:
+def main(config: Config, settings: FindLr) -> int:
     """Run a range test, print and record its result, and return the exit status. Raises ConfigError."""
-    settings = settings_of(own)
     check(config)
     price = setup.price_of(config, hosts.find(config))
     record = directory.create(replace(config, entry=KIND.name))
@@ -106,7 +79,7 @@ def main(config: Config, own: dict) -> int:
     return end.exit_status
 
 
-def trial(config: Config, settings: Settings) -> Config:
+def trial(config: Config, settings: FindLr) -> Config:
     """Return the run that rises from lr_min to lr_max, without an end, validation, checkpoints and records."""
     rising = replace(
         config.schedule, kind="exponential", warmup_epochs=0.0, final_lr=settings.lr_max, steps=settings.steps - 1
@@ -134,7 +107,7 @@ def trial(config: Config, settings: Settings) -> Config:
 class RangeTest:
     """Runs the trial in a child process and holds its losses, also if it is interrupted."""
 
-    def __init__(self, record: RunDir, config: Config, settings: Settings):
+    def __init__(self, record: RunDir, config: Config, settings: FindLr):
         self.record, self.config, self.settings = record, config, settings
         self.seen: Optional[RunDir] = None
         self.history: List[dict] = []  # lines of metrics with a loss, one for each step
@@ -175,7 +148,7 @@ class RangeTest:
 
     def _complete(self) -> bool:
         full = len(self.history) == self.settings.steps
-        return full or lr_curve.end_of(self.losses, self.settings.half) is not None
+        return full or lr_curve.end_of(self.losses, lr_curve.half_window(self.settings.steps)) is not None
 
     def _show(self, shown: int) -> int:
         """Print a line for each tenth of the steps; return how many are printed."""
@@ -194,7 +167,7 @@ class RangeTest:
     @property
     def lines(self) -> List[Tuple[int, int, Dict[str, float]]]:
         """The steps of the curve for metrics.jsonl: (step, time_ms, metrics)."""
-        ended = lr_curve.end_of(self.losses, self.settings.half)
+        ended = lr_curve.end_of(self.losses, lr_curve.half_window(self.settings.steps))
         own = [{key: line["metrics"][key] for key in ("train/loss", "lr")} for line in self.history[:ended]]
         return [(line["step"], line["time_ms"], metrics) for line, metrics in zip(self.history, own)]
 
@@ -202,7 +175,7 @@ class RangeTest:
         """Return the content of find-lr.json; None if no step was taken."""
         if not self.history:
             return None
-        found = lr_curve.curve(self._rates(), self.losses, self.settings.half)
+        found = lr_curve.curve(self._rates(), self.losses, lr_curve.half_window(self.settings.steps))
         sizes = self.seen.plan().sizes
         return {
             "settings": asdict(self.settings),
@@ -215,12 +188,12 @@ class RangeTest:
         }
 
 
-def why_ended(losses: List[float], found: Curve, settings: Settings) -> str:
+def why_ended(losses: List[float], found: Curve, settings: FindLr) -> str:
     """Return why the test took no further step."""
     taken = len(found.losses)
     if taken < len(losses) and not math.isfinite(losses[taken]):
         return f"the loss is {losses[taken]} at step {taken + 1}"
-    if lr_curve.end_of(losses, settings.half):
+    if lr_curve.end_of(losses, lr_curve.half_window(settings.steps)):
         return f"the smoothed loss exceeds {lr_curve.DIVERGED:g} times its minimum at step {taken}"
     return "reached find_lr.lr_max" if taken == settings.steps else f"interrupted after step {taken}"
 

@@ -8,8 +8,9 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.readers import READERS
 from mxscale.config.schema import Config
 from mxscale.config.validation import validate
+from mxscale.config.verbs.measurements import InputRates
 from mxscale.data import manifest, pack
-from mxscale.data.test_io import DECODER, TRAINING, VALIDATION, Request, measure
+from mxscale.data.test_io import DECODER, TRAINING, VALIDATION, measure, resolved
 from mxscale.diagnose import record as recording
 from mxscale.diagnose.record import End, Kind, Stopped
 from mxscale.environment.container_limits import available_cores
@@ -27,7 +28,7 @@ RATE = "io/images_per_s"  # metric of the run: data.reader in training, with the
 HEAD = f"{'what':13} {'reader':11} {'threads':>7}  {'images/s (smallest to largest)':32} {'ms per image':>12}"
 
 
-def main(config: Config, own: dict, hook: Hook = NO_HOOK) -> int:
+def main(config: Config, settings: InputRates, hook: Hook = NO_HOOK) -> int:
     """Measure, print and record the rates, and return the exit status.
 
     The data set is packed first if necessary. Raises ConfigError before the first measurement.
@@ -35,7 +36,7 @@ def main(config: Config, own: dict, hook: Hook = NO_HOOK) -> int:
     Args:
         hook: Has the time from which the run is billed; its `on_created` receives the run directory.
     """
-    request = Request(**own).resolved(available_cores())
+    request = resolved(settings, available_cores())
     check(config, request)
     price = setup.price_of(config, [])
     packed = pack.prepare(config.data)
@@ -63,7 +64,7 @@ def main(config: Config, own: dict, hook: Hook = NO_HOOK) -> int:
     return end.exit_status
 
 
-def check(config: Config, request: Request) -> None:
+def check(config: Config, request: InputRates) -> None:
     """Raise ConfigError for settings that cannot be measured."""
     recording.check(config, "a measurement of the input", "io.seconds")
     if DATASETS[config.data.kind].generated:
@@ -84,7 +85,7 @@ def until_stopped(batches: Iterator[int], signals: Signals) -> Iterator[int]:
         yield images
 
 
-def describe(record: RunDir, request: Request, packed: Dict) -> None:
+def describe(record: RunDir, request: InputRates, packed: Dict) -> None:
     """Write plan, environment and MLflow's params; the latter with the settings `io.*`."""
     splits = {name: manifest.split_of(packed, name) for name, split in packed["splits"].items() if split["count"]}
     classes = len(packed["classes"])
@@ -92,7 +93,7 @@ def describe(record: RunDir, request: Request, packed: Dict) -> None:
     recording.describe(record, KIND, plan, {"io": asdict(request)}, {})
 
 
-def result(config: Config, packed: Dict, request: Request, rows: List[Dict]) -> Dict:
+def result(config: Config, packed: Dict, request: InputRates, rows: List[Dict]) -> Dict:
     """Return the content of test-io.json."""
     data = {"data": config.data.kind, "digest": packed["digest"], "image_size": config.data.image_size}
     return {**data, "batch": config.batch.per_device, "settings": asdict(request), "rates": rows}

@@ -13,23 +13,21 @@ import numpy as np
 from mxscale.config.backends import MODELLED, SERVERS
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, Machine
+from mxscale.config.verbs.plan import Plan
 from mxscale.cost.prices import UnknownSpotPrice
 from mxscale.cost.run_cost import pricing
 from mxscale.data.class_names import class_names
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
 from mxscale.perfmodel.published import absolute
-from mxscale.planner import choice, figure, keys, table, unavailable
-from mxscale.planner.keys import Settings, listed
+from mxscale.planner import choice, figure, table, unavailable
 from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError, nearest
 
 
-def main(config: Config, own: dict, as_json: bool) -> None:
+def main(config: Config, settings: Plan, as_json: bool) -> None:
     """Print, write and draw the plans. Raises ConfigError."""
-    if not isinstance(as_json, bool):
-        raise ConfigError(f"json={as_json}: expected true or false")
-    settings, without = keys.read(own), {}
+    without = {}
     if settings.unavailable is not None:
         settings, without = _available(config, settings)
     found = replace(solve(config, settings), refused=without)
@@ -40,7 +38,14 @@ def main(config: Config, own: dict, as_json: bool) -> None:
         echo(as_text(found, written))
 
 
-def solve(config: Config, settings: Settings) -> "Result":
+def without_data(values: dict) -> dict:
+    """Return the settings with placeholders for missing data paths, which a plan does not read."""
+    for name in ("root", "train", "val"):
+        values["data"][name] = values["data"][name] or "unused"
+    return values
+
+
+def solve(config: Config, settings: Plan) -> "Result":
     """Return all plans and the recommended ones. Raises ConfigError."""
     grid, task, inputs = put_together(config, settings)
     plans, left_out = scenarios.evaluate(grid, task)
@@ -50,7 +55,7 @@ def solve(config: Config, settings: Settings) -> "Result":
     return Result(plans, left_out, inputs, bounds, choose(plans, bounds))
 
 
-def _available(config: Config, settings: Settings) -> Tuple[Settings, Dict[str, dict]]:
+def _available(config: Config, settings: Plan) -> Tuple[Plan, Dict[str, dict]]:
     """Return the settings without refused machines, and the plans that were recommended on them. Raises ConfigError."""
     offered = unavailable.offers(config, settings, lambda tried: solve(config, tried))
     if not offered.refused:
@@ -72,16 +77,16 @@ class Result:
     refused: Dict[str, dict] = field(default_factory=dict)  # description -> recommended plan on a refused machine
 
 
-def put_together(config: Config, settings: Settings) -> Tuple[scenarios.Grid, scenarios.Task, Dict[str, str]]:
+def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenarios.Task, Dict[str, str]]:
     """Return the grid, the settings of all plans, and descriptions of what they rest on. Raises ConfigError."""
     swept = {
-        "nodes": listed("nodes", settings.nodes, config.machine.nodes),
-        "comm": listed("comm", settings.comm, scenarios.exchange_of(config)),
-        "servers": listed("servers", settings.servers, "1x"),
-        "batch": listed("batch", settings.batch, config.batch.per_device),
-        "precision": listed("precision", settings.precision, config.precision),
-        "compression": listed("compression", settings.compression, config.comm.compression),
-        "double_buffering": listed("double_buffering", settings.double_buffering, config.comm.double_buffering),
+        "nodes": settings.listed("nodes", config.machine.nodes),
+        "comm": settings.listed("comm", scenarios.exchange_of(config)),
+        "servers": settings.listed("servers", "1x"),
+        "batch": settings.listed("batch", config.batch.per_device),
+        "precision": settings.listed("precision", config.precision),
+        "compression": settings.listed("compression", config.comm.compression),
+        "double_buffering": settings.listed("double_buffering", config.comm.double_buffering),
     }
     images, classes, images_source = epoch_of(config, settings)
     network = layers.network(config.model.name, config.data.image_size, classes)
@@ -113,7 +118,7 @@ def put_together(config: Config, settings: Settings) -> Tuple[scenarios.Grid, sc
     return grid, task, {name: text for name, text in inputs.items() if text}
 
 
-def epoch_of(config: Config, settings: Settings) -> Tuple[int, Optional[int], str]:
+def epoch_of(config: Config, settings: Plan) -> Tuple[int, Optional[int], str]:
     """Return the training images, the classes (None: as published), and their source. Raises ConfigError."""
     data = config.data
     published = DATASETS[data.kind]
@@ -144,11 +149,11 @@ def _known_or_not(price_of: Callable) -> Callable:
 
 
 def _nodes(
-    config: Config, settings: Settings, own: calibration.Calibration, price_of: Callable, linked: bool
+    config: Config, settings: Plan, own: calibration.Calibration, price_of: Callable, linked: bool
 ) -> List[machines.Node]:
     """Return the requested machines; linked: whether plans need a link between nodes. Raises ConfigError."""
     machine = config.machine
-    names = listed("instance", settings.instance, None) if settings.instance else [machine.instance]
+    names = settings.listed("instance", None) if settings.instance else [machine.instance]
     if len(names) > 1 and (machine.usd_per_hour is not None or machine.eur_per_hour is not None):
         raise ConfigError("plan.instance lists several, and machine.usd_per_hour is the price of one: leave it out")
     given = machines.Given(settings.gpus, settings.nic_gbps, settings.rdma, own.links)
@@ -166,7 +171,7 @@ def _node(machine: Machine, name: Optional[str], price_of: Callable, given: mach
     return replace(node, machine=replace(node.machine, name=name)) if market else node
 
 
-def _server(config: Config, settings: Settings, own: calibration.Calibration, price_of: Callable) -> machines.Node:
+def _server(config: Config, settings: Plan, own: calibration.Calibration, price_of: Callable) -> machines.Node:
     """Return the machine of a dedicated parameter server. Raises ConfigError."""
     name, price = settings.server_instance, settings.server_usd_per_hour
     if name is None:
@@ -190,7 +195,7 @@ def _server(config: Config, settings: Settings, own: calibration.Calibration, pr
     return node
 
 
-def _rates(network, nodes, swept: dict, settings: Settings, own: calibration.Calibration) -> Tuple[dict, str, str]:
+def _rates(network, nodes, swept: dict, settings: Plan, own: calibration.Calibration) -> Tuple[dict, str, str]:
     """Return {(machine, batch, precision): images/s of one device}, their sources, and their error.
 
     Raises:

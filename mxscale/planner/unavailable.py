@@ -6,9 +6,9 @@ from typing import Callable, Dict, List
 import numpy as np
 
 from mxscale.config.schema import RULES, Config
+from mxscale.config.verbs.plan import Plan
 from mxscale.cost import price_table
 from mxscale.perfmodel import hardware
-from mxscale.planner.keys import Settings, listed
 from mxscale.util.errors import ConfigError
 
 MARKETS = RULES["machine.market"].choices
@@ -23,14 +23,14 @@ class Offers:
     left: List[str]  # requested, and others in place of the refused ones
 
 
-def offers(config: Config, settings: Settings, solve: Callable) -> Offers:
+def offers(config: Config, settings: Plan, solve: Callable) -> Offers:
     """Return the machines to plan for if those of plan.unavailable are refused. Raises ConfigError.
 
     Args:
-        solve: Settings -> Result; raises ConfigError for a machine whose rate, network or price is unknown.
+        solve: Plan -> Result; raises ConfigError for a machine whose rate, network or price is unknown.
     """
-    requested = listed("instance", settings.instance, config.machine.instance)
-    out = {name for entry in listed("unavailable", settings.unavailable, None) for name in _each(entry)}
+    requested = settings.listed("instance", config.machine.instance)
+    out = {name for entry in settings.listed("unavailable", None) for name in _each(entry)}
     own_market = config.machine.market
     refused = [name for name in requested if _full(name, own_market) in out]
     left = [name for name in requested if name not in refused]
@@ -62,7 +62,7 @@ def _others(config: Config) -> List[str]:
     return [f"{name}:{market}" for name in with_gpus for market in MARKETS]
 
 
-def _known(settings: Settings, name: str, solve: Callable) -> bool:
+def _known(settings: Plan, name: str, solve: Callable) -> bool:
     """Return whether a machine can be planned for, at a known cost."""
     try:
         return bool(np.isfinite(solve(replace(settings, instance=name)).plans["usd"]).any())

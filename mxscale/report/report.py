@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import List, Optional
 
 from mxscale.config.schema import Config
+from mxscale.config.verbs.records import Report
 from mxscale.cost import price_table
 from mxscale.records import claims as published
 from mxscale.records import reduced
@@ -14,41 +15,28 @@ from mxscale.report import claims, experiment, side_by_side
 from mxscale.report.modelled_claims import of_user
 from mxscale.tracking import uris
 from mxscale.tracking.history import Store
-from mxscale.util.errors import ConfigError, nearest
-
-KEYS = {"action": str, "experiment": str, "compare": list, "output": str}
 
 
-def main(config: Config, own: dict) -> None:
-    """Write the report that `report.*` selects. Raises ConfigError."""
-    for key, value in own.items():
-        if key not in KEYS:
-            raise ConfigError(f"unknown key report.{key}{nearest(key, KEYS, 'report.')}")
-        if value is not None and not isinstance(value, KEYS[key]):
-            wanted = "a list such as [A,B]" if KEYS[key] is list else "a text"
-            raise ConfigError(f"report.{key}={value}: expected {wanted}")
-    if own["action"] not in ACTIONS:
-        raise ConfigError(f"report.action={own['action']}{nearest(own['action'], ACTIONS)}")
-    if not own["output"]:
-        raise ConfigError("report.output is missing: name the folder to write to")
+def main(config: Config, request: Report) -> None:
+    """Write the requested report. Raises ConfigError."""
     page.check_installed("mxscale report")
-    ACTIONS[own["action"]](config, own, Path(own["output"]))
+    ACTIONS[request.action](config, request, Path(request.output))
 
 
-def report(config: Config, own: dict, folder: Path) -> None:
+def report(config: Config, request: Report, folder: Path) -> None:
     """Report an experiment, or compare two runs."""
-    if own["compare"] is not None:
-        text = side_by_side.write(partial(Store, config), own["compare"], folder)
+    if request.compare is not None:
+        text = side_by_side.write(partial(Store, config), request.compare, folder)
         print(f"{text}\n  view            {folder}/compare.html", flush=True)
         return
-    name = own["experiment"] or config.tracking.experiment
+    name = request.experiment or config.tracking.experiment
     text, recorded = experiment.write(Store(config), name, folder)
     print(f"{text}\n  view            {folder}/report.html\n  {recorded}", flush=True)
 
 
-def report_claims(config: Config, own: dict, folder: Path) -> None:
+def report_claims(config: Config, request: Report, folder: Path) -> None:
     """List the published figures: measured here, modelled, or neither."""
-    runs = runs_of_claims(config, own["experiment"])
+    runs = runs_of_claims(config, request.experiment)
     at_reduced_scale = reduced.evaluate(reduced.of_runs(runs))
     found = published.outcomes(runs, of_user(price_table.path_of(config)), at_reduced_scale)
     page.save({"claims.md": claims.in_markdown(found)}, (), folder, "report.output")

@@ -2,14 +2,14 @@
 
 import dataclasses
 import heapq
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
+from mxscale.config.verbs.models import Evaluate
 from mxscale.data import manifest as manifests
 from mxscale.data import pack
 from mxscale.data.images import BadImage
@@ -37,27 +37,6 @@ VIEWS = {
 WORST = 60  # errors that a page shows
 
 
-@dataclass(frozen=True)
-class Request:
-    """The own settings of conf/evaluate.yaml. Raises ConfigError."""
-
-    source: Optional[str]
-    split: Optional[str]
-    views: str
-    output: Optional[str]
-    threads: Any  # a number, or auto
-
-    def __post_init__(self):
-        if not isinstance(self.source, str):
-            raise ConfigError("source is missing: mxscale evaluate MODEL, such as latest")
-        if self.split not in (None, *SPLITS):
-            raise ConfigError(f"split={self.split}{nearest(str(self.split), SPLITS)}")
-        if self.views not in VIEWS:
-            raise ConfigError(f"views={self.views}{nearest(str(self.views), VIEWS)}")
-        if self.output is not None and not isinstance(self.output, str):
-            raise ConfigError(f"output={self.output}: expected the name of a folder")
-
-
 class Images(NamedTuple):
     """A labelled split, with the network's class of each label."""
 
@@ -74,13 +53,12 @@ class View(NamedTuple):
     mirrored: bool
 
 
-def main(config: Config, data_given: bool, settings: dict) -> None:
+def main(config: Config, data_given: bool, request: Evaluate) -> None:
     """Evaluate, write the report, record it in the run of the model. Raises ConfigError.
 
     Args:
         data_given: Whether the command line names data; otherwise they are those of the run.
     """
-    request = Request(**settings)
     page.check_installed("mxscale evaluate")
     run = trained_models.find_run(request.source, config)
     if run is None and not data_given:

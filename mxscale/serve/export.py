@@ -3,55 +3,33 @@
 import json
 import os
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Optional
 
 import numpy as np
 
 from mxscale.config.networks import network
 from mxscale.config.schema import Config
+from mxscale.config.verbs.models import Export
 from mxscale.launcher.progress import echo
 from mxscale.models import convert, weights
-from mxscale.rundir.directory import RunDir
 from mxscale.serve import model_card, onnx_graph, trained_models
 from mxscale.serve.predictor import Predictor
 from mxscale.serve.trained_models import Exported, Network
 from mxscale.util.atomic_files import replacing
-from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.errors import ConfigError
 
 BOUND = 1e-4  # of the difference of a probability between ONNX Runtime and MXNet; rounding in float32 is below 1e-5
 IMAGES = 8  # random ones, on which both are compared
 
 
-@dataclass(frozen=True)
-class Request:
-    """The own settings of conf/export.yaml. Raises ConfigError."""
-
-    source: Optional[str]
-    format: str
-    output: Optional[str]
-
-    def __post_init__(self):
-        if not isinstance(self.source, str):
-            raise ConfigError("source is missing: mxscale export MODEL, such as latest")
-        if self.format not in FORMATS:
-            raise ConfigError(f"format={self.format}{nearest(str(self.format), FORMATS)}")
-        if self.output is not None and not (isinstance(self.output, str) and os.path.basename(self.output)):
-            raise ConfigError(f"output={self.output}: expected the name of a file")
-
-    def path(self, run: Optional[RunDir]) -> str:
-        """Return `output`, or its default in the run directory."""
-        return self.output or str((run.path if run else Path()) / f"model{SUFFIXES[self.format]}")
-
-
-def main(config: Config, settings: dict) -> None:
-    """Export what `settings` names. Raises ConfigError."""
-    request = Request(**settings)
+def main(config: Config, request: Export) -> None:
+    """Export what is requested. Raises ConfigError."""
     if trained_models.is_file(request.source):
         raise ConfigError(f"{request.source} is an exported file; name the run or the weights")
     run = trained_models.find_run(request.source, config)
-    trained, path = trained_models.load(run or request.source, config), request.path(run)
+    trained = trained_models.load(run or request.source, config)
+    path = request.output or str((run.path if run else Path()) / f"model{SUFFIXES[request.format]}")
     try:
         echo(FORMATS[request.format](trained, path))
     except OSError as error:

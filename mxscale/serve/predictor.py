@@ -15,10 +15,8 @@ from mxscale.data.reader.transforms import Evaluation
 from mxscale.environment.container_limits import available_cores
 from mxscale.serve.model_card import INPUT, LOGITS, PROBABILITIES, ModelCard
 from mxscale.serve.trained_models import Exported
-from mxscale.util.errors import ConfigError
 
 BATCH = 16  # images of a forward
-MOST_THREADS = 256
 
 
 class Predicted(NamedTuple):
@@ -32,12 +30,8 @@ class Predicted(NamedTuple):
 
 
 def threads_of(value: Any) -> int:
-    """Return a verb's `threads` as a number; auto: all cores. Raises ConfigError."""
-    if value == "auto":
-        return available_cores()
-    if type(value) is not int or not 1 <= value <= MOST_THREADS:
-        raise ConfigError(f"threads={value}: expected auto, or 1 to {MOST_THREADS}")
-    return value
+    """Return a verb's `threads` as a number; auto: all cores."""
+    return available_cores() if value == "auto" else value
 
 
 def preprocessing(card: ModelCard) -> Evaluation:

@@ -3,14 +3,13 @@
 import base64
 import json
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Optional
 
 import numpy as np
 
 from mxscale.config.schema import Config
-from mxscale.config.validation import REGISTERED
+from mxscale.config.verbs.models import Register
 from mxscale.data.repack import encode
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir
@@ -21,24 +20,8 @@ from mxscale.util.errors import ConfigError
 CODE = Path(__file__).with_name("served_model.py")
 
 
-@dataclass(frozen=True)
-class Request:
-    """The own settings of conf/register.yaml. Raises ConfigError."""
-
-    source: Optional[str]
-    registered: Optional[str]
-
-    def __post_init__(self):
-        if not isinstance(self.source, str):
-            raise ConfigError("source is missing: mxscale register RUN NAME, such as latest flowers")
-        valid = self.registered is None or (isinstance(self.registered, str) and REGISTERED.fullmatch(self.registered))
-        if not valid:
-            raise ConfigError(f"registered={self.registered}: expected a name without / and :, such as flowers")
-
-
-def main(config: Config, settings: dict) -> None:
+def main(config: Config, request: Register) -> None:
     """Log the best checkpoint of a run unless MLflow has it, and register it under a name. Raises ConfigError."""
-    request = Request(**settings)
     run = trained_models.find_run(request.source, config)
     if run is None:
         raise ConfigError(f"{request.source}: no such run directory; expected one, latest or run:ID")

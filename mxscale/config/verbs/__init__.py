@@ -1,0 +1,1 @@
+"""The settings that a verb of `mxscale` has besides those of a run."""
