@@ -88,6 +88,20 @@ def test_facts_of_this_machine(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "flags, model",
+    [
+        ("fma avx avx2", "AMD EPYC (AVX2)"),
+        ("avx avx2 avx512f", "AMD EPYC (AVX-512)"),
+        ("sse4_2", "AMD EPYC"),
+    ],
+)
+def test_cpu_model_has_the_widest_vector_instructions(tmp_path, flags, model):
+    (tmp_path / "cpuinfo").write_text(f"model name\t: AMD EPYC\nflags\t\t: fpu {flags}\n\nmodel name\t: other\n")
+    assert machine.cpu_model(tmp_path / "cpuinfo") == model
+    assert machine.cpu_model(tmp_path / "none")  # a system without /proc
+
+
+@pytest.mark.parametrize(
     "text, version",
     [
         ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023", "535.104.05"),
