@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pkgutil import resolve_name
 
 import pytest
 from conftest import ROOT
@@ -10,6 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from mxscale import __version__
 from mxscale.cli import main
 from mxscale.cli.verbs import VERBS
+from mxscale.config.schema import rules_of
 
 
 def output_of(capsys, *argv):
@@ -105,3 +107,18 @@ def test_a_wheel_contains_what_the_verbs_read(tmp_path):
     asked = ["plan.nodes=1", f"plan.output={tmp_path}/plan", "machine.instance=p3.16xlarge"]
     shown = run(*script, "plan", *asked, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "installed")})
     assert "cheapest and fastest: 1 x p3.16xlarge" in shown
+
+
+@pytest.mark.parametrize(
+    "verb, key, registry",
+    [
+        ("evaluate", "views", "mxscale.serve.evaluate:VIEWS"),
+        ("evaluate", "split", "mxscale.serve.evaluate:SPLITS"),
+        ("export", "format", "mxscale.serve.export:FORMATS"),
+        ("replay", "scale", "mxscale.replay.entry:SCALES"),
+        ("report", "report.action", "mxscale.report.report:ACTIONS"),
+        ("score", "leave_out", "mxscale.perfmodel.published.score:LABELS"),
+    ],
+)
+def test_each_choice_of_a_verb_is_implemented(verb, key, registry):
+    assert set(rules_of(VERBS[verb].settings)[key].choices) == set(resolve_name(registry))

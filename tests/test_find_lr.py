@@ -122,8 +122,9 @@ def test_every_result_can_be_drawn(losses, tmp_path):
     "settings, message",
     [
         (["find_lr.lr_min=1", "find_lr.lr_max=1"], "find_lr.lr_min=1: expected less than find_lr.lr_max=1"),
+        (["find_lr.lr_max=0"], "find_lr.lr_max=0.0: expected above 0"),
         (["find_lr.lr_min=0"], "find_lr.lr_min=0.0: expected above 0"),
-        (["find_lr.lr_max=1e60"], "find_lr.lr_max=1e+60: expected 0, or a size from 1.2e-38 to 3.4e38"),
+        (["find_lr.lr_max=1e60"], "find_lr.lr_max=1e+60: expected a size from 1.2e-38 to 3.4e38"),
         (["find_lr.steps=19"], "find_lr.steps=19: expected at least 20"),
         (["find_lr.steps=50.5"], "find_lr.steps=50.5: expected a whole number"),
         (["comm=dist_async"], "comm=dist_async: its ranks take no step together"),

@@ -45,8 +45,9 @@ def page(name: str, verb: Verb, values: Dict[str, Any]) -> str:
     """
     text = (CONF / f"{name}.yaml").read_text()
     about = "\n".join(line[2:] for line in re.match(r"(#.*\n)*", text)[0].splitlines())
+    own = sorted(describe(verb.settings) if verb.settings else (), key=lambda setting: not setting.group)
     settings = [setting for setting in describe(Config) if verb.groups is None or setting.group in verb.groups]
-    settings = [*(describe(verb.settings) if verb.settings else ()), *settings]
+    settings = [*own, *settings]
     width = max((len(setting.key) for setting in settings), default=0)
     blocks = [f"mxscale {name}: {verb.summary}", about]
     for group, listed in groupby(settings, key=lambda setting: setting.group):

@@ -33,8 +33,9 @@ from mxscale.util.redaction import shown
 DEFAULTS = OmegaConf.create(to_dict(Config()))
 OmegaConf.set_struct(DEFAULTS.optimizer.params, False)  # accepts any name; the optimizer validates them
 ConfigStore.instance().store(name="defaults", node=DEFAULTS)
-for name in VERBS:  # the settings besides those of a run
-    ConfigStore.instance().store(name=f"{name}_settings", node=own_settings(name))
+for name, verb in VERBS.items():  # the settings besides those of a run
+    if verb.settings:
+        ConfigStore.instance().store(name=f"{name}_settings", node=own_settings(name))
 for network in NETWORKS:  # model=NAME without a file in conf/model
     ConfigStore.instance().store(group="model", name=network, node={"name": network})
 

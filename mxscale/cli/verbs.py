@@ -77,13 +77,13 @@ def score(values: dict, own: records.Score) -> None:
     print(json.dumps(found) if own.json else published.show(found))
 
 
-def test_io(values: dict, own: measurements.TestIo) -> int:
+def test_io(values: dict, own: measurements.InputRatesVerb) -> int:
     from mxscale.diagnose import input_rates
 
     return input_rates.main(_resolved(values), own.io)
 
 
-def test_allreduce(values: dict, own: measurements.TestAllreduce) -> int:
+def test_allreduce(values: dict, own: measurements.AllReduceVerb) -> int:
     from mxscale.diagnose import all_reduce
 
     return all_reduce.main(_resolved(values), own.allreduce)
@@ -167,9 +167,9 @@ VERBS: Dict[str, Verb] = {
     "score": Verb("compare the performance model with published throughputs",
         score, records.Score, ()),
     "test-io": Verb("measure the input pipeline in images/s by reader and threads",
-        test_io, measurements.TestIo, ("data", "data.augment", "tracking")),
+        test_io, measurements.InputRatesVerb, ("data", "data.augment", "tracking")),
     "test-allreduce": Verb("measure the time of an all-reduce by message size",
-        test_allreduce, measurements.TestAllreduce, ("comm", "launch", "tracking")),
+        test_allreduce, measurements.AllReduceVerb, ("comm", "launch", "tracking")),
     "replay": Verb("repeat a published figure or table beside its numbers: mxscale replay NAME",
         replay, records.Replay, None, ("replay",)),
     "sync": Verb("send what MLflow lacks of a run: mxscale sync RUN_DIR",

@@ -141,7 +141,8 @@ def _typed(value, hint, where):
         return _typed(value, arguments[0] if isinstance(value, list) else arguments[-2], where)
     if origin is list:
         if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{where}={_shown(value)}: expected a list such as [1,2]")
+            example = "[a,b]" if arguments[0] is str else "[1,2]"
+            raise ConfigError(f"{where}={_shown(value)}: expected a list such as {example}")
         return [_typed(v, arguments[0], where) for v in value]
     if origin is dict:
         if not isinstance(value, dict):

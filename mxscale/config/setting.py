@@ -57,14 +57,13 @@ class Rule:
                 if not re.fullmatch(self.pattern, str(element)):
                     raise ConfigError(f"{key}={element}: expected {self.form}")
             elif self.keyword is not None:
-                in_list = elements is value  # of numbers only
-                if (in_list or element != self.keyword) and not (type(element) is int and self._in_range(element)):
-                    expected = f"each {self.allowed.partition(' or ')[2]}" if in_list else self.allowed
-                    raise ConfigError(f"{key}={element}: expected {expected}")
+                if value != self.keyword and not (type(value) is int and self._in_range(value)):
+                    raise ConfigError(f"{key}={value}: expected {self.allowed}")
             elif isinstance(element, (int, float)) and not isinstance(element, bool) and not self._in_range(element):
                 expected = self.allowed or "a finite number"
                 if 0 < abs(element) < SMALLEST or LARGEST < abs(element) < math.inf:
-                    expected = "0, or a size from 1.2e-38 to 3.4e38, as float32 has them"
+                    zero = "0, or " if self._in_range(0) else ""
+                    expected = f"{zero}a size from 1.2e-38 to 3.4e38, as float32 has them"
                 raise ConfigError(f"{key}={value}: expected {'each ' if elements is value else ''}{expected}")
 
     def _in_range(self, number: float) -> bool:

@@ -25,9 +25,9 @@ DECODER, TRAINING, VALIDATION = "decoder alone", "training", "validation"  # wha
 
 
 def resolved(request: InputRates, cores: int) -> InputRates:
-    """Return the request with a list of numbers of threads, and without repetitions."""
-    counts = request.threads if isinstance(request.threads, list) else [request.threads]
-    if counts == ["auto"]:
+    """Return the request with numbers of threads, and without repetitions."""
+    counts = request.threads
+    if not counts:
         counts = [*(2**power for power in range(MAX_THREADS.bit_length()) if 2**power < cores), min(cores, MAX_THREADS)]
     return replace(request, threads=list(dict.fromkeys(counts)), readers=list(dict.fromkeys(request.readers)))
 

@@ -109,6 +109,7 @@ class RangeTest:
 
     def __init__(self, record: RunDir, config: Config, settings: FindLr):
         self.record, self.config, self.settings = record, config, settings
+        self.half = lr_curve.half_window(settings.steps)
         self.seen: Optional[RunDir] = None
         self.history: List[dict] = []  # lines of metrics with a loss, one for each step
 
@@ -148,7 +149,7 @@ class RangeTest:
 
     def _complete(self) -> bool:
         full = len(self.history) == self.settings.steps
-        return full or lr_curve.end_of(self.losses, lr_curve.half_window(self.settings.steps)) is not None
+        return full or lr_curve.end_of(self.losses, self.half) is not None
 
     def _show(self, shown: int) -> int:
         """Print a line for each tenth of the steps; return how many are printed."""
@@ -167,7 +168,7 @@ class RangeTest:
     @property
     def lines(self) -> List[Tuple[int, int, Dict[str, float]]]:
         """The steps of the curve for metrics.jsonl: (step, time_ms, metrics)."""
-        ended = lr_curve.end_of(self.losses, lr_curve.half_window(self.settings.steps))
+        ended = lr_curve.end_of(self.losses, self.half)
         own = [{key: line["metrics"][key] for key in ("train/loss", "lr")} for line in self.history[:ended]]
         return [(line["step"], line["time_ms"], metrics) for line, metrics in zip(self.history, own)]
 
@@ -175,7 +176,7 @@ class RangeTest:
         """Return the content of find-lr.json; None if no step was taken."""
         if not self.history:
             return None
-        found = lr_curve.curve(self._rates(), self.losses, lr_curve.half_window(self.settings.steps))
+        found = lr_curve.curve(self._rates(), self.losses, self.half)
         sizes = self.seen.plan().sizes
         return {
             "settings": asdict(self.settings),

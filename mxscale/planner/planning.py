@@ -31,7 +31,7 @@ def main(config: Config, settings: Plan, as_json: bool) -> None:
     if settings.unavailable is not None:
         settings, without = _available(config, settings)
     found = replace(solve(config, settings), refused=without)
-    written = write(found, settings.output, config)
+    written = write(found, settings.output or os.path.join(config.runs, "plan"), config)
     if as_json:
         print(json.dumps(as_object(found, written)))
     else:

@@ -5,13 +5,11 @@ from typing import Callable, Dict, List
 
 import numpy as np
 
-from mxscale.config.schema import RULES, Config
-from mxscale.config.verbs.plan import Plan
+from mxscale.config.schema import Config
+from mxscale.config.verbs.plan import MARKETS, Plan
 from mxscale.cost import price_table
 from mxscale.perfmodel import hardware
 from mxscale.util.errors import ConfigError
-
-MARKETS = RULES["machine.market"].choices
 
 
 @dataclass(frozen=True)

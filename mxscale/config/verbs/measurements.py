@@ -1,7 +1,7 @@
 """Settings of verbs that measure this machine."""
 
 from dataclasses import dataclass, field
-from typing import Any, List
+from typing import List, Optional
 
 from mxscale.config.readers import READERS
 from mxscale.config.setting import setting
@@ -29,14 +29,12 @@ class DiagnoseVerb:
 
 @dataclass(frozen=True)
 class FindLr:
-    """Rates are as in optimizer.lr, before scaling by the global batch."""
-
-    lr_min: float = setting(1e-5, "first rate", above=0)
+    lr_min: float = setting(1e-5, "first rate, as in optimizer.lr before scaling by the global batch", above=0)
     lr_max: float = setting(10.0, "last rate, if the loss does not diverge before", above=0)
     steps: int = setting(100, "number of steps", low=20)
 
     def __post_init__(self):
-        if self.lr_min >= self.lr_max:
+        if 0 < self.lr_max <= self.lr_min:
             raise ConfigError(f"find_lr.lr_min={self.lr_min:g}: expected less than find_lr.lr_max={self.lr_max:g}")
 
 
@@ -53,28 +51,26 @@ class InputRates:
         unit="s",
         above=0,
     )
-    threads: Any = setting(
-        "auto",
-        "values of data.threads, such as [1,2,4]; auto: 1, 2, 4, ... and the number of cores",
-        keyword="auto",
+    threads: List[int] = setting(
+        [],
+        "values of data.threads, such as [1,2,4]; none: 1, 2, 4, ... and the number of cores",
         low=1,
         high=MAX_THREADS,
-        required="io.threads=[1,2], or auto",
     )
-    readers: List[str] = setting(
+    readers: Optional[List[str]] = setting(
         list(READERS), "values of data.reader", choices=READERS, required=f"io.readers=[{','.join(READERS)}]"
     )
 
 
 @dataclass(frozen=True)
-class TestIo:
+class InputRatesVerb:
     io: InputRates = field(default_factory=InputRates)
 
 
 @dataclass(frozen=True)
 class AllReduce:
     seconds: float = setting(1.0, "time of each size; at least 5 and at most 200 all-reduces", unit="s", above=0)
-    sizes: List[int] = setting(
+    sizes: Optional[List[int]] = setting(
         [4**power for power in range(5, 13)] + [4**13],
         "sizes of float32 arrays, multiples of 4",
         unit="bytes",
@@ -84,11 +80,11 @@ class AllReduce:
     )
 
     def __post_init__(self):
-        for size in self.sizes:
+        for size in self.sizes or ():
             if size % 4:
                 raise ConfigError(f"allreduce.sizes={size}: expected multiples of 4 bytes, the size of a float32")
 
 
 @dataclass(frozen=True)
-class TestAllreduce:
+class AllReduceVerb:
     allreduce: AllReduce = field(default_factory=AllReduce)

@@ -14,7 +14,7 @@ MODEL = "run directory, latest, run:ID, exported .onnx file, or weights as in mo
 @dataclass(frozen=True)
 class Predict:
     source: Optional[str] = setting(None, MODEL, required="mxscale predict MODEL IMAGES, such as latest photos/")
-    images: List[str] = setting(
+    images: Optional[List[str]] = setting(
         [],
         "files, folders and patterns of images; or one .npy file of uint8 (n, height, width, 3), RGB",
         required="mxscale predict MODEL IMAGES, such as latest photos/",
@@ -33,11 +33,11 @@ class Predict:
 class Evaluate:
     source: Optional[str] = setting(None, MODEL, required="mxscale evaluate MODEL, such as latest")
     split: Optional[str] = setting(
-        None, "split; null: test, or val in a set without one", choices=("train", "val", "test")
+        None, "split to evaluate; null: test, or val in a set without one", choices=("train", "val", "test")
     )
     views: str = setting(
         "center",
-        "what is averaged for each image: flip: with its mirror image; five_crop: with the corners",
+        "what is averaged for an image: its center, also its mirror image (flip), or also the corners (five_crop)",
         choices=("center", "flip", "five_crop"),
     )
     output: Optional[str] = setting(
@@ -84,11 +84,11 @@ class Register:
 
 @dataclass(frozen=True)
 class Layers:
-    networks: Optional[List[str]] = setting(None, "names such as '[resnet50_v1b,small]'; null: all networks")
+    networks: List[str] = setting([], "names of networks; none: all")
     image_size: Optional[int] = setting(
         None,
         "height and width of the input; null: 224, or what the network was designed for",
-        unit="px",
+        unit="pixels",
         low=1,
         high=MAX_PIXELS,
     )

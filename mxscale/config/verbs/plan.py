@@ -11,7 +11,7 @@ from mxscale.util.errors import ConfigError
 
 MARKETS = RULES["machine.market"].choices
 MACHINE = f"[^:]+(:({'|'.join(MARKETS)}))?"
-MACHINES = f"INSTANCE, or INSTANCE:MARKET ({' or '.join(MARKETS)})"
+MACHINES = " or ".join(["INSTANCE", *(f"INSTANCE:{market}" for market in MARKETS)])
 MOST = 10**6  # nodes, or images of a batch
 
 
@@ -28,7 +28,7 @@ class Plan:
     )
     unavailable: Union[List[str], str, None] = setting(
         None,
-        "refused ones, without a market in all of them: others take their place",
+        "instances that a provider refuses, in one market or in all: others take their place",
         pattern=MACHINE,
         form=MACHINES,
     )
@@ -79,7 +79,7 @@ class Plan:
     deadline_hours: Optional[float] = setting(None, "recommend the cheapest plan within this time", unit="h", above=0)
     budget_usd: Optional[float] = setting(None, "recommend the fastest plan within this cost", unit="USD", above=0)
     budget_eur: Optional[float] = setting(None, "recommend the fastest plan within this cost", unit="EUR", above=0)
-    output: str = setting("${runs}/plan", "folder for plan.csv, with every plan, and plan.png")
+    output: Optional[str] = setting(None, "folder for plan.csv, with every plan, and plan.png; null: RUNS/plan")
 
     def listed(self, key: str, default: Any) -> list:
         """Return the distinct values of a key, or [default] if it is null. Raises ConfigError."""
@@ -92,5 +92,5 @@ class Plan:
 
 @dataclass(frozen=True)
 class PlanVerb:
-    json: bool = as_json("one JSON object")
     plan: Plan = field(default_factory=Plan)
+    json: bool = as_json("one JSON object")

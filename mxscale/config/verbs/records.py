@@ -19,7 +19,7 @@ class Prices:
         None, "name of the source, to which the file's digest is appended; null: the file's name"
     )
     minutes: Optional[List[float]] = setting(
-        None, "[SET-UP,RUN]: calculate the bill of these minutes", unit="min", low=0, high=1e7
+        None, "[SET-UP,RUN]: calculate the bill of these minutes", unit="min", low=0, high=10**7
     )
     figure: Optional[str] = file_name(
         None, "file for the chart of imported spot prices and the price on demand", ".png", ".svg"
