@@ -90,7 +90,7 @@ def test_one_process_measures_its_devices(tmp_path):
     hook.on_created = lambda record, signals: setattr(hook, "created", (record, signals))
     config = from_dict({"runs": str(tmp_path), "comm": {"backend": "device"}, "launch": {"ranks": 2, "device": "cpu"},
                         "tracking": {"enabled": False}})  # fmt: skip
-    assert all_reduce.main(config, {"seconds": 0.05, "sizes": [4096, 65536]}, hook) == 0
+    assert all_reduce.main(config, AllReduce(0.05, [4096, 65536]), hook) == 0
     record, signals = hook.created
     found = record.read(ALLREDUCE)
     assert isinstance(signals, Signals) and (found["over"], found["ranks"], found["fit"]) == ("device", 2, None)

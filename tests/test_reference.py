@@ -121,14 +121,14 @@ def test_state_without_pytorch_matches_its_network(layers):
 def test_pytorch_reads_what_is_exported(layers, tmp_path):
     from safetensors.torch import load_file
 
+    from mxscale.config.verbs.models import Export
     from mxscale.serve import export
 
     given = images(2, 64)
     theirs = randomised(layers)
     torch.save(theirs.state_dict(), tmp_path / "w.pth")
     config = from_dict({"model": {"name": f"resnet{layers}_v1b"}})
-    settings = {"source": f"torch:{tmp_path}/w.pth", "format": "safetensors", "output": f"{tmp_path}/out.safetensors"}
-    export.main(config, settings)
+    export.main(config, Export(f"torch:{tmp_path}/w.pth", "safetensors", f"{tmp_path}/out.safetensors"))
     back = ResNet(layers)
     missing, unexpected = back.load_state_dict(load_file(tmp_path / "out.safetensors"), strict=False)
     assert not unexpected and all(name.endswith("num_batches_tracked") for name in missing)

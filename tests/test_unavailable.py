@@ -62,7 +62,9 @@ def test_markets_can_be_compared(plan, tmp_path):
 
 
 def test_unknown_market_is_refused(plan):
-    assert "expected INSTANCE or INSTANCE:on_demand or INSTANCE:spot" in error_of(plan, "plan.unavailable=p3.16xlarge:cheap")
+    assert "expected INSTANCE or INSTANCE:on_demand or INSTANCE:spot" in error_of(
+        plan, "plan.unavailable=p3.16xlarge:cheap"
+    )
 
 
 def test_nothing_left_is_refused(plan):

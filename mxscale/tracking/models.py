@@ -88,10 +88,11 @@ class Models(Store):
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        run_id, metric = checkpoint.run_id, checkpoint.metric
-        tags = {METRIC: f"{metric:.6g}"}
-        made = self.client.create_model_version(name, f"models:/{model_id}", run_id, tags=tags, model_id=model_id)
-        before = self.champion(name)
+        run_id, text = checkpoint.run_id, f"{checkpoint.metric:.6g}"
+        made = self.client.create_model_version(
+            name, f"models:/{model_id}", run_id, tags={METRIC: text}, model_id=model_id
+        )
+        before, metric = self.champion(name), float(text)  # rounded as the champion's is
         if before is None or metric > before.champion_metric:
             self.client.set_registered_model_alias(name, CHAMPION, made.version)
             return Registered(str(made.version), str(made.version), metric)
