@@ -47,12 +47,12 @@ def page(name: str, verb: Verb, values: Dict[str, Any]) -> str:
     about = "\n".join(line[2:] for line in re.match(r"(#.*\n)*", text)[0].splitlines())
     own = sorted(describe(verb.settings) if verb.settings else (), key=lambda setting: not setting.group)
     settings = [setting for setting in describe(Config) if verb.groups is None or setting.group in verb.groups]
-    settings = [*own, *settings]
-    width = max((len(setting.key) for setting in settings), default=0)
+    width = max((len(setting.key) for setting in [*own, *settings]), default=0)
     blocks = [f"mxscale {name}: {verb.summary}", about]
-    for group, listed in groupby(settings, key=lambda setting: setting.group):
-        lines = [line for setting in listed for line in _lines(setting, values.get(setting.key), width)]
-        blocks.append("\n".join([f"{group}:" if group else "general:", *lines]))
+    for title, part in ((name, own), ("general", settings)):
+        for group, listed in groupby(part, key=lambda setting, title=title: setting.group or title):
+            lines = [line for setting in listed for line in _lines(setting, values.get(setting.key), width)]
+            blocks.append("\n".join([f"{group}:", *lines]))
     return "\n\n".join(blocks)
 
 
