@@ -127,6 +127,7 @@ def test_equal_probabilities_keep_the_order_of_the_classes():
         (["{0}/net.onnx", "{0}/in", "output=x.txt"], "output=x.txt: expected a name that ends in .csv, .jsonl, .npy"),
         (["{0}/net.onnx", "{0}/in", "sheet=x.pdf"], "sheet=x.pdf: expected a name that ends in .html"),
         (["{0}/net.onnx", "{0}/in", "threads=0"], "threads=0: expected auto or a whole number of 1 to 256"),
+        (["{0}/net.onnx", "{0}/in", "threads=[]"], "threads=[]: expected auto or a whole number of 1 to 256"),
         (["{0}/net.onnx", "{0}/in", "threads=[1,2]"], "threads=[1, 2]: expected auto or a whole number of 1 to 256"),
         (["{0}/net.onnx", "{0}/in", "output={0}/no/x.csv"], "x.csv: cannot be written"),
         (["{0}/none.onnx", "{0}/in"], "none.onnx: no such file"),

@@ -46,7 +46,11 @@ class Rule:
         """Raise ConfigError if `value` breaks the rule. None passes unless it is required or the rule has a keyword."""
         if self.required and value in (None, "", []):
             raise ConfigError(f"{key} is missing: {self.required}")
-        if value is None and self.keyword is None:
+        if self.keyword is not None:
+            if value != self.keyword and not (type(value) is int and self._in_range(value)):
+                raise ConfigError(f"{key}={value}: expected {self.allowed}")
+            return
+        if value is None:
             return
         elements = value if isinstance(value, list) else [value]
         for element in elements:
@@ -56,9 +60,6 @@ class Rule:
             elif self.pattern is not None:
                 if not re.fullmatch(self.pattern, str(element)):
                     raise ConfigError(f"{key}={element}: expected {self.form}")
-            elif self.keyword is not None:
-                if value != self.keyword and not (type(value) is int and self._in_range(value)):
-                    raise ConfigError(f"{key}={value}: expected {self.allowed}")
             elif isinstance(element, (int, float)) and not isinstance(element, bool) and not self._in_range(element):
                 expected = self.allowed or "a finite number"
                 if 0 < abs(element) < SMALLEST or LARGEST < abs(element) < math.inf:

@@ -1,7 +1,7 @@
 """Settings that several verbs have."""
 
 import re
-from typing import Any, Optional
+from typing import Any
 
 from mxscale.config.schema import RULES
 from mxscale.config.setting import setting
@@ -9,10 +9,10 @@ from mxscale.config.setting import setting
 MAX_THREADS = RULES["data.threads"].high
 
 
-def file_name(default: Optional[str], help: str, *endings: str) -> Any:
-    """Return a setting for the name of a file with one of these endings."""
+def file_name(help: str, *endings: str) -> Any:
+    """Return a setting for the name of a file with one of these endings; its default is null."""
     pattern = rf"(?s).*({'|'.join(map(re.escape, endings))})"
-    return setting(default, help, pattern=pattern, form=f"a name that ends in {', '.join(endings)}")
+    return setting(None, help, pattern=pattern, form=f"a name that ends in {', '.join(endings)}")
 
 
 def as_json(what: str) -> Any:

@@ -21,9 +21,9 @@ class Predict:
     )
     top: int = setting(5, "classes for each image", low=1)
     output: Optional[str] = file_name(
-        None, "file of predictions, or of logits (.npy); null: lines in the terminal", ".csv", ".jsonl", ".npy"
+        "file of predictions, or of logits (.npy); null: lines in the terminal", ".csv", ".jsonl", ".npy"
     )
-    sheet: Optional[str] = file_name(None, "file with a picture of each image beside its predictions", ".html")
+    sheet: Optional[str] = file_name("file with a picture of each image beside its predictions", ".html")
     threads: Any = setting(
         "auto", "threads that decode and predict; auto: all cores", keyword="auto", low=1, high=MAX_THREADS
     )

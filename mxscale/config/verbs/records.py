@@ -22,7 +22,7 @@ class Prices:
         None, "[SET-UP,RUN]: calculate the bill of these minutes", unit="min", low=0, high=10**7
     )
     figure: Optional[str] = file_name(
-        None, "file for the chart of imported spot prices and the price on demand", ".png", ".svg"
+        "file for the chart of imported spot prices and the price on demand", ".png", ".svg"
     )
 
     def __post_init__(self):
@@ -36,7 +36,7 @@ class Score:
         None, "CSV with the columns of mxscale/tables/published_scaling.csv", required="points=PATH"
     )
     json: bool = as_json("one JSON object")
-    figure: Optional[str] = file_name(None, "file for the chart of predicted against published throughputs", ".png")
+    figure: Optional[str] = file_name("file for the chart of predicted against published throughputs", ".png")
     leave_out: str = setting(
         "source", "the constants are fitted without each of these in turn", choices=("source", "framework")
     )
