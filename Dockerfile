@@ -3,7 +3,7 @@
 #   cpu      Debian, the MXNet wheel, Horovod with Gloo and Open MPI                      (default)
 #   ngc      NVIDIA's last MXNet image with its MXNet and Horovod
 #   source   MXNet 1.9.1 from the Apache release: CUDA, cuDNN, NCCL, OpenBLAS, OpenCV
-#   cuda-debian  CUDA 11.8, cuDNN and NCCL on Debian, for CUDA_IMAGE
+#   cuda-debian, cuda-debian-run  CUDA 11.8, cuDNN and NCCL on Debian, for CUDA_IMAGE and CUDA_RUNTIME_IMAGE
 #   cu90     the pip package mxnet-cu90 with the CUDA 9.0 libraries of an old NVIDIA image
 #   test     cpu, or with --build-arg BUILD=source that image, with the tests
 #   mlflow   the tracking server, and the server of registered models
@@ -119,14 +119,21 @@ CMD ["python", "train.py"]
 # ---------------------------------------------------------------- cuda-debian
 
 # What CUDA_IMAGE contains, from Debian's non-free packages and NVIDIA's wheels, for machines that do not reach NVIDIA's
-# registry: --build-arg CUDA_IMAGE=cuda-debian --build-arg CUDA_RUNTIME_IMAGE=cuda-debian. NVIDIA's licences allow to
-# build it, not to distribute it.
+# registry: --build-arg CUDA_IMAGE=cuda-debian --build-arg CUDA_RUNTIME_IMAGE=cuda-debian-run. NVIDIA's licences allow
+# to build it, not to distribute it.
 FROM debian-build AS cuda-debian
 COPY docker/install-cuda /usr/local/bin/
 COPY requirements/cuda.lock /requirements/
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
     --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca with-ca install-cuda
 ENV CUDAHOSTCXX=/usr/bin/g++-11 NVCC_CCBIN=/usr/bin/g++-11
+
+# cuDNN and NCCL; the stage source-packages installs Debian's packages of the other libraries
+FROM debian AS cuda-debian-run
+COPY --from=cuda-debian /etc/apt /etc/apt
+COPY --from=cuda-debian /usr/lib/x86_64-linux-gnu/libcudnn*.so.8 /usr/lib/x86_64-linux-gnu/libnccl.so.2 \
+    /usr/lib/x86_64-linux-gnu/
+RUN ldconfig
 
 # ---------------------------------------------------------------- source
 
@@ -154,7 +161,8 @@ RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends \
     && rm -rf /var/lib/apt/lists/*
 COPY docker/build-mxnet docker/check-features /usr/local/bin/
 ARG USE_CUDA=ON
-ARG MXNET_CUDA_ARCH="7.0;8.0;9.0+PTX"
+ARG MXNET_CUDA_ARCH
+ARG JOBS
 COPY --from=mxnet-src / /src
 # MXNet's CMake uses ccache, so a changed recipe or an interrupted build compiles only what is new
 ENV CCACHE_DIR=/ccache CCACHE_MAXSIZE=10G
@@ -173,7 +181,7 @@ ENV DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8 PATH=/opt/venv/bin:$PATH
 COPY --from=source-build /build/runtime-packages /tmp/
 RUN apt-get update -qq && xargs apt-get install -y -qq --no-install-recommends </tmp/runtime-packages >/dev/null \
     && apt-get install -y -qq --no-install-recommends python3 openmpi-bin openssh-client openssh-server >/dev/null \
-    && rm -rf /var/lib/apt/lists/* && useradd --create-home mxscale
+    && rm -rf /var/lib/apt/lists/* && { id mxscale >/dev/null 2>&1 || useradd --create-home mxscale; }
 COPY --from=source-build /opt/venv /opt/venv
 RUN --mount=type=bind,from=source-build,source=/build,target=/build \
     --mount=type=bind,source=docker/check-features,target=/usr/local/bin/check-features \
@@ -275,7 +283,8 @@ COPY README.md Makefile Dockerfile docker-compose.yml compose.gpu.yml /mxscale/
 COPY bench /mxscale/bench
 COPY docs /mxscale/docs
 COPY requirements /mxscale/requirements
-COPY docker /mxscale/docker
+# Without mxnet-src
+COPY docker/[!m]* docker/make-keys /mxscale/docker/
 COPY tests /mxscale/tests
 CMD ["python", "-m", "pytest", "-n", "auto", "-m", "not slow and not docker"]
 

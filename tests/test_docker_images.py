@@ -175,8 +175,10 @@ def labels(target) -> dict:
 @pytest.mark.parametrize("target", ["cpu", "mlflow"])
 def test_image_has_the_labels_of_oci(images, target):
     found = {name.removeprefix("org.opencontainers.image."): value for name, value in labels(target).items()}
-    assert found["version"] == __version__ and found["title"].startswith("mxscale") and found["revision"]
+    assert found["version"] == __version__ and found["title"].startswith("mxscale")
     assert found["description"] and found["base.name"] == "debian:bookworm-slim"
+    sh("docker", "build", "--target", target, "--build-arg", "COMMIT=abc", "-t", "mxscale:labelled", ".")
+    assert labels("labelled")["org.opencontainers.image.revision"] == "abc"
 
 
 PACKAGES = {"cpu": {"mxnet", "horovod", "openmpi-bin"}, "mlflow": {"mlflow", "onnxruntime", "libpython3.11-stdlib"}}

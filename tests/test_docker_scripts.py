@@ -1,5 +1,6 @@
 """Scripts that build the images, with fake tools and the real wheel."""
 
+import json
 import os
 import re
 import shutil
@@ -200,11 +201,55 @@ def test_build_without_requested_features_fails(source, tools, cuda, folder):
 
 
 @needs_dpkg
+@pytest.mark.parametrize(
+    "listed, missing",
+    [("sm_70.cubin", "9.0+PTX; it has sm_70.cubin"), ("sm_70.cubin sm_90.cubin", "9.0+PTX; it has"),
+     ("sm_70.cubin sm_90.cubin sm_90.ptx", None)],
+)  # fmt: skip
+def test_code_for_every_requested_architecture_is_verified(source, tools, cuda, folder, listed, missing):
+    executable(folder / "cuda/bin/cuobjdump", f"#!/bin/sh\nprintf 'ELF file 1: mxnet.%s\\n' {listed}\n")
+    code, out, err = run("build-mxnet", source, folder / "build", MXNET_CUDA_ARCH="7.0;9.0+PTX", **tools, **cuda)
+    assert code == 1 and (f"libmxnet.so has no code for {missing}" in err) == bool(missing)
+    assert missing or f"libmxnet.so has {listed}" in out
+
+
+def test_a_failed_compilation_shows_its_errors_and_not_its_warnings(source, tools, folder):
+    executable(
+        folder / "bin/cmake",
+        "#!/bin/sh\n[ $1 != --build ] && exec cp $CACHE $6/CMakeCache.txt\necho 'FAILED: a.o'\n"
+        "for i in $(seq 100); do echo 'b.h:1:2: warning: unused'; done\necho 'a.cc:3:4: error: no such type'\nexit 1\n",
+    )
+    code, _, err = run("build-mxnet", source, folder / "build", USE_CUDA="OFF", **tools)
+    assert code == 1 and err.splitlines()[:2] == ["FAILED: a.o", "a.cc:3:4: error: no such type"]
+    assert "warning" not in err and str(folder / "build/build.log") in err
+
+
+@needs_dpkg
 def test_missing_cudnn_ends_the_build_before_compiling(source, tools, cuda, folder):
     put(folder / "cache", "CUDNN_LIBRARY:FILEPATH=CUDNN_LIBRARY-NOTFOUND\n")
     code, _, err = run("build-mxnet", source, folder / "build", **tools, **cuda)
     assert code == 1 and "CUDNN_LIBRARY-NOTFOUND" in err and "set CUDNN_ROOT" in err
     assert not (folder / "build/libmxnet.so").exists()
+
+
+def identity(folder, library: str, **env) -> dict:
+    """Return what `identify` writes in an image with this MXNet."""
+    put(folder / "packages/mxnet/__init__.py")
+    put(folder / "packages/mxnet/libmxnet.so", library)
+    executable(folder / "image/docker/identify", (DOCKER / "identify").read_text())
+    (folder / "image/build.json").unlink(missing_ok=True)
+    code, _, err = run(folder / "image/docker/identify", "source", PYTHONPATH=str(folder / "packages"), **env)
+    assert code == 0, err
+    return json.loads((folder / "image/build.json").read_text())
+
+
+def test_builds_of_one_release_have_different_identities(folder):
+    first, again, other = (identity(folder, library)["image.id"] for library in ("a", "a", "b"))
+    assert first == again != other
+
+
+def test_a_checkout_without_git_records_the_given_commit(folder):
+    assert [identity(folder, "a", **env)["commit"] for env in ({}, {"COMMIT": "abc"})] == [None, "abc"]
 
 
 LIBRARY = f"--library={WHEEL / 'libmxnet.so'}"

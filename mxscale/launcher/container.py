@@ -56,9 +56,17 @@ def identify(name: str) -> Image:
             reason = (error.explanation or str(error)).splitlines()[0][:200]
             raise ConfigError(
                 f"launch.image={name}: not on this machine, and can't be pulled ({reason}); build it with: "
-                f"docker build --target {name.rpartition(':')[2]} -t {name} ."
+                f"{build_command(name)}"
             ) from None
     return Image(name, image.id, next(iter(image.attrs.get("RepoDigests") or []), ""))
+
+
+def build_command(name: str) -> str:
+    """Return the command that builds mxscale:TARGET, or mxscale:mxnet-VERSION, the target `cpu` with that release."""
+    tag = name.rpartition(":")[2]
+    release = tag.removeprefix("mxnet-")
+    target = f"--target {tag}" if release == tag else f"--target cpu --build-arg MXNET=mxnet=={release}"
+    return f"docker build {target} -t {name} . (options: docs/images.md)"
 
 
 def answer(config: Config, *command: str) -> str:

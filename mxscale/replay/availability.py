@@ -7,6 +7,7 @@ from typing import List, Optional, Sequence
 
 from mxscale.environment import gpus
 from mxscale.environment.hosts import Host
+from mxscale.launcher import container
 from mxscale.replay.entry import Cell, Grid
 
 # A requirement is KIND:REST
@@ -63,14 +64,12 @@ def _mpi(_: str, __: Here) -> Optional[str]:
 
 
 def _image(name: str, _: Here) -> Optional[str]:
-    target = name.partition(":")[2]
-    build = f"the image {name}: docker build --target {target} -t {name} ."
     try:
         import docker
 
         docker.from_env(timeout=5).images.get(name)
     except Exception:  # no engine, no image, no package
-        return build
+        return f"the image {name}: {container.build_command(name)}"
     return None
 
 

@@ -146,6 +146,13 @@ P3 = Replay(
 )  # fmt: skip
 
 IMAGES = {"pip": "mxscale:cu90", "source": "mxscale:source", "NGC": "mxscale:ngc"}
+
+
+def small_image(name: str, tag: str, *needs: str) -> tuple:
+    """Return the name, settings and needs of a build that is an image."""
+    return name, ("launch=docker", f"launch.image=mxscale:{tag}"), (f"image:mxscale:{tag}", *needs)
+
+
 BUILDS = Replay(
     "beeva-builds", WORK, "MXNet of pip, from source, and of NGC: ResNet-152 on 4 V100", "",
     (SPEED,),
@@ -161,19 +168,21 @@ BUILDS = Replay(
         (
             PRETRAIN,
             *(
-                small_cell(f"{name}-{batch}", name, f"batch {batch}", "launch.ranks=2", f"batch.per_device={batch}",
-                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=4", *own, needs=needs)
+                small_cell(f"{name.replace(' ', '-')}-{batch}", name, f"batch {batch}", "launch.ranks=2",
+                           f"batch.per_device={batch}", f"optimizer.lr={SMALL_LR[batch]}", "epochs=4", *own,
+                           needs=needs)
                 for batch, (name, own, needs) in grid_of(
                     (16, 32),
                     (
                         ("pip", (), ()),
-                        ("source", ("launch=docker", "launch.image=mxscale:source"), ("image:mxscale:source",)),
-                        ("NGC", ("launch=docker", "launch.image=mxscale:ngc"), ("gpus::1", "image:mxscale:ngc")),
+                        small_image("pip 1.5.0", "mxnet-1.5.0"),
+                        small_image("source", "source"),
+                        small_image("NGC", "ngc", "gpus::1"),
                     ),
                 )
             ),
         ),
-        about=f"{ABOUT}; pip is the environment of this command",
+        about=f"{ABOUT}; pip is the environment of this command, pip 1.5.0 has the API of mxnet-cu90",
     ),
     claims=("build-pip-small", "build-pip-large", "build-source"),
 )  # fmt: skip
