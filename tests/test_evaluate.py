@@ -16,7 +16,7 @@ from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.rendering import page
 from mxscale.rundir.directory import RunDir
-from mxscale.serve import trained_models
+from mxscale.serve import evaluate, trained_models
 from mxscale.serve.classification_metrics import BINS, Tally
 from mxscale.serve.evaluate import averaged
 
@@ -225,12 +225,53 @@ def test_images_that_a_network_does_not_resize_keep_their_size(tmp_path):
     assert len(losses) == 1
 
 
+@pytest.mark.parametrize("counts", [{"cat": 1, "eel": 2}, {"eel": 2}])
+def test_every_image_of_a_set_without_splits_can_be_evaluated(tmp_path, counts):
+    exported.write(tmp_path / "net.onnx")
+    for name, count in counts.items():
+        exported.photographs(tmp_path / "images" / name, count)
+    argv = ["evaluate", f"{tmp_path}/net.onnx", "data=imagefolder", f"data.cache={tmp_path}/cache", "split=all",
+            f"data.root={tmp_path}/images", f"output={tmp_path}/out"]  # fmt: skip
+    assert main.main(argv) == 0
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["images"] == sum(counts.values())
+
+
+def test_images_are_packed_at_the_size_that_a_larger_network_sees(tmp_path):
+    exported.write(tmp_path / "net.onnx", resize=300)
+    argv = ["evaluate", f"{tmp_path}/net.onnx", "data=imagefolder", f"data.cache={tmp_path}/cache",
+            f"data.root={tree(tmp_path / 'images', ['eel', 'cat'], count=2)}", f"output={tmp_path}/out"]  # fmt: skip
+    assert main.main(argv) == 0
+    [packed] = (tmp_path / "cache").glob("*/manifest.json")
+    assert json.loads(packed.read_text())["splits"]["val"]["min_side"] == 300
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path, capsys, monkeypatch):
+    exported.write(tmp_path / "net.onnx")
+    monkeypatch.setattr(evaluate, "evaluate", None)
+    root = tree(tmp_path / "images", ["eel", "cat"], count=2)
+    argv = ["evaluate", f"{tmp_path}/net.onnx", "data=imagefolder", f"data.cache={tmp_path}/cache"]
+    assert main.main([*argv, f"data.root={root}", f"output={tmp_path}/net.onnx"]) == 2
+    assert f"output={tmp_path}/net.onnx: not writable" in capsys.readouterr().err
+
+
+def test_a_store_that_lacks_the_run_is_refused_before_the_work(finished, tmp_path, capsys, monkeypatch):
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setattr(evaluate, "evaluate", None)
+    other = f"sqlite:///{tmp_path}/odd#name/mlflow.db"
+    (tmp_path / "odd#name").mkdir()
+    MlflowClient(other).search_experiments()
+    error = command_error(capsys, "evaluate", str(finished), f"tracking.uri='{other}'")
+    assert f"does not have {finished}; send it with: mxscale sync" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["odd#name"]
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
         ([], "source is missing: mxscale evaluate MODEL"),
         (["{0}/net.onnx"], "net.onnx names no data: add data=NAME"),
-        (["{0}/net.onnx", "split=validation"], "split=validation: expected one of test, train, val"),
+        (["{0}/net.onnx", "split=validation"], "split=validation: expected one of all, test, train, val"),
         (["{0}/net.onnx", "views=three"], "views=three"),
         (["{0}/net.onnx", "data=imagefolder", "data.root={0}/images", "split=test"], "has only train, val"),
         (["{0}/net.onnx", "data=synthetic"], "data=synthetic has no labels to evaluate"),

@@ -16,7 +16,7 @@ from torch_state import state
 from mxscale.cli import main
 from mxscale.config.networks import network
 from mxscale.config.schema import from_dict
-from mxscale.models import convert, weights, zoo
+from mxscale.models import convert, pretrained, weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
 from mxscale.serve import export, onnx_graph, trained_models
@@ -37,7 +37,7 @@ def run(tmp_path):
     run = directory.create(from_dict({"runs": f"{tmp_path}/runs", "model": {"name": "resnet18_v1b"}, "data": data}))
     folder = run.checkpoints / "000000001"
     folder.mkdir(parents=True)
-    weights.save(folder / "params", convert.load(str(tmp_path / "w.safetensors"), "resnet18_v1b").arrays)
+    weights.save(folder / "params", convert.load(str(tmp_path / "w.safetensors"), "resnet18_v1b"))
     run.write("best.json", {"step": 1, "val/top1": 50.0, "checkpoint": "checkpoints/000000001"})
     run.write_plan(Plan(classes=10, class_names=ANIMALS))
     return run
@@ -130,8 +130,8 @@ def test_symbol_files_are_read_again_with_the_same_scores(run, tmp_path):
     prefix = tmp_path / "net"
     assert main.main(["export", str(run.path), "format=symbol", f"output={prefix}"]) == 0
     assert json.loads((tmp_path / "net.json").read_text())["class_names"] == list(ANIMALS)
-    config = from_dict({"model": {"name": "symbol"}, "data": {"image_size": 64}})
-    before, after = trained_models.load(str(run.path), config), trained_models.load(f"symbol:{prefix}", config)
+    before, after = (trained_models.load(name, from_dict({})) for name in (str(run.path), f"symbol:{prefix}"))
+    assert (after.card.image_size, after.card.resize) == (64, 72) and after.card.mean == before.card.mean
     images = mx.nd.random.normal(shape=(2, 3, 64, 64))
     assert np.allclose(before.net(images).asnumpy(), after.net(images).asnumpy(), atol=1e-4)
 
@@ -144,6 +144,38 @@ def test_safetensors_have_pytorchs_names_where_pytorch_has_the_network(run, tmp_
     assert found.keys() == want.keys() and all(found[name].tobytes() == array.tobytes() for name, array in want.items())
     with safe_open(out, "np") as file:
         assert json.loads(file.metadata()["class_names"]) == list(ANIMALS)
+    again = trained_models.load(f"torch:{out}", from_dict({"model": {"name": "resnet18_v1b"}})).card
+    assert (again.image_size, again.resize) == (64, 72)
+
+
+def test_typed_settings_and_model_input_precede_the_input_that_weights_state(run, tmp_path, capsys):
+    weights_file, out = f"torch:{tmp_path}/w.safetensors", tmp_path / "net.onnx"
+    stated = {"input_size": [3, 64, 64], "mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic"}
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    for given, size, mean in (
+        ([], 64, 127.5),
+        (["data.image_size=32"], 32, 127.5),
+        (["model.input=config", "data.image_size=32", "data.mean=[1,2,3]"], 32, 1),
+    ):
+        assert main.main(["export", weights_file, "model=resnet18_v1b", f"output={out}", *given]) == 0
+        card = trained_models.exported(str(out), from_dict({})).card
+        assert (card.image_size, card.mean[0]) == (size, mean)
+    (tmp_path / "config.json").write_text(json.dumps({**stated, "std": [0, 0.5, 0.5]}))
+    assert "stated input is invalid" in command_error(capsys, "export", weights_file, "model=resnet18_v1b")
+
+
+def test_a_run_of_a_symbol_network_may_move(run, tmp_path):
+    assert main.main(["export", str(run.path), "format=symbol", f"output={tmp_path}/net"]) == 0
+    source = pretrained.load(f"symbol:{tmp_path}/net", "symbol")
+    config = from_dict({"runs": f"{tmp_path}/runs", "model": {"name": "symbol"}, "data": {"image_size": 64}})
+    symbolic = directory.create(config)
+    (symbolic.checkpoints / "1").mkdir(parents=True)
+    weights.save(symbolic.checkpoints / "1" / "params", source.arrays)
+    symbolic.write("network.json", source.graph)
+    symbolic.write("best.json", {"step": 1, "val/top1": 50.0, "checkpoint": "checkpoints/1"})
+    symbolic.write_plan(Plan(classes=10, class_names=ANIMALS, graph=str(symbolic.path / "network.json")))
+    moved = symbolic.path.rename(tmp_path / "moved")
+    assert trained_models.load(str(moved), from_dict({})).card.class_names == ANIMALS
 
 
 def test_safetensors_of_other_networks_have_structural_names(tmp_path):

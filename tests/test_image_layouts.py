@@ -143,6 +143,13 @@ def test_images_of_a_list_are_found_in_the_folder_of_their_split(flat, tmp_path)
     assert colours_are_labels(pack(folder_data(tmp_path / "data", tmp_path, train=listed)))
 
 
+def test_a_missing_image_is_named_although_it_is_the_last_of_its_list(flat, tmp_path):
+    (tmp_path / "data").mkdir()
+    flat.rename(tmp_path / "data" / "train")
+    listed = written(tmp_path / "data" / "train.csv", *LISTS["train.csv"], "gone.png,a")
+    assert "line 11: gone.png is no image below" in refused(folder_data(tmp_path / "data", tmp_path, train=listed))
+
+
 def test_numbers_of_a_list_count_the_names_of_classes(flat, tmp_path):
     names = written(tmp_path / "classes.txt", "zebra", "ant")
     listed = written(tmp_path / "train.lst", *LISTS["train.lst"])

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import exported
 import numpy as np
@@ -12,7 +13,7 @@ from refusals import command_error
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.config.verbs.models import Predict
-from mxscale.serve import predict
+from mxscale.serve import image_inputs, predict
 from mxscale.serve.prediction_files import most_likely
 
 
@@ -65,6 +66,19 @@ def test_files_patterns_and_folders_are_accepted_and_counted_once(folder, capsys
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5 and lines[0].startswith(one)
     assert lines[0].split()[1] in exported.CLASSES and lines[0].endswith("%")
+
+
+def test_a_folder_holds_what_training_would_read(folder):
+    (folder / "elsewhere").mkdir()
+    shutil.copy(folder / "in/b/0001.jpg", folder / "elsewhere" / "linked.jpg")
+    (folder / "in" / "link").symlink_to(folder / "elsewhere")
+    for hidden in ("in/._0001.jpg", "in/__MACOSX/0001.jpg"):
+        (folder / hidden).parent.mkdir(exist_ok=True)
+        (folder / hidden).write_bytes(b"no image")
+    whole = image_inputs.pictures([f"{folder}/in"])
+    assert [each.name for each in whole if "link" in each.name] == [f"{folder}/in/link/linked.jpg"]
+    assert not [each.name for each in whole if "._" in each.name or "__MACOSX" in each.name]
+    assert image_inputs.pictures([f"{folder}/i?"]) == whole
 
 
 def test_json_lines_hold_predictions_or_the_error_of_a_bad_image(folder, capsys):

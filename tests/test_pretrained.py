@@ -167,7 +167,16 @@ def test_sizes_keep_their_ratio_to_the_image_size():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"image_size": 0}, {"mean": [1.0]}, {"std": [0.0, 1, 1]}, {"crop": 2}, {"mean": [float("nan")] * 3}]
+    "wrong",
+    [
+        {"image_size": 0},
+        {"mean": [1.0]},
+        {"std": [0.0, 1, 1]},
+        {"crop": 2},
+        {"mean": [float("nan")] * 3},
+        {"mean": 1.0},
+        {"std": ["1", 1, 1]},
+    ],
 )
 def test_invalid_input_is_refused(wrong):
     with pytest.raises(ConfigError, match=r"^model.pretrained=x: its stated input is invalid .*model.input=config$"):

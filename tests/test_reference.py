@@ -41,7 +41,7 @@ def ours(path, layers, dtype="float32"):
     net = zoo.build(f"resnet{layers}_v1b", 10)
     net.cast(dtype)
     zoo.initialise(net, 0, CPU, zero_gamma=False)
-    arrays = convert.load(str(path), f"resnet{layers}_v1b").arrays
+    arrays = convert.load(str(path), f"resnet{layers}_v1b")
     weights.fit(net, {n: mx.nd.array(a) for n, a in arrays.items()}, str(path), "keep")
     zoo.finish(net, (1, 3, 64, 64), CPU)
     return net

@@ -23,9 +23,7 @@ def configure(values: dict, overrides) -> tuple:
     Raises:
         ConfigError: The settings are invalid, or can't be combined with the resume or rerun.
     """
-    if any(override.startswith("data.image_size=") for override in overrides):  # what is typed wins
-        values = with_own_size(values)
-    config = validate(from_dict(values))
+    config = validate(from_dict(with_typed_size(values, overrides)))
     if config.rerun.run is not None:
         if config.resume is not None:
             both = f"resume={config.resume} with rerun={config.rerun.run}"
@@ -37,9 +35,10 @@ def configure(values: dict, overrides) -> tuple:
     return (*_new_or_resumed(config, values, overrides), None)
 
 
-def with_own_size(values: dict) -> dict:
-    """Return the settings with model.input=normalisation in place of checkpoint, which would take the image size."""
-    if values["model"]["input"] != "checkpoint":
+def with_typed_size(values: dict, overrides) -> dict:
+    """Return the settings; data.image_size= on the command line replaces the size that model.input=checkpoint takes."""
+    typed = any(override.startswith("data.image_size=") for override in overrides)
+    if not typed or values["model"]["input"] != "checkpoint":
         return values
     return {**values, "model": {**values["model"], "input": "normalisation"}}
 

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 from hydra.core.hydra_config import HydraConfig
 
-from mxscale.cli.settings import resolve
+from mxscale.cli.settings import resolve, with_typed_size
 from mxscale.config.networks import NAMES
 from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.config.validation import validate
@@ -104,7 +104,7 @@ def sync(values: dict, own: records.Sync) -> int:
 def predict(values: dict, own: models.Predict) -> int:
     from mxscale.serve import predict as prediction
 
-    return prediction.main(validate(from_dict(values)), own)
+    return prediction.main(_of_model(values), own)
 
 
 def evaluate(values: dict, own: models.Evaluate) -> None:
@@ -112,13 +112,13 @@ def evaluate(values: dict, own: models.Evaluate) -> None:
 
     typed = [override.lstrip("+~").partition("=")[0] for override in HydraConfig.get().overrides.task]
     data_given = any(key.split(".")[0] in ("data", "experiment") and key != "data.cache" for key in typed)
-    evaluation.main(_resolved(values), data_given, own)
+    evaluation.main(resolve(_of_model(values)), data_given, own)
 
 
 def export(values: dict, own: models.Export) -> None:
     from mxscale.serve import export as exporting
 
-    exporting.main(validate(from_dict(values)), own)
+    exporting.main(_of_model(values), own)
 
 
 def register(values: dict, own: models.Register) -> None:
@@ -133,6 +133,11 @@ def layers(values: dict, own: models.Layers) -> None:
 
     rows = table.of_networks(own.networks or NAMES, own.image_size, own.classes)
     print(table.write(rows, own.output) if own.output else table.text(rows))
+
+
+def _of_model(values: dict) -> Config:
+    """Return the settings of a verb that takes a trained network."""
+    return validate(from_dict(with_typed_size(values, HydraConfig.get().overrides.task)))
 
 
 def _resolved(values: dict) -> Config:

@@ -117,13 +117,14 @@ def located(rows: List[Row], root: str, folders: Sequence[str], where: str) -> L
     If only the first line names no file, and has another label than the others, it is taken for a header.
 
     Args:
-        folders: Below root, of which the first that has the last image is that of the list; "" is root itself.
+        folders: Below root, of which the first that has one of three images is that of the list; "" is root itself.
 
     Raises:
         ConfigError: An image does not exist, or is listed twice.
     """
     file_of = lru_cache(maxsize=None)(_images_by_stem)
-    folder = next((each for each in folders if _file(rows[-1].path, root, each, file_of)), folders[0])
+    tried = [rows[-1], rows[len(rows) // 2], rows[min(1, len(rows) - 1)]]  # one may be missing
+    folder = next((each for each in folders if any(_file(row.path, root, each, file_of) for row in tried)), folders[0])
     found, missing, lines = [], [], {}
     for row in rows:
         path = _file(row.path, root, folder, file_of)

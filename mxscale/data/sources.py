@@ -107,7 +107,7 @@ def list_folder(data: Data, nested: bool = True) -> Tuple[Tree, str]:
         ConfigError: data.root cannot be read, or has another layout.
     """
     root, where, unused = _absolute(data.root), f"data.root={data.root}", Counter()
-    splits = _splits(data, root, where, partial(_images, root, nested=nested, unused=unused))
+    splits = _splits(data, root, where, partial(images_in, root, nested=nested, unused=unused))
     base = splits.get("train") or splits["all"]
     # Labels that are numbers stay in their order; `chosen` sorts by name
     own_order = base.listed and data.classes is None
@@ -193,7 +193,7 @@ def _is_folder(entry: os.DirEntry) -> bool:
         return False
 
 
-def _images(
+def images_in(
     root: str, folder: str, nested: bool = False, unused: Optional[Counter] = None, above: Tuple = ()
 ) -> List[Image]:
     """Return the image files in a folder, sorted by path.
@@ -214,7 +214,7 @@ def _images(
                     status = entry.stat()
                     own = (status.st_dev, status.st_ino)
                     if nested and own not in above and not entry.name.startswith(SYSTEM_FOLDERS):
-                        found += _images(root, path, nested, unused, (*above, own))
+                        found += images_in(root, path, nested, unused, (*above, own))
                     continue
                 extension = os.path.splitext(entry.name)[1].lower()
                 if extension in EXTENSIONS:
@@ -222,7 +222,7 @@ def _images(
                 elif unused is not None:
                     unused[extension or "without extension"] += 1
     except OSError as error:
-        raise ConfigError(f"data.root: cannot read {os.path.join(root, folder)} ({error.strerror})") from None
+        raise ConfigError(f"{os.path.join(root, folder)}: cannot be read ({error.strerror})") from None
     return sorted(found)
 
 
@@ -236,10 +236,10 @@ def _stamped(root: str, path: str) -> Image:
 
 def _check_depth(data: Data, path: str, classes: List[str], where: str, images: Callable[[str], List[Image]]) -> None:
     """Raise ConfigError if the folders in `path` are no classes: they hold no image, or each the same classes."""
-    if any(_images(path, name) for name in classes):
+    if any(images_in(path, name) for name in classes):
         return
     below = {name: _folders(os.path.join(path, name), where) for name in classes}
-    filled = [name for name in classes if _images(path, name, nested=True)]
+    filled = [name for name in classes if images_in(path, name, nested=True)]
     if len(filled) > 1 and images(filled[0]):
         names = below[filled[0]]
         if data.classes is None and len(names) > 1 and all(below[name] == names for name in filled):
@@ -261,7 +261,7 @@ def _split_folders(root: str, top: List[str], where: str, lists: Container[str])
     named = {split: [name for name in top if name.lower() in names] for split, names in SPLIT_NAMES.items()}
     found = {split: names[0] for split, names in named.items() if names and split not in lists}
     train = found.get("train")
-    if train is None or _images(root, train) or not _folders(os.path.join(root, train), where):
+    if train is None or images_in(root, train) or not _folders(os.path.join(root, train), where):
         return {}
     for split, folder in list(found.items()):
         if len(named[split]) > 1:

@@ -36,7 +36,7 @@ def plan(tree: Tree, data: Data, exclude: FrozenSet[int] = frozenset()) -> Dict[
     """Return the images of each split in the order of packing.
 
     The training images are shuffled once, so that contiguous shards are mixed. The other splits keep the order of
-    the listing.
+    the listing. With data.test_share=1, a set without splits has the one split "all".
 
     Args:
         exclude: Ids of unusable images. The splits stay as they are without them; with data.val_share=null,
@@ -51,6 +51,8 @@ def plan(tree: Tree, data: Data, exclude: FrozenSet[int] = frozenset()) -> Dict[
     }
     if data.val_share is None:
         shuffled = {split: _without(classes, exclude) for split, classes in shuffled.items()}
+    if "all" in shuffled and data.test_share == 1:
+        return {"all": sorted(chain.from_iterable(_without(shuffled["all"], exclude)))}
     if "all" in shuffled:
         splits = _divide(tree, shuffled["all"], data, data.test_share)
     elif "val" in shuffled:
@@ -141,7 +143,7 @@ def chosen(data: Data, available: List[str], where: str) -> List[str]:
     for name in classes:
         if classes.count(name) > 1:
             raise ConfigError(f"data.classes: {name} is listed {classes.count(name)} times; list each class once")
-    if len(classes) < 2:
+    if len(classes) < 2 and data.test_share < 1:
         only = f" ({classes[0]})" if classes else ""
         raise ConfigError(f"{where} has {len(classes)} class{only}; expected at least 2")
     if data.num_classes not in (None, len(classes)):

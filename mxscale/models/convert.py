@@ -9,7 +9,7 @@ import json
 import math
 import os
 import re
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, Optional
 
 import numpy as np
 
@@ -54,13 +54,8 @@ def _norm(torch_name: str, structural: str) -> Dict[str, str]:
     return {f"{torch_name}.{a}": f"{structural}.{b}" for a, b in BATCH_NORM.items()}
 
 
-class Converted(NamedTuple):
-    arrays: Dict[str, np.ndarray]  # by structural name, float32
-    ignored: List[str]  # the file's names of tensors that no network here has
-
-
-def load(path: str, name: str, source: Optional[str] = None) -> Converted:
-    """Return the tensors of a file by structural name; without a head if the file has none.
+def load(path: str, name: str, source: Optional[str] = None) -> Dict[str, np.ndarray]:
+    """Return the tensors of a file by structural name, in float32; without a head if the file has none.
 
     Args:
         source: model.pretrained as the user wrote it, for messages.
@@ -74,15 +69,14 @@ def load(path: str, name: str, source: Optional[str] = None) -> Converted:
         raise ConfigError(f"model.pretrained={source}: PyTorch weights fit {TORCH_NETWORKS}, not model.name={name}")
     _check_architecture(path, source)
     tensors = _unwrapped(torch_file.read(path, source))
-    ignored = [n for n in tensors if n.rpartition(".")[2] == UNUSED]
-    given = {n: tensor for n, tensor in tensors.items() if n not in ignored}
+    given = {n: tensor for n, tensor in tensors.items() if n.rpartition(".")[2] != UNUSED}
     table = _table(layers, given)
     if set(given) != set(table):
         raise ConfigError(f"model.pretrained={source} does not fit {name}: {_misfits(given, layers)}")
     integers = [n for n in table if not given[n].is_floating()]
     if integers:
         raise ConfigError(f"model.pretrained={source}: not of a floating-point type: {first_of(integers)}")
-    return Converted({structural: given[n].as_float32() for n, structural in table.items()}, ignored)
+    return {structural: given[n].as_float32() for n, structural in table.items()}
 
 
 def _unwrapped(tensors: dict) -> dict:
@@ -106,13 +100,8 @@ def _misfits(given, layers: int) -> str:
     return differences(_table(layers, given), given)
 
 
-def to_torch(name: str, arrays: Dict[str, np.ndarray], source: str) -> Dict[str, np.ndarray]:
-    """Return the arrays of network `name` by PyTorch's names, in PyTorch's order. Raises ConfigError."""
-    layers = network(name).torch_layers
-    if layers is None:
-        raise ConfigError(
-            f"{source} is a {name}, which cannot be exported to PyTorch: expected one of {TORCH_NETWORKS}"
-        )
+def to_torch(layers: int, arrays: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+    """Return the arrays of a ResNet v1b of that many layers by PyTorch's names, in PyTorch's order."""
     return {torch_name: arrays[structural] for torch_name, structural in names(layers).items()}
 
 

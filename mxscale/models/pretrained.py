@@ -4,17 +4,19 @@ A run directory or a `.params` file is read in place. `LOADERS` convert every ot
 run's directory. Ranks and resumed runs then need neither the source nor network access.
 """
 
+import contextlib
 import json
 import math
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from mxscale.config.networks import network
 from mxscale.config.schema import origin_of
-from mxscale.models import gluon_store, symbol, weights, zoo
+from mxscale.models import gluon_store, symbol, torch_file, weights, zoo
 from mxscale.rundir.plan import Origin
 from mxscale.util.atomic_files import digest_of, replacing
 from mxscale.util.errors import ConfigError
+from mxscale.util.regular_files import read_regular
 
 WEIGHTS, GRAPH = "pretrained.params", "network.json"  # in the run's directory
 
@@ -25,7 +27,6 @@ class Loaded(NamedTuple):
     input: Optional[dict] = None  # image_size, mean, std, interpolation, crop in training; None: unknown
     revision: Optional[str] = None
     graph: Optional[dict] = None  # of a symbol network
-    ignored: Sequence[str] = ()  # the file's names of tensors that no network here has
 
 
 # Each loader takes the source without its prefix, the network's name, and the source as the user wrote it.
@@ -44,14 +45,31 @@ def _symbol(rest: str, name: str, source: str) -> Loaded:
     # A network that starts with a normalisation was trained on plain pixels, at 224 pixels if published
     # (example/image-classification/test_score.py of MXNet: rgb_mean='0,0,0')
     taken = {"image_size": 224, "mean": [0.0] * 3, "std": [1.0] * 3} if network.raw_input else None
+    with contextlib.suppress(OSError, ValueError, RecursionError):  # of another program
+        exported = json.loads(read_regular(f"{symbol.split_epoch(rest)[0]}.json", symbol.MAX_BYTES))
+        taken = _of_export(exported) or taken
     return Loaded(arrays, files, taken, graph=saved)
+
+
+def _of_export(card: Any) -> Optional[dict]:
+    """Return the input in what `mxscale export` writes beside weights; None for what another program wrote."""
+    try:
+        side, resize = card["image_size"], card["resize"]
+        taken = {"image_size": side, "crop": side / resize if resize else None}
+        return {**taken, **{key: card[key] for key in ("mean", "std", "interpolation")}}
+    except (KeyError, TypeError):
+        return None
 
 
 def _torch(rest: str, name: str, source: str) -> Loaded:
     from mxscale.models import convert
 
     found = convert.load(rest, name, source)
-    return Loaded(found.arrays, [rest], convert.input_of(rest), ignored=found.ignored)
+    taken = None
+    with contextlib.suppress(ValueError):  # of another program
+        texts = torch_file.metadata_of(rest)
+        taken = _of_export({key: json.loads(text) for key, text in texts.items() if key != "format"})
+    return Loaded(found, [rest], taken or convert.input_of(rest))
 
 
 def _hub(rest: str, name: str, source: str) -> Loaded:
@@ -94,21 +112,24 @@ def bring(source: str, name: str, folder, head: str) -> Origin:
         kind=origin_of(source)[0],
         files={str(path): digest_of(path) for path in loaded.files},
         revision=loaded.revision,
-        input=loaded.input and checked(loaded.input, source),
+        input=loaded.input,
     )
 
 
 def checked(taken: dict, source: str) -> dict:
     """Return `taken` if its values are valid. Raises ConfigError."""
     side, crop = taken.get("image_size"), taken.get("crop")
-    numbers = [*taken.get("mean", ()), *taken.get("std", ())]
-    wrong = (
-        (side is not None and not (isinstance(side, int) and 8 <= side <= 4096))
-        or (crop is not None and not 0 < crop <= 1)
-        or len(numbers) not in (0, 6)
-        or not all(isinstance(n, (int, float)) and math.isfinite(n) for n in numbers)
-        or min(taken.get("std", [1])) <= 0
-    )
+    try:
+        numbers = [*taken.get("mean", ()), *taken.get("std", ())]
+        wrong = (
+            (side is not None and not (isinstance(side, int) and 8 <= side <= 4096))
+            or (crop is not None and not 0 < crop <= 1)
+            or len(numbers) not in (0, 6)
+            or not all(math.isfinite(number) for number in numbers)
+            or min(taken.get("std", [1])) <= 0
+        )
+    except TypeError:  # a value that is no number, or no list of them
+        wrong = True
     if wrong:
         raise ConfigError(f"model.pretrained={source}: its stated input is invalid ({taken}); set model.input=config")
     return taken

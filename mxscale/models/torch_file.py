@@ -72,6 +72,15 @@ def read(path: str, source: str) -> Dict[str, Tensor]:
         raise ConfigError(f"model.pretrained={source}: {error}") from None
 
 
+def metadata_of(path: str) -> Dict[str, str]:
+    """Return the metadata of a .safetensors file; {} of another file."""
+    try:
+        with safetensors.safe_open(path, "np") as file:
+            return file.metadata() or {}
+    except safetensors.SafetensorError:
+        return {}
+
+
 def _safetensors(content: bytes) -> Dict[str, Tensor]:
     try:
         entries = safetensors.deserialize(content)  # checks every offset and size against the file

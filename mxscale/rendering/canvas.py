@@ -2,6 +2,7 @@
 
 import io
 import logging
+import warnings
 from typing import NamedTuple
 
 # The palette of Okabe and Ito, distinct for colour-blind readers; a lighter blue for dark pages
@@ -9,7 +10,7 @@ COLOURS = ("#2f84c6", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9")
 INK = "#24292f"  # text and frame; in an SVG it becomes the page's text colour
 
 STYLE = {
-    "font.family": ["DejaVu Sans", "Verdana", "sans-serif"],
+    "font.family": ["DejaVu Sans", "Verdana", "Noto Sans CJK SC", "sans-serif"],
     "font.size": 10,
     "text.color": INK,
     "axes.edgecolor": INK,
@@ -47,8 +48,11 @@ def finished(name: str, title: str, caption: str, figure) -> Drawn:
     """Render a Matplotlib figure as PNG, and as SVG for a page."""
     import matplotlib
 
-    png, svg = as_png(figure), io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": name}):  # unique ids, because all figures are in one page
+    svg = io.StringIO()
+    # Unique ids, because all figures are in one page
+    with matplotlib.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name of a class, which the page has as text
+        png = as_png(figure)
         figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
     text = svg.getvalue()
     return Drawn(name, title, caption, png, text[text.index("<svg") :].replace(INK, "currentColor"))

@@ -1,5 +1,6 @@
 """The files of a report: a self-contained HTML page, texts, and figures."""
 
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
@@ -36,12 +37,21 @@ def render(template: Path, **facts: Any) -> str:
     return environment.get_template(template.name).render(**facts)
 
 
+def prepare(folder: Path, key: str = "output") -> None:
+    """Create the folder of a report. Raises ConfigError if the folder, the value of `key`, is not writable."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ConfigError(f"{key}={folder}: not writable ({error.strerror}); name another") from None
+
+
 def save(texts: Dict[str, str], drawn: Sequence[Drawn], folder: Path, key: str = "output") -> List[Path]:
-    """Write the texts and PNG files. Raises ConfigError if the folder, the value of `key`, is not writable."""
+    """Write the texts and PNG files. Raises ConfigError if the folder, the value of `key`, is not writable or full."""
+    prepare(folder, key)
     contents = {name: text.encode() for name, text in texts.items()}
     contents.update({f"{figure.name}.png": figure.png for figure in drawn})
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             (folder / name).write_bytes(content)
     except OSError as error:

@@ -28,6 +28,7 @@ from mxscale.tracking import history
 from mxscale.util.errors import ConfigError, nearest
 
 SPLITS = ("test", "val", "train")  # the first that a set has is the default
+ALL = "all"  # the images of a set without splits
 # value of views -> (place of the crop from 0, top or left, to 1; whether it is mirrored)
 VIEWS = {
     "center": [((0.5, 0.5), False)],
@@ -64,29 +65,24 @@ def main(config: Config, data_given: bool, request: Evaluate) -> None:
     if run is None and not data_given:
         raise ConfigError(f"{request.source} names no data: add data=NAME, such as data=imagefolder data.root=DIR")
     own = run is not None and not data_given
-    store = _store(run, config) if own else None  # before the work, which a missing store would waste
+    recorded = own and config.tracking.enabled and trained_models.mlflow_id(run)
+    store = history.Store(config, "evaluate", run) if recorded else None
+    run_id = store and store.id_of(run)  # before the work, as the folder: without them it would be lost
     exported = trained_models.exported(run or request.source, config)
     images = labelled(config, exported.card, request.split) if data_given else of_run(run, request.split)
-    evaluated = evaluate(Predictor(exported, threads_of(request.threads)), images, request.views)
-    name = folder_of(evaluated)
+    name = folder_of(images.name, request.views)
     folder = Path(request.output) if request.output else Path(run.path if own else "") / name
+    page.prepare(folder)
+    evaluated = evaluate(Predictor(exported, threads_of(request.threads)), images, request.views)
     files = evaluation_report.write(evaluated, folder)
     if store:
-        run_id = trained_models.mlflow_id(run)
         store.keep(files, run_id, name)
         store.log_metrics(run_id, {f"{name}/{metric}": value for metric, value in evaluated.tally.metrics().items()})
 
 
-def _store(run: RunDir, config: Config) -> Optional[history.Store]:
-    """Return the store that has the run, None without one. Raises ConfigError if it does not answer."""
-    recorded = config.tracking.enabled and trained_models.mlflow_id(run)
-    return history.Store(config, "evaluate", run) if recorded else None
-
-
-def folder_of(evaluated: Evaluated) -> str:
+def folder_of(split: str, views: str) -> str:
     """Return the folder of the files in a run, and the prefix of the metrics in MLflow."""
-    views = "" if evaluated.views == "center" else f"-{evaluated.views}"
-    return f"evaluation/{evaluated.split}{views}"
+    return f"evaluation/{split}" + ("" if views == "center" else f"-{views}")
 
 
 def of_run(run: RunDir, split: Optional[str]) -> Images:
@@ -110,10 +106,10 @@ def labelled(config: Config, card: ModelCard, split: Optional[str]) -> Images:
         raise ConfigError(f"data={config.data.kind} has no labels to evaluate")
     data = dataclasses.replace(config.data, image_size=card.image_size, allow_duplicates=True)
     # Packing must not enlarge images beyond the size whose centre is cropped; None: that of the image as it is
-    side = min(data.short_side, max(card.resize, card.image_size)) if data.short_side and card.resize else "original"
-    data = dataclasses.replace(data, pack_short_side=side)
+    side = max(card.resize, card.image_size) if data.short_side and card.resize else "original"
+    data = dataclasses.replace(data, pack_short_side=side, test_share=1 if split == ALL else data.test_share)
     packed = pack.prepare(data)
-    where = f"data={data.kind}" if data.root is None else f"data.root={data.root}"
+    where = f"data={data.kind}" + ("" if data.root is None else f" data.root={data.root}")
     present = [name for name, entry in packed["splits"].items() if entry["count"]]
     chosen = _chosen(split, present, where)
     return _opened(chosen, manifests.split_of(packed, chosen), _matched(packed["classes"], card, where))
@@ -168,6 +164,9 @@ def evaluate(predictor: Predictor, images: Images, views: str) -> Evaluated:
             view, reason = some.bad[0]
             raise ConfigError(f"{images.records.name_of(view.record)}: {reason}")
         records = np.array([view.record for view in some.items[:: len(each)]])
+        if not np.isfinite(some.logits).all():
+            name = images.records.name_of(some.items[0].record)
+            raise ConfigError(f"the network's scores are not finite, first in the batch from {name} on")
         log_probabilities = averaged(some.logits, len(each))
         predicted = tally.add(log_probabilities, labels[records])
         for place in np.flatnonzero(predicted != labels[records]):

@@ -87,13 +87,13 @@ def write_safetensors(trained: Network, path: str) -> str:
     from safetensors.numpy import save
 
     name, arrays = trained.card.network, weights.arrays(trained.net)
-    named = network(name).torch_layers is not None
-    tensors = convert.to_torch(name, arrays, name) if named else arrays
-    metadata = {"format": "pt" if named else "mxnet", **model_card.to_metadata(trained.card)}
+    layers = network(name).torch_layers
+    tensors = convert.to_torch(layers, arrays) if layers else arrays
+    metadata = {"format": "pt" if layers else "mxnet", **model_card.to_metadata(trained.card)}
     content = save({key: np.ascontiguousarray(value) for key, value in tensors.items()}, metadata)
     with replacing(path) as new:
         Path(new).write_bytes(content)
-    return f"{path}: {len(tensors)} tensors of {name}, with {'PyTorch' if named else 'MXNet'}'s names"
+    return f"{path}: {len(tensors)} tensors of {name}, with {'PyTorch' if layers else 'MXNet'}'s names"
 
 
 FORMATS = {"onnx": write_onnx, "symbol": write_symbol, "safetensors": write_safetensors}

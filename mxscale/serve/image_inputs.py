@@ -7,6 +7,7 @@ from typing import Any, List, NamedTuple, Sequence
 import numpy as np
 
 from mxscale.data.images import EXTENSIONS
+from mxscale.data.sources import images_in
 from mxscale.util.errors import ConfigError
 
 
@@ -29,17 +30,22 @@ def pictures(given: Sequence[str]) -> List[Picture]:
 
 def _files(path: str) -> List[str]:
     if os.path.isdir(path):
-        inside = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
-        found = sorted(each for each in inside if each.lower().endswith(EXTENSIONS))
+        found = _inside(path)
     elif os.path.exists(path):
         found = [path]
     elif glob.has_magic(path):
-        found = sorted(each for each in glob.glob(path, recursive=True) if os.path.isfile(each))
+        matching = glob.glob(path, recursive=True)
+        found = sorted(image for each in matching for image in (_inside(each) if os.path.isdir(each) else [each]))
     else:
         raise ConfigError(f"{path}: no such file or folder")
     if not found:
         raise ConfigError(f"{path}: no images there; expected files that end in {', '.join(EXTENSIONS)}")
     return found
+
+
+def _inside(folder: str) -> List[str]:
+    """Return the images in a folder and those below it, by the rules of an image set."""
+    return [image for image, *_ in images_in("", folder.rstrip("/") or "/", nested=True)]
 
 
 def array(path: str) -> np.ndarray:

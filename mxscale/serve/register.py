@@ -25,14 +25,12 @@ def main(config: Config, request: Register) -> None:
     run = trained_models.find_run(request.source, config)
     if run is None:
         raise ConfigError(f"{request.source}: no such run directory; expected one, latest or run:ID")
-    run_id = trained_models.mlflow_id(run)
-    if run_id is None:
-        raise ConfigError(f"{run} is not in MLflow; send it with: mxscale sync {run}")
+    run.config()  # raises ConfigError for another folder
     best = run.read("best.json")
     if best is None:
         raise ConfigError(f"{run} has no best checkpoint")
     store = models.Models(config, "register", run)
-    checkpoint = models.Checkpoint(run_id, best["checkpoint"], best["val/top1"])
+    checkpoint = models.Checkpoint(store.id_of(run), best["checkpoint"], best["val/top1"])
     model_id = store.logged(checkpoint) or _log(run, store, checkpoint, config)
     of_model = f"{checkpoint.metric:.2f} % val top-1, model {model_id}"
     if request.registered is None:

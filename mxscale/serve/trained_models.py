@@ -2,10 +2,10 @@
 
 import os
 from dataclasses import replace
-from typing import NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Tuple, Union
 
 from mxscale.config.datasets import DATASETS
-from mxscale.config.networks import network
+from mxscale.config.networks import SYMBOL, network
 from mxscale.config.schema import Config, Data, origin_of
 from mxscale.rundir.directory import RunDir, latest_trained
 from mxscale.serve import model_card
@@ -94,10 +94,12 @@ def _of_run(run: RunDir) -> Network:
     if best is None:
         raise ConfigError(f"{run} is no run directory with a best checkpoint")
     config, plan = run.config(), run.plan()
-    from mxscale.models import weights
+    from mxscale.models import pretrained, weights
 
     arrays = weights.load(run.path / best["checkpoint"] / "params", "checkpoint")
-    return _built(config, plan.class_names, arrays, plan.graph, mlflow_id(run) or str(run))
+    graph = run.path / pretrained.GRAPH  # plan.graph is where it was in training
+    net = _built(config, len(plan.class_names), arrays, str(graph) if graph.exists() else None, str(run))
+    return Network(net, _card(config, tuple(plan.class_names), net, mlflow_id(run) or str(run)))
 
 
 def mlflow_id(run: RunDir) -> Optional[str]:
@@ -108,9 +110,12 @@ def mlflow_id(run: RunDir) -> Optional[str]:
 def _of_weights(source: str, config: Config) -> Network:
     """Return the network of a file of weights, or of a source such as torch:FILE, with its classifier."""
     from mxscale.models import pretrained
-    from mxscale.train.pretrained_init import adopted_input
+    from mxscale.train.pretrained_init import stated_input
 
-    if origin_of(source)[0] == "path" and not os.path.isfile(source):
+    kind = origin_of(source)[0]
+    if kind == "symbol":
+        config = replace(config, model=replace(config.model, name=SYMBOL))
+    if kind == "path" and not os.path.isfile(source):
         raise ConfigError(f"{source}: no such run directory or file")
     loaded = pretrained.load(source, config.model.name)
     if network(config.model.name).from_weights and loaded.graph is None:
@@ -118,10 +123,12 @@ def _of_weights(source: str, config: Config) -> Network:
     heads = [array for name, array in loaded.arrays.items() if name.startswith("output.") and name.endswith(".weight")]
     if not heads:
         raise ConfigError(f"{source} has no classifier")
-    data = _size_of_pretraining(config) if config.data == Data() else config.data
-    data = replace(data, **adopted_input(data, loaded.input or {}, source).taken)
-    names = tuple(str(number) for number in range(len(heads[0])))
-    return _built(replace(config, data=data), names, loaded.arrays, loaded.graph, None)
+    nothing_given = config.data == Data() and config.model.input == "checkpoint"
+    data = _size_of_pretraining(config) if nothing_given else config.data
+    data = replace(data, **stated_input(replace(config, data=data), loaded.input, source).taken)
+    config, names = replace(config, data=data), tuple(str(number) for number in range(len(heads[0])))
+    net = _built(config, len(names), loaded.arrays, loaded.graph, source)
+    return Network(net, _card(config, names, net, None))
 
 
 def _size_of_pretraining(config: Config) -> Data:
@@ -130,16 +137,16 @@ def _size_of_pretraining(config: Config) -> Data:
     return replace(config.data, image_size=side, eval_resize=round(side * 8 / 7) if side >= 224 else side)
 
 
-def _built(config: Config, class_names, arrays, graph, run) -> Network:
-    """Build a network and load its weights. Raises ConfigError."""
+def _built(config: Config, classes: int, arrays, graph, source: str):
+    """Build a network and load its weights. Raises ConfigError, which names `source`."""
     import mxnet as mx
 
     from mxscale.models import graph_trial, weights, zoo
 
     name, side = config.model.name, config.data.image_size
     if graph:
-        graph_trial.check(graph, side, name)
-    net = zoo.build(name, len(class_names), graph)
+        graph_trial.check(graph, side, source)
+    net = zoo.build(name, classes, graph)
     zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
     try:
         zoo.finish(net, (1, 3, side, side), mx.cpu())
@@ -147,12 +154,13 @@ def _built(config: Config, class_names, arrays, graph, run) -> Network:
         reason = str(error).strip().splitlines()[-1]
         raise ConfigError(f"images of {side}x{side} pixels do not fit {name}: {reason}") from None
     given = {name: mx.nd.array(weights.host(array)) for name, array in arrays.items()}
-    weights.fit(net, given, str(run or name), "keep")
-    digest = weights.params_sha256(weights.arrays(net))
-    return Network(net, _card(config, tuple(class_names), digest, run))
+    weights.fit(net, given, source, "keep")
+    return net
 
 
-def _card(config: Config, class_names, digest: str, run) -> ModelCard:
+def _card(config: Config, class_names: Tuple[str, ...], net, run: Optional[str]) -> ModelCard:
+    from mxscale.models import weights
+
     data = config.data
     return ModelCard(
         network=config.model.name,
@@ -163,6 +171,6 @@ def _card(config: Config, class_names, digest: str, run) -> ModelCard:
         interpolation=data.interpolation,
         mean=tuple(data.mean),
         std=tuple(data.std),
-        params_sha256=digest,
+        params_sha256=weights.params_sha256(weights.arrays(net)),
         run=run,
     )

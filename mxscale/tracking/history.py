@@ -5,6 +5,7 @@ an older version.
 """
 
 import json
+import shlex
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -75,6 +76,14 @@ class Store:
                 "address of the run's page"
             )
         return recorded(found)
+
+    def id_of(self, run: RunDir) -> str:
+        """Return the id of a run directory in this store. Raises ConfigError if the store does not have the run."""
+        run_id = sync_state.load(run, self.uri, "")[1].run_id
+        if run_id is None or not self._request(lambda: store.exists(self.client, run_id)):
+            sync = f"mxscale sync {shlex.quote(str(run))} tracking.uri={shlex.quote(str(self))}"
+            raise ConfigError(f"{self.asked}{self} does not have {run}; send it with: {sync}")
+        return run_id
 
     def finished_beside(self, run_id: str, data_digest: str) -> List[Recorded]:
         """Return the finished runs on the same data in the experiment of a run."""

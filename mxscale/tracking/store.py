@@ -87,7 +87,7 @@ def exclusive(uri: str):
 def tables_of(file: Path) -> Set[str]:
     """Return the schema versions in a SQLite file; empty if it is no MLflow store."""
     try:
-        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as base:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as base:
             return {version for (version,) in base.execute("select version_num from alembic_version")}
     except sqlite3.DatabaseError:
         return set()

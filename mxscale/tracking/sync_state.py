@@ -85,7 +85,7 @@ def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
     if uri.startswith("http"):
         return _server(uri) + page
     own = sqlite_file(uri) == ROOT / "runs" / "mlflow.db"  # the store that `make ui` shows
-    server = "make ui" if own else f"mlflow ui --backend-store-uri {uri}"
+    server = "make ui" if own else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
     return f"{server}, then {_server(uri)}{page}"
 
 

@@ -37,8 +37,7 @@ def obtain(run: RunDir, config: Config, plan: Plan) -> Tuple[Config, Plan]:
                 origin = pretrained.bring(source, config.model.name, run.path, plan.head)
             else:
                 origin = _of_path(source, plan.pretrained, graph)
-            taken = {key: value for key, value in (origin.input or {}).items() if key in ADOPTED[config.model.input]}
-            plan = replace(plan, origin=origin, input=adopted_input(config.data, taken, source))
+            plan = replace(plan, origin=origin, input=stated_input(config, origin.input, source))
         if loaded:
             plan = replace(plan, pretrained=str(run.path / pretrained.WEIGHTS))
     plan = replace(plan, graph=str(graph) if graph.exists() else None)
@@ -58,6 +57,15 @@ def _of_path(source: str, file: str, graph) -> Origin:
         shutil.copyfile(earlier.path / pretrained.GRAPH, graph)
     data = earlier.config().data
     return Origin("run", files, input={key: getattr(data, key) for key in ("image_size", *NORMALISATION)})
+
+
+def stated_input(config: Config, stated: Optional[dict], source: str) -> InputChange:
+    """Return the keys of config.data that the stated input of the weights changes, as far as model.input takes it.
+
+    Raises ConfigError.
+    """
+    taken = {key: value for key, value in (stated or {}).items() if key in ADOPTED[config.model.input]}
+    return adopted_input(config.data, pretrained.checked(taken, source), source)
 
 
 def adopted_input(data: Data, given: dict, source: str) -> InputChange:

@@ -33,7 +33,9 @@ class Predict:
 class Evaluate:
     source: Optional[str] = setting(None, MODEL, required="mxscale evaluate MODEL, such as latest")
     split: Optional[str] = setting(
-        None, "split to evaluate; null: test, or val in a set without one", choices=("train", "val", "test")
+        None,
+        "split to evaluate; null: test, or val in a set without one; all: every image of a set without splits",
+        choices=("train", "val", "test", "all"),
     )
     views: str = setting(
         "center",
