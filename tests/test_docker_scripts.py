@@ -203,8 +203,8 @@ def test_build_without_requested_features_fails(source, tools, cuda, folder):
 @needs_dpkg
 @pytest.mark.parametrize(
     "listed, missing",
-    [("sm_70.cubin", "9.0+PTX; it has sm_70.cubin"), ("sm_70.cubin sm_90.cubin", "9.0+PTX; it has"),
-     ("sm_70.cubin sm_90.cubin sm_90.ptx", None)],
+    [("none", "7.0; it has "), ("sm_70.cubin", "9.0+PTX; it has sm_70.cubin"),
+     ("sm_70.cubin sm_90.cubin", "9.0+PTX; it has"), ("sm_70.cubin sm_90.cubin sm_90.ptx", None)],
 )  # fmt: skip
 def test_code_for_every_requested_architecture_is_verified(source, tools, cuda, folder, listed, missing):
     executable(folder / "cuda/bin/cuobjdump", f"#!/bin/sh\nprintf 'ELF file 1: mxnet.%s\\n' {listed}\n")
