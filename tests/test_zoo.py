@@ -137,6 +137,13 @@ def test_small_is_resnet_14():
     assert sum(p.data().size for p in trained) == 175258
 
 
+def test_resnet_v2_normalises_its_input_alike_in_training_and_inference():
+    net, bright = ready("resnet18_v2"), images() + 3
+    with mx.autograd.train_mode():
+        training = net.features[0](bright).asnumpy()
+    np.testing.assert_array_equal(training, net.features[0](bright).asnumpy())
+
+
 # ---------------------------------------------------------------- initial values
 
 

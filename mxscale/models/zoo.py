@@ -42,8 +42,14 @@ def gluon_network(name: str, classes: int) -> nn.HybridBlock:
 
     Gluon's SqueezeNet, DenseNet and Inception end in a pooling for 224 or 299 pixels. A global one is equal at that
     size and correct at others: at 448 pixels Gluon's SqueezeNet has four scores per class.
+
+    ResNet v2 normalises its input without parameters. MXNet updates running statistics in the backward pass, which such
+    a layer does not have: Gluon's would normalise by each batch in training and not at all in inference. Here it uses
+    its running statistics in both.
     """
     net = vision.get_model(name, classes=classes)
+    if isinstance(net, ResNetV2):
+        net.features[0]._kwargs["use_global_stats"] = True
     _pool_globally(net.features)
     _pool_globally(net.output)
     return net
