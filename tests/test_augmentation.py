@@ -13,6 +13,7 @@ from refusals import error_of
 from mxscale.config.readers import READERS
 from mxscale.config.training_settings import Augment
 from mxscale.data.reader.transforms import INTERPOLATIONS
+from mxscale.train.prepare import check_crops
 
 
 @pytest.fixture(params=READERS)
@@ -149,6 +150,18 @@ def test_each_setting_changes_pixels(name, augmented, reader):
 def test_what_record_iter_lacks_is_refused(override, where):
     error = error_of(composed, "train", "data=imagefolder", "data.root=x", "data.reader=record_iter", override)
     assert error == f"{override}: data.reader=record_iter does not have it{where}; use data.reader=turbojpeg"
+
+
+@pytest.mark.parametrize("min_side, pad, refused", [(32, 0, True), (24, 4, True), (33, 0, False), (None, 0, False)])
+def test_images_that_record_iter_would_damage_are_refused(min_side, pad, refused):
+    crops = Augment(crop="random_resized", pad=pad)
+    data = replace(RAW, reader="record_iter", image_size=32, augment=crops)
+    if refused:
+        assert "damages images" in error_of(check_crops, data, min_side)
+    else:
+        check_crops(data, min_side)
+    check_crops(replace(data, reader="turbojpeg"), min_side)
+    check_crops(replace(data, augment=replace(crops, crop="random")), min_side)
 
 
 def test_levels_are_those_of_the_published_fine_tuning():

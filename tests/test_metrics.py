@@ -78,6 +78,12 @@ def test_accumulator_counts_thousands_of_float16_scores(accumulator):
     assert accumulator.take()().tolist() == [3000.0, 3000.0, 3000.0]
 
 
+def test_accumulator_knows_classes_beyond_float16s_whole_numbers(accumulator):
+    classes = mx.nd.array([2049, 5001])
+    accumulator.add(mx.nd.ones(2), mx.nd.one_hot(classes, 6000, dtype="float16"), classes)
+    assert accumulator.take()()[1] == 2
+
+
 # ---------------------------------------------------------------- throughput timer
 
 

@@ -6,6 +6,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from composed import composed
+from refusals import error_of
 
 from mxscale.config.schema import Optimizer
 from mxscale.models import zoo
@@ -47,6 +48,33 @@ def after_steps(config, gradients, global_batch):
 def test_updates_equal_those_worked_by_hand(settings, gradients, global_batch, weight):
     config = Optimizer(**{"weight_decay": 0.0, **settings})
     assert after_steps(config, gradients, global_batch=global_batch) == pytest.approx(weight, rel=1e-6)
+
+
+def test_lars_scales_weights_alone_and_alike_on_every_device():
+    """Trust ratio 0.001 x |w| / |g| of arXiv:1708.03888, after a fall of the rate, too."""
+    devices, parameters = [mx.cpu(0), mx.cpu(1)], []
+    for number in range(6):
+        for kind in ("weight", "bias"):
+            parameters.append(mx.gluon.Parameter(f"conv{number}_{kind}", shape=(4,)))
+            parameters[-1].initialize(mx.init.Constant(0.5), ctx=devices)
+    trainer = make_trainer(parameters, Optimizer(name="lars", momentum=0.9, lr=1.0, weight_decay=0.0), False)
+    for rate in (1.0, 0.1):
+        before = [parameter.data(devices[0]).asnumpy() for parameter in parameters]
+        for parameter in parameters:
+            for value, gradient in zip(parameter.list_data(), parameter.list_grad()):
+                gradient[:], value._fresh_grad = 1, True
+        trainer.set_learning_rate(rate)
+        trainer.update(1)
+    moved = [(parameter.data(devices[0]).asnumpy() - old)[0] for parameter, old in zip(parameters, before)]
+    first_step = np.array([0.0005, 1.0])
+    np.testing.assert_allclose(np.reshape(moved, (6, 2)), [-(0.9 + 0.1) * first_step] * 6, rtol=2e-3)
+    assert all((p.data(devices[0]).asnumpy() == p.data(devices[1]).asnumpy()).all() for p in parameters)
+
+
+@pytest.mark.parametrize("momentum", ["0.9", "0.0"])
+def test_an_optimizer_that_fails_with_momentum_is_refused(momentum):
+    error = error_of(composed, "train", "optimizer.name=dcasgd", f"optimizer.momentum={momentum}")
+    assert error == f"optimizer.momentum={momentum}: MXNet's dcasgd fails with it; set null"
 
 
 @pytest.mark.parametrize("limit, factor", [(None, 1.0), (20.0, 1.0), (5.0, 0.5)])

@@ -3,8 +3,8 @@
 `optimizer.name` accepts every optimizer of MXNet; one without an entry has no limits.
 """
 
-from dataclasses import dataclass
-from typing import Optional
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Optional
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,8 @@ class OptimizerEntry:
         since: The MXNet version that has it.
         elementwise: False if an update needs the norm of a whole array.
         repeatable: False if an update draws random numbers, which no checkpoint holds.
+        momentum: False if MXNet's fails with a momentum.
+        defaults: Arguments whose default in MXNet is wrong.
         replicable: False if it keeps numbers that several devices of one process would share.
         uses_epoch: True if an update depends on the epoch.
         divides_by_lr: True if an update divides by the learning rate.
@@ -25,6 +27,8 @@ class OptimizerEntry:
     since: Optional[str] = None
     elementwise: bool = True
     repeatable: bool = True
+    momentum: bool = True
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     replicable: bool = True
     uses_epoch: bool = False
     divides_by_lr: bool = False
@@ -34,8 +38,10 @@ OPTIMIZERS = {
     "rmsprop_warmup": OptimizerEntry(
         "mxscale.train.optim.rmsprop_warmup:RMSpropWarmup", uses_epoch=True, divides_by_lr=True
     ),
+    "dcasgd": OptimizerEntry(momentum=False),
     "lamb": OptimizerEntry(since="1.6", elementwise=False),
-    "lars": OptimizerEntry(since="1.6", elementwise=False),
+    # Its momentum correction applies to the first four arrays and the first device only
+    "lars": OptimizerEntry(since="1.6", elementwise=False, defaults={"momentum_correction": False}),
     "lbsgd": OptimizerEntry(elementwise=False, replicable=False),
     "nadam": OptimizerEntry(replicable=False),
     "sgld": OptimizerEntry(repeatable=False),

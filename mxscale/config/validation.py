@@ -142,6 +142,8 @@ def _check_optimizer(c: Config) -> None:
             f"optimizer.name={name} draws random numbers in its update: the weights of ranks would diverge, and a "
             "checkpoint cannot save the random state; use another optimizer"
         )
+    if not entry.momentum and c.optimizer.momentum is not None:
+        raise ConfigError(f"optimizer.momentum={c.optimizer.momentum}: MXNet's {name} fails with it; set null")
     if not entry.divides_by_lr:
         return
     rates = {"optimizer.lr": c.optimizer.lr}

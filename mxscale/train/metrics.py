@@ -29,7 +29,7 @@ class Accumulator:
     def add(self, losses, logits, labels):
         """Add a batch on one of the devices: losses (B,), logits (B, classes), labels (B,)."""
         self.loss[labels.context] += losses.sum()
-        self.correct[labels.context] += (logits.argmax(axis=-1).astype("float32") == labels).sum()
+        self.correct[labels.context] += (logits.astype("float32", copy=False).argmax(axis=-1) == labels).sum()
         self.seen += labels.shape[0]
 
     def peek(self) -> np.ndarray:

@@ -14,7 +14,7 @@ import mxnet as mx
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network
 from mxscale.config.readers import READERS
-from mxscale.config.schema import Config
+from mxscale.config.schema import Config, Data
 from mxscale.config.sizes import Sizes, auto_ranks, sizes, unsaved
 from mxscale.data import pack
 from mxscale.data.manifest import split_of
@@ -150,7 +150,18 @@ def describe_data(config: Config) -> dict:
     splits = {name: split_of(manifest, name) for name, entry in manifest["splits"].items() if entry["count"]}
     if "val" not in splits:
         raise ConfigError("data.val_share leaves no image for validation; increase it")
+    check_crops(data, manifest["splits"]["train"]["min_side"])
     return {**manifest, "splits": splits, "per_class": manifest["splits"]["train"]["per_class"]}
+
+
+def check_crops(data: Data, min_side: Optional[int]) -> None:
+    """Raise ConfigError if MXNet's reader would damage images: it resizes a crop onto an image of the same size."""
+    whole = min_side is not None and min_side + 2 * data.augment.pad == data.image_size
+    if whole and data.reader == "record_iter" and data.augment.crop == "random_resized":
+        raise ConfigError(
+            f"data.reader=record_iter with data.augment.crop=random_resized damages images of {min_side} pixels, which "
+            f"is data.image_size={data.image_size}: use data.reader=turbojpeg, or larger images (data.pack_short_side)"
+        )
 
 
 def class_weights(config: Config, manifest: dict) -> Tuple[float, ...]:

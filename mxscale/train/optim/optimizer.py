@@ -25,7 +25,10 @@ def make_trainer(parameters, config: OptimizerConfig, multi_precision: bool) -> 
     Args:
         parameters: gluon Parameters without those whose grad_req is "null".
     """
-    return gluon.Trainer(parameters, make_optimizer(config, multi_precision), kvstore=None, update_on_kvstore=False)
+    trainer = gluon.Trainer(parameters, make_optimizer(config, multi_precision), kvstore=None, update_on_kvstore=False)
+    # By the ends of names MXNet's LARS exempts gamma, beta and biases
+    trainer.optimizer.idx2name = {n: parameter.name.rpartition("_")[2] for n, parameter in enumerate(parameters)}
+    return trainer
 
 
 def load_states(trainer: gluon.Trainer, path: str) -> None:
@@ -63,7 +66,8 @@ def make_optimizer(config: OptimizerConfig, multi_precision: bool = False) -> mx
     for name in config.params:
         if name in OWN_KEYS:
             raise ConfigError(f"optimizer.params.{name}: set optimizer.{OWN_KEYS[name]} instead")
-    arguments = dict(config.params, learning_rate=config.lr, wd=config.weight_decay)
+    arguments = {**optimizer_entry(config.name).defaults, **config.params}
+    arguments.update(learning_rate=config.lr, wd=config.weight_decay)
     if config.momentum is not None:
         arguments["momentum"] = config.momentum
     if config.clip_gradient is not None:
