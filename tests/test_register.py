@@ -196,7 +196,7 @@ def test_a_failed_step_after_a_run_is_printed_with_its_command(tmp_path, capfd):
     run = directory.create(config)
     after_run.follow_up(run, config)
     out, error = capfd.readouterr()
-    assert "is not in MLflow" in error and error.count("\n") == 1
+    assert "has no best checkpoint" in error and error.count("\n") == 1
     assert f"register ended with status 2; repeat it with: mxscale register {run} flowers" in out
 
 

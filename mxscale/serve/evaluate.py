@@ -27,8 +27,8 @@ from mxscale.serve.predictor import Predictor, preprocessing, threads_of
 from mxscale.tracking import history
 from mxscale.util.errors import ConfigError, nearest
 
-SPLITS = ("test", "val", "train")  # the first that a set has is the default
 ALL = "all"  # the images of a set without splits
+SPLITS = ("test", "val", "train", ALL)  # the first that a set has is the default
 # value of views -> (place of the crop from 0, top or left, to 1; whether it is mirrored)
 VIEWS = {
     "center": [((0.5, 0.5), False)],
