@@ -164,15 +164,16 @@ def test_a_run_logs_its_best_checkpoint_on_a_server(cli, server, capfd):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_registered_is_one_line(finished, store, tmp_path, capsys):
+def test_what_cannot_be_registered_is_one_line(finished, tmp_path, capsys):
     run = finished[0]
     assert "source is missing: mxscale register RUN NAME" in command_error(capsys, "register")
     assert "registered=a/b: expected a name" in command_error(capsys, "register", str(run), "a/b")
     assert "no such run directory" in command_error(capsys, "register", str(tmp_path / "none"), "x")
     assert "is no run directory: it has no config.yaml" in command_error(capsys, "register", str(tmp_path), "x")
+    uri = run.read("tracking.json")["uri"]
     (run.path / "tracking.json").rename(tmp_path / "tracking.json")
     try:
-        error = command_error(capsys, "register", str(run), "x", f"tracking.uri={store._tracking_uri}")
+        error = command_error(capsys, "register", str(run), "x", f"tracking.uri={uri}")
         assert f"does not have {run.path}; send it with: mxscale sync {run.path}" in error
     finally:
         (tmp_path / "tracking.json").rename(run.path / "tracking.json")
