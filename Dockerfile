@@ -284,7 +284,7 @@ COPY bench /mxscale/bench
 COPY docs /mxscale/docs
 COPY requirements /mxscale/requirements
 # Without mxnet-src
-COPY docker/[!m]* docker/make-keys /mxscale/docker/
+COPY docker/[^m]* docker/make-keys /mxscale/docker/
 COPY tests /mxscale/tests
 CMD ["python", "-m", "pytest", "-n", "auto", "-m", "not slow and not docker"]
 
