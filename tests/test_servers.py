@@ -132,7 +132,7 @@ def two_parameters():
     return made
 
 
-@pytest.mark.parametrize("optimizer", [{"name": "nag"}, {"name": "adam", "momentum": None}])
+@pytest.mark.parametrize("optimizer", [{"name": "nag"}, {"name": "adam", "momentum": None}, {"name": "lars"}])
 def test_server_updates_like_a_rank(optimizer):
     config = from_dict({"optimizer": {"weight_decay": 0.1, **optimizer}, "epochs": 2, "schedule": {"warmup_epochs": 1}})
     sizes = Sizes(2, 2, 4, 8, 0.1, 32, 4, 8, 0)

@@ -1,9 +1,10 @@
 """The files of a report: a self-contained HTML page, texts, and figures."""
 
 import tempfile
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, Iterator, List, Sequence
 
 from mxscale.rendering.canvas import Drawn
 from mxscale.util.errors import ConfigError
@@ -37,23 +38,27 @@ def render(template: Path, **facts: Any) -> str:
     return environment.get_template(template.name).render(**facts)
 
 
-def prepare(folder: Path, key: str = "output") -> None:
-    """Create the folder of a report. Raises ConfigError if the folder, the value of `key`, is not writable."""
+@contextmanager
+def _writing(folder: Path, key: str) -> Iterator[None]:
+    """Create the folder of a report, the value of `key`; a failed write there becomes a ConfigError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
+        yield
     except OSError as error:
         raise ConfigError(f"{key}={folder}: not writable ({error.strerror}); name another") from None
+
+
+def prepare(folder: Path, key: str = "output") -> None:
+    """Create the folder of a report. Raises ConfigError if the folder, the value of `key`, is not writable."""
+    with _writing(folder, key):
+        tempfile.TemporaryFile(dir=folder).close()
 
 
 def save(texts: Dict[str, str], drawn: Sequence[Drawn], folder: Path, key: str = "output") -> List[Path]:
     """Write the texts and PNG files. Raises ConfigError if the folder, the value of `key`, is not writable or full."""
-    prepare(folder, key)
     contents = {name: text.encode() for name, text in texts.items()}
     contents.update({f"{figure.name}.png": figure.png for figure in drawn})
-    try:
+    with _writing(folder, key):
         for name, content in contents.items():
             (folder / name).write_bytes(content)
-    except OSError as error:
-        raise ConfigError(f"{key}={folder}: not writable ({error.strerror}); name another") from None
     return [folder / name for name in contents]

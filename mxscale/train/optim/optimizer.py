@@ -26,9 +26,13 @@ def make_trainer(parameters, config: OptimizerConfig, multi_precision: bool) -> 
         parameters: gluon Parameters without those whose grad_req is "null".
     """
     trainer = gluon.Trainer(parameters, make_optimizer(config, multi_precision), kvstore=None, update_on_kvstore=False)
-    # By the ends of names MXNet's LARS exempts gamma, beta and biases
-    trainer.optimizer.idx2name = {n: parameter.name.rpartition("_")[2] for n, parameter in enumerate(parameters)}
+    name_parameters(trainer.optimizer, parameters)
     return trainer
+
+
+def name_parameters(optimizer: mx.optimizer.Optimizer, parameters) -> None:
+    """Give an optimizer the ends of its parameters' names, by which MXNet's LARS exempts gamma, beta and biases."""
+    optimizer.idx2name = {key: parameter.name.rpartition("_")[2] for key, parameter in enumerate(parameters)}
 
 
 def load_states(trainer: gluon.Trainer, path: str) -> None:

@@ -10,7 +10,7 @@ from mxnet import nd
 
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
-from mxscale.train.optim.optimizer import make_optimizer
+from mxscale.train.optim.optimizer import make_optimizer, name_parameters
 from mxscale.train.optim.schedule import UpdateSchedule
 
 
@@ -77,4 +77,5 @@ def optimizer_of(trained, config: Config, sizes: Sizes, updates: int):
     # Parameters are not pickled with the optimizer, so their multipliers are passed by key
     optimizer.lr_mult = {key: parameter.lr_mult for key, parameter in enumerate(trained)}
     optimizer.wd_mult = {key: parameter.wd_mult for key, parameter in enumerate(trained)}
+    name_parameters(optimizer, trained)
     return optimizer
