@@ -132,9 +132,10 @@ def two_parameters():
     return made
 
 
-@pytest.mark.parametrize("optimizer", [{"name": "nag"}, {"name": "adam", "momentum": None}, {"name": "lars"}])
-def test_server_updates_like_a_rank(optimizer):
-    config = from_dict({"optimizer": {"weight_decay": 0.1, **optimizer}, "epochs": 2, "schedule": {"warmup_epochs": 1}})
+@pytest.mark.parametrize("name", ["nag", "adam", "lars"])
+def test_server_updates_like_a_rank(name):
+    optimizer = {"name": name, "weight_decay": 0.1, "momentum": None if name == "adam" else 0.9}
+    config = from_dict({"optimizer": optimizer, "epochs": 2, "schedule": {"warmup_epochs": 1}})
     sizes = Sizes(2, 2, 4, 8, 0.1, 32, 4, 8, 0)
     trained, random = two_parameters(), np.random.RandomState(0)
     grads = [[mx.nd.array(random.normal(size=p.shape)) for p in trained] for _ in range(8)]
