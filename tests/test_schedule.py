@@ -55,6 +55,12 @@ def test_warmup_is_linear_over_five_epochs():
     assert steps == pytest.approx([3.1 / 780] * 780, rel=1e-9)
 
 
+def test_warmup_of_a_batch_below_the_reference_does_not_exceed_its_lr():
+    lr, derived = schedule(ranks=2, schedule={"warmup_epochs": 1})
+    assert derived.effective_lr == pytest.approx(0.1 * 64 / 256)
+    assert {lr(step) for step in range(derived.steps_per_epoch)} == {derived.effective_lr}
+
+
 def test_warmup_starts_at_warmup_lr():
     lr, _ = schedule(schedule={"warmup_epochs": 1, "warmup_lr": 0.0})
     assert [lr(0), lr(78), lr(156)] == pytest.approx([0.0, 1.6, 3.2])

@@ -215,7 +215,9 @@ class Schedule:
         256, "linear scaling: lr x global batch / reference_batch; null: no scaling", unit="images", low=1
     )
     warmup_epochs: float = setting(0.0, "length of the linear warm-up", unit="epochs", low=0)
-    warmup_lr: Optional[float] = setting(None, "learning rate at the start of warm-up; null: the unscaled lr", low=0)
+    warmup_lr: Optional[float] = setting(
+        None, "learning rate at the start of warm-up; null: the unscaled lr, or the effective one if lower", low=0
+    )
     milestones: List[float] = setting(
         [30.0, 60.0, 80.0], "step: epochs at which the learning rate changes", unit="epochs"
     )

@@ -21,7 +21,8 @@ class Position(NamedTuple):
 def learning_rate(config: Config, sizes: Sizes) -> Callable[[int], float]:
     """Return the function step -> learning rate; step 0 is the first update.
 
-    Warm-up rises linearly at each step from the unscaled to the effective learning rate (arXiv:1706.02677, sec. 2.2).
+    Warm-up rises linearly at each step from the unscaled to the effective learning rate (arXiv:1706.02677, sec. 2.2). A
+    batch below the reference has a lower effective rate: warm-up then stays at it and never exceeds it.
     Milestones count epochs from the start of training, warm-up included, as in that paper's "divided by 10 at the 30th,
     60th and 80th epoch". `max_steps` ends a run early and does not shorten its schedule.
     """
@@ -29,7 +30,7 @@ def learning_rate(config: Config, sizes: Sizes) -> Callable[[int], float]:
     scaling = lr / config.optimizer.lr if config.optimizer.lr else 1.0
     planned_steps = schedule.steps or config.epochs * sizes.steps_per_epoch
     warmup_steps = round(schedule.warmup_epochs * sizes.steps_per_epoch)
-    start = config.optimizer.lr if schedule.warmup_lr is None else schedule.warmup_lr
+    start = min(config.optimizer.lr, lr) if schedule.warmup_lr is None else schedule.warmup_lr
     after_warmup = resolve_name(SCHEDULES[schedule.kind].function)
 
     def at(step: int) -> float:
