@@ -4,7 +4,6 @@ The imported changes are in spot.csv beside the user's price table. A price hold
 last one for HOLDS. Only prices of Linux are read.
 """
 
-import csv
 import datetime
 import hashlib
 import json
@@ -14,7 +13,8 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from mxscale.config.schema import Machine
 from mxscale.cost.price_table import check_filled, csv_rows, parse_price
-from mxscale.util.atomic_files import replacing
+from mxscale.util import csv_tables
+from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 from mxscale.util.file_lock import locked
 
@@ -132,11 +132,8 @@ def update(text: str, file: str, own: Path, name: Optional[str] = None) -> str:
 
 
 def _write(path: Path, changes: List[Change]) -> None:
-    with replacing(path) as new, open(new, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow((*COLUMNS, "source"))
-        for one in changes:
-            writer.writerow((one.zone, one.instance, LINUX[0], f"{one.usd:.10g}", one.time.isoformat(), one.source))
+    rows = ((one.zone, one.instance, LINUX[0], f"{one.usd:.10g}", one.time.isoformat(), one.source) for one in changes)
+    write_text(path, csv_tables.text([(*COLUMNS, "source"), *rows]))
 
 
 def read(path: Path) -> List[Change]:

@@ -4,8 +4,6 @@ All rates here are base rates, as optimizer.lr sets them: linear scaling by the 
 optimizer.lr (schedule.reference_batch).
 """
 
-import csv
-import io
 import math
 import shutil
 import time
@@ -27,7 +25,7 @@ from mxscale.launcher.progress import echo
 from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, KILLED, RunDir
-from mxscale.util import text_table
+from mxscale.util import csv_tables, text_table
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
@@ -207,12 +205,9 @@ def headline(found: dict) -> Dict[str, float]:
 
 def table(found: dict) -> str:
     """Return the curve as CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["step", "optimizer.lr", "effective_lr", "loss", "smoothed_loss"])
-    for step, (rate, *losses) in enumerate(zip(found["rates"], found["losses"], found["smoothed"]), 1):
-        writer.writerow([step, rate, rate * found["scaling"], *losses])
-    return text.getvalue()
+    steps = enumerate(zip(found["rates"], found["losses"], found["smoothed"]), 1)
+    rows = ([step, rate, rate * found["scaling"], *losses] for step, (rate, *losses) in steps)
+    return csv_tables.text([["step", "optimizer.lr", "effective_lr", "loss", "smoothed_loss"], *rows])
 
 
 def report(found: dict) -> str:

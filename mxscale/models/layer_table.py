@@ -1,6 +1,5 @@
 """The layers of each network, by shape inference without any computation: tables/layers.csv and `mxscale layers`."""
 
-import csv
 import json
 from itertools import groupby
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
@@ -11,8 +10,8 @@ import numpy as np
 from mxscale.config.networks import NAMES, network
 from mxscale.models import zoo
 from mxscale.models.weights import parameters
-from mxscale.util import text_table
-from mxscale.util.atomic_files import replacing
+from mxscale.util import csv_tables, text_table
+from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, nearest
 
 
@@ -72,10 +71,7 @@ def _sums(rows: Sequence[Layer]) -> List[str]:
 def write(rows: Sequence[Layer], output: str) -> str:
     """Write the layers as CSV and return a line that states what was written. Raises ConfigError."""
     try:
-        with replacing(output) as new, open(new, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(Layer._fields)
-            writer.writerows(rows)
+        write_text(output, csv_tables.text([Layer._fields, *rows]))
     except OSError as error:
         raise ConfigError(f"output={output}: {error.strerror}") from None
     return f"{output}: {len(rows):,} layers of {len({row.network for row in rows})} networks"

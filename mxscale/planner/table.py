@@ -1,11 +1,11 @@
 """Plans as an aligned table, and as CSV."""
 
-import csv
 from typing import Callable, Dict, Sequence, Tuple
 
 from mxscale.config.backends import MODELLED, SERVERS
 from mxscale.perfmodel.scenarios import Plans
-from mxscale.util import text_table
+from mxscale.util import csv_tables, text_table
+from mxscale.util.atomic_files import write_text
 
 # column -> (heading, formatter, whether it is right-aligned)
 COLUMNS: Dict[str, Tuple[str, Callable, bool]] = {
@@ -73,11 +73,8 @@ def sentence(row: Dict) -> str:
 
 def write_csv(plans: Plans, path: str) -> None:
     """Write all plans; the cell of an unknown value is empty. Raises OSError."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(ORDER)
-        for row in zip(*(plans[name].tolist() for name in ORDER)):
-            writer.writerow([_plain(value) for value in row])
+    rows = ([_plain(value) for value in row] for row in zip(*(plans[name].tolist() for name in ORDER)))
+    write_text(path, csv_tables.text([ORDER, *rows]))
 
 
 def _plain(value):

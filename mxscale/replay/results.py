@@ -1,15 +1,13 @@
 """The numbers of a replay: the published ones, and one's own from the records of its cells."""
 
-import csv
-import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from mxscale.records.recorded import Recorded, known
 from mxscale.replay.entry import Grid, Panel, Replay
 from mxscale.rundir.directory import FINISHED, RunDir
 from mxscale.rundir.sweep_directory import CellRecord, SweepDirectory
-from mxscale.tracking import payload
+from mxscale.tracking import history
 from mxscale.util import csv_tables
 
 
@@ -74,27 +72,13 @@ def runs_of(sweep: Optional[SweepDirectory]) -> Dict[str, Recorded]:
 def recorded(cell: CellRecord) -> Recorded:
     """Return the record of a cell's run as `records` reads it; its id is the name of the run directory."""
     run = RunDir(cell.run)
-    metrics = {**last_values(run), **run.figures}
-    return Recorded(run.path.name, cell.name, FINISHED, payload.params(run), payload.tags(run), metrics)
-
-
-def last_values(run: RunDir) -> Dict[str, float]:
-    """Return the last value of each metric in metrics.jsonl."""
-    found: Dict[str, float] = {}
-    for line in run.history():
-        found.update(line["metrics"])
-    return found
+    return replace(history.of_directory(run), id=run.path.name, name=cell.name)
 
 
 def as_csv(replay: Replay, tables: Sequence[tuple]) -> str:
     """Return one line for each number; tables: (panel, published points, own points)."""
-    file = io.StringIO()
-    out = csv.writer(file, lineterminator="\n")
-    out.writerow(["replay", "metric", "series", "x", "by", "value", "source", "note"])
+    rows = [["replay", "metric", "series", "x", "by", "value", "source", "note"]]
     for panel, theirs, ours in tables:
         for by, points in (("published", theirs), ("here", ours)):
-            for point in points:
-                out.writerow(
-                    [replay.name, panel.name, point.series, point.x, by, point.value, point.source, point.note]
-                )
-    return file.getvalue()
+            rows += ([replay.name, panel.name, p.series, p.x, by, p.value, p.source, p.note] for p in points)
+    return csv_tables.text(rows)

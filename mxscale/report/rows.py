@@ -1,12 +1,11 @@
 """Values of the rows of a report, and its table. An unrecorded value is None and shown as a dash, never as 0."""
 
-import csv
-import io
 import math
 import statistics
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.records.recorded import NOT_KNOWN, Recorded, Row, Spread, known, spread, varied
+from mxscale.util import csv_tables
 
 REACHED = "time/to_target_s"
 
@@ -126,6 +125,4 @@ def as_csv(found: Sequence[Row]) -> str:
         for column in columns:
             line += column.of(row, column.metric) or ["", "", "", ""]
         lines.append([*line, " ".join(run.id for run in row.runs)])
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(lines)
-    return file.getvalue()
+    return csv_tables.text(lines)

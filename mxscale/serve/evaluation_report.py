@@ -1,12 +1,10 @@
 """The files of an evaluation: a page, tables as CSV and JSON, figures as PNG."""
 
-import csv
-import io
 import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Iterable, List, NamedTuple, Sequence
+from typing import Iterable, List, NamedTuple, Sequence
 
 import numpy as np
 
@@ -16,7 +14,7 @@ from mxscale.rendering.canvas import COLOURS, Drawn
 from mxscale.serve.classification_metrics import Tally
 from mxscale.serve.model_card import ModelCard
 from mxscale.serve.prediction_files import TEMPLATES, in_base64
-from mxscale.util import text_table
+from mxscale.util import csv_tables, text_table
 
 LARGEST_LABELLED = 40  # classes whose names fit beside a confusion matrix
 LARGEST_COUNTED = 15  # classes whose counts fit into its cells
@@ -44,13 +42,13 @@ class Evaluated(NamedTuple):
 
 def write(evaluated: Evaluated, folder: Path) -> List[Path]:
     """Write the report, print its summary and return the files. Raises ConfigError."""
-    drawn, tally = figures(evaluated), evaluated.tally
+    drawn, names = figures(evaluated), evaluated.card.class_names
     texts = {
         "evaluation.html": as_html(evaluated, drawn),
         "evaluation.json": json.dumps(facts(evaluated), indent=1) + "\n",
-        "classes.csv": as_csv(["class", "precision", "recall", "f1", "support"], class_rows(evaluated)),
-        "confusion.csv": as_csv(["class", *evaluated.card.class_names], zip_names(evaluated, tally.confusion)),
-        "confused.csv": as_csv(["class", "predicted", "images"], confused_rows(evaluated)),
+        "classes.csv": csv_tables.text([["class", "precision", "recall", "f1", "support"], *class_rows(evaluated)]),
+        "confusion.csv": csv_tables.text([["class", *names], *zip_names(evaluated, evaluated.tally.confusion)]),
+        "confused.csv": csv_tables.text([["class", "predicted", "images"], *confused_rows(evaluated)]),
     }
     files = page.save(texts, drawn, folder)
     echo(summary(evaluated, folder / "evaluation.html"))
@@ -81,14 +79,6 @@ def summary(evaluated: Evaluated, path: Path) -> str:
         for one in tally.most_confused(3)
     ]  # fmt: skip
     return "\n".join(text_table.columns([*lines, ("page", str(path))], indent="  "))
-
-
-def as_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    file = io.StringIO()
-    out = csv.writer(file, lineterminator="\n")
-    out.writerow(header)
-    out.writerows(rows)
-    return file.getvalue()
 
 
 def zip_names(evaluated: Evaluated, matrix: np.ndarray) -> Iterable[list]:

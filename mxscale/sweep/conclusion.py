@@ -1,7 +1,5 @@
 """The conclusion of a sweep: best, cheapest, fastest and failed cells, for the terminal and MLflow."""
 
-import csv
-import io
 import json
 import time
 from dataclasses import replace
@@ -16,7 +14,7 @@ from mxscale.rundir.status import Status, Summary
 from mxscale.rundir.sweep_directory import REFUSED_CELL, CellRecord, SweepDirectory
 from mxscale.tracking import tracker
 from mxscale.tracking.sync_state import view_hint
-from mxscale.util import text_table
+from mxscale.util import csv_tables, text_table
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
@@ -239,11 +237,9 @@ def verdict(rows: Sequence[Row], planned: int = 0):
 def as_csv(rows: Sequence[Row]) -> str:
     """Return one CSV line per cell: its settings, how it ended, and all figures of its run."""
     names = sorted({name for row in rows for name in row.metrics})
-    file = io.StringIO()
-    out = csv.writer(file, lineterminator="\n")
-    out.writerow(["number", "name", "overrides", "state", "how", "exit", "error", "run", "pareto", *names])
+    lines = [["number", "name", "overrides", "state", "how", "exit", "error", "run", "pareto", *names]]
     for row in rows:
         cell = row.cell
-        out.writerow([cell.number, cell.name, " ".join(cell.overrides), cell.state, cell.how, cell.exit, cell.error,
+        lines.append([cell.number, cell.name, " ".join(cell.overrides), cell.state, cell.how, cell.exit, cell.error,
                       cell.run, row.on_front, *(row.metrics.get(name) for name in names)])  # fmt: skip
-    return file.getvalue()
+    return csv_tables.text(lines)

@@ -38,7 +38,7 @@ def replacing(path) -> Iterator[str]:
 
 def write_text(path, text: str) -> None:
     """Replace a file atomically with `text`. Raises OSError; its folder must exist, so that none is made anew."""
-    with replacing(path) as new, open(new, "w") as file:
+    with replacing(path) as new, open(new, "w", encoding="utf-8") as file:
         file.write(text)
 
 
