@@ -1,11 +1,8 @@
 """Probes, timing, and a diagnosis end to end."""
 
 import sys
-import time
 from dataclasses import replace
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from composed import composed_values
 from diagnosed import ALL, BASE, TWO, prepared, times
@@ -80,24 +77,6 @@ def test_signal_stops_the_runs(scripted):
     signals.reason = "SIGINT"
     with pytest.raises(timing.Stopped, match="SIGINT"):
         scripted(STEPS)(signals=signals)
-
-
-class Batches:
-    """Two batches of four images per step, one millisecond each."""
-
-    def step(self, step):
-        for _ in range(2):
-            time.sleep(0.001)
-            yield SimpleNamespace(images=SimpleNamespace(wait_to_read=lambda: None), labels=np.zeros(4))
-
-
-def test_input_probe_has_five_intervals():
-    from mxscale.train import input_probe
-
-    began = time.perf_counter()
-    rates = input_probe.rates(Batches(), 0, 0.1)
-    assert time.perf_counter() - began >= 0.1
-    assert len(rates) == 5 and all(0 < rate <= 4000 for rate in rates)
 
 
 def composed(*overrides):

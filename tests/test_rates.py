@@ -14,6 +14,7 @@ from mxscale.cli import main
 from mxscale.config.readers import READERS
 from mxscale.config.verbs.measurements import InputRates
 from mxscale.data import test_io
+from mxscale.data.reader import batches
 from mxscale.diagnose import input_rates
 from mxscale.rundir.directory import RunDir, runs_of
 
@@ -47,7 +48,7 @@ def test_each_reader_work_and_thread_count_is_a_row(measured):
     ]
     for row in rows:
         rate = row["images_per_s"]
-        assert 0 < rate["min"] <= rate["median"] <= rate["max"] and rate["runs"] == test_io.INTERVALS
+        assert 0 < rate["min"] <= rate["median"] <= rate["max"] and rate["runs"] == batches.INTERVALS
         assert row["ms_per_image"] == pytest.approx(1000 / rate["median"])
         assert input_rates.line(row) in printed.out and len(input_rates.line(row)) <= 80
     assert Image.open(record.path / "test-io.png").size == (1080, 540)
@@ -127,11 +128,11 @@ def test_server_that_does_not_answer_leaves_the_record(measured):
 
 def test_the_rate_is_images_per_second(monkeypatch):
     clock = iter(range(1000))
-    monkeypatch.setattr(test_io.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(batches.time, "perf_counter", lambda: next(clock))
 
-    # each reading of the clock adds a second: batches of 8, 8 and 6 after one that is not counted
-    found = test_io.images_per_second(itertools.chain([100], itertools.cycle([8, 8, 6])), 15)
-    assert found == pytest.approx([22 / 3] * test_io.INTERVALS)
+    # each reading of the clock adds a second
+    found = batches.rates(itertools.cycle([8, 8, 6]), 15)
+    assert found == pytest.approx([22 / 3] * batches.INTERVALS)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import itertools
 import statistics
-import time
 from dataclasses import replace
 from pkgutil import resolve_name
 from typing import Callable, Dict, Iterator, List, Sequence
@@ -15,12 +14,11 @@ from mxscale.config.schema import Config, Data
 from mxscale.config.verbs.common import MAX_THREADS
 from mxscale.config.verbs.measurements import InputRates
 from mxscale.data import manifest
-from mxscale.data.reader.batches import Reading
+from mxscale.data.reader.batches import Reading, rates
 from mxscale.data.reader.decoder import decode
 from mxscale.data.reader.turbojpeg import BatchReader, Wanted
 from mxscale.rundir.plan import Split
 
-INTERVALS = 5  # of each measurement, for its spread
 DECODER, TRAINING, VALIDATION = "decoder alone", "training", "validation"  # what is measured
 
 
@@ -48,11 +46,11 @@ def measure(
     for what, reader, split in works:
         data = replace(config.data, reader=reader)
         for threads in request.threads:
-            rates = images_per_second(
-                watched(read(split, data, what, config.batch.per_device, threads)), request.seconds
-            )
+            counts = watched(read(split, data, what, config.batch.per_device, threads))
+            next(counts)  # warm-up: the file cache, the threads
+            found = rates(counts, request.seconds)
             row = {"reader": reader, "what": what, "threads": threads}
-            yield {**row, "images_per_s": spread(rates), "ms_per_image": 1000 / statistics.median(rates)}
+            yield {**row, "images_per_s": spread(found), "ms_per_image": 1000 / statistics.median(found)}
 
 
 class Decoding:
@@ -84,19 +82,6 @@ def read(split: Split, data: Data, what: str, batch: int, threads: int) -> Itera
         for micro in training.step(step):
             micro.images.wait_to_read()
             yield batch
-
-
-def images_per_second(counts: Iterator[int], seconds: float) -> List[float]:
-    """Return the rate in each of `INTERVALS` equal parts of the time."""
-    next(counts)  # warm-up: the file cache, the threads
-    rates, images, began = [], 0, time.perf_counter()
-    while len(rates) < INTERVALS:
-        images += next(counts)
-        took = time.perf_counter() - began
-        if took >= seconds / INTERVALS:
-            rates.append(images / took)
-            images, began = 0, time.perf_counter()
-    return rates
 
 
 def spread(values: List[float]) -> Dict:

@@ -4,34 +4,20 @@
 RUN_DIR/probe/NAME.yaml.
 """
 
+import itertools
 import os
 import sys
-import time
 from pathlib import Path
 
 import yaml
 
 from mxscale.config.schema import Config, from_dict
+from mxscale.data.reader.batches import rates
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.train import builders
-
-INTERVALS = 5
-
-
-def rates(batches, step: int, seconds: float) -> list:
-    """Return the images/s in each of `INTERVALS` equal parts of the time, from step `step` on."""
-    found, images, began = [], 0, time.perf_counter()
-    while len(found) < INTERVALS:
-        images += read(batches, step)
-        step += 1
-        took = time.perf_counter() - began
-        if took >= seconds / INTERVALS:
-            found.append(images / took)
-            images, began = 0, time.perf_counter()
-    return found
 
 
 def read(batches, step: int) -> int:
@@ -50,7 +36,8 @@ def measure(comm, config: Config, plan: Plan, seconds: float, warmup: int) -> li
     for step in range(warmup):  # a reader decodes some batches ahead, which then cost no time
         read(batches, step)
     comm.total([0.0])
-    return [float(rate) for rate in comm.total(rates(batches, warmup, seconds))]
+    counts = (read(batches, step) for step in itertools.count(warmup))
+    return [float(rate) for rate in comm.total(rates(counts, seconds))]
 
 
 def main(run_path: str, attempt: int, name: str) -> None:

@@ -2,8 +2,9 @@
 
 import hashlib
 import math
+import time
 from dataclasses import dataclass
-from typing import Iterator, NamedTuple, Sequence
+from typing import Iterator, List, NamedTuple, Sequence
 
 import mxnet as mx
 from mxnet import nd
@@ -22,6 +23,21 @@ class Micro(NamedTuple):
     lane: int  # index of the rank's device
     images: nd.NDArray
     labels: nd.NDArray
+
+
+INTERVALS = 5  # of a measurement, for its spread
+
+
+def rates(counts: Iterator[int], seconds: float) -> List[float]:
+    """Return the images/s in each of INTERVALS equal parts of the time; `counts` are the sizes of batches."""
+    found, images, began = [], 0, time.perf_counter()
+    while len(found) < INTERVALS:
+        images += next(counts)
+        took = time.perf_counter() - began
+        if took >= seconds / INTERVALS:
+            found.append(images / took)
+            images, began = 0, time.perf_counter()
+    return found
 
 
 def lane_of(shard: int, shards: Sequence[int], devices: int) -> int:
