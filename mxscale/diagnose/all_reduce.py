@@ -51,7 +51,7 @@ def main(config: Config, request: AllReduce, hook: Hook = NO_HOOK) -> int:
             recording.begin(record, resources.price, resources.started)
             hook.on_created(record, signals)
             hosts.check(resources.nodes, record)
-        placed, facts = describe(record, request, Plan(hosts=tuple(resources.nodes), device=device), ranks)
+            placed, facts = describe(record, request, Plan(hosts=tuple(resources.nodes), device=device), ranks)
         end = measure(record, request, placed, signals)
         rows = rows_of(record)
         found = {**facts, **result(config, request, rows, ranks)}

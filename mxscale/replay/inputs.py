@@ -52,7 +52,7 @@ INPUTS: Dict[str, Callable[[Path], None]] = {"photographs": photographs, "mnist"
 
 def folder_of(name: str, cache: str) -> str:
     """Return the folder of an input below `cache`, which is generated if it does not exist."""
-    folder = Path(os.path.abspath(cache), "replay", name)
+    folder = Path(os.path.abspath(os.path.expanduser(cache)), "replay", name)
     if not folder.is_dir():
         part = folder.with_name(f"{name}.part")
         shutil.rmtree(part, ignore_errors=True)

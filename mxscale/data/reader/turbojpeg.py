@@ -24,6 +24,7 @@ from mxscale.data.reader import crash_report, philox
 from mxscale.data.reader.batches import Micro, Reading
 from mxscale.data.reader.records import RecordFile
 from mxscale.data.reader.transforms import Evaluation, Training
+from mxscale.data.recordio import BadRecords
 from mxscale.rundir.plan import Split
 
 TASK = 32  # images that a thread reads at a time; their random numbers are computed at once
@@ -85,12 +86,12 @@ class BatchReader:
         numbers, transform, epoch = wanted
         draws = philox.uniform(self.seed, epoch, numbers, transform.draws).tolist()
         for place, number in enumerate((numbers % len(self.records)).tolist()):
-            labels[place], content = self.records[number]
             crash_report.now_decoding(self.records.name_of(number))
             try:
+                labels[place], content = self.records[number]
                 transform(content, draws[place], images[place])
-            except BadImage as bad:
-                raise RuntimeError(f"{self.records.name_of(number)}: {bad.reason}") from None
+            except (BadImage, BadRecords) as bad:
+                raise RuntimeError(f"{self.records.name_of(number)}: {bad}") from None
 
 
 def handed_over(array: np.ndarray) -> nd.NDArray:
