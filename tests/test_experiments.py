@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from again import rerun_of, train
 from composed import composed
-from conftest import ROOT
+from conftest import ROOT, last
 from PIL import Image
 from records import make_records
 
@@ -49,8 +49,12 @@ def test_every_choice_composes_to_a_valid_config(choice, entry):
 
 
 def test_entries_differ_only_in_their_name():
-    train, finetune = composed("train"), composed("finetune", "data=digits", "model=small")
+    train, finetune = composed("train"), composed("finetune", "data=digits", "model=small", "model.pretrained=null")
     assert finetune == composed("train", "entry=finetune") != train
+
+
+def test_fine_tuning_starts_from_weights_whatever_the_network():
+    assert composed("finetune", "model=resnet18_v1b").model.pretrained == "latest"
 
 
 @pytest.fixture
@@ -123,12 +127,21 @@ CASES = {  # experiment -> (entry, overrides for a step within seconds)
 }
 
 
+COMPARISONS = {  # published comparison -> further overrides for two steps on two devices
+    "aws_horovod": [],
+    "aws_parameter_server": ["comm.servers=1"],
+    "beeva_kvstore": ["epochs=2"],  # of a step
+    "chainermn_double_buffering": [],
+    "chainermn_in15": [],
+}
+
+
 def test_every_experiment_has_a_case():
     assert sorted(CASES) == sorted(p.stem for p in CONF.glob("experiment/*.yaml"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize("name", sorted(CASES.keys() - COMPARISONS.keys()))
 def test_experiment_and_its_rerun_are_identical(name, given_files, data_cache):
     entry, own = CASES[name]
     overrides = [
@@ -139,18 +152,9 @@ def test_experiment_and_its_rerun_are_identical(name, given_files, data_cache):
         f"data.cache={data_cache}",
     ]
     run = ended_run(given_files / "run", composed(entry, *overrides), steps=1)
-    assert {"train/loss", "val/top1"} <= {metric for line in run.lines() for metric in line["metrics"]}
+    assert last(run, "val/top1") >= 0
     again = rerun_of(run)
     assert (again["verdict"], again["differs"]) == ("identical", [])
-
-
-COMPARISONS = {  # published comparison -> further overrides for two steps on two devices
-    "aws_horovod": [],
-    "aws_parameter_server": ["comm.servers=1"],
-    "beeva_kvstore": ["epochs=2"],  # of a step
-    "chainermn_double_buffering": [],
-    "chainermn_in15": [],
-}
 
 
 @pytest.mark.slow
@@ -160,7 +164,7 @@ def test_published_comparison_runs_with_its_back_end(name, given_files, cli):
     two = ["debug=one_step", "max_steps=2", "launch.ranks=2", "launch.device=cpu"]
     ended = cli(entry, f"experiment={name}", *own(given_files), *two, *COMPARISONS[name], small=False)
     assert [line["step"] for line in ended.run.history() if "train/loss" in line["metrics"]] == [1, 2]
-    assert ended.run.plan().sizes.ranks == 2
+    assert ended.run.plan().sizes.ranks == 2 and last(ended.run, "val/top1") >= 0
     shipped, ran = composed(entry, f"experiment={name}", *NEEDED.get(f"experiment/{name}", [])), ended.run.config()
     wanted = dataclasses.replace(shipped.comm, servers=ran.comm.servers)
     assert ran.comm == wanted
