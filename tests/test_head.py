@@ -1,5 +1,6 @@
 """The first loss of a new classifier, and the warning if it is not ln(classes)."""
 
+import json
 import math
 
 import in_process
@@ -10,6 +11,7 @@ from composed import composed
 
 from mxscale.cli import settings
 from mxscale.config.schema import Config, from_dict
+from mxscale.config.sizes import Sizes
 from mxscale.launcher import progress, setup
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
@@ -86,6 +88,25 @@ def test_warning_is_printed_and_recorded(tmp_path, data_cache, loud, capsys):
     assert capsys.readouterr().out.count(warning) == 1
     assert payload.tags(run)["warning"] == warning
     assert (run.path / "warnings.json", None) in payload.artifacts(run)
+
+
+def test_a_long_phase_is_printed_every_30_seconds(tmp_path, monkeypatch, capsys):
+    run = directory.create(from_dict({"runs": str(tmp_path)}))
+    plan = Plan(sizes=Sizes(2, 2, 4, 8, 0.1, 160, 20, 40, 0))
+    watched = progress.Progress(run, plan, lambda line: {})
+    line = {"attempt": 1, "step": 10, "time_ms": 1, "metrics": {"train/loss": 1.5}}
+    run.metrics_file.write_text(json.dumps(line) + "\n")
+    run.rank_alive(0).parent.mkdir(exist_ok=True)
+    run.rank_alive(0).write_text(json.dumps({"phase": "validation"}) + "\n")
+    clock = [1000.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    watched.printed = 990.0
+    for clock[0] in (1000.0, 1020.0, 1030.0, 1051.0):
+        watched.update()
+    assert capsys.readouterr().out.splitlines() == [
+        "epoch 0.5  step 10/40  since then: validation",
+        "epoch 0.5  step 10/40  since then: validation",
+    ]
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from mxscale.util.errors import ConfigError
         ({"patience": 2}, 25, (13, 50.0), None),  # a resume with another max_steps: the best is no multiple of ten
         ({"patience": 2}, 30, (13, 50.0), "no higher val top-1 in patience=2 validations"),
         ({"patience": 1}, 30, None, None),  # not validated yet
+        ({"patience": 2, "epochs": 3}, 30, (10, 50.0), None),  # the last step: not early
         ({"target_top1": 50.0}, 30, (10, 50.0), None),  # recorded, but training continues
         ({"target_top1": 50.0, "stop_at_target": True}, 10, (10, 50.0), "val top-1 reached target_top1=50"),
         ({"target_top1": 50.1, "stop_at_target": True}, 10, (10, 50.0), None),

@@ -4,6 +4,7 @@ A closed terminal or an unread pipe does not end the run.
 """
 
 import contextlib
+import json
 import os
 import sys
 import time
@@ -53,7 +54,7 @@ class Progress:
 
     def __init__(self, run: RunDir, plan: Plan, cost_at: Callable[[dict], dict]):
         self.follower, self.sizes, self.cost_at = Follower(run), plan.sizes, cost_at
-        self.shown, self.printed = {}, time.monotonic()
+        self.shown, self.step, self.printed = {}, 0, time.monotonic()
         self.bar = None
         self.run, self.warned = run, run.read(WARNINGS)
 
@@ -62,23 +63,38 @@ class Progress:
         for line in self.follower.new_lines():
             first = not self.shown
             self.shown.update(line["metrics"], **self.cost_at(line))
+            self.step = line["step"]
             if sys.stderr.isatty():
-                self._move_bar(line["step"], first)
-            elif "val/top1" in line["metrics"] or time.monotonic() >= self.printed + LINE_S:
-                epoch = line["step"] / self.sizes.steps_per_epoch
-                echo(f"epoch {round(epoch, 2):g}  step {line['step']}/{self.sizes.total_steps}  {self._figures()}")
-                self.printed = time.monotonic()
+                self._move_bar(first)
+            elif "val/top1" in line["metrics"] or self._due():
+                self._print(self._figures())
+        if self.shown and not sys.stderr.isatty() and self._due():  # slow steps, or a long validation
+            self._print(f"since then: {self._phase()}")
         if not self.warned:
             self.warned = self.run.read(WARNINGS)
             for warning in (self.warned or {}).values():
                 echo(f"warning: {warning}")
         return bool(self.shown)
 
-    def _move_bar(self, step: int, first: bool) -> None:
+    def _due(self) -> bool:
+        return time.monotonic() >= self.printed + LINE_S
+
+    def _print(self, text: str) -> None:
+        epoch = round(self.step / self.sizes.steps_per_epoch, 2)
+        echo(f"epoch {epoch:g}  step {self.step}/{self.sizes.total_steps}  {text}")
+        self.printed = time.monotonic()
+
+    def _phase(self) -> str:
+        """Return what rank 0 is doing, as it states in its heartbeat."""
+        with contextlib.suppress(OSError, ValueError):  # just being written
+            return json.loads(self.run.rank_alive(0).read_text())["phase"]
+        return "unknown"
+
+    def _move_bar(self, first: bool) -> None:
         try:
             if first:  # created now, so that the time left does not include start-up
-                self.bar = tqdm(total=self.sizes.total_steps, initial=step, unit="step", dynamic_ncols=True)
-            self.bar.n = step
+                self.bar = tqdm(total=self.sizes.total_steps, initial=self.step, unit="step", dynamic_ncols=True)
+            self.bar.n = self.step
             self.bar.set_postfix_str(self._figures(), refresh=True)
         except OSError:
             drop(sys.stderr)
