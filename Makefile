@@ -20,12 +20,13 @@ finetune: .venv/run.stamp  ## fine-tune that network on the digits 5-9 with a fe
 doctor: .venv/run.stamp  ## check this machine for what would prevent a run
 	@.venv/bin/mxscale doctor
 
-test: .venv/dev.stamp  ## run all tests except those of images, on all cores, with coverage; quick tests first
-	@$(PY) -m pytest -n auto -m "not slow and not docker" --cov --cov-report=
-	@$(PY) -m pytest -n auto --dist loadfile -m "slow and not docker" --cov --cov-append --cov-report=term:skip-covered
+test: .venv/dev.stamp  ## run all tests except those of images, on all cores; quick tests first; COVERAGE=1 measures it
+	@$(PY) -m pytest -n auto -m "not slow and not docker" $(if $(COVERAGE),--cov --cov-report=)
+	@$(PY) -m pytest -n auto --dist loadfile -m "slow and not docker" --durations=25 \
+	  $(if $(COVERAGE),--cov --cov-append --cov-report=term:skip-covered)
 
 test-docker: .venv/dev.stamp  ## run the tests of images, Compose and a cluster; requires a Docker engine (half an hour)
-	@$(PY) -m pytest -n 2 --dist loadfile -m docker
+	@$(PY) -m pytest -n 2 --dist loadfile -m docker --durations=10 tests/test_docker*.py
 
 test-quick: .venv/dev.stamp  ## run the tests that take seconds
 	@$(PY) -m pytest -n auto -m "not slow and not docker"

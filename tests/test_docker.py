@@ -48,8 +48,7 @@ def flowers(tmp_path_factory):
 def project(images, flowers):
     made = Project(f"mxscale-test-{os.getpid()}", flowers)
     yield made
-    for profile in ("cluster", "team", "job", "serve"):
-        made.compose("--profile", profile, "down", "--volumes", "--timeout", "2")
+    made.compose("--profile", "*", "down", "--volumes", "--timeout", "2")
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ def stopped_run(cli, ranks, at_step, *overrides):
     return run
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_killed_parent_resumes_to_same_bytes(cli, unbroken, ranks):
     step = random.Random(SEED + ranks).randrange(1, 12)
     print(f"KILL_SEED={SEED} ranks={ranks} step={step}")
@@ -161,7 +161,7 @@ def ctrl_c(process, run):
 
 
 @pytest.mark.parametrize("how", [lambda process, run: process.terminate(), ctrl_c], ids=["SIGTERM", "Ctrl-C"])
-def test_signal_writes_checkpoint_and_exits_75(cli, unbroken, how):
+def test_signal_writes_checkpoint_and_exits_75(cli, how):
     process, run = interrupted_run(cli, 2, 3, how)
     ended = cli.ended(process, expect=75, timeout=30)
     assert all(run.rank_status(rank, 1).exit == 75 for rank in (0, 1))
@@ -170,7 +170,6 @@ def test_signal_writes_checkpoint_and_exits_75(cli, unbroken, how):
     assert status["state"] == "KILLED"
     last = max(line["step"] for line in run.lines())
     assert run.checkpoint(last).is_dir()
-    assert cli("train", f"resume={run}", small=False).sha == unbroken(2)
 
 
 def test_fewer_ranks_keep_global_batch_and_shards(cli):
@@ -186,15 +185,11 @@ def test_fewer_ranks_keep_global_batch_and_shards(cli):
     assert resumed.status["step"] == after.total_steps
 
 
-def test_shorter_training_than_the_one_made_is_refused(cli):
-    run = stopped_run(cli, 1, 5)
+def test_run_is_shortened_to_its_checkpoint_and_validated_and_not_further(cli):
+    run = stopped_run(cli, 1, 5, "validate_every=3")
     ended = cli("train", f"resume={run}", "max_steps=2", small=False, expect=2)
     reason = rf"error: resume={run}: it is at step \d+, and these settings end at 2; raise epochs or max_steps\n"
     assert re.search(reason, ended.err)
-
-
-def test_run_that_is_shortened_to_its_checkpoint_is_validated(cli):
-    run = stopped_run(cli, 1, 5, "validate_every=3")
     step = max(int(path.name) for path in run.checkpoints.glob("[0-9]*"))
     resumed = cli("train", f"resume={run}", f"max_steps={step}", small=False)
     assert resumed.status["state"] == "FINISHED" and run.read("best.json")["step"] == step
@@ -254,10 +249,11 @@ RANDOM_OR_BUFFERED = {
     "dropout": [
         "model.name=squeezenet1.1", "optimizer.lr=0.01", "comm.double_buffering=true", "comm.compression=fp16"
     ],
-    "mixed": ["data.augment.mixup=0.4", "data.augment.cutmix=1", "batch.accumulation=2", "batch.per_device=6"],
+    "mixed, balanced, averaged": [
+        "data.augment.mixup=0.4", "data.augment.cutmix=1", "batch.accumulation=2", "batch.per_device=6",
+        "class_weights=[1,2,3,4,5]", "data.sampling=balanced", "optimizer.ema_decay=0.9", "optimizer.clip_norm=0.1",
+    ],
     "last epoch plain": ["data.augment.mixup=0.4", "data.augment.erase=1", "data.augment.off_epochs=1", "epochs=2"],
-    "balanced": ["class_weights=[1,2,3,4,5]", "data.sampling=balanced"],
-    "averaged": ["optimizer.ema_decay=0.9", "optimizer.clip_norm=0.1"],
     "target": ["target_top1=1", "stop_at_target=true", "epochs=3"],
 }  # fmt: skip
 

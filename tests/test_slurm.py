@@ -210,7 +210,7 @@ def test_signalled_job_writes_a_checkpoint_and_resumes(slurm, cli):
 @pytest.mark.slow
 def test_job_is_signalled_before_its_time_limit(slurm, cli):
     # Slurm checks every 30 s and signals early: after 20 s at the earliest
-    job = slurm.submit(cli, "epochs=2000", options=["--time=1", "--signal=B:TERM@10"])
+    job = slurm.submit(cli, "epochs=2000", options=["--ntasks=1", "--time=1", "--signal=B:TERM@10"])
     facts = slurm.ended(job)
     assert (facts["JobState"], facts["ExitCode"]) == ("FAILED", "75:0"), slurm.output(job)  # not TIMEOUT
     assert slurm.run_of(job).read("status.json")["state"] == "KILLED"
