@@ -139,6 +139,11 @@ def test_records_that_cannot_be_read_are_one_line(finished, tmp_path, capsys):
     assert "test.rec cannot be read" in error
 
 
+def test_a_run_is_evaluated_with_its_own_settings(finished, capsys):
+    error = command_error(capsys, "evaluate", str(finished), "data.mean=[1,2,3]")
+    assert f"data.mean: {finished} is evaluated with its own settings; omit it, or add data=NAME" in error
+
+
 def test_scans_larger_than_the_input_are_resized(finished):
     assert trained_models.load(finished, from_dict({})).card.resize == finished.config().data.image_size
 
@@ -188,6 +193,11 @@ def test_evaluation_at_the_end_is_refused_before_training_if_nothing_can_draw(tm
     assert main.main(["train", "evaluation=full", f"runs={tmp_path}/runs"]) == 2
     assert "error: evaluation=full needs no_such_library, which ranks' images leave out" in capsys.readouterr().err
     assert not list(tmp_path.glob("runs/train/*"))
+
+
+def test_evaluation_of_generated_images_is_refused_before_training(capsys):
+    error = command_error(capsys, "train", "evaluation=full", "data=synthetic", "model=small")
+    assert "evaluation=full: data=synthetic has no labels to evaluate" in error
 
 
 def tree(folder, classes, count=10):

@@ -26,7 +26,7 @@ from mxscale.serve.trained_models import Exported, Network
 
 ANIMALS = tuple(f"animal {number}" for number in range(10))
 FAST = ("small", "mnist_convnet", "mobilenet0.25", "mobilenetv2_0.25", "squeezenet1.1", "resnet18_v1", "resnet18_v2")
-LARGE = ("alexnet", "densenet121", "inceptionv3", "resnet50_v1b", "resnet50_v2", "vgg11_bn")  # bench/predict.py: all
+LARGE = ("alexnet", "densenet121", "inceptionv3", "resnet50_v1b", "resnet50_v2")  # bench/predict.py: all
 
 
 @pytest.fixture
@@ -92,7 +92,11 @@ def test_weights_without_a_stated_input_have_that_of_pretraining(run, tmp_path):
     shutil.copy(run.checkpoints / "000000001" / "params", tmp_path / "x.params")
     card = trained_models.load(f"{tmp_path}/x.params", from_dict({"model": {"name": "resnet18_v1b"}})).card
     assert (card.image_size, card.resize) == (224, 256)
-    given = from_dict({"model": {"name": "resnet18_v1b"}, "data": {"image_size": 64, "eval_resize": 72}})
+    given = from_dict({"model": {"name": "resnet18_v1b"}, "data": {"mean": [1, 2, 3]}})
+    card = trained_models.load(f"{tmp_path}/x.params", given).card
+    assert (card.image_size, card.resize, card.mean) == (224, 256, (1, 2, 3))
+    model = {"name": "resnet18_v1b", "input": "normalisation"}  # as for a typed data.image_size
+    given = from_dict({"model": model, "data": {"image_size": 64, "eval_resize": 72}})
     card = trained_models.load(f"{tmp_path}/x.params", given).card
     assert (card.image_size, card.resize) == (64, 72)
 
@@ -132,6 +136,7 @@ def test_symbol_files_are_read_again_with_the_same_scores(run, tmp_path):
     assert json.loads((tmp_path / "net.json").read_text())["class_names"] == list(ANIMALS)
     before, after = (trained_models.load(name, from_dict({})) for name in (str(run.path), f"symbol:{prefix}"))
     assert (after.card.image_size, after.card.resize) == (64, 72) and after.card.mean == before.card.mean
+    assert after.card.class_names == ANIMALS
     images = mx.nd.random.normal(shape=(2, 3, 64, 64))
     assert np.allclose(before.net(images).asnumpy(), after.net(images).asnumpy(), atol=1e-4)
 
@@ -145,7 +150,7 @@ def test_safetensors_have_pytorchs_names_where_pytorch_has_the_network(run, tmp_
     with safe_open(out, "np") as file:
         assert json.loads(file.metadata()["class_names"]) == list(ANIMALS)
     again = trained_models.load(f"torch:{out}", from_dict({"model": {"name": "resnet18_v1b"}})).card
-    assert (again.image_size, again.resize) == (64, 72)
+    assert (again.image_size, again.resize, again.class_names) == (64, 72, ANIMALS)
 
 
 def test_typed_settings_and_model_input_precede_the_input_that_weights_state(run, tmp_path, capsys):

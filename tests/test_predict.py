@@ -6,6 +6,7 @@ import shutil
 
 import exported
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
 from refusals import command_error
@@ -157,6 +158,18 @@ def test_a_file_that_is_no_exported_network_is_one_line(folder, capsys, content)
     (folder / "bad.onnx").write_bytes(content)
     error = command_error(capsys, "predict", f"{folder}/bad.onnx", f"{folder}/in")
     assert "is no ONNX file" in error or "has no metadata of mxscale" in error
+
+
+def test_a_file_that_another_program_changed_is_one_line(folder, capsys):
+    network = onnx.load(f"{folder}/net.onnx")
+    network.ir_version = 99
+    onnx.save(network, f"{folder}/newer.onnx")
+    assert "cannot load the network: " in command_error(capsys, "predict", f"{folder}/newer.onnx", f"{folder}/in")
+    network = onnx.load(f"{folder}/net.onnx")
+    network.graph.output.pop()
+    onnx.save(network, f"{folder}/cut.onnx")
+    error = command_error(capsys, "predict", f"{folder}/cut.onnx", f"{folder}/in")
+    assert "the network has images, probabilities, not the input and outputs of `mxscale export`" in error
 
 
 def test_arrays_of_another_kind_are_one_line(folder, capsys):

@@ -1,7 +1,9 @@
 """`mxscale register`, and the models that it logs and registers."""
 
 import base64
+import os
 import re
+import shlex
 from pathlib import Path
 
 import exported
@@ -193,12 +195,31 @@ def test_a_run_evaluates_and_registers_itself(shared_cli):
 
 
 def test_a_failed_step_after_a_run_is_printed_with_its_command(tmp_path, capfd):
-    config = from_dict({"runs": str(tmp_path), "tracking": {"register": "flowers"}})
+    config = from_dict({"runs": f"{tmp_path}/lr=0.1, 'new' (ä)", "tracking": {"register": "flowers"}})
     run = directory.create(config)
     after_run.follow_up(run, config)
     out, error = capfd.readouterr()
     assert "has no best checkpoint" in error and error.count("\n") == 1
-    assert f"register ended with status 2; repeat it with: mxscale register {run} flowers" in out
+    command = shlex.join(["mxscale", "register", str(run), "flowers"])
+    assert f"register ended with status 2; repeat it with: {command}" in out
+
+
+def test_an_interrupted_step_after_a_run_is_printed_with_its_command(tmp_path, capfd, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(after_run.subprocess, "run", interrupted)
+    config = from_dict({"runs": str(tmp_path), "evaluation": "full", "tracking": {"log_model": "best"}})
+    after_run.follow_up(directory.create(config), config)
+    assert "register ended with status 75; repeat it with: mxscale register" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("setting", ["evaluation=full", "tracking.register=flowers"])
+def test_what_needs_an_exporter_is_refused_before_the_run_where_mxnet_has_none(capsys, monkeypatch, setting):
+    real = os.path.isdir
+    monkeypatch.setattr(os.path, "isdir", lambda path: real(path) and not str(path).endswith("mxnet/onnx"))
+    error = command_error(capsys, "train", setting)
+    assert f"{setting.partition('=')[0]}" in error and "this MXNet cannot export to ONNX" in error
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,28 @@ import os
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from typing import List
 
+from mxscale.cli.settings import quoted
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
 from mxscale.launcher.progress import echo
-from mxscale.rundir.directory import RunDir
+from mxscale.rendering.page import check_installed
+from mxscale.rundir.directory import INTERRUPTED, RunDir
+from mxscale.util.errors import ConfigError
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError if what shall follow the run is not possible here."""
+    if config.evaluation == "full":
+        check_installed("evaluation=full")
+        if DATASETS[config.data.kind].generated:
+            raise ConfigError(f"evaluation=full: data={config.data.kind} has no labels to evaluate")
+    follows, (package,) = verbs("RUN", config), find_spec("mxnet").submodule_search_locations
+    if follows and not os.path.isdir(os.path.join(package, "onnx")):
+        asked = "evaluation=full" if follows[0][0] == "evaluate" else "tracking.register, tracking.log_model=best"
+        raise ConfigError(f"{asked}: this MXNet cannot export to ONNX; use 1.9")
 
 
 def follow_up(run: RunDir, config: Config) -> None:
@@ -16,21 +33,23 @@ def follow_up(run: RunDir, config: Config) -> None:
 
     The run has ended well, so a failure here is printed and does not change its status.
     """
-    for verb in verbs(run, config):
-        tracking = (f"tracking.{key}={getattr(config.tracking, key)}" for key in ("experiment", "timeout_s"))
-        argv = [*verb, f"runs={config.runs}", *tracking]
+    for verb in verbs(str(run), config):
+        argv = [*verb, f"runs={quoted(config.runs)}", f"tracking.timeout_s={config.tracking.timeout_s}"]
         if not config.tracking.enabled:
             argv.append("tracking=none")
         # In the environment, because an address may hold a password, which others read in a command line
         address = {"MLFLOW_TRACKING_URI": config.tracking.uri} if config.tracking.uri else {}
-        done = subprocess.run([sys.executable, "-m", "mxscale", *argv], env={**os.environ, **address})
-        if done.returncode:
-            echo(f"{verb[0]} ended with status {done.returncode}; repeat it with: {shlex.join(['mxscale', *verb])}")
+        try:
+            status = subprocess.run([sys.executable, "-m", "mxscale", *argv], env={**os.environ, **address}).returncode
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+        if status:
+            echo(f"{verb[0]} ended with status {status}; repeat it with: {shlex.join(['mxscale', *verb])}")
 
 
-def verbs(run: RunDir, config: Config) -> List[List[str]]:
+def verbs(run: str, config: Config) -> List[List[str]]:
     """Return the command lines that follow a run."""
-    evaluation = [["evaluate", str(run)]] if config.evaluation == "full" else []
+    evaluation = [["evaluate", run]] if config.evaluation == "full" else []
     tracking = config.tracking
     logged = tracking.enabled and (tracking.register or tracking.log_model == "best")
-    return evaluation + ([["register", str(run), *filter(None, [tracking.register])]] if logged else [])
+    return evaluation + ([["register", run, *filter(None, [tracking.register])]] if logged else [])

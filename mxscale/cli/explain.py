@@ -13,14 +13,14 @@ from mxscale.cli.help_pages import CONF
 from mxscale.config.backends import ALIASES
 from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.validation import kvstore
+from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import REFUSED
 from mxscale.util.errors import ConfigError, nearest
-from mxscale.util.redaction import shown
 
 
 def refuse(line: str) -> int:
     """Print an error as one line, and return the exit status of invalid input."""
-    print(shown(f"error: {' '.join(line.splitlines())}"), file=sys.stderr, flush=True)
+    echo(f"error: {' '.join(line.splitlines())}", sys.stderr)
     return REFUSED
 
 

@@ -14,8 +14,8 @@ from mxscale.config.schema import Config, check_group, filled, to_dict
 from mxscale.doctor.doctor import RecordFindings
 from mxscale.launcher import run as launcher
 from mxscale.launcher.context import Hook
+from mxscale.launcher.progress import echo
 from mxscale.records import claims
-from mxscale.rendering.page import check_installed
 from mxscale.rerun.rerun import Rerun
 from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILED, FAILURE
@@ -57,8 +57,7 @@ def execute(composed, overrides, cell=None) -> Status:
             raise ConfigError("sweep.resume=true without -m: it resumes a sweep; resume one run with resume=RUN_DIR")
         config, run, recorded = configure(values, overrides)
         claims.check(config.claims)
-        if config.evaluation == "full":
-            check_installed("evaluation=full")
+        after_run.check(config)
         hooks = [Rerun(recorded), RecordFindings(), typed, *([cell] if cell else [])]
         status = launcher.execute(config, run, hooks)
         if status.state == FINISHED and typed.run:
@@ -68,5 +67,5 @@ def execute(composed, overrides, cell=None) -> Status:
         line = shown(explain(error))
         return Status(REFUSED_CELL, exit=refuse(line), error=line)
     except guards.DiskFailed as error:
-        print(shown(f"error: {error}"), file=sys.stderr, flush=True)
+        echo(f"error: {error}", sys.stderr)
         return Status(FAILED, exit=FAILURE, error=str(error))

@@ -18,16 +18,17 @@ from mxscale import __version__
 from mxscale.cli import help_pages, job, multirun
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.help_pages import CONF
+from mxscale.cli.settings import quoted
 from mxscale.cli.verbs import VERBS, Verb, own_settings
 from mxscale.config.networks import NETWORKS
 from mxscale.config.schema import Config, check_group, checked, filled, to_dict
 from mxscale.config.training_settings import MAX_PIXELS
 from mxscale.environment import variables
 from mxscale.launcher.budget import REASON as BUDGET
+from mxscale.launcher.progress import echo
 from mxscale.rundir import guards
 from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
 from mxscale.util.errors import ConfigError, nearest
-from mxscale.util.redaction import shown
 
 # Every key with its default; the YAML files of conf/ choose other values.
 DEFAULTS = OmegaConf.create(to_dict(Config()))
@@ -94,10 +95,7 @@ def open_closed_streams() -> None:
 
 def show(text: str) -> int:
     """Print a text that the reader may cut off, as `| head` does, and return the exit status."""
-    try:
-        print(shown(text), flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+    echo(text)
     return DONE
 
 
@@ -178,11 +176,6 @@ def keyed(verb: Verb, arguments: List[str]) -> List[str]:
     return [*found, f"{verb.rest}=[{','.join(rest)}]"] if rest else found
 
 
-def quoted(argument: str) -> str:
-    """Return a text as Hydra's grammar quotes it."""
-    return "'{}'".format(argument.replace("'", r"\'"))
-
-
 def complete(arguments: List[str]) -> int:
     """Print what Hydra's completion script of a shell asks for, and return the exit status.
 
@@ -229,7 +222,7 @@ def _perform(verb: Verb, name: str, composed) -> int:
     except (ConfigError, OmegaConfBaseException) as error:
         return refuse(explain(error))
     except guards.DiskFailed as error:
-        print(shown(f"error: {error}"), file=sys.stderr, flush=True)
+        echo(f"error: {error}", sys.stderr)
         return FAILURE
 
 

@@ -14,6 +14,11 @@ from mxscale.tracking import history
 from mxscale.util.errors import ConfigError
 
 
+def quoted(text: str) -> str:
+    """Return a text as Hydra's grammar quotes it."""
+    return "'{}'".format(text.replace("'", r"\'"))
+
+
 def configure(values: dict, overrides) -> tuple:
     """Return the config of a run, the RunDir to resume or None, and the recorded run to run again or None.
 
@@ -37,7 +42,7 @@ def configure(values: dict, overrides) -> tuple:
 
 def with_typed_size(values: dict, overrides) -> dict:
     """Return the settings; data.image_size= on the command line replaces the size that model.input=checkpoint takes."""
-    typed = any(override.startswith("data.image_size=") for override in overrides)
+    typed = any(override.lstrip("+").startswith("data.image_size=") for override in overrides)
     if not typed or values["model"]["input"] != "checkpoint":
         return values
     return {**values, "model": {**values["model"], "input": "normalisation"}}

@@ -43,13 +43,13 @@ def find_lr(values: dict, own: measurements.FindLrVerb) -> int:
 def report(values: dict, own: records.ReportVerb) -> None:
     from mxscale.report import report as reports
 
-    reports.main(validate(from_dict(values)), own.report)
+    reports.main(_validated(values), own.report)
 
 
 def doctor(values: dict, own: records.Doctor) -> int:
     from mxscale.doctor import doctor as examination
 
-    return examination.main(validate(from_dict(values)), own.json)
+    return examination.main(_validated(values), own.json)
 
 
 def prices(values: dict, own: records.Prices) -> None:
@@ -67,7 +67,7 @@ def prices(values: dict, own: records.Prices) -> None:
 def score(values: dict, own: records.Score) -> None:
     from mxscale.perfmodel.published import score as published
 
-    validate(from_dict(values))
+    _validated(values)
     found = published.score(own.points, own.leave_out)
     if own.figure:
         try:
@@ -96,7 +96,7 @@ def replay(values: dict, own: records.Replay) -> int:
 
 
 def sync(values: dict, own: records.Sync) -> int:
-    run, uri = RunDir(own.run), validate(from_dict(values)).tracking.uri
+    run, uri = RunDir(own.run), _validated(values).tracking.uri
     run.config()  # raises ConfigError for another folder
     return tracker.sync(run, uri, run_cost.cost_of(run))
 
@@ -104,44 +104,43 @@ def sync(values: dict, own: records.Sync) -> int:
 def predict(values: dict, own: models.Predict) -> int:
     from mxscale.serve import predict as prediction
 
-    return prediction.main(_of_model(values), own)
+    return prediction.main(_validated(values), own)
 
 
 def evaluate(values: dict, own: models.Evaluate) -> None:
     from mxscale.serve import evaluate as evaluation
 
-    typed = [override.lstrip("+~").partition("=")[0] for override in HydraConfig.get().overrides.task]
-    data_given = any(key.split(".")[0] in ("data", "experiment") and key != "data.cache" for key in typed)
-    evaluation.main(resolve(_of_model(values)), data_given, own)
+    typed = {override.lstrip("+~").partition("=")[0] for override in HydraConfig.get().overrides.task}
+    evaluation.main(_resolved(values), typed, own)
 
 
 def export(values: dict, own: models.Export) -> None:
     from mxscale.serve import export as exporting
 
-    exporting.main(_of_model(values), own)
+    exporting.main(_validated(values), own)
 
 
 def register(values: dict, own: models.Register) -> None:
     from mxscale.serve import register as registering
 
-    registering.main(validate(from_dict(values)), own)
+    registering.main(_validated(values), own)
 
 
 def layers(values: dict, own: models.Layers) -> None:
-    validate(from_dict(values))
+    _validated(values)
     from mxscale.models import layer_table as table
 
     rows = table.of_networks(own.networks or NAMES, own.image_size, own.classes)
     print(table.write(rows, own.output) if own.output else table.text(rows))
 
 
-def _of_model(values: dict) -> Config:
-    """Return the settings of a verb that takes a trained network."""
+def _validated(values: dict) -> Config:
+    """Return the settings of a verb that builds a network."""
     return validate(from_dict(with_typed_size(values, HydraConfig.get().overrides.task)))
 
 
 def _resolved(values: dict) -> Config:
-    return resolve(validate(from_dict(values)))
+    return resolve(_validated(values))
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class Loaded(NamedTuple):
     input: Optional[dict] = None  # image_size, mean, std, interpolation, crop in training; None: unknown
     revision: Optional[str] = None
     graph: Optional[dict] = None  # of a symbol network
+    class_names: Optional[List[str]] = None  # as `mxscale export` writes them
 
 
 # Each loader takes the source without its prefix, the network's name, and the source as the user wrote it.
@@ -45,31 +46,31 @@ def _symbol(rest: str, name: str, source: str) -> Loaded:
     # A network that starts with a normalisation was trained on plain pixels, at 224 pixels if published
     # (example/image-classification/test_score.py of MXNet: rgb_mean='0,0,0')
     taken = {"image_size": 224, "mean": [0.0] * 3, "std": [1.0] * 3} if network.raw_input else None
+    loaded = Loaded(arrays, files, taken, graph=saved)
     with contextlib.suppress(OSError, ValueError, RecursionError):  # of another program
-        exported = json.loads(read_regular(f"{symbol.split_epoch(rest)[0]}.json", symbol.MAX_BYTES))
-        taken = _of_export(exported) or taken
-    return Loaded(arrays, files, taken, graph=saved)
+        return _of_export(loaded, json.loads(read_regular(f"{symbol.split_epoch(rest)[0]}.json", symbol.MAX_BYTES)))
+    return loaded
 
 
-def _of_export(card: Any) -> Optional[dict]:
-    """Return the input in what `mxscale export` writes beside weights; None for what another program wrote."""
+def _of_export(loaded: Loaded, card: Any) -> Loaded:
+    """Add the input and the classes in what `mxscale export` writes beside weights; another program wrote nothing."""
     try:
-        side, resize = card["image_size"], card["resize"]
-        taken = {"image_size": side, "crop": side / resize if resize else None}
-        return {**taken, **{key: card[key] for key in ("mean", "std", "interpolation")}}
+        side, resize, names = card["image_size"], card["resize"], [str(name) for name in card["class_names"]]
+        taken = {"image_size": side, "crop": min(1, side / resize) if resize else None}
+        taken.update({key: card[key] for key in ("mean", "std", "interpolation")})
     except (KeyError, TypeError):
-        return None
+        return loaded
+    return loaded._replace(input=taken, class_names=names)
 
 
 def _torch(rest: str, name: str, source: str) -> Loaded:
     from mxscale.models import convert
 
-    found = convert.load(rest, name, source)
-    taken = None
+    loaded = Loaded(convert.load(rest, name, source), [rest])
     with contextlib.suppress(ValueError):  # of another program
         texts = torch_file.metadata_of(rest)
-        taken = _of_export({key: json.loads(text) for key, text in texts.items() if key != "format"})
-    return Loaded(found, [rest], taken or convert.input_of(rest))
+        loaded = _of_export(loaded, {key: json.loads(text) for key, text in texts.items() if key != "format"})
+    return loaded if loaded.input else loaded._replace(input=convert.input_of(rest))
 
 
 def _hub(rest: str, name: str, source: str) -> Loaded:

@@ -3,12 +3,12 @@
 import dataclasses
 import heapq
 from pathlib import Path
-from typing import NamedTuple, Optional, Sequence, Tuple
+from typing import Collection, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from mxscale.config.datasets import DATASETS
-from mxscale.config.schema import Config
+from mxscale.config.schema import Config, Data
 from mxscale.config.verbs.models import Evaluate
 from mxscale.data import manifest as manifests
 from mxscale.data import pack
@@ -35,6 +35,7 @@ VIEWS = {
     "flip": [((0.5, 0.5), False), ((0.5, 0.5), True)],
     "five_crop": [(place, False) for place in ((0.5, 0.5), (0, 0), (0, 1), (1, 0), (1, 1))],
 }
+PLACES = ("root", "train", "val", "test", "cache")  # settings of data that do not change the images
 WORST = 60  # errors that a page shows
 
 
@@ -54,14 +55,14 @@ class View(NamedTuple):
     mirrored: bool
 
 
-def main(config: Config, data_given: bool, request: Evaluate) -> None:
+def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
     """Evaluate, write the report, record it in the run of the model. Raises ConfigError.
 
     Args:
-        data_given: Whether the command line names data; otherwise they are those of the run.
+        typed: The keys on the command line. `data` names another set; PLACES alone say where that of the run is.
     """
     page.check_installed("mxscale evaluate")
-    run = trained_models.find_run(request.source, config)
+    run, data_given = trained_models.find_run(request.source, config), not {"data", "data.kind"}.isdisjoint(typed)
     if run is None and not data_given:
         raise ConfigError(f"{request.source} names no data: add data=NAME, such as data=imagefolder data.root=DIR")
     own = run is not None and not data_given
@@ -69,7 +70,10 @@ def main(config: Config, data_given: bool, request: Evaluate) -> None:
     store = history.Store(config, "evaluate", run) if recorded else None
     run_id = store and store.id_of(run)  # before the work, as the folder: without them it would be lost
     exported = trained_models.exported(run or request.source, config)
-    images = labelled(config, exported.card, request.split) if data_given else of_run(run, request.split)
+    if own:
+        images = of_run(run, config.data, typed, request.split)
+    else:
+        images = labelled(config, exported.card, request.split)
     name = folder_of(images.name, request.views)
     folder = Path(request.output) if request.output else Path(run.path if own else "") / name
     page.prepare(folder)
@@ -85,15 +89,25 @@ def folder_of(split: str, views: str) -> str:
     return f"evaluation/{split}" + ("" if views == "center" else f"-{views}")
 
 
-def of_run(run: RunDir, split: Optional[str]) -> Images:
+def of_run(run: RunDir, given: Data, typed: Collection[str], split: Optional[str]) -> Images:
     """Return a split of the data that a run was trained with; they are packed again if the packed ones are gone.
 
-    Raises ConfigError if they have changed, because another split could hold images that the run was trained on.
+    Args:
+        given: Settings of which the `typed` ones of PLACES replace the run's.
+
+    Raises:
+        ConfigError: The images have changed (another split could hold images that the run was trained on), or a typed
+            setting has no effect.
     """
     plan = run.plan()
     if plan.data_dir is None:
         raise ConfigError(f"{run}: its images were generated; name others with data=NAME")
-    packed = manifests.intact(plan.data_dir) or pack.prepare(run.config().data)
+    places = sorted(key.partition(".")[2] for key in typed if key.startswith("data."))
+    for name in places:
+        if name not in PLACES:
+            raise ConfigError(f"data.{name}: {run} is evaluated with its own settings; omit it, or add data=NAME")
+    data = dataclasses.replace(run.config().data, **{name: getattr(given, name) for name in places})
+    packed = manifests.intact(plan.data_dir) or pack.prepare(data)
     if plan.data_digest not in (None, packed["digest"]):
         raise ConfigError(f"{run}: its images have changed since the training; name others with data=NAME")
     chosen = _chosen(split, list(plan.splits), str(run))

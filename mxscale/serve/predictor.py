@@ -15,6 +15,7 @@ from mxscale.data.reader.transforms import Evaluation
 from mxscale.environment.container_limits import available_cores
 from mxscale.serve.model_card import INPUT, LOGITS, PROBABILITIES, ModelCard
 from mxscale.serve.trained_models import Exported
+from mxscale.util.errors import ConfigError
 
 BATCH = 16  # images of a forward
 
@@ -40,13 +41,26 @@ def preprocessing(card: ModelCard) -> Evaluation:
     return Evaluation(replace(data, mean=list(card.mean), std=list(card.std)))
 
 
+def _session(content: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+    """Return a session of an exported network. Raises ConfigError for a file that another program changed."""
+    try:
+        session = onnxruntime.InferenceSession(content, options, onnxruntime.get_available_providers())
+    except Exception as error:  # its own classes, which have no common base
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"ONNX Runtime {onnxruntime.__version__} cannot load the network: {reason}") from None
+    names = [each.name for each in (*session.get_inputs(), *session.get_outputs())]
+    if names != [INPUT, PROBABILITIES, LOGITS]:
+        raise ConfigError(f"the network has {', '.join(names)}, not the input and outputs of `mxscale export`")
+    return session
+
+
 class Predictor:
     """Each thread decodes some images and evaluates them on one core, so that no core waits for another."""
 
     def __init__(self, exported: Exported, threads: int):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(exported.content, options, onnxruntime.get_available_providers())
+        self.session = _session(exported.content, options)
         self.threads, self.card = threads, exported.card
 
     def predict(self, items: Iterable[Any], pixels: Callable[[Any], np.ndarray], group: int = 1) -> Iterator[Predicted]:

@@ -123,10 +123,11 @@ def _of_weights(source: str, config: Config) -> Network:
     heads = [array for name, array in loaded.arrays.items() if name.startswith("output.") and name.endswith(".weight")]
     if not heads:
         raise ConfigError(f"{source} has no classifier")
-    nothing_given = config.data == Data() and config.model.input == "checkpoint"
-    data = _size_of_pretraining(config) if nothing_given else config.data
+    data = _size_of_pretraining(config) if config.model.input == "checkpoint" else config.data
     data = replace(data, **stated_input(replace(config, data=data), loaded.input, source).taken)
-    config, names = replace(config, data=data), tuple(str(number) for number in range(len(heads[0])))
+    config, names = replace(config, data=data), tuple(loaded.class_names or map(str, range(len(heads[0]))))
+    if len(names) != len(heads[0]):
+        raise ConfigError(f"{source} states {len(names)} classes, and its classifier has {len(heads[0])}")
     net = _built(config, len(names), loaded.arrays, loaded.graph, source)
     return Network(net, _card(config, names, net, None))
 
