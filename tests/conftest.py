@@ -273,6 +273,20 @@ def refused(cli):
 
 
 @pytest.fixture
+def refused_here(cli, capsys):
+    """Return a function like `refused` that runs the verb in this process, for what is refused before a preparation."""
+    from refusals import command_error, run_directories
+
+    def refusal(*overrides, entry="train"):
+        before = run_directories(cli.folder)
+        line = command_error(capsys, entry, *cli.overrides, "tracking=none", *overrides)
+        assert run_directories(cli.folder) == before
+        return line
+
+    return refusal
+
+
+@pytest.fixture
 def unprepared(tmp_path, data_cache):
     """Return a function like `refused` that runs only the preparation, in this process, which is two seconds faster."""
     from composed import composed

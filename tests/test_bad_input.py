@@ -50,8 +50,8 @@ from mxscale.util.errors import ConfigError
         ("launch.ranks=${data.root}", ["launch.ranks"]),
     ],
 )
-def test_errors_of_hydra_are_one_line_with_a_suggestion(refused, override, words):
-    contains(refused(override), *words)
+def test_errors_of_hydra_are_one_line_with_a_suggestion(refused_here, override, words):
+    contains(refused_here(override), *words)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_errors_of_hydra_are_one_line_with_a_suggestion(refused, override, words
         ("resume=/nowhere", ["resume=/nowhere", "no run directory", "DATE_TIME"]),
     ],
 )
-def test_invalid_value_is_named_with_what_is_expected(refused, override, words):
+def test_invalid_value_is_named_with_what_is_expected(refused_here, override, words):
     enabled = ["tracking=mlflow"] if "tracking" in override else []
-    contains(refused(*enabled, override), *words)
+    contains(refused_here(*enabled, override), *words)
 
 
 def test_runs_folder_below_a_file_is_refused(refused, tmp_path):
@@ -194,10 +194,10 @@ def everything(run: RunDir):
         ("launch.ranks=1 machine=aws", ["machine=aws", "that run has machine.provider=local"]),
     ],
 )
-def test_resume_with_another_config_changes_nothing(refused, stopped, override, words):
+def test_resume_with_another_config_changes_nothing(refused_here, stopped, override, words):
     run, _ = stopped
     before = everything(run)
-    contains(refused(f"resume={run}", *override.split()), *words)
+    contains(refused_here(f"resume={run}", *override.split()), *words)
     assert everything(run) == before
 
 
@@ -210,16 +210,16 @@ def test_resume_with_changed_data_changes_nothing(refused, stopped):
     assert run.read("status.json")["state"] == directory.KILLED
 
 
-def test_finished_run_is_not_resumed(refused, tmp_path):
+def test_finished_run_is_not_resumed(refused_here, tmp_path):
     run = directory.create(Config(runs=str(tmp_path / "done")))
     run.write("status.json", {"state": directory.FINISHED, "attempts": []})
-    contains(refused(f"resume={run}"), "that run is finished")
+    contains(refused_here(f"resume={run}"), "that run is finished")
 
 
 @pytest.mark.parametrize("text", ["", "epochs: [", "epochs: many", "- 1"])
-def test_run_with_damaged_config_is_not_resumed(refused, tmp_path, text):
+def test_run_with_damaged_config_is_not_resumed(refused_here, tmp_path, text):
     (tmp_path / "config.yaml").write_text(text)
-    assert re.search(r"no run directory|epochs|is damaged", refused(f"resume={tmp_path}"))
+    assert re.search(r"no run directory|epochs|is damaged", refused_here(f"resume={tmp_path}"))
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from refusals import error_of, refusal
+from refusals import error_of
 from test_tracking import end, make_run
 
 from mxscale.cli import job, main
@@ -155,14 +155,14 @@ def test_password_that_clients_misread_is_refused(form):
 
 
 @pytest.mark.parametrize("form", ["http://bob:{}@host/x", "http://host/x?token={}", "bob:{}@host"])
-def test_mirror_with_a_password_is_refused(cli, form):
-    line = refusal(cli, "data=mnist", f"data.mirror='{form.format(SECRET)}'")
+def test_mirror_with_a_password_is_refused(refused_here, form):
+    line = refused_here("data=mnist", f"data.mirror='{form.format(SECRET)}'")
     assert SECRET not in line and "data.mirror=" in line and "***" in line
 
 
-def test_value_of_a_secret_variable_is_not_printed(cli, monkeypatch):
+def test_value_of_a_secret_variable_is_not_printed(refused_here, monkeypatch):
     monkeypatch.setenv("MY_TOKEN", SECRET)
-    line = refusal(cli, "schedule.kind=${oc.env:MY_TOKEN}")
+    line = refused_here("schedule.kind=${oc.env:MY_TOKEN}")
     assert SECRET not in line and "schedule.kind=***" in line
 
 
