@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from datetime import date
+from pkgutil import resolve_name
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from hydra.core.hydra_config import HydraConfig
@@ -26,30 +27,6 @@ def plan(values: dict, own: PlanVerb) -> None:
     from mxscale.planner import planning
 
     planning.main(validate(from_dict(planning.without_data(values))), own.plan, own.json)
-
-
-def diagnose(values: dict, own: measurements.DiagnoseVerb) -> int:
-    from mxscale.diagnose import diagnosis
-
-    return diagnosis.main(_resolved(values), own.diagnose)
-
-
-def find_lr(values: dict, own: measurements.FindLrVerb) -> int:
-    from mxscale.diagnose import find_lr as range_test
-
-    return range_test.main(_resolved(values), own.find_lr)
-
-
-def report(values: dict, own: records.ReportVerb) -> None:
-    from mxscale.report import report as reports
-
-    reports.main(_validated(values), own.report)
-
-
-def doctor(values: dict, own: records.Doctor) -> int:
-    from mxscale.doctor import doctor as examination
-
-    return examination.main(_validated(values), own.json)
 
 
 def prices(values: dict, own: records.Prices) -> None:
@@ -77,18 +54,6 @@ def score(values: dict, own: records.Score) -> None:
     print(json.dumps(found) if own.json else published.show(found))
 
 
-def test_io(values: dict, own: measurements.InputRatesVerb) -> int:
-    from mxscale.diagnose import input_rates
-
-    return input_rates.main(_resolved(values), own.io)
-
-
-def test_allreduce(values: dict, own: measurements.AllReduceVerb) -> int:
-    from mxscale.diagnose import all_reduce
-
-    return all_reduce.main(_resolved(values), own.allreduce)
-
-
 def replay(values: dict, own: records.Replay) -> int:
     from mxscale.cli import replaying
 
@@ -101,29 +66,11 @@ def sync(values: dict, own: records.Sync) -> int:
     return tracker.sync(run, uri, run_cost.cost_of(run))
 
 
-def predict(values: dict, own: models.Predict) -> int:
-    from mxscale.serve import predict as prediction
-
-    return prediction.main(_validated(values), own)
-
-
 def evaluate(values: dict, own: models.Evaluate) -> None:
     from mxscale.serve import evaluate as evaluation
 
     typed = {override.lstrip("+~").partition("=")[0] for override in HydraConfig.get().overrides.task}
     evaluation.main(_resolved(values), typed, own)
-
-
-def export(values: dict, own: models.Export) -> None:
-    from mxscale.serve import export as exporting
-
-    exporting.main(_validated(values), own)
-
-
-def register(values: dict, own: models.Register) -> None:
-    from mxscale.serve import register as registering
-
-    registering.main(_validated(values), own)
 
 
 def layers(values: dict, own: models.Layers) -> None:
@@ -135,12 +82,22 @@ def layers(values: dict, own: models.Layers) -> None:
 
 
 def _validated(values: dict) -> Config:
-    """Return the settings of a verb that builds a network."""
+    """Return a run's settings; a typed data.image_size precedes that of pretrained weights."""
     return validate(from_dict(with_typed_size(values, HydraConfig.get().overrides.task)))
 
 
 def _resolved(values: dict) -> Config:
     return resolve(_validated(values))
+
+
+def _main(module: str, settings: Callable[[dict], Config], group: Optional[str] = None) -> Callable[[dict, Any], Any]:
+    """Return a function that calls a module's `main` with a run's settings and the verb's own, or a group of them."""
+
+    def execute(values: dict, own: Any) -> Optional[int]:
+        config = settings(values)
+        return resolve_name(f"mxscale.{module}:main")(config, getattr(own, group) if group else own)
+
+    return execute
 
 
 @dataclass(frozen=True)
@@ -159,33 +116,35 @@ VERBS: Dict[str, Verb] = {
     "plan": Verb("estimate throughput, scaling efficiency and cost before renting machines",
         plan, PlanVerb),
     "diagnose": Verb("measure where the time of a training step goes, and suggest settings",
-        diagnose, measurements.DiagnoseVerb),
+        _main("diagnose.diagnosis", _resolved, "diagnose"), measurements.DiagnoseVerb),
     "find-lr": Verb("suggest a learning rate by a short run whose rate rises until the loss diverges",
-        find_lr, measurements.FindLrVerb),
+        _main("diagnose.find_lr", _resolved, "find_lr"), measurements.FindLrVerb),
     "report": Verb("write figures and tables of recorded runs; compare runs with published claims",
-        report, records.ReportVerb, ("", "tracking")),
+        _main("report.report", _validated, "report"), records.ReportVerb, ("", "tracking")),
     "doctor": Verb("check this machine and its hosts for what would prevent a run",
-        doctor, records.Doctor),
+        _main("doctor.doctor", _validated, "json"), records.Doctor),
     "prices": Verb("list known machine prices, compute a bill, or import a newer price list",
         prices, records.Prices, ("", "machine")),
     "score": Verb("compare the performance model with published throughputs",
         score, records.Score, ()),
     "test-io": Verb("measure the input pipeline in images/s by reader and threads",
-        test_io, measurements.InputRatesVerb, ("data", "data.augment", "tracking")),
+        _main("diagnose.input_rates", _resolved, "io"), measurements.InputRatesVerb,
+        ("data", "data.augment", "tracking")),
     "test-allreduce": Verb("measure the time of an all-reduce by message size",
-        test_allreduce, measurements.AllReduceVerb, ("comm", "launch", "tracking")),
+        _main("diagnose.all_reduce", _resolved, "allreduce"), measurements.AllReduceVerb,
+        ("comm", "launch", "tracking")),
     "replay": Verb("repeat a published figure or table beside its numbers: mxscale replay NAME",
         replay, records.Replay, None, ("replay",)),
     "sync": Verb("send what MLflow lacks of a run: mxscale sync RUN_DIR",
         sync, records.Sync, ("tracking",), ("run",)),
     "predict": Verb("predict the classes of images: mxscale predict MODEL IMAGES",
-        predict, models.Predict, ("model", "tracking"), ("source",), "images"),
+        _main("serve.predict", _validated), models.Predict, ("model", "tracking"), ("source",), "images"),
     "evaluate": Verb("evaluate a network on a labelled split: mxscale evaluate MODEL",
         evaluate, models.Evaluate, ("data", "tracking"), ("source",)),
     "export": Verb("write a network as ONNX, as MXNet's symbol, or as safetensors: mxscale export MODEL",
-        export, models.Export, ("model", "tracking"), ("source",)),
+        _main("serve.export", _validated), models.Export, ("model", "tracking"), ("source",)),
     "register": Verb("log a run's network as an MLflow model, and register it: mxscale register RUN [NAME]",
-        register, models.Register, ("tracking",), ("source", "registered")),
+        _main("serve.register", _validated), models.Register, ("tracking",), ("source", "registered")),
     "layers": Verb("print the layers of networks with their parameters and FLOPs: mxscale layers NETWORK",
         layers, models.Layers, (), rest="networks"),
 }  # fmt: skip
