@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 
+import classic
 import mxnet as mx
 import numpy as np
 import onnx
@@ -71,6 +72,12 @@ def exported(trained: Network) -> Exported:
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)])
 def test_onnx_runtime_agrees_with_mxnet_to_1e_5(name):
     trained = random_network(name, max(32, network(name).min_side))
+    assert export.difference(trained, exported(trained)) <= 1e-5
+
+
+def test_onnx_runtime_agrees_with_mxnet_for_a_classic_symbol(tmp_path):
+    trained = trained_models.load(f"symbol:{classic.save(classic.resnet(), tmp_path / 'net')}", from_dict({}))
+    assert trained.card.image_size == 224
     assert export.difference(trained, exported(trained)) <= 1e-5
 
 

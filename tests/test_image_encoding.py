@@ -12,7 +12,7 @@ from conftest import ROOT
 from PIL import Image
 from test_images import interlaced, pixels, png, turned, written
 
-from mxscale.data.images import ANY, BadImage, Limits, decode, examine, size_of
+from mxscale.data.images import ANY, BadImage, Limits, decode, examine
 from mxscale.data.repack import Recipe, encode, repack, resized
 
 
@@ -157,12 +157,6 @@ def test_mxnet_decodes_images_marked_as_equal_identically(photo):
         if alike:
             ours, theirs = pixels(decode(content)), as_mxnet_reads(content)
             assert ours.shape == theirs.shape and np.abs(ours - theirs).max() <= 2, name
-
-
-def test_the_size_is_read_from_the_header(photo):
-    assert size_of(written(photo, "JPEG")[:700]) == (40, 30)
-    with pytest.raises(BadImage):
-        size_of(b"no image")
 
 
 def test_packed_bytes_do_not_depend_on_the_processor():

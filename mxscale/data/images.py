@@ -27,7 +27,7 @@ import io
 import math
 import os
 import warnings
-from typing import NamedTuple, Optional, Tuple, Union
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 import simplejpeg
@@ -103,12 +103,6 @@ def examine(source: Source, limits: Limits) -> Examined:
 def key_of(content: bytes) -> bytes:
     """Return half of a SHA-256, which identifies an image and saves memory: one key per image is stored."""
     return hashlib.sha256(content).digest()[:16]
-
-
-def size_of(content: bytes) -> Tuple[int, int]:
-    """Return (width, height) from the header of an image. Raises BadImage."""
-    with _errors():
-        return _opened(content).size
 
 
 def _same_in_mxnet(image: Image.Image) -> bool:
