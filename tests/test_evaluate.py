@@ -134,7 +134,7 @@ def test_images_that_have_changed_since_the_training_are_refused(finished, tmp_p
 def test_records_that_cannot_be_read_are_one_line(finished, tmp_path, capsys):
     packed = Path(shutil.copytree(finished.plan().data_dir, tmp_path / "packed"))
     run = copied(finished, tmp_path, data_dir=str(packed))
-    (packed / "test.idx").write_text("damaged\n")
+    (packed / "test.idx").write_text("damaged\n" * finished.plan().splits["test"].count)
     error = command_error(capsys, "evaluate", str(run), "tracking=none")
     assert "test.rec cannot be read" in error
 

@@ -72,6 +72,35 @@ def test_splits_with_unknown_names_are_refused(tmp_path):
     assert pack(folder_data(root, tmp_path, classes=["check", "learn"]))["classes"] == ["check", "learn"]
 
 
+def test_folders_of_splits_that_an_archive_repeats_are_refused(tmp_path):
+    root = tmp_path / "set"
+    for blue, name in enumerate(("seg_train", "seg_test")):
+        make_tree(root / name / name, {"ant": 3, "bee": 3}, blue=blue)
+    make_tree(root / "seg_pred", {"seg_pred": 3}, blue=2)
+    assert "seg_test and seg_train have the same folders (ant, bee)" in refused(folder_data(root, tmp_path))
+
+
+def test_tiny_imagenet_has_a_list_and_a_folder_of_images(tmp_path):
+    root = tmp_path / "set"
+    make_tree(root / "train", {"n01/images": 3, "n02/images": 3})
+    make_tree(root / "val", {"images": 2}, blue=1)
+    make_tree(root / "test", {"images": 2}, blue=2)
+    assert "data.val=FILE" in refused(folder_data(root, tmp_path))
+    listed = written(root / "val" / "val_annotations.txt", "000.png\tn02\t0\t32\t44\t62", "001.png\tn01\t0\t0\t9\t9")
+    made = pack(folder_data(root, tmp_path, val=listed))
+    assert (made["classes"], counts(made)) == (["n01", "n02"], {"train": [3, 3], "val": [1, 1]})
+
+
+def test_numbers_of_im2rec_count_classes_that_are_numbers(tmp_path):
+    root = tmp_path / "set"
+    names = [str(number) for number in range(11)]  # sorted as text: 0, 1, 10, 2, ...
+    make_tree(root / "train", dict.fromkeys(names, 2))
+    make_tree(root / "val", {"10": 2}, blue=1)
+    listed = written(tmp_path / "val.lst", "0\t2.000000\tval/10/000.png", "1\t2.000000\tval/10/001.png")
+    made = pack(folder_data(root, tmp_path, val=listed))
+    assert made["classes"][2] == "10" and counts(made)["val"] == [0, 0, 2, *[0] * 8]
+
+
 def test_a_folder_of_train_alone_gets_a_suggestion(tmp_path):
     make_tree(tmp_path / "set" / "train", {"ant": 3, "bee": 3})
     assert refused(folder_data(tmp_path / "set", tmp_path)).endswith(f"data.root={tmp_path}/set/train is split")

@@ -44,6 +44,14 @@ def test_a_class_may_be_called_train(tmp_path):
     assert pack(folder_data(root, tmp_path))["classes"] == ["plane", "train"]
 
 
+def test_a_stray_image_beside_the_classes_of_a_split_is_named(tmp_path):
+    root = tmp_path / "set"
+    for blue, split in enumerate(("train", "val")):
+        make_tree(root / split, {"ant": 3, "bee": 3}, blue=blue)
+    paint(root / "train" / "montage.png", "red")
+    assert "train/montage.png is beside the folders of classes" in refused(folder_data(root, tmp_path))
+
+
 def test_other_and_hidden_files_are_ignored(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 3, "bee": 3})
     paint(root / "ant" / "upper.JPG", "red")
@@ -176,8 +184,17 @@ def test_train_and_val_must_have_the_same_classes(tmp_path):
     assert "has train/ but no val/" in refused(folder_data(root, tmp_path))
     make_tree(root / "val", {"ant": 2, "cow": 2})
     assert refused(folder_data(root, tmp_path)) == (
-        f"data.root={root}: train/ and val/ have different classes (only in train/: bee; only in val/: cow)"
+        f"data.root={root}: train/ and val/ have different classes (only in train/: bee; only in val/: cow); "
+        "for a class without images there, add an empty folder to val/"
     )
+
+
+def test_a_split_may_have_no_image_of_a_class(tmp_path):
+    root = tmp_path / "set"
+    make_tree(root / "train", {"ant": 2, "bee": 2})
+    make_tree(root / "val", {"ant": 2}, blue=1)
+    (root / "val" / "bee").mkdir()
+    assert pack(folder_data(root, tmp_path))["splits"]["val"]["per_class"] == [2, 0]
 
 
 def test_unknown_and_repeated_class_names_are_refused(tmp_path):

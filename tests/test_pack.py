@@ -1,6 +1,7 @@
 """Packing: the digits, the cache of packed sets, and its failures."""
 
 import dataclasses
+import errno
 import io
 import json
 import os
@@ -19,6 +20,7 @@ from PIL import Image
 
 from mxscale.config.schema import Data
 from mxscale.data import images, manifest, recordio, sources, tree_packer, workers
+from mxscale.data import pack as packing
 from mxscale.data.images import BadImage
 from mxscale.data.repack import repack
 from mxscale.util.errors import ConfigError
@@ -125,10 +127,24 @@ def test_a_changed_source_or_setting_is_another_set(tmp_path):
 def test_a_damaged_set_is_packed_again(tmp_path):
     data = folder_data(make_tree(tmp_path / "set", {"ant": 5, "bee": 5}), tmp_path)
     made = pack(data)
-    for damage in (lambda rec: rec.unlink(), lambda rec: rec.write_bytes(rec.read_bytes()[:-4])):
-        damage(Path(made["dir"]) / "train.rec")
-        assert pack(data) == made
-        assert manifest.intact(made["dir"])
+    for name in ("train.rec", "train.idx"):
+        file = Path(made["dir"]) / name
+        for damage in (file.unlink, lambda file=file: file.write_bytes(file.read_bytes()[:-4])):
+            damage()
+            assert pack(data) == made
+            assert manifest.intact(made["dir"])
+
+
+def test_a_damaged_set_is_replaced_on_a_file_system_without_locks(tmp_path, monkeypatch):
+    def locked(path, wait=True):
+        raise OSError(errno.ENOSYS, "no locks")
+
+    data = folder_data(make_tree(tmp_path / "set", {"ant": 5, "bee": 5}), tmp_path)
+    made = pack(data)
+    (Path(made["dir"]) / "train.rec").write_bytes(b"")
+    monkeypatch.setattr(packing.file_lock, "locked", locked)
+    assert pack(data) == made and manifest.intact(made["dir"])
+    assert [path.name for path in Path(made["dir"]).parent.iterdir() if "partial" in path.name] == []
 
 
 def child(data: Data, first="", **options):

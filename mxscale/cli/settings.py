@@ -3,6 +3,7 @@
 import os
 from typing import Optional
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import SYMBOL
 from mxscale.config.schema import Config, flatten, from_dict, origin_of, to_dict, unflatten
 from mxscale.config.signature import within
@@ -28,7 +29,7 @@ def configure(values: dict, overrides) -> tuple:
     Raises:
         ConfigError: The settings are invalid, or can't be combined with the resume or rerun.
     """
-    config = validate(from_dict(with_typed_size(values, overrides)))
+    config = validated(values, overrides)
     if config.rerun.run is not None:
         if config.resume is not None:
             both = f"resume={config.resume} with rerun={config.rerun.run}"
@@ -46,6 +47,21 @@ def with_typed_size(values: dict, overrides) -> dict:
     if not typed or values["model"]["input"] != "checkpoint":
         return values
     return {**values, "model": {**values["model"], "input": "normalisation"}}
+
+
+def validated(values: dict, overrides) -> Config:
+    """Return the settings of a run.
+
+    Raises ConfigError also if the command line names images, but not the kind of set, which is then the default one.
+    """
+    config = validate(from_dict(with_typed_size(values, overrides)))
+    keys = {override.lstrip("+").partition("=")[0]: override for override in overrides}
+    unused = [keys[key] for key in ("data.root", "data.train", "data.val", "data.test") if key in keys]
+    named = keys.keys() & {"data", "data.kind", "experiment", "resume", "rerun.run"}
+    entry = DATASETS[config.data.kind]
+    if unused and not (named or entry.required or entry.generated):
+        raise ConfigError(f"{unused[0]}: data={config.data.kind} reads no files; add data=imagefolder or data=recordio")
+    return config
 
 
 def _new_or_resumed(config: Config, values: dict, overrides) -> tuple:

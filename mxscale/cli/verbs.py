@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 from hydra.core.hydra_config import HydraConfig
 
-from mxscale.cli.settings import resolve, with_typed_size
+from mxscale.cli.settings import resolve, validated, with_typed_size
 from mxscale.config.networks import NAMES
 from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.config.validation import validate
@@ -69,8 +69,9 @@ def sync(values: dict, own: records.Sync) -> int:
 def evaluate(values: dict, own: models.Evaluate) -> None:
     from mxscale.serve import evaluate as evaluation
 
-    typed = {override.lstrip("+~").partition("=")[0] for override in HydraConfig.get().overrides.task}
-    evaluation.main(_resolved(values), typed, own)
+    overrides = HydraConfig.get().overrides.task
+    typed = {override.lstrip("+~").partition("=")[0] for override in overrides}
+    evaluation.main(resolve(validate(from_dict(with_typed_size(values, overrides)))), typed, own)
 
 
 def layers(values: dict, own: models.Layers) -> None:
@@ -82,8 +83,7 @@ def layers(values: dict, own: models.Layers) -> None:
 
 
 def _validated(values: dict) -> Config:
-    """Return a run's settings; a typed data.image_size precedes that of pretrained weights."""
-    return validate(from_dict(with_typed_size(values, HydraConfig.get().overrides.task)))
+    return validated(values, HydraConfig.get().overrides.task)
 
 
 def _resolved(values: dict) -> Config:

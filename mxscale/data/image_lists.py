@@ -55,7 +55,9 @@ def read(path: str, where: str) -> List[Row]:
 def _lines(file, kind: str) -> List[Tuple[int, List[str]]]:
     """Return (number of the line, its stripped cells) of each line that is not blank."""
     if kind == ".txt":
-        split = ((number, line.strip().rsplit(None, 1)) for number, line in enumerate(file, 1))
+        lines = ((number, line.strip()) for number, line in enumerate(file, 1))
+        # After tabs more may follow the label: in Tiny ImageNet a box
+        split = ((number, text.split("\t")[:2] if "\t" in text else text.rsplit(None, 1)) for number, text in lines)
     elif kind == ".csv":
         first = file.readline()
         file.seek(0)
@@ -163,7 +165,7 @@ def _images_by_stem(folder: str) -> Dict[str, str]:
 
 
 def by_class(
-    rows: List[Row], order: Optional[List[str]], known: Optional[List[str]], where: str
+    rows: List[Row], order: Optional[List[str]], known: Optional[List[str]], counted: bool, where: str
 ) -> Dict[str, List[str]]:
     """Return the paths of the images by class.
 
@@ -171,12 +173,14 @@ def by_class(
         order: Classes that labels which are whole numbers count; None: such labels are names.
         known: The classes that a label may have; None: any. In a label of several words, such as those of ImageNet's
             LOC_val_solution.csv, the first may be the class.
+        counted: Labels count `order` even if they are also names in it.
 
     Raises:
         ConfigError: A label is not a known class.
     """
     names = set(known or order or ())
-    numbers = order and all(row.label.isdecimal() for row in rows) and not any(row.label in names for row in rows)
+    named = not counted and any(row.label in names for row in rows)
+    numbers = order and not named and all(row.label.isdecimal() for row in rows)
     found: Dict[str, List[str]] = {}
     for row in rows:
         name = row.label

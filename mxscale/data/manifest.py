@@ -19,6 +19,7 @@ classes.
 import contextlib
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -61,9 +62,17 @@ def intact(folder) -> Optional[Dict[str, Any]]:
             split = split_of(manifest, name)
             if not _same(split.rec, entry, written_ns) or not os.path.isfile(split.idx):
                 return None
+            if not os.path.isabs(entry["idx"]) and _lines(split.idx) != entry["count"]:
+                return None
         return manifest
     except (ConfigError, OSError, KeyError):
         return None
+
+
+def _lines(path: str) -> int:
+    """Return the number of complete lines of a file. Raises OSError."""
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(partial(file.read, 1 << 20), b""))
 
 
 def _same(rec: str, entry: Dict[str, Any], written_ns: int) -> bool:

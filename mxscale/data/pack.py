@@ -102,7 +102,12 @@ def _publish(folder: str, build: Callable[[str], None], locked: bool) -> Dict[st
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
-            shutil.rmtree(partial, ignore_errors=True)
+            if manifest.intact(folder):
+                shutil.rmtree(partial, ignore_errors=True)
+            else:  # it is damaged; without a lock it was not removed before
+                os.rename(folder, f"{partial}-damaged")
+                os.rename(partial, folder)
+                shutil.rmtree(f"{partial}-damaged", ignore_errors=True)
         sync(os.path.dirname(folder))
     except (ConfigError, OSError):
         shutil.rmtree(partial, ignore_errors=True)
@@ -130,6 +135,6 @@ def _summary(packed: Dict[str, Any], data: Data) -> str:
     changed = f"; {enlarged:,} images smaller than the network's input ({data.image_size}) enlarged" if enlarged else ""
     changed += f"; {cropped:,} images cropped to a length of {MAX_SIDE:,} pixels" if cropped else ""
     rewritten = sum(entry.get("rewritten", 0) for entry in packed["splits"].values())
-    copied = f"; copied, {rewritten:,} images re-encoded that MXNet would decode differently" if rewritten else ""
+    copied = f"; copied, {rewritten:,} images re-encoded that a reader would misread or refuse" if rewritten else ""
     notes = f"{skipped}{left_out}{changed}{copies}{copied}"
     return f"{data.kind}: {len(packed['classes'])} classes, {counts} images in {packed['dir']}{notes}"

@@ -1,8 +1,9 @@
 """Sets of .rec files, as im2rec writes them: read in place and validated.
 
 Each file is read once, on all cores: its digest, labels and index, and every image is decoded. Later starts use the
-manifest. With data.on_bad=skip a file with bad images is copied without them. A file with images that MXNet
-decodes differently from images.py (transparent, rotated, CMYK, 16 bits, other formats) is copied with these re-encoded.
+manifest. With data.on_bad=skip a file with bad images is copied without them. A file with images that a
+reader refuses, or MXNet decodes differently from images.py (transparent, rotated, CMYK, 16 bits, other formats), is
+copied with these re-encoded.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import open_regular
 
 TYPICAL_BYTES = 4096  # of a small image, to estimate the number of images for the number of processes
+CHECK = 2  # version of `check`, part of the cache key
 MAX_CLASSES = 1 << 24  # labels are float32, which is exact for integers up to this
 
 
@@ -44,7 +46,8 @@ def settings(data: Data) -> Dict[str, Any]:
         files[split] = {"rec": _stamp(rec, f"data.{split}={getattr(data, split)}"), "idx": idx and _stamp(idx, idx)}
     names = ("num_classes", "on_bad", "pack_format", "pack_quality")
     chosen = {"classes": class_names(data), **{name: getattr(data, name) for name in names}}
-    return {"files": files, "limits": limits(data)._asdict(), "least": data.image_size, "policy": POLICY, **chosen}
+    versions = {"policy": POLICY, "check": CHECK}
+    return {"files": files, "limits": limits(data)._asdict(), "least": data.image_size, **versions, **chosen}
 
 
 def build(data: Data, folder: str, workers: Optional[int]) -> None:
@@ -123,13 +126,16 @@ def _lower(error: OSError) -> str:
 
 
 def check(payload: bytes, limits: Limits) -> Examined:
-    """Return the properties of a record's image, which MXNet has decoded too. Raises BadImage."""
+    """Return the properties of a record's image, which both readers have decoded too. Raises BadImage."""
     import mxnet as mx  # imported here, by the workers that check records
+
+    from mxscale.data.reader import decoder
 
     found = examine(payload, limits)
     try:
-        read = found.same_in_mxnet and min(mx.image.imdecode(payload).asnumpy().shape[:2]) == found.side
-    except mx.MXNetError:
+        seen = (mx.image.imdecode(payload).asnumpy(), decoder.decode(payload)) if found.same_in_mxnet else ()
+        read = bool(seen) and all(min(pixels.shape[:2]) == found.side for pixels in seen)
+    except (mx.MXNetError, BadImage):  # libjpeg-turbo refuses what libjpeg only warns about
         read = False
     return found._replace(same_in_mxnet=read)
 
@@ -144,7 +150,7 @@ class _Checked:
         self.offsets: List[int] = []
         self.bad: Dict[int, str] = {}  # number of the record -> reason
         self.rewritten: Set[int] = set()
-        self.misread = 0  # images that MXNet would decode differently
+        self.misread = 0  # images that a reader would decode differently, or refuse
         self.changes = dict.fromkeys(CHANGES, 0)
         self.smallest: Optional[int] = None  # shorter side in pixels
         self._digest = hashlib.sha256()

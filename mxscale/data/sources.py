@@ -125,10 +125,12 @@ def list_folder(data: Data, nested: bool = True) -> Tuple[Tree, str]:
                 fingerprint.update(stamp.encode("utf-8", "surrogateescape"))
                 items.append(Item(number, label, path, os.path.join(root, path)))
                 number += 1
-            if not items and not split.listed:
+            if not items and name in ("train", "all") and not split.listed:
                 shown = os.path.join(split.folder, of_class)
                 raise ConfigError(f"{where}: class {shown} has no images; add some or remove it")
             listing[name].append(items)
+        if not split.listed and not any(listing[name]):
+            raise ConfigError(f"{where}: {split.folder}/ has no images; add some or remove it")
     return Tree(classes, listing, where, dict(unused.most_common())), fingerprint.hexdigest()
 
 
@@ -159,14 +161,16 @@ def _listed(data: Data, root: str, split: str, path: str, top: List[str], train:
     """Return the split of a file that lists its images; train: the training images, if they are known already."""
     where = f"data.{split}={path}"
     rows = image_lists.read(_absolute(path), where)
-    folders = ["", *(name for name in top if name.lower().startswith(SPLIT_NAMES[split]))]
-    rows = image_lists.located(rows, root, folders, where)
+    own = [name for name in top if name.lower().startswith(SPLIT_NAMES[split])]
+    rows = image_lists.located(rows, root, ["", *own, *(f"{name}/images" for name in own)], where)
     order, known = class_names(data), train and train.classes
     if train and not train.listed and not isinstance(data.classes, str):
         order = train.classes  # data.classes selects some of them
     elif order is None:
         order = known
-    paths = image_lists.by_class(rows, order, known, where)
+    # im2rec's labels count, also classes whose names are numbers; if the training labels are such, they are names
+    counted = path.lower().endswith(".lst") and not (train and train.listed and class_names(data) is None)
+    paths = image_lists.by_class(rows, order, known, counted, where)
     number = all(name.isdecimal() for name in paths)
     classes = train.classes if train else sorted(paths, key=int if number else None)
     return _Split(where, "", classes, lambda name: [_stamped(root, path) for path in sorted(paths.get(name, ()))], True)
@@ -238,13 +242,14 @@ def _check_depth(data: Data, path: str, classes: List[str], where: str, images: 
     """Raise ConfigError if the folders in `path` are no classes: they hold no image, or each the same classes."""
     if any(images_in(path, name) for name in classes):
         return
-    below = {name: _folders(os.path.join(path, name), where) for name in classes}
     filled = [name for name in classes if images_in(path, name, nested=True)]
     if len(filled) > 1 and images(filled[0]):
-        names = below[filled[0]]
-        if data.classes is None and len(names) > 1 and all(below[name] == names for name in filled):
+        below = [_inner(os.path.join(path, name), where) for name in filled]
+        names = max(below, key=below.count)
+        alike = [name for name, folders in zip(filled, below) if folders == names]
+        if data.classes is None and len(names) > 1 and len(alike) >= max(2, len(filled) - 1):  # one may lack labels
             raise ConfigError(
-                f"{where}: {' and '.join(filled)} have the same folders ({', '.join(names[:3])}): call them train, val "
+                f"{where}: {' and '.join(alike)} have the same folders ({', '.join(names[:3])}): call them train, val "
                 f"and test if they are splits, or set 'data.classes=[{','.join(filled)}]' if they are classes"
             )
         return
@@ -252,21 +257,34 @@ def _check_depth(data: Data, path: str, classes: List[str], where: str, images: 
     raise ConfigError(f"{where} has no images: expected {path}/<class>/<image>.jpg{hint}")
 
 
+def _inner(path: str, where: str) -> List[str]:
+    """Return the folders in `path`, or in the only folder there: Kaggle's archives have seg_train/seg_train."""
+    names = _folders(path, where)
+    if len(names) == 1 and not images_in(path, names[0]):
+        return _folders(os.path.join(path, names[0]), where)
+    return names
+
+
 def _split_folders(root: str, top: List[str], where: str, lists: Container[str]) -> Dict[str, str]:
-    """Return the folder of each split; {} if root/train holds images (it is a class) or no folders.
+    """Return the folder of each split; {} if root/train is a class: it holds images, or no folders.
 
     Args:
         lists: The splits that a file lists.
     """
     named = {split: [name for name in top if name.lower() in names] for split, names in SPLIT_NAMES.items()}
     found = {split: names[0] for split, names in named.items() if names and split not in lists}
-    train = found.get("train")
-    if train is None or images_in(root, train) or not _folders(os.path.join(root, train), where):
+    inside = {split: set(_folders(os.path.join(root, folder), where)) for split, folder in found.items()}
+    train, classes = found.get("train"), inside.get("train")
+    if not classes:
+        return {}
+    if stray := images_in(root, train):
+        if lists or any(classes & inside[split] for split in found if split != "train"):
+            raise ConfigError(f"{where}: {stray[0][0]} is beside the folders of classes, in none of them: remove it")
         return {}
     for split, folder in list(found.items()):
         if len(named[split]) > 1:
             raise ConfigError(f"{where} has {' and '.join(name + '/' for name in named[split])}: keep one of them")
-        if not _folders(os.path.join(root, folder), where):
+        if inside[split] <= {"images", folder} and not classes & inside[split]:  # none, or one without a label
             if split == "val":
                 expected = f"expected {folder}/<class>/<image>.jpg, or the list of its images as data.val=FILE"
                 raise ConfigError(f"{where}: {folder}/ has no folders of classes: {expected}")
@@ -287,4 +305,5 @@ def _same_classes(data: Data, classes: List[str], base: _Split, split: _Split) -
         sides = [f"only in {base.folder}/: {', '.join(missing)}"] if missing else []
         sides += [f"only in {split.folder}/: {', '.join(further)}"] if further else []
         both = f"{base.folder}/ and {split.folder}/"
-        raise ConfigError(f"{split.where}: {both} have different classes ({'; '.join(sides)})")
+        hint = f"; for a class without images there, add an empty folder to {split.folder}/" if missing else ""
+        raise ConfigError(f"{split.where}: {both} have different classes ({'; '.join(sides)}){hint}")

@@ -69,11 +69,9 @@ def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
     recorded = own and config.tracking.enabled and trained_models.mlflow_id(run)
     store = history.Store(config, "evaluate", run) if recorded else None
     run_id = store and store.id_of(run)  # before the work, as the folder: without them it would be lost
+    images = of_run(run, config.data, typed, request.split) if own else None
     exported = trained_models.exported(run or request.source, config)
-    if own:
-        images = of_run(run, config.data, typed, request.split)
-    else:
-        images = labelled(config, exported.card, request.split)
+    images = images or labelled(config, exported.card, request.split)
     name = folder_of(images.name, request.views)
     folder = Path(request.output) if request.output else Path(run.path if own else "") / name
     page.prepare(folder)
@@ -107,7 +105,7 @@ def of_run(run: RunDir, given: Data, typed: Collection[str], split: Optional[str
         if name not in PLACES:
             raise ConfigError(f"data.{name}: {run} is evaluated with its own settings; omit it, or add data=NAME")
     data = dataclasses.replace(run.config().data, **{name: getattr(given, name) for name in places})
-    packed = manifests.intact(plan.data_dir) or pack.prepare(data)
+    packed = (None if set(places) - {"cache"} else manifests.intact(plan.data_dir)) or pack.prepare(data)
     if plan.data_digest not in (None, packed["digest"]):
         raise ConfigError(f"{run}: its images have changed since the training; name others with data=NAME")
     chosen = _chosen(split, list(plan.splits), str(run))

@@ -156,8 +156,7 @@ def describe_data(config: Config) -> dict:
 
 def check_crops(data: Data, min_side: Optional[int]) -> None:
     """Raise ConfigError if MXNet's reader would damage images: it resizes a crop onto an image of the same size."""
-    whole = min_side is not None and min_side + 2 * data.augment.pad == data.image_size
-    if whole and data.reader == "record_iter" and data.augment.crop == "random_resized":
+    if min_side == data.image_size and data.reader == "record_iter" and data.augment.crop == "random_resized":
         raise ConfigError(
             f"data.reader=record_iter with data.augment.crop=random_resized damages images of {min_side} pixels, which "
             f"is data.image_size={data.image_size}: use data.reader=turbojpeg, or larger images (data.pack_short_side)"

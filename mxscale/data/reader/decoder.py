@@ -40,6 +40,8 @@ def size_of_jpeg(content: bytes):
         return simplejpeg.decode_jpeg_header(content)[:2]
     except ValueError as error:
         raise BadImage(str(error)) from None
+    except KeyError:
+        raise BadImage("unsupported subsampling of colours") from None
 
 
 def decode(content: bytes, scale: int = 1, rows: Optional[int] = None) -> np.ndarray:

@@ -72,7 +72,7 @@ def augmentation(data: Data) -> dict:
         max_aspect_ratio=a.stretch,
         fill_value=0,  # black, as torchvision's RandomCrop; MXNet's default is white
     )
-    if a.pad:
+    if a.pad and a.crop != "random_resized":  # which is not of a padded image, as in the other reader
         settings["pad"] = a.pad
     if a.crop == "random_resized":
         settings.update(
