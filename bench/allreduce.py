@@ -9,7 +9,7 @@ import sys
 
 import measure
 
-from mxscale.replay.network import Network
+from mxscale.replay import network
 from mxscale.rundir.directory import ALLREDUCE, RunDir
 
 
@@ -22,7 +22,9 @@ def main() -> None:
     )
     settings = [f"comm.transport={options.transport}", "launch.threads=1", "tracking=none"]
     settings += ["allreduce.seconds=0.2"] if options.quick else []
-    with Network(options.ranks, options.rate) as nodes:
+    if reason := network.possible():
+        return measure.finish({"not measured": reason})
+    with network.Network(options.ranks, options.rate) as nodes:
         argv = [sys.executable, "-m", "mxscale", "test-allreduce", f"launch.hosts={nodes.hosts}", *settings]
         printed = measure.run(argv, env=nodes.env()).stdout
     print(printed)

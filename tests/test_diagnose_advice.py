@@ -172,6 +172,7 @@ def test_tried_computes_and_half_precision_are_advised():
     tried = Facts(ranks=1, threads=1, compute_tried={"batch.per_device=64": 0.08, "model=resnet18_v1b": 0.05})
     assert gains(bound, tried) == {"model=resnet18_v1b": 1.0, "batch.per_device=64": 0.25}
     assert gains(bound, Facts(ranks=1, threads=1, device="gpu")) == {"precision=amp": 1.0}
+    assert gains(bound, Facts(ranks=1, threads=1, device="gpu"), with_comm(double_buffering=True)) == {}
 
 
 def test_advice_has_the_three_largest_gains():

@@ -241,6 +241,12 @@ def test_build_covers_compute_capability(built, capability, covered):
     assert gpu_checks.covers(built, capability) is covered
 
 
+def test_one_process_of_several_devices_needs_no_horovod():
+    facts = with_(CPU, mxnet__horovod=None)
+    assert result_of(facts, "horovod", ranks=4).state == "fail"
+    assert result_of(facts, "horovod", ranks=4, over_horovod=False).state == "warn"
+
+
 def test_missing_fact_is_a_warning_of_its_checks_alone():
     facts = copy.deepcopy(CPU)
     del facts["machine"]["limits"], facts["mxnet"]["horovod"]

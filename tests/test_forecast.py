@@ -1,6 +1,7 @@
 """The forecast of a run, and its error."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from conftest import SMALL
@@ -13,7 +14,7 @@ from mxscale.perfmodel.step_time import Link
 from mxscale.records import earlier_runs, summary
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FINISHED
-from mxscale.rundir.plan import Plan
+from mxscale.rundir.plan import Host, Plan
 from mxscale.rundir.price import Price
 from mxscale.tracking import payload
 
@@ -123,6 +124,13 @@ def test_tables_forecast_an_instance(tmp_path):
     result = predicted(made(tmp_path, 8, device="gpu", data={"image_size": 224}, **rented))
     assert result["known"] and result["plan/images_per_s"] > 0 and "V100" in result["source"]
     assert predicted(made(tmp_path, 8, device="cpu", **rented))["known"] is False
+
+
+def test_tables_forecast_no_machines_with_unequal_numbers_of_ranks(tmp_path):
+    rented = {"machine": {"provider": "aws", "instance": "p3.8xlarge", "region": "us-east-1"}}
+    run = made(tmp_path, 4, device="gpu", data={"image_size": 224}, **rented)
+    run.write_plan(replace(run.plan(), hosts=(Host("a", 3, "a"), Host("b", 1, "b"))))
+    assert "unequal numbers of ranks" in predicted(run)["why"]
 
 
 def test_forecast_and_error_are_recorded(tmp_path):

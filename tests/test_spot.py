@@ -65,6 +65,25 @@ def test_known_changes_are_added_once(tmp_path, capsys):
     assert (tmp_path / "spot.csv").read_bytes() == before
 
 
+def test_a_run_without_a_region_has_no_spot_price(tmp_path):
+    imported(tmp_path)
+    assert "machine.region is missing" in error_of(price, tmp_path, region=None)
+
+
+def test_a_bill_uses_imported_spot_prices(tmp_path, capsys):
+    imported(tmp_path)
+    words = ["machine.instance=p3.16xlarge", "machine.market=spot", "machine.as_of=2017-11-12", "minutes=[10,60]"]
+    assert main.main(["prices", f"runs={tmp_path}", *words]) == 0
+    assert "us-east-1  per_second" in capsys.readouterr().out
+
+
+def test_the_source_of_a_day_is_that_of_its_prices(tmp_path):
+    imported(tmp_path, "spot.json", ROWS[3:])
+    imported(tmp_path, "spot.txt", ROWS[:2])
+    assert "given-spot.json@" in (found := price(tmp_path, as_of="2017-11-12").source) and "given-spot.txt@" in found
+    assert "given-spot.txt@" not in price(tmp_path, as_of="2017-11-10").source
+
+
 def test_price_of_a_date_is_the_cheapest_zones_mean_by_time(tmp_path):
     """2017-11-12: a 6 h at 8 and 18 h at 12 = 11 USD/h; c 18 h at 9 and 6 h at 30 = 14.25."""
     imported(tmp_path)

@@ -68,19 +68,27 @@ def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
     if machine.instance is None:
         raise ConfigError("machine.instance is missing: minutes= bills one instance")
     rows = price_table.select(price_table.read_all(own), machine)
-    regions = sorted({row["region"] for row in rows if row["market"] == machine.market})
-    if not regions:
+    priced = {row["region"] for row in rows if row["market"] == machine.market}
+    if machine.market == "spot":
+        priced |= spot.regions(machine, own)
+    if not priced:
         markets = ", ".join(sorted({row["market"] for row in rows}))
         raise ConfigError(f"machine.market={machine.market}: {machine.instance} has prices for {markets}")
     table = [("region", "billing", "USD", "EUR", "USD/h", "as of", "USD/EUR")]
-    for region in regions:
+    for region in sorted(priced):
         for billing in RULES["machine.billing"].choices:
             settings = replace(machine, provider="aws", region=region, billing=billing)
-            price = prices.freeze_price(settings, minutes[0], today, own)
+            try:
+                price = prices.freeze_price(settings, minutes[0], today, own)
+            except ConfigError as error:
+                unpriced = error  # no price of this region on that date
+                continue
             money = prices.cost(price, [60 * minutes[1]])
             cells = [f"{money[c]:.4f}" if c in money else "unknown" for c in ("usd", "eur")]
             rate = f"{price.usd_per_eur:g} of {price.fx_date}" if price.usd_per_eur else "unknown"
             table.append((region, billing, *cells, f"{price.usd_per_hour:g}", price.as_of, rate))
+    if len(table) == 1:
+        raise unpriced
     nodes = f"{machine.nodes} x " if machine.nodes > 1 else ""
     head = f"{nodes}{machine.instance} {machine.market}, {minutes[0]:g} min set-up and {minutes[1]:g} min run"
     return "\n".join([head, *columns(table, indent="  ")])

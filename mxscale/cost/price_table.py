@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import os
 from pathlib import Path
 from typing import Container, Dict, Iterable, Iterator, List, Optional, Tuple
 
@@ -26,7 +27,7 @@ def path_of(config: Config, exists: bool = True) -> Path:
         ConfigError: `exists` is true and machine.prices names a missing file.
     """
     given = config.machine.prices
-    if exists and given is not None and not Path(given).is_file():
+    if exists and given is not None and not os.path.isfile(given):
         raise ConfigError(f"machine.prices={given}: no such file; `mxscale prices update=FILE` creates it")
     return Path(given or Path(config.runs) / "prices.csv")
 

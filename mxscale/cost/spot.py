@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from mxscale.config.schema import Machine
 from mxscale.cost.price_table import check_filled, csv_rows, parse_price
@@ -146,6 +146,12 @@ def read(path: Path) -> List[Change]:
         raise ConfigError(f"{path}: cannot be read as spot prices ({error})") from None
 
 
+def regions(machine: Machine, own: Path) -> Set[str]:
+    """Return the regions of an instance in the imported histories; with machine.region that one, or none."""
+    known = {one.region for one in read(path_of(own)) if one.instance == machine.instance}
+    return known if machine.region is None else known & {machine.region}
+
+
 def spans(changes: List[Change], instance: Optional[str], region: Optional[str]) -> Dict[str, List[Span]]:
     """Return the prices of an instance by zone of a region (None: of all), each in the order of time."""
     of_zone: Dict[str, List[Change]] = {}
@@ -167,10 +173,12 @@ def mean(prices: List[Span], start: datetime.datetime, end: datetime.datetime) -
 
 
 def price(machine: Machine, date: datetime.date, own: Optional[Path]) -> Optional[Dict]:
-    """Return the spot price of the cheapest zone, as prices.listed_price does; None if no history has one.
+    """Return the spot price of the region's cheapest zone, as prices.listed_price does; None if no history has one.
 
     With machine.as_of it is the time-weighted mean of that day (UTC), else the price in effect when that day ends.
     """
+    if machine.region is None:
+        return None
     start = datetime.datetime.combine(date, datetime.time(), datetime.timezone.utc)
     found = []
     for zone, prices in spans(read(path_of(own)) if own else [], machine.instance, machine.region).items():
@@ -181,7 +189,8 @@ def price(machine: Machine, date: datetime.date, own: Optional[Path]) -> Optiona
                 if one.start < start + DAY <= one.end
             ]
         elif (usd := mean(prices, start, start + DAY)) is not None:
-            found.append((usd, f"{prices[0].source}, {zone}, mean of the day"))
+            sources = dict.fromkeys(one.source for one in prices if one.start < start + DAY and one.end > start)
+            found.append((usd, f"{' and '.join(sources)}, {zone}, mean of the day"))
     if not found:
         return None
     usd, source = min(found)

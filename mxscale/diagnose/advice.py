@@ -114,7 +114,7 @@ def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     if not seen:
         return
     backward = BACKWARD * step.compute / facts.turns
-    if not comm.double_buffering and comm.update_on == "worker":
+    if not comm.double_buffering and comm.update_on == "worker" and config.precision != "amp":
         beyond = max(0.0, step.exchange_alone - (step.compute + step.cores))
         why = "exchanged during compute of the next step, applied one step late"
         yield Advice("comm.double_buffering=true", step.without(max(0.0, seen - beyond)), False, why)
@@ -161,7 +161,8 @@ def of_compute(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
         if step.exchange and setting == larger_batch(config):
             continue  # included in of_exchange
         yield Advice(setting, step.without(step.compute - seconds), True, WHY_COMPUTE[setting.split("=")[0]])
-    if facts.device == "gpu" and config.precision == "float32":
+    allowed = config.comm.update_on == "worker" and not config.comm.double_buffering
+    if facts.device == "gpu" and config.precision == "float32" and allowed:
         why = "half the bytes, and faster float16 multiplication"
         yield Advice("precision=amp", step.without(step.compute / 2), False, why)
 

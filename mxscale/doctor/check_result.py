@@ -26,6 +26,7 @@ class PlannedRun:
     ranks: int = 1  # on all machines
     ranks_here: int = 1  # on one machine
     transport: str = "gloo"  # gloo | mpi
+    over_horovod: bool = True  # which starts the ranks; else one process drives all devices
 
 
 def count(results: List[CheckResult], state: str) -> int:

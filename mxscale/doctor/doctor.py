@@ -44,7 +44,8 @@ class RecordFindings(Hook):
 
     def before_ranks(self, context: RunContext, plan: Plan) -> None:
         facts, placed = context.run.read("environment.json"), Placement.of(plan)
-        planned = PlannedRun(plan.device, plan.sizes.ranks, placed.per_host, context.config.comm.transport)
+        comm = context.config.comm
+        planned = PlannedRun(plan.device, plan.sizes.ranks, placed.per_host, comm.transport, comm.entry.uses_horovod)
         findings = [asdict(result) for result in examine(facts, planned)]
         context.run.write("environment.json", {**facts, "doctor": findings})
 
@@ -103,7 +104,11 @@ def horovod(facts: dict, run: PlannedRun):
         return None
     found = facts["mxnet"]["horovod"]
     if not found:
-        return (FAIL if run.ranks > 1 else WARN), "not installed: only one rank, with comm=local", "make setup"
+        return (
+            (FAIL if run.ranks > 1 and run.over_horovod else WARN),
+            "not installed: only one rank, with comm=local",
+            "make setup",
+        )
     if not found["gloo"] and not found["mpi"]:
         return FAIL, "built with neither Gloo nor MPI", "rebuild it with HOROVOD_WITH_GLOO=1 (make setup)"
     transports = ", ".join(name for name in ("gloo", "mpi", "nccl") if found[name])
@@ -127,7 +132,7 @@ def host_name(facts: dict, run: PlannedRun):
     if not hosts.needs_own_name(version):
         return OK, f"{host} does not resolve; Horovod {version} works without its address"
     cause, fix = hosts.without_address(host)
-    return FAIL if run.ranks > 1 and run.transport == "gloo" else WARN, cause, fix
+    return FAIL if run.ranks > 1 and run.over_horovod and run.transport == "gloo" else WARN, cause, fix
 
 
 def home(facts: dict, run: PlannedRun):
@@ -141,7 +146,7 @@ def shared_memory(facts: dict, run: PlannedRun):
     found = facts["machine"]["shm"]
     needed = run.ranks_here > 1 and (run.transport == "mpi" or not on_cpu(facts, run))
     if found is None or not found["writable"]:
-        return FAIL if run.ranks > 1 or needed else WARN, *SHM_NOT_WRITABLE
+        return FAIL if (run.ranks > 1 and run.over_horovod) or needed else WARN, *SHM_NOT_WRITABLE
     text = f"{_size(found['free_mb'])} free of {_size(found['total_mb'])}"
     fix = "docker run --shm-size=1g, or shm_size in docker-compose.yml"
     if needed and found["free_mb"] < SHM_REST_MB + SHM_RANK_MB * run.ranks_here:
@@ -259,4 +264,5 @@ def planned_run(config: Config, facts: dict) -> PlannedRun:
     ranks = config.launch.ranks
     if ranks == "auto":
         ranks = auto_ranks(config, sum(slots), gpus, facts["machine"]["cores"])
-    return PlannedRun(config.launch.device, ranks, min(ranks, max(slots, default=ranks)), config.comm.transport)
+    here, comm = min(ranks, max(slots, default=ranks)), config.comm
+    return PlannedRun(config.launch.device, ranks, here, comm.transport, comm.entry.uses_horovod)

@@ -109,4 +109,4 @@ def disk(folder: Path) -> dict:
 
 def existing(path: Path) -> Path:
     """Return the path or its nearest existing parent."""
-    return next(p for p in [path.absolute(), *path.absolute().parents] if p.exists())
+    return next(p for p in [path.absolute(), *path.absolute().parents] if os.path.exists(p))

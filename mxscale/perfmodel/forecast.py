@@ -6,7 +6,6 @@ earlier runs count. The result is the run's forecast.json, `plan/*` in MLflow an
 rate is reported as unknown.
 """
 
-import math
 import statistics
 from dataclasses import replace
 from typing import Dict, List, Optional, Tuple
@@ -14,6 +13,7 @@ from typing import Dict, List, Optional, Tuple
 from mxscale.config.backends import MODELLED
 from mxscale.config.schema import Config
 from mxscale.cost import prices, run_cost
+from mxscale.environment.placement import Placement
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
 from mxscale.perfmodel.published import absolute
 from mxscale.perfmodel.step_time import Link
@@ -128,10 +128,14 @@ def _from_tables(config: Config, plan: Plan) -> Tuple[Optional[float], str]:
     if config.machine.instance is None:
         return None, "no earlier run of this configuration on this machine, and no machine.instance"
     sizes, (nodes, _) = plan.sizes, calibration.nodes_of(plan)
+    if sizes.shards != sizes.ranks:
+        return None, "several data shards per rank are not modelled"
+    if len({host.slots for host in Placement.of(plan).occupied}) > 1:
+        return None, "machines with unequal numbers of ranks are not modelled"
     if scenarios.exchange_of(config) not in MODELLED:
         return None, f"comm={config.comm.backend} has no performance model"
     network = layers.network(config.model.name, config.data.image_size, plan.classes)
-    node = machines.node(config.machine, run_cost.pricing(config), machines.Given(math.ceil(sizes.ranks / nodes)))
+    node = machines.node(config.machine, run_cost.pricing(config), machines.Given(sizes.ranks // nodes))
     if nodes > 1 and node.machine.nic is None:
         return None, f"the link between nodes of {node.machine.name} is unknown"
     rate = rates.of_device(network, node.gpu, sizes.per_device_batch, config.precision)
@@ -146,6 +150,8 @@ def _from_tables(config: Config, plan: Plan) -> Tuple[Optional[float], str]:
         double_buffering=[config.comm.double_buffering],
     )
     rate_of = {(node.machine.name, sizes.per_device_batch, config.precision): rate.images_per_s}
-    plans, _ = scenarios.evaluate(grid, scenarios.task_of(config, network, sizes.train_images, rate_of))
+    plans, left_out = scenarios.evaluate(grid, scenarios.task_of(config, network, sizes.train_images, rate_of))
+    if not len(plans["images_per_s"]):
+        return None, next((why for why, count in left_out.items() if count), "no plan is valid")
     error = absolute.describe(rate.kind)
     return float(plans["images_per_s"][0]), f"one device: {rate.source}" + (f"; {error}" if error else "")

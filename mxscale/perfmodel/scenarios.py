@@ -17,6 +17,7 @@ from mxscale.config.sizes import bucket_bytes
 from mxscale.perfmodel import hardware, step_time
 from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.step_time import Link
+from mxscale.util.errors import ConfigError
 
 # bytes of a gradient, uncompressed and compressed
 BYTES = {"float32": 4.0, "amp": 4.0, "float16": 2.0}
@@ -93,6 +94,13 @@ def exchange_of(config: Config) -> str:
     return DEFAULT if entry.chosen_by_trial or entry.single_rank else entry.name
 
 
+def check_modelled(names: Sequence[str]) -> None:
+    """Raise ConfigError if one of these back ends has no performance model."""
+    for name in names:
+        if name not in MODELLED:
+            raise ConfigError(f"comm={name} has no performance model: set plan.comm to one of {', '.join(MODELLED)}")
+
+
 def task_of(config: Config, network: Network, images: int, rates: Mapping) -> Task:
     """Return the settings that a configuration fixes for all plans; rates: see Task.rates."""
     return Task(
@@ -137,6 +145,10 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
         )
         & (plans["nodes"] > 1),
         "compression=2bit needs parameter servers": (plans["compression"] == "2bit") & ~served,
+        "the back end does not have this compression": ~np.vectorize(
+            lambda comm, name: name in BACKENDS[comm].compression, otypes=[bool]
+        )(plans["comm"], plans["compression"]),
+        "double buffering does not work with precision=amp": plans["double_buffering"] & (plans["precision"] == "amp"),
         "compression=2bit needs float32 gradients": (plans["compression"] == "2bit")
         & (plans["precision"] == "float16"),
     }

@@ -88,6 +88,7 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
         "compression": settings.listed("compression", config.comm.compression),
         "double_buffering": settings.listed("double_buffering", config.comm.double_buffering),
     }
+    scenarios.check_modelled(swept["comm"])
     images, classes, images_source = epoch_of(config, settings)
     network = layers.network(config.model.name, config.data.image_size, classes)
     own = calibration.read(settings.calibrate, config)

@@ -1,7 +1,7 @@
 """Plans without the machines that a provider refuses: other markets and instances, and what they cost more."""
 
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, List
+from typing import Callable, Dict, Iterable, List, Optional, Sequence
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from mxscale.config.schema import Config
 from mxscale.config.verbs.plan import MARKETS, Plan
 from mxscale.cost import price_table
 from mxscale.perfmodel import hardware
-from mxscale.util.errors import ConfigError
+from mxscale.util.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ def offers(config: Config, settings: Plan, solve: Callable) -> Offers:
     """
     requested = settings.listed("instance", config.machine.instance)
     out = {name for entry in settings.listed("unavailable", None) for name in _each(entry)}
+    _check_known(config, requested, out)
     own_market = config.machine.market
     refused = [name for name in requested if _full(name, own_market) in out]
     left = [name for name in requested if name not in refused]
@@ -40,6 +41,17 @@ def offers(config: Config, settings: Plan, solve: Callable) -> Offers:
             f"plan.unavailable={','.join(refused)}: no other instance or market with a known price is left"
         )
     return Offers(requested, refused, left)
+
+
+def _check_known(config: Config, requested: Sequence[Optional[str]], out: Iterable[str]) -> None:
+    """Raise ConfigError if no machine is requested, or a refused one is in no table."""
+    if None in requested:
+        raise ConfigError("machine.instance is missing: plan.unavailable replaces machines of plan.instance")
+    priced = {row["instance"] for row in price_table.read_all(price_table.path_of(config))}
+    known = sorted(priced.union(hardware.instances(), (name.partition(":")[0] for name in requested)))
+    for name in (each.partition(":")[0] for each in out):
+        if name not in known:
+            raise ConfigError(f"plan.unavailable={name}: unknown instance{nearest(name, known)}")
 
 
 def _each(entry: str) -> List[str]:
