@@ -325,6 +325,12 @@ def test_dry_run_compares_cost_with_bounds():
     )
 
 
+def test_dry_run_compares_no_currency_without_a_rate():
+    known = replace(price(), eur_per_hour=None)
+    text = reported(Config(budget=Budget(max_eur=1.0)), dry_run.Speed(100.0, "x"), known=known)
+    assert "budget.max_eur=1 is not comparable" in text
+
+
 def test_dry_run_reports_unknown_values():
     assert reported() == (
         "cost      36.0000 USD = 31.7488 EUR per hour; hours unknown: no earlier run of this config in runs/train; "

@@ -1,6 +1,7 @@
 """Several devices in one process: comm=device over CPU contexts, and its validation."""
 
 import itertools
+import pickle
 
 import in_process
 import mxnet as mx
@@ -20,7 +21,7 @@ from mxscale.rundir import directory
 from mxscale.rundir.plan import Host, Plan
 from mxscale.train import builders
 from mxscale.train.metrics import Accumulator
-from mxscale.train.optim.optimizer import load_states, make_trainer
+from mxscale.train.optim.optimizer import load_states, make_trainer, save_states
 from mxscale.train.shard_statistics import ShardStatistics
 from mxscale.util.errors import ConfigError
 
@@ -145,8 +146,10 @@ def updated(devices, path=None, steps=1):
 
 
 def test_adam_resumes_identically_on_more_devices(tmp_path):
-    trainer, _ = updated([mx.cpu(0)], steps=5)
-    trainer.save_states(str(tmp_path / "trainer"))
+    trainer, _ = updated([mx.cpu(2)], steps=5)
+    save_states(trainer, tmp_path / "trainer")
+    states, _ = pickle.loads((tmp_path / "trainer").read_bytes())
+    assert {array.context for pair in states.values() for array in pair} == {mx.cpu(0)}  # not that of a GPU
     (alone,) = updated([mx.cpu(0)], tmp_path / "trainer", steps=2)[1]
     assert updated([mx.cpu(0), mx.cpu(1), mx.cpu(2)], tmp_path / "trainer", steps=2)[1] == [alone] * 3
     assert updated([mx.cpu(3)], tmp_path / "trainer", steps=2)[1] == [alone]

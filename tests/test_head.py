@@ -104,8 +104,8 @@ def test_a_long_phase_is_printed_every_30_seconds(tmp_path, monkeypatch, capsys)
     for clock[0] in (1000.0, 1020.0, 1030.0, 1051.0):
         watched.update()
     assert capsys.readouterr().out.splitlines() == [
-        "epoch 0.5  step 10/40  since then: validation",
-        "epoch 0.5  step 10/40  since then: validation",
+        "epoch 0.5  step 10/40  no new line; rank 0: validation",
+        "epoch 0.5  step 10/40  no new line; rank 0: validation",
     ]
 
 

@@ -70,7 +70,7 @@ def process(run):
 
 def beat(run, rank, pid=1, **fields):
     """Write a rank's heartbeat."""
-    usual = {"attempt": 1, "phase": "compute", "at": "", "progress": 2, "idle_s": 0.0, "longest_s": 0.0}
+    usual = {"attempt": 1, "phase": "compute", "at": "", "progress": 2, "steps": 2, "idle_s": 0.0, "longest_s": 0.0}
     run.rank_alive(rank).write_text(json.dumps({"pid": pid, **usual, **fields}))
 
 
@@ -119,6 +119,14 @@ def test_only_the_heartbeat_counts_in_a_container(run, clock, process):
     monitor = watched(run, ranks=1, kind="docker", image="mxscale:cpu")
     beat(run, 0, process().pid)
     assert clock.passes(STALL_S + 1, monitor).error == "no heartbeat of rank 0 for 5 s"
+
+
+def test_a_first_step_after_a_resumed_validation_may_compile(run, clock, process):
+    monitor = watched(run, ranks=1, start_timeout_s=60)
+    own = process()
+    for steps, stalls in ((0, False), (2, True)):
+        beat(run, 0, own.pid, progress=5, steps=steps, idle_s=50.0, phase="compute")
+        assert bool(clock.passes(1.5, monitor)) == stalls
 
 
 def test_ended_or_unstarted_rank_is_no_stall(run, clock):
@@ -189,7 +197,10 @@ def test_stopped_server_of_this_run_is_killed(run, process, fake_ssh, tmp_path):
 def test_missing_status_before_any_step_is_a_start_crash(run):
     beat(run, 0, progress=0)
     assert watched(run).crashed_at_start()
+    run.write_rank_status(RankStatus(0, attempt=1, exit=1, time_ms=0, consequence=True))
+    assert watched(run).crashed_at_start()
     run.write_rank_status(RankStatus(0, attempt=1, exit=1, time_ms=0))
+    assert not watched(run).crashed_at_start()  # it reported why
     run.write_rank_status(RankStatus(1, attempt=1, exit=1, time_ms=0))
     assert not watched(run).crashed_at_start()  # each rank wrote its status
 

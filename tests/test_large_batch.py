@@ -189,6 +189,7 @@ def test_configuration_has_the_parameters_of_the_paper():
         ["schedule.warmup_lr=0"],  # the recipe of the digits warms up
         ["schedule=step", "schedule.factor=0"],
         ["schedule=slow_start", "schedule.factors=[0,1,1,1]"],
+        ["schedule.steps=5", "schedule.final_lr=0"],
     ],
 )
 def test_rate_of_0_is_refused(zero):

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from mxscale.distributed.peer_loss import follows_from_lost_peer
 from mxscale.environment.hosts import Host
 from mxscale.launcher.commands import Gone
 from mxscale.launcher.failure import Failure, Logs
@@ -46,6 +47,12 @@ def test_earliest_own_failure_is_the_cause():
 
 def test_lost_peers_are_retried():
     assert merge([failed(0, time_ms=2), failed(1, time_ms=1)], None)[1] == Failure("rank 1: error of 1", ("1",), True)
+
+
+def test_the_name_of_a_run_is_no_sign_of_a_lost_peer():
+    run = "/runs/train/2026-11-25_transport-gloo"
+    assert not follows_from_lost_peer(f"OSError: {run}/checkpoints: No space left on device", run)
+    assert follows_from_lost_peer("MXNetError: [/gloo/transport/tcp/pair.cc:598] Connection closed by peer", run)
 
 
 def test_communicator_reason_of_lost_peer_is_reported(tmp_path):

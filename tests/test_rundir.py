@@ -7,7 +7,7 @@ import pytest
 from plans import make_sizes, make_splits
 
 from mxscale.config.schema import from_dict
-from mxscale.rundir import directory
+from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, FINISHED, RunDir, create, latest_trained, runs_of
 from mxscale.rundir.plan import Address, ExchangeProbe, Host, Image, InputChange, Origin, Plan
 from mxscale.rundir.status import Attempt
@@ -25,6 +25,36 @@ def write_lines(run, *lines):
         for number, (attempt, step, metrics) in enumerate(lines):
             entry = {"attempt": attempt, "step": step, "time_ms": 1000 * attempt + number, "metrics": metrics}
             file.write(json.dumps(entry) + "\n")
+
+
+def test_a_refused_resume_does_not_move_the_end_of_a_killed_attempt(run):
+    run.begin_alive(1)
+    os.utime(run.alive_file, (1000, 1000))
+    with pytest.raises(ConfigError), guards.undone_if_refused(run, run.config(), new=False):
+        run.begin_alive(2)
+        raise ConfigError("no GPU")
+    assert run.alive_file.stat().st_mtime == 1000
+
+
+def test_a_timeline_is_no_record_of_a_resume(run):
+    (run.path / "timeline_1.json").write_bytes(b"[" * 10)
+    with pytest.raises(ConfigError, match="no GPU"), guards.undone_if_refused(run, run.config(), new=False):
+        (run.path / "timeline_1.json").write_bytes(b"[" * 20)
+        raise ConfigError("no GPU")
+    assert len((run.path / "timeline_1.json").read_bytes()) == 20
+
+
+def test_a_run_that_vanishes_while_runs_are_listed_is_left_out(tmp_path, monkeypatch):
+    kept, gone = (create(from_dict({"runs": str(tmp_path), "name": name})) for name in "ab")
+    stat = type(kept.path).stat
+
+    def vanishing(path, **options):
+        if path == gone.path:
+            raise FileNotFoundError(path)
+        return stat(path, **options)
+
+    monkeypatch.setattr(type(kept.path), "stat", vanishing)
+    assert [run.path for run in runs_of(tmp_path, "train")] == [kept.path]
 
 
 def test_runs_of_one_second_have_different_names(tmp_path):

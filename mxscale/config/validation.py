@@ -152,6 +152,8 @@ def _check_optimizer(c: Config) -> None:
     if "factor" in SCHEDULES[schedule.kind].options:
         rates["schedule.factor"] = schedule.factor
         rates["schedule.factors"] = min(schedule.factors or [1])
+    if schedule.steps is not None and "final_lr" in SCHEDULES[schedule.kind].options:
+        rates["schedule.final_lr"] = schedule.final_lr  # reached after schedule.steps
     for key, value in rates.items():
         if value == 0:
             raise ConfigError(f"{key}: 0 is invalid with optimizer.name={name}, which divides by the learning rate")

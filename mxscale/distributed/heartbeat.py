@@ -47,6 +47,8 @@ def end_with_parent(run: RunDir, attempt: int, timeout_s: float = PARENT_TIMEOUT
                 current = int(run.alive_file.read_text())
             except (FileNotFoundError, ValueError):
                 continue
+            except OSError:  # of the storage, which may pass
+                current, silent_s = attempt, time.monotonic() - since
             if silent_s > timeout_s or current != attempt:
                 print(f"no heartbeat from the parent of attempt {attempt} for {silent_s:.0f} s: ending", flush=True)
                 os.close(lock)
@@ -65,8 +67,8 @@ class NoHeartbeat:
 
     phase = Phase.STARTING
 
-    def progress(self) -> None:
-        """Record the end of a step or of a validation batch."""
+    def progress(self, step: bool = False) -> None:
+        """Record the end of a step, or of a validation batch."""
 
     def stop_requested(self) -> bool:
         """Return whether the parent asked this rank to stop. Other ranks may not have seen the request yet."""
@@ -90,15 +92,15 @@ class Heartbeat(NoHeartbeat):
 
     def __init__(self, run: RunDir, rank: int, attempt: int):
         self.run, self.attempt = run, attempt
-        self.count, self.progress_at, self.longest_s = 0, time.monotonic(), 0.0
+        self.count, self.steps, self.progress_at, self.longest_s = 0, 0, time.monotonic(), 0.0
         self.main_thread = threading.get_ident()
         self.file = os.open(run.rank_alive(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         self._write()
         threading.Thread(target=self._write_periodically, daemon=True, name="heartbeat").start()
 
-    def progress(self):
+    def progress(self, step=False):
         now = time.monotonic()
-        self.count += 1
+        self.count, self.steps = self.count + 1, self.steps + step
         if self.count == 1:
             self._write()  # at once: from now on its end does not count as a crash at the start
         else:  # the first step is excluded: it may compile
@@ -124,7 +126,8 @@ class Heartbeat(NoHeartbeat):
     def _write(self):
         idle_s = time.monotonic() - self.progress_at
         fields = {"attempt": self.attempt, "pid": os.getpid(), "phase": self.phase, "at": place_of(self.main_thread)}
-        fields.update(progress=self.count, idle_s=round(idle_s, 1), longest_s=round(self.longest_s, 1))
+        fields.update(progress=self.count, steps=self.steps)
+        fields.update(idle_s=round(idle_s, 1), longest_s=round(self.longest_s, 1))
         try:
             os.pwrite(self.file, f"{json.dumps(fields):<400}\n".encode(), 0)  # in place: works on a full disk too
         except OSError:  # a storage error alone must not make this rank look dead

@@ -9,9 +9,13 @@ _SIGNS = (_HOROVOD, "Connection reset", "Connection closed", "Broken pipe", "glo
 _REASON = re.compile(r"(?:background loop uncaught exception|could not be initialized): (?:\[[^\]]*\] )?(.*)")
 
 
-def follows_from_lost_peer(error: str) -> bool:
-    """Return whether a rank's error is a consequence: another rank ended first, or rank 0 could not write."""
-    return any(sign in error for sign in _SIGNS)
+def follows_from_lost_peer(error: str, run: str) -> bool:
+    """Return whether a rank's error is a consequence: another rank ended first, or rank 0 could not write.
+
+    Args:
+        run: Path of the run directory, which an error may state and whose name may hold that of a back end.
+    """
+    return any(sign in error.replace(run, "") for sign in _SIGNS)
 
 
 def reason_of_communicator(error: str, log: str) -> Optional[str]:

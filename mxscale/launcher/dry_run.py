@@ -124,8 +124,11 @@ def report(config: Config, plan: Plan, price: Price, speed: Optional[Speed], don
     already = f", {_money(before)} of it spent" if before else ""
     lines.append(f"cost      {_money(total)} ({_money(hour)} per hour{already})")
     for currency, bound in config.budget.bounds.items():
-        over = total[currency] > bound
-        verdict = "is exceeded: the run would stop before its end" if over else "is enough"
+        if total.get(currency) is None:
+            verdict = "is not comparable: the cost is unknown in that currency"
+        else:
+            over = total[currency] > bound
+            verdict = "is exceeded: the run would stop before its end" if over else "is enough"
         lines.append(f"budget    {budget.describe({currency: bound})} {verdict}")
     return "\n".join(lines)
 

@@ -36,6 +36,7 @@ class Beat(NamedTuple):
     progress: int  # steps and validation batches so far
     idle_s: float  # since the last of them
     longest_s: float  # between two of them
+    steps: int  # so far, without validation batches
     silent_since: float  # time.monotonic() when this process first saw the latest write
 
 
@@ -48,24 +49,25 @@ class HeartbeatMonitor:
 
     def __init__(self, run: RunDir, launch: Launch, attempt: int, ranks: int, nodes: Sequence[Host]):
         self.run, self.attempt, self.ranks, self.nodes = run, attempt, ranks, list(nodes)
-        self.stall_s = launch.stall_s
+        self.stall_s, self.start_timeout_s = launch.stall_s, launch.start_timeout_s
         self.visible = launch.kind == "process"  # a container has process ids of its own
         self._beats: Dict[int, Beat] = {}
         self._touched: Dict[int, int] = {}
         self._checked_at = time.monotonic()
 
     def begun(self) -> bool:
-        """Return whether every rank has finished its second step, the first one without compilation."""
+        """Return whether every rank has finished two steps or validation batches, the first of which may compile."""
         return len(self._beats) == self.ranks and all(beat.progress > 1 for beat in self._beats.values())
 
     def crashed_at_start(self) -> bool:
-        """Return whether a rank ended without a status before any rank's first step.
+        """Return whether a rank ended without a status before any rank's first step, and none reported a cause.
 
         MXNet with Horovod ends in a segmentation fault in about one of several hundred starts (docs/log.md).
         """
         self._read(time.monotonic())
-        silent = [rank for rank in range(self.ranks) if self.run.rank_status(rank, self.attempt) is None]
-        return bool(silent) and not any(beat.progress for beat in self._beats.values())
+        ended = [self.run.rank_status(rank, self.attempt) for rank in range(self.ranks)]
+        reported = any(status and status.exit and not status.consequence for status in ended)
+        return None in ended and not reported and not any(beat.progress for beat in self._beats.values())
 
     def stalled(self, limit_s: Optional[float] = None) -> Optional[Failure]:
         """Return the failure if ranks are stalled, else None. `limit_s` replaces launch.stall_s for a silent rank."""
@@ -124,7 +126,10 @@ class HeartbeatMonitor:
         if any(self.run.rank_status(rank, self.attempt) for rank in range(self.ranks)):
             return None  # they are ending
         idle_s = min(beat.idle_s for beat in self._beats.values())
-        if idle_s < max(self.stall_s, SLOWER * max(beat.longest_s for beat in self._beats.values())):
+        limit_s = max(self.stall_s, SLOWER * max(beat.longest_s for beat in self._beats.values()))
+        if min(beat.steps for beat in self._beats.values()) < 2:  # validations of a resume so far: a step may compile
+            limit_s = max(limit_s, self.start_timeout_s)
+        if idle_s < limit_s:
             return None
         return self._attributed(f"no rank has finished a step for {idle_s:.0f} s")
 

@@ -69,7 +69,7 @@ class Progress:
             elif "val/top1" in line["metrics"] or self._due():
                 self._print(self._figures())
         if self.shown and not sys.stderr.isatty() and self._due():  # slow steps, or a long validation
-            self._print(f"since then: {self._phase()}")
+            self._print(f"no new line; rank 0: {self._phase()}")
         if not self.warned:
             self.warned = self.run.read(WARNINGS)
             for warning in (self.warned or {}).values():

@@ -4,6 +4,7 @@ A refusal here is exit status 2. It removes a new run directory and leaves an ol
 """
 
 import hashlib
+import math
 import os
 import platform
 import subprocess
@@ -14,7 +15,7 @@ from typing import List, NamedTuple, Optional, Sequence
 import psutil
 
 from mxscale.config import signature
-from mxscale.config.schema import Config, Machine, origin_of
+from mxscale.config.schema import Config, Machine, flatten, origin_of, to_dict
 from mxscale.config.sizes import server_count, unsaved
 from mxscale.cost import prices, run_cost
 from mxscale.environment import description, hosts, machine, variables
@@ -62,7 +63,7 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     started = next((hook.started for hook in hooks if hook.started), psutil.Process().create_time())
     nodes = hosts.find(config)
     price = price_of(config, nodes, run, hooks)
-    if not config.budget.dry_run:  # a dry run reports the cost beyond a bound as well
+    if not config.budget.dry_run:
         budget.check(config.budget, price, *run_cost.so_far(run, price))
     check_horovod(config)
     image = container.identify(config.launch.image) if config.launch.kind == "docker" else None
@@ -209,7 +210,8 @@ def prepare(context: RunContext) -> None:
     """
     run, config, signals = context.run, context.config, context.signals
     command = commands.preparation(config, str(run), context.attempt, available_cores(), variables.of_run(run))
-    deadline = budget.deadline(run, config.budget, context.attempt)
+    # A dry run reports the cost beyond a bound as well
+    deadline = math.inf if config.budget.dry_run else budget.deadline(run, config.budget, context.attempt)
     child = subprocess.Popen(command.argv, env=command.env, start_new_session=True)
     with kept_alive(run):
         terminated = spent = False
@@ -238,7 +240,7 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
         weights = digest_of(plan.pretrained)
         if plan.graph:  # the same arrays in another graph are another network
             weights = hashlib.sha256((weights + digest_of(plan.graph)).encode()).hexdigest()
-    signed = directory.as_signed(run, config)
+    signed = as_signed(run, config)
     plan = replace(
         plan,
         pretrained_sha256=weights,
@@ -253,6 +255,13 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
     facts["data"] = description.data_set(config.data.kind, plan)
     run.write("environment.json", facts)
     return plan
+
+
+def as_signed(run: RunDir, config: Config) -> Config:
+    """Return the config from which the signature is computed: a rerun uses the first run's ranks and threads."""
+    asked, now = (run.read(directory.RERUN) or {}).get("asked", {}), flatten(to_dict(config))
+    launch = {key.partition(".")[2]: was for key, (settled, was) in asked.items() if now[key] == settled}
+    return replace(config, launch=replace(config.launch, **launch))
 
 
 # ---------------------------------------------------------------- what is printed

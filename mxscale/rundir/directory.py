@@ -25,12 +25,13 @@ tracking.json lock        what MLflow has; the lock of the parent
 import dataclasses
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import yaml
 
-from mxscale.config.schema import Config, flatten, from_dict, to_dict
+from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.rundir import json_record, metrics_file
 from mxscale.rundir.earlier_settings import converted
 from mxscale.rundir.json_fields import FIELDS
@@ -291,9 +292,11 @@ def unwritable(config: Config, error: OSError) -> ConfigError:
 
 def runs_of(root, *entries: str) -> List[RunDir]:
     """Return the run directories of the entries, newest first, without those with a damaged status or best.json."""
-    paths = [path.parent for entry in entries for path in (Path(root) / entry).glob("*/config.yaml")]
-    paths.sort(key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
-    return [run for run in map(RunDir, paths) if _is_readable(run)]
+    found = []
+    for path in (path.parent for entry in entries for path in (Path(root) / entry).glob("*/config.yaml")):
+        with suppress(FileNotFoundError):  # removed meanwhile
+            found.append((path.stat().st_mtime_ns, path.name, path))
+    return [run for run in (RunDir(path) for *_, path in sorted(found, reverse=True)) if _is_readable(run)]
 
 
 def _is_readable(run: RunDir) -> bool:
@@ -311,10 +314,3 @@ def latest_trained(root, asked: str = "model.pretrained=latest", entries: Sequen
         if run.state == FINISHED and run.read("best.json"):
             return run
     raise ConfigError(f"{asked}: no finished training run under {root}/{' or '.join(entries)}; run train.py first")
-
-
-def as_signed(run: RunDir, config: Config) -> Config:
-    """Return the config from which the signature is computed: a rerun uses the first run's ranks and threads."""
-    asked, now = (run.read(RERUN) or {}).get("asked", {}), flatten(to_dict(config))
-    launch = {key.partition(".")[2]: was for key, (settled, was) in asked.items() if now[key] == settled}
-    return dataclasses.replace(config, launch=dataclasses.replace(config.launch, **launch))

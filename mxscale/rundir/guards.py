@@ -66,8 +66,10 @@ def locked(run: RunDir):
 @contextmanager
 def undone_if_refused(run: RunDir, config: Config, new: bool):
     """Undo what was written if the run is refused: remove a new run directory, restore the files of an old one."""
-    files = [*run.path.glob("*.yaml"), *run.path.glob("*.json"), *run.path.glob("ranks/*.json")]
+    records = [path for path in run.path.glob("*.json") if not path.name.startswith("timeline_")]
+    files = [*run.path.glob("*.yaml"), *records, *run.path.glob("ranks/*.json")]
     before = {path: json_record.read_bytes(path) for path in files}
+    alive = None if new or not run.alive_file.exists() else run.alive_file.stat()
     try:
         yield
     except (ConfigError, OSError) as error:
@@ -77,8 +79,10 @@ def undone_if_refused(run: RunDir, config: Config, new: bool):
                 raise directory.unwritable(config, error) from None
         else:
             for path, content in before.items():
-                with replacing(path) as new:
-                    Path(new).write_bytes(content)
+                with replacing(path) as made:
+                    Path(made).write_bytes(content)
+            if alive:  # when a killed attempt ended, up to which it is billed
+                os.utime(run.alive_file, ns=(alive.st_atime_ns, alive.st_mtime_ns))
         raise
 
 

@@ -83,12 +83,13 @@ class SweepDirectory(RunDir):
 
 
 def _with_run_status(cell: CellRecord) -> CellRecord:
-    """Return the cell; if its process was killed, with the state of its run directory."""
+    """Return the cell with the state of its run directory: if its process was killed, or its run resumed by hand."""
+    ends = {RUNNING: (FINISHED, FAILED, KILLED), FINISHED: ()}.get(cell.state, (FINISHED,))
     try:
-        status = RunDir(cell.run).status() if cell.state == RUNNING and cell.run else None
+        status = RunDir(cell.run).status() if cell.run and ends else None
     except ConfigError:  # damaged
         return cell
-    if status and status.state in (FINISHED, FAILED, KILLED):
+    if status and status.state in ends:
         cell.state, cell.exit, cell.error = status.state, status.exit, status.error
     return cell
 

@@ -27,7 +27,7 @@ from mxscale.config.sizes import Sizes, unsaved
 from mxscale.models import weights
 from mxscale.rundir.directory import RunDir
 from mxscale.train.optim.averaging import NoAverage
-from mxscale.train.optim.optimizer import load_states
+from mxscale.train.optim.optimizer import load_states, save_states
 from mxscale.train.precision import Precision
 from mxscale.train.shard_statistics import ShardStatistics
 from mxscale.util.atomic_files import digest_of, sync, write_text
@@ -94,6 +94,7 @@ class Checkpointer:
     def restore(self) -> int:
         """Restore the newest valid checkpoint; return its step, 0 if none exists."""
         found = newest(self.run.checkpoints)
+        self._check_agreement(found.state["step"] if found else 0)
         if found is None:
             return 0
         for name, parameter in self.state.parameters.items():
@@ -110,6 +111,12 @@ class Checkpointer:
         self.saved_step, self.params_sha256 = found.state["step"], found.state["params_sha256"]
         nd.waitall()
         return found.state["step"]
+
+    def _check_agreement(self, step: int) -> None:
+        """Raise RuntimeError unless all ranks read the checkpoint of the same step. A collective."""
+        total, squares = self.comm.total([step, step * step])
+        if squares * self.comm.size > total * total * (1 + 1e-12):  # equal for equal steps only
+            raise RuntimeError(f"ranks read different checkpoints, here that of step {step}: check the storage")
 
     def due(self, step: int) -> bool:
         """Return whether the configuration asks for a checkpoint after this step."""
@@ -266,7 +273,7 @@ def write(final: Path, state: Dict[str, Any], snapshot: Snapshot, trainer: gluon
     new.mkdir()
     try:
         _save_arrays(new / "params", snapshot.params, state["params_sha256"])
-        trainer.save_states(str(new / "trainer"))
+        save_states(trainer, new / "trainer")
         sync(new / "trainer")
         with open(new / "statistics", "wb") as file:
             np.save(file, snapshot.statistics)

@@ -51,16 +51,17 @@ def main(run_path: str, attempt: int) -> int:
         outcome = failure(directory.REFUSED, str(error))
     except Exception as error:
         traceback.print_exc()
-        outcome = failure(directory.FAILURE, one_line(error))
+        text = one_line(error)
+        outcome = failure(directory.FAILURE, text, follows_from_lost_peer(text, str(run)))
     ended = RankStatus(rank=comm.rank, attempt=attempt, time_ms=int(time.time() * 1000), stamps=stamps, **outcome)
     run.write_rank_status(ended)
     return ended.exit
 
 
-def failure(status: int, error: str) -> dict:
+def failure(status: int, error: str, consequence: bool = False) -> dict:
     """Return the outcome of a rank that ended with an error; `consequence`: see `follows_from_lost_peer`."""
     state = "failed" if status == directory.FAILURE else "refused"
-    return {"state": state, "exit": status, "error": error, "consequence": follows_from_lost_peer(error)}
+    return {"state": state, "exit": status, "error": error, "consequence": consequence}
 
 
 def one_line(error: BaseException) -> str:

@@ -165,7 +165,7 @@ class Trainer:
             self.timer.dispatched(first_element(array))
         profile.end()
         self.step += 1
-        self.heartbeat.progress()
+        self.heartbeat.progress(step=True)
 
     def end_step(self) -> bool:
         """Record metrics, validate and write a checkpoint where they are due. A collective.

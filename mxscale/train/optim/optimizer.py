@@ -1,5 +1,6 @@
 """The optimizer of a run and the loss that it minimises."""
 
+import pickle
 from pkgutil import resolve_name
 from typing import Sequence
 
@@ -35,8 +36,19 @@ def name_parameters(optimizer: mx.optimizer.Optimizer, parameters) -> None:
     optimizer.idx2name = {key: parameter.name.rpartition("_")[2] for key, parameter in enumerate(parameters)}
 
 
+def save_states(trainer: gluon.Trainer, path) -> None:
+    """Write the optimizer and its states as `trainer.save_states` does, from the CPU. Raises OSError.
+
+    MXNet reads an array to the device that it was written from: every rank would read its states to the first GPU.
+    """
+    updater = trainer._updaters[0]
+    states = {key: updater.sync_state_context(state, mx.cpu()) for key, state in updater.states.items()}
+    with open(path, "wb") as file:
+        pickle.dump((states, updater.optimizer), file)
+
+
 def load_states(trainer: gluon.Trainer, path: str) -> None:
-    """Restore what `trainer.save_states` wrote, on any number of devices.
+    """Restore what `save_states` wrote, on any number of devices.
 
     MXNet counts updates by device. The count of a device that the file does not list would restart at 0. Adam's
     bias correction would then differ between devices.
