@@ -50,6 +50,12 @@ def test_a_reference_with_as_many_threads_per_rank_is_preferred(tmp_path):
     assert efficiency(made(tmp_path, 2, on={"threads": 1})).baseline == str(equal)
 
 
+def test_a_reference_with_the_same_back_end_is_preferred(tmp_path):
+    equal = made(tmp_path, 1, 100.0, comm={"backend": "parameter_server"})
+    made(tmp_path, 1, 180.0)
+    assert efficiency(made(tmp_path, 2, comm={"backend": "parameter_server"})).baseline == str(equal)
+
+
 def test_efficiency_at_unequal_threads_has_a_name_of_its_own(tmp_path):
     alone = made(tmp_path, 1, 150.0, on={"threads": 2})
     run = made(tmp_path, 2, on={"threads": 1})

@@ -205,13 +205,20 @@ def test_a_failed_step_after_a_run_is_printed_with_its_command(tmp_path, capfd):
 
 
 def test_an_interrupted_step_after_a_run_is_printed_with_its_command(tmp_path, capfd, monkeypatch):
-    def interrupted(*_, **__):
+    started = []
+
+    def interrupted(argv, **__):
+        started.append(argv)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(after_run.subprocess, "run", interrupted)
     config = from_dict({"runs": str(tmp_path), "evaluation": "full", "tracking": {"log_model": "best"}})
     after_run.follow_up(directory.create(config), config)
-    assert "register ended with status 75; repeat it with: mxscale register" in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert all(
+        f"{verb} ended with status 75; repeat it with: mxscale {verb}" in out for verb in ("evaluate", "register")
+    )
+    assert len(started) == 1
 
 
 @pytest.mark.parametrize("setting", ["evaluation=full", "tracking.register=flowers"])

@@ -11,6 +11,7 @@ import pytest
 from composed import composed_values
 from refusals import command_error
 
+from mxscale.cli import main, replaying
 from mxscale.config.schema import flatten, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.environment.hosts import Host
@@ -22,6 +23,7 @@ from mxscale.replay.entry import SCALES, SMALL, Cell
 from mxscale.replay.registry import REPLAYS
 from mxscale.report.modelled_claims import MODELS
 from mxscale.util import csv_tables
+from mxscale.util.errors import ConfigError
 
 NODES = [Host(f"n{number}", 8, f"n{number}") for number in range(128)]
 FILES = ["data.train=a.rec", "data.val=b.rec", "data.root=/images"]
@@ -216,6 +218,27 @@ def test_wrong_requests_are_refused(capsys, monkeypatch, tmp_path):
     assert "scale=tiny" in command_error(capsys, "replay", "beeva-kvstore", "scale=tiny")
     assert "again=2" in command_error(capsys, "replay", "beeva-kvstore", "again=2")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_cells_of_a_replay_take_as_many_machines_as_they_need(monkeypatch, tmp_path):
+    seen = []
+
+    def measure(config, own, cell):
+        seen.append(config.launch.hosts)
+        raise ConfigError("not measured")
+
+    monkeypatch.setitem(replaying.MEASUREMENTS, "test-allreduce", (measure, "allreduce"))
+    words = ["replay", "chainermn-allreduce", f"output={tmp_path}/pages", f"runs={tmp_path}/runs"]
+    words += ["launch.hosts=[a:1,b:1,c:1]", "tracking.uri=http://user:pass-word@127.0.0.1:9"]
+    assert main.main(words) == 2
+    assert seen == [["a:1", "b:1"]] * 2
+    written = (tmp_path / "pages" / "chainermn-allreduce.html").read_text()
+    assert "user:***@" in written and "pass-word" not in written
+
+
+def test_a_replay_whose_run_does_not_compose_is_refused(capsys, tmp_path):
+    words = ["replay", "beeva-test-io", "scale=small", f"output={tmp_path}/pages", f"runs={tmp_path}/runs"]
+    assert main.main([*words, "machine=custom", "machine.usd_per_hour=1"]) == 2
 
 
 @pytest.mark.slow

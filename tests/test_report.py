@@ -137,6 +137,12 @@ def test_series_differ_only_in_the_devices():
     ]  # fmt: skip
 
 
+def test_rows_with_as_many_devices_are_series_by_their_threads():
+    rate = {"throughput/median": 100.0}
+    runs = [run(launch__ranks=n, launch__threads=threads, metrics=rate) for n, threads in ((1, 2), (1, 1), (2, 1))]
+    assert [[row.devices for row in group] for _, group in records.device_series(rows(*runs))] == [[1, 2], [1]]
+
+
 def test_series_of_one_size_are_drawn():
     rate = {"throughput/median": 100.0}
     runs = [run(launch__ranks=n, optimizer__lr=lr, metrics=rate) for n, lr in ((1, 0.1), (2, 0.2))]

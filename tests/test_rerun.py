@@ -177,9 +177,9 @@ def test_rerun_has_signature_of_recorded_run(tmp_path):
     config, _, first = asked(run, f"runs={tmp_path}/new", "tracking=none")
     new = directory.create(config)
     rerun.Rerun(first).on_created(new, None)
-    signed = [identity.signature(c, "d", None) for c in (run.config(), directory.as_signed(new, config))]
+    signed = [identity.signature(c, "d", None) for c in (run.config(), setup.as_signed(new, config))]
     assert signed[0] == signed[1] != identity.signature(config, "d", None)
-    assert directory.as_signed(run, config) is not None and directory.as_signed(run, config) == config  # not a rerun
+    assert setup.as_signed(run, config) is not None and setup.as_signed(run, config) == config  # not a rerun
 
 
 def test_rerun_id_becomes_a_key_of_the_group():
@@ -241,6 +241,8 @@ def test_sqlite_store_provides_record_and_seeds(tmp_path):
     for seed, top1 in ((2, 98.0), (3, 100.0)):
         send(make_run(runs, seed=seed, top1=top1))
     send(make_run(runs, seed=4, top1=1.0, epochs=2))  # another config
+    other = make_run(runs, seed=6, top1=3.0)
+    other.write_plan(replace(PLAN, data_digest="e" * 64))  # other data
     killed = send(make_run(runs, "KILLED", seed=5, top1=2.0))
     assert "has not finished (KILLED)" in refused(killed, f"runs={runs}")
     here = asked(run_id, f"runs={runs}")[2]

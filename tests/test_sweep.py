@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from composed import composed
@@ -326,6 +326,15 @@ def test_refused_resume_keeps_the_run(tmp_path):
     cell.settings(())
     cell.record_end(Status(REFUSED_CELL, exit=2, error="budget.max_usd=1: it is spent"))
     assert cell_of(begun(tmp_path, sweep={"resume": True}), 3).settings(())[0]["resume"] == str(run)
+
+
+@pytest.mark.parametrize("state", [KILLED, FAILED, REFUSED_CELL])
+def test_cell_whose_run_was_resumed_by_hand_has_finished(tmp_path, state):
+    cell = cell_of(begun(tmp_path), 3)
+    run = ran(cell, KILLED)
+    cell.record_end(Status(state, exit=2, error="that run is finished"))
+    run.write_status(replace(run.status(), state=FINISHED, exit=0))
+    assert cell_of(begun(tmp_path, sweep={"resume": True}), 3).finished_before()
 
 
 def test_resume_of_sweep_directory_is_refused(tmp_path):

@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import List
 
@@ -17,34 +18,44 @@ from mxscale.util.errors import ConfigError
 
 
 def check(config: Config) -> None:
-    """Raise ConfigError if what shall follow the run is not possible here."""
+    """Raise ConfigError if what is asked to follow the run is not possible here."""
     if config.evaluation == "full":
         check_installed("evaluation=full")
         if DATASETS[config.data.kind].generated:
             raise ConfigError(f"evaluation=full: data={config.data.kind} has no labels to evaluate")
-    follows, (package,) = verbs("RUN", config), find_spec("mxnet").submodule_search_locations
-    if follows and not os.path.isdir(os.path.join(package, "onnx")):
-        asked = "evaluation=full" if follows[0][0] == "evaluate" else "tracking.register, tracking.log_model=best"
-        raise ConfigError(f"{asked}: this MXNet cannot export to ONNX; use 1.9")
+    if not verbs("RUN", config):
+        return
+    mxnet = find_spec("mxnet")
+    if mxnet and not any(os.path.isdir(os.path.join(path, "onnx")) for path in mxnet.submodule_search_locations):
+        name = config.tracking.register
+        asked = f"tracking.register={name}" if name else f"tracking.log_model={config.tracking.log_model}"
+        asked = "evaluation=full" if config.evaluation == "full" else asked
+        raise ConfigError(f"{asked}: this MXNet cannot export to ONNX; use 1.9, as `make setup` installs it")
 
 
 def follow_up(run: RunDir, config: Config) -> None:
     """Run the verbs that `evaluation` and `tracking` ask for, in processes of their own, which load MXNet.
 
-    The run has ended well, so a failure here is printed and does not change its status.
+    The run has ended well, so a failure here is printed and does not change its status. Ctrl-C ends all of them.
     """
+    interrupted = False
     for verb in verbs(str(run), config):
-        argv = [*verb, f"runs={quoted(config.runs)}", f"tracking.timeout_s={config.tracking.timeout_s}"]
-        if not config.tracking.enabled:
-            argv.append("tracking=none")
-        # In the environment, because an address may hold a password, which others read in a command line
-        address = {"MLFLOW_TRACKING_URI": config.tracking.uri} if config.tracking.uri else {}
-        try:
-            status = subprocess.run([sys.executable, "-m", "mxscale", *argv], env={**os.environ, **address}).returncode
-        except KeyboardInterrupt:
-            status = INTERRUPTED
+        status = INTERRUPTED
+        with suppress(KeyboardInterrupt):
+            status = INTERRUPTED if interrupted else execute(verb, config)
+        interrupted = status == INTERRUPTED
         if status:
             echo(f"{verb[0]} ended with status {status}; repeat it with: {shlex.join(['mxscale', *verb])}")
+
+
+def execute(verb: List[str], config: Config) -> int:
+    """Run a verb in the store of the run and return its exit status."""
+    argv = [*verb, f"runs={quoted(config.runs)}", f"tracking.timeout_s={config.tracking.timeout_s}"]
+    if not config.tracking.enabled:
+        argv.append("tracking=none")
+    # In the environment, because an address may hold a password, which others read in a command line
+    address = {"MLFLOW_TRACKING_URI": config.tracking.uri} if config.tracking.uri else {}
+    return subprocess.run([sys.executable, "-m", "mxscale", *argv], env={**os.environ, **address}).returncode
 
 
 def verbs(run: str, config: Config) -> List[List[str]]:

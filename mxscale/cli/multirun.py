@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mxscale.cli.explain import explain, refuse
-from mxscale.config.schema import Config, filled, from_dict, to_dict
+from mxscale.config.schema import Config, check_group, filled, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.description import ROOT
@@ -86,6 +86,7 @@ def open_multirun(config) -> "OpenSweep":
     typed = OmegaConf.to_container(config.hydra.overrides.task)
     run_config = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
     values = filled(OmegaConf.to_container(run_config, resolve=True), to_dict(Config()))
+    check_group("budget", values["budget"])
     if values["budget"]["dry_run"]:
         raise ConfigError("budget.dry_run=true with -m: a forecast is for one run at a time")
     validate(from_dict({"sweep": values["sweep"]}))  # before a sweeper receives it

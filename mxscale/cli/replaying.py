@@ -17,6 +17,7 @@ from mxscale.config.schema import Config, checked, filled, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.config.verbs import records
 from mxscale.diagnose import all_reduce, input_rates
+from mxscale.environment import hosts
 from mxscale.launcher.progress import echo
 from mxscale.rendering.page import check_installed
 from mxscale.replay import availability, page, registry, results, sweeps
@@ -28,6 +29,7 @@ from mxscale.rundir.sweep_directory import REFUSED_CELL, SweepDirectory
 from mxscale.sweep import cells, sweep
 from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
+from mxscale.util.redaction import redact
 
 # A verb that records one measurement in a run directory -> its function and its own group of settings
 MEASUREMENTS = {"test-io": (input_rates.main, "io"), "test-allreduce": (all_reduce.main, "allreduce")}
@@ -43,11 +45,11 @@ class Request:
         typed = HydraConfig.get().overrides.task
         self.overrides = [each for each in typed if cells.top_of(each) not in own_settings("replay")]
         given = [each.partition("=")[0].lstrip("+") for each in self.overrides]
-        self.here = availability.here(self.config.launch.hosts or [], given)
+        self.here = availability.here(hosts.find(self.config), given)
 
     def command(self, replay: Replay) -> str:
         scale = [f"scale={self.scale}"] if self.scale != FULL else []
-        return " ".join(["mxscale", "replay", replay.name, *scale, *self.overrides])
+        return " ".join(["mxscale", "replay", replay.name, *scale, *map(redact, self.overrides)])
 
 
 def main(values: dict, own: records.Replay) -> int:
@@ -97,10 +99,11 @@ def run(replay: Replay, request: Request) -> tuple:
     try:
         for number, cell in enumerate(able):
             ended = run_cell(opened, replay, cell, number, request)
+            status = max(status, ended.exit)  # a cell that does not compose is not recorded
             if ended.exit == INTERRUPTED or opened.signals.reason:
                 break
     finally:
-        status = max(opened.close(), default=DONE)
+        status = max([status, *opened.close()])
     return status, opened.sweep
 
 
@@ -118,14 +121,14 @@ def open_sweep(replay: Replay, request: Request, count: int) -> OpenSweep:
 
 def run_cell(opened: OpenSweep, replay: Replay, cell: Cell, number: int, request: Request) -> Status:
     """Run one cell unless it has finished, record how it ended, and return its status."""
-    with sweeps.linked(cell.link) as hosts:
-        return _run_cell(opened, replay, cell, number, request, hosts)
+    with sweeps.linked(cell.link) as linked:
+        return _run_cell(opened, replay, cell, number, request, linked)
 
 
-def _run_cell(opened, replay, cell, number, request, hosts) -> Status:
+def _run_cell(opened, replay, cell, number, request, linked) -> Status:
     since, directory = time.time(), opened.sweep
     try:
-        composed, values, overrides = settings(directory, replay, cell, request, hosts)
+        composed, values, overrides = settings(directory, replay, cell, request, linked)
     except KeyError as error:
         echo(f"cell {number} {cell.name} starts from {error.args[0]}, which has not finished")
         return Status(REFUSED_CELL, exit=FAILURE)
@@ -141,11 +144,14 @@ def _run_cell(opened, replay, cell, number, request, hosts) -> Status:
     return status
 
 
-def settings(directory: SweepDirectory, replay: Replay, cell: Cell, request: Request, hosts: List[str]) -> tuple:
-    """Return the settings of a cell: as composed, as a dictionary, and the overrides; hosts: those of its links."""
+def settings(directory: SweepDirectory, replay: Replay, cell: Cell, request: Request, linked: List[str]) -> tuple:
+    """Return the settings of a cell: as composed, as a dictionary, and the overrides; `linked`: those of its links."""
     grid, cache = replay.grid(request.scale), request.config.data.cache
     own = sweeps.settings(cell, grid, results.finished(directory), cache, request.here.hosts)
-    overrides = [*own, *hosts, *request.overrides]
+    given = [
+        each for each in request.overrides if cell.nodes is None or not each.lstrip("+").startswith("launch.hosts=")
+    ]
+    overrides = [*own, *linked, *given]  # the last of a key counts; a cell takes the first of the hosts
     composed = compose(cell.verb, overrides)
     defaults = own_settings(cell.verb) if cell.verb in MEASUREMENTS else {}
     return (

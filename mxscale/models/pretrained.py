@@ -53,7 +53,7 @@ def _symbol(rest: str, name: str, source: str) -> Loaded:
 
 
 def _of_export(loaded: Loaded, card: Any) -> Loaded:
-    """Add the input and the classes in what `mxscale export` writes beside weights; another program wrote nothing."""
+    """Add the input and the classes that `mxscale export` writes; unchanged if another program wrote the file."""
     try:
         side, resize, names = card["image_size"], card["resize"], [str(name) for name in card["class_names"]]
         taken = {"image_size": side, "crop": min(1, side / resize) if resize else None}

@@ -29,6 +29,11 @@ class Recorded:
         return self.tags.get(f"resumed.{key}", self.params.get(key))
 
     @property
+    def current(self) -> Dict[str, str]:
+        """Return the last values of the params."""
+        return {key: self.param(key) for key in self.params}
+
+    @property
     def devices(self) -> Optional[int]:
         """Number of devices; for older records computed from the global batch."""
         known = self.tags.get("ranks") or self.param("launch.ranks")
@@ -190,6 +195,11 @@ def device_series(found: Sequence[Row]) -> List[Tuple[str, List[Row]]]:
     for row in found:
         if row.devices is not None and row.median("throughput/median") is not None:
             series[tuple(sorted((k, v) for k, v in row.settings.items() if k not in OF_DEVICES))].append(row)
+    for key, group in list(series.items()):
+        if len({row.devices for row in group}) < len(group):  # rows with as many devices: by threads
+            del series[key]
+            for row in group:
+                series[(*key, ("launch.threads", row.settings.get("launch.threads", "")))].append(row)
     keys = distinguishing([Row(dict(key), []) for key in series])
     named = [(label(dict(key), keys), sorted(group, key=lambda row: row.devices)) for key, group in series.items()]
     return sorted(named, key=lambda pair: -len({row.devices for row in pair[1]}))

@@ -17,7 +17,8 @@ SYNTHETIC = "synthetic"
 
 def full_cell(name: str, gpus: int, *overrides: str, needs: tuple = ()) -> Cell:
     nodes = NODES[gpus] if NODES[gpus] > 1 else None
-    return Cell(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", overrides, needs=(f"gpus::{min(8, gpus)}", *needs),
+    own = overrides if nodes else (f"launch.ranks={gpus}", *overrides)
+    return Cell(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", own, needs=(f"gpus::{min(8, gpus)}", *needs),
                 nodes=nodes)  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def write(store: Callable[[str], Store], names: Sequence, folder: Path) -> str:
         raise ConfigError(f"report.compare={names}: expected two run ids of MLflow, or run directories: [A,B]")
     a, b = (_side(store, name) for name in names)
     parts = [
-        ("Settings", comparison.differences(*(comparison.settings(side.run.params) for side in (a, b)))),
+        ("Settings", comparison.differences(*(comparison.settings(side.run.current) for side in (a, b)))),
         (
             "Environment",
             comparison.differences(*(comparison.environment(side.run.tags, side.facts) for side in (a, b))),

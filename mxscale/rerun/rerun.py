@@ -73,7 +73,7 @@ def _from_directory(config: Config, given: str, source: str) -> RecordedRun:
         recorded.parent = sync_state.load(files, uri, config.tracking.experiment)[1].run_id
     recorded.id = recorded.parent or str(files)
     siblings = runs_of(files.path.parents[1], recorded.config.entry)
-    recorded.seeds = _seeds(recorded, [_figures_of(other) for other in siblings if other.state == FINISHED])
+    recorded.seeds = _seeds(recorded, [_figures_of(other, files.plan().data_digest) for other in siblings])
     return recorded
 
 
@@ -90,7 +90,7 @@ def _from_store(config: Config, run_id: str, source: str) -> RecordedRun:
     parent = run_id if config.tracking.enabled else None
     recorded = RecordedRun(source, run_id, parent, files, _checked(files, source), folder=folder)
     others = store.finished_beside(run_id, files.plan().data_digest)
-    recorded.seeds = _seeds(recorded, [(other.params, other.metrics) for other in others])
+    recorded.seeds = _seeds(recorded, [(other.current, other.metrics) for other in others])
     return recorded
 
 
@@ -118,12 +118,14 @@ def _unfinished(source: str, state: str) -> str:
     return f"{source}: that run has not finished ({state}); rerun a finished run"
 
 
-def _figures_of(run: RunDir) -> Tuple[Dict[str, str], Dict[str, float]]:
-    """Return params and metrics of a run; empty ones if it is of another version."""
+def _figures_of(run: RunDir, digest: str) -> Tuple[Dict[str, str], Dict[str, float]]:
+    """Return params and metrics of a finished run on the data with this digest; empty ones of another run."""
     try:
-        return payload.params(run), run.figures
-    except ConfigError:
-        return {}, {}
+        if run.state == FINISHED and run.plan().data_digest == digest:
+            return payload.params(run), run.figures
+    except ConfigError:  # of another version
+        pass
+    return {}, {}
 
 
 def _seeds(recorded: RecordedRun, others: Sequence[tuple]) -> List[Dict[str, float]]:

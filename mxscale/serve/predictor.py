@@ -46,11 +46,13 @@ def _session(content: bytes, options: onnxruntime.SessionOptions) -> onnxruntime
     try:
         session = onnxruntime.InferenceSession(content, options, onnxruntime.get_available_providers())
     except Exception as error:  # its own classes, which have no common base
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigError(f"ONNX Runtime {onnxruntime.__version__} cannot load the network: {reason}") from None
+        reason = f"ONNX Runtime {onnxruntime.__version__} cannot load the network: {' '.join(str(error).split())[:200]}"
+        raise ConfigError(f"{reason}; export it again") from None
     names = [each.name for each in (*session.get_inputs(), *session.get_outputs())]
     if names != [INPUT, PROBABILITIES, LOGITS]:
-        raise ConfigError(f"the network has {', '.join(names)}, not the input and outputs of `mxscale export`")
+        raise ConfigError(
+            f"the network has {', '.join(names)}, not the input and outputs of `mxscale export`; export it again"
+        )
     return session
 
 
