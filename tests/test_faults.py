@@ -50,7 +50,8 @@ def last_error(ended):
 
 
 def test_infinite_loss_names_step_and_last_good_checkpoint(cli):
-    settings = ["optimizer.lr=1e20", "schedule=constant", "checkpoint.every_steps=1", "launch.ranks=1"]
+    constant = ["schedule=constant", "schedule.reference_batch=null"]
+    settings = ["optimizer.lr=1e20", *constant, "checkpoint.every_steps=1", "launch.ranks=1"]
     ended = cli("train", *settings, expect=1)
     good = ended.run.checkpoints / "000000001"
     assert re.search(rf"the loss is (inf|nan) at step 2; the last good checkpoint is {good}$", last_error(ended))
