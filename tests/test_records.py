@@ -14,9 +14,10 @@ from test_image_encoding import wild
 
 from mxscale.config.readers import READERS
 from mxscale.config.schema import Data
-from mxscale.data import manifest, recordio
-from mxscale.data.images import decode
+from mxscale.data import manifest, recordio, records
+from mxscale.data.images import ANY, BadImage, decode
 from mxscale.data.pack import prepare
+from mxscale.data.reader import decoder
 from mxscale.rundir.plan import Split
 from mxscale.util.errors import ConfigError
 
@@ -298,3 +299,14 @@ def test_images_that_mxnet_decodes_differently_are_reencoded(given, tmp_path):
 def test_files_of_plain_images_are_not_copied(given):
     made = prepare(given())
     assert made["splits"]["train"]["rewritten"] == 0 and os.listdir(made["dir"]) == ["manifest.json"]
+
+
+def test_a_jpeg_that_a_reader_refuses_is_encoded_again():
+    """libjpeg only warns about bytes before the end marker; simplejpeg takes the warning for an error."""
+    file = io.BytesIO()
+    Image.fromarray(np.random.RandomState(0).randint(0, 255, (40, 30, 3), dtype="uint8")).save(file, "JPEG")
+    content = file.getvalue()[:-2] + bytes(8) + b"\xff\xd9"
+    with pytest.raises(BadImage, match="extraneous bytes"):
+        decoder.decode(content)
+    assert not records.check(content, ANY).same_in_mxnet
+    assert records.check(file.getvalue(), ANY).same_in_mxnet

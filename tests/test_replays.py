@@ -81,6 +81,8 @@ PUBLISHED = [
     ("aws-scaling", "1-server-64", {**AWS, "comm.backend": "dist_device_sync", "comm.servers": 1, "lr": 6.4}),
     ("aws-scaling", "2-servers-per-worker-64", {**AWS, "comm.backend": "dist_device_sync", "comm.servers": "2x",
                                                 "lr": 6.4}),
+    ("adaltas-gap", "synthetic-1", {"launch.ranks": 1, "batch.per_device": 64}),
+    ("adaltas-gap", "synthetic-8", {"launch.ranks": 8, "batch.per_device": 64}),
     ("chainermn-in15", "in15", {"batch.per_device": 32, "epochs": 90, "lr": 12.8, "optimizer.name": "rmsprop_warmup",
                                 "comm.compression": "fp16", "model.bn_statistics": "last_batch"}),
     ("chainermn-double-buffering", "double-buffering-fp16-32", {"batch.per_device": 64, "comm.compression": "fp16",
