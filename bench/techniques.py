@@ -3,9 +3,9 @@
     python bench/techniques.py [--quick] [--only NAME,NAME]
 
 Digits 0-4 on two ranks: test top-1 in percent, and the share of the planned steps; the spread is over the seeds.
-Inexact gradient exchange runs at the main job's learning rate, which is close to the largest stable one, and at a
-quarter of it: gradients that are a step late need a lower rate. Techniques for unequal classes run on digits with few
-training images of two classes. `find-lr` trains at the rate that `mxscale find-lr` suggests for the seed.
+Inexact gradient exchange runs at the main job's learning rate and at a quarter of it. Techniques for unequal classes
+run on digits with few training images of two classes. `find-lr` trains at the rate that `mxscale find-lr` suggests for
+the seed.
 """
 
 import math
