@@ -4,7 +4,6 @@ import os
 import shlex
 import subprocess
 import sys
-from contextlib import suppress
 from importlib.util import find_spec
 from typing import List
 
@@ -13,7 +12,7 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
 from mxscale.launcher.progress import echo
 from mxscale.rendering.page import check_installed
-from mxscale.rundir.directory import INTERRUPTED, RunDir
+from mxscale.rundir.directory import DONE, INTERRUPTED, RunDir
 from mxscale.util.errors import ConfigError
 
 
@@ -28,8 +27,9 @@ def check(config: Config) -> None:
     mxnet = find_spec("mxnet")
     if mxnet and not any(os.path.isdir(os.path.join(path, "onnx")) for path in mxnet.submodule_search_locations):
         name = config.tracking.register
-        asked = f"tracking.register={name}" if name else f"tracking.log_model={config.tracking.log_model}"
-        asked = "evaluation=full" if config.evaluation == "full" else asked
+        asked = f"tracking.register={name}" if name else "tracking.log_model=best"
+        if config.evaluation == "full":
+            asked = "evaluation=full"
         raise ConfigError(f"{asked}: this MXNet cannot export to ONNX; use 1.9, as `make setup` installs it")
 
 
@@ -38,12 +38,12 @@ def follow_up(run: RunDir, config: Config) -> None:
 
     The run has ended well, so a failure here is printed and does not change its status. Ctrl-C ends all of them.
     """
-    interrupted = False
+    status = DONE
     for verb in verbs(str(run), config):
-        status = INTERRUPTED
-        with suppress(KeyboardInterrupt):
-            status = INTERRUPTED if interrupted else execute(verb, config)
-        interrupted = status == INTERRUPTED
+        try:
+            status = INTERRUPTED if status == INTERRUPTED else execute(verb, config)
+        except KeyboardInterrupt:
+            status = INTERRUPTED
         if status:
             echo(f"{verb[0]} ended with status {status}; repeat it with: {shlex.join(['mxscale', *verb])}")
 

@@ -9,7 +9,7 @@ from typing import Container, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from mxscale.config.schema import Config, Machine
 from mxscale.util import csv_tables
-from mxscale.util.atomic_files import replacing
+from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, nearest
 from mxscale.util.file_lock import locked
 
@@ -79,10 +79,7 @@ def _identity(row: Row) -> tuple:
 
 
 def _write(path: Path, rows: List[Row]) -> None:
-    with replacing(path) as new, open(new, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_text(path, csv_tables.text([COLUMNS, *([row.get(name, "") for name in COLUMNS] for row in rows)]))
 
 
 def select(rows: List[Row], machine: Machine, where: str = "") -> List[Row]:

@@ -244,8 +244,8 @@ def _check_depth(data: Data, path: str, classes: List[str], where: str, images: 
         return
     filled = [name for name in classes if images_in(path, name, nested=True)]
     if len(filled) > 1 and images(filled[0]):
-        below = [_inner(os.path.join(path, name), where) for name in filled]
-        names = max(below, key=below.count)
+        below = [tuple(_inner(os.path.join(path, name), where)) for name in filled]
+        names = Counter(below).most_common(1)[0][0]
         alike = [name for name, folders in zip(filled, below) if folders == names]
         if data.classes is None and len(names) > 1 and len(alike) >= max(2, len(filled) - 1):  # one may lack labels
             raise ConfigError(
@@ -260,9 +260,8 @@ def _check_depth(data: Data, path: str, classes: List[str], where: str, images: 
 def _inner(path: str, where: str) -> List[str]:
     """Return the folders in `path`, or in the only folder there: Kaggle's archives have seg_train/seg_train."""
     names = _folders(path, where)
-    if len(names) == 1 and not images_in(path, names[0]):
-        return _folders(os.path.join(path, names[0]), where)
-    return names
+    deeper = _folders(os.path.join(path, names[0]), where) if len(names) == 1 else []
+    return deeper if len(deeper) > 1 and not images_in(path, names[0]) else names
 
 
 def _split_folders(root: str, top: List[str], where: str, lists: Container[str]) -> Dict[str, str]:

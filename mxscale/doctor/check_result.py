@@ -28,6 +28,10 @@ class PlannedRun:
     transport: str = "gloo"  # gloo | mpi
     over_horovod: bool = True  # which starts the ranks; else one process drives all devices
 
+    @property
+    def needs_horovod(self) -> bool:
+        return self.over_horovod and self.ranks > 1
+
 
 def count(results: List[CheckResult], state: str) -> int:
     """Return the number of results in a state."""

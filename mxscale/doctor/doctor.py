@@ -104,11 +104,7 @@ def horovod(facts: dict, run: PlannedRun):
         return None
     found = facts["mxnet"]["horovod"]
     if not found:
-        return (
-            (FAIL if run.ranks > 1 and run.over_horovod else WARN),
-            "not installed: only one rank, with comm=local",
-            "make setup",
-        )
+        return FAIL if run.needs_horovod else WARN, "not installed: only one rank, with comm=local", "make setup"
     if not found["gloo"] and not found["mpi"]:
         return FAIL, "built with neither Gloo nor MPI", "rebuild it with HOROVOD_WITH_GLOO=1 (make setup)"
     transports = ", ".join(name for name in ("gloo", "mpi", "nccl") if found[name])
@@ -132,7 +128,7 @@ def host_name(facts: dict, run: PlannedRun):
     if not hosts.needs_own_name(version):
         return OK, f"{host} does not resolve; Horovod {version} works without its address"
     cause, fix = hosts.without_address(host)
-    return FAIL if run.ranks > 1 and run.over_horovod and run.transport == "gloo" else WARN, cause, fix
+    return FAIL if run.needs_horovod and run.transport == "gloo" else WARN, cause, fix
 
 
 def home(facts: dict, run: PlannedRun):
@@ -146,7 +142,7 @@ def shared_memory(facts: dict, run: PlannedRun):
     found = facts["machine"]["shm"]
     needed = run.ranks_here > 1 and (run.transport == "mpi" or not on_cpu(facts, run))
     if found is None or not found["writable"]:
-        return FAIL if (run.ranks > 1 and run.over_horovod) or needed else WARN, *SHM_NOT_WRITABLE
+        return FAIL if run.needs_horovod or needed else WARN, *SHM_NOT_WRITABLE
     text = f"{_size(found['free_mb'])} free of {_size(found['total_mb'])}"
     fix = "docker run --shm-size=1g, or shm_size in docker-compose.yml"
     if needed and found["free_mb"] < SHM_REST_MB + SHM_RANK_MB * run.ranks_here:

@@ -2,7 +2,7 @@
 
 One rank is stalled if it writes nothing for `launch.stall_s` and its process is stopped, gone or unreachable. All
 ranks are stalled if none finishes a step for that long, or for `SLOWER` times the longest step so far. Start-up and
-checkpoints are exempt.
+checkpoints are exempt; after a resumed validation the first two steps have `launch.start_timeout_s`.
 """
 
 import json

@@ -63,7 +63,7 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     started = next((hook.started for hook in hooks if hook.started), psutil.Process().create_time())
     nodes = hosts.find(config)
     price = price_of(config, nodes, run, hooks)
-    if not config.budget.dry_run:
+    if not config.budget.dry_run:  # it reports the cost beyond a bound as well
         budget.check(config.budget, price, *run_cost.so_far(run, price))
     check_horovod(config)
     image = container.identify(config.launch.image) if config.launch.kind == "docker" else None
@@ -210,7 +210,6 @@ def prepare(context: RunContext) -> None:
     """
     run, config, signals = context.run, context.config, context.signals
     command = commands.preparation(config, str(run), context.attempt, available_cores(), variables.of_run(run))
-    # A dry run reports the cost beyond a bound as well
     deadline = math.inf if config.budget.dry_run else budget.deadline(run, config.budget, context.attempt)
     child = subprocess.Popen(command.argv, env=command.env, start_new_session=True)
     with kept_alive(run):

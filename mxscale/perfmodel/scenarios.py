@@ -145,9 +145,13 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
         )
         & (plans["nodes"] > 1),
         "compression=2bit needs parameter servers": (plans["compression"] == "2bit") & ~served,
-        "the back end does not have this compression": ~np.vectorize(
-            lambda comm, name: name in BACKENDS[comm].compression, otypes=[bool]
-        )(plans["comm"], plans["compression"]),
+        "the back end does not have this compression": np.any(
+            [
+                (plans["comm"] == name) & ~np.isin(plans["compression"], BACKENDS[name].compression)
+                for name in set(grid.comm)
+            ],
+            axis=0,
+        ),
         "double buffering does not work with precision=amp": plans["double_buffering"] & (plans["precision"] == "amp"),
         "compression=2bit needs float32 gradients": (plans["compression"] == "2bit")
         & (plans["precision"] == "float16"),

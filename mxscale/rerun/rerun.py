@@ -72,8 +72,8 @@ def _from_directory(config: Config, given: str, source: str) -> RecordedRun:
         uri = uris.store_uri(config.tracking, config.runs)
         recorded.parent = sync_state.load(files, uri, config.tracking.experiment)[1].run_id
     recorded.id = recorded.parent or str(files)
-    siblings = runs_of(files.path.parents[1], recorded.config.entry)
-    recorded.seeds = _seeds(recorded, [_figures_of(other, files.plan().data_digest) for other in siblings])
+    siblings, digest = runs_of(files.path.parents[1], recorded.config.entry), files.plan().data_digest
+    recorded.seeds = _seeds(recorded, [_figures_of(other, digest) for other in siblings])
     return recorded
 
 
