@@ -4,9 +4,15 @@ It reads what the parent and the preparation wrote (config.yaml, plan.json), run
 records the outcome in ranks/<r>.json.
 """
 
+import signal
+
+if __name__ == "__main__":
+    # Importing MXNet installs a handler of SIGSEGV that calls exit(), which can wait for its own threads. While the
+    # signal is blocked, a crash ends the process at once; main() restores the default.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGSEGV])
+
 import faulthandler
 import os
-import signal
 import sys
 import time
 import traceback
@@ -33,8 +39,9 @@ def main(run_path: str, attempt: int) -> int:
     """
     stamps = {"started": psutil.Process().create_time(), "imported": time.time()}
     run = RunDir(run_path)
-    signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # MXNet's handler calls exit(), which can wait for its own threads
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # instead of MXNet's handler
     faulthandler.enable()  # a crash in MXNet's or Horovod's C++ code prints the Python stack
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGSEGV])
     end_with_parent(run, attempt)
     heartbeat = Heartbeat(run, rank_from_environment(), attempt)
     config, plan = run.config(), run.plan()
