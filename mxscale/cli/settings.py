@@ -186,7 +186,8 @@ def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Con
         key = override.split("=")[0].lstrip("+~")
         if not within(key, FOR_A_RERUN):
             raise ConfigError(
-                f"{override} with {recorded.source}: only tracking and launch can differ from the record; leave it out"
+                f"{override} with {recorded.source}: only {', '.join(FOR_A_RERUN[1:])} can differ from the record; "
+                "leave it out"
             )
         # A group (launch=docker) represents the settings that its file changes
         of_group = (name for name in composed if name.startswith(key + ".") and composed[name] != usual[name])

@@ -15,6 +15,7 @@ from mxscale.config.validation import validate
 from mxscale.config.verbs import measurements, models, records
 from mxscale.config.verbs.plan import PlanVerb
 from mxscale.cost import price_list, price_table, run_cost, spot_comparison
+from mxscale.rendering.page import check_installed
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import tracker
 from mxscale.util.errors import ConfigError
@@ -34,6 +35,7 @@ def prices(values: dict, own: records.Prices) -> None:
     if own.update is not None:
         print(price_list.update(config, own.update, own.as_of, own.source, today=date.today()))
     elif own.figure is not None:
+        check_installed("mxscale prices figure=FILE")
         print(spot_comparison.figure(config.machine, price_table.path_of(config), own.figure))
     elif own.minutes is not None:
         print(price_list.bill(config, own.minutes, date.today()))
@@ -47,6 +49,7 @@ def score(values: dict, own: records.Score) -> None:
     _validated(values)
     found = published.score(own.points, own.leave_out)
     if own.figure:
+        check_installed("mxscale score figure=FILE")
         try:
             published.draw(found, own.figure)
         except OSError as error:
