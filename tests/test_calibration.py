@@ -147,6 +147,29 @@ def test_run_with_other_threads_fits_no_link(tmp_path):
     assert calibration.read([str(first.path), str(second.path)], first.config()).links["intra"] is None
 
 
+def test_threads_of_runs_on_gpus_do_not_matter(tmp_path):
+    first, second = finished(tmp_path, 1, 40.0), finished(tmp_path, 2, 60.0)
+    for run, threads in ((first, 64), (second, 32)):
+        run.write_plan(dataclasses.replace(run.plan(), device="gpu", threads=threads))
+    assert calibration.read([str(first.path), str(second.path)], first.config()).links["intra"] is not None
+
+
+def test_run_on_unequal_machines_is_refused(tmp_path):
+    run = finished(tmp_path, 3, 60.0)
+    run.write_plan(dataclasses.replace(run.plan(), hosts=(Host("a", 2, "a"), Host("b", 1, "b"))))
+    with pytest.raises(ConfigError, match="unequal numbers of ranks"):
+        calibration.read(str(run.path), run.config())
+
+
+def test_servers_are_fitted_beside_a_measured_allreduce(tmp_path):
+    served = {"comm": {"backend": "parameter_server"}}
+    first, second = finished(tmp_path, 1, 40.0), finished(tmp_path, 2, 60.0, **served)
+    second.write_plan(dataclasses.replace(second.plan(), hosts=tuple(Host(name, 1, name) for name in "ab")))
+    between = allreduce(tmp_path, 2, {"alpha_s": 1e-4, "bytes_per_s": 2.5e8})
+    links = calibration.read([between, str(first.path), str(second.path)], first.config()).links
+    assert links["nic"].bytes_per_s == 2.5e8 and links["nic_servers"].bytes_per_s != 2.5e8
+
+
 def test_run_with_several_shards_per_rank_is_refused(tmp_path):
     run = finished(tmp_path, 2, 60.0, shards=4)
     with pytest.raises(ConfigError, match="several data shards, which plans do not model"):

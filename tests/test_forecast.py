@@ -119,6 +119,29 @@ def test_runs_with_other_hardware_or_exchange_do_not_count(tmp_path, other):
     assert predicted(made(tmp_path, 2))["known"] is False
 
 
+def on_hosts(run, **slots):
+    run.write_plan(replace(run.plan(), hosts=tuple(Host(name, count, name) for name, count in slots.items())))
+    return run
+
+
+def test_runs_on_other_hosts_do_not_count(tmp_path):
+    made(tmp_path, 2, 100.0)
+    assert predicted(on_hosts(made(tmp_path, 2), a=2))["plan/images_per_s"] == 100  # one machine, too
+    assert predicted(on_hosts(made(tmp_path, 2), a=1, b=1))["known"] is False
+    on_hosts(made(tmp_path, 2, 70.0), c=1, d=1)
+    assert predicted(on_hosts(made(tmp_path, 2), a=1, b=1))["plan/images_per_s"] == 70
+
+
+def test_tables_forecast_servers_on_machines_of_their_own(tmp_path):
+    rented = {"machine": {"provider": "aws", "instance": "p3.16xlarge", "region": "us-east-1"}}
+    settings = dict(
+        device="gpu", data={"image_size": 224}, comm={"backend": "parameter_server", "servers": 2}, **rented
+    )
+    beside, apart = made(tmp_path, 16, **settings), made(tmp_path, 16, **settings)
+    rates = [predicted(on_hosts(beside, a=8, b=8)), predicted(on_hosts(apart, a=8, b=8, c=1, d=1))]
+    assert rates[0]["plan/images_per_s"] > rates[1]["plan/images_per_s"]  # a NIC carries half as many bytes
+
+
 def test_tables_forecast_an_instance(tmp_path):
     rented = {"machine": {"provider": "aws", "instance": "p3.16xlarge", "region": "us-east-1"}}
     result = predicted(made(tmp_path, 8, device="gpu", data={"image_size": 224}, **rented))
@@ -129,8 +152,7 @@ def test_tables_forecast_an_instance(tmp_path):
 def test_tables_forecast_no_machines_with_unequal_numbers_of_ranks(tmp_path):
     rented = {"machine": {"provider": "aws", "instance": "p3.8xlarge", "region": "us-east-1"}}
     run = made(tmp_path, 4, device="gpu", data={"image_size": 224}, **rented)
-    run.write_plan(replace(run.plan(), hosts=(Host("a", 3, "a"), Host("b", 1, "b"))))
-    assert "unequal numbers of ranks" in predicted(run)["why"]
+    assert "unequal numbers of ranks" in predicted(on_hosts(run, a=3, b=1))["why"]
 
 
 def test_forecast_and_error_are_recorded(tmp_path):

@@ -105,6 +105,10 @@ def test_local_machine_is_planned_from_given_values(tmp_path, capsys, no_figure)
         ([*OWN, "plan.budget_usd=5"], "a budget needs a price"),
         ([P3, "machine.region=eu-west-1", "plan.comm=parameter_server"], "plan.server_usd_per_hour"),
         ([P3, "plan.comm=parameter_server", "plan.server_instance=c5.18xlrge"], "did you mean c5.18xlarge?"),
+        (
+            [P3, "plan.comm=parameter_server", "plan.server_instance=own", "plan.server_usd_per_hour=1"],
+            "plan.server_instance=own: its network is unknown: give plan.nic_gbps",
+        ),
         ([P3, "plan.calibrate=/nowhere"], "plan.calibrate=/nowhere: neither the directory of a run"),
         ([P3, "json=1"], "json=1: expected true or false"),
     ],

@@ -11,9 +11,10 @@ from refusals import error_of
 from mxscale.config import schema, validation
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import Machine
-from mxscale.cost import prices
+from mxscale.cost import price_table, prices
 from mxscale.rundir.price import Price
 from mxscale.util import csv_tables
+from mxscale.util.errors import ConfigError
 
 TODAY = datetime.date(2025, 6, 1)
 MACHINES = pathlib.Path(__file__).parent.parent / "conf" / "machine"
@@ -78,6 +79,13 @@ def test_the_newest_row_on_or_before_the_date_applies(tmp_path, monkeypatch):
     days = {"2017-05-01": 1, "2018-02-27": 1, "2018-02-28": 2, "2018-02": 2, "2019-04-30": 2, "2019-05-01": 3}
     for day, expected in {**days, None: 3}.items():
         assert aws("x", "r", as_of=day).usd_per_hour == expected, day
+
+
+def test_a_date_in_another_form_is_refused(tmp_path):
+    own = tmp_path / "prices.csv"
+    own.write_text(",".join(price_table.COLUMNS) + "\naws,x,r,on_demand,1,,,3,2026-11-1,c\n")
+    with pytest.raises(ConfigError, match="line 2: as_of '2026-11-1' is no date: write YYYY-MM-DD"):
+        price_table.read(own)
 
 
 def test_an_undated_row_is_used_with_a_note():

@@ -1,9 +1,12 @@
 """Price tables: the package's tables/prices.csv, and a table of the user's own with the same columns."""
 
+import calendar
 import csv
+import datetime
 import io
 import math
 import os
+import re
 from pathlib import Path
 from typing import Container, Dict, Iterable, Iterator, List, Optional, Tuple
 
@@ -48,9 +51,23 @@ def read(path: Path) -> List[Row]:
     rows = []
     for line, row in csv_rows(text, path, COLUMNS):
         check_filled(row, REQUIRED, f"{path}, line {line}")
+        if row["as_of"][0].isdigit() and parse_date(row["as_of"]) is None:
+            raise ConfigError(f"{path}, line {line}: as_of {row['as_of']!r} is no date: write YYYY-MM-DD")
         parse_price(row["usd_per_hour"], f"{path}, line {line}: usd_per_hour")
         rows.append(row)
     return rows
+
+
+def parse_date(text: str) -> Optional[datetime.date]:
+    """Return the date of YYYY-MM-DD, or the last day of YYYY-MM, whose day is unknown; None for any other text."""
+    match = re.fullmatch(r"(\d{4})-(\d{2})(?:-(\d{2}))?", text)
+    if not match:
+        return None
+    year, month, day = (int(part) if part else None for part in match.groups())
+    try:
+        return datetime.date(year, month, day or calendar.monthrange(year, month)[1])
+    except ValueError:  # month 13, 30 February
+        return None
 
 
 def append(path: Path, rows: List[Row]) -> Tuple[int, int]:

@@ -5,10 +5,8 @@ run's price.json. `cost` multiplies it by time. The cost is unknown without a pr
 an exchange rate.
 """
 
-import calendar
 import datetime
 import math
-import re
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Dict, List, Optional, Sequence
@@ -16,6 +14,7 @@ from typing import Dict, List, Optional, Sequence
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import RULES, Machine
 from mxscale.cost import price_table, spot
+from mxscale.cost.price_table import parse_date
 from mxscale.rundir.price import Price
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
@@ -28,18 +27,6 @@ BY_HAND = "or give machine.usd_per_hour or machine.eur_per_hour"
 
 
 # ---------------------------------------------------------------- dates and exchange rates
-
-
-def parse_date(text: str) -> Optional[datetime.date]:
-    """Return the date of YYYY-MM-DD, or the last day of YYYY-MM, whose day is unknown; None for any other text."""
-    match = re.fullmatch(r"(\d{4})-(\d{2})(?:-(\d{2}))?", text)
-    if not match:
-        return None
-    year, month, day = (int(part) if part else None for part in match.groups())
-    try:
-        return datetime.date(year, month, day or calendar.monthrange(year, month)[1])
-    except ValueError:  # month 13, 30 February
-        return None
 
 
 def exchange_rate(date: datetime.date) -> Dict:

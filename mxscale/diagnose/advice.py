@@ -4,6 +4,7 @@ A gain is either tried or an upper bound. Tried: the probe of the part that the 
 and the rest of the step is as measured. Upper bound: the setting removes all that it can from the step.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Dict, Iterator, List, NamedTuple, Optional
 
@@ -28,7 +29,8 @@ class Facts:
     cores: int = 1  # of a machine
     ranks_here: int = 1  # on a machine
     turns: int = 1  # batches of a rank per step; only the backward of the last one hides an exchange
-    parameters_mb: Optional[float] = None
+    parameters_mb: Optional[float] = None  # in units of 2^20 bytes, as comm.bucket_mb
+    larger_fits: bool = True  # whether an epoch has the images for a step of twice the batch
     exchange_s: Optional[float] = None  # an exchange that nothing hides
     # setting -> seconds of a step's images with it, of the input alone and of compute alone
     input_tried: Dict[str, float] = field(default_factory=dict)
@@ -130,10 +132,13 @@ def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
         hidden, size = min(seen * 3 / 4, backward), facts.parameters_mb / 4
         why = f"all {facts.parameters_mb:.3g} MB are one bucket, which is sent after backward"
         yield Advice(f"comm.bucket_mb={size:.2g}", step.without(hidden), False, why)
-    servers = server_count(comm, facts.ranks)
-    if 0 < servers < facts.ranks:
-        saved = seen * (1 - servers / facts.ranks)
-        yield Advice("comm.servers=1x", step.without(saved), False, "a server per rank: more links")
+    processes = comm.processes(facts.ranks, math.ceil(facts.ranks / facts.ranks_here))
+    servers = server_count(comm, processes)
+    if 0 < servers < processes:
+        saved = seen * (1 - servers / processes)
+        yield Advice("comm.servers=1x", step.without(saved), False, "a server per rank process: more links")
+    if not facts.larger_fits:
+        return
     larger = larger_batch(config)  # one exchange for twice the images
     saved = seen / 2 + max(0.0, step.compute - facts.compute_tried.get(larger, step.compute))
     yield Advice(larger, step.without(saved), False, "half the exchanges; another global batch and learning rate")
@@ -152,7 +157,7 @@ def of_cores(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     if facts.threads > most:
         why = f"{facts.ranks_here} ranks with {facts.threads} threads each on {facts.cores} cores"
         yield Advice(f"launch.threads={most}", step.without(step.cores), False, why)
-    elif facts.ranks_here > 1:
+    elif facts.ranks_here > 1 and not config.comm.entry.drives_all_devices:
         yield Advice("launch.hosts=[a:1,b:1]", step.without(step.cores), False, "fewer ranks per machine")
 
 

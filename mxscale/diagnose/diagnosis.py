@@ -250,6 +250,7 @@ class Diagnostics:
             ranks_here=placed.per_host,
             turns=self.run.turns,
             parameters_mb=self.parameters_mb,
+            larger_fits=2 * plan.sizes.global_batch <= plan.sizes.train_images,
             exchange_s=statistics.median(self.exchange) if self.exchange else None,
             input_tried=self.tried["input"],
             compute_tried=self.tried["compute"],

@@ -128,7 +128,7 @@ def _with_size(reading: Reading) -> Reading:
     """Return the reading with the size of the final checkpoint, which is deleted."""
     sizes = [path.stat().st_size for path in reading.run.checkpoints.glob("[0-9]*/params")]
     shutil.rmtree(reading.run.checkpoints, ignore_errors=True)
-    return reading._replace(parameters_mb=sizes[-1] / 1e6 if sizes else None)
+    return reading._replace(parameters_mb=sizes[-1] / 2**20 if sizes else None)
 
 
 def _when_warm(runs: List[ShortRun], warmup: int, signals: Signals) -> List[int]:

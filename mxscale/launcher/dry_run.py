@@ -83,7 +83,7 @@ def expected_speed(run: RunDir, config: Config, plan: Plan) -> Optional[Speed]:
     if not made["known"]:
         return None
     earlier = earlier_runs.comparable(run, plan, "speed_signature")
-    same = earlier_runs.same_layout(earlier, config, plan.sizes)
+    same = earlier_runs.same_layout(earlier, config, plan)
     return Speed(made["plan/images_per_s"], made["source"], *(_durations(same[0]) if same else ()))
 
 

@@ -6,12 +6,12 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from mxscale.config.backends import ALL_TO_ALL, RING, SERVERS
-from mxscale.config.schema import Config
+from mxscale.config.schema import Comm, Config
 from mxscale.config.sizes import bucket_bytes, server_count
 from mxscale.environment.placement import Placement
 from mxscale.perfmodel import layers, step_time
 from mxscale.perfmodel.rates import Measured
-from mxscale.perfmodel.scenarios import bytes_each, software
+from mxscale.perfmodel.scenarios import PUSH_EACH, bytes_each, software
 from mxscale.perfmodel.step_time import Job, Link
 from mxscale.rundir.directory import ALLREDUCE, FINISHED, RunDir
 from mxscale.rundir.plan import Plan
@@ -39,10 +39,10 @@ def read(sources, config: Config) -> Calibration:
             runs.append(of_run(source))
     alike = of_network(runs, config)
     links = {name: measured.get(name) or fit(alike, name) for name in ("intra", "intra_kvstore")}
-    if "nic" not in measured:
-        links.update(nic=fit(alike, "nic", links["intra"]), nic_servers=fit(alike, "nic_servers"))
+    links["nic"] = measured.get("nic") or fit(alike, "nic", links["intra"])
+    links["nic_servers"] = fit(alike, "nic_servers", links["intra_kvstore"])
     used += [f"link {WHERE[name]} fitted to own runs" for name, link in links.items() if link and name not in measured]
-    return Calibration(alike, {"nic": measured.get("nic"), **links}, "; ".join(used))
+    return Calibration(alike, links, "; ".join(used))
 
 
 def of_network(runs: List[Measured], config: Config) -> List[Measured]:
@@ -75,23 +75,24 @@ def of_run(path: str) -> Measured:
     if sizes.shards != sizes.ranks:
         why = "each rank accumulated the batches of several data shards, which plans do not model"
         raise ConfigError(f"plan.calibrate={path}: {why}; name a run without data.shards")
-    nodes, free = nodes_of(plan)
+    if len({host.slots for host in Placement.of(plan).occupied}) > 1:
+        raise ConfigError(f"plan.calibrate={path}: its machines had unequal numbers of ranks, which plans do not model")
     return Measured(
         network=config.model.name,
         batch=sizes.per_device_batch,
         precision=config.precision,
         devices=sizes.ranks,
-        nodes=nodes,
+        nodes=nodes_of(plan)[0],
         images_per_s=rate,
         source=run.path.name,
-        threads=plan.threads,
+        threads=plan.threads if plan.device == "cpu" else None,
         comm=config.comm,
         image_size=config.data.image_size,
         classes=plan.classes,
         device=plan.device,
         gpu=((run.read("environment.json") or {}).get("tags") or {}).get("gpu"),
         accumulation=config.batch.accumulation,
-        server_nodes=min(free, server_count(config.comm, Placement.of(plan).processes(config.comm))),
+        server_nodes=server_nodes_of(plan, config.comm),
     )
 
 
@@ -99,6 +100,11 @@ def nodes_of(plan: Plan) -> Tuple[int, int]:
     """Return the number of machines with ranks, and of hosts without: they run only servers."""
     placed = Placement.of(plan)
     return max(1, len(placed.occupied)), len(placed.hosts) - len(placed.occupied)
+
+
+def server_nodes_of(plan: Plan, comm: Comm) -> int:
+    """Return the number of machines that run only parameter servers."""
+    return min(nodes_of(plan)[1], server_count(comm, Placement.of(plan).processes(comm)))
 
 
 def of_allreduce(path: str, found: dict) -> Link:
@@ -135,7 +141,7 @@ def fit(runs: List[Measured], which: str, inside: Optional[Link] = None) -> Opti
 
     Args:
         which: A key of CARRIES; runs with another exchange are ignored.
-        inside: The link inside the nodes; None: not limiting.
+        inside: The link inside the nodes, if the exchange uses it; None: not limiting.
 
     Returns:
         The link, or None if no pair of runs determines it.
@@ -148,7 +154,8 @@ def fit(runs: List[Measured], which: str, inside: Optional[Link] = None) -> Opti
     for base, run in pairs:
         network = layers.network(run.network, run.image_size, run.classes)
         tried = {"nic" if CARRIES[which][1] else "intra": Link(0.0, SPEEDS)}
-        links = {"intra": inside or Link(0.0, np.inf), **tried}
+        used = inside if run.comm.entry.name not in PUSH_EACH else None
+        links = {"intra": used or Link(0.0, np.inf), **tried}
         error += np.log(rate_of(run, base.images_per_s, network, links) / run.images_per_s) ** 2
     return Link(0.0, float(SPEEDS[np.argmin(error)]))
 
@@ -185,7 +192,7 @@ def job(run: Measured, rate: float, network: layers.Network, links: Dict[str, Li
         bytes_each=bytes_each(run.precision, comm.compression),
         hierarchical=ring and comm.hierarchical and run.nodes > 1,
         servers=run.server_nodes,
-        pushes=each if served and not comm.entry.process_per_node else 1,  # of a node
+        pushes=each if comm.entry.name in PUSH_EACH else 1,  # of a node
         largest=_largest(run) if served else 0.0,
         buckets=step_time.buckets(network.layers, bucket_bytes(comm, 4 * network.gradients) / 4),
         double_buffering=comm.double_buffering,

@@ -70,7 +70,7 @@ def describe(forecast: Dict) -> str:
 def _from_runs(config: Config, plan: Plan, earlier: List[RunDir]) -> Tuple[Optional[float], str]:
     """Return the images/s and their source, or None and the reason."""
     devices = plan.sizes.ranks
-    same = earlier_runs.same_layout(earlier, config, plan.sizes)
+    same = earlier_runs.same_layout(earlier, config, plan)
     if same:
         several = f"the median of {len(same)} earlier runs" if len(same) > 1 else "an earlier run"
         return statistics.median(map(_rate, same)), f"{several} of this configuration"
@@ -143,14 +143,15 @@ def _from_tables(config: Config, plan: Plan) -> Tuple[Optional[float], str]:
         machine=[node.machine],
         nodes=[nodes],
         comm=[scenarios.exchange_of(config)],
-        servers=["0"],  # servers share the ranks' hosts
+        servers=[str(calibration.server_nodes_of(plan, config.comm))],
         batch=[sizes.per_device_batch],
         precision=[config.precision],
         compression=[config.comm.compression],
         double_buffering=[config.comm.double_buffering],
     )
     rate_of = {(node.machine.name, sizes.per_device_batch, config.precision): rate.images_per_s}
-    plans, left_out = scenarios.evaluate(grid, scenarios.task_of(config, network, sizes.train_images, rate_of))
+    task = replace(scenarios.task_of(config, network, sizes.train_images, rate_of), server=node.machine)
+    plans, left_out = scenarios.evaluate(grid, task)
     if not len(plans["images_per_s"]):
         return None, next((why for why, count in left_out.items() if count), "no plan is valid")
     error = absolute.describe(rate.kind)

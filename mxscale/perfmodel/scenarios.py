@@ -23,7 +23,8 @@ from mxscale.util.errors import ConfigError
 BYTES = {"float32": 4.0, "amp": 4.0, "float16": 2.0}
 COMPRESSED = {"fp16": 2.0, "2bit": 0.25}
 
-ONE_PUSH = tuple(entry.name for entry in BACKENDS.values() if entry.process_per_node)
+# Each device's process pushes to the servers; with other back ends, a node sums first
+PUSH_EACH = tuple(entry.name for entry in BACKENDS.values() if entry.exchange == SERVERS and not entry.process_per_node)
 ONE_NODE = tuple(entry.name for entry in BACKENDS.values() if entry.drives_all_devices)
 
 
@@ -231,9 +232,9 @@ def _step(plans: Plans, grid: Grid, task: Task) -> Plans:
     machines, number = grid.machine, plans["machine"]
     gpus = _of(machines, "gpus")[number]
     comm = exchanges(plans)
-    ring, served = comm == RING, comm == SERVERS
+    ring, push_each = comm == RING, np.isin(plans["comm"], PUSH_EACH)
     links = {name: _links([getattr(each, name) for each in machines], number) for name in LINKS}
-    intra = _where(ring, links["intra"], _where(served, Link(0.0, np.inf, False), links["intra_kvstore"]))
+    intra = _where(ring, links["intra"], _where(push_each, Link(0.0, np.inf, False), links["intra_kvstore"]))
     nic = _where(ring, links["nic"], links["nic_servers"])
     images = plans["batch"] * task.accumulation
     job = step_time.Job(
@@ -248,7 +249,7 @@ def _step(plans: Plans, grid: Grid, task: Task) -> Plans:
         bytes_each=np.vectorize(bytes_each, otypes=[float])(plans["precision"], plans["compression"]),
         hierarchical=task.hierarchical & (plans["nodes"] > 1) & ring,
         servers=_equivalent_servers(plans, nic, task.server),
-        pushes=np.where(served & ~np.isin(plans["comm"], ONE_PUSH), gpus, 1),  # else each device's process pushes
+        pushes=np.where(push_each, gpus, 1),
         buckets=_buckets(plans["double_buffering"], task),
         double_buffering=plans["double_buffering"],
         **software(ring, task.overlap),

@@ -185,32 +185,32 @@ def _server(config: Config, settings: Plan, own: calibration.Calibration, price_
     machine = replace(config.machine, provider=provider, instance=name, usd_per_hour=price, eur_per_hour=None)
     try:
         links = {name: own.links.get(name) for name in ("nic", "nic_servers")}
-        node = machines.node(machine, price_of, machines.Given(gpus=1, links=links))
+        nic_gbps = None if known else settings.nic_gbps
+        node = machines.node(machine, price_of, machines.Given(1, nic_gbps, links=links))
     except ConfigError as error:
         why = str(error).replace("machine.instance", "plan.server_instance").partition(" (or give")[0]
         raise ConfigError(
             f"parameter servers, plan.server_instance={name}: {why}; or give plan.server_usd_per_hour"
         ) from None
     if node.machine.nic_servers is None:
-        raise ConfigError(f"plan.server_instance={name}: its network is unknown{nearest(name, hardware.instances())}")
+        raise ConfigError(f"plan.server_instance={name}: its network is unknown: give plan.nic_gbps")
     return node
 
 
 def _rates(network, nodes, swept: dict, settings: Plan, own: calibration.Calibration) -> Tuple[dict, str, str]:
     """Return {(machine, batch, precision): images/s of one device}, their sources, and their error.
 
-    Raises:
-        ConfigError: A rate is unknown.
+    Raises ConfigError if a rate is unknown.
     """
-    found, sources, kinds = {}, {}, {}
+    found, sources, errors = {}, {}, {}
     for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"]):
         rate = rates.of_device(network, node.gpu, batch, precision, given=settings.images_per_s, runs=own.runs)
         found[node.machine.name, batch, precision] = rate.images_per_s
-        kinds[rate.kind] = absolute.describe(rate.kind)
+        errors[rate.kind] = absolute.describe(rate.kind)
         sources.setdefault(f"{rate.images_per_s:,.1f} images/s, {rate.source}", f"batch {batch} {precision}")
     lines = list(sources) if len(sources) == 1 else [f"{first}: {source}" for source, first in sources.items()]
     more = f"; and {len(lines) - MOST_RATES} more" if len(lines) > MOST_RATES else ""
-    return found, "; ".join(lines[:MOST_RATES]) + more, "; ".join(filter(None, kinds.values()))
+    return found, "; ".join(lines[:MOST_RATES]) + more, "; ".join(filter(None, errors.values()))
 
 
 MOST_RATES = 4  # sources in the output

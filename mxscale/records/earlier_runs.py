@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import List, Optional
 
 from mxscale.config.schema import Config
-from mxscale.config.sizes import Sizes
+from mxscale.environment.placement import Placement
 from mxscale.rundir.directory import FINISHED, RunDir, runs_of
 from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
@@ -39,14 +39,16 @@ def comparable(run: RunDir, plan: Plan, signature: str, any_threads: bool = Fals
     return found
 
 
-def same_layout(runs: List[RunDir], config: Config, sizes: Sizes) -> List[RunDir]:
-    """Return those of the comparable runs that have as many ranks and shards and exchange gradients the same way."""
-    found = []
-    for run in runs:
-        known = run.plan().sizes
-        if (known.ranks, known.shards) == (sizes.ranks, sizes.shards) and run.config().comm == config.comm:
-            found.append(run)
-    return found
+def same_layout(runs: List[RunDir], config: Config, plan: Plan) -> List[RunDir]:
+    """Return those of the comparable runs with as many ranks on each host, as many shards, and the same exchange."""
+    return [run for run in runs if _layout(run.plan()) == _layout(plan) and run.config().comm == config.comm]
+
+
+def _layout(plan: Plan) -> tuple:
+    """Return what a rate depends on besides settings and kind of machine; all hosts of one run count as one."""
+    placed = Placement.of(plan)
+    on_each = [host.slots for host in placed.occupied] if len(placed.hosts) > 1 else []
+    return plan.sizes.ranks, plan.sizes.shards, on_each, len(placed.hosts) if on_each else 1
 
 
 def for_speed(config: Config) -> Config:
