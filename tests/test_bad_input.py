@@ -13,7 +13,7 @@ from refusals import command_error, contains, folder_of
 from mxscale.config.schema import Config, Launch
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
-from mxscale.rundir.plan import Plan
+from mxscale.rundir.plan import Host, Plan
 from mxscale.train import prepare
 from mxscale.util.errors import ConfigError
 
@@ -114,8 +114,12 @@ def test_settings_that_need_a_gpu_are_refused_without_one(unprepared, override, 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(mx.context, "num_gpus", lambda: 2)
     assert prepare.choose_ranks(Config(launch=Launch(ranks=2))) == 2
-    with pytest.raises(ConfigError, match=r"launch.ranks=3 is more than the 2 GPUs here"):
+    with pytest.raises(ConfigError, match=r"launch.ranks=3: 3 on this machine, which has 2 GPUs"):
         prepare.choose_ranks(Config(launch=Launch(ranks=3)))
+    hosts = [Host("a", 3, "a", here=True), Host("b", 3, "b")]
+    with pytest.raises(ConfigError, match=r"launch.ranks=auto: 3 on this machine, which has 2 GPUs"):
+        prepare.choose_ranks(Config(), hosts)
+    assert prepare.choose_ranks(Config(launch=Launch(ranks=2)), hosts) == 2
 
 
 @pytest.mark.parametrize(

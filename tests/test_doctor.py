@@ -99,6 +99,7 @@ LINKED = {"cuda": "12.1", "cudnn": "9.1.0"}
         ("home", with_(CPU, machine__home_writable=False), {}, "warn", "not writable"),
         ("gpu", CPU, {"device": "gpu"}, "fail", "none, and this MXNet was built for CPUs"),
         ("gpu", GPU, {"device": "cpu"}, "ok", "launch.device=cpu"),
+        ("gpu", GPU, {"ranks_here": 8}, "fail", "8 ranks on a machine, which has 4"),
         ("gpu", with_(CPU, mxnet__driver={"gpus": [V100]}), {}, "warn", "Tesla V100 (7.0) is present"),
         ("gpu", with_(CPU, mxnet__driver={"gpus": [V100]}), {"device": "gpu"}, "fail", "Tesla V100 (7.0) is present"),
         ("gpu", with_(GPU, **NO_GPU), {}, "warn", "there is no NVIDIA driver"),

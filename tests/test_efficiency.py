@@ -56,6 +56,11 @@ def test_a_reference_with_the_same_back_end_is_preferred(tmp_path):
     assert efficiency(made(tmp_path, 2, comm={"backend": "parameter_server"})).baseline == str(equal)
 
 
+def test_a_damaged_run_is_no_reference(tmp_path):
+    (made(tmp_path, 1, 150.0).path / "config.yaml").write_text("cut")
+    assert efficiency(made(tmp_path, 2)).baseline is None
+
+
 def test_efficiency_at_unequal_threads_has_a_name_of_its_own(tmp_path):
     alone = made(tmp_path, 1, 150.0, on={"threads": 2})
     run = made(tmp_path, 2, on={"threads": 1})

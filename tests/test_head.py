@@ -90,6 +90,15 @@ def test_warning_is_printed_and_recorded(tmp_path, data_cache, loud, capsys):
     assert (run.path / "warnings.json", None) in payload.artifacts(run)
 
 
+def test_a_line_without_metrics_begins_an_attempt(tmp_path):
+    """A resume that first repeats a validation writes one."""
+    run = directory.create(from_dict({"runs": str(tmp_path)}))
+    watched = progress.Progress(run, Plan(sizes=Sizes(2, 2, 4, 8, 0.1, 160, 20, 40, 0)), lambda line: {})
+    assert not watched.update()
+    run.metrics_file.write_text(json.dumps({"attempt": 1, "step": 10, "time_ms": 1, "metrics": {}}) + "\n")
+    assert watched.update()
+
+
 def test_a_long_phase_is_printed_every_30_seconds(tmp_path, monkeypatch, capsys):
     run = directory.create(from_dict({"runs": str(tmp_path)}))
     plan = Plan(sizes=Sizes(2, 2, 4, 8, 0.1, 160, 20, 40, 0))

@@ -56,7 +56,7 @@ def test_pods_match_the_compose_cluster(job):
     mounted = {mount["mountPath"] for mount in worker["volumeMounts"]}
     # runs/data lies in runs/
     assert {volume.split(":")[1] for volume in compose["volumes"][:1]} | {"/keys", "/data", "/dev/shm"} == mounted
-    for key in ("image", "resources", "volumeMounts", "env"):
+    for key in ("image", "resources", "volumeMounts"):
         assert launcher[key] == worker[key]
     assert worker["resources"]["limits"]["nvidia.com/gpu"] == job["spec"]["slotsPerWorker"]
     assert worker["readinessProbe"]["tcpSocket"]["port"] == 2222

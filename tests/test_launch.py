@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ from mxscale.config.schema import from_dict
 from mxscale.environment.hosts import Host
 from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher.commands import ROOT, Gone, commands, gone_ranks
+from mxscale.launcher.context import Signals
 
 RANK = [sys.executable, "-m", "mxscale.train.rank", "/runs/a", "1"]
 ENVIRON = {
@@ -137,3 +139,11 @@ def test_this_machine_as_a_host_needs_no_ssh():
 def test_ranks_that_ended_by_themselves_are_read_from_the_log(lines, gone):
     log = ["[2]<stderr>: other output", *lines, "Process 0 exit with status code 143."]
     assert gone_ranks("\n".join(log)) == gone
+
+
+def test_a_second_signal_is_urgent_except_that_of_a_closed_terminal():
+    """The shell and the kernel each send SIGHUP."""
+    with Signals() as signals:
+        for number, urgent in ((signal.SIGHUP, False), (signal.SIGHUP, False), (signal.SIGTERM, True)):
+            os.kill(os.getpid(), number)
+            assert (signals.reason, signals.urgent) == ("SIGHUP", urgent)

@@ -71,6 +71,11 @@ def test_run_without_standard_streams_and_with_optimized_python_trains(cli):
     assert RunDir(run).status().state == "FINISHED"
 
 
+def test_ranks_count_gpus_in_the_order_of_their_parent():
+    environ = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}
+    assert inherited(environ) == recorded(environ) == environ
+
+
 def test_ranks_and_records_get_no_address_with_a_password():
     environ = {"MXNET_GLUON_REPO": "http://bob:secret@a", "MXNET_ENGINE_TYPE": "NaiveEngine", "AWS_SECRET_KEY": "x"}
     assert inherited(environ) == recorded(environ) == {"MXNET_ENGINE_TYPE": "NaiveEngine"}

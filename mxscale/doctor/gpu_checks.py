@@ -17,6 +17,9 @@ def gpu(facts: dict, run: PlannedRun):
     names = [f"{gpu['name']} ({gpu['capability']})" for gpu in found["driver"].get("gpus", [])]
     if run.device == "cpu":
         return OK, "launch.device=cpu"
+    if 0 < found["gpus"] < run.ranks_here:
+        few = f"{run.ranks_here} ranks on a machine, which has {found['gpus']}: one rank drives one GPU"
+        return FAIL, few, "set launch.ranks, or launch.device=cpu"
     if found["gpus"]:
         return OK, f"{found['gpus']} x {' + '.join(sorted(set(names))) or 'unknown'}"
     missing = FAIL if run.device == "gpu" else WARN

@@ -11,9 +11,9 @@ from mxscale.util.errors import ConfigError
 
 # The variables that ranks inherit. horovodrun repeats its environment in a command line that every user of the machine
 # can read. Nothing else, in particular no credential, is therefore passed on.
-INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
+INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH",
              "NVIDIA_VISIBLE_DEVICES", "VIRTUAL_ENV")  # fmt: skip
-INHERITED_PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "OMP_", "KMP_")
+INHERITED_PREFIXES = ("CUDA_", "MXNET_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "OMP_", "KMP_")
 PRIVATE = ("MXNET_GLUON_REPO",)  # an address, possibly with a password; only the preparation downloads
 
 # What launchers set for each process that they start. MXNet and Horovod read them when they are imported or started,
@@ -38,8 +38,7 @@ def _of_a_library(name: str) -> bool:
 
 def recorded(environ: Mapping[str, str]) -> Dict[str, str]:
     """Return the variables that can change a run's result or speed, for environment.json and reruns."""
-    visible = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-    return {k: environ[k] for k in sorted(environ) if k in visible or _of_a_library(k)}
+    return {k: environ[k] for k in sorted(environ) if k == "NVIDIA_VISIBLE_DEVICES" or _of_a_library(k)}
 
 
 def clean(environ: MutableMapping[str, str]) -> None:

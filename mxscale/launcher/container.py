@@ -22,9 +22,10 @@ from mxscale.util.errors import ConfigError
 # As in docker-compose.yml and compose.gpu.yml, and for the same reasons
 SHARED_MEMORY = "1g"
 LIMITS = {"nofile": 65536, "stack": -1, "memlock": -1}
-PASSED = ("PYTHONPATH", "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES", "OMP_", "KMP_", "MXNET_", "HOROVOD_", "NCCL_",
+PASSED = ("PYTHONPATH", "PYTHONUNBUFFERED", "CUDA_", "OMP_", "KMP_", "MXNET_", "HOROVOD_", "NCCL_",
           "OMPI_MCA_")  # fmt: skip
 STOP_S = 2  # shorter than the parent's wait for this process
+END_S = 3  # to stop and remove the container
 
 
 def connect():

@@ -34,7 +34,8 @@ class Signals:
             signal.signal(number, handler)
 
     def _handle(self, number, _frame):
-        self.urgent = self.reason is not None
+        # Closing a terminal sends SIGHUP twice: by the shell, and by the kernel when the shell has ended
+        self.urgent |= self.reason is not None and number != signal.SIGHUP
         self.reason = self.reason or signal.Signals(number).name
 
 

@@ -55,26 +55,26 @@ class Progress:
     def __init__(self, run: RunDir, plan: Plan, cost_at: Callable[[dict], dict]):
         self.follower, self.sizes, self.cost_at = Follower(run), plan.sizes, cost_at
         self.shown, self.step, self.printed = {}, 0, time.monotonic()
-        self.bar = None
+        self.begun, self.bar = False, None
         self.run, self.warned = run, run.read(WARNINGS)
 
     def update(self) -> bool:
         """Show new lines and warnings; return whether the attempt has written a line."""
         for line in self.follower.new_lines():
-            first = not self.shown
+            first, self.begun = not self.begun, True
             self.shown.update(line["metrics"], **self.cost_at(line))
             self.step = line["step"]
             if sys.stderr.isatty():
                 self._move_bar(first)
             elif "val/top1" in line["metrics"] or self._due():
                 self._print(self._figures())
-        if self.shown and not sys.stderr.isatty() and self._due():  # slow steps, or a long validation
+        if self.begun and not sys.stderr.isatty() and self._due():  # slow steps, or a long validation
             self._print(f"no new line; rank 0: {self._phase()}")
         if not self.warned:
             self.warned = self.run.read(WARNINGS)
             for warning in (self.warned or {}).values():
                 echo(f"warning: {warning}")
-        return bool(self.shown)
+        return self.begun
 
     def _due(self) -> bool:
         return time.monotonic() >= self.printed + LINE_S

@@ -140,8 +140,6 @@ def set_up(context: RunContext) -> Attempt:
     if signals.reason:
         return Attempt(context, None, stamps, logs)
     plan = run.plan()
-    if run.price() is None:  # lost
-        run.write_price(context.resources.price)
     announce(run, config, plan, run.price())
     if config.budget.bounds:
         budget.check_prepared(run, config, context.attempt)
@@ -169,7 +167,7 @@ def begin_attempt(context: RunContext) -> RunContext:
     started = status.Attempt(attempt, int(resources.started * 1000), resources.price.nodes)
     run.write_status(status.Status(attempts=(*earlier, started), attempt=attempt))
     run.write_config(context.config)
-    if attempt == 1:
+    if run.price() is None:
         run.write_price(resources.price)
     run.write_plan(replace(run.plan(), pretrained=resources.weights_file))
     run.write("environment.json", description.describe(run.path))
@@ -212,14 +210,15 @@ def prepare(context: RunContext) -> None:
     command = commands.preparation(config, str(run), context.attempt, available_cores(), variables.of_run(run))
     deadline = math.inf if config.budget.dry_run else budget.deadline(run, config.budget, context.attempt)
     child = subprocess.Popen(command.argv, env=command.env, start_new_session=True)
+    end_s = container.END_S if config.launch.kind == "docker" else 0  # it then removes its container
     with kept_alive(run):
-        terminated = spent = False
+        terminated, spent = None, False
         while child.poll() is None:
             spent = time.time() > deadline - budget.SHUTDOWN_S
             if (signals.reason or spent) and not terminated:
                 child.terminate()
-                terminated = True
-            if signals.urgent or time.time() > deadline:
+                terminated = time.time()
+            if (signals.urgent or time.time() > deadline) and time.time() > terminated + end_s:
                 child.kill()
             time.sleep(0.02)
     if signals.reason or not child.returncode:

@@ -7,6 +7,7 @@ import shutil
 import stat
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Set
 
 from mxscale.config.schema import Config
 from mxscale.rundir import directory, json_record
@@ -66,9 +67,7 @@ def locked(run: RunDir):
 @contextmanager
 def undone_if_refused(run: RunDir, config: Config, new: bool):
     """Undo what was written if the run is refused: remove a new run directory, restore the files of an old one."""
-    records = [path for path in run.path.glob("*.json") if not path.name.startswith("timeline_")]
-    files = [*run.path.glob("*.yaml"), *records, *run.path.glob("ranks/*.json")]
-    before = {path: json_record.read_bytes(path) for path in files}
+    before = {path: json_record.read_bytes(path) for path in _records(run)}
     alive = None if new or not run.alive_file.exists() else run.alive_file.stat()
     try:
         yield
@@ -78,12 +77,19 @@ def undone_if_refused(run: RunDir, config: Config, new: bool):
             if isinstance(error, OSError) and error.errno in DISK_ERRORS:
                 raise directory.unwritable(config, error) from None
         else:
+            for path in _records(run) - before.keys():
+                path.unlink()
             for path, content in before.items():
                 with replacing(path) as made:
                     Path(made).write_bytes(content)
             if alive:  # when a killed attempt ended, up to which it is billed
                 os.utime(run.alive_file, ns=(alive.st_atime_ns, alive.st_mtime_ns))
         raise
+
+
+def _records(run: RunDir) -> Set[Path]:
+    records = {path for path in run.path.glob("*.json") if not path.name.startswith("timeline_")}
+    return {*run.path.glob("*.yaml"), *records, *run.path.glob("ranks/*.json")}
 
 
 FOLDERS = ("ranks", "checkpoints", "probe", "rerun", "home")

@@ -22,6 +22,7 @@ from mxscale.data.reader.record_iter import part_sizes
 from mxscale.distributed.backend_checks import check_backend, unavailable_candidates
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.environment.container_limits import available_cores
+from mxscale.environment.placement import Placement
 from mxscale.models import graph_trial, weights
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
@@ -109,16 +110,16 @@ def choose_device(config: Config) -> str:
 
 
 def choose_ranks(config: Config, hosts=()) -> int:
-    """Return the number of ranks; raise ConfigError if the hosts or GPUs are too few."""
+    """Return the number of ranks; raise ConfigError if the hosts, or the GPUs of this machine, are too few."""
     requested, slots = config.launch.ranks, sum(host.slots for host in hosts)
-    gpus = mx.context.num_gpus() if config.launch.device != "cpu" and not slots else 0
-    if requested == "auto":
-        return auto_ranks(config, slots, gpus, available_cores())
-    if slots and requested > slots:
+    gpus = mx.context.num_gpus() if config.launch.device != "cpu" else 0
+    ranks = auto_ranks(config, slots, gpus, available_cores()) if requested == "auto" else requested
+    if slots and ranks > slots:
         raise ConfigError(f"launch.ranks={requested} is more than launch.hosts takes ({slots}): give NAME:RANKS")
-    if gpus and requested > gpus:
-        raise ConfigError(f"launch.ranks={requested} is more than the {gpus} GPUs here: one rank drives one GPU")
-    return requested
+    here = sum(host.slots for host in Placement(ranks, 0, hosts).occupied if host.here) if hosts else ranks
+    if gpus and here > gpus:
+        raise ConfigError(f"launch.ranks={requested}: {here} on this machine, which has {gpus} GPUs, one for each rank")
+    return ranks
 
 
 def check_settings(config: Config, graph: Optional[str]) -> None:
