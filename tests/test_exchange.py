@@ -14,6 +14,7 @@ from mxscale.config.schema import Comm
 from mxscale.config.sizes import bucket_bytes
 from mxscale.distributed.communicators import Local
 from mxscale.distributed.exchange import fill, make_exchange, pairwise
+from mxscale.models import weights, zoo
 from mxscale.train import builders
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,9 +60,21 @@ def test_neighbours_share_a_bucket_from_the_last_layer_on():
     assert sizes_of(fill(grads, 8), grads) == [[1], [100], [1]]
 
 
+@pytest.mark.parametrize("name", ["mobilenet0.25", "squeezenet1.0"])
+def test_gradients_are_in_the_order_of_the_forward_pass(name):
+    """Not in that of the names, in which features.10 precedes features.9."""
+    net = zoo.build(name, 5)
+    names = {parameter: structural for structural, parameter in net._collect_params_with_prefix().items()}
+    by_name = {parameter.name: parameter for parameter in names}
+    arguments = net(mx.sym.var("data")).list_arguments()
+    forward = [names[by_name[argument]] for argument in arguments if argument in by_name]
+    assert [names[parameter] for parameter in weights.trained_in_forward_order(net)] == forward != sorted(forward)
+
+
 def test_each_type_has_its_own_buckets():
     grads = arrays(2, 2) + arrays(2, dtype="float16") + arrays(4)
-    assert fill(grads, 1000) == [range(3, 4), range(2, 3), range(0, 2)]
+    assert fill(grads, 1000) == [[2], [0, 1, 3]]
+    assert fill(grads, 20) == [[3], [2], [0, 1]]
     assert [len(group) for group in fill(arrays(1, 1, 1, 1, dtype="float16"), 4)] == [2, 2]  # twice as many
 
 
@@ -100,7 +113,8 @@ def test_backward_writes_or_adds_into_the_buckets(options):
         for parameter in trained:
             parameter.grad_req = grad_req
         exchange = make_exchange(TwoEqualRanks(), builders.gradients(trained, [mx.cpu()]), Comm(**options), images=1)
-        lanes = builders.move_gradients(trained, exchange.lanes)
+        lanes = exchange.lanes
+        builders.move_gradients(trained, lanes)
         for _ in range(2):
             with mx.autograd.record():
                 total = net(mx.nd.ones((2, 4))).sum()

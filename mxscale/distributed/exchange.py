@@ -24,7 +24,8 @@ def make_exchange(comm, like: Lanes, options: Comm, images: int, shards: int = 1
     """Return the exchange that `options` describe. A call per step exchanges gradients and returns whether to update.
 
     Args:
-        like: Arrays of the gradients' shapes. Gradients must be written to the exchange's `lanes`.
+        like: Arrays of the gradients' shapes, in the order of the forward pass. Gradients must be written to the
+            exchange's `lanes`.
         images: Number of images that one lane's gradients are summed over.
         shards: See Exchange.
         ordered: See Exchange.
@@ -32,8 +33,8 @@ def make_exchange(comm, like: Lanes, options: Comm, images: int, shards: int = 1
     if comm.size * len(like) * shards == 1 and not options.double_buffering:
         return Exchange(comm, like, [])
     groups = fill(like[0], bucket_bytes(options, sum(map(nbytes, like[0]))))
-    buckets = [Bucket([lane[group.start : group.stop] for lane in like]) for group in groups]
-    lanes = [[view for bucket in reversed(buckets) for view in bucket.views[i]] for i in range(len(like))]
+    buckets = [Bucket([[lane[place] for place in group] for lane in like]) for group in groups]
+    lanes = [_in_order(groups, [bucket.views[i] for bucket in buckets]) for i in range(len(like))]
     half = images if options.compression == "fp16" else None
 
     def exchange(name: str) -> Exchange:
@@ -161,21 +162,26 @@ def pairwise(arrays: List[nd.NDArray]) -> nd.NDArray:
     return arrays[0]
 
 
-def fill(grads, most: float) -> List[range]:
-    """Return the positions of each bucket's gradients: neighbours of one dtype, up to `most` bytes.
+def fill(grads, most: float) -> List[List[int]]:
+    """Return the positions of each bucket's gradients: neighbours among those of one dtype, up to `most` bytes.
 
-    A larger gradient has its own bucket. The last layers come first, in the order of backward.
+    A larger gradient has its own bucket. The buckets are in the order in which backward, from the last layer to the
+    first, completes them.
     """
-    groups, size = [], 0
+    groups, filling = [], {}  # dtype -> the last group of that type
     for place in reversed(range(len(grads))):
-        grad = grads[place]
-        if groups and grads[groups[-1].start].dtype == grad.dtype and size + nbytes(grad) <= most:
-            groups[-1] = range(place, groups[-1].stop)
-            size += nbytes(grad)
-        else:
-            groups.append(range(place, place + 1))
-            size = nbytes(grad)
-    return groups
+        dtype = grads[place].dtype
+        if dtype not in filling or sum(nbytes(grads[i]) for i in [place, *filling[dtype]]) > most:
+            filling[dtype] = []
+            groups.append(filling[dtype])
+        filling[dtype].insert(0, place)
+    return sorted(groups, key=min, reverse=True)
+
+
+def _in_order(groups: List[List[int]], views: List[list]) -> list:
+    """Return the views of all buckets by the positions of their gradients."""
+    found = {place: view for group, own in zip(groups, views) for place, view in zip(group, own)}
+    return [found[place] for place in range(len(found))]
 
 
 def nbytes(array: nd.NDArray) -> int:

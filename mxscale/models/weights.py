@@ -3,7 +3,7 @@
 import hashlib
 import math
 import struct
-from typing import Dict
+from typing import Dict, List
 
 import mxnet as mx
 import numpy as np
@@ -19,6 +19,11 @@ MAX_NAMES = 3  # names that a message lists before "and 4 more"
 def parameters(net) -> Dict[str, mx.gluon.Parameter]:
     """Return structural name -> parameter, including running statistics, sorted by name."""
     return dict(sorted(net._collect_params_with_prefix().items()))
+
+
+def trained_in_forward_order(net) -> List[mx.gluon.Parameter]:
+    """Return the parameters that have a gradient. Blocks register their children in the order of the forward pass."""
+    return [p for p in net._collect_params_with_prefix().values() if p.grad_req != "null"]
 
 
 def arrays(net) -> Dict[str, np.ndarray]:

@@ -115,20 +115,26 @@ def objective(config: Config, plan: Plan, devices) -> CrossEntropy:
     return loss
 
 
-def gradient_exchange(comm, trained, devices, config: Config, sizes: Sizes) -> tuple:
+def gradient_exchange(comm, net, trained, config: Config, sizes: Sizes) -> tuple:
     """Return (exchange, gradients of `trained` by device); backward writes the gradients to where they are sent from.
 
     Call it before the first backward pass: a network hybridised with static_shape keeps the buffers of that pass.
+
+    Args:
+        trained: The trained parameters of `net`, in any order.
     """
-    grads = gradients(trained, devices)
+    devices = trained[0].list_ctx()
     if config.comm.update_on == "server":
         shards = len(range(comm.rank, sizes.shards, comm.size))
-        return ServerUpdate(comm, trained, config, sizes, shards), grads
+        return ServerUpdate(comm, trained, config, sizes, shards), gradients(trained, devices)
     shards = math.ceil(sizes.shards / sizes.ranks)  # of a device, or one less
     images = shards * config.batch.accumulation * sizes.per_device_batch
     ordered = config.data.shards is not None  # with fixed shards the weights do not depend on the number of ranks
-    exchange = make_exchange(comm, grads, config.comm, images, shards, ordered)
-    return exchange, move_gradients(trained, exchange.lanes)
+    forward = weights.trained_in_forward_order(net)
+    exchange = make_exchange(comm, gradients(forward, devices), config.comm, images, shards, ordered)
+    move_gradients(forward, exchange.lanes)
+    exchange.lanes = gradients(trained, devices)
+    return exchange, exchange.lanes
 
 
 def gradients(trained, devices) -> list:
@@ -136,13 +142,12 @@ def gradients(trained, devices) -> list:
     return [[parameter.grad(device) for parameter in trained] for device in devices]
 
 
-def move_gradients(trained, lanes) -> list:
+def move_gradients(trained, lanes) -> None:
     """Make backward write the gradients of `trained` to `lanes`: for each device one array per parameter."""
     for place, parameter in enumerate(trained):
         # As Parameter._init_grad does it, which takes no arrays
         parameter._grad = [lane[place] for lane in lanes]
         autograd.mark_variables(parameter.list_data(), parameter._grad, parameter.grad_req)
-    return lanes
 
 
 def reseeder(net, seed: int):

@@ -64,7 +64,7 @@ def prepare(run: RunDir, config: Config) -> None:
     )
     net = check_network(config, plan)
     if config.comm.entry.chosen_by_trial:
-        gradients = tuple(tuple(p.shape) for p in weights.parameters(net).values() if p.grad_req != "null")
+        gradients = tuple(tuple(p.shape) for p in weights.trained_in_forward_order(net))
         dtype = "float16" if config.precision == "float16" else "float32"
         reasons = unavailable_candidates(config, device, ranks, plan.hosts)
         plan = replace(plan, probe=ExchangeProbe(gradients, dtype, reasons))

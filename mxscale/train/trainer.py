@@ -78,7 +78,7 @@ class Trainer:
         self.lr = learning_rate(config, sizes)
 
         # Gradient exchange, or parameter servers that apply the gradients; grads: of each device, in buckets
-        self.exchange, self.grads = builders.gradient_exchange(comm, self.trained, devices, config, sizes)
+        self.exchange, self.grads = builders.gradient_exchange(comm, self.net, self.trained, config, sizes)
 
         # Start from the newest checkpoint, or from step 0
         self.average = builders.average(config, parameters, running, self.statistics)
