@@ -114,12 +114,17 @@ def test_mxnet_optimizer_is_created(name):
     make_optimizer(Optimizer(name=name, momentum=None))
 
 
-def test_mxnet_names_are_created_or_refused():
-    for name in mx.optimizer.Optimizer.opt_registry:
-        try:
-            make_optimizer(Optimizer(name=name, momentum=None))
-        except ConfigError as error:
-            assert "\n" not in str(error)
+@pytest.mark.parametrize("name", mx.optimizer.Optimizer.opt_registry)
+def test_mxnet_names_update_a_network_or_are_refused(name):
+    try:
+        update = mx.optimizer.get_updater(make_optimizer(Optimizer(name=name, momentum=None)))
+    except ConfigError as error:
+        assert "\n" not in str(error)
+        return
+    for place, shape in enumerate([(4, 3, 2, 2), (4,), (3, 4)]):  # a convolution, a bias, a dense layer
+        weight = mx.nd.ones(shape)
+        update(place, mx.nd.full(shape, 0.1), weight)
+        assert (weight.asnumpy() != 1).all()
 
 
 def test_optimizer_of_a_newer_mxnet_is_refused(monkeypatch):

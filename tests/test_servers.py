@@ -210,8 +210,8 @@ ASYNC = {"backend": "dist_async", "update_on": "server"}
             ["optimizer.name=lamb", "use comm.servers=1"],
         ),
         (
-            {"comm": {"backend": "parameter_server", "compression": "2bit"}, "precision": "float16"},
-            ["comm.compression=2bit with precision=float16", "use precision=amp"],
+            {"comm": {"backend": "parameter_server", "compression": "2bit"}, "precision": "amp"},
+            ["comm.compression=2bit with precision=amp", "use precision=float32"],
         ),
         (
             {"comm": {"backend": "parameter_server"}, "launch": {"kind": "docker", "image": "a"}},

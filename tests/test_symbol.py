@@ -89,11 +89,12 @@ def test_a_gluon_export_is_read(tmp_path):
     assert found.input is None  # without a normalisation the input is unknown
 
 
-def test_a_1x1_convolution_head_is_replaced(tmp_path):
+@pytest.mark.parametrize("where", [{}, {"pad": (1, 1), "stride": (2, 2)}])
+def test_a_1x1_convolution_head_is_replaced(tmp_path, where):
     body = mx.sym.Activation(
         mx.sym.Convolution(mx.sym.var("x"), num_filter=6, kernel=(3, 3), name="a"), act_type="relu"
     )
-    last = mx.sym.Convolution(mx.sym.Dropout(body), num_filter=9, kernel=(1, 1), name="b")
+    last = mx.sym.Convolution(mx.sym.Dropout(body), num_filter=9, kernel=(1, 1), name="b", **where)
     pooled = mx.sym.Pooling(mx.sym.Activation(last, act_type="relu"), global_pool=True, pool_type="avg", kernel=(1, 1))
     network = mx.sym.SoftmaxOutput(mx.sym.Flatten(pooled, name="scores"), name="softmax")
     shapes, _, _ = network.infer_shape(x=(1, 3, 32, 32))

@@ -21,6 +21,7 @@ class OptimizerEntry:
         replicable: False if it keeps numbers that several devices of one process would share.
         uses_epoch: True if an update depends on the epoch.
         divides_by_lr: True if an update divides by the learning rate.
+        networks: False if it updates only matrices, without weight decay.
     """
 
     implementation: Optional[str] = None
@@ -32,6 +33,7 @@ class OptimizerEntry:
     replicable: bool = True
     uses_epoch: bool = False
     divides_by_lr: bool = False
+    networks: bool = True
 
 
 OPTIMIZERS = {
@@ -39,6 +41,7 @@ OPTIMIZERS = {
         "mxscale.train.optim.rmsprop_warmup:RMSpropWarmup", uses_epoch=True, divides_by_lr=True
     ),
     "dcasgd": OptimizerEntry(momentum=False),
+    "groupadagrad": OptimizerEntry(networks=False),
     "lamb": OptimizerEntry(since="1.6", elementwise=False),
     # Its momentum correction applies to the first four arrays and the first device only
     "lars": OptimizerEntry(since="1.6", elementwise=False, defaults={"momentum_correction": False}),

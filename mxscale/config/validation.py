@@ -248,8 +248,11 @@ def _check_served(c: Config) -> None:
             f"comm.update_on={comm.update_on} with comm={comm.backend}: its servers apply each rank's gradients on "
             f"arrival; use comm.update_on={comm.entry.update_on[0]}"
         )
-    if comm.compression == "2bit" and c.precision == "float16":
-        raise ConfigError("comm.compression=2bit with precision=float16: MXNet compresses float32; use precision=amp")
+    if comm.compression == "2bit" and c.precision != "float32":
+        raise ConfigError(
+            f"comm.compression=2bit with precision={c.precision}: MXNet compresses float32 gradients, without a loss "
+            "scale; use precision=float32"
+        )
 
 
 def _check_server_update(c: Config) -> None:

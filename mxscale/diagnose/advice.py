@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Dict, Iterator, List, NamedTuple, Optional
 
 from mxscale.config.datasets import DATASETS
+from mxscale.config.networks import network
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes, server_count
 from mxscale.diagnose.breakdown import Diagnosis
@@ -166,7 +167,9 @@ def of_compute(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
         if step.exchange and setting == larger_batch(config):
             continue  # included in of_exchange
         yield Advice(setting, step.without(step.compute - seconds), True, WHY_COMPUTE[setting.split("=")[0]])
-    allowed = config.comm.update_on == "worker" and not config.comm.double_buffering
+    comm = config.comm
+    allowed = comm.update_on == "worker" and not comm.double_buffering and comm.compression != "2bit"
+    allowed &= not network(config.model.name).from_weights
     if facts.device == "gpu" and config.precision == "float32" and allowed:
         why = "half the bytes, and faster float16 multiplication"
         yield Advice("precision=amp", step.without(step.compute / 2), False, why)

@@ -26,10 +26,13 @@ def unavailable_candidates(config: Config, device: str, ranks: int, hosts=()) ->
     """Return the back ends that comm=auto cannot try here, with the reasons."""
     reasons = {}
     for name, settings in CANDIDATES.items():
+        tried = replace(config, comm=replace(config.comm, **settings))
         try:
-            check_backend(replace(config, comm=replace(config.comm, **settings)), device, ranks, hosts)
+            check_backend(tried, device, ranks, hosts)
         except ConfigError as error:
             reasons[name] = str(error)
+        if device == "cpu" and tried.comm.entry.drives_all_devices:  # fast to exchange, but slow to train
+            reasons.setdefault(name, "on a CPU its devices share the cores of one process")
     return reasons
 
 

@@ -40,6 +40,10 @@ class Node(NamedTuple):
     def on(self, attribute: str, default: bool = False) -> bool:
         return self.attributes.get(attribute, str(default)).lower() in ("true", "1")
 
+    def numbers(self, attribute: str) -> List[int]:
+        text = self.attributes.get(attribute, "").strip("()[] ")
+        return [int(number) for number in text.split(",") if number.strip()]
+
 
 class Network(NamedTuple):
     """A graph divided into features and classifier."""
@@ -149,16 +153,12 @@ def _find_head(nodes: List[Node], outputs: list) -> Tuple[int, List[int]]:
     after.reverse()
     found = nodes[at]
     dense = found.op == "FullyConnected" and all(nodes[i].op in ENDS for i in after)
-    if dense or (found.op == "Convolution" and _numbers(found, "kernel") == [1, 1] and _is_pooled(nodes, at, after)):
+    if dense or (found.op == "Convolution" and found.numbers("kernel") == [1, 1] and _is_pooled(nodes, at, after)):
         return at, after
     raise ValueError(
         f"it has no classifier: the last layer is {found.name} ({found.op}); expected a FullyConnected, "
         "or a 1x1 Convolution with a global pooling"
     )
-
-
-def _numbers(node: Node, attribute: str) -> List[int]:
-    return [int(number) for number in node.attributes.get(attribute, "").strip("()[] ").split(",") if number.strip()]
 
 
 def _is_pooled(nodes: List[Node], head: int, after: List[int]) -> bool:

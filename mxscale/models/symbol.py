@@ -85,7 +85,8 @@ def _head(network: Network, classes: int) -> nn.HybridBlock:
         return nn.Dense(classes, use_bias=bias, flatten=network.head.on("flatten", True))
     head = nn.HybridSequential(prefix="output_")
     with head.name_scope():
-        head.add(nn.Conv2D(classes, 1, use_bias=bias))
+        strides, padding = network.head.numbers("stride") or (1, 1), network.head.numbers("pad") or (0, 0)
+        head.add(nn.Conv2D(classes, 1, tuple(strides), tuple(padding), use_bias=bias))
         for node in network.after:
             if node.op == "Activation":
                 head.add(nn.Activation(node.attributes["act_type"]))

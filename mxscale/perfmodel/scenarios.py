@@ -155,7 +155,7 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
         ),
         "double buffering does not work with precision=amp": plans["double_buffering"] & (plans["precision"] == "amp"),
         "compression=2bit needs float32 gradients": (plans["compression"] == "2bit")
-        & (plans["precision"] == "float16"),
+        & (plans["precision"] != "float32"),
     }
     dropped, counts = np.zeros(len(machine), bool), {}
     for why, where in invalid.items():

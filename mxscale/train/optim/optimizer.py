@@ -79,6 +79,8 @@ def make_optimizer(config: OptimizerConfig, multi_precision: bool = False) -> mx
                 f"optimizer.name={config.name}: MXNet {mx.__version__} does not have it; use another, or MXNet 1.9.1"
             )
         raise ConfigError(f"optimizer.name={config.name}{nearest(config.name, known)}")
+    if not optimizer_entry(config.name).networks:
+        raise ConfigError(f"optimizer.name={config.name}: it updates embeddings only; use another")
     for name in config.params:
         if name in OWN_KEYS:
             raise ConfigError(f"optimizer.params.{name}: set optimizer.{OWN_KEYS[name]} instead")
