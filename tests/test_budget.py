@@ -119,6 +119,12 @@ def test_resume_may_change_bound(tmp_path):
     assert merge_for_resume(run, {"budget": {"max_usd": None}}, []).budget.max_usd == 3.0
 
 
+def test_resume_with_another_augmentation_is_refused(tmp_path):
+    run = directory.create(from_dict({"runs": str(tmp_path)}))
+    with pytest.raises(ConfigError, match=r"augment=level3 with resume=.*that run has data\.augment\.pad="):
+        merge_for_resume(run, {"data": {"augment": {"pad": 9}}}, ["augment=level3"])
+
+
 SIZES = make_sizes(per_device_batch=10, steps_per_epoch=100, total_steps=1000)
 SPLITS = make_splits(train=1000, val=200, test=400)
 T0 = 1_700_000_000_000

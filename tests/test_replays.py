@@ -19,7 +19,7 @@ from mxscale.records import claims, reduced
 from mxscale.records.recorded import Recorded
 from mxscale.replay import availability, page, results, sweeps
 from mxscale.replay.availability import Here
-from mxscale.replay.entry import SCALES, SMALL, Cell
+from mxscale.replay.entry import SCALES, SMALL, Cell, Grid
 from mxscale.replay.registry import REPLAYS
 from mxscale.report.modelled_claims import MODELS
 from mxscale.util import csv_tables
@@ -72,7 +72,10 @@ PUBLISHED = [
     ("beeva-p2-resnet152", "8x16", {**SGD, "batch.per_device": 16, "epochs": 1, "lr": 0.01}),
     ("beeva-p2-resnet152", "8x32", {**SGD, "batch.per_device": 32, "epochs": 1, "lr": 0.02}),
     ("beeva-p2-six-epochs", "8x16", {**SGD, "batch.per_device": 16, "epochs": 6, "lr": 0.01}),
-    ("beeva-p2-resnet50", "8x16", {**SGD, "batch.per_device": 16, "epochs": 6, "lr": 0.01}),
+    ("beeva-p2-resnet50", "8x32", {**SGD, "batch.per_device": 32, "epochs": 6, "lr": 0.02}),
+    ("beeva-p2-resnet50", "1x32", {"machine.instance": "p2.xlarge"}),
+    ("beeva-p3", "p2-1x16", {"machine.instance": "p2.xlarge"}),
+    ("beeva-p3", "p2-8x16", {"machine.instance": "p2.8xlarge"}),
     ("beeva-p3", "p3-4x32", {**SGD, "batch.per_device": 32, "epochs": 1, "lr": 0.01, "machine.instance": "p3.8xlarge"}),
     ("beeva-p3", "p3-1x16", {**SGD, "batch.per_device": 16, "lr": 0.00125, "machine.instance": "p3.2xlarge"}),
     ("beeva-builds", "source-16", {**SGD, "batch.per_device": 16, "lr": 0.005, "launch.image": "mxscale:source"}),
@@ -101,6 +104,16 @@ def test_full_scale_has_the_published_settings(name, cell, wanted):
     if "lr" in wanted:
         assert rate == pytest.approx(wanted.pop("lr"))
     assert {key: values[key] for key in wanted} == wanted
+
+
+def test_some_run_at_full_scale_has_the_tag_of_each_measured_claim():
+    conditions = {row["id"]: row["how"] for row in csv_tables.read("claim_conditions")}
+    for name, replay in REPLAYS.items():
+        if name == "adaltas-gap":  # whose claims are those of `mxscale diagnose`
+            continue
+        tagged = {claim for cell in replay.full.cells for claim in settings(replay, cell, "full").get("claims", ())}
+        measured = {claim for claim in replay.claims if conditions[claim] not in ("model", "tool", "source")}
+        assert measured - {"test-io"} <= tagged, name
 
 
 def test_a_claim_at_reduced_scale_names_cells_of_its_replay():
@@ -212,6 +225,19 @@ def test_derived_panels_compare_with_their_reference():
     runs = {name: run(name, throughput__median=rate) for name, rate in {"synthetic-1": 100.0, "real-1": 80.0}.items()}
     points = {point.series: point.value for point in results.own(replay.panels[1], replay.small, runs)}
     assert points == {"synthetic": 0.0, "real": pytest.approx(20.0)}
+
+
+def test_paths_of_inputs_are_quoted(monkeypatch):
+    monkeypatch.setattr(sweeps.inputs, "folder_of", lambda name, cache: f"/home/jürgen, (x)/{name}")
+    cell = Cell("c", "s", "x", ("data.root={photographs}", "batch.per_device=${a}"))
+    overrides = sweeps.settings(cell, Grid(()), Earlier(), "cache", NODES)
+    assert overrides == ["data.root='/home/jürgen, (x)/photographs'", "batch.per_device=${a}"]
+
+
+def test_an_unwritable_output_is_refused_before_the_first_run(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    words = ["replay", "beeva-test-io", "scale=small", f"runs={tmp_path}/runs", "tracking=none"]
+    assert "not writable" in command_error(capsys, *words, f"output={tmp_path}/file/pages")
 
 
 def test_wrong_requests_are_refused(capsys, monkeypatch, tmp_path):

@@ -143,6 +143,12 @@ def test_rows_with_as_many_devices_are_series_by_their_threads():
     assert [[row.devices for row in group] for _, group in records.device_series(rows(*runs))] == [[1, 2], [1]]
 
 
+def test_rows_with_as_many_devices_are_series_by_their_hosts():
+    rate = {"throughput/median": 100.0}
+    runs = [run(launch__ranks=4, launch__hosts=hosts, metrics=rate) for hosts in ("None", "['a:2', 'b:2']")]
+    assert [[row.devices for row in group] for _, group in records.device_series(rows(*runs))] == [[4], [4]]
+
+
 def test_series_of_one_size_are_drawn():
     rate = {"throughput/median": 100.0}
     runs = [run(launch__ranks=n, optimizer__lr=lr, metrics=rate) for n, lr in ((1, 0.1), (2, 0.2))]

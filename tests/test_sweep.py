@@ -299,6 +299,15 @@ def test_resumed_sweep_runs_unfinished_cells(tmp_path):
     assert values["resume"] == str(runs[2]) and overrides == [] and cell.record.how == "resumed"
 
 
+def test_cell_with_edited_settings_replaces_its_earlier_record(tmp_path):
+    ran(cell_of(begun(tmp_path), 1), FAILED)
+    again = begun(tmp_path, sweep={"resume": True})
+    edited = cell_of(again, 1, epochs=3)
+    assert not edited.finished_before()
+    ran(edited)
+    assert [(cell.key, cell.state) for cell in again.cells()] == [(edited.record.key, FINISHED)]
+
+
 def test_repeated_cell_runs_once(tmp_path):
     found = begun(tmp_path)
     ran(cell_of(found, 1))

@@ -7,13 +7,13 @@ import sys
 from importlib.util import find_spec
 from typing import List
 
-from mxscale.cli.settings import quoted
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
 from mxscale.launcher.progress import echo
 from mxscale.rendering.page import check_installed
 from mxscale.rundir.directory import DONE, INTERRUPTED, RunDir
 from mxscale.util.errors import ConfigError
+from mxscale.util.override_text import quoted
 
 
 def check(config: Config) -> None:

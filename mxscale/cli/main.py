@@ -18,7 +18,6 @@ from mxscale import __version__
 from mxscale.cli import help_pages, job, multirun
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.help_pages import CONF
-from mxscale.cli.settings import quoted
 from mxscale.cli.verbs import VERBS, Verb, own_settings
 from mxscale.config.networks import NETWORKS
 from mxscale.config.schema import Config, check_group, checked, filled, to_dict
@@ -29,6 +28,7 @@ from mxscale.launcher.progress import echo
 from mxscale.rundir import guards
 from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
 from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.override_text import quoted
 
 # Every key with its default; the YAML files of conf/ choose other values.
 DEFAULTS = OmegaConf.create(to_dict(Config()))

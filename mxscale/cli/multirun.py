@@ -33,6 +33,7 @@ from mxscale.sweep import conclusion
 from mxscale.sweep.sweep import Cell, begin
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
+from mxscale.util.override_text import quoted
 from mxscale.util.redaction import redact
 
 TERMINAL = (signal.SIGINT, signal.SIGHUP)
@@ -99,7 +100,7 @@ def open_multirun(config) -> "OpenSweep":
         signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL)
     # Every cell composes its settings from these overrides and its own
     config.hydra.sweep.dir = str(opened.sweep)
-    config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{opened.sweep}'")
+    config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted(str(opened.sweep))}")
     # Processes that a launcher starts elsewhere import mxscale
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return opened
@@ -149,9 +150,11 @@ class SweepSignals(Signals):
     def _handle(self, number, frame):
         if self.urgent:  # the third request: do not wait for cells in a queue
             raise KeyboardInterrupt
+        before = self.reason, self.urgent
         super()._handle(number, frame)
-        self.requests.append(f"signal {self.reason}")
-        self.sweep.ask_to_stop("\n".join(self.requests))
+        if before != (self.reason, self.urgent):
+            self.requests.append(f"signal {self.reason}")
+            self.sweep.ask_to_stop("\n".join(self.requests))
 
 
 def suit(hydra, objective: List[str]) -> None:

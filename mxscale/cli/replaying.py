@@ -1,5 +1,6 @@
 """`mxscale replay`: list the replays; run the cells of one or of all as a sweep; write their pages."""
 
+import shlex
 import time
 from pathlib import Path
 from typing import List
@@ -18,8 +19,9 @@ from mxscale.config.validation import validate
 from mxscale.config.verbs import records
 from mxscale.diagnose import all_reduce, input_rates
 from mxscale.environment import hosts
+from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.progress import echo
-from mxscale.rendering.page import check_installed
+from mxscale.rendering.page import check_installed, prepare
 from mxscale.replay import availability, page, registry, results, sweeps
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import FULL, SCALES, Cell, Replay
@@ -49,7 +51,7 @@ class Request:
 
     def command(self, replay: Replay) -> str:
         scale = [f"scale={self.scale}"] if self.scale != FULL else []
-        return " ".join(["mxscale", "replay", replay.name, *scale, *map(redact, self.overrides)])
+        return shlex.join(["mxscale", "replay", replay.name, *scale, *map(redact, self.overrides)])
 
 
 def main(values: dict, own: records.Replay) -> int:
@@ -60,14 +62,15 @@ def main(values: dict, own: records.Replay) -> int:
         return DONE
     check_installed("mxscale replay")
     chosen, status = registry.chosen(own.replay), DONE
+    prepare(request.output)
     contents = []
     for replay in chosen:
-        ended, directory = run(replay, request)
+        ended, stopped, directory = run(replay, request)
         content = sweeps.content(replay, request.scale, directory, request.here, request.command(replay))
         contents.append(content)
         echo(summary(content, page.write(content, request.output)))
         status = max(status, ended)
-        if ended == INTERRUPTED:
+        if stopped:
             break
     if len(chosen) > 1:
         echo(f"\n  book   {page.write_book(contents, request.output)}")
@@ -87,24 +90,29 @@ def listing(here: Here) -> str:
 
 
 def run(replay: Replay, request: Request) -> tuple:
-    """Run the cells of a replay that can run and have no result; return the exit status and the sweep's directory."""
+    """Run the cells of a replay that can run and have no result.
+
+    Returns:
+        The exit status, whether a signal stopped it, and the sweep's directory.
+    """
     grid = replay.grid(request.scale)
     able = [cell for cell in grid.cells if not availability.missing(cell, request.here)]
     if not any(cell.series is not None for cell in able):
         echo(f"{replay.name}: no run is possible here; scale=small runs an analogue" if request.scale == FULL
              else f"{replay.name}: no run is possible here")  # fmt: skip
-        return DONE, None
+        return DONE, False, None
     opened = open_sweep(replay, request, len(able))
     status = DONE
     try:
         for number, cell in enumerate(able):
             ended = run_cell(opened, replay, cell, number, request)
             status = max(status, ended.exit)  # a cell that does not compose is not recorded
-            if ended.exit == INTERRUPTED or opened.signals.reason:
+            stopped = bool(opened.signals.reason) or (ended.exit == INTERRUPTED and ended.reason != BUDGET)
+            if stopped:
                 break
     finally:
         status = max([status, *opened.close()])
-    return status, opened.sweep
+    return status, stopped, opened.sweep
 
 
 def open_sweep(replay: Replay, request: Request, count: int) -> OpenSweep:

@@ -15,11 +15,6 @@ from mxscale.tracking import history
 from mxscale.util.errors import ConfigError
 
 
-def quoted(text: str) -> str:
-    """Return a text as Hydra's grammar quotes it."""
-    return "'{}'".format(text.replace("'", r"\'"))
-
-
 def configure(values: dict, overrides) -> tuple:
     """Return the config of a run, the RunDir to resume or None, and the recorded run to run again or None.
 
@@ -147,8 +142,8 @@ def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
     usual = flatten(to_dict(Config()))
     for override in overrides:
         key = override.split("=")[0].lstrip("+~")
-        names = [name for name in composed if within(name, [key])]
-        if key in ("experiment", "debug"):  # represents the settings that its file changes, of any group
+        names = [name for name in composed if within(name, ["data.augment" if key == "augment" else key])]
+        if key in ("experiment", "recipe", "debug"):  # represents the settings that its file changes, of any group
             names = [name for name in composed if composed[name] != usual[name]]
         for name in names:
             if name.split(".")[0] in RESUMABLE:

@@ -1,5 +1,6 @@
 """Recorded runs, and rows of runs that differ only in the seed."""
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
@@ -196,13 +197,20 @@ def device_series(found: Sequence[Row]) -> List[Tuple[str, List[Row]]]:
         if row.devices is not None and row.median("throughput/median") is not None:
             series[tuple(sorted((k, v) for k, v in row.settings.items() if k not in OF_DEVICES))].append(row)
     for key, group in list(series.items()):
-        if len({row.devices for row in group}) < len(group):  # rows with as many devices: by threads
+        if separating := _separating(group):
             del series[key]
             for row in group:
-                series[(*key, ("launch.threads", row.settings.get("launch.threads", "")))].append(row)
+                series[(*key, *((name, row.settings.get(name, "")) for name in separating))].append(row)
     keys = distinguishing([Row(dict(key), []) for key in series])
     named = [(label(dict(key), keys), sorted(group, key=lambda row: row.devices)) for key, group in series.items()]
     return sorted(named, key=lambda pair: -len({row.devices for row in pair[1]}))
+
+
+def _separating(group: Sequence[Row]) -> List[str]:
+    """Return the settings of devices in which rows with as many devices differ."""
+    alike = [(one, other) for one, other in itertools.combinations(group, 2) if one.devices == other.devices]
+    names = [name for name in OF_DEVICES if name != "launch.ranks"]
+    return [name for name in names if any(a.settings.get(name) != b.settings.get(name) for a, b in alike)]
 
 
 def pareto_front(points: Sequence[Tuple[float, float]]) -> List[int]:

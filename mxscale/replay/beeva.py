@@ -34,7 +34,8 @@ def small_cell(name: str, series: str, x: str, *overrides: str, **others) -> Cel
 
 def full_cell(gpus: int, batch: int, series: str, *overrides: str, gpu: str = "K80", x: str = "", **others) -> Cell:
     """Return a cell with the published batch and learning rate per GPU."""
-    own = (f"launch.ranks={gpus}", f"batch.per_device={batch}", f"optimizer.lr={LR[batch]}", *overrides)
+    one = ("machine.instance=p2.xlarge",) if (gpu, gpus) == ("K80", 1) else ()  # more are a p2.8xlarge
+    own = (*one, f"launch.ranks={gpus}", f"batch.per_device={batch}", f"optimizer.lr={LR[batch]}", *overrides)
     name = others.pop("name", f"{gpus}x{batch}")
     needs = (f"gpus:{gpu}:{gpus}", *others.pop("needs", FILES))
     return Cell(name, series, x or f"{gpus} GPU", own, verb="finetune", needs=needs, **others)
@@ -57,10 +58,7 @@ RESNET152 = Replay(
     "beeva-p2-resnet152", WORK, "ResNet-152 on Caltech-256, one epoch: speed, efficiency, accuracy", "devices",
     (SPEED, Panel("scaling/efficiency"), ONE_EPOCH),
     full=Grid(
-        tuple(
-            full_cell(n, batch, f"batch {batch}", *(("machine.instance=p2.xlarge",) if n == 1 else ()))
-            for n, batch in grid_of((1, 8), (16, 32))
-        ),
+        tuple(full_cell(n, batch, f"batch {batch}") for n, batch in grid_of((1, 8), (16, 32))),
         ONE_PASS,
     ),
     small=Grid((PRETRAIN, *by_devices_and_batch("epochs=4")), about=f"{ABOUT}; four epochs"),
@@ -97,7 +95,8 @@ RESNET50 = Replay(
     "beeva-p2-resnet50", WORK, "ResNet-50 on Caltech-256: speed, efficiency, accuracy after six epochs", "devices",
     (SPEED, Panel("scaling/efficiency"), ONE_EPOCH),
     full=Grid(
-        tuple(full_cell(n, 16, "ResNet-50", *R50, needs=R50_FILES) for n in (1, 8)), EXPERIMENT
+        tuple(full_cell(n, 32, "ResNet-50", *R50, needs=R50_FILES) for n in (1, 8)),
+        (*EXPERIMENT, "claims=[finetune-acc-r50,finetune-eff-r50]"),
     ),
     small=Grid(
         (
@@ -162,7 +161,7 @@ BUILDS = Replay(
                       name=f"{name.lower()}-{batch}", needs=(f"image:{image}", *FILES))
             for batch, (name, image) in grid_of(LR, IMAGES.items())
         ),
-        ("experiment=beeva_kvstore", "comm=device"),
+        ("experiment=beeva_kvstore", "comm=device", "claims=[build-pip-small,build-pip-large,build-source]"),
     ),
     small=Grid(
         (

@@ -8,7 +8,7 @@ from mxscale.records.claims import Outcome
 from mxscale.rendering import canvas, page
 from mxscale.rendering.canvas import COLOURS, Drawn
 from mxscale.replay.entry import BARS, TABLE, Cell, Panel, Replay
-from mxscale.replay.results import Point
+from mxscale.replay.results import Point, as_csv
 from mxscale.report.claims import figure as figure_of_claim
 
 TEMPLATE = Path(__file__).parent / "replay.html"
@@ -45,8 +45,6 @@ class Content(NamedTuple):
 
 def write(content: Content, folder: Path) -> Path:
     """Write NAME.html, NAME.csv and a PNG of each panel; return the path of the page."""
-    from mxscale.replay.results import as_csv
-
     drawn = figures(content)
     name = content.replay.name
     texts = {f"{name}.html": page.render(TEMPLATE, book=None, pages=[described(content, drawn)], title=name),

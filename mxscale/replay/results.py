@@ -1,7 +1,8 @@
 """The numbers of a replay: the published ones, and one's own from the records of its cells."""
 
 from dataclasses import dataclass, replace
-from typing import Dict, List, Mapping, Optional, Sequence
+from pathlib import Path
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxscale.records.recorded import Recorded, known
 from mxscale.replay.entry import Grid, Panel, Replay
@@ -38,8 +39,7 @@ def own(panel: Panel, grid: Grid, runs: Mapping[str, Recorded]) -> List[Point]:
         return [
             Point(cell.series, name[len(panel.metric) :], panel.factor * value, run.id)
             for cell, run in shown
-            for name, value in sorted(run.metrics.items(), key=lambda pair: _number(pair[0][len(panel.metric) :]))
-            if name.startswith(panel.metric) and name[len(panel.metric) :].isdigit()
+            for name, value in _by_number(run.metrics, panel.metric)
         ]
     values = {(cell.series, cell.x): value for cell, run in shown if known(value := run.metrics.get(panel.metric))}
     points = []
@@ -51,8 +51,10 @@ def own(panel: Panel, grid: Grid, runs: Mapping[str, Recorded]) -> List[Point]:
     return points
 
 
-def _number(text: str) -> float:
-    return float(text) if text.isdigit() else 0.0
+def _by_number(metrics: Mapping[str, float], prefix: str) -> List[Tuple[str, float]]:
+    """Return the metrics whose names are the prefix and a whole number, by this number."""
+    found = [name for name in metrics if name.startswith(prefix) and name[len(prefix) :].isdigit()]
+    return [(name, metrics[name]) for name in sorted(found, key=lambda name: int(name[len(prefix) :]))]
 
 
 def latest(sweep: Optional[SweepDirectory]) -> Dict[str, CellRecord]:
@@ -61,7 +63,12 @@ def latest(sweep: Optional[SweepDirectory]) -> Dict[str, CellRecord]:
 
 
 def finished(sweep: Optional[SweepDirectory]) -> Dict[str, CellRecord]:
-    return {name: cell for name, cell in latest(sweep).items() if cell.state == FINISHED and cell.run}
+    """Return the latest record of each finished cell whose run directory exists, by the cell's name."""
+    return {name: cell for name, cell in latest(sweep).items() if cell.state == FINISHED and _exists(cell.run)}
+
+
+def _exists(run: Optional[str]) -> bool:
+    return run is not None and (Path(run) / "config.yaml").is_file()
 
 
 def runs_of(sweep: Optional[SweepDirectory]) -> Dict[str, Recorded]:

@@ -10,7 +10,9 @@ from mxscale.replay import availability, inputs, network, results
 from mxscale.replay.entry import SMALL, Cell, Grid, Link, Replay
 from mxscale.replay.page import Content, Numbers, Open
 from mxscale.report.modelled_claims import MODELS
+from mxscale.rundir.directory import FINISHED
 from mxscale.rundir.sweep_directory import CellRecord, SweepDirectory
+from mxscale.util.override_text import quoted
 
 PLACEHOLDER = re.compile(r"\{([\w:]+)\}")
 RUN = "run:"
@@ -30,7 +32,7 @@ def settings(cell: Cell, grid: Grid, finished: Mapping[str, CellRecord], cache: 
 
     def value(found: re.Match) -> str:
         name = found[1]
-        return finished[name[len(RUN) :]].run if name.startswith(RUN) else inputs.folder_of(name, cache)
+        return quoted(str(finished[name[len(RUN) :]].run if name.startswith(RUN) else inputs.folder_of(name, cache)))
 
     overrides = [PLACEHOLDER.sub(value, each) if "${" not in each else each for each in (*grid.base, *cell.overrides)]
     if cell.nodes is not None:
@@ -84,6 +86,8 @@ def content(
 def _unfinished(record) -> str:
     if record is None:
         return "not run yet: the same command continues"
+    if record.state == FINISHED:
+        return f"its run directory is gone: {record.run}"
     return f"{record.state.lower()}: {record.error}" if record.error else f"{record.state.lower()}"
 
 

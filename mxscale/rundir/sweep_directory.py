@@ -77,8 +77,8 @@ class SweepDirectory(RunDir):
         return sorted(found, key=lambda cell: (cell.attempt, cell.number))
 
     def cells(self) -> List[CellRecord]:
-        """Return the latest record of each cell, by number."""
-        latest = {cell.key: cell for cell in self.cell_records()}
+        """Return the latest record of each cell, by number; one whose other settings have changed is the same cell."""
+        latest = {tuple(sorted(cell.overrides)) or cell.name: cell for cell in self.cell_records()}
         return sorted(latest.values(), key=lambda cell: (cell.number, cell.attempt))
 
 

@@ -1,6 +1,7 @@
 """The conclusion of a sweep: best, cheapest, fastest and failed cells, for the terminal and MLflow."""
 
 import json
+import shlex
 import time
 from dataclasses import replace
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
@@ -169,7 +170,7 @@ def figures(rows: Sequence[Row], at_a_time: int) -> Dict[str, float]:
 def tags(command: Sequence[str], chosen: dict) -> Dict[str, str]:
     """Return the tags of the parent run. `chosen` is the result of `named`."""
     commit, dirty = description.git_state()
-    known = {"git.commit": commit, "git.dirty": dirty, "sweep.command": " ".join(command)}
+    known = {"git.commit": commit, "git.dirty": dirty, "sweep.command": shlex.join(command)}
     for label, names in chosen.items():
         known[f"sweep.{label}"] = names if isinstance(names, str) else " ".join(names) or None
     return {name: str(value) for name, value in known.items() if value is not None}
