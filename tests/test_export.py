@@ -148,6 +148,15 @@ def test_symbol_files_are_read_again_with_the_same_scores(run, tmp_path):
     assert np.allclose(before.net(images).asnumpy(), after.net(images).asnumpy(), atol=1e-4)
 
 
+def test_images_that_were_not_resized_in_training_are_not_resized_after_an_export(run, tmp_path):
+    config = run.config()
+    data = replace(config.data, eval_resize=None, pack_short_side="original", kind="imagefolder", root=str(tmp_path))
+    run.write_config(replace(config, data=data))
+    assert main.main(["export", str(run.path), "format=symbol", f"output={tmp_path}/net"]) == 0
+    before, after = (trained_models.load(name, from_dict({})) for name in (str(run.path), f"symbol:{tmp_path}/net"))
+    assert before.card.resize is None and after.card.resize is None
+
+
 def test_safetensors_have_pytorchs_names_where_pytorch_has_the_network(run, tmp_path):
     out = tmp_path / "out.safetensors"
     assert main.main(["export", str(run.path), "format=safetensors", f"output={out}"]) == 0

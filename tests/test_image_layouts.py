@@ -270,6 +270,12 @@ def test_an_invalid_list_is_refused(flat, tmp_path, name, lines, message):
     assert text.startswith(f"data.train={listed}") and message.format(root=flat) in text
 
 
+def test_a_label_in_another_encoding_is_refused(flat, tmp_path):
+    (tmp_path / "l.csv").write_bytes("a0.png;Löwe\nb0.png;Maus\n".encode("cp1252"))
+    text = refused(folder_data(flat, tmp_path, train=str(tmp_path / "l.csv")))
+    assert text.endswith("line 1: its label is not in UTF-8: save the file as UTF-8")
+
+
 def test_lists_that_contradict_the_folder_are_refused(flat, tmp_path):
     listed = written(tmp_path / "train.csv", *LISTS["train.csv"][:6])
     wrong = written(tmp_path / "val.csv", "a3.png,a", "b3.png,bb")

@@ -44,6 +44,16 @@ def test_a_class_may_be_called_train(tmp_path):
     assert pack(folder_data(root, tmp_path))["classes"] == ["plane", "train"]
 
 
+def test_folders_of_splits_without_classes_are_no_classes(tmp_path):
+    root = make_tree(tmp_path / "kaggle", {"train": 5, "test1": 5})
+    message = refused(folder_data(root, tmp_path))
+    assert "test1 and train are names of splits" in message and "data.train=FILE" in message
+    make_tree(tmp_path / "set" / "train", {"ant": 3, "bee": 3})
+    make_tree(tmp_path / "set", {"test": 3})
+    paint(tmp_path / "set" / "train" / "montage.png", "red")
+    assert "train/montage.png is beside the folders of classes" in refused(folder_data(tmp_path / "set", tmp_path))
+
+
 def test_a_stray_image_beside_the_classes_of_a_split_is_named(tmp_path):
     root = tmp_path / "set"
     for blue, split in enumerate(("train", "val")):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 
 import exported
@@ -87,9 +88,8 @@ def test_json_lines_hold_predictions_or_the_error_of_a_bad_image(folder, capsys)
     out = folder / "out.jsonl"
     assert main.main(["predict", f"{folder}/net.onnx", f"{folder}/in/b", f"output={out}"]) == 0
     found = [json.loads(line) for line in out.read_text().splitlines()]
-    assert len(found) == 6 and [each.get("error") for each in found if "error" in each] == [
-        "not an image of a known format"
-    ]
+    assert [os.path.basename(each["image"]) for each in found] == sorted(os.listdir(folder / "in" / "b"))
+    assert [each["error"] for each in found if "error" in each] == ["not an image of a known format"]
     assert "1 of 6 images cannot be used" in capsys.readouterr().err
 
 

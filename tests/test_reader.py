@@ -120,6 +120,34 @@ def test_the_rows_of_a_crop_decode_as_in_the_complete_image(options, scale):
             assert len(pixels) < len(complete) or "progressive" in options or rows > 203 - 3 * scale
 
 
+def segments(content: bytes):
+    """Return the segments of a JPEG by marker, and the data of its only scan."""
+    at, found = 2, {}
+    while content[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+        found[content[at + 1]] = found.get(content[at + 1], b"") + content[at:end]
+        at = end
+    return found, content[at + 2 + int.from_bytes(content[at + 2 : at + 4], "big") : -2]
+
+
+def in_several_scans(image) -> bytes:
+    """Return a baseline JPEG with one scan for each component, as `jpegtran -scans` makes them."""
+    planes = [segments(jpeg(plane)) for plane in image.convert("YCbCr").split()]
+    header = planes[0][0]
+    components = b"".join(bytes([number, 0x11, 0]) for number in (1, 2, 3))
+    frame = header[0xC0][:2] + (17).to_bytes(2, "big") + header[0xC0][4:9] + b"\3" + components
+    scans = [
+        b"\xff\xda\0\x08\1" + bytes([number, 0]) + b"\0\x3f\0" + data for number, (_, data) in enumerate(planes, 1)
+    ]
+    return b"\xff\xd8" + header[0xE0] + header[0xDB] + frame + header[0xC4] + b"".join(scans) + b"\xff\xd9"
+
+
+def test_rows_of_an_image_in_several_scans_decode_as_in_the_complete_image():
+    content = in_several_scans(photograph(320, 240))
+    complete = decoder.decode(content).copy()
+    assert np.array_equal(decoder.decode(content, rows=40)[:40], complete[:40])
+
+
 def test_rows_with_damage_are_bad_and_rows_below_a_crop_are_not_read():
     content = bytearray(jpeg(photograph(320, 240)))
     middle = len(content) // 2

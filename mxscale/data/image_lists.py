@@ -49,6 +49,8 @@ def read(path: str, where: str) -> List[Row]:
     for row in rows:
         if not row.path or not row.label:
             raise ConfigError(f"{where} line {row.line}: has no {'label' if row.path else 'path'}")
+        if not row.label.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in row.label):
+            raise ConfigError(f"{where} line {row.line}: its label is not in UTF-8: save the file as UTF-8")
     return rows
 
 

@@ -107,7 +107,7 @@ def list_folder(data: Data, nested: bool = True) -> Tuple[Tree, str]:
         ConfigError: data.root cannot be read, or has another layout.
     """
     root, where, unused = _absolute(data.root), f"data.root={data.root}", Counter()
-    splits = _splits(data, root, where, partial(images_in, root, nested=nested, unused=unused))
+    splits = _splits(data, root, where, nested, unused)
     base = splits.get("train") or splits["all"]
     # Labels that are numbers stay in their order; `chosen` sorts by name
     own_order = base.listed and data.classes is None
@@ -134,8 +134,8 @@ def list_folder(data: Data, nested: bool = True) -> Tuple[Tree, str]:
     return Tree(classes, listing, where, dict(unused.most_common())), fingerprint.hexdigest()
 
 
-def _splits(data: Data, root: str, where: str, images: Callable[[str], List[Image]]) -> Dict[str, _Split]:
-    """Return the splits of a folder and of the lists of its images. `images` returns those of a folder below root."""
+def _splits(data: Data, root: str, where: str, nested: bool, unused: Counter) -> Dict[str, _Split]:
+    """Return the splits of a folder and of the lists of its images. See `images_in`."""
     top = _folders(root, where)
     lists = {split: getattr(data, split) for split in SPLIT_NAMES if getattr(data, split)}
     found: Dict[str, _Split] = {}
@@ -143,12 +143,17 @@ def _splits(data: Data, root: str, where: str, images: Callable[[str], List[Imag
         folders = _split_folders(root, top, where, lists)
         if lists and not folders:
             raise ConfigError(f"{where} has no train/<class>/<image>.jpg beside the lists: give data.train=FILE too")
+        if not folders and data.classes is None and top and all(map(_of_split, top)):
+            raise ConfigError(
+                f"{where}: {' and '.join(top)} are names of splits, which lack folders of classes: give the list of "
+                f"the images as data.train=FILE, or set 'data.classes=[{','.join(top)}]' if they are classes"
+            )
         for split, folder in (folders or {"all": ""}).items():
             path = os.path.join(root, folder) if folder else root
             classes = _folders(path, where)
             if split in ("all", "train"):
-                _check_depth(data, path, classes, where, lambda name, folder=folder: images(os.path.join(folder, name)))
-            of_class = partial(lambda folder, name: images(os.path.join(folder, name)), folder)
+                _check_depth(data, path, classes, where, nested)
+            of_class = partial(lambda below, name: images_in(root, os.path.join(below, name), nested, unused), folder)
             found[split] = _Split(where, folder, classes, of_class)
     for split, path in lists.items():
         found[split] = _listed(data, root, split, path, top, found.get("train"))
@@ -174,6 +179,11 @@ def _listed(data: Data, root: str, split: str, path: str, top: List[str], train:
     number = all(name.isdecimal() for name in paths)
     classes = train.classes if train else sorted(paths, key=int if number else None)
     return _Split(where, "", classes, lambda name: [_stamped(root, path) for path in sorted(paths.get(name, ()))], True)
+
+
+def _of_split(name: str) -> bool:
+    """Return whether a folder is named like a split; Kaggle's archives have `test1`."""
+    return any(name.lower().rstrip("0123456789") in names for names in SPLIT_NAMES.values())
 
 
 def _folders(path: str, where: str) -> List[str]:
@@ -238,12 +248,12 @@ def _stamped(root: str, path: str) -> Image:
     return path, status.st_size, status.st_mtime_ns
 
 
-def _check_depth(data: Data, path: str, classes: List[str], where: str, images: Callable[[str], List[Image]]) -> None:
+def _check_depth(data: Data, path: str, classes: List[str], where: str, nested: bool) -> None:
     """Raise ConfigError if the folders in `path` are no classes: they hold no image, or each the same classes."""
     if any(images_in(path, name) for name in classes):
         return
     filled = [name for name in classes if images_in(path, name, nested=True)]
-    if len(filled) > 1 and images(filled[0]):
+    if len(filled) > 1 and nested:
         below = [tuple(_inner(os.path.join(path, name), where)) for name in filled]
         names = Counter(below).most_common(1)[0][0]
         alike = [name for name, folders in zip(filled, below) if folders == names]
@@ -277,7 +287,8 @@ def _split_folders(root: str, top: List[str], where: str, lists: Container[str])
     if not classes:
         return {}
     if stray := images_in(root, train):
-        if lists or any(classes & inside[split] for split in found if split != "train"):
+        alike = any(classes & inside[split] for split in found if split != "train")
+        if lists or alike or (len(top) > 1 and all(map(_of_split, top))):
             raise ConfigError(f"{where}: {stray[0][0]} is beside the folders of classes, in none of them: remove it")
         return {}
     for split, folder in list(found.items()):

@@ -57,6 +57,7 @@ def _of_export(loaded: Loaded, card: Any) -> Loaded:
     try:
         side, resize, names = card["image_size"], card["resize"], [str(name) for name in card["class_names"]]
         taken = {"image_size": side, "crop": min(1, side / resize) if resize else None}
+        taken["unresized"] = resize is None
         taken.update({key: card[key] for key in ("mean", "std", "interpolation")})
     except (KeyError, TypeError):
         return loaded

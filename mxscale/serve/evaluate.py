@@ -173,7 +173,7 @@ def evaluate(predictor: Predictor, images: Images, views: str) -> Evaluated:
     tally, worst = Tally(len(card.class_names)), []
     for some in predictor.predict(wanted, pixels, group=len(each)):
         if some.bad:
-            view, reason = some.bad[0]
+            _, view, reason = some.bad[0]
             raise ConfigError(f"{images.records.name_of(view.record)}: {reason}")
         records = np.array([view.record for view in some.items[:: len(each)]])
         if not np.isfinite(some.logits).all():

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Iterable, List, NamedTuple, Sequence
 
@@ -42,7 +42,10 @@ class Evaluated(NamedTuple):
 
 def write(evaluated: Evaluated, folder: Path) -> List[Path]:
     """Write the report, print its summary and return the files. Raises ConfigError."""
-    drawn, names = figures(evaluated), evaluated.card.class_names
+    # A folder's name may be in another encoding
+    names = tuple(name.encode("utf-8", "backslashreplace").decode() for name in evaluated.card.class_names)
+    evaluated = evaluated._replace(card=replace(evaluated.card, class_names=names))
+    drawn = figures(evaluated)
     texts = {
         "evaluation.html": as_html(evaluated, drawn),
         "evaluation.json": json.dumps(facts(evaluated), indent=1) + "\n",

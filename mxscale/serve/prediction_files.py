@@ -42,10 +42,14 @@ class Writer:
         self.file, self.names, self.top = file, names, min(top, len(names))
 
     def write(self, some: Predicted) -> None:
-        for picture, probabilities in zip(some.items, some.probabilities):
-            self.good(picture.name, most_likely(probabilities, self.names, self.top))
-        for picture, reason in some.bad:
-            self.bad(picture.name, reason)
+        good, bad = zip(some.items, some.probabilities), {place: rest for place, *rest in some.bad}
+        for place in range(len(some.items) + len(bad)):
+            if place in bad:
+                picture, reason = bad[place]
+                self.bad(picture.name, reason)
+            else:
+                picture, probabilities = next(good)
+                self.good(picture.name, most_likely(probabilities, self.names, self.top))
 
     def bad(self, image: str, reason: str) -> None:
         """Record an image that cannot be used; files without a place for it leave it out."""
@@ -124,7 +128,7 @@ class Sheet(Writer):
             self.count += 1
             if len(self.shown) < SHEET_IMAGES:
                 self.shown.append((picture.name, in_base64(pixels), most_likely(probabilities, self.names, self.top)))
-        self.refused += [(picture.name, reason) for picture, reason in some.bad]
+        self.refused += [(picture.name, reason) for _, picture, reason in some.bad]
 
     def close(self):
         facts = {"title": "Predictions", "count": self.count, "refused": self.refused}

@@ -27,7 +27,7 @@ class Predicted(NamedTuple):
     pixels: np.ndarray  # (n, side, side, 3) uint8
     probabilities: np.ndarray  # (n, classes) float32
     logits: np.ndarray  # (n, classes) float32
-    bad: List[Tuple[Any, str]]  # item -> why it cannot be used
+    bad: List[Tuple[int, Any, str]]  # place among all items, item, why it cannot be used
 
 
 def threads_of(value: Any) -> int:
@@ -87,12 +87,12 @@ class Predictor:
     def _predicted(self, items: List[Any], pixels: Callable[[Any], np.ndarray]) -> Predicted:
         good, bad, side = [], [], self.card.image_size
         images = np.empty((len(items), side, side, 3), "uint8")
-        for item in items:
+        for place, item in enumerate(items):
             try:
                 images[len(good)] = pixels(item)
                 good.append(item)
             except BadImage as error:
-                bad.append((item, error.reason))
+                bad.append((place, item, error.reason))
         images = images[: len(good)]
         return Predicted(good, images, *self.scores(images), bad)
 

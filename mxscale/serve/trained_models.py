@@ -129,7 +129,9 @@ def _of_weights(source: str, config: Config) -> Network:
     if len(names) != len(heads[0]):
         raise ConfigError(f"{source} states {len(names)} classes, and its classifier has {len(heads[0])}")
     net = _built(config, len(names), loaded.arrays, loaded.graph, source)
-    return Network(net, _card(config, names, net, None))
+    card = _card(config, names, net, None)
+    unresized = config.model.input == "checkpoint" and (loaded.input or {}).get("unresized")
+    return Network(net, replace(card, resize=None) if unresized else card)
 
 
 def _size_of_pretraining(config: Config) -> Data:

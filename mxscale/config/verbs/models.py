@@ -59,7 +59,8 @@ class Export:
     )
     format: str = setting(
         "onnx",
-        "onnx: with preprocessing; symbol: MXNet's PREFIX-symbol.json and PREFIX-0000.params",
+        "onnx: with normalisation, for cropped images; symbol: MXNet's PREFIX-symbol.json and PREFIX-0000.params; "
+        "safetensors: weights, of resnet*_v1b by PyTorch's names",
         choices=("onnx", "symbol", "safetensors"),
     )
     output: Optional[str] = setting(

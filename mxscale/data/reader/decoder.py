@@ -72,6 +72,8 @@ def decode(content: bytes, scale: int = 1, rows: Optional[int] = None) -> np.nda
     except ValueError as error:
         if shortened and UNREAD.search(str(error)):
             return buffer.reshape(height, width, 3)
+        if shortened:  # several scans, which do not end where the first one is cut
+            return decode(content, scale)
         raise BadImage(str(error)) from None
 
 
