@@ -186,7 +186,8 @@ COPY --from=source-build /opt/venv /opt/venv
 RUN --mount=type=bind,from=source-build,source=/build,target=/build \
     --mount=type=bind,source=docker/check-features,target=/usr/local/bin/check-features \
     export LD_LIBRARY_PATH=/build/stubs:${LD_LIBRARY_PATH:-} \
-    && xargs check-features </build/features && python3 -c 'import horovod.mxnet'
+    && xargs check-features </build/features \
+    && python3 -c 'import horovod.mxnet as hvd; assert hvd.nccl_built() or "NCCL" not in open("/build/features").read()'
 
 FROM source-packages AS source
 ARG CUDA_RUNTIME_IMAGE
