@@ -52,6 +52,9 @@ def put(path, content=""):
     path.write_text(content)
 
 
+SUMS = "src/src/operator/tensor/elemwise_binary_op_basic.cu"
+
+
 @pytest.fixture
 def folder(tmp_path):
     """Return a folder that is deleted after the test: libmxnet.so has 150 MB."""
@@ -63,6 +66,7 @@ def folder(tmp_path):
 def source(folder):
     """Return a source tree with the files that build-mxnet and install-mxnet read."""
     put(folder / "src/CMakeLists.txt")
+    put(folder / SUMS)
     shutil.copytree(WHEEL / "include/mxnet", folder / "src/include/mxnet")
     for name in HEADERS:
         shutil.copytree(WHEEL / "include" / name, folder / "src/3rdparty" / name)
@@ -211,6 +215,8 @@ def test_code_for_every_requested_architecture_is_verified(source, tools, cuda, 
     code, out, err = run("build-mxnet", source, folder / "build", MXNET_CUDA_ARCH="7.0;9.0+PTX", **tools, **cuda)
     assert code == 1 and (f"libmxnet.so has no code for {missing}" in err) == bool(missing)
     assert missing or f"libmxnet.so has {listed}" in out
+    run("build-mxnet", source, folder / "build", MXNET_CUDA_ARCH="7.0;9.0+PTX", **tools, **cuda)
+    assert (folder / SUMS).read_text().count("#define DNS_CSR") == 1  # of two builds
 
 
 def test_a_failed_compilation_shows_its_errors_and_not_its_warnings(source, tools, folder):
