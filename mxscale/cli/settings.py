@@ -69,7 +69,7 @@ def _new_or_resumed(config: Config, values: dict, overrides) -> tuple:
             return resolved_config, None
         return merge_for_resume(found, to_dict(resolved_config), overrides), found
     found = RunDir(config.resume)
-    if not (found.path / "config.yaml").is_file():
+    if not found.exists:
         such = f"{config.runs}/{config.entry}/DATE_TIME_run"
         raise ConfigError(f"resume={config.resume} is no run directory: expected one such as {such}")
     if (found.path / "sweep.json").is_file():

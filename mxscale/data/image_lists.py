@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 from functools import lru_cache
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -14,6 +15,7 @@ EXPECTED = "expected a .csv or .tsv file, a .lst file of im2rec, or a .txt file 
 PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name", "img",
          "image_id", "imageid", "id", "name")  # fmt: skip
 LABELS = ("label", "labels", "class", "class_name", "category", "target", "predictionstring")
+UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8, as errors="surrogateescape" reads them
 
 
 class Row(NamedTuple):
@@ -49,7 +51,7 @@ def read(path: str, where: str) -> List[Row]:
     for row in rows:
         if not row.path or not row.label:
             raise ConfigError(f"{where} line {row.line}: has no {'label' if row.path else 'path'}")
-        if not row.label.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in row.label):
+        if UNDECODED.search(row.label):
             raise ConfigError(f"{where} line {row.line}: its label is not in UTF-8: save the file as UTF-8")
     return rows
 

@@ -76,9 +76,8 @@ def check_replicas(optimizer: str) -> None:
 
 def check_equal_nodes(comm: Comm, placed: Placement) -> None:
     """Check that all machines train on as many devices, because each process reads as many shards."""
-    slots = {host.address: host.slots for host in placed.occupied}
-    if len(set(slots.values())) > 1:
-        counts = ", ".join(f"{name}:{count}" for name, count in slots.items())
+    if placed.unequal:
+        counts = ", ".join(f"{host.address}:{host.slots}" for host in placed.occupied)
         raise ConfigError(
             f"comm={comm.backend}: every machine needs as many devices, but launch.ranks={placed.ranks} are {counts}; "
             "change launch.ranks or launch.hosts"

@@ -168,13 +168,14 @@ def fill(grads, most: float) -> List[List[int]]:
     A larger gradient has its own bucket. The buckets are in the order in which backward, from the last layer to the
     first, completes them.
     """
-    groups, filling = [], {}  # dtype -> the last group of that type
+    groups, filling, sizes = [], {}, {}  # by type: the last group, and its bytes
     for place in reversed(range(len(grads))):
-        dtype = grads[place].dtype
-        if dtype not in filling or sum(nbytes(grads[i]) for i in [place, *filling[dtype]]) > most:
-            filling[dtype] = []
+        dtype, size = grads[place].dtype, nbytes(grads[place])
+        if dtype not in filling or sizes[dtype] + size > most:
+            filling[dtype], sizes[dtype] = [], 0
             groups.append(filling[dtype])
         filling[dtype].insert(0, place)
+        sizes[dtype] += size
     return sorted(groups, key=min, reverse=True)
 
 

@@ -49,6 +49,11 @@ class Placement:
         return [replace(host, slots=1) for host in self.hosts] if comm.entry.process_per_node else list(self.hosts)
 
     @property
+    def unequal(self) -> bool:
+        """Whether the hosts have unequal numbers of devices in use."""
+        return len({host.slots for host in self.occupied}) > 1
+
+    @property
     def per_host(self) -> int:
         """The largest number of devices on one machine."""
         return max((host.slots for host in self.occupied), default=self.ranks)

@@ -56,8 +56,8 @@ def _of_export(loaded: Loaded, card: Any) -> Loaded:
     """Add the input and the classes that `mxscale export` writes; unchanged if another program wrote the file."""
     try:
         side, resize, names = card["image_size"], card["resize"], [str(name) for name in card["class_names"]]
-        taken = {"image_size": side, "crop": min(1, side / resize) if resize else None}
-        taken["unresized"] = resize is None
+        crop = min(1, side / resize) if resize else None
+        taken = {"image_size": side, "crop": crop, "unresized": resize is None}
         taken.update({key: card[key] for key in ("mean", "std", "interpolation")})
     except (KeyError, TypeError):
         return loaded

@@ -75,7 +75,7 @@ def of_run(path: str) -> Measured:
     if sizes.shards != sizes.ranks:
         why = "each rank accumulated the batches of several data shards, which plans do not model"
         raise ConfigError(f"plan.calibrate={path}: {why}; name a run without data.shards")
-    if len({host.slots for host in Placement.of(plan).occupied}) > 1:
+    if Placement.of(plan).unequal:
         raise ConfigError(f"plan.calibrate={path}: its machines had unequal numbers of ranks, which plans do not model")
     return Measured(
         network=config.model.name,

@@ -130,7 +130,7 @@ def _from_tables(config: Config, plan: Plan) -> Tuple[Optional[float], str]:
     sizes, (nodes, _) = plan.sizes, calibration.nodes_of(plan)
     if sizes.shards != sizes.ranks:
         return None, "several data shards per rank are not modelled"
-    if len({host.slots for host in Placement.of(plan).occupied}) > 1:
+    if Placement.of(plan).unequal:
         return None, "machines with unequal numbers of ranks are not modelled"
     if scenarios.exchange_of(config) not in MODELLED:
         return None, f"comm={config.comm.backend} has no performance model"

@@ -1,7 +1,6 @@
 """The numbers of a replay: the published ones, and one's own from the records of its cells."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxscale.records.recorded import Recorded, known
@@ -64,11 +63,8 @@ def latest(sweep: Optional[SweepDirectory]) -> Dict[str, CellRecord]:
 
 def finished(sweep: Optional[SweepDirectory]) -> Dict[str, CellRecord]:
     """Return the latest record of each finished cell whose run directory exists, by the cell's name."""
-    return {name: cell for name, cell in latest(sweep).items() if cell.state == FINISHED and _exists(cell.run)}
-
-
-def _exists(run: Optional[str]) -> bool:
-    return run is not None and (Path(run) / "config.yaml").is_file()
+    ended = {name: cell for name, cell in latest(sweep).items() if cell.state == FINISHED and cell.run}
+    return {name: cell for name, cell in ended.items() if RunDir(cell.run).exists}
 
 
 def runs_of(sweep: Optional[SweepDirectory]) -> Dict[str, Recorded]:

@@ -61,8 +61,8 @@ def write(store: Callable[[str], Store], names: Sequence, folder: Path) -> str:
 
 def _side(store: Callable[[str], Store], name: str) -> Side:
     source = f"report.compare={name}"
-    if (Path(name) / "config.yaml").is_file():
-        run = RunDir(name)
+    run = RunDir(name)
+    if run.exists:
         recorded = history.finished(history.of_directory(run), source)
         facts = flatten(run.read("environment.json") or {})
         return Side(recorded, facts, history.curves_of(run, comparison.CURVES))

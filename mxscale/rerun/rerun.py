@@ -81,7 +81,7 @@ def _from_store(config: Config, run_id: str, source: str) -> RecordedRun:
     store = history.Store(config, source)
     run, folder = store.run(run_id), None
     files = history.directory_of(config, run, source)
-    if files is None or not (files.path / "config.yaml").is_file():
+    if files is None or not files.exists:
         folder = tempfile.TemporaryDirectory(prefix="mxscale-rerun-")
         files = RunDir(folder.name)
         if run.status != FINISHED:
@@ -97,7 +97,7 @@ def _from_store(config: Config, run_id: str, source: str) -> RecordedRun:
 def _checked(files: RunDir, source: str) -> Config:
     """Return the recorded config. Raises ConfigError unless the record is a finished run of this version."""
     state = files.state
-    if (files.path / "config.yaml").is_file() and state != FINISHED:
+    if files.exists and state != FINISHED:
         raise ConfigError(_unfinished(source, state or "no status"))
     missing = [name for name in FILES if not (files.path / name).is_file()]
     if missing:

@@ -104,6 +104,10 @@ class RunDir:
     def rank_alive(self, rank: int) -> Path:
         return self.path / "ranks" / f"{rank}.alive"
 
+    @property
+    def exists(self) -> bool:
+        return (self.path / "config.yaml").is_file()  # the first file of a run
+
     # ------------------------------------------------------------ small JSON files
 
     def read(self, name: str) -> Optional[Dict[str, Any]]:

@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import List, Optional, Sequence
 
 from mxscale.config.schema import Config, Rerun, from_dict, to_dict
@@ -136,7 +135,7 @@ class Cell(Hook):
         if previous is None or previous.state not in (RUNNING, KILLED, REFUSED_CELL) or not previous.run:
             return None
         found = RunDir(previous.run)
-        if not (found.path / "config.yaml").is_file() or (unsaved(found.config().comm) and found.has_checkpoint()):
+        if not found.exists or (unsaved(found.config().comm) and found.has_checkpoint()):
             return None
         return found
 
@@ -152,7 +151,7 @@ class Cell(Hook):
         self.record.state, self.record.exit, self.record.error = status.state, status.exit, status.error
         if status.exit == REFUSED and self.record.how == "resumed":
             self.record.run = self.previous.run
-        elif self.record.run and not (Path(self.record.run) / "config.yaml").is_file():  # removed with a refused run
+        elif self.record.run and not RunDir(self.record.run).exists:  # removed with a refused run
             self.record.run = None
         self.sweep.write_cell(self.record)
 
