@@ -24,6 +24,7 @@ ARG NGC_IMAGE=nvcr.io/nvidia/mxnet:${NGC_TAG}
 ARG MXNET_SRC=download
 # cpu | source | cu90: the image that `test` extends
 ARG BUILD=cpu
+ARG VERSION=0.1.0
 
 # ---------------------------------------------------------------- shared by all targets
 
@@ -41,7 +42,7 @@ FROM debian:bookworm-slim AS debian
 ENV DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8 PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 RUN rm -f /etc/apt/apt.conf.d/docker-clean
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
-    apt-get update -qq && apt-get install -y -qq --no-install-recommends python3 >/dev/null \
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends python3 ca-certificates >/dev/null \
     && groupadd --gid 1000 mxscale && useradd --uid 1000 --gid 1000 --create-home mxscale
 
 FROM debian AS debian-build
@@ -78,9 +79,10 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca with-ca
 
 FROM debian AS mlflow
 ARG COMMIT=unknown
+ARG VERSION
 LABEL org.opencontainers.image.title="mxscale (mlflow)" \
       org.opencontainers.image.description="MLflow's tracking server, and the server of registered models" \
-      org.opencontainers.image.base.name=debian:bookworm-slim org.opencontainers.image.version=0.1.0 \
+      org.opencontainers.image.base.name=debian:bookworm-slim org.opencontainers.image.version=$VERSION \
       org.opencontainers.image.revision=$COMMIT
 COPY --from=mlflow-build /opt/venv /opt/venv
 COPY docker/serve-mlflow docker/serve-model /usr/local/bin/
@@ -105,9 +107,10 @@ ENV PATH=/opt/venv/bin:$PATH
 FROM ngc-packages AS ngc
 ARG NGC_IMAGE
 ARG COMMIT=unknown
+ARG VERSION
 LABEL org.opencontainers.image.title="mxscale (ngc)" \
       org.opencontainers.image.description="Training of image classifiers with NVIDIA's MXNet and Horovod" \
-      org.opencontainers.image.base.name=${NGC_IMAGE} org.opencontainers.image.version=0.1.0 \
+      org.opencontainers.image.base.name=${NGC_IMAGE} org.opencontainers.image.version=$VERSION \
       org.opencontainers.image.revision=$COMMIT com.mxscale.build=ngc
 COPY --from=code / /
 RUN /mxscale/docker/finish ngc
@@ -140,7 +143,7 @@ RUN ldconfig
 # The unpacked release; `docker buildx build --build-context mxnet-src=DIR` replaces it
 FROM debian AS mxnet-release
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
-    apt-get update -qq && apt-get install -y -qq --no-install-recommends curl ca-certificates >/dev/null
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends curl >/dev/null
 COPY docker/with-ca docker/fetch-mxnet /usr/local/bin/
 RUN --mount=type=secret,id=ca with-ca fetch-mxnet /mxnet
 
@@ -158,7 +161,7 @@ ENV DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends \
     build-essential cmake ninja-build protobuf-compiler libprotobuf-dev libopenblas-dev liblapack-dev liblapacke-dev \
     libopencv-dev libzmq3-dev python3-venv python3-dev libopenmpi-dev openmpi-bin ccache >/dev/null \
-    && rm -rf /var/lib/apt/lists/*
+    && apt-get clean && rm -rf /var/lib/apt/lists/*
 COPY docker/build-mxnet docker/check-features /usr/local/bin/
 ARG USE_CUDA=ON
 ARG MXNET_CUDA_ARCH
@@ -174,27 +177,30 @@ ENV PATH=/opt/venv/bin:$PATH
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca \
     install-mxnet /src /build /opt/venv \
     # A stub of libcuda replaces a missing driver while MXNet is imported
-    && LD_LIBRARY_PATH=/build/stubs:${LD_LIBRARY_PATH:-} with-ca install-packages none
+    && LD_LIBRARY_PATH=/build/stubs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} with-ca install-packages none
 
 FROM ${CUDA_RUNTIME_IMAGE} AS source-packages
 ENV DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8 PATH=/opt/venv/bin:$PATH
 COPY --from=source-build /build/runtime-packages /tmp/
 RUN apt-get update -qq && xargs apt-get install -y -qq --no-install-recommends </tmp/runtime-packages >/dev/null \
-    && apt-get install -y -qq --no-install-recommends python3 openmpi-bin openssh-client openssh-server >/dev/null \
-    && rm -rf /var/lib/apt/lists/* && { id mxscale >/dev/null 2>&1 || useradd --create-home mxscale; }
+    && apt-get install -y -qq --no-install-recommends \
+    python3 ca-certificates openmpi-bin openssh-client openssh-server >/dev/null \
+    && apt-get clean && rm -rf /var/lib/apt/lists/* /tmp/runtime-packages \
+    && { id mxscale >/dev/null 2>&1 || useradd --create-home mxscale; }
 COPY --from=source-build /opt/venv /opt/venv
 RUN --mount=type=bind,from=source-build,source=/build,target=/build \
     --mount=type=bind,source=docker/check-features,target=/usr/local/bin/check-features \
-    export LD_LIBRARY_PATH=/build/stubs:${LD_LIBRARY_PATH:-} \
+    export LD_LIBRARY_PATH=/build/stubs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
     && xargs check-features </build/features \
     && python3 -c 'import horovod.mxnet as hvd; assert hvd.nccl_built() or "NCCL" not in open("/build/features").read()'
 
 FROM source-packages AS source
 ARG CUDA_RUNTIME_IMAGE
 ARG COMMIT=unknown
+ARG VERSION
 LABEL org.opencontainers.image.title="mxscale (source)" \
       org.opencontainers.image.description="Training of image classifiers with MXNet 1.9.1 from source and Horovod" \
-      org.opencontainers.image.base.name=${CUDA_RUNTIME_IMAGE} org.opencontainers.image.version=0.1.0 \
+      org.opencontainers.image.base.name=${CUDA_RUNTIME_IMAGE} org.opencontainers.image.version=$VERSION \
       org.opencontainers.image.revision=$COMMIT com.mxscale.build=source
 COPY --from=code / /
 RUN /mxscale/docker/finish source
@@ -245,9 +251,10 @@ RUN --mount=type=bind,from=cuda9,source=/cuda9/stubs,target=/stubs LD_LIBRARY_PA
 
 FROM cu90-packages AS cu90
 ARG COMMIT=unknown
+ARG VERSION
 LABEL org.opencontainers.image.title="mxscale (cu90)" \
       org.opencontainers.image.description="Training of image classifiers with mxnet-cu90 and Horovod" \
-      org.opencontainers.image.base.name=debian:bookworm-slim org.opencontainers.image.version=0.1.0 \
+      org.opencontainers.image.base.name=debian:bookworm-slim org.opencontainers.image.version=$VERSION \
       org.opencontainers.image.revision=$COMMIT com.mxscale.build=cu90
 COPY --from=code / /
 RUN /mxscale/docker/finish cu90
@@ -260,9 +267,10 @@ CMD ["python", "train.py"]
 
 FROM cpu-packages AS cpu
 ARG COMMIT=unknown
+ARG VERSION
 LABEL org.opencontainers.image.title="mxscale (cpu)" \
       org.opencontainers.image.description="Training of image classifiers with the MXNet wheel and Horovod" \
-      org.opencontainers.image.base.name=debian:bookworm-slim org.opencontainers.image.version=0.1.0 \
+      org.opencontainers.image.base.name=debian:bookworm-slim org.opencontainers.image.version=$VERSION \
       org.opencontainers.image.revision=$COMMIT com.mxscale.build=wheel
 COPY --from=code / /
 RUN /mxscale/docker/finish wheel

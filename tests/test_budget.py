@@ -310,6 +310,13 @@ def reported(config=None, speed=None, known=None, done=0, spent=((), (1,))):
     return dry_run.report(config or Config(), plan, known or price(), speed, done, spent)
 
 
+@pytest.mark.parametrize("side, noted", [(32, False), (224, True)])
+def test_a_network_made_for_much_smaller_images_is_noted(tmp_path, capsys, side, noted):
+    config = from_dict({"runs": str(tmp_path), "data": {"image_size": side}})
+    setup.announce(a_run(tmp_path), config, Plan(sizes=SIZES, splits=SPLITS, device="cpu"), price())
+    assert (f"small, made for images of 32 px, not {side}: set model=NAME" in capsys.readouterr().out) == noted
+
+
 def test_dry_run_includes_everything_beside_steps():
     speed = dry_run.Speed(100.0, "median of x", start_s=10.0, validation_s=2.0, checkpoint_s=0.5)
     text = reported(Config(launch=Launch(setup_minutes=1.0)), speed, price(setup_minutes=1.0))

@@ -29,6 +29,15 @@ def test_the_version_is_that_of_the_package(capsys):
     assert output_of(capsys, "--version") == f"mxscale {__version__}\n"
 
 
+@pytest.mark.parametrize("verb", ["prices", "layers"])
+def test_a_reader_that_stops_early_causes_no_error(verb):
+    """As of `mxscale prices | head -1`."""
+    argv = [sys.executable, "-m", "mxscale", verb]
+    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(60)) == (b"", 0)
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_of_a_verb_shows_examples_and_settings(capsys, verb):
     page = output_of(capsys, verb, "--help")
@@ -50,7 +59,7 @@ def test_help_states_default_unit_meaning_and_valid_values(capsys):
     [
         (["predicts"], "mxscale predicts: did you mean predict?"),
         (["xyz"], f"mxscale xyz: expected one of {', '.join(sorted(VERBS))}"),
-        (["prices", "--as-of"], "unrecognized arguments: --as-of: settings are KEY=VALUE (epochs=3); options such as"),
+        (["prices", "--as-of"], "unrecognized arguments: --as-of: settings are KEY=VALUE (epochs=3)"),
         (["plan", "plan=3"], "plan=3: a group of settings: give plan.KEY=VALUE"),
         (["doctor", "rerun=x"], "rerun=x: only `train` and `finetune` run a run again"),
         (["sync"], "run is missing: run=PATH"),
@@ -67,7 +76,9 @@ def test_an_invalid_command_line_is_one_line(capsys, argv, line):
 
 
 def test_settings_and_options_come_in_any_order(capsys):
-    for argv in (["prices", "--cfg", "job", "epochs=7"], ["prices", "epochs=7", "--cfg", "job"]):
+    for argv in (["prices", "--cfg", "job", "epochs=7"], ["prices", "epochs=7", "-c", "job"],
+                 ["layers", "small", "--cfg", "job", "epochs=7"],
+                 ["predict", "x.onnx", "a.jpg", "epochs=7", "--cfg=job", "b.jpg"]):  # fmt: skip
         assert "\nepochs: 7\n" in output_of(capsys, *argv)
 
 

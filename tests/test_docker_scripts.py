@@ -89,11 +89,17 @@ def tools(folder):
     return {"PATH": str(folder / "bin"), "CACHE": str(folder / "cache")}
 
 
+NVCC = """#!/bin/sh
+if [ $1 = --list-gpu-arch ]; then printf 'compute_%s\\n' {archs}; exit; fi
+echo 'Cuda compilation tools, release {release}'
+"""
+
+
 @pytest.fixture
 def cuda(folder):
     """Return variables of a CUDA 11.8 with the files that build-mxnet checks."""
     home = folder / "cuda"
-    executable(home / "bin/nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 11.8, V11.8.89'\n")
+    executable(home / "bin/nvcc", NVCC.format(release="11.8", archs="70 80 90"))
     put(home / "lib64/stubs/libcuda.so")
     for name in ["cudnn.h", "nccl.h"]:
         put(home / "include" / name)
@@ -170,12 +176,34 @@ def test_incomplete_cuda_is_refused_before_the_build(source, tools, cuda, folder
     assert not (folder / "build").exists()
 
 
-def test_cuda_12_is_refused_before_the_build(source, tools, cuda, folder):
-    executable(folder / "cuda/bin/nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 12.4, V12.4.131'\n")
-    refused(run("build-mxnet", source, folder / "build", **tools, **cuda), "CUDA 12.4", "11.8")
+@pytest.mark.parametrize(
+    "release, words",
+    [
+        ("12.4", ["CUDA 12.4", "11.8 is the last"]),
+        ("", ["CUDA of no known version"]),
+        ("11.2", ["CUDA 11.2", "cannot compile for 9.0+PTX", "MXNET_CUDA_ARCH"]),
+    ],
+)
+def test_an_unsuitable_cuda_compiler_is_refused_before_the_build(source, tools, cuda, release, words):
+    executable(Path(cuda["CUDA_HOME"], "bin/nvcc"), NVCC.format(release=release, archs="70 80 86"))
+    refused(run("build-mxnet", source, source.parent / "build", **tools, **cuda), *words)
+    assert not (source.parent / "build").exists()
+
+
+def test_cudnn_9_is_refused_before_the_build(source, tools, cuda, folder):
+    put(folder / "cuda/include/cudnn_version.h", "#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 1\n")
+    refused(run("build-mxnet", source, folder / "build", **tools, **cuda), "has cuDNN 9: 8 is the last")
 
 
 needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-query"), reason="needs Debian or Ubuntu")
+
+
+@needs_dpkg
+def test_the_compiler_of_cuda_home_precedes_that_of_usr_local_cuda(source, tools, cuda, folder):
+    guess = 'if (NOT CMAKE_CUDA_COMPILER_LOADED AND UNIX AND EXISTS "/usr/local/cuda/bin/nvcc")'
+    put(source / "CMakeLists.txt", f"  {guess}\n")
+    run("build-mxnet", source, folder / "build", **tools, **cuda)
+    assert "if (NOT CMAKE_CUDA_COMPILER AND UNIX AND" in (source / "CMakeLists.txt").read_text()
 
 
 @needs_dpkg

@@ -120,6 +120,12 @@ def test_rows_after_the_total_time_are_skipped(tmp_path):
     assert smoke.record("digits", pytest.fail) == {"result": "skipped", "note": "no time left"}
 
 
+def test_a_row_that_the_total_time_ends_is_skipped(tmp_path):
+    smoke = gpu_smoke.Smoke("gpu", str(tmp_path), limit_s=100, total_s=0.2)
+    result = smoke.record("digits", lambda limit: gpu_smoke.finished(["-c", "import time; time.sleep(99)"], limit))
+    assert (result["result"], result["note"]) == ("skipped", "not finished after 0 s")
+
+
 def test_ctrl_c_skips_the_remaining_rows(smoke):
     def interrupt(limit_s):
         raise KeyboardInterrupt

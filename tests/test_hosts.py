@@ -1,5 +1,8 @@
 """Hosts of a run: lists, hostfiles, workers of Docker Compose. With a real ssh client and server: test_ssh.py."""
 
+import os
+import re
+
 import pytest
 from refusals import error_of
 
@@ -8,6 +11,7 @@ from mxscale.config.validation import validate
 from mxscale.environment import hosts
 from mxscale.environment.hosts import Host
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.plan import Plan, Split
 from mxscale.util.errors import ConfigError
 
 
@@ -101,3 +105,19 @@ def test_unreachable_host_is_named_with_the_reason(tmp_path):
     with pytest.raises(ConfigError, match=r"^launch\.hosts: nobody\.invalid can't be reached by ssh \(.+\)$"):
         hosts.check([Host("nobody.invalid", 1, "nobody.invalid")], RunDir(tmp_path))
     assert hosts.unreachable([Host("nobody.invalid", 1, "x")])
+
+
+def test_a_host_that_cannot_read_the_packed_set_is_named_with_the_file(tmp_path, monkeypatch):
+    """`ssh` runs the command on this machine."""
+    fake = tmp_path / "bin/ssh"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\nfor command; do :; done\necho "Welcome"\nexec sh -c "$command"\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    records = [tmp_path / "it's packed.rec", tmp_path / "it's packed.idx"]
+    plan = Plan(splits={"train": Split(1, *map(str, records)), "val": Split(1)}, hosts=(Host("b", 1, "b"),))
+    for path in records:
+        with pytest.raises(ConfigError, match=re.escape(f"launch.hosts: b can't read {path}: place it on storage")):
+            hosts.check_inputs(plan)
+        path.touch()
+    hosts.check_inputs(plan)

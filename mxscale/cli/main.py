@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from contextlib import contextmanager
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -53,6 +53,8 @@ PLAIN = ["hydra/hydra_logging=disabled", "hydra/job_logging=disabled", "hydra.ru
          "hydra.sweep.dir=${runs}", "hydra.sweep.subdir=."]  # fmt: skip
 # Hydra's settings of where it writes, which have no effect here
 PLACES = ("hydra.run.dir=", "hydra.sweep.dir=", "hydra.sweep.subdir=", "hydra.output_subdir=")
+# Hydra's options that take a value
+WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd")
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -111,21 +113,20 @@ def show_help(name: str, overrides: List[str]) -> int:
 def run(verb: Verb, name: str, arguments: List[str]) -> int:
     """Compose the settings of a verb, execute it, and return the exit status."""
     invocation = multirun.begin_session()
-    arguments = keyed(verb, [canonical(argument) for argument in arguments])
-    placed = next((argument for argument in arguments if argument.lstrip("+~").startswith(PLACES)), None)
+    options, settings = separated(arguments)
+    settings = keyed(verb, [canonical(setting) for setting in settings])
+    placed = next((setting for setting in settings if setting.lstrip("+~").startswith(PLACES)), None)
     if placed:
         return refuse(f"{placed}: run directories and sweeps are below runs; set runs=DIR")
     task = train
     if verb.execute:
-        # argparse accepts all settings side by side only, before or after all options
-        at = next((n for n, each in enumerate(arguments) if "=" in each and not each.startswith("-")), len(arguments))
-        arguments[at:at] = PLAIN
+        settings = [*PLAIN, *settings]
 
         def task(composed):
             invocation.statuses.append(FAILURE)  # until the verb has ended
             invocation.statuses[-1] = _perform(verb, name, composed)
 
-    with _command_line(arguments):
+    with _command_line([*options, *settings]):
         try:
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(task)()
         except KeyboardInterrupt:  # before a run handles the signals
@@ -163,11 +164,22 @@ def canonical(argument: str) -> str:
     return f"rerun.run={re.sub(r'(?<![^,])[0-9a-f]{32}(?![^,])', lambda found: repr(found[0]), value)}"
 
 
+def separated(arguments: List[str]) -> Tuple[List[str], List[str]]:
+    """Return Hydra's options, with their values, and the settings: argparse accepts settings side by side only."""
+    options, settings = [], []
+    for argument in arguments:
+        if options and options[-1] in WITH_VALUE:
+            options[-1] += f"={argument}"
+        else:
+            (options if argument.startswith("-") else settings).append(argument)
+    return options, settings
+
+
 def keyed(verb: Verb, arguments: List[str]) -> List[str]:
     """Return the positional arguments of a verb as KEY='VALUE', and the others as they are."""
     keys, rest, found = list(verb.positional), [], []
     for argument in arguments:
-        if not (keys or verb.rest) or argument.startswith("-") or re.match(r"[+~]*[\w.@]*=", argument):
+        if not (keys or verb.rest) or re.match(r"[+~]*[\w.@]*=", argument):
             found.append(argument)
         elif keys:
             found.append(f"{keys.pop(0)}={quoted(argument)}")
@@ -227,5 +239,4 @@ def _perform(verb: Verb, name: str, composed) -> int:
 
 
 def _refuse_option(parser, message: str) -> None:
-    hint = "settings are KEY=VALUE (epochs=3); options such as -m come before or after all of them"
-    raise ConfigError(f"{message}: {hint}")
+    raise ConfigError(f"{message}: settings are KEY=VALUE (epochs=3)")

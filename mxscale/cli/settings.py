@@ -13,6 +13,7 @@ from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import history
 from mxscale.util.errors import ConfigError
+from mxscale.util.paths import absolute
 
 
 def configure(values: dict, overrides) -> tuple:
@@ -91,12 +92,12 @@ def resolve(config: Config) -> Config:
         values["model"]["pretrained"] = str(history.find_run(config, rest, f"model.pretrained=run:{rest}"))
     values["model"]["name"] = network_of(config.model.name, values["model"]["pretrained"])
     if config.launch.kind == "docker":  # the container has another home and working directory
-        values["runs"] = _absolute(values["runs"])
+        values["runs"] = absolute(values["runs"])
         values["model"]["pretrained"] = _absolute_source(values["model"]["pretrained"])
-        for name in ("root", "train", "val", "test", "cache"):
-            values["data"][name] = _absolute(values["data"][name])
+        given = [name for name in ("root", "train", "val", "test", "cache") if values["data"][name]]
+        values["data"].update({name: absolute(values["data"][name]) for name in given})
         if isinstance(values["data"]["classes"], str):
-            values["data"]["classes"] = _absolute(values["data"]["classes"])
+            values["data"]["classes"] = absolute(values["data"]["classes"])
     return validate(from_dict(values))
 
 
@@ -123,12 +124,8 @@ def network_of(name: Optional[str], source: Optional[str]) -> str:
 def _absolute_source(source: Optional[str]) -> Optional[str]:
     kind, rest = origin_of(source or "")
     if kind in ("symbol", "torch"):
-        return f"{kind}:{_absolute(rest)}"
-    return _absolute(source) if kind == "path" else source
-
-
-def _absolute(path: Optional[str]) -> Optional[str]:
-    return path and os.path.abspath(os.path.expanduser(path))
+        return f"{kind}:{absolute(rest)}"
+    return absolute(source) if source and kind == "path" else source
 
 
 # Settings that a resume may change; any other would make it another run. The price of the first start stays.

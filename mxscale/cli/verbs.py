@@ -15,6 +15,7 @@ from mxscale.config.validation import validate
 from mxscale.config.verbs import measurements, models, records
 from mxscale.config.verbs.plan import PlanVerb
 from mxscale.cost import price_list, price_table, run_cost, spot_comparison
+from mxscale.launcher.progress import echo
 from mxscale.rendering.page import check_installed
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import tracker
@@ -33,14 +34,14 @@ def plan(values: dict, own: PlanVerb) -> None:
 def prices(values: dict, own: records.Prices) -> None:
     config = _resolved(values)
     if own.update is not None:
-        print(price_list.update(config, own.update, own.as_of, own.source, today=date.today()))
+        echo(price_list.update(config, own.update, own.as_of, own.source, today=date.today()))
     elif own.figure is not None:
         check_installed("mxscale prices figure=FILE")
-        print(spot_comparison.figure(config.machine, price_table.path_of(config), own.figure))
+        echo(spot_comparison.figure(config.machine, price_table.path_of(config), own.figure))
     elif own.minutes is not None:
-        print(price_list.bill(config, own.minutes, date.today()))
+        echo(price_list.bill(config, own.minutes, date.today()))
     else:
-        print(price_list.listing(config))
+        echo(price_list.listing(config))
 
 
 def score(values: dict, own: records.Score) -> None:
@@ -54,7 +55,7 @@ def score(values: dict, own: records.Score) -> None:
             published.draw(found, own.figure)
         except OSError as error:
             raise ConfigError(f"figure={own.figure}: {error.strerror or error}") from error
-    print(json.dumps(found) if own.json else published.show(found))
+    echo(json.dumps(found) if own.json else published.show(found))
 
 
 def replay(values: dict, own: records.Replay) -> int:
@@ -82,7 +83,7 @@ def layers(values: dict, own: models.Layers) -> None:
     from mxscale.models import layer_table as table
 
     rows = table.of_networks(own.networks or NAMES, own.image_size, own.classes)
-    print(table.write(rows, own.output) if own.output else table.text(rows))
+    echo(table.write(rows, own.output) if own.output else table.text(rows))
 
 
 def _validated(values: dict) -> Config:

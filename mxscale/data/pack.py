@@ -26,6 +26,7 @@ from mxscale.data.tree_packer import PackJob
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import sync
 from mxscale.util.errors import ConfigError
+from mxscale.util.paths import absolute
 
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of some shared file systems
 
@@ -52,7 +53,7 @@ def prepare(data: Data, workers: Optional[int] = None) -> Dict[str, Any]:
 
 def _find_or_pack(data: Data, workers: Optional[int]) -> Dict[str, Any]:
     job: PackJob = resolve_name(DATASETS[data.kind].implementation)(data, workers)
-    cache = os.path.abspath(os.path.expanduser(data.cache))
+    cache = absolute(data.cache)
     folder = os.path.join(cache, f"{data.kind}-{hash_of([manifest.FORMAT, job.settings])[:12]}")
     found = manifest.intact(folder)
     if found:

@@ -22,6 +22,7 @@ from mxscale.data.repack import CHANGES, Recipe, repack
 from mxscale.data.tree_packer import PackJob, limits
 from mxscale.data.workers import Pool, Progress
 from mxscale.util.errors import ConfigError
+from mxscale.util.paths import absolute
 from mxscale.util.regular_files import open_regular
 
 TYPICAL_BYTES = 4096  # of a small image, to estimate the number of images for the number of processes
@@ -103,7 +104,7 @@ def _listed(path: str) -> Iterator[Tuple[float, str]]:
 
 def _files(data: Data) -> Dict[str, str]:
     given = {"train": data.train, "val": data.val, "test": data.test}
-    return {split: os.path.abspath(os.path.expanduser(path)) for split, path in given.items() if path}
+    return {split: absolute(path) for split, path in given.items() if path}
 
 
 def _index_beside(rec: str) -> Optional[str]:

@@ -17,6 +17,7 @@ from mxscale.data.images import EXTENSIONS
 from mxscale.data.tree import Item, Tree, chosen
 from mxscale.data.tree_packer import PackJob, photograph_recipe, scan_recipe, tree_job
 from mxscale.util.errors import ConfigError
+from mxscale.util.paths import absolute
 
 SYSTEM_FOLDERS = (".", "__MACOSX")  # beginnings of names
 SPLIT_NAMES = {  # split -> the names of its folder, in small letters
@@ -70,16 +71,12 @@ def imagefolder(data: Data, workers: Optional[int], nested: bool = True) -> Pack
     """
     recipe = photograph_recipe(data)
     tree, fingerprint = list_folder(data, nested)
-    identity = {"classes": tree.classes, "source": fingerprint, "on_bad": data.on_bad, "root": _absolute(data.root)}
+    identity = {"classes": tree.classes, "source": fingerprint, "on_bad": data.on_bad, "root": absolute(data.root)}
     if "train" in tree.splits:  # a set with its own splits does not depend on these settings
         identity.update(test_share=None)
     if "val" in tree.splits:
         identity.update(val_share=None)
     return tree_job(data, recipe, lambda: tree, workers, **identity)
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))
 
 
 class _Split(NamedTuple):
@@ -106,7 +103,7 @@ def list_folder(data: Data, nested: bool = True) -> Tuple[Tree, str]:
     Raises:
         ConfigError: data.root cannot be read, or has another layout.
     """
-    root, where, unused = _absolute(data.root), f"data.root={data.root}", Counter()
+    root, where, unused = absolute(data.root), f"data.root={data.root}", Counter()
     splits = _splits(data, root, where, nested, unused)
     base = splits.get("train") or splits["all"]
     # Labels that are numbers stay in their order; `chosen` sorts by name
@@ -165,7 +162,7 @@ def _splits(data: Data, root: str, where: str, nested: bool, unused: Counter) ->
 def _listed(data: Data, root: str, split: str, path: str, top: List[str], train: Optional[_Split]) -> _Split:
     """Return the split of a file that lists its images; train: the training images, if they are known already."""
     where = f"data.{split}={path}"
-    rows = image_lists.read(_absolute(path), where)
+    rows = image_lists.read(absolute(path), where)
     own = [name for name in top if name.lower().startswith(SPLIT_NAMES[split])]
     rows = image_lists.located(rows, root, ["", *own, *(f"{name}/images" for name in own)], where)
     order, known = class_names(data), train and train.classes

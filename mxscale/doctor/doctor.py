@@ -23,6 +23,7 @@ from mxscale.environment import description, hosts
 from mxscale.environment.machine import SHM_NOT_WRITABLE, UNLIMITED
 from mxscale.environment.placement import Placement
 from mxscale.launcher.context import Hook, RunContext
+from mxscale.launcher.progress import echo
 from mxscale.rundir.plan import Plan
 
 
@@ -247,9 +248,9 @@ def main(config: Config, as_json: bool) -> int:
     results = [*examine(facts, planned_run(config, facts)), *connectivity.check(config)]
     if as_json:
         counts = {state: count(results, state) for state in (OK, WARN, FAIL)}
-        print(json.dumps({**counts, "findings": [asdict(each) for each in results], "environment": facts}, indent=1))
+        echo(json.dumps({**counts, "findings": [asdict(each) for each in results], "environment": facts}, indent=1))
     else:
-        print(table(results))
+        echo(table(results))
     return int(count(results, FAIL) > 0)
 
 

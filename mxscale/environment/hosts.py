@@ -19,7 +19,7 @@ import psutil
 
 from mxscale.config.schema import Config
 from mxscale.rundir.directory import RunDir
-from mxscale.rundir.plan import Address, Host
+from mxscale.rundir.plan import Address, Host, Plan
 from mxscale.util.errors import ConfigError
 
 WORKER = "worker"  # name of the service in docker-compose.yml
@@ -121,6 +121,24 @@ def check(hosts: List[Host], run: RunDir) -> None:
         if not done.stdout.endswith("+\n"):
             raise ConfigError(
                 f"launch.hosts: {host.name} has no {sys.executable}: install mxscale in the same path on every host"
+            )
+
+
+def check_inputs(plan: Plan) -> None:
+    """Check that every other host reads the packed set and the weights.
+
+    Raises ConfigError, which names the first host that does not, and the file.
+    """
+    hosts = [host for host in plan.hosts if not host.here]
+    files = [path for split in plan.splits.values() for path in (split.rec, split.idx)] + [plan.pretrained]
+    listed = " ".join(shlex.quote(path) for path in files if path)
+    command = f'for file in {listed}; do test -r "$file" || echo "unreadable: $file"; done'
+    for host, done in zip(hosts, ssh_each(hosts, [command] * len(hosts))):
+        unread = re.search(r"^unreadable: (.*)$", done.stdout, re.MULTILINE)
+        if unread:
+            raise ConfigError(
+                f"launch.hosts: {host.name} can't read {unread[1]}: place it on storage that all hosts share "
+                "(packed sets: data.cache=DIR)"
             )
 
 

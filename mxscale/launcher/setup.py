@@ -15,6 +15,7 @@ from typing import List, NamedTuple, Optional, Sequence
 import psutil
 
 from mxscale.config import signature
+from mxscale.config.networks import NETWORKS
 from mxscale.config.schema import Config, Machine, flatten, origin_of, to_dict
 from mxscale.config.sizes import server_count, unsaved
 from mxscale.cost import prices, run_cost
@@ -140,6 +141,7 @@ def set_up(context: RunContext) -> Attempt:
     if signals.reason:
         return Attempt(context, None, stamps, logs)
     plan = run.plan()
+    hosts.check_inputs(plan)
     announce(run, config, plan, run.price())
     if config.budget.bounds:
         budget.check_prepared(run, config, context.attempt)
@@ -272,6 +274,8 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
     source = f" from {config.model.pretrained}" if config.model.pretrained else ""
     revision = plan.origin and plan.origin.revision
     source += f" ({revision})" if revision else ""
+    made_for, side = NETWORKS[config.model.name].side, config.data.image_size
+    source += f", made for images of {made_for} px, not {side}: set model=NAME" if side > 3 * made_for else ""
     dropped = s.dropped_per_epoch
     rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
     where = f" on {', '.join(host.name for host in plan.hosts)}" if plan.hosts else ""

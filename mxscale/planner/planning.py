@@ -32,10 +32,7 @@ def main(config: Config, settings: Plan, as_json: bool) -> None:
         settings, without = _available(config, settings)
     found = replace(solve(config, settings), refused=without)
     written = write(found, settings.output or os.path.join(config.runs, "plan"), config)
-    if as_json:
-        print(json.dumps(as_object(found, written)))
-    else:
-        echo(as_text(found, written))
+    echo(json.dumps(as_object(found, written)) if as_json else as_text(found, written))
 
 
 def without_data(values: dict) -> dict:

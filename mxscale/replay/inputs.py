@@ -1,13 +1,14 @@
 """Generated inputs of the scaled-down replays: the folders {photographs} and {mnist} in the settings of a cell."""
 
 import gzip
-import os
 import shutil
 import struct
 from pathlib import Path
 from typing import Callable, Dict
 
 import numpy as np
+
+from mxscale.util.paths import absolute
 
 CLASSES, IMAGES = 4, 256  # of photographs
 TRAIN, TEST = 60_000, 10_000  # images of MNIST
@@ -52,7 +53,7 @@ INPUTS: Dict[str, Callable[[Path], None]] = {"photographs": photographs, "mnist"
 
 def folder_of(name: str, cache: str) -> str:
     """Return the folder of an input below `cache`, which is generated if it does not exist."""
-    folder = Path(os.path.abspath(os.path.expanduser(cache)), "replay", name)
+    folder = Path(absolute(cache), "replay", name)
     if not folder.is_dir():
         part = folder.with_name(f"{name}.part")
         shutil.rmtree(part, ignore_errors=True)

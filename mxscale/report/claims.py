@@ -16,7 +16,8 @@ by prices or by the planner, with its error. *Source fact*: a price, or a row of
 single figure of a run states ("cheaper", "two for each worker"), the command makes the runs to compare. The works print
 no spread, so the tolerances are ours (`mxscale/tables/claim_conditions.csv`). The error of images/s, times
 and costs is that of absolute predictions, each published source predicted without its own rates; the error of
-efficiencies and ratios is that of published series, given the first rate of each."""
+efficiencies and ratios is that of published series, given the first rate of each. A claim counts once, under its first
+state; [replays.md](replays.md#measured-at-reduced-scale) lists those at reduced scale."""
 
 
 def counted(found: Sequence[Outcome]) -> str:

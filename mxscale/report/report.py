@@ -7,6 +7,7 @@ from typing import List, Optional
 from mxscale.config.schema import Config
 from mxscale.config.verbs.records import Report
 from mxscale.cost import price_table
+from mxscale.launcher.progress import echo
 from mxscale.records import claims as published
 from mxscale.records import reduced
 from mxscale.records.recorded import Recorded
@@ -27,11 +28,11 @@ def report(config: Config, request: Report, folder: Path) -> None:
     """Report an experiment, or compare two runs."""
     if request.compare is not None:
         text = side_by_side.write(partial(Store, config), request.compare, folder)
-        print(f"{text}\n  view            {folder}/compare.html", flush=True)
+        echo(f"{text}\n  view            {folder}/compare.html")
         return
     name = request.experiment or config.tracking.experiment
     text, recorded = experiment.write(Store(config), name, folder)
-    print(f"{text}\n  view            {folder}/report.html\n  {recorded}", flush=True)
+    echo(f"{text}\n  view            {folder}/report.html\n  {recorded}")
 
 
 def report_claims(config: Config, request: Report, folder: Path) -> None:
@@ -40,7 +41,7 @@ def report_claims(config: Config, request: Report, folder: Path) -> None:
     at_reduced_scale = reduced.evaluate(reduced.of_runs(runs))
     found = published.outcomes(runs, of_user(price_table.path_of(config)), at_reduced_scale)
     page.save({"claims.md": claims.in_markdown(found)}, (), folder, "report.output")
-    print(f"{claims.in_text(found)}\n\n{claims.counted(found)}; as a table: {folder}/claims.md", flush=True)
+    echo(f"{claims.in_text(found)}\n\n{claims.counted(found)}; as a table: {folder}/claims.md")
 
 
 def runs_of_claims(config: Config, name: Optional[str]) -> List[Recorded]:

@@ -19,6 +19,7 @@ from mxscale.data.sources import imagefolder
 from mxscale.data.tree import Tree, chosen
 from mxscale.data.tree_packer import PackJob, photograph_recipe, scan_recipe, tree_job
 from mxscale.util.errors import ConfigError
+from mxscale.util.paths import absolute
 
 
 class Public(NamedTuple):
@@ -64,7 +65,7 @@ class Public(NamedTuple):
 
     def unpacked(self, data: Data) -> Optional[Data]:
         """Return the set as a folder of images, if data.root holds it unpacked and without its archive."""
-        root = os.path.abspath(os.path.expanduser(data.root))
+        root = absolute(data.root)
         if not self.folder or os.path.exists(os.path.join(root, self.files[0].name)):
             return None
         folder = os.path.join(root, self.folder)
@@ -79,7 +80,7 @@ class Public(NamedTuple):
         return tuple(file._replace(bytes=None, sha256=None) for file in self.files)
 
     def _place(self, data: Data) -> Place:
-        folder = os.path.abspath(os.path.expanduser(data.root))
+        folder = absolute(data.root)
         return Place(folder, f"data.root={data.root}", self.page, data.mirror)
 
 
