@@ -29,10 +29,10 @@ def test_the_version_is_that_of_the_package(capsys):
     assert output_of(capsys, "--version") == f"mxscale {__version__}\n"
 
 
-@pytest.mark.parametrize("verb", ["prices", "layers"])
-def test_a_reader_that_stops_early_causes_no_error(verb):
+@pytest.mark.parametrize("arguments", ["prices", "layers", "train --cfg job"])
+def test_a_reader_that_stops_early_causes_no_error(arguments):
     """As of `mxscale prices | head -1`."""
-    argv = [sys.executable, "-m", "mxscale", verb]
+    argv = [sys.executable, "-m", "mxscale", *arguments.split()]
     process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
     assert (process.stderr.read(), process.wait(60)) == (b"", 0)
@@ -80,6 +80,8 @@ def test_settings_and_options_come_in_any_order(capsys):
                  ["layers", "small", "--cfg", "job", "epochs=7"],
                  ["predict", "x.onnx", "a.jpg", "epochs=7", "--cfg=job", "b.jpg"]):  # fmt: skip
         assert "\nepochs: 7\n" in output_of(capsys, *argv)
+    for argv in (["prices", "epochs=7", "--info", "config"], ["prices", "--info", "epochs=7"]):
+        output_of(capsys, *argv)
 
 
 # What Hydra's function for bash calls, with the line as typed so far

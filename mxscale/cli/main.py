@@ -24,7 +24,7 @@ from mxscale.config.schema import Config, check_group, checked, filled, to_dict
 from mxscale.config.training_settings import MAX_PIXELS
 from mxscale.environment import variables
 from mxscale.launcher.budget import REASON as BUDGET
-from mxscale.launcher.progress import echo
+from mxscale.launcher.progress import drop, echo
 from mxscale.rundir import guards
 from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
 from mxscale.util.errors import ConfigError, nearest
@@ -54,7 +54,8 @@ PLAIN = ["hydra/hydra_logging=disabled", "hydra/job_logging=disabled", "hydra.ru
 # Hydra's settings of where it writes, which have no effect here
 PLACES = ("hydra.run.dir=", "hydra.sweep.dir=", "hydra.sweep.subdir=", "hydra.output_subdir=")
 # Hydra's options that take a value
-WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd")
+WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd",
+              "--experimental-rerun")  # fmt: skip
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -126,11 +127,15 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
             invocation.statuses.append(FAILURE)  # until the verb has ended
             invocation.statuses[-1] = _perform(verb, name, composed)
 
-    with _command_line([*options, *settings]):
+    with _command_line([*settings, *options]):
         try:
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(task)()
         except KeyboardInterrupt:  # before a run handles the signals
             invocation.statuses.append(INTERRUPTED)
+        except BrokenPipeError:  # `--cfg job | head`
+            if invocation.statuses:
+                raise
+            drop(sys.stdout)
         except Exception as error:
             if invocation.sweep and invocation.sweep.begun():
                 invocation.statuses.append(invocation.sweep.ended_early(error))
@@ -168,7 +173,9 @@ def separated(arguments: List[str]) -> Tuple[List[str], List[str]]:
     """Return Hydra's options, with their values, and the settings: argparse accepts settings side by side only."""
     options, settings = [], []
     for argument in arguments:
-        if options and options[-1] in WITH_VALUE:
+        last = options[-1] if options else ""
+        optional = last in ("--info", "-i") and not re.search("^-|=", argument)
+        if last in WITH_VALUE or optional:
             options[-1] += f"={argument}"
         else:
             (options if argument.startswith("-") else settings).append(argument)

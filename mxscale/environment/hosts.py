@@ -108,17 +108,15 @@ def check(hosts: List[Host], run: RunDir) -> None:
     (run.path / "nonce").write_text(nonce)
     command = f"cat {shlex.quote(f'{run.path}/nonce')}; test -x {shlex.quote(sys.executable)} && echo +"
     try:
-        answers = ssh_each(hosts, [command] * len(hosts))
+        answers = _answers(hosts, command)
     finally:
         (run.path / "nonce").unlink()
-    for host, done in zip(hosts, answers):
-        if done.returncode == 255:
-            raise ConfigError(f"launch.hosts: {host.name} can't be reached by ssh ({_reason(done)})")
-        if nonce not in done.stdout:  # the host's shell may print a greeting before it
+    for host, answer in zip(hosts, answers):
+        if nonce not in answer:  # the host's shell may print a greeting before it
             raise ConfigError(
                 f"launch.hosts: {host.name} does not see {run.path}: set runs=DIR to storage that all hosts share"
             )
-        if not done.stdout.endswith("+\n"):
+        if not answer.endswith("+\n"):
             raise ConfigError(
                 f"launch.hosts: {host.name} has no {sys.executable}: install mxscale in the same path on every host"
             )
@@ -131,15 +129,23 @@ def check_inputs(plan: Plan) -> None:
     """
     hosts = [host for host in plan.hosts if not host.here]
     files = [path for split in plan.splits.values() for path in (split.rec, split.idx)] + [plan.pretrained]
-    listed = " ".join(shlex.quote(path) for path in files if path)
-    command = f'for file in {listed}; do test -r "$file" || echo "unreadable: $file"; done'
-    for host, done in zip(hosts, ssh_each(hosts, [command] * len(hosts))):
-        unread = re.search(r"^unreadable: (.*)$", done.stdout, re.MULTILINE)
+    tests = [f"test -r {path} || echo unreadable: {path}" for path in map(shlex.quote, filter(None, files))]
+    for host, answer in zip(hosts, _answers(hosts, "; ".join(tests or ["true"]))):
+        unread = re.search(r"^unreadable: (.*)$", answer, re.MULTILINE)
         if unread:
             raise ConfigError(
                 f"launch.hosts: {host.name} can't read {unread[1]}: place it on storage that all hosts share "
                 "(packed sets: data.cache=DIR)"
             )
+
+
+def _answers(hosts: List[Host], command: str) -> List[str]:
+    """Return what a command prints on each host. Raises ConfigError, which names the first that can't be reached."""
+    ended = ssh_each(hosts, [command] * len(hosts))
+    for host, done in zip(hosts, ended):
+        if done.returncode == 255:
+            raise ConfigError(f"launch.hosts: {host.name} can't be reached by ssh ({_reason(done)})")
+    return [done.stdout for done in ended]
 
 
 def unreachable(hosts: List[Host]) -> List[Host]:

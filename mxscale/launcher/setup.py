@@ -275,7 +275,7 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
     revision = plan.origin and plan.origin.revision
     source += f" ({revision})" if revision else ""
     made_for, side = NETWORKS[config.model.name].side, config.data.image_size
-    source += f", made for images of {made_for} px, not {side}: set model=NAME" if side > 3 * made_for else ""
+    source += f", made for images of {made_for} px, not {side}: set model=NAME" if 3 * made_for < min(side, 224) else ""
     dropped = s.dropped_per_epoch
     rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
     where = f" on {', '.join(host.name for host in plan.hosts)}" if plan.hosts else ""
