@@ -132,15 +132,13 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(task)()
         except KeyboardInterrupt:  # before a run handles the signals
             invocation.statuses.append(INTERRUPTED)
-        except BrokenPipeError:  # `--cfg job | head`
-            if invocation.statuses:
-                raise
-            drop(sys.stdout)
         except Exception as error:
             if invocation.sweep and invocation.sweep.begun():
                 invocation.statuses.append(invocation.sweep.ended_early(error))
             elif invocation.statuses:  # a run has begun: not an error of the command line
                 raise
+            elif isinstance(error, BrokenPipeError):  # `--cfg job | head`
+                drop(sys.stdout)
             else:
                 invocation.statuses.append(refuse(explain(error, own_settings(name))))
         finally:

@@ -101,7 +101,7 @@ def check(hosts: List[Host], run: RunDir) -> None:
 
     Raises ConfigError, which names the first host that does not.
     """
-    hosts = [host for host in hosts if not host.here]
+    hosts = _others(hosts)
     if not hosts:
         return
     nonce = secrets.token_hex(8)
@@ -127,16 +127,22 @@ def check_inputs(plan: Plan) -> None:
 
     Raises ConfigError, which names the first host that does not, and the file.
     """
-    hosts = [host for host in plan.hosts if not host.here]
+    hosts = _others(plan.hosts)
     files = [path for split in plan.splits.values() for path in (split.rec, split.idx)] + [plan.pretrained]
     tests = [f"test -r {path} || echo unreadable: {path}" for path in map(shlex.quote, filter(None, files))]
-    for host, answer in zip(hosts, _answers(hosts, "; ".join(tests or ["true"]))):
+    if not tests:
+        return
+    for host, answer in zip(hosts, _answers(hosts, "; ".join(tests))):
         unread = re.search(r"^unreadable: (.*)$", answer, re.MULTILINE)
         if unread:
             raise ConfigError(
                 f"launch.hosts: {host.name} can't read {unread[1]}: place it on storage that all hosts share "
                 "(packed sets: data.cache=DIR)"
             )
+
+
+def _others(hosts: Sequence[Host]) -> List[Host]:
+    return [host for host in hosts if not host.here]
 
 
 def _answers(hosts: List[Host], command: str) -> List[str]:
@@ -150,7 +156,7 @@ def _answers(hosts: List[Host], command: str) -> List[str]:
 
 def unreachable(hosts: List[Host]) -> List[Host]:
     """Return the hosts that no longer answer."""
-    hosts = [host for host in hosts if not host.here]
+    hosts = _others(hosts)
     return [host for host, done in zip(hosts, ssh_each(hosts, ["true"] * len(hosts))) if done.returncode]
 
 

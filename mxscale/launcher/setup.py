@@ -136,12 +136,12 @@ def set_up(context: RunContext) -> Attempt:
     stamps["preparation"] = time.time() - began - stamps["compose"]
     config = run.config()  # the preparation may have set the input of pretrained weights
     if not signals.reason:
+        hosts.check_inputs(run.plan())
         config = backend_probe.settle(run, config, context.attempt, signals)
     context = replace(context, config=config)
     if signals.reason:
         return Attempt(context, None, stamps, logs)
     plan = run.plan()
-    hosts.check_inputs(plan)
     announce(run, config, plan, run.price())
     if config.budget.bounds:
         budget.check_prepared(run, config, context.attempt)
@@ -275,7 +275,8 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
     revision = plan.origin and plan.origin.revision
     source += f" ({revision})" if revision else ""
     made_for, side = NETWORKS[config.model.name].side, config.data.image_size
-    source += f", made for images of {made_for} px, not {side}: set model=NAME" if 3 * made_for < min(side, 224) else ""
+    if 3 * made_for < min(side, 224):  # networks for 224 px suit larger images too
+        source += f", made for images of {made_for} px, not {side}: set model=NAME"
     dropped = s.dropped_per_epoch
     rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
     where = f" on {', '.join(host.name for host in plan.hosts)}" if plan.hosts else ""

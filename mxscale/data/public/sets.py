@@ -80,8 +80,7 @@ class Public(NamedTuple):
         return tuple(file._replace(bytes=None, sha256=None) for file in self.files)
 
     def _place(self, data: Data) -> Place:
-        folder = absolute(data.root)
-        return Place(folder, f"data.root={data.root}", self.page, data.mirror)
+        return Place(absolute(data.root), f"data.root={data.root}", self.page, data.mirror)
 
 
 def _mnist(name: str, size: int, sha256: str) -> File:
