@@ -28,7 +28,8 @@ conf/GROUP/, or model=NETWORK), lists in quotes ('plan.nodes=[1,2]'); `-m` sweep
 
 def overview(verbs: Dict[str, str]) -> str:
     """Return the list of verbs, one line each; verbs: name -> summary."""
-    return USAGE.format(verbs="\n".join(f"  {name:<10} {summary}" for name, summary in verbs.items()))
+    width = max(map(len, verbs))
+    return USAGE.format(verbs="\n".join(f"  {name:<{width}} {summary}" for name, summary in verbs.items()))
 
 
 def composed(name: str, overrides: List[str]) -> Dict[str, Any]:
