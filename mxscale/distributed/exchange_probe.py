@@ -14,7 +14,7 @@ from mxnet import nd
 from mxscale.config.backends import CANDIDATES
 from mxscale.config.schema import Comm
 from mxscale.distributed.communicators import open_communicator
-from mxscale.distributed.exchange import make_exchange
+from mxscale.distributed.exchange import Share, make_exchange
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
@@ -26,7 +26,7 @@ def measure(comm, options: Comm, plan: Plan, ordered: bool) -> dict:
     """Return seconds per exchange: median, range and number, at most TIMES. A collective."""
     shapes, dtype = plan.probe.gradients, plan.probe.dtype
     lanes = [[nd.zeros(shape, ctx=device, dtype=dtype) for shape in shapes] for device in comm.devices(plan.device)]
-    exchange = make_exchange(comm, lanes, options, images=1, ordered=ordered)
+    exchange = make_exchange(comm, lanes, options, Share(), ordered=ordered)
     seconds, began = [], time.perf_counter()
     while len(seconds) < WARM + TIMES:
         enough = len(seconds) > WARM and time.perf_counter() - began > options.probe_s / 3
