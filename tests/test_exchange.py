@@ -364,6 +364,7 @@ for parameter in running:
 table = ShardStatistics(running, [comm.rank], comm.size).gather(comm)
 results["table"] = [list(table.shape), len({row.tobytes() for row in table}), weights.params_sha256({"t": table})]
 results["total"] = comm.total([[comm.rank + 1, 2**53 - 2 if comm.rank == 0 else 1]]).tolist()
+results["agree"] = [comm.agree(b"same"), comm.agree(bytes([comm.rank]))]
 first, second = (comm.total_later([comm.rank, 1], name) for name in ("one", "other"))
 results["later"] = [second().tolist(), first().tolist()]
 vote, results["vote"] = StopVote(comm, lambda: comm.rank > 0 or step == 2), []  # rank 0's request alone counts
@@ -404,6 +405,7 @@ def test_ranks_get_correct_sums_broadcasts_and_votes(tmp_path, ranks):
         assert one["size"] == ranks
         assert one["none"][0] < 1e-5 and one["fp16"][0] < 1e-2
         assert one["total"] == [[ranks * (ranks + 1) / 2, 2**53 - 2 + ranks - 1]]
+        assert one["agree"] == [True, False]
         assert one["vote"] == [False, False, True]
         assert one["later"] == [[ranks * (ranks - 1) / 2, ranks]] * 2
         assert one["table"][:2] == [[ranks, one["table"][0][1]], ranks]
