@@ -16,8 +16,6 @@ from mxscale.rundir.plan import Plan
 from mxscale.tracking import payload
 
 T0 = 1_700_000_000_000  # ms
-
-
 CPU = "system/cpu_utilization_percentage"
 
 
