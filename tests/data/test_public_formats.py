@@ -10,7 +10,7 @@ import made_sets
 import pytest
 from made_sets import data_of, public
 from refusals import error_of
-from runs import read_json
+from run_files import read_json
 
 from mxscale.data.public.archives import BadArchive
 from mxscale.util.errors import ConfigError

@@ -10,7 +10,7 @@ import pytest
 from machine import kill_session, until
 from PIL import Image
 from refusals import command_error
-from runs import recorded_in
+from run_files import recorded_in
 
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
@@ -145,7 +145,6 @@ def test_killed_rank_ends_the_measurement(under_way, cli):
         (["comm=dist_async"], "comm=dist_async: has no all-reduce of its own"),
         (["comm=nccl", "launch.ranks=2"], "built without NCCL"),
         (["comm.compression=fp16"], "comm.compression=fp16: the arrays are float32"),
-        (["launch=docker", "launch.image=x"], "launch=docker: the ranks are processes"),
         (
             ["launch.hosts=[unknown.invalid:2]", "launch.ranks=2"],
             "launch.hosts: unknown.invalid can't be reached by ssh",

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from records import make_records, noise
 from refusals import command_error
-from runs import recorded_in
+from run_files import recorded_in
 
 from mxscale.cli import main
 from mxscale.config.readers import READERS

@@ -13,7 +13,7 @@ from faults import server_pids
 from in_process import prepared, trained
 from plain_loop import CASE, commands, distance
 from refusals import contains, error_of
-from runs import wait_for_step
+from run_files import wait_for_step
 
 from mxscale.config.schema import Comm, from_dict
 from mxscale.config.sizes import Sizes, server_count, unsaved
@@ -205,10 +205,6 @@ ASYNC = {"backend": "dist_async", "update_on": "server"}
         (
             {"comm": {"backend": "parameter_server", "compression": "2bit"}, "precision": "amp"},
             ["comm.compression=2bit with precision=amp", "use precision=float32"],
-        ),
-        (
-            {"comm": {"backend": "parameter_server"}, "launch": {"kind": "docker", "image": "a"}},
-            ["comm=parameter_server with launch=docker", "use launch=auto"],
         ),
     ],
 )

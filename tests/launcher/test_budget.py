@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from plans import make_sizes, make_splits
 from refusals import error_of
-from runs import params
+from run_files import params
 
 from mxscale.cli.settings import merge_for_resume
 from mxscale.config import signature

@@ -20,7 +20,7 @@ from composed import composed
 from machine import mounted, until
 from PIL import Image
 from repository import ROOT
-from runs import rank_pids, recorded_in, wait_for_step
+from run_files import rank_pids, recorded_in, wait_for_step
 from verbs import SMALL
 
 from mxscale.cost import run_cost

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from machine import free_port
 from repository import ROOT
-from runs import wait_for_step
+from run_files import wait_for_step
 from verbs import SMALL
 
 from mxscale.rundir.directory import RunDir

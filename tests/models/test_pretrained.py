@@ -10,7 +10,7 @@ import pytest
 from composed import composed
 from in_process import trained
 from refusals import error_of
-from runs import last, params
+from run_files import last, params
 
 from mxscale.cli import settings
 from mxscale.config.schema import Config, Data, from_dict, origin_of, to_dict

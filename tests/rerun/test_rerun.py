@@ -11,7 +11,7 @@ import pytest
 from composed import composed
 from recorded_runs import PLAN, PRICE, asked, make_run, send, write_lines
 from refusals import error_of
-from runs import wait_for_step
+from run_files import wait_for_step
 from verbs import SMALL
 
 from mxscale.cli import main as command_line

@@ -10,7 +10,7 @@ import tarfile
 
 import pytest
 from repository import ROOT
-from runs import read_json
+from run_files import read_json
 from verbs import Cli
 
 from mxscale.rundir import directory

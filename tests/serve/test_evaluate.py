@@ -10,7 +10,7 @@ import exported
 import numpy as np
 import pytest
 from refusals import command_error
-from runs import last
+from run_files import last
 
 from mxscale.cli import main
 from mxscale.config.schema import from_dict

@@ -16,7 +16,7 @@ from typing import Callable, List
 import psutil
 from machine import until
 from repository import ROOT
-from runs import rank_pids, wait_for_step
+from run_files import rank_pids, wait_for_step
 
 from mxscale.rundir.directory import RunDir
 from mxscale.train import checkpointer

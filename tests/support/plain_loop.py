@@ -2,7 +2,7 @@
 
 import mxnet as mx
 import numpy as np
-from runs import params
+from run_files import params
 
 from mxscale.config.schema import from_dict
 from mxscale.environment.placement import Placement

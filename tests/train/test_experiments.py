@@ -14,7 +14,7 @@ from composed import composed
 from PIL import Image
 from records import make_records
 from repository import ROOT
-from runs import last
+from run_files import last
 
 from mxscale.cli import main, settings
 from mxscale.launcher import setup

@@ -14,7 +14,7 @@ import yaml
 from in_process import prepared
 from machine import kill_session, until
 from repository import ROOT
-from runs import rank_pids, wait_for_step
+from run_files import rank_pids, wait_for_step
 
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands

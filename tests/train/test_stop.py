@@ -5,7 +5,7 @@ import signal
 import pytest
 from evaluations import CASE, StopAfter
 from in_process import prepared, trained
-from runs import wait_for_step
+from run_files import wait_for_step
 
 from mxscale.rundir import directory
 

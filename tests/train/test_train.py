@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 import yaml
-from runs import last, params
+from run_files import last, params
 
 from mxscale.config.readers import READERS
 from mxscale.distributed.communicators import Local, horovod_build
