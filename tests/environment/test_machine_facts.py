@@ -11,7 +11,6 @@ import pytest
 from compiled import compiled, needs_cc
 from repository import ROOT
 
-from mxscale.config.schema import Config
 from mxscale.data.reader import speed
 from mxscale.doctor import facts as child_facts
 from mxscale.environment import container_limits, description, gpus, machine
@@ -20,7 +19,7 @@ from mxscale.train import build_facts
 
 
 def test_child_reports_this_mxnet():
-    facts = child_facts.of_mxnet(Config())
+    facts = child_facts.of_mxnet()
     assert (facts["version"], facts["numpy"]) == (metadata.version("mxnet"), "1.23.5")
     assert "OPENCV" in facts["features"]
     assert facts["library"].endswith("libmxnet.so") and facts["horovod"]["gloo"] is True
@@ -60,7 +59,7 @@ def test_child_that_hangs_times_out(tmp_path, monkeypatch):
 
 
 def test_cores_decode_images():
-    one, two = (child_facts.of_input(Config(), cores)["images_per_s"] for cores in (1, 2))
+    one, two = (child_facts.of_input(cores)["images_per_s"] for cores in (1, 2))
     assert 20 < one < two
 
 
