@@ -121,6 +121,7 @@ def restart_context(context: RunContext) -> RunContext:
         nodes=left,
         price=replace(context.resources.price, nodes=setup.billed_machine(config, left).nodes),
         started=run.attempts[-1].ended_ms / 1000,  # the machines are billed between two attempts
+        continues=True,
         weights_file=setup.pretrained_file(config, run),
     )
     return replace(context, config=config, resources=resources, ranks=ranks_that_fit(config.launch.ranks, left))

@@ -65,7 +65,7 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     nodes = hosts.find(config)
     price = price_of(config, nodes, run, hooks)
     if not config.budget.dry_run:  # it reports the cost beyond a bound as well
-        budget.check(config.budget, price, *run_cost.so_far(run, price))
+        budget.check(config.budget, price, run_cost.so_far(run))
     check_horovod(config)
     weights_file = pretrained_file(config, run)
     if config.tracking.enabled:
@@ -165,7 +165,8 @@ def begin_attempt(context: RunContext) -> RunContext:
     rank_files = [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive"), *run.path.glob("ranks/*.images")]
     for stale in [run.stop_file, run.path / "refused.json", *rank_files]:
         stale.unlink(missing_ok=True)
-    started = status.Attempt(attempt, int(resources.started * 1000), resources.price.nodes)
+    started_ms = round(resources.started * 1000)
+    started = status.Attempt(attempt, started_ms, resources.price.nodes, continues=resources.continues)
     run.write_status(status.Status(attempts=(*earlier, started), attempt=attempt))
     run.write_config(context.config)
     if run.price() is None:

@@ -291,7 +291,7 @@ def _where(condition, first: Link, second: Link) -> Link:
 
 
 def billed_hours(seconds: np.ndarray, billing: str, minimum_s: float) -> np.ndarray:
-    """Return the billed hours of one attempt, as prices.cost bills it (arrays)."""
+    """Return the billed hours of one attempt, as prices.bill does (arrays)."""
     if billing == "per_hour":
         return np.maximum(1, np.ceil(np.round(seconds, 3) / 3600))
     return np.maximum(seconds, minimum_s) / 3600
