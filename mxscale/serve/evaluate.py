@@ -158,7 +158,7 @@ def _opened(name: str, split: Split, classes: np.ndarray) -> Images:
 def evaluate(predictor: Predictor, images: Images, views: str) -> Evaluated:
     """Evaluate every image of a split once; the probabilities of its views are averaged."""
     card, count, each = predictor.card, len(images.records), VIEWS[views]
-    transform, labels = preprocessing(card), np.empty(count, int)
+    crop, labels = preprocessing(card), np.empty(count, int)
 
     def pixels(view: View) -> np.ndarray:
         try:
@@ -166,7 +166,7 @@ def evaluate(predictor: Predictor, images: Images, views: str) -> Evaluated:
         except (OSError, BadRecords) as error:
             raise BadImage(str(error)) from None
         labels[view.record] = images.classes[int(label)]
-        cropped = transform.cropped(decoder.decode(content), view.place)
+        cropped = crop(decoder.decode(content), view.place)
         return cropped[:, ::-1] if view.mirrored else cropped
 
     wanted = (View(record, place, mirrored) for record in range(count) for place, mirrored in each)

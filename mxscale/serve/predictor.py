@@ -2,16 +2,14 @@
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import islice
 from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
 import onnxruntime
 
-from mxscale.config.schema import Data
+from mxscale.data.central_crop import CentralCrop
 from mxscale.data.images import BadImage
-from mxscale.data.reader.transforms import Evaluation
 from mxscale.environment.container_limits import available_cores
 from mxscale.serve.model_card import INPUT, LOGITS, PROBABILITIES, ModelCard
 from mxscale.serve.trained_models import Exported
@@ -35,10 +33,9 @@ def threads_of(value: Any) -> int:
     return available_cores() if value == "auto" else value
 
 
-def preprocessing(card: ModelCard) -> Evaluation:
+def preprocessing(card: ModelCard) -> CentralCrop:
     """Return the transformation of validation images in the network's training."""
-    data = Data(image_size=card.image_size, eval_resize=card.resize, interpolation=card.interpolation)
-    return Evaluation(replace(data, mean=list(card.mean), std=list(card.std)))
+    return CentralCrop(card.image_size, card.resize, card.interpolation)
 
 
 def _session(content: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
