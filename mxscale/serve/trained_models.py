@@ -164,14 +164,17 @@ def _built(config: Config, classes: int, arrays, graph, source: str):
 def _card(config: Config, class_names: Tuple[str, ...], net, run: Optional[str]) -> ModelCard:
     from mxscale.models import weights
 
-    data = config.data
+    data, entry = config.data, DATASETS[config.data.kind]
+    packed = data.short_side or (data.image_size if entry.scans else None)  # packing enlarges scans
+    resize = data.eval_resize or packed
+    # Where packing resizes, validation does not: the network has seen images resized as repack.py does it
+    by_packing = run is not None and (entry.reencoded or entry.scans) and resize is not None and resize == packed
     return ModelCard(
         network=config.model.name,
         class_names=class_names,
         image_size=data.image_size,
-        # Packing enlarges scans to what the network sees
-        resize=data.eval_resize or data.short_side or (data.image_size if DATASETS[data.kind].scans else None),
-        interpolation=data.interpolation,
+        resize=resize,
+        interpolation="bicubic" if by_packing else data.interpolation,
         mean=tuple(data.mean),
         std=tuple(data.std),
         params_sha256=weights.params_sha256(weights.arrays(net)),

@@ -128,7 +128,8 @@ class Evaluation:
     draws = 0
 
     def __init__(self, data: Data):
-        self.crop = CentralCrop(data.image_size, data.eval_resize, data.interpolation)
+        self.side = data.image_size
+        self.crop = CentralCrop(self.side, data.eval_resize, data.interpolation)
 
     def __call__(self, content: bytes, draws: Sequence[float], out: np.ndarray) -> None:
         """Write the image's (3, side, side) uint8 RGB to `out`. Raises BadImage."""
