@@ -24,8 +24,8 @@ from input import photograph
 from mxscale.config.networks import NAMES, network
 from mxscale.environment.container_limits import available_cores
 from mxscale.models import weights, zoo
+from mxscale.models.model_card import ModelCard
 from mxscale.serve import export, onnx_graph
-from mxscale.serve.model_card import ModelCard
 from mxscale.serve.predictor import BATCH, Predictor, preprocessing
 from mxscale.serve.trained_models import Exported, Network
 

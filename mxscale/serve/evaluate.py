@@ -16,12 +16,12 @@ from mxscale.data.images import BadImage
 from mxscale.data.reader import decoder
 from mxscale.data.reader.records import RecordFile
 from mxscale.data.recordio import BadRecords
+from mxscale.models.model_card import ModelCard
 from mxscale.rendering import page
 from mxscale.rundir.directory import RunDir
 from mxscale.serve import evaluation_report, trained_models
 from mxscale.serve.classification_metrics import Tally
 from mxscale.serve.evaluation_report import Evaluated, Mistake
-from mxscale.serve.model_card import ModelCard
 from mxscale.serve.predictor import Predictor, preprocessing, threads_of
 from mxscale.tracking import history
 from mxscale.util.errors import ConfigError, nearest

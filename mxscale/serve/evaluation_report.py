@@ -9,10 +9,10 @@ from typing import Iterable, List, NamedTuple, Sequence
 import numpy as np
 
 from mxscale.launcher.progress import echo
+from mxscale.models.model_card import ModelCard
 from mxscale.rendering import canvas, page
 from mxscale.rendering.canvas import COLOURS, Drawn
 from mxscale.serve.classification_metrics import Tally
-from mxscale.serve.model_card import ModelCard
 from mxscale.serve.prediction_files import TEMPLATES, in_base64
 from mxscale.util import csv_tables, text_table
 

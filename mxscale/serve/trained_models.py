@@ -7,9 +7,9 @@ from typing import NamedTuple, Optional, Tuple, Union
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import SYMBOL, network
 from mxscale.config.schema import Config, Data, origin_of
+from mxscale.models import model_card
+from mxscale.models.model_card import ModelCard
 from mxscale.rundir.directory import RunDir, latest_trained
-from mxscale.serve import model_card
-from mxscale.serve.model_card import ModelCard
 from mxscale.tracking import history
 from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import read_regular
@@ -76,10 +76,15 @@ def _read(path: str) -> Exported:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     try:
-        found = onnx.load_model_from_string(content).metadata_props
+        found = onnx.load_model_from_string(content)
     except Exception:  # of protobuf
         raise ConfigError(f"{path} is no ONNX file, or it is damaged") from None
-    return Exported(content, model_card.from_metadata({each.key: each.value for each in found}, path))
+    if any(each.data_location == onnx.TensorProto.EXTERNAL for each in found.graph.initializer):
+        raise ConfigError(f"{path} has weights in other files: expected a file of `mxscale export`, which has none")
+    card = model_card.from_metadata({each.key: each.value for each in found.metadata_props}, path)
+    if card is None:
+        raise ConfigError(f"{path} has no metadata of mxscale: expected a file of `mxscale export`")
+    return Exported(content, card)
 
 
 def load(model: Union[str, RunDir], config: Config) -> Network:
