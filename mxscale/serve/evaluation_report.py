@@ -42,7 +42,7 @@ class Evaluated(NamedTuple):
 
     @property
     def read(self) -> str:
-        return "files" if self.from_files else "packed copies"
+        return "images" if self.from_files else "packed images"
 
 
 def write(evaluated: Evaluated, folder: Path) -> List[Path]:
@@ -77,7 +77,7 @@ def facts(evaluated: Evaluated) -> dict:
 def summary(evaluated: Evaluated, path: Path) -> str:
     """Return the result for the terminal."""
     metrics, tally, names = evaluated.tally.metrics(), evaluated.tally, evaluated.card.class_names
-    lines = [("evaluated", f"{tally.images:,} images of {evaluated.split} ({evaluated.read}), views {evaluated.views}")]
+    lines = [("evaluated", f"{tally.images:,} {evaluated.read} of {evaluated.split}, views {evaluated.views}")]
     lines += [(name.replace("top", "top-"), f"{metrics[name]:.2f} %") for name in ("top1", "top5") if name in metrics]
     lines += [("loss", f"{metrics['loss']:.4f} nats"), ("macro f1", f"{metrics['f1']:.4f}")]
     lines += [("calibration", f"expected error {metrics['ece']:.4f}")]
