@@ -1,5 +1,6 @@
 """The examples of README and docs, as they are printed: command lines compose, code runs and computes what it shows."""
 
+import json
 import os
 import re
 import shlex
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import exported
+import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -17,6 +19,7 @@ from repository import PAGES, ROOT, name_of
 from mxscale.cli import CONF, main
 from mxscale.cli.verbs import VERBS, own_settings
 from mxscale.config.schema import Config, checked, filled, from_dict, to_dict
+from mxscale.data.central_crop import CentralCrop
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )?(?:mxscale|python (?=train\.py|finetune\.py))\s*(.*)$", re.MULTILINE)
@@ -73,12 +76,15 @@ def test_the_onnx_example_prints_the_classes_of_predict(tmp_path, monkeypatch, c
     sizes = [(640, 480), (33, 90), (40, 32), (100, 100)]
     paths = [path for n, size in enumerate(sizes) for path in exported.photographs(tmp_path / str(n), 6, size, n)]
     monkeypatch.chdir(tmp_path)
-    assert main.main(["predict", "model.onnx", *map(str, paths), "top=1"]) == 0
-    predicted = [line.split("  ")[1].split()[0] for line in capsys.readouterr().out.splitlines()]
-    for path in paths:
+    assert main.main(["predict", "model.onnx", *map(str, paths), "output=out.jsonl"]) == 0
+    rows = [json.loads(line)["predictions"] for line in Path("out.jsonl").read_text().splitlines()]
+    for path, (likeliest, *_) in zip(paths, rows, strict=True):
         path.rename("photo.jpg")
-        exec(compile(code, "use-a-model.md", "exec"), {})
-    assert capsys.readouterr().out.split() == predicted
+        names = {}
+        exec(compile(code, "use-a-model.md", "exec"), names)
+        assert capsys.readouterr().out.split() == [likeliest["class"]]
+        seen = CentralCrop(exported.SIDE, 36, "bilinear").of_file("photo.jpg")
+        assert np.abs(np.asarray(names["image"], int) - seen).max() <= 2  # a crop after resizing is rounded otherwise
 
 
 @pytest.mark.slow
