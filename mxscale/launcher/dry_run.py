@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 from mxscale.config.schema import Config
 from mxscale.config.sizes import sizes
 from mxscale.cost import prices, run_cost
-from mxscale.launcher import backend_probe, budget, setup
+from mxscale.launcher import budget, setup
 from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.launcher.progress import echo
 from mxscale.records import earlier_runs
@@ -50,7 +50,7 @@ def _report_new_run(config: Config, resources: Resources) -> bool:
         setup.place(context)
         setup.prepare(context)
         if not signals.reason:
-            config = backend_probe.settle(run, run.config(), context.attempt, signals)
+            config = run.config()
             plan = run.plan()
             setup.announce(run, config, plan, resources.price)
             plan = setup.record_environment(run, config, plan)

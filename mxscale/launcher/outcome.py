@@ -107,7 +107,7 @@ def with_communicator_reason(failure: Failure, logs: Logs) -> Failure:
 def restart_context(context: RunContext) -> RunContext:
     """Return the context of another attempt on the hosts that can be reached.
 
-    What the failed attempt determined (the back end of comm=auto, the input of pretrained weights) stays.
+    What the failed attempt determined (the input of pretrained weights) stays.
     Raises ConfigError if no host can be reached, or the weights no longer exist.
     """
     run, nodes = context.run, context.resources.nodes

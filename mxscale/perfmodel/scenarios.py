@@ -92,7 +92,7 @@ class Task:
 def exchange_of(config: Config) -> str:
     """Return the modelled back end: the default one before a trial, and for one rank, which exchanges nothing."""
     entry = config.comm.entry
-    return DEFAULT if entry.chosen_by_trial or entry.single_rank else entry.name
+    return DEFAULT if entry.single_rank else entry.name
 
 
 def check_modelled(names: Sequence[str]) -> None:
