@@ -7,12 +7,11 @@ from refusals import error_of
 
 from mxscale.config.schema import from_dict
 from mxscale.records import earlier_runs
-from mxscale.rundir import directory, guards
+from mxscale.rundir import checkpoints, directory, guards
 from mxscale.rundir.json_fields import FIELDS
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.status import FINISHED, Status
 from mxscale.tracking import sync_state
-from mxscale.train import checkpointer
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
@@ -159,19 +158,19 @@ def test_a_resume_refuses_a_file_in_place_of_a_folder(runs, name):
 
 
 @pytest.mark.parametrize("damage", ["fifo", "sparse"])
-@pytest.mark.parametrize("name", (*checkpointer.FILES, "MANIFEST"))
+@pytest.mark.parametrize("name", (*checkpoints.FILES, "MANIFEST"))
 def test_a_damaged_file_makes_a_checkpoint_invalid_at_once(runs, name, damage):
     folder = runs[0].checkpoint(1)
     folder.mkdir(parents=True)
-    for each in checkpointer.FILES:
+    for each in checkpoints.FILES:
         (folder / each).write_text(each)
-    listed = "".join(f"{digest_of(folder / each)}  {each}\n" for each in checkpointer.FILES)
+    listed = "".join(f"{digest_of(folder / each)}  {each}\n" for each in checkpoints.FILES)
     (folder / "MANIFEST").write_text(listed)
-    assert checkpointer.is_valid(folder)
+    assert checkpoints.is_complete(folder)
     (folder / name).unlink()
     if damage == "fifo":
         os.mkfifo(folder / name)
     else:
         (folder / name).touch()
         os.truncate(folder / name, 20 << 30)
-    assert not checkpointer.is_valid(folder)
+    assert not checkpoints.is_complete(folder)
