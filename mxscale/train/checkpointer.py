@@ -219,10 +219,7 @@ class Checkpointer:
 
 
 def resumable(run: RunDir) -> Optional[Checkpoint]:
-    """Return the newest valid checkpoint, None if the run has no checkpoint.
-
-    Raises ConfigError if every checkpoint is damaged.
-    """
+    """Return the newest valid checkpoint, None if the run has none. Raises ConfigError if every one is damaged."""
     found = newest(run.checkpoints)
     if found is None and checkpoints.paths(run.checkpoints):
         raise ConfigError(f"resume={run.path}: every checkpoint there is damaged; start a new run")

@@ -4,7 +4,8 @@ tests/fixtures/checkpoints.tar.xz holds, written by those versions themselves:
 
 current/NAME     runs of `small_training.Training` of width 8 after step 3, by the last version that pickled optimizers
 early/NAME       the same by a version of 2026-11-20, whose state.json has six keys
-optimizers/NAME-DTYPE  the file `trainer` of each MXNet optimizer after three updates of random gradients
+whole            a run directory by that last version, stopped at step 11 of 64: a small symbol network, Adam
+optimizers/NAME-DTYPE   the file `trainer` of each MXNet optimizer after three updates of random gradients
 """
 
 import io
@@ -18,6 +19,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 import small_training
+from in_process import trained
 from refusals import error_of
 from repository import ROOT
 from small_training import Training
@@ -26,6 +28,7 @@ from mxscale.config.optimizers import optimizer_entry
 from mxscale.config.schema import Optimizer, from_dict
 from mxscale.models import weights
 from mxscale.rundir import checkpoints
+from mxscale.rundir.directory import RunDir
 from mxscale.train import checkpointer, prepare
 from mxscale.train.optim import pickled_states, states
 from mxscale.train.optim.optimizer import advance, make_trainer
@@ -72,6 +75,28 @@ def test_earlier_checkpoint_resumes_to_the_same_bytes(earlier, fixtures, name):
     again = earlier(name)
     assert again.checkpointer.restore() == 4
     assert again.step(5, 6).digest() == resumed.digest() and again.evaluated() == resumed.evaluated()
+
+
+@pytest.mark.slow
+def test_earlier_run_directory_resumes_to_the_same_bytes_in_one_or_two_attempts(fixtures, tmp_path):
+    shas = []
+    for stops in (False, True):
+        run = RunDir(tmp_path / str(stops))
+        shutil.copytree(fixtures / "whole", run.path)
+        (run.path / "plan.json").write_text((run.path / "plan.json").read_text().replace("@RUN@", str(run)))
+        for attempt in (2, 3) if stops else (2,):
+            run.begin_alive(attempt)
+            if stops and attempt == 2:
+                run.ask_to_stop("by the test")
+            prepare.prepare(run, run.config())
+            ended = trained(run, attempt)
+            if ended["state"] == "interrupted":
+                assert 11 < ended["step"] < 64
+                assert (run.checkpoint(ended["step"]) / "optimizer").exists()
+                run.stop_file.unlink()
+        assert (ended["state"], ended["step"]) == ("done", 64)
+        shas.append(ended["params_sha256"])
+    assert shas[0] == shas[1]
 
 
 class Updates:
