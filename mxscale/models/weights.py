@@ -69,7 +69,12 @@ def host(array) -> np.ndarray:
 
 
 def load(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[str, mx.nd.NDArray]:
-    """Return name -> array on the CPU, from MXNet's .params container of any version.
+    """Return what `read` returns, as arrays of MXNet on the CPU."""
+    return {name: _on_cpu(array) for name, array in read(path, key, at_most).items()}
+
+
+def read(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[str, np.ndarray]:
+    """Return name -> array, from MXNet's .params container of any version.
 
     Args:
         path: The file. The prefixes `arg:` and `aux:` of its names are dropped.
@@ -80,7 +85,7 @@ def load(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[
         ConfigError: The file is missing, truncated or corrupt, or not a regular file.
     """
     try:
-        return {name: _on_cpu(array) for name, array in _read(path, at_most).items()}
+        return _read(path, at_most)
     except FileNotFoundError:
         raise ConfigError(f"{key}={path}: no such file") from None
     except OSError as error:

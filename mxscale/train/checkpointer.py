@@ -309,8 +309,9 @@ def prune(folder: Path, current: int, keep: int, best: Optional[int]) -> None:
 def _save_arrays(path: Path, arrays) -> None:
     """Write arrays and read them back: MXNet's writer does not report every write error of a full disk."""
     weights.save(path, arrays)
-    written = _numpy(weights.load(path, at_most=MAX_BYTES))
-    if any(array.tobytes() != written[name].tobytes() for name, array in _numpy(arrays).items()):
+    written = weights.read(path, at_most=MAX_BYTES)
+    pairs = ((array.asnumpy(), written[name]) for name, array in arrays.items())
+    if not all(np.array_equal(a.reshape(-1).view("u1"), b.reshape(-1).view("u1")) for a, b in pairs):
         raise OSError(f"{path} does not read back as written (a full disk?)")
 
 
