@@ -126,6 +126,9 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
     invocation = multirun.begin_session()
     options, settings = separated(arguments)
     settings = keyed(verb, [canonical(setting) for setting in settings])
+    unpickling = next((option for option in options if _unpickles(option)), None)
+    if unpickling:
+        return refuse(f"{unpickling}: it would execute a pickle of Hydra's; repeat a run with rerun=RUN_DIR")
     placed = next((setting for setting in settings if setting.lstrip("+~").startswith(PLACES)), None)
     if placed:
         return refuse(f"{placed}: run directories and sweeps are below runs; set runs=DIR")
@@ -186,6 +189,12 @@ def separated(arguments: List[str]) -> Tuple[List[str], List[str]]:
         else:
             (options if argument.startswith("-") else settings).append(argument)
     return options, settings
+
+
+def _unpickles(option: str) -> bool:
+    """Return whether Hydra would take an option for --experimental-rerun; argparse accepts it abbreviated."""
+    name = option.partition("=")[0]
+    return len(name) > 2 and "--experimental-rerun".startswith(name)
 
 
 def keyed(verb: Verb, arguments: List[str]) -> List[str]:
