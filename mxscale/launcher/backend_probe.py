@@ -13,10 +13,10 @@ from mxscale.config.validation import validate
 from mxscale.environment import hosts, variables
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
+from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Signals
 from mxscale.launcher.processes import Processes
 from mxscale.launcher.progress import echo
-from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util import text_table

@@ -23,10 +23,10 @@ from mxscale.environment import description, hosts, machine, variables
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import backend_probe, budget, commands
+from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Hook, Resources, RunContext, Signals
 from mxscale.launcher.failure import Logs
 from mxscale.launcher.progress import echo
-from mxscale.launcher.supervisor import kept_alive
 from mxscale.records import earlier_runs
 from mxscale.rundir import directory, status
 from mxscale.rundir.directory import RunDir

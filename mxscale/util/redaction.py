@@ -22,6 +22,7 @@ FIELD = re.compile(rf"({SECRET}|[?&]key)(=|%3D)[^&\s]*[^&\s'\",;:)\]}}]", re.IGN
 # Variables of the environment that hold a password or a key. A shorter value may be an ordinary word of the text.
 VARIABLE = re.compile(r"(?:.*_)?(?:PASSWORD|PASSWD|PASSPHRASE|TOKEN|SECRET|(?:ACCESS|API|PRIVATE|SECRET)_?KEY)", re.I)
 SHORTEST = 8
+READ, SHOWN = 4000, 200  # characters of a server's text that are searched for passwords, and that are shown
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -56,6 +57,11 @@ def _masked(found: re.Match) -> str:
 def redact_address(address: str) -> str:
     """Return an address, which may lack its scheme, with its passwords replaced by ***."""
     return redact(address) if re.match(r"[\w+.-]*:?//", address) else redact(f"//{address}")[2:]
+
+
+def excerpt(text: str) -> str:
+    """Return the beginning of a text that a server sent, as one redacted line; it is cut first, as it may be long."""
+    return redact(" ".join(text[:READ].split()))[:SHOWN]
 
 
 def shown(text: str) -> str:
