@@ -69,7 +69,7 @@ def memory_limit_gb() -> Optional[float]:
 def driver_version(path="/proc/driver/nvidia/version") -> Optional[str]:
     """Return the version of NVIDIA's kernel driver; None if not installed."""
     try:
-        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", Path(path).read_text())
+        found = re.search(r"^.*Kernel Module.*?\s(\d+\.[\d.]+)\s", Path(path).read_text(), re.MULTILINE)
     except OSError:
         return None
     return found[1] if found else None

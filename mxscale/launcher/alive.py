@@ -34,9 +34,8 @@ def kept_alive(run: RunDir, every_s: float = ALIVE_EVERY_S):
     """
     argv = [sys.executable, "-I", "-S", "-c", TOUCH, str(run.alive_file), str(os.getpid()), str(every_s)]
     # In a session of its own, which Ctrl-C does not reach; in /, so that no folder is kept in use
-    child = subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, cwd="/"
-    )  # fmt: skip
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    child = subprocess.Popen(argv, **streams, start_new_session=True, cwd="/")
     try:
         yield
     finally:

@@ -37,28 +37,44 @@ HELD = {
 PUMPS = ["a", "-", "a-", "0", " ", "\n", "=", "/", "'", "\t\n"]
 
 
-def expressions():
-    """Return {(module, expression): (patterns, flags)} of all calls of `re` in the product."""
-    found = {}
+def calls():
+    """Yield (module, function of `re` or of a compiled expression, its node) of all calls in the product."""
     for path in sorted(ROOT.rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
         for node in ast.walk(ast.parse(path.read_text())):
-            called = node.func if isinstance(node, ast.Call) else None
-            if getattr(getattr(called, "value", None), "id", None) == "re" and called.attr in FUNCTIONS:
-                text = ast.unparse(node.args[0])
-                given = [*node.args[1:], *(keyword.value for keyword in node.keywords)]
-                flags = sum(eval(each, {"re": re}) for each in map(ast.unparse, given) if each.startswith("re."))
-                found[name, text] = (HELD.get((name, text)) or [evaluated(name, text)], flags)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FUNCTIONS:
+                yield path.relative_to(ROOT).as_posix(), node.func, node
+
+
+def expressions():
+    """Return [(compiled expression, the names of its functions that are called)] of all calls of `re`."""
+    found, used = [], {}
+    for _, function, _ in calls():
+        used.setdefault(ast.unparse(function.value).rpartition(".")[2], set()).add(function.attr)
+    for module, function, node in calls():
+        if ast.unparse(function.value) != "re":
+            continue
+        text = ast.unparse(node.args[0])
+        given = [*node.args[1:], *(keyword.value for keyword in node.keywords)]
+        flags = sum(eval(each, {"re": re}) for each in map(ast.unparse, given) if each.startswith("re."))
+        methods = {function.attr} - {"compile"} or used.get(names_of(module).get(text), {"fullmatch", "finditer"})
+        found += [(re.compile(each, flags), methods) for each in HELD.get((module, text)) or [evaluated(module, text)]]
     return found
 
 
-def evaluated(name: str, text: str):
+def names_of(module: str):
+    """Return {expression: the name to which its compiled form is assigned} of a module."""
+    assigned = [node for node in ast.parse((ROOT / module).read_text()).body if isinstance(node, ast.Assign)]
+    compiled = [each for each in assigned if isinstance(each.value, ast.Call) and each.value.args]
+    return {ast.unparse(each.value.args[0]): ast.unparse(each.targets[0]) for each in compiled}
+
+
+def evaluated(path: str, text: str):
     """Return the value of an expression of constants of its module."""
-    module = importlib.import_module(f"mxscale.{name[:-3].replace('/', '.')}")
+    module = importlib.import_module(f"mxscale.{path[:-3].replace('/', '.')}")
     try:
         return eval(text, vars(module))
     except (NameError, KeyError):
-        pytest.fail(f"{name}: re is called with {text}: list its values in HELD")
+        pytest.fail(f"{path}: re is called with {text}: list its values in HELD")
 
 
 def sample(items, dice) -> str:
@@ -88,45 +104,44 @@ def in_set(items, code: int) -> bool:
     return sre_compile.compile(alone).match(chr(code)) is not None
 
 
-def attacks(pattern, flags: int):
-    """Yield (head, pump): a text is the head and the pump many times, with one of ENDS after it."""
+def attacks(pattern):
+    """Yield (head, pump): a text is the head, and the pump many times."""
     dice = random.Random(1)
-    parsed = sre_parse.parse(pattern, flags)
+    parsed = sre_parse.parse(pattern.pattern, pattern.flags & ~re.UNICODE)
     samples = {sample(parsed, dice) for _ in range(12)}
     begun = {text[: dice.randint(1, len(text))] for text in samples if text}
     pumps = {*PUMPS, *samples, *begun, *(text[-1] for text in begun)} - {""}
     yield from ((head, pump) for pump in sorted(pumps) for head in ("", min(begun, default="")))
 
 
-def work(pattern, text: str) -> float:
-    """Return the seconds of CPU time of all ways to search a text."""
+def work(pattern, methods, text: str) -> float:
+    """Return the seconds of CPU time of these methods on a text."""
     text = text.encode("latin-1", "replace") if isinstance(pattern.pattern, bytes) else text
     began = time.process_time()
-    pattern.fullmatch(text)
-    for _ in pattern.finditer(text):
-        pass
+    for method in methods:
+        if method in ("match", "fullmatch", "search"):
+            getattr(pattern, method)(text)
+        else:  # the others find all
+            for _ in pattern.finditer(text):
+                pass
     return time.process_time() - began
 
 
-def check(pattern, head: str, pump: str, end: str, length: int) -> float:
-    taken = work(pattern, head + pump * (length // len(pump)) + end)
-    assert taken < LIMIT_S + length * PER_CHARACTER_S, (pattern.pattern, head, pump, end, length, taken)
+def check(searched, parts, length: int) -> float:
+    head, pump, end = parts
+    taken = work(*searched, head + pump * (length // len(pump)) + end)
+    assert taken < LIMIT_S + length * PER_CHARACTER_S, (searched, parts, length, taken)
     return taken
 
 
 @pytest.mark.slow
 def test_every_expression_is_linear():
-    for patterns, flags in expressions().values():
-        for text in patterns:
-            pattern = text if isinstance(text, re.Pattern) else re.compile(text, flags)
-            tried = [
-                (max(check(pattern, head, pump, end, length) for length in SHORT), head, pump, end)
-                for head, pump in attacks(pattern.pattern, pattern.flags & ~re.UNICODE)
-                for end in ("", "\0", "\n@")
-            ]
-            for _, *attack in sorted(tried)[-SLOWEST:]:
-                for length in LONG:
-                    check(pattern, *attack, length)
+    for searched in expressions():
+        parts = [(*attack, end) for attack in attacks(searched[0]) for end in ("", "\0", "\n@")]
+        tried = sorted((max(check(searched, each, length) for length in SHORT), each) for each in parts)
+        for _, each in tried[-SLOWEST:]:
+            for length in LONG:
+                check(searched, each, length)
 
 
 @pytest.mark.parametrize("pump", ["a-", "//a:", "uri=", "uri=a:", "//a:@", "password='", "uri: ", "http://a:8", "/"])
