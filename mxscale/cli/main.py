@@ -24,9 +24,8 @@ from mxscale.config.training_settings import MAX_PIXELS
 from mxscale.environment import variables
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.progress import drop, echo
-from mxscale.rundir import guards
 from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
-from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.errors import ConfigError, RunFailed, nearest
 from mxscale.util.override_text import quoted
 
 # Every key with its default; the YAML files of conf/ choose other values.
@@ -77,6 +76,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         return complete(arguments)
     try:
         variables.clean(os.environ)
+        check_working_directory()
     except ConfigError as error:
         return refuse(str(error))
     if name not in VERBS:
@@ -95,6 +95,18 @@ def open_closed_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))
+
+
+def check_working_directory() -> None:
+    """Raise ConfigError if the working directory can't be the folder of run directories, whose files hold its name."""
+    try:
+        os.getcwd().encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"the name of the working directory is not UTF-8: {os.getcwd()}; rename it") from None
+    except OSError as error:
+        raise ConfigError(
+            f"the working directory can't be used ({error.strerror.lower()}); change to another"
+        ) from None
 
 
 def show(text: str) -> int:
@@ -239,7 +251,7 @@ def _perform(verb: Verb, name: str, composed) -> int:
         return verb.execute(values, own) or DONE
     except (ConfigError, OmegaConfBaseException) as error:
         return refuse(explain(error))
-    except guards.DiskFailed as error:
+    except RunFailed as error:
         echo(f"error: {error}", sys.stderr)
         return FAILURE
 

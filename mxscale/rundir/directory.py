@@ -23,6 +23,8 @@ tracking.json lock        what MLflow has; the lock of the parent
 """
 
 import dataclasses
+import os
+import stat
 import sys
 import time
 from contextlib import suppress
@@ -67,7 +69,7 @@ class RunDir:
     """Paths and files of one run."""
 
     def __init__(self, path):
-        self.path = Path(path).resolve()
+        self.path = Path(os.path.realpath(path))  # resolve() raises an error for a loop of links
 
     def __str__(self):
         return str(self.path)
@@ -106,7 +108,13 @@ class RunDir:
 
     @property
     def exists(self) -> bool:
-        return (self.path / "config.yaml").is_file()  # the first file of a run
+        """Whether it has config.yaml, the first file of a run. Raises ConfigError if that can't be found out."""
+        try:
+            return stat.S_ISREG((self.path / "config.yaml").stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise ConfigError(f"{self.path} can't be read: {error.strerror.lower()}") from None
 
     # ------------------------------------------------------------ small JSON files
 
