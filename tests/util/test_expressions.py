@@ -15,7 +15,6 @@ import mxscale
 from mxscale.config.operation_settings import REGISTERED
 from mxscale.doctor.doctor import IMPORT_FIXES
 from mxscale.tracking.store import CAUSES
-from mxscale.util import csv_tables
 from mxscale.util.redaction import redact
 
 ROOT = Path(mxscale.__file__).parent
@@ -28,9 +27,7 @@ LIMIT_S, PER_CHARACTER_S = 0.2, 5e-6
 HELD = {
     ("tracking/store.py", "pattern"): [pattern for pattern, _ in CAUSES],
     ("doctor/doctor.py", "pattern"): [pattern for pattern, _ in IMPORT_FIXES],
-    ("perfmodel/hardware.py", "row['pattern']"): [
-        row["pattern"] for table in ("hardware", "models") for row in csv_tables.read(table)
-    ],
+    ("perfmodel/hardware.py", "row['pattern']"): [],  # the names that are searched are cut
     ("config/setting.py", "self.pattern"): [REGISTERED],
     ("data/public/download.py", r"f'bytes {out.tell()}-\\d+/'"): [r"bytes 100-\d+/"],
 }
@@ -57,7 +54,8 @@ def expressions():
         given = [*node.args[1:], *(keyword.value for keyword in node.keywords)]
         flags = sum(eval(each, {"re": re}) for each in map(ast.unparse, given) if each.startswith("re."))
         methods = {function.attr} - {"compile"} or used.get(names_of(module).get(text), {"fullmatch", "finditer"})
-        found += [(re.compile(each, flags), methods) for each in HELD.get((module, text)) or [evaluated(module, text)]]
+        patterns = HELD[module, text] if (module, text) in HELD else [evaluated(module, text)]
+        found += [(re.compile(pattern, flags), methods) for pattern in patterns]
     return found
 
 
