@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import List, Optional, Tuple
 
 import hydra
+import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -25,8 +26,10 @@ from mxscale.environment import variables
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.progress import drop, echo
 from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
+from mxscale.util import yaml_aliases
 from mxscale.util.errors import ConfigError, RunFailed, nearest
 from mxscale.util.override_text import quoted
+from mxscale.util.redaction import SHOWN
 
 # Every key with its default; the YAML files of conf/ choose other values.
 DEFAULTS = OmegaConf.create(to_dict(Config()))
@@ -52,6 +55,7 @@ PLAIN = ["hydra/hydra_logging=disabled", "hydra/job_logging=disabled", "hydra.ru
 # Hydra's settings of where it writes, which have no effect here
 PLACES = ("hydra.run.dir=", "hydra.sweep.dir=", "hydra.sweep.subdir=", "hydra.output_subdir=")
 HELP = {"-h", "--help", "--help=all"}
+LOAD = OmegaConf.load
 # Hydra's options that take a value
 WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd",
               "--experimental-rerun")  # fmt: skip
@@ -164,12 +168,13 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
 def _command_line(arguments: List[str]):
     """Make Hydra read `arguments`, raise its errors instead of printing them, and refuse an option in one line."""
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    before = sys.argv, argparse.ArgumentParser.error
+    before = sys.argv, argparse.ArgumentParser.error, OmegaConf.load
     sys.argv, argparse.ArgumentParser.error = [sys.argv[0], *arguments], _refuse_option
+    OmegaConf.load = _load_checked
     try:
         yield
     finally:
-        sys.argv, argparse.ArgumentParser.error = before
+        sys.argv, argparse.ArgumentParser.error, OmegaConf.load = before
 
 
 def canonical(argument: str) -> str:
@@ -254,6 +259,16 @@ def _perform(verb: Verb, name: str, composed) -> int:
     except RunFailed as error:
         echo(f"error: {error}", sys.stderr)
         return FAILURE
+
+
+def _load_checked(file):
+    """Load a file of settings for Hydra. Raises ConfigError if its aliases stand for too many values."""
+    try:
+        yaml_aliases.check(file.read())
+    except (ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{file.name}: {' '.join(str(error).split())[:SHOWN]}") from None
+    file.seek(0)
+    return LOAD(file)
 
 
 def _refuse_option(parser, message: str) -> None:

@@ -53,6 +53,7 @@ from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the 
     Status,
     Summary,
 )  # fmt: skip
+from mxscale.util import yaml_aliases
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
@@ -127,6 +128,7 @@ class RunDir:
         path = self.path / name
         try:
             text = json_record.read_bytes(path).decode()
+            yaml_aliases.check(text)
             values = yaml.safe_load(text)
         except FileNotFoundError:
             return None

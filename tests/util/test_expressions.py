@@ -15,7 +15,7 @@ import mxscale
 from mxscale.config.operation_settings import REGISTERED
 from mxscale.doctor.doctor import IMPORT_FIXES
 from mxscale.tracking.store import CAUSES
-from mxscale.util.redaction import redact
+from mxscale.util.redaction import USER, redact
 
 ROOT = Path(mxscale.__file__).parent
 FUNCTIONS = ("compile", "match", "fullmatch", "search", "sub", "split", "findall", "finditer")
@@ -112,22 +112,26 @@ def attacks(pattern):
     yield from ((head, pump) for pump in sorted(pumps) for head in ("", min(begun, default="")))
 
 
-def work(pattern, methods, text: str) -> float:
-    """Return the seconds of CPU time of these methods on a text."""
+def search(pattern, methods, text: str) -> None:
+    """Call these methods of a compiled expression with a text."""
+    if pattern is USER:  # it searches lines that end with @
+        redact(text)
+        return
     text = text.encode("latin-1", "replace") if isinstance(pattern.pattern, bytes) else text
-    began = time.process_time()
     for method in methods:
         if method in ("match", "fullmatch", "search"):
             getattr(pattern, method)(text)
         else:  # the others find all
             for _ in pattern.finditer(text):
                 pass
-    return time.process_time() - began
 
 
 def check(searched, parts, length: int) -> float:
+    """Return the seconds of CPU time of the searches in a text of that length, which must be few."""
     head, pump, end = parts
-    taken = work(*searched, head + pump * (length // len(pump)) + end)
+    text, began = head + pump * (length // len(pump)) + end, time.process_time()
+    search(*searched, text)
+    taken = time.process_time() - began
     assert taken < LIMIT_S + length * PER_CHARACTER_S, (searched, parts, length, taken)
     return taken
 
