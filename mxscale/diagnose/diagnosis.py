@@ -248,7 +248,7 @@ class Diagnostics:
             device=plan.device,
             cores=placed.cores,
             ranks_here=placed.per_host,
-            turns=self.run.turns,
+            micro_batches=self.run.micro_batches,
             parameters_mb=self.parameters_mb,
             larger_fits=2 * plan.sizes.global_batch <= plan.sizes.train_images,
             exchange_s=statistics.median(self.exchange) if self.exchange else None,

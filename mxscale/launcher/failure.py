@@ -24,7 +24,7 @@ class Failure(NamedTuple):
 
     error: str  # one line
     of: Tuple[str, ...] = ()  # logs with details: "1" for rank 1, "server_0"
-    outside: bool = False  # an external cause: a retry may succeed
+    retryable: bool = False  # an external cause: a retry may succeed
 
 
 class Logs:

@@ -110,9 +110,11 @@ class Checkpointer:
         self.state.precision.restore(found.state["loss_scale"])
         self.state.exchange.restore(found.exchange)
         self.best = found.state["best"]
-        # Older checkpoints lack the key; a run that was shortened to this step may end without any validation
+        # A run that was shortened to this step may end without any validation
         unvalidated_end = self.best is None and found.state["step"] == self.sizes.total_steps
-        self.validation_pending = found.state.get("owes_validation", False) or unvalidated_end
+        # Older checkpoints have the key owes_validation, or neither
+        pending = found.state.get("validation_pending", found.state.get("owes_validation", False))
+        self.validation_pending = pending or unvalidated_end
         self.saved_step, self.params_sha256 = found.state["step"], found.state["params_sha256"]
         nd.waitall()
         return found.state["step"]
@@ -140,7 +142,7 @@ class Checkpointer:
 
     def snapshot(self, step: int) -> Snapshot:
         """Return a copy of the network after `step`. A collective."""
-        self.state.exchange.settle()
+        self.state.exchange.synchronise_weights()
         table = self.state.statistics.gather(self.comm)
         params = {name: parameter.list_data()[0].copy() for name, parameter in self.state.parameters.items()}
         params.update(zip(self.state.running, self.state.statistics.average(table)))
@@ -179,7 +181,7 @@ class Checkpointer:
             "loss_scale": self.state.precision.state(),
             "params_sha256": self.params_sha256,
             "unsaved": unsaved(self.config.comm),
-            "owes_validation": self.validation_pending,
+            "validation_pending": self.validation_pending,
             "under_way": bool(in_flight),
         }
         try:

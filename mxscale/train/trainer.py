@@ -12,7 +12,7 @@ from mxnet import autograd
 
 from mxscale.config.schema import Config
 from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat, Phase
-from mxscale.distributed.stop_vote import StopVote
+from mxscale.distributed.stop_consensus import StopConsensus
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
@@ -90,11 +90,11 @@ class Trainer:
         self.checkpointer = Checkpointer(run, config, sizes, comm, state)
         self.step = self.checkpointer.restore()
 
-        # Metrics and the stop vote
+        # Metrics and the stop consensus
         self.metrics_log = MetricsLog(run, comm, attempt, heartbeat)
         self.accumulator, self.timer = Accumulator(devices), ThroughputTimer(len(devices))
         self.profiler = StepProfiler(PROFILE_EVERY, self.timer)
-        self.stop_vote = StopVote(comm, lambda: run.stop_reason() is not None)
+        self.stop_consensus = StopConsensus(comm, lambda: run.stop_reason() is not None)
 
     def train(self) -> dict:
         """Train to the end, or until the ranks agree to stop; then evaluate the best network on the test set.
@@ -120,7 +120,7 @@ class Trainer:
     def train_step(self) -> None:
         """Compute the gradients of one global batch, sum them over all ranks and update the weights. A collective."""
         last_pass = self.config.batch.accumulation - 1
-        self.stop_vote.cast(self.step)
+        self.stop_consensus.propose(self.step)
         profile = self.profiler.begin(self.step)
 
         # Forward and backward of each of this rank's shards; calls return early, so that devices work in parallel
@@ -129,11 +129,11 @@ class Trainer:
         for micro in self.batches.step(self.step):
             self.timer.fetched(asked_at, micro.labels.shape[0])
             self.heartbeat.phase = Phase.COMPUTE
-            if self.adds and micro.turn == 0:
-                for grad in self.grads[micro.lane]:
+            if self.adds and micro.micro_batch == 0:
+                for grad in self.grads[micro.replica]:
                     grad[:] = 0
             self.statistics.use(micro.shard)
-            self.reseed(self.step, micro.shard, micro.turn, self.devices[micro.lane])
+            self.reseed(self.step, micro.shard, micro.micro_batch, device=self.devices[micro.replica])
             mixed = self.mix(self.step, micro)
             with autograd.record():
                 logits = self.forward(mixed.images)
@@ -141,12 +141,12 @@ class Trainer:
             self.precision.backward(losses)
             self.accumulator.add(losses, logits, mixed.labels)
             if not self.adds:
-                self.exchange.pass_done(micro.lane, micro.turn)
-            elif micro.turn == last_pass:
-                self.exchange.pass_done(micro.lane)
+                self.exchange.pass_done(micro.replica, micro.micro_batch)
+            elif micro.micro_batch == last_pass:
+                self.exchange.pass_done(micro.replica)
             if self.passes > len(self.devices):
                 self.heartbeat.phase = Phase.EXCHANGE  # a device may still be in the previous step's exchange
-                self.timer.dispatched(first_element(self.grads[micro.lane][0]))  # backward ends with the first layer
+                self.timer.dispatched(first_element(self.grads[micro.replica][0]))  # backward ends with the first layer
             self.heartbeat.phase = Phase.INPUT
             asked_at = time.perf_counter()
         self.heartbeat.phase = Phase.EXCHANGE
@@ -165,7 +165,7 @@ class Trainer:
 
         # The first layer's weights are updated last; the first step of double buffering writes gradients alone
         buffers_only = self.config.comm.double_buffering and not updates
-        for array in [lane[0] for lane in self.grads] if buffers_only else self.trained[0].list_data():
+        for array in [replica[0] for replica in self.grads] if buffers_only else self.trained[0].list_data():
             self.timer.dispatched(first_element(array))
         profile.end()
         self.step += 1
@@ -181,9 +181,9 @@ class Trainer:
         step, last = self.step, self.step == self.sizes.total_steps
         validates = last or step % (self.config.validate_every * self.sizes.steps_per_epoch) == 0
         saves = last or self.checkpointer.due(step)
-        self.heartbeat.phase = Phase.EXCHANGE  # the stop vote and the metrics wait for all ranks
+        self.heartbeat.phase = Phase.EXCHANGE  # the stop consensus and the metrics wait for all ranks
         together = self.comm.in_step or validates or saves  # otherwise ranks may be at different steps
-        stop = together and self.stop_vote.stop()
+        stop = together and self.stop_consensus.agreed()
         saves = saves or stop
 
         self.require_finite(self.metrics_log.poll())

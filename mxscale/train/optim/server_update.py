@@ -33,7 +33,7 @@ class ServerUpdate:
         for key, parameter in enumerate(trained):
             comm.kvstore.init(key, parameter.data())
 
-    def pass_done(self, lane: int = 0, turn: int = 0) -> None:
+    def pass_done(self, replica: int = 0, micro_batch: int = 0) -> None:
         """Add the gradients of one of this rank's shards."""
         if self.shards == 1:
             return
@@ -54,7 +54,7 @@ class ServerUpdate:
         self.sums = []
         return False
 
-    def settle(self) -> None:
+    def synchronise_weights(self) -> None:
         """Wait until all ranks' gradients are applied and every rank has the same weights. A collective."""
         nd.waitall()
         self.comm.total([0])
