@@ -47,7 +47,7 @@ def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[S
 def with_signals(gone: Sequence[Gone], logs: Logs, ranks: int) -> List[Gone]:
     """Return the ranks that ended by themselves, with the signals of their logs, and those that only a log reports."""
     signals = {rank: logs.fatal_signal(str(rank)) for rank in range(ranks)}
-    reported = [each._replace(signal=each.signal or signals.get(each.rank)) for each in gone]
+    reported = [rank._replace(signal=rank.signal or signals.get(rank.rank)) for rank in gone]
     return [*reported, *(Gone(rank, number) for rank, number in signals.items() if number)]
 
 
@@ -94,9 +94,10 @@ def host_failure(lost: Sequence[Host], nodes: List[Host], ranks: int) -> Failure
     """Return the failure of lost hosts: why their ranks wrote no status, and why the other ranks failed."""
     ranks_of = {host: [rank for rank in range(ranks) if hosts.of_rank(nodes, rank) == host] for host in lost}
     named = [
-        f"{host.name} ({'rank ' + ', '.join(map(str, its)) if its else 'servers'})" for host, its in ranks_of.items()
+        f"{host.name} ({'rank ' + ', '.join(map(str, ranks_there)) if ranks_there else 'servers'})"
+        for host, ranks_there in ranks_of.items()
     ]
-    logs = tuple(str(rank) for its in ranks_of.values() for rank in its)
+    logs = tuple(str(rank) for ranks_there in ranks_of.values() for rank in ranks_there)
     return Failure(f"{' and '.join(named)} can't be reached any more", logs, retryable=True)
 
 

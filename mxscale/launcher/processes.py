@@ -97,8 +97,8 @@ class Processes:
         for process in self.running:
             try:
                 parent = psutil.Process(process.pid)
-                for found in [parent, *parent.children(recursive=True)]:
-                    self._known[found.pid] = found
+                for member in [parent, *parent.children(recursive=True)]:
+                    self._known[member.pid] = member
             except psutil.NoSuchProcess:
                 continue
 

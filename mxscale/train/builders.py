@@ -174,5 +174,5 @@ def has_dropout(block) -> bool:
     """Return whether a block, or one within it, has dropout of a rate above 0."""
     if isinstance(block, symbol.Features):
         return block.has_dropout()
-    own = isinstance(block, gluon.nn.Dropout) and block._rate > 0
-    return own or any(has_dropout(child) for child in block._children.values())
+    active = isinstance(block, gluon.nn.Dropout) and block._rate > 0
+    return active or any(has_dropout(child) for child in block._children.values())

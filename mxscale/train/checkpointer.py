@@ -95,34 +95,34 @@ class Checkpointer:
 
     def restore(self) -> int:
         """Restore the newest valid checkpoint; return its step, 0 if none exists."""
-        found = newest(self.run.checkpoints)
-        self._check_agreement(found.path if found else None)
-        if found is None:
+        checkpoint = newest(self.run.checkpoints)
+        self._check_agreement(checkpoint.path if checkpoint else None)
+        if checkpoint is None:
             return 0
-        damaged = [path for path in checkpoints.paths(self.run.checkpoints) if path.name > found.path.name]
+        damaged = [path for path in checkpoints.paths(self.run.checkpoints) if path.name > checkpoint.path.name]
         if damaged and self.comm.rank == 0:
-            print(f"warning: {damaged[-1]} is damaged: training resumes from {found.path}", flush=True)
+            print(f"warning: {damaged[-1]} is damaged: training resumes from {checkpoint.path}", flush=True)
         for name, parameter in self.state.parameters.items():
-            parameter.set_data(found.trained.get(name, found.params[name]))
-        self.state.average.restore(found.params, found.trained)
-        found.optimizer.restore(self.state.optimizer)
-        self.state.statistics.restore(found.statistics)
-        self.state.precision.restore(found.state["loss_scale"])
-        self.state.exchange.restore(found.exchange)
-        self.best = found.state["best"]
+            parameter.set_data(checkpoint.trained.get(name, checkpoint.params[name]))
+        self.state.average.restore(checkpoint.params, checkpoint.trained)
+        checkpoint.optimizer.restore(self.state.optimizer)
+        self.state.statistics.restore(checkpoint.statistics)
+        self.state.precision.restore(checkpoint.state["loss_scale"])
+        self.state.exchange.restore(checkpoint.exchange)
+        self.best = checkpoint.state["best"]
         # A run that was shortened to this step may end without any validation
-        unvalidated_end = self.best is None and found.state["step"] == self.sizes.total_steps
+        unvalidated_end = self.best is None and checkpoint.state["step"] == self.sizes.total_steps
         # Older checkpoints have the key owes_validation, or neither
-        pending = found.state.get("validation_pending", found.state.get("owes_validation", False))
+        pending = checkpoint.state.get("validation_pending", checkpoint.state.get("owes_validation", False))
         self.validation_pending = pending or unvalidated_end
-        self.saved_step, self.params_sha256 = found.state["step"], found.state["params_sha256"]
+        self.saved_step, self.params_sha256 = checkpoint.state["step"], checkpoint.state["params_sha256"]
         nd.waitall()
-        return found.state["step"]
+        return checkpoint.state["step"]
 
-    def _check_agreement(self, found: Optional[Path]) -> None:
+    def _check_agreement(self, path: Optional[Path]) -> None:
         """Raise RuntimeError unless all ranks read the same checkpoint, None for none. A collective."""
-        if not self.comm.agree((found / MANIFEST).read_bytes() if found else b""):
-            raise RuntimeError(f"ranks read different checkpoints, here {found or 'none'}: check the storage")
+        if not self.comm.agree((path / MANIFEST).read_bytes() if path else b""):
+            raise RuntimeError(f"ranks read different checkpoints, here {path or 'none'}: check the storage")
 
     def due(self, step: int) -> bool:
         """Return whether the configuration asks for a checkpoint after this step."""
@@ -203,13 +203,13 @@ class Checkpointer:
     def best_params(self) -> Dict[str, nd.NDArray]:
         """Return the parameters of the best checkpoint, of the newest one if the best is damaged. A collective."""
         path = self.run.checkpoint(self.best_step)
-        found = path if checkpoints.is_complete(path) else checkpoints.newest(self.run.checkpoints)
-        self._check_agreement(found)
-        if found is None:
+        evaluated = path if checkpoints.is_complete(path) else checkpoints.newest(self.run.checkpoints)
+        self._check_agreement(evaluated)
+        if evaluated is None:
             raise RuntimeError(f"{path} is damaged, and so are all other checkpoints: check the storage")
-        if found != path and self.comm.rank == 0:
-            print(f"warning: {path} is damaged: {found} is evaluated instead", flush=True)
-        return weights.load(found / "params", "checkpoint")
+        if evaluated != path and self.comm.rank == 0:
+            print(f"warning: {path} is damaged: {evaluated} is evaluated instead", flush=True)
+        return weights.load(evaluated / "params", "checkpoint")
 
     def last_valid(self) -> str:
         """Return the end of an error message: where the newest valid checkpoint is."""
@@ -222,10 +222,10 @@ class Checkpointer:
 
 def resumable(run: RunDir) -> Optional[Checkpoint]:
     """Return the newest valid checkpoint, None if the run has none. Raises ConfigError if every one is damaged."""
-    found = newest(run.checkpoints)
-    if found is None and checkpoints.paths(run.checkpoints):
+    checkpoint = newest(run.checkpoints)
+    if checkpoint is None and checkpoints.paths(run.checkpoints):
         raise ConfigError(f"resume={run.path}: every checkpoint there is damaged; start a new run")
-    return found
+    return checkpoint
 
 
 def newest(folder: Path) -> Optional[Checkpoint]:
@@ -254,12 +254,12 @@ def read(path: Path) -> Checkpoint:
 def _statistics(path: Path) -> np.ndarray:
     try:
         with open_regular(path) as file:
-            found = np.lib.format.read_array(file, allow_pickle=False)
+            table = np.lib.format.read_array(file, allow_pickle=False)
     except (OSError, ValueError, MemoryError) as error:
         raise ConfigError(f"{path} is no file of statistics: {' '.join(str(error).split())[:200]}") from None
-    if found.ndim != 2:
-        raise ConfigError(f"{path} is no file of statistics: its shape is {found.shape}")
-    return found
+    if table.ndim != 2:
+        raise ConfigError(f"{path} is no file of statistics: its shape is {table.shape}")
+    return table
 
 
 def write(final: Path, state: Dict[str, Any], snapshot: Snapshot, optimizer: states.OptimizerState, extra) -> None:
