@@ -99,9 +99,10 @@ def adopted_input(data: Data, given: dict, source: str) -> InputChange:
 
 
 def check_first_loss(run: RunDir, config: Config, plan: Plan, comm, accumulator) -> None:
-    """Record a warning if the loss of the first batch is not that of a new classifier; called before the first update.
+    """Record a warning if the loss of the first step is not that of a new classifier. A collective.
 
-    A collective.
+    Args:
+        accumulator: It has the sums of the first step alone.
     """
     known = plan.pretrained and plan.head == "keep"  # the classifier is not new
     if known or plan.class_weights:  # or the loss depends on the classes in the batch
