@@ -13,13 +13,15 @@ float32 and returned as means over their addends; the exchange's `divisor` is th
 
 import math
 from dataclasses import dataclass
-from typing import Dict, List, Optional
+from pkgutil import resolve_name
+from typing import Dict, List
 
 from mxnet import nd
 
 from mxscale.config.schema import Comm
 from mxscale.config.sizes import bucket_bytes
 from mxscale.distributed.communicators import flatten, views_of
+from mxscale.distributed.compression import Wire, is_half
 
 Replicas = List[List[nd.NDArray]]  # the gradients of each replica (a device of this rank), in the same order
 
@@ -49,15 +51,15 @@ def make_exchange(comm, like: Replicas, options: Comm, share: Share, ordered: bo
     if addends == 1 and not options.double_buffering:
         return Exchange(comm, like, [])
     groups = fill(like[0], bucket_bytes(options, sum(map(nbytes, like[0]))))
-    buckets = [Bucket([[replica[place] for place in group] for replica in like]) for group in groups]
+    feedback = options.in_transit.error_feedback
+    buckets = [Bucket([[replica[place] for place in group] for replica in like], group, feedback) for group in groups]
     replicas = [_in_order(groups, [bucket.views[i] for bucket in buckets]) for i in range(len(like))]
-    half = share.images if options.compression == "fp16" else None
     # A power of two changes no bit but below 6e-5; the optimizer has one factor for float16 and float32 gradients
     divisor = 2 ** math.ceil(math.log2(addends)) if any(is_half(bucket.flats[0]) for bucket in buckets) else 1
+    wire_class, copies = resolve_name(options.in_transit.implementation), options.double_buffering
 
     def exchange(name: str) -> Exchange:
-        copies = options.double_buffering  # backward must not overwrite what is under way
-        wires = [Wire(bucket, f"{name}.{i}", copies, half, divisor) for i, bucket in enumerate(buckets)]
+        wires = [wire_class(bucket, f"{name}.{i}", share.images, divisor, copies) for i, bucket in enumerate(buckets)]
         return Exchange(comm, replicas, wires, share.passes, ordered, options.overlap)
 
     return Delayed(exchange("even"), exchange("odd")) if options.double_buffering else exchange("grads")
@@ -79,7 +81,7 @@ class Exchange:
             earlier layers. Otherwise the first bucket is sent after backward.
     """
 
-    def __init__(self, comm, replicas: Replicas, wires: List["Wire"], passes=1, ordered=False, overlap=True):
+    def __init__(self, comm, replicas: Replicas, wires: List[Wire], passes=1, ordered=False, overlap=True):
         self.comm, self.replicas, self.wires = comm, replicas, wires
         self.buckets = [wire.bucket for wire in wires]
         self.passes, self.overlap = passes, overlap
@@ -130,6 +132,31 @@ class Exchange:
     def restore(self, state: Dict[str, nd.NDArray]) -> None:
         """Continue from `state()`."""
 
+    def residuals(self) -> Dict[str, nd.NDArray]:
+        """Return what error feedback has not sent yet: "replica.gradient" -> array, of all ranks. A collective.
+
+        By gradient, not by bucket, so that other buckets can continue; {} without error feedback.
+        """
+        saved = {}
+        for wire in self.wires:
+            bucket = wire.bucket
+            if bucket.residuals:
+                for replica, flat in enumerate(self.comm.all_gather(bucket.residuals, f"residual.{wire.name}")):
+                    views = views_of(flat.reshape((-1,)), bucket.views[0])
+                    saved.update({f"{replica}.{place}": view for place, view in zip(bucket.places, views)})
+        return saved
+
+    def restore_residuals(self, saved: Dict[str, nd.NDArray]) -> None:
+        """Continue from `residuals()`. Another number of replicas shares the sum, which keeps every gradient."""
+        count = len({name.partition(".")[0] for name in saved})
+        here = len(self.replicas)
+        for bucket in self.buckets if saved else ():
+            for replica, residual in enumerate(bucket.residuals):
+                number = self.comm.rank * here + replica
+                for place, view in zip(bucket.places, views_of(residual, bucket.views[0])):
+                    rows = [saved[f"{row}.{place}"] for row in range(count)]
+                    view[:] = rows[number] if count == self.comm.size * here else sum(rows) / (self.comm.size * here)
+
 
 class Delayed:
     """Double buffering: the sums of a step are applied one step later, while the next step's are under way.
@@ -172,7 +199,14 @@ class Delayed:
                 mean = state[str(i)].astype("float32") / self.divisor
                 mean.astype(grad.dtype).copyto(grad)
         for wire in self.before.wires:
-            wire.fill(wire.unscale)
+            wire.restore()
+
+    def residuals(self) -> Dict[str, nd.NDArray]:
+        """See Exchange. Both exchanges have the same buckets."""
+        return self.now.residuals()
+
+    def restore_residuals(self, saved: Dict[str, nd.NDArray]) -> None:
+        self.now.restore_residuals(saved)
 
 
 def pairwise(arrays: List[nd.NDArray]) -> nd.NDArray:
@@ -213,21 +247,21 @@ def nbytes(array: nd.NDArray) -> int:
     return array.size * array.dtype().itemsize
 
 
-def is_half(array: nd.NDArray) -> bool:
-    return array.dtype().itemsize == 2
-
-
 class Bucket:
     """Neighbouring gradients: one flat array for each replica, and views of it as gradients.
 
     Args:
         like: For each replica, arrays of the gradients' shapes, whose values initialise the views.
+        places: The positions of these gradients in the order of the forward pass.
+        feedback: Keep what an exchange rounds off in `residuals`, float32, an array for each replica.
     """
 
-    def __init__(self, like: Replicas):
+    def __init__(self, like: Replicas, places: List[int], feedback: bool = False):
+        self.places = places
         self.flats = [flatten(arrays) for arrays in like]
         self.views = [views_of(flat, arrays) for flat, arrays in zip(self.flats, like)]
         self.saved = [[] for _ in like]  # for each replica a flat array per finished shard, float32
+        self.residuals = [nd.zeros(flat.shape, ctx=flat.context) for flat in self.flats] if feedback else []
 
     def save(self, replica: int, micro_batch: int) -> None:
         gradients = self.flats[replica].astype("float32")
@@ -243,44 +277,3 @@ class Bucket:
             sums.append(pairwise(saved) if saved else flat.astype("float32", copy=False))
             saved.clear()
         return sums
-
-
-class Wire:
-    """What is sent of a bucket: its flat arrays, or copies of them. float16 gradients are sent as float32.
-
-    Args:
-        half: None, or the number of images that a gradient is summed over. Then float16 is sent. float32 values are
-            first divided by the nearest power of two, which loses no bit, because float16 ends at 65,504.
-        divisor: See Exchange. At least the number of addends, by which float16 gradients are divided before they are
-            sent, so that no sum overflows.
-    """
-
-    def __init__(self, bucket: Bucket, name: str, copies: bool = False, half: Optional[int] = None, divisor: int = 1):
-        self.bucket, self.name, self.divisor = bucket, name, divisor
-        dtype = "float32" if half is None else "float16"
-        narrow = is_half(bucket.flats[0])
-        self.scale = divisor if half is None or narrow else 2.0 ** round(math.log2(half))
-        self.unscale = self.scale / divisor
-        self.arrays = bucket.flats
-        if copies or narrow or half is not None:
-            self.arrays = [nd.zeros(flat.shape, ctx=flat.context, dtype=dtype) for flat in bucket.flats]
-
-    def pack(self) -> List[nd.NDArray]:
-        """Return the arrays to sum in place, one for each replica."""
-        self.fill(self.scale)
-        return self.arrays
-
-    def fill(self, scale: float) -> None:
-        """Write the gradients to the arrays, divided by `scale`."""
-        for total, array in zip(self.bucket.sums(), self.arrays):
-            if scale != 1:
-                total /= scale
-            if array is not total:
-                nd.cast(total, dtype=array.dtype, out=array)
-
-    def unpack(self) -> None:
-        for flat, array in zip(self.bucket.flats, self.arrays):
-            if array is not flat:
-                nd.cast(array, dtype=flat.dtype, out=flat)
-            if self.unscale != 1:
-                flat *= self.unscale

@@ -11,6 +11,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from mxscale.config.backends import BACKENDS, DEFAULT, MODELLED, RING, SERVERS
+from mxscale.config.compressions import COMPRESSIONS
 from mxscale.config.price_sources import MINIMUM_S, PRICE_SOURCES
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes
@@ -19,7 +20,7 @@ from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.step_time import Link
 from mxscale.util.errors import ConfigError
 
-BYTES = {"none": 4.0, "fp16": 2.0, "2bit": 0.25}  # of a gradient on the wire, by compression
+BYTES = {entry.name: float(entry.bytes_each) for entry in COMPRESSIONS.values()}  # of a gradient in transit
 
 # Each device's process pushes to the servers; with other back ends, a node sums first
 PUSH_EACH = tuple(entry.name for entry in BACKENDS.values() if entry.exchange == SERVERS and not entry.process_per_node)
@@ -138,7 +139,11 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
             plans["comm"], ONE_NODE
         )
         & (plans["nodes"] > 1),
-        "compression=2bit needs parameter servers": (plans["compression"] == "2bit") & ~served,
+        **{
+            f"compression={entry.name} needs parameter servers": (plans["compression"] == entry.name) & ~served
+            for entry in COMPRESSIONS.values()
+            if entry.decoded_by_servers
+        },
         "the back end does not have this compression": np.any(
             [
                 (plans["comm"] == name) & ~np.isin(plans["compression"], BACKENDS[name].compression)
@@ -147,8 +152,12 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
             axis=0,
         ),
         "double buffering does not work with precision=amp": plans["double_buffering"] & (plans["precision"] == "amp"),
-        "compression=2bit needs float32 gradients": (plans["compression"] == "2bit")
-        & (plans["precision"] != "float32"),
+        **{
+            f"compression={entry.name} needs {' or '.join(entry.precisions)} gradients": (
+                (plans["compression"] == entry.name) & ~np.isin(plans["precision"], entry.precisions)
+            )
+            for entry in COMPRESSIONS.values()
+        },
     }
     dropped, counts = np.zeros(len(machine), bool), {}
     for why, where in invalid.items():

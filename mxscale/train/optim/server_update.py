@@ -69,6 +69,12 @@ class ServerUpdate:
     def restore(self, state: Dict[str, nd.NDArray]) -> None:
         pass
 
+    def residuals(self) -> Dict[str, nd.NDArray]:
+        return {}
+
+    def restore_residuals(self, saved: Dict[str, nd.NDArray]) -> None:
+        pass
+
 
 def optimizer_of(trained, config: Config, sizes: Sizes, updates: int):
     """Return the optimizer to pickle for the servers, with schedule and multipliers by key; updates: per step."""
