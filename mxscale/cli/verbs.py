@@ -19,7 +19,6 @@ from mxscale.launcher.progress import echo
 from mxscale.rendering.page import check_installed
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import tracker
-from mxscale.util.errors import ConfigError
 
 # A function takes a run's settings as composed, and the verb's own settings. It returns an exit status, None for 0, and
 # raises ConfigError. It imports NumPy, MXNet and matplotlib only if its command line is valid.
@@ -48,13 +47,7 @@ def score(values: dict, own: records.Score) -> None:
     from mxscale.perfmodel.published import score as published
 
     _validated(values)
-    found = published.score(own.points, own.leave_out)
-    if own.figure:
-        check_installed("mxscale score figure=FILE")
-        try:
-            published.draw(found, own.figure)
-        except OSError as error:
-            raise ConfigError(f"figure={own.figure}: {error.strerror or error}") from error
+    found = published.score(own.points)
     echo(json.dumps(found) if own.json else published.show(found))
 
 

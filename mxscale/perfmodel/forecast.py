@@ -15,7 +15,6 @@ from mxscale.config.schema import Config
 from mxscale.cost import prices, run_cost
 from mxscale.environment.placement import Placement
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
-from mxscale.perfmodel.published import absolute
 from mxscale.perfmodel.step_time import Link
 from mxscale.records import earlier_runs
 from mxscale.rundir.directory import FORECAST, RunDir
@@ -154,5 +153,4 @@ def _from_tables(config: Config, plan: Plan) -> Tuple[Optional[float], str]:
     plans, left_out = scenarios.evaluate(grid, task)
     if not len(plans["images_per_s"]):
         return None, next((why for why, count in left_out.items() if count), "no plan is valid")
-    error = absolute.describe(rate.kind)
-    return float(plans["images_per_s"][0]), f"one device: {rate.source}" + (f"; {error}" if error else "")
+    return float(plans["images_per_s"][0]), "; ".join(filter(None, [f"one device: {rate.source}", rate.error]))

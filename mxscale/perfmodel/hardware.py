@@ -66,6 +66,11 @@ def source(name: str, quantity: str) -> str:
     return next((row["source"] for row in rows if re.search(row["pattern"], name.lower())), "")
 
 
+def links() -> List[str]:
+    """Return the names of all links in a node."""
+    return ["pcie3", "pcie4", *(row["name"] for row in _rows("link"))]
+
+
 @functools.cache
 def link_bytes_per_s(name: str) -> float:
     return next(float(row["value"]) for row in _rows("link") if row["name"] == name)
@@ -107,9 +112,9 @@ def constants() -> Dict[str, float]:
 
 
 @functools.cache
-def priors() -> Dict[str, float]:
-    """Return the constants before any fit: known values of the hardware, where a fit starts."""
-    return {row["name"]: float(row["value"]) for row in _rows("prior")}
+def errors(of: str) -> Dict[str, float]:
+    """Return {quantity: value} of the model's error, in percent: `scaling`, or the kind of a rate (see rates.Rate)."""
+    return {row["quantity"]: float(row["value"]) for row in _rows("error") if row["name"] == of}
 
 
 @functools.cache

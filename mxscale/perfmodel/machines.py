@@ -6,8 +6,7 @@ from typing import Callable, Mapping, Optional, Tuple
 from mxscale.config import schema
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.cost import prices
-from mxscale.perfmodel import hardware
-from mxscale.perfmodel.published import published_parse
+from mxscale.perfmodel import hardware, step_time
 from mxscale.perfmodel.scenarios import Machine
 from mxscale.perfmodel.step_time import Link
 from mxscale.rundir.price import Price
@@ -102,9 +101,8 @@ def between_nodes(gbps: float, rdma: bool) -> Tuple[Optional[Link], Optional[Lin
     """Return the links between nodes for Horovod and for parameter servers, which use TCP, and a description."""
     if not gbps:
         return None, None, "link between nodes unknown"
-    tcp, nic = (
-        _plain(published_parse.between_nodes(hardware.constants(), gbps * GBIT, fast)) for fast in (False, rdma)
-    )
+    k = hardware.constants()
+    tcp, nic = (_plain(step_time.between_nodes(k, gbps * GBIT, fast)) for fast in (False, rdma))
     how = "RDMA" if rdma else "TCP"
     return nic, tcp, f"{gbps:g} Gbit/s between nodes, {nic.bytes_per_s / GBIT:.3g} Gbit/s achieved by {how}"
 

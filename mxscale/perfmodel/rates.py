@@ -26,11 +26,22 @@ STEP_FLOPS = 3  # FLOPs of a step over those of forward: backward computes gradi
 
 @dataclass(frozen=True)
 class Rate:
-    """Images/s of one device; `kind` selects its error (published/absolute.py)."""
+    """Images/s of one device."""
 
     images_per_s: float
     source: str
     kind: str = "given"  # given | measured | published | computed
+
+    @property
+    def error(self) -> str:
+        """The error of absolute figures with this rate (tools/scaling_model.py); "" for a given or measured one."""
+        off = hardware.errors(self.kind)
+        if not off:
+            return ""
+        return (
+            f"absolute error with a {self.kind} rate: median {off['median']:.0f} %, 90 % within {off['p90']:.0f} % "
+            f"({off['rows']:.0f} rows, each without its source)"
+        )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from mxscale.cost.run_cost import pricing
 from mxscale.data.class_names import class_names
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
-from mxscale.perfmodel.published import absolute
 from mxscale.planner import choice, figure, table, unavailable
 from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError, nearest
@@ -203,7 +202,7 @@ def _rates(network, nodes, swept: dict, settings: Plan, own: calibration.Calibra
     for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"]):
         rate = rates.of_device(network, node.gpu, batch, precision, given=settings.images_per_s, runs=own.runs)
         found[node.machine.name, batch, precision] = rate.images_per_s
-        errors[rate.kind] = absolute.describe(rate.kind)
+        errors[rate.kind] = rate.error
         sources.setdefault(f"{rate.images_per_s:,.1f} images/s, {rate.source}", f"batch {batch} {precision}")
     lines = list(sources) if len(sources) == 1 else [f"{first}: {source}" for source, first in sources.items()]
     more = f"; and {len(lines) - MOST_RATES} more" if len(lines) > MOST_RATES else ""

@@ -3,7 +3,6 @@
 A model uses the conditions of its claim, never the published result.
 """
 
-import functools
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -12,8 +11,7 @@ from typing import Callable, Dict, Optional, Tuple
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Machine
 from mxscale.cost import prices, spot_comparison
-from mxscale.perfmodel import layers, machines, rates, scenarios
-from mxscale.perfmodel.published import absolute, score
+from mxscale.perfmodel import hardware, layers, machines, rates, scenarios
 from mxscale.records.claims import Modelled
 
 P2_DATE, P3_DATE = "2017-10-26", "2017-11-12"  # dates of price rows
@@ -61,11 +59,10 @@ def spot_prices(own: Path) -> Optional[Modelled]:
     return None
 
 
-@functools.cache
 def scaling_error() -> str:
     """Return the planner's error on published series, given the first rate of each: that of efficiencies and ratios."""
-    off = score.summary(score.predict(score.evidence(["published_scaling"])))
-    each = f"median {off['median']:.0f} %, mean {off['mean']:.0f} % on {off['rows']} published rows"
+    off = hardware.errors("scaling")
+    each = f"median {off['median']:.0f} %, mean {off['mean']:.0f} % on {off['rows']:.0f} published rows"
     return f"error of scaling, given the first rate: {each}"
 
 
@@ -95,7 +92,7 @@ class Training:
 
 
 def plan(where: Tuple[scenarios.Machine, str], job: Training, nodes: int = 1, servers: str = "1x", **exchange) -> Dict:
-    """Return one plan as plain values, with the source of its device's rate as `source`.
+    """Return one plan as plain values, with the `source` and the `error` of its device's rate.
 
     Args:
         where: A machine and its GPU, as `aws` and `owned` return them.
@@ -110,12 +107,12 @@ def plan(where: Tuple[scenarios.Machine, str], job: Training, nodes: int = 1, se
     axes = {"batch": job.batch, "precision": job.precision, "servers": servers, **exchange}
     grid = scenarios.Grid([machine], [nodes], **{name: [value] for name, value in axes.items()})
     [row] = scenarios.rows(scenarios.evaluate(grid, task)[0], [0])
-    return {**row, "source": rate.source, "kind": rate.kind}
+    return {**row, "source": rate.source, "error": rate.error}
 
 
 def modelled(value: Optional[float], text: str, row: Dict, ratio: bool = False) -> Modelled:
     """Return the model of a claim by a plan; ratio: the figure does not depend on the rate of one device."""
-    error = scaling_error() if ratio else absolute.describe(row["kind"])
+    error = scaling_error() if ratio else row["error"]
     return Modelled(value, f"{text}; one device: {row['source']}", error)
 
 

@@ -36,10 +36,6 @@ class Score:
         None, "CSV with the columns of mxscale/tables/published_scaling.csv", required="points=PATH"
     )
     json: bool = as_json("one JSON object")
-    figure: Optional[str] = file_name("file for the chart of predicted against published throughputs", ".png")
-    leave_out: str = setting(
-        "source", "the constants are fitted without each of these in turn", choices=("source", "framework")
-    )
 
 
 @dataclass(frozen=True)
