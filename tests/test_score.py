@@ -164,7 +164,7 @@ def test_invalid_setting_is_one_line(points, capsys):
     path = f"points={points({}, {'gpus': 2})}"
     refused(capsys, "json=7", path, "json=7")
     for removed in ("figure=x.png", "leave_out=framework"):
-        refused(capsys, "was removed: run python tools/scaling_model.py", path, removed)
+        refused(capsys, "python tools/scaling_model.py", path, removed)
 
 
 def test_flagged_rows_alone_have_no_summary(points, capsys):

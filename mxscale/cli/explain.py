@@ -70,6 +70,8 @@ def _of_composition(text: str, defaults: dict) -> str:
     if missing:
         listed = text.partition("Available options")[2].partition("Config search path")[0]
         options = re.findall(r"^\s+(\S+)$", listed, re.MULTILINE)
+        if gone := removed.refusal(f"{missing[1]}={missing[2]}"):
+            return gone
         if missing[1] == "comm" and missing[2] in ALIASES:
             return kvstore("comm", missing[2])
         if missing[1] == "hydra":  # the plugins are in requirements/run.in and optuna.in

@@ -1,11 +1,20 @@
 """Names of earlier versions, and what replaces them: settings, choices of a group (`launch=docker`) and verbs."""
 
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
-MODEL_TOOL = "run python tools/scaling_model.py [FIGURE.png] in a checkout"
+# Key of a setting -> its default. A record with another value is refused, since the run can't be repeated without it.
+DEFAULTS: Dict[str, Any] = {
+    "launch.kind": "process",
+    "launch.image": None,
+}
+
+CONTAINERS = "run the command in a container of that image: docker compose run --rm train (docs/containers.md)"
 INSTEAD: Dict[str, str] = {
-    "leave_out": MODEL_TOOL,
-    "figure": MODEL_TOOL,
+    "launch.kind": CONTAINERS,
+    "launch.image": CONTAINERS,
+    "launch=docker": CONTAINERS,
+    "leave_out": "run python tools/scaling_model.py in a checkout",
+    "figure": "python tools/scaling_model.py FIGURE.png draws that of score; spot prices have none",
 }
 
 
