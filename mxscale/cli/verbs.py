@@ -14,9 +14,8 @@ from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.config.verbs import measurements, models, records
 from mxscale.config.verbs.plan import PlanVerb
-from mxscale.cost import price_list, price_table, run_cost, spot_comparison
+from mxscale.cost import price_list, run_cost
 from mxscale.launcher.progress import echo
-from mxscale.rendering.page import check_installed
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import tracker
 
@@ -34,9 +33,6 @@ def prices(values: dict, own: records.Prices) -> None:
     config = _resolved(values)
     if own.update is not None:
         echo(price_list.update(config, own.update, own.as_of, own.source, today=date.today()))
-    elif own.figure is not None:
-        check_installed("mxscale prices figure=FILE")
-        echo(spot_comparison.figure(config.machine, price_table.path_of(config), own.figure))
     elif own.minutes is not None:
         echo(price_list.bill(config, own.minutes, date.today()))
     else:

@@ -5,12 +5,11 @@ A model uses the conditions of its claim, never the published result.
 
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 from typing import Callable, Dict, Optional, Tuple
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Machine
-from mxscale.cost import prices, spot_comparison
+from mxscale.cost import prices
 from mxscale.perfmodel import hardware, layers, machines, rates, scenarios
 from mxscale.records.claims import Modelled
 
@@ -39,24 +38,6 @@ def p3_price() -> Modelled:
     )
     each = "; ".join(f"{a:.2f} to {b:.2f} EUR/h in {region}" for a, b, region in zip(small, large, REGIONS))
     return Modelled(min(large), each, EXACT)
-
-
-def spot_prices(own: Path) -> Optional[Modelled]:
-    """Return whether imported spot prices of November 2017 exceed the price on demand; None without an import.
-
-    Args:
-        own: The user's price table; the histories are beside it.
-    """
-    for region in REGIONS:
-        machine = Machine(provider="aws", instance="p3.16xlarge", region=region, as_of="2017-11-30")
-        if found := spot_comparison.compare(machine, own, date(2017, 11, 1), date(2017, 12, 1)):
-            zone = max(found.zones, key=lambda one: one.most)
-            text = (
-                f"{region}: spot {zone.least:.4g} to {zone.most:.4g} USD/h in {zone.name}, {100 * zone.above:.1f} % of "
-                f"the time above on demand ({found.on_demand:g}): {verdict(price=zone.most > found.on_demand)}"
-            )
-            return Modelled(None, text, f"imported history, {found.sources}: exact except for the region")
-    return None
 
 
 def scaling_error() -> str:
@@ -236,8 +217,3 @@ MODELS: Dict[str, Callable[[], Modelled]] = {
     # 50 Gbit/s Ethernet (arXiv:1706.02677, sec. 4)
     "table-goyal": lambda: on_p100(32, 50, rdma=False),
 }
-
-
-def of_user(own: Path) -> Dict[str, Callable[[], Optional[Modelled]]]:
-    """Return MODELS and those that depend on the user's imported prices."""
-    return {**MODELS, "spot-volatile": lambda: spot_prices(own)}
