@@ -200,29 +200,6 @@ def step_time(rows: Sequence[Row]):
     )
 
 
-def predicted(rows: Sequence[Row]):
-    """Draw planned against measured images/s."""
-    pairs = [(row, report.prediction(row)) for row in rows if report.prediction(row)]
-    if not pairs:
-        return None
-    figure, on = axes(6.4, 4.8)
-    most = 1.1 * max(max(pair) for _, pair in pairs)
-    on.fill_between([0, most], [0, 0.9 * most], [0, 1.1 * most], color=INK, alpha=0.08, lw=0, label="within 10 %")
-    on.plot([0, most], [0, most], color=INK, lw=1, ls=(0, (4, 3)), label="planned = measured")
-    on.scatter([p for _, (p, _) in pairs], [m for _, (_, m) in pairs], color=COLOURS[0], s=36, zorder=3)
-    on.set_xlim(0, most)
-    on.set_ylim(0, most)
-    on.set_xlabel("planned, images/s")
-    on.set_ylabel("measured, images/s")
-    on.grid()
-    on.legend(loc="upper left")
-    errors = sorted(abs(planned / measured - 1) for _, (planned, measured) in pairs)
-    return figure, (
-        f"Planned images/s before each run against measured images/s, {len(pairs)} rows: median error "
-        f"{100 * recorded.spread(errors).median:.1f} %, largest {100 * errors[-1]:.1f} %."
-    )
-
-
 def _ends(spreads: Sequence[Spread]) -> List[List[float]]:
     """Return the distances from the median to minimum and maximum, as Matplotlib's error bars need them."""
     return [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
@@ -249,5 +226,4 @@ FIGURES = (
      "no run has a cost: set a price, such as machine.usd_per_hour=0.5"),
     ("to_target", "Time and cost to target", to_target, "no run has a target: set target_top1, in percent"),
     ("time", "Time of a step", step_time, "no run was long enough for a sampled step of compute and exchange"),
-    ("predicted", "Predicted against measured", predicted, "no run recorded a prediction (plan/images_per_s)"),
 )  # fmt: skip

@@ -1,7 +1,6 @@
 """Values of the rows of a report, and its table. An unrecorded value is None and shown as a dash, never as 0."""
 
 import math
-import statistics
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.records.recorded import NOT_KNOWN, Recorded, Row, Spread, known, spread, varied
@@ -48,13 +47,6 @@ def _timed(row: Row, part: str) -> Optional[float]:
     return row.median(f"time/{part}") if median is None else median
 
 
-def prediction(row: Row) -> Optional[Tuple[float, float]]:
-    """Return (planned, measured) images/s, medians of the runs that have both; the first run has no plan."""
-    figures = [[run.metrics.get(name) for name in ("plan/images_per_s", "throughput/median")] for run in row.runs]
-    both = [pair for pair in figures if all(map(known, pair))]
-    return tuple(map(statistics.median, zip(*both))) if both else None
-
-
 class Column(NamedTuple):
     """A column of the table."""
 
@@ -80,7 +72,6 @@ COLUMNS = (
     Column("EUR to target", "cost/eur_to_target", "{:.4f}", of=reached),
     Column("USD per point", "cost/usd_per_point", "{:.6f}"),
     Column("EUR per point", "cost/eur_per_point", "{:.6f}"),
-    Column("planned images/s", "plan/images_per_s", "{:,.0f}"),
 )
 
 
