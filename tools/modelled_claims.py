@@ -1,5 +1,7 @@
 """Models of claims that no run here can measure, by prices and by the planner.
 
+    python tools/modelled_claims.py > mxscale/tables/modelled_claims.csv
+
 A model uses the conditions of its claim, never the published result.
 """
 
@@ -12,6 +14,7 @@ from mxscale.config.schema import Machine
 from mxscale.cost import prices
 from mxscale.perfmodel import hardware, layers, machines, rates, scenarios
 from mxscale.records.claims import Modelled
+from mxscale.util import csv_tables
 
 P2_DATE, P3_DATE = "2017-10-26", "2017-11-12"  # dates of price rows
 REGIONS = ("us-east-1", "eu-west-1")  # the works do not state theirs
@@ -217,3 +220,14 @@ MODELS: Dict[str, Callable[[], Modelled]] = {
     # 50 Gbit/s Ethernet (arXiv:1706.02677, sec. 4)
     "table-goyal": lambda: on_p100(32, 50, rdma=False),
 }
+
+
+def table() -> str:
+    """Return modelled_claims.csv: the value (empty if it is not a number), its text, and the error of the model."""
+    found = {name: model() for name, model in MODELS.items()}
+    rows = [(name, "" if one.value is None else f"{one.value:.6g}", one.text, one.error) for name, one in found.items()]
+    return csv_tables.text([("id", "value", "text", "error"), *rows])
+
+
+if __name__ == "__main__":
+    print(table(), end="")
