@@ -52,9 +52,7 @@ ARTIFACTS = (
     "find-lr.png",
     "find-lr.csv",
     "test-io.json",
-    "test-io.png",
     ALLREDUCE,
-    "test-allreduce.png",
     WARNINGS,
     "sweep.json",  # this and the following: of a sweep
     "table.csv",
