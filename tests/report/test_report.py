@@ -110,14 +110,6 @@ def test_missed_target_counts_as_infinite():
     assert report.cell(row(30.0, None, None), column) == "not reached (30.0–not reached)"
 
 
-def test_shares_are_of_the_measured_step():
-    """64 images at 320 images/s: a step of 0.2 s."""
-    timed = {"throughput/median": 320.0, "time/compute_median": 0.15, "time/exchange_median": 0.06}
-    [row] = rows(run(metrics={**timed, "time/data_wait_median": 0.05}))
-    assert report.shares(row) == pytest.approx({"waiting for data": 0.05, "compute": 0.75, "exchange": 0.3})
-    assert report.shares(rows(run(metrics={"throughput/median": 320.0}))[0]) is None
-
-
 def test_series_differ_only_in_the_devices():
     rate = {"throughput/median": 100.0}
     runs = [run(launch__ranks=n, launch__threads=2 // n, comm__backend=c, metrics=rate)
