@@ -32,7 +32,7 @@ class Given:
     gpus: Optional[int] = None
     nic_gbps: Optional[float] = None
     rdma: Optional[bool] = None
-    links: Mapping[str, Optional[Link]] = field(default_factory=dict)  # measured; the names are scenarios.LINKS
+    links: Mapping[str, Link] = field(default_factory=dict)  # measured: intra, nic
 
 
 def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], given: Given = Given()) -> Node:
@@ -57,14 +57,10 @@ def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], 
     ring, kvstore, inside = inside_node(gpu, devices)
     if measured := given.links.get("intra"):
         ring, kvstore, inside = measured, measured, "measured inside a node"
-    if measured := given.links.get("intra_kvstore"):
-        kvstore, inside = measured, f"{inside}, measured for comm=device"
     rdma = row.get("rdma") == "yes" if given.rdma is None else given.rdma
     nic, servers, between = between_nodes(given.nic_gbps or float(row.get("nic_gbps") or 0), rdma)
     if measured := given.links.get("nic"):
         nic, servers, between = measured, measured, "measured between nodes"
-    if measured := given.links.get("nic_servers"):
-        nic, servers, between = nic or measured, measured, f"{between}, measured for servers"
     price = price_of(replace(settings, nodes=1))
     name = settings.instance or settings.provider
     money = (_money(price, currency) for currency in ("usd", "eur"))

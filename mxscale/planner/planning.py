@@ -166,7 +166,7 @@ def _server(config: Config, settings: Plan, own: calibration.Calibration, price_
     provider = "aws" if known and price is None else "custom"
     machine = replace(config.machine, provider=provider, instance=name, usd_per_hour=price, eur_per_hour=None)
     try:
-        links = {name: own.links.get(name) for name in ("nic", "nic_servers")}
+        links = {name: link for name, link in own.links.items() if name == "nic"}
         nic_gbps = None if known else settings.nic_gbps
         node = machines.node(machine, price_of, machines.Given(1, nic_gbps, links=links))
     except ConfigError as error:
