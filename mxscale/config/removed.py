@@ -6,9 +6,11 @@ from typing import Any, Dict, Optional
 DEFAULTS: Dict[str, Any] = {
     "launch.kind": "process",
     "launch.image": None,
+    "comm.probe_s": 30.0,
 }
 
 CONTAINERS = "run the command in a container of that image: docker compose run --rm train (docs/containers.md)"
+COMPARE = "measure the back ends with mxscale test-allreduce comm=NAME, and choose one"
 INSTEAD: Dict[str, str] = {
     "launch.kind": CONTAINERS,
     "launch.image": CONTAINERS,
@@ -16,6 +18,8 @@ INSTEAD: Dict[str, str] = {
     "plan.unavailable": "name the machines to plan for in plan.instance, such as [p3.8xlarge,p3.16xlarge:spot]",
     "leave_out": "run python tools/scaling_model.py in a checkout",
     "figure": "python tools/scaling_model.py FIGURE.png draws that of score; spot prices have none",
+    "comm.probe_s": COMPARE,
+    "comm=auto": COMPARE,
 }
 
 

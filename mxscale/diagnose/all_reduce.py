@@ -17,8 +17,8 @@ from mxscale.distributed.communicators import horovod_build
 from mxscale.environment import hosts, variables
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
-from mxscale.launcher import backend_probe, setup
 from mxscale.launcher import commands as launch
+from mxscale.launcher import setup, trial
 from mxscale.launcher.context import NO_HOOK, Hook, Signals
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import step_time
@@ -50,7 +50,7 @@ def check(config: Config) -> None:
     """Raise ConfigError for settings that cannot be measured."""
     recording.check(config, "a measurement of all-reduces", "allreduce.seconds")
     comm = config.comm
-    if comm.entry.chosen_by_trial or comm.entry.single_rank or not comm.entry.in_step:
+    if comm.entry.single_rank or not comm.entry.in_step:
         able = [name for name, entry in BACKENDS.items() if entry.in_step and entry.exchange]
         raise ConfigError(f"comm={comm.backend}: has no all-reduce of its own; use one of {', '.join(able)}")
     if comm.compression != "none":
@@ -89,7 +89,7 @@ class Times(Measurement):
         commands = launch.commands(self.config, str(self.record), 1, placed, variables.of_run(self.record), what)
         limit_s = self.config.launch.start_timeout_s + 10 * self.request.seconds * len(self.request.sizes)
         limit = "launch.start_timeout_s"
-        ended = backend_probe.measured(self.record, NAME, commands, limit_s, self.signals, limit)
+        ended = trial.measured(self.record, NAME, commands, limit_s, self.signals, limit)
         if self.signals.reason:
             raise Stopped(self.signals.reason)
         if "no" in ended:
@@ -97,7 +97,7 @@ class Times(Measurement):
 
     def _describe(self) -> Placement:
         """Write and print what is measured; return where the ranks run."""
-        plan = backend_probe.with_scheduler(self.config, self.plan)
+        plan = trial.with_scheduler(self.config, self.plan)
         placed = Placement(self.ranks, available_cores(), plan.hosts, plan.scheduler)
         plan = replace(plan, threads=threads_per_rank(self.config, placed))
         over = carrier(self.config, plan.device)

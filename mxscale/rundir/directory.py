@@ -9,7 +9,7 @@ system.jsonl              use of the machine, appended by the parent; in the sam
 refused.json warnings.json   why the preparation refused the run; warnings of rank 0
 pretrained.params network.json   weights and graph from another source
 params.json learning-curves.png   for MLflow: params of the first attempt, the figure of its page
-probe.json probe/         the choice of comm=auto; the output of its ranks
+probe/                    the output of measurements by ranks
 timeline_<attempt>.json   Horovod's timeline, with comm.timeline=true
 rerun.json rerun/         the verdict of a rerun; the record of the first run
 diagnosis.json find-lr.json test-io.json test-allreduce.json   the result of the verb of that name, of mxscale diagnose

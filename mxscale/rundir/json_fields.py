@@ -15,7 +15,6 @@ FIELDS: Dict[str, Dict[str, Any]] = {
     },
     "warnings.json": {"*": str},
     "params.json": {"*": str},
-    "probe.json": {"chosen": {"backend": str}, "reason": str},
     "refused.json": {"error": Optional[str]},
     "rerun.json": {
         "of": str,

@@ -44,7 +44,6 @@ ARTIFACTS = (
     METRICS,
     SYSTEM,
     learning_curves.FILE,
-    "probe.json",
     RERUN,
     "diagnosis.json",
     "diagnosis.png",
