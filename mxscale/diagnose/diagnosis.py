@@ -101,12 +101,12 @@ class Diagnostics(Measurement):
     def measure(self) -> None:
         """Run all probes, then those with other settings."""
         self.prepare()
-        for turn in range(self.settings.repeats):
+        for repetition in range(self.settings.repeats):
             taken = {}
-            for name in self.probes if turn % 2 == 0 else reversed(self.probes):
-                taken[name] = self._once(name, f"{name}-{turn + 1}")
+            for name in self.probes if repetition % 2 == 0 else reversed(self.probes):
+                taken[name] = self._once(name, f"{name}-{repetition + 1}")
                 rate = self._images / statistics.median(taken[name])
-                echo(f"  {turn + 1}/{self.settings.repeats}  {breakdown.TITLES[name]:28} {rate:10,.1f} images/s")
+                echo(f"  {repetition + 1}/{self.settings.repeats}  {breakdown.TITLES[name]:28} {rate:10,.1f} images/s")
             for name in self.probes:
                 self.times.setdefault(name, []).append(taken[name])
         self._try_others()
@@ -229,7 +229,7 @@ class Diagnostics(Measurement):
             device=plan.device,
             cores=placed.cores,
             ranks_here=placed.per_host,
-            turns=self.run.turns,
+            micro_batches=self.run.micro_batches,
             parameters_mb=self.parameters_mb,
             larger_fits=2 * plan.sizes.global_batch <= plan.sizes.train_images,
             exchange_s=statistics.median(self.exchange) if self.exchange else None,

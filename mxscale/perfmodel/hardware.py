@@ -49,15 +49,15 @@ def devices() -> Dict[str, Dict[str, object]]:
     """Return {name: {"pattern", quantity: value}}."""
     known: Dict[str, Dict[str, object]] = {}
     for row in _rows("device"):
-        held = known.setdefault(row["name"], {"pattern": re.compile(row["pattern"])})
-        held[row["quantity"]] = row["value"] if row["quantity"] == "link" else float(row["value"])
+        quantities = known.setdefault(row["name"], {"pattern": re.compile(row["pattern"])})
+        quantities[row["quantity"]] = row["value"] if row["quantity"] == "link" else float(row["value"])
     return known
 
 
 @functools.cache
 def device(name: str) -> Optional[Dict[str, object]]:
     """Return the device of a published name (V100-SXM2-16GB, 8x K80, ...); None if unknown."""
-    return next((held for held in devices().values() if held["pattern"].search(name.lower())), None)
+    return next((known for known in devices().values() if known["pattern"].search(name.lower())), None)
 
 
 def source(name: str, quantity: str) -> str:

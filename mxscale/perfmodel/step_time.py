@@ -261,10 +261,10 @@ def buckets(layers: Sequence[Tuple[float, float]], gradients_per_bucket: float) 
         gradients_per_bucket: Capacity of a bucket.
     """
     total, work = sum(n for n, _ in layers), sum(c for _, c in layers)
-    closed, held, done = [], 0.0, 0.0
+    closed, size, done = [], 0.0, 0.0
     for count, cost in reversed(layers):
-        if held and held + count > gradients_per_bucket:
-            closed.append((held / total, done / work))
-            held = 0.0
-        held, done = held + count, done + cost
-    return (*closed, (held / total, 1.0))
+        if size and size + count > gradients_per_bucket:
+            closed.append((size / total, done / work))
+            size = 0.0
+        size, done = size + count, done + cost
+    return (*closed, (size / total, 1.0))
