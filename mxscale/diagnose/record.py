@@ -18,9 +18,9 @@ from mxscale.config import signature as identity
 from mxscale.config.schema import Config
 from mxscale.cost import run_cost
 from mxscale.environment import description
+from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import NO_HOOK, Signals
 from mxscale.launcher.progress import echo
-from mxscale.launcher.supervisor import kept_alive
 from mxscale.records import claims
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, PARAMS, RunDir

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple, Optional, Tuple, Union
 
 from mxscale.config.datasets import DATASETS
@@ -9,6 +10,7 @@ from mxscale.config.networks import SYMBOL, network
 from mxscale.config.schema import Config, Data, origin_of
 from mxscale.models import model_card
 from mxscale.models.model_card import ModelCard
+from mxscale.rundir import checkpoints
 from mxscale.rundir.directory import RunDir, latest_trained
 from mxscale.tracking import history
 from mxscale.util.errors import ConfigError
@@ -101,7 +103,9 @@ def _of_run(run: RunDir) -> Network:
     config, plan = run.config(), run.plan()
     from mxscale.models import pretrained, weights
 
-    arrays = weights.load(run.path / best["checkpoint"] / "params", "checkpoint")
+    checkpoint = run.path / best["checkpoint"]
+    checkpoints.verify(checkpoint)
+    arrays = weights.load(checkpoint / "params", "checkpoint")
     graph = run.path / pretrained.GRAPH  # plan.graph is where it was in training
     net = _built(config, len(plan.class_names), arrays, str(graph) if graph.exists() else None, str(run))
     return Network(net, _card(config, tuple(plan.class_names), net, mlflow_id(run) or str(run)))
@@ -122,6 +126,8 @@ def _of_weights(source: str, config: Config) -> Network:
         config = replace(config, model=replace(config.model, name=SYMBOL))
     if kind == "path" and not os.path.isfile(source):
         raise ConfigError(f"{source}: no such run directory or file")
+    if kind == "path":
+        checkpoints.verified_weights(Path(source), in_checkpoint=False)
     loaded = pretrained.load(source, config.model.name)
     if network(config.model.name).from_weights and loaded.graph is None:
         raise ConfigError(f"{source} has no graph: use symbol:PREFIX")

@@ -1,5 +1,7 @@
 """The command line: the table of verbs, help, version, completion, and the installed package."""
 
+import os
+import pickle
 import re
 import subprocess
 import sys
@@ -102,6 +104,21 @@ def test_an_invalid_command_line_is_one_line(capsys, argv, line):
     printed = capsys.readouterr()
     assert printed.err.startswith(f"error: {line}") and printed.err.count("\n") == 1 and not printed.out
     assert not GlobalHydra.instance().is_initialized()
+
+
+@pytest.mark.parametrize("option", ["--experimental-rerun", "--experimental-rerun=", "--exp", "--e="])
+def test_a_pickled_job_of_hydra_is_refused_and_not_executed(capsys, tmp_path, option):
+    class Harm:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    (tmp_path / "config.pickle").write_bytes(pickle.dumps(Harm()))
+    given = [option + str(tmp_path / "config.pickle")] if "=" in option else [option, str(tmp_path / "config.pickle")]
+    assert main.main(["train", *given]) == 2
+    written = capsys.readouterr()
+    assert written.err.startswith(f"error: {option}") and written.err.count("\n") == 1
+    assert "repeat a run with rerun=RUN_DIR" in written.err
+    assert not (tmp_path / "made").exists()
 
 
 def test_settings_and_options_come_in_any_order(capsys):
