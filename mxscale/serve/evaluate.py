@@ -150,7 +150,7 @@ def _matched(names: Sequence[str], card: ModelCard, where: str) -> np.ndarray:
 
 def _opened(name: str, split: Split, classes: np.ndarray) -> Images:
     try:
-        return Images(name, RecordFile(split.rec, split.idx), classes)
+        return Images(name, RecordFile(split), classes)
     except (OSError, BadRecords) as error:
         raise ConfigError(f"{split.rec} cannot be read ({error})") from None
 

@@ -16,7 +16,7 @@ from mxscale.data.images import BadImage
 JPEG = b"\xff\xd8"
 SCALES = 8, 4, 2  # to which libjpeg-turbo reduces an image while decoding, with SIMD instructions
 CONTEXT = 2  # rows of the reduced image below a row that its pixels depend on: colours are interpolated
-UNREAD = re.compile("extraneous bytes before marker 0xd[0-79]")  # the only warning if data follows the last row
+UNREAD = re.compile("extraneous bytes before marker 0xd[0-79]")  # the warning of data that follow the last row
 BASELINE, SCAN = 0xC0, 0xDA  # markers of a JPEG's segments
 _own = threading.local()
 
@@ -51,7 +51,8 @@ def decode(content: bytes, scale: int = 1, rows: Optional[int] = None) -> np.nda
         content: The file's bytes.
         scale: Reduce a JPEG to 1/scale of its height and width, rounded up: 1 or one of `SCALES`.
         rows: How many rows of the image that is not reduced are needed, from the top; None: all. A baseline JPEG is
-            decoded only that far.
+            decoded only that far, and damage may be taken for the end of these rows: the image must be known to decode
+            completely without a warning, as that of a record with a checksum.
 
     Returns:
         (H, W, 3) uint8, RGB, with at least the rows needed. It is valid until the same thread decodes another image.
