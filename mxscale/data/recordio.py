@@ -16,9 +16,8 @@ import io
 import os
 import struct
 import zlib
+from array import array
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
-
-import numpy as np
 
 from mxscale.util.regular_files import open_regular
 
@@ -222,13 +221,15 @@ def write_index(path: str, offsets: List[int]) -> None:
 def write_checksums(path: str, checksums: Sequence[int]) -> None:
     """Write a .crc. Raises OSError."""
     with open(path, "wb") as file:
-        file.write(np.array(checksums, "<u4").tobytes())
+        file.write(array("I", checksums).tobytes())
         file.flush()
         os.fsync(file.fileno())
 
 
-def read_checksums(path: str) -> np.ndarray:
-    """Return the checksums of a .crc. Raises OSError."""
+def read_checksums(path: str) -> array:
+    """Return the checksums of a .crc. Raises BadRecords and OSError."""
     with open_regular(path) as file:
-        content = file.read()
-    return np.frombuffer(content[: len(content) // 4 * 4], "<u4")
+        try:
+            return array("I", file.read())
+        except ValueError:
+            raise BadRecords(f"{path} is truncated") from None

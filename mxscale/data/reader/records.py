@@ -34,15 +34,16 @@ class RecordFile:
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    def __getitem__(self, number: int) -> Tuple[int, bytes]:
+    def __getitem__(self, number: int) -> Tuple[float, bytes]:
         """Return (label, encoded image) of a record. Raises BadRecords, BadImage and OSError."""
         start, end = self._offsets[number : number + 2].tolist()
         record = recordio.parse(os.pread(self._file, end - start, start), start)
         if self._checksums is None:
             decoder.decode(record.payload)
+            record.class_number(self.split.classes)
         elif record.crc != self._checksums[number]:
             raise recordio.BadRecords(f"its checksum differs: it was damaged after packing; {self._remedy()}")
-        return record.class_number(self.split.classes), record.payload
+        return record.header.label, record.payload
 
     def _remedy(self) -> str:
         folder = os.path.dirname(self.split.crc)
