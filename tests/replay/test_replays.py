@@ -1,0 +1,303 @@
+"""Replays: their cells, their settings beside the published ones, their pages, and claims at reduced scale."""
+
+import csv
+import dataclasses
+import io
+import os
+import re
+import signal
+
+import pytest
+from composed import composed_values
+from refusals import command_error
+
+from mxscale.cli import main, replaying
+from mxscale.config.schema import flatten, from_dict, to_dict
+from mxscale.config.validation import validate
+from mxscale.environment.hosts import Host
+from mxscale.records import claims, reduced
+from mxscale.records.recorded import Recorded
+from mxscale.replay import availability, page, results, sweeps
+from mxscale.replay.availability import Here
+from mxscale.replay.entry import SCALES, SMALL, Cell, Grid
+from mxscale.replay.registry import REPLAYS
+from mxscale.report.modelled_claims import MODELS
+from mxscale.util import csv_tables
+from mxscale.util.errors import ConfigError
+
+NODES = [Host(f"n{number}", 8, f"n{number}") for number in range(128)]
+FILES = ["data.train=a.rec", "data.val=b.rec", "data.root=/images"]
+
+
+@pytest.fixture
+def inputs(monkeypatch):
+    """Replace the generated inputs by folders that are not made."""
+    monkeypatch.setattr(sweeps.inputs, "folder_of", lambda name, cache: f"/inputs/{name}")
+
+
+class Earlier(dict):
+    """A finished cell for each name."""
+
+    def __missing__(self, name):
+        return dataclasses.make_dataclass("Finished", ["run"])(f"runs/train/{name}")
+
+
+def settings(replay, cell, scale) -> dict:
+    """Return the flat settings of a cell, which must be valid."""
+    overrides = sweeps.settings(cell, replay.grid(scale), Earlier(), "cache", NODES)
+    given = [each for each in FILES if "recordio" in str(overrides) or f"set:{each.partition('=')[0]}" in cell.needs]
+    values, own = composed_values(cell.verb, *overrides, *given)
+    validate(from_dict(values))
+    return flatten({**values, **(to_dict(own) if own else {})})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", REPLAYS)
+def test_every_cell_of_a_replay_has_valid_settings(name, scale, inputs):
+    replay = REPLAYS[name]
+    cells = replay.grid(scale).cells
+    assert len({cell.name for cell in cells}) == len(cells)
+    for cell in cells:
+        settings(replay, cell, scale)
+
+
+# Settings of the published runs: the cell, and its values; {lr}: the learning rate of the global batch
+SGD = {"optimizer.name": "sgd", "optimizer.momentum": 0.0, "comm.backend": "device", "data.kind": "caltech256"}
+AWS = {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "batch.per_device": 256, "epochs": 90, "precision": "amp"}
+PUBLISHED = [
+    ("beeva-p2-resnet152", "1x16", {**SGD, "batch.per_device": 16, "epochs": 1, "lr": 0.00125,
+                                    "data.augment.flip": True}),
+    ("beeva-p2-resnet152", "1x32", {**SGD, "batch.per_device": 32, "epochs": 1, "lr": 0.0025}),
+    ("beeva-p2-resnet152", "8x16", {**SGD, "batch.per_device": 16, "epochs": 1, "lr": 0.01}),
+    ("beeva-p2-resnet152", "8x32", {**SGD, "batch.per_device": 32, "epochs": 1, "lr": 0.02}),
+    ("beeva-p2-six-epochs", "8x16", {**SGD, "batch.per_device": 16, "epochs": 6, "lr": 0.01}),
+    ("beeva-p2-resnet50", "8x32", {**SGD, "batch.per_device": 32, "epochs": 6, "lr": 0.02}),
+    ("beeva-p2-resnet50", "1x32", {"machine.instance": "p2.xlarge"}),
+    ("beeva-p3", "p2-1x16", {"machine.instance": "p2.xlarge"}),
+    ("beeva-p3", "p2-8x16", {"machine.instance": "p2.8xlarge"}),
+    ("beeva-p3", "p3-4x32", {**SGD, "batch.per_device": 32, "epochs": 1, "lr": 0.01, "machine.instance": "p3.8xlarge"}),
+    ("beeva-p3", "p3-1x16", {**SGD, "batch.per_device": 16, "lr": 0.00125, "machine.instance": "p3.2xlarge"}),
+    ("beeva-builds", "source-16", {**SGD, "batch.per_device": 16, "lr": 0.005}),
+    ("beeva-kvstore", "nccl-16", {**SGD, "comm.backend": "nccl", "batch.per_device": 16, "lr": 0.005}),
+    ("aws-scaling", "horovod-64", {**AWS, "comm.backend": "horovod", "lr": 6.4}),
+    ("aws-scaling", "1-server-64", {**AWS, "comm.backend": "dist_device_sync", "comm.servers": 1, "lr": 6.4}),
+    ("aws-scaling", "2-servers-per-worker-64", {**AWS, "comm.backend": "dist_device_sync", "comm.servers": "2x",
+                                                "lr": 6.4}),
+    ("adaltas-gap", "synthetic-1", {"launch.ranks": 1, "batch.per_device": 64}),
+    ("adaltas-gap", "synthetic-8", {"launch.ranks": 8, "batch.per_device": 64}),
+    ("chainermn-in15", "in15", {"batch.per_device": 32, "epochs": 90, "lr": 12.8, "optimizer.name": "rmsprop_warmup",
+                                "comm.compression": "fp16", "model.bn_statistics": "last_batch"}),
+    ("chainermn-double-buffering", "double-buffering-fp16-32", {"batch.per_device": 64, "comm.compression": "fp16",
+                                                                "comm.double_buffering": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, cell, wanted", PUBLISHED, ids=[f"{name}:{cell}" for name, cell, _ in PUBLISHED])
+def test_full_scale_has_the_published_settings(name, cell, wanted):
+    replay = REPLAYS[name]
+    [found] = [each for each in replay.full.cells if each.name == cell]
+    values = settings(replay, found, "full")
+    devices = found.nodes * 8 if found.nodes else int(values["launch.ranks"])
+    rate = values["optimizer.lr"] * values["batch.per_device"] * devices / values["schedule.reference_batch"]
+    wanted = dict(wanted)
+    if "lr" in wanted:
+        assert rate == pytest.approx(wanted.pop("lr"))
+    assert {key: values[key] for key in wanted} == wanted
+
+
+def test_some_run_at_full_scale_has_the_tag_of_each_measured_claim():
+    conditions = {row["id"]: row["how"] for row in csv_tables.read("claim_conditions")}
+    for name, replay in REPLAYS.items():
+        if name == "adaltas-gap":  # whose claims are those of `mxscale diagnose`
+            continue
+        tagged = {claim for cell in replay.full.cells for claim in settings(replay, cell, "full").get("claims", ())}
+        measured = {claim for claim in replay.claims if conditions[claim] not in ("model", "tool", "source")}
+        assert measured - {"test-io"} <= tagged, name
+
+
+def test_a_claim_at_reduced_scale_names_cells_of_its_replay():
+    for row in csv_tables.read("reduced_claims"):
+        replay = REPLAYS[row["replay"]]
+        assert row["id"] in replay.claims
+        assert set(row["how"].split()[2:]) <= {cell.name for cell in replay.small.cells}, row["id"]
+
+
+def test_published_numbers_belong_to_panels():
+    for row in csv_tables.read("published_figures"):
+        assert row["metric"] in {panel.name for panel in REPLAYS[row["replay"]].panels}, row
+        assert re.match(r"claim ([\w-]+)$|arXiv:|beeva-", row["source"])
+        assert not row["source"].startswith("claim ") or row["source"][6:] in claims.known()
+
+
+def run(name: str, replay="aws-scaling small", **metrics) -> Recorded:
+    tags = {"replay": replay, "sweep.name": name, "claims": "ps-1-server", "ranks": "2"}
+    found = {key.replace("__", "/"): value for key, value in metrics.items()}
+    return Recorded(f"id-{name}", name, "FINISHED", {}, tags, found, 1)
+
+
+RATES = {"horovod-2": 100.0, "1-server-2": 60.0, "2-servers-per-worker-2": 50.0}
+
+
+def test_a_reduced_figure_says_whether_it_points_the_same_way():
+    runs = [run(name, throughput__median=rate) for name, rate in RATES.items()]
+    found = reduced.evaluate(reduced.of_runs(runs))
+    assert found["ps-1-server"].same and found["ps-1-server"].value == 0.6
+    assert found["hvd-cheapest"].value == 2.0
+    reversed_ = found["ps-2to1"]
+    assert not reversed_.same and reversed_.direction == "reversed" and reversed_.why
+    assert reversed_.runs == ["id-2-servers-per-worker-2", "id-1-server-2"]
+
+
+def test_a_reduced_figure_never_counts_as_measured():
+    runs = [run(name, throughput__median=rate) for name, rate in RATES.items()]
+    found = claims.outcomes(runs, MODELS, reduced.evaluate(reduced.of_runs(runs)))
+    states = {one.row["id"]: one.state for one in found}
+    assert states["ps-1-server"] == claims.REDUCED
+    assert claims.MEASURED not in states.values()
+
+
+def test_only_finished_runs_of_small_replays_count():
+    assert reduced.of_runs([run("horovod-2", replay="aws-scaling full")]) == {}
+    assert reduced.of_runs([dataclasses.replace(run("horovod-2"), status="FAILED")]) == {}
+
+
+def test_prices_and_other_teams_rows_are_source_facts():
+    states = {one.row["id"]: one.state for one in claims.outcomes([], MODELS)}
+    assert {name for name, state in states.items() if state == claims.SOURCE} == {
+        "p3-price", "dgx1-price", "table-he", "table-goyal", "table-codreanu", "table-cho", "table-you",
+    }  # fmt: skip
+
+
+def test_requirements_are_named_with_what_to_do():
+    here = Here(gpus=["Tesla K80"], hosts=NODES[:1], given=["data.train"])
+
+    def of(*needs, nodes=None):
+        return availability.missing(Cell("a", "a", "", needs=needs, nodes=nodes), here)
+
+    assert of("set:data.train", nodes=1) == []
+    assert of("set:data.val") == ["data.val=PATH"]
+    assert of(nodes=2) == ["2 machines: name 2 in launch.hosts"]
+    assert of("file:/nowhere/a.params") == ["/nowhere/a.params, to be placed there"]
+    alone = dataclasses.replace(here, hosts=[])
+    assert availability.missing(Cell("a", "a", "", needs=("gpus:K80:1",)), alone) == []
+    assert availability.missing(Cell("a", "a", "", needs=("gpus:V100:4",)), alone) == [
+        "4 V100 (this machine has 1 x Tesla K80)"
+    ]
+
+
+@pytest.fixture
+def content():
+    """The content of a half-finished replay."""
+    replay = REPLAYS["aws-scaling"]
+    runs = {name: run(name, throughput__median=rate) for name, rate in RATES.items()}
+    numbers = [
+        page.Numbers(panel, results.published(replay, panel), results.own(panel, replay.small, runs))
+        for panel in replay.panels
+    ]
+    [lacking] = [cell for cell in replay.small.cells if cell.name == "horovod-1"]
+    outcomes = claims.outcomes([], MODELS, reduced.evaluate({replay.name: runs}), replay.claims)
+    return page.Content(replay, SMALL, "digits", "mxscale replay aws-scaling scale=small", numbers,
+                        [page.Open(lacking, "not run yet")], outcomes, [])  # fmt: skip
+
+
+def test_the_page_has_published_and_own_numbers_and_what_is_missing(content, tmp_path):
+    text = page.write(content, tmp_path).read_text()
+    assert "45,000" in text and "arXiv" not in text
+    assert "horovod-1" in text and "not run yet" in text
+    assert "reversed" in text and "the same way as published" in text
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "aws-scaling.csv").read_text())))
+    rates = {
+        (line["by"], line["series"]): float(line["value"]) for line in lines if line["metric"] == "throughput/median"
+    }
+    assert rates[("published", "Horovod")] == 45000
+    assert rates[("here", "1 server")] == 60
+    assert {path.name for path in tmp_path.glob("*.png")} == {"aws-scaling-1.png", "aws-scaling-2.png"}
+
+
+def test_the_book_lists_all_replays(content, tmp_path):
+    text = page.write_book([content, content], tmp_path).read_text()
+    assert text.count('<section id="aws-scaling">') == 2 and "5 of 6 runs" in text
+
+
+def test_derived_panels_compare_with_their_reference():
+    replay = REPLAYS["adaltas-gap"]
+    runs = {name: run(name, throughput__median=rate) for name, rate in {"synthetic-1": 100.0, "real-1": 80.0}.items()}
+    points = {point.series: point.value for point in results.own(replay.panels[1], replay.small, runs)}
+    assert points == {"synthetic": 0.0, "real": pytest.approx(20.0)}
+
+
+def test_paths_of_inputs_are_quoted(monkeypatch):
+    monkeypatch.setattr(sweeps.inputs, "folder_of", lambda name, cache: f"/home/jürgen, (x)/{name}")
+    cell = Cell("c", "s", "x", ("data.root={photographs}", "batch.per_device=${a}"))
+    overrides = sweeps.settings(cell, Grid(()), Earlier(), "cache", NODES)
+    assert overrides == ["data.root='/home/jürgen, (x)/photographs'", "batch.per_device=${a}"]
+
+
+def test_an_unwritable_output_is_refused_before_the_first_run(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    words = ["replay", "beeva-test-io", "scale=small", f"runs={tmp_path}/runs", "tracking=none"]
+    assert "not writable" in command_error(capsys, *words, f"output={tmp_path}/file/pages")
+
+
+def test_wrong_requests_are_refused(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert "did you mean beeva-kvstore?" in command_error(capsys, "replay", "beeva-kvstor")
+    assert "scale=tiny" in command_error(capsys, "replay", "beeva-kvstore", "scale=tiny")
+    assert "again=2" in command_error(capsys, "replay", "beeva-kvstore", "again=2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cells_of_a_replay_take_as_many_machines_as_they_need(monkeypatch, tmp_path):
+    seen = []
+
+    def measure(config, own, cell):
+        seen.append(config.launch.hosts)
+        raise ConfigError("not measured")
+
+    monkeypatch.setitem(replaying.MEASUREMENTS, "test-allreduce", (measure, "allreduce"))
+    words = ["replay", "chainermn-allreduce", f"output={tmp_path}/pages", f"runs={tmp_path}/runs"]
+    words += ["launch.hosts=[a:1,b:1,c:1]", "tracking.uri=http://user:pass-word@127.0.0.1:9"]
+    assert main.main(words) == 2
+    assert seen == [["a:1", "b:1"]] * 2
+    written = (tmp_path / "pages" / "chainermn-allreduce.html").read_text()
+    assert "user:***@" in written and "pass-word" not in written
+
+
+def test_a_replay_whose_run_does_not_compose_is_refused(capsys, tmp_path):
+    words = ["replay", "beeva-test-io", "scale=small", f"output={tmp_path}/pages", f"runs={tmp_path}/runs"]
+    assert main.main([*words, "machine=custom", "machine.usd_per_hour=1"]) == 2
+
+
+@pytest.mark.slow
+def test_replay_continues_where_it_was_killed(cli):
+    """Finished runs are kept, and the page of a half-finished replay shows what is missing."""
+    pages = cli.folder / "pages"
+    words = ("beeva-p2-resnet152", "scale=small", "max_steps=2", f"output={pages}")
+    process = cli.start("replay", *words, small=False)
+    for line in process.stdout:
+        if line.startswith("cell 2 "):
+            break
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    done = cli("replay", *words, small=False)
+    assert done.out.count("already finished") >= 2 and "4 of 4 runs" in done.out
+    assert "Without a result" not in (pages / "beeva-p2-resnet152.html").read_text()
+
+
+@pytest.mark.slow
+def test_interrupted_replay_ends_with_75_and_a_page_of_what_is_missing(cli):
+    pages = cli.folder / "pages"
+    process = cli.start("replay", "beeva-p2-resnet152", "scale=small", f"output={pages}", small=False)
+    for line in process.stdout:
+        if line.startswith("epoch 1 "):
+            break
+    os.kill(process.pid, signal.SIGINT)
+    out = cli.ended(process, 75).out
+    assert "0 of 4 runs" in out
+    assert "not run yet: the same command continues" in (pages / "beeva-p2-resnet152.html").read_text()
+
+
+def test_an_invalid_further_setting_is_refused_before_the_first_run(cli):
+    done = cli("replay", "beeva-p2-resnet152", "scale=small", "model.freeze=stage9", small=False, expect=2)
+    assert "model.freeze=stage9" in done.err and not (cli.folder / "sweeps").exists()
