@@ -24,6 +24,7 @@ from mxscale.util.regular_files import open_regular
 MAGIC = struct.pack("<I", 0xCED7230A)
 PREFIX = struct.Struct("<4sI")
 HEADER = struct.Struct("<IfQQ")
+WHOLE = struct.Struct("<4sIIfQQ")  # both, as in a record of one piece
 LABEL_OFFSET = PREFIX.size + 4  # bytes from the start of a record
 LENGTH = (1 << 29) - 1
 BUFFER = 1 << 20
@@ -156,14 +157,14 @@ def parse(raw: bytes, offset: int) -> Record:
     Raises:
         BadRecords: It is not one complete record.
     """
-    whole = len(raw) >= PREFIX.size and PREFIX.unpack_from(raw)
-    if whole and whole[0] == MAGIC and whole[1] <= min(LENGTH, len(raw) - PREFIX.size):  # in one piece: no copies
-        body = memoryview(raw)[PREFIX.size : PREFIX.size + whole[1]]
-    else:
-        body, *_ = _next(io.BytesIO(raw), offset, lambda piece: None)
-        if body is None:
-            raise BadRecords(f"truncated at byte {offset}")
-    return Record(offset, *_divided(body, offset), zlib.crc32(raw))
+    if len(raw) >= WHOLE.size:
+        magic, length, *header = WHOLE.unpack_from(raw)
+        if magic == MAGIC and HEADER.size <= length <= LENGTH and PREFIX.size + length <= len(raw):  # in one piece
+            return Record(offset, Header(*header), memoryview(raw)[WHOLE.size : PREFIX.size + length], zlib.crc32(raw))
+    body, _, crc = _next(io.BytesIO(raw), offset, lambda piece: None)
+    if body is None:
+        raise BadRecords(f"truncated at byte {offset}")
+    return Record(offset, *_divided(body, offset), crc)
 
 
 def _divided(body, offset: int):
