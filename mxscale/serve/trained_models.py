@@ -7,9 +7,9 @@ from typing import NamedTuple, Optional, Tuple, Union
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import SYMBOL, network
 from mxscale.config.schema import Config, Data, origin_of
+from mxscale.models import model_card
+from mxscale.models.model_card import ModelCard
 from mxscale.rundir.directory import RunDir, latest_trained
-from mxscale.serve import model_card
-from mxscale.serve.model_card import ModelCard
 from mxscale.tracking import history
 from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import read_regular
@@ -76,10 +76,15 @@ def _read(path: str) -> Exported:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     try:
-        found = onnx.load_model_from_string(content).metadata_props
+        found = onnx.load_model_from_string(content)
     except Exception:  # of protobuf
         raise ConfigError(f"{path} is no ONNX file, or it is damaged") from None
-    return Exported(content, model_card.from_metadata({each.key: each.value for each in found}, path))
+    if any(each.data_location == onnx.TensorProto.EXTERNAL for each in found.graph.initializer):
+        raise ConfigError(f"{path} has weights in other files: expected a file of `mxscale export`, which has none")
+    card = model_card.from_metadata({each.key: each.value for each in found.metadata_props}, path)
+    if card is None:
+        raise ConfigError(f"{path} has no metadata of mxscale: expected a file of `mxscale export`")
+    return Exported(content, card)
 
 
 def load(model: Union[str, RunDir], config: Config) -> Network:
@@ -164,14 +169,17 @@ def _built(config: Config, classes: int, arrays, graph, source: str):
 def _card(config: Config, class_names: Tuple[str, ...], net, run: Optional[str]) -> ModelCard:
     from mxscale.models import weights
 
-    data = config.data
+    data, entry = config.data, DATASETS[config.data.kind]
+    packed = data.short_side or (data.image_size if entry.scans else None)  # packing enlarges scans
+    resize = data.eval_resize or packed
+    # Where packing resizes, validation does not: the network has seen images resized as repack.py does it
+    by_packing = run is not None and (entry.reencoded or entry.scans) and resize is not None and resize == packed
     return ModelCard(
         network=config.model.name,
         class_names=class_names,
         image_size=data.image_size,
-        # Packing enlarges scans to what the network sees
-        resize=data.eval_resize or data.short_side or (data.image_size if DATASETS[data.kind].scans else None),
-        interpolation=data.interpolation,
+        resize=resize,
+        interpolation="bicubic" if by_packing else data.interpolation,
         mean=tuple(data.mean),
         std=tuple(data.std),
         params_sha256=weights.params_sha256(weights.arrays(net)),

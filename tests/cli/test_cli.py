@@ -16,6 +16,7 @@ from mxscale.cli import help_pages, main
 from mxscale.cli.verbs import VERBS
 from mxscale.config.schema import RULES, Config, rules_of, to_dict
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import Status
 from mxscale.util.errors import ConfigError
 
 
@@ -44,6 +45,26 @@ def test_a_reader_that_stops_early_causes_no_error(arguments):
     process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
     assert (process.stderr.read(), process.wait(60)) == (b"", 0)
+
+
+@pytest.mark.parametrize("arguments", [["prices"], ["plan", "--help"], ["--version"], ["train", "--cfg", "job"]])
+def test_output_that_cannot_be_written_is_one_line_and_fails(monkeypatch, capsys, arguments):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main.main(arguments) == 1
+    assert capsys.readouterr().err == "error: standard output cannot be written (No space left on device)\n"
+
+
+def test_runs_go_on_without_their_terminal(monkeypatch, capsys):
+    def execute(*_):
+        print("step 1", flush=True)
+        return Status("FINISHED", exit=0)
+
+    monkeypatch.setattr(main.job, "execute", execute)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main.main(["train"]) == 0
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", VERBS)
