@@ -144,7 +144,7 @@ def test_invalid_cell_is_named_with_its_line(points, capsys, cells, match):
 def test_invalid_file_is_one_line(points, capsys, tmp_path):
     refused(capsys, "points is missing: points=PATH")
     refused(capsys, "No such file", f"points={tmp_path / 'none.csv'}")
-    refused(capsys, "Is a directory", f"points={tmp_path}")
+    refused(capsys, "a folder, not a regular file", f"points={tmp_path}")
     empty = tmp_path / "empty.csv"
     empty.write_bytes(b"")
     refused(capsys, "columns are missing: source, framework", f"points={empty}")
