@@ -29,7 +29,7 @@ ARG VERSION=0.1.0
 # ---------------------------------------------------------------- shared by all targets
 
 FROM scratch AS code
-COPY *.py pyproject.toml /mxscale/
+COPY *.py pyproject.toml LICENSE NOTICE /mxscale/
 COPY conf /mxscale/conf
 COPY docker/ssh_config /etc/ssh/ssh_config.d/mxscale.conf
 COPY docker/entrypoint docker/finish docker/identify docker/make-keys docker/worker /mxscale/docker/
@@ -288,7 +288,7 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca with-ca
 
 FROM ${BUILD} AS test
 COPY --from=test-build /opt/venv /opt/venv
-COPY README.md Makefile Dockerfile docker-compose.yml compose.gpu.yml /mxscale/
+COPY *.md CITATION.cff Makefile Dockerfile docker-compose.yml compose.gpu.yml /mxscale/
 COPY bench /mxscale/bench
 COPY docs /mxscale/docs
 COPY requirements /mxscale/requirements
