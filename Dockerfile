@@ -10,7 +10,7 @@
 #
 #   docker build --target source -t mxscale:source .          requires BuildKit
 #
-# Behind a proxy that inspects TLS: --secret id=ca,src=its-certificate.pem (see docs/images.md).
+# Behind a proxy that inspects TLS: --secret id=ca,src=its-certificate.pem (see docs/containers.md).
 # Layers are ordered by how often they change: the code comes last.
 
 ARG CUDA_IMAGE=nvcr.io/nvidia/cuda:11.8.0-cudnn8-devel-ubuntu22.04

@@ -67,7 +67,7 @@ def build_command(name: str) -> str:
     tag = name.rpartition(":")[2]
     release = tag.removeprefix("mxnet-")
     target = f"--target {tag}" if release == tag else f"--target cpu --build-arg MXNET=mxnet=={release}"
-    return f"docker build {target} -t {name} . (options: docs/images.md)"
+    return f"docker build {target} -t {name} . (options: docs/containers.md)"
 
 
 def answer(config: Config, *command: str) -> str:
