@@ -144,7 +144,6 @@ def test_killed_rank_ends_the_measurement(under_way, cli):
         (["comm=dist_async"], "comm=dist_async: has no all-reduce of its own"),
         (["comm=nccl", "launch.ranks=2"], "built without NCCL"),
         (["comm.compression=fp16"], "comm.compression=fp16: the arrays are float32"),
-        (["launch=docker", "launch.image=x"], "launch=docker: the ranks are processes"),
         (
             ["launch.hosts=[unknown.invalid:2]", "launch.ranks=2"],
             "launch.hosts: unknown.invalid can't be reached by ssh",

@@ -5,13 +5,17 @@ import sys
 from pkgutil import resolve_name
 
 import pytest
+import yaml
 from conftest import ROOT
 from hydra.core.global_hydra import GlobalHydra
+from refusals import command_error
 
 from mxscale import __version__
 from mxscale.cli import main
 from mxscale.cli.verbs import VERBS
-from mxscale.config.schema import rules_of
+from mxscale.config.schema import Config, rules_of, to_dict
+from mxscale.rundir.directory import RunDir
+from mxscale.util.errors import ConfigError
 
 
 def output_of(capsys, *argv):
@@ -135,3 +139,17 @@ def test_a_wheel_contains_what_the_verbs_read(tmp_path):
 )
 def test_each_choice_of_a_verb_is_implemented(verb, key, registry):
     assert set(rules_of(VERBS[verb].settings)[key].choices) == set(resolve_name(registry))
+
+
+@pytest.mark.parametrize("typed", ["launch=docker", "launch.kind=docker", "launch.image=mxscale:source"])
+def test_a_removed_setting_names_what_replaces_it(typed, capsys):
+    assert "was removed: run the command in a container" in command_error(capsys, "train", typed)
+
+
+def test_a_record_with_a_removed_setting_is_read_if_it_had_its_default(tmp_path):
+    run, values = RunDir(tmp_path), to_dict(Config())
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**values, "launch": {**values["launch"], "kind": "process"}}))
+    assert run.config() == Config()
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**values, "launch": {**values["launch"], "kind": "docker"}}))
+    with pytest.raises(ConfigError, match=r"config.yaml: launch.kind=docker: launch.kind was removed: run the command"):
+        run.config()

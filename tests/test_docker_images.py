@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, free_port, recorded_in, until, wait_for_step
+from conftest import ROOT, free_port, recorded_in, until
 from docker_engine import NEEDS_ENGINE, QUICK, Project, answers, copy_of_sources, sh
 
 from mxscale import __version__
@@ -20,59 +20,6 @@ from mxscale import __version__
 FILES = ["-f", "docker-compose.yml"]
 ONE_STEP = ["python", "train.py", "tracking=none", "max_steps=1", *QUICK]
 pytestmark = NEEDS_ENGINE
-
-
-@pytest.fixture(scope="module")
-def older_image():
-    """Build an image with MXNet 1.5.0 and return its name."""
-    name = "mxscale:mxnet-1.5.0"
-    sh("docker", "build", "--target", "cpu", "--build-arg", "MXNET=mxnet==1.5.0", "-t", name, ".", timeout=1500)
-    return name
-
-
-def test_sweep_over_images_from_the_host(images, older_image, cli):
-    settings = ["launch=docker", f"launch.image=mxscale:cpu,{older_image}", "launch.ranks=2"]
-    ended = cli("train", *settings, "-m", timeout=300)
-    runs = [Path(path) for path in re.findall(r"^run +(\S+)$", ended.out, re.MULTILINE)]
-    assert len(runs) == 2
-    tags_of = [json.loads((run / "environment.json").read_text())["tags"] for run in runs]
-    assert all(tags["image.id"].startswith("sha256:") and tags["build"] == "wheel" for tags in tags_of)
-    assert ["mxnet=1.9.1" in tags["versions"] for tags in tags_of] == [True, False]
-    assert ["mxnet=1.5.0" in tags["versions"] for tags in tags_of] == [False, True]
-    assert len({tags["image.id"] for tags in tags_of}) == 2
-    assert all((run / "metrics.jsonl").stat().st_uid == os.getuid() for run in runs)
-    assert not sh("docker", "ps", "-aq", "--filter", "label=mxscale.run")[0]
-
-
-def test_doctor_checks_the_image(images, older_image):
-    doctor = [sys.executable, "-m", "mxscale", "doctor", "launch=docker", "tracking=none"]
-    printed = sh(*doctor, f"launch.image={older_image}")[0]
-    assert re.search(r"^ok +mxnet +1\.5\.0 with numpy", printed, re.MULTILINE)
-    assert re.search(r"^ok +code +wheel, ", printed, re.MULTILINE)
-
-
-def test_doctor_names_a_missing_image():
-    doctor = [sys.executable, "-m", "mxscale", "doctor", "launch=docker"]
-    printed = sh(*doctor, "launch.image=mxscale:nothing", expect=1)[0]
-    assert re.search(
-        r"^fail +mxnet +launch\.image=mxscale:nothing: not on this machine.*; build it with", printed, re.MULTILINE
-    )
-
-
-def test_missing_image_is_one_line(cli):
-    ended = cli("train", "launch=docker", "launch.image=mxscale:nothing", expect=2)
-    assert re.match(
-        r"^error: launch\.image=mxscale:nothing: not on this machine, and can't be pulled \(.*\); build it with",
-        ended.err,
-    )
-
-
-def test_run_in_an_image_stops_with_exit_75(images, cli):
-    process = cli.start("train", "launch=docker", "launch.ranks=2", "epochs=500")
-    wait_for_step(cli.run_of(process), 1)
-    process.terminate()
-    cli.ended(process, expect=75, timeout=60)
-    assert not sh("docker", "ps", "-aq", "--filter", "label=mxscale.run")[0]
 
 
 COMBINATIONS = [

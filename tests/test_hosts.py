@@ -75,11 +75,9 @@ def test_unresolvable_name_is_another_machine(name):
     assert not found.here
 
 
-def test_hosts_exclude_comm_local_and_launch_docker():
+def test_hosts_exclude_comm_local():
     with pytest.raises(ConfigError, match="comm=local"):
         validate(from_dict({"launch": {"hosts": ["a"]}, "comm": {"backend": "local"}}))
-    with pytest.raises(ConfigError, match=r"launch\.hosts with launch=docker"):
-        config(hosts=["a"], kind="docker", image="x")
 
 
 def test_compose_without_workers_is_refused():

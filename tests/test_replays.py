@@ -78,7 +78,7 @@ PUBLISHED = [
     ("beeva-p3", "p2-8x16", {"machine.instance": "p2.8xlarge"}),
     ("beeva-p3", "p3-4x32", {**SGD, "batch.per_device": 32, "epochs": 1, "lr": 0.01, "machine.instance": "p3.8xlarge"}),
     ("beeva-p3", "p3-1x16", {**SGD, "batch.per_device": 16, "lr": 0.00125, "machine.instance": "p3.2xlarge"}),
-    ("beeva-builds", "source-16", {**SGD, "batch.per_device": 16, "lr": 0.005, "launch.image": "mxscale:source"}),
+    ("beeva-builds", "source-16", {**SGD, "batch.per_device": 16, "lr": 0.005}),
     ("beeva-kvstore", "nccl-16", {**SGD, "comm.backend": "nccl", "batch.per_device": 16, "lr": 0.005}),
     ("aws-scaling", "horovod-64", {**AWS, "comm.backend": "horovod", "lr": 6.4}),
     ("aws-scaling", "1-server-64", {**AWS, "comm.backend": "dist_device_sync", "comm.servers": 1, "lr": 6.4}),

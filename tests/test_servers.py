@@ -213,10 +213,6 @@ ASYNC = {"backend": "dist_async", "update_on": "server"}
             {"comm": {"backend": "parameter_server", "compression": "2bit"}, "precision": "amp"},
             ["comm.compression=2bit with precision=amp", "use precision=float32"],
         ),
-        (
-            {"comm": {"backend": "parameter_server"}, "launch": {"kind": "docker", "image": "a"}},
-            ["comm=parameter_server with launch=docker", "use launch=auto"],
-        ),
     ],
 )
 def test_invalid_combinations_are_refused_in_one_line(values, words):

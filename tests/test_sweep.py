@@ -36,7 +36,7 @@ from mxscale.util.errors import ConfigError
         (["seed=2", "optimizer.lr=0.1"], "seed-2_lr-0.1"),
         (["comm=horovod", "launch.ranks=2"], "comm-horovod_ranks-2"),
         (["optimizer.name=sgd", "model.name=small"], "optimizer.name-sgd_model.name-small"),
-        (["launch.image=mxscale:source"], "image-mxscale-source"),
+        (["model.pretrained=mxscale:source"], "pretrained-mxscale-source"),
         (["data.root=/a/b", "+x.y='p q'"], "root--a-b_y--p-q"),
         (["schedule.milestones=[1,2]"], "milestones--1-2"),
         (["optimizer.lr=1e+30"], "lr-1e+30"),

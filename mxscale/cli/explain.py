@@ -10,6 +10,7 @@ from hydra.errors import OverrideParseException
 from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError
 
 from mxscale.cli.help_pages import CONF
+from mxscale.config import removed
 from mxscale.config.backends import ALIASES
 from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.validation import kvstore
@@ -57,7 +58,8 @@ def _of_composition(text: str, defaults: dict) -> str:
         return f"~{deleted[1]}: can't be deleted; set {deleted[1]}=null"
     unknown = re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' is not in struct", text)
     if unknown and unknown[1] not in defaults:
-        return f"unknown key {unknown[1]}{nearest(unknown[1], [*flatten(defaults), *defaults], listed=defaults)}"
+        near = nearest(unknown[1], [*flatten(defaults), *defaults], listed=defaults)
+        return removed.refusal(unknown[1]) or f"unknown key {unknown[1]}{near}"
     choiceless = [word for word in sys.argv[1:] if _names_no_choice(word)]
     if choiceless and (unknown or re.search("Config group|is not iterable|resolving interpolation", text)):
         return f"{' '.join(choiceless)}: expected the name of a choice of the group, such as data=digits"
@@ -68,6 +70,8 @@ def _of_composition(text: str, defaults: dict) -> str:
     if missing:
         listed = text.partition("Available options")[2].partition("Config search path")[0]
         options = re.findall(r"^\s+(\S+)$", listed, re.MULTILINE)
+        if gone := removed.refusal(f"{missing[1]}={missing[2]}"):
+            return gone
         if missing[1] == "comm" and missing[2] in ALIASES:
             return kvstore("comm", missing[2])
         if missing[1] == "hydra":  # the plugins are in requirements/run.in and optuna.in

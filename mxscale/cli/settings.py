@@ -13,7 +13,6 @@ from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import history
 from mxscale.util.errors import ConfigError
-from mxscale.util.paths import absolute
 
 
 def configure(values: dict, overrides) -> tuple:
@@ -91,13 +90,6 @@ def resolve(config: Config) -> Config:
     if kind == "run":
         values["model"]["pretrained"] = str(history.find_run(config, rest, f"model.pretrained=run:{rest}"))
     values["model"]["name"] = network_of(config.model.name, values["model"]["pretrained"])
-    if config.launch.kind == "docker":  # the container has another home and working directory
-        values["runs"] = absolute(values["runs"])
-        values["model"]["pretrained"] = _absolute_source(values["model"]["pretrained"])
-        given = [name for name in ("root", "train", "val", "test", "cache") if values["data"][name]]
-        values["data"].update({name: absolute(values["data"][name]) for name in given})
-        if isinstance(values["data"]["classes"], str):
-            values["data"]["classes"] = absolute(values["data"]["classes"])
     return validate(from_dict(values))
 
 
@@ -119,13 +111,6 @@ def network_of(name: Optional[str], source: Optional[str]) -> str:
     if name == SYMBOL:
         raise ConfigError("model.name=symbol needs the network's graph: give model.pretrained=symbol:PREFIX")
     return name
-
-
-def _absolute_source(source: Optional[str]) -> Optional[str]:
-    kind, rest = origin_of(source or "")
-    if kind in ("symbol", "torch"):
-        return f"{kind}:{absolute(rest)}"
-    return absolute(source) if source and kind == "path" else source
 
 
 # Settings that a resume may change; any other would make it another run. The price of the first start stays.
@@ -181,7 +166,7 @@ def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Con
                 f"{override} with {recorded.source}: only {', '.join(FOR_A_RERUN[1:])} can differ from the record; "
                 "leave it out"
             )
-        # A group (launch=docker) represents the settings that its file changes
+        # A group (machine=p3) represents the settings that its file changes
         of_group = (name for name in composed if name.startswith(key + ".") and composed[name] != usual[name])
         taken.update([key] if key in composed else of_group)
     merged.update({name: composed[name] for name in taken})

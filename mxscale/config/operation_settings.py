@@ -23,10 +23,6 @@ class Launch:
         None,
         "hosts and ranks such as [a:4,b:4], a hostfile, or compose (docker-compose.yml); null: this machine",
     )
-    kind: str = setting(
-        "process", "run ranks as processes of this machine or in a container on it", choices=("process", "docker")
-    )
-    image: Optional[str] = setting(None, "docker: image of the container")
     device: str = setting("auto", "device of each rank", choices=("auto", "cpu", "gpu"))
     threads: Optional[int] = setting(None, "OpenMP threads per rank; null: cores / ranks", low=1, high=1024)
     setup_minutes: float = setting(0.0, "billed time before the run, for booting and copying data", unit="min", low=0)

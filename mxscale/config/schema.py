@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Dict, List, Optional, Tuple
 
+from mxscale.config import removed
 from mxscale.config.operation_settings import Budget, Launch, Machine, Rerun, Sweep, Tracking
 from mxscale.config.setting import MAX_SEED, Rule, describe, setting
 from mxscale.config.training_settings import Batch, Checkpoint, Comm, Data, Model, Optimizer, Schedule
@@ -103,7 +104,8 @@ def from_dict(values: Dict[str, Any], cls=Config, where: str = ""):
     typed = {}
     for key, value in values.items():
         if key not in hints:
-            raise ConfigError(f"unknown key {where}{key}{nearest(key, hints, where)}")
+            gone = removed.refusal(f"{where}{key}")
+            raise ConfigError(gone or f"unknown key {where}{key}{nearest(key, hints, where)}")
         typed[key] = _typed(value, hints[key], f"{where}{key}")
     return cls(**typed)
 

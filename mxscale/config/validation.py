@@ -180,9 +180,6 @@ def _check_launch(c: Config) -> None:
         )
     if hosts and hosts != "compose" and c.comm.entry.single_rank:
         raise ConfigError(f"launch.hosts with comm={c.comm.backend}: one rank has no communicator; use comm=horovod")
-    if c.launch.kind == "docker" and (hosts or not c.launch.image):
-        what = "launch.image is missing" if not c.launch.image else "launch.hosts with launch=docker"
-        raise ConfigError(f"{what}: launch=docker runs the ranks in one image (launch.image=NAME) on this machine")
 
 
 def _check_hosts(c: Config) -> None:
@@ -241,8 +238,6 @@ def _check_served(c: Config) -> None:
     comm = c.comm
     if not comm.entry.needs_servers:
         return
-    if c.launch.kind == "docker":
-        raise ConfigError(f"comm={comm.backend} with launch=docker: the container runs no servers; use launch=auto")
     if comm.update_on not in comm.entry.update_on:
         raise ConfigError(
             f"comm.update_on={comm.update_on} with comm={comm.backend}: its servers apply each rank's gradients on "

@@ -74,8 +74,6 @@ def check(config: Config) -> None:
         raise ConfigError(f"comm={comm.backend}: has no all-reduce of its own; use one of {', '.join(able)}")
     if comm.compression != "none":
         raise ConfigError(f"comm.compression={comm.compression}: the arrays are float32; leave it out")
-    if config.launch.kind != "process":
-        raise ConfigError(f"launch={config.launch.kind}: the ranks are processes; run the command in the container")
 
 
 def layout(config: Config, nodes: Sequence[hosts.Host]) -> Tuple[str, int]:

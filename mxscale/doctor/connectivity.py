@@ -42,7 +42,7 @@ def check_hosts(config: Config) -> List[CheckResult]:
         return [CheckResult("hosts", FAIL, f"runs={config.runs}: not writable ({error.strerror})", "set runs=DIR")]
     try:
         os.chmod(folder, 0o755)  # like a run directory, it must be visible to other users' processes
-        own_horovod = description.versions().get("horovod", "") if config.launch.kind == "process" else ""
+        own_horovod = description.versions().get("horovod", "")
         over_gloo = len(nodes) > 1 and config.comm.transport == "gloo" and hosts.needs_own_name(own_horovod)
         own = [Path(folder, str(number)) for number in range(len(nodes))]
         with ThreadPoolExecutor(min(32, len(nodes))) as threads:

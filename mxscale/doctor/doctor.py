@@ -55,7 +55,7 @@ class RecordFindings(Hook):
 
 
 def code(facts: dict, run: PlannedRun):
-    git, image = facts["git"], facts["mxnet"].get("image") or facts["image"]
+    git, image = facts["git"], facts["image"]
     build = image.get("build", "checkout")
     if git["commit"] is None:
         return WARN, f"{build}, commit unknown", "clone the repository, or build the image inside a clone"
@@ -243,8 +243,8 @@ CHECKS = {
 
 def main(config: Config, as_json: bool) -> int:
     """Print the results and return the exit status: 1 if a check fails. Raises ConfigError."""
-    facts = {**description.describe(config.runs), "mxnet": child_facts.of_mxnet(config)}
-    facts["input"] = child_facts.of_input(config, facts["machine"]["cores"])
+    facts = {**description.describe(config.runs), "mxnet": child_facts.of_mxnet()}
+    facts["input"] = child_facts.of_input(facts["machine"]["cores"])
     results = [*examine(facts, planned_run(config, facts)), *connectivity.check(config)]
     if as_json:
         counts = {state: count(results, state) for state in (OK, WARN, FAIL)}

@@ -7,24 +7,21 @@ import subprocess
 import sys
 from typing import Mapping, Optional
 
-from mxscale.config.schema import Config
 from mxscale.environment import description
-from mxscale.launcher import container
 
 TIMEOUT_S = 120.0  # MXNet's import from a cold or remote disk is slow
 BUILD = ("-m", "mxscale.train.build_facts")
 SPEED = ("-m", "mxscale.data.reader.speed")
 
 
-def of_mxnet(config: Config) -> dict:
-    """Return MXNet's part of the facts, of the image with launch=docker; {'error'} if it can't be imported."""
-    return of_image(config, *BUILD) if config.launch.kind == "docker" else of_child("import mxnet", BUILD)
+def of_mxnet() -> dict:
+    """Return MXNet's part of the facts; {'error'} if it can't be imported."""
+    return of_child("import mxnet", BUILD)
 
 
-def of_input(config: Config, cores: int) -> dict:
-    """Return {'images_per_s'} that the cores decode and augment, in the image with launch=docker; {'error'}."""
-    command = (*SPEED, str(cores))
-    return of_image(config, *command) if config.launch.kind == "docker" else of_child("decoding", command)
+def of_input(cores: int) -> dict:
+    """Return {'images_per_s'} that the cores decode and augment; {'error'} if it fails."""
+    return of_child("decoding", (*SPEED, str(cores)))
 
 
 def of_child(what: str, command, env: Optional[Mapping[str, str]] = None) -> dict:
@@ -47,11 +44,3 @@ def of_child(what: str, command, env: Optional[Mapping[str, str]] = None) -> dic
     if done.returncode < 0:
         return {"error": f"{what} was killed by {signal.Signals(-done.returncode).name}"}
     return {"error": (done.stderr.strip().splitlines() or [f"{what} exited with {done.returncode}"])[-1]}
-
-
-def of_image(config: Config, *command: str) -> dict:
-    """Return what Python prints inside `launch.image`, in which launch=docker starts the ranks."""
-    try:
-        return json.loads(container.answer(config, "python", *command).splitlines()[-1])
-    except Exception as error:  # any failure of the engine, the image or its content is a result
-        return {"error": str(error).splitlines()[0][:200]}

@@ -43,8 +43,7 @@ def identity() -> dict:
 def tags(environment: dict, plan: Plan, signature: str, claims: Sequence[str] = ()) -> dict:
     """Return the tags of a run as texts; those without a value are omitted."""
     mxnet, here = environment.get("mxnet", {}), environment["machine"]
-    image = mxnet.get("image") or environment.get("image", {})  # launch=docker: the image of the ranks
-    image_digest, image_id = (plan.image.digest, plan.image.id) if plan.image else (None, None)
+    image = mxnet.get("image") or environment.get("image", {})  # the first in records of ranks in a container
     of_ranks = {
         "mxnet": mxnet.get("version"),
         "numpy": mxnet.get("numpy"),
@@ -55,7 +54,7 @@ def tags(environment: dict, plan: Plan, signature: str, claims: Sequence[str] = 
         "git.commit": environment["git"]["commit"],
         "git.dirty": environment["git"]["dirty"],
         "build": image.get("build", "wheel"),
-        "image.id": image_digest or image.get("image.id") or image_id,
+        "image.id": image.get("image.id"),
         "mxnet.features": " ".join(mxnet.get("features", [])),
         "versions": " ".join(f"{name}={version}" for name, version in known_versions.items()),
         "machine": f"{here['cpu']}, {here['cores']} cores, {mxnet.get('gpus', 0)} GPUs",

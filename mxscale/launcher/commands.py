@@ -40,7 +40,7 @@ def commands(
         placed: Where the ranks run.
         what: The module that a rank runs, and further arguments of its command.
     """
-    rank = [python(config), "-m", what[0], str(run_dir), str(attempt), *what[1:]]
+    rank = [sys.executable, "-m", what[0], str(run_dir), str(attempt), *what[1:]]
     env = rank_environment(config, placed, environ)
     if config.comm.timeline:
         env["HOROVOD_TIMELINE"] = f"{run_dir}/timeline_{attempt}.json"  # written by rank 0
@@ -58,7 +58,7 @@ def commands(
     if config.comm.entry.uses_horovod:
         where = ",".join(f"{host.address}:{host.slots}" for host in occupied)
         rank = LAUNCHERS[config.comm.transport](config, ranks, env, where) + rank
-    return [in_container_if_asked(config, run_dir, Command(rank, env), environ), *servers]
+    return [Command(rank, env), *servers]
 
 
 def server_commands(config: Config, run_dir: str, attempt: int, placed: Placement, env: Dict[str, str], environ):
@@ -76,7 +76,7 @@ def server_commands(config: Config, run_dir: str, attempt: int, placed: Placemen
     for role, number, among in places:
         name = role if role == "scheduler" else f"{role} {number}"
         module = ["-m", "mxscale.distributed.parameter_server"]
-        argv = [python(config), *module, str(run_dir), str(attempt), name.replace(" ", ".")]
+        argv = [sys.executable, *module, str(run_dir), str(attempt), name.replace(" ", ".")]
         command = Command(argv, {**env, **ps_lite_environment(config, placed), "DMLC_ROLE": role}, name)
         host = among[number % len(among)] if among else None
         found.append(command if host is None or host.here else _over_ssh(host, command, environ))
@@ -105,25 +105,11 @@ def _over_ssh(host: Host, command: Command, environ: Mapping[str, str]) -> Comma
     return replace(command, argv=[*SSH, host.address, shlex.join(remote)], env=own)
 
 
-def preparation(config: Config, run_dir: str, attempt: int, cores: int, environ: Mapping[str, str]) -> Command:
+def preparation(run_dir: str, attempt: int, cores: int, environ: Mapping[str, str]) -> Command:
     """Return the command of the preparation. It may download data, so it inherits all environment variables."""
-    argv = [python(config), "-m", "mxscale.train.prepare", str(run_dir), str(attempt)]
+    argv = [sys.executable, "-m", "mxscale.train.prepare", str(run_dir), str(attempt)]
     env = {**environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(cores)}
-    return in_container_if_asked(config, run_dir, Command(argv, env), environ)
-
-
-def python(config: Config) -> str:
-    """Return this interpreter, or in a container the first one on the image's PATH."""
-    return sys.executable if config.launch.kind == "process" else "python"
-
-
-def in_container_if_asked(config: Config, run_dir: str, command: Command, environ: Mapping[str, str]) -> Command:
-    """Return the command as run by launch.kind: unchanged, or in a container."""
-    if config.launch.kind == "process":
-        return command
-    docker = {name: value for name, value in environ.items() if name.startswith("DOCKER_")}
-    argv = [sys.executable, "-m", "mxscale.launcher.container", str(run_dir), *command.argv]
-    return replace(command, argv=argv, env={**command.env, **docker})
+    return Command(argv, env)
 
 
 def rank_environment(config: Config, placed: Placement, environ: Mapping[str, str]) -> Dict[str, str]:

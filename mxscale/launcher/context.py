@@ -7,7 +7,7 @@ from typing import List, Optional, Sequence
 from mxscale.config.schema import Config
 from mxscale.environment.hosts import Host
 from mxscale.rundir.directory import RunDir
-from mxscale.rundir.plan import Image, Plan
+from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import Status
 
@@ -68,7 +68,6 @@ class Resources:
     nodes: List[Host]  # []: this machine
     price: Price
     started: float  # the attempt is billed from here, in seconds since 1970
-    image: Optional[Image] = None
     weights_file: Optional[str] = None  # that model.pretrained names, see setup.pretrained_file
 
 

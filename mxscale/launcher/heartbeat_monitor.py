@@ -50,7 +50,6 @@ class HeartbeatMonitor:
     def __init__(self, run: RunDir, launch: Launch, attempt: int, ranks: int, nodes: Sequence[Host]):
         self.run, self.attempt, self.ranks, self.nodes = run, attempt, ranks, list(nodes)
         self.stall_s, self.start_timeout_s = launch.stall_s, launch.start_timeout_s
-        self.visible = launch.kind == "process"  # a container has process ids of its own
         self._beats: Dict[int, Beat] = {}
         self._touched: Dict[int, int] = {}
         self._checked_at = time.monotonic()
@@ -110,8 +109,6 @@ class HeartbeatMonitor:
     def _cause_of_silence(self, rank: int, pid: int) -> Optional[str]:
         """Return what is wrong with the rank's process, as the end of an error message; None if it runs."""
         host = hosts.of_rank(self.nodes, rank)
-        if not self.visible:
-            return ""
         if host is None or host.here:
             return WRONG.get(_state(pid, str(self.run)))
         answer = hosts.ssh(host, f"{self._is_ours(pid)} && cat /proc/{pid}/stat")

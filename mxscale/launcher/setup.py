@@ -22,7 +22,7 @@ from mxscale.cost import prices, run_cost
 from mxscale.environment import description, hosts, machine, variables
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
-from mxscale.launcher import backend_probe, budget, commands, container
+from mxscale.launcher import backend_probe, budget, commands
 from mxscale.launcher.context import Hook, Resources, RunContext, Signals
 from mxscale.launcher.failure import Logs
 from mxscale.launcher.progress import echo
@@ -59,7 +59,7 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
         run: The run to resume; None for a new one.
 
     Raises:
-        ConfigError: Hosts, price, budget, image, weights or tracking URI can't be used.
+        ConfigError: Hosts, price, budget, weights or tracking URI can't be used.
     """
     started = next((hook.started for hook in hooks if hook.started), psutil.Process().create_time())
     nodes = hosts.find(config)
@@ -67,17 +67,16 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     if not config.budget.dry_run:  # it reports the cost beyond a bound as well
         budget.check(config.budget, price, *run_cost.so_far(run, price))
     check_horovod(config)
-    image = container.identify(config.launch.image) if config.launch.kind == "docker" else None
     weights_file = pretrained_file(config, run)
     if config.tracking.enabled:
         uris.store_uri(config.tracking, config.runs)  # raises ConfigError for an invalid URI
-    return Resources(nodes, price, started, image, weights_file)
+    return Resources(nodes, price, started, weights_file)
 
 
 def check_horovod(config: Config) -> None:
     """Raise ConfigError if horovodrun or Gloo would crash on this machine."""
     over_gloo = config.comm.entry.uses_horovod and config.comm.transport == "gloo"
-    if not over_gloo or config.launch.kind == "docker":
+    if not over_gloo:
         return
     shm = machine.shared_memory()
     if not (shm and shm["writable"]):
@@ -196,10 +195,10 @@ def wait_for_orphans(run: RunDir, signals: Signals) -> None:
 
 
 def place(context: RunContext) -> None:
-    """Check the hosts and record them ([]: this machine) and the image in plan.json. Raises ConfigError."""
+    """Check the hosts and record them ([]: this machine) in plan.json. Raises ConfigError."""
     run, nodes = context.run, context.resources.nodes
     hosts.check(nodes, run)
-    plan = replace(run.plan(), hosts=tuple(nodes), image=context.resources.image, fitted_ranks=context.ranks)
+    plan = replace(run.plan(), hosts=tuple(nodes), fitted_ranks=context.ranks)
     run.write_plan(backend_probe.with_scheduler(context.config, plan))
 
 
@@ -209,10 +208,9 @@ def prepare(context: RunContext) -> None:
     Raises ConfigError if the child refuses the run.
     """
     run, config, signals = context.run, context.config, context.signals
-    command = commands.preparation(config, str(run), context.attempt, available_cores(), variables.of_run(run))
+    command = commands.preparation(str(run), context.attempt, available_cores(), variables.of_run(run))
     deadline = math.inf if config.budget.dry_run else budget.deadline(run, config.budget, context.attempt)
     child = subprocess.Popen(command.argv, env=command.env, start_new_session=True)
-    end_s = container.END_S if config.launch.kind == "docker" else 0  # it then removes its container
     with kept_alive(run):
         terminated, spent = None, False
         while child.poll() is None:
@@ -220,7 +218,7 @@ def prepare(context: RunContext) -> None:
             if (signals.reason or spent) and not terminated:
                 child.terminate()
                 terminated = time.time()
-            if (signals.urgent or time.time() > deadline) and time.time() > terminated + end_s:
+            if signals.urgent or time.time() > deadline:
                 child.kill()
             time.sleep(0.02)
     if signals.reason or not child.returncode:

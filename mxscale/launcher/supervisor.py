@@ -59,8 +59,7 @@ def supervise(context: RunContext, plan: Plan, mirror) -> Watched:
                 progress.update()
             lost_hosts = monitor.end_elsewhere()
             # This machine can't detect whether ranks on other hosts have ended
-            elsewhere = placed.hosts or config.launch.kind == "docker"
-            if last_try or supervisor.stopped or failure or elsewhere or not monitor.crashed_at_start():
+            if last_try or supervisor.stopped or failure or placed.hosts or not monitor.crashed_at_start():
                 break
             echo("a rank crashed before its first step: starting the ranks once more")
             for path in [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]:

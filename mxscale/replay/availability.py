@@ -5,13 +5,12 @@ import shutil
 from dataclasses import dataclass
 from typing import List, Optional, Sequence
 
-from mxscale.environment import gpus
+from mxscale.environment import description, gpus
 from mxscale.environment.hosts import Host
-from mxscale.launcher import container
 from mxscale.replay.entry import Cell, Grid
 
 # A requirement is KIND:REST
-GPUS, NCCL, MPI, IMAGE, FILE, SET = "gpus", "nccl", "mpi", "image", "file", "set"
+GPUS, NCCL, MPI, BUILD, FILE, SET = "gpus", "nccl", "mpi", "build", "file", "set"
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def lacking(grid: Grid, found: Here) -> List[str]:
 
 def _unmet(need: str, found: Here) -> Optional[str]:
     kind, _, rest = need.partition(":")
-    return {GPUS: _gpus, NCCL: _nccl, MPI: _mpi, IMAGE: _image, FILE: _file, SET: _set}[kind](rest, found)
+    return {GPUS: _gpus, NCCL: _nccl, MPI: _mpi, BUILD: _build, FILE: _file, SET: _set}[kind](rest, found)
 
 
 def _gpus(rest: str, found: Here) -> Optional[str]:
@@ -63,14 +62,9 @@ def _mpi(_: str, __: Here) -> Optional[str]:
     return None if shutil.which("mpirun") else "mpirun: install Open MPI, then remove .venv and run make setup"
 
 
-def _image(name: str, _: Here) -> Optional[str]:
-    try:
-        import docker
-
-        docker.from_env(timeout=5).images.get(name)
-    except Exception:  # no engine, no image, no package
-        return f"the image {name}: {container.build_command(name)}"
-    return None
+def _build(name: str, _: Here) -> Optional[str]:
+    here = description.identity().get("build", "wheel")
+    return None if here == name else f"MXNet of the build {name} (this is {here}): run the replay in its image"
 
 
 def _file(path: str, _: Here) -> Optional[str]:

@@ -144,12 +144,9 @@ P3 = Replay(
     claims=("p3-cheaper", "p3-price"),
 )  # fmt: skip
 
-IMAGES = {"pip": "mxscale:cu90", "source": "mxscale:source", "NGC": "mxscale:ngc"}
-
-
-def small_image(name: str, tag: str, *needs: str) -> tuple:
-    """Return the name, settings and needs of a build that is an image."""
-    return name, ("launch=docker", f"launch.image=mxscale:{tag}"), (f"image:mxscale:{tag}", *needs)
+# published name -> build of MXNet; a run measures that of its own environment or image
+FULL_BUILDS = {"pip": "cu90", "source": "source", "NGC": "ngc"}
+SMALL_BUILDS = {"pip": ("build:wheel",), "source": ("build:source",), "NGC": ("build:ngc", "gpus::1")}
 
 
 BUILDS = Replay(
@@ -157,9 +154,9 @@ BUILDS = Replay(
     (SPEED,),
     full=Grid(
         tuple(
-            full_cell(4, batch, name, "launch=docker", f"launch.image={image}", gpu="V100", x=f"batch {batch}",
-                      name=f"{name.lower()}-{batch}", needs=(f"image:{image}", *FILES))
-            for batch, (name, image) in grid_of(LR, IMAGES.items())
+            full_cell(4, batch, name, gpu="V100", x=f"batch {batch}", name=f"{name.lower()}-{batch}",
+                      needs=(f"build:{build}", *FILES))
+            for batch, (name, build) in grid_of(LR, FULL_BUILDS.items())
         ),
         ("experiment=beeva_kvstore", "comm=device", "claims=[build-pip-small,build-pip-large,build-source]"),
     ),
@@ -167,21 +164,12 @@ BUILDS = Replay(
         (
             PRETRAIN,
             *(
-                small_cell(f"{name.replace(' ', '-')}-{batch}", name, f"batch {batch}", "launch.ranks=2",
-                           f"batch.per_device={batch}", f"optimizer.lr={SMALL_LR[batch]}", "epochs=4", *own,
-                           needs=needs)
-                for batch, (name, own, needs) in grid_of(
-                    (16, 32),
-                    (
-                        ("pip", (), ()),
-                        small_image("pip 1.5.0", "mxnet-1.5.0"),
-                        small_image("source", "source"),
-                        small_image("NGC", "ngc", "gpus::1"),
-                    ),
-                )
+                small_cell(f"{name}-{batch}", name, f"batch {batch}", "launch.ranks=2", f"batch.per_device={batch}",
+                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=4", needs=needs)
+                for batch, (name, needs) in grid_of((16, 32), SMALL_BUILDS.items())
             ),
         ),
-        about=f"{ABOUT}; pip is the environment of this command, pip 1.5.0 has the API of mxnet-cu90",
+        about=f"{ABOUT}; run once per image",
     ),
     claims=("build-pip-small", "build-pip-large", "build-source"),
 )  # fmt: skip

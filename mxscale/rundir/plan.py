@@ -38,15 +38,6 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Image:
-    """The container image of the ranks."""
-
-    name: str
-    id: str
-    digest: str  # of its registry; "" if it has none
-
-
-@dataclass(frozen=True)
 class Origin:
     """Source of the pretrained weights."""
 
@@ -80,7 +71,6 @@ class Plan:
     # recorded by the parent (pretrained also by the preparation; scheduler again after comm=auto)
     pretrained: Optional[str] = None  # path of the weights file
     hosts: Tuple[Host, ...] = ()  # empty: this machine
-    image: Optional[Image] = None
     fitted_ranks: Optional[int] = None  # after a restart on fewer hosts
     scheduler: Optional[Address] = None
     # recorded by the preparation

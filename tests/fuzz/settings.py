@@ -19,7 +19,7 @@ FORMS = ("${{{key}}}", "${{seed}}", "${{nosuch}}", "${{oc.env:NOSUCH}}", "${{oc.
 KEYS = (*("{key}",) * 7, "+{key}", "++{key}", "~{key}", "{key}x", "{key}.a", "{group}", "@{key}", "{key}@a",
         "{group}@x")  # fmt: skip
 # Not drawn: they would use the network, other hosts, a container or other folders
-SPARED = ("data.mirror", "launch.hosts", "launch.image", "launch.kind", "model.pretrained", "rerun.run", "entry",
+SPARED = ("data.mirror", "launch.hosts", "model.pretrained", "rerun.run", "entry",
           "runs", "data.cache")  # fmt: skip
 # Large numbers are valid, and would take the memory or the time of this machine
 LARGE = ("batch.per_device", "batch.accumulation", "data.num_images", "data.num_classes", "data.shards",

@@ -1,0 +1,21 @@
+"""Names of earlier versions, and what replaces them: settings, choices of a group (`launch=docker`) and verbs."""
+
+from typing import Any, Dict, Optional
+
+# Key of a setting -> its default. A record with another value is refused, since the run can't be repeated without it.
+DEFAULTS: Dict[str, Any] = {
+    "launch.kind": "process",
+    "launch.image": None,
+}
+
+CONTAINERS = "run the command in a container of that image: docker compose run --rm train (docs/containers.md)"
+INSTEAD: Dict[str, str] = {
+    "launch.kind": CONTAINERS,
+    "launch.image": CONTAINERS,
+    "launch=docker": CONTAINERS,
+}
+
+
+def refusal(name: str) -> Optional[str]:
+    """Return what to do instead of a removed name; None for any other name."""
+    return f"{name} was removed: {INSTEAD[name]}" if name in INSTEAD else None
