@@ -56,7 +56,7 @@ def unequal_digits(folder: Path) -> list:
             file = folder / split / str(digit) / f"{number}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(shades).save(file)
-    return ["data.kind=imagefolder", f"data.root={folder}"]
+    return ["data=imagefolder", "recipe=digits", "data.image_size=32", f"data.root={folder}"]
 
 
 def suggested_rate(*common) -> str:

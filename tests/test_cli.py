@@ -1,5 +1,6 @@
 """The command line: the table of verbs, help, version, completion, and the installed package."""
 
+import re
 import subprocess
 import sys
 from pkgutil import resolve_name
@@ -11,9 +12,9 @@ from hydra.core.global_hydra import GlobalHydra
 from refusals import command_error
 
 from mxscale import __version__
-from mxscale.cli import main
+from mxscale.cli import help_pages, main
 from mxscale.cli.verbs import VERBS
-from mxscale.config.schema import Config, rules_of, to_dict
+from mxscale.config.schema import RULES, Config, rules_of, to_dict
 from mxscale.rundir.directory import RunDir
 from mxscale.util.errors import ConfigError
 
@@ -23,9 +24,12 @@ def output_of(capsys, *argv):
     return capsys.readouterr().out
 
 
-def test_help_lists_each_verb_on_one_line(capsys):
-    listed = [line.split(None, 1) for line in output_of(capsys, "--help").splitlines() if line.startswith("  ")]
+def test_help_lists_each_verb_on_one_line_below_its_heading(capsys):
+    verbs = output_of(capsys, "--help").partition("\nexamples:")[0]
+    listed = [line.split(None, 1) for line in verbs.splitlines() if line.startswith("  ")]
     assert listed == [[name, verb.summary] for name, verb in VERBS.items()]
+    assert [line for line in verbs.splitlines() if line.endswith(":")] == ["train:", "use:", "measure:", "plan:",
+                                                                         "reproduce:"]  # fmt: skip
     assert output_of(capsys) == output_of(capsys, "-h")
 
 
@@ -52,7 +56,7 @@ def test_help_of_a_verb_shows_examples_and_settings(capsys, verb):
 
 
 def test_help_states_default_unit_meaning_and_valid_values(capsys):
-    page = " ".join(output_of(capsys, "train", "--help").split())
+    page = " ".join(output_of(capsys, "train", "--help=all").split())
     assert "comm.transport [gloo]" in page and "(gloo | mpi)" in page
     assert "log_every [10] interval between two lines of metrics (steps; at least 1)" in page
     assert "plan.nodes [[1,2,4,8]] " in " ".join(output_of(capsys, "plan", "--help").split())
@@ -139,6 +143,17 @@ def test_a_wheel_contains_what_the_verbs_read(tmp_path):
 )
 def test_each_choice_of_a_verb_is_implemented(verb, key, registry):
     assert set(rules_of(VERBS[verb].settings)[key].choices) == set(resolve_name(registry))
+
+
+def test_help_of_a_training_shows_the_usual_settings_and_the_forms(capsys):
+    brief, complete = (output_of(capsys, "train", flag) for flag in ("--help", "--help=all"))
+    assert re.findall(r"^  ([a-z_.0-9]+)  ", brief, re.MULTILINE) == [k for k in RULES if k in help_pages.USUAL]
+    assert "data=NAME model=NETWORK" in brief and all(f"\n  {key} " in complete for key in RULES)
+
+
+def test_the_kind_of_data_without_its_group_is_refused(capsys):
+    expected = "error: data.kind=imagefolder: give data=imagefolder, which also sets its classes and recipe\n"
+    assert command_error(capsys, "train", "data.kind=imagefolder", "data.root=/x") == expected
 
 
 @pytest.mark.parametrize("typed", ["launch=docker", "launch.kind=docker", "launch.image=mxscale:source"])

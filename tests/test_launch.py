@@ -10,7 +10,7 @@ import pytest
 from mxscale.config.schema import from_dict
 from mxscale.environment.hosts import Host
 from mxscale.environment.placement import Placement, threads_per_rank
-from mxscale.launcher.commands import ROOT, Gone, commands, gone_ranks
+from mxscale.launcher.commands import HOROVODRUN, ROOT, Gone, commands, gone_ranks
 from mxscale.launcher.context import Signals
 
 RANK = [sys.executable, "-m", "mxscale.train.rank", "/runs/a", "1"]
@@ -41,7 +41,7 @@ def test_a_local_rank_needs_no_launcher():
 
 def test_gloo_ranks_are_started_by_horovodrun():
     argv = only_command({"backend": "horovod", "transport": "gloo"}, ranks=3).argv
-    assert argv == ["horovodrun", "--gloo", "-np", "3", "-H", "localhost:3", *RANK]
+    assert argv == [*HOROVODRUN, "--gloo", "-np", "3", "-H", "localhost:3", *RANK]
 
 
 def test_mpirun_gets_names_of_variables_without_values():
@@ -102,7 +102,7 @@ def test_horovodrun_gets_only_occupied_slots(ranks, occupied):
 def test_hosts_are_given_with_their_slots():
     argv = only_command({"transport": "gloo"}, ranks=3, hosts=HOSTS).argv
     patient = ["--disable-cache", "--start-timeout", "600"]
-    assert argv == ["horovodrun", "--gloo", *patient, "-np", "3", "-H", "10.0.0.2:2,10.0.0.3:1", *RANK]
+    assert argv == [*HOROVODRUN, "--gloo", *patient, "-np", "3", "-H", "10.0.0.2:2,10.0.0.3:1", *RANK]
     argv = only_command({"transport": "mpi"}, ranks=3, hosts=HOSTS).argv
     assert argv[argv.index("-H") + 1] == "10.0.0.2:2,10.0.0.3:1"
 
@@ -122,7 +122,7 @@ def test_a_single_remote_host_runs_the_launcher_through_ssh():
 
 def test_this_machine_as_a_host_needs_no_ssh():
     here = Host("localhost", 2, "a", here=True)
-    assert only_command({"transport": "gloo"}, ranks=2, hosts=(here,)).argv[0] == "horovodrun"
+    assert only_command({"transport": "gloo"}, ranks=2, hosts=(here,)).argv[:3] == HOROVODRUN
 
 
 @pytest.mark.parametrize(

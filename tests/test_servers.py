@@ -54,7 +54,12 @@ def test_scheduler_and_servers_have_own_commands():
     found = commands(2, servers="1x")
     roles = {command.name: command.env["DMLC_ROLE"] for command in found}
     assert roles == {"ranks": "worker", "scheduler": "scheduler", "server 0": "server", "server 1": "server"}
-    assert found[0].argv[0] == "horovodrun" and found[0].argv[-4:] == ["-m", "mxscale.train.rank", "/runs/a", "3"]
+    assert found[0].argv[:3] == launch.HOROVODRUN and found[0].argv[-4:] == [
+        "-m",
+        "mxscale.train.rank",
+        "/runs/a",
+        "3",
+    ]
     assert [command.argv[1:] for command in found[1:]] == [
         ["-m", "mxscale.distributed.parameter_server", "/runs/a", "3", role]
         for role in ("scheduler", "server.0", "server.1")

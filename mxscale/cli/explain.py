@@ -9,7 +9,7 @@ from hydra.core.object_type import ObjectType
 from hydra.errors import OverrideParseException
 from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError
 
-from mxscale.cli.help_pages import CONF
+from mxscale.cli import CONF
 from mxscale.config import removed
 from mxscale.config.backends import ALIASES
 from mxscale.config.schema import Config, flatten, to_dict

@@ -15,9 +15,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mxscale import __version__
-from mxscale.cli import help_pages, job, multirun
+from mxscale.cli import CONF, help_pages, job, multirun
 from mxscale.cli.explain import explain, refuse
-from mxscale.cli.help_pages import CONF
 from mxscale.cli.verbs import VERBS, Verb, own_settings
 from mxscale.config.networks import NETWORKS
 from mxscale.config.schema import Config, check_group, checked, filled, to_dict
@@ -53,6 +52,7 @@ PLAIN = ["hydra/hydra_logging=disabled", "hydra/job_logging=disabled", "hydra.ru
          "hydra.sweep.dir=${runs}", "hydra.sweep.subdir=."]  # fmt: skip
 # Hydra's settings of where it writes, which have no effect here
 PLACES = ("hydra.run.dir=", "hydra.sweep.dir=", "hydra.sweep.subdir=", "hydra.output_subdir=")
+HELP = {"-h", "--help", "--help=all"}
 # Hydra's options that take a value
 WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd",
               "--experimental-rerun")  # fmt: skip
@@ -70,7 +70,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     open_closed_streams()
     name, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
-        return show(help_pages.overview({name: verb.summary for name, verb in VERBS.items()}))
+        return show(help_pages.overview(VERBS))
     if name == "--version":
         return show(f"mxscale {__version__}")
     if name in ("-sc", "--shell-completion"):
@@ -81,8 +81,9 @@ def main(argv: Optional[List[str]] = None) -> int:
         return refuse(str(error))
     if name not in VERBS:
         return refuse(f"mxscale {name}{nearest(name, VERBS, listed=list(VERBS))}")
-    if {"-h", "--help"} & set(arguments):
-        return show_help(name, [canonical(argument) for argument in arguments if "=" in argument])
+    if asked := HELP & set(arguments):
+        overrides = [canonical(argument) for argument in arguments if "=" in argument and argument not in HELP]
+        return show_help(name, overrides, complete="--help=all" in asked)
     return run(VERBS[name], name, arguments)
 
 
@@ -102,13 +103,13 @@ def show(text: str) -> int:
     return DONE
 
 
-def show_help(name: str, overrides: List[str]) -> int:
+def show_help(name: str, overrides: List[str], complete: bool) -> int:
     """Print the help of a verb with the values that the overrides give."""
     try:
         values = help_pages.composed(name, overrides)
     except Exception as error:  # invalid overrides
         return refuse(explain(error, own_settings(name)))
-    return show(help_pages.page(name, VERBS[name], values))
+    return show(help_pages.page(name, VERBS[name], values, complete))
 
 
 def run(verb: Verb, name: str, arguments: List[str]) -> int:

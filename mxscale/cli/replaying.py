@@ -13,10 +13,9 @@ from mxscale.cli import job
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.multirun import OpenSweep
 from mxscale.cli.settings import resolve
-from mxscale.cli.verbs import VERBS, own_settings
 from mxscale.config.schema import Config, checked, filled, from_dict, to_dict
 from mxscale.config.validation import validate
-from mxscale.config.verbs import records
+from mxscale.config.verbs import measurements, records
 from mxscale.diagnose import all_reduce, input_rates
 from mxscale.environment import hosts
 from mxscale.launcher.budget import REASON as BUDGET
@@ -33,8 +32,11 @@ from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact
 
-# A verb that records one measurement in a run directory -> its function and its own group of settings
-MEASUREMENTS = {"test-io": (input_rates.main, "io"), "test-allreduce": (all_reduce.main, "allreduce")}
+# A verb that records one measurement in a run directory -> its function, its settings and their group
+MEASUREMENTS = {
+    "test-io": (input_rates.main, measurements.InputRatesVerb, "io"),
+    "test-allreduce": (all_reduce.main, measurements.AllReduceVerb, "allreduce"),
+}
 
 
 class Request:
@@ -45,7 +47,7 @@ class Request:
         self.config = validate(from_dict(values))
         self.values, self.scale, self.again, self.output = values, own.scale, own.again, Path(own.output)
         typed = HydraConfig.get().overrides.task
-        self.overrides = [each for each in typed if cells.top_of(each) not in own_settings("replay")]
+        self.overrides = [each for each in typed if cells.top_of(each) not in to_dict(records.Replay())]
         given = [each.partition("=")[0].lstrip("+") for each in self.overrides]
         self.here = availability.here(hosts.find(self.config), given)
 
@@ -161,7 +163,7 @@ def settings(directory: SweepDirectory, replay: Replay, cell: Cell, request: Req
     ]
     overrides = [*own, *linked, *given]  # the last of a key counts; a cell takes the first of the hosts
     composed = compose(cell.verb, overrides)
-    defaults = own_settings(cell.verb) if cell.verb in MEASUREMENTS else {}
+    defaults = to_dict(MEASUREMENTS[cell.verb][1]()) if cell.verb in MEASUREMENTS else {}
     return (
         composed,
         filled(OmegaConf.to_container(composed, resolve=True), {**to_dict(Config()), **defaults}),
@@ -171,10 +173,10 @@ def settings(directory: SweepDirectory, replay: Replay, cell: Cell, request: Req
 
 def measure(verb: str, values: dict, cell: sweep.Cell) -> Status:
     """Run a verb that records one measurement as a cell."""
-    function, group = MEASUREMENTS[verb]
+    function, verb_settings, group = MEASUREMENTS[verb]
     run_values = {key: value for key, value in values.items() if key != group}
     try:
-        own = checked({group: values[group]}, VERBS[verb].settings)
+        own = checked({group: values[group]}, verb_settings)
         config = resolve(validate(from_dict({**run_values, "name": cell.record.name})))
         exit_status = function(config, getattr(own, group), cell)
     except ConfigError as error:

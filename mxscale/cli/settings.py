@@ -3,6 +3,7 @@
 import os
 from typing import Optional
 
+from mxscale.cli import CONF
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import SYMBOL
 from mxscale.config.schema import Config, flatten, from_dict, origin_of, to_dict, unflatten
@@ -54,6 +55,9 @@ def validated(values: dict, overrides) -> Config:
     unused = [keys[key] for key in ("data.root", "data.train", "data.val", "data.test") if key in keys]
     named = keys.keys() & {"data", "data.kind", "experiment", "resume", "rerun.run"}
     entry = DATASETS[config.data.kind]
+    kind = keys.get("data.kind")
+    if kind and named == {"data.kind"} and (CONF / "data" / f"{config.data.kind}.yaml").is_file():
+        raise ConfigError(f"{kind}: give data={config.data.kind}, which also sets its classes and recipe")
     if unused and not (named or entry.required or entry.generated):
         raise ConfigError(f"{unused[0]}: data={config.data.kind} reads no files; add data=imagefolder or data=recordio")
     return config

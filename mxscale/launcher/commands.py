@@ -16,6 +16,7 @@ from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.environment.variables import inherited
 
 ROOT = Path(__file__).resolve().parents[2]  # where `import mxscale` works
+HOROVODRUN = [sys.executable, "-m", "mxscale.launcher.horovodrun"]
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def rank_environment(config: Config, placed: Placement, environ: Mapping[str, st
 def _gloo(config: Config, ranks: int, env, where: str) -> List[str]:
     # Its default of 30 s is too short for busy hosts, and its cache keeps interfaces that no longer exist
     remote = ["--disable-cache", "--start-timeout", f"{config.launch.start_timeout_s:.0f}"] if where else []
-    return ["horovodrun", "--gloo", *remote, "-np", str(ranks), "-H", where or f"localhost:{ranks}"]
+    return [*HOROVODRUN, "--gloo", *remote, "-np", str(ranks), "-H", where or f"localhost:{ranks}"]
 
 
 def _mpi(config: Config, ranks: int, env, where: str) -> List[str]:

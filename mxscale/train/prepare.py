@@ -6,6 +6,10 @@ pack nor download.
 """
 
 import sys
+
+if __name__ == "__main__":
+    sys.modules.update(scipy=None, sklearn=None)  # see rank.py
+
 from dataclasses import replace
 from typing import Optional, Tuple
 
