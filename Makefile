@@ -26,14 +26,14 @@ test: .venv/dev.stamp  ## run all tests except those of images, on all cores; qu
 	  $(if $(COVERAGE),--cov --cov-append --cov-report=term:skip-covered)
 
 test-docker: .venv/dev.stamp  ## run the tests of images, Compose and a cluster; requires a Docker engine (half an hour)
-	@$(PY) -m pytest -n 2 --dist loadfile -m docker --durations=10 tests/test_docker*.py
+	@$(PY) -m pytest -n 2 --dist loadfile -m docker --durations=10 tests/images
 
 test-quick: .venv/dev.stamp  ## run the tests that take seconds
 	@$(PY) -m pytest -n auto -m "not slow and not docker"
 
 test-reference: .venv/dev.stamp .venv-reference/stamp  ## compare converted networks with PyTorch's (downloads its CPU build)
 	@PYTHONPATH=$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
-	  .venv-reference/bin/python -m pytest tests/test_reference.py
+	  .venv-reference/bin/python -m pytest tests/models/test_reference.py
 
 sbom: .venv/sbom.stamp  ## write the packages of images to sbom/TARGET.spdx.json: make sbom TARGETS="cpu mlflow"
 	@set -e; for target in $(or $(TARGETS),cpu mlflow); do \

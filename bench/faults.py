@@ -4,8 +4,8 @@
 
 Each run is hit by one fault at a random step and completed by `launch.restarts` or `resume=`, chosen at random. A run
 survives if the attempt ends within 30 s of the fault and names what failed, if no process and no damaged checkpoint is
-left, and if the run ends with the bytes of an undisturbed one. tests/faults.py defines the faults; a full disk and a
-cut link need root.
+left, and if the run ends with the bytes of an undisturbed one. The faults are defined in
+tests/support/faults.py; a full disk and a cut link need root.
 """
 
 import contextlib
@@ -17,10 +17,11 @@ from pathlib import Path
 
 import measure
 
-sys.path.insert(0, str(measure.ROOT / "tests"))
+sys.path.insert(0, str(measure.ROOT / "tests" / "support"))
 
 import faults
-from conftest import Cli, mounted
+from machine import mounted
+from verbs import Cli
 
 from mxscale.distributed.communicators import horovod_build
 

@@ -15,8 +15,8 @@ class Network:
     Attributes:
         name: Value of model.name.
         min_side: Smallest height and width of an image, in pixels, at which no convolution, pooling or dense layer runs
-            out of input. It is found by shape inference at each side from 1 (tests/test_zoo.py repeats this). Accuracy
-            needs larger images.
+            out of input. It is found by shape inference at each side from 1 (tests/models/test_zoo.py repeats this).
+            Accuracy needs larger images.
         builder: "module:function" that is called with (number of classes, **arguments) and returns an uninitialised
             Gluon block with `.features` and `.output`, the head.
         arguments: Further arguments of the builder.

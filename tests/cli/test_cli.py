@@ -1,0 +1,170 @@
+"""The command line: the table of verbs, help, version, completion, and the installed package."""
+
+import re
+import subprocess
+import sys
+from pkgutil import resolve_name
+
+import pytest
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from refusals import command_error
+from repository import ROOT
+
+from mxscale import __version__
+from mxscale.cli import help_pages, main
+from mxscale.cli.verbs import VERBS
+from mxscale.config.schema import RULES, Config, rules_of, to_dict
+from mxscale.rundir.directory import RunDir
+from mxscale.util.errors import ConfigError
+
+
+def output_of(capsys, *argv):
+    assert main.main(list(argv)) == 0
+    return capsys.readouterr().out
+
+
+def test_help_lists_each_verb_on_one_line_below_its_heading(capsys):
+    verbs = output_of(capsys, "--help").partition("\nexamples:")[0]
+    listed = [line.split(None, 1) for line in verbs.splitlines() if line.startswith("  ")]
+    assert listed == [[name, verb.summary] for name, verb in VERBS.items()]
+    assert [line for line in verbs.splitlines() if line.endswith(":")] == ["train:", "use:", "measure:", "plan:",
+                                                                         "reproduce:"]  # fmt: skip
+    assert output_of(capsys) == output_of(capsys, "-h")
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert output_of(capsys, "--version") == f"mxscale {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", ["prices", "layers", "train --cfg job"])
+def test_a_reader_that_stops_early_causes_no_error(arguments):
+    """As of `mxscale prices | head -1`."""
+    argv = [sys.executable, "-m", "mxscale", *arguments.split()]
+    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(60)) == (b"", 0)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb_shows_examples_and_settings(capsys, verb):
+    page = output_of(capsys, verb, "--help")
+    assert f"{verb} " in page.split("\n\n")[1]
+    for key in main.own_settings(verb):
+        assert f"\n  {key} " in page or f"\n  {key}." in page
+    assert max(map(len, page.splitlines())) <= 120
+
+
+def test_help_states_default_unit_meaning_and_valid_values(capsys):
+    page = " ".join(output_of(capsys, "train", "--help=all").split())
+    assert "comm.transport [gloo]" in page and "(gloo | mpi)" in page
+    assert "log_every [10] interval between two lines of metrics (steps; at least 1)" in page
+    assert "plan.nodes [[1,2,4,8]] " in " ".join(output_of(capsys, "plan", "--help").split())
+
+
+@pytest.mark.parametrize(
+    "argv, line",
+    [
+        (["predicts"], "mxscale predicts: did you mean predict?"),
+        (["xyz"], f"mxscale xyz: expected one of {', '.join(sorted(VERBS))}"),
+        (["prices", "--as-of"], "unrecognized arguments: --as-of: settings are KEY=VALUE (epochs=3)"),
+        (["plan", "plan=3"], "plan=3: a group of settings: give plan.KEY=VALUE"),
+        (["doctor", "rerun=x"], "rerun=x: only `train` and `finetune` run a run again"),
+        (["sync"], "run is missing: run=PATH"),
+        (["sync", "/nowhere"], "/nowhere is no run directory"),
+        (["sync", "/nowhere", "tracking.timeout_s=no"], "tracking.timeout_s=no"),
+        (["sync", "/no where", "runs=x"], "/no where is no run directory"),
+    ],
+)
+def test_an_invalid_command_line_is_one_line(capsys, argv, line):
+    assert main.main(argv) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"error: {line}") and printed.err.count("\n") == 1 and not printed.out
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_settings_and_options_come_in_any_order(capsys):
+    for argv in (["prices", "--cfg", "job", "epochs=7"], ["prices", "epochs=7", "-c", "job"],
+                 ["layers", "small", "--cfg", "job", "epochs=7"],
+                 ["predict", "x.onnx", "a.jpg", "epochs=7", "--cfg=job", "b.jpg"]):  # fmt: skip
+        assert "\nepochs: 7\n" in output_of(capsys, *argv)
+    for argv in (["prices", "epochs=7", "--info", "config"], ["prices", "--info", "epochs=7"]):
+        output_of(capsys, *argv)
+
+
+# What Hydra's function for bash calls, with the line as typed so far
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        ("mxscale ", {"train", "test-io"}),
+        ("mxscale pl", {"plan"}),
+        ("mxscale plan", {"plan"}),
+        ("mxscale plan data=cifar", {"data=cifar10", "data=cifar100"}),
+        ("mxscale plan plan.budget_", {"plan.budget_usd=", "plan.budget_eur="}),
+        ("mxscale train optimizer.l", {"optimizer.lr="}),
+        ("mxscale train model=squeeze", {"model=squeezenet1.0", "model=squeezenet1.1"}),
+    ],
+)
+def test_completion_answers_verbs_groups_and_keys(capsys, monkeypatch, line, expected):
+    monkeypatch.setenv("COMP_LINE", line)
+    assert expected <= set(output_of(capsys, "-sc", "query=bash").split())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the wheel is built from a clone")
+def test_a_wheel_contains_what_the_verbs_read(tmp_path):
+    def run(*argv, **options):
+        return subprocess.run([*map(str, argv)], capture_output=True, text=True, check=True, **options).stdout
+
+    source, pip = tmp_path / "source", [sys.executable, "-m", "pip", "-q"]
+    run("git", "clone", "-q", "--depth", "1", f"file://{ROOT}", source)
+    run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", tmp_path, source)
+    (wheel,) = tmp_path.glob("mxscale-*.whl")
+    run(*pip, "install", "--no-deps", "--no-index", "--target", tmp_path / "installed", wheel)
+    for name in run("git", "ls-files", "mxscale", "conf", cwd=source).split():
+        name = name.replace("conf/", "mxscale/conf/", 1) if name.startswith("conf/") else name
+        assert (tmp_path / "installed" / name).exists(), name
+    script = [sys.executable, tmp_path / "installed" / "bin" / "mxscale"]
+    asked = ["plan.nodes=1", f"plan.output={tmp_path}/plan", "machine.instance=p3.16xlarge"]
+    shown = run(*script, "plan", *asked, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "installed")})
+    assert "cheapest and fastest: 1 x p3.16xlarge" in shown
+
+
+@pytest.mark.parametrize(
+    "verb, key, registry",
+    [
+        ("evaluate", "views", "mxscale.serve.evaluate:VIEWS"),
+        ("evaluate", "split", "mxscale.serve.evaluate:SPLITS"),
+        ("export", "format", "mxscale.serve.export:FORMATS"),
+        ("replay", "scale", "mxscale.replay.entry:SCALES"),
+        ("report", "report.action", "mxscale.report.report:ACTIONS"),
+        ("score", "leave_out", "mxscale.perfmodel.published.score:LABELS"),
+    ],
+)
+def test_each_choice_of_a_verb_is_implemented(verb, key, registry):
+    assert set(rules_of(VERBS[verb].settings)[key].choices) == set(resolve_name(registry))
+
+
+def test_help_of_a_training_shows_the_usual_settings_and_the_forms(capsys):
+    brief, complete = (output_of(capsys, "train", flag) for flag in ("--help", "--help=all"))
+    assert re.findall(r"^  ([a-z_.0-9]+)  ", brief, re.MULTILINE) == [k for k in RULES if k in help_pages.USUAL]
+    assert "data=NAME model=NETWORK" in brief and all(f"\n  {key} " in complete for key in RULES)
+
+
+def test_the_kind_of_data_without_its_group_is_refused(capsys):
+    expected = "error: data.kind=imagefolder: give data=imagefolder, which also sets its classes and recipe\n"
+    assert command_error(capsys, "train", "data.kind=imagefolder", "data.root=/x") == expected
+
+
+@pytest.mark.parametrize("typed", ["launch=docker", "launch.kind=docker", "launch.image=mxscale:source"])
+def test_a_removed_setting_names_what_replaces_it(typed, capsys):
+    assert "was removed: run the command in a container" in command_error(capsys, "train", typed)
+
+
+def test_a_record_with_a_removed_setting_is_read_if_it_had_its_default(tmp_path):
+    run, values = RunDir(tmp_path), to_dict(Config())
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**values, "launch": {**values["launch"], "kind": "process"}}))
+    assert run.config() == Config()
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**values, "launch": {**values["launch"], "kind": "docker"}}))
+    with pytest.raises(ConfigError, match=r"config.yaml: launch.kind=docker: launch.kind was removed: run the command"):
+        run.config()

@@ -1,0 +1,105 @@
+"""Images that decoders complete with grey or black are bad."""
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from encoded_images import interlaced, png, written
+from image_trees import folder_data, make_tree, pack
+from PIL import Image
+
+from mxscale.data.images import BadImage, decode
+
+END = b"\xff\xd9"
+JPEGS = {
+    "plain": {},
+    "progressive": {"progressive": True},
+    "restarts": {"restart_marker_blocks": 3},
+    "no subsampling": {"subsampling": 0},
+}
+
+
+def landscape(width=320, height=240):
+    pixels = np.random.RandomState(0).randint(0, 256, (12, 16, 3), "uint8")
+    return Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def is_truncated(content, **options) -> bool:
+    try:
+        decode(content, **options)
+    except BadImage as bad:
+        return "truncated" in bad.reason
+    return False
+
+
+@pytest.mark.parametrize("options", JPEGS.values(), ids=JPEGS)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("size", [(40, 30), (320, 240)])
+def test_a_jpeg_cut_before_an_end_marker_is_bad(options, mode, size):
+    content = written(landscape(*size).convert(mode), "JPEG", **options)
+    decode(content)
+    header = content.index(b"\xff\xda")
+    for tenth in (1, 3, 5, 8):
+        cut = header + 20 + (len(content) - header - 20) * tenth // 10
+        assert is_truncated(content[:cut] + END), tenth
+
+
+@pytest.mark.parametrize("options", JPEGS.values(), ids=JPEGS)
+def test_a_jpeg_with_fewer_rows_than_in_its_header_is_bad(options):
+    content = bytearray(written(landscape(), "JPEG", **options))
+    at = content.index(b"\xff\xc2" if "progressive" in options else b"\xff\xc0")
+    content[at + 5 : at + 7] = struct.pack(">H", 320)
+    assert is_truncated(bytes(content))
+
+
+def test_a_truncated_jpeg_is_bad_at_reduced_size():
+    content = written(landscape(), "JPEG")
+    decode(content, wanted=30)
+    assert is_truncated(content[: len(content) // 2] + END, wanted=30)
+
+
+def test_a_progressive_jpeg_without_its_last_scan_is_bad():
+    content = written(landscape(), "JPEG", progressive=True)
+    assert is_truncated(content[: content.rindex(b"\xff\xda")] + END)
+
+
+def test_needless_bytes_in_a_jpeg_are_accepted(photo):
+    content = written(photo, "JPEG")
+    for more in (content[:-2] + b"abcd" + END, content + b"abcd" * 9 + END, content + content):
+        np.testing.assert_array_equal(decode(more), decode(content))
+
+
+def test_a_grey_jpeg_is_complete():
+    decode(written(Image.new("RGB", (300, 300), (128, 128, 128)), "JPEG"))
+    two = written(landscape(), "MPO", save_all=True, append_images=[landscape(160, 120)])
+    decode(two)
+    assert is_truncated(two[: len(two) // 3] + END)
+
+
+def with_rows(content: bytes, height: int) -> bytes:
+    """Return a PNG whose header has another height."""
+    header = content[12:20] + struct.pack(">I", height) + content[24:29]
+    return content[:12] + header + struct.pack(">I", zlib.crc32(header)) + content[33:]
+
+
+def test_a_png_with_fewer_rows_than_in_its_header_is_bad(photo):
+    for content in (written(photo, "PNG"), interlaced(photo), png([bytes([1])] * photo.height, 1, 0)):
+        decode(content)
+        with pytest.raises(BadImage):
+            decode(with_rows(content, photo.height + 1))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 2), (5, 9)])
+def test_small_pngs_are_complete(size):
+    for mode in ("1", "L", "P", "RGB", "RGBA", "LA", "I;16"):
+        decode(written(Image.new(mode, size), "PNG"))
+    decode(interlaced(landscape(*size)))
+
+
+def test_a_truncated_image_in_a_folder_is_skipped(tmp_path):
+    root = make_tree(tmp_path / "set", {"ant": 8, "bee": 8})
+    content = written(landscape(), "JPEG")
+    (root / "bee" / "half.jpg").write_bytes(content[: len(content) // 2] + END)
+    made = pack(folder_data(root, tmp_path, on_bad="skip"))
+    assert made["skipped"] == [{"path": "bee/half.jpg", "reason": "truncated: data of some pixels is missing"}]

@@ -1,0 +1,98 @@
+"""Invalid files of the public sets; and a run with a public set."""
+
+import gzip
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+
+import made_sets
+import pytest
+from made_sets import data_of, public
+from refusals import error_of
+from run_files import read_json
+
+from mxscale.data.public.archives import BadArchive
+from mxscale.util.errors import ConfigError
+
+
+def refused(tmp_path, kind, files) -> str:
+    folder = tmp_path / "refused"
+    folder.mkdir(exist_ok=True)
+    for name, content_of in files.items():
+        (folder / name).write_bytes(content_of)
+    call, data = public(kind).tree, data_of(kind, tmp_path)
+    return error_of(call, str(folder), data, "data.root=x", kind=(BadArchive, ConfigError))
+
+
+def test_inconsistent_mnist_files_are_refused(tmp_path):
+    files = made_sets.mnist()
+    name, labels = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
+    assert "does not match its images (20 labels, 100)" in refused(
+        tmp_path, "mnist", {**files, labels: files["t10k-labels-idx1-ubyte.gz"]}
+    )
+    assert f"{name} is not an idx file of 3 dimensions" in refused(tmp_path, "mnist", {**files, name: files[labels]})
+    assert f"{labels} does not match" in refused(tmp_path, "mnist", {**files, labels: made_sets.idx([10] * 100)})
+    short = gzip.compress(gzip.decompress(files[name])[:-1])
+    assert "has 78,415 bytes, not the 78,416 of its header" in refused(tmp_path, "mnist", {**files, name: short})
+
+
+def test_invalid_cifar_records_are_refused(tmp_path):
+    names = [f"data_batch_{n}.bin" for n in range(1, 6)] + ["test_batch.bin"]
+    record = bytes([3]) + bytes(3072)
+
+    def archive(first, meta=b"a\nb\nc\nd\n"):
+        members = [(name, first if name == names[0] else record) for name in names]
+        return {"cifar-10-binary.tar.gz": made_sets.tar([*members, ("batches.meta.txt", meta)], "w:gz")}
+
+    assert "not a multiple of the record size 3,073" in refused(tmp_path, "cifar10", archive(record + b"x"))
+    assert "has the label 3, but there are 2 class names" in refused(tmp_path, "cifar10", archive(record, b"a\nb\n"))
+    few = made_sets.tar([*((name, record) for name in names[:-1]), ("batches.meta.txt", b"a")], "w:gz")
+    assert "has no test_batch.bin" in refused(tmp_path, "cifar10", {"cifar-10-binary.tar.gz": few})
+
+
+def test_a_devkit_of_another_set_is_refused(tmp_path):
+    files, other = made_sets.imagenet(), made_sets.imagenet(val=3)
+    devkit = "ILSVRC2012_devkit_t12.tar.gz"
+    assert "has 6 images, the devkit 3 labels" in refused(tmp_path, "imagenet", {**files, devkit: other[devkit]})
+    few = made_sets.tar([("n01440764.tar", made_sets.tar([("a.JPEG", b"x")]))])
+    train = "ILSVRC2012_img_train.tar"
+    error = refused(tmp_path, "imagenet", {**files, train: few})
+    assert f"{train} has no class n01443537, which the devkit lists" in error
+    flat = files["ILSVRC2012_img_val.tar"]
+    assert "expected a tar per class" in refused(tmp_path, "imagenet", {**files, train: flat})
+
+
+def test_a_damaged_devkit_is_refused(tmp_path):
+    folder = "ILSVRC2012_devkit_t12/data"
+    for damaged in (made_sets.META.read_bytes()[:200], b"", b"x" * 400):
+        members = [(f"{folder}/meta.mat", damaged), (f"{folder}/ILSVRC2012_validation_ground_truth.txt", b"1\n" * 6)]
+        files = {**made_sets.imagenet(), "ILSVRC2012_devkit_t12.tar.gz": made_sets.tar(members, "w:gz")}
+        assert "has no readable meta.mat" in refused(tmp_path, "imagenet", files)
+
+
+def test_an_archive_without_images_is_refused(tmp_path):
+    other = {"256_ObjectCategories.tar": made_sets.tar([("readme.txt", b"x")])}
+    assert "has no 256_ObjectCategories/<NNN.name>/<image>.jpg" in refused(tmp_path, "caltech256", other)
+
+
+@pytest.mark.slow
+def test_a_run_fetches_packs_trains_and_records_the_set(publisher, cli, tmp_path):
+    import mlflow
+
+    publisher.files.update(made_sets.cifar10(per_batch=40))
+    own = [f"data.mirror={publisher.base}", f"data.root={tmp_path}/set", "data.checksum=first_use"]
+    own += ["tracking=mlflow", f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"]
+    run = cli("train", "data=cifar10", *own, "data.train_per_class=12", "epochs=1", "launch.ranks=1").run
+    assert Counter(name for name, _ in publisher.asked) == {"cifar-10-binary.tar.gz": 1}
+    plan = run.plan()
+    made = read_json(Path(plan.data_dir) / "manifest.json")
+    assert plan.data_digest == made["digest"]
+    assert hashlib.sha256(publisher.files["cifar-10-binary.tar.gz"]).hexdigest() in made["settings"]["files"].values()
+
+    recorded = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db").get_run(run.read("tracking.json")["run_id"])
+    (shown,) = recorded.inputs.dataset_inputs
+    assert recorded.data.tags["data.digest"] == made["digest"]
+    assert (shown.dataset.name, shown.dataset.digest) == ("cifar10", made["digest"][:36])
+    assert json.loads(shown.dataset.source) == {"uri": plan.data_dir}
+    assert json.loads(shown.dataset.profile) == {"num_rows": 160, "classes": 10, "train": 120, "val": 20, "test": 20}

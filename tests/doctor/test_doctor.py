@@ -1,0 +1,318 @@
+"""Checks of the doctor: literal facts, real child processes, and the command."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+from refusals import command_error
+from repository import ROOT
+
+from mxscale.config.schema import from_dict
+from mxscale.doctor import doctor, gpu_checks
+from mxscale.doctor.check_result import CheckResult, PlannedRun, table
+
+CPU = {
+    "git": {"commit": "39263d7ed519a704", "dirty": False},
+    "image": {},
+    "versions": {"numpy": "1.23.5"},
+    "machine": {
+        "host": "a", "cores": 8, "memory_gb": 16.0, "memory_limit_gb": None, "driver": None, "infiniband": [],
+        "mpirun": "/usr/bin/mpirun", "shm": {"total_mb": 8192, "free_mb": 8192, "writable": True},
+        "limits": {"open_files": 65536, "stack": 8 * 2**20, "locked_memory": 8 * 2**20},
+        "disk": {"path": "/runs", "free_gb": 50.0, "writable": True},
+    },
+    "mxnet": {
+        "version": "1.9.1", "numpy": "1.23.5", "features": ["MKLDNN", "OPENCV"], "gpus": 0, "driver": {},
+        "linked": {}, "architectures": None,
+        "horovod": {"version": "0.28.1", "gloo": True, "mpi": True, "nccl": None},
+    },
+}  # fmt: skip
+V100 = {"name": "Tesla V100", "capability": "7.0"}
+WHEEL = {"cubin": ["5.0", "6.0", "7.0", "8.0", "8.6"], "ptx": []}  # what gpus.architectures reads in mxnet-cu112 1.9.1
+GPU = copy.deepcopy(CPU)
+GPU["machine"]["driver"] = "550.54.15"
+GPU["mxnet"].update(
+    features=["CUDA", "CUDNN", "NCCL", "OPENCV"], gpus=4, driver={"cuda": "12.4", "gpus": [V100] * 4},
+    linked={"cuda": "11.2", "cudnn": "8.1.1", "nccl": "2.8.3"}, architectures=WHEEL,
+    horovod={"version": "0.28.1", "gloo": True, "mpi": True, "nccl": "2.8.4"},
+)  # fmt: skip
+
+
+def with_(facts, **changed):
+    """Return a copy of `facts` with other values: machine__driver="1" for facts["machine"]["driver"]."""
+    facts = copy.deepcopy(facts)
+    for path, value in changed.items():
+        *groups, last = path.split("__")
+        node = facts
+        for group in groups:
+            node = node[group]
+        node[last] = value
+    return facts
+
+
+def result_of(facts, name, **run):
+    return next((each for each in doctor.examine(facts, PlannedRun(**run)) if each.name == name), None)
+
+
+def test_machine_without_gpus_passes():
+    results = doctor.examine(with_(CPU, input={"images_per_s": 5311.2}), PlannedRun(ranks=2, ranks_here=2))
+    assert {each.state for each in results} == {"ok"}
+    assert [each.name for each in results] == [
+        "code", "mxnet", "features", "horovod", "gpu", "host name", "home", "/dev/shm", "open files", "stack",
+        "locked memory", "cores", "input", "memory", "disk",
+    ]  # fmt: skip
+
+
+def test_machine_with_gpus_passes():
+    results = {each.name: each for each in doctor.examine(GPU, PlannedRun(ranks=4, ranks_here=4))}
+    assert {each.state for each in results.values()} == {"ok"}
+    assert results["gpu"].cause == "4 x Tesla V100 (7.0)"
+    assert results["cuda"].cause == "MXNet's 11.2 (cuDNN 8.1.1), the driver's 12.4 (550.54.15)"
+    assert results["nccl"].cause == "2.8.4"
+
+
+NO_GPU = {"mxnet__gpus": 0, "mxnet__driver": {}, "machine__driver": None}
+LINKED = {"cuda": "12.1", "cudnn": "9.1.0"}
+
+
+@pytest.mark.parametrize(
+    "name, facts, run, state, cause",
+    [
+        ("code", with_(CPU, git__dirty=True), {}, "ok", "checkout, commit 39263d7ed519 with changes"),
+        ("code", with_(CPU, image={"build": "source"}), {}, "ok", "source, commit"),
+        ("code", with_(CPU, git__commit=None), {}, "warn", "commit unknown"),
+        ("mxnet", with_(CPU, mxnet={"error": "OSError: libcuda.so.1: cannot open"}), {}, "fail", "libcuda.so.1"),
+        ("features", with_(CPU, mxnet__features=["MKLDNN"]), {}, "fail", "OpenCV"),
+        ("features", with_(CPU, mxnet__features=["OPENCV"]), {}, "warn", "oneDNN"),
+        ("features", with_(CPU, mxnet={"error": "ImportError"}), {}, None, None),
+        ("horovod", with_(CPU, mxnet__horovod={}), {"ranks": 2}, "fail", "not installed"),
+        ("horovod", with_(CPU, mxnet__horovod={}), {}, "warn", "not installed"),
+        ("horovod", with_(CPU, mxnet__horovod={"gloo": False, "mpi": False}), {}, "fail", "neither"),
+        ("horovod", with_(CPU, machine__mpirun=None), {}, "warn", "no mpirun"),
+        ("host name", with_(CPU, machine__name_resolves=False), {"ranks": 2}, "fail", "host name a does not"),
+        ("host name", with_(CPU, machine__name_resolves=False), {}, "warn", "host name a does not"),
+        ("host name", with_(CPU, machine__name_resolves=False, mxnet__horovod__version="1+iface"), {}, "ok", "without"),
+        ("home", with_(CPU, machine__home_writable=False), {}, "warn", "not writable"),
+        ("gpu", CPU, {"device": "gpu"}, "fail", "none, and this MXNet was built for CPUs"),
+        ("gpu", GPU, {"device": "cpu"}, "ok", "launch.device=cpu"),
+        ("gpu", GPU, {"ranks_here": 8}, "fail", "8 ranks on a machine, which has 4"),
+        ("gpu", with_(CPU, mxnet__driver={"gpus": [V100]}), {}, "warn", "Tesla V100 (7.0) is present"),
+        ("gpu", with_(CPU, mxnet__driver={"gpus": [V100]}), {"device": "gpu"}, "fail", "Tesla V100 (7.0) is present"),
+        ("gpu", with_(GPU, **NO_GPU), {}, "warn", "there is no NVIDIA driver"),
+        ("gpu", with_(GPU, **NO_GPU), {"device": "gpu"}, "fail", "there is no NVIDIA driver"),
+        ("gpu", with_(GPU, mxnet__gpus=0, mxnet__driver={}), {}, "warn", "libcuda.so.1 is missing"),
+        ("gpu", with_(GPU, mxnet__gpus=0, mxnet__driver={"cuda": "12.4", "gpus": []}), {}, "warn", "none is visible"),
+        ("gpu", with_(GPU, mxnet__gpus=0, mxnet__driver__error="cuInit answered 803"), {}, "warn", "803"),
+        ("gpu", with_(GPU, mxnet__gpus=0), {}, "warn", "older than MXNet's CUDA"),
+        ("architecture", GPU, {}, "ok", "5.0 6.0 7.0 8.0 8.6"),
+        ("architecture", GPU, {"device": "cpu"}, None, None),
+        ("architecture", with_(GPU, mxnet__architectures=None), {}, "warn", "unknown"),
+        ("architecture", with_(GPU, mxnet__driver__gpus=[{"name": "H100", "capability": "9.0"}]), {}, "fail", "9.0"),
+        ("cuda", with_(GPU, mxnet__linked=LINKED, mxnet__driver__cuda="11.4"), {}, "fail", "MXNet's 12.1"),
+        ("cuda", with_(GPU, mxnet__linked=LINKED, mxnet__driver__cuda="12.0"), {}, "ok", "MXNet's 12.1"),
+        ("cuda", with_(GPU, mxnet__linked={"cuda": "10.2"}, mxnet__driver__cuda="10.1"), {}, "fail", "10.2"),
+        ("cuda", with_(GPU, mxnet__linked={}), {}, "warn", "MXNet's unknown"),
+        ("nccl", GPU, {"ranks": 1}, None, None),
+        ("nccl", with_(GPU, mxnet__horovod__nccl=None), {"ranks": 2}, "warn", "without NCCL"),
+        ("nccl", with_(GPU, mxnet__horovod__nccl="2.12.5"), {"ranks": 2}, "warn", "two versions in one process"),
+        ("open files", with_(CPU, machine__limits__open_files=256), {}, "warn", "256"),
+        ("open files", with_(CPU, machine__limits__open_files=1024), {}, "ok", "1024"),
+        ("open files", with_(CPU, machine__limits__open_files=4096), {"ranks": 192}, "warn", "may need 65536"),
+        ("open files", with_(CPU, machine__limits__open_files="unlimited"), {"ranks": 192}, "ok", "unlimited"),
+        ("stack", CPU, {"ranks": 943}, "ok", "8 MB"),
+        ("stack", CPU, {"ranks": 944}, "warn", "8 MB"),
+        ("locked memory", with_(CPU, machine__infiniband=["mlx5_0"]), {}, "warn", "mlx5_0"),
+        ("cores", CPU, {"ranks_here": 9}, "warn", "8 for 9 ranks"),
+        ("memory", with_(CPU, machine__memory_limit_gb=0.9), {"ranks_here": 2}, "warn", "0.9 GB for 2 ranks"),
+        ("disk", with_(CPU, machine__disk__free_gb=9.9), {}, "warn", "9.9 GB"),
+        ("disk", with_(CPU, machine__disk__free_gb=0.9), {}, "fail", "0.9 GB"),
+        ("disk", with_(CPU, machine__disk__writable=False), {}, "fail", "/runs is not writable"),
+    ],
+)  # fmt: skip
+def test_check_of_facts(name, facts, run, state, cause):
+    result = result_of(facts, name, **run)
+    if state is None:
+        assert result is None
+        return
+    assert (result.state, cause in result.cause) == (state, True), result
+    if state == "fail":
+        assert result.fix
+
+
+def gpus(*names):
+    return {"mxnet__gpus": len(names), "mxnet__driver__gpus": [{"name": name, "capability": "7.0"} for name in names]}
+
+
+# hardware.csv: ResNet-50 takes 1,376 images/s on a V100 and 2,180 on an A100 in float16, 49.5 on a K80 in float32
+REFERENCE = "ResNet-50 takes 1,400 on a V100 (float16)"
+
+
+@pytest.mark.parametrize(
+    "machine, run, rate, state, cause",
+    [
+        (CPU, {}, 5311.2, "ok", f"5,300 images/s from 8 cores; {REFERENCE}"),
+        (with_(CPU, machine__cores=1), {}, 664, "ok", f"660 images/s from 1 core; {REFERENCE}"),
+        (GPU, {"device": "cpu"}, 664, "ok", REFERENCE),
+        (GPU, {}, 5504, "ok", "; ResNet-50 takes 5,500 on 4 x Tesla V100 (float16)"),
+        (GPU, {}, 5503, "warn", ", but ResNet-50 takes 5,500 on 4 x Tesla V100 (float16)"),
+        (with_(GPU, **gpus("Tesla K80", "Tesla K80")), {}, 100, "ok", "takes 99 on 2 x Tesla K80 (float32)"),
+        (with_(GPU, **gpus("Tesla V100", "A100")), {}, 1e4, "ok", "3,600 on 1 x Tesla V100 (float16) + 1 x A100"),
+        (with_(GPU, **gpus("NVIDIA H200")), {}, 100, "ok", f"no rate of NVIDIA H200 is published; {REFERENCE}"),
+        (with_(GPU, mxnet__driver__gpus=[]), {}, 100, "ok", f"no rate of this GPU is published; {REFERENCE}"),
+    ],
+)
+def test_input_is_compared_with_the_gpus(machine, run, rate, state, cause):
+    result = result_of(with_(machine, input={"images_per_s": rate}), "input", **run)
+    assert (result.state, cause in result.cause) == (state, True), result
+    assert bool(result.fix) == (state == "warn")
+
+
+def test_input_that_cannot_be_measured_warns():
+    error = "ModuleNotFoundError: No module named 'simplejpeg'"
+    result = result_of(with_(CPU, input={"error": error}), "input")
+    assert (result.state, result.cause, result.fix) == ("warn", f"not measured: {error}", "make setup")
+    assert result_of(with_(CPU, input={"error": "decoding timed out"}), "input").fix == ""
+    assert result_of(CPU, "input") is None  # a run does not measure it
+
+
+@pytest.mark.parametrize(
+    "free_mb, run, state",
+    [
+        (1, {"ranks_here": 2}, "ok"),  # Gloo on a CPU does not use it
+        (8, {"ranks_here": 2, "transport": "mpi"}, "fail"),
+        (16, {"ranks_here": 2, "transport": "mpi"}, "warn"),
+        (64, {"ranks_here": 16, "transport": "mpi"}, "fail"),  # 8 + 16 x 4 MB
+        (255, {"ranks_here": 2, "transport": "mpi"}, "warn"),
+        (256, {"ranks_here": 2, "transport": "mpi"}, "ok"),
+        (1, {"ranks_here": 1, "transport": "mpi"}, "ok"),
+    ],
+)
+def test_shared_memory_check_depends_on_transport(free_mb, run, state):
+    assert result_of(with_(CPU, machine__shm__free_mb=free_mb), "/dev/shm", **run).state == state
+
+
+def test_docker_default_shared_memory_warns_for_gpus():
+    few = with_(GPU, machine__shm={"total_mb": 64, "free_mb": 64, "writable": True})
+    assert result_of(few, "/dev/shm", ranks_here=4).state == "warn"
+    assert "--shm-size" in result_of(few, "/dev/shm", ranks_here=4).fix
+    none = with_(GPU, machine__shm=None)
+    assert [result_of(none, "/dev/shm", ranks=n, ranks_here=n).state for n in (1, 4)] == ["warn", "fail"]
+    read_only = with_(CPU, machine__shm__writable=False)  # horovodrun needs it with Gloo as well
+    assert result_of(read_only, "/dev/shm", ranks=2).fix == "mount a tmpfs there, or use comm=local"
+
+
+@pytest.mark.parametrize(
+    "error, fix",
+    [
+        ("AttributeError: module 'numpy' has no attribute 'bool'.", "numpy==1.23.5"),
+        ("ModuleNotFoundError: No module named 'mxnet'", "make setup"),
+        ("OSError: libcuda.so.1: cannot open shared object file", "driver"),
+        ("OSError: libcudnn.so.8: cannot open shared object file", "CUDA libraries"),
+        ("OSError: libnccl.so.2: cannot open shared object file", "CUDA libraries"),
+        ("OSError: libopenblas.so.0: cannot open shared object file", "that library"),
+        ("import mxnet was killed by SIGILL", "instructions"),
+        ("something else", "make setup"),
+    ],
+)
+def test_failed_import_has_a_fix(error, fix):
+    result = result_of(with_(CPU, mxnet={"error": error}), "mxnet")
+    assert (result.state, result.cause) == ("fail", f"{error} (numpy: 1.23.5)")
+    assert fix in result.fix
+
+
+@pytest.mark.parametrize(
+    "built, capability, covered",
+    [
+        (WHEEL, "8.6", True),
+        (WHEEL, "8.9", True),  # 8.6's code runs on later GPUs of the same major version
+        (WHEEL, "7.5", True),
+        (WHEEL, "9.0", False),
+        (WHEEL, "3.7", False),
+        ({"cubin": ["8.6"], "ptx": []}, "8.0", False),
+        ({"cubin": ["7.0"], "ptx": ["8.0"]}, "9.0", True),
+        ({"cubin": ["7.0"], "ptx": ["9.0"]}, "8.0", False),
+        ({"cubin": ["9.0"], "ptx": []}, "10.0", False),
+    ],
+)
+def test_build_covers_compute_capability(built, capability, covered):
+    assert gpu_checks.covers(built, capability) is covered
+
+
+def test_one_process_of_several_devices_needs_no_horovod():
+    facts = with_(CPU, mxnet__horovod=None)
+    assert result_of(facts, "horovod", ranks=4).state == "fail"
+    assert result_of(facts, "horovod", ranks=4, over_horovod=False).state == "warn"
+
+
+def test_missing_fact_is_a_warning_of_its_checks_alone():
+    facts = copy.deepcopy(CPU)
+    del facts["machine"]["limits"], facts["mxnet"]["horovod"]
+    results = {each.name: each for each in doctor.examine(facts, PlannedRun())}
+    warnings = {name for name, each in results.items() if each.state == "warn"}
+    assert warnings == {"horovod", "open files", "stack", "locked memory"}
+    assert "KeyError" in results["stack"].cause
+    assert {each.state for each in doctor.examine({}, PlannedRun())} == {"warn"}
+
+
+def test_table_is_aligned_and_counted():
+    results = [("a", "ok", "fine"), ("bcd", "warn", "so", "do"), ("e", "fail", "no", "do")]
+    lines = table([CheckResult(*each) for each in results]).splitlines()
+    assert lines == ["ok    a    fine", "warn  bcd  so; do", "fail  e    no; do", "1 ok, 1 warning, 1 failure"]
+
+
+@pytest.mark.parametrize(
+    "groups, gpus_seen, ranks, ranks_here",
+    [
+        ({}, 0, 2, 2),
+        ({}, 4, 4, 4),
+        ({"launch": {"device": "cpu"}}, 4, 2, 2),
+        ({"launch": {"ranks": 3}}, 0, 3, 3),
+        ({"launch": {"hosts": ["a:4", "b:2"]}}, 0, 6, 4),
+        ({"launch": {"hosts": ["a:4", "b:4"], "ranks": 3}}, 0, 3, 3),
+        ({"comm": {"backend": "local"}}, 0, 1, 1),
+        ({"data": {"shards": 2}}, 4, 2, 2),
+    ],
+)
+def test_planned_run_has_the_ranks_of_the_preparation(tmp_path, groups, gpus_seen, ranks, ranks_here):
+    run = doctor.planned_run(from_dict({"runs": str(tmp_path), **groups}), with_(CPU, mxnet__gpus=gpus_seen))
+    assert (run.ranks, run.ranks_here) == (ranks, ranks_here)
+
+
+def command(tmp_path, *settings, env=None):
+    argv = [sys.executable, "-m", "mxscale", "doctor", f"runs={tmp_path}/runs", *settings]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
+    return subprocess.run(argv, cwd=ROOT, env={**clean, **(env or {})}, capture_output=True, text=True, timeout=120)
+
+
+def test_command_prints_a_table(tmp_path):
+    done = command(tmp_path, "tracking=none")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stdout
+    assert lines[1].split()[:2] == ["ok", "mxnet"] and lines[-1].endswith("0 failures")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_command_prints_json_and_fails(tmp_path):
+    done = command(tmp_path, "json=true", "launch.device=gpu", "tracking=none", env={"CUDA_VISIBLE_DEVICES": ""})
+    answer = json.loads(done.stdout)
+    assert done.returncode == 1 and answer["fail"] == 1
+    assert [f["name"] for f in answer["findings"] if f["state"] == "fail"] == ["gpu"]
+    assert answer["environment"]["mxnet"]["version"] == metadata.version("mxnet")
+
+
+@pytest.mark.parametrize("setting", ["json=maybe", "launch.device=tpu", "launch.hots=[a]", "ranks"])
+def test_command_refuses_invalid_settings(capsys, setting):
+    assert setting.partition("=")[0] in command_error(capsys, "doctor", setting)
+
+
+@pytest.mark.slow
+def test_run_records_the_results(cli):
+    run = cli("train", "launch.ranks=2", "max_steps=1").run
+    facts = run.read("environment.json")
+    results = {each["name"]: each for each in facts["doctor"]}
+    assert results["mxnet"]["state"] == "ok" and str(run) in results["disk"]["cause"]
+    assert facts["mxnet"]["horovod"]["version"] and facts["machine"]["limits"]["open_files"]

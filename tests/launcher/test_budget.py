@@ -1,0 +1,406 @@
+"""Budgets: bounds, stop decisions, dry runs and the bill of several attempts."""
+
+import datetime
+import json
+import math
+import os
+import time
+from dataclasses import replace
+
+import pytest
+from plans import make_sizes, make_splits
+from refusals import error_of
+from run_files import params
+
+from mxscale.cli.settings import merge_for_resume
+from mxscale.config import signature
+from mxscale.config.schema import Budget, Config, Launch, Machine, from_dict
+from mxscale.cost import prices, run_cost
+from mxscale.environment.hosts import Host
+from mxscale.launcher import budget, commands, dry_run, outcome, setup
+from mxscale.launcher.context import Resources, RunContext, Signals
+from mxscale.launcher.failure import Logs
+from mxscale.launcher.supervisor import Watched
+from mxscale.records import earlier_runs, summary
+from mxscale.rundir import directory
+from mxscale.rundir.plan import Plan
+from mxscale.rundir.status import Summary
+from mxscale.util.errors import ConfigError
+
+TODAY = datetime.date(2025, 6, 1)
+
+
+def price(usd=36.0, setup_minutes=0.0, **fields):
+    machine = Machine(**{"provider": "custom", "usd_per_hour": usd, **fields})
+    return prices.freeze_price(machine, setup_minutes, TODAY)
+
+
+def seconds(bound, price, before=(), nodes=(1,)):
+    return prices.affordable_s(price, {"usd": bound}, before, nodes)
+
+
+def test_affordable_seconds_follow_from_bound_and_price():
+    assert seconds(36, price()) == pytest.approx(3600)
+    assert seconds(36, price(), nodes=(4,)) == pytest.approx(900)
+    assert seconds(36, price(setup_minutes=10)) == pytest.approx(3000)
+    assert prices.affordable_s(price(), {}, (), (1,)) == math.inf
+    assert seconds(36, price(usd=0.0)) == math.inf
+
+
+def test_lower_of_two_bounds_applies():
+    both = {"usd": 36, "eur": 18 / 1.1339}
+    assert prices.affordable_s(price(), both, (), (1,)) == pytest.approx(1800)
+
+
+def test_earlier_attempts_and_set_up_reduce_affordable_seconds():
+    # 2 nodes x 10 min = 12 USD, with 5 min of set-up 18 USD: 18 of 36 are left, on one node for 30 min
+    assert seconds(36, price(setup_minutes=5), [600], (2, 1)) == pytest.approx(1800)
+
+
+def test_hourly_billing_affords_whole_hours():
+    by_hour = price(billing="per_hour")
+    assert seconds(107.99, by_hour) == 2 * 3600
+    assert seconds(108, by_hour) == 3 * 3600
+    assert seconds(23.328, price(usd=7.776, billing="per_hour")) == 3 * 3600
+    assert seconds(35.99, by_hour) == 0
+    assert seconds(71, by_hour, [10], (1, 1)) == 0  # the first attempt is billed for an hour
+    assert seconds(72, by_hour, [10], (1, 1)) == 3600
+    assert seconds(36, price(billing="per_hour", setup_minutes=10)) == 3000
+
+
+def test_bound_below_minimum_bill_affords_nothing():
+    assert seconds(0.59, price()) == 0  # 60 s cost 0.60
+    assert seconds(0.61, price()) == pytest.approx(61)
+    assert seconds(6, price(setup_minutes=10)) == 0  # the set-up alone is 6
+    assert seconds(0.01, price(provider="owned")) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("billing", ["per_second", "per_hour"])
+@pytest.mark.parametrize("bound", [0.7, 36.0, 107.99, 144.0])
+def test_affordable_seconds_are_the_longest_within_bound(billing, bound):
+    known = price(billing=billing, setup_minutes=0.5)
+    before, nodes = [30.0], (2, 3)
+    bound += prices.cost(known, before, nodes[:1])["usd"]
+    lasts = seconds(bound, known, before, nodes)
+    if lasts:
+        assert prices.cost(known, [*before, lasts], nodes)["usd"] <= bound + 1e-6
+        assert prices.cost(known, [*before, lasts + 1], nodes)["usd"] > bound
+    else:
+        assert prices.cost(known, [*before, 0], nodes)["usd"] > bound
+
+
+def refusal(price, attempts_s=(), nodes=(1,), **bounds):
+    return error_of(budget.check, Budget(**bounds), price, attempts_s, nodes)
+
+
+def test_bound_needs_price_in_its_currency():
+    assert "budget.max_usd=5 needs a price: machine=local has no price" in refusal(
+        prices.freeze_price(Machine(), 0, TODAY), max_usd=5.0
+    )
+    old = price(as_of="2016-01-01")
+    assert "EUR unknown, no exchange rate on or before 2016-01-01; use budget.max_usd" in refusal(old, max_eur=5.0)
+    budget.check(Budget(max_usd=5.0), old)
+    budget.check(Budget(), prices.freeze_price(Machine(), 0, TODAY))
+
+
+def test_bound_below_cost_of_start_is_refused():
+    assert refusal(price(setup_minutes=10), max_usd=6.0) == (
+        "budget.max_usd=6: the start alone (10 minutes of set-up, at least 60 s) costs 6.0000 USD; raise it"
+    )
+    assert "a started hour) costs 36.0000 USD" in refusal(price(billing="per_hour"), max_usd=35.0)
+    assert "(earlier attempts, at least 60 s) costs 12.6000 USD" in refusal(price(), [1200], (1, 1), max_usd=12.0)
+    budget.check(Budget(max_usd=12.7), price(), [1200], (1, 1))
+
+
+def test_resume_may_change_bound(tmp_path):
+    run = directory.create(from_dict({"runs": str(tmp_path), "budget": {"max_usd": 3.0}}))
+    merged = merge_for_resume(run, {"budget": {"max_usd": 9.0, "max_eur": None}}, ["budget.max_usd=9"])
+    assert merged.budget.max_usd == 9.0
+    assert merge_for_resume(run, {"budget": {"max_usd": None}}, []).budget.max_usd == 3.0
+
+
+def test_resume_with_another_augmentation_is_refused(tmp_path):
+    run = directory.create(from_dict({"runs": str(tmp_path)}))
+    with pytest.raises(ConfigError, match=r"augment=level3 with resume=.*that run has data\.augment\.pad="):
+        merge_for_resume(run, {"data": {"augment": {"pad": 9}}}, ["augment=level3"])
+
+
+SIZES = make_sizes(per_device_batch=10, steps_per_epoch=100, total_steps=1000)
+SPLITS = make_splits(train=1000, val=200, test=400)
+T0 = 1_700_000_000_000
+
+
+def a_run(folder, lines=(), attempts=((0, None, 1),), known=None, **config):
+    """Return a run with lines (attempt, step, second, metrics) and attempts (from, to, nodes) in seconds after T0."""
+    run = directory.create(from_dict({"runs": str(folder), "epochs": 10, **config}))
+    spans = []
+    for number, (began, ended, nodes) in enumerate(attempts, 1):
+        span = {"attempt": number, "started_ms": T0 + 1000 * began, "nodes": nodes, "ranks": 1}
+        spans.append(span if ended is None else {**span, "ended_ms": T0 + 1000 * ended})
+    run.write("status.json", {"attempts": spans, "state": "RUNNING", "attempt": len(spans)})
+    run.write_price(known or price())
+    signed = signature.signature(earlier_runs.for_speed(run.config()), "d", None, ranks=False)
+    known = {"data_digest": "d", "speed_signature": signed, "threads": 1, "device": "cpu", "classes": 10}
+    run.write_plan(Plan(sizes=SIZES, splits=SPLITS, **known))
+    write_lines(run, lines)
+    return run
+
+
+def write_lines(run, lines):
+    with open(run.metrics_file, "a") as file:
+        for attempt, step, second, metrics in lines:
+            line = {"attempt": attempt, "step": step, "time_ms": T0 + int(1000 * second), "metrics": metrics}
+            file.write(json.dumps(line) + "\n")
+
+
+def checkpoint(run, step, second):
+    folder = run.checkpoint(step)
+    folder.mkdir(parents=True)
+    (folder / "MANIFEST").write_text("")
+    os.utime(folder / "MANIFEST", (T0 / 1000 + second, T0 / 1000 + second))
+
+
+def trained(rate=100.0):
+    return {"train/loss": 1.0, "throughput/images_per_s": rate}
+
+
+def val(top1):
+    return {"val/loss": 1.0, "val/top1": top1}
+
+
+def test_cost_adds_attempts_on_different_machines(tmp_path):
+    lines = [(1, 100, 50, val(40.0)), (2, 200, 1100, val(60.0)), (2, 300, 1200, val(50.0))]
+    run = a_run(tmp_path, lines, [(0, 100, 2), (1000, 1300, 1)], price(setup_minutes=5), target_top1=55.0)
+    run.write("best.json", {"val/top1": 60.0, "step": 200, "checkpoint": "checkpoints/000000200"})
+    at = run_cost.cost_of(run)
+    # 36 USD/h = 0.01 USD/s: 2 nodes x (300 s of set-up + 50 s)
+    assert at({"attempt": 1, "time_ms": T0 + 50_000})["cost/usd"] == pytest.approx(7.0)
+    assert at({"attempt": 2, "time_ms": T0 + 1_100_000})["cost/usd"] == pytest.approx(8.0 + 1.0)
+    figures = summary.summarise(run, 2).metrics
+    assert figures["cost/total_usd"] == pytest.approx(8.0 + 3.0)
+    assert figures["cost/total_eur"] == pytest.approx(11.0 / 1.1339)
+    assert (figures["time/to_target_s"], figures["cost/usd_to_target"]) == (200.0, pytest.approx(9.0))
+    assert figures["cost/eur_to_target"] == pytest.approx(9.0 / 1.1339)
+    assert figures["cost/usd_per_point"] == pytest.approx(11.0 / 60)
+    assert figures["cost/eur_per_point"] == pytest.approx(11.0 / 1.1339 / 60)
+    run.write("summary.json", {"metrics": figures})
+    table = summary.table(run, "")
+    assert "cost to target  9.0000 USD = 7.9372 EUR (200.0 s)" in table and "cost per point  0.1833 USD" in table
+
+
+def test_no_cost_without_price(tmp_path):
+    free = prices.freeze_price(Machine(), 0, TODAY)
+    run = a_run(tmp_path, [(1, 100, 50, val(60.0))], [(0, 100, 1)], free, target_top1=55.0)
+    run.write("best.json", {"val/top1": 60.0, "step": 100, "checkpoint": "checkpoints/000000100"})
+    figures = summary.summarise(run, 1).metrics
+    assert not [name for name in figures if name.startswith("cost/")] and figures["time/to_target_s"] == 50.0
+
+
+def test_nodes_with_servers_alone_are_billed(tmp_path):
+    nodes = [Host("a", 2, "a"), Host("b", 2, "b"), Host("c", 2, "c")]
+    config = from_dict({"launch": {"ranks": 4}, "comm": {"backend": "parameter_server", "servers": 1},
+                        "machine": {"usd_per_hour": 10.0}})  # fmt: skip
+    known = setup.price_of(config, nodes)
+    assert known.nodes == 3 and prices.cost(known, [3600])["usd"] == 30.0
+
+
+def durations(run):
+    return budget.Durations(run, run.config(), run.plan())
+
+
+def test_stop_time_follows_from_observed_durations(tmp_path):
+    run = a_run(tmp_path, [(1, 90, 10, trained(50.0)), (1, 100, 12, trained(100.0)), (1, 100, 16, val(1.0))])
+    checkpoint(run, 100, 18)
+    observed = durations(run)
+    # 1.5 times the slowest step of 0.2 s, the validation of 4 s and the checkpoint of 2 s, and 3 s for the end
+    assert observed.stop_s() == pytest.approx(1.5 * (3 * 0.2 + 2) + 3)
+    write_lines(run, [(1, 990, 100, trained())])
+    observed.update()
+    assert observed.finish_s() == pytest.approx(1.5 * (10 * 0.2 + 4 + 2 + 8) + 3)
+
+
+def test_remote_ranks_take_longer_to_end(tmp_path):
+    run = a_run(tmp_path)
+    alone = durations(run).stop_s()
+    hosts = (Host("a", 1, "a", here=True), Host("b", 1, "b"))
+    run.write_plan(replace(run.plan(), hosts=hosts))
+    assert durations(run).stop_s() == alone + 5
+
+
+def test_unobserved_durations_have_defaults(tmp_path):
+    assert durations(a_run(tmp_path)).stop_s() == 3 * 3 + 3 + 3
+
+
+def test_asynchronous_ranks_stop_at_next_checkpoint(tmp_path):
+    comm = {"backend": "dist_async", "update_on": "server"}
+    lines = [(1, 10, 1, {"train/loss": 1.0}), (1, 20, 2, {"train/loss": 1.0})]
+    run = a_run(tmp_path, lines, comm=comm)
+    observed = durations(run)
+    assert observed.one_step_s() == pytest.approx(1.5 * 0.1)
+    assert observed.stop_s() == pytest.approx(81 * 0.15 + 3 + 3)
+
+
+def monitor(folder, now, bound, monkeypatch, step=100, rate=100.0):
+    run = a_run(folder, [(1, step - 10, 10, trained(rate)), (1, step, 11, trained(rate)), (1, step, 12, val(1.0))])
+    checkpoint(run, step, 12.5)
+    monkeypatch.setattr(time, "time", lambda: T0 / 1000 + now)
+    config = from_dict({"budget": {"max_usd": bound}, "epochs": 10})
+    return budget.BudgetMonitor(run, config, run.plan(), 1)
+
+
+def test_run_stops_in_time_for_checkpoint(tmp_path, monkeypatch):
+    takes = 1.5 * (0.3 + 0.5) + 3
+    early = monitor(tmp_path, 200 - takes - 0.1, 2.0, monkeypatch)  # 2 USD last for 200 s
+    assert not early.should_stop() and early.reason is None
+    late = monitor(tmp_path, 200 - takes + 0.1, 2.0, monkeypatch)
+    assert late.should_stop() and late.reason == "budget" and not late.exhausted()
+    assert not late.should_stop()  # true once
+    assert monitor(tmp_path, 197.5, 2.0, monkeypatch).exhausted()
+
+
+def test_run_that_finishes_within_bound_is_not_stopped(tmp_path, monkeypatch):
+    finishes, stops = 1.5 * (2 + 1 + 0.5 + 2) + 3, 1.5 * (6 + 0.5) + 3  # steps of 2 s
+    nearly = monitor(tmp_path, 200 - (finishes + stops) / 2, 2.0, monkeypatch, step=999, rate=5.0)
+    assert (nearly.durations.finish_s(), nearly.durations.stop_s()) == (pytest.approx(finishes), pytest.approx(stops))
+    assert not nearly.should_stop() and not nearly.exhausted()
+    assert monitor(tmp_path, 200 - finishes + 0.01, 2.0, monkeypatch, step=999, rate=5.0).should_stop()
+
+
+def test_no_stop_without_bound(tmp_path):
+    free = budget.BudgetMonitor(a_run(tmp_path), Config(), Plan(), 1)
+    assert not free.should_stop() and not free.exhausted() and free.reason is None
+
+
+def context(run, attempt=1):
+    return RunContext(run, run.config(), Resources([], price(), T0 / 1000), Signals(), attempt=attempt)
+
+
+def test_no_ranks_after_preparation_spent_budget(tmp_path, monkeypatch):
+    run = a_run(tmp_path)
+    monkeypatch.setattr(time, "time", lambda: T0 / 1000 + 95)
+    budget.check_prepared(run, Config(budget=Budget(max_usd=1.05)), 1)
+    with pytest.raises(ConfigError, match=r"budget.max_usd=1: it pays for 5 s after the preparation"):
+        budget.check_prepared(run, Config(budget=Budget(max_usd=1.0)), 1)
+
+
+def test_attempt_stopped_during_set_up_is_billed(tmp_path, monkeypatch):
+    run = a_run(tmp_path, [(1, 1, 5, trained(100.0))], attempts=((0, 10, 1), (20, None, 1)))
+    run.write_status(run.status().with_attempt(ranks=None))
+    run.write_summary(Summary())
+    monkeypatch.setattr(time, "time", lambda: T0 / 1000 + 40)
+    outcome.end_attempt(setup.Attempt(context(run, 2), None, {}, Logs(run.path / "ranks")), 0, Watched("SIGINT", None))
+    metrics = run.read("summary.json")["metrics"]
+    assert (metrics["time/wall_s"], metrics["throughput/median"]) == (30, 100)
+    assert metrics["cost/total_usd"] == pytest.approx(1.20)  # each start is billed as 60 s at least
+
+
+def test_preparation_ends_before_it_exceeds_bound(tmp_path, monkeypatch):
+    run = a_run(tmp_path, budget={"max_usd": 1.0})  # 100 s
+    monkeypatch.setattr(time, "time", lambda: T0 / 1000 + 96 + time.monotonic() - monotonic)
+    monotonic = time.monotonic()
+    forever = commands.Command(["sleep", "600"], dict(os.environ))
+    monkeypatch.setattr(commands, "preparation", lambda *_: forever)
+    with pytest.raises(ConfigError, match=r"^budget.max_usd=1: the preparation alone costs more; raise it"):
+        setup.prepare(context(run))
+    assert 1 < time.monotonic() - monotonic < 10  # it had time until 97 s
+
+
+def reported(config=None, speed=None, known=None, done=0, spent=((), (1,))):
+    plan = Plan(sizes=SIZES, splits=SPLITS)
+    return dry_run.report(config or Config(), plan, known or price(), speed, done, spent)
+
+
+@pytest.mark.parametrize("side, noted", [(32, False), (224, True)])
+def test_a_network_made_for_much_smaller_images_is_noted(tmp_path, capsys, side, noted):
+    config = from_dict({"runs": str(tmp_path), "data": {"image_size": side}})
+    setup.announce(a_run(tmp_path), config, Plan(sizes=SIZES, splits=SPLITS, device="cpu"), price())
+    assert (f"small, made for images of 32 px, not {side}: set model=NAME" in capsys.readouterr().out) == noted
+
+
+def test_dry_run_includes_everything_beside_steps():
+    speed = dry_run.Speed(100.0, "median of x", start_s=10.0, validation_s=2.0, checkpoint_s=0.5)
+    text = reported(Config(launch=Launch(setup_minutes=1.0)), speed, price(setup_minutes=1.0))
+    # 1000 steps of 0.1 s, 10 validations and a test of two sets' size, 10 checkpoints
+    assert "199.0 s (set-up 60.0, training 100.0, start 10.0, validation and test 24.0, checkpoints 5.0)" in text
+    assert "cost      1.9900 USD = 1.7550 EUR (36.0000 USD = 31.7488 EUR per hour)" in text
+
+
+def test_dry_run_lists_parts_not_counted():
+    text = reported(speed=dry_run.Speed(50.0, "budget.images_per_s"))
+    assert "200.0 s (training 200.0; unknown and not counted: start, validation and test, checkpoints)" in text
+
+
+def test_dry_run_compares_cost_with_bounds():
+    speed = dry_run.Speed(100.0, "x")
+    assert "budget.max_usd=2 is enough" in reported(Config(budget=Budget(max_usd=2.0)), speed)
+    assert "budget.max_eur=0.8 is exceeded: the run would stop before its end" in reported(
+        Config(budget=Budget(max_eur=0.8)), speed
+    )
+
+
+def test_dry_run_compares_no_currency_without_a_rate():
+    known = replace(price(), eur_per_hour=None)
+    text = reported(Config(budget=Budget(max_eur=1.0)), dry_run.Speed(100.0, "x"), known=known)
+    assert "budget.max_eur=1 is not comparable" in text
+
+
+def test_dry_run_reports_unknown_values():
+    assert reported() == (
+        "cost      36.0000 USD = 31.7488 EUR per hour; hours unknown: no earlier run of this config in runs/train; "
+        "give budget.images_per_s=N"
+    )
+    local = prices.freeze_price(Machine(), 0, TODAY)
+    assert "cost      unknown: machine=local has no price" in reported(speed=dry_run.Speed(100.0, "x"), known=local)
+    assert "has no price" in reported(known=local) and "hours unknown" in reported(known=local)
+
+
+def test_dry_run_of_resume_adds_earlier_cost():
+    text = reported(speed=dry_run.Speed(100.0, "x"), done=500, spent=([1000.0], [2, 1]))
+    assert "cost      20.6000 USD" in text and "20.0000 USD = 17.6382 EUR of it spent" in text  # 50 s: 60 billed
+
+
+def finished(folder, **config):
+    run = a_run(folder, [(1, 10, 9, trained()), (1, 100, 11, trained()), (1, 100, 13, val(1.0))], **config)
+    run.write("status.json", {**run.read("status.json"), "state": "FINISHED"})
+    run.write("summary.json", {"metrics": {"throughput/median": 123.0}})
+    run.write("environment.json", {"tags": {"machine": "cpu", "build": "wheel"}})
+    return run
+
+
+def test_dry_run_uses_forecast_and_earlier_durations(tmp_path):
+    finished(tmp_path, seed=7, epochs=3, machine={"usd_per_hour": 1.0}, optimizer={"lr": 0.5})
+    run = finished(tmp_path)
+    found = dry_run.expected_speed(run, run.config(), run.plan())
+    assert (found.images_per_s, found.start_s, found.validation_s) == (123.0, 9.0, 2.0)
+    assert found.source == "an earlier run of this configuration"
+
+
+@pytest.mark.parametrize(
+    "other", [{"precision": "float16"}, {"model": {"name": "resnet50_v1"}}, {"comm": {"compression": "fp16"}}]
+)
+def test_other_configuration_gives_no_speed(tmp_path, other):
+    finished(tmp_path, **other)
+    run = finished(tmp_path)
+    assert dry_run.expected_speed(run, run.config(), run.plan()) is None
+
+
+@pytest.mark.slow
+def test_run_stopped_by_budget_resumes_to_same_weights(cli):
+    # 1 USD per second on a machine without a minimum bill; a checkpoint at each step keeps the number of steps low
+    run = ("machine=owned", "machine.usd_per_hour=3600", "launch.ranks=1", "epochs=2000", "schedule=constant")
+    stopped = cli("train", *run, "checkpoint.every_steps=1", "budget.max_usd=32", expect=75)
+    assert "interrupted (budget); raise the bound and resume with:" in stopped.out
+    assert (stopped.status["state"], stopped.status["reason"]) == ("KILLED", "budget")
+    spent = stopped.run.read("summary.json")["metrics"]["cost/total_usd"]
+    assert 5 < spent < 32
+    step = max(int(path.name) for path in stopped.run.checkpoints.glob("[0-9]*"))
+    assert step == max(line["step"] for line in stopped.run.lines())
+    more = cli("train", f"resume={stopped.run}", "budget.max_usd=500", f"max_steps={step + 5}", small=False)
+    uninterrupted = cli("train", *run, f"max_steps={step + 5}")
+    assert more.sha == uninterrupted.sha
+    assert more.run.read("summary.json")["metrics"]["cost/total_usd"] > spent
+    assert params(more.run).keys() == params(uninterrupted.run).keys()
+    # A dry run of a longer run uses the rate of the finished one
+    text = cli("train", *run, f"max_steps={10 * step}", "budget.dry_run=true")
+    assert "earlier run" in text.out and "cost " in text.out
+    assert not text.run.path.exists()

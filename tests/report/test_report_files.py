@@ -1,0 +1,226 @@
+"""Reports from a store to files, comparisons of two runs, and refusals."""
+
+import json
+import re
+import socket
+import sqlite3
+
+import pytest
+from machine import free_port
+from recorded import keep, run
+
+from mxscale.cli import main
+from mxscale.config.schema import from_dict
+from mxscale.rundir import directory
+from mxscale.tracking import history
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A SQLite store: `sweep` with a parent, `loose` without, `failed` without a finished run."""
+    import mlflow
+
+    folder = tmp_path_factory.mktemp("store")
+    uri = f"sqlite:///{folder}/mlflow.db"
+    client = mlflow.MlflowClient(uri)
+    made = {name: client.create_experiment(name, str(folder / "files")) for name in ("sweep", "loose", "failed")}
+    parent = client.create_run(made["sweep"], run_name="<b>sweep", tags={"mxscale.run": "sweep"}).info.run_id
+    client.set_terminated(parent)
+    ids = []
+    for ranks in (1, 2):
+        for seed in (1, 2):
+            figures = {"throughput/median": 300.0 * ranks**0.9 + seed, "best/val_top1": 90.0 + seed * ranks,
+                       "cost/total_usd": 0.1 / ranks + seed / 100, "time/to_target_s": 10.0, "cost/usd_to_target": 0.1,
+                       "time/compute_median": 0.1, "time/exchange_median": 0.01, "time/data_wait_median": 0.01,
+                       "plan/images_per_s": 310.0 * ranks}  # fmt: skip
+            if ranks == 2:
+                figures["scaling/efficiency"] = 0.93
+            one = run(f"<i>{ranks}-{seed}", tags={"mlflow.parentRunId": parent}, metrics=figures, launch__ranks=ranks,
+                      seed=seed, target_top1=90.0)  # fmt: skip
+            ids.append(keep(client, made["sweep"], one))
+    keep(client, made["sweep"], run("<u>broken", "FAILED", tags={"mlflow.parentRunId": parent}))
+    keep(client, made["loose"], run("alone", metrics={"best/val_top1": 90.0}))
+    unfinished = keep(client, made["failed"], run("gone", "FAILED"))
+    return {"uri": uri, "client": client, "parent": parent, "ids": ids, "unfinished": unfinished, "made": made}
+
+
+@pytest.fixture
+def reported(capsys, tmp_path):
+    """Run `mxscale report`; (exit status, standard output, standard error)."""
+
+    def call(*overrides):
+        status = main.main(["report", f"report.output={tmp_path}/out", *overrides])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return call
+
+
+def refused(answer, *parts):
+    status, _, error = answer
+    assert (status, error.count("\n")) == (2, 1) and error.startswith("error: ")
+    for part in parts:
+        assert part in error
+
+
+def artifacts(store, run_id):
+    return sorted(each.path for each in store["client"].list_artifacts(run_id, "report"))
+
+
+def test_report_is_recorded_with_its_sweep(store, reported, tmp_path):
+    status, out, _ = reported("report.experiment=sweep", f"tracking.uri={store['uri']}")
+    names = ["accuracy_cost.png", "predicted.png", "report.csv", "report.html", "report.md", "throughput.png",
+             "time.png", "to_target.png"]  # fmt: skip
+    assert status == 0 and "5 runs, 4 finished, in 2 rows, 1 FAILED" in out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+    assert artifacts(store, store["parent"]) == [f"report/{name}" for name in names]
+    assert "| 2 ranks       |    2 |" in out and "93.0 %" in out
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("<svg") == 5
+    # nothing is fetched, and run names are escaped
+    assert re.findall(r"(?:src|href)=\"([^\"]*)\"", re.sub(r"xlink:href=\"#[^\"]*\"", "", page)) == ["report.csv"]
+    assert "&lt;u&gt;broken" in page and "<u>broken" not in page
+    for path in (tmp_path / "out").glob("*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_report_without_a_sweep_has_one_run(store, reported, tmp_path):
+    for _ in range(2):
+        status, out, _ = reported("report.experiment=loose", f"tracking.uri={store['uri']}")
+        assert status == 0 and "1 run, 1 finished, in 1 row" in out
+    found = store["client"].search_runs([store["made"]["loose"]], "tags.`mxscale.report` = 'loose'")
+    assert [each.info.run_name for each in found] == ["report"]
+    assert "report/report.html" in artifacts(store, found[0].info.run_id)
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "Accuracy against cost: not shown, no run has a cost: set a price" in text
+
+
+@pytest.mark.parametrize("gone", ["deleted", "unknown"])
+def test_report_of_a_deleted_sweep_has_its_own_run(store, reported, gone):
+    client = store["client"]
+    experiment = client.create_experiment(gone, client.get_experiment(store["made"]["loose"]).artifact_location)
+    sweep = client.create_run(experiment, run_name="sweep").info.run_id if gone == "deleted" else "0" * 32
+    for seed in (1, 2):
+        keep(client, experiment, run(str(seed), seed=seed, tags={"mlflow.parentRunId": sweep}))
+    if gone == "deleted":
+        client.delete_run(sweep)
+    status, out, _ = reported(f"report.experiment={gone}", f"tracking.uri={store['uri']}")
+    [own] = client.search_runs([experiment], f"tags.`mxscale.report` = '{gone}'")
+    assert status == 0 and f"recorded with run {own.info.run_id} of MLflow" in out
+    assert "report/report.html" in artifacts(store, own.info.run_id)
+    assert gone == "unknown" or artifacts(store, sweep) == []
+
+
+def test_two_runs_are_compared(store, reported, tmp_path):
+    a, b = store["ids"][0], store["ids"][2]
+    status, out, _ = reported(f"report.compare=[{a},{b}]", f"tracking.uri={store['uri']}")
+    assert status == 0
+    assert re.search(r"\| launch.ranks +\| 1 +\| 2 ", out) and "optimizer.lr" not in out
+    assert re.search(r"\| best/val_top1 +\| +91 \| +92 \|", out)
+    assert "&lt;i&gt;1-1" in (tmp_path / "out" / "compare.html").read_text()
+
+
+def test_forecast_is_not_a_differing_setting(store, reported):
+    forecast = [{"plan/images_per_s": rate, "plan/hours": 1 / rate} for rate in (310.0, 620.0)]
+    a, b = (keep(store["client"], store["made"]["loose"], run(str(n), metrics={"plan/images_per_s": 310.0}, **each))
+            for n, each in enumerate(forecast))  # fmt: skip
+    status, out, _ = reported(f"report.compare=[{a},{b}]", f"tracking.uri={store['uri']}")
+    assert status == 0 and "## Settings\n\nNo differences." in out
+    assert re.search(r"\| plan/images_per_s +\| +310 \| +310 \|", out)  # a metric
+    for run_id in (a, b):
+        store["client"].delete_run(run_id)
+
+
+def test_run_directories_are_compared_without_a_store(reported, tmp_path):
+    made = []
+    for lr in (0.1, 0.2):
+        one = directory.create(from_dict({"runs": str(tmp_path), "optimizer": {"lr": lr}}))
+        lines = [{"attempt": 1, "step": s, "time_ms": s, "metrics": {"train/loss": lr * s}} for s in (1, 2)]
+        one.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        one.write("status.json", {"state": "FINISHED", "attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 9}]})
+        one.write("environment.json", {"tags": {"machine": "m"}, "machine": {"memory_gb": 10 * lr}, "python": "3.11"})
+        made.append(one)
+    status, out, _ = reported(f"report.compare=[{made[0]},{made[1]}]", "tracking.uri=http://127.0.0.1:9")
+    assert status == 0
+    assert re.search(r"\| optimizer.lr +\| 0.1 +\| 0.2 ", out) and re.search(
+        r"\| machine.memory_gb +\| 1.0 +\| 2.0 ", out
+    )
+    assert "| python" not in out
+    assert (tmp_path / "out" / "train_loss.png").is_file()
+    assert history.curves_of(made[0], ["train/loss", "val/loss"]) == {"train/loss": [(1, 0.1), (2, 0.2)]}
+
+
+@pytest.mark.parametrize(
+    "override, parts",
+    [
+        ("report.experiment=swep", ["report.experiment=swep", "did you mean sweep?"]),
+        ("report.experiment=failed", ["1 run, none finished, 1 FAILED"]),
+        ("report.experiment=Default", ["0 runs"]),
+        ("report.action=clams", ["report.action=clams", "claims"]),
+        ("report.compare=[a]", ["expected two"]),
+        ("report.compare=a", ["expected a list"]),
+        ("+report.outptu=x", ["unknown key report.outptu: did you mean report.output?"]),
+        ("report.output=null", ["report.output is missing"]),
+        (f"report.compare=[{'a' * 32},{'b' * 32}]", ["a" * 32, "has no run"]),
+        ("report.compare=[no-such,run]", ["no-such", "has no run"]),
+    ],
+)
+def test_invalid_request_is_one_line(store, reported, override, parts):
+    refused(reported(f"tracking.uri={store['uri']}", override), *parts)
+
+
+def test_unfinished_run_is_not_compared(store, reported):
+    pair = f"report.compare=[{store['unfinished']},{store['ids'][0]}]"
+    refused(reported(pair, f"tracking.uri={store['uri']}"), store["unfinished"], "not finished (FAILED)")
+
+
+def test_missing_store_is_not_created(reported, tmp_path):
+    refused(reported(f"tracking.uri=sqlite:///{tmp_path}/none.db"), "no such file", "tracking.uri")
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_store_of_another_version_is_not_migrated(reported, tmp_path):
+    """MLflow itself would migrate older tables without asking."""
+    file = tmp_path / "old.db"
+    with sqlite3.connect(file) as base:
+        base.execute("create table alembic_version (version_num varchar(32))")
+        base.execute("insert into alembic_version values ('451aebb31d03')")  # MLflow 1.0
+    before = file.read_bytes()
+    refused(
+        reported(f"tracking.uri=sqlite:///{file}"), "another version of MLflow", "451aebb31d03", "mlflow db upgrade"
+    )
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"no database, but words about one" * 10])
+def test_file_that_is_no_store_is_refused(reported, tmp_path, content):
+    (tmp_path / "x.db").write_bytes(content)
+    refused(reported(f"tracking.uri=sqlite:///{tmp_path}/x.db"), "not an MLflow store")
+
+
+def test_unreachable_or_silent_server_is_one_line(reported):
+    uri = f"http://127.0.0.1:{free_port()}"
+    refused(reported(f"tracking.uri={uri}", "tracking.timeout_s=2"), uri, "connection refused")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        refused(reported(f"tracking.uri={uri}", "tracking.timeout_s=1"), uri, "no answer in time")
+
+
+def test_claims_are_listed_without_records(reported, tmp_path):
+    status, out, _ = reported("report.action=claims", f"runs={tmp_path}/none")
+    assert status == 0 and "0 measured," in out
+    assert (tmp_path / "out" / "claims.md").is_file() and not (tmp_path / "none").exists()
+    given = reported("report.action=claims", f"tracking.uri=sqlite:///{tmp_path}/none.db")
+    refused(given, "no such file")
+
+
+def test_tag_alone_measures_no_claim(store, reported):
+    """A shrunk run of the experiment, on a CPU."""
+    tags = {"claims": "finetune-cost in15-time"}
+    run_id = keep(store["client"], store["made"]["loose"], run("shrunk", tags=tags, metrics={"cost/total_eur": 0.01}))
+    status, out, _ = reported("report.action=claims", f"tracking.uri={store['uri']}", "report.experiment=loose")
+    assert status == 0 and "0 measured," in out
+    assert " ".join(out.split()).count(f"run {run_id} has its tag, but under other conditions: a CPU, not") == 2
+    store["client"].delete_run(run_id)

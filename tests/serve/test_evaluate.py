@@ -1,0 +1,305 @@
+"""`mxscale evaluate`: metrics against plain loops, a run's own split, another data set."""
+
+import csv
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import exported
+import numpy as np
+import pytest
+from refusals import command_error
+from run_files import last
+
+from mxscale.cli import main
+from mxscale.config.schema import from_dict
+from mxscale.rendering import page
+from mxscale.rundir.directory import RunDir
+from mxscale.serve import evaluate, trained_models
+from mxscale.serve.classification_metrics import BINS, Tally
+from mxscale.serve.evaluate import averaged
+
+STREAM = np.random.RandomState(0)
+LOGITS, LABELS = 3 * STREAM.standard_normal((500, 7)), STREAM.randint(0, 6, 500)  # no image of the last class
+
+
+@pytest.fixture(scope="module")
+def tally():
+    found = Tally(7)
+    for start in range(0, 500, 64):
+        found.add(averaged(LOGITS[start : start + 64], 1), LABELS[start : start + 64])
+    return found
+
+
+def probabilities():
+    return np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
+
+
+def test_accuracy_and_loss_equal_plain_loops(tally):
+    top1 = top5 = 0
+    loss = 0.0
+    for each, label in zip(probabilities(), LABELS):
+        ranked = sorted(range(7), key=lambda c: -each[c])
+        top1 += ranked[0] == label
+        top5 += label in ranked[:5]
+        loss -= np.log(each[label])
+    found = tally.metrics()
+    assert (found["top1"], found["top5"]) == (100 * top1 / 500, 100 * top5 / 500)
+    assert found["loss"] == pytest.approx(loss / 500, rel=1e-12)
+
+
+def test_metrics_of_classes_equal_plain_loops(tally):
+    predicted = LOGITS.argmax(axis=1)
+    for number, found in enumerate(tally.by_class()):
+        true = sum(p == number and label == number for p, label in zip(predicted, LABELS))
+        support, given = sum(number == LABELS), sum(predicted == number)
+        assert found.support == support
+        assert found.precision == pytest.approx(true / given)
+        assert np.isnan(found.recall) if support == 0 else found.recall == pytest.approx(true / support)
+        assert found.f1 == pytest.approx(2 * true / (support + given))
+
+
+def test_calibration_error_equals_a_plain_loop(tally):
+    """arXiv:1706.04599, eq. 3."""
+    error = 0.0
+    confidence, correct = probabilities().max(axis=1), LOGITS.argmax(axis=1) == LABELS
+    for number in range(BINS):
+        inside = (confidence >= number / BINS) & (confidence < (number + 1) / BINS)
+        if inside.any():
+            error += inside.sum() / 500 * abs(confidence[inside].mean() - correct[inside].mean())
+    assert tally.calibration_error() == pytest.approx(error)
+
+
+def test_most_confused_classes_come_first(tally):
+    found = tally.most_confused()
+    assert [one.count for one in found] == sorted((one.count for one in found), reverse=True)
+    first = found[0]
+    assert first.label != first.predicted and tally.confusion[first.label, first.predicted] == first.count
+
+
+def test_batches_do_not_change_the_result(tally):
+    whole = Tally(7)
+    whole.add(averaged(LOGITS, 1), LABELS)
+    assert (whole.confusion == tally.confusion).all()
+    assert whole.metrics() == pytest.approx(tally.metrics(), nan_ok=True)
+
+
+def test_views_are_averaged_as_probabilities():
+    both = averaged(LOGITS, 2)
+    assert np.allclose(np.exp(both), probabilities().reshape(250, 2, 7).mean(axis=1))
+
+
+@pytest.fixture(scope="module")
+def finished(shared_cli):
+    """A finished training run with a test split, recorded in a store."""
+    return shared_cli("train", "tracking=mlflow", "launch.ranks=1").run
+
+
+def evaluated(finished, *arguments, folder="test"):
+    assert main.main(["evaluate", str(finished), f"runs={finished.path.parents[1]}", *arguments]) == 0
+    return json.loads((finished.path / "evaluation" / folder / "evaluation.json").read_text())
+
+
+def test_a_run_is_evaluated_as_at_its_end(finished, capsys):
+    found = evaluated(finished)
+    assert found["top1"] == pytest.approx(finished.figures["test/top1"], abs=1e-9)
+    assert found["images"] == finished.plan().splits["test"].count
+    assert "evaluated" in capsys.readouterr().out
+    validation = evaluated(finished, "split=val", folder="val")
+    assert validation["top1"] == pytest.approx(finished.read("best.json")["val/top1"], abs=1e-9)
+    assert validation["loss"] == pytest.approx(finished.read("best.json")["val/loss"], rel=1e-4)
+    assert last(finished, "val/top1") <= validation["top1"]
+
+
+def copied(finished, folder, **changes) -> RunDir:
+    """Return a copy of the run with another plan."""
+    run = RunDir(shutil.copytree(finished.path, folder / "run"))
+    run.write_plan(dataclasses.replace(run.plan(), **changes))
+    return run
+
+
+def test_packed_images_that_are_gone_are_packed_again(finished, tmp_path):
+    run = copied(finished, tmp_path, data_dir=str(tmp_path / "gone"))
+    assert main.main(["evaluate", str(run), "tracking=none"]) == 0
+    found = json.loads((run.path / "evaluation" / "test" / "evaluation.json").read_text())
+    assert found["top1"] == pytest.approx(finished.figures["test/top1"], abs=1e-9)
+
+
+def test_images_that_have_changed_since_the_training_are_refused(finished, tmp_path, capsys):
+    run = copied(finished, tmp_path, data_digest="0" * 64)
+    assert "its images have changed since the training" in command_error(capsys, "evaluate", str(run), "tracking=none")
+
+
+def test_records_that_cannot_be_read_are_one_line(finished, tmp_path, capsys):
+    packed = Path(shutil.copytree(finished.plan().data_dir, tmp_path / "packed"))
+    run = copied(finished, tmp_path, data_dir=str(packed))
+    (packed / "test.idx").write_text("damaged\n" * finished.plan().splits["test"].count)
+    error = command_error(capsys, "evaluate", str(run), "tracking=none")
+    assert "test.rec cannot be read" in error
+
+
+def test_a_run_is_evaluated_with_its_own_settings(finished, capsys):
+    error = command_error(capsys, "evaluate", str(finished), "data.mean=[1,2,3]")
+    assert f"data.mean: {finished} is evaluated with its own settings; omit it, or add data=NAME" in error
+
+
+def test_scans_larger_than_the_input_are_resized(finished):
+    assert trained_models.load(finished, from_dict({})).card.resize == finished.config().data.image_size
+
+
+def test_tables_and_page_agree(finished):
+    found, folder = evaluated(finished), finished.path / "evaluation" / "test"
+    with open(folder / "confusion.csv", newline="") as file:
+        matrix = np.array([row[1:] for row in csv.reader(file)][1:], int)
+    assert 100 * np.trace(matrix) / matrix.sum() == pytest.approx(found["top1"])
+    shown = (folder / "evaluation.html").read_text()
+    assert f"{found['top1']:.2f} %" in shown and "Reliability" in shown
+    assert shown.count("data:image/jpeg") == min(60, int(matrix.sum() - np.trace(matrix)))
+    assert (folder / "confusion.png").stat().st_size > 5000
+
+
+def test_an_evaluation_is_recorded_in_the_run_of_the_model(finished):
+    from mlflow.tracking import MlflowClient
+
+    found = evaluated(finished)
+    state = finished.read("tracking.json")
+    client = MlflowClient(state["uri"])
+    assert client.get_run(state["run_id"]).data.metrics["evaluation/test/top1"] == pytest.approx(found["top1"])
+    assert "evaluation/test/confusion.png" in {
+        each.path for each in client.list_artifacts(state["run_id"], "evaluation/test")
+    }
+
+
+def test_a_run_is_named_by_its_id_in_mlflow_or_as_the_latest(finished, capsys):
+    found, root = evaluated(finished), f"runs={finished.path.parents[1]}"
+    for name in (f"run:{finished.read('tracking.json')['run_id']}", "latest"):
+        capsys.readouterr()
+        assert main.main(["evaluate", name, root]) == 0
+        assert f"{found['top1']:.2f} %" in capsys.readouterr().out
+    assert main.main(["evaluate", "run:0123", root]) == 2
+    assert "run:0123" in capsys.readouterr().err
+
+
+def test_more_views_are_another_evaluation_of_as_many_images(finished):
+    center, flipped = evaluated(finished), evaluated(finished, "views=flip", folder="test-flip")
+    assert flipped["images"] == center["images"] and flipped["loss"] != center["loss"]
+    crops = evaluated(finished, "views=five_crop", folder="test-five_crop")
+    assert crops["top1"] == center["top1"]  # digits are as large as the input
+
+
+def test_evaluation_at_the_end_is_refused_before_training_if_nothing_can_draw(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(page, "DRAWING", ("no_such_library",))
+    assert main.main(["train", "evaluation=full", f"runs={tmp_path}/runs"]) == 2
+    assert "error: evaluation=full needs no_such_library, which ranks' images leave out" in capsys.readouterr().err
+    assert not list(tmp_path.glob("runs/train/*"))
+
+
+def test_evaluation_of_generated_images_is_refused_before_training(capsys):
+    error = command_error(capsys, "train", "evaluation=full", "data=synthetic", "model=small")
+    assert "evaluation=full: data=synthetic has no labels to evaluate" in error
+
+
+def tree(folder, classes, count=10):
+    for number, name in enumerate(classes):
+        exported.photographs(folder / "train" / name, count, seed=number)
+        exported.photographs(folder / "val" / name, count, seed=50 + number)
+    return folder
+
+
+def test_another_data_set_is_matched_by_the_names_of_its_classes(tmp_path):
+    exported.write(tmp_path / "net.onnx")
+    argv = ["evaluate", f"{tmp_path}/net.onnx", "data=imagefolder", f"data.cache={tmp_path}/cache",
+            f"output={tmp_path}/out", "tracking=none", f"data.root={tree(tmp_path / 'images', ['eel', 'cat'])}",
+            "data.pack_format=png", "data.pack_short_side=original"]  # fmt: skip
+    assert main.main(argv) == 0
+    found = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert (found["images"], found["split"]) == (20, "val")
+    with open(tmp_path / "out" / "classes.csv", newline="") as file:
+        assert [(row["class"], row["support"]) for row in csv.DictReader(file)] == [
+            ("cat", "10"),
+            ("dog", "0"),
+            ("eel", "10"),
+        ]
+
+
+def test_images_that_a_network_does_not_resize_keep_their_size(tmp_path):
+    exported.write(tmp_path / "net.onnx", resize=None)
+    root, losses = tree(tmp_path / "images", ["eel", "cat"]), set()
+    for size in ("original", 64):
+        argv = ["evaluate", f"{tmp_path}/net.onnx", "data=imagefolder", f"data.root={root}", "data.pack_format=png",
+                f"data.cache={tmp_path}/cache", f"data.pack_short_side={size}", f"output={tmp_path}/out",
+                "tracking=none"]  # fmt: skip
+        assert main.main(argv) == 0
+        losses.add(json.loads((tmp_path / "out" / "evaluation.json").read_text())["loss"])
+    assert len(losses) == 1
+
+
+@pytest.mark.parametrize("counts", [{"cat": 1, "eel": 2}, {"eel": 2}])
+def test_every_image_of_a_set_without_splits_can_be_evaluated(tmp_path, counts):
+    exported.write(tmp_path / "net.onnx")
+    for name, count in counts.items():
+        exported.photographs(tmp_path / "images" / name, count)
+    argv = ["evaluate", f"{tmp_path}/net.onnx", "data=imagefolder", f"data.cache={tmp_path}/cache", "split=all",
+            f"data.root={tmp_path}/images", f"output={tmp_path}/out"]  # fmt: skip
+    assert main.main(argv) == 0
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["images"] == sum(counts.values())
+
+
+def test_images_are_packed_at_the_size_that_a_larger_network_sees(tmp_path):
+    exported.write(tmp_path / "net.onnx", resize=300)
+    argv = ["evaluate", f"{tmp_path}/net.onnx", "data=imagefolder", f"data.cache={tmp_path}/cache",
+            f"data.root={tree(tmp_path / 'images', ['eel', 'cat'], count=2)}", f"output={tmp_path}/out"]  # fmt: skip
+    assert main.main(argv) == 0
+    [packed] = (tmp_path / "cache").glob("*/manifest.json")
+    assert json.loads(packed.read_text())["splits"]["val"]["min_side"] == 300
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path, capsys, monkeypatch):
+    exported.write(tmp_path / "net.onnx")
+    monkeypatch.setattr(evaluate, "evaluate", None)
+    root = tree(tmp_path / "images", ["eel", "cat"], count=2)
+    argv = ["evaluate", f"{tmp_path}/net.onnx", "data=imagefolder", f"data.cache={tmp_path}/cache"]
+    assert main.main([*argv, f"data.root={root}", f"output={tmp_path}/net.onnx"]) == 2
+    assert f"output={tmp_path}/net.onnx: not writable" in capsys.readouterr().err
+
+
+def test_a_store_that_lacks_the_run_is_refused_before_the_work(finished, tmp_path, capsys, monkeypatch):
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setattr(evaluate, "evaluate", None)
+    other = f"sqlite:///{tmp_path}/odd#name/mlflow.db"
+    (tmp_path / "odd#name").mkdir()
+    MlflowClient(other).search_experiments()
+    error = command_error(capsys, "evaluate", str(finished), f"tracking.uri='{other}'")
+    assert f"does not have {finished}; send it with: mxscale sync" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["odd#name"]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([], "source is missing: mxscale evaluate MODEL"),
+        (["{0}/net.onnx"], "net.onnx names no data: add data=NAME"),
+        (["{0}/net.onnx", "split=validation"], "split=validation: expected one of all, test, train, val"),
+        (["{0}/net.onnx", "views=three"], "views=three"),
+        (["{0}/net.onnx", "data=imagefolder", "data.root={0}/images", "split=test"], "has only train, val"),
+        (["{0}/net.onnx", "data=synthetic"], "data=synthetic has no labels to evaluate"),
+    ],
+)
+def test_invalid_command_is_one_line(tmp_path, capsys, arguments, message):
+    exported.write(tmp_path / "net.onnx")
+    tree(tmp_path / "images", ["eel", "cat"], count=2)
+    argv = [each.format(tmp_path) for each in arguments]
+    assert main.main(["evaluate", *argv, f"data.cache={tmp_path}/cache", "tracking=none"]) == 2
+    packed_or_refused = capsys.readouterr().err.splitlines()
+    assert message in packed_or_refused[-1] and len(packed_or_refused) <= 2
+
+
+def test_unknown_classes_are_named(tmp_path, capsys):
+    exported.write(tmp_path / "net.onnx")
+    root = tree(tmp_path / "images", ["cat", "dogs"], count=2)
+    argv = ["evaluate", f"{tmp_path}/net.onnx", "data=imagefolder", f"data.root={root}", f"data.cache={tmp_path}/cache"]
+    assert main.main([*argv, "tracking=none"]) == 2
+    error = capsys.readouterr().err
+    assert "the network has no class dogs: did you mean dog?" in error and "its 3 are cat, dog, eel" in error

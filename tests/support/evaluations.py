@@ -1,0 +1,18 @@
+"""A run of two epochs whose evaluations are interrupted."""
+
+from mxscale.distributed.heartbeat import NoHeartbeat
+
+# 40 images, 8 a step: 5 steps an epoch.  180 images each to validate and to test, in 45 batches
+CASE = ["launch.ranks=1", "data.shards=2", "data.train_per_class=8", "batch.per_device=4", "epochs=2",
+        "data.image_size=16"]  # fmt: skip
+
+
+class StopAfter(NoHeartbeat):
+    """The parent requests a stop after `after` batches of evaluations."""
+
+    def __init__(self, after):
+        self.left = after
+
+    def stop_requested(self):
+        self.left -= 1
+        return self.left == 0
