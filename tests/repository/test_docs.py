@@ -6,6 +6,8 @@ import re
 import pytest
 from repository import ROOT, name_of
 
+import mxscale
+
 TOP = sorted(ROOT.glob("*.md"))
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [*TOP, ROOT / "data" / "README.md", *DOCS]
@@ -37,6 +39,12 @@ def anchors(page) -> set:
     """Return the anchors of a page's headings, as GitHub names them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_changelog_and_citation_have_the_version():
+    assert f"\nversion: {mxscale.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert "\n## [Unreleased]\n" in changelog and f"\n## [{mxscale.__version__}] - " in changelog
 
 
 def test_the_index_lists_every_page():
