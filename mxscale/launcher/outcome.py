@@ -107,7 +107,7 @@ def with_communicator_reason(failure: Failure, logs: Logs) -> Failure:
 def restart_context(context: RunContext) -> RunContext:
     """Return the context of another attempt on the hosts that can be reached.
 
-    What the failed attempt determined (the back end of comm=auto, the input of pretrained weights) stays.
+    What the failed attempt determined (the input of pretrained weights) stays.
     Raises ConfigError if no host can be reached, or the weights no longer exist.
     """
     run, nodes = context.run, context.resources.nodes
@@ -121,6 +121,7 @@ def restart_context(context: RunContext) -> RunContext:
         nodes=left,
         price=replace(context.resources.price, nodes=setup.billed_machine(config, left).nodes),
         started=run.attempts[-1].ended_ms / 1000,  # the machines are billed between two attempts
+        continues=True,
         weights_file=setup.pretrained_file(config, run),
     )
     return replace(context, config=config, resources=resources, ranks=ranks_that_fit(config.launch.ranks, left))

@@ -22,7 +22,7 @@ from mxscale.cost import prices, run_cost
 from mxscale.environment import description, hosts, machine, variables
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
-from mxscale.launcher import backend_probe, budget, commands
+from mxscale.launcher import budget, commands, trial
 from mxscale.launcher.context import Hook, Resources, RunContext, Signals
 from mxscale.launcher.failure import Logs
 from mxscale.launcher.progress import echo
@@ -43,7 +43,7 @@ ORPHANS_S = 120.0  # longest wait for ranks that a killed parent or a lost host 
 class Attempt(NamedTuple):
     """An attempt whose ranks can be started."""
 
-    context: RunContext  # its config includes what the preparation and comm=auto determined
+    context: RunContext  # its config includes what the preparation determined
     plan: Optional[Plan]  # None: stopped during set-up
     stamps: dict  # {"began": seconds since 1970, "compose", "preparation": seconds}
     logs: Logs
@@ -65,7 +65,7 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     nodes = hosts.find(config)
     price = price_of(config, nodes, run, hooks)
     if not config.budget.dry_run:  # it reports the cost beyond a bound as well
-        budget.check(config.budget, price, *run_cost.so_far(run, price))
+        budget.check(config.budget, price, run_cost.so_far(run))
     check_horovod(config)
     weights_file = pretrained_file(config, run)
     if config.tracking.enabled:
@@ -136,7 +136,6 @@ def set_up(context: RunContext) -> Attempt:
     config = run.config()  # the preparation may have set the input of pretrained weights
     if not signals.reason:
         hosts.check_inputs(run.plan())
-        config = backend_probe.settle(run, config, context.attempt, signals)
     context = replace(context, config=config)
     if signals.reason:
         return Attempt(context, None, stamps, logs)
@@ -165,7 +164,8 @@ def begin_attempt(context: RunContext) -> RunContext:
     rank_files = [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive"), *run.path.glob("ranks/*.images")]
     for stale in [run.stop_file, run.path / "refused.json", *rank_files]:
         stale.unlink(missing_ok=True)
-    started = status.Attempt(attempt, int(resources.started * 1000), resources.price.nodes)
+    started_ms = round(resources.started * 1000)
+    started = status.Attempt(attempt, started_ms, resources.price.nodes, continues=resources.continues)
     run.write_status(status.Status(attempts=(*earlier, started), attempt=attempt))
     run.write_config(context.config)
     if run.price() is None:
@@ -199,7 +199,7 @@ def place(context: RunContext) -> None:
     run, nodes = context.run, context.resources.nodes
     hosts.check(nodes, run)
     plan = replace(run.plan(), hosts=tuple(nodes), fitted_ranks=context.ranks)
-    run.write_plan(backend_probe.with_scheduler(context.config, plan))
+    run.write_plan(trial.with_scheduler(context.config, plan))
 
 
 def prepare(context: RunContext) -> None:
@@ -249,7 +249,6 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
     run.write_plan(plan)
     own = signature.signature(signed, plan.data_digest, weights)
     facts["tags"] = description.tags(facts, plan, own, config.claims)
-    facts["probe"] = run.read(backend_probe.RECORD)
     facts["data"] = description.data_set(config.data.kind, plan)
     run.write("environment.json", facts)
     return plan
@@ -309,9 +308,6 @@ def describe_exchange(run: RunDir, config: Config, plan: Plan) -> str:
         notes.append(f"kvstore {comm.entry.kvstore}, one process")
         if plan.device == "cpu":
             notes.append("on CPU contexts for learning and testing only")
-    chosen = run.read(backend_probe.RECORD)
-    if chosen:
-        notes.append(f"chosen by comm=auto ({chosen['reason']})")
     if comm.hierarchical and len(plan.hosts) < 2:
         notes.append("comm.hierarchical has no effect on one machine")
     return "; ".join(notes)

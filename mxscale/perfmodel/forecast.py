@@ -51,7 +51,7 @@ def predict(run: RunDir, config: Config, plan: Plan) -> Dict:
     sizes = plan.sizes
     hours = (sizes.total_steps * sizes.global_batch / rate + _overhead_s(earlier)) / 3600
     figures = {"plan/images_per_s": rate, "plan/hours": hours}
-    cost = prices.cost(run.price() or Price(known=False), [3600 * hours])
+    cost = prices.cost(run.price() or Price(known=False), 3600 * hours)
     figures.update({f"plan/{currency}": value for currency, value in (cost or {}).items()})
     return {"known": True, **figures, "source": source}
 

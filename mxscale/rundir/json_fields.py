@@ -16,7 +16,6 @@ FIELDS: Dict[str, Dict[str, Any]] = {
     "warnings.json": {"*": str},
     "params.json": {"*": str},
     "forecast.json": {"plan/images_per_s": Optional[float], "plan/hours": Optional[float]},
-    "probe.json": {"chosen": {"backend": str}, "reason": str},
     "refused.json": {"error": Optional[str]},
     "rerun.json": {
         "of": str,

@@ -11,7 +11,7 @@ from mxscale.config.readers import READERS
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
 from mxscale.data.reader.batches import Reading, seed_of
-from mxscale.distributed.exchange import make_exchange
+from mxscale.distributed.exchange import Share, make_exchange
 from mxscale.models import symbol, weights, zoo
 from mxscale.models.input_layer import InputLayer
 from mxscale.rundir.plan import Plan
@@ -131,7 +131,10 @@ def gradient_exchange(comm, net, trained, config: Config, sizes: Sizes) -> tuple
     images = shards * config.batch.accumulation * sizes.per_device_batch
     ordered = config.data.shards is not None  # with fixed shards the weights do not depend on the number of ranks
     forward = weights.trained_in_forward_order(net)
-    exchange = make_exchange(comm, gradients(forward, devices), config.comm, images, shards, ordered)
+    turns = 1 if forward[0].grad_req == "add" else config.batch.accumulation
+    exchange = make_exchange(
+        comm, gradients(forward, devices), config.comm, Share(images, shards, turns), ordered=ordered
+    )
     move_gradients(forward, exchange.lanes)
     exchange.lanes = gradients(trained, devices)
     return exchange, exchange.lanes

@@ -94,7 +94,7 @@ class Checkpointer:
     def restore(self) -> int:
         """Restore the newest valid checkpoint; return its step, 0 if none exists."""
         found = newest(self.run.checkpoints)
-        self._check_agreement(found.state["step"] if found else 0)
+        self._check_agreement(found)
         if found is None:
             return 0
         for name, parameter in self.state.parameters.items():
@@ -112,11 +112,11 @@ class Checkpointer:
         nd.waitall()
         return found.state["step"]
 
-    def _check_agreement(self, step: int) -> None:
-        """Raise RuntimeError unless all ranks read the checkpoint of the same step. A collective."""
-        total, squares = self.comm.total([step, step * step])
-        if squares * self.comm.size > total * total * (1 + 1e-12):  # equal for equal steps only
-            raise RuntimeError(f"ranks read different checkpoints, here that of step {step}: check the storage")
+    def _check_agreement(self, found: Optional[Checkpoint]) -> None:
+        """Raise RuntimeError unless all ranks read the same checkpoint, None for none. A collective."""
+        if not self.comm.agree((found.path / "MANIFEST").read_bytes() if found else b""):
+            here = found.path if found else "none"
+            raise RuntimeError(f"ranks read different checkpoints, here {here}: check the storage")
 
     def due(self, step: int) -> bool:
         """Return whether the configuration asks for a checkpoint after this step."""
@@ -195,12 +195,13 @@ class Checkpointer:
             self.run.write("best.json", {**self.best, "checkpoint": str(path)})
 
     def best_params(self) -> Dict[str, nd.NDArray]:
-        """Return the parameters of the best checkpoint, of the newest one if the best is damaged."""
+        """Return the parameters of the best checkpoint, of the newest one if the best is damaged. A collective."""
         path = self.run.checkpoint(self.best_step)
-        if is_valid(path):
-            return read(path).params
-        found = newest(self.run.checkpoints)
-        if self.comm.rank == 0:
+        found = read(path) if is_valid(path) else newest(self.run.checkpoints)
+        self._check_agreement(found)
+        if found is None:
+            raise RuntimeError(f"{path} is damaged, and so are all other checkpoints: check the storage")
+        if found.path != path and self.comm.rank == 0:
             print(f"warning: {path} is damaged: {found.path} is evaluated instead", flush=True)
         return found.params
 

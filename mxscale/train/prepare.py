@@ -23,14 +23,14 @@ from mxscale.config.sizes import Sizes, auto_ranks, sizes, unsaved
 from mxscale.data import pack
 from mxscale.data.manifest import split_of
 from mxscale.data.reader.record_iter import part_sizes
-from mxscale.distributed.backend_checks import check_backend, unavailable_candidates
+from mxscale.distributed.backend_checks import check_backend
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement
-from mxscale.models import graph_trial, weights
+from mxscale.models import graph_trial
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
-from mxscale.rundir.plan import ExchangeProbe, Plan, Split
+from mxscale.rundir.plan import Plan, Split
 from mxscale.train import builders, precision, pretrained_init
 from mxscale.train.build_facts import build
 from mxscale.train.checkpointer import check_resumable
@@ -66,12 +66,7 @@ def prepare(run: RunDir, config: Config) -> None:
         data_dir=manifest.get("dir"),
         skipped=len(manifest["skipped"]),
     )
-    net = check_network(config, plan)
-    if config.comm.entry.chosen_by_trial:
-        gradients = tuple(tuple(p.shape) for p in weights.trained_in_forward_order(net))
-        dtype = "float16" if config.precision == "float16" else "float32"
-        reasons = unavailable_candidates(config, device, ranks, plan.hosts)
-        plan = replace(plan, probe=ExchangeProbe(gradients, dtype, reasons))
+    check_network(config, plan)
     known_shards = plan.sizes and plan.sizes.shards  # of the first start, before any checkpoint
     shards = state.get("shards") or known_shards
     derived = sizes(config, ranks, plan.splits["train"].count, shards=shards)

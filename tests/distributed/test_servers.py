@@ -295,7 +295,7 @@ def on_ranks(folder, data_cache, ranks, *overrides):
     (folder / "ranks.py").write_text(RANKS)
     placed = Placement(ranks, 2, scheduler=rendezvous_point([]))
     first, *servers = launch.commands(run.config(), str(run), 1, placed, os.environ)
-    argv = [*first.argv[: first.argv.index("-m")], str(folder / "ranks.py"), str(run)]
+    argv = [*first.argv[: -1 - first.argv[::-1].index("-m")], str(folder / "ranks.py"), str(run)]
     with open(folder / "launch.log", "wb") as log:
         processes = Processes([replace(first, argv=argv), *servers], log)
     try:

@@ -78,7 +78,7 @@ def test_run_restarts_to_same_bytes_after_stopped_rank(cli, undisturbed):
     print(f"FAULT_SEED={SEED} step {step}")
     seen = faults.survive(cli, faults.Strike("a rank stopped", step), random.Random(SEED), STRUCK)
     assert seen["sha"] == undisturbed
-    assert [attempt["ranks"] for attempt in seen["run"].read("status.json")["attempts"]] == [2, 2]
+    assert [(each.ranks, each.continues) for each in seen["run"].attempts] == [(2, False), (2, True)]
     assert {line["attempt"] for line in seen["run"].lines()} == {1, 2}
 
 

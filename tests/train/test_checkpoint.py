@@ -1,9 +1,12 @@
 """Checkpoints: restored bit by bit, ignored if damaged, written completely or not at all."""
 
 import os
+import re
 import resource
 import shutil
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from mxscale.config.schema import from_dict
 from mxscale.distributed.communicators import Local
 from mxscale.models import weights
 from mxscale.train import checkpointer, prepare
-from mxscale.train.checkpointer import NotFinite, check_resumable
+from mxscale.train.checkpointer import Checkpointer, NotFinite, check_resumable
 from mxscale.util.errors import ConfigError
 
 
@@ -290,6 +293,67 @@ def test_resumed_run_restores_the_best(tmp_path):
     assert resumed.checkpointer.params_sha256 != best
     found = {name: array.asnumpy() for name, array in resumed.checkpointer.best_params().items()}
     assert weights.params_sha256(found) == best
+
+
+class OneOfTwo(Local):
+    """A rank that meets another one, of another thread, in each sum."""
+
+    size = 2
+
+    def __init__(self, rank, barrier, given):
+        self.rank, self.barrier, self.given = rank, barrier, given
+
+    def total_later(self, values, name):
+        self.given[self.rank] = values
+        self.barrier.wait()
+        total = self.given[0] + self.given[1]
+        self.barrier.wait()
+        return lambda: total
+
+
+def on_two_ranks(trainings, act):
+    """Return for each training the error that `act(checkpointer)` raises, or its result."""
+    barrier, given = threading.Barrier(2, timeout=60), [None, None]
+
+    def outcome(rank):
+        trainings[rank].checkpointer.comm = OneOfTwo(rank, barrier, given)
+        try:
+            return act(trainings[rank].checkpointer)
+        except RuntimeError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(outcome, range(2)))
+
+
+@pytest.mark.parametrize("steps", [(500_000, 500_001), (10_000_000, 10_000_010), (3, None), (7, 7)])
+def test_ranks_that_read_different_checkpoints_fail(tmp_path, steps):
+    trainings = [Training(tmp_path / str(rank)) for rank in range(2)]
+    for training, step in zip(trainings, steps):
+        if step:
+            training.step(1).save(step)
+    if steps[0] == steps[1]:
+        assert on_two_ranks(trainings, Checkpointer.restore) == list(steps)
+        return
+    for error, step in zip(on_two_ranks(trainings, Checkpointer.restore), steps):
+        assert re.match(rf"ranks read different checkpoints, here .*{step or 'none'}: check the storage$", error)
+
+
+def test_ranks_that_restore_different_weights_of_a_step_fail(tmp_path):
+    trainings = [Training(tmp_path / str(rank), seed=rank).step(1).save(5) for rank in range(2)]
+    assert all("different checkpoints" in error for error in on_two_ranks(trainings, Checkpointer.restore))
+
+
+def test_ranks_test_the_same_network(tmp_path):
+    trainings = [Training(tmp_path / str(rank)) for rank in range(2)]
+    for training in trainings:
+        training.step(1).checkpointer.record_validation(1, {"val/top1": 50.0})
+        training.save(1).step(2).save(2)
+    first, second = on_two_ranks(trainings, Checkpointer.best_params)
+    assert first.keys() == second.keys()
+    (trainings[1].run.checkpoint(1) / "params").write_bytes(b"damaged")  # rank 1 would take step 2
+    errors = on_two_ranks(trainings, Checkpointer.best_params)
+    assert ["000000001: check" in errors[0], "000000002: check" in errors[1]] == [True, True]
 
 
 def test_checkpoint_is_due_after_epochs_and_steps(tmp_path):
