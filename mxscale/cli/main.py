@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mxscale import __version__
-from mxscale.cli import CONF, help_pages, job, multirun
+from mxscale.cli import CONF, help_pages, job, multirun, output
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.verbs import VERBS, Verb, own_settings
 from mxscale.config.networks import NETWORKS
@@ -23,7 +23,7 @@ from mxscale.config.schema import Config, check_group, checked, filled, to_dict
 from mxscale.config.training_settings import MAX_PIXELS
 from mxscale.environment import variables
 from mxscale.launcher.budget import REASON as BUDGET
-from mxscale.launcher.progress import drop, echo
+from mxscale.launcher.progress import echo
 from mxscale.rundir import guards
 from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
 from mxscale.util.errors import ConfigError, nearest
@@ -68,7 +68,16 @@ def main(argv: Optional[List[str]] = None) -> int:
         The exit status: 0 done, 1 failed, 2 refused, 75 interrupted and resumable; of a sweep the highest.
     """
     open_closed_streams()
-    name, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    with output.guarded() as printed:
+        status = execute(*((sys.argv[1:] if argv is None else argv) or ["--help"]))
+    if printed.error and not multirun.current_session().trains:
+        echo(f"error: standard output cannot be written ({printed.error.strerror or printed.error})", sys.stderr)
+        return max(status, FAILURE)
+    return status
+
+
+def execute(name: str, *arguments: str) -> int:
+    """Execute a verb or one of the options in place of a verb, and return the exit status."""
     if name in ("-h", "--help"):
         return show(help_pages.overview(VERBS))
     if name == "--version":
@@ -84,7 +93,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     if asked := HELP & set(arguments):
         overrides = [canonical(argument) for argument in arguments if "=" in argument and argument not in HELP]
         return show_help(name, overrides, complete="--help=all" in asked)
-    return run(VERBS[name], name, arguments)
+    return run(VERBS[name], name, list(arguments))
 
 
 def open_closed_streams() -> None:
@@ -117,6 +126,9 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
     invocation = multirun.begin_session()
     options, settings = separated(arguments)
     settings = keyed(verb, [canonical(setting) for setting in settings])
+    unpickling = next((option for option in options if _unpickles(option)), None)
+    if unpickling:
+        return refuse(f"{unpickling}: it would execute a pickle of Hydra's; repeat a run with rerun=RUN_DIR")
     placed = next((setting for setting in settings if setting.lstrip("+~").startswith(PLACES)), None)
     if placed:
         return refuse(f"{placed}: run directories and sweeps are below runs; set runs=DIR")
@@ -138,8 +150,6 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
                 invocation.statuses.append(invocation.sweep.ended_early(error))
             elif invocation.statuses:  # a run has begun: not an error of the command line
                 raise
-            elif isinstance(error, BrokenPipeError):  # `--cfg job | head`
-                drop(sys.stdout)
             else:
                 invocation.statuses.append(refuse(explain(error, own_settings(name))))
         finally:
@@ -181,6 +191,12 @@ def separated(arguments: List[str]) -> Tuple[List[str], List[str]]:
     return options, settings
 
 
+def _unpickles(option: str) -> bool:
+    """Return whether Hydra would take an option for --experimental-rerun; argparse accepts it abbreviated."""
+    name = option.partition("=")[0]
+    return len(name) > 2 and "--experimental-rerun".startswith(name)
+
+
 def keyed(verb: Verb, arguments: List[str]) -> List[str]:
     """Return the positional arguments of a verb as KEY='VALUE', and the others as they are."""
     keys, rest, found = list(verb.positional), [], []
@@ -214,6 +230,7 @@ def train(composed):
     invocation = multirun.current_session()
     if invocation.stopped:  # a stop request holds for the whole sweep
         return None
+    invocation.trains = True
     invocation.statuses.append(FAILURE)  # until the run has ended
     settings = HydraConfig.get()
     if settings.mode == RunMode.MULTIRUN:

@@ -46,6 +46,7 @@ class Session:
 
     statuses: List[int] = field(default_factory=list)  # exit statuses: of one run, or of the cells of a sweep
     stopped: bool = False  # a stop request ended a run: no further cell starts
+    trains: bool = False  # a run has begun, whose record is its directory, not what is printed
     sweep: Optional["OpenSweep"] = None  # in the sweep's own process
 
 

@@ -18,7 +18,7 @@ cell.json home/           the cell of a sweep; HOME of the ranks, if their own i
 stop alive                the stop request and the heartbeat of the parent
 ranks/<r>.{log,json}      output and status of a rank
 ranks/<r>.alive           heartbeat of a rank, with its phase
-checkpoints/<step>/       params trainer statistics [exchange] state.json MANIFEST
+checkpoints/<step>/       params statistics optimizer.json state.json MANIFEST, see train/checkpointer.py
 tracking.json lock        what MLflow has; the lock of the parent
 """
 

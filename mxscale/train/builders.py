@@ -18,6 +18,7 @@ from mxscale.rundir.plan import Plan
 from mxscale.train.optim.averaging import NoAverage, WeightAverage
 from mxscale.train.optim.optimizer import CrossEntropy
 from mxscale.train.optim.server_update import ServerUpdate
+from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
 
@@ -93,6 +94,9 @@ def initial_network(config: Config, plan: Plan, devices):
 
 def network(config: Config, plan: Plan, devices):
     """Return the network to train, with its precision and weight decay set."""
+    digest = plan.origin and plan.origin.files.get(plan.pretrained)  # as the preparation verified the file
+    if digest and digest_of(plan.pretrained) != digest:
+        raise ConfigError(f"{plan.pretrained} has changed since the preparation read it")
     net = initial_network(config, plan, devices)
     if not config.optimizer.decay_norm_bias:
         zoo.exclude_norm_bias_from_decay(net)

@@ -1,7 +1,6 @@
 """Several devices in one process: comm=device over CPU contexts, and its validation."""
 
 import itertools
-import pickle
 
 import in_process
 import mxnet as mx
@@ -21,7 +20,8 @@ from mxscale.rundir import directory
 from mxscale.rundir.plan import Host, Plan
 from mxscale.train import builders
 from mxscale.train.metrics import Accumulator
-from mxscale.train.optim.optimizer import load_states, make_trainer, save_states
+from mxscale.train.optim import states
+from mxscale.train.optim.optimizer import make_trainer
 from mxscale.train.shard_statistics import ShardStatistics
 from mxscale.util.errors import ConfigError
 
@@ -130,13 +130,13 @@ def test_restored_statistics_are_on_the_shards_device():
     assert np.array_equal(statistics.gather(Local()), table)
 
 
-def updated(devices, path=None, steps=1):
+def updated(devices, state=None, steps=1):
     """Return trainer and weights after some steps of Adam, whose size depends on their number."""
     parameter = mx.gluon.Parameter("weight", shape=(2,))
     parameter.initialize(mx.init.One(), ctx=devices)
     trainer = make_trainer([parameter], OptimizerConfig(name="adam", momentum=None), multi_precision=False)
-    if path:
-        load_states(trainer, str(path))
+    if state:
+        state.restore(trainer)
     for step in range(steps):
         for device in devices:
             with mx.autograd.record():
@@ -148,12 +148,15 @@ def updated(devices, path=None, steps=1):
 
 def test_adam_resumes_identically_on_more_devices(tmp_path):
     trainer, _ = updated([mx.cpu(2)], steps=5)
-    save_states(trainer, tmp_path / "trainer")
-    states, _ = pickle.loads((tmp_path / "trainer").read_bytes())
-    assert {array.context for pair in states.values() for array in pair} == {mx.cpu(0)}  # not that of a GPU
-    (alone,) = updated([mx.cpu(0)], tmp_path / "trainer", steps=2)[1]
-    assert updated([mx.cpu(0), mx.cpu(1), mx.cpu(2)], tmp_path / "trainer", steps=2)[1] == [alone] * 3
-    assert updated([mx.cpu(3)], tmp_path / "trainer", steps=2)[1] == [alone]
+    text, arrays = states.encoded(states.of_trainer(trainer))
+    (tmp_path / "optimizer.json").write_text(text)
+    weights.save(tmp_path / "optimizer", arrays)
+    saved = weights.load(tmp_path / "optimizer")
+    assert {array.context for array in saved.values()} == {mx.cpu(0)}  # not that of a GPU
+    state = states.read(tmp_path / "optimizer.json", saved)
+    (alone,) = updated([mx.cpu(0)], state, steps=2)[1]
+    assert updated([mx.cpu(0), mx.cpu(1), mx.cpu(2)], state, steps=2)[1] == [alone] * 3
+    assert updated([mx.cpu(3)], state, steps=2)[1] == [alone]
 
 
 TINY = ["data.train_per_class=24", "batch.per_device=4", "max_steps=6", "data.image_size=16", "log_every=3"]

@@ -4,13 +4,11 @@ import ast
 import re
 
 import pytest
-from repository import ROOT, name_of
+from repository import PAGES, ROOT, name_of
 
 import mxscale
 
-TOP = sorted(ROOT.glob("*.md"))
-DOCS = sorted((ROOT / "docs").rglob("*.md"))
-PAGES = [*TOP, ROOT / "data" / "README.md", *DOCS]
+DOCS = [page for page in PAGES if page.is_relative_to(ROOT / "docs")]
 LIMITS = {"README.md": 900, "CHANGELOG.md": 1250, "docs/benchmarks.md": 2500, "docs/claims.md": 2600}  # words
 
 
