@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import List, Optional, Tuple
 
 import hydra
+import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -24,10 +25,11 @@ from mxscale.config.training_settings import MAX_PIXELS
 from mxscale.environment import variables
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.progress import echo
-from mxscale.rundir import guards
 from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
-from mxscale.util.errors import ConfigError, nearest
+from mxscale.util import yaml_aliases
+from mxscale.util.errors import ConfigError, RunFailed, nearest
 from mxscale.util.override_text import quoted
+from mxscale.util.redaction import SHOWN
 
 # Every key with its default; the YAML files of conf/ choose other values.
 DEFAULTS = OmegaConf.create(to_dict(Config()))
@@ -53,6 +55,7 @@ PLAIN = ["hydra/hydra_logging=disabled", "hydra/job_logging=disabled", "hydra.ru
 # Hydra's settings of where it writes, which have no effect here
 PLACES = ("hydra.run.dir=", "hydra.sweep.dir=", "hydra.sweep.subdir=", "hydra.output_subdir=")
 HELP = {"-h", "--help", "--help=all"}
+LOAD = OmegaConf.load
 # Hydra's options that take a value
 WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd",
               "--experimental-rerun")  # fmt: skip
@@ -86,6 +89,7 @@ def execute(name: str, *arguments: str) -> int:
         return complete(arguments)
     try:
         variables.clean(os.environ)
+        check_working_directory()
     except ConfigError as error:
         return refuse(str(error))
     if name not in VERBS:
@@ -104,6 +108,18 @@ def open_closed_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))
+
+
+def check_working_directory() -> None:
+    """Raise ConfigError if the working directory can't be the folder of run directories, whose files hold its name."""
+    try:
+        os.getcwd().encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"the name of the working directory is not UTF-8: {os.getcwd()}; rename it") from None
+    except OSError as error:
+        raise ConfigError(
+            f"the working directory can't be used ({error.strerror.lower()}); change to another"
+        ) from None
 
 
 def show(text: str) -> int:
@@ -162,12 +178,13 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
 def _command_line(arguments: List[str]):
     """Make Hydra read `arguments`, raise its errors instead of printing them, and refuse an option in one line."""
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    before = sys.argv, argparse.ArgumentParser.error
+    before = sys.argv, argparse.ArgumentParser.error, OmegaConf.load
     sys.argv, argparse.ArgumentParser.error = [sys.argv[0], *arguments], _refuse_option
+    OmegaConf.load = _load_checked
     try:
         yield
     finally:
-        sys.argv, argparse.ArgumentParser.error = before
+        sys.argv, argparse.ArgumentParser.error, OmegaConf.load = before
 
 
 def canonical(argument: str) -> str:
@@ -256,9 +273,19 @@ def _perform(verb: Verb, name: str, composed) -> int:
         return verb.execute(values, own) or DONE
     except (ConfigError, OmegaConfBaseException) as error:
         return refuse(explain(error))
-    except guards.DiskFailed as error:
+    except RunFailed as error:
         echo(f"error: {error}", sys.stderr)
         return FAILURE
+
+
+def _load_checked(file):
+    """Load a file of settings for Hydra. Raises ConfigError if its aliases stand for too many values."""
+    try:
+        yaml_aliases.check(file.read())
+    except (ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{file.name}: {' '.join(str(error).split())[:SHOWN]}") from None
+    file.seek(0)
+    return LOAD(file)
 
 
 def _refuse_option(parser, message: str) -> None:

@@ -19,9 +19,9 @@ from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import commands as launch
 from mxscale.launcher import setup, trial
+from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import NO_HOOK, Hook, Signals
 from mxscale.launcher.progress import echo
-from mxscale.launcher.supervisor import kept_alive
 from mxscale.perfmodel import step_time
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import ALLREDUCE, FAILED, KILLED, RunDir

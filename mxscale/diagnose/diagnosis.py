@@ -20,9 +20,9 @@ from mxscale.environment import hosts, variables
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
 from mxscale.launcher import setup, trial
+from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
-from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, KILLED, RunDir
 from mxscale.util.atomic_files import write_text

@@ -1,5 +1,6 @@
 """How an attempt ended: one status merged from those of its ranks, and whether another attempt can follow."""
 
+import re
 import signal
 import time
 from dataclasses import replace
@@ -31,6 +32,7 @@ def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[S
             nodes = Placement.of(attempt.plan).hosts_of_ranks(attempt.context.config.comm)
             failure = host_failure(watched.lost_hosts, nodes, ranks)
         elif failure.outside:
+            failure = failure if gone else with_launcher_reason(failure, attempt.logs)
             failure = with_image(with_communicator_reason(failure, attempt.logs), attempt.logs)
         merged = replace(merged, error=failure.error)
     now = int(time.time() * 1000)
@@ -102,6 +104,14 @@ def with_communicator_reason(failure: Failure, logs: Logs) -> Failure:
     """Return the failure; if only the loss of a rank's peers is known, with the communicator's own reason."""
     reason = reason_of_communicator(failure.error, logs.text(failure.of[0])) if failure.of else None
     return failure._replace(error=f"rank {failure.of[0]} lost its peers: {reason[:WIDTH]}") if reason else failure
+
+
+def with_launcher_reason(failure: Failure, logs: Logs) -> Failure:
+    """Return the failure; if its ranks wrote nothing, with the error of the launcher, which then did not start them."""
+    errors = [line for line in logs.last_lines("launch") if re.match(r"\w*(Error|Exception): ", line)]
+    if not (errors and failure.of) or any(map(logs.last_lines, failure.of)):
+        return failure
+    return failure._replace(error=f"the ranks did not start: {errors[-1]} (ranks/launch.log)")
 
 
 def restart_context(context: RunContext) -> RunContext:

@@ -7,6 +7,8 @@ import hashlib
 import math
 import os
 import platform
+import shutil
+import signal
 import subprocess
 import time
 from dataclasses import replace
@@ -23,10 +25,10 @@ from mxscale.environment import description, hosts, machine, variables
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import budget, commands, trial
+from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Hook, Resources, RunContext, Signals
 from mxscale.launcher.failure import Logs
 from mxscale.launcher.progress import echo
-from mxscale.launcher.supervisor import kept_alive
 from mxscale.records import earlier_runs
 from mxscale.rundir import directory, status
 from mxscale.rundir.directory import RunDir
@@ -35,7 +37,7 @@ from mxscale.rundir.price import Price
 from mxscale.tracking import uris
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import digest_of
-from mxscale.util.errors import ConfigError
+from mxscale.util.errors import ConfigError, RunFailed
 
 ORPHANS_S = 120.0  # longest wait for ranks that a killed parent or a lost host left behind
 
@@ -78,6 +80,13 @@ def check_horovod(config: Config) -> None:
     over_gloo = config.comm.entry.uses_horovod and config.comm.transport == "gloo"
     if not over_gloo:
         return
+    if shutil.which("env") is None:
+        raise ConfigError(f"PATH={os.environ.get('PATH', '')}: has no `env`, which starts the ranks; add /usr/bin:/bin")
+    if not (config.launch.hosts or hosts.resolves("localhost")):
+        line = "add the line `127.0.0.1 localhost` to /etc/hosts"
+        raise ConfigError(
+            f"comm={config.comm.backend}: the name localhost does not resolve, and horovodrun needs it; {line}"
+        )
     shm = machine.shared_memory()
     if not (shm and shm["writable"]):
         raise ConfigError(f"comm={config.comm.backend}: {'; '.join(machine.SHM_NOT_WRITABLE)}")
@@ -205,7 +214,7 @@ def place(context: RunContext) -> None:
 def prepare(context: RunContext) -> None:
     """Run the preparation child until it ends, a signal arrives or the budget is spent.
 
-    Raises ConfigError if the child refuses the run.
+    Raises ConfigError if the child refuses the run, RunFailed if it ends without a reason.
     """
     run, config, signals = context.run, context.config, context.signals
     command = commands.preparation(str(run), context.attempt, available_cores(), variables.of_run(run))
@@ -226,9 +235,18 @@ def prepare(context: RunContext) -> None:
     if spent:
         bounds = budget.describe(config.budget.bounds)
         raise ConfigError(f"{bounds}: the preparation alone costs more; raise it")
-    refused = run.read("refused.json") or {}
-    messages = f"the preparation ended with status {child.returncode}; its messages are above"
-    raise ConfigError(refused.get("error", messages))
+    refused = run.read("refused.json")
+    if refused:
+        raise ConfigError(refused["error"])
+    raise RunFailed(f"the preparation {ended(child.returncode)}")
+
+
+def ended(status: int) -> str:
+    """Return how a child process ended that reported no cause."""
+    if status > 0:
+        return f"ended with status {status}; its messages are above"
+    name = signal.Signals(-status).name
+    return f"was ended by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}"
 
 
 def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:

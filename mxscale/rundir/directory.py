@@ -23,6 +23,8 @@ tracking.json lock        what MLflow has; the lock of the parent
 """
 
 import dataclasses
+import os
+import stat
 import sys
 import time
 from contextlib import suppress
@@ -51,6 +53,7 @@ from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the 
     Status,
     Summary,
 )  # fmt: skip
+from mxscale.util import yaml_aliases
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
@@ -67,7 +70,7 @@ class RunDir:
     """Paths and files of one run."""
 
     def __init__(self, path):
-        self.path = Path(path).resolve()
+        self.path = Path(os.path.realpath(path))  # resolve() raises an error for a loop of links
 
     def __str__(self):
         return str(self.path)
@@ -106,7 +109,13 @@ class RunDir:
 
     @property
     def exists(self) -> bool:
-        return (self.path / "config.yaml").is_file()  # the first file of a run
+        """Whether it has config.yaml, the first file of a run. Raises ConfigError if that can't be found out."""
+        try:
+            return stat.S_ISREG((self.path / "config.yaml").stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise ConfigError(f"{self.path} can't be read: {error.strerror.lower()}") from None
 
     # ------------------------------------------------------------ small JSON files
 
@@ -119,6 +128,7 @@ class RunDir:
         path = self.path / name
         try:
             text = json_record.read_bytes(path).decode()
+            yaml_aliases.check(text)
             values = yaml.safe_load(text)
         except FileNotFoundError:
             return None

@@ -117,7 +117,6 @@ def test_other_kinds_of_files_are_refused_at_once(runs, name, kind):
             '{"of": "x", "seeds": [], "differs": [], "asked": {"launch.ranks": 5}}',
             "asked.launch.ranks is 5",
         ),
-        ("probe.json", '{"chosen": "horovod", "reason": ""}', "chosen.: expected an object"),
         ("cell.json", '{"sweep": null, "number": 1, "name": "x"}', "no sweep"),
         ("tracking.json", '{"id": "x", "uri": 5}', "uri is 5"),
         ("status.json", '{"attempts": [1]}', "attempts[0]"),
