@@ -6,6 +6,8 @@ Standard library only. docs/extending.md shows how to add one.
 from dataclasses import dataclass
 from typing import Dict, Tuple
 
+PRECISIONS = ("float32", "float16", "amp")
+
 
 @dataclass(frozen=True)
 class Compression:
@@ -16,7 +18,7 @@ class Compression:
         help: One-line description for --help.
         implementation: "module:Class" of a distributed.compression.Wire.
         bytes_each: Bytes of a gradient on the network, for the performance model.
-        precisions: Values of precision that it accepts.
+        precisions: Values of precision that it accepts; (): all.
         decoded_by_servers: MXNet's kvstore compresses; its parameter servers decode what ranks send.
         error_feedback: What an exchange rounds off is kept in float32 and added in the next step. Checkpoints hold it.
         unsaved: Why a checkpoint cannot hold its state, if it cannot.
@@ -26,10 +28,16 @@ class Compression:
     help: str
     implementation: str
     bytes_each: float
-    precisions: Tuple[str, ...] = ("float32", "float16", "amp")
+    precisions: Tuple[str, ...] = ()
     decoded_by_servers: bool = False
     error_feedback: bool = False
     unsaved: str = ""
+
+    @property
+    def accepted(self) -> Tuple[str, ...]:
+        """The values of precision that it accepts. With amp the loss scale of a residual may be an earlier one."""
+        known = self.precisions or PRECISIONS
+        return tuple(name for name in known if not (self.error_feedback and name == "amp"))
 
 
 COMPRESSIONS: Dict[str, Compression] = {

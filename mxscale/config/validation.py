@@ -241,7 +241,7 @@ def _check_servers(c: Config) -> None:
 
 
 def _check_compression(c: Config) -> None:
-    accepted = c.comm.in_transit.precisions
+    accepted = c.comm.in_transit.accepted
     if c.precision not in accepted:
         raise ConfigError(
             f"comm.compression={c.comm.compression} with precision={c.precision}: the compression does not accept it; "

@@ -50,10 +50,9 @@ def make_exchange(comm, like: Replicas, options: Comm, share: Share, ordered: bo
     addends = comm.size * len(like) * share.passes
     if addends == 1 and not options.double_buffering:
         return Exchange(comm, like, [])
-    groups = fill(like[0], bucket_bytes(options, sum(map(nbytes, like[0]))))
-    feedback = options.in_transit.error_feedback
-    buckets = [Bucket([[replica[place] for place in group] for replica in like], group, feedback) for group in groups]
-    replicas = [_in_order(groups, [bucket.views[i] for bucket in buckets]) for i in range(len(like))]
+    most, feedback = bucket_bytes(options, sum(map(nbytes, like[0]))), options.in_transit.error_feedback
+    buckets = [Bucket(like, places, feedback) for places in fill(like[0], most)]
+    replicas = [_in_order(buckets, replica) for replica in range(len(like))]
     # A power of two changes no bit but below 6e-5; the optimizer has one factor for float16 and float32 gradients
     divisor = 2 ** math.ceil(math.log2(addends)) if any(is_half(bucket.flats[0]) for bucket in buckets) else 1
     wire_class, copies = resolve_name(options.in_transit.implementation), options.double_buffering
@@ -158,7 +157,7 @@ class Exchange:
                     view[:] = rows[number] if count == self.comm.size * here else sum(rows) / (self.comm.size * here)
 
 
-class Delayed:
+class Delayed(Exchange):
     """Double buffering: the sums of a step are applied one step later, while the next step's are under way.
 
     The first step only sends, and what the last step sends is never applied. Two exchanges over the same gradients
@@ -166,11 +165,8 @@ class Delayed:
     """
 
     def __init__(self, now: Exchange, before: Exchange):
-        self.now, self.before, self.replicas, self.divisor = now, before, now.replicas, now.divisor
-        self.pending = False
-
-    def pass_done(self, replica: int = 0, micro_batch: int = 0) -> None:
-        self.now.pass_done(replica, micro_batch)
+        super().__init__(now.comm, now.replicas, now.wires, now.passes)  # both have the same buckets
+        self.now, self.before, self.pending = now, before, False
 
     def __call__(self) -> bool:
         ready, self.pending = self.pending, True
@@ -179,9 +175,6 @@ class Delayed:
             self.before.receive()
         self.now, self.before = self.before, self.now
         return ready
-
-    def synchronise_weights(self) -> None:
-        """See Exchange."""
 
     def state(self) -> Dict[str, nd.NDArray]:
         """Return the sums under way by gradient, not by bucket, so that other ranks and buckets can continue."""
@@ -200,13 +193,6 @@ class Delayed:
                 mean.astype(grad.dtype).copyto(grad)
         for wire in self.before.wires:
             wire.restore()
-
-    def residuals(self) -> Dict[str, nd.NDArray]:
-        """See Exchange. Both exchanges have the same buckets."""
-        return self.now.residuals()
-
-    def restore_residuals(self, saved: Dict[str, nd.NDArray]) -> None:
-        self.now.restore_residuals(saved)
 
 
 def pairwise(arrays: List[nd.NDArray]) -> nd.NDArray:
@@ -237,10 +223,10 @@ def fill(grads, most: float) -> List[List[int]]:
     return sorted(groups, key=min, reverse=True)
 
 
-def _in_order(groups: List[List[int]], views: List[list]) -> list:
-    """Return the views of all buckets by the positions of their gradients."""
-    by_place = {place: view for group, of_bucket in zip(groups, views) for place, view in zip(group, of_bucket)}
-    return [by_place[place] for place in range(len(by_place))]
+def _in_order(buckets: List["Bucket"], replica: int) -> List[nd.NDArray]:
+    """Return the gradients of a replica in the order of the forward pass, as views of the buckets."""
+    views = {place: view for bucket in buckets for place, view in zip(bucket.places, bucket.views[replica])}
+    return [views[place] for place in range(len(views))]
 
 
 def nbytes(array: nd.NDArray) -> int:
@@ -251,13 +237,14 @@ class Bucket:
     """Neighbouring gradients: one flat array for each replica, and views of it as gradients.
 
     Args:
-        like: For each replica, arrays of the gradients' shapes, whose values initialise the views.
-        places: The positions of these gradients in the order of the forward pass.
+        like: Arrays of all gradients' shapes, whose values initialise the views.
+        places: The positions of the bucket's gradients among them.
         feedback: Keep what an exchange rounds off in `residuals`, float32, an array for each replica.
     """
 
     def __init__(self, like: Replicas, places: List[int], feedback: bool = False):
         self.places = places
+        like = [[gradients[place] for place in places] for gradients in like]
         self.flats = [flatten(arrays) for arrays in like]
         self.views = [views_of(flat, arrays) for flat, arrays in zip(self.flats, like)]
         self.saved = [[] for _ in like]  # for each replica a flat array per finished shard, float32

@@ -168,9 +168,8 @@ def _invalid(grid: Grid, plans: Plans, served: np.ndarray) -> Dict[str, np.ndarr
         used = compression == entry.name
         if entry.decoded_by_servers:
             by_compression[f"compression={entry.name} needs parameter servers"] = used & ~served
-        accepted = " or ".join(entry.precisions)
-        not_accepted = used & ~np.isin(plans["precision"], entry.precisions)
-        by_compression[f"compression={entry.name} needs {accepted} gradients"] = not_accepted
+        not_accepted = used & ~np.isin(plans["precision"], entry.accepted)
+        by_compression[f"compression={entry.name} needs {' or '.join(entry.accepted)} gradients"] = not_accepted
     return {
         one_node: np.isin(plans["comm"], ONE_NODE) & (plans["nodes"] > 1),
         **by_compression,

@@ -4,16 +4,19 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import mxnet as mx
 import numpy as np
 import pytest
+from refusals import contains, error_of
 from repository import ROOT
 from verbs import SMALL
 
 from mxscale.config import compressions
 from mxscale.config.compressions import Compression
-from mxscale.config.schema import Comm
+from mxscale.config.schema import Comm, from_dict
+from mxscale.config.validation import validate
 from mxscale.distributed.communicators import Local
 from mxscale.distributed.compression import Float16, Wire
 from mxscale.distributed.exchange import Share, make_exchange
@@ -132,6 +135,20 @@ def test_residuals_resume_in_other_buckets(exchange, wire, double_buffering):
     resumed.restore_residuals(residuals)
     assert len(resumed.residuals()) == 4
     assert before + sent(resumed, values, 3) == uninterrupted
+
+
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        ({"precision": "amp"}, ["comm.compression=fp16 with precision=amp", "use precision=float32 or float16"]),
+        ({"comm": {"backend": "parameter_server"}}, ["comm.compression=fp16 with comm=parameter_server", "residuals"]),
+    ],
+)
+def test_error_feedback_is_refused_where_it_cannot_work(monkeypatch, values, words):
+    entry = replace(compressions.COMPRESSIONS["fp16"], error_feedback=True)
+    monkeypatch.setitem(compressions.COMPRESSIONS, "fp16", entry)
+    values = {**values, "comm": {**values.get("comm", {}), "compression": "fp16"}}
+    contains(error_of(lambda: validate(from_dict(values))), *words)
 
 
 def test_another_number_of_replicas_shares_the_residuals(exchange):
