@@ -46,10 +46,11 @@ sbom: .venv/sbom.stamp  ## write the packages of images to sbom/TARGET.spdx.json
 fuzz: .venv/dev.stamp  ## give N generated inputs of each kind to the program: make fuzz N=300 SEED=1
 	@$(PY) -m tests.fuzz --count $(or $(N),300) --seed $(or $(SEED),1)
 
-lint: .venv/dev.stamp  ## check code and spelling: ruff, codespell, and shellcheck if it is installed
+lint: .venv/dev.stamp  ## check code, architecture and spelling: ruff, tools/structure.py, codespell, and shellcheck if installed
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
-	@.venv/bin/codespell *.* Makefile Dockerfile .ci bench conf docker docs mxscale requirements tests
+	@$(PY) tools/structure.py
+	@.venv/bin/codespell *.* Makefile Dockerfile .ci bench conf docker docs mxscale requirements tests tools
 	@if command -v shellcheck >/dev/null; then shellcheck $$(grep -lE '^#!.*(ba)?sh$$' docker/* requirements/setup requirements/install-horovod .ci/run); fi
 
 bench: .venv/run.stamp  ## run every benchmark; with QUICK=1 each takes at most a minute
