@@ -6,6 +6,7 @@ import subprocess
 from functools import partial
 from importlib import metadata
 
+import cpu_limit
 import numpy as np
 import pytest
 from PIL import Image
@@ -44,6 +45,17 @@ NOT_WITH_1_5 = {
         "MXNet 1.5 cannot export to ONNX",
     ),
 }
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Fail unmarked tests that take far more CPU time than cpu_limit.LIMIT_S."""
+    before = cpu_limit.spent()
+    result = yield
+    exempt = any(item.get_closest_marker(name) for name in ("slow", "docker", "user"))
+    if not exempt and (message := cpu_limit.excess(cpu_limit.spent() - before)):
+        pytest.fail(message, pytrace=False)
+    return result
 
 
 def pytest_collection_modifyitems(items):

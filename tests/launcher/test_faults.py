@@ -62,7 +62,6 @@ def test_infinite_loss_names_step_and_last_good_checkpoint(cli):
     assert checkpointer.steps(ended.run.checkpoints) == [1] and checkpointer.is_valid(good)
 
 
-SEED = int(os.environ.get("FAULT_SEED", random.SystemRandom().randrange(10**6)))
 STRUCK = ("epochs=2", "checkpoint.every_steps=4", "batch.per_device=8", "data.shards=2", "launch.threads=1",
           "launch.ranks=2", "launch.stall_s=8")  # fmt: skip
 
@@ -74,19 +73,19 @@ def undisturbed(shared_cli):
 
 
 def test_run_restarts_to_same_bytes_after_stopped_rank(cli, undisturbed):
-    step = random.Random(SEED).randrange(1, 12)
-    print(f"FAULT_SEED={SEED} step {step}")
-    seen = faults.survive(cli, faults.Strike("a rank stopped", step), random.Random(SEED), STRUCK)
+    step = random.Random(faults.SEED).randrange(1, 12)
+    print(f"FAULT_SEED={faults.SEED} step {step}")
+    seen = faults.survive(cli, faults.Strike("a rank stopped", step), random.Random(faults.SEED), STRUCK)
     assert seen["sha"] == undisturbed
     assert [attempt["ranks"] for attempt in seen["run"].read("status.json")["attempts"]] == [2, 2]
     assert {line["attempt"] for line in seen["run"].lines()} == {1, 2}
 
 
 def test_run_restarts_to_same_bytes_after_killed_scheduler(cli):
-    name, step = "the scheduler killed", random.Random(SEED).randrange(1, 12)
-    print(f"FAULT_SEED={SEED} step {step}")
+    name, step = "the scheduler killed", random.Random(faults.SEED).randrange(1, 12)
+    print(f"FAULT_SEED={faults.SEED} step {step}")
     undisturbed = cli("train", *STRUCK, *faults.FAULTS[name].settings).sha
-    seen = faults.survive(cli, faults.Strike(name, step), random.Random(SEED), STRUCK)
+    seen = faults.survive(cli, faults.Strike(name, step), random.Random(faults.SEED), STRUCK)
     assert seen["sha"] == undisturbed and "scheduler was ended by signal 9" in seen["error"]
 
 
@@ -97,7 +96,7 @@ def test_cut_link_is_named_and_remaining_ranks_continue(cli, undisturbed, tmp_pa
     store = f"sqlite:///{tmp_path}/mlflow.db"
     with Network(2) as nodes:
         settings = (*STRUCK, f"launch.hosts={nodes.hosts}", "tracking=mlflow", f"tracking.uri={store}")
-        seen = faults.survive(cli, faults.Strike("a link cut", 6), random.Random(SEED), settings, nodes)
+        seen = faults.survive(cli, faults.Strike("a link cut", 6), random.Random(faults.SEED), settings, nodes)
     assert seen["sha"] == undisturbed
     assert [attempt["ranks"] for attempt in seen["run"].read("status.json")["attempts"]] == [2, 1]
     assert f"without {nodes.addresses[1]}: the ranks on {nodes.addresses[0]} take over its data shards" in seen["out"]

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 import yaml
+from faults import SEED
 from in_process import prepared
 from machine import kill_session, until
 from repository import ROOT
@@ -24,7 +25,6 @@ from mxscale.rundir.status import RankStatus
 
 pytestmark = pytest.mark.slow
 
-SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(10**6)))
 CASE = ["epochs=3", "checkpoint.every_steps=4"]
 
 
@@ -61,7 +61,7 @@ def stopped_run(cli, ranks, at_step, *overrides):
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_killed_parent_resumes_to_same_bytes(cli, unbroken, ranks):
     step = random.Random(SEED + ranks).randrange(1, 12)
-    print(f"KILL_SEED={SEED} ranks={ranks} step={step}")
+    print(f"FAULT_SEED={SEED} ranks={ranks} step={step}")
     _, run = interrupted_run(cli, ranks, step, lambda process, run: kill_session(process))
     resumed = cli("train", f"resume={run}", small=False)
     assert resumed.run.path == run.path
@@ -73,7 +73,7 @@ def test_killed_parent_resumes_to_same_bytes(cli, unbroken, ranks):
 @pytest.mark.parametrize("ranks, number", [(2, signal.SIGKILL), (3, signal.SIGSEGV)])
 def test_killed_rank_ends_run_within_30_s(cli, unbroken, ranks, number):
     step = random.Random(SEED + 10 * ranks).randrange(1, 12)
-    print(f"KILL_SEED={SEED} ranks={ranks} step={step}")
+    print(f"FAULT_SEED={SEED} ranks={ranks} step={step}")
     kill_rank = lambda process, run: os.kill(rank_pids(run)[ranks - 1], number)  # noqa: E731
     process, run = interrupted_run(cli, ranks, step, kill_rank)
     ended = cli.ended(process, expect=1, timeout=30)
