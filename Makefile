@@ -21,7 +21,7 @@ doctor: .venv/run.stamp  ## check this machine for what would prevent a run
 	@.venv/bin/mxscale doctor
 
 test: .venv/dev.stamp  ## run the quick tests on all cores (minutes); COVERAGE=1 measures coverage
-	@$(PY) -m pytest -n auto -m "not slow and not docker" $(if $(COVERAGE),--cov)
+	@$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow and not docker" $(if $(COVERAGE),--cov)
 
 test-slow: .venv/dev.stamp  ## run the tests that train and kill real runs
 	@$(PY) -m pytest -n auto --dist loadfile -m "slow and not docker" --durations=25 $(if $(COVERAGE),--cov --cov-append)

@@ -54,6 +54,7 @@ def test_each_reader_work_and_thread_count_is_a_row(measured):
     assert Image.open(record.path / "test-io.png").size == (1080, 540)
 
 
+@pytest.mark.slow
 def test_mlflow_has_the_rates_by_threads(measured, tmp_path):
     from mlflow import MlflowClient
 

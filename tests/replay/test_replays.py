@@ -106,6 +106,7 @@ def test_full_scale_has_the_published_settings(name, cell, wanted):
     assert {key: values[key] for key in wanted} == wanted
 
 
+@pytest.mark.slow
 def test_some_run_at_full_scale_has_the_tag_of_each_measured_claim():
     conditions = {row["id"]: row["how"] for row in csv_tables.read("claim_conditions")}
     for name, replay in REPLAYS.items():
@@ -298,6 +299,7 @@ def test_interrupted_replay_ends_with_75_and_a_page_of_what_is_missing(cli):
     assert "not run yet: the same command continues" in (pages / "beeva-p2-resnet152.html").read_text()
 
 
+@pytest.mark.slow
 def test_an_invalid_further_setting_is_refused_before_the_first_run(cli):
     done = cli("replay", "beeva-p2-resnet152", "scale=small", "model.freeze=stage9", small=False, expect=2)
     assert "model.freeze=stage9" in done.err and not (cli.folder / "sweeps").exists()

@@ -22,7 +22,9 @@ DRAWING = {"numpy", "matplotlib", "jinja2", "markupsafe", "pandas"}  # for plans
     "module, names, loaded",
     [
         ("mxscale.cli.main", {"mxnet", "horovod", "mlflow", "hydra", *DRAWING}, ["hydra"]),
-        ("mxscale.train.rank", {"mxnet", "hydra", "omegaconf", "mlflow"}, ["mxnet"]),
+        pytest.param(
+            "mxscale.train.rank", {"mxnet", "hydra", "omegaconf", "mlflow"}, ["mxnet"], marks=pytest.mark.slow
+        ),
         ("mxscale.config.validation, mxscale.cost.prices", FRAMEWORKS, []),
         ("mxscale.tracking.tracker", {"mlflow"}, []),
         ("mxscale.launcher.run", {"docker"}, []),
@@ -33,6 +35,7 @@ def test_a_module_loads_only_the_libraries_it_needs(module, names, loaded):
     assert loaded_by(module, names) == loaded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", ["train.rank", "distributed.exchange_probe", "train.input_probe"])
 def test_a_rank_loads_nothing_of_its_parent(rank):
     names = [f"mxscale.launcher.{path.stem}" for path in (ROOT / "mxscale" / "launcher").glob("*.py")]

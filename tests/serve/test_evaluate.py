@@ -171,6 +171,7 @@ def test_an_evaluation_is_recorded_in_the_run_of_the_model(finished):
     }
 
 
+@pytest.mark.slow
 def test_a_run_is_named_by_its_id_in_mlflow_or_as_the_latest(finished, capsys):
     found, root = evaluated(finished), f"runs={finished.path.parents[1]}"
     for name in (f"run:{finished.read('tracking.json')['run_id']}", "latest"):
@@ -181,6 +182,7 @@ def test_a_run_is_named_by_its_id_in_mlflow_or_as_the_latest(finished, capsys):
     assert "run:0123" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_more_views_are_another_evaluation_of_as_many_images(finished):
     center, flipped = evaluated(finished), evaluated(finished, "views=flip", folder="test-flip")
     assert flipped["images"] == center["images"] and flipped["loss"] != center["loss"]
