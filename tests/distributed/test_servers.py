@@ -14,6 +14,7 @@ from in_process import prepared, trained
 from plain_loop import CASE, commands, distance
 from refusals import contains, error_of
 from run_files import wait_for_step
+from verbs import with_script
 
 from mxscale.config.schema import Comm, from_dict
 from mxscale.config.sizes import Sizes, server_count, unsaved
@@ -295,7 +296,7 @@ def on_ranks(folder, data_cache, ranks, *overrides):
     (folder / "ranks.py").write_text(RANKS)
     placed = Placement(ranks, 2, scheduler=rendezvous_point([]))
     first, *servers = launch.commands(run.config(), str(run), 1, placed, os.environ)
-    argv = [*first.argv[: first.argv.index("-m")], str(folder / "ranks.py"), str(run)]
+    argv = with_script(first.argv, folder / "ranks.py")
     with open(folder / "launch.log", "wb") as log:
         processes = Processes([replace(first, argv=argv), *servers], log)
     try:

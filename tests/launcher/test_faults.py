@@ -21,7 +21,7 @@ from machine import mounted, until
 from PIL import Image
 from repository import ROOT
 from run_files import rank_pids, recorded_in, wait_for_step
-from verbs import SMALL
+from verbs import SMALL, with_script
 
 from mxscale.cost import run_cost
 from mxscale.launcher import commands as launch
@@ -144,8 +144,7 @@ def test_hanging_rank_is_named_with_last_log_lines(case, tmp_path, data_cache, m
 
     def commands(*arguments):
         (command,) = launched(*arguments)
-        at = command.argv.index("-m")
-        return [replace(command, argv=[*command.argv[:at], str(script), *command.argv[at + 2 :]])]
+        return [replace(command, argv=with_script(command.argv, script))]
 
     launched = launch.commands
     monkeypatch.setattr(launch, "commands", commands)

@@ -63,3 +63,9 @@ class Ended:
     @property
     def sha(self):
         return self.status["params_sha256"]
+
+
+def with_script(argv: list, script) -> list:
+    """Return the command that starts ranks with a script in the place of `-m mxscale.train.rank`."""
+    at = argv.index("mxscale.train.rank")
+    return [*argv[: at - 1], str(script), *argv[at + 1 :]]

@@ -16,6 +16,7 @@ from in_process import prepared
 from machine import kill_session, until
 from repository import ROOT
 from run_files import rank_pids, wait_for_step
+from verbs import with_script
 
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands
@@ -241,8 +242,7 @@ def test_jittered_enqueues_keep_the_same_bytes(cli, tmp_path, data_cache):
         run.write_plan(ended.run.plan())
         run.begin_alive(1)
         command = commands.commands(config, str(run), 1, Placement(3, 2), os.environ)[0]
-        argv = [*command.argv[: command.argv.index(sys.executable)], sys.executable, str(script), str(run), "1"]
-        subprocess.run(argv, env=command.env, check=True, timeout=120, capture_output=True)
+        subprocess.run(with_script(command.argv, script), env=command.env, check=True, timeout=120, capture_output=True)
         shas.add(run.read("ranks/0.json")["params_sha256"])
     assert len(shas) == 1
 
