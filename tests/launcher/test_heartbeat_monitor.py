@@ -116,12 +116,6 @@ def test_rank_without_a_process_is_named(run, clock, process, whose):
     assert clock.passes(STALL_S + 1, monitor).error.startswith("no heartbeat of rank 0 for 5 s: its process is gone")
 
 
-def test_only_the_heartbeat_counts_in_a_container(run, clock, process):
-    monitor = watched(run, ranks=1, kind="docker", image="mxscale:cpu")
-    beat(run, 0, process().pid)
-    assert clock.passes(STALL_S + 1, monitor).error == "no heartbeat of rank 0 for 5 s"
-
-
 def test_a_first_step_after_a_resumed_validation_may_compile(run, clock, process):
     monitor = watched(run, ranks=1, start_timeout_s=60)
     own = process()

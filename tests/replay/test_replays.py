@@ -256,7 +256,8 @@ def test_cells_of_a_replay_take_as_many_machines_as_they_need(monkeypatch, tmp_p
         seen.append(config.launch.hosts)
         raise ConfigError("not measured")
 
-    monkeypatch.setitem(replaying.MEASUREMENTS, "test-allreduce", (measure, "allreduce"))
+    _, *rest = replaying.MEASUREMENTS["test-allreduce"]
+    monkeypatch.setitem(replaying.MEASUREMENTS, "test-allreduce", (measure, *rest))
     words = ["replay", "chainermn-allreduce", f"output={tmp_path}/pages", f"runs={tmp_path}/runs"]
     words += ["launch.hosts=[a:1,b:1,c:1]", "tracking.uri=http://user:pass-word@127.0.0.1:9"]
     assert main.main(words) == 2
