@@ -78,9 +78,9 @@ def command(code):
 
 def test_a_slow_trial_is_ended_and_reported(tmp_path):
     began = time.monotonic()
-    found = backend_probe.measured(RunDir(tmp_path), "slow", command("import time; time.sleep(60)"), 0.5, Signals())
+    found = backend_probe.measured(RunDir(tmp_path), "slow", command("import time; time.sleep(600)"), 0.5, Signals())
     assert found == {"no": "not finished in 0.5 s (comm.probe_s)"}
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 300
 
 
 def test_a_failed_trial_is_reported_with_status_and_log(tmp_path):

@@ -42,7 +42,7 @@ class Cli:
         run = RunDir(found[1]) if found else None
         return Ended(run, out, err)
 
-    def run_of(self, process, timeout=60) -> RunDir:
+    def run_of(self, process, timeout=180) -> RunDir:
         """Return the run directory that a process prints at its start."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
