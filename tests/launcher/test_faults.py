@@ -255,7 +255,7 @@ def test_hanging_tracking_server_delays_nothing(cli, hanging_server, unbroken, t
     ended = cli("train", *CASE, "tracking=mlflow", f"tracking.uri={hanging_server}", "tracking.timeout_s=1")
     assert ended.sha == unbroken.sha
     assert "no answer in time" in unsent(ended)
-    assert throughput(ended) > throughput(unbroken) / 2
+    assert throughput(ended) > throughput(unbroken) / 10  # a step that waited for the server would take seconds
 
     store = f"sqlite:///{tmp_path}/later.db"
     for expected in (len(list(ended.run.lines())), 0):
