@@ -22,11 +22,10 @@ import numpy as np
 from input import photograph
 
 from mxscale.config.networks import NAMES, network
-from mxscale.data import images
 from mxscale.environment.container_limits import available_cores
 from mxscale.models import weights, zoo
+from mxscale.models.model_card import ModelCard
 from mxscale.serve import export, onnx_graph
-from mxscale.serve.model_card import ModelCard
 from mxscale.serve.predictor import BATCH, Predictor, preprocessing
 from mxscale.serve.trained_models import Exported, Network
 
@@ -67,10 +66,10 @@ class Rates:
     def __init__(self, name: str, files, count: int):
         self.files, self.count, self.threads = files, count, available_cores()
         self.predictor = Predictor(exported(random_network(name, SIDE)), self.threads)
-        self.transform = preprocessing(self.predictor.card)
+        self.crop = preprocessing(self.predictor.card)
 
     def pixels(self, path) -> np.ndarray:
-        return self.transform.cropped(images.decode(path, wanted=RESIZE))
+        return self.crop.of_file(path)
 
     def _each(self, function, items) -> float:
         start = time.perf_counter()

@@ -44,7 +44,7 @@ def saved(folder: Path, name: str) -> Path:
     """Write the model with a network of random weights; return its folder."""
     network = folder / "model.onnx"
     network.write_bytes(exported(random_network(name, SIDE)).content)
-    contents = models.Contents(register.CODE, network, register.example_image(SIDE), metadata={})
+    contents = register.contents(folder, network, SIDE, metadata={})
     models.save(folder / "model", contents, timeout_s=10)
     return folder / "model"
 

@@ -69,7 +69,7 @@ def _of_composition(text: str, defaults: dict) -> str:
     missing = re.search(r"Could not find '([^'/]+)/([^']*)'", text)
     if missing:
         listed = text.partition("Available options")[2].partition("Config search path")[0]
-        options = re.findall(r"^\s+(\S+)$", listed, re.MULTILINE)
+        options = re.findall(r"^[ \t]+(\S+)$", listed, re.MULTILINE)
         if gone := removed.refusal(f"{missing[1]}={missing[2]}"):
             return gone
         if missing[1] == "comm" and missing[2] in ALIASES:

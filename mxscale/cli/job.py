@@ -17,12 +17,11 @@ from mxscale.launcher.context import Hook
 from mxscale.launcher.progress import echo
 from mxscale.records import claims
 from mxscale.rerun.rerun import Rerun
-from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILED, FAILURE
 from mxscale.rundir.status import FINISHED, Status
 from mxscale.rundir.sweep_directory import REFUSED_CELL
 from mxscale.util.atomic_files import write_text
-from mxscale.util.errors import ConfigError
+from mxscale.util.errors import ConfigError, RunFailed
 from mxscale.util.redaction import redact, shown
 
 
@@ -66,6 +65,6 @@ def execute(composed, overrides, cell=None) -> Status:
     except (ConfigError, OmegaConfBaseException) as error:
         line = shown(explain(error))
         return Status(REFUSED_CELL, exit=refuse(line), error=line)
-    except guards.DiskFailed as error:
+    except RunFailed as error:
         echo(f"error: {error}", sys.stderr)
         return Status(FAILED, exit=FAILURE, error=str(error))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import List, Optional, Tuple
 
 import hydra
+import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -15,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mxscale import __version__
-from mxscale.cli import CONF, help_pages, job, multirun
+from mxscale.cli import CONF, help_pages, job, multirun, output
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.verbs import VERBS, Verb, own_settings
 from mxscale.config.networks import NETWORKS
@@ -23,11 +24,12 @@ from mxscale.config.schema import Config, check_group, checked, filled, to_dict
 from mxscale.config.training_settings import MAX_PIXELS
 from mxscale.environment import variables
 from mxscale.launcher.budget import REASON as BUDGET
-from mxscale.launcher.progress import drop, echo
-from mxscale.rundir import guards
+from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
-from mxscale.util.errors import ConfigError, nearest
+from mxscale.util import yaml_aliases
+from mxscale.util.errors import ConfigError, RunFailed, nearest
 from mxscale.util.override_text import quoted
+from mxscale.util.redaction import SHOWN
 
 # Every key with its default; the YAML files of conf/ choose other values.
 DEFAULTS = OmegaConf.create(to_dict(Config()))
@@ -53,6 +55,7 @@ PLAIN = ["hydra/hydra_logging=disabled", "hydra/job_logging=disabled", "hydra.ru
 # Hydra's settings of where it writes, which have no effect here
 PLACES = ("hydra.run.dir=", "hydra.sweep.dir=", "hydra.sweep.subdir=", "hydra.output_subdir=")
 HELP = {"-h", "--help", "--help=all"}
+LOAD = OmegaConf.load
 # Hydra's options that take a value
 WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd",
               "--experimental-rerun")  # fmt: skip
@@ -68,7 +71,16 @@ def main(argv: Optional[List[str]] = None) -> int:
         The exit status: 0 done, 1 failed, 2 refused, 75 interrupted and resumable; of a sweep the highest.
     """
     open_closed_streams()
-    name, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    with output.guarded() as printed:
+        status = execute(*((sys.argv[1:] if argv is None else argv) or ["--help"]))
+    if printed.error and not multirun.current_session().trains:
+        echo(f"error: standard output cannot be written ({printed.error.strerror or printed.error})", sys.stderr)
+        return max(status, FAILURE)
+    return status
+
+
+def execute(name: str, *arguments: str) -> int:
+    """Execute a verb or one of the options in place of a verb, and return the exit status."""
     if name in ("-h", "--help"):
         return show(help_pages.overview(VERBS))
     if name == "--version":
@@ -77,6 +89,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         return complete(arguments)
     try:
         variables.clean(os.environ)
+        check_working_directory()
     except ConfigError as error:
         return refuse(str(error))
     if name not in VERBS:
@@ -84,7 +97,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     if asked := HELP & set(arguments):
         overrides = [canonical(argument) for argument in arguments if "=" in argument and argument not in HELP]
         return show_help(name, overrides, complete="--help=all" in asked)
-    return run(VERBS[name], name, arguments)
+    return run(VERBS[name], name, list(arguments))
 
 
 def open_closed_streams() -> None:
@@ -95,6 +108,18 @@ def open_closed_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))
+
+
+def check_working_directory() -> None:
+    """Raise ConfigError if the working directory can't be the folder of run directories, whose files hold its name."""
+    try:
+        os.getcwd().encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"the name of the working directory is not UTF-8: {os.getcwd()}; rename it") from None
+    except OSError as error:
+        raise ConfigError(
+            f"the working directory can't be used ({error.strerror.lower()}); change to another"
+        ) from None
 
 
 def show(text: str) -> int:
@@ -117,6 +142,9 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
     invocation = multirun.begin_session()
     options, settings = separated(arguments)
     settings = keyed(verb, [canonical(setting) for setting in settings])
+    unpickling = next((option for option in options if _unpickles(option)), None)
+    if unpickling:
+        return refuse(f"{unpickling}: it would execute a pickle of Hydra's; repeat a run with rerun=RUN_DIR")
     placed = next((setting for setting in settings if setting.lstrip("+~").startswith(PLACES)), None)
     if placed:
         return refuse(f"{placed}: run directories and sweeps are below runs; set runs=DIR")
@@ -138,8 +166,6 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
                 invocation.statuses.append(invocation.sweep.ended_early(error))
             elif invocation.statuses:  # a run has begun: not an error of the command line
                 raise
-            elif isinstance(error, BrokenPipeError):  # `--cfg job | head`
-                drop(sys.stdout)
             else:
                 invocation.statuses.append(refuse(explain(error, own_settings(name))))
         finally:
@@ -152,12 +178,13 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
 def _command_line(arguments: List[str]):
     """Make Hydra read `arguments`, raise its errors instead of printing them, and refuse an option in one line."""
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    before = sys.argv, argparse.ArgumentParser.error
+    before = sys.argv, argparse.ArgumentParser.error, OmegaConf.load
     sys.argv, argparse.ArgumentParser.error = [sys.argv[0], *arguments], _refuse_option
+    OmegaConf.load = _load_checked
     try:
         yield
     finally:
-        sys.argv, argparse.ArgumentParser.error = before
+        sys.argv, argparse.ArgumentParser.error, OmegaConf.load = before
 
 
 def canonical(argument: str) -> str:
@@ -179,6 +206,12 @@ def separated(arguments: List[str]) -> Tuple[List[str], List[str]]:
         else:
             (options if argument.startswith("-") else settings).append(argument)
     return options, settings
+
+
+def _unpickles(option: str) -> bool:
+    """Return whether Hydra would take an option for --experimental-rerun; argparse accepts it abbreviated."""
+    name = option.partition("=")[0]
+    return len(name) > 2 and "--experimental-rerun".startswith(name)
 
 
 def keyed(verb: Verb, arguments: List[str]) -> List[str]:
@@ -214,6 +247,7 @@ def train(composed):
     invocation = multirun.current_session()
     if invocation.stopped:  # a stop request holds for the whole sweep
         return None
+    invocation.trains = True
     invocation.statuses.append(FAILURE)  # until the run has ended
     settings = HydraConfig.get()
     if settings.mode == RunMode.MULTIRUN:
@@ -239,9 +273,19 @@ def _perform(verb: Verb, name: str, composed) -> int:
         return verb.execute(values, own) or DONE
     except (ConfigError, OmegaConfBaseException) as error:
         return refuse(explain(error))
-    except guards.DiskFailed as error:
+    except RunFailed as error:
         echo(f"error: {error}", sys.stderr)
         return FAILURE
+
+
+def _load_checked(file):
+    """Load a file of settings for Hydra. Raises ConfigError if its aliases stand for too many values."""
+    try:
+        yaml_aliases.check(file.read())
+    except (ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{file.name}: {' '.join(str(error).split())[:SHOWN]}") from None
+    file.seek(0)
+    return LOAD(file)
 
 
 def _refuse_option(parser, message: str) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from contextlib import ExitStack
@@ -22,16 +23,17 @@ from mxscale.config.schema import Config, check_group, filled, from_dict, to_dic
 from mxscale.config.validation import validate
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.description import ROOT
+from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
-from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED
 from mxscale.rundir.status import DONE, FINISHED, KILLED, Status
 from mxscale.rundir.sweep_directory import SweepDirectory
-from mxscale.sweep import conclusion
+from mxscale.sweep import cells, conclusion
 from mxscale.sweep.sweep import Cell, begin
 from mxscale.util.atomic_files import write_text
+from mxscale.util.background import background_thread
 from mxscale.util.errors import ConfigError
 from mxscale.util.override_text import quoted
 from mxscale.util.redaction import redact
@@ -46,6 +48,7 @@ class Session:
 
     statuses: List[int] = field(default_factory=list)  # exit statuses: of one run, or of the cells of a sweep
     stopped: bool = False  # a stop request ended a run: no further cell starts
+    trains: bool = False  # a run has begun, whose record is its directory, not what is printed
     sweep: Optional["OpenSweep"] = None  # in the sweep's own process
 
 
@@ -96,9 +99,11 @@ def open_multirun(config) -> "OpenSweep":
     opened = OpenSweep(values, typed, facts)
     if facts["launcher"] != "basic":
         # A terminal sends these signals to all processes of a command. The processes that submitit starts inherit
-        # the mask and do not receive them; here the thread that touches `alive` does, and Python handles them.
+        # the mask and do not receive them; here the thread of OpenSweep does, and Python handles them.
         signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL)
-    # Every cell composes its settings from these overrides and its own
+    # Every cell composes its settings from these overrides and its own. A resume in another order would number the
+    # cells otherwise
+    config.hydra.overrides.task = cells.in_order(typed, opened.sweep.facts()["order"])
     config.hydra.sweep.dir = str(opened.sweep)
     config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted(str(opened.sweep))}")
     # Processes that a launcher starts elsewhere import mxscale
@@ -112,11 +117,12 @@ class OpenSweep:
     def __init__(self, values: dict, typed: List[str], facts: dict):
         """The arguments are those of `begin`."""
         self.tracking = from_dict({"tracking": values["tracking"]}).tracking  # config.yaml lacks its password
-        self.sweep = begin(values, typed, facts)
-        self._until_closed = ExitStack()
-        self._until_closed.enter_context(guards.locked(self.sweep))
-        self._until_closed.enter_context(kept_alive(self.sweep))
-        self.signals = self._until_closed.enter_context(SweepSignals(self.sweep))
+        with ExitStack() as opened:
+            self.sweep = begin(values, typed, facts, opened)
+            opened.enter_context(kept_alive(self.sweep))
+            opened.enter_context(background_thread(threading.Event.wait, "signals"))  # see open_multirun
+            self.signals = opened.enter_context(SweepSignals(self.sweep))
+            self._until_closed = opened.pop_all()
 
     def close(self) -> List[int]:
         """Conclude the sweep and return its exit status; none if it was refused before its first cell and removed."""

@@ -3,8 +3,8 @@
 Standard library only: the schema, validation and the parent process read it. docs/extending.md shows how to add one.
 """
 
-from dataclasses import dataclass, field
-from typing import Dict, Mapping, Optional, Tuple
+from dataclasses import dataclass
+from typing import Dict, Optional, Tuple
 
 # How gradients travel, as perfmodel/step_time.py models it
 RING, ALL_TO_ALL, SERVERS = "ring", "all_to_all", "servers"
@@ -36,12 +36,11 @@ class Backend:
         mxnet_feature: Feature that MXNet must be built with, as mxnet.runtime.Features names it.
         gpus_only: Does not train on a CPU.
         aliases: MXNet's kvstore types that are refused with a pointer to this back end.
-        candidates: What comm=auto tries: name of the trial -> other settings of comm.
     """
 
     name: str
     help: str
-    implementation: str = ""
+    implementation: str
     exchange: Optional[str] = None
     uses_horovod: bool = False
     single_rank: bool = False
@@ -58,12 +57,6 @@ class Backend:
     mxnet_feature: str = ""
     gpus_only: bool = False
     aliases: Tuple[str, ...] = ()
-    candidates: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-
-    @property
-    def chosen_by_trial(self) -> bool:
-        """Whether the launcher replaces it by the fastest candidate before the first step."""
-        return not self.implementation
 
     def repeats(self, ranks: int) -> bool:
         """Return whether two runs of one configuration with this number of ranks give the same bits."""
@@ -74,11 +67,6 @@ BACKENDS: Dict[str, Backend] = {
     entry.name: entry
     for entry in (
         Backend(
-            name="auto",
-            help="the fastest of the other back ends, by a short trial before the first step",
-            options=HOROVOD_OPTIONS,
-        ),
-        Backend(
             name="horovod",
             help="a ring of ranks over Gloo, MPI or NCCL",
             implementation="mxscale.distributed.communicators:Horovod",
@@ -86,7 +74,6 @@ BACKENDS: Dict[str, Backend] = {
             uses_horovod=True,
             options=HOROVOD_OPTIONS,
             aliases=("byteps",),
-            candidates={"horovod-gloo": {"transport": "gloo"}, "horovod-mpi": {"transport": "mpi"}},
         ),
         Backend(
             name="local",
@@ -101,7 +88,6 @@ BACKENDS: Dict[str, Backend] = {
             exchange=ALL_TO_ALL,
             drives_all_devices=True,
             kvstore="device",
-            candidates={"device": {}},
         ),
         Backend(
             name="kvstore_local",
@@ -119,7 +105,6 @@ BACKENDS: Dict[str, Backend] = {
             kvstore="nccl",
             mxnet_feature="NCCL",
             gpus_only=True,
-            candidates={"nccl": {}},
         ),
         Backend(
             name="parameter_server",
@@ -135,7 +120,6 @@ BACKENDS: Dict[str, Backend] = {
             kvstore="dist_sync",
             mxnet_feature="DIST_KVSTORE",
             aliases=("dist", "dist_sync", "p3"),
-            candidates={"parameter_server": {"servers": "1x"}},
         ),
         Backend(
             name="dist_device_sync",
@@ -175,13 +159,6 @@ SINGLE_RANK = next(entry.name for entry in BACKENDS.values() if entry.single_ran
 # MXNet 1.9.1 treats most unknown kvstore types (p3, horovod) as `local` and trains each rank alone without a warning
 # (src/kvstore/kvstore.cc, KVStore::Create). Its types are therefore refused by name.
 ALIASES = {alias: entry.name for entry in BACKENDS.values() for alias in entry.aliases}
-
-# What comm=auto tries: name of the trial -> settings of comm. Of equals the first is chosen.
-CANDIDATES = {
-    name: {"backend": entry.name, **settings}
-    for entry in BACKENDS.values()
-    for name, settings in entry.candidates.items()
-}
 
 # Back end -> how the performance model calculates its exchange
 MODELLED = {entry.name: entry.exchange for entry in BACKENDS.values() if entry.exchange}

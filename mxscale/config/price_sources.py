@@ -23,7 +23,7 @@ class PriceSource:
         required: Refuse a machine without a price; otherwise its cost is unknown.
         listed: The price is a row of a price table, chosen by instance, region and market.
         market: Recorded in place of machine.market; None: machine.market.
-        minimum_s: Shortest billed time of an attempt, in seconds.
+        minimum_s: Shortest billed time of a start, in seconds.
     """
 
     name: str

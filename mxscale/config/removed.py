@@ -6,13 +6,17 @@ from typing import Any, Dict, Optional
 DEFAULTS: Dict[str, Any] = {
     "launch.kind": "process",
     "launch.image": None,
+    "comm.probe_s": 30.0,
 }
 
 CONTAINERS = "run the command in a container of that image: docker compose run --rm train (docs/containers.md)"
+COMPARE = "measure the back ends with mxscale test-allreduce comm=NAME, and choose one"
 INSTEAD: Dict[str, str] = {
     "launch.kind": CONTAINERS,
     "launch.image": CONTAINERS,
     "launch=docker": CONTAINERS,
+    "comm.probe_s": COMPARE,
+    "comm=auto": COMPARE,
 }
 
 

@@ -4,8 +4,9 @@ import hashlib
 import json
 from typing import Any, Iterable, Optional
 
+from mxscale.config import removed
 from mxscale.config.readers import READERS
-from mxscale.config.schema import Config, to_dict
+from mxscale.config.schema import Config, flatten, to_dict, unflatten
 
 # Settings outside the signature: where a run is recorded, its name, how it is resumed and stopped
 UNSIGNED = (
@@ -42,7 +43,7 @@ def signature(config: Config, data_digest: str, weights_digest: Optional[str], r
         weights_digest: Digest of the pretrained weights; None: no such weights.
         ranks: False for a signature that is equal for any number of ranks at one per-device batch (weak scaling).
     """
-    values = to_dict(config)
+    values = unflatten({**removed.DEFAULTS, **flatten(to_dict(config))})  # equal to those of earlier versions
     threads = () if READERS[config.data.reader].threads else ("data.threads",)
     remove(values, [*UNSIGNED, *DATA_PATHS, *threads, *(() if ranks else RANKS)])
     values["data"]["digest"] = data_digest

@@ -244,9 +244,7 @@ class Batch:
 class Comm:
     """The exchange of gradients between ranks."""
 
-    backend: str = setting(
-        DEFAULT, "communication back end; auto: the fastest in a short trial before the first step", choices=BACKENDS
-    )
+    backend: str = setting(DEFAULT, "communication back end", choices=BACKENDS)
     transport: str = setting("gloo", "transport of Horovod and of the launch", choices=("gloo", "mpi"))
     bucket_mb: Optional[float] = setting(
         None, "size of a gradient bucket; null: derived from the size of all gradients", unit="MiB", low=0.001
@@ -265,7 +263,6 @@ class Comm:
         False, "Horovod with NCCL over MPI: reduce within each machine first, then between machines"
     )
     timeline: bool = setting(False, "write Horovod's timeline to the run directory; it grows with every step")
-    probe_s: float = setting(30.0, "auto: time limit of each back end's trial, start included", unit="s", low=1)
 
     @property
     def entry(self) -> Backend:

@@ -37,6 +37,9 @@ def validate(config: Config) -> Config:
     return config
 
 
+UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8, as Python's surrogateescape reads them
+
+
 def kvstore(key: str, name: str) -> str:
     """Return the error message for MXNet's name of a kvstore in place of a back end."""
     return f"{key}={name}: that is MXNet's name of a kvstore; use comm={ALIASES[name]}"
@@ -50,6 +53,8 @@ def _check_names(c: Config) -> None:
     for key, folder in (("runs", c.runs), ("data.cache", c.data.cache)):
         if not folder.strip() or folder.startswith("-"):
             raise ConfigError(f"{key}={folder}: expected a folder; one whose name begins with - is ./{folder or '-x'}")
+        if UNDECODED.search(folder):
+            raise ConfigError(f"{key}={folder}: the name is not UTF-8, as files hold it; rename the folder")
     objective = c.sweep.objective
     if not objective or len(set(objective)) < len(objective):
         raise ConfigError(f"sweep.objective={objective}: expected [accuracy], [cost] or [accuracy,cost]")

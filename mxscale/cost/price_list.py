@@ -83,7 +83,7 @@ def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
             except ConfigError as error:
                 unpriced = error  # no price of this region on that date
                 continue
-            money = prices.cost(price, [60 * minutes[1]])
+            money = prices.cost(price, 60 * minutes[1])
             cells = [f"{money[c]:.4f}" if c in money else "unknown" for c in ("usd", "eur")]
             rate = f"{price.usd_per_eur:g} of {price.fx_date}" if price.usd_per_eur else "unknown"
             table.append((region, billing, *cells, f"{price.usd_per_hour:g}", price.as_of, rate))

@@ -1,15 +1,16 @@
 """The price of a machine's hour, and the bill of a run.
 
 `freeze_price` determines the price once, before the run, from tables or from what the user gives; the result is the
-run's price.json. `cost` multiplies it by time. The cost is unknown without a price, and in the other currency without
+run's price.json. `bill` multiplies it by time. The cost is unknown without a price, and in the other currency without
 an exchange rate.
 """
 
 import datetime
 import math
+from itertools import accumulate
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import RULES, Machine
@@ -220,53 +221,85 @@ def _newest(rows: List[Dict], machine: Machine, date: datetime.date, what: str) 
 # ---------------------------------------------------------------- the bill
 
 
-def cost(price: Price, attempts_s: Sequence[float], nodes: Sequence[int] = ()) -> Optional[Dict[str, float]]:
+class Usage(NamedTuple):
+    """The machines of one attempt: their number, and its wall time."""
+
+    seconds: float
+    nodes: int
+    continues: bool = False  # they kept running since the attempt before
+
+
+def cost(price: Price, seconds: float) -> Optional[Dict[str, float]]:
+    """Return the cost of a run of one attempt, see `bill`."""
+    return bill(price, [Usage(seconds, price.nodes)])
+
+
+def bill(price: Price, attempts: Sequence[Usage]) -> Optional[Dict[str, float]]:
     """Return the cost of a run as {"usd", "eur"}.
 
-    An attempt is one start of the machines. Each is billed with its own minimum or its own started hours; a run that
-    was resumed twice has three. Set-up time is added to the first.
-
-    Args:
-        attempts_s: Wall time of each attempt in seconds.
-        nodes: Number of nodes of each attempt; that of the price by default.
+    Each start of the machines is billed with its own minimum or its own started hours: a run that was resumed twice
+    has three, a restart none. A node is billed until the last attempt that uses it. Set-up time is added to the first
+    attempt.
 
     Returns:
         The cost, without a currency whose exchange rate is unknown; None if the price is unknown.
     """
     if not price.known:
         return None
-    setup_s = 60 * price.setup_minutes
-    seconds = [s + (setup_s if i == 0 else 0) for i, s in enumerate(attempts_s)]
-    nodes = nodes or [price.nodes] * len(seconds)
-    node_hours = sum(_billed_hours(price, s) * count for s, count in zip(seconds, nodes, strict=True))
+    node_hours = sum(_node_hours(price, start) for start in _starts(price, attempts))
     per_hour = {"usd": price.usd_per_hour, "eur": price.eur_per_hour}
     return {name: node_hours * value for name, value in per_hour.items() if value is not None}
 
 
-def affordable_s(price: Price, bounds: Dict[str, float], attempts_s: Sequence[float], nodes: Sequence[int]) -> float:
-    """Return the wall time in seconds that one more attempt may last within the budget.
+def affordable_s(price: Price, bounds: Dict[str, float], before: Sequence[Usage], following: Usage) -> float:
+    """Return the wall time in seconds that an attempt may last within the budget.
 
     Args:
         bounds: Budget.bounds, the limits on the cost of all attempts together.
-        attempts_s: Wall time of the earlier attempts in seconds.
-        nodes: Number of nodes of the earlier attempts and of the next one.
+        before: The earlier attempts.
+        following: The attempt, without time.
 
     Returns:
-        The time without set-up; 0 if the budget does not cover what an attempt is billed at least; inf without a limit
-        or at a price of 0.
+        The time without set-up; 0 if the budget does not cover what the attempt is billed at least; inf without a
+        limit or at a price of 0.
     """
-    spent = cost(price, attempts_s, nodes[:-1]) or {}
-    hours = math.inf
+    attempts, hours = [*before, following], math.inf  # that a node may be billed beyond the least
+    least = bill(price, attempts) or {}
     for currency, limit in bounds.items():
-        per_hour = price.per_hour(currency) * nodes[-1]
+        per_hour = price.per_hour(currency) * following.nodes
         if per_hour:
-            hours = min(hours, (limit - spent[currency]) / per_hour)
+            hours = min(hours, (limit - least[currency]) / per_hour)
     if math.isinf(hours):
         return hours
-    setup_s = 0 if attempts_s else 60 * price.setup_minutes
     # Rounding keeps exactly three hours from becoming two, and zero from becoming a positive time
+    if round(hours, 9) < 0:
+        return 0.0
+    ran_s = sum(attempt.seconds for attempt in _starts(price, attempts)[-1])
+    hours += _billed_hours(price, ran_s)
     seconds = 3600 * math.floor(round(hours, 9)) if price.billing == "per_hour" else 3600 * hours
-    return max(0.0, round(seconds - setup_s, 6)) if seconds >= _billed_hours(price, 0) * 3600 else 0.0
+    return max(0.0, round(seconds - ran_s, 6))
+
+
+def _starts(price: Price, attempts: Sequence[Usage]) -> List[List[Usage]]:
+    """Return the attempts of each start of the machines, with set-up time."""
+    starts, extra_s = [], 60 * price.setup_minutes
+    for attempt in attempts:
+        if not (starts and attempt.continues):
+            starts.append([])
+        starts[-1].append(attempt._replace(seconds=attempt.seconds + extra_s))
+        extra_s = 0
+    return starts
+
+
+def _node_hours(price: Price, start: List[Usage]) -> float:
+    """Return the billed hours of all nodes from a start of the machines on."""
+    hours, counted = 0.0, 0
+    ends = accumulate(attempt.seconds for attempt in start)
+    for seconds, attempt in reversed([*zip(ends, start)]):
+        more = max(0, attempt.nodes - counted)  # nodes that no later attempt uses
+        hours += more * _billed_hours(price, seconds)
+        counted += more
+    return hours
 
 
 def _billed_hours(price: Price, seconds: float) -> float:

@@ -18,6 +18,8 @@ record is encoded again.
 
 Pillow reads the header and decodes. libjpeg-turbo itself decodes a plain JPEG to the same pixels in less time. An
 archive is not unpacked: a worker reads its image inside the archive.
+
+MLflow's model has a copy of this module (serve/register.py), so that serving decodes as everything else.
 """
 
 import contextlib
@@ -30,11 +32,15 @@ import warnings
 from typing import NamedTuple, Optional, Union
 
 import numpy as np
-import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mxscale.data.missing_data import has_one_scan, is_incomplete
 from mxscale.util.regular_files import open_regular
+
+try:
+    import simplejpeg
+except ImportError:  # where a model is served: Pillow decodes to the same pixels
+    simplejpeg = None
 
 for plugin in ("Tiff", "WebP", "Jpeg2K", "Avif"):  # Pillow registers the others when it opens an image
     with contextlib.suppress(ImportError):
@@ -153,9 +159,9 @@ def _opened(content: bytes) -> Image.Image:
 def _plain_jpeg(content: bytes, limits: Limits, wanted: Optional[int]) -> Optional[np.ndarray]:
     """Return the pixels of a JPEG that needs no care; None if Pillow and missing_data have to judge it."""
     image = _to_decode(content, limits, wanted)
-    if image.format != "JPEG" or image.mode not in ("L", "RGB") or not has_one_scan(image, content):
+    if simplejpeg is None or image.format != "JPEG" or image.mode not in ("L", "RGB"):
         return None
-    if not _is_upright(image):
+    if not has_one_scan(image, content) or not _is_upright(image):
         return None
     width, height = image.size
     try:
@@ -191,7 +197,8 @@ def _loaded(content: bytes, limits: Limits, wanted: Optional[int] = None) -> Ima
 def _refuse(image: Image.Image, limits: Limits) -> None:
     width, height = image.size
     if width * height > limits.max_pixels:
-        raise BadImage(f"{width}x{height} pixels, more than {limits.max_pixels:,} (data.max_pixels)")
+        setting = " (data.max_pixels)" if limits.max_pixels < MAX_PIXELS else ""
+        raise BadImage(f"{width}x{height} pixels, more than {limits.max_pixels:,}{setting}")
     if min(image.size) < limits.min_side:
         raise BadImage(f"{width}x{height} pixels, smaller than {limits.min_side} (data.min_side)")
 

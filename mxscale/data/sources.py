@@ -79,6 +79,23 @@ def imagefolder(data: Data, workers: Optional[int], nested: bool = True) -> Pack
     return tree_job(data, recipe, lambda: tree, workers, **identity)
 
 
+def originals(data: Data, packed: Dict) -> Dict[int, str]:
+    """Return the files of which a set was packed by the ids of its records; {} if it has none, or they have changed.
+
+    Args:
+        packed: The set's manifest.
+    """
+    if not data.root or "source" not in packed["settings"]:
+        return {}
+    try:
+        tree, fingerprint = list_folder(data)
+    except ConfigError:
+        return {}
+    if fingerprint != packed["settings"]["source"]:
+        return {}
+    return {item.id: item.source for split in tree.splits.values() for items in split for item in items}
+
+
 class _Split(NamedTuple):
     """The images of a split, or of all splits together, before they have labels."""
 

@@ -124,7 +124,7 @@ def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     if not comm.overlap and not comm.double_buffering:
         hidden = min(seen, backward)
         yield Advice("comm.overlap=true", step.without(hidden), False, "exchanged during backward")
-    if comm.compression == "none" and config.precision != "float16" and comm.update_on == "worker":
+    if comm.compression == "none" and comm.update_on == "worker":
         saved = min(seen, step.exchange_alone / 2)
         yield Advice("comm.compression=fp16", step.without(saved), False, "half the bytes")
     one = facts.parameters_mb and facts.parameters_mb * MIB <= bucket_bytes(comm, facts.parameters_mb * MIB)

@@ -17,11 +17,11 @@ from mxscale.distributed.communicators import horovod_build
 from mxscale.environment import hosts, variables
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
-from mxscale.launcher import backend_probe, setup
 from mxscale.launcher import commands as launch
+from mxscale.launcher import setup, trial
+from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import NO_HOOK, Hook, Signals
 from mxscale.launcher.progress import echo
-from mxscale.launcher.supervisor import kept_alive
 from mxscale.perfmodel import step_time
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import ALLREDUCE, FAILED, KILLED, RunDir
@@ -69,7 +69,7 @@ def check(config: Config) -> None:
     """Raise ConfigError for settings that cannot be measured."""
     recording.check(config, "a measurement of all-reduces", "allreduce.seconds")
     comm = config.comm
-    if comm.entry.chosen_by_trial or comm.entry.single_rank or not comm.entry.in_step:
+    if comm.entry.single_rank or not comm.entry.in_step:
         able = [name for name, entry in BACKENDS.items() if entry.in_step and entry.exchange]
         raise ConfigError(f"comm={comm.backend}: has no all-reduce of its own; use one of {', '.join(able)}")
     if comm.compression != "none":
@@ -95,7 +95,7 @@ def carrier(config: Config, device: str) -> str:
 def describe(record: RunDir, request: AllReduce, plan: Plan, ranks: int) -> Tuple[Placement, Dict]:
     """Write and print what is measured; return where the ranks run, and the facts for the result."""
     config = record.config()
-    plan = backend_probe.with_scheduler(config, plan)
+    plan = trial.with_scheduler(config, plan)
     placed = Placement(ranks, available_cores(), plan.hosts, plan.scheduler)
     plan = replace(plan, threads=threads_per_rank(config, placed))
     over = carrier(config, plan.device)
@@ -113,7 +113,7 @@ def measure(record: RunDir, request: AllReduce, placed: Placement, signals: Sign
     commands = launch.commands(config, str(record), 1, placed, variables.of_run(record), what)
     limit_s = config.launch.start_timeout_s + 10 * request.seconds * len(request.sizes)
     with kept_alive(record):
-        ended = backend_probe.measured(record, NAME, commands, limit_s, signals, "launch.start_timeout_s")
+        ended = trial.measured(record, NAME, commands, limit_s, signals, "launch.start_timeout_s")
     if signals.reason:
         return End(KILLED, signals.reason)
     return End(FAILED, ended["no"]) if "no" in ended else End()

@@ -18,11 +18,11 @@ from mxscale.diagnose.record import End, Kind, Stopped
 from mxscale.diagnose.timing import ProbeFailed, Refused
 from mxscale.environment import hosts, variables
 from mxscale.environment.placement import Placement
-from mxscale.launcher import backend_probe, setup
 from mxscale.launcher import commands as launch
+from mxscale.launcher import setup, trial
+from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
-from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, KILLED, RunDir
 from mxscale.util.atomic_files import write_text
@@ -181,7 +181,7 @@ class Diagnostics:
         commands = launch.commands(config, str(self.seen), 1, placed, variables.of_run(self.seen), what)
         with kept_alive(self.seen):
             limit = config.launch.start_timeout_s + 10 * seconds
-            found = backend_probe.measured(self.seen, name, commands, limit, self.signals, "its time")
+            found = trial.measured(self.seen, name, commands, limit, self.signals, "its time")
         if self.signals.reason:
             raise Stopped(self.signals.reason)
         if "no" in found:

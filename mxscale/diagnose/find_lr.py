@@ -20,9 +20,9 @@ from mxscale.diagnose.record import End, Kind, Stopped
 from mxscale.diagnose.timing import ProbeFailed, Refused
 from mxscale.environment import hosts
 from mxscale.launcher import setup
+from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
-from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, KILLED, RunDir
 from mxscale.util import csv_tables, text_table

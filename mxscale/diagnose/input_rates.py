@@ -15,9 +15,9 @@ from mxscale.diagnose import record as recording
 from mxscale.diagnose.record import End, Kind, Stopped
 from mxscale.environment.container_limits import available_cores
 from mxscale.launcher import setup
+from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import NO_HOOK, Hook, Signals
 from mxscale.launcher.progress import echo
-from mxscale.launcher.supervisor import kept_alive
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FAILED, KILLED, RunDir
 from mxscale.rundir.plan import Plan

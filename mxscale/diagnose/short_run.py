@@ -13,9 +13,8 @@ import yaml
 
 from mxscale.config.schema import from_dict
 from mxscale.launcher import run
-from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILURE, REFUSED
-from mxscale.util.errors import ConfigError
+from mxscale.util.errors import ConfigError, RunFailed
 
 POLL_S = 1.0
 
@@ -30,7 +29,7 @@ def main(path: str) -> int:
     except ConfigError as error:
         print(f"error: {error}", flush=True)
         return REFUSED
-    except guards.DiskFailed as error:
+    except RunFailed as error:
         print(f"error: {error}", flush=True)
         return FAILURE
 

@@ -5,13 +5,11 @@ Each function raises ConfigError.
 
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
-from typing import Dict
 
 import mxnet.runtime
 
-from mxscale.config.backends import CANDIDATES, DEFAULT
+from mxscale.config.backends import DEFAULT
 from mxscale.config.optimizers import optimizer_entry
 from mxscale.config.schema import Comm, Config
 from mxscale.config.sizes import server_count
@@ -20,20 +18,6 @@ from mxscale.environment.placement import Placement
 from mxscale.util.errors import ConfigError
 
 PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # ephemeral ports
-
-
-def unavailable_candidates(config: Config, device: str, ranks: int, hosts=()) -> Dict[str, str]:
-    """Return the back ends that comm=auto cannot try here, with the reasons."""
-    reasons = {}
-    for name, settings in CANDIDATES.items():
-        tried = replace(config, comm=replace(config.comm, **settings))
-        try:
-            check_backend(tried, device, ranks, hosts)
-        except ConfigError as error:
-            reasons[name] = str(error)
-        if device == "cpu" and tried.comm.entry.drives_all_devices:  # fast to exchange, but slow to train
-            reasons.setdefault(name, "on a CPU its devices share the cores of one process")
-    return reasons
 
 
 def check_backend(config: Config, device: str, ranks: int, hosts=()) -> None:

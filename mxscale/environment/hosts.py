@@ -178,8 +178,13 @@ def without_address(name: str) -> Tuple[str, str]:
 
 def own_name_resolves() -> bool:
     """Return whether this machine's host name has an address."""
+    return resolves(socket.gethostname())
+
+
+def resolves(name: str) -> bool:
+    """Return whether a host name has an address."""
     try:
-        return bool(socket.getaddrinfo(socket.gethostname(), None))
+        return bool(socket.getaddrinfo(name, None))
     except (OSError, UnicodeError):
         return False
 

@@ -69,9 +69,10 @@ def memory_limit_gb() -> Optional[float]:
 def driver_version(path="/proc/driver/nvidia/version") -> Optional[str]:
     """Return the version of NVIDIA's kernel driver; None if not installed."""
     try:
-        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", Path(path).read_text())
+        line = Path(path).read_text().partition("Kernel Module")[2].partition("\n")[0]
     except OSError:
         return None
+    found = re.search(r"\s(\d+\.[\d.]+)(?!\S)", line)
     return found[1] if found else None
 
 

@@ -8,11 +8,12 @@ the bound are killed; their last checkpoint stays.
 
 import math
 import time
-from typing import Dict, Iterable, List, Optional, Set
+from typing import Dict, Iterable, List, Optional, Sequence, Set
 
 from mxscale.config.schema import Budget, Config
 from mxscale.config.sizes import Sizes
 from mxscale.cost import prices, run_cost
+from mxscale.cost.prices import Usage
 from mxscale.launcher.progress import Follower, echo
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
@@ -27,17 +28,17 @@ MARGIN = 1.5  # on observed durations
 RECENT = 20  # lines of metrics from which the step time is estimated
 
 
-def check(budget: Budget, price: Price, attempts_s=(), nodes=(1,)) -> None:
+def check(budget: Budget, price: Price, earlier: Sequence[Usage] = ()) -> None:
     """Refuse bounds without a price, and bounds that the start of another attempt exceeds.
 
     Args:
-        attempts_s: Seconds of the earlier attempts.
-        nodes: Nodes of the earlier attempts and of the next one.
+        price: Content of price.json, with the number of nodes of that attempt.
+        earlier: The attempts of a resumed run.
 
     Raises:
         ConfigError: The budget is refused.
     """
-    bounds = budget.bounds
+    bounds, following = budget.bounds, Usage(0, price.nodes)
     for currency, bound in bounds.items():
         setting = f"budget.max_{currency}={bound:g}"
         if not price.known:
@@ -48,15 +49,15 @@ def check(budget: Budget, price: Price, attempts_s=(), nodes=(1,)) -> None:
                 f"{setting}: {currency.upper()} unknown, no exchange rate on or before {price.date}; "
                 f"use budget.max_{other}"
             )
-        if prices.affordable_s(price, {currency: bound}, attempts_s, nodes) <= 0:
-            least = prices.cost(price, [*attempts_s, 0], nodes)[currency]
-            raise ConfigError(f"{setting}: {_start(price, attempts_s)} {least:.4f} {currency.upper()}; raise it")
+        if prices.affordable_s(price, {currency: bound}, earlier, following) <= 0:
+            least = prices.bill(price, [*earlier, following])[currency]
+            raise ConfigError(f"{setting}: {_start(price, earlier)} {least:.4f} {currency.upper()}; raise it")
 
 
-def _start(price: Price, attempts_s) -> str:
+def _start(price: Price, earlier: Sequence[Usage]) -> str:
     """Return what the least cost consists of, as the subject of a sentence."""
     parts = []
-    if attempts_s:
+    if earlier:
         parts.append("earlier attempts")
     elif price.setup_minutes:
         parts.append(f"{price.setup_minutes:g} minutes of set-up")
@@ -113,10 +114,10 @@ def deadline(run: RunDir, budget: Budget, attempt: int) -> float:
     """Return when the cost of the current attempt exceeds a bound, in seconds since 1970; inf without a bound."""
     if not budget.bounds:
         return math.inf
-    price, spans = run.price(), run_cost.Attempts(run)
-    began = spans.spans[-1].started_ms
-    before = spans.seconds(began, attempt)[:-1]
-    return began / 1000 + prices.affordable_s(price, budget.bounds, before, spans.nodes(attempt, price.nodes))
+    price, attempts = run.price(), run.attempts
+    began = attempts[-1].started_ms
+    *before, following = run_cost.usage(attempts, price, attempt, began)
+    return began / 1000 + prices.affordable_s(price, budget.bounds, before, following)
 
 
 def check_prepared(run: RunDir, config: Config, attempt: int) -> None:

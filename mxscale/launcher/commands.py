@@ -163,7 +163,7 @@ class Gone(NamedTuple):
 
 # What horovodrun (Gloo) and mpirun write about the end of a rank
 OF_HOROVODRUN = re.compile(r"Process (\d+) exit with status code (\d+)")
-OF_MPIRUN = re.compile(r"process rank (\d+) with PID .* exited on signal (\d+)")
+OF_MPIRUN = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
 
 
 def gone_ranks(log: str) -> List[Gone]:

@@ -10,7 +10,8 @@ from typing import NamedTuple, Optional
 from mxscale.config.schema import Config
 from mxscale.config.sizes import sizes
 from mxscale.cost import prices, run_cost
-from mxscale.launcher import backend_probe, budget, setup
+from mxscale.cost.prices import Usage
+from mxscale.launcher import budget, setup
 from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.launcher.progress import echo
 from mxscale.records import earlier_runs
@@ -50,7 +51,7 @@ def _report_new_run(config: Config, resources: Resources) -> bool:
         setup.place(context)
         setup.prepare(context)
         if not signals.reason:
-            config = backend_probe.settle(run, run.config(), context.attempt, signals)
+            config = run.config()
             plan = run.plan()
             setup.announce(run, config, plan, resources.price)
             plan = setup.record_environment(run, config, plan)
@@ -70,7 +71,7 @@ def _report_rest(run: RunDir, config: Config, price: Price) -> None:
     done = max((int(path.name) for path in run.checkpoints.glob("[0-9]*")), default=0)
     own = run.figures.get("throughput/median")
     speed = Speed(own, f"median of {run}", *_durations(run)) if own else expected_speed(run, config, plan)
-    echo(report(config, plan, price, speed, done, run_cost.so_far(run, price)))
+    echo(report(config, plan, price, speed, done, run_cost.so_far(run)))
 
 
 def expected_speed(run: RunDir, config: Config, plan: Plan) -> Optional[Speed]:
@@ -95,22 +96,21 @@ def _durations(run: RunDir) -> tuple:
     return start_s, durations.validation_s, durations.checkpoint_s
 
 
-def report(config: Config, plan: Plan, price: Price, speed: Optional[Speed], done: int = 0, spent=((), (1,))) -> str:
+def report(config: Config, plan: Plan, price: Price, speed: Optional[Speed], done: int = 0, earlier=()) -> str:
     """Return the lines to print.
 
     Args:
         done: Steps that a resumed run has completed.
-        spent: run_cost.so_far of a resumed run.
+        earlier: The attempts of a resumed run.
     """
-    attempts_s, nodes = spent[0], [*spent[1][:-1], price.nodes]
-    hour = prices.cost(dataclasses.replace(price, setup_minutes=0), [3600]) if price.known else None
+    hour = prices.cost(dataclasses.replace(price, setup_minutes=0), 3600)
     if speed is None:
         per_hour = f"{_money(hour)} per hour" if hour else f"unknown: {price.why}"
         unknown = f"hours unknown: no earlier run of this config in {config.runs}/{config.entry}"
         return f"cost      {per_hour}; {unknown}; give budget.images_per_s=N"
     parts, missing = _parts(config, plan, speed, done)
     seconds = sum(parts.values())
-    setup_s = 0 if attempts_s else 60 * config.launch.setup_minutes
+    setup_s = 0 if earlier else 60 * config.launch.setup_minutes
     sums = ", ".join(f"{name} {value:.1f}" for name, value in {"set-up": setup_s, **parts}.items() if value)
     not_counted = f"; unknown and not counted: {', '.join(missing)}" if missing else ""
     lines = [
@@ -119,8 +119,8 @@ def report(config: Config, plan: Plan, price: Price, speed: Optional[Speed], don
     ]
     if hour is None:
         return "\n".join([*lines, f"cost      unknown: {price.why}"])
-    total = prices.cost(price, [*attempts_s, seconds], nodes)
-    before = prices.cost(price, attempts_s, nodes[:-1]) if attempts_s else None
+    total = prices.bill(price, [*earlier, Usage(seconds, price.nodes)])
+    before = prices.bill(price, earlier) if earlier else None
     already = f", {_money(before)} of it spent" if before else ""
     lines.append(f"cost      {_money(total)} ({_money(hour)} per hour{already})")
     for currency, bound in config.budget.bounds.items():

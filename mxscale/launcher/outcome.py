@@ -1,5 +1,6 @@
 """How an attempt ended: one status merged from those of its ranks, and whether another attempt can follow."""
 
+import re
 import signal
 import time
 from dataclasses import replace
@@ -31,6 +32,7 @@ def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[S
             nodes = Placement.of(attempt.plan).hosts_of_ranks(attempt.context.config.comm)
             failure = host_failure(watched.lost_hosts, nodes, ranks)
         elif failure.outside:
+            failure = failure if gone else with_launcher_reason(failure, attempt.logs)
             failure = with_image(with_communicator_reason(failure, attempt.logs), attempt.logs)
         merged = replace(merged, error=failure.error)
     now = int(time.time() * 1000)
@@ -104,10 +106,18 @@ def with_communicator_reason(failure: Failure, logs: Logs) -> Failure:
     return failure._replace(error=f"rank {failure.of[0]} lost its peers: {reason[:WIDTH]}") if reason else failure
 
 
+def with_launcher_reason(failure: Failure, logs: Logs) -> Failure:
+    """Return the failure; if its ranks wrote nothing, with the error of the launcher, which then did not start them."""
+    errors = [line for line in logs.last_lines("launch") if re.match(r"\w*(Error|Exception): ", line)]
+    if not (errors and failure.of) or any(map(logs.last_lines, failure.of)):
+        return failure
+    return failure._replace(error=f"the ranks did not start: {errors[-1]} (ranks/launch.log)")
+
+
 def restart_context(context: RunContext) -> RunContext:
     """Return the context of another attempt on the hosts that can be reached.
 
-    What the failed attempt determined (the back end of comm=auto, the input of pretrained weights) stays.
+    What the failed attempt determined (the input of pretrained weights) stays.
     Raises ConfigError if no host can be reached, or the weights no longer exist.
     """
     run, nodes = context.run, context.resources.nodes
@@ -121,6 +131,7 @@ def restart_context(context: RunContext) -> RunContext:
         nodes=left,
         price=replace(context.resources.price, nodes=setup.billed_machine(config, left).nodes),
         started=run.attempts[-1].ended_ms / 1000,  # the machines are billed between two attempts
+        continues=True,
         weights_file=setup.pretrained_file(config, run),
     )
     return replace(context, config=config, resources=resources, ranks=ranks_that_fit(config.launch.ranks, left))

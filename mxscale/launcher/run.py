@@ -22,7 +22,7 @@ from mxscale.rundir.status import Status
 from mxscale.tracking import tracker
 from mxscale.tracking.payload import record_first_params
 from mxscale.tracking.sync_state import all_runs, view_hint
-from mxscale.util.errors import ConfigError
+from mxscale.util.errors import ConfigError, RunFailed
 
 
 def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] = ()) -> Status:
@@ -30,7 +30,7 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] 
 
     Raises:
         ConfigError: The run is refused before its first step.
-        guards.DiskFailed: Not even the status could be written.
+        RunFailed: The preparation failed, or not even the status could be written.
     """
     resources = setup.check(config, run, hooks)
     if config.budget.dry_run:
@@ -51,7 +51,7 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] 
                 break
             try:
                 attempt = restart(context, attempt.logs, failure, number)
-            except ConfigError as error:
+            except (ConfigError, RunFailed) as error:
                 echo(f"no restart: {error}")
                 break
             mirror.next_attempt(run_cost.cost_of(run))

@@ -7,6 +7,8 @@ import hashlib
 import math
 import os
 import platform
+import shutil
+import signal
 import subprocess
 import time
 from dataclasses import replace
@@ -22,11 +24,11 @@ from mxscale.cost import prices, run_cost
 from mxscale.environment import description, hosts, machine, variables
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
-from mxscale.launcher import backend_probe, budget, commands
+from mxscale.launcher import budget, commands, trial
+from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Hook, Resources, RunContext, Signals
 from mxscale.launcher.failure import Logs
 from mxscale.launcher.progress import echo
-from mxscale.launcher.supervisor import kept_alive
 from mxscale.records import earlier_runs
 from mxscale.rundir import directory, status
 from mxscale.rundir.directory import RunDir
@@ -35,7 +37,7 @@ from mxscale.rundir.price import Price
 from mxscale.tracking import uris
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import digest_of
-from mxscale.util.errors import ConfigError
+from mxscale.util.errors import ConfigError, RunFailed
 
 ORPHANS_S = 120.0  # longest wait for ranks that a killed parent or a lost host left behind
 
@@ -43,7 +45,7 @@ ORPHANS_S = 120.0  # longest wait for ranks that a killed parent or a lost host 
 class Attempt(NamedTuple):
     """An attempt whose ranks can be started."""
 
-    context: RunContext  # its config includes what the preparation and comm=auto determined
+    context: RunContext  # its config includes what the preparation determined
     plan: Optional[Plan]  # None: stopped during set-up
     stamps: dict  # {"began": seconds since 1970, "compose", "preparation": seconds}
     logs: Logs
@@ -65,7 +67,7 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     nodes = hosts.find(config)
     price = price_of(config, nodes, run, hooks)
     if not config.budget.dry_run:  # it reports the cost beyond a bound as well
-        budget.check(config.budget, price, *run_cost.so_far(run, price))
+        budget.check(config.budget, price, run_cost.so_far(run))
     check_horovod(config)
     weights_file = pretrained_file(config, run)
     if config.tracking.enabled:
@@ -78,6 +80,13 @@ def check_horovod(config: Config) -> None:
     over_gloo = config.comm.entry.uses_horovod and config.comm.transport == "gloo"
     if not over_gloo:
         return
+    if shutil.which("env") is None:
+        raise ConfigError(f"PATH={os.environ.get('PATH', '')}: has no `env`, which starts the ranks; add /usr/bin:/bin")
+    if not (config.launch.hosts or hosts.resolves("localhost")):
+        line = "add the line `127.0.0.1 localhost` to /etc/hosts"
+        raise ConfigError(
+            f"comm={config.comm.backend}: the name localhost does not resolve, and horovodrun needs it; {line}"
+        )
     shm = machine.shared_memory()
     if not (shm and shm["writable"]):
         raise ConfigError(f"comm={config.comm.backend}: {'; '.join(machine.SHM_NOT_WRITABLE)}")
@@ -136,7 +145,6 @@ def set_up(context: RunContext) -> Attempt:
     config = run.config()  # the preparation may have set the input of pretrained weights
     if not signals.reason:
         hosts.check_inputs(run.plan())
-        config = backend_probe.settle(run, config, context.attempt, signals)
     context = replace(context, config=config)
     if signals.reason:
         return Attempt(context, None, stamps, logs)
@@ -165,7 +173,8 @@ def begin_attempt(context: RunContext) -> RunContext:
     rank_files = [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive"), *run.path.glob("ranks/*.images")]
     for stale in [run.stop_file, run.path / "refused.json", *rank_files]:
         stale.unlink(missing_ok=True)
-    started = status.Attempt(attempt, int(resources.started * 1000), resources.price.nodes)
+    started_ms = round(resources.started * 1000)
+    started = status.Attempt(attempt, started_ms, resources.price.nodes, continues=resources.continues)
     run.write_status(status.Status(attempts=(*earlier, started), attempt=attempt))
     run.write_config(context.config)
     if run.price() is None:
@@ -199,13 +208,13 @@ def place(context: RunContext) -> None:
     run, nodes = context.run, context.resources.nodes
     hosts.check(nodes, run)
     plan = replace(run.plan(), hosts=tuple(nodes), fitted_ranks=context.ranks)
-    run.write_plan(backend_probe.with_scheduler(context.config, plan))
+    run.write_plan(trial.with_scheduler(context.config, plan))
 
 
 def prepare(context: RunContext) -> None:
     """Run the preparation child until it ends, a signal arrives or the budget is spent.
 
-    Raises ConfigError if the child refuses the run.
+    Raises ConfigError if the child refuses the run, RunFailed if it ends without a reason.
     """
     run, config, signals = context.run, context.config, context.signals
     command = commands.preparation(str(run), context.attempt, available_cores(), variables.of_run(run))
@@ -226,9 +235,18 @@ def prepare(context: RunContext) -> None:
     if spent:
         bounds = budget.describe(config.budget.bounds)
         raise ConfigError(f"{bounds}: the preparation alone costs more; raise it")
-    refused = run.read("refused.json") or {}
-    messages = f"the preparation ended with status {child.returncode}; its messages are above"
-    raise ConfigError(refused.get("error", messages))
+    refused = run.read("refused.json")
+    if refused:
+        raise ConfigError(refused["error"])
+    raise RunFailed(f"the preparation {ended(child.returncode)}")
+
+
+def ended(status: int) -> str:
+    """Return how a child process ended that reported no cause."""
+    if status > 0:
+        return f"ended with status {status}; its messages are above"
+    name = signal.Signals(-status).name
+    return f"was ended by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}"
 
 
 def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
@@ -249,7 +267,6 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
     run.write_plan(plan)
     own = signature.signature(signed, plan.data_digest, weights)
     facts["tags"] = description.tags(facts, plan, own, config.claims)
-    facts["probe"] = run.read(backend_probe.RECORD)
     facts["data"] = description.data_set(config.data.kind, plan)
     run.write("environment.json", facts)
     return plan
@@ -309,9 +326,6 @@ def describe_exchange(run: RunDir, config: Config, plan: Plan) -> str:
         notes.append(f"kvstore {comm.entry.kvstore}, one process")
         if plan.device == "cpu":
             notes.append("on CPU contexts for learning and testing only")
-    chosen = run.read(backend_probe.RECORD)
-    if chosen:
-        notes.append(f"chosen by comm=auto ({chosen['reason']})")
     if comm.hierarchical and len(plan.hosts) < 2:
         notes.append("comm.hierarchical has no effect on one machine")
     return "; ".join(notes)

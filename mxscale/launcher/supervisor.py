@@ -1,6 +1,5 @@
 """Supervision of the ranks: keep them alive, show progress, pass on stop requests, detect failures."""
 
-import threading
 import time
 from typing import List, NamedTuple, Optional, Sequence
 
@@ -10,6 +9,7 @@ from mxscale.environment.hosts import Host
 from mxscale.environment.placement import Placement
 from mxscale.environment.system_metrics import sampled
 from mxscale.launcher import commands as launch
+from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.budget import BudgetMonitor
 from mxscale.launcher.context import RunContext
 from mxscale.launcher.failure import Failure, Logs
@@ -17,11 +17,8 @@ from mxscale.launcher.heartbeat_monitor import QUIET_S, HeartbeatMonitor
 from mxscale.launcher.processes import Processes
 from mxscale.launcher.progress import Progress, echo
 from mxscale.rundir import guards
-from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
-from mxscale.util.background import background_thread
 
-ALIVE_EVERY_S = 5.0
 POLL_S = 0.1
 STRAGGLE_S = 8.0  # between one rank's failure and the end of the others
 
@@ -159,17 +156,3 @@ class Supervisor:
         if all(status.consequence for status in failed):
             return self.monitor.stalled(QUIET_S if failed else None)
         return None
-
-
-def kept_alive(run: RunDir):
-    """Touch `alive` from a thread while the block runs: a blocked terminal must not end the ranks."""
-
-    def touch(ended: threading.Event) -> None:
-        while not ended.is_set():
-            try:
-                run.alive_file.touch()
-            except OSError:  # a disk error is reported where the parent writes
-                pass
-            ended.wait(ALIVE_EVERY_S)
-
-    return background_thread(touch, "alive")

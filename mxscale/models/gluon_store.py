@@ -16,7 +16,7 @@ from mxnet.gluon.model_zoo import model_store
 
 from mxscale.util.atomic_files import digest_of, sync
 from mxscale.util.errors import ConfigError, nearest
-from mxscale.util.redaction import redact, redact_address, shown
+from mxscale.util.redaction import excerpt, redact_address, shown
 
 SILENCE_S = 30.0  # without a byte from the store
 
@@ -68,7 +68,7 @@ def fetch(name: str) -> str:
             sync(file)
             os.replace(file, path)
     except Exception as error:  # of requests, zipfile, the file system and MXNet itself
-        reason = redact(" ".join(str(error).split()))
+        reason = excerpt(str(error))
         store = redact_address(os.environ.get("MXNET_GLUON_REPO", model_store.apache_repo_url))
         raise ConfigError(
             f"model.pretrained=zoo: cannot download {name} from {store} ({reason}); the zoo's own hosts have been "

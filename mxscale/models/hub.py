@@ -14,7 +14,7 @@ from huggingface_hub import constants, errors
 from mxscale.models.weights import MAX_BYTES
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
-from mxscale.util.redaction import redact, redact_address
+from mxscale.util.redaction import excerpt, redact_address
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"  # as timm writes them
 
@@ -78,4 +78,4 @@ def _reason(error: Exception, revision: str) -> str:
         return f"{hub} returned status {error.response.status_code}"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror} ({error.filename or constants.HF_HUB_CACHE})"
-    return f"{type(error).__name__}: {redact(' '.join(str(error).split()))[:200]}"
+    return f"{type(error).__name__}: {excerpt(str(error))}"

@@ -12,7 +12,8 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from mxscale.config.networks import network
 from mxscale.config.schema import origin_of
-from mxscale.models import gluon_store, symbol, torch_file, weights, zoo
+from mxscale.models import gluon_store, model_card, symbol, torch_file, weights, zoo
+from mxscale.models.model_card import ModelCard
 from mxscale.rundir.plan import Origin
 from mxscale.util.atomic_files import digest_of, replacing
 from mxscale.util.errors import ConfigError
@@ -48,30 +49,26 @@ def _symbol(rest: str, name: str, source: str) -> Loaded:
     taken = {"image_size": 224, "mean": [0.0] * 3, "std": [1.0] * 3} if network.raw_input else None
     loaded = Loaded(arrays, files, taken, graph=saved)
     with contextlib.suppress(OSError, ValueError, RecursionError):  # of another program
-        return _of_export(loaded, json.loads(read_regular(f"{symbol.split_epoch(rest)[0]}.json", symbol.MAX_BYTES)))
+        values = json.loads(read_regular(f"{symbol.split_epoch(rest)[0]}.json", symbol.MAX_BYTES))
+        if isinstance(values, dict) and "class_names" in values and "params_sha256" in values:
+            return _of_export(loaded, model_card.from_values(values, source))
     return loaded
 
 
-def _of_export(loaded: Loaded, card: Any) -> Loaded:
-    """Add the input and the classes that `mxscale export` writes; unchanged if another program wrote the file."""
-    try:
-        side, resize, names = card["image_size"], card["resize"], [str(name) for name in card["class_names"]]
-        crop = min(1, side / resize) if resize else None
-        taken = {"image_size": side, "crop": crop, "unresized": resize is None}
-        taken.update({key: card[key] for key in ("mean", "std", "interpolation")})
-    except (KeyError, TypeError):
-        return loaded
-    return loaded._replace(input=taken, class_names=names)
+def _of_export(loaded: Loaded, card: ModelCard) -> Loaded:
+    """Add the input and the classes that `mxscale export` states."""
+    crop = min(1, card.image_size / card.resize) if card.resize else None
+    taken = {"image_size": card.image_size, "crop": crop, "unresized": card.resize is None}
+    taken.update(mean=list(card.mean), std=list(card.std), interpolation=card.interpolation)
+    return loaded._replace(input=taken, class_names=list(card.class_names))
 
 
 def _torch(rest: str, name: str, source: str) -> Loaded:
     from mxscale.models import convert
 
     loaded = Loaded(convert.load(rest, name, source), [rest])
-    with contextlib.suppress(ValueError):  # of another program
-        texts = torch_file.metadata_of(rest)
-        loaded = _of_export(loaded, {key: json.loads(text) for key, text in texts.items() if key != "format"})
-    return loaded if loaded.input else loaded._replace(input=convert.input_of(rest))
+    card = model_card.from_metadata(torch_file.metadata_of(rest), source)
+    return _of_export(loaded, card) if card else loaded._replace(input=convert.input_of(rest))
 
 
 def _hub(rest: str, name: str, source: str) -> Loaded:

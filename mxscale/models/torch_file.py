@@ -18,6 +18,7 @@ import safetensors
 from mxscale.models.weights import MAX_BYTES
 from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import read_regular
+from mxscale.util.restricted_pickle import Refused, RestrictedUnpickler, handlers, short
 
 # A bfloat16 is the upper half of a float32. NumPy has no such type: it is read as uint16 until `as_float32`.
 BFLOAT16 = "bfloat16"
@@ -53,10 +54,6 @@ class Tensor(NamedTuple):
             return self.array.astype("<f4", order="C")
 
 
-class _Refused(ValueError):
-    """An invalid file; the message is short."""
-
-
 def read(path: str, source: str) -> Dict[str, Tensor]:
     """Return the tensors of a file by name. Raises ConfigError, which names `source`."""
     try:
@@ -68,7 +65,7 @@ def read(path: str, source: str) -> Dict[str, Tensor]:
         raise ConfigError(f"model.pretrained={source}: no such file") from None
     except OSError as error:
         raise ConfigError(f"model.pretrained={source}: {error.strerror or error}") from None
-    except _Refused as error:
+    except Refused as error:
         raise ConfigError(f"model.pretrained={source}: {error}") from None
 
 
@@ -85,16 +82,16 @@ def _safetensors(content: bytes) -> Dict[str, Tensor]:
     try:
         entries = safetensors.deserialize(content)  # checks every offset and size against the file
     except safetensors.SafetensorError as error:
-        raise _Refused(f"is not a complete safetensors file (truncated or corrupt: {_short(error)})") from None
+        raise Refused(f"is not a complete safetensors file (truncated or corrupt: {short(error)})") from None
     tensors = {}
     for name, entry in sorted(entries, key=lambda named: named[0]):  # their order differs from call to call
         if entry["dtype"] not in SAFETENSORS:
-            raise _Refused(f"{name} is of type {entry['dtype']}, which is not supported")
+            raise Refused(f"{name} is of type {entry['dtype']}, which is not supported")
         kind = SAFETENSORS[entry["dtype"]]
         shape = tuple(entry["shape"])
         # NumPy multiplies the other sizes, even if one is 0
         if len(shape) > MAX_AXES or math.prod(size or 1 for size in shape) >= MAX_SIZE:
-            raise _Refused(f"is corrupt: {_short(name)} has shape {_short(shape)}")
+            raise Refused(f"is corrupt: {short(name)} has shape {short(shape)}")
         array = np.frombuffer(entry["data"], _numpy(kind)).reshape(shape)
         tensors[name] = Tensor(array, kind == BFLOAT16)
     return tensors
@@ -104,10 +101,6 @@ def _numpy(kind: str) -> np.dtype:
     return np.dtype("<u2" if kind == BFLOAT16 else kind)
 
 
-def _short(text) -> str:
-    return " ".join(str(text).split())[:200]
-
-
 # ---------------------------------------------------------------- .pth
 
 
@@ -115,11 +108,11 @@ def _pickled(content: bytes) -> Dict[str, Tensor]:
     try:
         found, storages = _zip(content) if content.startswith(b"PK") else _legacy(content)
         return {name: view.tensor(storages) for name, view in _state_dict(found).items()}
-    except _Refused:
+    except Refused:
         raise
     except Exception as error:  # the unpickler and zipfile raise many types for damaged files
-        what = f"{type(error).__name__}: {_short(error)}"
-        raise _Refused(f"is not a complete PyTorch file (truncated or corrupt: {what})") from None
+        what = f"{type(error).__name__}: {short(error)}"
+        raise Refused(f"is not a complete PyTorch file (truncated or corrupt: {what})") from None
 
 
 def _state_dict(found) -> Dict[str, "_View"]:
@@ -128,11 +121,11 @@ def _state_dict(found) -> Dict[str, "_View"]:
             found = found[key]
             break
     if not isinstance(found, dict):
-        raise _Refused("holds no state dict: write it with torch.save(model.state_dict(), FILE)")
+        raise Refused("holds no state dict: write it with torch.save(model.state_dict(), FILE)")
     odd = [name for name, value in found.items() if not isinstance(name, str) or not isinstance(value, _View)]
     if odd or not found:
         what = f"{odd[0]} is not a tensor" if odd else "it is empty"
-        raise _Refused(f"holds no state dict ({what}): write it with torch.save(model.state_dict(), FILE)")
+        raise Refused(f"holds no state dict ({what}): write it with torch.save(model.state_dict(), FILE)")
     return found
 
 
@@ -156,16 +149,16 @@ class _View(NamedTuple):
         dtype, (key, kind, size) = _numpy(self.storage.kind), self.storage
         numbers = (self.offset, size, *self.shape, *self.strides)
         if len(self.shape) > MAX_AXES or len(self.shape) != len(self.strides) or not _are_counts(numbers):
-            raise _Refused(f"is corrupt: a tensor of shape {self.shape}, strides {self.strides}")
+            raise Refused(f"is corrupt: a tensor of shape {self.shape}, strides {self.strides}")
         data = storages.get(key)
         if data is None or len(data) != size * dtype.itemsize:
-            raise _Refused(f"is truncated or corrupt: storage {key} has {len(data or b'')} bytes of {size} {dtype}")
+            raise Refused(f"is truncated or corrupt: storage {key} has {len(data or b'')} bytes of {size} {dtype}")
         last = self.offset + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
         if math.prod(self.shape) == 0:
             return Tensor(np.zeros(self.shape, dtype), kind == BFLOAT16)
         # A stride of 0 would create a tensor of any size from one number.
         if last >= size or math.prod(self.shape) > size:
-            raise _Refused(f"is corrupt: a tensor of shape {self.shape} exceeds its {size} numbers")
+            raise Refused(f"is corrupt: a tensor of shape {self.shape} exceeds its {size} numbers")
         elements = np.frombuffer(data, dtype)[self.offset :]
         strides = [stride * dtype.itemsize for stride in self.strides]
         return Tensor(np.lib.stride_tricks.as_strided(elements, self.shape, strides, writeable=False), kind == BFLOAT16)
@@ -177,13 +170,13 @@ def _are_counts(numbers) -> bool:
 
 def _rebuild_tensor(storage, offset, shape, strides, *_) -> _View:  # what follows: gradients, hooks
     if not isinstance(storage, _Storage):
-        raise _Refused("is corrupt: a tensor without a storage")
+        raise Refused("is corrupt: a tensor without a storage")
     return _View(storage, offset, tuple(shape), tuple(strides))
 
 
 def _rebuild_parameter(data, *_) -> _View:
     if not isinstance(data, _View):
-        raise _Refused("is corrupt: a parameter without a tensor")
+        raise Refused("is corrupt: a parameter without a tensor")
     return data
 
 
@@ -194,52 +187,33 @@ ALLOWED = {
     ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
     **{("torch", storage): kind for storage, kind in STORAGES.items()},
 }
-# Opcodes that torch.save writes, protocols 2 to 4. Any other (new objects, extensions, byte arrays of a stated size,
-# sets) is an error.
-OPCODES = (
-    "PROTO", "FRAME", "STOP", "MARK", "POP_MARK", "BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET",
-    "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
-    "SHORT_BINSTRING", "BINSTRING", "BINUNICODE", "SHORT_BINUNICODE",
-    "EMPTY_DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "APPEND", "APPENDS",
-    "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "BINPERSID",
-)  # fmt: skip
 
 
-class _Unpickler(pickle._Unpickler):
-    """Python's unpickler restricted to ALLOWED and OPCODES.
+class _Unpickler(RestrictedUnpickler):
+    """The unpickler of what torch.save writes."""
 
-    The C implementation is unsuitable: a number in the file makes it allocate without bound (LONG_BINPUT), and its
-    opcodes cannot be restricted.
-    """
-
-    dispatch = {code: pickle._Unpickler.dispatch[code] for code in (getattr(pickle, n)[0] for n in OPCODES)}
+    allowed = ALLOWED
+    unknown = (
+        "which is not part of a state dict and is not executed: "
+        "write it again with torch.save(model.state_dict(), FILE)"
+    )
+    dispatch = {**RestrictedUnpickler.dispatch, **handlers("BINPERSID")}
 
     def __init__(self, file):
         super().__init__(file, encoding="utf-8")  # of strings that Python 2 wrote
 
-    def find_class(self, module: str, name: str):
-        if (module, name) not in ALLOWED:
-            raise _Refused(
-                f"refers to {_short(f'{module}.{name}')}, which is not part of a state dict and is not executed: "
-                "write it again with torch.save(model.state_dict(), FILE)"
-            )
-        return ALLOWED[module, name]
-
     def persistent_load(self, saved) -> _Storage:
         category, kind, key, _, size = saved[:5]  # the fourth is the device
         if category != "storage" or kind not in STORAGES.values():
-            raise _Refused("is corrupt: an unknown storage")
+            raise Refused("is corrupt: an unknown storage")
         if saved[5:] and saved[5] is not None:
-            raise _Refused("has a storage that is part of another: save it again with a newer PyTorch")
+            raise Refused("has a storage that is part of another: save it again with a newer PyTorch")
         return _Storage(str(key), kind, size)
 
-    def load_build(self):
-        """Drop attributes of ordered dictionaries (`_metadata`). Other objects must not be changed."""
-        self.stack.pop()
-        if type(self.stack[-1]) is not OrderedDict:
-            raise _Refused(f"is corrupt: it modifies a {type(self.stack[-1]).__name__}")
-
-    dispatch[pickle.BUILD[0]] = load_build
+    def build(self, target, state) -> None:
+        """Drop attributes of ordered dictionaries (`_metadata`)."""
+        if type(target) is not OrderedDict:
+            super().build(target, state)
 
 
 def _zip(content: bytes):
@@ -248,12 +222,12 @@ def _zip(content: bytes):
         names = archive.namelist()
         pickles = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
         if len(pickles) != 1:
-            raise _Refused("is a zip archive without data.pkl, not written by torch.save")
+            raise Refused("is a zip archive without data.pkl, not written by torch.save")
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-            raise _Refused("is a compressed archive, not written by torch.save")
+            raise Refused("is a compressed archive, not written by torch.save")
         root = pickles[0].partition("/")[0]
         if f"{root}/byteorder" in names and archive.read(f"{root}/byteorder") != b"little":
-            raise _Refused("was written on a big-endian machine")
+            raise Refused("was written on a big-endian machine")
         found = _Unpickler(io.BytesIO(archive.read(pickles[0]))).load()
         folder = f"{root}/data/"
         storages = {name[len(folder) :]: archive.read(name) for name in names if name.startswith(folder)}
@@ -269,9 +243,9 @@ def _legacy(content: bytes):
     file = io.BytesIO(content)
     magic = _Unpickler(file).load() if content[:1] == pickle.PROTO else None
     if magic != MAGIC or _Unpickler(file).load() != PROTOCOL:
-        raise _Refused("is not a PyTorch file: neither a zip archive nor the format before PyTorch 1.6")
+        raise Refused("is not a PyTorch file: neither a zip archive nor the format before PyTorch 1.6")
     if not _Unpickler(file).load().get("little_endian"):
-        raise _Refused("was written on a big-endian machine")
+        raise Refused("was written on a big-endian machine")
     unpickler = _Sized(file)
     found = unpickler.load()
     storages = {}

@@ -68,18 +68,24 @@ def host(array) -> np.ndarray:
     return array.asnumpy() if isinstance(array, mx.nd.NDArray) else array
 
 
-def load(path, key: str = "model.pretrained") -> Dict[str, mx.nd.NDArray]:
-    """Return name -> array on the CPU, from MXNet's .params container of any version.
+def load(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[str, mx.nd.NDArray]:
+    """Return what `read` returns, as arrays of MXNet on the CPU."""
+    return {name: _on_cpu(array) for name, array in read(path, key, at_most).items()}
+
+
+def read(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[str, np.ndarray]:
+    """Return name -> array, from MXNet's .params container of any version.
 
     Args:
         path: The file. The prefixes `arg:` and `aux:` of its names are dropped.
         key: The setting that names the file, for messages.
+        at_most: Bytes of the file.
 
     Raises:
         ConfigError: The file is missing, truncated or corrupt, or not a regular file.
     """
     try:
-        return {name: _on_cpu(array) for name, array in _read(path).items()}
+        return _read(path, at_most)
     except FileNotFoundError:
         raise ConfigError(f"{key}={path}: no such file") from None
     except OSError as error:
@@ -119,8 +125,8 @@ class _Cursor:
         return struct.unpack(layout, self.take(struct.calcsize(layout)))
 
 
-def _read(path) -> Dict[str, np.ndarray]:
-    cursor = _Cursor(read_regular(path, MAX_BYTES))
+def _read(path, at_most: int) -> Dict[str, np.ndarray]:
+    cursor = _Cursor(read_regular(path, at_most))
     magic, _, count = cursor.numbers("Q", 3)
     if magic != LIST_MAGIC:
         raise _Corrupt("wrong magic number")
@@ -136,6 +142,15 @@ def _read(path) -> Dict[str, np.ndarray]:
     if not found:
         raise _Corrupt("it has no arrays")
     return dict(zip(found, values, strict=True))
+
+
+def array_of(content: bytes) -> np.ndarray:
+    """Return the one array that `content` holds as in the container. Raises ValueError."""
+    cursor = _Cursor(content)
+    array = _array(cursor)
+    if cursor.at != len(content):
+        raise _Corrupt("data after its end")
+    return array
 
 
 def _array(cursor: _Cursor) -> np.ndarray:

@@ -11,7 +11,7 @@ from mxscale.config.sizes import bucket_bytes, server_count
 from mxscale.environment.placement import Placement
 from mxscale.perfmodel import layers, step_time
 from mxscale.perfmodel.rates import Measured
-from mxscale.perfmodel.scenarios import PUSH_EACH, bytes_each, software
+from mxscale.perfmodel.scenarios import BYTES, PUSH_EACH, software
 from mxscale.perfmodel.step_time import Job, Link
 from mxscale.rundir.directory import ALLREDUCE, FINISHED, RunDir
 from mxscale.rundir.plan import Plan
@@ -189,7 +189,7 @@ def job(run: Measured, rate: float, network: layers.Network, links: Dict[str, Li
         nodes=run.nodes,
         gpus_per_node=each,
         comm=exchange,
-        bytes_each=bytes_each(run.precision, comm.compression),
+        bytes_each=BYTES[comm.compression],
         hierarchical=ring and comm.hierarchical and run.nodes > 1,
         servers=run.server_nodes,
         pushes=each if comm.entry.name in PUSH_EACH else 1,  # of a node

@@ -6,12 +6,14 @@ earlier runs count. The result is the run's forecast.json, `plan/*` in MLflow an
 rate is reported as unknown.
 """
 
+import math
 import statistics
 from dataclasses import replace
 from typing import Dict, List, Optional, Tuple
 
 from mxscale.config.backends import MODELLED
 from mxscale.config.schema import Config
+from mxscale.config.sizes import Sizes
 from mxscale.cost import prices, run_cost
 from mxscale.environment.placement import Placement
 from mxscale.perfmodel import calibration, layers, machines, rates, scenarios
@@ -36,8 +38,8 @@ def predict(run: RunDir, config: Config, plan: Plan) -> Dict:
 
     Returns:
         {"known": True, "plan/images_per_s", "plan/hours", "plan/usd", "plan/eur", "source"}, or
-        {"known": False, "why"}. The hours are those of all steps and of an earlier run's start and validation, if one
-        exists. A currency without a price is omitted.
+        {"known": False, "why"}. The hours are those of all steps and, from an earlier run if one exists, of start, end
+        and validations. A currency without a price is omitted.
     """
     earlier = earlier_runs.comparable(run, plan, "speed_signature")
     try:
@@ -49,9 +51,9 @@ def predict(run: RunDir, config: Config, plan: Plan) -> Dict:
     if rate is None:
         return {"known": False, "why": source}
     sizes = plan.sizes
-    hours = (sizes.total_steps * sizes.global_batch / rate + _overhead_s(earlier)) / 3600
+    hours = (sizes.total_steps * sizes.global_batch / rate + _overhead_s(earlier, config, sizes)) / 3600
     figures = {"plan/images_per_s": rate, "plan/hours": hours}
-    cost = prices.cost(run.price() or Price(known=False), [3600 * hours])
+    cost = prices.cost(run.price() or Price(known=False), 3600 * hours)
     figures.update({f"plan/{currency}": value for currency, value in (cost or {}).items()})
     return {"known": True, **figures, "source": source}
 
@@ -113,14 +115,30 @@ def _devices(run: RunDir) -> int:
     return run.plan().sizes.ranks
 
 
-def _overhead_s(earlier: List[RunDir]) -> float:
-    """Return the seconds of the newest complete run outside its steps; 0 if there is none."""
+def _overhead_s(earlier: List[RunDir], config: Config, sizes: Sizes) -> float:
+    """Return the seconds outside the steps by the newest complete run: its start and end, and one of its validations
+    for each of this run's; 0 if there is no complete run.
+    """
     for run in earlier:
-        status, sizes = run.status(), run.plan().sizes
+        status, of_run = run.status(), run.plan().sizes
         if len(status.attempts) == 1 and status.step:
-            wall = run.figures.get("time/wall_s", 0.0)
-            return max(0.0, wall - status.step * sizes.global_batch / _rate(run))
+            outside = run.figures.get("time/wall_s", 0.0) - status.step * of_run.global_batch / _rate(run)
+            validations = _validations_s(run)
+            expected = math.ceil(sizes.total_steps / (config.validate_every * sizes.steps_per_epoch))
+            mean = statistics.mean(validations) if validations else 0.0
+            return max(0.0, outside - sum(validations)) + expected * mean
     return 0.0
+
+
+def _validations_s(run: RunDir) -> List[float]:
+    """Return the seconds of each validation: from its step's metrics, which are recorded before it, to its own."""
+    trained, seconds = {}, []
+    for line in run.history():
+        if "train/loss" in line["metrics"]:
+            trained[line["step"]] = line["time_ms"]
+        elif "val/top1" in line["metrics"] and line["step"] in trained:
+            seconds.append((line["time_ms"] - trained[line["step"]]) / 1000)
+    return seconds
 
 
 def _from_tables(config: Config, plan: Plan) -> Tuple[Optional[float], str]:

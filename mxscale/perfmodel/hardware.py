@@ -19,7 +19,13 @@ class Network:
     largest: float  # share of the largest tensor
 
 
+LONGEST = 200  # characters of a name
 QUANTITIES = ("parameters", "early", "tensors", "largest")
+
+
+def _cut(name: str) -> str:
+    """Return a name in lower case as the tables' patterns are searched in it, which may take quadratic time."""
+    return name[:LONGEST].lower()
 
 
 @functools.cache
@@ -34,7 +40,7 @@ def networks() -> List[tuple]:
 @functools.cache
 def network(name: str) -> Optional[Network]:
     """Return the network of a published name (ResNet50_v1.5, vgg-16, ...); None if unknown."""
-    text = re.sub(r"[\s_]+", "-", name.lower().strip())
+    text = re.sub(r"[\s_]+", "-", _cut(name).strip())
     text = re.sub(r"(resnex?t)-?v\d(\.\d)?[a-d]?-(?=\d)", r"\1-", text)  # resnet_v1_152 is resnet152_v1
     return next((found for pattern, found in networks() if pattern.search(text)), None)
 
@@ -57,13 +63,13 @@ def devices() -> Dict[str, Dict[str, object]]:
 @functools.cache
 def device(name: str) -> Optional[Dict[str, object]]:
     """Return the device of a published name (V100-SXM2-16GB, 8x K80, ...); None if unknown."""
-    return next((held for held in devices().values() if held["pattern"].search(name.lower())), None)
+    return next((held for held in devices().values() if held["pattern"].search(_cut(name))), None)
 
 
 def source(name: str, quantity: str) -> str:
     """Return the source of a device's quantity; "" if the device or the quantity is unknown."""
     rows = (row for row in _rows("device") if row["quantity"] == quantity)
-    return next((row["source"] for row in rows if re.search(row["pattern"], name.lower())), "")
+    return next((row["source"] for row in rows if re.search(row["pattern"], _cut(name))), "")
 
 
 @functools.cache
@@ -79,7 +85,7 @@ def usual_link(gpu: str) -> str:
 
 def usual_gbps(gpu: str) -> float:
     """Return the Gbit/s between nodes of the machines that usually have such devices."""
-    found = (float(row["value"]) for row in _rows("network") if re.search(row["pattern"], gpu.lower()))
+    found = (float(row["value"]) for row in _rows("network") if re.search(row["pattern"], _cut(gpu)))
     return next(found, None) or float(_other(gpu, "gbps"))
 
 
@@ -97,7 +103,7 @@ def instance_gbps(name: str) -> Optional[float]:
 def _other(gpu: str, quantity: str) -> str:
     """Return the default of a device that the table does not list: a card, a server accelerator, or an unnamed one."""
     rows = (row for row in _rows("other") if row["quantity"] == quantity)
-    return next(row["value"] for row in rows if re.search(row["pattern"], gpu.lower()))
+    return next(row["value"] for row in rows if re.search(row["pattern"], _cut(gpu)))
 
 
 @functools.cache

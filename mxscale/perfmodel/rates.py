@@ -154,7 +154,7 @@ def _work(network: Network) -> float:
 
 def _memory_distance(one: str, other: str) -> float:
     """Return the distance of two variants of a GPU by their memory (V100-16GB), which correlates with the clock."""
-    sizes = [re.findall(r"(\d+) ?gb", name.lower()) for name in (one, other)]
+    sizes = [re.findall(r"(?<!\d)(\d+) ?gb", name.lower()) for name in (one, other)]
     return OTHER_FRAMEWORK / 4 if not all(sizes) else OTHER_FRAMEWORK / 2 * (sizes[0] != sizes[1])
 
 

@@ -19,18 +19,11 @@ from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.step_time import Link
 from mxscale.util.errors import ConfigError
 
-# bytes of a gradient, uncompressed and compressed
-BYTES = {"float32": 4.0, "amp": 4.0, "float16": 2.0}
-COMPRESSED = {"fp16": 2.0, "2bit": 0.25}
+BYTES = {"none": 4.0, "fp16": 2.0, "2bit": 0.25}  # of a gradient on the wire, by compression
 
 # Each device's process pushes to the servers; with other back ends, a node sums first
 PUSH_EACH = tuple(entry.name for entry in BACKENDS.values() if entry.exchange == SERVERS and not entry.process_per_node)
 ONE_NODE = tuple(entry.name for entry in BACKENDS.values() if entry.drives_all_devices)
-
-
-def bytes_each(precision: str, compression: str) -> float:
-    """Return the bytes of a gradient on the wire."""
-    return min(BYTES[precision], COMPRESSED.get(compression, 4.0))
 
 
 Plans = Dict[str, np.ndarray]  # column -> one value per plan
@@ -92,7 +85,7 @@ class Task:
 def exchange_of(config: Config) -> str:
     """Return the modelled back end: the default one before a trial, and for one rank, which exchanges nothing."""
     entry = config.comm.entry
-    return DEFAULT if entry.chosen_by_trial or entry.single_rank else entry.name
+    return DEFAULT if entry.single_rank else entry.name
 
 
 def check_modelled(names: Sequence[str]) -> None:
@@ -246,7 +239,7 @@ def _step(plans: Plans, grid: Grid, task: Task) -> Plans:
         intra=intra,
         nic=_where((plans["nodes"] > 1) | (plans["servers"] > 0), nic, Link(0.0, np.inf)),
         comm=comm,
-        bytes_each=np.vectorize(bytes_each, otypes=[float])(plans["precision"], plans["compression"]),
+        bytes_each=np.vectorize(BYTES.get, otypes=[float])(plans["compression"]),
         hierarchical=task.hierarchical & (plans["nodes"] > 1) & ring,
         servers=_equivalent_servers(plans, nic, task.server),
         pushes=np.where(push_each, gpus, 1),
@@ -298,7 +291,7 @@ def _where(condition, first: Link, second: Link) -> Link:
 
 
 def billed_hours(seconds: np.ndarray, billing: str, minimum_s: float) -> np.ndarray:
-    """Return the billed hours of one attempt, as prices.cost bills it (arrays)."""
+    """Return the billed hours of one attempt, as prices.bill does (arrays)."""
     if billing == "per_hour":
         return np.maximum(1, np.ceil(np.round(seconds, 3) / 3600))
     return np.maximum(seconds, minimum_s) / 3600

@@ -35,7 +35,7 @@ def summarise(run: RunDir, attempt: int) -> Summary:
         if values:
             metrics[label] = statistics.median(values)
     ended = attempts[-1].ended_ms
-    metrics["time/wall_s"] = sum(run_cost.Attempts(run).seconds(ended, attempt))
+    metrics["time/wall_s"] = run_cost.wall_s(run, attempt, ended)
     metrics.update({f"cost/total_{currency}": value for currency, value in run_cost.total(run, attempt, ended).items()})
     metrics.update(_to_target(run, history))
     for currency in ("usd", "eur"):
@@ -68,7 +68,7 @@ def _to_target(run: RunDir, history) -> dict:
     reached = next((line for line in history if line["metrics"].get("val/top1", -1) >= target), None)
     if reached is None:
         return {}
-    figures = {"time/to_target_s": sum(run_cost.Attempts(run).seconds(reached["time_ms"], reached["attempt"]))}
+    figures = {"time/to_target_s": run_cost.wall_s(run, reached["attempt"], reached["time_ms"])}
     cost = run_cost.total(run, reached["attempt"], reached["time_ms"])
     return {**figures, **{f"cost/{currency}_to_target": value for currency, value in cost.items()}}
 

@@ -29,7 +29,7 @@ def price(instance: str, region: str, as_of: str, setup_minutes: float = 0) -> d
 
 def finetune_cost() -> Modelled:
     """Return the bill of 10 minutes of set-up and 10 of training on a p2.8xlarge, in the more expensive region."""
-    bills = [prices.cost(price("p2.8xlarge", region, P2_DATE, 10), [600])["eur"] for region in REGIONS]
+    bills = [prices.cost(price("p2.8xlarge", region, P2_DATE, 10), 600)["eur"] for region in REGIONS]
     each = ", ".join(f"{bill:.2f} EUR in {region}" for bill, region in zip(bills, REGIONS))
     return Modelled(max(bills), f"20 minutes billed per second: {each}", EXACT)
 

@@ -10,7 +10,7 @@ refused.json warnings.json   why the preparation refused the run; warnings of ra
 pretrained.params network.json   weights and graph from another source
 forecast.json             the expected rate, hours and cost (perfmodel/forecast.py)
 params.json learning-curves.png   for MLflow: params of the first attempt, the figure of its page
-probe.json probe/         the choice of comm=auto; the output of its ranks
+probe/                    the output of measurements by ranks
 timeline_<attempt>.json   Horovod's timeline, with comm.timeline=true
 rerun.json rerun/         the verdict of a rerun; the record of the first run
 diagnosis.json find-lr.json test-io.json test-allreduce.json   the result of the verb of that name, of mxscale diagnose
@@ -18,11 +18,13 @@ cell.json home/           the cell of a sweep; HOME of the ranks, if their own i
 stop alive                the stop request and the heartbeat of the parent
 ranks/<r>.{log,json}      output and status of a rank
 ranks/<r>.alive           heartbeat of a rank, with its phase
-checkpoints/<step>/       params trainer statistics [exchange] state.json MANIFEST
+checkpoints/<step>/       params statistics optimizer.json state.json MANIFEST, see train/checkpointer.py
 tracking.json lock        what MLflow has; the lock of the parent
 """
 
 import dataclasses
+import os
+import stat
 import sys
 import time
 from contextlib import suppress
@@ -51,6 +53,7 @@ from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the 
     Status,
     Summary,
 )  # fmt: skip
+from mxscale.util import yaml_aliases
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
@@ -67,7 +70,7 @@ class RunDir:
     """Paths and files of one run."""
 
     def __init__(self, path):
-        self.path = Path(path).resolve()
+        self.path = Path(os.path.realpath(path))  # resolve() raises an error for a loop of links
 
     def __str__(self):
         return str(self.path)
@@ -106,7 +109,13 @@ class RunDir:
 
     @property
     def exists(self) -> bool:
-        return (self.path / "config.yaml").is_file()  # the first file of a run
+        """Whether it has config.yaml, the first file of a run. Raises ConfigError if that can't be found out."""
+        try:
+            return stat.S_ISREG((self.path / "config.yaml").stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise ConfigError(f"{self.path} can't be read: {error.strerror.lower()}") from None
 
     # ------------------------------------------------------------ small JSON files
 
@@ -119,6 +128,7 @@ class RunDir:
         path = self.path / name
         try:
             text = json_record.read_bytes(path).decode()
+            yaml_aliases.check(text)
             values = yaml.safe_load(text)
         except FileNotFoundError:
             return None

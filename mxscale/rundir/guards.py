@@ -14,12 +14,12 @@ from mxscale.rundir import directory, json_record
 from mxscale.rundir.directory import RunDir
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import replacing
-from mxscale.util.errors import ConfigError
+from mxscale.util.errors import ConfigError, RunFailed
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
-class DiskFailed(Exception):
+class DiskFailed(RunFailed):
     """The run directory can't be written any more; the message is one line."""
 
 
@@ -66,12 +66,15 @@ def locked(run: RunDir):
 
 @contextmanager
 def undone_if_refused(run: RunDir, config: Config, new: bool):
-    """Undo what was written if the run is refused: remove a new run directory, restore the files of an old one."""
+    """Undo what was written if the run is refused: remove a new run directory, restore the files of an old one.
+
+    The same applies if its preparation fails.
+    """
     before = {path: json_record.read_bytes(path) for path in _records(run)}
     alive = None if new or not run.alive_file.exists() else run.alive_file.stat()
     try:
         yield
-    except (ConfigError, OSError) as error:
+    except (ConfigError, RunFailed, OSError) as error:
         if new:
             discard(run)
             if isinstance(error, OSError) and error.errno in DISK_ERRORS:

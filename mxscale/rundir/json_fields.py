@@ -5,6 +5,17 @@ from typing import Any, Dict, Optional, Tuple
 # file -> {field: type}, "*": of every field; Optional: it may be missing. Other fields are not relied on.
 FIELDS: Dict[str, Dict[str, Any]] = {
     "best.json": {"step": int, "val/top1": float, "checkpoint": str},
+    "state.json": {
+        "step": int,
+        "shards": int,
+        "global_batch": int,
+        "best": Optional[Dict[str, Any]],
+        "loss_scale": Dict[str, Any],
+        "params_sha256": str,
+        "unsaved": Optional[str],
+        "owes_validation": Optional[bool],
+        "under_way": Optional[bool],
+    },
     "environment.json": {
         "tags": Optional[Dict[str, Any]],
         "git": Optional[Dict[str, Any]],
@@ -16,7 +27,6 @@ FIELDS: Dict[str, Dict[str, Any]] = {
     "warnings.json": {"*": str},
     "params.json": {"*": str},
     "forecast.json": {"plan/images_per_s": Optional[float], "plan/hours": Optional[float]},
-    "probe.json": {"chosen": {"backend": str}, "reason": str},
     "refused.json": {"error": Optional[str]},
     "rerun.json": {
         "of": str,

@@ -113,6 +113,8 @@ def typed(values: Any, cls: Type[T], where: str = "") -> T:
         optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if values.get(field.name) is not None:
             taken[field.name] = _value(values[field.name], hints[field.name], f"{where}{field.name}")
+        elif field.name in values and type(None) in typing.get_args(hints[field.name]):
+            taken[field.name] = None
         elif not optional:
             raise TypeError(f"no {where}{field.name}")
     return cls(**taken)

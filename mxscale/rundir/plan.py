@@ -56,19 +56,10 @@ class InputChange:
 
 
 @dataclass(frozen=True)
-class ExchangeProbe:
-    """The arrays that comm=auto exchanges in a trial."""
-
-    gradients: Tuple[Tuple[int, ...], ...]  # shapes
-    dtype: str
-    no: Dict[str, str] = field(default_factory=dict)  # candidate -> why it cannot be tried
-
-
-@dataclass(frozen=True)
 class Plan:
     """Content of plan.json. A field is None (or empty) until its stage has recorded it."""
 
-    # recorded by the parent (pretrained also by the preparation; scheduler again after comm=auto)
+    # recorded by the parent (pretrained also by the preparation)
     pretrained: Optional[str] = None  # path of the weights file
     hosts: Tuple[Host, ...] = ()  # empty: this machine
     fitted_ranks: Optional[int] = None  # after a restart on fewer hosts
@@ -88,7 +79,6 @@ class Plan:
     graph: Optional[str] = None  # path of the network's symbol file
     origin: Optional[Origin] = None
     input: Optional[InputChange] = None
-    probe: Optional[ExchangeProbe] = None
     # recorded by the parent before the ranks start
     pretrained_sha256: Optional[str] = None
     threads: Optional[int] = None  # OMP threads per rank

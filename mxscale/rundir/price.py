@@ -26,7 +26,7 @@ class Price:
     fx_source: Optional[str] = None
     nodes: int = 1
     billing: Optional[str] = None  # per_second or per_hour
-    minimum_s: float = 0  # billed per attempt
+    minimum_s: float = 0  # billed per start of the machines
     setup_minutes: float = 0.0  # billed once, before the first step
 
     def per_hour(self, currency: str) -> Optional[float]:

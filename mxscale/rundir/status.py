@@ -9,7 +9,7 @@ DONE, FAILURE, REFUSED, INTERRUPTED = 0, 1, 2, 75  # exit status
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a run's machines. Times are in milliseconds since 1970."""
+    """One start of a run's ranks. Times are in milliseconds since 1970."""
 
     attempt: int
     started_ms: int
@@ -17,6 +17,7 @@ class Attempt:
     ranks: Optional[int] = None  # None: no rank was started
     ended_ms: Optional[int] = None  # None: it runs, or its parent was killed
     error: Optional[str] = None
+    continues: bool = False  # a restart: the machines kept running since the attempt before
 
 
 @dataclass(frozen=True)

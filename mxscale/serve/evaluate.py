@@ -11,18 +11,17 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, Data
 from mxscale.config.verbs.models import Evaluate
 from mxscale.data import manifest as manifests
-from mxscale.data import pack
+from mxscale.data import pack, sources
 from mxscale.data.images import BadImage
 from mxscale.data.reader import decoder
 from mxscale.data.reader.records import RecordFile
 from mxscale.data.recordio import BadRecords
+from mxscale.models.model_card import ModelCard
 from mxscale.rendering import page
 from mxscale.rundir.directory import RunDir
-from mxscale.rundir.plan import Split
 from mxscale.serve import evaluation_report, trained_models
 from mxscale.serve.classification_metrics import Tally
 from mxscale.serve.evaluation_report import Evaluated, Mistake
-from mxscale.serve.model_card import ModelCard
 from mxscale.serve.predictor import Predictor, preprocessing, threads_of
 from mxscale.tracking import history
 from mxscale.util.errors import ConfigError, nearest
@@ -45,6 +44,10 @@ class Images(NamedTuple):
     name: str  # of the split
     records: RecordFile
     classes: np.ndarray  # label -> number of the network's class
+    files: Sequence[str] = ()  # of which the records were packed; none: the records are evaluated
+
+    def name_of(self, record: int) -> str:
+        return self.files[record] if self.files else self.records.name_of(record)
 
 
 class View(NamedTuple):
@@ -109,7 +112,7 @@ def of_run(run: RunDir, given: Data, typed: Collection[str], split: Optional[str
     if plan.data_digest not in (None, packed["digest"]):
         raise ConfigError(f"{run}: its images have changed since the training; name others with data=NAME")
     chosen = _chosen(split, list(plan.splits), str(run))
-    return _opened(chosen, manifests.split_of(packed, chosen), np.arange(plan.classes))
+    return _opened(chosen, data, packed, np.arange(plan.classes))
 
 
 def labelled(config: Config, card: ModelCard, split: Optional[str]) -> Images:
@@ -124,7 +127,7 @@ def labelled(config: Config, card: ModelCard, split: Optional[str]) -> Images:
     where = f"data={data.kind}" + ("" if data.root is None else f" data.root={data.root}")
     present = [name for name, entry in packed["splits"].items() if entry["count"]]
     chosen = _chosen(split, present, where)
-    return _opened(chosen, manifests.split_of(packed, chosen), _matched(packed["classes"], card, where))
+    return _opened(chosen, data, packed, _matched(packed["classes"], card, where))
 
 
 def _chosen(split: Optional[str], present: Sequence[str], where: str) -> str:
@@ -148,9 +151,11 @@ def _matched(names: Sequence[str], card: ModelCard, where: str) -> np.ndarray:
     return np.array([numbers[name] for name in names])
 
 
-def _opened(name: str, split: Split, classes: np.ndarray) -> Images:
+def _opened(name: str, data: Data, packed: dict, classes: np.ndarray) -> Images:
+    split, files = manifests.split_of(packed, name), sources.originals(data, packed)
     try:
-        return Images(name, RecordFile(split.rec, split.idx), classes)
+        records = RecordFile(split.rec, split.idx)
+        return Images(name, records, classes, [files[number] for number in records.ids()] if files else ())
     except (OSError, BadRecords) as error:
         raise ConfigError(f"{split.rec} cannot be read ({error})") from None
 
@@ -158,7 +163,7 @@ def _opened(name: str, split: Split, classes: np.ndarray) -> Images:
 def evaluate(predictor: Predictor, images: Images, views: str) -> Evaluated:
     """Evaluate every image of a split once; the probabilities of its views are averaged."""
     card, count, each = predictor.card, len(images.records), VIEWS[views]
-    transform, labels = preprocessing(card), np.empty(count, int)
+    crop, labels = preprocessing(card), np.empty(count, int)
 
     def pixels(view: View) -> np.ndarray:
         try:
@@ -166,7 +171,10 @@ def evaluate(predictor: Predictor, images: Images, views: str) -> Evaluated:
         except (OSError, BadRecords) as error:
             raise BadImage(str(error)) from None
         labels[view.record] = images.classes[int(label)]
-        cropped = transform.cropped(decoder.decode(content), view.place)
+        if images.files:
+            cropped = crop.of_file(images.files[view.record], view.place)
+        else:
+            cropped = crop(decoder.decode(content), view.place)
         return cropped[:, ::-1] if view.mirrored else cropped
 
     wanted = (View(record, place, mirrored) for record in range(count) for place, mirrored in each)
@@ -174,10 +182,10 @@ def evaluate(predictor: Predictor, images: Images, views: str) -> Evaluated:
     for some in predictor.predict(wanted, pixels, group=len(each)):
         if some.bad:
             _, view, reason = some.bad[0]
-            raise ConfigError(f"{images.records.name_of(view.record)}: {reason}")
+            raise ConfigError(f"{images.name_of(view.record)}: {reason}")
         records = np.array([view.record for view in some.items[:: len(each)]])
         if not np.isfinite(some.logits).all():
-            name = images.records.name_of(some.items[0].record)
+            name = images.name_of(some.items[0].record)
             raise ConfigError(f"the network's scores are not finite, first in the batch from {name} on")
         log_probabilities = averaged(some.logits, len(each))
         predicted = tally.add(log_probabilities, labels[records])
@@ -186,7 +194,8 @@ def evaluate(predictor: Predictor, images: Images, views: str) -> Evaluated:
             record, shown = int(records[place]), some.pixels[place * len(each)]
             entry = (confidence, -record, Mistake(confidence, record, labels[record], predicted[place], shown))
             (heapq.heappush if len(worst) < WORST else heapq.heappushpop)(worst, entry)
-    return Evaluated(card, images.name, views, tally, [entry[2] for entry in sorted(worst, reverse=True)])
+    mistakes = [mistake for *_, mistake in sorted(worst, reverse=True)]
+    return Evaluated(card, images.name, bool(images.files), views, tally, mistakes)
 
 
 def averaged(logits: np.ndarray, views: int) -> np.ndarray:

@@ -9,10 +9,10 @@ from typing import Iterable, List, NamedTuple, Sequence
 import numpy as np
 
 from mxscale.launcher.progress import echo
+from mxscale.models.model_card import ModelCard
 from mxscale.rendering import canvas, page
 from mxscale.rendering.canvas import COLOURS, Drawn
 from mxscale.serve.classification_metrics import Tally
-from mxscale.serve.model_card import ModelCard
 from mxscale.serve.prediction_files import TEMPLATES, in_base64
 from mxscale.util import csv_tables, text_table
 
@@ -35,9 +35,14 @@ class Evaluated(NamedTuple):
 
     card: ModelCard
     split: str
+    from_files: bool  # the images' own files were evaluated; otherwise their packed copies
     views: str
     tally: Tally
     mistakes: List[Mistake]  # the most confident first
+
+    @property
+    def read(self) -> str:
+        return "images" if self.from_files else "packed images"
 
 
 def write(evaluated: Evaluated, folder: Path) -> List[Path]:
@@ -62,7 +67,7 @@ def facts(evaluated: Evaluated) -> dict:
     """Return the result as values for JSON; undefined metrics are null."""
     tally = evaluated.tally
     metrics = {name: None if math.isnan(value) else value for name, value in tally.metrics().items()}
-    what = {"split": evaluated.split, "views": evaluated.views, "images": tally.images}
+    what = {"split": evaluated.split, "views": evaluated.views, "images": tally.images, "read": evaluated.read}
     card = {
         name: value for name, value in asdict(evaluated.card).items() if name in ("network", "run", "params_sha256")
     }
@@ -72,7 +77,7 @@ def facts(evaluated: Evaluated) -> dict:
 def summary(evaluated: Evaluated, path: Path) -> str:
     """Return the result for the terminal."""
     metrics, tally, names = evaluated.tally.metrics(), evaluated.tally, evaluated.card.class_names
-    lines = [("evaluated", f"{tally.images:,} images of {evaluated.split}, views {evaluated.views}")]
+    lines = [("evaluated", f"{tally.images:,} {evaluated.read} of {evaluated.split}, views {evaluated.views}")]
     lines += [(name.replace("top", "top-"), f"{metrics[name]:.2f} %") for name in ("top1", "top5") if name in metrics]
     lines += [("loss", f"{metrics['loss']:.4f} nats"), ("macro f1", f"{metrics['f1']:.4f}")]
     lines += [("calibration", f"expected error {metrics['ece']:.4f}")]

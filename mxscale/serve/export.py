@@ -12,8 +12,8 @@ from mxscale.config.networks import network
 from mxscale.config.schema import Config
 from mxscale.config.verbs.models import Export
 from mxscale.launcher.progress import echo
-from mxscale.models import convert, weights
-from mxscale.serve import model_card, onnx_graph, trained_models
+from mxscale.models import convert, model_card, weights
+from mxscale.serve import onnx_graph, trained_models
 from mxscale.serve.predictor import Predictor
 from mxscale.serve.trained_models import Exported, Network
 from mxscale.util.atomic_files import replacing

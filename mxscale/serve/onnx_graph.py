@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from mxscale.serve import model_card
-from mxscale.serve.model_card import INPUT, LOGITS, PROBABILITIES, ModelCard
+from mxscale.models import model_card
+from mxscale.models.model_card import INPUT, LOGITS, PROBABILITIES, ModelCard
 from mxscale.util.errors import ConfigError
 
 # The exporter's operators are those of opset 13, whichever newer one the package onnx has. Its `export_model` declares

@@ -7,7 +7,6 @@ import numpy as np
 
 from mxscale.config.schema import Config
 from mxscale.config.verbs.models import Predict
-from mxscale.data import images
 from mxscale.launcher.progress import echo
 from mxscale.rendering import page
 from mxscale.rundir.directory import DONE, FAILURE
@@ -23,11 +22,11 @@ def main(config: Config, request: Predict) -> int:
     threads, pictures = threads_of(request.threads), image_inputs.pictures(request.images)
     predictor = Predictor(trained_models.exported(request.source, config), threads)
     card = predictor.card
-    evaluation, wanted = preprocessing(card), card.resize and max(card.resize, card.image_size)
+    crop = preprocessing(card)
 
     def pixels(picture: Picture) -> np.ndarray:
         given = picture.source
-        return evaluation.cropped(given if isinstance(given, np.ndarray) else images.decode(given, wanted=wanted))
+        return crop(given) if isinstance(given, np.ndarray) else crop.of_file(given)
 
     bad = 0
     with ExitStack() as stack:

@@ -2,18 +2,16 @@
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import islice
 from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
 import onnxruntime
 
-from mxscale.config.schema import Data
-from mxscale.data.images import BadImage
-from mxscale.data.reader.transforms import Evaluation
+from mxscale.data.central_crop import CentralCrop
+from mxscale.data.images import BadImage, one_line
 from mxscale.environment.container_limits import available_cores
-from mxscale.serve.model_card import INPUT, LOGITS, PROBABILITIES, ModelCard
+from mxscale.models.model_card import INPUT, LOGITS, PROBABILITIES, ModelCard
 from mxscale.serve.trained_models import Exported
 from mxscale.util.errors import ConfigError
 
@@ -35,23 +33,25 @@ def threads_of(value: Any) -> int:
     return available_cores() if value == "auto" else value
 
 
-def preprocessing(card: ModelCard) -> Evaluation:
+def preprocessing(card: ModelCard) -> CentralCrop:
     """Return the transformation of validation images in the network's training."""
-    data = Data(image_size=card.image_size, eval_resize=card.resize, interpolation=card.interpolation)
-    return Evaluation(replace(data, mean=list(card.mean), std=list(card.std)))
+    return CentralCrop(card.image_size, card.resize, card.interpolation)
 
 
-def _session(content: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+def _session(exported: Exported, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
     """Return a session of an exported network. Raises ConfigError for a file that another program changed."""
     try:
-        session = onnxruntime.InferenceSession(content, options, onnxruntime.get_available_providers())
+        session = onnxruntime.InferenceSession(exported.content, options, onnxruntime.get_available_providers())
     except Exception as error:  # its own classes, which have no common base
-        reason = f"ONNX Runtime {onnxruntime.__version__} cannot load the network: {' '.join(str(error).split())[:200]}"
+        reason = f"ONNX Runtime {onnxruntime.__version__} cannot load the network: {one_line(error)}"
         raise ConfigError(f"{reason}; export it again") from None
-    names = [each.name for each in (*session.get_inputs(), *session.get_outputs())]
-    if names != [INPUT, PROBABILITIES, LOGITS]:
+    side, classes = exported.card.image_size, len(exported.card.class_names)
+    found = [f"{each.name} {each.type}{each.shape[1:]}" for each in (*session.get_inputs(), *session.get_outputs())]
+    expected = [f"{INPUT} tensor(uint8){[side, side, 3]}"]
+    expected += [f"{name} tensor(float){[classes]}" for name in (PROBABILITIES, LOGITS)]
+    if found != expected:
         raise ConfigError(
-            f"the network has {', '.join(names)}, not the input and outputs of `mxscale export`; export it again"
+            f"the network has {', '.join(found)[:300]}; its metadata states {', '.join(expected)}: export it again"
         )
     return session
 
@@ -62,7 +62,8 @@ class Predictor:
     def __init__(self, exported: Exported, threads: int):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        self.session = _session(exported.content, options)
+        options.log_severity_level = 4  # its errors are raised as well
+        self.session = _session(exported, options)
         self.threads, self.card = threads, exported.card
 
     def predict(self, items: Iterable[Any], pixels: Callable[[Any], np.ndarray], group: int = 1) -> Iterator[Predicted]:
@@ -100,4 +101,10 @@ class Predictor:
         """Return the probabilities and logits of images (n, side, side, 3) uint8, each (n, classes) float32."""
         if not len(images):
             return [np.empty((0, len(self.card.class_names)), "float32")] * 2
-        return self.session.run([PROBABILITIES, LOGITS], {INPUT: images})
+        try:
+            found = self.session.run([PROBABILITIES, LOGITS], {INPUT: images})
+        except Exception as error:  # as in _session
+            raise ConfigError(f"ONNX Runtime cannot evaluate the network: {one_line(error)}; export it again") from None
+        if any(each.shape != (len(images), len(self.card.class_names)) for each in found):
+            raise ConfigError(f"the network returns {found[0].shape} for {len(images)} images; export it again")
+        return found

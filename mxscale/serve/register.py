@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +19,11 @@ from mxscale.tracking import models
 from mxscale.util.errors import ConfigError
 
 CODE = Path(__file__).with_name("served_model.py")
+PACKAGE = CODE.parents[1]
+IMPORTED = (  # by CODE, below PACKAGE
+    "__init__.py", "data/__init__.py", "data/central_crop.py", "data/images.py", "data/missing_data.py",
+    "util/__init__.py", "util/regular_files.py",
+)  # fmt: skip
 
 
 def main(config: Config, request: Register) -> None:
@@ -45,15 +51,24 @@ def _log(run: RunDir, store: models.Models, checkpoint: models.Checkpoint, confi
     """Export the best checkpoint and log it as a model of the run; return the model's id."""
     trained = trained_models.load(run, config)
     metadata = json.loads(json.dumps(asdict(trained.card)))  # lists in place of tuples
-    example = example_image(trained.card.image_size)
     try:
         with tempfile.TemporaryDirectory(prefix="mxscale-model-") as folder:
             network, whole = Path(folder) / "model.onnx", Path(folder) / "model"
             export.write_onnx(trained, str(network))
-            models.save(whole, models.Contents(CODE, network, example, metadata), config.tracking.timeout_s)
+            made = contents(Path(folder), network, trained.card.image_size, metadata)
+            models.save(whole, made, config.tracking.timeout_s)
             return store.log(checkpoint, whole)
     except OSError as error:
         raise ConfigError(f"{tempfile.gettempdir()}: cannot be written ({error.strerror or error})") from None
+
+
+def contents(folder: Path, network: Path, side: int, metadata: dict) -> models.Contents:
+    """Return what a model consists of; the modules that it imports are copied to a new package in `folder`."""
+    package = folder / PACKAGE.name
+    for name in IMPORTED:
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(PACKAGE / name, package / name)
+    return models.Contents(CODE, package, network, example_image(side), metadata)
 
 
 def example_image(side: int) -> str:

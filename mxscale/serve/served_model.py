@@ -1,16 +1,13 @@
 """The model that MLflow logs, registers and serves: encoded images in, classes and probabilities out.
 
-MLflow copies this file into the model and runs it where neither mxscale nor MXNet is installed, so it imports neither.
-Its image processing is that of data/images.py (`_rgb`) and data/reader/transforms.py (`Evaluation`).
+MLflow copies this file into the model, and beside it the modules of mxscale that it imports (register.py). It runs
+where neither mxscale nor MXNet is installed.
 """
 
 import base64
 import binascii
-import contextlib
-import io
 import json
 import sys
-import warnings
 
 import mlflow
 import numpy as np
@@ -18,14 +15,11 @@ import onnxruntime
 import pandas
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import PythonModel
-from PIL import Image, ImageOps, UnidentifiedImageError
+
+from mxscale.data.central_crop import CentralCrop
+from mxscale.data.images import BadImage, one_line
 
 COLUMN = "image"  # of the input: JPEG, PNG, ... in base64
-MAX_PIXELS = 120_000_000
-# Others are rare, and some start programs: EPS
-FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF")
-FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC, "area": Image.Resampling.BOX,
-           "lanczos": Image.Resampling.LANCZOS}  # fmt: skip
 
 
 class Classifier(PythonModel):
@@ -33,16 +27,15 @@ class Classifier(PythonModel):
 
     def load_context(self, context):
         _answer_unreadable_requests()
-        Image.init()
-        self.formats = [name for name in FORMATS if name in Image.OPEN]
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1  # requests are answered side by side
         providers = onnxruntime.get_available_providers()
         self.session = onnxruntime.InferenceSession(context.artifacts["network"], options, providers)
         metadata = self.session.get_modelmeta().custom_metadata_map
-        self.names, self.side, self.resize, self.interpolation = (
+        self.names, *seen = (
             json.loads(metadata[key]) for key in ("class_names", "image_size", "resize", "interpolation")
         )
+        self.crop = CentralCrop(*seen)
 
     def predict(self, context, model_input: pandas.DataFrame, params=None):
         """Return [{"class", "probability", "top": [{"class", "probability"}, ...]}] for the images of a data frame.
@@ -74,51 +67,11 @@ class Classifier(PythonModel):
         try:
             if not isinstance(text, str):  # MLflow passes on numbers and lists in a column of strings
                 raise ValueError(f"expected base64, not {type(text).__name__}")
-            content = base64.b64decode(text, validate=True)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                image = Image.open(io.BytesIO(content), formats=self.formats)
-                if image.width * image.height > MAX_PIXELS:
-                    raise ValueError(f"more than {MAX_PIXELS:,} pixels")
-                return self._cropped(_rgb(image))
+            return self.crop.of_file(base64.b64decode(text, validate=True))
         except binascii.Error:
             raise _refusal(f"image {number}: not in base64") from None
-        except UnidentifiedImageError:
-            raise _refusal(f"image {number}: not an image") from None
-        except Exception as error:  # decoders raise exceptions of many types for damaged files
-            raise _refusal(f"image {number}: {' '.join(str(error).split())[:120] or type(error).__name__}") from None
-
-    def _cropped(self, image: Image.Image) -> np.ndarray:
-        width, height = image.size
-        short = max(self.resize or min(width, height), self.side)
-        long = int(short * max(width, height) / min(width, height))
-        size = (width, height) if short == min(width, height) else (short, long) if width < height else (long, short)
-        left, top = (round((length - self.side) / 2) for length in size)
-        across, down = width / size[0], height / size[1]
-        box = left * across, top * down, (left + self.side) * across, (top + self.side) * down
-        return np.asarray(image.resize((self.side, self.side), FILTERS[self.interpolation], box=box))
-
-
-def _rgb(image: Image.Image) -> Image.Image:
-    """Return an image upright and in RGB: transparent pixels on white, 16 bits scaled to 8."""
-    is_tiff = image.format == "TIFF"
-    image.load()
-    with contextlib.suppress(Exception):  # invalid EXIF: the pixels are valid
-        image = ImageOps.exif_transpose(image)
-    if image.mode == "I" or image.mode.startswith("I;16"):
-        values = np.asarray(image)
-        if values.min() < 0 or values.max() > 65_535:
-            raise ValueError("32-bit values of unknown range")
-        if not (is_tiff and image.mode == "I" and values.max() <= 255):
-            values = (values.astype(np.int64) * 255 + 32_767) // 65_535
-        image = Image.fromarray(values.astype(np.uint8))
-    elif image.mode == "F":
-        raise ValueError("floating-point values of unknown range")
-    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
-        white = Image.new("RGBA", image.size, "white")
-        white.alpha_composite(image.convert("RGBA"))
-        image = white
-    return image.convert("RGB")
+        except (BadImage, ValueError) as error:
+            raise _refusal(f"image {number}: {one_line(error)}") from None
 
 
 def _answer_unreadable_requests() -> None:

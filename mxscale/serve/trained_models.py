@@ -2,14 +2,16 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple, Optional, Tuple, Union
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import SYMBOL, network
 from mxscale.config.schema import Config, Data, origin_of
+from mxscale.models import model_card
+from mxscale.models.model_card import ModelCard
+from mxscale.rundir import checkpoints
 from mxscale.rundir.directory import RunDir, latest_trained
-from mxscale.serve import model_card
-from mxscale.serve.model_card import ModelCard
 from mxscale.tracking import history
 from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import read_regular
@@ -76,10 +78,15 @@ def _read(path: str) -> Exported:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     try:
-        found = onnx.load_model_from_string(content).metadata_props
+        found = onnx.load_model_from_string(content)
     except Exception:  # of protobuf
         raise ConfigError(f"{path} is no ONNX file, or it is damaged") from None
-    return Exported(content, model_card.from_metadata({each.key: each.value for each in found}, path))
+    if any(each.data_location == onnx.TensorProto.EXTERNAL for each in found.graph.initializer):
+        raise ConfigError(f"{path} has weights in other files: expected a file of `mxscale export`, which has none")
+    card = model_card.from_metadata({each.key: each.value for each in found.metadata_props}, path)
+    if card is None:
+        raise ConfigError(f"{path} has no metadata of mxscale: expected a file of `mxscale export`")
+    return Exported(content, card)
 
 
 def load(model: Union[str, RunDir], config: Config) -> Network:
@@ -96,7 +103,9 @@ def _of_run(run: RunDir) -> Network:
     config, plan = run.config(), run.plan()
     from mxscale.models import pretrained, weights
 
-    arrays = weights.load(run.path / best["checkpoint"] / "params", "checkpoint")
+    checkpoint = run.path / best["checkpoint"]
+    checkpoints.verify(checkpoint)
+    arrays = weights.load(checkpoint / "params", "checkpoint")
     graph = run.path / pretrained.GRAPH  # plan.graph is where it was in training
     net = _built(config, len(plan.class_names), arrays, str(graph) if graph.exists() else None, str(run))
     return Network(net, _card(config, tuple(plan.class_names), net, mlflow_id(run) or str(run)))
@@ -117,6 +126,8 @@ def _of_weights(source: str, config: Config) -> Network:
         config = replace(config, model=replace(config.model, name=SYMBOL))
     if kind == "path" and not os.path.isfile(source):
         raise ConfigError(f"{source}: no such run directory or file")
+    if kind == "path":
+        checkpoints.verified_weights(Path(source), in_checkpoint=False)
     loaded = pretrained.load(source, config.model.name)
     if network(config.model.name).from_weights and loaded.graph is None:
         raise ConfigError(f"{source} has no graph: use symbol:PREFIX")
@@ -164,14 +175,17 @@ def _built(config: Config, classes: int, arrays, graph, source: str):
 def _card(config: Config, class_names: Tuple[str, ...], net, run: Optional[str]) -> ModelCard:
     from mxscale.models import weights
 
-    data = config.data
+    data, entry = config.data, DATASETS[config.data.kind]
+    packed = data.short_side or (data.image_size if entry.scans else None)  # packing enlarges scans
+    resize = data.eval_resize or packed
+    # Where packing resizes, validation does not: the network has seen images resized as repack.py does it
+    by_packing = run is not None and (entry.reencoded or entry.scans) and resize is not None and resize == packed
     return ModelCard(
         network=config.model.name,
         class_names=class_names,
         image_size=data.image_size,
-        # Packing enlarges scans to what the network sees
-        resize=data.eval_resize or data.short_side or (data.image_size if DATASETS[data.kind].scans else None),
-        interpolation=data.interpolation,
+        resize=resize,
+        interpolation="bicubic" if by_packing else data.interpolation,
         mean=tuple(data.mean),
         std=tuple(data.std),
         params_sha256=weights.params_sha256(weights.arrays(net)),

@@ -17,7 +17,18 @@ LONGEST_NAME = 80  # characters
 
 def identity(typed: Sequence[str]) -> List[str]:
     """Return the sorted overrides that identify a sweep."""
-    return sorted(override for override in typed if top_of(override) not in OUTSIDE_IDENTITY)
+    return sorted(identifying(typed))
+
+
+def identifying(typed: Sequence[str]) -> List[str]:
+    """Return the overrides that identify a sweep, in the order of the command line, which numbers the cells."""
+    return [override for override in typed if top_of(override) not in OUTSIDE_IDENTITY]
+
+
+def in_order(typed: Sequence[str], order: Sequence[str]) -> List[str]:
+    """Return the overrides with those that identify the sweep in `order`, in which its first attempt had them."""
+    rest = [override for override in typed if top_of(override) in OUTSIDE_IDENTITY]
+    return [*rest, *(order if sorted(order) == identity(typed) else identifying(typed))]
 
 
 def top_of(override: str) -> str:

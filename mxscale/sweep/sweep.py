@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import List, Optional, Sequence
 
 from mxscale.config.schema import Config, Rerun, from_dict, to_dict
@@ -24,11 +24,12 @@ from mxscale.util.errors import ConfigError
 POLL_S = 0.3
 
 
-def begin(values: dict, typed: Sequence[str], facts: dict) -> SweepDirectory:
+def begin(values: dict, typed: Sequence[str], facts: dict, held: ExitStack) -> SweepDirectory:
     """Return a new sweep's directory, or with sweep.resume=true that of the newest sweep of this command line.
 
     Args:
         typed: The overrides of the command line.
+        held: Receives the lock of the directory, which is taken before anything is written.
         facts: {"swept": {key: values}, "cells", "at_a_time", "sweeper"}.
 
     Raises:
@@ -42,10 +43,13 @@ def begin(values: dict, typed: Sequence[str], facts: dict) -> SweepDirectory:
             f"sweep.resume=true: no sweep of this command line in {config.runs}/{FOLDER}; to start one, leave it out"
         )
     sweep = sweep or SweepDirectory(directory.new_folder(config, FOLDER))
+    held.enter_context(guards.locked(sweep))
     sweep.write_config(config)
-    attempt = sweep.facts().get("attempt", 0) + 1
+    earlier = sweep.facts()
+    attempt = earlier.get("attempt", 0) + 1
     sweep.stop_file.unlink(missing_ok=True)
-    sweep.write("sweep.json", {**facts, "entry": config.entry, "command": command, "attempt": attempt,
+    order = earlier.get("order", cells.identifying(typed))
+    sweep.write("sweep.json", {**facts, "entry": config.entry, "command": command, "order": order, "attempt": attempt,
                                "process": this_process(), "objective": config.sweep.objective})  # fmt: skip
     started = Attempt(attempt, int(time.time() * 1000))
     sweep.write_status(Status(attempts=(*sweep.attempts, started), attempt=attempt))
@@ -53,12 +57,11 @@ def begin(values: dict, typed: Sequence[str], facts: dict) -> SweepDirectory:
 
 
 def find(config: Config, command: List[str]) -> Optional[SweepDirectory]:
-    """Return the newest sweep of this command line, if any. Raises ConfigError if it is still running."""
+    """Return the newest sweep of this command line, if any."""
     for found in map(lambda run: SweepDirectory(run.path), directory.runs_of(config.runs, FOLDER)):
         facts = found.facts()
         if facts.get("command") == command and facts.get("entry") == config.entry:
-            with guards.locked(found):
-                return found
+            return found
     return None
 
 

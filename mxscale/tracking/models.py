@@ -31,6 +31,7 @@ class Contents(NamedTuple):
     """The parts of a model in MLflow's format."""
 
     code: Path  # file of the model's class
+    imported: Path  # folder of the modules that it imports
     network: Path  # exported
     example: str  # an image in base64
     metadata: dict  # class names and other facts, which MLflow shows
@@ -123,8 +124,9 @@ def save(folder: Path, contents: Contents, timeout_s: float) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         mlflow.pyfunc.save_model(
-            str(folder), python_model=str(contents.code), artifacts={"network": str(contents.network)},
-            signature=signature, input_example=(pandas.DataFrame({"image": [contents.example]}), {"top": 5}),
+            str(folder), python_model=str(contents.code), code_paths=[str(contents.imported)],
+            artifacts={"network": str(contents.network)}, signature=signature,
+            input_example=(pandas.DataFrame({"image": [contents.example]}), {"top": 5}),
             metadata=contents.metadata,
             # Ranks' images have only mlflow-skinny, the client, in the same version
             pip_requirements=[f"mlflow=={mlflow.__version__}", *(f"{name}=={version(name)}" for name in REQUIRED)],

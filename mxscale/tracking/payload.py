@@ -45,7 +45,6 @@ ARTIFACTS = (
     METRICS,
     SYSTEM,
     learning_curves.FILE,
-    "probe.json",
     RERUN,
     FORECAST,
     "diagnosis.json",

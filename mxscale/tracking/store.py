@@ -14,9 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import List, Optional, Set
 
+from mxscale.tracking import bounded_answers
 from mxscale.tracking.uris import sqlite_file
 from mxscale.util.file_lock import locked
-from mxscale.util.redaction import redact
+from mxscale.util.redaction import READ, excerpt
 
 
 def import_mlflow(timeout_s: float):
@@ -29,6 +30,7 @@ def import_mlflow(timeout_s: float):
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for downloads from a server
     import mlflow
 
+    bounded_answers.install()
     for name in ("mlflow", "alembic", "urllib3"):  # this package reports failures in one line
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return mlflow
@@ -132,8 +134,8 @@ CAUSES = (
 
 def why(error: BaseException) -> str:
     """Return the cause of a failure in a few words, without passwords."""
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}"[:READ]
     for pattern, cause in CAUSES:
         if re.search(pattern, text, re.IGNORECASE):
             return cause
-    return redact(text.removeprefix("MlflowException: ").splitlines()[0])[:200]
+    return excerpt(text.removeprefix("MlflowException: ")) or type(error).__name__

@@ -11,13 +11,14 @@ from mxscale.config.readers import READERS
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
 from mxscale.data.reader.batches import Reading, seed_of
-from mxscale.distributed.exchange import make_exchange
+from mxscale.distributed.exchange import Share, make_exchange
 from mxscale.models import symbol, weights, zoo
 from mxscale.models.input_layer import InputLayer
 from mxscale.rundir.plan import Plan
 from mxscale.train.optim.averaging import NoAverage, WeightAverage
 from mxscale.train.optim.optimizer import CrossEntropy
 from mxscale.train.optim.server_update import ServerUpdate
+from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
 
@@ -93,6 +94,9 @@ def initial_network(config: Config, plan: Plan, devices):
 
 def network(config: Config, plan: Plan, devices):
     """Return the network to train, with its precision and weight decay set."""
+    digest = plan.origin and plan.origin.files.get(plan.pretrained)  # as the preparation verified the file
+    if digest and digest_of(plan.pretrained) != digest:
+        raise ConfigError(f"{plan.pretrained} has changed since the preparation read it")
     net = initial_network(config, plan, devices)
     if not config.optimizer.decay_norm_bias:
         zoo.exclude_norm_bias_from_decay(net)
@@ -131,7 +135,10 @@ def gradient_exchange(comm, net, trained, config: Config, sizes: Sizes) -> tuple
     images = shards * config.batch.accumulation * sizes.per_device_batch
     ordered = config.data.shards is not None  # with fixed shards the weights do not depend on the number of ranks
     forward = weights.trained_in_forward_order(net)
-    exchange = make_exchange(comm, gradients(forward, devices), config.comm, images, shards, ordered)
+    turns = 1 if forward[0].grad_req == "add" else config.batch.accumulation
+    exchange = make_exchange(
+        comm, gradients(forward, devices), config.comm, Share(images, shards, turns), ordered=ordered
+    )
     move_gradients(forward, exchange.lanes)
     exchange.lanes = gradients(trained, devices)
     return exchange, exchange.lanes

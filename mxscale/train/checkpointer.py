@@ -1,18 +1,18 @@
 """Checkpoints: when they are written, which ones are retained, how they are validated and restored.
 
-checkpoints/<9-digit step>/params      the network as it is evaluated and exported
-                           trainer     the optimizer's state, as Trainer.save_states writes it
-                           statistics  running statistics of batch normalisation by shard, a .npy array
-                           exchange    with double buffering: the summed gradients in flight
-                           trained     with ema_decay: the weights that training resumes from; params is their average
-                           state.json  step, shards, best validation so far, loss scale
-                           MANIFEST    SHA-256 of each file, in the format of sha256sum -c
+checkpoints/<9-digit step>/params          the network as it is evaluated and exported
+                           optimizer.json  the optimizer's attributes and states, see optim/states.py
+                           optimizer       the arrays of these states, if any
+                           statistics      running statistics of batch normalisation by shard, a .npy array
+                           exchange        with double buffering: the summed gradients in flight
+                           trained         with ema_decay: the weights to resume from; params is their average
+                           state.json      step, shards, best validation so far, loss scale
+                           MANIFEST        SHA-256 of each file, in the format of sha256sum -c
 
-A checkpoint is written to a temporary directory, synchronised to the disk and renamed. A checkpoint is valid if every
-file matches MANIFEST; one that is not valid is ignored.
+A checkpoint is written to a temporary directory, synchronised to the disk and renamed. A resume ignores one that is
+damaged, see rundir/checkpoints.py. Checkpoints of earlier versions have a pickle `trainer` for the optimizer.
 """
 
-import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -25,18 +25,19 @@ from mxnet import gluon, nd
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes, unsaved
 from mxscale.models import weights
+from mxscale.rundir import checkpoints, json_record
+from mxscale.rundir.checkpoints import MANIFEST, MAX_BYTES, OPTIMIZER, PICKLED
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.json_fields import FIELDS
+from mxscale.train.optim import pickled_states, states
 from mxscale.train.optim.averaging import NoAverage
-from mxscale.train.optim.optimizer import load_states, save_states
 from mxscale.train.precision import Precision
 from mxscale.train.shard_statistics import ShardStatistics
 from mxscale.util.atomic_files import digest_of, sync, write_text
 from mxscale.util.errors import ConfigError
-from mxscale.util.regular_files import read_regular
+from mxscale.util.regular_files import open_regular
 
-MAX_MANIFEST, MAX_BYTES = 1 << 20, 4 * weights.MAX_BYTES  # of MANIFEST, of any other file
-FILES = ("params", "trainer", "statistics", "state.json")  # of every checkpoint
-EXTRA = ("exchange", "trained")  # of some
+ARRAYS = ("optimizer", "exchange", "trained")  # files of arrays that some checkpoints have
 
 
 class NotFinite(ArithmeticError):
@@ -78,6 +79,7 @@ class Checkpoint(NamedTuple):
     state: Dict[str, Any]  # state.json
     params: Dict[str, nd.NDArray]  # by structural name
     statistics: np.ndarray  # (shards, values), float32
+    optimizer: states.OptimizerState
     exchange: Dict[str, nd.NDArray]  # index of a bucket -> sums of gradients in flight; {} without any
     trained: Dict[str, nd.NDArray]  # as NoAverage.state returns it
 
@@ -94,13 +96,16 @@ class Checkpointer:
     def restore(self) -> int:
         """Restore the newest valid checkpoint; return its step, 0 if none exists."""
         found = newest(self.run.checkpoints)
-        self._check_agreement(found.state["step"] if found else 0)
+        self._check_agreement(found.path if found else None)
         if found is None:
             return 0
+        damaged = [path for path in checkpoints.paths(self.run.checkpoints) if path.name > found.path.name]
+        if damaged and self.comm.rank == 0:
+            print(f"warning: {damaged[-1]} is damaged: training resumes from {found.path}", flush=True)
         for name, parameter in self.state.parameters.items():
             parameter.set_data(found.trained.get(name, found.params[name]))
         self.state.average.restore(found.params, found.trained)
-        load_states(self.state.optimizer, str(found.path / "trainer"))
+        found.optimizer.restore(self.state.optimizer)
         self.state.statistics.restore(found.statistics)
         self.state.precision.restore(found.state["loss_scale"])
         self.state.exchange.restore(found.exchange)
@@ -112,11 +117,10 @@ class Checkpointer:
         nd.waitall()
         return found.state["step"]
 
-    def _check_agreement(self, step: int) -> None:
-        """Raise RuntimeError unless all ranks read the checkpoint of the same step. A collective."""
-        total, squares = self.comm.total([step, step * step])
-        if squares * self.comm.size > total * total * (1 + 1e-12):  # equal for equal steps only
-            raise RuntimeError(f"ranks read different checkpoints, here that of step {step}: check the storage")
+    def _check_agreement(self, found: Optional[Path]) -> None:
+        """Raise RuntimeError unless all ranks read the same checkpoint, None for none. A collective."""
+        if not self.comm.agree((found / MANIFEST).read_bytes() if found else b""):
+            raise RuntimeError(f"ranks read different checkpoints, here {found or 'none'}: check the storage")
 
     def due(self, step: int) -> bool:
         """Return whether the configuration asks for a checkpoint after this step."""
@@ -182,7 +186,7 @@ class Checkpointer:
             metrics_log.sync()
             final = self.run.checkpoint(snapshot.step)
             extra = {"exchange": in_flight, "trained": self.state.average.state()}
-            write(final, state, snapshot, self.state.optimizer, extra)
+            write(final, state, snapshot, states.of_trainer(self.state.optimizer), extra)
             self._write_best()
             prune(self.run.checkpoints, snapshot.step, self.config.checkpoint.keep, self.best_step)
         except OSError as error:
@@ -195,71 +199,68 @@ class Checkpointer:
             self.run.write("best.json", {**self.best, "checkpoint": str(path)})
 
     def best_params(self) -> Dict[str, nd.NDArray]:
-        """Return the parameters of the best checkpoint, of the newest one if the best is damaged."""
+        """Return the parameters of the best checkpoint, of the newest one if the best is damaged. A collective."""
         path = self.run.checkpoint(self.best_step)
-        if is_valid(path):
-            return read(path).params
-        found = newest(self.run.checkpoints)
-        if self.comm.rank == 0:
-            print(f"warning: {path} is damaged: {found.path} is evaluated instead", flush=True)
-        return found.params
+        found = path if checkpoints.is_complete(path) else checkpoints.newest(self.run.checkpoints)
+        self._check_agreement(found)
+        if found is None:
+            raise RuntimeError(f"{path} is damaged, and so are all other checkpoints: check the storage")
+        if found != path and self.comm.rank == 0:
+            print(f"warning: {path} is damaged: {found} is evaluated instead", flush=True)
+        return weights.load(found / "params", "checkpoint")
 
     def last_valid(self) -> str:
         """Return the end of an error message: where the newest valid checkpoint is."""
-        path = newest_path(self.run.checkpoints)
+        path = checkpoints.newest(self.run.checkpoints)
         return f"the last good checkpoint is {path}" if path else "there is no checkpoint yet"
 
 
 # ---------------------------------------------------------------- directories of checkpoints
 
 
-def check_resumable(run: RunDir) -> dict:
-    """Return state.json of the newest valid checkpoint, {} if the run has no checkpoint.
-
-    Raises ConfigError if every checkpoint is damaged.
-    """
-    path = newest_path(run.checkpoints)
-    if path:
-        return json.loads((path / "state.json").read_text())
-    if steps(run.checkpoints):
+def resumable(run: RunDir) -> Optional[Checkpoint]:
+    """Return the newest valid checkpoint, None if the run has none. Raises ConfigError if every one is damaged."""
+    found = newest(run.checkpoints)
+    if found is None and checkpoints.paths(run.checkpoints):
         raise ConfigError(f"resume={run.path}: every checkpoint there is damaged; start a new run")
-    return {}
-
-
-def steps(folder: Path) -> List[int]:
-    """Return the steps that have a checkpoint, oldest first."""
-    return [int(path.name) for path in _paths(folder)]
+    return found
 
 
 def newest(folder: Path) -> Optional[Checkpoint]:
     """Return the newest valid checkpoint, None if none exists."""
-    path = newest_path(folder)
+    path = checkpoints.newest(folder)
     return read(path) if path else None
 
 
-def newest_path(folder: Path) -> Optional[Path]:
-    return next((path for path in reversed(_paths(folder)) if is_valid(path)), None)
-
-
-def is_valid(path: Path) -> bool:
-    """Return whether every file has the digest that MANIFEST lists."""
-    try:
-        lines = read_regular(path / "MANIFEST", MAX_MANIFEST).decode().splitlines()
-        listed = {line[66:]: line[:64] for line in lines}
-        if not listed.keys() >= set(FILES) or any((path / name).stat().st_size > MAX_BYTES for name in listed):
-            return False
-        return all(digest_of(path / name) == digest for name, digest in listed.items())
-    except (OSError, ValueError):  # ValueError: a damaged MANIFEST is not text, or names no file
-        return False
-
-
 def read(path: Path) -> Checkpoint:
-    state = json.loads((path / "state.json").read_text())
-    exchange, trained = (nd.load(str(path / name)) if (path / name).exists() else {} for name in EXTRA)
-    return Checkpoint(path, state, weights.load(path / "params"), np.load(path / "statistics"), exchange, trained)
+    """Return the content of a complete checkpoint; a file that MANIFEST does not list is ignored. Raises ConfigError.
+
+    Nothing in the files is executed.
+    """
+    listed = checkpoints.listed_in(path)
+    arrays = {name: weights.load(path / name, "checkpoint", MAX_BYTES) if name in listed else {} for name in ARRAYS}
+    state = json_record.read_object(path / "state.json", FIELDS["state.json"])
+    params = weights.load(path / "params", "checkpoint")
+    of_optimizer = arrays.pop("optimizer")
+    if OPTIMIZER in listed:
+        optimizer = states.read(path / OPTIMIZER, of_optimizer)
+    else:
+        optimizer = pickled_states.read(path / PICKLED)
+    return Checkpoint(path, state, params, _statistics(path / "statistics"), optimizer, **arrays)
 
 
-def write(final: Path, state: Dict[str, Any], snapshot: Snapshot, trainer: gluon.Trainer, extra) -> None:
+def _statistics(path: Path) -> np.ndarray:
+    try:
+        with open_regular(path) as file:
+            found = np.lib.format.read_array(file, allow_pickle=False)
+    except (OSError, ValueError, MemoryError) as error:
+        raise ConfigError(f"{path} is no file of statistics: {' '.join(str(error).split())[:200]}") from None
+    if found.ndim != 2:
+        raise ConfigError(f"{path} is no file of statistics: its shape is {found.shape}")
+    return found
+
+
+def write(final: Path, state: Dict[str, Any], snapshot: Snapshot, optimizer: states.OptimizerState, extra) -> None:
     """Write the checkpoint `final` atomically; `state` and, by name, the files of `extra` are as in `Checkpoint`.
 
     Raises:
@@ -272,18 +273,18 @@ def write(final: Path, state: Dict[str, Any], snapshot: Snapshot, trainer: gluon
     folder.mkdir(exist_ok=True)  # but not a run directory that was removed
     new.mkdir()
     try:
-        _save_arrays(new / "params", snapshot.params, state["params_sha256"])
-        save_states(trainer, new / "trainer")
-        sync(new / "trainer")
+        text, of_optimizer = states.encoded(optimizer)
+        arrays = {"params": snapshot.params, "optimizer": of_optimizer, **extra}
+        arrays = {name: values for name, values in arrays.items() if values}
+        for name, values in arrays.items():
+            _save_arrays(new / name, values)
         with open(new / "statistics", "wb") as file:
             np.save(file, snapshot.statistics)
         sync(new / "statistics")
-        extra = {name: arrays for name, arrays in extra.items() if arrays}
-        for name, arrays in extra.items():
-            _save_arrays(new / name, arrays, weights.params_sha256(_numpy(arrays)))
-        write_text(new / "state.json", json.dumps(state, indent=1, sort_keys=True) + "\n")
-        names = [*FILES, *extra]
-        write_text(new / "MANIFEST", "".join(f"{digest_of(new / name)}  {name}\n" for name in names))
+        write_text(new / OPTIMIZER, text)
+        json_record.write_object(new / "state.json", state)
+        names = [*arrays, "statistics", OPTIMIZER, "state.json"]
+        write_text(new / MANIFEST, "".join(f"{digest_of(new / name)}  {name}\n" for name in names))
         sync(new)
         if final.exists():  # the same step again, after a resume from an earlier one
             shutil.rmtree(final)
@@ -299,20 +300,18 @@ def prune(folder: Path, current: int, keep: int, best: Optional[int]) -> None:
 
     Later checkpoints than `current` are damaged, or the run would have resumed from them; they are deleted too.
     """
-    retained = [step for step in steps(folder) if step <= current][-keep:]
-    for path in _paths(folder):
+    retained = [step for step in checkpoints.steps(folder) if step <= current][-keep:]
+    for path in checkpoints.paths(folder):
         if int(path.name) not in (*retained, best):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _paths(folder: Path) -> List[Path]:
-    return sorted(folder.glob("[0-9]" * 9))
-
-
-def _save_arrays(path: Path, arrays, digest: str) -> None:
+def _save_arrays(path: Path, arrays) -> None:
     """Write arrays and read them back: MXNet's writer does not report every write error of a full disk."""
     weights.save(path, arrays)
-    if weights.params_sha256(_numpy(weights.load(path))) != digest:
+    written = weights.read(path, at_most=MAX_BYTES)
+    pairs = ((array.asnumpy(), written[name]) for name, array in arrays.items())
+    if not all(np.array_equal(a.reshape(-1).view("u1"), b.reshape(-1).view("u1")) for a, b in pairs):
         raise OSError(f"{path} does not read back as written (a full disk?)")
 
 

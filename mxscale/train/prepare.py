@@ -23,17 +23,17 @@ from mxscale.config.sizes import Sizes, auto_ranks, sizes, unsaved
 from mxscale.data import pack
 from mxscale.data.manifest import split_of
 from mxscale.data.reader.record_iter import part_sizes
-from mxscale.distributed.backend_checks import check_backend, unavailable_candidates
+from mxscale.distributed.backend_checks import check_backend
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement
-from mxscale.models import graph_trial, weights
+from mxscale.models import graph_trial
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
-from mxscale.rundir.plan import ExchangeProbe, Plan, Split
+from mxscale.rundir.plan import Plan, Split
 from mxscale.train import builders, precision, pretrained_init
 from mxscale.train.build_facts import build
-from mxscale.train.checkpointer import check_resumable
+from mxscale.train.checkpointer import Checkpoint, resumable
 from mxscale.train.optim.optimizer import make_optimizer
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact
@@ -46,8 +46,7 @@ def prepare(run: RunDir, config: Config) -> None:
     Raises ConfigError if the run cannot start or resume as configured.
     """
     head = "replace" if config.entry == "finetune" else "keep"  # fine-tuning replaces the classifier
-    plan, state = replace(run.plan(), head=head), check_resumable(run)
-    check_state(run, config, state)
+    plan, state = replace(run.plan(), head=head), check_state(run, config, resumable(run))
     device, ranks = choose_device(config), plan.fitted_ranks or choose_ranks(config, plan.hosts)
     check_backend(config, device, ranks, plan.hosts)
     config, plan = pretrained_init.obtain(run, config, plan)
@@ -66,12 +65,7 @@ def prepare(run: RunDir, config: Config) -> None:
         data_dir=manifest.get("dir"),
         skipped=len(manifest["skipped"]),
     )
-    net = check_network(config, plan)
-    if config.comm.entry.chosen_by_trial:
-        gradients = tuple(tuple(p.shape) for p in weights.trained_in_forward_order(net))
-        dtype = "float16" if config.precision == "float16" else "float32"
-        reasons = unavailable_candidates(config, device, ranks, plan.hosts)
-        plan = replace(plan, probe=ExchangeProbe(gradients, dtype, reasons))
+    check_network(config, plan)
     known_shards = plan.sizes and plan.sizes.shards  # of the first start, before any checkpoint
     shards = state.get("shards") or known_shards
     derived = sizes(config, ranks, plan.splits["train"].count, shards=shards)
@@ -88,9 +82,13 @@ def prepare(run: RunDir, config: Config) -> None:
     run.write("environment.json", {**(run.read("environment.json") or {}), "mxnet": build()})
 
 
-def check_state(run: RunDir, config: Config, state: dict) -> None:
-    """Check that training can resume from `state`, the state.json of its checkpoint; {}: no checkpoint."""
-    lost = state and (state.get("unsaved") or unsaved(config.comm))  # as the checkpoint was written, or will be
+def check_state(run: RunDir, config: Config, checkpoint: Optional[Checkpoint]) -> dict:
+    """Return the state.json of a checkpoint, {} without one, after checking that training can resume from it."""
+    if checkpoint is None:
+        return {}
+    state = checkpoint.state
+    checkpoint.optimizer.check(make_optimizer(config.optimizer), checkpoint.path)
+    lost = state.get("unsaved") or unsaved(config.comm)  # as the checkpoint was written, or will be
     if lost:
         raise ConfigError(
             f"resume={run.path}: {lost}; start a new run, from its weights with model.pretrained={run.path}"
@@ -100,6 +98,7 @@ def check_state(run: RunDir, config: Config, state: dict) -> None:
             f"resume={run.path} comm.double_buffering=false: its checkpoint holds gradients of a step in flight, which "
             "would be lost; omit comm.double_buffering"
         )
+    return state
 
 
 def choose_device(config: Config) -> str:

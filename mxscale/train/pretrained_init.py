@@ -4,12 +4,14 @@ import math
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Optional, Tuple
 
 from mxscale.config.networks import network
 from mxscale.config.schema import Config, Data, origin_of
 from mxscale.data.reader.transforms import INTERPOLATIONS
 from mxscale.models import pretrained, weights
+from mxscale.rundir import checkpoints
 from mxscale.rundir.directory import WARNINGS, RunDir
 from mxscale.rundir.plan import InputChange, Origin, Plan
 from mxscale.util.atomic_files import digest_of
@@ -48,8 +50,8 @@ def obtain(run: RunDir, config: Config, plan: Plan) -> Tuple[Config, Plan]:
 
 def _of_path(source: str, file: str, graph) -> Origin:
     """Return the origin of a weights file; of a run also its graph, if it has one, and its input."""
+    files = {file: checkpoints.verified_weights(Path(file), os.path.isdir(source)) or digest_of(file)}
     weights.load(file)  # raises ConfigError if it is no weights file
-    files = {file: digest_of(file)}
     if not os.path.isdir(source):
         return Origin("file", files)
     earlier = RunDir(source)

@@ -61,9 +61,10 @@ class Trainer:
         parameters = weights.parameters(self.net)
         comm.broadcast(parameters)
         self.trained = [p for p in parameters.values() if p.grad_req != "null"]
-        if config.batch.accumulation > 1:
-            for parameter in self.trained:
-                parameter.grad_req = "add"
+        # Backward adds the gradients of several passes, but the exchange those of float16 networks, in float32
+        self.adds = config.batch.accumulation > 1 and config.precision != "float16"
+        for parameter in self.trained if self.adds else ():
+            parameter.grad_req = "add"
         running = zoo.running_statistics(self.net)
         self.statistics = ShardStatistics([parameters[name] for name in running], shards, sizes.shards)
         self.evaluate = Evaluator(config, plan, comm, devices[0], heartbeat)
@@ -74,11 +75,12 @@ class Trainer:
         self.objective = builders.objective(config, plan, devices)
         self.optimizer = make_trainer(self.trained, config.optimizer, multi_precision=config.precision == "float16")
         self.precision = precision.Precision(config.precision, self.optimizer)
-        self.clip_norm = clipping(config.optimizer.clip_norm, sizes.global_batch, self.optimizer)
         self.lr = learning_rate(config, sizes)
 
         # Gradient exchange, or parameter servers that apply the gradients; grads: of each device, in buckets
         self.exchange, self.grads = builders.gradient_exchange(comm, self.net, self.trained, config, sizes)
+        self.divides_by = sizes.global_batch / self.exchange.divisor
+        self.clip_norm = clipping(config.optimizer.clip_norm, self.divides_by, self.optimizer)
 
         # Start from the newest checkpoint, or from step 0
         self.average = builders.average(config, parameters, running, self.statistics)
@@ -127,7 +129,7 @@ class Trainer:
         for micro in self.batches.step(self.step):
             self.timer.fetched(asked_at, micro.labels.shape[0])
             self.heartbeat.phase = Phase.COMPUTE
-            if last_pass and micro.turn == 0:
+            if self.adds and micro.turn == 0:
                 for grad in self.grads[micro.lane]:
                     grad[:] = 0
             self.statistics.use(micro.shard)
@@ -138,8 +140,10 @@ class Trainer:
                 losses = mixed.loss(self.objective, logits)
             self.precision.backward(losses)
             self.accumulator.add(losses, logits, mixed.labels)
-            if micro.turn == last_pass:
-                self.exchange.shard_done(micro.lane)
+            if not self.adds:
+                self.exchange.pass_done(micro.lane, micro.turn)
+            elif micro.turn == last_pass:
+                self.exchange.pass_done(micro.lane)
             if self.passes > len(self.devices):
                 self.heartbeat.phase = Phase.EXCHANGE  # a device may still be in the previous step's exchange
                 self.timer.dispatched(first_element(self.grads[micro.lane][0]))  # backward ends with the first layer
@@ -156,7 +160,7 @@ class Trainer:
         if updates:
             self.clip_norm(self.trained)
             advance(self.optimizer, self.lr(self.step), self.step / self.sizes.steps_per_epoch)
-            self.optimizer.update(self.sizes.global_batch)
+            self.optimizer.update(self.divides_by)
         self.average.update(self.step)
 
         # The first layer's weights are updated last; the first step of double buffering writes gradients alone

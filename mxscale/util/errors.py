@@ -7,6 +7,10 @@ class ConfigError(ValueError):
     """Invalid input. The message is one line: what is wrong, where, and what to do. Ends a run with exit status 2."""
 
 
+class RunFailed(Exception):
+    """A failure that is no invalid input. The message is one line. Ends a run with exit status 1."""
+
+
 def nearest(key: str, names, where: str = "", listed=None) -> str:
     """Return a suggestion for an unknown name, to be appended to an error message.
 

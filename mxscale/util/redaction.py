@@ -11,15 +11,18 @@ SECRET = (
 # After these an address begins: http://, a setting such as tracking.uri=, a variable such as MLFLOW_TRACKING_URI=
 BEGIN = r"(?:(?<!/)//(?:(?<!sqlite://)/+)?|uri['\"]?[=:](?!['\"\s]*[\w+.-]*:?//)\s*['\"]?/?)"
 PORT = r"(?:(?<=http://)|(?<=https://))[^:/@\s]*:\d{1,5}(?:/|\s|$)"  # what follows is a path, which may have an @
-# A password that is not percent-encoded may have / and @, so it ends at the last @ of the word; it may have spaces too
-USER = re.compile(rf"({BEGIN})(?!{PORT})([^:/@\s]*):(?:\S+@|[^@\n]+@)", re.IGNORECASE)
-# In place of a user; with an empty password what follows may be one too
-TOKEN = re.compile(rf"({BEGIN})(?!{re.escape(MASK)})(?:[^:/@\s]+@|[^:/@\s]*:@(?:\S+@)?)", re.IGNORECASE)
+# A password that is not percent-encoded may have / and @, so it ends at the last @ of the word; it may have spaces too.
+# Each match takes the user's name even if no password follows, so that no character is searched from two beginnings.
+USER = re.compile(
+    rf"({BEGIN})(?!{PORT})([^:/@\s]*)(@|:@(?:\S+@)?|:(?:\S+@|[^@]+@(?:\S*@)?))?",
+    re.IGNORECASE,
+)
 # The last character may belong to the text around the address
-FIELD = re.compile(rf"((?:\b|[_-])[\w-]*{SECRET}|[?&]key)(=|%3D)[^&\s]*[^&\s'\",;:)\]}}]", re.IGNORECASE)
+FIELD = re.compile(rf"({SECRET}|[?&]key)(=|%3D)[^&\s]*[^&\s'\",;:)\]}}]", re.IGNORECASE)
 # Variables of the environment that hold a password or a key. A shorter value may be an ordinary word of the text.
 VARIABLE = re.compile(r"(?:.*_)?(?:PASSWORD|PASSWD|PASSPHRASE|TOKEN|SECRET|(?:ACCESS|API|PRIVATE|SECRET)_?KEY)", re.I)
 SHORTEST = 8
+READ, SHOWN = 4000, 200  # characters of a server's text that are searched for passwords, and that are shown
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -30,7 +33,7 @@ def redact(text: str) -> str:
     or the value of a field such as `api_key`. A setting may take the value of a variable (`${oc.env:HF_TOKEN}`), and an
     error then shows it. Redacting twice changes nothing more.
     """
-    text = USER.sub(rf"\1\2:{MASK}@", TOKEN.sub(rf"\1{MASK}@", text))
+    text = "\n".join(map(_without_users, text.split("\n")))
     text = FIELD.sub(rf"\1\2{MASK}", text)
     for name, value in os.environ.items():
         if len(value) >= SHORTEST and value in text and VARIABLE.fullmatch(name):
@@ -38,9 +41,27 @@ def redact(text: str) -> str:
     return text
 
 
+def _without_users(line: str) -> str:
+    end = line.rfind("@") + 1  # every password before it ends
+    return USER.sub(_masked, line[:end]) + line[end:]
+
+
+def _masked(found: re.Match) -> str:
+    begin, user, password = found.groups()
+    if password and password[1:2] not in ("", "@"):
+        return f"{begin}{user}:{MASK}@"
+    is_token = password and (user or password != "@") and not user.startswith(MASK)
+    return f"{begin}{MASK}@" if is_token else found[0]
+
+
 def redact_address(address: str) -> str:
     """Return an address, which may lack its scheme, with its passwords replaced by ***."""
     return redact(address) if re.match(r"[\w+.-]*:?//", address) else redact(f"//{address}")[2:]
+
+
+def excerpt(text: str) -> str:
+    """Return the beginning of a text that a server sent, as one redacted line; it is cut first, as it may be long."""
+    return redact(" ".join(text[:READ].split()))[:SHOWN]
 
 
 def shown(text: str) -> str:

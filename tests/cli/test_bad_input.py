@@ -2,19 +2,22 @@
 
 import os
 import re
+from itertools import pairwise
 
 import mxnet as mx
 import pytest
+import yaml
 from composed import composed
 from image_trees import make_tree
 from machine import mounted
-from refusals import command_error, contains, folder_of
+from refusals import command_error, contains, error_of, folder_of
 
 from mxscale.config.schema import Config, Launch
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Host, Plan
 from mxscale.train import prepare
+from mxscale.util import yaml_aliases
 from mxscale.util.errors import ConfigError
 
 
@@ -255,3 +258,44 @@ def test_unknown_choice_in_a_sweep_is_refused_before_cells(refused):
 
 def test_cfg_job_prints_the_settings(cli):
     assert "per_device: 32" in cli("train", "--cfg", "job", small=False).out
+
+
+def test_loop_of_links_is_no_run_directory(refused_here, tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    contains(refused_here(f"resume={tmp_path / 'a'}"), "can't be read: too many levels of symbolic links")
+    contains(refused_here(f"resume={tmp_path}/{'x' * 300}"), "can't be read: file name too long")
+
+
+def test_unreadable_run_is_one_line(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    folder.chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        line = error_of(lambda: RunDir(folder).exists)
+    finally:
+        os.seteuid(user)
+    contains(line, str(folder), "can't be read: permission denied")
+
+
+@pytest.mark.parametrize("key", ["runs", "data.cache"])
+def test_folder_that_files_can_not_name_is_refused(refused_here, key):
+    contains(refused_here(f'{key}="/tmp/\udcff"'), f"{key}=/tmp/", "not UTF-8")
+
+
+def test_aliases_that_stand_for_billions_are_refused(refused_here, tmp_path):
+    lines = ["a: &a [1, 2]", *(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]" for a, b in pairwise("abcdefghij"))]
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "bomb.yaml").write_text("\n".join(lines) + "\n")
+    line = refused_here("--config-dir", str(tmp_path), "experiment=bomb")
+    contains(line, "bomb.yaml", "its aliases stand for more than 100,000 values")
+
+
+@pytest.mark.parametrize("text", ["a: &a [*a]\n", "a: &a {b: *a}\n"])
+def test_an_alias_of_what_contains_it_is_refused(text):
+    with pytest.raises(yaml.YAMLError, match="stand for more"):
+        yaml_aliases.check(text)
+    yaml_aliases.check("a: &a [1]\nb: *a\n")

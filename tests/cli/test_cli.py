@@ -1,5 +1,7 @@
 """The command line: the table of verbs, help, version, completion, and the installed package."""
 
+import os
+import pickle
 import re
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from mxscale.cli import help_pages, main
 from mxscale.cli.verbs import VERBS
 from mxscale.config.schema import RULES, Config, rules_of, to_dict
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import Status
 from mxscale.util.errors import ConfigError
 
 
@@ -45,6 +48,26 @@ def test_a_reader_that_stops_early_causes_no_error(arguments):
     process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
     assert (process.stderr.read(), process.wait(60)) == (b"", 0)
+
+
+@pytest.mark.parametrize("arguments", [["prices"], ["plan", "--help"], ["--version"], ["train", "--cfg", "job"]])
+def test_output_that_cannot_be_written_is_one_line_and_fails(monkeypatch, capsys, arguments):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main.main(arguments) == 1
+    assert capsys.readouterr().err == "error: standard output cannot be written (No space left on device)\n"
+
+
+def test_runs_go_on_without_their_terminal(monkeypatch, capsys):
+    def execute(*_):
+        print("step 1", flush=True)
+        return Status("FINISHED", exit=0)
+
+    monkeypatch.setattr(main.job, "execute", execute)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main.main(["train"]) == 0
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -82,6 +105,21 @@ def test_an_invalid_command_line_is_one_line(capsys, argv, line):
     printed = capsys.readouterr()
     assert printed.err.startswith(f"error: {line}") and printed.err.count("\n") == 1 and not printed.out
     assert not GlobalHydra.instance().is_initialized()
+
+
+@pytest.mark.parametrize("option", ["--experimental-rerun", "--experimental-rerun=", "--exp", "--e="])
+def test_a_pickled_job_of_hydra_is_refused_and_not_executed(capsys, tmp_path, option):
+    class Harm:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    (tmp_path / "config.pickle").write_bytes(pickle.dumps(Harm()))
+    given = [option + str(tmp_path / "config.pickle")] if "=" in option else [option, str(tmp_path / "config.pickle")]
+    assert main.main(["train", *given]) == 2
+    written = capsys.readouterr()
+    assert written.err.startswith(f"error: {option}") and written.err.count("\n") == 1
+    assert "repeat a run with rerun=RUN_DIR" in written.err
+    assert not (tmp_path / "made").exists()
 
 
 def test_settings_and_options_come_in_any_order(capsys):

@@ -23,6 +23,11 @@ def test_the_signature_includes_machine_seed_and_digests():
     assert len(different) == 7
 
 
+def test_the_signature_is_that_of_earlier_versions():
+    """Runs are compared by it, those of versions with settings that were removed included."""
+    assert signature(from_dict({}), "d", None) == "71f6cd27de351cebce85e2391baa0292daf028d15e1d9273ed87b3faa8dab566"
+
+
 @pytest.mark.parametrize(
     "values",
     [

@@ -12,6 +12,7 @@ from mxscale.config import schema, validation
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import Machine
 from mxscale.cost import price_table, prices
+from mxscale.cost.prices import Usage
 from mxscale.rundir.price import Price
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError
@@ -169,7 +170,7 @@ def test_an_invalid_as_of_is_refused(text):
 def test_a_local_machine_has_no_price_and_no_cost():
     price = freeze(provider="local")
     assert price == Price(known=False, why=f"machine=local has no price: use machine=aws, machine=owned, {BY_HAND}")
-    assert prices.cost(price, [3600]) is None
+    assert prices.cost(price, 3600) is None
     assert prices.describe(price) == f"price unknown: {price.why}"
 
 
@@ -187,7 +188,7 @@ def test_a_price_in_euros_gives_dollars():
 
 
 def test_given_price_of_0_is_known():
-    assert prices.cost(freeze(usd_per_hour=0.0), [3600]) == {"usd": 0.0, "eur": 0.0}
+    assert prices.cost(freeze(usd_per_hour=0.0), 3600) == {"usd": 0.0, "eur": 0.0}
 
 
 def test_an_owned_machine_costs_its_write_off_and_electricity():
@@ -202,7 +203,7 @@ def test_an_owned_machine_costs_its_write_off_and_electricity():
 def test_an_owned_machine_in_euros_has_no_minimum():
     price = freeze(provider="owned", purchase=8766.0, years=1.0, watts=0.0, per_kwh=0.0, currency="eur")
     assert price.usd_per_hour == pytest.approx(1.1339)
-    assert prices.cost(price, [36])["eur"] == pytest.approx(0.01)
+    assert prices.cost(price, 36)["eur"] == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(
@@ -222,20 +223,23 @@ def test_the_newest_exchange_rate_before_the_date_applies(day, rate, of):
 def test_without_an_exchange_rate_the_other_currency_is_omitted():
     dollars = freeze(provider="custom", usd_per_hour=2.0, as_of="2016-12-29")
     assert (dollars.eur_per_hour, dollars.usd_per_eur, dollars.fx_date) == (None, None, None)
-    assert prices.cost(dollars, [1800]) == {"usd": 1.0}
+    assert prices.cost(dollars, 1800) == {"usd": 1.0}
     euros = freeze(provider="custom", eur_per_hour=2.0, as_of="2016-12-29")
     assert euros.usd_per_hour is None
-    assert prices.cost(euros, [1800]) == {"eur": 1.0}
+    assert prices.cost(euros, 1800) == {"eur": 1.0}
 
 
-def dollars(attempts_s, **fields):
-    return prices.cost(freeze(provider="custom", usd_per_hour=36.0, **fields), attempts_s)["usd"]
+def dollars(attempts, **fields):
+    """Return the bill of attempts: seconds, or (seconds, nodes) of a restart."""
+    used = [Usage(*each, continues=True) if isinstance(each, tuple) else Usage(each, 1) for each in attempts]
+    return prices.bill(freeze(provider="custom", usd_per_hour=36.0, **fields), used)["usd"]
 
 
 def test_all_nodes_are_billed():
     price = aws(as_of="2017-11-12", nodes=8)
-    assert prices.cost(price, [1800])["usd"] == pytest.approx(105.76)  # 8 x 26.44 / 2
-    assert prices.cost(price, [3600, 3600], nodes=[2, 1])["usd"] == pytest.approx(79.32)  # those of each attempt
+    assert prices.cost(price, 1800)["usd"] == pytest.approx(105.76)  # 8 x 26.44 / 2
+    each = [Usage(3600, 2), Usage(3600, 1)]
+    assert prices.bill(price, each)["usd"] == pytest.approx(79.32)  # those of each attempt
 
 
 def test_per_second_billing_has_a_minimum_of_60_s():
@@ -257,6 +261,22 @@ def test_each_started_hour_of_each_attempt_is_billed():
     assert dollars([5, 5], billing="per_hour") == 72
     assert dollars([3000, 3000], billing="per_hour", setup_minutes=10) == 72
     assert dollars([3000.5], billing="per_hour", setup_minutes=10) == 72
+
+
+def test_restarts_continue_the_bill():
+    assert dollars([1800, (1800, 1)], billing="per_hour") == 36  # one hour
+    assert dollars([1800, (1801, 1)], billing="per_hour") == 72
+    assert dollars([20, (20, 1), (20, 1)]) == pytest.approx(0.60)  # the minimum once
+    assert dollars([20, (20, 1)], setup_minutes=2) == pytest.approx(1.60)
+    assert dollars([1800, (1800, 1), 1800, (1800, 1)], billing="per_hour") == 72  # the third is a resume
+
+
+def test_nodes_are_billed_until_the_last_attempt_that_uses_them():
+    two = {"billing": "per_hour"}
+    assert dollars([(1800, 2), (1800, 1)], **two) == 72  # an hour of each
+    assert dollars([(3600, 2), (1, 1)], **two) == 36 * (2 + 1)
+    assert dollars([(1800, 2), (1800, 1), (1, 2)], **two) == 36 * (2 + 2)  # the host returned
+    assert dollars([(30, 3), (50, 1)]) == pytest.approx(0.01 * (80 + 60 + 60))
 
 
 DGX = {"instance": "dgx-1", "purchase": 87660.0, "years": 2.0, "watts": 3000.0, "per_kwh": 0.2}

@@ -69,7 +69,7 @@ def test_run_without_a_date_is_billed_at_the_price_of_its_start(tmp_path):
     imported(tmp_path)
     found = price(tmp_path)  # on 2017-11-13
     assert found.usd_per_hour == 12 and "us-east-1a since 2017-11-12 06:00 UTC" in found.source
-    assert prices.cost(found, [1800])["usd"] == pytest.approx(6)
+    assert prices.cost(found, 1800)["usd"] == pytest.approx(6)
 
 
 @pytest.mark.parametrize("fields", [{"as_of": "2017-11-09"}, {"region": "eu-west-1"}, {"instance": "p3.8xlarge"}])

@@ -204,3 +204,10 @@ def test_without_a_published_checksum_the_first_is_recorded(publisher, place):
     with open(os.path.join(place.folder, NAME), "ab") as file:
         file.write(b"more")
     assert f", not {known}: it is damaged or another file" in refused([unknown], place)
+
+
+@pytest.mark.parametrize("length", ["\xb2", "9" * 5000])
+def test_an_invalid_retry_after_is_ignored(publisher, place, length):
+    publisher.statuses, publisher.headers = [503], {"Retry-After": length}
+    obtain([publisher.file(NAME)], place)
+    assert there(place) == {NAME: CONTENT}

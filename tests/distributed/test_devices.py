@@ -1,7 +1,6 @@
 """Several devices in one process: comm=device over CPU contexts, and its validation."""
 
 import itertools
-import pickle
 
 import in_process
 import mxnet as mx
@@ -13,7 +12,7 @@ from mxscale.config.schema import Optimizer as OptimizerConfig
 from mxscale.config.validation import validate
 from mxscale.distributed import backend_checks
 from mxscale.distributed.communicators import Local, OneProcess, open_communicator
-from mxscale.distributed.exchange import make_exchange
+from mxscale.distributed.exchange import Share, make_exchange
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands, setup
 from mxscale.models import weights
@@ -21,7 +20,8 @@ from mxscale.rundir import directory
 from mxscale.rundir.plan import Host, Plan
 from mxscale.train import builders
 from mxscale.train.metrics import Accumulator
-from mxscale.train.optim.optimizer import load_states, make_trainer, save_states
+from mxscale.train.optim import states
+from mxscale.train.optim.optimizer import make_trainer
 from mxscale.train.shard_statistics import ShardStatistics
 from mxscale.util.errors import ConfigError
 
@@ -48,25 +48,26 @@ def random_lanes(devices, dtype="float32", shapes=((3, 4), (5,), (1000,))):
 def test_every_device_gets_the_sum(backend, count, dtype):
     comm = OtherDevices(Comm(backend=backend), count)
     lanes, values = random_lanes(comm.devices("cpu"), dtype)
-    exchange = make_exchange(comm, lanes, Comm(bucket_mb=2**-10), images=1)
+    exchange = make_exchange(comm, lanes, Comm(bucket_mb=2**-10), Share())
     assert len(exchange.buckets) > 1 and exchange()
     for place in range(3):
         wanted = sum(own[place].astype("float64") for own in values)
         for lane in exchange.lanes:
-            assert lane[place].asnumpy() == pytest.approx(wanted, abs=1e-6 if dtype == "float32" else 2e-2)
+            found = lane[place].asnumpy().astype("float64") * exchange.divisor
+            assert found == pytest.approx(wanted, abs=1e-6 if dtype == "float32" else 1e-2)
 
 
 def test_ordered_sums_equal_those_of_one_device():
     comm = OtherDevices(Comm(backend="device"), 4)
     lanes, values = random_lanes(comm.devices("cpu"))
-    together = make_exchange(comm, lanes, Comm(), images=1, ordered=True)
+    together = make_exchange(comm, lanes, Comm(), Share(), ordered=True)
     together()
-    exchange = make_exchange(Local(), [[mx.nd.zeros(v.shape) for v in values[0]]], Comm(), images=4, shards=4)
+    exchange = make_exchange(Local(), [[mx.nd.zeros(v.shape) for v in values[0]]], Comm(), Share(4, shards=4))
     [alone] = exchange.lanes
     for own in values:
         for grad, value in zip(alone, own):
             grad[:] = mx.nd.array(value)
-        exchange.shard_done()
+        exchange.pass_done()
     exchange()
     for lane in together.lanes:
         assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(lane, alone))
@@ -75,7 +76,7 @@ def test_ordered_sums_equal_those_of_one_device():
 def test_float16_and_double_buffering_between_devices():
     comm = OtherDevices(Comm(backend="device"), 2)
     lanes, values = random_lanes(TWO)
-    exchange = make_exchange(comm, lanes, Comm(compression="fp16", double_buffering=True), images=1)
+    exchange = make_exchange(comm, lanes, Comm(compression="fp16", double_buffering=True), Share())
     assert not exchange()
     for grad in itertools.chain(*exchange.lanes):
         grad[:] = 7
@@ -129,13 +130,13 @@ def test_restored_statistics_are_on_the_shards_device():
     assert np.array_equal(statistics.gather(Local()), table)
 
 
-def updated(devices, path=None, steps=1):
+def updated(devices, state=None, steps=1):
     """Return trainer and weights after some steps of Adam, whose size depends on their number."""
     parameter = mx.gluon.Parameter("weight", shape=(2,))
     parameter.initialize(mx.init.One(), ctx=devices)
     trainer = make_trainer([parameter], OptimizerConfig(name="adam", momentum=None), multi_precision=False)
-    if path:
-        load_states(trainer, str(path))
+    if state:
+        state.restore(trainer)
     for step in range(steps):
         for device in devices:
             with mx.autograd.record():
@@ -147,12 +148,15 @@ def updated(devices, path=None, steps=1):
 
 def test_adam_resumes_identically_on_more_devices(tmp_path):
     trainer, _ = updated([mx.cpu(2)], steps=5)
-    save_states(trainer, tmp_path / "trainer")
-    states, _ = pickle.loads((tmp_path / "trainer").read_bytes())
-    assert {array.context for pair in states.values() for array in pair} == {mx.cpu(0)}  # not that of a GPU
-    (alone,) = updated([mx.cpu(0)], tmp_path / "trainer", steps=2)[1]
-    assert updated([mx.cpu(0), mx.cpu(1), mx.cpu(2)], tmp_path / "trainer", steps=2)[1] == [alone] * 3
-    assert updated([mx.cpu(3)], tmp_path / "trainer", steps=2)[1] == [alone]
+    text, arrays = states.encoded(states.of_trainer(trainer))
+    (tmp_path / "optimizer.json").write_text(text)
+    weights.save(tmp_path / "optimizer", arrays)
+    saved = weights.load(tmp_path / "optimizer")
+    assert {array.context for array in saved.values()} == {mx.cpu(0)}  # not that of a GPU
+    state = states.read(tmp_path / "optimizer.json", saved)
+    (alone,) = updated([mx.cpu(0)], state, steps=2)[1]
+    assert updated([mx.cpu(0), mx.cpu(1), mx.cpu(2)], state, steps=2)[1] == [alone] * 3
+    assert updated([mx.cpu(3)], state, steps=2)[1] == [alone]
 
 
 TINY = ["data.train_per_class=24", "batch.per_device=4", "max_steps=6", "data.image_size=16", "log_every=3"]

@@ -14,7 +14,7 @@ from repository import ROOT
 from mxscale.config.schema import Comm
 from mxscale.config.sizes import bucket_bytes
 from mxscale.distributed.communicators import Local
-from mxscale.distributed.exchange import fill, make_exchange, pairwise
+from mxscale.distributed.exchange import Share, fill, make_exchange, pairwise
 from mxscale.models import weights, zoo
 from mxscale.train import builders
 
@@ -37,9 +37,11 @@ class TwoEqualRanks(Local):
             array *= 2
 
 
-def exchange_and_gradients(comm, like, bucket_bytes=2**20, shards=1, images=1, **options):
+def exchange_and_gradients(comm, like, bucket_bytes=2**20, shards=1, images=1, turns=1, **options):
     """Return the exchange and the arrays of its gradients, initialised with the values of `like`."""
-    exchange = make_exchange(comm, [like], Comm(bucket_mb=bucket_bytes / 2**20, **options), images, shards)
+    exchange = make_exchange(
+        comm, [like], Comm(bucket_mb=bucket_bytes / 2**20, **options), Share(images, shards, turns)
+    )
     return exchange, exchange.lanes[0]
 
 
@@ -111,7 +113,7 @@ def test_backward_writes_or_adds_into_the_buckets(options):
         trained = list(net.collect_params().values())
         for parameter in trained:
             parameter.grad_req = grad_req
-        exchange = make_exchange(TwoEqualRanks(), builders.gradients(trained, [mx.cpu()]), Comm(**options), images=1)
+        exchange = make_exchange(TwoEqualRanks(), builders.gradients(trained, [mx.cpu()]), Comm(**options), Share())
         lanes = exchange.lanes
         builders.move_gradients(trained, lanes)
         for _ in range(2):
@@ -147,11 +149,92 @@ def test_fp16_sums_may_exceed_the_range_of_float16():
     assert grads[0].asnumpy() == pytest.approx(np.array([2e6, -4e6]), rel=1e-3)
 
 
-def test_float16_gradients_are_not_scaled():
-    like = [mx.nd.array([3, 5], dtype="float16")]
-    exchange, grads = exchange_and_gradients(TwoEqualRanks(), like, images=256, compression="fp16")
+# ---------------------------------------------------------------- float16 networks
+
+
+class Emulated(Local):
+    """All ranks in this process: after `send` of each rank's exchange, `add` sums in the order of ranks."""
+
+    def __init__(self, size):
+        self.size, self.sent = size, {}
+
+    def all_reduce(self, arrays, name):
+        self.sent.setdefault(name, []).append(arrays[0])
+
+    def add(self):
+        for arrays in self.sent.values():
+            total = arrays[0].copy()
+            for array in arrays[1:]:
+                total += array
+            for array in arrays:
+                total.copyto(array)
+
+
+def sums(exchange):
+    return [(grad.asnumpy().astype("float64") * exchange.divisor).tolist() for grad in exchange.lanes[0]]
+
+
+def half_means(values, compression):
+    """Return what rank 0 has after the exchange of float16 values (ranks, n), as float64, and the exchange."""
+    comm, exchanges = Emulated(len(values)), []
+    for own in values:
+        like = [mx.nd.array(own, dtype="float16"), mx.nd.ones(2)]  # normalisation layers keep float32
+        exchanges.append(exchange_and_gradients(comm, like, images=32, compression=compression)[0])
+        exchanges[-1].send()
+    comm.add()
+    exchanges[0].receive()
+    half, single = exchanges[0].lanes[0]
+    assert half.dtype == np.float16 and np.array_equal(single.asnumpy() * exchanges[0].divisor, [len(values)] * 2)
+    return half.asnumpy().astype("float64"), exchanges[0]
+
+
+@pytest.mark.parametrize("compression", ["none", "fp16"])
+@pytest.mark.parametrize("ranks", [2, 3, 64])
+def test_sums_of_large_float16_gradients_are_finite(ranks, compression):
+    for value in (40_000, -65_504):
+        means, exchange = half_means(np.full((ranks, 5), value, "float16"), compression)
+        assert means * exchange.divisor == pytest.approx(np.full(5, float(value) * ranks), rel=2**-11 * ranks)
+
+
+@pytest.mark.parametrize("scale", [1e4, 1.0, 1e-4, 1e-6])  # at 1e-6 float16 has steps of 6 %
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+def test_means_of_float16_gradients_are_rounded_once(ranks, scale):
+    values = np.clip(np.random.RandomState(ranks).normal(size=(ranks, 1000)) * scale, -6e4, 6e4).astype("float16")
+    exact = values.astype("float64").sum(axis=0) / ranks
+    means, exchange = half_means(values, "none")
+    assert exchange.divisor == ranks
+    half_a_place = np.maximum(np.abs(exact) * 2**-11, 2**-25)
+    assert (np.abs(means - exact) <= half_a_place * 1.001).all()
+
+
+def test_compressed_means_of_float16_gradients_are_rounded_by_each_rank():
+    values = np.random.RandomState(0).normal(size=(64, 1000)).astype("float16")
+    exact = values.astype("float64").mean(axis=0)
+    means, exchange = half_means(values, "fp16")
+    assert {array.dtype for wire in exchange.wires for array in wire.arrays} == {np.float16}
+    assert 2e-4 < np.linalg.norm(means - exact) / np.linalg.norm(exact) < 4e-3
+
+
+@pytest.mark.parametrize("passes", [{"shards": 4}, {"turns": 4}, {"shards": 2, "turns": 2}])
+def test_passes_of_a_float16_network_add_up_in_float32(passes):
+    like = [mx.nd.zeros(2, dtype="float16")]
+    exchange, grads = exchange_and_gradients(Local(), like, **passes)
+    for number in range(4):
+        grads[0][:] = mx.nd.array([40_000, 2**-24 * number], dtype="float16")  # the smallest float16 is 2**-24
+        exchange.pass_done(turn=number % passes.get("turns", 1))
     exchange()
-    assert grads[0].asnumpy().tolist() == [6, 10]
+    assert sums(exchange) == [[160_000, 8 * 2**-24]]  # of 6, in steps of 4
+
+
+def test_float16_sums_under_way_resume_on_other_ranks():
+    like = [mx.nd.array([40_000, 3], dtype="float16"), mx.nd.array([5])]
+    before, _ = exchange_and_gradients(TwoEqualRanks(), like, double_buffering=True)
+    before()
+    state = before.state()
+    assert {name: array.asnumpy().tolist() for name, array in state.items()} == {"0": [80_000, 6], "1": [10]}
+    after, _ = exchange_and_gradients(Emulated(64), like, double_buffering=True)
+    after.restore(state)
+    assert after() and after.divisor == 64 and sums(after) == [[80_000, 6], [10]]
 
 
 # ---------------------------------------------------------------- double buffering
@@ -225,7 +308,7 @@ def test_double_buffering_sums_shards_of_the_same_step():
     for step in range(3):
         for shard in range(2):
             grads[0][:] = 10 * step + shard
-            exchange.shard_done()
+            exchange.pass_done()
         if exchange():
             sums.append(grads[0].asnumpy().tolist())
     assert sums == [[1, 1], [21, 21]]
@@ -240,7 +323,7 @@ from mxscale.config.schema import Comm
 from mxscale.models import weights, zoo
 from mxscale.distributed.stop_vote import StopVote
 from mxscale.distributed.communicators import open_communicator
-from mxscale.distributed.exchange import make_exchange
+from mxscale.distributed.exchange import Share, make_exchange
 from mxscale.train.shard_statistics import ShardStatistics
 
 comm = open_communicator(Comm())
@@ -253,7 +336,7 @@ def of_rank(rank, step):
 
 for compression in ("none", "fp16"):
     grads = [mx.nd.array(a, dtype=a.dtype) for a in of_rank(comm.rank, 0)]
-    exchange = make_exchange(comm, [grads], Comm(bucket_mb=6000 / 2**20, compression=compression), 4)
+    exchange = make_exchange(comm, [grads], Comm(bucket_mb=6000 / 2**20, compression=compression), Share(4))
     [grads], worst = exchange.lanes, 0.0
     for step in range(20):
         for grad, value in zip(grads, of_rank(comm.rank, step)):
@@ -262,7 +345,8 @@ for compression in ("none", "fp16"):
         found = [g.asnumpy() for g in grads]
         for i, array in enumerate(found):
             wanted = sum(of_rank(rank, step)[i].astype("float64") for rank in range(comm.size))
-            worst = max(worst, np.abs(array - wanted).max() / (1000 if array.dtype == "float16" else 1))
+            array = array.astype("float64") * exchange.divisor
+            worst = max(worst, np.abs(array - wanted).max() / (1000 if i == 1 else 1))
     results[compression] = [float(worst), weights.params_sha256({str(i): f for i, f in enumerate(found)})]
 
 net = zoo.build("small", 5)
@@ -279,6 +363,7 @@ for parameter in running:
 table = ShardStatistics(running, [comm.rank], comm.size).gather(comm)
 results["table"] = [list(table.shape), len({row.tobytes() for row in table}), weights.params_sha256({"t": table})]
 results["total"] = comm.total([[comm.rank + 1, 2**53 - 2 if comm.rank == 0 else 1]]).tolist()
+results["agree"] = [comm.agree(b"same"), comm.agree(bytes([comm.rank]))]
 first, second = (comm.total_later([comm.rank, 1], name) for name in ("one", "other"))
 results["later"] = [second().tolist(), first().tolist()]
 vote, results["vote"] = StopVote(comm, lambda: comm.rank > 0 or step == 2), []  # rank 0's request alone counts
@@ -319,6 +404,7 @@ def test_ranks_get_correct_sums_broadcasts_and_votes(tmp_path, ranks):
         assert one["size"] == ranks
         assert one["none"][0] < 1e-5 and one["fp16"][0] < 1e-2
         assert one["total"] == [[ranks * (ranks + 1) / 2, 2**53 - 2 + ranks - 1]]
+        assert one["agree"] == [True, False]
         assert one["vote"] == [False, False, True]
         assert one["later"] == [[ranks * (ranks - 1) / 2, ranks]] * 2
         assert one["table"][:2] == [[ranks, one["table"][0][1]], ranks]

@@ -1,5 +1,7 @@
 """Environment variables of the user's shell, of other launchers, and a home directory that is not writable."""
 
+import os
+
 import pytest
 from machine import namespace
 
@@ -41,6 +43,29 @@ def test_variables_of_another_job_are_removed():
 def test_one_host_whose_name_has_no_address_trains(cli):
     ended = cli("train", "launch.ranks=2", "max_steps=1", within=namespace("--uts", "hostname without-address"))
     assert ended.run.status().state == "FINISHED"
+
+
+def test_no_address_of_localhost_is_refused(cli):
+    no_names = namespace("--mount", "mount --bind /dev/null /etc/hosts && mount --bind /dev/null /etc/resolv.conf")
+    ended = cli("train", "launch.ranks=2", within=no_names, expect=2)
+    assert "localhost does not resolve" in ended.err and len(ended.err.splitlines()) == 1
+
+
+def test_an_empty_path_is_refused(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ConfigError, match=r"PATH=: .* add /usr/bin:/bin"):
+        setup.check_horovod(Config())
+
+
+def test_a_working_directory_that_files_can_not_name_is_refused(tmp_path, monkeypatch, capsys):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    os.mkdir(folder)
+    monkeypatch.chdir(folder)
+    assert main.main(["train", "max_steps=1"]) == 2
+    os.rmdir(folder)
+    assert main.main(["train", "max_steps=1"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "not UTF-8" in first and "no such file or directory" in second
 
 
 def test_horovod_without_the_correction_is_refused_on_such_a_host(monkeypatch):

@@ -84,11 +84,11 @@ def damage(draw, path: Path, how: str) -> str:
 
 def finished(folder: Path) -> None:
     """Assert that the newest run has finished with a metrics file and a valid checkpoint."""
+    from mxscale.rundir import checkpoints
     from mxscale.rundir.directory import RunDir
-    from mxscale.train import checkpointer
 
     newest = max((path.parent for path in (folder / "runs").glob("*/*/config.yaml")), key=lambda p: p.stat().st_mtime)
     run = RunDir(newest)
     assert run.state == "FINISHED", f"exit status 0, but the state is {run.state}"
-    assert checkpointer.newest_path(run.checkpoints), "no valid checkpoint"
+    assert checkpoints.newest(run.checkpoints), "no valid checkpoint"
     assert list(run.lines()), "no metrics"

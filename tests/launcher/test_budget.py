@@ -16,6 +16,7 @@ from mxscale.cli.settings import merge_for_resume
 from mxscale.config import signature
 from mxscale.config.schema import Budget, Config, Launch, Machine, from_dict
 from mxscale.cost import prices, run_cost
+from mxscale.cost.prices import Usage
 from mxscale.environment.hosts import Host
 from mxscale.launcher import budget, commands, dry_run, outcome, setup
 from mxscale.launcher.context import Resources, RunContext, Signals
@@ -35,26 +36,28 @@ def price(usd=36.0, setup_minutes=0.0, **fields):
     return prices.freeze_price(machine, setup_minutes, TODAY)
 
 
-def seconds(bound, price, before=(), nodes=(1,)):
-    return prices.affordable_s(price, {"usd": bound}, before, nodes)
+def seconds(bound, price, *before, nodes=1, restart=False):
+    """Return the seconds of another attempt after attempts of (seconds, nodes)."""
+    earlier = [Usage(*each) for each in before]
+    return prices.affordable_s(price, {"usd": bound}, earlier, Usage(0, nodes, restart))
 
 
 def test_affordable_seconds_follow_from_bound_and_price():
     assert seconds(36, price()) == pytest.approx(3600)
-    assert seconds(36, price(), nodes=(4,)) == pytest.approx(900)
+    assert seconds(36, price(), nodes=4) == pytest.approx(900)
     assert seconds(36, price(setup_minutes=10)) == pytest.approx(3000)
-    assert prices.affordable_s(price(), {}, (), (1,)) == math.inf
+    assert prices.affordable_s(price(), {}, (), Usage(0, 1)) == math.inf
     assert seconds(36, price(usd=0.0)) == math.inf
 
 
 def test_lower_of_two_bounds_applies():
     both = {"usd": 36, "eur": 18 / 1.1339}
-    assert prices.affordable_s(price(), both, (), (1,)) == pytest.approx(1800)
+    assert prices.affordable_s(price(), both, (), Usage(0, 1)) == pytest.approx(1800)
 
 
 def test_earlier_attempts_and_set_up_reduce_affordable_seconds():
     # 2 nodes x 10 min = 12 USD, with 5 min of set-up 18 USD: 18 of 36 are left, on one node for 30 min
-    assert seconds(36, price(setup_minutes=5), [600], (2, 1)) == pytest.approx(1800)
+    assert seconds(36, price(setup_minutes=5), (600, 2)) == pytest.approx(1800)
 
 
 def test_hourly_billing_affords_whole_hours():
@@ -63,8 +66,8 @@ def test_hourly_billing_affords_whole_hours():
     assert seconds(108, by_hour) == 3 * 3600
     assert seconds(23.328, price(usd=7.776, billing="per_hour")) == 3 * 3600
     assert seconds(35.99, by_hour) == 0
-    assert seconds(71, by_hour, [10], (1, 1)) == 0  # the first attempt is billed for an hour
-    assert seconds(72, by_hour, [10], (1, 1)) == 3600
+    assert seconds(71, by_hour, (10, 1)) == 0  # the first attempt is billed for an hour
+    assert seconds(72, by_hour, (10, 1)) == 3600
     assert seconds(36, price(billing="per_hour", setup_minutes=10)) == 3000
 
 
@@ -76,21 +79,35 @@ def test_bound_below_minimum_bill_affords_nothing():
 
 
 @pytest.mark.parametrize("billing", ["per_second", "per_hour"])
-@pytest.mark.parametrize("bound", [0.7, 36.0, 107.99, 144.0])
-def test_affordable_seconds_are_the_longest_within_bound(billing, bound):
+@pytest.mark.parametrize("bound", [0.0, 0.7, 36.0, 107.99, 144.0])
+@pytest.mark.parametrize(
+    "before, nodes, restart",
+    [([(30.0, 2)], 3, False), ([(30.0, 2)], 2, True), ([(4000.0, 3), (7.5, 1, True), (100.0, 2, True)], 1, True),
+     ([(50.0, 1), (50.0, 2), (100.0, 1, True)], 2, True)],
+)  # fmt: skip
+def test_affordable_seconds_are_the_longest_within_bound(billing, bound, before, nodes, restart):
     known = price(billing=billing, setup_minutes=0.5)
-    before, nodes = [30.0], (2, 3)
-    bound += prices.cost(known, before, nodes[:1])["usd"]
-    lasts = seconds(bound, known, before, nodes)
-    if lasts:
-        assert prices.cost(known, [*before, lasts], nodes)["usd"] <= bound + 1e-6
-        assert prices.cost(known, [*before, lasts + 1], nodes)["usd"] > bound
-    else:
-        assert prices.cost(known, [*before, 0], nodes)["usd"] > bound
+    bound += prices.bill(known, [Usage(*each) for each in before])["usd"]
+
+    def bill(lasts):
+        return prices.bill(known, [*(Usage(*each) for each in before), Usage(lasts, nodes, restart)])["usd"]
+
+    lasts = seconds(bound, known, *before, nodes=nodes, restart=restart)
+    assert (bill(lasts) <= bound + 1e-6) == (bill(0) <= bound + 1e-6)
+    assert bill(lasts + 1) > bound
 
 
-def refusal(price, attempts_s=(), nodes=(1,), **bounds):
-    return error_of(budget.check, Budget(**bounds), price, attempts_s, nodes)
+def test_budget_of_a_restart_counts_one_start_of_the_machines():
+    by_hour = price(billing="per_hour")
+    assert seconds(36, by_hour, (1800, 1), restart=True) == 1800
+    assert seconds(36, by_hour, (1800, 1)) == 0
+    assert seconds(0.60, price(), (20, 1), restart=True) == pytest.approx(40)
+    # A lost node has an hour of its own: two of three hours are left for the other one, which has run for 30 min
+    assert seconds(108, by_hour, (1800, 2), restart=True) == 1.5 * 3600
+
+
+def refusal(price, *before, **bounds):
+    return error_of(budget.check, Budget(**bounds), price, [Usage(*each) for each in before])
 
 
 def test_bound_needs_price_in_its_currency():
@@ -108,8 +125,8 @@ def test_bound_below_cost_of_start_is_refused():
         "budget.max_usd=6: the start alone (10 minutes of set-up, at least 60 s) costs 6.0000 USD; raise it"
     )
     assert "a started hour) costs 36.0000 USD" in refusal(price(billing="per_hour"), max_usd=35.0)
-    assert "(earlier attempts, at least 60 s) costs 12.6000 USD" in refusal(price(), [1200], (1, 1), max_usd=12.0)
-    budget.check(Budget(max_usd=12.7), price(), [1200], (1, 1))
+    assert "(earlier attempts, at least 60 s) costs 12.6000 USD" in refusal(price(), (1200, 1), max_usd=12.0)
+    budget.check(Budget(max_usd=12.7), price(), [Usage(1200, 1)])
 
 
 def test_resume_may_change_bound(tmp_path):
@@ -136,7 +153,7 @@ def a_run(folder, lines=(), attempts=((0, None, 1),), known=None, **config):
     spans = []
     for number, (began, ended, nodes) in enumerate(attempts, 1):
         span = {"attempt": number, "started_ms": T0 + 1000 * began, "nodes": nodes, "ranks": 1}
-        spans.append(span if ended is None else {**span, "ended_ms": T0 + 1000 * ended})
+        spans.append(span if ended is None else {**span, "ended_ms": round(T0 + 1000 * ended)})
     run.write("status.json", {"attempts": spans, "state": "RUNNING", "attempt": len(spans)})
     run.write_price(known or price())
     signed = signature.signature(earlier_runs.for_speed(run.config()), "d", None, ranks=False)
@@ -188,6 +205,18 @@ def test_cost_adds_attempts_on_different_machines(tmp_path):
     assert "cost to target  9.0000 USD = 7.9372 EUR (200.0 s)" in table and "cost per point  0.1833 USD" in table
 
 
+def test_a_restart_continues_the_bill_of_its_run(tmp_path):
+    run = a_run(tmp_path, attempts=((0, 1800.007, 1),), known=price(billing="per_hour"), budget={"max_usd": 37.0})
+    following = setup.begin_attempt(outcome.restart_context(context(run)))
+    first, second = run.attempts
+    assert (second.started_ms, second.continues, following.attempt) == (first.ended_ms, True, 2)
+    assert run_cost.total(run, 2, T0 + 3600_000)["usd"] == 36
+    assert run_cost.cost_of(run)({"attempt": 2, "time_ms": T0 + 3600_001})["cost/usd"] == 72
+    assert budget.deadline(run, run.config().budget, 2) == pytest.approx(T0 / 1000 + 3600)
+    resumed = setup.begin_attempt(context(run))  # in another process
+    assert not run.attempts[-1].continues and resumed.attempt == 3
+
+
 def test_no_cost_without_price(tmp_path):
     free = prices.freeze_price(Machine(), 0, TODAY)
     run = a_run(tmp_path, [(1, 100, 50, val(60.0))], [(0, 100, 1)], free, target_top1=55.0)
@@ -201,7 +230,7 @@ def test_nodes_with_servers_alone_are_billed(tmp_path):
     config = from_dict({"launch": {"ranks": 4}, "comm": {"backend": "parameter_server", "servers": 1},
                         "machine": {"usd_per_hour": 10.0}})  # fmt: skip
     known = setup.price_of(config, nodes)
-    assert known.nodes == 3 and prices.cost(known, [3600])["usd"] == 30.0
+    assert known.nodes == 3 and prices.cost(known, 3600)["usd"] == 30.0
 
 
 def durations(run):
@@ -305,9 +334,9 @@ def test_preparation_ends_before_it_exceeds_bound(tmp_path, monkeypatch):
     assert 0.9 < time.monotonic() - monotonic < 300  # of 600; it had time until 97 s
 
 
-def reported(config=None, speed=None, known=None, done=0, spent=((), (1,))):
+def reported(config=None, speed=None, known=None, done=0, earlier=()):
     plan = Plan(sizes=SIZES, splits=SPLITS)
-    return dry_run.report(config or Config(), plan, known or price(), speed, done, spent)
+    return dry_run.report(config or Config(), plan, known or price(), speed, done, earlier)
 
 
 @pytest.mark.parametrize("side, noted", [(32, False), (224, True)])
@@ -355,7 +384,7 @@ def test_dry_run_reports_unknown_values():
 
 
 def test_dry_run_of_resume_adds_earlier_cost():
-    text = reported(speed=dry_run.Speed(100.0, "x"), done=500, spent=([1000.0], [2, 1]))
+    text = reported(speed=dry_run.Speed(100.0, "x"), done=500, earlier=[Usage(1000.0, 2)])
     assert "cost      20.6000 USD" in text and "20.0000 USD = 17.6382 EUR of it spent" in text  # 50 s: 60 billed
 
 

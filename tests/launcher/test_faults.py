@@ -26,9 +26,9 @@ from verbs import SMALL, with_script
 from mxscale.cost import run_cost
 from mxscale.launcher import commands as launch
 from mxscale.launcher import run as job
+from mxscale.rundir import checkpoints
 from mxscale.rundir.directory import FAILED, FINISHED, KILLED, RunDir
 from mxscale.tracking import tracker
-from mxscale.train import checkpointer
 
 sys.path.append(str(ROOT / "bench"))
 from mxscale.replay import network
@@ -59,7 +59,7 @@ def test_infinite_loss_names_step_and_last_good_checkpoint(cli):
     good = ended.run.checkpoints / "000000001"
     assert re.search(rf"the loss is (inf|nan) at step 2; the last good checkpoint is {good}$", last_error(ended))
     assert ended.status["state"] == FAILED
-    assert checkpointer.steps(ended.run.checkpoints) == [1] and checkpointer.is_valid(good)
+    assert checkpoints.steps(ended.run.checkpoints) == [1] and checkpoints.is_complete(good)
 
 
 STRUCK = ("epochs=2", "checkpoint.every_steps=4", "batch.per_device=8", "data.shards=2", "launch.threads=1",
@@ -77,7 +77,7 @@ def test_run_restarts_to_same_bytes_after_stopped_rank(cli, undisturbed):
     print(f"FAULT_SEED={faults.SEED} step {step}")
     seen = faults.survive(cli, faults.Strike("a rank stopped", step), random.Random(faults.SEED), STRUCK)
     assert seen["sha"] == undisturbed
-    assert [attempt["ranks"] for attempt in seen["run"].read("status.json")["attempts"]] == [2, 2]
+    assert [(each.ranks, each.continues) for each in seen["run"].attempts] == [(2, False), (2, True)]
     assert {line["attempt"] for line in seen["run"].lines()} == {1, 2}
 
 
@@ -183,8 +183,8 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(cli, disk, unbroken):
     ended = cli("train", *CASE, f"runs={disk}", expect=1)
     assert "rank 0: OSError: checkpoint of step 15 not written" in last_error(ended)
     assert ended.status["state"] == FAILED
-    steps = checkpointer.steps(ended.run.checkpoints)
-    assert steps == [5, 10] and all(checkpointer.is_valid(ended.run.checkpoint(step)) for step in steps)
+    steps = checkpoints.steps(ended.run.checkpoints)
+    assert steps == [5, 10] and all(checkpoints.is_complete(ended.run.checkpoint(step)) for step in steps)
     subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
     resumed = cli("train", f"resume={ended.run}", f"runs={disk}", small=False)
     assert resumed.sha == unbroken.sha
@@ -200,7 +200,7 @@ def test_full_disk_without_a_free_byte_is_one_line(cli, disk):
     ended = cli.ended(process, expect=1, timeout=60)
     assert re.search("No space left|not written", last_error(ended))
     assert f"python train.py resume={run}" in ended.out + ended.err
-    assert checkpointer.newest(run.checkpoints) is not None
+    assert checkpoints.newest(run.checkpoints) is not None
     assert not rank_pids(run)
 
 

@@ -2,13 +2,23 @@
 
 import signal
 
+import psutil
 import pytest
+from machine import until
 
 from mxscale.distributed.peer_loss import follows_from_lost_peer
 from mxscale.environment.hosts import Host
+from mxscale.launcher import setup
 from mxscale.launcher.commands import Gone
 from mxscale.launcher.failure import Failure, Logs
-from mxscale.launcher.outcome import host_failure, merge, with_communicator_reason, with_image, with_signals
+from mxscale.launcher.outcome import (
+    host_failure,
+    merge,
+    with_communicator_reason,
+    with_image,
+    with_launcher_reason,
+    with_signals,
+)
 from mxscale.rundir.status import RankStatus
 
 
@@ -114,3 +124,30 @@ def test_crashed_rank_is_known_by_its_log_alone(tmp_path):
     (tmp_path / "2.log").write_text("Fatal Python error: Segmentation fault\n")
     assert with_signals([Gone(1)], logs, ranks=3) == [Gone(1), Gone(2, signal.SIGSEGV)]
     assert with_signals([Gone(2)], logs, ranks=3)[0] == Gone(2, signal.SIGSEGV)
+
+
+def test_ranks_that_the_launcher_did_not_start_are_reported_with_its_error(tmp_path):
+    logs = Logs(tmp_path)
+    (tmp_path / "launch.log").write_text("Traceback (most recent call last):\nRuntimeError: could not connect to a\n")
+    failure = merge([None, None], None)[1]
+    error = "the ranks did not start: RuntimeError: could not connect to a (ranks/launch.log)"
+    assert with_launcher_reason(failure, logs) == failure._replace(error=error)
+    (tmp_path / "0.log").write_text("begun\n")
+    assert with_launcher_reason(failure, logs) == failure
+
+
+@pytest.mark.parametrize("status, words", [(-9, "was ended by SIGKILL (out of memory?)"), (-11, "was ended by SIGSEGV"),
+                                           (1, "ended with status 1; its messages are above")])  # fmt: skip
+def test_end_of_a_preparation_is_named(status, words):
+    assert setup.ended(status) == words
+
+
+@pytest.mark.slow
+def test_killed_preparation_is_a_failure_that_leaves_no_run(cli):
+    process = cli.start("train", "data=digits")
+    children = psutil.Process(process.pid).children
+    child = until(lambda: next((one for one in children() if "mxscale.train.prepare" in one.cmdline()), None), 60)
+    child.kill()
+    ended = cli.ended(process, expect=1)
+    assert ended.err == "error: the preparation was ended by SIGKILL (out of memory?)\n"
+    assert not list(cli.folder.glob("train/*"))

@@ -1,5 +1,6 @@
 """The forecast of a run, and its error."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -52,6 +53,17 @@ def test_forecast_is_the_median_of_earlier_runs(tmp_path):
     result = predicted(made(tmp_path, 2))
     assert result["plan/images_per_s"] == 100 and "3 earlier runs" in result["source"]
     assert result["plan/hours"] == pytest.approx(6400 / 100 / 3600)
+
+
+@pytest.mark.parametrize("every, validations", [(10, 1), (1, 10), (3, 4)])
+def test_forecast_scales_validations_but_not_start_and_end(tmp_path, every, validations):
+    earlier = made(tmp_path, 2, rate=100.0, wall_s=64 + 30 + 5)  # 64 s of steps, 30 s of start and end
+    with open(earlier.metrics_file, "w") as file:
+        for time_ms, metrics in ((1000, {"train/loss": 1.0}), (6000, {"val/top1": 50.0})):
+            line = {"attempt": 1, "step": 100, "time_ms": time_ms, "metrics": metrics}
+            file.write(json.dumps(line) + "\n")
+    run = made(tmp_path, 2, validate_every=every)
+    assert predicted(run)["plan/hours"] == pytest.approx((64 + 30 + 5 * validations) / 3600)
 
 
 def test_speed_signature_ignores_settings_without_influence(tmp_path):

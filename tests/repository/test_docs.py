@@ -4,11 +4,10 @@ import ast
 import re
 
 import pytest
-from repository import ROOT, name_of
+from repository import PAGES, ROOT, name_of
 
 UNLIMITED = {"log.md", "claims.md"}  # the dated log; generated
 LIMITS = {"README.md": 900, "docs/architecture.md": 1200, "docs/benchmarks-exchange.md": 1800}  # words
-PAGES = sorted([ROOT / "README.md", ROOT / "data" / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -2,17 +2,21 @@
 
 import os
 
+import exported
 import pytest
-from refusals import error_of
+from refusals import error_of, refusal
+from small_training import Training
 
+from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.records import earlier_runs
-from mxscale.rundir import directory, guards
+from mxscale.rundir import checkpoints, directory, guards
 from mxscale.rundir.json_fields import FIELDS
-from mxscale.rundir.plan import Plan
+from mxscale.rundir.plan import Origin, Plan
 from mxscale.rundir.status import FINISHED, Status
+from mxscale.serve import trained_models
 from mxscale.tracking import sync_state
-from mxscale.train import checkpointer
+from mxscale.train import builders, pretrained_init
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
@@ -113,7 +117,6 @@ def test_other_kinds_of_files_are_refused_at_once(runs, name, kind):
             '{"of": "x", "seeds": [], "differs": [], "asked": {"launch.ranks": 5}}',
             "asked.launch.ranks is 5",
         ),
-        ("probe.json", '{"chosen": "horovod", "reason": ""}', "chosen.: expected an object"),
         ("cell.json", '{"sweep": null, "number": 1, "name": "x"}', "no sweep"),
         ("tracking.json", '{"id": "x", "uri": 5}', "uri is 5"),
         ("status.json", '{"attempts": [1]}', "attempts[0]"),
@@ -159,19 +162,96 @@ def test_a_resume_refuses_a_file_in_place_of_a_folder(runs, name):
 
 
 @pytest.mark.parametrize("damage", ["fifo", "sparse"])
-@pytest.mark.parametrize("name", (*checkpointer.FILES, "MANIFEST"))
+@pytest.mark.parametrize("name", (*checkpoints.FILES, "MANIFEST"))
 def test_a_damaged_file_makes_a_checkpoint_invalid_at_once(runs, name, damage):
     folder = runs[0].checkpoint(1)
     folder.mkdir(parents=True)
-    for each in checkpointer.FILES:
+    for each in checkpoints.FILES:
         (folder / each).write_text(each)
-    listed = "".join(f"{digest_of(folder / each)}  {each}\n" for each in checkpointer.FILES)
+    listed = "".join(f"{digest_of(folder / each)}  {each}\n" for each in checkpoints.FILES)
     (folder / "MANIFEST").write_text(listed)
-    assert checkpointer.is_valid(folder)
+    assert checkpoints.is_complete(folder)
     (folder / name).unlink()
     if damage == "fifo":
         os.mkfifo(folder / name)
     else:
         (folder / name).touch()
         os.truncate(folder / name, 20 << 30)
-    assert not checkpointer.is_valid(folder)
+    assert not checkpoints.is_complete(folder)
+
+
+# ---------------------------------------------------------------- readers of a checkpoint verify all of it
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """Return a run with one checkpoint, its best."""
+    training = Training(tmp_path / "run").step(1)
+    training.checkpointer.record_validation(1, {"val/top1": 50.0})
+    run = training.save(1).run
+    run.write_config(training.config)
+    run.write_plan(Plan(class_names=("cat", "dog")))
+    return run
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def used(run):
+    trained_models.load(run, run.config())
+
+
+def used_as_a_file(run):
+    trained_models.load(str(run.checkpoint(1) / "params"), from_dict({"model": {"name": "small"}}))
+
+
+def fine_tuned(run):
+    new = directory.RunDir(run.path.parent / "new")
+    weights_file = str(run.checkpoint(1) / "params")
+    pretrained_init.obtain(new, from_dict({"model": {"pretrained": str(run)}}), Plan(pretrained=weights_file))
+
+
+@pytest.mark.parametrize("reader", [used, used_as_a_file, fine_tuned])
+@pytest.mark.parametrize("name", [*checkpoints.FILES, "optimizer", "MANIFEST"])
+def test_a_flipped_byte_of_a_checkpoint_is_refused_by_its_readers(trained, reader, name):
+    flip(trained.checkpoint(1) / name)
+    assert error_of(reader, trained).startswith(f"{trained.checkpoint(1)} is damaged: ")
+
+
+@pytest.mark.parametrize("reader", [used, fine_tuned])
+def test_a_checkpoint_without_manifest_is_refused_by_its_readers(trained, reader):
+    (trained.checkpoint(1) / "MANIFEST").unlink()
+    reason = f"{trained.checkpoint(1)} is no complete checkpoint: MANIFEST: No such file or directory"
+    assert error_of(reader, trained) == reason
+
+
+def test_weights_that_change_before_the_ranks_read_them_are_refused(trained):
+    file = str(trained.checkpoint(1) / "params")
+    plan = Plan(pretrained=file, origin=Origin("run", {file: digest_of(file)}))
+    flip(trained.checkpoint(1) / "params")
+    message = f"{file} has changed since the preparation read it"
+    assert error_of(builders.network, trained.config(), plan, []) == message
+
+
+def test_a_resume_names_the_damaged_checkpoint_that_it_ignores(tmp_path, capsys):
+    training = Training(tmp_path / "run", checkpoint={"keep": 2}).step(1).save(1).step(2).save(2)
+    flip(training.run.checkpoint(2) / "optimizer")
+    assert training.checkpointer.restore() == 1
+    newest, earlier = training.run.checkpoint(2), training.run.checkpoint(1)
+    assert capsys.readouterr().out == f"warning: {newest} is damaged: training resumes from {earlier}\n"
+
+
+@pytest.mark.slow
+def test_every_verb_refuses_a_damaged_checkpoint_in_one_line(cli, tmp_path, capsys):
+    run = cli("train", "launch.ranks=1", "tracking=mlflow").run
+    folder = run.path / run.read("best.json")["checkpoint"]
+    flip(folder / "params")
+    exported.photographs(tmp_path / "photographs", 1)
+    reason = f"error: {folder} is damaged: params differs from MANIFEST; use another checkpoint"
+    for argv in (["export"], ["predict", str(tmp_path / "photographs")], ["evaluate"], ["register", "name"]):
+        assert main.main([argv[0], str(run), *argv[1:], *cli.overrides]) == 2
+        assert capsys.readouterr().err.splitlines() == [reason]
+    assert refusal(cli, f"model.pretrained={run}", entry="finetune") == reason

@@ -9,7 +9,7 @@ from plans import make_sizes, make_splits
 from mxscale.config.schema import from_dict
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, FINISHED, RunDir, create, latest_trained, runs_of
-from mxscale.rundir.plan import Address, ExchangeProbe, Host, InputChange, Origin, Plan
+from mxscale.rundir.plan import Address, Host, InputChange, Origin, Plan
 from mxscale.rundir.status import Attempt
 from mxscale.util.errors import ConfigError
 
@@ -131,7 +131,6 @@ def test_plan_round_trip(run):
         scheduler=Address("10.0.0.2", 1234), class_names=("x", "y"), device="cpu",
         origin=Origin("file", {"w.params": "abc"}, input={"mean": [1.0, 2.0, 3.0]}),
         input=InputChange({"image_size": 224}, {"image_size": 32}),
-        probe=ExchangeProbe(((2, 3), (4,)), "float32", {"nccl": "no GPU"}),
     )  # fmt: skip
     run.write_plan(plan)
     assert run.plan() == plan and run.read("plan.json")["schema_version"] == 2

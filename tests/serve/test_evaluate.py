@@ -225,6 +225,34 @@ def test_another_data_set_is_matched_by_the_names_of_its_classes(tmp_path):
         ]
 
 
+def test_files_are_evaluated_as_they_are_predicted(tmp_path):
+    exported.write(tmp_path / "net.onnx", resize=36)
+    for number, name in enumerate(["cat", "eel"]):
+        exported.photographs(tmp_path / "images" / "train" / name, 2, size=(200, 150), seed=number)
+        exported.photographs(tmp_path / "images" / "val" / name, 9, size=(200, 150), seed=50 + number)
+    argv = ["evaluate", f"{tmp_path}/net.onnx", "data=imagefolder", f"data.root={tmp_path}/images", "tracking=none",
+            f"data.cache={tmp_path}/cache", f"output={tmp_path}/out"]  # fmt: skip
+    assert main.main(argv) == 0
+    found = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    argv = ["predict", f"{tmp_path}/net.onnx", f"{tmp_path}/images/val", f"output={tmp_path}/predicted.jsonl"]
+    assert main.main(argv) == 0
+    rows = [json.loads(line) for line in (tmp_path / "predicted.jsonl").read_text().splitlines()]
+    labels = [Path(row["image"]).parent.name for row in rows]
+    given = [{each["class"]: each["probability"] for each in row["predictions"]} for row in rows]
+    assert found["read"] == "images"
+    assert found["loss"] == pytest.approx(-np.mean([np.log(p[label]) for p, label in zip(given, labels)]), rel=1e-4)
+
+
+def test_a_run_is_predicted_with_the_resizing_of_its_packing():
+    """Packing resizes with the bicubic filter, whatever data.interpolation is, and validation not any more."""
+    folder = {"kind": "imagefolder", "root": "x", "image_size": 32, "eval_resize": 36, "pack_short_side": 36}
+    net = exported.trained().net
+    for data, interpolation in (({}, "bicubic"), ({"pack_short_side": 40}, "bilinear")):
+        config = from_dict({"model": {"name": "small"}, "data": {**folder, **data}})
+        assert trained_models._card(config, exported.CLASSES, net, "run").interpolation == interpolation
+    assert trained_models._card(config, exported.CLASSES, net, None).interpolation == "bilinear"
+
+
 def test_images_that_a_network_does_not_resize_keep_their_size(tmp_path):
     exported.write(tmp_path / "net.onnx", resize=None)
     root, losses = tree(tmp_path / "images", ["eel", "cat"]), set()

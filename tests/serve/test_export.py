@@ -18,10 +18,10 @@ from mxscale.cli import main
 from mxscale.config.networks import network
 from mxscale.config.schema import from_dict
 from mxscale.models import convert, pretrained, weights, zoo
+from mxscale.models.model_card import ModelCard
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
 from mxscale.serve import export, onnx_graph, trained_models
-from mxscale.serve.model_card import ModelCard
 from mxscale.serve.predictor import Predictor
 from mxscale.serve.trained_models import Exported, Network
 

@@ -15,6 +15,7 @@ from refusals import command_error
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.config.verbs.models import Predict
+from mxscale.data.central_crop import CentralCrop
 from mxscale.serve import image_inputs, predict
 from mxscale.serve.prediction_files import most_likely
 
@@ -169,7 +170,75 @@ def test_a_file_that_another_program_changed_is_one_line(folder, capsys):
     network.graph.output.pop()
     onnx.save(network, f"{folder}/cut.onnx")
     error = command_error(capsys, "predict", f"{folder}/cut.onnx", f"{folder}/in")
-    assert "the network has images, probabilities, not the input and outputs of `mxscale export`" in error
+    assert "the network has images tensor(uint8)[32, 32, 3], probabilities tensor(float)[3]; its metadata" in error
+
+
+def changed(network, **metadata):
+    """Set metadata of a network in ONNX."""
+    for each in network.metadata_props:
+        each.value = metadata.pop(each.key, each.value)
+    assert not metadata
+
+
+@pytest.mark.parametrize(
+    "key, value, message",
+    [
+        ("class_names", json.dumps([str(n) for n in range(99)]), "its metadata states images tensor(uint8)[32, 32, 3]"),
+        ("class_names", '["a", ["b"], "c"]', "class_names[1] is ['b']"),
+        ("class_names", '["a", null, "c"]', "class_names[1] is None"),
+        ("class_names", '"abc"', "class_names is 'abc'"),
+        ("class_names", "[" * 100_000, "its metadata is damaged"),
+        ("resize", "36.5", "resize is 36.5"),
+        ("resize", "-1", "resize=-1: expected from 8 to 65500"),
+        ("image_size", "null", "no image_size"),
+        ("image_size", "0", "image_size=0: expected from 8 to 4096"),
+        ("image_size", "-5", "image_size=-5"),
+        ("image_size", "100000", "image_size=100000"),
+        ("image_size", "64", "the network has images tensor(uint8)[32, 32, 3]"),
+        ("image_size", "true", "image_size is True"),
+        ("interpolation", '"nearest"', "interpolation=nearest"),
+        ("mean", "[1, 2]", "expected three numbers each"),
+        ("std", "[1, 0, 2]", "std=[1, 0, 2]: expected each above 0"),
+        ("mean", "[NaN, 1, 2]", "mean="),
+        ("mean", "[1" + "0" * 5000 + "]", "its metadata is damaged"),
+    ],
+)
+def test_metadata_that_no_export_writes_is_one_line(folder, capsys, key, value, message):
+    network = onnx.load(f"{folder}/net.onnx")
+    changed(network, **{key: value})
+    onnx.save(network, f"{folder}/odd.onnx")
+    error = command_error(capsys, "predict", f"{folder}/odd.onnx", f"{folder}/in")
+    assert message in error and len(error) < 600
+
+
+def float_input(network):
+    network.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+
+
+def external_data(network):
+    tensor = next(each for each in network.graph.initializer if len(each.float_data) > 100)
+    tensor.ClearField("float_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="weights.bin")
+
+
+def giant_tensor(network):
+    tensor = next(each for each in network.graph.initializer if len(each.float_data) > 100)
+    tensor.dims[:] = [2**40, 2**20]
+
+
+def another_size_inside(network):
+    for each in network.graph.output:
+        each.type.tensor_type.shape.dim[1].dim_value = 5
+    changed(network, class_names=json.dumps(list("abcde")))
+
+
+@pytest.mark.parametrize("change", [float_input, external_data, giant_tensor, another_size_inside])
+def test_a_graph_that_no_export_writes_is_one_line(folder, capfd, change):
+    network = onnx.load(f"{folder}/net.onnx")
+    change(network)
+    (folder / "odd.onnx").write_bytes(network.SerializeToString())
+    assert len(command_error(capfd, "predict", f"{folder}/odd.onnx", f"{folder}/in")) < 600
 
 
 def test_arrays_of_another_kind_are_one_line(folder, capsys):
@@ -192,7 +261,7 @@ def test_an_interrupted_prediction_leaves_no_file(folder, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(predict.images, "decode", interrupted)
+    monkeypatch.setattr(CentralCrop, "of_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
         predict.main(from_dict({}), Predict(f"{folder}/net.onnx", [f"{folder}/in"], output=f"{folder}/x.csv"))
     assert not list(folder.glob("*x.csv*"))

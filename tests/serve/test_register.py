@@ -1,9 +1,12 @@
 """`mxscale register`, and the models that it logs and registers."""
 
+import ast
 import base64
+import json
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import exported
@@ -17,8 +20,10 @@ from tracked_runs import Server
 from mxscale.cli import after_run, main
 from mxscale.config.schema import from_dict
 from mxscale.data import images
+from mxscale.data.central_crop import CentralCrop
 from mxscale.rundir import directory
-from mxscale.serve import predictor, register
+from mxscale.serve import register
+from mxscale.tracking import models
 
 
 @pytest.fixture
@@ -43,13 +48,16 @@ def in_base64(path) -> str:
 
 
 @pytest.mark.parametrize(
-    "size, resize", [((40, 32), None), ((100, 80), 36), ((20, 90), None), ((33, 47), 40), ((49, 98), 256)]
+    "size, resize",
+    [((40, 32), None), ((100, 80), 36), ((20, 90), None), ((33, 47), 40), ((49, 98), 256), ((640, 480), 36)],
 )
-def test_served_images_are_preprocessed_as_in_evaluation(classifier, tmp_path, size, resize):
-    model, network = classifier(resize)
+def test_an_image_is_served_with_the_probabilities_of_predict(classifier, tmp_path, size, resize):
+    model, _ = classifier(resize)
     (path,) = exported.photographs(tmp_path / "in", 1, size=size)
-    wanted = predictor.preprocessing(network.card).cropped(images.decode(path))
-    assert np.array_equal(model._pixels(0, in_base64(path)), wanted)
+    argv = ["predict", f"{tmp_path}/net.onnx", str(path), f"output={tmp_path}/out.jsonl"]
+    assert main.main(argv) == 0
+    (served,) = model.predict(None, pandas.DataFrame({"image": [in_base64(path)]}))
+    assert served["top"] == json.loads((tmp_path / "out.jsonl").read_text())["predictions"]
 
 
 STREAM = np.random.RandomState(0)
@@ -75,10 +83,10 @@ ROTATED[0x0112] = 6
     ],
     ids=["rgba", "grey with alpha", "transparent colour", "16 bits", "32 bits", "invalid EXIF", "rotated"],
 )  # fmt: skip
-def test_served_images_are_decoded_as_in_evaluation(classifier, tmp_path, image, options):
-    model, network = classifier(36)
+def test_served_images_are_decoded_as_in_packing(classifier, tmp_path, image, options):
+    model, _ = classifier(36)
     image.save(tmp_path / "in", **options)
-    wanted = predictor.preprocessing(network.card).cropped(images.decode(tmp_path / "in"))
+    wanted = CentralCrop(exported.SIDE, 36, "bilinear")(images.decode(tmp_path / "in"))
     assert np.array_equal(model._pixels(0, in_base64(tmp_path / "in")), wanted)
 
 
@@ -252,6 +260,20 @@ def test_invalid_tracking_is_refused_before_the_run(capsys, setting, expected):
     assert expected in error
 
 
-def test_code_of_the_model_needs_neither_mxscale_nor_mxnet():
-    text = register.CODE.read_text()
-    assert "import mxscale" not in text and "from mxscale" not in text and "mxnet" not in text.replace("MXNet", "")
+def test_a_model_brings_all_modules_of_mxscale_that_it_imports(tmp_path):
+    made = register.contents(tmp_path, tmp_path / "net.onnx", exported.SIDE, {})
+    brought = {".".join(path.relative_to(tmp_path).with_suffix("").parts) for path in made.imported.rglob("*.py")}
+    needed = {node.module for path in (made.code, *made.imported.rglob("*.py")) for node in imports(path)}
+    own = {name for name in needed if name.startswith("mxscale")}
+    assert own and own <= {*brought, "mxscale.data"}
+    installed = {*models.REQUIRED, "mlflow", "PIL"}
+    assert {name.split(".")[0] for name in needed - own} <= {*installed, *sys.stdlib_module_names}
+
+
+def imports(path):
+    """Yield the statements `from MODULE import NAME` of a file, and `import MODULE` as such, outside `try`."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.Import):
+            yield from (ast.ImportFrom(alias.name) for alias in node.names)

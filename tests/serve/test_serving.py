@@ -25,7 +25,7 @@ def port(tmp_path_factory):
     """Return the port of a server of the small network."""
     folder, chosen = tmp_path_factory.mktemp("served"), free_port()
     exported.write(folder / "net.onnx")
-    models.save(folder / "model", models.Contents(register.CODE, folder / "net.onnx", IMAGE, {}), 10)
+    models.save(folder / "model", register.contents(folder, folder / "net.onnx", exported.SIDE, {}), 10)
     serve = ["mlflow", "models", "serve", "-m", "model", "--env-manager", "local", "-p", str(chosen)]
     places = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     with open(folder / "log", "wb") as log:

@@ -7,8 +7,8 @@ import numpy as np
 from PIL import Image
 
 from mxscale.models import weights, zoo
+from mxscale.models.model_card import ModelCard
 from mxscale.serve import onnx_graph
-from mxscale.serve.model_card import ModelCard
 from mxscale.serve.trained_models import Network
 
 SIDE, CLASSES = 32, ("cat", "dog", "eel")

@@ -18,8 +18,8 @@ from machine import until
 from repository import ROOT
 from run_files import rank_pids, wait_for_step
 
+from mxscale.rundir import checkpoints
 from mxscale.rundir.directory import RunDir
-from mxscale.train import checkpointer
 
 LIMIT_S = 30.0
 SEED = int(os.environ.get("FAULT_SEED", "1"))  # of the steps at which tests strike; `make fuzz` draws it
@@ -106,8 +106,8 @@ def spoil_the_newest_checkpoint(job: Job) -> str:
     job.process.send_signal(signal.SIGSTOP)
     pattern = signal_a_rank(signal.SIGKILL)(job)
     until(lambda: not rank_pids(job.run), 20)
-    newest = job.run.checkpoint(checkpointer.steps(job.run.checkpoints)[-1])
-    file = newest / job.dice.choice(checkpointer.FILES)
+    newest = job.run.checkpoint(checkpoints.steps(job.run.checkpoints)[-1])
+    file = newest / job.dice.choice(checkpoints.FILES)
     content = bytearray(file.read_bytes())
     content[job.dice.randrange(len(content))] ^= 1 << job.dice.randrange(8)
     file.write_bytes(content)
@@ -222,4 +222,4 @@ def processes_of(run: RunDir, attempt: int) -> List[str]:
 
 
 def valid_checkpoints(run: RunDir) -> List[int]:
-    return [step for step in checkpointer.steps(run.checkpoints) if checkpointer.is_valid(run.checkpoint(step))]
+    return [step for step in checkpoints.steps(run.checkpoints) if checkpoints.is_complete(run.checkpoint(step))]

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 
 import pytest
@@ -14,7 +15,7 @@ from machine import until
 from omegaconf import OmegaConf
 from repository import ROOT
 
-from mxscale.cli import multirun
+from mxscale.cli import main, multirun
 from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.config.schema import Config, Launch, from_dict, to_dict
 from mxscale.environment.container_limits import available_cores
@@ -260,7 +261,8 @@ TYPED = ["seed=1,2,3"]
 
 
 def begun(tmp_path, **values) -> SweepDirectory:
-    return sweep.begin(to_dict(from_dict({"runs": str(tmp_path), **values})), TYPED, FACTS)
+    with ExitStack() as held:
+        return sweep.begin(to_dict(from_dict({"runs": str(tmp_path), **values})), TYPED, FACTS, held)
 
 
 def cell_of(found: SweepDirectory, seed: int, **values) -> Cell:
@@ -371,7 +373,8 @@ def test_cell_state_comes_from_its_run(tmp_path):
 
 def test_concurrent_cells_get_a_share_of_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "available_cores", lambda: 8)
-    found = sweep.begin(to_dict(from_dict({"runs": str(tmp_path)})), TYPED, {**FACTS, "at_a_time": 2})
+    found = begun(tmp_path)
+    found.write("sweep.json", {**found.facts(), "at_a_time": 2})
     values, _ = cell_of(found, 1, launch=asdict(Launch(ranks=2))).settings(())
     assert (values["launch"]["threads"], values["name"]) == (2, "seed-1")
 
@@ -380,6 +383,34 @@ def test_resume_of_running_sweep_is_refused(tmp_path):
     found = begun(tmp_path)
     with guards.locked(found), pytest.raises(ConfigError, match="in use"):
         begun(tmp_path, sweep={"resume": True})
+
+
+def test_sweep_directory_is_locked_while_it_is_written(tmp_path, monkeypatch):
+    begun(tmp_path)
+    write, written = SweepDirectory.write, []
+
+    def refused_to_others(found, name, values):
+        with pytest.raises(ConfigError, match="in use"), guards.locked(found):
+            pass
+        written.append(name)
+        write(found, name, values)
+
+    monkeypatch.setattr(SweepDirectory, "write", refused_to_others)
+    begun(tmp_path, sweep={"resume": True})
+    assert "sweep.json" in written
+
+
+@pytest.mark.slow
+def test_resume_in_another_order_keeps_the_numbers_of_cells(tmp_path, data_cache):
+    swept = ["schedule.kind=x,y", "seed=1,2"]  # refused cells, which take no time
+    usual = [f"runs={tmp_path}", f"data.cache={data_cache}", "tracking=none", "-m"]
+    assert main.main(["train", *swept, *usual]) == 2
+    assert main.main(["train", *reversed(swept), "sweep.resume=true", *usual]) == 2
+    (found,) = map(SweepDirectory, (tmp_path / "sweeps").iterdir())
+    by_attempt = {1: {}, 2: {}}
+    for cell in found.cell_records():
+        by_attempt[cell.attempt][cell.number] = sorted(cell.overrides)
+    assert by_attempt[1] == by_attempt[2] and len(by_attempt[1]) == 4
 
 
 def test_cost_objective_needs_price(tmp_path):

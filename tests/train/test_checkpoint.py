@@ -1,9 +1,12 @@
 """Checkpoints: restored bit by bit, ignored if damaged, written completely or not at all."""
 
 import os
+import re
 import resource
 import shutil
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,8 +19,11 @@ from small_training import WIDTH, Training
 from mxscale.config.schema import from_dict
 from mxscale.distributed.communicators import Local
 from mxscale.models import weights
+from mxscale.rundir import checkpoints
+from mxscale.rundir.checkpoints import FILES
 from mxscale.train import checkpointer, prepare
-from mxscale.train.checkpointer import NotFinite, check_resumable
+from mxscale.train.checkpointer import Checkpointer, NotFinite, resumable
+from mxscale.train.optim import states
 from mxscale.util.errors import ConfigError
 
 
@@ -78,8 +84,10 @@ def test_manifest_passes_sha256sum(saved):
     path = saved.run.checkpoints / "000000003"
     done = subprocess.run(["sha256sum", "-c", "--strict", "MANIFEST"], cwd=path, capture_output=True, text=True)
     assert done.returncode == 0
-    assert done.stdout.splitlines() == ["params: OK", "trainer: OK", "statistics: OK", "state.json: OK"]
-    assert {p.name for p in path.iterdir()} == {*checkpointer.FILES, "MANIFEST"}
+    assert done.stdout.splitlines() == [
+        f"{name}: OK" for name in ("params", "optimizer", "statistics", "optimizer.json", "state.json")
+    ]
+    assert {p.name for p in path.iterdir()} == {*FILES, "optimizer", "MANIFEST"}
 
 
 # ---------------------------------------------------------------- damage
@@ -108,27 +116,27 @@ def add_a_byte(path):
         file.write(b"\0")
 
 
-@pytest.mark.parametrize("name", [*checkpointer.FILES, "MANIFEST"])
+@pytest.mark.parametrize("name", [*FILES, "optimizer", "MANIFEST"])
 @pytest.mark.parametrize("damage", [truncate, empty, flip_first, flip_middle, Path.unlink, add_a_byte])
 def test_damaged_checkpoint_is_ignored(saved, name, damage):
     damage(saved.run.checkpoints / "000000003" / name)
     assert newest_step(saved) == 2
-    assert check_resumable(saved.run)["step"] == 2
+    assert resumable(saved.run).state["step"] == 2
     assert saved.checkpointer.last_valid().endswith("/000000002")
 
 
 def test_resume_is_refused_if_all_checkpoints_are_damaged(saved):
     for step in (1, 2, 3):
-        empty(saved.run.checkpoint(step) / "trainer")
+        empty(saved.run.checkpoint(step) / "optimizer")
     assert newest_step(saved) is None
     message = f"^resume={saved.run.path}: every checkpoint there is damaged; start a new run$"
     with pytest.raises(ConfigError, match=message):
-        check_resumable(saved.run)
+        resumable(saved.run)
 
 
 def test_run_without_checkpoints_starts_at_0(tmp_path):
     training = Training(tmp_path / "run")
-    assert check_resumable(training.run) == {} and training.checkpointer.restore() == 0
+    assert resumable(training.run) is None and training.checkpointer.restore() == 0
     assert training.checkpointer.last_valid() == "there is no checkpoint yet"
 
 
@@ -164,7 +172,9 @@ def checkpoint_of(training, step, in_flight):
     snapshot = training.checkpointer.snapshot(step)
     arrays = {name: array.asnumpy() for name, array in snapshot.params.items()}
     state = {"step": step, "params_sha256": weights.params_sha256(arrays)}
-    checkpointer.write(training.run.checkpoint(step), state, snapshot, training.trainer, {"exchange": in_flight})
+    checkpointer.write(
+        training.run.checkpoint(step), state, snapshot, states.of_trainer(training.trainer), {"exchange": in_flight}
+    )
 
 
 def write_fails(training, limit, in_flight=None, message=""):
@@ -182,8 +192,8 @@ def sizes_of(training):
 def test_failed_write_keeps_older_checkpoints(tmp_path):
     training = Training(tmp_path / "run", optimizer={"name": "adam", "momentum": None}).step(1).save(1).step(2)
     written = sizes_of(training)
-    assert written["params"] + 100 < written["trainer"]
-    for limit in (0, written["params"] // 2, written["params"] + 100):  # params, params, trainer
+    assert written["params"] + 100 < written["optimizer"]
+    for limit in (0, written["params"] // 2, written["params"] + 100):  # params, params, optimizer
         write_fails(training, limit)
     training.save(2)
     assert newest_step(training) == 2
@@ -273,7 +283,7 @@ def test_last_and_best_checkpoints_are_retained(tmp_path):
         training.checkpointer.record_validation(step, {"val/top1": top1})
         assert training.checkpointer.best_step == min(step, 2)
         training.step(step).save(step)
-    assert checkpointer.steps(training.run.checkpoints) == [2, 5, 6]
+    assert checkpoints.steps(training.run.checkpoints) == [2, 5, 6]
     best = training.run.read("best.json")
     assert (best["step"], best["val/top1"], best["checkpoint"]) == (2, 50.0, "checkpoints/000000002")
 
@@ -290,6 +300,67 @@ def test_resumed_run_restores_the_best(tmp_path):
     assert resumed.checkpointer.params_sha256 != best
     found = {name: array.asnumpy() for name, array in resumed.checkpointer.best_params().items()}
     assert weights.params_sha256(found) == best
+
+
+class OneOfTwo(Local):
+    """A rank that meets another one, of another thread, in each sum."""
+
+    size = 2
+
+    def __init__(self, rank, barrier, given):
+        self.rank, self.barrier, self.given = rank, barrier, given
+
+    def total_later(self, values, name):
+        self.given[self.rank] = values
+        self.barrier.wait()
+        total = self.given[0] + self.given[1]
+        self.barrier.wait()
+        return lambda: total
+
+
+def on_two_ranks(trainings, act):
+    """Return for each training the error that `act(checkpointer)` raises, or its result."""
+    barrier, given = threading.Barrier(2, timeout=60), [None, None]
+
+    def outcome(rank):
+        trainings[rank].checkpointer.comm = OneOfTwo(rank, barrier, given)
+        try:
+            return act(trainings[rank].checkpointer)
+        except RuntimeError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(outcome, range(2)))
+
+
+@pytest.mark.parametrize("steps", [(500_000, 500_001), (10_000_000, 10_000_010), (3, None), (7, 7)])
+def test_ranks_that_read_different_checkpoints_fail(tmp_path, steps):
+    trainings = [Training(tmp_path / str(rank)) for rank in range(2)]
+    for training, step in zip(trainings, steps):
+        if step:
+            training.step(1).save(step)
+    if steps[0] == steps[1]:
+        assert on_two_ranks(trainings, Checkpointer.restore) == list(steps)
+        return
+    for error, step in zip(on_two_ranks(trainings, Checkpointer.restore), steps):
+        assert re.match(rf"ranks read different checkpoints, here .*{step or 'none'}: check the storage$", error)
+
+
+def test_ranks_that_restore_different_weights_of_a_step_fail(tmp_path):
+    trainings = [Training(tmp_path / str(rank), seed=rank).step(1).save(5) for rank in range(2)]
+    assert all("different checkpoints" in error for error in on_two_ranks(trainings, Checkpointer.restore))
+
+
+def test_ranks_test_the_same_network(tmp_path):
+    trainings = [Training(tmp_path / str(rank)) for rank in range(2)]
+    for training in trainings:
+        training.step(1).checkpointer.record_validation(1, {"val/top1": 50.0})
+        training.save(1).step(2).save(2)
+    first, second = on_two_ranks(trainings, Checkpointer.best_params)
+    assert first.keys() == second.keys()
+    (trainings[1].run.checkpoint(1) / "params").write_bytes(b"damaged")  # rank 1 would take step 2
+    errors = on_two_ranks(trainings, Checkpointer.best_params)
+    assert ["000000001: check" in errors[0], "000000002: check" in errors[1]] == [True, True]
 
 
 def test_checkpoint_is_due_after_epochs_and_steps(tmp_path):

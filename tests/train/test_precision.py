@@ -1,9 +1,16 @@
 """Number formats, and which ones this MXNet supports."""
 
+import itertools
+from dataclasses import replace
+
+import in_process
 import mxnet as mx
+import numpy as np
 import pytest
 
+from mxscale.distributed.communicators import Local
 from mxscale.train.precision import check
+from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
 
@@ -18,3 +25,35 @@ def test_amp_of_mxnet_1_5_is_refused(monkeypatch):
 def test_other_precisions_are_accepted(monkeypatch, version, precision):
     monkeypatch.setattr(mx, "__version__", version)
     check(precision)
+
+
+def test_a_float16_network_is_updated_by_the_mean_of_all_passes(tmp_path):
+    accumulation, shards, lr = 2, 2, 0.5
+    run = in_process.prepared(
+        tmp_path / "run",
+        "launch.ranks=1",
+        "data=synthetic",
+        "data.image_size=8",
+        "data.num_images=64",
+        "batch.per_device=4",
+        f"batch.accumulation={accumulation}",
+        f"data.shards={shards}",
+        "optimizer.momentum=0",
+        "optimizer.weight_decay=0",
+    )
+    config = replace(run.config(), precision="float16")  # preparation refuses it on a CPU
+    trainer = Trainer(run, config, run.plan(), Local(), attempt=1)
+    before = [parameter.data().asnumpy().astype("float64") for parameter in trainer.trained]
+    for _, turn in itertools.product(range(shards), range(accumulation)):
+        for grad in trainer.grads[0]:
+            grad[:] = 40_000  # the sum of two is beyond float16
+        trainer.exchange.pass_done(turn=turn)
+    assert trainer.exchange()
+    for parameter in trainer.trained:
+        parameter.data()._fresh_grad = True
+    trainer.optimizer.set_learning_rate(lr)
+    trainer.optimizer.update(trainer.divides_by)
+    change = lr * 40_000 * accumulation * shards / trainer.sizes.global_batch
+    assert {str(np.dtype(parameter.dtype)) for parameter in trainer.trained} == {"float16", "float32"}
+    for parameter, old in zip(trainer.trained, before):
+        assert parameter.data().asnumpy() == pytest.approx(old - change, rel=2**-10)

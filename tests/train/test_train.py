@@ -14,6 +14,7 @@ from mxscale.config.readers import READERS
 from mxscale.distributed.communicators import Local, horovod_build
 from mxscale.distributed.heartbeat import NO_HEARTBEAT
 from mxscale.models import weights
+from mxscale.rundir import checkpoints
 from mxscale.tracking import payload
 from mxscale.train.evaluation import Evaluator
 
@@ -31,7 +32,7 @@ def test_run_directory_is_complete(trained):
     assert names >= {"config.yaml", "environment.json", "price.json", "plan.json", "metrics.jsonl", "summary.json",
                      "status.json", "best.json", "checkpoints", "ranks"}  # fmt: skip
     checkpoint = trained.run.checkpoint(trained.status["step"])
-    assert {p.name for p in checkpoint.iterdir()} == {"params", "trainer", "statistics", "state.json", "MANIFEST"}
+    assert {p.name for p in checkpoint.iterdir()} == {*checkpoints.FILES, "optimizer", "MANIFEST"}
 
 
 def test_two_ranks_learn_the_digits(trained):

@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from refusals import error_of
+from refusals import command_error, error_of
 from tracked_runs import end, make_run
 
 from mxscale.cli import job, main
@@ -158,6 +158,12 @@ def test_value_of_a_secret_variable_is_not_printed(refused_here, monkeypatch):
     monkeypatch.setenv("MY_TOKEN", SECRET)
     line = refused_here("schedule.kind=${oc.env:MY_TOKEN}")
     assert SECRET not in line and "schedule.kind=***" in line
+
+
+@pytest.mark.parametrize("word", ["a-" * 10_000, "//a:" * 5_000, "uri=" * 5_000])
+def test_a_long_word_is_refused_at_once(refused_here, capsys, word):
+    refused_here(f"seed={word}")
+    assert command_error(capsys, "predict", word, "photo.png").startswith("error: ")
 
 
 def test_values_of_other_variables_and_short_ones_stay(monkeypatch):

@@ -17,6 +17,7 @@ from typing import BinaryIO, Optional
 
 from mxscale.data.images import one_line
 from mxscale.data.workers import Progress
+from mxscale.util.redaction import SHOWN
 
 TIMEOUT = 30.0  # seconds without a byte
 PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before consecutive retries of an address that sends nothing new
@@ -91,7 +92,7 @@ def _open(request: urllib.request.Request):
         if error.code == 416:
             return error
         error.close()
-        reason = f"{error.code} {error.reason}".strip()
+        reason = f"{error.code} {error.reason}".strip()[:SHOWN]
         if error.code in TRANSIENT:
             raise _Transient(reason, _seconds(error.headers.get("Retry-After"))) from None
         raise Unreached(reason) from None
@@ -104,15 +105,14 @@ def _open(request: urllib.request.Request):
 
 def _begin(response, url: str, out: BinaryIO, size: Optional[int], bar: Progress) -> Optional[int]:
     """Position `out` where the response continues; return the size of the complete file, if known."""
-    length = response.headers.get("Content-Length")
     if response.status == 206:
         part = response.headers.get("Content-Range", "")
         if not re.match(rf"bytes {out.tell()}-\d+/", part):
-            raise Unreached(f"returns another range than requested ({part})")
+            raise Unreached(f"returns another range than requested ({part[:SHOWN]})")
     else:  # the server has no ranges, or its file has changed: start from the beginning
         _empty(out, bar)
         _record(out.name, url, response.headers.get("ETag") or response.headers.get("Last-Modified"))
-    total = out.tell() + int(length) if length and length.isdigit() else size
+    total = size if response.length is None else out.tell() + response.length
     if size not in (None, total):
         _empty(out, bar)
         raise Unreached(f"has {total:,} bytes, not {size:,}")
@@ -171,4 +171,4 @@ def _reason(error: BaseException) -> str:
 
 
 def _seconds(text: Optional[str]) -> float:
-    return float(text) if text and text.isdigit() else 0.0
+    return float(text) if re.fullmatch("[0-9]{1,9}", text or "") else 0.0

@@ -27,5 +27,5 @@ def now_decoding(image: str) -> None:
     if not hasattr(_own, "start"):
         with _lock:
             _own.start, _taken = _taken % SLOTS * WIDTH, _taken + 1
-    line = f"{threading.get_ident():016x} {image}".encode()[: WIDTH - 1]
+    line = f"{threading.get_ident():016x} {image}".encode(errors="backslashreplace")[: WIDTH - 1]
     _file[_own.start : _own.start + WIDTH] = line.ljust(WIDTH - 1) + b"\n"

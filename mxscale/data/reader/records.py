@@ -36,6 +36,11 @@ class RecordFile:
         starts = (self._offsets[:-1] + recordio.LABEL_OFFSET).tolist()
         return np.frombuffer(b"".join(os.pread(self._file, 4, start) for start in starts), "<f4")
 
+    def ids(self) -> np.ndarray:
+        """Return the id of each record, (n,) uint64, from its header. Raises OSError."""
+        starts = (self._offsets[:-1] + recordio.LABEL_OFFSET + 4).tolist()
+        return np.frombuffer(b"".join(os.pread(self._file, 8, start) for start in starts), "<u8")
+
     def name_of(self, number: int) -> str:
         return f"record {number} at byte {self._offsets[number]} of {self.path}"
 

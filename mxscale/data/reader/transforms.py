@@ -1,28 +1,27 @@
 """From an encoded image to the network's input: decoding, crop, resizing, flip.
 
 Training images are resized by OpenCV without antialiasing, as MXNet's ImageRecordIter does it. Validation images are
-resized by Pillow with antialiasing, as torchvision's Resize and CenterCrop do it.
+resized by Pillow with antialiasing (central_crop.py).
 """
 
 import math
-from typing import NamedTuple, Sequence, Tuple
+from typing import NamedTuple, Sequence
 
 import cv2
 import numpy as np
-from PIL import Image
 
 from mxscale.config.schema import Data
+from mxscale.data.central_crop import CentralCrop
 from mxscale.data.reader import decoder
 from mxscale.data.reader.colour import ColourJitter, HlsShift
 from mxscale.data.reader.geometry import Warp
 from mxscale.data.reader.policies import Erasing, Policy
 
-# data.interpolation -> (OpenCV's name, Pillow's name)
-INTERPOLATIONS = {
-    "bilinear": (cv2.INTER_LINEAR, Image.Resampling.BILINEAR),
-    "bicubic": (cv2.INTER_CUBIC, Image.Resampling.BICUBIC),
-    "area": (cv2.INTER_AREA, Image.Resampling.BOX),
-    "lanczos": (cv2.INTER_LANCZOS4, Image.Resampling.LANCZOS),
+INTERPOLATIONS = {  # by data.interpolation
+    "bilinear": cv2.INTER_LINEAR,
+    "bicubic": cv2.INTER_CUBIC,
+    "area": cv2.INTER_AREA,
+    "lanczos": cv2.INTER_LANCZOS4,
 }
 ATTEMPTS = 10  # at a random_resized crop within the image
 # Places among an image's random numbers; an attempt takes two from AREAS on
@@ -48,7 +47,7 @@ class Training:
 
     def __init__(self, data: Data):
         self.side, self.augment = data.image_size, data.augment
-        self.interpolation = INTERPOLATIONS[data.interpolation][0]
+        self.interpolation = INTERPOLATIONS[data.interpolation]
         self.warp = Warp(data.augment, self.interpolation)
         self.steps = []  # after the flip: (its random numbers, step)
         end = self.draws = WARP + Warp.draws
@@ -124,36 +123,17 @@ class Training:
 
 
 class Evaluation:
-    """Resize the shorter side, then crop the centre, as torchvision's Resize and CenterCrop."""
+    """Resizes the shorter side, then crops the centre."""
 
     draws = 0
 
     def __init__(self, data: Data):
-        self.side, self.resize = data.image_size, data.eval_resize
-        self.filter = INTERPOLATIONS[data.interpolation][1]
+        self.side = data.image_size
+        self.crop = CentralCrop(self.side, data.eval_resize, data.interpolation)
 
     def __call__(self, content: bytes, draws: Sequence[float], out: np.ndarray) -> None:
         """Write the image's (3, side, side) uint8 RGB to `out`. Raises BadImage."""
-        cv2.split(self.cropped(decoder.decode(content)), list(out))
-
-    def cropped(self, pixels: np.ndarray, place: Tuple[float, float] = (0.5, 0.5)) -> np.ndarray:
-        """Return the network's input (side, side, 3) of an image (height, width, 3), uint8 RGB.
-
-        Args:
-            place: Of the crop, from 0 (top or left) to 1.
-        """
-        height, width = shape = pixels.shape[:2]
-        short = max(self.resize or min(shape), self.side)
-        if short != min(shape):
-            long = int(short * max(shape) / min(shape))
-            height, width = (short, long) if height <= width else (long, short)
-        top, left = round((height - self.side) * place[0]), round((width - self.side) * place[1])
-        if (height, width) == shape:
-            return part(pixels, Box(top, left, self.side, self.side))
-        # Only the part of the source that the crop needs
-        rows, columns = shape[0] / height, shape[1] / width
-        box = left * columns, top * rows, (left + self.side) * columns, (top + self.side) * rows
-        return np.asarray(Image.fromarray(pixels).resize((self.side, self.side), self.filter, box=box))
+        cv2.split(self.crop(decoder.decode(content)), list(out))
 
 
 def part(pixels: np.ndarray, box: Box) -> np.ndarray:

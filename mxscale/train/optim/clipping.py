@@ -7,16 +7,17 @@ from mxnet import gluon, nd
 TINY = 1e-6  # keeps a norm of 0 from dividing; as in PyTorch's clip_grad_norm_
 
 
-def clipping(limit: Optional[float], global_batch: int, trainer: gluon.Trainer) -> Callable:
+def clipping(limit: Optional[float], images: float, trainer: gluon.Trainer) -> Callable:
     """Return a function that clips the summed gradients of parameters before the update; None clips nothing.
 
     Args:
         limit: Largest norm of the mean gradient over the global batch.
-        trainer: Divides the sum by the global batch and by AMP's loss scale.
+        images: What the update divides the sums by for this mean.
+        trainer: Divides them by AMP's loss scale too.
     """
     if limit is None:
         return lambda trained: None
-    return lambda trained: clip_norm(trained, limit * global_batch / trainer._scale)
+    return lambda trained: clip_norm(trained, limit * images / trainer._scale)
 
 
 def clip_norm(trained, limit: float) -> None:

@@ -1,6 +1,5 @@
 """The optimizer of a run and the loss that it minimises."""
 
-import pickle
 from pkgutil import resolve_name
 from typing import Sequence
 
@@ -34,30 +33,6 @@ def make_trainer(parameters, config: OptimizerConfig, multi_precision: bool) -> 
 def name_parameters(optimizer: mx.optimizer.Optimizer, parameters) -> None:
     """Give an optimizer the ends of its parameters' names, by which MXNet's LARS exempts gamma, beta and biases."""
     optimizer.idx2name = {key: parameter.name.rpartition("_")[2] for key, parameter in enumerate(parameters)}
-
-
-def save_states(trainer: gluon.Trainer, path) -> None:
-    """Write the optimizer and its states as `trainer.save_states` does, from the CPU. Raises OSError.
-
-    MXNet reads an array to the device that it was written from: every rank would read its states to the first GPU.
-    """
-    updater = trainer._updaters[0]
-    states = {key: updater.sync_state_context(state, mx.cpu()) for key, state in updater.states.items()}
-    with open(path, "wb") as file:
-        pickle.dump((states, updater.optimizer), file)
-
-
-def load_states(trainer: gluon.Trainer, path: str) -> None:
-    """Restore what `save_states` wrote, on any number of devices.
-
-    MXNet counts updates by device. The count of a device that the file does not list would restart at 0. Adam's
-    bias correction would then differ between devices.
-    """
-    trainer.load_states(path)
-    counts = trainer.optimizer._all_index_update_counts
-    known = max(counts.values(), key=len)
-    for device in trainer._contexts:
-        counts[device.device_id] = dict(known)
 
 
 def advance(trainer: gluon.Trainer, lr: float, epoch: float) -> None:

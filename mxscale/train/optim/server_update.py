@@ -25,6 +25,7 @@ class ServerUpdate:
     def __init__(self, comm, trained, config: Config, sizes: Sizes, shards: int = 1):
         self.comm, self.trained, self.shards, self.overlap = comm, trained, shards, config.comm.overlap
         self.sums: List[nd.NDArray] = []  # over the shards that are done
+        self.divisor = 1  # see Exchange
         updates = 1 if comm.in_step else comm.size
         if comm.rank == 0:
             comm.kvstore.set_optimizer(optimizer_of(trained, config, sizes, updates))
@@ -32,7 +33,7 @@ class ServerUpdate:
         for key, parameter in enumerate(trained):
             comm.kvstore.init(key, parameter.data())
 
-    def shard_done(self, lane: int = 0) -> None:
+    def pass_done(self, lane: int = 0, turn: int = 0) -> None:
         """Add the gradients of one of this rank's shards."""
         if self.shards == 1:
             return

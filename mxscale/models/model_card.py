@@ -1,0 +1,77 @@
+"""What belongs to a trained network besides its graph: class names, the input it expects, and where it comes from."""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Mapping, Optional, Tuple
+
+from mxscale.config.schema import RULES
+from mxscale.config.setting import Rule
+from mxscale.rundir import json_record
+from mxscale.util.errors import ConfigError
+
+# Of an exported network: its input, uint8 (n, side, side, 3), and its outputs, float32 (n, classes)
+INPUT, PROBABILITIES, LOGITS = "images", "probabilities", "logits"
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """Attributes that an exported file states as metadata, each as JSON.
+
+    Attributes:
+        network: Value of model.name.
+        class_names: Names of the classes in the order of the outputs.
+        image_size: Height and width of the input in pixels.
+        resize: Shorter side of an image before its centre is cropped; None: an image is not resized if it is large
+            enough.
+        interpolation: Value of data.interpolation.
+        mean: Mean of red, green and blue in training, on the scale 0-255.
+        std: Their standard deviation.
+        params_sha256: Digest of the weights (models/weights.py).
+        run: The MLflow id of the run, or its directory; None: not of a run.
+    """
+
+    network: str
+    class_names: Tuple[str, ...]
+    image_size: int
+    resize: Optional[int]
+    interpolation: str
+    mean: Tuple[float, ...]
+    std: Tuple[float, ...]
+    params_sha256: str
+    run: Optional[str] = None
+
+
+# Attribute -> its rule; that of `resize` also admits the side of large packed images
+CHECKED = {name: RULES[f"data.{name}"] for name in ("image_size", "interpolation", "mean", "std")}
+CHECKED["resize"] = Rule("", low=8, high=65_500)
+
+
+def to_metadata(card: ModelCard) -> Mapping[str, str]:
+    """Return the card as texts for the metadata of a file."""
+    return {name: json.dumps(value) for name, value in asdict(card).items()}
+
+
+def from_metadata(metadata: Mapping[str, str], source: str) -> Optional[ModelCard]:
+    """Return the card in a file's metadata; None if another program wrote the file. Raises ConfigError."""
+    names = [field.name for field in fields(ModelCard)]
+    if not set(names) <= set(metadata):
+        return None
+    try:
+        values = {name: json.loads(metadata[name]) for name in names}
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{source}: its metadata is damaged ({error}); export it again") from None
+    return from_values(values, source)
+
+
+def from_values(values: Mapping[str, Any], source: str) -> ModelCard:
+    """Return the card with these values. Raises ConfigError if one is missing or invalid."""
+    try:
+        card = json_record.typed(values, ModelCard)
+        for name, rule in CHECKED.items():
+            value = getattr(card, name)
+            rule.check(name, list(value) if isinstance(value, tuple) else value)
+        if len(card.mean) != 3 or len(card.std) != 3:
+            raise ConfigError(f"mean={list(card.mean)}, std={list(card.std)}: expected three numbers each")
+    except (TypeError, ConfigError) as error:
+        raise ConfigError(f"{source}: its metadata is invalid ({str(error)[:150]}); export it again") from None
+    return card
