@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from functools import partial
 from importlib import metadata
 
@@ -49,10 +50,10 @@ NOT_WITH_1_5 = {
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """Fail unmarked tests that take far more CPU time than cpu_limit.LIMIT_S."""
-    before = cpu_limit.spent()
+    """Fail unmarked tests that take far more CPU time than cpu_limit.LIMIT_S, except the first that imports a library."""
+    before, loaded = cpu_limit.spent(), len(sys.modules)
     result = yield
-    exempt = any(item.get_closest_marker(name) for name in ("slow", "docker", "user"))
+    exempt = any(item.get_closest_marker(name) for name in ("slow", "docker", "user")) or len(sys.modules) > loaded + 20
     if not exempt and (message := cpu_limit.excess(cpu_limit.spent() - before)):
         pytest.fail(message, pytrace=False)
     return result
