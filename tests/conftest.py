@@ -50,7 +50,7 @@ NOT_WITH_1_5 = {
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """Fail unmarked tests that take far more CPU time than cpu_limit.LIMIT_S, except the first that imports a library."""
+    """Fail unmarked tests that take far more CPU time than cpu_limit.LIMIT_S, unless they import a library first."""
     before, loaded = cpu_limit.spent(), len(sys.modules)
     result = yield
     exempt = any(item.get_closest_marker(name) for name in ("slow", "docker", "user")) or len(sys.modules) > loaded + 20
