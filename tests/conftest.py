@@ -38,6 +38,7 @@ NOT_WITH_1_5 = {
     **dict.fromkeys(
         (
             "test_names_of_classes_survive",
+            "test_finished_run_evaluates_predicts_and_exports",
             "test_export.py::",
             "test_predict.py::",
             "test_evaluate.py::",
