@@ -15,6 +15,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 from mxscale.cost.price_table import Row, check_filled, csv_rows, parse_price
 from mxscale.util.errors import ConfigError
+from mxscale.util.regular_files import open_regular
 
 SKYPILOT_COLUMNS = ("InstanceType", "Region", "Price", "SpotPrice")
 REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d(-[\w-]+)?")  # eu-west-1, us-gov-east-1, us-west-2-lax-1
@@ -51,7 +52,8 @@ def read(path: str, as_of: str, name: Optional[str] = None) -> List[Row]:
 def text_of(path: str) -> str:
     """Return the content of the file `update` names. Raises ConfigError."""
     try:
-        return Path(path).read_bytes().decode()
+        with open_regular(path) as file:
+            return file.read().decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise ConfigError(f"update={path}: cannot be read ({reason})") from None

@@ -17,6 +17,7 @@ from mxscale.util import csv_tables
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 from mxscale.util.file_lock import locked
+from mxscale.util.regular_files import read_text
 
 COLUMNS = ("AvailabilityZone", "InstanceType", "ProductDescription", "SpotPrice", "Timestamp")  # also of the text form
 TEXT = "SPOTPRICEHISTORY"  # first cell of a line of --output text
@@ -139,7 +140,7 @@ def _write(path: Path, changes: List[Change]) -> None:
 def read(path: Path) -> List[Change]:
     """Return the imported changes; [] if there are none. Raises ConfigError if the file is invalid."""
     try:
-        return parse(path.read_text(encoding="utf-8"), str(path), "")
+        return parse(read_text(path), str(path), "")
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:

@@ -10,11 +10,11 @@ import io
 import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError
+from mxscale.util.regular_files import read_text
 
 TABLES = ("published_scaling", "published_elsewhere")  # of the package
 SAME = ("source", "framework", "model", "gpu", "comm", "precision")  # equal in all rows of a series
@@ -60,7 +60,7 @@ class Skipped:
 def read(path: str) -> Tuple[List[Point], List[Skipped]]:
     """Return the rows of a file with a rate and a number of devices, and those without. Raises ConfigError."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = read_text(path, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"points={path}: {getattr(error, 'strerror', None) or error}") from error
     reader = csv.DictReader(io.StringIO(text, newline=""))
