@@ -1,20 +1,20 @@
 """Models of claims that no run here can measure, by prices and by the planner.
 
+    python tools/modelled_claims.py > mxscale/tables/modelled_claims.csv
+
 A model uses the conditions of its claim, never the published result.
 """
 
-import functools
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 from typing import Callable, Dict, Optional, Tuple
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Machine
-from mxscale.cost import prices, spot_comparison
-from mxscale.perfmodel import layers, machines, rates, scenarios
-from mxscale.perfmodel.published import absolute, score
+from mxscale.cost import prices
+from mxscale.perfmodel import hardware, layers, machines, rates, scenarios
 from mxscale.records.claims import Modelled
+from mxscale.util import csv_tables
 
 P2_DATE, P3_DATE = "2017-10-26", "2017-11-12"  # dates of price rows
 REGIONS = ("us-east-1", "eu-west-1")  # the works do not state theirs
@@ -43,29 +43,10 @@ def p3_price() -> Modelled:
     return Modelled(min(large), each, EXACT)
 
 
-def spot_prices(own: Path) -> Optional[Modelled]:
-    """Return whether imported spot prices of November 2017 exceed the price on demand; None without an import.
-
-    Args:
-        own: The user's price table; the histories are beside it.
-    """
-    for region in REGIONS:
-        machine = Machine(provider="aws", instance="p3.16xlarge", region=region, as_of="2017-11-30")
-        if found := spot_comparison.compare(machine, own, date(2017, 11, 1), date(2017, 12, 1)):
-            zone = max(found.zones, key=lambda one: one.most)
-            text = (
-                f"{region}: spot {zone.least:.4g} to {zone.most:.4g} USD/h in {zone.name}, {100 * zone.above:.1f} % of "
-                f"the time above on demand ({found.on_demand:g}): {verdict(price=zone.most > found.on_demand)}"
-            )
-            return Modelled(None, text, f"imported history, {found.sources}: exact except for the region")
-    return None
-
-
-@functools.cache
 def scaling_error() -> str:
     """Return the planner's error on published series, given the first rate of each: that of efficiencies and ratios."""
-    off = score.summary(score.predict(score.evidence(["published_scaling"])))
-    each = f"median {off['median']:.0f} %, mean {off['mean']:.0f} % on {off['rows']} published rows"
+    off = hardware.errors("scaling")
+    each = f"median {off['median']:.0f} %, mean {off['mean']:.0f} % on {off['rows']:.0f} published rows"
     return f"error of scaling, given the first rate: {each}"
 
 
@@ -95,7 +76,7 @@ class Training:
 
 
 def plan(where: Tuple[scenarios.Machine, str], job: Training, nodes: int = 1, servers: str = "1x", **exchange) -> Dict:
-    """Return one plan as plain values, with the source of its device's rate as `source`.
+    """Return one plan as plain values, with the `source` and the `error` of its device's rate.
 
     Args:
         where: A machine and its GPU, as `aws` and `owned` return them.
@@ -110,12 +91,12 @@ def plan(where: Tuple[scenarios.Machine, str], job: Training, nodes: int = 1, se
     axes = {"batch": job.batch, "precision": job.precision, "servers": servers, **exchange}
     grid = scenarios.Grid([machine], [nodes], **{name: [value] for name, value in axes.items()})
     [row] = scenarios.rows(scenarios.evaluate(grid, task)[0], [0])
-    return {**row, "source": rate.source, "kind": rate.kind}
+    return {**row, "source": rate.source, "error": rate.error}
 
 
 def modelled(value: Optional[float], text: str, row: Dict, ratio: bool = False) -> Modelled:
     """Return the model of a claim by a plan; ratio: the figure does not depend on the rate of one device."""
-    error = scaling_error() if ratio else absolute.describe(row["kind"])
+    error = scaling_error() if ratio else row["error"]
     return Modelled(value, f"{text}; one device: {row['source']}", error)
 
 
@@ -241,6 +222,12 @@ MODELS: Dict[str, Callable[[], Modelled]] = {
 }
 
 
-def of_user(own: Path) -> Dict[str, Callable[[], Optional[Modelled]]]:
-    """Return MODELS and those that depend on the user's imported prices."""
-    return {**MODELS, "spot-volatile": lambda: spot_prices(own)}
+def table() -> str:
+    """Return modelled_claims.csv: the value (empty if it is not a number), its text, and the error of the model."""
+    found = {name: model() for name, model in MODELS.items()}
+    rows = [(name, "" if one.value is None else f"{one.value:.6g}", one.text, one.error) for name, one in found.items()]
+    return csv_tables.text([("id", "value", "text", "error"), *rows])
+
+
+if __name__ == "__main__":
+    print(table(), end="")
