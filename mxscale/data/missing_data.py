@@ -9,8 +9,12 @@ import struct
 import zlib
 from typing import Callable, Iterator, List, Optional, Tuple
 
-import simplejpeg
 from PIL import Image, ImageChops
+
+try:
+    import simplejpeg
+except ImportError:  # where a model is served
+    simplejpeg = None
 
 MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a JPEG; in compressed data 0xff is followed by 0 or d0-d7
 NOTES = re.compile(rb"\xff[\xe0-\xef\xfe]")  # markers of JFIF, Adobe, EXIF, comments
@@ -70,6 +74,8 @@ def _without_notes(content: bytes, segments: List[Tuple[bytes, int, bytes]]) -> 
 
 def _warning(content: bytes, colours: str) -> str:
     """Return the first warning of libjpeg about a JPEG, or why libjpeg-turbo cannot decode it; "": there is none."""
+    if simplejpeg is None:
+        return ""
     try:
         simplejpeg.decode_jpeg(content, colours, min_height=1, min_width=1)  # reduced: all data, but few pixels
     except (ValueError, KeyError) as error:
