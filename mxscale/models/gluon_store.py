@@ -68,7 +68,8 @@ def fetch(name: str) -> str:
             sync(file)
             os.replace(file, path)
     except Exception as error:  # of requests, zipfile, the file system and MXNet itself
-        reason = excerpt(str(error))
+        cause = error.args[0] if error.args else error
+        reason = excerpt(str(getattr(cause, "reason", error)))  # urllib3 puts it behind the address, where it is cut
         store = redact_address(os.environ.get("MXNET_GLUON_REPO", model_store.apache_repo_url))
         raise ConfigError(
             f"model.pretrained=zoo: cannot download {name} from {store} ({reason}); the zoo's own hosts have been "
