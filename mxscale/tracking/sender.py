@@ -1,4 +1,4 @@
-"""Send the records of one run that an MLflow store lacks, exactly once.
+"""Send the records of one run that its MLflow store lacks, exactly once.
 
 `tracking.json` records the MLflow run and how much of `metrics.jsonl` and `system.jsonl` it has. It is written after
 each answered request, under a lock in the run directory. Two cases need more than that:
@@ -16,6 +16,7 @@ MLflow is imported only to send something: the import takes over a second of CPU
 store another 1.5 s.
 """
 
+import logging
 import shlex
 from pathlib import Path
 from typing import List, Optional
@@ -29,6 +30,8 @@ from mxscale.tracking.store import exclusive, exists, import_mlflow, open_store
 from mxscale.tracking.sync_state import Sent
 from mxscale.util.file_lock import locked
 from mxscale.util.redaction import redact, redact_address
+
+log = logging.getLogger(__name__)
 
 # MLflow's page then shows runs and charts first, not traces of language models
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}
@@ -72,13 +75,9 @@ class Sender:
             BlockingIOError: Another process sends, and `wait` is False.
             Exception: Any error of MLflow.
         """
-        if not (end and self.sent().closed == payload.fingerprint(self.run)):
-            import_mlflow(self.tracking.timeout_s)  # takes a second, so it happens outside of the locks
+        import_mlflow(self.tracking.timeout_s)  # takes a second, so it happens outside of the locks
         with exclusive(self.uri), locked(self.run.path / ".tracking.lock", wait):
             identity, sent = sync_state.load(self.run, self.uri, self.tracking.experiment)
-            fingerprint = payload.fingerprint(self.run) if end else None
-            if end and sent.closed == fingerprint and not self._deleted():
-                return 0
             self._connect()
             if not self.opened:
                 self._open(identity, sent)
@@ -86,13 +85,8 @@ class Sender:
                 self._set_running(identity, sent)
             lines = self._send_lines(identity, sent)
             if end:
-                self._close(identity, sent, end, fingerprint)
+                self._close(identity, sent, end)
             return lines
-
-    def _deleted(self) -> bool:
-        """Return whether the SQLite file was deleted. For a server, delete tracking.json to send all again."""
-        file = uris.sqlite_file(self.uri)
-        return file is not None and not file.exists()
 
     def _connect(self) -> None:
         if self.client is not None:
@@ -104,13 +98,14 @@ class Sender:
 
     def _open(self, identity: str, sent: Sent) -> None:
         if sent.run_id is None or not exists(self.client, sent.run_id):
+            other = sync_state.other_store(self.run, self.uri)
+            if other:
+                log.warning("tracking: %s was in %s, which is not updated any more", self.run, other)
             sent.__dict__.update(Sent(sent.uri, self.tracking.experiment).__dict__)  # nothing sent yet
             sync_state.save(self.run, identity, sent)  # the id is on disk before the run is created
             sent.experiment_id = self._experiment()
-            existing = self._search(identity, sent)
-            sent.run_id = existing[0] if existing else self._create(identity, sent)
+            sent.run_id = self._created(identity, sent) or self._create(identity, sent)
             sync_state.save(self.run, identity, sent)
-            self._adopt(sent.run_id)
         self._describe(sent)
         self.opened = True
 
@@ -131,9 +126,10 @@ class Sender:
             self.client.set_experiment_tag(found.experiment_id, *experiment_view.tag().popitem())
         return found.experiment_id
 
-    def _search(self, identity: str, sent: Sent) -> List[str]:
-        found = self.client.search_runs([sent.experiment_id], f"tags.`mxscale.run` = '{identity}'")
-        return [run.info.run_id for run in sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))]
+    def _created(self, identity: str, sent: Sent) -> Optional[str]:
+        """Return the id of the run if it was created, but not recorded."""
+        existing = self.client.search_runs([sent.experiment_id], f"tags.`mxscale.run` = '{identity}'")
+        return existing[0].info.run_id if existing else None
 
     def _create(self, identity: str, sent: Sent) -> str:
         created = self.client.create_run(
@@ -181,13 +177,6 @@ class Sender:
                 parent._set_running(identity, sent)
             return sent.run_id
 
-    def _adopt(self, run_id: str) -> None:
-        """Set the parent of cells that were sent under an earlier parent run, which no longer exists."""
-        for cell in SweepDirectory(self.run.path).cells():
-            child = sync_state.load(RunDir(cell.run), self.uri, self.tracking.experiment)[1] if cell.run else None
-            if child and child.run_id and exists(self.client, child.run_id):
-                self.client.set_tag(child.run_id, "mlflow.parentRunId", run_id)
-
     def _log_dataset(self, sent: Sent) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
@@ -222,18 +211,15 @@ class Sender:
         for part in _parts([Metric(*point) for point in points], payload.MAX_METRICS):
             self.client.log_batch(run_id, metrics=part, synchronous=True)
 
-    def _close(self, identity: str, sent: Sent, end: str, fingerprint: str) -> None:
+    def _close(self, identity: str, sent: Sent, end: str) -> None:
         self._describe(sent)  # plan.json and environment.json may have changed
         known = self.client.get_run(sent.run_id).data.metrics
         self._log_points(sent.run_id, [point for point in payload.summary(self.run) if known.get(point[0]) != point[1]])
-        self._delete_duplicates(identity, sent)
         self.client.set_terminated(sent.run_id, status=end, end_time=payload.ended_ms(self.run))
         sent.status = end
         sync_state.save(self.run, identity, sent)
         for path, folder in payload.artifacts(self.run):  # last, because their storage may fail separately
             self._upload(sent.run_id, path, folder)
-        sent.closed = fingerprint
-        sync_state.save(self.run, identity, sent)
 
     def _upload(self, run_id: str, path: Path, folder: Optional[str]) -> None:
         # One file at a time: MLflow uploads a folder with a thread pool, whose threads would delay the
@@ -242,12 +228,6 @@ class Sender:
             self.client.log_text(run_id, redact(path.read_text()), path.name)
         else:
             self.client.log_artifact(run_id, str(path), folder)
-
-    def _delete_duplicates(self, identity: str, sent: Sent) -> None:
-        """Delete the empty run of a creation request that was repeated because its answer was late."""
-        for run_id in self._search(identity, sent):
-            if run_id != sent.run_id:
-                self.client.delete_run(run_id)
 
 
 def _parts(items: list, size: int):
