@@ -70,7 +70,7 @@ def _from_directory(config: Config, given: str, source: str) -> RecordedRun:
     recorded = RecordedRun(source, str(files), None, files, _checked(files, source))
     if config.tracking.enabled:
         uri = uris.store_uri(config.tracking, config.runs)
-        recorded.parent = sync_state.load(files, uri, config.tracking.experiment)[1].run_id
+        recorded.parent = sync_state.load(files, uri, config.tracking.experiment).run_id
     recorded.id = recorded.parent or str(files)
     siblings, digest = runs_of(files.path.parents[1], recorded.config.entry), files.plan().data_digest
     recorded.seeds = _seeds(recorded, [_figures_of(other, digest) for other in siblings])

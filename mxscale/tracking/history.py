@@ -79,7 +79,7 @@ class Store:
 
     def id_of(self, run: RunDir) -> str:
         """Return the id of a run directory in this store. Raises ConfigError if the store does not have the run."""
-        run_id = sync_state.load(run, self.uri, "")[1].run_id
+        run_id = sync_state.load(run, self.uri, "").run_id
         if run_id is None or not self._request(lambda: store.exists(self.client, run_id)):
             sync = f"mxscale sync {shlex.quote(str(run))} tracking.uri={shlex.quote(str(self))}"
             raise ConfigError(f"{self.asked}{self} does not have {run}; send it with: {sync}")

@@ -9,7 +9,7 @@ import shlex
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional
 
 from mxscale.environment.description import ROOT
 from mxscale.rundir import json_record
@@ -27,6 +27,7 @@ STATE_FILE = "tracking.json"
 class Sent:
     """What the store has of a run."""
 
+    id: str  # of the run, unique; a tag in MLflow
     uri: str  # without password
     experiment: str
     experiment_id: Optional[str] = None
@@ -37,12 +38,12 @@ class Sent:
     status: Optional[str] = None  # in MLflow
 
 
-def load(run: RunDir, uri: str, experiment: str) -> Tuple[str, Sent]:
-    """Return the unique id of the run, and what the store at `uri` has of it."""
+def load(run: RunDir, uri: str, experiment: str) -> Sent:
+    """Return what the store at `uri` has of the run."""
     file = _state(run)
     if file.get("uri") == redact_address(uri):
-        return file["id"], json_record.typed(file, Sent)
-    return file.get("id") or uuid.uuid4().hex, Sent(uri=redact_address(uri), experiment=experiment)
+        return json_record.typed(file, Sent)
+    return Sent(file.get("id") or uuid.uuid4().hex, redact_address(uri), experiment)
 
 
 def other_store(run: RunDir, uri: str) -> Optional[str]:
@@ -51,9 +52,9 @@ def other_store(run: RunDir, uri: str) -> Optional[str]:
     return file["uri"] if file.get("run_id") and file["uri"] != redact_address(uri) else None
 
 
-def save(run: RunDir, identity: str, sent: Sent) -> None:
+def save(run: RunDir, sent: Sent) -> None:
     """Record what the store has. The caller holds the lock of the run."""
-    run.write(STATE_FILE, {"id": identity, "dir": str(run), **dataclasses.asdict(sent)})
+    run.write(STATE_FILE, {"dir": str(run), **dataclasses.asdict(sent)})
 
 
 def identity(run: RunDir) -> Optional[str]:

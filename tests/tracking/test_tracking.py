@@ -80,17 +80,17 @@ def test_store_uri(tmp_path, monkeypatch):
 def test_view_hint(tmp_path):
     run = make_run(tmp_path)
     assert "not in MLflow" in sync_state.view_hint(run) and sync_state.all_runs(run) is None
-    sent = sync_state.Sent(f"sqlite:///{tmp_path}/mlflow.db", "mxscale", "1", "abc")
-    sync_state.save(run, "id", sent)
+    sent = sync_state.Sent("id", f"sqlite:///{tmp_path}/mlflow.db", "mxscale", "1", "abc")
+    sync_state.save(run, sent)
     page = "http://127.0.0.1:5000/#/experiments/1/runs/abc?workflowType=machine_learning"
     assert sync_state.view_hint(run) == f"mlflow ui --backend-store-uri {sent.uri}, then {page}"
-    sync_state.save(run, "id", sync_state.Sent(f"sqlite:///{sync_state.ROOT}/runs/mlflow.db", "mxscale", "1", "abc"))
+    sync_state.save(run, sync_state.Sent("id", f"sqlite:///{sync_state.ROOT}/runs/mlflow.db", "mxscale", "1", "abc"))
     assert sync_state.view_hint(run) == f"make ui, then {page}"
     every = "#/experiments/1/runs?viewStateShareKey=mxscale&workflowType=machine_learning"
     assert sync_state.all_runs(run) == f"http://127.0.0.1:5000/{every}"
-    sync_state.save(run, "id", sync_state.Sent("http://host:5000", "mxscale", "2", "def"))
+    sync_state.save(run, sync_state.Sent("id", "http://host:5000", "mxscale", "2", "def"))
     assert sync_state.view_hint(run) == "http://host:5000/#/experiments/2/runs/def?workflowType=machine_learning"
-    assert sync_state.load(run, sent.uri, "mxscale") == ("id", sync_state.Sent(sent.uri, "mxscale"))
+    assert sync_state.load(run, sent.uri, "mxscale") == sync_state.Sent("id", sent.uri, "mxscale")
     assert sync_state.other_store(run, sent.uri) == "http://host:5000"
     assert sync_state.other_store(run, "http://host:5000") is None
 
@@ -137,12 +137,12 @@ def test_an_experiment_has_a_view_that_users_may_change(tmp_path):
 
 def test_copied_run_directory_is_another_run(tmp_path):
     run = make_run(tmp_path)
-    sync_state.save(run, "id", sync_state.Sent("http://host", "mxscale", "2", "def", lines_sent=3))
+    sync_state.save(run, sync_state.Sent("id", "http://host", "mxscale", "2", "def", lines_sent=3))
     copy = directory.RunDir(run.path.parent / "copy")
     subprocess.run(["cp", "-r", run.path, copy.path], check=True)
-    assert sync_state.load(copy, "http://host", "mxscale")[0] != "id"
+    assert sync_state.load(copy, "http://host", "mxscale").id != "id"
     subprocess.run(["rm", "-r", run.path], check=True)  # moved
-    assert sync_state.load(copy, "http://host", "mxscale")[1].lines_sent == 3
+    assert sync_state.load(copy, "http://host", "mxscale").lines_sent == 3
 
 
 def test_torn_lines_are_not_sent(tmp_path):
@@ -361,7 +361,7 @@ def test_server_dead_from_the_start(tmp_path, server, capsys):
     assert capsys.readouterr().out.strip() == str(unsent)
     assert tracker.sync(run, server.uri) == 0
     assert tracker.sync(run, server.uri) == 0
-    run_id = sync_state.load(run, server.uri, "mxscale")[1].run_id
+    run_id = sync_state.load(run, server.uri, "mxscale").run_id
     assert points_in(server.uri, run_id) == points_of(run)
 
 
