@@ -10,7 +10,7 @@
 #
 #   docker build --target source -t mxscale:source .          requires BuildKit
 #
-# Behind a proxy that inspects TLS: --secret id=ca,src=its-certificate.pem (see docs/images.md).
+# Behind a proxy that inspects TLS: --secret id=ca,src=its-certificate.pem (see docs/containers.md).
 # Layers are ordered by how often they change: the code comes last.
 
 ARG CUDA_IMAGE=nvcr.io/nvidia/cuda:11.8.0-cudnn8-devel-ubuntu22.04
@@ -29,7 +29,7 @@ ARG VERSION=0.1.0
 # ---------------------------------------------------------------- shared by all targets
 
 FROM scratch AS code
-COPY *.py pyproject.toml /mxscale/
+COPY *.py pyproject.toml LICENSE NOTICE /mxscale/
 COPY conf /mxscale/conf
 COPY docker/ssh_config /etc/ssh/ssh_config.d/mxscale.conf
 COPY docker/entrypoint docker/finish docker/identify docker/make-keys docker/worker /mxscale/docker/
@@ -288,7 +288,7 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca with-ca
 
 FROM ${BUILD} AS test
 COPY --from=test-build /opt/venv /opt/venv
-COPY README.md Makefile Dockerfile docker-compose.yml compose.gpu.yml /mxscale/
+COPY *.md CITATION.cff Makefile Dockerfile docker-compose.yml compose.gpu.yml /mxscale/
 COPY bench /mxscale/bench
 COPY docs /mxscale/docs
 COPY requirements /mxscale/requirements

@@ -92,7 +92,7 @@ def open_multirun(config) -> "OpenSweep":
     values = filled(OmegaConf.to_container(run_config, resolve=True), to_dict(Config()))
     check_group("budget", values["budget"])
     if values["budget"]["dry_run"]:
-        raise ConfigError("budget.dry_run=true with -m: a forecast is for one run at a time")
+        raise ConfigError("budget.dry_run=true with -m: it estimates one run at a time")
     validate(from_dict({"sweep": values["sweep"]}))  # before a sweeper receives it
     suit(config.hydra, values["sweep"]["objective"])
     facts = facts_of(config, typed)

@@ -14,12 +14,10 @@ from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.config.verbs import measurements, models, records
 from mxscale.config.verbs.plan import PlanVerb
-from mxscale.cost import price_list, price_table, run_cost, spot_comparison
+from mxscale.cost import price_list, run_cost
 from mxscale.launcher.progress import echo
-from mxscale.rendering.page import check_installed
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import tracker
-from mxscale.util.errors import ConfigError
 
 # A function takes a run's settings as composed, and the verb's own settings. It returns an exit status, None for 0, and
 # raises ConfigError. It imports NumPy, MXNet and matplotlib only if its command line is valid.
@@ -35,9 +33,6 @@ def prices(values: dict, own: records.Prices) -> None:
     config = _resolved(values)
     if own.update is not None:
         echo(price_list.update(config, own.update, own.as_of, own.source, today=date.today()))
-    elif own.figure is not None:
-        check_installed("mxscale prices figure=FILE")
-        echo(spot_comparison.figure(config.machine, price_table.path_of(config), own.figure))
     elif own.minutes is not None:
         echo(price_list.bill(config, own.minutes, date.today()))
     else:
@@ -48,13 +43,7 @@ def score(values: dict, own: records.Score) -> None:
     from mxscale.perfmodel.published import score as published
 
     _validated(values)
-    found = published.score(own.points, own.leave_out)
-    if own.figure:
-        check_installed("mxscale score figure=FILE")
-        try:
-            published.draw(found, own.figure)
-        except OSError as error:
-            raise ConfigError(f"figure={own.figure}: {error.strerror or error}") from error
+    found = published.score(own.points)
     echo(json.dumps(found) if own.json else published.show(found))
 
 

@@ -5,22 +5,17 @@ from dataclasses import replace
 from typing import Dict, List, Optional, Sequence
 
 from mxscale.config.schema import RULES, Config
-from mxscale.cost import catalogs, price_table, prices, spot
+from mxscale.cost import catalogs, price_table, prices
 from mxscale.util.errors import ConfigError
 from mxscale.util.text_table import columns
 
 
 def update(config: Config, path: str, as_of: Optional[str], source: Optional[str], today: datetime.date) -> str:
-    """Add the prices of a catalog or of a history of spot prices to the user's, and return a line that reports it.
+    """Add the prices of a catalog to the user's, and return a line that reports it.
 
     Raises:
         ConfigError: The file or a setting is invalid.
     """
-    text = catalogs.text_of(path)
-    if spot.is_history(text):
-        if as_of is not None:
-            raise ConfigError(f"as_of={as_of}: the history of spot prices in {path} has dates of its own; leave it out")
-        return spot.update(text, path, price_table.path_of(config, exists=False), source)
     date = today if as_of is None else prices.parse_date(as_of)
     if date is None or date > today:
         raise ConfigError(f"as_of={as_of}: expected a date such as 2026-11-01, not later than today, {today}")
@@ -69,8 +64,6 @@ def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
         raise ConfigError("machine.instance is missing: minutes= bills one instance")
     rows = price_table.select(price_table.read_all(own), machine)
     priced = {row["region"] for row in rows if row["market"] == machine.market}
-    if machine.market == "spot":
-        priced |= spot.regions(machine, own)
     if not priced:
         markets = ", ".join(sorted({row["market"] for row in rows}))
         raise ConfigError(f"machine.market={machine.market}: {machine.instance} has prices for {markets}")

@@ -15,6 +15,7 @@ from mxscale.util import csv_tables
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, nearest
 from mxscale.util.file_lock import locked
+from mxscale.util.regular_files import read_text
 
 COLUMNS = ("provider", "instance", "region", "market", "gpus", "gpu", "network_gbps", "usd_per_hour", "as_of", "source")
 REQUIRED = ("provider", "instance", "region", "market", "as_of", "source")  # must not be empty
@@ -43,7 +44,7 @@ def read_all(own: Optional[Path] = None) -> List[Row]:
 def read(path: Path) -> List[Row]:
     """Return the rows of a user's table; [] if the file is missing. Raises ConfigError if it is invalid."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:

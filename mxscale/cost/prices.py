@@ -14,7 +14,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import RULES, Machine
-from mxscale.cost import price_table, spot
+from mxscale.cost import price_table
 from mxscale.cost.price_table import parse_date
 from mxscale.rundir.price import Price
 from mxscale.util import csv_tables
@@ -145,15 +145,15 @@ def owned_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> D
 def listed_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> Dict:
     """Return the newest price of the tables on or before `date`; a month counts from its last day.
 
-    A row without a date is used only if machine.as_of is null and the machine has no dated row. An imported history
-    of spot prices comes before the tables, whose spot prices are those of one moment.
+    A row without a date is used only if machine.as_of is null and the machine has no dated row.
 
     Raises:
         UnknownSpotPrice: machine.market is spot, and the instance has only prices on demand.
         ConfigError: No price is selected.
     """
-    if machine.market == "spot" and (found := spot.price(machine, date, own)):
-        return found
+    history = own and own.with_name("spot.csv")  # imported by an earlier version, and preferred to the tables
+    if machine.market == "spot" and history and history.exists():
+        raise ConfigError(f"{history}: histories of spot prices are no longer read: remove it, {BY_HAND}")
     table = price_table.read_all(own)
     rows = [row for row in table if row["provider"] == machine.provider]
     what = machine.provider
@@ -176,7 +176,7 @@ def listed_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> 
 
 
 class UnknownSpotPrice(ConfigError):
-    """No table and no history has a spot price of the machine on that date."""
+    """No table has a spot price of the machine on that date."""
 
 
 def check_spot(machine: Machine, date: datetime.date, table: List[Dict]) -> None:
@@ -187,9 +187,8 @@ def check_spot(machine: Machine, date: datetime.date, table: List[Dict]) -> None
     past = [row for row in spots if not parse_date(row["as_of"]) or parse_date(row["as_of"]) <= date]
     if machine.market == "spot" and rows and not past:
         where = f"{machine.instance} {machine.region}"
-        raise UnknownSpotPrice(
-            f"machine.market=spot: no price of {where} on {date} is known: {spot.command(machine)}; {BY_HAND}"
-        )
+        known = f"no price of {where} on {date} is known: import one (mxscale prices update=vms.csv)"
+        raise UnknownSpotPrice(f"machine.market=spot: {known}, {BY_HAND}")
 
 
 def _rows_with(rows: List[Dict], key: str, value: Optional[str], what: str, table: List[Dict]) -> List[Dict]:

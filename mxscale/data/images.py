@@ -10,7 +10,7 @@
 | EXIF orientation           | applied                                                               |
 | several frames             | the first                                                             |
 | a wrong extension          | decoded by content                                                    |
-| truncated (missing_data.py), empty, not an image, over `MAX_PIXELS`, float or 32-bit values | `BadImage` |
+| truncated or damaged (missing_data.py), empty, not an image, over `MAX_PIXELS`, float or 32-bit values | `BadImage` |
 
 MXNet decodes the images in a user's records. It ignores transparency, applies the orientation only of JPEG, and
 reads few formats (OpenCV's imread, flag 1). If its result differs from the table, `examine` reports it, and the
@@ -34,7 +34,7 @@ from typing import NamedTuple, Optional, Union
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from mxscale.data.missing_data import has_one_scan, is_incomplete
+from mxscale.data.missing_data import has_one_scan, is_incomplete, jpeg_damage
 from mxscale.util.regular_files import open_regular
 
 try:
@@ -56,7 +56,7 @@ FORMATS = [
 EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".jp2", ".avif")
 MAX_PIXELS = 178_956_970  # Pillow's limit against decompression bombs: 512 MiB as RGB
 GAP = 2.0  # a JPEG is decoded at least this many times larger than requested, as in Pillow's thumbnails
-POLICY = 4  # version of this module's policy, part of the cache key
+POLICY = 4  # version of the table above, part of the cache key; sets packed before damage was refused are found again
 # Format -> Pillow's modes that MXNet decodes to the same pixels, unless rotated or transparent.
 SAME_IN_MXNET = {"JPEG": ("L", "RGB"), "MPO": ("L", "RGB"), "PNG": ("1", "L", "P", "RGB"), "BMP": ("RGB",)}
 ORIENTATION = 0x0112  # EXIF
@@ -191,6 +191,9 @@ def _loaded(content: bytes, limits: Limits, wanted: Optional[int] = None) -> Ima
     image = load(content)
     if is_incomplete(image, content, load):
         raise BadImage("truncated: data of some pixels is missing")
+    damage = jpeg_damage(image, content)
+    if damage:
+        raise BadImage(f"damaged: {damage}")
     return image
 
 

@@ -1,31 +1,34 @@
 """manifest.json: the description of a packed set.
 
     {"format": 2, "kind": ..., "classes": [names in label order],
-     "splits": {"train": {"count", "per_class": [..], "rec", "idx", "sha256", "bytes", "min_side", "enlarged",
-                          "cropped"},
+     "splits": {"train": {"count", "per_class": [..], "rec", "idx", "crc", "sha256", "bytes", "min_side",
+                          "enlarged", "cropped"},
                 "val": .., "test": ..},
      "digest": .., "settings": {what determines the packed bytes}, "skipped": [{"path", "reason"}],
      "unused": {extension: files that are no images},
      "duplicates": {"within": {"train": n, ..}, "across": n, "example": [name, split, name, split],
                     "two_classes": n, "two_classes_example": [name, name]}}
 
-`rec` and `idx` are names in the set's folder, or absolute paths of the user's files; `sha256` and `bytes` are those
-of the .rec. `min_side` is the smallest shorter side of the split's images in pixels, or null if unknown. `test` is
-optional. `enlarged` images were smaller than the network's input; `cropped` ones too long for a JPEG. `duplicates`
-counts exact copies: within a split, images of a later split that an earlier one holds, and images of a split in two
-classes.
+`rec` and `idx` are names in the set's folder, or absolute paths of the user's files; `crc` is a name in the folder, of
+the records' checksums (recordio.py); `sha256` and `bytes` are those of the .rec. `min_side` is the smallest shorter
+side of the split's images in pixels, or null if unknown. `test` is optional. `enlarged` images were smaller than the
+network's input; `cropped` ones too long for a JPEG. `duplicates` counts exact copies: within a split, images of a
+later split that an earlier one holds, and images of a split in two classes.
 """
 
 import contextlib
+import hashlib
 import json
 import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 from mxscale.config.signature import hash_of
+from mxscale.data import recordio
 from mxscale.rundir.plan import Split
-from mxscale.util.atomic_files import digest_of
+from mxscale.util.atomic_files import digest_of, replacing, write_text
 from mxscale.util.errors import ConfigError
 
 FORMAT = 2
@@ -51,11 +54,15 @@ def split_of(manifest: Dict[str, Any], name: str) -> Split:
     if name not in manifest["splits"]:
         raise ConfigError(f"{manifest['dir']} has no {name} split, only {', '.join(manifest['splits'])}")
     entry = manifest["splits"][name]
-    return Split(entry["count"], *(os.path.join(manifest["dir"], entry[key]) for key in ("rec", "idx")))
+    files = {key: os.path.join(manifest["dir"], entry[key]) for key in ("rec", "idx", "crc") if key in entry}
+    return Split(entry["count"], **files, classes=len(manifest["classes"]))
 
 
 def intact(folder) -> Optional[Dict[str, Any]]:
-    """Return the manifest if the set exists and is unchanged since it was packed; otherwise None."""
+    """Return the manifest if the set exists and is unchanged since it was packed; otherwise None.
+
+    The files' sizes and ages are checked here, and each record when it is read.
+    """
     try:
         manifest, written_ns = load(folder), os.stat(Path(folder) / NAME).st_mtime_ns
         for name, entry in manifest["splits"].items():
@@ -64,9 +71,48 @@ def intact(folder) -> Optional[Dict[str, Any]]:
                 return None
             if not os.path.isabs(entry["idx"]) and _lines(split.idx) != entry["count"]:
                 return None
-        return manifest
-    except (ConfigError, OSError, KeyError):
+            if split.crc and os.path.getsize(split.crc) != 4 * entry["count"]:
+                return None
+        return _with_checksums(manifest)
+    except (ConfigError, OSError, KeyError, recordio.BadRecords):
         return None
+
+
+def _with_checksums(manifest: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the manifest with the records' checksums, which are added to sets of earlier versions.
+
+    Raises:
+        BadRecords: The records have changed since they were packed.
+        OSError: They cannot be read.
+    """
+    found = {name: _checksums(split_of(manifest, name), entry) for name, entry in manifest["splits"].items()}
+    if not any(found.values()):
+        return manifest
+    folder = Path(manifest["dir"])
+    try:
+        for name, checksums in found.items():
+            with replacing(folder / f"{name}.crc") as new:
+                recordio.write_checksums(new, checksums)
+        splits = {name: {**entry, "crc": f"{name}.crc"} for name, entry in manifest["splits"].items()}
+        _write(folder, {**manifest, "splits": splits})
+    except OSError as error:
+        how = f"cannot be written there ({error.strerror}), each image is decoded completely, which takes longer"
+        print(f"{folder}: unverified: checksums of its records {how}", file=sys.stderr, flush=True)
+        return manifest
+    note = "an earlier version packed it, which accepted JPEGs with damage; remove it, and it is packed again"
+    print(f"{folder}: checksums of its records added; {note}", file=sys.stderr, flush=True)
+    return load(folder)
+
+
+def _checksums(split: Split, entry: Dict[str, Any]) -> Optional[List[int]]:
+    """Return the checksums that a split lacks; None: it has them. Raises BadRecords if it has changed, and OSError."""
+    if split.crc:
+        return None
+    digest = hashlib.sha256()
+    checksums = [record.crc for record in recordio.scan(split.rec, digest.update)]
+    if digest.hexdigest() != entry["sha256"]:
+        raise recordio.BadRecords(f"{split.rec} has changed since it was packed")
+    return checksums
 
 
 def _lines(path: str) -> int:
@@ -120,11 +166,13 @@ def save(folder, kind: str, classes: List[str], splits: Dict[str, Any], settings
         "settings": settings,
         **findings,
     }
-    with open(Path(folder) / NAME, "w") as file:
-        json.dump(manifest, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
+    _write(folder, manifest)
+
+
+def _write(folder, manifest: Dict[str, Any]) -> None:
+    """Write manifest.json durably, or replace it. Raises OSError."""
+    values = {key: value for key, value in manifest.items() if key != "dir"}
+    write_text(Path(folder) / NAME, json.dumps(values, indent=1) + "\n")
 
 
 def digest(classes: List[str], splits: Dict[str, Any]) -> str:

@@ -1,19 +1,30 @@
-"""Detection of JPEG and PNG files that lack data of some pixels, for which Pillow raises no error.
+"""Detection of JPEG and PNG files with missing or damaged data, for which Pillow raises no error.
 
-Decoders fill the missing part with grey or black. libjpeg and libpng warn of it, but Pillow hides the warnings.
+Decoders fill the missing part with grey or black, and continue with wrong pixels after damage. libjpeg and libpng warn
+of it, but Pillow hides the warnings.
 """
 
 import re
 import struct
 import zlib
-from typing import Callable, Iterator, List, Tuple
+from typing import Callable, Iterator, List, Optional, Tuple
 
 from PIL import Image, ImageChops
 
+try:
+    import simplejpeg
+except ImportError:  # where a model is served
+    simplejpeg = None
+
 MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a JPEG; in compressed data 0xff is followed by 0 or d0-d7
+NOTES = re.compile(rb"\xff[\xe0-\xef\xfe]")  # markers of JFIF, Adobe, EXIF, comments
+ABOUT_NOTES = re.compile("JFIF|Adobe|ICC")
+DAMAGE = re.compile("Corrupt JPEG data|Inconsistent progression|Invalid SOS parameters")
+LEFT_OVER = re.compile("([0-9]+) extraneous bytes before marker 0xd9")
 SCAN, END = b"\xff\xda", b"\xff\xd9"
 RESTARTS = [bytes((0xFF, code)) for code in range(0xD0, 0xD8)]
 FURTHER = b"".join(b"\x55\xa6\x39\xc4" * 16 + restart for restart in [*RESTARTS, *RESTARTS])  # decoded only if needed
+JPEGS = "JPEG", "MPO"
 SMALL = 256 * 256  # pixels
 PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
 PNG_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
@@ -26,7 +37,7 @@ def is_incomplete(image: Image.Image, content: bytes, load: Callable[[bytes], Im
     Args:
         image: The result of load(content); it may be reduced.
     """
-    if image.format in ("JPEG", "MPO"):
+    if image.format in JPEGS:
         return _jpeg_is_incomplete(image, content, load)
     return image.format == "PNG" and _png_is_incomplete(content)
 
@@ -35,6 +46,41 @@ def has_one_scan(image: Image.Image, content: bytes) -> bool:
     """Return whether the first scan of a JPEG has all its pixels, so that libjpeg warns of all missing data."""
     header = next((body for marker, _, body in _segments(content) if marker in (SCAN, END)), b"")
     return "progressive" not in image.info and header[:1] == bytes([image.layers])
+
+
+def jpeg_damage(image: Image.Image, content: bytes) -> Optional[str]:
+    """Return libjpeg's warning about the data of an image that Pillow has decoded; None: an intact JPEG, or no JPEG.
+
+    Padding before the end is no damage, and missing data is left to `is_incomplete`.
+    """
+    if image.format not in JPEGS:
+        return None
+    colours, segments = "CMYK" if image.mode == "CMYK" else "RGB", list(_segments(content))
+    warning = _warning(content, colours)
+    if ABOUT_NOTES.search(warning):  # libjpeg reports only its first warning: one about data may follow
+        warning = _warning(_without_notes(content, segments), colours)
+    left_over, end = LEFT_OVER.search(warning), segments[-1][1]
+    is_padding = left_over and not content[end - int(left_over[1]) : end].strip(b"\0\xff")
+    return warning if DAMAGE.match(warning) and not is_padding else None
+
+
+def _without_notes(content: bytes, segments: List[Tuple[bytes, int, bytes]]) -> bytes:
+    """Return a JPEG without its segments before the first scan that say nothing about its data."""
+    scan = next(place for place, (marker, *_) in enumerate(segments) if marker in (SCAN, END))
+    starts = [at for _, at, _ in segments]
+    kept = [content[starts[n] : starts[n + 1]] for n in range(scan) if not NOTES.match(segments[n][0])]
+    return b"".join((content[:2], *kept, content[starts[scan] :]))
+
+
+def _warning(content: bytes, colours: str) -> str:
+    """Return the first warning of libjpeg about a JPEG, or why libjpeg-turbo cannot decode it; "": there is none."""
+    if simplejpeg is None:
+        return ""
+    try:
+        simplejpeg.decode_jpeg(content, colours, min_height=1, min_width=1)  # reduced: all data, but few pixels
+    except (ValueError, KeyError) as error:
+        return str(error)
+    return ""
 
 
 def _jpeg_is_incomplete(image: Image.Image, content: bytes, load: Callable[[bytes], Image.Image]) -> bool:

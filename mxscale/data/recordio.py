@@ -5,6 +5,9 @@ A record is `magic, kind << 29 | length, body`, little-endian, padded to 4 bytes
 pieces of kind 1, 2.., 3 without the number; otherwise it is of kind 0.
 (dmlc-core, include/dmlc/recordio.h; mxnet/recordio.py.)
 
+A packed set also has a .crc, which MXNet ignores: the CRC-32 of each record with its header and padding, as 4 bytes,
+little-endian, in the file's order.
+
 MXNet's own writer ignores the result of closing the file and does not report a full disk.
 """
 
@@ -12,16 +15,20 @@ import hashlib
 import io
 import os
 import struct
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple
+import zlib
+from array import array
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from mxscale.util.regular_files import open_regular
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 PREFIX = struct.Struct("<4sI")
 HEADER = struct.Struct("<IfQQ")
+WHOLE = struct.Struct("<4sIIfQQ")  # both, as in a record of one piece
 LABEL_OFFSET = PREFIX.size + 4  # bytes from the start of a record
 LENGTH = (1 << 29) - 1
 BUFFER = 1 << 20
+MAX_CLASSES = 1 << 24  # labels are float32, which is exact for integers up to this
 
 
 class BadRecords(ValueError):
@@ -36,18 +43,22 @@ class Header(NamedTuple):
 
 
 class Writer:
-    """Writes `<name>.rec` and `<name>.idx`. `close` returns when they are on disk. Raises OSError."""
+    """Writes `<name>.rec`, `<name>.idx` and `<name>.crc`. `close` returns when they are on disk. Raises OSError."""
 
     def __init__(self, folder, name: str):
-        self._names = {"rec": f"{name}.rec", "idx": f"{name}.idx"}
+        self._folder, self._names = folder, {end: f"{name}.{end}" for end in ("rec", "idx", "crc")}
         # not truncated: it may hold the first records already
         rec = os.open(os.path.join(folder, self._names["rec"]), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._rec = os.fdopen(rec, "r+b", BUFFER)
         self._idx = open(os.path.join(folder, self._names["idx"]), "w")
-        self._hash, self._offset, self.count = hashlib.sha256(), 0, 0
+        self._hash, self._offset, self._checksums = hashlib.sha256(), 0, []
 
-    def write(self, label: int, image_id: int, image: bytes, written: bool = False) -> bytes:
-        """Write a record, or pass it if it is `written` already, and return it."""
+    @property
+    def count(self) -> int:
+        return len(self._checksums)
+
+    def write(self, label: int, image_id: int, image: bytes, written: bool = False) -> int:
+        """Write a record, or pass it if it is `written` already, and return its CRC-32."""
         record = frame(HEADER.pack(0, float(label), image_id, 0) + image)
         if written:
             self._rec.seek(self._offset + len(record))
@@ -56,16 +67,17 @@ class Writer:
         self._idx.write(f"{self.count}\t{self._offset}\n")
         self._hash.update(record)
         self._offset += len(record)
-        self.count += 1
-        return record
+        self._checksums.append(zlib.crc32(record))
+        return self._checksums[-1]
 
     def close(self) -> Dict[str, Any]:
-        """Return the files' entries of a manifest: rec, idx, sha256 and bytes."""
+        """Return the files' entries of a manifest: rec, idx, crc, sha256 and bytes."""
         self._rec.truncate(self._offset)
         for file in (self._rec, self._idx):
             with file:
                 file.flush()
                 os.fsync(file.fileno())
+        write_checksums(os.path.join(self._folder, self._names["crc"]), self._checksums)
         return {**self._names, "sha256": self._hash.hexdigest(), "bytes": self._offset}
 
     def __enter__(self):
@@ -104,6 +116,17 @@ class Record(NamedTuple):
     offset: int  # bytes from the start of the file
     header: Header
     payload: bytes
+    crc: int  # CRC-32 of its bytes in the file
+
+    def class_number(self, classes: Optional[int]) -> int:
+        """Return its label. Raises BadRecords if it is not one class number; None: of any number of classes."""
+        flag, label, *_ = self.header
+        if flag:
+            raise BadRecords(f"has {flag} labels; expected one class number per image")
+        if not 0 <= label < (classes or MAX_CLASSES) or label != int(label):  # NaN too
+            known = "0, 1, 2, ..." if classes is None else f"from 0 to {classes - 1}"
+            raise BadRecords(f"has the label {label:g}; expected a class number {known}")
+        return int(label)
 
 
 def scan(path: str, seen: Callable[[bytes], None] = lambda raw: None, start: int = 0) -> Iterator[Record]:
@@ -121,10 +144,10 @@ def scan(path: str, seen: Callable[[bytes], None] = lambda raw: None, start: int
         file.seek(start)
         offset = start
         while True:
-            body, read = _next(file, offset, seen)
+            body, read, crc = _next(file, offset, seen)
             if body is None:
                 return
-            yield Record(offset, *_divided(body, offset))
+            yield Record(offset, *_divided(body, offset), crc)
             offset += read
 
 
@@ -134,14 +157,14 @@ def parse(raw: bytes, offset: int) -> Record:
     Raises:
         BadRecords: It is not one complete record.
     """
-    whole = len(raw) >= PREFIX.size and PREFIX.unpack_from(raw)
-    if whole and whole[0] == MAGIC and whole[1] <= min(LENGTH, len(raw) - PREFIX.size):  # in one piece: no copies
-        body = memoryview(raw)[PREFIX.size : PREFIX.size + whole[1]]
-    else:
-        body, _ = _next(io.BytesIO(raw), offset, lambda piece: None)
-        if body is None:
-            raise BadRecords(f"truncated at byte {offset}")
-    return Record(offset, *_divided(body, offset))
+    if len(raw) >= WHOLE.size:
+        magic, length, *header = WHOLE.unpack_from(raw)
+        if magic == MAGIC and HEADER.size <= length <= LENGTH and PREFIX.size + length <= len(raw):  # in one piece
+            return Record(offset, Header(*header), memoryview(raw)[WHOLE.size : PREFIX.size + length], zlib.crc32(raw))
+    body, _, crc = _next(io.BytesIO(raw), offset, lambda piece: None)
+    if body is None:
+        raise BadRecords(f"truncated at byte {offset}")
+    return Record(offset, *_divided(body, offset), crc)
 
 
 def _divided(body, offset: int):
@@ -152,12 +175,12 @@ def _divided(body, offset: int):
 
 
 def _next(file, start: int, seen):
-    """Return (body, bytes read) of the record at `start`; (None, 0) at the end of the file."""
-    pieces, offset = [], start
+    """Return (body, bytes read, their CRC-32) of the record at `start`; the body is None at the end of the file."""
+    pieces, offset, crc = [], start, 0
     while True:
         prefix = file.read(PREFIX.size)
         if not prefix and not pieces:
-            return None, 0
+            return None, 0, 0
         if len(prefix) < PREFIX.size:
             raise BadRecords(f"truncated at byte {offset + len(prefix)}, inside a record")
         magic, kind_and_length = PREFIX.unpack(prefix)
@@ -167,12 +190,13 @@ def _next(file, start: int, seen):
         padded = file.read(length + -length % 4)
         if len(padded) < length + -length % 4:
             raise BadRecords(f"truncated at byte {offset + PREFIX.size + len(padded)}, inside a record")
-        seen(prefix)
-        seen(padded)
+        for read in (prefix, padded):
+            seen(read)
+            crc = zlib.crc32(read, crc)
         pieces.append(padded[:length])
         offset += PREFIX.size + len(padded)
         if kind in (0, 3):
-            return MAGIC.join(pieces), offset - start
+            return MAGIC.join(pieces), offset - start, crc
 
 
 def read_index(path: str) -> List[int]:
@@ -193,3 +217,20 @@ def write_index(path: str, offsets: List[int]) -> None:
         file.writelines(f"{number}\t{offset}\n" for number, offset in enumerate(offsets))
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_checksums(path: str, checksums: Sequence[int]) -> None:
+    """Write a .crc. Raises OSError."""
+    with open(path, "wb") as file:
+        file.write(array("I", checksums).tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_checksums(path: str) -> array:
+    """Return the checksums of a .crc. Raises BadRecords and OSError."""
+    with open_regular(path) as file:
+        try:
+            return array("I", file.read())
+        except ValueError:
+            raise BadRecords(f"{path} is truncated") from None

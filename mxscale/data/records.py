@@ -1,7 +1,7 @@
 """Sets of .rec files, as im2rec writes them: read in place and validated.
 
-Each file is read once, on all cores: its digest, labels and index, and every image is decoded. Later starts use the
-manifest. With data.on_bad=skip a file with bad images is copied without them. A file with images that a
+Each file is read once, on all cores: its digest, labels, index and checksums, and every image is decoded. Later starts
+use the manifest. With data.on_bad=skip a file with bad images is copied without them. A file with images that a
 reader refuses, or MXNet decodes differently from images.py (transparent, rotated, CMYK, 16 bits, other formats), is
 copied with these re-encoded.
 """
@@ -27,7 +27,6 @@ from mxscale.util.regular_files import open_regular
 
 TYPICAL_BYTES = 4096  # of a small image, to estimate the number of images for the number of processes
 CHECK = 2  # version of `check`, part of the cache key
-MAX_CLASSES = 1 << 24  # labels are float32, which is exact for integers up to this
 
 
 def recordio_job(data: Data, workers: Optional[int]) -> PackJob:
@@ -149,6 +148,7 @@ class _Checked:
         self.recipe = Recipe(data.pack_format, data.pack_quality, None, limits(data), data.image_size)
         self.labels: List[int] = []
         self.offsets: List[int] = []
+        self.checksums: List[int] = []
         self.bad: Dict[int, str] = {}  # number of the record -> reason
         self.rewritten: Set[int] = set()
         self.misread = 0  # images that a reader would decode differently, or refuse
@@ -183,8 +183,12 @@ class _Checked:
 
         try:
             for number, record in enumerate(recordio.scan(self.rec, seen)):
-                self.labels.append(_label(record.header, number, self.where))
+                try:
+                    self.labels.append(record.class_number(None))
+                except recordio.BadRecords as bad:
+                    raise ConfigError(f"{self.where}: record {number} {bad}") from None
                 self.offsets.append(record.offset)
+                self.checksums.append(record.crc)
                 yield record.payload
         except recordio.BadRecords as bad:
             raise ConfigError(f"{self.where}: {bad}; copy the file again, or create it again with im2rec") from None
@@ -210,7 +214,10 @@ class _Checked:
 
     def _in_place(self, folder: str) -> Dict[str, Any]:
         idx = _index(self.rec, self.offsets, folder, self.split, self.where)
-        return {"rec": self.rec, "idx": idx, "sha256": self._digest.hexdigest(), "bytes": os.path.getsize(self.rec)}
+        crc = f"{self.split}.crc"
+        recordio.write_checksums(os.path.join(folder, crc), self.checksums)
+        size = os.path.getsize(self.rec)
+        return {"rec": self.rec, "idx": idx, "crc": crc, "sha256": self._digest.hexdigest(), "bytes": size}
 
     def _copy(self, folder: str) -> Dict[str, Any]:
         with recordio.Writer(folder, self.split) as writer:
@@ -224,15 +231,6 @@ class _Checked:
                         self.changes[change] += 1
                 writer.write(self.labels[number], record.header.id, image)
             return writer.close()
-
-
-def _label(header: recordio.Header, number: int, where: str) -> int:
-    if header.flag:
-        raise ConfigError(f"{where}: record {number} has {header.flag} labels; expected one class number per image")
-    label = header.label
-    if not 0 <= label < MAX_CLASSES or label != int(label):  # NaN too
-        raise ConfigError(f"{where}: record {number} has the label {label:g}; expected a class number 0, 1, 2, ...")
-    return int(label)
 
 
 def _index(rec: str, offsets: List[int], folder: str, split: str, where: str) -> str:

@@ -153,9 +153,9 @@ class _Packer:
                     if self._too_many_bad():
                         break
                     continue
-                record = writer.write(item.label, item.id, result.image, written=left)
+                crc = writer.write(item.label, item.id, result.image, written=left)
                 if not left:
-                    journal.add([item.id, zlib.crc32(record), result.key.hex(), result.size, result.changes])
+                    journal.add([item.id, crc, result.key.hex(), result.size, result.changes])
                 self.copies.add(result.key, item.name, split, item.label)
                 for change in result.changes:
                     changes[change] += 1
@@ -211,8 +211,7 @@ class _Journal:
 
     def _intact(self, splits: Dict[str, List[tree.Item]]) -> Iterator[Union[Packed, BadImage]]:
         for split, items in splits.items():
-            raw = bytearray()
-            records = recordio.scan(os.path.join(self._folder, f"{split}.rec"), raw.extend)
+            records = recordio.scan(os.path.join(self._folder, f"{split}.rec"))
             for item in items:
                 entry = self._next()
                 if entry is None or entry[0] != item.id:
@@ -220,10 +219,9 @@ class _Journal:
                 if len(entry) == 2:
                     yield BadImage(entry[1])
                     continue
-                raw.clear()
                 record = next(records, None)
                 _, crc, key, size, changes = entry
-                if record is None or zlib.crc32(raw) != crc:
+                if record is None or record.crc != crc:
                     return
                 yield Packed(record.payload, tuple(size), bytes.fromhex(key), tuple(changes))
 

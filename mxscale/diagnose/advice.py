@@ -29,7 +29,7 @@ class Facts:
     device: str = "cpu"  # cpu | gpu
     cores: int = 1  # of a machine
     ranks_here: int = 1  # on a machine
-    turns: int = 1  # batches of a rank per step; only the backward of the last one hides an exchange
+    micro_batches: int = 1  # batches of a rank per step; only the backward of the last one hides an exchange
     parameters_mb: Optional[float] = None  # in units of 2^20 bytes, as comm.bucket_mb
     larger_fits: bool = True  # whether an epoch has the images for a step of twice the batch
     exchange_s: Optional[float] = None  # an exchange that nothing hides
@@ -85,11 +85,11 @@ def of_input(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     for setting, seconds in facts.input_tried.items():
         why = next(why for key, why in WHY_INPUT.items() if setting.startswith(key))
         yield Advice(setting, step.without(saved_input(step, facts, seconds)), True, why)
-    side = data.eval_resize or data.image_size
-    if DATASETS[data.kind].reencoded and (data.short_side is None or data.short_side > 1.25 * side):
+    image_size = data.eval_resize or data.image_size
+    if DATASETS[data.kind].reencoded and (data.short_side is None or data.short_side > 1.25 * image_size):
         now = "at their size" if data.short_side is None else f"at {data.short_side} px"
         why = f"images are packed {now}; smaller ones decode faster"
-        yield Advice(f"data.pack_short_side={side}", step.without(step.input), False, why)  # at most
+        yield Advice(f"data.pack_short_side={image_size}", step.without(step.input), False, why)  # at most
 
 
 WHY_INPUT = {
@@ -116,7 +116,7 @@ def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     comm, seen = config.comm, step.exchange
     if not seen:
         return
-    backward = BACKWARD * step.compute / facts.turns
+    backward = BACKWARD * step.compute / facts.micro_batches
     if not comm.double_buffering and comm.update_on == "worker" and config.precision != "amp":
         beyond = max(0.0, step.exchange_alone - (step.compute + step.cores))
         why = "exchanged during compute of the next step, applied one step late"

@@ -3,14 +3,14 @@
 import math
 import statistics
 from dataclasses import asdict, replace
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from mxscale.config.backends import BACKENDS, DEFAULT, RING
 from mxscale.config.schema import Config
 from mxscale.config.verbs.measurements import AllReduce
 from mxscale.data.test_io import spread
 from mxscale.diagnose import record as recording
-from mxscale.diagnose.record import End, Kind
+from mxscale.diagnose.record import Measurement, ProbeFailed, Stopped
 from mxscale.distributed.allreduce_probe import NAME
 from mxscale.distributed.backend_checks import check_backend
 from mxscale.distributed.communicators import horovod_build
@@ -19,17 +19,14 @@ from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import commands as launch
 from mxscale.launcher import setup, trial
-from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import NO_HOOK, Hook, Signals
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import step_time
-from mxscale.rundir import directory, guards
-from mxscale.rundir.directory import ALLREDUCE, FAILED, KILLED, RunDir
+from mxscale.rundir.directory import ALLREDUCE, RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.train.prepare import choose_device, choose_ranks
 from mxscale.util.errors import ConfigError
 
-KIND = Kind("test-allreduce", ALLREDUCE, "test-allreduce.png")
 MODULE = "mxscale.distributed.allreduce_probe"
 HEAD = f"{'bytes':>12}  {'ms (smallest to largest)':34} {'Gbit/s':>8} {'fit, ms':>9}"
 
@@ -40,29 +37,13 @@ def main(config: Config, request: AllReduce, hook: Hook = NO_HOOK) -> int:
     Raises ConfigError before the first measurement.
 
     Args:
-        hook: Has the time from which the run is billed; its `on_created` receives the run directory.
+        hook: As for recording.execute.
     """
     check(config)
     resources = setup.check(config, None, [hook])
     device, ranks = layout(config, resources.nodes)
-    record = directory.create(replace(config, entry=KIND.name))
-    with Signals() as signals:
-        with guards.undone_if_refused(record, config, new=True):
-            recording.begin(record, resources.price, resources.started)
-            hook.on_created(record, signals)
-            hosts.check(resources.nodes, record)
-            placed, facts = describe(record, request, Plan(hosts=tuple(resources.nodes), device=device), ranks)
-        end = measure(record, request, placed, signals)
-        rows = rows_of(record)
-        found = {**facts, **result(config, request, rows, ranks)}
-        if rows:
-            echo(table(found))
-            recording.write_result(record, KIND, found, draw)
-            recording.write_lines(record, [(row["bytes"], row["time_ms"], metrics("", row)) for row in rows])
-        recording.close(record, end, headline(found))
-        unsent = recording.send(record, config, signals)
-    recording.show_end(record, KIND, end, unsent)
-    return end.exit_status
+    plan = Plan(hosts=tuple(resources.nodes), device=device)
+    return recording.execute(Times, config, resources.price, lambda *made: Times(*made, request, plan, ranks), hook)
 
 
 def check(config: Config) -> None:
@@ -92,37 +73,55 @@ def carrier(config: Config, device: str) -> str:
     return "nccl" if device == "gpu" and horovod_build()["nccl"] else config.comm.transport
 
 
-def describe(record: RunDir, request: AllReduce, plan: Plan, ranks: int) -> Tuple[Placement, Dict]:
-    """Write and print what is measured; return where the ranks run, and the facts for the result."""
-    config = record.config()
-    plan = trial.with_scheduler(config, plan)
-    placed = Placement(ranks, available_cores(), plan.hosts, plan.scheduler)
-    plan = replace(plan, threads=threads_per_rank(config, placed))
-    over = carrier(config, plan.device)
-    tags = {"ranks": str(ranks), "allreduce.over": over}
-    recording.describe(record, KIND, plan, {"allreduce": asdict(request)}, tags)
-    where = f" on {', '.join(host.name for host in placed.occupied)}" if placed.hosts else ""
-    echo(f"run       {record}\nranks     {ranks}{where}, {plan.device}, all-reduce over {over}")
-    return placed, {"over": over, "device": plan.device, "nodes": max(1, len(placed.occupied))}
+class Times(Measurement):
+    """Runs ranks, which write their times after each size."""
 
+    name, file = "test-allreduce", ALLREDUCE
 
-def measure(record: RunDir, request: AllReduce, placed: Placement, signals: Signals) -> End:
-    """Run the ranks, which write their times after each size; return how they ended."""
-    config = record.config()
-    what = [MODULE, *map(str, (placed.ranks, request.seconds, *sorted(set(request.sizes))))]
-    commands = launch.commands(config, str(record), 1, placed, variables.of_run(record), what)
-    limit_s = config.launch.start_timeout_s + 10 * request.seconds * len(request.sizes)
-    with kept_alive(record):
-        ended = trial.measured(record, NAME, commands, limit_s, signals, "launch.start_timeout_s")
-    if signals.reason:
-        return End(KILLED, signals.reason)
-    return End(FAILED, ended["no"]) if "no" in ended else End()
+    def __init__(self, record: RunDir, signals: Signals, request: AllReduce, plan: Plan, ranks: int):
+        super().__init__(record, signals)
+        self.config, self.request, self.plan, self.ranks = record.config(), request, plan, ranks
 
+    def measure(self) -> None:
+        hosts.check(self.plan.hosts, self.record)
+        placed = self._describe()
+        what = [MODULE, *map(str, (placed.ranks, self.request.seconds, *sorted(set(self.request.sizes))))]
+        commands = launch.commands(self.config, str(self.record), 1, placed, variables.of_run(self.record), what)
+        limit_s = self.config.launch.start_timeout_s + 10 * self.request.seconds * len(self.request.sizes)
+        limit = "launch.start_timeout_s"
+        ended = trial.measured(self.record, NAME, commands, limit_s, self.signals, limit)
+        if self.signals.reason:
+            raise Stopped(self.signals.reason)
+        if "no" in ended:
+            raise ProbeFailed(ended["no"])
 
-def rows_of(record: RunDir) -> List[Dict]:
-    """Return the measured sizes with the spread of their seconds."""
-    measured = record.read(f"probe/{NAME}.json") or {"sizes": []}
-    return [{**row, "seconds": spread(row["seconds"])} for row in measured["sizes"]]
+    def _describe(self) -> Placement:
+        """Write and print what is measured; return where the ranks run."""
+        plan = trial.with_scheduler(self.config, self.plan)
+        placed = Placement(self.ranks, available_cores(), plan.hosts, plan.scheduler)
+        plan = replace(plan, threads=threads_per_rank(self.config, placed))
+        over = carrier(self.config, plan.device)
+        self.facts = {"over": over, "device": plan.device, "nodes": max(1, len(placed.occupied))}
+        tags = {"ranks": str(self.ranks), "allreduce.over": over}
+        recording.describe(self.record, self.name, plan, {"allreduce": asdict(self.request)}, tags)
+        where = f" on {', '.join(host.name for host in placed.occupied)}" if placed.hosts else ""
+        echo(f"run       {self.record}\nranks     {self.ranks}{where}, {plan.device}, all-reduce over {over}")
+        return placed
+
+    def result(self) -> Optional[dict]:
+        measured = self.record.read(f"probe/{NAME}.json")
+        rows = [{**row, "seconds": spread(row["seconds"])} for row in measured["sizes"]] if measured else []
+        return {**self.facts, **result(self.config, self.request, rows, self.ranks)} if rows else None
+
+    def save(self, found: dict) -> None:
+        lines = [(row["bytes"], row["time_ms"], metrics("", row)) for row in found["sizes"]]
+        recording.write_lines(self.record, lines)
+
+    def metrics(self, found: dict) -> Dict[str, float]:
+        return headline(found)
+
+    def text(self, found: dict) -> str:
+        return table(found)
 
 
 def result(config: Config, request: AllReduce, rows: List[Dict], ranks: int) -> Dict:
@@ -174,33 +173,3 @@ def table(found: Dict) -> str:
 def describe_fit(fit: Dict) -> str:
     rate = 8 * fit["bytes_per_s"] / 1e9
     return f"fit: {1e6 * fit['alpha_s']:.0f} us per message, {rate:.3g} Gbit/s, residual {fit['residual']:.0%}"
-
-
-def draw(found: Dict, path: str) -> None:
-    """Draw the time by size on logarithmic axes, with the range of each measurement; the fit as a dashed line."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    axes = figure.subplots()
-    sizes = [row["bytes"] for row in found["sizes"]]
-    times = [{key: 1e3 * value for key, value in row["seconds"].items()} for row in found["sizes"]]
-    median = [one["median"] for one in times]
-    ranges = [[one["median"] - one["min"] for one in times], [one["max"] - one["median"] for one in times]]
-    axes.errorbar(sizes, median, ranges, marker="o", capsize=3, label=f"{found['over']}, median and range")
-    if fit := found["fit"]:
-        axes.plot(sizes, [1e3 * seconds for seconds in fit["seconds"]], "--", color="grey", label=describe_fit(fit))
-    axes.set(xscale="log", yscale="log", xlabel="bytes of the array", ylabel="ms of an all-reduce")
-    axes.set_xticks(sizes, [in_units(size) for size in sizes])
-    axes.minorticks_off()
-    axes.set_title(f"all-reduce over {found['over']}, {found['ranks']} ranks on {found['device']}", fontsize=11)
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
-
-
-def in_units(size: int) -> str:
-    """Return 64 KiB for 65536."""
-    power = min(3, int(math.log2(size) // 10))
-    return f"{size / 2 ** (10 * power):.4g} {('B', 'KiB', 'MiB', 'GiB')[power]}"

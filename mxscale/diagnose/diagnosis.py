@@ -4,7 +4,7 @@ A diagnosis has its own run directory, runs/diagnose/DATE_NAME. The run director
 """
 
 import statistics
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Callable, Dict, List, Optional
 
 import yaml
@@ -14,8 +14,8 @@ from mxscale.config.schema import Config, to_dict
 from mxscale.config.verbs.measurements import Diagnose
 from mxscale.diagnose import advice, breakdown, presentation, probes, timing
 from mxscale.diagnose import record as recording
-from mxscale.diagnose.record import End, Kind, Stopped
-from mxscale.diagnose.timing import ProbeFailed, Refused
+from mxscale.diagnose.record import Measurement, ProbeFailed, Stopped
+from mxscale.diagnose.timing import Refused
 from mxscale.environment import hosts, variables
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
@@ -23,14 +23,12 @@ from mxscale.launcher import setup, trial
 from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
-from mxscale.rundir import directory, guards
-from mxscale.rundir.directory import FAILED, KILLED, RunDir
+from mxscale.rundir.directory import RunDir
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
 LOOK_STEPS = 5  # of the first run, which finds the number of ranks and the time of a step
 INTERVALS = 8  # per probe
-KIND = Kind("diagnose", "diagnosis.json", "diagnosis.png")
 
 
 def check(config: Config) -> None:
@@ -44,51 +42,17 @@ def main(config: Config, settings: Diagnose) -> int:
     """Run a diagnosis and return the exit status. Raises ConfigError before the first step."""
     check(config)
     price = setup.price_of(config, hosts.find(config))
-    record = directory.create(replace(config, entry=KIND.name))
-    with Signals() as signals:
-        work = Diagnostics(record, settings, signals)
-        try:
-            recording.begin(record, price)
-            with kept_alive(record):
-                work.prepare(config)
-                work.measure()
-            end = End()
-        except ConfigError:
-            guards.discard(record)
-            raise
-        except Stopped as stopped:
-            end = End(KILLED, str(stopped))
-        except ProbeFailed as failed:
-            end = End(FAILED, str(failed))
-        found = work.result()
-        if found:
-            recording.write_result(record, KIND, found, presentation.draw)
-        recording.close(record, end, metrics_of(found) if found else {})
-        unsent = recording.send(record, config, signals)
-    if found:
-        echo(f"{presentation.table(found)}\n\n{found['verdict']}\n\n{presentation.advice(found)}")
-    recording.show_end(record, KIND, end, unsent)
-    return end.exit_status
+    return recording.execute(Diagnostics, config, price, lambda *made: Diagnostics(*made, config, settings))
 
 
-def metrics_of(found: dict) -> Dict[str, float]:
-    """Return the metrics for MLflow: shares and rates with their bounds, and 1 - real/synthetic."""
-    metrics = {}
-    for group, values in (("share", found["shares"]), ("images_per_s", found["images_per_s"])):
-        for name, one in values.items():
-            metrics[f"diagnose/{group}/{name}"] = one["value"]
-            metrics[f"diagnose/{group}/{name}_low"] = one["low"]
-            metrics[f"diagnose/{group}/{name}_high"] = one["high"]
-    if "input" in found["shares"]:
-        metrics["diagnose/gap"] = found["shares"]["input"]["value"]
-    return metrics
-
-
-class Diagnostics:
+class Diagnostics(Measurement):
     """Runs the probes one after the other and holds their times, also if it is interrupted."""
 
-    def __init__(self, record: RunDir, settings: Diagnose, signals: Signals):
-        self.record, self.settings, self.signals = record, settings, signals
+    name, file, draw = "diagnose", "diagnosis.json", staticmethod(presentation.draw)
+
+    def __init__(self, record: RunDir, signals: Signals, config: Config, settings: Diagnose):
+        super().__init__(record, signals)
+        self.config, self.settings = config, settings
         self.run: Optional[probes.Run] = None
         self.times: Dict[str, List[List[float]]] = {}  # of complete repetitions
         self.waited, self.exchange, self.others, self.parameters_mb = [], [], [], None
@@ -97,9 +61,10 @@ class Diagnostics:
 
     # ------------------------------------------------------------ preparation
 
-    def prepare(self, config: Config) -> None:
+    def prepare(self) -> None:
         """Prepare the run and take its first steps, to find errors, the number of ranks and the time of a step."""
         echo(f"run       {self.record}")
+        config = self.config
         try:
             (seen,) = timing.together([probes.untimed(config)], self._folder("look"), 0, LOOK_STEPS, self.signals)
         except Refused as refused:
@@ -110,7 +75,7 @@ class Diagnostics:
         step_s = self.run.sizes.global_batch / statistics.median(seen.rates)
         self.interval = max(1, round(self.settings.seconds / INTERVALS / step_s))
         self.configs = probes.configs(self.run, self.interval)
-        recording.describe_trial(self.record, KIND, config, seen.run, {"diagnose": asdict(self.settings)})
+        recording.describe_trial(self.record, self.name, config, seen.run, {"diagnose": asdict(self.settings)})
         echo(self._describe(config))
 
     def _describe(self, config: Config) -> str:
@@ -135,12 +100,13 @@ class Diagnostics:
 
     def measure(self) -> None:
         """Run all probes, then those with other settings."""
-        for turn in range(self.settings.repeats):
+        self.prepare()
+        for repetition in range(self.settings.repeats):
             taken = {}
-            for name in self.probes if turn % 2 == 0 else reversed(self.probes):
-                taken[name] = self._once(name, f"{name}-{turn + 1}")
+            for name in self.probes if repetition % 2 == 0 else reversed(self.probes):
+                taken[name] = self._once(name, f"{name}-{repetition + 1}")
                 rate = self._images / statistics.median(taken[name])
-                echo(f"  {turn + 1}/{self.settings.repeats}  {breakdown.TITLES[name]:28} {rate:10,.1f} images/s")
+                echo(f"  {repetition + 1}/{self.settings.repeats}  {breakdown.TITLES[name]:28} {rate:10,.1f} images/s")
             for name in self.probes:
                 self.times.setdefault(name, []).append(taken[name])
         self._try_others()
@@ -239,6 +205,21 @@ class Diagnostics:
             "times_s": self.times,
         }
 
+    def metrics(self, found: dict) -> Dict[str, float]:
+        """Return shares and rates with their bounds, and 1 - real/synthetic."""
+        metrics = {}
+        for group, values in (("share", found["shares"]), ("images_per_s", found["images_per_s"])):
+            for name, one in values.items():
+                metrics[f"diagnose/{group}/{name}"] = one["value"]
+                metrics[f"diagnose/{group}/{name}_low"] = one["low"]
+                metrics[f"diagnose/{group}/{name}_high"] = one["high"]
+        if "input" in found["shares"]:
+            metrics["diagnose/gap"] = found["shares"]["input"]["value"]
+        return metrics
+
+    def text(self, found: dict) -> str:
+        return f"{presentation.table(found)}\n\n{found['verdict']}\n\n{presentation.advice(found)}"
+
     def _facts(self) -> advice.Facts:
         plan = self.run.plan
         placed = Placement.of(plan)
@@ -248,7 +229,7 @@ class Diagnostics:
             device=plan.device,
             cores=placed.cores,
             ranks_here=placed.per_host,
-            turns=self.run.turns,
+            micro_batches=self.run.micro_batches,
             parameters_mb=self.parameters_mb,
             larger_fits=2 * plan.sizes.global_batch <= plan.sizes.train_images,
             exchange_s=statistics.median(self.exchange) if self.exchange else None,

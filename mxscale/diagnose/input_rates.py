@@ -2,28 +2,24 @@
 
 import time
 from dataclasses import asdict, replace
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterator, List, Optional
 
 from mxscale.config.datasets import DATASETS
-from mxscale.config.readers import READERS
 from mxscale.config.schema import Config
 from mxscale.config.validation import validate
 from mxscale.config.verbs.measurements import InputRates
 from mxscale.data import manifest, pack
-from mxscale.data.test_io import DECODER, TRAINING, VALIDATION, measure, resolved
+from mxscale.data.test_io import DECODER, TRAINING, measure, resolved
 from mxscale.diagnose import record as recording
-from mxscale.diagnose.record import End, Kind, Stopped
+from mxscale.diagnose.record import Measurement, ProbeFailed, Stopped
 from mxscale.environment.container_limits import available_cores
 from mxscale.launcher import setup
-from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import NO_HOOK, Hook, Signals
 from mxscale.launcher.progress import echo
-from mxscale.rundir import directory
-from mxscale.rundir.directory import FAILED, KILLED, RunDir
+from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
-KIND = Kind("test-io", "test-io.json", "test-io.png")
 RATE = "io/images_per_s"  # metric of the run: data.reader in training, with the most threads
 HEAD = f"{'what':13} {'reader':11} {'threads':>7}  {'images/s (smallest to largest)':32} {'ms per image':>12}"
 
@@ -34,34 +30,13 @@ def main(config: Config, settings: InputRates, hook: Hook = NO_HOOK) -> int:
     The data set is packed first if necessary. Raises ConfigError before the first measurement.
 
     Args:
-        hook: Has the time from which the run is billed; its `on_created` receives the run directory.
+        hook: As for recording.execute.
     """
     request = resolved(settings, available_cores())
     check(config, request)
     price = setup.price_of(config, [])
     packed = pack.prepare(config.data)
-    record = directory.create(replace(config, entry=KIND.name))
-    rows, end = [], End()
-    with Signals() as signals:
-        recording.begin(record, price, hook.started)
-        hook.on_created(record, signals)
-        describe(record, request, packed)
-        echo(f"run       {record}\n\n{HEAD}")
-        try:
-            with kept_alive(record):
-                for row in measure(config, packed, request, lambda batches: until_stopped(batches, signals)):
-                    echo(line(row))
-                    rows.append({**row, "time_ms": int(1000 * time.time())})
-        except Stopped as stopped:
-            end = End(KILLED, str(stopped))
-        except (RuntimeError, OSError) as error:  # such as an image that cannot be decoded
-            end = End(FAILED, " ".join(str(error).split()))
-        if rows:
-            write(record, result(config, packed, request, rows))
-        recording.close(record, end, headline(rows, config.data.reader))
-        unsent = recording.send(record, config, signals)
-    recording.show_end(record, KIND, end, unsent)
-    return end.exit_status
+    return recording.execute(Rates, config, price, lambda *made: Rates(*made, config, request, packed), hook)
 
 
 def check(config: Config, request: InputRates) -> None:
@@ -77,33 +52,56 @@ def check(config: Config, request: InputRates) -> None:
             raise ConfigError(f"{cause}; give io.readers without {reader}") from None
 
 
-def until_stopped(batches: Iterator[int], signals: Signals) -> Iterator[int]:
-    """Yield the batches; raises Stopped after a signal."""
-    for images in batches:
-        if signals.reason:
-            raise Stopped(signals.reason)
-        yield images
+class Rates(Measurement):
+    """Measures each reader with each number of threads."""
 
+    name, file = "test-io", "test-io.json"
 
-def describe(record: RunDir, request: InputRates, packed: Dict) -> None:
-    """Write plan, environment and MLflow's params; the latter with the settings `io.*`."""
-    splits = {name: manifest.split_of(packed, name) for name, split in packed["splits"].items() if split["count"]}
-    classes = len(packed["classes"])
-    plan = Plan(splits=splits, classes=classes, data_digest=packed["digest"], data_dir=packed["dir"], device="cpu")
-    recording.describe(record, KIND, plan, {"io": asdict(request)}, {})
+    def __init__(self, record: RunDir, signals: Signals, config: Config, request: InputRates, packed: Dict):
+        super().__init__(record, signals)
+        self.config, self.request, self.packed = config, request, packed
+        self.rows: List[Dict] = []
 
+    def measure(self) -> None:
+        self._describe()
+        echo(f"run       {self.record}\n\n{HEAD}")
+        try:
+            for row in measure(self.config, self.packed, self.request, self._until_stopped):
+                echo(line(row))
+                self.rows.append({**row, "time_ms": int(1000 * time.time())})
+        except (RuntimeError, OSError) as error:  # such as an image that cannot be decoded
+            raise ProbeFailed(" ".join(str(error).split())) from error
 
-def result(config: Config, packed: Dict, request: InputRates, rows: List[Dict]) -> Dict:
-    """Return the content of test-io.json."""
-    data = {"data": config.data.kind, "digest": packed["digest"], "image_size": config.data.image_size}
-    return {**data, "batch": config.batch.per_device, "settings": asdict(request), "rates": rows}
+    def _until_stopped(self, batches: Iterator[int]) -> Iterator[int]:
+        """Yield the batches; raises Stopped after a signal."""
+        for images in batches:
+            if self.signals.reason:
+                raise Stopped(self.signals.reason)
+            yield images
 
+    def _describe(self) -> None:
+        packed = self.packed
+        splits = {name: manifest.split_of(packed, name) for name, split in packed["splits"].items() if split["count"]}
+        classes = len(packed["classes"])
+        plan = Plan(splits=splits, classes=classes, data_digest=packed["digest"], data_dir=packed["dir"], device="cpu")
+        recording.describe(self.record, self.name, plan, {"io": asdict(self.request)}, {})
 
-def write(record: RunDir, found: Dict) -> None:
-    """Write test-io.json, the figure, and a line of metrics for each rate: its step is the number of threads."""
-    recording.write_result(record, KIND, found, draw)
-    rows = found["rates"]
-    recording.write_lines(record, [(row["threads"], row["time_ms"], metrics(name_of(row), row)) for row in rows])
+    def result(self) -> Optional[dict]:
+        if not self.rows:
+            return None
+        data = self.config.data
+        facts = {"data": data.kind, "digest": self.packed["digest"], "image_size": data.image_size}
+        return {
+            **facts, "batch": self.config.batch.per_device, "settings": asdict(self.request), "rates": self.rows
+        }  # fmt: skip
+
+    def save(self, found: dict) -> None:
+        """Write a line of metrics for each rate: its step is the number of threads."""
+        lines = [(row["threads"], row["time_ms"], metrics(name_of(row), row)) for row in self.rows]
+        recording.write_lines(self.record, lines)
+
+    def metrics(self, found: dict) -> Dict[str, float]:
+        return headline(self.rows, self.config.data.reader)
 
 
 def name_of(row: Dict) -> str:
@@ -125,31 +123,3 @@ def headline(rows: List[Dict], reader: str) -> Dict[str, float]:
 def line(row: Dict) -> str:
     rate = "{median:,.0f} ({min:,.0f} to {max:,.0f})".format(**row["images_per_s"])
     return f"{row['what']:13} {row['reader']:11} {row['threads']:7}  {rate:32} {row['ms_per_image']:12.3f}"
-
-
-def draw(found: Dict, path: str) -> None:
-    """Draw images/s by threads, with the range of each measurement; the decoder alone as a dashed line."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    axes = figure.subplots()
-    series: Dict[Tuple[str, str], List[Dict]] = {}
-    for row in sorted(found["rates"], key=lambda row: row["threads"]):
-        series.setdefault((row["what"], row["reader"]), []).append(row)
-    for (what, reader), points in series.items():
-        rates = [point["images_per_s"] for point in points]
-        median = [rate["median"] for rate in rates]
-        ranges = [[rate["median"] - rate["min"] for rate in rates], [rate["max"] - rate["median"] for rate in rates]]
-        style = {DECODER: "--", TRAINING: "-", VALIDATION: ":"}[what]
-        colour = "black" if what == DECODER else f"C{list(READERS).index(reader)}"
-        threads = [point["threads"] for point in points]
-        label = what if what == DECODER else f"{reader}, {what}"
-        axes.errorbar(threads, median, ranges, fmt=style, color=colour, marker="o", capsize=3, label=label)
-    ticks = sorted({row["threads"] for row in found["rates"]})
-    axes.set(xlabel="threads that decode", ylabel="images/s", ylim=(0, None), xticks=ticks)
-    axes.set_title(f"{found['data']}, {found['image_size']} px, batches of {found['batch']}", fontsize=11)
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside right upper", frameon=False)
-    figure.savefig(path, dpi=120)

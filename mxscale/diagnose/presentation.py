@@ -63,15 +63,15 @@ def draw(found: dict, path: str) -> None:
 
 
 def _draw_step(axis, found: dict) -> None:
-    step, left, lanes = 1000 * step_s(found), 0.0, len(found["shares"])
-    for lane, (part, share) in enumerate(found["shares"].items()):
+    step, left, count = 1000 * step_s(found), 0.0, len(found["shares"])
+    for number, (part, share) in enumerate(found["shares"].items()):
         width = step * share["value"]
         ends = [[step * (share["value"] - share["low"])], [step * (share["high"] - share["value"])]]
         label = f"{PART_TITLES[part]} {100 * share['value']:.0f} %"
         axis.barh(0, max(0.0, width), left=left, height=0.5, color=COLOURS[part], label=label)  # below 0: noise
         left += width
-        # one lane for each error bar, so that they do not overlap
-        axis.errorbar(left, 0.36 * ((lane + 1) / (lanes + 1) - 0.5), xerr=ends, color="black", capsize=3, linewidth=1)
+        # each error bar has its own height, so that they do not overlap
+        axis.errorbar(left, 0.36 * ((number + 1) / (count + 1) - 0.5), xerr=ends, color="black", capsize=3, linewidth=1)
     axis.axvline(step, color="black", linestyle=":", linewidth=1)
     axis.set_yticks([])
     axis.set_ylim(-0.35, 0.35)

@@ -31,13 +31,13 @@ class Run:
         return self.plan.sizes
 
     @property
-    def turns(self) -> int:
+    def micro_batches(self) -> int:
         """Batches per step of the rank with the most shards."""
         return math.ceil(self.sizes.shards / self.sizes.ranks) * self.config.batch.accumulation
 
     @property
     def images_of_a_rank(self) -> int:
-        return self.turns * self.config.batch.per_device
+        return self.micro_batches * self.config.batch.per_device
 
 
 # Settings that determine a step. Probes have defaults for all others, such as price, budget and checkpoints.
@@ -97,7 +97,7 @@ def synthetic_data(run: Run) -> Data:
 
 def one_rank(run: Run, config: Config, rank: int = 0) -> Config:
     """Return a run of one rank with the same number of batches per step."""
-    shards = run.turns // config.batch.accumulation if config.data.shards else None
+    shards = run.micro_batches // config.batch.accumulation if config.data.shards else None
     alone = replace(
         config,
         comm=Comm(backend=SINGLE_RANK),

@@ -1,15 +1,16 @@
 """The record of a measurement: its own run directory, which MLflow records with the tag `kind` in place of `signature`.
 
 Diagnoses (diagnosis.py), range tests of the learning rate (find_lr.py), rates of the input (input_rates.py) and times
-of all-reduces (all_reduce.py) are recorded in this way.
+of all-reduces (all_reduce.py) are a `Measurement` each, which `execute` runs and records.
 """
 
 import json
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
-from typing import Callable, Dict, List, Optional, Tuple
+from pathlib import Path
+from typing import Callable, Dict, List, Optional, Tuple, Type
 
 import psutil
 
@@ -17,9 +18,11 @@ from mxscale.config import signature as identity
 from mxscale.config.schema import Config
 from mxscale.cost import run_cost
 from mxscale.environment import description
-from mxscale.launcher.context import Signals
+from mxscale.launcher.alive import kept_alive
+from mxscale.launcher.context import NO_HOOK, Signals
 from mxscale.launcher.progress import echo
 from mxscale.records import claims
+from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, PARAMS, RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
@@ -35,25 +38,84 @@ class Stopped(Exception):
     """A signal stopped the measurement."""
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of measurement: its folder below `runs` and the files of its result."""
-
-    name: str
-    result: str
-    figure: str
+class ProbeFailed(Exception):
+    """The measurement, or a probe of it, failed; the message is one line."""
 
 
-@dataclass(frozen=True)
-class End:
-    """How a measurement ended."""
+class Measurement:
+    """A measurement in a run directory of its own. It holds what it has measured, also if it is interrupted."""
 
-    state: str = FINISHED
-    error: Optional[str] = None
+    name: str  # of the verb, and of the folder below `runs`
+    file: str  # of the result
+    draw: Optional[Callable[[dict, str], None]] = None  # (result, path of the figure); None: it has no figure
 
-    @property
-    def exit_status(self) -> int:
-        return {FINISHED: DONE, KILLED: INTERRUPTED, FAILED: FAILURE}[self.state]
+    def __init__(self, record: RunDir, signals: Signals):
+        self.record, self.signals = record, signals
+
+    def measure(self) -> None:
+        """Raises Stopped after a signal, ProbeFailed, or ConfigError if nothing can be measured."""
+        raise NotImplementedError
+
+    def result(self) -> Optional[dict]:
+        """Return the content of the result's file; None if nothing was measured."""
+        raise NotImplementedError
+
+    def save(self, found: dict) -> None:
+        """Write further files of a result."""
+
+    def metrics(self, found: dict) -> Dict[str, float]:
+        """Return the metrics of the run."""
+        raise NotImplementedError
+
+    def text(self, found: dict) -> str:
+        """Return what is printed of a result at the end; "" if all is printed while it is measured."""
+        return ""
+
+
+def execute(
+    of: Type[Measurement], config: Config, price: Price, make: Callable[[RunDir, Signals], Measurement], hook=NO_HOOK
+) -> int:
+    """Run and record a measurement, print its result, and return the exit status.
+
+    Args:
+        make: Returns the measurement of a new run directory.
+        hook: Has the time from which the run is billed; its `on_created` receives the run directory.
+
+    Raises:
+        ConfigError: Nothing can be measured; the run directory is removed.
+    """
+    record = directory.create(replace(config, entry=of.name))
+    with Signals() as signals:
+        work, status, error = make(record, signals), DONE, None
+        with guards.undone_if_refused(record, config, new=True):
+            begin(record, price, hook.started)
+            hook.on_created(record, signals)
+            try:
+                with kept_alive(record):
+                    work.measure()
+            except Stopped as stopped:
+                status, error = INTERRUPTED, str(stopped)
+            except ProbeFailed as failed:
+                status, error = FAILURE, str(failed)
+        found = work.result()
+        if found:
+            work.save(found)
+            record.write(work.file, found)
+            if work.draw and find_spec("matplotlib"):  # not in the images of ranks
+                work.draw(found, str(figure_of(work)))
+            if text := work.text(found):
+                echo(text)
+        close(record, STATES[status], error, work.metrics(found) if found else {})
+        unsent = send(record, config, signals)
+    show_end(work, status, error, unsent)
+    return status
+
+
+STATES = {DONE: FINISHED, INTERRUPTED: KILLED, FAILURE: FAILED}
+
+
+def figure_of(work: Measurement) -> Path:
+    return work.record.path / f"{Path(work.file).stem}.png"
 
 
 def check(config: Config, what: str, limits: str) -> None:
@@ -80,17 +142,18 @@ def begin(record: RunDir, price: Price, started: Optional[float] = None) -> None
     record.write_price(price)
 
 
-def describe(record: RunDir, kind: Kind, plan: Plan, own: Dict[str, dict], tags: Dict[str, str]) -> None:
+def describe(record: RunDir, name: str, plan: Plan, own: Dict[str, dict], tags: Dict[str, str]) -> None:
     """Write plan, environment and MLflow's params.
 
     Args:
+        name: That of the verb.
         own: The verb's own settings by their group.
         tags: Tags in addition to those of every run.
     """
     config = record.config()
     record.write_plan(plan)
     facts = {**description.describe(record.path), "mxnet": build_facts.build()}
-    tags = {**description.tags(facts, plan, "", config.claims), "kind": kind.name, **tags}
+    tags = {**description.tags(facts, plan, "", config.claims), "kind": name, **tags}
     del tags["signature"]  # it identifies training runs
     if plan.data_digest:
         facts["data"] = description.data_set(config.data.kind, plan)
@@ -98,14 +161,14 @@ def describe(record: RunDir, kind: Kind, plan: Plan, own: Dict[str, dict], tags:
     _write_params(record, own)
 
 
-def describe_trial(record: RunDir, kind: Kind, config: Config, trial: RunDir, own: Dict[str, dict]) -> None:
+def describe_trial(record: RunDir, name: str, config: Config, trial: RunDir, own: Dict[str, dict]) -> None:
     """Write environment and plan of `trial`, a short run of `config`, and MLflow's params; `own` as in `describe`."""
     facts, plan, settled = trial.read("environment.json"), trial.plan(), trial.config()
     config = replace(config, data=settled.data, comm=settled.comm)  # as resolved by the preparation
     signature = identity.signature(config, plan.data_digest, plan.pretrained_sha256)
     tags = description.tags(facts, plan, signature, config.claims)
-    tags[f"{kind.name}.of"] = tags.pop("signature")  # the tag `signature` identifies training runs
-    facts["tags"] = {**tags, "kind": kind.name}
+    tags[f"{name}.of"] = tags.pop("signature")  # the tag `signature` identifies training runs
+    facts["tags"] = {**tags, "kind": name}
     record.write("environment.json", facts)
     record.write_plan(plan)
     _write_params(record, own)
@@ -126,17 +189,10 @@ def write_lines(record: RunDir, lines: List[Tuple[int, int, Dict[str, float]]]) 
     write_text(record.metrics_file, "".join(f"{json.dumps(each)}\n" for each in found))
 
 
-def write_result(record: RunDir, kind: Kind, found: dict, draw: Callable[[dict, str], None]) -> None:
-    """Write the result and its figure."""
-    record.write(kind.result, found)
-    if find_spec("matplotlib"):  # not in the images of ranks
-        draw(found, str(record.path / kind.figure))
-
-
-def close(record: RunDir, end: End, metrics: Dict[str, float]) -> None:
+def close(record: RunDir, state: str, error: Optional[str], metrics: Dict[str, float]) -> None:
     """Write the final status, and the summary with the cost."""
     ended = int(1000 * time.time())
-    record.write_status(replace(record.status().with_attempt(ended_ms=ended), state=end.state, error=end.error))
+    record.write_status(replace(record.status().with_attempt(ended_ms=ended), state=state, error=error))
     cost = {f"cost/total_{currency}": value for currency, value in run_cost.total(record, 1, ended).items()}
     record.write_summary(Summary({**cost, **metrics}, attempt=1))
 
@@ -147,16 +203,16 @@ def send(record: RunDir, config: Config, signals: Signals) -> Optional[str]:
     return mirror.finish(unwanted=lambda: signals.urgent)
 
 
-def show_end(record: RunDir, kind: Kind, end: End, unsent: Optional[str]) -> None:
+def show_end(work: Measurement, status: int, error: Optional[str], unsent: Optional[str]) -> None:
     """Print how the measurement ended, and where its result is."""
-    if end.state == KILLED:
-        file = record.path / kind.result
+    if status == INTERRUPTED:
+        file = work.record.path / work.file
         result = f"partial result in {file}" if file.exists() else "nothing was measured"
-        echo(f"interrupted ({end.error}); {result}")
-    figure = record.path / kind.figure
+        echo(f"interrupted ({error}); {result}")
+    figure = figure_of(work)
     echo(f"\n  figure  {figure}" if figure.exists() else "")
-    echo(f"  view    {view_hint(record)}")
+    echo(f"  view    {view_hint(work.record)}")
     if unsent:
         echo(unsent)
-    if end.state == FAILED:
-        echo(f"error: {end.error}", sys.stderr)
+    if status == FAILURE:
+        echo(f"error: {error}", sys.stderr)

@@ -14,7 +14,7 @@ import psutil
 import yaml
 
 from mxscale.config.schema import Config, to_dict
-from mxscale.diagnose.record import Stopped
+from mxscale.diagnose.record import ProbeFailed, Stopped
 from mxscale.launcher.commands import ROOT
 from mxscale.launcher.context import Signals
 from mxscale.rundir import directory
@@ -24,10 +24,6 @@ RATE = "throughput/images_per_s"
 LEAST = 3  # intervals of a probe, at least
 POLL_S = 0.1
 PATIENCE_S = 60.0  # beyond launch.stop_grace_s, for a run to stop
-
-
-class ProbeFailed(Exception):
-    """A probe failed; the message is one line."""
 
 
 class Refused(ProbeFailed):

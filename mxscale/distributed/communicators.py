@@ -127,7 +127,7 @@ class Horovod(Local):
 
     def broadcast(self, parameters):
         # One message per type instead of one per array: less to wait for, and fewer of the calls in which crashes at
-        # the start occurred (docs/log.md)
+        # the start occurred (docs/experiments/crashes-and-hangs.md)
         arrays = [parameter.list_data()[0] for _, parameter in sorted(parameters.items())]
         for dtype in sorted({np.dtype(array.dtype).name for array in arrays}) if self.size > 1 else ():
             same_type = [array for array in arrays if np.dtype(array.dtype).name == dtype]

@@ -1,9 +1,8 @@
-"""Checks that use the network: the hosts by ssh, MLflow, and the port of its UI."""
+"""Checks that use the network: the hosts by ssh, and MLflow."""
 
 import os
 import re
 import shutil
-import socket
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,13 +17,12 @@ from mxscale.tracking import store, uris
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
 
-UI_PORT = 5000  # of `make ui`
 LATER = "runs are recorded in runs/ and can be sent later"  # a run neither waits for MLflow nor fails with it
 
 
 def check(config: Config) -> List[CheckResult]:
     """Return the results in a fixed order; takes as long as the slowest host."""
-    return [*check_hosts(config), check_mlflow(config), *check_ui_port(config)]
+    return [*check_hosts(config), check_mlflow(config)]
 
 
 def check_hosts(config: Config) -> List[CheckResult]:
@@ -99,20 +97,3 @@ def _check_sqlite(file: Path) -> CheckResult:
     if file.is_dir() or not os.access(found, os.W_OK) or (found != file and not found.is_dir()):
         return CheckResult("mlflow", WARN, f"{file} is not writable", f"set tracking.uri or runs=DIR; {LATER}")
     return CheckResult("mlflow", OK, f"{file}{'' if file.exists() else ', created by the first run'}")
-
-
-def check_ui_port(config: Config, port: int = UI_PORT) -> List[CheckResult]:
-    """Return whether `make ui` can use its port, if the records are a file."""
-    if not config.tracking.enabled or config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI"):
-        return []
-    name = f"port {port}"
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            if store.failure_of(f"http://127.0.0.1:{port}") is None:
-                return [CheckResult(name, OK, "in use by MLflow's UI")]
-            fix = "stop the process that uses it; only the UI needs it"
-            return [CheckResult(name, WARN, f"not available for make ui ({error.strerror})", fix)]
-    return [CheckResult(name, OK, "free, for make ui")]

@@ -18,7 +18,6 @@ from mxscale.doctor import connectivity
 from mxscale.doctor import facts as child_facts
 from mxscale.doctor.check_result import FAIL, OK, WARN, CheckResult, PlannedRun, count, table
 from mxscale.doctor.gpu_checks import architecture, cuda, gpu, nccl, on_cpu
-from mxscale.doctor.input_check import feeding
 from mxscale.environment import description, hosts
 from mxscale.environment.machine import SHM_NOT_WRITABLE, UNLIMITED
 from mxscale.environment.placement import Placement
@@ -78,8 +77,6 @@ def mxnet(facts: dict, run: PlannedRun):
     found = facts["mxnet"]
     if "error" not in found:
         return OK, f"{found['version']} with numpy {found['numpy']}"
-    if found["error"].startswith("launch"):  # no engine or no image: the message includes the fix
-        return FAIL, found["error"]
     fixes = [fix for pattern, fix in IMPORT_FIXES if re.search(pattern, found["error"])]
     numpy = facts["versions"].get("numpy", "none")
     return FAIL, f"{found['error']} (numpy: {numpy})", fixes[0] if fixes else "make setup, or use one of the images"
@@ -232,7 +229,6 @@ CHECKS = {
     "stack": stack,
     "locked memory": locked_memory,
     "cores": cores,
-    "input": feeding,
     "memory": memory,
     "disk": disk,
 }
@@ -244,7 +240,6 @@ CHECKS = {
 def main(config: Config, as_json: bool) -> int:
     """Print the results and return the exit status: 1 if a check fails. Raises ConfigError."""
     facts = {**description.describe(config.runs), "mxnet": child_facts.of_mxnet()}
-    facts["input"] = child_facts.of_input(facts["machine"]["cores"])
     results = [*examine(facts, planned_run(config, facts)), *connectivity.check(config)]
     if as_json:
         counts = {state: count(results, state) for state in (OK, WARN, FAIL)}

@@ -1,4 +1,4 @@
-"""Facts that child processes find out: MXNet's part, and the rate of the input. A failure is a fact of its own."""
+"""MXNet's part of the facts, which a child process finds out. A failure is a fact of its own."""
 
 import json
 import os
@@ -11,17 +11,11 @@ from mxscale.environment import description
 
 TIMEOUT_S = 120.0  # MXNet's import from a cold or remote disk is slow
 BUILD = ("-m", "mxscale.train.build_facts")
-SPEED = ("-m", "mxscale.data.reader.speed")
 
 
 def of_mxnet() -> dict:
     """Return MXNet's part of the facts; {'error'} if it can't be imported."""
     return of_child("import mxnet", BUILD)
-
-
-def of_input(cores: int) -> dict:
-    """Return {'images_per_s'} that the cores decode and augment; {'error'} if it fails."""
-    return of_child("decoding", (*SPEED, str(cores)))
 
 
 def of_child(what: str, command, env: Optional[Mapping[str, str]] = None) -> dict:

@@ -43,7 +43,7 @@ def cpu_model(path="/proc/cpuinfo") -> str:
     """Return the processor's name and its widest vector instructions, such as "AMD EPYC (AVX2)".
 
     The name that a virtual machine shows can hide the generation: a network that trained at 390 images/s on one
-    "AMD EPYC" trained at 120 on another, with AVX2 (docs/log.md, 2026-11-25).
+    "AMD EPYC" trained at 120 on another, with AVX2 (docs/experiments/cifar10.md).
     """
     try:
         lines = Path(path).read_text().splitlines()

@@ -68,8 +68,8 @@ class Resources:
     nodes: List[Host]  # []: this machine
     price: Price
     started: float  # the attempt is billed from here, in seconds since 1970
-    continues: bool = False  # on the machines of the attempt before, which kept running
     weights_file: Optional[str] = None  # that model.pretrained names, see setup.pretrained_file
+    continues: bool = False  # on the machines of the attempt before, which kept running
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ the run is left behind.
 """
 
 import dataclasses
+import statistics
 from typing import NamedTuple, Optional
 
 from mxscale.config.schema import Config
@@ -75,17 +76,15 @@ def _report_rest(run: RunDir, config: Config, price: Price) -> None:
 
 
 def expected_speed(run: RunDir, config: Config, plan: Plan) -> Optional[Speed]:
-    """Return the speed of a prepared run: that of budget.images_per_s, else of the forecast; None if unknown."""
+    """Return the speed of a prepared run: budget.images_per_s, else the median of earlier runs; None if unknown."""
     if config.budget.images_per_s:
         return Speed(config.budget.images_per_s, "budget.images_per_s")
-    from mxscale.perfmodel import forecast  # loads NumPy
-
-    made = forecast.predict(run, config, plan)
-    if not made["known"]:
+    same = earlier_runs.same_layout(earlier_runs.comparable(run, plan, "speed_signature"), config, plan)
+    if not same:
         return None
-    earlier = earlier_runs.comparable(run, plan, "speed_signature")
-    same = earlier_runs.same_layout(earlier, config, plan)
-    return Speed(made["plan/images_per_s"], made["source"], *(_durations(same[0]) if same else ()))
+    several = f"the median of {len(same)} earlier runs" if len(same) > 1 else "an earlier run"
+    rate = statistics.median(other.figures["throughput/median"] for other in same)
+    return Speed(rate, f"{several} of this configuration", *_durations(same[0]))
 
 
 def _durations(run: RunDir) -> tuple:

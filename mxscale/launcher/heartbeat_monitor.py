@@ -61,7 +61,8 @@ class HeartbeatMonitor:
     def crashed_at_start(self) -> bool:
         """Return whether a rank ended without a status before any rank's first step, and none reported a cause.
 
-        MXNet with Horovod ends in a segmentation fault in about one of several hundred starts (docs/log.md).
+        MXNet with Horovod ends in a segmentation fault in about one of several hundred starts
+        (docs/experiments/crashes-and-hangs.md).
         """
         self._read(time.monotonic())
         ended = [self.run.rank_status(rank, self.attempt) for rank in range(self.ranks)]

@@ -154,9 +154,6 @@ def set_up(context: RunContext) -> Attempt:
         budget.check_prepared(run, config, context.attempt)
     plan = record_environment(run, config, plan)
     run.write_status(run.status().with_attempt(ranks=plan.sizes.ranks))  # rates depend on this number
-    from mxscale.perfmodel import forecast  # loads NumPy: not before the preparation, which it would delay
-
-    echo(forecast.record(run, config))
     for hook in context.hooks:
         hook.before_ranks(context, plan)
     return Attempt(context, plan, stamps, logs)

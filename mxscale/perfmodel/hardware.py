@@ -55,21 +55,26 @@ def devices() -> Dict[str, Dict[str, object]]:
     """Return {name: {"pattern", quantity: value}}."""
     known: Dict[str, Dict[str, object]] = {}
     for row in _rows("device"):
-        held = known.setdefault(row["name"], {"pattern": re.compile(row["pattern"])})
-        held[row["quantity"]] = row["value"] if row["quantity"] == "link" else float(row["value"])
+        quantities = known.setdefault(row["name"], {"pattern": re.compile(row["pattern"])})
+        quantities[row["quantity"]] = row["value"] if row["quantity"] == "link" else float(row["value"])
     return known
 
 
 @functools.cache
 def device(name: str) -> Optional[Dict[str, object]]:
     """Return the device of a published name (V100-SXM2-16GB, 8x K80, ...); None if unknown."""
-    return next((held for held in devices().values() if held["pattern"].search(_cut(name))), None)
+    return next((known for known in devices().values() if known["pattern"].search(_cut(name))), None)
 
 
 def source(name: str, quantity: str) -> str:
     """Return the source of a device's quantity; "" if the device or the quantity is unknown."""
     rows = (row for row in _rows("device") if row["quantity"] == quantity)
     return next((row["source"] for row in rows if re.search(row["pattern"], _cut(name))), "")
+
+
+def links() -> List[str]:
+    """Return the names of all links in a node."""
+    return ["pcie3", "pcie4", *(row["name"] for row in _rows("link"))]
 
 
 @functools.cache
@@ -113,9 +118,9 @@ def constants() -> Dict[str, float]:
 
 
 @functools.cache
-def priors() -> Dict[str, float]:
-    """Return the constants before any fit: known values of the hardware, where a fit starts."""
-    return {row["name"]: float(row["value"]) for row in _rows("prior")}
+def errors(of: str) -> Dict[str, float]:
+    """Return {quantity: value} of the model's error, in percent: `scaling`, or the kind of a rate (see rates.Rate)."""
+    return {row["quantity"]: float(row["value"]) for row in _rows("error") if row["name"] == of}
 
 
 @functools.cache

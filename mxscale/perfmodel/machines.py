@@ -6,8 +6,7 @@ from typing import Callable, Mapping, Optional, Tuple
 from mxscale.config import schema
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.cost import prices
-from mxscale.perfmodel import hardware
-from mxscale.perfmodel.published import published_parse
+from mxscale.perfmodel import hardware, step_time
 from mxscale.perfmodel.scenarios import Machine
 from mxscale.perfmodel.step_time import Link
 from mxscale.rundir.price import Price
@@ -33,7 +32,7 @@ class Given:
     gpus: Optional[int] = None
     nic_gbps: Optional[float] = None
     rdma: Optional[bool] = None
-    links: Mapping[str, Optional[Link]] = field(default_factory=dict)  # measured; the names are scenarios.LINKS
+    links: Mapping[str, Link] = field(default_factory=dict)  # measured: intra, nic
 
 
 def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], given: Given = Given()) -> Node:
@@ -58,14 +57,10 @@ def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], 
     ring, kvstore, inside = inside_node(gpu, devices)
     if measured := given.links.get("intra"):
         ring, kvstore, inside = measured, measured, "measured inside a node"
-    if measured := given.links.get("intra_kvstore"):
-        kvstore, inside = measured, f"{inside}, measured for comm=device"
     rdma = row.get("rdma") == "yes" if given.rdma is None else given.rdma
     nic, servers, between = between_nodes(given.nic_gbps or float(row.get("nic_gbps") or 0), rdma)
     if measured := given.links.get("nic"):
         nic, servers, between = measured, measured, "measured between nodes"
-    if measured := given.links.get("nic_servers"):
-        nic, servers, between = nic or measured, measured, f"{between}, measured for servers"
     price = price_of(replace(settings, nodes=1))
     name = settings.instance or settings.provider
     money = (_money(price, currency) for currency in ("usd", "eur"))
@@ -102,9 +97,8 @@ def between_nodes(gbps: float, rdma: bool) -> Tuple[Optional[Link], Optional[Lin
     """Return the links between nodes for Horovod and for parameter servers, which use TCP, and a description."""
     if not gbps:
         return None, None, "link between nodes unknown"
-    tcp, nic = (
-        _plain(published_parse.between_nodes(hardware.constants(), gbps * GBIT, fast)) for fast in (False, rdma)
-    )
+    k = hardware.constants()
+    tcp, nic = (_plain(step_time.between_nodes(k, gbps * GBIT, fast)) for fast in (False, rdma))
     how = "RDMA" if rdma else "TCP"
     return nic, tcp, f"{gbps:g} Gbit/s between nodes, {nic.bytes_per_s / GBIT:.3g} Gbit/s achieved by {how}"
 

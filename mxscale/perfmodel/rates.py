@@ -7,10 +7,9 @@ FLOPs at the FLOP/s that the GPU achieves with ResNet-50. An unknown rate is an 
 import functools
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import List, Optional, Sequence
 
-from mxscale.config.schema import Comm
 from mxscale.perfmodel import hardware, layers, step_time
 from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.published import rows
@@ -26,11 +25,22 @@ STEP_FLOPS = 3  # FLOPs of a step over those of forward: backward computes gradi
 
 @dataclass(frozen=True)
 class Rate:
-    """Images/s of one device; `kind` selects its error (published/absolute.py)."""
+    """Images/s of one device."""
 
     images_per_s: float
     source: str
     kind: str = "given"  # given | measured | published | computed
+
+    @property
+    def error(self) -> str:
+        """The error of absolute figures with this rate (tools/scaling_model.py); "" for a given or measured one."""
+        off = hardware.errors(self.kind)
+        if not off:
+            return ""
+        return (
+            f"absolute error with a {self.kind} rate: median {off['median']:.0f} %, 90 % within {off['p90']:.0f} % "
+            f"({off['rows']:.0f} rows, each without its source)"
+        )
 
 
 @dataclass(frozen=True)
@@ -41,17 +51,11 @@ class Measured:
     batch: int  # per device
     precision: str
     devices: int
-    nodes: int  # with devices
     images_per_s: float  # of all devices
     source: str
-    threads: Optional[int] = None  # per device, on a CPU
-    comm: Comm = field(default_factory=Comm)
     image_size: Optional[int] = None
-    classes: Optional[int] = None
     device: str = "gpu"  # cpu | gpu
     gpu: Optional[str] = None  # its recorded name
-    accumulation: int = 1  # batches of a device per step
-    server_nodes: int = 0  # nodes that run only parameter servers
 
 
 def of_device(

@@ -128,55 +128,48 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
     axes: Dict[str, Sequence] = vars(grid)
     lengths = [len(values) for values in axes.values()]
     places = dict(zip(axes, np.indices(lengths).reshape(len(lengths), -1)))
-    machine = places.pop("machine")
-    plans = {name: np.array(axes[name])[place] for name, place in places.items()}
-    plans["machine"] = machine
-    plans["instance"] = np.array([each.name for each in grid.machine])[machine]
+    plans = {name: np.array(axes[name])[place] for name, place in places.items() if name != "machine"}
+    plans["machine"] = places["machine"]
+    plans["instance"] = np.array([each.name for each in grid.machine])[places["machine"]]
+    plans["devices"] = plans["nodes"] * _of(grid.machine, "gpus")[places["machine"]]
     served = exchanges(plans) == SERVERS
-    invalid = {
-        f"{', '.join(f'comm={name}' for name in ONE_NODE)} drive the devices of one node": np.isin(
-            plans["comm"], ONE_NODE
-        )
-        & (plans["nodes"] > 1),
-        "compression=2bit needs parameter servers": (plans["compression"] == "2bit") & ~served,
-        "the back end does not have this compression": np.any(
-            [
-                (plans["comm"] == name) & ~np.isin(plans["compression"], BACKENDS[name].compression)
-                for name in set(grid.comm)
-            ],
-            axis=0,
-        ),
-        "double buffering does not work with precision=amp": plans["double_buffering"] & (plans["precision"] == "amp"),
-        "compression=2bit needs float32 gradients": (plans["compression"] == "2bit")
-        & (plans["precision"] != "float32"),
-    }
-    dropped, counts = np.zeros(len(machine), bool), {}
-    for why, where in invalid.items():
-        counts[why] = int((where & ~dropped).sum())
-        dropped |= where
-    kept = ~(dropped | _duplicate(grid, plans, places["servers"], served))
-    plans = {name: column[kept] for name, column in plans.items()}
-    served = served[kept]
     plans["servers_setting"] = np.where(served, plans["servers"], "")
-    plans["servers"] = np.where(served, _server_counts(grid, plans["nodes"], places["servers"][kept]), 0)
-    plans["devices"] = plans["nodes"] * _of(grid.machine, "gpus")[plans["machine"]]
-    return plans, {why: count for why, count in counts.items() if count}
+    plans["servers"] = np.where(served, _server_counts(grid.servers, places["servers"], plans["nodes"]), 0)
+
+    valid, refused = np.ones(len(served), bool), {}
+    for why, where in _invalid(grid, plans, served).items():
+        if count := int((where & valid).sum()):
+            refused[why] = count
+        valid &= ~where
+    others = [place for name, place in places.items() if name != "servers"]
+    same = np.ravel_multi_index(others, [len(axes[name]) for name in axes if name != "servers"])
+    # Two settings of servers can be one plan: any without servers, 1x and 1 on one node
+    _, first = np.unique(same * (1 + plans["servers"].max()) + plans["servers"], return_index=True)
+    kept = np.intersect1d(first, np.flatnonzero(valid))
+    return {name: column[kept] for name, column in plans.items()}, refused
 
 
-def _server_counts(grid: Grid, nodes: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """Return the number of servers of each plan; place: index of its setting in `grid.servers`."""
-    settings = [str(setting) for setting in grid.servers]
-    number = np.array([int(setting.rstrip("x")) for setting in settings])[place]
-    return number * np.where(np.array([setting.endswith("x") for setting in settings])[place], nodes, 1)
+def _server_counts(settings: Sequence[str], place: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    """Return the number of servers of each plan; place: index of its setting, a number or a multiple of the nodes."""
+    number = np.array([int(setting.rstrip("x")) for setting in settings])
+    per_node = np.array([setting.endswith("x") for setting in settings])
+    return number[place] * np.where(per_node[place], nodes, 1)
 
 
-def _duplicate(grid: Grid, plans: Plans, place: np.ndarray, served: np.ndarray) -> np.ndarray:
-    """Return which plans repeat an earlier one: any setting of servers without servers, 1x and 1 on one node."""
-    repeated, counts = ~served & (place > 0), _server_counts(grid, plans["nodes"], place)
-    for earlier in range(len(grid.servers)):
-        same = counts == _server_counts(grid, plans["nodes"], np.full_like(place, earlier))
-        repeated |= served & (place > earlier) & same
-    return repeated
+def _invalid(grid: Grid, plans: Plans, served: np.ndarray) -> Dict[str, np.ndarray]:
+    """Return which combinations are invalid by reason."""
+    compression, two_bit = plans["compression"], plans["compression"] == "2bit"
+    lacking = np.zeros(len(served), bool)
+    for name in set(grid.comm):
+        lacking |= (plans["comm"] == name) & ~np.isin(compression, BACKENDS[name].compression)
+    one_node = f"{', '.join(f'comm={name}' for name in ONE_NODE)} drive the devices of one node"
+    return {
+        one_node: np.isin(plans["comm"], ONE_NODE) & (plans["nodes"] > 1),
+        "compression=2bit needs parameter servers": two_bit & ~served,
+        "the back end does not have this compression": lacking,
+        "double buffering does not work with precision=amp": plans["double_buffering"] & (plans["precision"] == "amp"),
+        "compression=2bit needs float32 gradients": two_bit & (plans["precision"] != "float32"),
+    }
 
 
 def _of(machines: Sequence[Machine], name: str) -> np.ndarray:

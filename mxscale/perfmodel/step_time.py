@@ -12,7 +12,7 @@ parameter servers, arXiv:1512.01274.
 import functools
 import statistics
 from dataclasses import dataclass
-from typing import List, Sequence, Tuple, Union
+from typing import List, Mapping, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -212,6 +212,21 @@ def at_batch(step_s: Numbers, batch: Numbers, of: Numbers, launches_s: Numbers, 
     return fixed + (step_s - fixed) * work * batch / of
 
 
+ADAPTER = 100e9 / 8  # bytes/s; faster networks count as several adapters
+
+
+def between_nodes(constants: Mapping[str, float], wire: Numbers, rdma: Union[bool, np.ndarray]) -> Link:
+    """Return the link that an exchange achieves on a network of `wire` bytes/s, by RDMA or by TCP.
+
+    Args:
+        constants: Those of hardware.csv.
+    """
+    k, adapters = constants, np.maximum(np.asarray(wire) / ADAPTER, 1)
+    by_rdma = np.minimum(k["rdma_share"] * wire, k["rdma_most"] * adapters)
+    by_tcp = np.minimum(k["tcp_share"] * wire, k["tcp_most"])
+    return Link(np.where(rdma, k["alpha_rdma"], k["alpha_tcp"]), np.where(rdma, by_rdma, by_tcp))
+
+
 def calibrate(points: Sequence[Tuple[float, float]], ranks: int) -> Link:
     """Fit a link to measured all-reduces, by least squares of the relative errors.
 
@@ -246,10 +261,10 @@ def buckets(layers: Sequence[Tuple[float, float]], gradients_per_bucket: float) 
         gradients_per_bucket: Capacity of a bucket.
     """
     total, work = sum(n for n, _ in layers), sum(c for _, c in layers)
-    closed, held, done = [], 0.0, 0.0
+    closed, size, done = [], 0.0, 0.0
     for count, cost in reversed(layers):
-        if held and held + count > gradients_per_bucket:
-            closed.append((held / total, done / work))
-            held = 0.0
-        held, done = held + count, done + cost
-    return (*closed, (held / total, 1.0))
+        if size and size + count > gradients_per_bucket:
+            closed.append((size / total, done / work))
+            size = 0.0
+        size, done = size + count, done + cost
+    return (*closed, (size / total, 1.0))

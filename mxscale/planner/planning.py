@@ -4,7 +4,7 @@ import itertools
 import json
 import os
 import textwrap
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Callable, Dict, List, Optional, Tuple
 
@@ -19,18 +19,14 @@ from mxscale.cost.run_cost import pricing
 from mxscale.data.class_names import class_names
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
-from mxscale.perfmodel.published import absolute
-from mxscale.planner import choice, figure, table, unavailable
+from mxscale.planner import choice, figure, table
 from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError, nearest
 
 
 def main(config: Config, settings: Plan, as_json: bool) -> None:
     """Print, write and draw the plans. Raises ConfigError."""
-    without = {}
-    if settings.unavailable is not None:
-        settings, without = _available(config, settings)
-    found = replace(solve(config, settings), refused=without)
+    found = solve(config, settings)
     written = write(found, settings.output or os.path.join(config.runs, "plan"), config)
     echo(json.dumps(as_object(found, written)) if as_json else as_text(found, written))
 
@@ -52,16 +48,6 @@ def solve(config: Config, settings: Plan) -> "Result":
     return Result(plans, left_out, inputs, bounds, choose(plans, bounds))
 
 
-def _available(config: Config, settings: Plan) -> Tuple[Plan, Dict[str, dict]]:
-    """Return the settings without refused machines, and the plans that were recommended on them. Raises ConfigError."""
-    offered = unavailable.offers(config, settings, lambda tried: solve(config, tried))
-    if not offered.refused:
-        return settings, {}
-    before = _answer(solve(config, replace(settings, instance=offered.requested)))
-    without = {what: row for what, row in before.items() if row["instance"] in offered.refused}
-    return replace(settings, instance=offered.left), without
-
-
 @dataclass(frozen=True)
 class Result:
     """All plans, and the recommended ones."""
@@ -71,7 +57,6 @@ class Result:
     inputs: Dict[str, str]  # descriptions of what the plans rest on
     bounds: choice.Bounds
     answer: Dict[str, int]  # description -> index of a plan
-    refused: Dict[str, dict] = field(default_factory=dict)  # description -> recommended plan on a refused machine
 
 
 def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenarios.Task, Dict[str, str]]:
@@ -181,7 +166,7 @@ def _server(config: Config, settings: Plan, own: calibration.Calibration, price_
     provider = "aws" if known and price is None else "custom"
     machine = replace(config.machine, provider=provider, instance=name, usd_per_hour=price, eur_per_hour=None)
     try:
-        links = {name: own.links.get(name) for name in ("nic", "nic_servers")}
+        links = {name: link for name, link in own.links.items() if name == "nic"}
         nic_gbps = None if known else settings.nic_gbps
         node = machines.node(machine, price_of, machines.Given(1, nic_gbps, links=links))
     except ConfigError as error:
@@ -203,7 +188,7 @@ def _rates(network, nodes, swept: dict, settings: Plan, own: calibration.Calibra
     for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"]):
         rate = rates.of_device(network, node.gpu, batch, precision, given=settings.images_per_s, runs=own.runs)
         found[node.machine.name, batch, precision] = rate.images_per_s
-        errors[rate.kind] = absolute.describe(rate.kind)
+        errors[rate.kind] = rate.error
         sources.setdefault(f"{rate.images_per_s:,.1f} images/s, {rate.source}", f"batch {batch} {precision}")
     lines = list(sources) if len(sources) == 1 else [f"{first}: {source}" for source, first in sources.items()]
     more = f"; and {len(lines) - MOST_RATES} more" if len(lines) > MOST_RATES else ""
@@ -275,7 +260,6 @@ def as_text(found: Result, written: Dict[str, str]) -> str:
     lines += [f"left out: {number:,} combinations ({why})" for why, number in found.left_out.items()]
     for what, row in _answer(found).items():
         lines.append(f"{what}: {table.sentence(row)}")
-        lines += [f"  instead of {text}" for text in _instead(found, row, what)]
     lines.append(f"written to {' and '.join(written.values())}; validation and checkpoints are not included")
     return "\n".join(lines)
 
@@ -297,13 +281,6 @@ def _answer(found: Result) -> Dict[str, dict]:
     return {what: scenarios.rows(found.plans, [place])[0] for what, place in found.answer.items()}
 
 
-def _instead(found: Result, row: dict, what: str) -> List[str]:
-    """Return how a recommended plan compares with those on refused machines that were the cheapest or the fastest."""
-    kinds = {"cheapest", "fastest"} & set(what.split()) or {"cheapest", "fastest", "no"}
-    before = [old for name, old in found.refused.items() if kinds & set(name.split())]
-    return [f"{table.sentence(old)} (unavailable): {unavailable.difference(row, old)}" for old in before]
-
-
 def as_object(found: Result, written: Dict[str, str]) -> dict:
     """Return the output for programs."""
     return {
@@ -312,6 +289,5 @@ def as_object(found: Result, written: Dict[str, str]) -> dict:
         "plans": scenarios.rows(found.plans, shown(found)),
         "left_out": found.left_out,
         "answer": _answer(found),
-        "unavailable": found.refused,
         "written": written,
     }

@@ -10,7 +10,7 @@ import re
 import statistics
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.records.recorded import FINISHED, Recorded
 from mxscale.records.recorded import known as is_known
@@ -54,11 +54,19 @@ def check(ids: Sequence[str]) -> List[str]:
 
 
 class Modelled(NamedTuple):
-    """The modelled value of a claim."""
+    """The modelled value of a claim: a row of tables/modelled_claims.csv, which tools/modelled_claims.py makes."""
 
     value: Optional[float]  # in the claim's unit; None if it is not a number
     text: str
     error: str  # known error of the model
+
+
+def modelled() -> Dict[str, Modelled]:
+    """Return the modelled values by id."""
+    rows = csv_tables.read("modelled_claims")
+    return {
+        row["id"]: Modelled(float(row["value"]) if row["value"] else None, row["text"], row["error"]) for row in rows
+    }
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,7 @@ class Outcome:
 
 def outcomes(
     runs: Sequence[Recorded],
-    models: Dict[str, Callable[[], Modelled]],
+    models: Mapping[str, Modelled],
     reduced: Mapping[str, Reduced] = MappingProxyType({}),
     ids: Optional[Sequence[str]] = None,
 ) -> List[Outcome]:
@@ -109,7 +117,7 @@ def outcomes(
     found = []
     for name, row in known().items():
         if ids is None or name in ids:
-            one = outcome(row, conditions[name], runs, models.get(name, lambda: None)())
+            one = outcome(row, conditions[name], runs, models.get(name))
             found.append(replace(one, reduced=reduced.get(name)))
     return found
 

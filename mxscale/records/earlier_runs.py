@@ -1,4 +1,4 @@
-"""Earlier runs of this machine with a comparable speed: for efficiency, forecast and dry run."""
+"""Earlier runs of this machine with a comparable speed: for efficiency and dry run."""
 
 from dataclasses import replace
 from typing import List, Optional

@@ -47,7 +47,7 @@ class Recorded:
         return global_batch // (per_device * accumulation)
 
 
-# Params that do not separate rows: the seed, weights (compared by digest), derived sizes, and the forecast
+# Params that do not separate rows: the seed, weights (compared by digest), derived sizes
 SIZES = ("batch/per_device", "batch/global", "lr/effective", "steps/total")
 OUTSIDE = ("seed", *UNSIGNED, *DATA_PATHS, "model.pretrained", *SIZES)
 TAGS = ("data.digest", "pretrained.sha256", "machine", "gpu", "build")
@@ -77,7 +77,7 @@ def versions(tags: Mapping[str, Optional[str]]) -> Dict[str, str]:
 
 
 def is_forecast(key: str) -> bool:
-    """Return whether a param belongs to the forecast, so that it is not a setting."""
+    """Return whether a param is a forecast that an earlier version recorded, so that it is not a setting."""
     return key.startswith("plan/")
 
 

@@ -5,7 +5,7 @@ from typing import Optional
 
 from mxscale.cost import run_cost
 from mxscale.records import scaling
-from mxscale.rundir.directory import FORECAST, RunDir
+from mxscale.rundir.directory import RunDir
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import FINISHED, Summary
 from mxscale.util import text_table
@@ -47,17 +47,7 @@ def summarise(run: RunDir, attempt: int) -> Summary:
         metrics["data/skipped"] = plan.skipped
     efficiency, baseline = scaling.efficiency(run, plan, metrics.get("throughput/median"))
     metrics.update(efficiency)
-    metrics.update(_planned(run, metrics))
     return Summary(metrics, attempt, baseline and str(baseline))
-
-
-def _planned(run: RunDir, metrics: dict) -> dict:
-    """Return the forecast (plan/*) and its relative error, plan/error."""
-    planned = {key: value for key, value in (run.read(FORECAST) or {}).items() if key.startswith("plan/")}
-    reached = metrics.get("throughput/median")
-    if planned.get("plan/images_per_s") and reached:
-        planned["plan/error"] = planned["plan/images_per_s"] / reached - 1
-    return planned
 
 
 def _to_target(run: RunDir, history) -> dict:
@@ -102,7 +92,6 @@ def table(run: RunDir, view: Optional[str] = None, all_runs: Optional[str] = Non
         ("test top-1", _shown(figures, "test/top1", "{:.2f} %")),
         ("throughput", _shown(figures, "throughput/median", "{:,.0f} images/s (median)")),
         ("scaling efficiency", scaling.described(run, summary)),
-        ("planned", _error(figures)),
         ("waiting for data", _shown(figures, "time/data_wait_median", "{:.1%} of the time (median)")),
         ("wall time", _shown(figures, "time/wall_s", "{:.1f} s")),
         ("cost", _cost(figures, "cost/total_{}") or f"unknown: {price.why or 'no price'}"),
@@ -128,13 +117,6 @@ def _early_end(run: RunDir) -> Optional[str]:
 def _verdict(summary: Summary) -> Optional[str]:
     again = summary.rerun
     return again and f"{again['verdict']}: {again['why'].replace('; ', NEXT)}"
-
-
-def _error(figures: dict) -> Optional[str]:
-    if "plan/error" not in figures:
-        return None
-    off = figures["plan/error"]
-    return f"{figures['plan/images_per_s']:,.0f} images/s, {abs(off):.1%} too {'high' if off > 0 else 'low'}"
 
 
 def _shown(figures: dict, name: str, form: str) -> Optional[str]:

@@ -9,7 +9,6 @@ from mxscale.records import claims, reduced
 from mxscale.replay import availability, inputs, network, results
 from mxscale.replay.entry import SMALL, Cell, Grid, Link, Replay
 from mxscale.replay.page import Content, Numbers, Open
-from mxscale.report.modelled_claims import MODELS
 from mxscale.rundir.directory import FINISHED
 from mxscale.rundir.sweep_directory import CellRecord, SweepDirectory
 from mxscale.util.override_text import quoted
@@ -78,7 +77,7 @@ def content(
         replay, scale, about, command,
         [Numbers(panel, results.published(replay, panel), results.own(panel, grid, runs)) for panel in replay.panels],
         missing,
-        claims.outcomes(full, MODELS, decided, replay.claims),
+        claims.outcomes(full, claims.modelled(), decided, replay.claims),
         [(name, run.id) for name, run in runs.items()],
     )  # fmt: skip
 

@@ -8,16 +8,12 @@ from mxscale.records.claims import MODELLED, STATES, Outcome
 from mxscale.util import text_table
 
 HEADINGS = ("claim", "figure", "published", "here", "source or requirement")
-ABOUT = """Made by `mxscale report report.action=claims`. *Measured*: by the named runs, which were recorded under
-the conditions of the claim. *Reduced scale*: by a scaled-down replay (`mxscale replay all scale=small`), with other
-hardware, network and data; it says whether the figure points the same way, and never counts as reproduced. *Modelled*:
-by prices or by the planner, with its error. *Source fact*: a price, or a row of another team that the work quotes.
-*Not reproducible here*: with the hardware and data that it needs, and the command that measures it. For a claim that no
-single figure of a run states ("cheaper", "two for each worker"), the command makes the runs to compare. The works print
-no spread, so the tolerances are ours (`mxscale/tables/claim_conditions.csv`). The error of images/s, times
-and costs is that of absolute predictions, each published source predicted without its own rates; the error of
-efficiencies and ratios is that of published series, given the first rate of each. A claim counts once, under its first
-state; [replays.md](replays.md#measured-at-reduced-scale) lists those at reduced scale."""
+ABOUT = """Made by `mxscale report report.action=claims`. *Measured*: by runs under the conditions of the claim.
+*Reduced scale*: by a scaled-down [replay](replays.md#measured-at-reduced-scale), which never counts as reproduced.
+*Modelled*: by prices or the planner, with its error. *Source fact*: a price, or a result of another team that the
+work quotes. *Not reproducible here*: with what it needs, and the command that measures it or makes the runs to
+compare. The works print no spread, so the tolerances are ours (`mxscale/tables/claim_conditions.csv`). A claim
+counts once, under its first state."""
 
 
 def counted(found: Sequence[Outcome]) -> str:
@@ -61,7 +57,15 @@ def in_markdown(found: Sequence[Outcome]) -> str:
     for work in dict.fromkeys(one.row["work"] for one in found):
         cells = [_cells(one) for one in found if one.row["work"] == work]
         parts += [f"## {work}", text_table.markdown(HEADINGS, cells, left=len(HEADINGS), padded=False).rstrip()]
-    return "\n\n".join(parts) + "\n"
+    return _with_numbered_errors("\n\n".join(parts), found) + "\n"
+
+
+def _with_numbered_errors(page: str, found: Sequence[Outcome]) -> str:
+    """Return a page with a list of the models' errors at its end, and their numbers in its tables."""
+    errors = dict.fromkeys(one.modelled.error for one in found if one.modelled and one.modelled.error)
+    for number, error in enumerate(errors, 1):
+        page = page.replace(f"({error})", f"(error {number})")
+    return "\n".join([f"{page}\n\n## Errors of the models\n", *(f"{n}. {error}" for n, error in enumerate(errors, 1))])
 
 
 def _cells(one: Outcome) -> List[str]:

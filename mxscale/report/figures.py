@@ -1,14 +1,12 @@
 """The figures of a report."""
 
-import math
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from mxscale.records import recorded
 from mxscale.records.recorded import Row, Spread
 from mxscale.rendering.canvas import COLOURS, INK, STYLE, Drawn, axes, finished
-from mxscale.report import rows as report
 
-BARS, SERIES, LABEL = 24, 6, 46  # limits: rows of a figure, series, letters of a label
+SERIES, LABEL = 6, 46  # limits: series of a figure, letters of a label
 
 
 class Missing(NamedTuple):
@@ -140,106 +138,13 @@ def accuracy_against_cost(rows: Sequence[Row]):
     )
 
 
-def to_target(rows: Sequence[Row]):
-    """Draw time and cost to target by row."""
-    aimed = [row for row in rows if report.reached(row)][:BARS]
-    if not aimed:
-        return None
-    priced = any(report.reached(row, "cost/usd_to_target") for row in aimed)
-    figure, on = axes(10.0, 1.5 + 0.34 * len(aimed), 2 if priced else 1)
-    panels = zip(on if priced else [on], (("time/to_target_s", "s"), ("cost/usd_to_target", "USD")))
-    for panel, (metric, unit) in panels:
-        found = [report.reached(row, metric) for row in aimed]
-        longest = max([s.high for s in found if s and math.isfinite(s.high)], default=1.0)
-        for y, spread in enumerate(found):
-            _target_bar(panel, y, spread, longest)
-        panel.set_xlim(0, 1.3 * longest)
-        panel.set_xlabel(f"{'time' if unit == 's' else 'cost'} to target, {unit}")
-        panel.locator_params(axis="x", nbins=5)  # labels of small amounts are long
-        panel.grid(axis="x")
-    _names(on[0] if priced else on, aimed, with_target=True)
-    return figure, (
-        "Until val top-1 first reached target_top1: median over seeds, with minimum and maximum. A seed that did not "
-        f"reach it counts as infinite.{_left_out(rows, aimed)}"
-    )
-
-
-def _target_bar(on, y: int, spread, longest: float) -> None:
-    if spread is None or not math.isfinite(spread.median):
-        on.text(0.01 * longest, y, "not reached" if spread else "no price", va="center", fontsize=9, alpha=0.7)
-        return
-    on.barh(y, spread.median, 0.7, color=COLOURS[2], alpha=0.85)
-    high = spread.high if math.isfinite(spread.high) else 1.15 * longest
-    ends = [[spread.median - spread.low], [high - spread.median]]
-    on.errorbar(spread.median, y, xerr=ends, fmt="none", ecolor=INK, capsize=3, lw=1)
-    if not math.isfinite(spread.high):
-        on.text(high + 0.02 * longest, y, "not all", va="center", fontsize=8)
-
-
-def step_time(rows: Sequence[Row]):
-    """Draw compute, exchange and data wait as shares of a measured step."""
-    timed = [row for row in rows if report.shares(row)][:BARS]
-    if not timed:
-        return None
-    figure, on = axes(10.0, 1.7 + 0.34 * len(timed))
-    colours: Dict[str, str] = {"compute": COLOURS[0], "exchange": COLOURS[1], "waiting for data": COLOURS[3]}
-    starts = [0.0] * len(timed)
-    for part, colour in colours.items():
-        sizes = [100 * report.shares(row).get(part, 0.0) for row in timed]
-        if any(sizes):
-            on.barh(range(len(timed)), sizes, 0.7, starts, color=colour, label=part, alpha=0.9)
-            starts = [start + size for start, size in zip(starts, sizes)]
-    on.axvline(100, color=INK, lw=1.2, ls=(0, (4, 3)), label="measured step")
-    _names(on, timed)
-    on.set_xlabel("% of a measured step")
-    on.grid(axis="x")
-    figure.legend(loc="outside lower center", ncols=4, fontsize=9)
-    return figure, (
-        "Compute and exchange of sampled steps, timed one after the other. Beyond the dashes, they overlap, or the "
-        f"samples were slower than other steps. A gap is the update and other work.{_left_out(rows, timed)}"
-    )
-
-
-def predicted(rows: Sequence[Row]):
-    """Draw planned against measured images/s."""
-    pairs = [(row, report.prediction(row)) for row in rows if report.prediction(row)]
-    if not pairs:
-        return None
-    figure, on = axes(6.4, 4.8)
-    most = 1.1 * max(max(pair) for _, pair in pairs)
-    on.fill_between([0, most], [0, 0.9 * most], [0, 1.1 * most], color=INK, alpha=0.08, lw=0, label="within 10 %")
-    on.plot([0, most], [0, most], color=INK, lw=1, ls=(0, (4, 3)), label="planned = measured")
-    on.scatter([p for _, (p, _) in pairs], [m for _, (_, m) in pairs], color=COLOURS[0], s=36, zorder=3)
-    on.set_xlim(0, most)
-    on.set_ylim(0, most)
-    on.set_xlabel("planned, images/s")
-    on.set_ylabel("measured, images/s")
-    on.grid()
-    on.legend(loc="upper left")
-    errors = sorted(abs(planned / measured - 1) for _, (planned, measured) in pairs)
-    return figure, (
-        f"Planned images/s before each run against measured images/s, {len(pairs)} rows: median error "
-        f"{100 * recorded.spread(errors).median:.1f} %, largest {100 * errors[-1]:.1f} %."
-    )
-
-
 def _ends(spreads: Sequence[Spread]) -> List[List[float]]:
     """Return the distances from the median to minimum and maximum, as Matplotlib's error bars need them."""
     return [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
 
 
-def _names(on, rows: Sequence[Row], with_target: bool = False) -> None:
-    labels = [_cut(row.label) + (f" → {row.target:g} %" if with_target else "") for row in rows]
-    on.set_yticks(range(len(rows)), labels, fontsize=9)
-    on.set_ylim(len(rows) - 0.4, -0.6)  # the first row on top
-
-
 def _cut(text: str) -> str:
     return text if len(text) <= LABEL else text[: LABEL - 1] + "…"
-
-
-def _left_out(rows: Sequence[Row], shown: Sequence[Row]) -> str:
-    return f" {len(shown)} of {len(rows)} rows are shown." if len(shown) < len(rows) else ""
 
 
 # file, title, function that returns (figure, caption) or None, reason of None
@@ -247,7 +152,4 @@ FIGURES = (
     ("throughput", "Throughput and scaling", throughput, "no run has a throughput and a known number of devices"),
     ("accuracy_cost", "Accuracy against cost", accuracy_against_cost,
      "no run has a cost: set a price, such as machine.usd_per_hour=0.5"),
-    ("to_target", "Time and cost to target", to_target, "no run has a target: set target_top1, in percent"),
-    ("time", "Time of a step", step_time, "no run was long enough for a sampled step of compute and exchange"),
-    ("predicted", "Predicted against measured", predicted, "no run recorded a prediction (plan/images_per_s)"),
 )  # fmt: skip

@@ -6,14 +6,12 @@ from typing import List, Optional
 
 from mxscale.config.schema import Config
 from mxscale.config.verbs.records import Report
-from mxscale.cost import price_table
 from mxscale.launcher.progress import echo
 from mxscale.records import claims as published
 from mxscale.records import reduced
 from mxscale.records.recorded import Recorded
 from mxscale.rendering import page
 from mxscale.report import claims, experiment, side_by_side
-from mxscale.report.modelled_claims import of_user
 from mxscale.tracking import uris
 from mxscale.tracking.history import Store
 
@@ -39,7 +37,7 @@ def report_claims(config: Config, request: Report, folder: Path) -> None:
     """List the published figures: measured here, modelled, or neither."""
     runs = runs_of_claims(config, request.experiment)
     at_reduced_scale = reduced.evaluate(reduced.of_runs(runs))
-    found = published.outcomes(runs, of_user(price_table.path_of(config)), at_reduced_scale)
+    found = published.outcomes(runs, published.modelled(), at_reduced_scale)
     page.save({"claims.md": claims.in_markdown(found)}, (), folder, "report.output")
     echo(f"{claims.in_text(found)}\n\n{claims.counted(found)}; as a table: {folder}/claims.md")
 

@@ -1,8 +1,7 @@
 """Values of the rows of a report, and its table. An unrecorded value is None and shown as a dash, never as 0."""
 
 import math
-import statistics
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.records.recorded import NOT_KNOWN, Recorded, Row, Spread, known, spread, varied
 from mxscale.util import csv_tables
@@ -23,36 +22,6 @@ def reached(row: Row, metric: str = REACHED) -> Optional[Spread]:
 
 def _priced(run: Recorded, metric: str) -> bool:
     return known(run.metrics.get("cost/total_eur" if "eur" in metric else "cost/total_usd"))
-
-
-def shares(row: Row) -> Optional[Dict[str, float]]:
-    """Return the shares of a measured step: data wait, and compute and exchange, timed one after the other.
-
-    Their sum is above 1 if backward hides part of the exchange, and below 1 if a step has other work.
-    """
-    rate, wait = row.median("throughput/median"), _timed(row, "data_wait")
-    images = row.runs[0].param("batch/global")
-    if not rate or wait is None or not images:
-        return None
-    step_s, found = int(images) / rate, {"waiting for data": wait}
-    for part in ("compute", "exchange"):
-        seconds = _timed(row, part)
-        if seconds is not None:
-            found[part] = seconds / step_s
-    return found if len(found) > 1 else None
-
-
-def _timed(row: Row, part: str) -> Optional[float]:
-    """Return the median over the run if recorded, else the last value."""
-    median = row.median(f"time/{part}_median")
-    return row.median(f"time/{part}") if median is None else median
-
-
-def prediction(row: Row) -> Optional[Tuple[float, float]]:
-    """Return (planned, measured) images/s, medians of the runs that have both; the first run has no plan."""
-    figures = [[run.metrics.get(name) for name in ("plan/images_per_s", "throughput/median")] for run in row.runs]
-    both = [pair for pair in figures if all(map(known, pair))]
-    return tuple(map(statistics.median, zip(*both))) if both else None
 
 
 class Column(NamedTuple):
@@ -80,7 +49,6 @@ COLUMNS = (
     Column("EUR to target", "cost/eur_to_target", "{:.4f}", of=reached),
     Column("USD per point", "cost/usd_per_point", "{:.6f}"),
     Column("EUR per point", "cost/eur_per_point", "{:.6f}"),
-    Column("planned images/s", "plan/images_per_s", "{:,.0f}"),
 )
 
 

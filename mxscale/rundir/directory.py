@@ -8,7 +8,6 @@ metrics.jsonl             appended by rank 0; the source of truth
 system.jsonl              use of the machine, appended by the parent; in the same format
 refused.json warnings.json   why the preparation refused the run; warnings of rank 0
 pretrained.params network.json   weights and graph from another source
-forecast.json             the expected rate, hours and cost (perfmodel/forecast.py)
 params.json learning-curves.png   for MLflow: params of the first attempt, the figure of its page
 probe/                    the output of measurements by ranks
 timeline_<attempt>.json   Horovod's timeline, with comm.timeline=true
@@ -59,7 +58,6 @@ from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
 
 METRICS, SYSTEM = "metrics.jsonl", "system.jsonl"
-FORECAST = "forecast.json"
 WARNINGS = "warnings.json"  # of rank 0: {subject: one line}
 PARAMS = "params.json"  # MLflow's params of the first attempt
 RERUN = "rerun.json"

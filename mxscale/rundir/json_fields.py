@@ -26,7 +26,6 @@ FIELDS: Dict[str, Dict[str, Any]] = {
     },
     "warnings.json": {"*": str},
     "params.json": {"*": str},
-    "forecast.json": {"plan/images_per_s": Optional[float], "plan/hours": Optional[float]},
     "refused.json": {"error": Optional[str]},
     "rerun.json": {
         "of": str,

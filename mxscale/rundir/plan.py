@@ -17,6 +17,8 @@ class Split:
     count: int  # images
     rec: Optional[str] = None  # path of the packed records; None: synthetic images
     idx: Optional[str] = None
+    crc: Optional[str] = None  # path of the records' checksums; None: unverified
+    classes: Optional[int] = None  # labels are below; None: unknown
 
 
 @dataclass(frozen=True)

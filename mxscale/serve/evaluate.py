@@ -148,7 +148,7 @@ def _matched(names: Sequence[str], card: ModelCard, where: str) -> np.ndarray:
 def _opened(name: str, data: Data, packed: dict, classes: np.ndarray) -> Images:
     split, files = manifests.split_of(packed, name), sources.originals(data, packed)
     try:
-        records = RecordFile(split.rec, split.idx)
+        records = RecordFile(split)
         return Images(name, records, classes, [files[number] for number in records.ids()] if files else ())
     except (OSError, BadRecords) as error:
         raise ConfigError(f"{split.rec} cannot be read ({error})") from None

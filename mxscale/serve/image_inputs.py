@@ -9,6 +9,7 @@ import numpy as np
 from mxscale.data.images import EXTENSIONS
 from mxscale.data.sources import images_in
 from mxscale.util.errors import ConfigError
+from mxscale.util.regular_files import open_regular
 
 
 class Picture(NamedTuple):
@@ -51,7 +52,8 @@ def _inside(folder: str) -> List[str]:
 def array(path: str) -> np.ndarray:
     """Return the images of a .npy file: (n, height, width, 3) uint8. Raises ConfigError."""
     try:
-        images = np.load(path, mmap_mode="r", allow_pickle=False)
+        with open_regular(path):  # np.load would wait for a FIFO
+            images = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except (ValueError, EOFError) as error:

@@ -14,7 +14,6 @@ from mxscale.rundir.directory import (
     ALLREDUCE,
     FAILED,
     FINISHED,
-    FORECAST,
     KILLED,
     METRICS,
     PARAMS,
@@ -44,16 +43,13 @@ ARTIFACTS = (
     SYSTEM,
     learning_curves.FILE,
     RERUN,
-    FORECAST,
     "diagnosis.json",
     "diagnosis.png",
     "find-lr.json",
     "find-lr.png",
     "find-lr.csv",
     "test-io.json",
-    "test-io.png",
     ALLREDUCE,
-    "test-allreduce.png",
     WARNINGS,
     "sweep.json",  # this and the following: of a sweep
     "table.csv",
@@ -95,14 +91,13 @@ def uri_of(run: RunDir, tracking: configs.Tracking, uri: Optional[str] = None) -
 
 
 def params(run: RunDir) -> Dict[str, str]:
-    """Return the flattened configuration, the sizes derived from it, and the forecast (plan/*)."""
+    """Return the flattened configuration and the sizes derived from it."""
     values = configs.flatten(configs.to_dict(run.config()))
     if sizes := run.plan().sizes:
         values.update({name: getattr(sizes, key) for name, key in SIZES.items()})
     for key, given in ((run.read("sweep.json") or {}).get("swept") or {}).items():  # cells differ in it
         values = {name: value for name, value in values.items() if name != key and not name.startswith(f"{key}.")}
         values[key] = given
-    values.update({key: value for key, value in (run.read(FORECAST) or {}).items() if key.startswith("plan/")})
     return {key: redact(str(value))[:MAX_PARAM] for key, value in values.items()}
 
 

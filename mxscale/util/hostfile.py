@@ -1,10 +1,10 @@
 """Hostfiles, as Open MPI, `horovodrun --hostfile`, Slurm and the MPI operator of Kubernetes write them."""
 
 import re
-from pathlib import Path
 from typing import Dict, List
 
 from mxscale.util.errors import ConfigError
+from mxscale.util.regular_files import read_text
 
 NAME = r"[A-Za-z0-9_][\w.-]*"  # a name that begins with - would be an option of ssh
 LINE = re.compile(rf"({NAME})(?::([1-9]\d{{0,3}})|\s+slots\s*=\s*([1-9]\d{{0,3}}))?(\s+max[-_]slots\s*=\s*\d+)?")
@@ -23,7 +23,7 @@ def read(path: str) -> List[str]:
         ConfigError: The file is not readable, has no host, or has a line of another form.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"launch.hosts={path}: {getattr(error, 'strerror', None) or error}; "

@@ -41,3 +41,9 @@ def read_regular(path, at_most: int) -> bytes:
         if size > at_most:
             raise OSError(errno.EFBIG, f"{size / 1e9:.1f} GB, expected at most {at_most / 1e9:.1f} GB", str(path))
         return file.read()
+
+
+def read_text(path, encoding: str = "utf-8") -> str:
+    """Return the text of a regular file. Raises OSError, as of `open_regular`, and UnicodeDecodeError."""
+    with open_regular(path, "r", encoding=encoding) as file:
+        return file.read()

@@ -176,7 +176,6 @@ def test_a_wheel_contains_what_the_verbs_read(tmp_path):
         ("export", "format", "mxscale.serve.export:FORMATS"),
         ("replay", "scale", "mxscale.replay.entry:SCALES"),
         ("report", "report.action", "mxscale.report.report:ACTIONS"),
-        ("score", "leave_out", "mxscale.perfmodel.published.score:LABELS"),
     ],
 )
 def test_each_choice_of_a_verb_is_implemented(verb, key, registry):

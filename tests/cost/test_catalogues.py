@@ -51,18 +51,6 @@ def test_skypilot_spot_price_is_of_the_cheapest_zone():
     ]
 
 
-def test_instances_json_yields_offered_linux_prices_only():
-    rows = catalogs.read(str(SAMPLES / "instances.json"), "2025-03-01")
-    assert [cells(row, "gpus", "network_gbps") for row in rows] == [
-        ("p3.16xlarge", "us-east-1", "on_demand", "24.48", "8", "25"),
-        ("p3.16xlarge", "us-east-1", "spot", "7.3441", "8", "25"),
-        ("p3.16xlarge", "eu-west-1", "on_demand", "26.44", "8", "25"),
-        ("c5n.18xlarge", "us-east-1", "on_demand", "3.888", "0", "100"),
-        ("c5n.18xlarge", "us-east-1", "spot", "1.4987", "0", "100"),
-        ("c5n.18xlarge", "ap-east-1", "spot", "1.9", "0", "100"),
-    ]
-
-
 def test_an_update_adds_prices_and_keeps_old_ones(tmp_path, capsys):
     assert tool(tmp_path, f"update={SAMPLES / 'vms.csv'}", "as_of=2025-03-01") == 0
     assert "added 5 prices of 2025-03-01 from vms.csv@" in capsys.readouterr().out
@@ -97,11 +85,11 @@ def test_last_added_price_of_a_day_applies(tmp_path):
 
 
 def test_an_update_can_select_instance_and_region(tmp_path):
-    only = ("machine.instance=p3.16xlarge", "machine.region=us-east-1")
-    assert tool(tmp_path, f"update={SAMPLES / 'instances.json'}", *only) == 0
+    only = ("machine.instance=p3.16xlarge", "machine.region=eu-west-1")
+    assert tool(tmp_path, f"update={SAMPLES / 'vms.csv'}", *only) == 0
     assert [(row["region"], row["market"], row["usd_per_hour"]) for row in rows(tmp_path)] == [
-        ("us-east-1", "on_demand", "24.48"),
-        ("us-east-1", "spot", "7.3441"),
+        ("eu-west-1", "on_demand", "26.44"),
+        ("eu-west-1", "spot", "8.1015"),
     ]
     assert {row["as_of"] for row in rows(tmp_path)} == {datetime.date.today().isoformat()}
 
@@ -191,17 +179,22 @@ HEADER = "InstanceType,Region,Price,SpotPrice\n"
         (HEADER + "x,eu-west-1,cheap,\n", "Price=cheap"),
         (HEADER + "x,eu-west-1,1,1,1\n", "more cells than columns"),
         (HEADER + "n1-highmem-8,us-central1,0.47,0.1\n", "us-central1 is not an AWS region"),
-        ("[{]", "invalid JSON"),
-        ("{}", "has no instance_type and pricing"),
-        ('[{"instance_type": "x"}]', "entry 1 has no instance_type and pricing"),
-        ('[{"instance_type": "x", "pricing": {"eastus": {}}}]', "eastus is not an AWS region"),
-        ('[{"instance_type": "x", "pricing": {"eu-west-1": {"linux": {"ondemand": NaN}}}}]', "ondemand=nan"),
-        ('[{"instance_type": "x", "pricing": {"eu-west-1": {"mswin": {"ondemand": "1"}}}}]', "the file has no price"),
+        ('[{"instance_type": "x"}]', "expected SkyPilot's aws/vms.csv"),
+        ('{"SpotPriceHistory": []}', "histories of spot prices are not read"),
+        ("AvailabilityZone,InstanceType,ProductDescription,SpotPrice,Timestamp\n", "no column Region, Price"),
     ],
 )
 def test_an_invalid_catalog_is_one_line(tmp_path, text, message):
     (tmp_path / "file").write_text(text)
     assert message in error_of(catalogs.read, str(tmp_path / "file"), "2025-03-01")
+
+
+def test_history_of_an_earlier_version_is_not_passed_over(tmp_path):
+    (tmp_path / "spot.csv").write_text("")
+    assert "histories of spot prices are no longer read" in error_of(
+        price, tmp_path, "p3.16xlarge", "us-east-1", market="spot"
+    )
+    assert price(tmp_path, "p3.16xlarge", "us-east-1", as_of="2017-12-01").usd_per_hour == 24.48
 
 
 def test_an_unreadable_catalog_is_one_line(tmp_path, capsys):

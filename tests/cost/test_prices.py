@@ -120,9 +120,8 @@ UNDATED = {"provider": "aws", "instance": "p5.48xlarge", "region": "us-east-1", 
         ),
         (
             {**P3, "region": "eu-west-1", "market": "spot"},
-            "machine.market=spot: no price of p3.16xlarge eu-west-1 on 2025-06-01 is known: aws ec2 "
-            "describe-spot-price-history --region eu-west-1 --instance-types p3.16xlarge --start-time DATE > spot.json "
-            f"&& mxscale prices update=spot.json; {BY_HAND}",
+            "machine.market=spot: no price of p3.16xlarge eu-west-1 on 2025-06-01 is known: import one "
+            f"(mxscale prices update=vms.csv), {BY_HAND}",
         ),
         (
             {**P4DE, "as_of": "2024-04-29"},

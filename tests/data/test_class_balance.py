@@ -16,6 +16,7 @@ from mxscale.config.validation import validate
 from mxscale.data import recordio
 from mxscale.data.reader import philox
 from mxscale.data.reader.records import RecordFile
+from mxscale.rundir.plan import Split
 from mxscale.train.optim.optimizer import CrossEntropy
 from mxscale.train.prepare import class_weights
 
@@ -186,4 +187,4 @@ def test_labels_are_read_from_the_headers(tmp_path):
         for label, content in zip((3, 1_000_000, 0), contents, strict=True):
             writer.write(label, 7, content)
         writer.close()
-    assert RecordFile(str(tmp_path / "t.rec"), str(tmp_path / "t.idx")).labels().tolist() == [3, 1_000_000, 0]
+    assert RecordFile(Split(3, str(tmp_path / "t.rec"), str(tmp_path / "t.idx"))).labels().tolist() == [3, 1_000_000, 0]

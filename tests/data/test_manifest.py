@@ -1,6 +1,8 @@
 """Checks of packed sets: duplicates, changed files and label maps."""
 
 import dataclasses
+import errno
+import json
 import os
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from records import make_records
 from refusals import error_of
 
 from mxscale.config.schema import Data
-from mxscale.data import manifest, pack
+from mxscale.data import manifest, pack, recordio
 
 
 def prepare(data):
@@ -124,6 +126,63 @@ def test_a_copied_set_is_verified_once(data, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "digest_of", lambda path: pytest.fail("read again"))
         assert prepare(data) == made
+
+
+def without_checksums(made) -> dict:
+    """Make a set one of an earlier version, whose records have no checksums; return its manifest."""
+    path = Path(made["dir"]) / "manifest.json"
+    values = json.loads(path.read_text())
+    for name, entry in values["splits"].items():
+        (path.parent / entry.pop("crc")).unlink(missing_ok=True)
+        assert (path.parent / f"{name}.rec").is_file()
+    path.write_text(json.dumps(values))
+    return manifest.load(made["dir"])
+
+
+def test_sets_of_earlier_versions_get_checksums_once(data, capfd):
+    made = prepare(data)
+    before = {path: path.read_bytes() for path in Path(made["dir"]).iterdir() if path.name != "manifest.json"}
+    without_checksums(made)
+    capfd.readouterr()
+    assert prepare(data) == made
+    assert {path: path.read_bytes() for path in before} == before
+    assert prepare(data) == made and packed_sets(data) == [made["dir"]]
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"{made['dir']}: checksums of its records added; an earlier version packed it")
+
+
+def test_a_damaged_set_of_an_earlier_version_is_packed_again(data):
+    made = prepare(data)
+    without_checksums(made)
+    rec = Path(made["dir"]) / "train.rec"
+    complete, times = rec.read_bytes(), rec.stat()
+    rec.write_bytes(complete[:200] + bytes([complete[200] ^ 1]) + complete[201:])
+    os.utime(rec, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert prepare(data) == made and rec.read_bytes() == complete
+
+
+def test_a_set_that_cannot_get_checksums_is_named_as_unverified(data, capfd, monkeypatch):
+    made = without_checksums(prepare(data))
+
+    def read_only(path, checksums):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    monkeypatch.setattr(recordio, "write_checksums", read_only)
+    capfd.readouterr()
+    assert prepare(data) == made and manifest.split_of(made, "train").crc is None
+    assert capfd.readouterr().err.splitlines() == [
+        f"{made['dir']}: unverified: checksums of its records cannot be written there (Read-only file system), each "
+        "image is decoded completely, which takes longer"
+    ]
+
+
+def test_a_set_with_damaged_checksums_is_packed_again(data):
+    made = prepare(data)
+    crc = Path(made["dir"]) / "train.crc"
+    complete = crc.read_bytes()
+    for damage in (crc.unlink, lambda: crc.write_bytes(complete[:-1])):
+        damage()
+        assert prepare(data) == made and crc.read_bytes() == complete
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import zlib
 
 import numpy as np
 import pytest
+import simplejpeg
 from encoded_images import interlaced, png, written
 from image_trees import folder_data, make_tree, pack
 from PIL import Image
@@ -66,8 +67,37 @@ def test_a_progressive_jpeg_without_its_last_scan_is_bad():
 
 def test_needless_bytes_in_a_jpeg_are_accepted(photo):
     content = written(photo, "JPEG")
-    for more in (content[:-2] + b"abcd" + END, content + b"abcd" * 9 + END, content + content):
+    for more in (content[:-2] + bytes(9) + END, content + b"abcd" * 9 + END, content + content):
         np.testing.assert_array_equal(decode(more), decode(content))
+    with pytest.raises(BadImage, match=r"damaged: Corrupt JPEG data: [0-9]+ extraneous bytes before marker 0xd9"):
+        decode(content[:-2] + b"abcd" * 5 + END)
+
+
+@pytest.mark.parametrize("options", JPEGS.values(), ids=JPEGS)
+def test_every_jpeg_with_a_warning_about_its_data_is_bad(options):
+    content = written(landscape(160, 120), "JPEG", **options)
+    random, refused = np.random.RandomState(0), 0
+    for _ in range(400):
+        copy = bytearray(content)
+        for place in random.randint(0, len(copy), 4):
+            copy[place] = random.randint(256)
+        try:
+            simplejpeg.decode_jpeg(bytes(copy))
+        except (ValueError, KeyError):
+            refused += 1
+            with pytest.raises(BadImage):
+                decode(bytes(copy))
+    assert refused > 100
+
+
+def test_damage_after_a_harmless_warning_is_bad():
+    content = written(landscape(), "JPEG")
+    harmless = content.replace(b"JFIF\0\1", b"JFIF\0\0")
+    with pytest.raises(ValueError, match="JFIF"):
+        simplejpeg.decode_jpeg(harmless)
+    np.testing.assert_array_equal(decode(harmless), decode(content))
+    with pytest.raises(BadImage, match="damaged: Corrupt JPEG data"):
+        decode(harmless[:-2] + b"abcd" * 5 + END)
 
 
 def test_a_grey_jpeg_is_complete():

@@ -1,6 +1,8 @@
 """The reader on libjpeg-turbo: random numbers, decoding, crops, threads, errors."""
 
 import io
+import shutil
+import struct
 from dataclasses import replace
 
 import mxnet as mx
@@ -10,6 +12,7 @@ from batches import AUGMENTED, RAW, evaluation_data, micros, same, train_data
 from PIL import Image
 from records import make_records, noise, ramp
 
+from mxscale.config.readers import READERS
 from mxscale.config.training_settings import Augment
 from mxscale.data import recordio
 from mxscale.data.images import BadImage
@@ -172,7 +175,7 @@ def test_bad_images_are_named(content, tmp_path):
 
 def test_a_truncated_file_is_an_error_not_a_crash(tmp_path):
     records = noise(tmp_path, 4)
-    file = RecordFile(records.rec, records.idx)
+    file = RecordFile(records)
     with open(records.rec, "r+b") as rec:
         rec.truncate(200)
     with pytest.raises(recordio.BadRecords, match=r"truncated at byte|no record at byte"):
@@ -185,8 +188,124 @@ def test_records_divided_at_the_magic_number_are_joined(tmp_path):
         for label in (3, 4):
             writer.write(label, 0, content)
         writer.close()
-    file = RecordFile(str(tmp_path / "t.rec"), str(tmp_path / "t.idx"))
+    file = RecordFile(Split(2, *(str(tmp_path / f"t.{end}") for end in ("rec", "idx", "crc"))))
     assert [(label, bytes(image)) for label, image in (file[0], file[1])] == [(3, content), (4, content)]
+
+
+# ---------------------------------------------------------------- damaged records
+
+
+def damaged(contents, start=0):
+    """Return copies of encoded images, each with four random bytes from byte `start` on."""
+    random = np.random.RandomState(0)
+    copies = [bytearray(content) for content in contents]
+    for copy in copies:
+        for place in random.randint(start, len(copy), 4):
+            copy[place] = random.randint(256)
+    return [bytes(copy) for copy in copies]
+
+
+def packed(folder, contents, classes=None) -> Split:
+    """Write records with checksums, with the labels 0, 1, 0, 1, ..."""
+    with recordio.Writer(folder, "set") as writer:
+        for number, content in enumerate(contents):
+            writer.write(number % 2, number, content)
+        writer.close()
+    return Split(len(contents), *(str(folder / f"set.{end}") for end in ("rec", "idx", "crc")), classes)
+
+
+def overwrite(records: Split, contents) -> None:
+    """Replace the images of the same sizes in a .rec."""
+    with open(records.rec, "r+b") as rec:
+        for offset, content in zip(recordio.read_index(records.idx), contents, strict=True):
+            rec.seek(offset + recordio.PREFIX.size + recordio.HEADER.size)
+            rec.write(content)
+
+
+def refused(function, *arguments) -> bool:
+    """Return whether a call raises an error of an image or record."""
+    try:
+        function(*arguments)
+    except (BadImage, recordio.BadRecords, ValueError):
+        return True
+    return False
+
+
+def png(image) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("form", [jpeg, png])
+def test_every_damaged_record_is_refused(form, tmp_path):
+    contents = [form(photograph(160, 120))] * 400
+    records, transform = packed(tmp_path, contents), Training(replace(RAW, image_size=32, augment=Augment()))
+    copies = damaged(contents)
+    overwrite(records, copies)
+    changed = [copy != content for copy, content in zip(copies, contents, strict=True)]
+    assert [refused(RecordFile(records).__getitem__, number) for number in range(400)] == changed
+    unverified = RecordFile(replace(records, crc=None))
+
+    def crop(number):
+        transform(unverified[number][1], [0.5] * transform.draws, np.empty((3, 32, 32), "uint8"))
+
+    complete = [refused(decoder.decode, copy) for copy in copies]
+    assert [refused(crop, number) for number in range(400)] == complete and sum(complete) > 100
+
+
+def test_a_truncated_record_without_a_checksum_is_refused(tmp_path):
+    content = jpeg(photograph(160, 120))
+    records = packed(tmp_path, [content[: len(content) * part // 10] + b"\xff\xd9" for part in range(3, 10)])
+    file = RecordFile(replace(records, crc=None))
+    assert all(refused(file.__getitem__, number) for number in range(len(file)))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_damage_after_packing_is_named_by_each_reader(reader, tmp_path):
+    contents, data = [jpeg(photograph(32, 32, seed)) for seed in range(8)], replace(RAW, reader=reader)
+    records = packed(tmp_path, contents)
+    assert len(micros(train_data(records, data), range(2))) == len(list(evaluation_data(records, data))) == 2
+    overwrite(records, [*contents[:5], contents[5][:-9] + b"x" + contents[5][-8:], *contents[6:]])
+    message = rf"record 5 at byte [0-9]+ of {records.rec}: its checksum differs: .*remove {tmp_path}, and"
+    with pytest.raises(RuntimeError, match=message):
+        micros(train_data(records, data), range(2))
+    with pytest.raises(RuntimeError, match=message):
+        list(evaluation_data(records, data))
+    elsewhere = tmp_path / "checksums"
+    elsewhere.mkdir()
+    with pytest.raises(RuntimeError, match="copy the file again, or create it again with im2rec"):
+        list(evaluation_data(replace(records, crc=shutil.copy(records.crc, elsewhere)), data))
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("label", [9.0, -1.0, 0.5, float("nan")])
+def test_a_changed_label_is_refused_by_each_reader(reader, label, tmp_path):
+    records, data = packed(tmp_path, [png(photograph(32, 32))] * 8, classes=2), replace(RAW, reader=reader)
+    with open(records.rec, "r+b") as rec:
+        rec.seek(recordio.read_index(records.idx)[3] + recordio.LABEL_OFFSET)
+        rec.write(struct.pack("<f", label))
+    message = rf"record 3 at byte [0-9]+ of {records.rec}: "
+    with pytest.raises(RuntimeError, match=message + "its checksum differs"):
+        micros(train_data(records, data), range(2))
+    with pytest.raises(RuntimeError, match=message + rf"has the label {label:g}; .* from 0 to 1"):
+        micros(train_data(replace(records, crc=None), data), range(2))
+
+
+def test_swapped_labels_are_refused(tmp_path):
+    records = packed(tmp_path, [png(photograph(32, 32))] * 2)
+    with open(records.rec, "r+b") as rec:
+        for offset, label in zip(recordio.read_index(records.idx), (1.0, 0.0), strict=True):
+            rec.seek(offset + recordio.LABEL_OFFSET)
+            rec.write(struct.pack("<f", label))
+    assert all(refused(RecordFile(records).__getitem__, number) for number in (0, 1))
+
+
+def test_checksums_of_another_number_of_records_are_refused(tmp_path):
+    records = packed(tmp_path, [png(photograph(32, 32))] * 2)
+    recordio.write_checksums(records.crc, [1, 2, 3])
+    with pytest.raises(recordio.BadRecords, match="3 checksums of 2 records"):
+        RecordFile(records)
 
 
 # ---------------------------------------------------------------- crops

@@ -3,6 +3,7 @@
 import io
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
@@ -104,9 +105,11 @@ def test_record_files_are_read_in_place(given, tmp_path):
         "val": (3, [1, 1, 1]),
         "test": (1, [0, 1, 0]),
     }
-    assert manifest.split_of(made, "val") == Split(3, str(tmp_path / "val.rec"), str(tmp_path / "val.idx"))
+    assert manifest.split_of(made, "val") == Split(
+        3, str(tmp_path / "val.rec"), str(tmp_path / "val.idx"), os.path.join(made["dir"], "val.crc"), 3
+    )
     assert made["splits"]["train"]["min_side"] == 20
-    assert os.listdir(made["dir"]) == ["manifest.json"]
+    assert sorted(os.listdir(made["dir"])) == ["manifest.json", "test.crc", "train.crc", "val.crc"]
 
 
 def test_a_missing_index_is_written_beside_the_manifest(given, tmp_path):
@@ -298,7 +301,7 @@ def test_images_that_mxnet_decodes_differently_are_reencoded(given, tmp_path):
 
 def test_files_of_plain_images_are_not_copied(given):
     made = prepare(given())
-    assert made["splits"]["train"]["rewritten"] == 0 and os.listdir(made["dir"]) == ["manifest.json"]
+    assert made["splits"]["train"]["rewritten"] == 0 and not list(Path(made["dir"]).glob("*.rec"))
 
 
 def test_a_jpeg_that_a_reader_refuses_is_encoded_again():

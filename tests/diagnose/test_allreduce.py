@@ -8,7 +8,6 @@ import sys
 import psutil
 import pytest
 from machine import kill_session, until
-from PIL import Image
 from refusals import command_error
 from run_files import recorded_in
 
@@ -74,7 +73,6 @@ def test_two_ranks_measure_each_size(transport, tmp_path, capsys):
         seconds = each["seconds"]
         assert 0 < seconds["min"] <= seconds["median"] <= seconds["max"] and seconds["runs"] >= 5
     assert all_reduce.table(found) in capsys.readouterr().out
-    assert Image.open(record.path / "test-allreduce.png").size == (1080, 540)
     client, run = recorded_in(uri)
     assert {"kind": "test-allreduce", "allreduce.over": transport, "ranks": "2"}.items() <= run.data.tags.items()
     assert "signature" not in run.data.tags  # a report on training runs leaves it out
@@ -82,7 +80,7 @@ def test_two_ranks_measure_each_size(transport, tmp_path, capsys):
     points = {point.step: point.value for point in client.get_metric_history(run.info.run_id, "allreduce/ms")}
     assert points == {row["bytes"]: pytest.approx(1e3 * row["seconds"]["median"]) for row in found["sizes"]}
     assert run.data.metrics["allreduce/ms/65536"] == pytest.approx(points[65536])
-    assert {ALLREDUCE, "test-allreduce.png"} <= {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert ALLREDUCE in {file.path for file in client.list_artifacts(run.info.run_id)}
 
 
 @pytest.mark.slow

@@ -177,7 +177,7 @@ def given(tmp_path, monkeypatch):
 
         monkeypatch.setattr(diagnosis.Diagnostics, "_read", read)
         monkeypatch.setattr(timing, "together", together)
-        monkeypatch.setattr(presentation, "draw", lambda found, path: None)
+        monkeypatch.setattr(diagnosis.Diagnostics, "draw", None)
         config, own = composed(
             f"runs={tmp_path}", "tracking=none", "diagnose.repeats=2", "launch.ranks=2", "data.threads=2"
         )

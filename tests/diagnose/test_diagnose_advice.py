@@ -105,7 +105,7 @@ def test_current_settings_are_not_advised():
 
 def test_last_accumulated_backward_hides_the_exchange():
     late = with_comm(overlap=False, compression="fp16")
-    found = gains(EXCHANGE, replace(TWO, turns=2), late)
+    found = gains(EXCHANGE, replace(TWO, micro_batches=2), late)
     assert found["comm.overlap=true"] == 0.2  # 2/3 of 0.05 s: 0.2 -> 0.167
     assert found["comm.double_buffering=true"] == 1.0  # all of compute hides it
 
@@ -216,7 +216,7 @@ def test_inapplicable_probes_are_left_out():
 
 def test_one_rank_has_the_batches_of_the_run():
     run = prepared(data={"shards": 4}, batch={"accumulation": 3})
-    assert (run.turns, run.images_of_a_rank) == (6, 192)
+    assert (run.micro_batches, run.images_of_a_rank) == (6, 192)
     assert probes.configs(run, 1)["compute"][0].data.shards == 2
 
 

@@ -114,7 +114,7 @@ def test_the_table_has_base_and_effective_rates():
 
 @pytest.mark.parametrize("losses", [[falling(rate) for rate in RATES], [2.0] * 101, [2.0], [NAN]])
 def test_every_result_can_be_drawn(losses, tmp_path):
-    find_lr.draw(found(losses), str(tmp_path / "x.png"))
+    lr_curve.draw(found(losses), str(tmp_path / "x.png"))
     assert Image.open(tmp_path / "x.png").size == (1080, 540)
 
 
@@ -154,11 +154,11 @@ def test_the_suggestion_for_the_digits_trains_them(cli, tmp_path):
     ended = cli("find-lr", *QUICK, "find_lr.lr_min=0.001", "find_lr.lr_max=100", uri, small=False)
     record = ended.run
     result = record.read("find-lr.json")
-    assert record.state == "FINISHED" and f"use     optimizer.lr={find_lr.shown(result['tenth_lr'])}" in ended.out
+    assert record.state == "FINISHED" and f"use     optimizer.lr={lr_curve.shown(result['tenth_lr'])}" in ended.out
     assert 0.02 < result["tenth_lr"] < 5 and 0.02 < result["steepest_lr"] < 20
     assert len(record.history()) == len(result["losses"]) == len(result["smoothed"])
     assert not list(record.path.glob("**/params")) and (record.path / "find-lr.csv").is_file()
-    rate = f"optimizer.lr={find_lr.shown(result['tenth_lr'])}"
+    rate = f"optimizer.lr={lr_curve.shown(result['tenth_lr'])}"
     run = cli("train", *QUICK, rate, "epochs=10", "tracking=none", small=False).run
     assert run.read("summary.json")["metrics"]["best/val_top1"] > 80
 

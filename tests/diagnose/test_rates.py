@@ -5,7 +5,6 @@ import os
 import signal
 
 import pytest
-from PIL import Image
 from records import make_records, noise
 from refusals import command_error
 from run_files import recorded_in
@@ -51,7 +50,6 @@ def test_each_reader_work_and_thread_count_is_a_row(measured):
         assert 0 < rate["min"] <= rate["median"] <= rate["max"] and rate["runs"] == batches.INTERVALS
         assert row["ms_per_image"] == pytest.approx(1000 / rate["median"])
         assert input_rates.line(row) in printed.out and len(input_rates.line(row)) <= 80
-    assert Image.open(record.path / "test-io.png").size == (1080, 540)
 
 
 def test_mlflow_has_the_rates_by_threads(measured, tmp_path):
@@ -72,7 +70,7 @@ def test_mlflow_has_the_rates_by_threads(measured, tmp_path):
         assert {point.step: point.value for point in points} == pytest.approx(expected)
     assert run.data.metrics["io/images_per_s"] == pytest.approx(rows["training", 2]["median"])
     assert run.data.metrics["io/images_per_s_low"] == pytest.approx(rows["training", 2]["min"])
-    assert {"config.yaml", "environment.json", "test-io.json", "test-io.png"} <= {
+    assert {"config.yaml", "environment.json", "test-io.json"} <= {
         file.path for file in client.list_artifacts(run.info.run_id)
     }
     (source,) = run.inputs.dataset_inputs

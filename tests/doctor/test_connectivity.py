@@ -108,15 +108,6 @@ def test_mlflow_file_must_be_writable(tmp_path):
     assert connectivity.check_mlflow(configured(tmp_path / "runs")).state == "warn"
 
 
-def test_port_of_the_ui(tmp_path, server):
-    config = configured(tmp_path)
-    assert [each.state for each in connectivity.check_ui_port(config, free_port())] == ["ok"]
-    assert [each.cause for each in connectivity.check_ui_port(config, server.server_port)] == ["in use by MLflow's UI"]
-    server.status = 404
-    assert [each.state for each in connectivity.check_ui_port(config, server.server_port)] == ["warn"]
-    assert connectivity.check_ui_port(configured(tmp_path, tracking={"uri": "http://mlflow:5000"})) == []
-
-
 def test_local_run_needs_no_hosts(tmp_path):
     result = connectivity.check_hosts(configured(tmp_path))[0]
     assert (result.name, result.state) == ("hosts", "ok")

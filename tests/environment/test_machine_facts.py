@@ -11,9 +11,9 @@ import pytest
 from compiled import compiled, needs_cc
 from repository import ROOT
 
-from mxscale.data.reader import speed
 from mxscale.doctor import facts as child_facts
 from mxscale.environment import container_limits, description, gpus, machine
+from mxscale.replay import inputs
 from mxscale.rundir.plan import Plan
 from mxscale.train import build_facts
 
@@ -58,21 +58,9 @@ def test_child_that_hangs_times_out(tmp_path, monkeypatch):
     assert child_with(tmp_path, "import time; time.sleep(60)") == {"error": "import mxnet timed out after 0.5 s"}
 
 
-def test_cores_decode_images():
-    one, two = (child_facts.of_input(cores)["images_per_s"] for cores in (1, 2))
-    assert 20 < one < two
-
-
-def test_missing_decoder_is_an_error(tmp_path):
-    (tmp_path / "simplejpeg.py").write_text("raise ModuleNotFoundError(\"No module named 'simplejpeg'\")")
-    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    error = "ModuleNotFoundError: No module named 'simplejpeg'"
-    assert child_facts.of_child("decoding", (*child_facts.SPEED, "1"), env) == {"error": error}
-
-
 def test_generated_photograph_has_the_size_of_imagenets():
     for seed in range(2):
-        assert 90_000 < len(speed.jpeg(seed)) < 130_000
+        assert 90_000 < len(inputs.jpeg(seed)) < 130_000
 
 
 def test_facts_of_this_machine(tmp_path):

@@ -396,7 +396,7 @@ def finished(folder, **config):
     return run
 
 
-def test_dry_run_uses_forecast_and_earlier_durations(tmp_path):
+def test_dry_run_uses_rate_and_durations_of_earlier_runs(tmp_path):
     finished(tmp_path, seed=7, epochs=3, machine={"usd_per_hour": 1.0}, optimizer={"lr": 0.5})
     run = finished(tmp_path)
     found = dry_run.expected_speed(run, run.config(), run.plan())

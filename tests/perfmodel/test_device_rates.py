@@ -13,7 +13,7 @@ def resnet50():
 
 
 def test_given_rate_comes_first():
-    runs = [Measured("resnet50_v1b", 32, "float32", 1, 1, 50.0, "r")]
+    runs = [Measured("resnet50_v1b", 32, "float32", 1, 50.0, "r")]
     rate = rates.of_device(resnet50(), "V100-16GB", 32, "float32", 77.0, runs)
     assert (rate.images_per_s, rate.source) == (77.0, "given (plan.images_per_s)")
     assert rates.of_device(resnet50(), "V100-16GB", 32, "float32", None, runs).source.startswith("measured")
@@ -21,10 +21,10 @@ def test_given_rate_comes_first():
 
 def test_own_run_with_nearest_batch_and_fewest_devices():
     runs = [
-        Measured("resnet50_v1b", 32, "float32", 4, 1, 100.0, "four"),
-        Measured("resnet50_v1b", 32, "float32", 1, 1, 30.0, "one"),
-        Measured("resnet50_v1b", 128, "float32", 1, 1, 45.0, "large"),
-        Measured("resnet50_v1b", 32, "float16", 1, 1, 90.0, "half"),
+        Measured("resnet50_v1b", 32, "float32", 4, 100.0, "four"),
+        Measured("resnet50_v1b", 32, "float32", 1, 30.0, "one"),
+        Measured("resnet50_v1b", 128, "float32", 1, 45.0, "large"),
+        Measured("resnet50_v1b", 32, "float16", 1, 90.0, "half"),
     ]
     assert rates.measured(resnet50(), 32, "float32", runs).images_per_s == 30
     assert rates.measured(resnet50(), 100, "float32", runs).images_per_s == 45
@@ -79,7 +79,7 @@ def test_network_scales_with_size_and_classes():
     "ran, message", [({"device": "cpu"}, "ran on a CPU, but"), ({"gpu": "NVIDIA A100-SXM4-40GB"}, "ran on NVIDIA A100")]
 )
 def test_run_on_another_device_is_refused(ran, message):
-    run = Measured("resnet50_v1b", 32, "float32", 1, 1, 11.0, "a run", **ran)
+    run = Measured("resnet50_v1b", 32, "float32", 1, 11.0, "a run", **ran)
     with pytest.raises(ConfigError, match=message):
         rates.of_device(layers.network("resnet50_v1b"), "V100-16GB", 32, "float32", runs=[run])
 

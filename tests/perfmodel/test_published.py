@@ -5,10 +5,13 @@ import functools
 import pytest
 from published_table import predicted, series, write_points
 
-from mxscale.perfmodel import hardware
-from mxscale.perfmodel.published import published_parse
+from mxscale.config.backends import ALL_TO_ALL, RING, SERVERS
+from mxscale.perfmodel import hardware, step_time
 from mxscale.perfmodel.published import rows as published
+from mxscale.perfmodel.published.jobs import Jobs
 from mxscale.util import csv_tables
+
+PRIORS = {row["name"]: float(row["value"]) for row in csv_tables.read("hardware") if row["kind"] == "prior"}
 
 
 @pytest.fixture
@@ -70,7 +73,7 @@ def test_device_has_its_usual_links(written, link, gbps):
 
 def test_pcie_card_has_the_generation_of_its_device(points):
     for gpu, generation in {"V100-PCIE-16GB": 1, "A100-PCIe-40GB": 2, "H100 PCIe": 2, "MI250X": 1}.items():
-        found = published_parse.parse(published.read(points({"gpu": gpu}))[0])
+        found = Jobs.of(published.read(points({"gpu": gpu}))[0])
         assert (found.pcie[0], found.nvlink[0] > 0) == (generation, gpu == "MI250X")
 
 
@@ -82,68 +85,47 @@ def test_every_network_is_found_by_its_name():
 
 
 @pytest.mark.parametrize(
-    "comm, servers",
+    "comm, details, exchange",
     [
-        ("PS, 1 server", 1),
-        ("parameter server 2:1", 16),
-        ("parameter servers 1:1", 8),
-        ("PS 1:2", 4),
-        ("PS (2x)", 16),
-        ("2x parameter servers", 16),
-        ("PS, 2 servers per node", 16),
-        ("BytePS, 8 servers", 8),
-        ("PS", 0),
-        ("PS 2x25GbE", 0),
-        ("PS, 1 server on each node", 0),
-        ("parameter_server (servers beside the workers)", 0),
-        ("Horovod on 8 servers", 0),
+        ("horovod/NCCL", "", RING),
+        ("Horovod on 8 servers", "", RING),
+        ("MPI", "", RING),
+        ("kvstore dist_device_sync (PS)", "", SERVERS),
+        ("parameter server 2:1", "", SERVERS),
+        ("BytePS", "", SERVERS),
+        ("kvstore device", "", ALL_TO_ALL),
+        ("replicated", "exchange=ring", RING),
     ],
 )
-def test_number_of_servers_is_parsed(points, comm, servers):
-    path = points({"comm": comm, "gpus": 8}, {"comm": comm, "nodes": 8, "gpus": 64})
-    one, eight = published_parse.parse(published.read(path)[0]).servers
-    assert (one, eight) == (0, servers)
-
-
-@pytest.mark.parametrize(
-    "comm, on_cpu",
-    [
-        ("Horovod MPI", False),
-        ("MVAPICH2-GDR MPI", False),
-        ("MPI all-reduce", False),
-        ("horovod/NCCL, gloo", False),
-        ("horovod, gloo", True),
-        ("horovod TCP, allreduce on CPU", True),
-        ("MPI, staged through the host", True),
-    ],
-)
-def test_sum_on_cpu_is_parsed(points, comm, on_cpu):
-    assert published_parse.parse(published.read(points({"comm": comm}))[0]).on_cpu == [on_cpu]
+def test_exchange_is_named_or_stated(points, comm, details, exchange):
+    assert Jobs.of(published.read(points({"comm": comm, "details": details}))[0]).comm == [exchange]
 
 
 @pytest.mark.parametrize(
     "cells, gbps",
     [
-        ({"network_gbps": 25, "comm": "NCCL 100GbE"}, 25),
-        ({"comm": "NCCL 40 GbE TCP"}, 40),
-        ({"comm": "NCCL 2x25 Gbit/s"}, 50),
-        ({"comm": "NCCL, NVLink 300 GB/s, 56 Gb/s"}, 56),
-        ({"comm": "NCCL", "note": "1GbE for management alone"}, 100),
-        ({"comm": "NCCL IB FDR"}, 56),
-        ({"comm": "NCCL, 4x EDR"}, 400),
-        ({"note": "p3.16xlarge"}, 25),
-        ({"note": "p2.xlarge", "gpu": "K80"}, 10),
-        ({"note": "16 GB of memory"}, 100),
+        ({"network_gbps": 25, "details": "gbps=100"}, 25),
+        ({"details": "gbps=40"}, 40),
+        ({"note": "1GbE for management alone"}, 100),
+        ({"gpu": "K80"}, 10),
     ],
 )
-def test_network_rate_is_parsed_from_the_text(points, cells, gbps):
+def test_network_rate_is_stated_or_usual(points, cells, gbps):
     path = points({"gpus": 8}, {"nodes": 8, "gpus": 64, **cells})
-    assert published_parse.parse(published.read(path)[0]).wire[1] == gbps * 1e9 / 8
+    assert Jobs.of(published.read(path)[0]).wire[1] == gbps * 1e9 / 8
+
+
+def test_details_replace_the_defaults(points):
+    words = "servers=4 push=device link=nvlink1 rdma=yes bytes=2 overlap=none unsplit layerwise host processors"
+    found = Jobs.of(published.read(points({"gpus": 8, "details": f"{words} double_buffering"}))[0])
+    assert (found.servers, found.pushes, found.nvlink, found.rdma, found.bytes_each) == (4, 8, 80e9, True, 2)
+    assert found.largest > 0 and not found.perfect
+    assert all((found.never, found.layerwise, found.host, found.processors, found.double))
 
 
 def test_fast_network_is_bound_by_adapters_and_sockets():
     def gbytes(gbps, rdma):
-        return float(published_parse.between_nodes(hardware.priors(), gbps / 8 * 1e9, rdma).bytes_per_s) / 1e9
+        return float(step_time.between_nodes(PRIORS, gbps / 8 * 1e9, rdma).bytes_per_s) / 1e9
 
     assert gbytes(10, True) == pytest.approx(0.9 * 1.25) and gbytes(10, False) == pytest.approx(0.95 * 1.25)
     assert gbytes(100, True) == pytest.approx(5.6) and gbytes(100, False) == pytest.approx(3.0)

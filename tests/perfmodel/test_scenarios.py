@@ -164,21 +164,20 @@ def test_global_batch_above_the_images_is_left_out():
     assert list(plans["nodes"]) == [1, 2] and list(refused.values()) == [1]
 
 
-def drawn(plans, monkeypatch):
-    """Return the three axes of the figure of `plans`."""
+def drawn(plans, monkeypatch, **bounds):
+    """Return the two axes of the figure of `plans`."""
     saved = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: saved.append(figure))
-    plan_figure.draw(plans, Bounds(), [], "net", "plan.png")
+    plan_figure.draw(plans, Bounds(**bounds), [0], "net", "plan.png")
     return saved[0].axes
 
 
-def test_figure_shows_bottlenecks_and_both_currencies(monkeypatch):
+def test_figure_shows_a_line_per_series_and_the_budget(monkeypatch):
     plans, _ = scenarios.evaluate(*wide())
-    _, middle, right = drawn(plans, monkeypatch)
-    labels = {text.get_text() for text in middle.get_legend().get_texts()}
-    assert labels == set(plans["bound"]) and "exchange" in labels
-    (beside,) = right.child_axes
-    assert (right.get_ylabel(), beside.get_ylabel()) == ("USD", "EUR")
+    left, right = drawn(plans, monkeypatch, budget_usd=5.0)
+    assert 1 < len(left.get_lines()) <= plan_figure.MOST_LINES
+    labels = {text.get_text() for text in right.get_legend().get_texts()}
+    assert {"Pareto front", "recommended", "budget 5 USD"} < labels and right.get_ylabel() == "USD"
 
 
 def test_figure_without_a_price_is_drawn(monkeypatch):

@@ -5,9 +5,9 @@ import json
 
 import pytest
 from composed import composed_values
-from refusals import contains, error_of
+from refusals import command_error, contains, error_of
 
-from mxscale.cli import verbs
+from mxscale.cli import main, verbs
 from mxscale.planner import planning
 from mxscale.util.errors import ConfigError
 
@@ -85,8 +85,7 @@ def test_local_machine_is_planned_from_given_values(tmp_path, capsys, no_figure)
             "comm=device, comm=kvstore_local, comm=nccl drive",
         ),
         ([P3, "comm=kvstore_local"], "comm=kvstore_local has no performance model: set plan.comm to one of"),
-        (["plan.unavailable=p3.16xlarge"], "machine.instance is missing: plan.unavailable replaces machines"),
-        ([P3, "plan.unavailable=p3.16xlage"], "plan.unavailable=p3.16xlage: unknown instance: did you mean p3.16x"),
+        ([P3, "plan.instance=p3.16xlarge:cheap"], "expected INSTANCE or INSTANCE:on_demand or INSTANCE:spot"),
         ([P3, "plan.precision=amp", "plan.double_buffering=true"], "double buffering does not work with precision=amp"),
         ([P3, "plan.precision=[int8]"], "plan.precision=int8"),
         ([P3, "plan.nodes=0"], "plan.nodes=0: expected from 1 to 1000000"),
@@ -129,6 +128,25 @@ def test_entry_script_prints_the_plan(cli, tmp_path):
     assert "cheapest and fastest: 1 x p3.16xlarge" in done.out
     done = cli("plan", P3, "plan.nodez=3", small=False, expect=2)
     assert done.err == "error: unknown key plan.nodez: did you mean plan.nodes?\n"
+
+
+def test_removed_setting_names_the_way_that_remains(tmp_path, capsys):
+    assert "plan.unavailable was removed: name the machines" in command_error(
+        capsys, "plan", f"runs={tmp_path}", P3, "plan.unavailable=p3.16xlarge"
+    )
+
+
+def test_markets_can_be_compared(tmp_path, no_figure, capsys):
+    (tmp_path / "vms.csv").write_text(
+        "InstanceType,Region,Price,SpotPrice\np3.16xlarge,us-east-1,24.48,9\np3.16xlarge,us-east-1,24.48,8\n"
+    )
+    assert main.main(["prices", f"runs={tmp_path}", f"update={tmp_path}/vms.csv", "as_of=2017-11-12"]) == 0
+    capsys.readouterr()
+    markets = ["plan.instance=[p3.16xlarge,p3.16xlarge:spot]", "plan.nodes=1", "machine.as_of=2017-11-12"]
+    plan(tmp_path, P3, f"runs={tmp_path}", *markets, "json=true")
+    both = json.loads(capsys.readouterr().out.splitlines()[-1])["plans"]
+    usd = {row["instance"]: row["usd"] / row["hours"] for row in both}
+    assert usd == pytest.approx({"p3.16xlarge": 24.48, "p3.16xlarge:spot": 8})
 
 
 def test_instance_with_a_given_price_is_planned(tmp_path, no_figure, capsys):

@@ -13,8 +13,8 @@ from mxscale.config.schema import flatten, to_dict
 from mxscale.records import claims
 from mxscale.records.claims import MEASURED, MODELLED, NEITHER
 from mxscale.report import claims as shown
-from mxscale.report import modelled_claims
 from mxscale.util import csv_tables
+from tools import modelled_claims
 
 IDS = list(claims.known())
 
@@ -36,7 +36,7 @@ def of(name, *runs, models=None):
 
 def test_every_claim_has_conditions():
     assert [row["id"] for row in csv_tables.read("claim_conditions")] == IDS
-    assert set(modelled_claims.MODELS) <= set(IDS)
+    assert set(claims.modelled()) <= set(IDS)
 
 
 def test_run_under_the_conditions_measures_the_claim():
@@ -155,7 +155,7 @@ def test_verdict(op, low, high, tolerance, value, within):
 
 
 def test_measured_value_precedes_the_model():
-    models = {"finetune-acc-6ep": lambda: claims.Modelled(80.0, "80 %", "none")}
+    models = {"finetune-acc-6ep": claims.Modelled(80.0, "80 %", "none")}
     run_of = tagged("finetune-acc-6ep", metrics={"val/top1": 86.5})
     assert of("finetune-acc-6ep", models=models).state == MODELLED
     both = of("finetune-acc-6ep", run_of, models=models)
@@ -164,7 +164,7 @@ def test_measured_value_precedes_the_model():
 
 def test_bill_of_twenty_minutes_follows_from_prices():
     """20 min x 7.2 USD/h = 2.40 USD, 7.776: 2.592 USD; at 1.1753 USD per EUR on that day."""
-    found = of("finetune-cost", models=modelled_claims.MODELS)
+    found = of("finetune-cost", models=claims.modelled())
     assert found.state == MODELLED and found.within
     assert found.modelled.value == pytest.approx(2.592 / 1.1753, abs=1e-3)
     assert "2.04 EUR in us-east-1" in found.modelled.text
@@ -172,14 +172,19 @@ def test_bill_of_twenty_minutes_follows_from_prices():
 
 def test_planner_models_follow_from_the_conditions():
     """64 V100 at 0.77 of 1,495 images/s each; dedicated servers cost extra machines."""
-    models = modelled_claims.MODELS
+    models = claims.modelled()
     rate = of("hvd-64-throughput", models=models)
     assert rate.state == MODELLED and not rate.within  # 45,000 published
-    assert 60 * 1_281_167 * 90 / rate.modelled.value / 3600 == pytest.approx(models["hvd-64-time"]().value, rel=0.01)
-    assert models["ps-1-server"]().value < 50
-    assert "claim holds" in models["hvd-cheapest"]().text and "claim holds" in models["p3-cheaper"]().text
+    assert 60 * 1_281_167 * 90 / rate.modelled.value / 3600 == pytest.approx(models["hvd-64-time"].value, rel=0.01)
+    assert models["ps-1-server"].value < 50
+    assert "claim holds" in models["hvd-cheapest"].text and "claim holds" in models["p3-cheaper"].text
     assert re.search(r"published rate: median \d+ %, 90 % within \d+ % \(\d+ rows, each without", rate.modelled.error)
-    assert re.search(r"median \d+ %, mean \d+ % on \d+ published rows", models["ps-1-server"]().error)
+    assert re.search(r"median \d+ %, mean \d+ % on \d+ published rows", models["ps-1-server"].error)
+
+
+def test_table_of_models_is_up_to_date():
+    """Regenerate with: python tools/modelled_claims.py > mxscale/tables/modelled_claims.csv"""
+    assert (csv_tables.FOLDER / "modelled_claims.csv").read_text() == modelled_claims.table()
 
 
 def test_claims_of_other_frameworks_are_not_measured():
@@ -189,7 +194,7 @@ def test_claims_of_other_frameworks_are_not_measured():
 
 
 def test_claims_without_runs_list_their_requirements():
-    found = claims.outcomes([], modelled_claims.MODELS)
+    found = claims.outcomes([], claims.modelled())
     assert [one.row["id"] for one in found] == IDS
     assert not any(one.state == MEASURED for one in found)
     text = shown.in_text(found)
@@ -264,4 +269,4 @@ def test_claims_page_is_up_to_date():
     """Regenerate with: mxscale report report.action=claims report.output=docs"""
     page = (ROOT / "docs" / "claims.md").read_text()
     assert re.findall(r"^\| `([a-z0-9-]+)` ", page, re.MULTILINE) == IDS
-    assert page == shown.in_markdown(claims.outcomes([], modelled_claims.MODELS))
+    assert page == shown.in_markdown(claims.outcomes([], claims.modelled()))

@@ -14,6 +14,7 @@ from refusals import command_error
 from mxscale.cli import main, replaying
 from mxscale.config.schema import flatten, from_dict, to_dict
 from mxscale.config.validation import validate
+from mxscale.config.verbs.measurements import AllReduceVerb
 from mxscale.environment.hosts import Host
 from mxscale.records import claims, reduced
 from mxscale.records.recorded import Recorded
@@ -21,7 +22,6 @@ from mxscale.replay import availability, page, results, sweeps
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import SCALES, SMALL, Cell, Grid
 from mxscale.replay.registry import REPLAYS
-from mxscale.report.modelled_claims import MODELS
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError
 
@@ -151,7 +151,7 @@ def test_a_reduced_figure_says_whether_it_points_the_same_way():
 
 def test_a_reduced_figure_never_counts_as_measured():
     runs = [run(name, throughput__median=rate) for name, rate in RATES.items()]
-    found = claims.outcomes(runs, MODELS, reduced.evaluate(reduced.of_runs(runs)))
+    found = claims.outcomes(runs, claims.modelled(), reduced.evaluate(reduced.of_runs(runs)))
     states = {one.row["id"]: one.state for one in found}
     assert states["ps-1-server"] == claims.REDUCED
     assert claims.MEASURED not in states.values()
@@ -163,7 +163,7 @@ def test_only_finished_runs_of_small_replays_count():
 
 
 def test_prices_and_other_teams_rows_are_source_facts():
-    states = {one.row["id"]: one.state for one in claims.outcomes([], MODELS)}
+    states = {one.row["id"]: one.state for one in claims.outcomes([], claims.modelled())}
     assert {name for name, state in states.items() if state == claims.SOURCE} == {
         "p3-price", "dgx1-price", "table-he", "table-goyal", "table-codreanu", "table-cho", "table-you",
     }  # fmt: skip
@@ -196,7 +196,7 @@ def content():
         for panel in replay.panels
     ]
     [lacking] = [cell for cell in replay.small.cells if cell.name == "horovod-1"]
-    outcomes = claims.outcomes([], MODELS, reduced.evaluate({replay.name: runs}), replay.claims)
+    outcomes = claims.outcomes([], claims.modelled(), reduced.evaluate({replay.name: runs}), replay.claims)
     return page.Content(replay, SMALL, "digits", "mxscale replay aws-scaling scale=small", numbers,
                         [page.Open(lacking, "not run yet")], outcomes, [])  # fmt: skip
 
@@ -255,7 +255,7 @@ def test_cells_of_a_replay_take_as_many_machines_as_they_need(monkeypatch, tmp_p
         seen.append(config.launch.hosts)
         raise ConfigError("not measured")
 
-    monkeypatch.setitem(replaying.MEASUREMENTS, "test-allreduce", (measure, "allreduce"))
+    monkeypatch.setitem(replaying.MEASUREMENTS, "test-allreduce", (measure, AllReduceVerb, "allreduce"))
     words = ["replay", "chainermn-allreduce", f"output={tmp_path}/pages", f"runs={tmp_path}/runs"]
     words += ["launch.hosts=[a:1,b:1,c:1]", "tracking.uri=http://user:pass-word@127.0.0.1:9"]
     assert main.main(words) == 2

@@ -110,23 +110,6 @@ def test_missed_target_counts_as_infinite():
     assert report.cell(row(30.0, None, None), column) == "not reached (30.0–not reached)"
 
 
-def test_shares_are_of_the_measured_step():
-    """64 images at 320 images/s: a step of 0.2 s."""
-    timed = {"throughput/median": 320.0, "time/compute_median": 0.15, "time/exchange_median": 0.06}
-    [row] = rows(run(metrics={**timed, "time/data_wait_median": 0.05}))
-    assert report.shares(row) == pytest.approx({"waiting for data": 0.05, "compute": 0.75, "exchange": 0.3})
-    assert report.shares(rows(run(metrics={"throughput/median": 320.0}))[0]) is None
-
-
-def test_prediction_is_compared_with_its_runs():
-    """The first run of a configuration has no prediction and is not compared."""
-    figures = [{"throughput/median": 100.0}, {"throughput/median": 200.0, "plan/images_per_s": 180.0},
-               {"throughput/median": 300.0, "plan/images_per_s": 330.0}, {"plan/images_per_s": 1.0}]  # fmt: skip
-    [row] = rows(*(run(str(n), seed=n, metrics=known) for n, known in enumerate(figures)))
-    assert report.prediction(row) == (255.0, 250.0)
-    assert report.prediction(rows(run(metrics=figures[0]), run(metrics=figures[3], seed=2))[0]) is None
-
-
 def test_series_differ_only_in_the_devices():
     rate = {"throughput/median": 100.0}
     runs = [run(launch__ranks=n, launch__threads=2 // n, comm__backend=c, metrics=rate)

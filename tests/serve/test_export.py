@@ -9,6 +9,7 @@ import mxnet as mx
 import numpy as np
 import onnx
 import pytest
+from checkpoint_files import complete
 from refusals import command_error
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
@@ -39,6 +40,7 @@ def run(tmp_path):
     folder = run.checkpoints / "000000001"
     folder.mkdir(parents=True)
     weights.save(folder / "params", convert.load(str(tmp_path / "w.safetensors"), "resnet18_v1b"))
+    complete(folder)
     run.write("best.json", {"step": 1, "val/top1": 50.0, "checkpoint": "checkpoints/000000001"})
     run.write_plan(Plan(classes=10, class_names=ANIMALS))
     return run
@@ -192,6 +194,7 @@ def test_a_run_of_a_symbol_network_may_move(run, tmp_path):
     symbolic = directory.create(config)
     (symbolic.checkpoints / "1").mkdir(parents=True)
     weights.save(symbolic.checkpoints / "1" / "params", source.arrays)
+    complete(symbolic.checkpoints / "1")
     symbolic.write("network.json", source.graph)
     symbolic.write("best.json", {"step": 1, "val/top1": 50.0, "checkpoint": "checkpoints/1"})
     symbolic.write_plan(Plan(classes=10, class_names=ANIMALS, graph=str(symbolic.path / "network.json")))

@@ -241,6 +241,12 @@ def test_a_graph_that_no_export_writes_is_one_line(folder, capfd, change):
     assert len(command_error(capfd, "predict", f"{folder}/odd.onnx", f"{folder}/in")) < 600
 
 
+def test_a_fifo_in_place_of_an_array_is_refused_at_once(folder, capsys):
+    os.mkfifo(folder / "x.npy")
+    error = command_error(capsys, "predict", f"{folder}/net.onnx", f"{folder}/x.npy")
+    assert error == f"error: {folder}/x.npy: a FIFO, not a regular file\n"
+
+
 def test_arrays_of_another_kind_are_one_line(folder, capsys):
     for array, found in [
         (np.zeros((1, 8, 8, 3)), "found float64 (1, 8, 8, 3)"),

@@ -19,6 +19,7 @@ ROW = {
     "img_per_s": "350",
     "flag": "",
     "note": "",
+    "details": "",
 }
 
 

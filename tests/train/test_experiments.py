@@ -197,7 +197,7 @@ def commands():
     Of a sweep it is the first cell. Commands with an ellipsis are left out.
     """
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *CONF.glob("**/*.yaml")]
-    texts = [path.read_text() for path in pages if path.exists() and path.name != "log.md"]
+    texts = [path.read_text() for path in pages if path.exists()]
     complete = re.sub(r" *\\\n[# ]*", " ", "\n".join(texts))  # continued lines
     for entry, line in re.findall(r"^[# ]*(?:mxscale |python )(train|finetune)(?:\.py)?( .*)$", complete, re.MULTILINE):
         words = shlex.split(re.split(r" {3,}|\s#", line)[0])

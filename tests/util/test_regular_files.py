@@ -2,9 +2,13 @@
 
 import os
 import socket
+from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
+from mxscale.config.schema import Data
+from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import open_regular, read_regular
 
 
@@ -26,6 +30,34 @@ def test_other_kinds_are_refused_at_once(tmp_path):
         server.bind(str(tmp_path / "s"))
         with pytest.raises(OSError):
             open_regular(tmp_path / "s")
+
+
+READERS = [
+    ("data.class_names:class_names", lambda path: Data(classes=path)),
+    ("data.image_lists:read", lambda path: (path, "list")),
+    ("data.public.archives:contents", lambda path: (path, ["x"], 1)),
+    ("data.public.archives:gunzip", lambda path: (path, 1)),
+    ("data.records:settings", lambda path: Data(kind="recordio", train=path, val=path)),
+    ("cost.catalogs:text_of", lambda path: path),
+    ("cost.price_table:read", Path),
+    ("cost.spot:read", Path),
+    ("models.weights:load", lambda path: path),
+    ("perfmodel.published.rows:read", lambda path: path),
+    ("serve.image_inputs:array", lambda path: path),
+    ("util.hostfile:read", lambda path: path),
+]
+
+
+@pytest.mark.parametrize("function, argument", READERS, ids=[name for name, _ in READERS])
+def test_users_files_of_another_kind_are_one_line(function, argument, tmp_path):
+    os.mkfifo(tmp_path / "fifo.csv")
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "zero.csv").symlink_to("/dev/zero")
+    for name in ("fifo.csv", "folder.csv", "zero.csv"):
+        given = argument(str(tmp_path / name))
+        with pytest.raises((ConfigError, OSError), match=r"not a (regular )?file") as refused:
+            resolve_name(f"mxscale.{function}")(*(given if isinstance(given, tuple) else (given,)))
+        assert "\n" not in str(refused.value)
 
 
 def test_missing_file_and_loop_are_os_errors(tmp_path):

@@ -26,12 +26,6 @@ class Plan:
         pattern=MACHINE,
         form=MACHINES,
     )
-    unavailable: Union[List[str], str, None] = setting(
-        None,
-        "instances that a provider refuses, in one market or in all: others take their place",
-        pattern=MACHINE,
-        form=MACHINES,
-    )
     comm: Union[List[str], str, None] = setting(None, "back ends; null: comm.backend", choices=tuple(MODELLED))
     servers: Union[List[str], str, None] = setting(
         "1x",

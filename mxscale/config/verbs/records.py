@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import List, Optional
 
 from mxscale.config.setting import setting
-from mxscale.config.verbs.common import as_json, file_name
+from mxscale.config.verbs.common import as_json
 from mxscale.util.errors import ConfigError
 
 
@@ -12,7 +12,7 @@ from mxscale.util.errors import ConfigError
 class Prices:
     update: Optional[str] = setting(
         None,
-        "catalog whose prices are added to machine.prices (RUNS/prices.csv), or history of spot prices (to spot.csv)",
+        "SkyPilot's aws/vms.csv, whose prices are added to machine.prices (RUNS/prices.csv)",
     )
     as_of: Optional[str] = setting(None, "date of the imported prices, YYYY-MM-DD; null: today")
     source: Optional[str] = setting(
@@ -20,9 +20,6 @@ class Prices:
     )
     minutes: Optional[List[float]] = setting(
         None, "[SET-UP,RUN]: calculate the bill of these minutes", unit="min", low=0, high=10**7
-    )
-    figure: Optional[str] = file_name(
-        "file for the chart of imported spot prices and the price on demand", ".png", ".svg"
     )
 
     def __post_init__(self):
@@ -36,10 +33,6 @@ class Score:
         None, "CSV with the columns of mxscale/tables/published_scaling.csv", required="points=PATH"
     )
     json: bool = as_json("one JSON object")
-    figure: Optional[str] = file_name("file for the chart of predicted against published throughputs", ".png")
-    leave_out: str = setting(
-        "source", "the constants are fitted without each of these in turn", choices=("source", "framework")
-    )
 
 
 @dataclass(frozen=True)

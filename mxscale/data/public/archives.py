@@ -76,7 +76,7 @@ def contents(path: str, wanted: Iterable[str], max_bytes: int) -> Dict[str, byte
     """
     wanted, found, total = set(wanted), {}, 0
     try:
-        with tarfile.open(path, "r:gz") as tar:
+        with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:gz") as tar:
             for info in tar:
                 _check(info)
                 total += info.size  # before decompression: a few kB of gzip may hold gigabytes
@@ -96,7 +96,7 @@ def contents(path: str, wanted: Iterable[str], max_bytes: int) -> Dict[str, byte
 def gunzip(path: str, max_bytes: int) -> bytes:
     """Return the content of a .gz of at most `max_bytes` bytes. Raises BadArchive and OSError."""
     try:
-        with gzip.open(path) as file:
+        with open_regular(path) as packed, gzip.open(packed) as file:
             content = file.read(max_bytes + 1)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise BadArchive(f"not a .gz, or truncated ({one_line(error)})") from None

@@ -5,7 +5,7 @@ Both release the interpreter's lock, so that threads decode in parallel.
 
 import re
 import threading
-from typing import Optional
+from typing import Optional, Tuple
 
 import cv2
 import numpy as np
@@ -16,8 +16,9 @@ from mxscale.data.images import BadImage
 JPEG = b"\xff\xd8"
 SCALES = 8, 4, 2  # to which libjpeg-turbo reduces an image while decoding, with SIMD instructions
 CONTEXT = 2  # rows of the reduced image below a row that its pixels depend on: colours are interpolated
-UNREAD = re.compile("extraneous bytes before marker 0xd[0-79]")  # the only warning if data follows the last row
+UNREAD = re.compile("extraneous bytes before marker 0xd[0-79]")  # the warning of data that follow the last row
 BASELINE, SCAN = 0xC0, 0xDA  # markers of a JPEG's segments
+Size = Tuple[int, int]  # height, width
 _own = threading.local()
 
 cv2.setNumThreads(1)  # each thread of a reader works on an image of its own
@@ -32,7 +33,7 @@ def scratch(use: str, size: int) -> np.ndarray:
     return buffer[:size]
 
 
-def size_of_jpeg(content: bytes):
+def size_of_jpeg(content: bytes) -> Optional[Size]:
     """Return (height, width) of a JPEG from its header; None for another format. Raises BadImage."""
     if content[:2] != JPEG:
         return None
@@ -44,14 +45,16 @@ def size_of_jpeg(content: bytes):
         raise BadImage("unsupported subsampling of colours") from None
 
 
-def decode(content: bytes, scale: int = 1, rows: Optional[int] = None) -> np.ndarray:
+def decode(content: bytes, scale: int = 1, rows: Optional[int] = None, size: Optional[Size] = None) -> np.ndarray:
     """Return the pixels of an image.
 
     Args:
         content: The file's bytes.
         scale: Reduce a JPEG to 1/scale of its height and width, rounded up: 1 or one of `SCALES`.
         rows: How many rows of the image that is not reduced are needed, from the top; None: all. A baseline JPEG is
-            decoded only that far.
+            decoded only that far, and damage may be taken for the end of these rows: the image must be known to decode
+            completely without a warning, as that of a record with a checksum.
+        size: What `size_of_jpeg` returns, if it is known.
 
     Returns:
         (H, W, 3) uint8, RGB, with at least the rows needed. It is valid until the same thread decodes another image.
@@ -59,7 +62,7 @@ def decode(content: bytes, scale: int = 1, rows: Optional[int] = None) -> np.nda
     Raises:
         BadImage: The image cannot be decoded, or data of the rows needed is missing.
     """
-    size = size_of_jpeg(content)
+    size = size or size_of_jpeg(content)
     if size is None:
         return _decode_by_opencv(content)
     height, width = size

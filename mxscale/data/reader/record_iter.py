@@ -6,12 +6,14 @@ file, with an ImageRecordIter of its own. Each epoch opens a new reader with a s
 """
 
 import math
-from typing import Iterator, List, Tuple
+from typing import Iterable, Iterator, List, Tuple
 
 import mxnet as mx
+import numpy as np
 
 from mxscale.config.schema import Data
 from mxscale.data.reader.batches import Micro, Reading, seed_of
+from mxscale.data.reader.records import RecordFile
 from mxscale.rundir.plan import Split
 
 # ImageRecordIter's inter_method, OpenCV's numbers; only area is antialiased
@@ -22,6 +24,13 @@ def part_sizes(count: int, parts: int) -> List[int]:
     """Return how ImageRecordIter divides `count` records: ceil(count / parts) each, the last parts fewer or none."""
     step = math.ceil(count / parts)
     return [max(0, min(step, count - part * step)) for part in range(parts)]
+
+
+def verify(records: Split, sizes: List[int], parts: Iterable[int]) -> None:
+    """Check the records of some parts once: ImageRecordIter itself checks none. Raises RuntimeError."""
+    file, ends = RecordFile(records), np.cumsum(sizes)
+    for part in sorted(set(parts)):
+        file.verify(range(ends[part] - sizes[part], ends[part]))
 
 
 def open_reader(records: Split, data: Data, batch: int, part: Tuple[int, int], threads: int, **settings):
@@ -96,7 +105,9 @@ class TrainData:
 
     def __init__(self, records: Split, reading: Reading):
         self.records, self.reading = records, reading
-        self.parts = readable_parts(part_sizes(records.count, reading.total_shards), reading.batch)
+        sizes = part_sizes(records.count, reading.total_shards)
+        self.parts = readable_parts(sizes, reading.batch)
+        verify(records, sizes, [self.parts[shard] for shard in reading.shards])
         self._epoch, self._streams, self._readers = None, {}, {}
 
     def step(self, step: int) -> Iterator[Micro]:
@@ -167,7 +178,9 @@ class EvaluationData:
         """Each batch has at most `batch` images; `part` is (rank, ranks)."""
         self.records, self.data, self.part, self.device, self.threads = records, data, part, device, threads
         # A batch is at most as large as the part, because a reader wraps only once.
-        self.batch = min(batch, part_sizes(records.count, part[1])[part[0]])
+        sizes = part_sizes(records.count, part[1])
+        self.batch = min(batch, sizes[part[0]])
+        verify(records, sizes, [part[0]])
 
     def __iter__(self):
         if not self.batch:

@@ -1,35 +1,63 @@
 """Random access to the images of a record file."""
 
 import os
-from typing import Tuple
+from typing import Iterable, Tuple
 
 import numpy as np
 
 from mxscale.data import recordio
+from mxscale.data.images import BadImage
+from mxscale.data.reader import decoder
+from mxscale.rundir.plan import Split
 
 
 class RecordFile:
-    """The records of a .rec file by number; threads may read at the same time.
+    """The records of a split by number; threads may read at the same time.
 
     A record is read with one `pread`, which releases the interpreter's lock while a disk is slow, and reports a
     truncated file as an error. (Reading through a memory map takes as long, waits for the disk with the lock held, and
     ends the process if the file shrinks.)
+
+    A record's checksum proves that its image is the one that was decoded completely, without a warning, when the set
+    was packed. Of a set without checksums each image is decoded completely here, because a reader decodes only parts.
     """
 
-    def __init__(self, rec: str, idx: str):
+    def __init__(self, split: Split):
         """Raises OSError and BadRecords."""
-        self.path = rec
-        self._file = os.open(rec, os.O_RDONLY | os.O_CLOEXEC)
-        self._offsets = np.array([*recordio.read_index(idx), os.fstat(self._file).st_size], "int64")
+        self.split, self.path = split, split.rec
+        self._file = os.open(split.rec, os.O_RDONLY | os.O_CLOEXEC)
+        self._offsets = np.array([*recordio.read_index(split.idx), os.fstat(self._file).st_size], "int64")
+        self._checksums = recordio.read_checksums(split.crc) if split.crc else None
+        if split.crc and len(self._checksums) != len(self):
+            raise recordio.BadRecords(f"{split.crc}: {len(self._checksums)} checksums of {len(self)} records")
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
     def __getitem__(self, number: int) -> Tuple[float, bytes]:
-        """Return (label, encoded image) of a record. Raises BadRecords and OSError."""
+        """Return (label, encoded image) of a record. Raises BadRecords, BadImage and OSError."""
         start, end = self._offsets[number : number + 2].tolist()
         record = recordio.parse(os.pread(self._file, end - start, start), start)
+        if self._checksums is None:
+            decoder.decode(record.payload)
+            record.class_number(self.split.classes)
+        elif record.crc != self._checksums[number]:
+            raise recordio.BadRecords(f"its checksum differs: it was damaged after packing; {self._remedy()}")
         return record.header.label, record.payload
+
+    def _remedy(self) -> str:
+        folder = os.path.dirname(self.split.crc)
+        if os.path.dirname(self.path) == folder:
+            return f"remove {folder}, and the set is packed again"
+        return "copy the file again, or create it again with im2rec"
+
+    def verify(self, numbers: Iterable[int]) -> None:
+        """Read records that another reader will return. Raises RuntimeError, which names the first bad one."""
+        for number in numbers:
+            try:
+                self[number]
+            except (BadImage, recordio.BadRecords) as bad:
+                raise RuntimeError(f"{self.name_of(number)}: {bad}") from None
 
     def labels(self) -> np.ndarray:
         """Return the label of each record, (n,) float32, from its header. Raises OSError."""

@@ -102,7 +102,7 @@ class Training:
             return part(pixels, self.random_resized(*pixels.shape[:2], draws))
         box = self.random_resized(*size, draws)
         scale = next((n for n in decoder.SCALES if min(box.height, box.width) >= n * self.side), 1)
-        return part(decoder.decode(content, scale, box.top + box.height), reduced(box, scale))
+        return part(decoder.decode(content, scale, box.top + box.height, size), reduced(box, scale))
 
     def random_resized(self, height: int, width: int, draws: Sequence[float]) -> Box:
         """Return a box of a random area and aspect ratio, as torchvision's RandomResizedCrop.

@@ -45,7 +45,7 @@ class BatchReader:
     """Reads batches in threads, in the order in which they are wanted."""
 
     def __init__(self, split: Split, threads: int, seed: int = 0):
-        self.records, self.seed = RecordFile(split.rec, split.idx), seed
+        self.records, self.seed = RecordFile(split), seed
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, "decoder")
 

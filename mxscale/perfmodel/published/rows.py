@@ -8,17 +8,32 @@ strongly.
 import csv
 import io
 import math
+import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
+from mxscale.perfmodel import hardware
 from mxscale.util import csv_tables
-from mxscale.util.errors import ConfigError
+from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.regular_files import read_text
 
 TABLES = ("published_scaling", "published_elsewhere")  # of the package
 SAME = ("source", "framework", "model", "gpu", "comm", "precision")  # equal in all rows of a series
 COLUMNS = (*SAME, "nodes", "gpus", "batch_per_gpu", "network_gbps", "img_per_s", "flag")
+OPTIONAL = ("note", "details")
+# word of the column `details`, WORD or WORD=VALUE -> pattern of its value (docs/scaling-model.md)
+DETAILS = {
+    "exchange": "ring|kvstore|servers",
+    "servers": r"[1-9]\d*",  # dedicated machines
+    "push": "device",  # to the servers; else of a node
+    "link": "|".join(hardware.links()),  # in a node
+    "gbps": r"[1-9]\d*(\.\d+)?",  # between nodes, if network_gbps is empty
+    "rdma": "yes|no",
+    "bytes": "2|4",  # of a gradient
+    "overlap": "none|perfect",
+    **dict.fromkeys(("unsplit", "layerwise", "host", "processors", "double_buffering"), ""),
+}
 
 MOST_DEVICES = 1_000_000
 PER_NODE = 8  # devices per node if the table has no number of nodes
@@ -42,6 +57,7 @@ class Point:
     rate: float  # images/s of all devices
     flag: str
     note: str
+    stated: Mapping[str, str]  # the words of `details` and their values
 
     @property
     def per_node(self) -> float:
@@ -60,7 +76,7 @@ class Skipped:
 def read(path: str) -> Tuple[List[Point], List[Skipped]]:
     """Return the rows of a file with a rate and a number of devices, and those without. Raises ConfigError."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = read_text(path, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"points={path}: {getattr(error, 'strerror', None) or error}") from error
     reader = csv.DictReader(io.StringIO(text, newline=""))
@@ -84,7 +100,7 @@ def _rows(path: str, reader: csv.DictReader) -> Tuple[List[Point], List[Skipped]
         raise ConfigError(f"points={path}: columns are missing: {', '.join(missing)}")
     points, skipped = [], []
     for row in reader:
-        line = {key: (row.get(key) or "").strip() for key in (*COLUMNS, "note")}
+        line = {key: (row.get(key) or "").strip() for key in (*COLUMNS, *OPTIONAL)}
         found = _point(f"points={path} line {reader.line_num}", reader.line_num, line)
         (points if isinstance(found, Point) else skipped).append(found)
     return points, skipped
@@ -122,8 +138,21 @@ def _point(where: str, line: int, row: Dict[str, str]) -> Union[Point, Skipped]:
         batch=batch,
         network_gbps=numbers["network_gbps"] or None,  # 0: no network was used
         rate=rate,
+        stated=_stated(where, row["details"]),
         **named,
     )
+
+
+def _stated(where: str, details: str) -> Dict[str, str]:
+    stated = {}
+    for word in details.split():
+        name, _, value = word.partition("=")
+        if name not in DETAILS:
+            raise ConfigError(f"{where}: details={word}{nearest(name, DETAILS)}")
+        if not re.fullmatch(DETAILS[name], value):
+            raise ConfigError(f"{where}: details={word}: expected {name}={DETAILS[name]}".rstrip("="))
+        stated[name] = value
+    return stated
 
 
 def _number(where: str, key: str, text: str) -> Optional[float]:

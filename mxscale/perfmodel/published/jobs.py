@@ -1,0 +1,210 @@
+"""Jobs of published rows as arrays for the model, and their predicted rates.
+
+The column `details` of a table says how a row exchanges its gradients, in words such as `exchange=servers servers=4
+rdma=yes`; docs/scaling-model.md lists them with their defaults. No row, source or framework has its own constants.
+"""
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Dict, List, Sequence, Tuple
+
+import numpy as np
+
+from mxscale.config.backends import ALL_TO_ALL, RING, SERVERS
+from mxscale.perfmodel import hardware, step_time
+from mxscale.perfmodel.published.rows import Point
+from mxscale.perfmodel.step_time import Job, Link, overlapped, stragglers, transfers
+
+Constants = Dict[str, float]  # as in hardware.csv
+
+UNKNOWN = hardware.network("resnet-50")  # for unknown networks: most published rows are of this size
+BATCH = {4: 64, 2: 128}  # default, by bytes of a number
+BUCKETS, BUCKET_BYTES = 8, 32e6  # at most; Horovod's fusion buffer is 64 MB, a DistributedDataParallel bucket 25 MB
+MOST_OF_LINEAR = 1.1  # largest ratio of a prediction to linear scaling
+LEAST_COMPUTE = 0.2  # share of compute in the step of a base, at least
+
+EXCHANGES = {"ring": RING, "kvstore": ALL_TO_ALL, "servers": SERVERS}
+# of a row without exchange=, by its column comm
+NAMES_RING = re.compile(r"horovod|nccl|\bring|all-?reduce|ddp")
+NAMES_SERVERS = re.compile(r"server|\bps\b|\bdist_|byteps")
+NAMES_KVSTORE = re.compile(r"kvstore|replicated|\bdevice\b|\blocal\b|mirrored")
+OF_PCIE_3 = ("pcie3", "nvlink1", "nvlink2")  # links of devices whose PCIe variants are PCIe 3
+INFINIBAND_GBPS = (40, 54, 56, 100)  # and from 200 up; the common rates of Ethernet differ
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Jobs without the model's constants; every field is an array with one value per row."""
+
+    gradients: np.ndarray
+    bytes_each: np.ndarray
+    tensors: np.ndarray
+    early: np.ndarray
+    nodes: np.ndarray
+    per_node: np.ndarray
+    batch: np.ndarray
+    rate: np.ndarray  # images/s, published
+    comm: np.ndarray
+    nvlink: np.ndarray  # nominal bytes/s of NVLink or a similar link; 0: PCIe
+    pcie: np.ndarray  # rate of the generation, that of PCIe 3 being 1
+    host: np.ndarray  # a kvstore sums in the host's memory
+    processors: np.ndarray  # CPUs sum in a ring
+    wire: np.ndarray  # nominal bytes/s of the node's network
+    rdma: np.ndarray
+    servers: np.ndarray  # Job.servers
+    pushes: np.ndarray  # of a node to the servers
+    largest: np.ndarray  # Job.largest
+    layerwise: np.ndarray  # one message per layer
+    perfect: np.ndarray  # overlap is scheduled
+    never: np.ndarray  # no overlap
+    double: np.ndarray  # double buffering
+    buckets: Sequence[Tuple[np.ndarray, np.ndarray]] = ()  # Job.buckets
+
+    @classmethod
+    def of(cls, points: Sequence[Point]) -> "Jobs":
+        rows = [_row(point, point.stated) for point in points]
+        jobs = cls(**{key: np.array([row[key] for row in rows]) for key in rows[0]})
+        return dataclasses.replace(jobs, buckets=_buckets(jobs))
+
+    @property
+    def devices(self) -> np.ndarray:
+        return self.nodes * self.per_node
+
+    @property
+    def step_s(self) -> np.ndarray:
+        return self.batch * self.devices / self.rate
+
+
+def _row(point: Point, stated: Dict[str, str]) -> Dict:
+    """Return the values of a row; stated: its details."""
+    network, each = hardware.network(point.model) or UNKNOWN, _bytes_each(point)
+    link = stated.get("link") or _usual_link(point.gpu.lower())
+    gbps = point.network_gbps or float(stated.get("gbps") or hardware.usual_gbps(point.gpu))
+    rdma = gbps in INFINIBAND_GBPS or gbps >= 200
+    return {
+        "gradients": network.parameters,
+        "bytes_each": each,
+        "tensors": network.tensors,
+        "early": network.early,
+        "nodes": float(point.nodes),
+        "per_node": point.per_node,
+        "batch": float(point.batch or BATCH[each]),
+        "rate": point.rate,
+        "comm": EXCHANGES[stated["exchange"]] if "exchange" in stated else _exchange(point.comm.lower()),
+        "nvlink": 0.0 if link.startswith("pcie") else hardware.link_bytes_per_s(link),
+        "pcie": 2.0 if link == "pcie4" else 1.0,
+        "host": "host" in stated,
+        "processors": "processors" in stated,
+        "wire": gbps * 1e9 / 8,
+        "rdma": stated["rdma"] == "yes" if "rdma" in stated else rdma,
+        "servers": float(stated.get("servers", 0)),
+        "pushes": point.per_node if stated.get("push") == "device" else 1.0,
+        "largest": network.largest if "unsplit" in stated else 0.0,
+        "layerwise": "layerwise" in stated,
+        "perfect": stated.get("overlap") == "perfect",
+        "never": stated.get("overlap") == "none",
+        "double": "double_buffering" in stated,
+    }
+
+
+def _bytes_each(point: Point) -> int:
+    """Return the bytes of a gradient: 2 for fp16 weights and MXNet's mixed precision; other mixed precision has 4."""
+    if "bytes" in point.stated:
+        return int(point.stated["bytes"])
+    of_mxnet = "amp" in point.precision.lower() and "mxnet" in point.framework.lower()
+    return 2 if of_mxnet or "16" in point.precision else 4
+
+
+def _exchange(comm: str) -> str:
+    if NAMES_RING.search(comm):  # "Horovod on 4 servers" means machines
+        return RING
+    return SERVERS if NAMES_SERVERS.search(comm) else ALL_TO_ALL if NAMES_KVSTORE.search(comm) else RING
+
+
+def _usual_link(gpu: str) -> str:
+    link = hardware.usual_link(gpu)
+    if "pcie" in gpu:
+        return "pcie3" if link in OF_PCIE_3 else "pcie4"
+    return link
+
+
+def _buckets(rows: Jobs) -> List[Tuple[np.ndarray, np.ndarray]]:
+    """Return equal buckets; the share `early` of the gradients is ready in the first quarter of backward."""
+    count = np.clip(np.ceil(rows.gradients * rows.bytes_each / BUCKET_BYTES), 1, BUCKETS)
+    count = np.where(rows.layerwise, BUCKETS, count)
+    made = []
+    for index in range(int(count.max())):
+        done = np.minimum((index + 1) / count, 1)
+        late = 0.25 + 0.75 * (done - rows.early) / (1 - rows.early)
+        made.append(
+            (np.where(index < count, 1 / count, 0), np.where(done < rows.early, 0.25 * done / rows.early, late))
+        )
+    return made
+
+
+def job(rows: Jobs, constants: Constants, compute_s) -> Job:
+    """Return the rows as one Job of arrays."""
+    k = constants
+    linked, most = rows.nvlink > 0, np.where(rows.processors, k["processors"], np.inf)
+    nic = step_time.between_nodes(k, rows.wire, rows.rdma)
+    nic = Link(nic.alpha_s, np.minimum(nic.bytes_per_s, most))
+    shared = (rows.comm != RING) & (rows.host | ~linked)
+    pcie = np.where(shared, np.where(rows.host, k["host"], k["bridge"]), k["ring_pcie"]) * rows.pcie
+    each = np.minimum(np.where(shared | ~linked, pcie, k["nvlink_share"] * rows.nvlink), most)
+    usual = np.where(rows.comm == RING, k["overlap"], k["overlap_served"])
+    return Job(
+        compute_s=compute_s,
+        gradients=rows.gradients,
+        bytes_each=rows.bytes_each,
+        nodes=rows.nodes,
+        gpus_per_node=rows.per_node,
+        intra=Link(np.where(linked, k["alpha_nvlink"], k["alpha_pcie"]), each, shared),
+        nic=nic,
+        comm=rows.comm,
+        buckets=rows.buckets,
+        servers=rows.servers,
+        pushes=rows.pushes,
+        largest=rows.largest,
+        messages=np.where(rows.layerwise, rows.tensors / BUCKETS, 1),
+        overlap=np.where(rows.never, 0, np.where(rows.perfect, 1, usual)),
+        double_buffering=rows.double,
+        spread=k["spread"],
+        jitter_s=k["jitter"],
+        overhead=k["overhead"],
+    )
+
+
+def predict(base: Jobs, target: Jobs, constants: Constants) -> np.ndarray:
+    """Return the predicted images/s of each target, from the rate of its base."""
+
+    def at_batch(compute):  # as `compute` of the base's batch is with the target's
+        launches_s = hardware.launches_s(target.tensors, constants["launch"])
+        return step_time.at_batch(compute, target.batch, base.batch, launches_s)
+
+    compute = at_batch(compute_s(base, constants))
+    step = job(target, constants, compute)
+    images = target.batch * target.devices
+    predicted = images / (compute + overlapped(step, transfers(step)) + stragglers(step))
+    longest = at_batch(base.step_s)  # as if all of the base's step were compute
+    return np.minimum(predicted, MOST_OF_LINEAR * images / longest)
+
+
+def compute_s(rows: Jobs, constants: Constants) -> np.ndarray:
+    """Return the seconds of compute in a published step: the step without exchange and stragglers.
+
+    Both depend on the compute, so that the value is iterated with damping.
+    """
+    step = compute = rows.step_s
+    step_job = job(rows, constants, compute)
+    sent = transfers(step_job)
+    for _ in range(8):
+        step_job = dataclasses.replace(step_job, compute_s=compute)
+        left = step - overlapped(step_job, sent) - stragglers(step_job)
+        compute = (compute + np.maximum(left, LEAST_COMPUTE * step)) / 2
+    return compute
+
+
+def linear(base: Jobs, target: Jobs) -> np.ndarray:
+    """Return the images/s of linear scaling: each device as fast as in the base, for any batch."""
+    return base.rate / base.devices * target.devices

@@ -1,0 +1,221 @@
+"""Fits the constants of the performance model to the published tables, and measures its errors.
+
+    python tools/scaling_model.py                       # the rows `fitted` and `error` of mxscale/tables/hardware.csv
+    python tools/scaling_model.py docs/figures/scaling-model.png        # and the figure of docs/scaling-model.md
+
+The fit starts from the rows `prior`. Takes about a minute.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Callable, Dict, List, Optional, Sequence
+
+import numpy as np
+
+from mxscale.perfmodel import hardware, layers, rates
+from mxscale.perfmodel.published import jobs, score
+from mxscale.perfmodel.published import rows as published
+from mxscale.perfmodel.published.jobs import BATCH, Constants, Jobs
+from mxscale.perfmodel.published.rows import Point, grouped
+from mxscale.perfmodel.published.score import Pairs
+from mxscale.util import csv_tables
+
+SHARES = ("rdma_share", "tcp_share", "nvlink_share", "overlap", "overlap_served")  # at most 1
+LARGEST = 0.5  # limit of an error in the loss, so that rows which no constants explain do not dominate
+STAY = 0.008  # penalty per constant and squared logarithm of its change
+GAIN = 1e-5  # least gain of an accepted step
+STEPS = (0.3, 0.1, 0.03)  # relative changes, one constant at a time
+
+LABELS: Dict[str, Callable[[Point], str]] = {
+    "source": lambda point: point.source,
+    "framework": lambda point: point.framework.split()[0] if point.framework.strip() else "unnamed",
+}
+PRECISION = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "amp": "amp"}  # published -> configured
+
+
+# ---------------------------------------------------------------- the fit
+
+
+def evidence(tables: Sequence[str] = published.TABLES) -> Pairs:
+    """Return the unflagged pairs of the package's tables, to which the constants are fitted."""
+    return [pair for name in tables for pair in published.unflagged(published.pairs(published.of_package(name))[0])]
+
+
+def priors() -> Constants:
+    """Return the constants before any fit: known values of the hardware."""
+    return {row["name"]: float(row["value"]) for row in csv_tables.read("hardware") if row["kind"] == "prior"}
+
+
+def fit(pairs: Pairs) -> Constants:
+    """Return the constants near the priors with the smallest loss, by coordinate search with decreasing steps."""
+    start = priors()
+    loss = _loss_of(pairs, start)
+    best, least = dict(start), loss(start)
+    for step in STEPS:
+        improved = True
+        while improved:
+            improved = False
+            for name in start:
+                for factor in (1 + step, 1 / (1 + step)):
+                    tried = {**best, name: best[name] * factor}
+                    value = loss(tried)
+                    if value < least - GAIN:
+                        best, least, improved = tried, value, True
+                        break
+    return best
+
+
+def _loss_of(pairs: Pairs, start: Constants) -> Callable[[Constants], float]:
+    """Return constants -> the weighted mean error plus the penalty of the distance from `start`."""
+    bases, targets = map(Jobs.of, zip(*pairs, strict=True))
+    sources = [target.source for _, target in pairs]
+    weight = np.array([sources.count(source) ** -0.5 for source in sources])  # of a source: the root of its rows
+
+    def loss(constants: Constants) -> float:
+        if any(constants[name] > 1 for name in SHARES):
+            return np.inf
+        predicted = jobs.predict(bases, targets, constants)
+        off = np.minimum(np.abs(np.log(predicted / targets.rate)), LARGEST)
+        moved = sum(np.log(constants[name] / start[name]) ** 2 for name in start)
+        return float((weight * off).sum() / weight.sum() + STAY * moved)
+
+    return loss
+
+
+def left_out(pairs: Pairs, leave_out: str) -> List[Dict]:
+    """Return the rows of score.predict, each with constants fitted without its source or framework."""
+    label, every, found = LABELS[leave_out], evidence(), []
+    for name, group in grouped(pairs, lambda pair: label(pair[1])).items():
+        found += score.predict(group, fit([pair for pair in every if label(pair[1]) != name]))
+    return found
+
+
+# ---------------------------------------------------------------- absolute predictions
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A published row, and its prediction without its source."""
+
+    point: Point
+    kind: str  # of the device's rate: published | computed
+    source: str  # of the device's rate
+    images_per_s: float
+
+    @property
+    def error(self) -> float:
+        """Return the absolute error in percent of the published rate."""
+        return 100 * abs(self.images_per_s / self.point.rate - 1)
+
+
+def absolute(points: Sequence[Point], constants: Optional[Constants] = None) -> List[Prediction]:
+    """Return the predictions of the rows whose network, device and precision the tables know.
+
+    `score` starts from the first rate of a published series, which a user without a measurement lacks. Here the rate of
+    one device comes from other sources, as for a plan.
+    """
+    based = [(point, base) for point in points if not point.flag and (base := _base(point))]
+    alone = [replace(point, devices=1, nodes=1, rate=base.images_per_s) for point, base in based]
+    targets = Jobs.of([point for point, _ in based])
+    predicted = jobs.predict(Jobs.of(alone), targets, constants or hardware.constants())
+    return [
+        # A row of one device has no exchange and no stragglers
+        Prediction(point, base.kind, base.source, base.images_per_s if point.devices == 1 else rate)
+        for (point, base), rate in zip(based, predicted.tolist(), strict=True)
+    ]
+
+
+def _base(point: Point) -> Optional[rates.Rate]:
+    """Return the rate of one device without the row's source, at the row's batch or the default one."""
+    wanted, precision = hardware.network(point.model), PRECISION.get(point.precision)
+    name = next((each for each in layers.names() if wanted and hardware.network(each) == wanted), None)
+    if name is None or precision is None:
+        return None
+    batch = point.batch or BATCH[4 if precision == "float32" else 2]
+    return rates.tabled(layers.network(name), point.gpu, batch, precision, without=point.source)
+
+
+def errors() -> Dict[str, Dict[str, float]]:
+    """Return the errors in percent that hardware.csv has: of scaling, and of absolute figures by kind of rate."""
+    scaling = score.summary(score.predict(evidence(["published_scaling"])))
+    found = {"scaling": {key: scaling[key] for key in ("median", "mean", "rows")}}
+    predicted = absolute([point for name in published.TABLES for point in published.of_package(name)])
+    for kind in ("published", "computed"):
+        percent = [each.error for each in predicted if each.kind == kind]
+        found[kind] = {"median": np.median(percent), "p90": np.percentile(percent, 90), "rows": len(percent)}
+    return found
+
+
+# ---------------------------------------------------------------- output
+
+
+BLUE, GREY, RED = "#1f5fa8", "#9a9a9a", "#b3412f"
+
+
+def draw(found: Dict, path: str) -> None:
+    """Draw published and predicted efficiency of each row, and the share of rows within an error."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _efficiencies(left, found)
+    _within(right, found)
+    figure.savefig(path, dpi=110)
+
+
+def _efficiencies(axes, found: Dict) -> None:
+    markers = "os^Dv<>pPX*hd"
+    for index, source in enumerate(found["sources"]):
+        rows = [row for row in found["rows"] if row["source"] == source]
+        measured = [100 * row["img_per_s"] / row["linear"] for row in rows]
+        predicted = [100 * row["predicted"] / row["linear"] for row in rows]
+        marker = markers[index % len(markers)]
+        axes.plot(measured, predicted, marker, ms=5, alpha=0.65, label=f"{source} ({len(rows)})")
+    low = min(100 * min(row["img_per_s"], row["predicted"]) / row["linear"] for row in found["rows"])
+    ends = [max(low - 5, 0), 105]
+    axes.plot(ends, ends, color=GREY, lw=1)
+    axes.fill_between(ends, [0.9 * end for end in ends], [1.1 * end for end in ends], color=GREY, alpha=0.15, lw=0)
+    axes.set(xlim=ends, ylim=ends)
+    axes.set(xlabel="published rate, % of linear scaling", ylabel="predicted rate, % of linear scaling")
+    axes.set_title("Predicted against published (band: 10 %)", fontsize=11)
+    axes.legend(fontsize=8, frameon=False, loc="upper left")
+
+
+def _within(axes, found: Dict) -> None:
+    for key, name, colour, values in (
+        ("error", "model", BLUE, found["overall"]),
+        ("linear_error", "linear scaling", RED, found["linear"]),
+    ):
+        percent = sorted(row[key] for row in found["rows"])
+        shares = [100 * (index + 1) / len(percent) for index in range(len(percent))]
+        label = f"{name}: median {values['median']:.1f} %, mean {values['mean']:.1f} %"
+        axes.step([0, *percent], [0, *shares], where="post", color=colour, label=label)
+    axes.set(xlim=(0, 50), ylim=(0, 101), xlabel="absolute error, % of the published rate", ylabel="share of rows, %")
+    axes.set_title("Rows within an error", fontsize=11)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=9, frameon=False, loc="lower right")
+
+
+def main(figure: Optional[str] = None) -> None:
+    constants = {name: f"{value:.3g}" for name, value in fit(evidence()).items()}
+    units = {row["name"]: row["unit"] for row in csv_tables.read("hardware") if row["kind"] == "prior"}
+    source = "fitted to published_scaling.csv and published_elsewhere.csv: docs/scaling-model.md"
+    table = [("fitted", name, "", "value", value, units[name], source) for name, value in constants.items()]
+    table += [
+        ("error", name, "", quantity, f"{value:.4g}", "rows" if quantity == "rows" else "%", "tools/scaling_model.py")
+        for name, values in errors().items()
+        for quantity, value in values.items()
+    ]
+    print(csv_tables.text(table))
+    for name in published.TABLES:
+        pairs = evidence([name])
+        for leave_out in LABELS:
+            off = score.summary(left_out(pairs, leave_out))
+            print(f"{name} without the {leave_out}: median {off['median']:.1f} %, mean {off['mean']:.1f} %")
+    if figure:
+        draw(score.score(str(Path(csv_tables.FOLDER, "published_scaling.csv"))), figure)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
