@@ -18,7 +18,7 @@ def find(name: str) -> str:
     root = os.path.join(os.path.expanduser(os.environ.get("MXNET_HOME") or mx.base.data_dir()), "models")
     path = os.path.join(root, f"{name}-{model_store.short_hash(name)}.params")
     try:
-        found = digest_of(path, "sha1")
+        actual = digest_of(path, "sha1")
     except FileNotFoundError:
         raise ConfigError(
             f"model.pretrained=zoo: {path}: no such file; the zoo's hosts have been offline since 2024: place it there "
@@ -26,6 +26,6 @@ def find(name: str) -> str:
         ) from None
     except OSError as error:
         raise ConfigError(f"model.pretrained=zoo: {path}: {error.strerror}; remove it") from None
-    if found != sums[name]:
-        raise ConfigError(f"model.pretrained=zoo: {path} is damaged (SHA-1 {found}, not {sums[name]}); remove it")
+    if actual != sums[name]:
+        raise ConfigError(f"model.pretrained=zoo: {path} is damaged (SHA-1 {actual}, not {sums[name]}); remove it")
     return path
