@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 import pytest
 from composed import composed
 from hydra import compose, initialize_config_dir
+from machine import until
 from omegaconf import OmegaConf
 from repository import ROOT
 
@@ -428,7 +429,8 @@ def test_each_stop_request_reaches_other_processes_once(tmp_path):
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # the sweep's own process handles Ctrl-C
             for count in (1, 2):
                 found.ask_to_stop("\n".join(["signal SIGINT"] * count))
-                time.sleep(3 * sweep.POLL_S)
+                until(lambda: len(received) >= count)  # noqa: B023
+                time.sleep(2 * sweep.POLL_S)
                 assert len(received) == count
             os.kill(os.getpid(), signal.SIGUSR2)  # submitit's, before a time limit
             assert len(received) == 3
