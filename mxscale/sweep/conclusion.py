@@ -79,7 +79,7 @@ def outcome(rows: Sequence[Row], stopped: Optional[str]) -> Status:
     """Return one status merged from those of the cells."""
     exits = [DONE if row.cell.exit is None and row.finished else row.cell.exit for row in rows]
     if stopped or None in exits or INTERRUPTED in exits:
-        return Status(KILLED, exit=INTERRUPTED, reason=stopped or "a cell was interrupted")
+        return Status(KILLED, exit=INTERRUPTED, reason=stopped or "a trial was interrupted")
     bad = [row.cell for row in rows if not row.finished]
     if bad:
         return Status(FAILED, exit=max(exits), error=f"{bad[0].name}: {bad[0].error}")
@@ -188,7 +188,7 @@ def table(rows: Sequence[Row], planned: int = 0, more=()) -> str:
         planned: The number of cells that the sweep defines.
         more: Further (label, text) lines.
     """
-    titles = ("", "cell", "state", "val top-1", "images/s", "wall", "cost")
+    titles = ("", "trial", "state", "val top-1", "images/s", "wall", "cost")
     lines = [titles]
     for row in rows:
         star = "*" if row.on_front and len(rows) > 1 else ""

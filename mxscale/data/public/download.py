@@ -92,7 +92,8 @@ def _reason(error: Exception) -> str:
     """Return a short description of a network failure."""
     if getattr(error, "response", None) is not None:
         return excerpt(f"{error.response.status_code} {error.response.reason}")
-    text = str(error)[:READ]
+    cause = error.args[0] if error.args else error
+    text = str(getattr(cause, "reason", cause))[:READ]  # of urllib3 behind the address, which may be long
     for pattern, cause in CAUSES:
         if re.search(pattern, text, re.IGNORECASE):
             return cause
