@@ -131,8 +131,6 @@ def _value(value: Any, hint: Any, where: str) -> Any:
     expected = {tuple: list, list: list, dict: dict, float: (int, float)}.get(origin or hint, hint)
     if not isinstance(value, expected) or (isinstance(value, bool) and hint is not bool):
         raise TypeError(f"{where} is {value!r}")
-    if isinstance(value, str) and "\0" in value:  # in a path, which Python then refuses with a ValueError
-        raise TypeError(f"{where} is {value!r}")
     if origin in (tuple, list):
         return origin(_value(each, arguments[0], f"{where}[{n}]") for n, each in enumerate(value))
     if origin is dict:
