@@ -6,8 +6,8 @@ from typing import Any, Dict, Optional
 DEFAULTS: Dict[str, Any] = {
     "launch.kind": "process",
     "launch.image": None,
-    "comm.probe_s": 30.0,
 }
+IGNORED = ("comm.probe_s",)  # settings without an effect on results: a record may have any value
 
 CONTAINERS = "run the command in a container of that image: docker compose run --rm train (docs/containers.md)"
 COMPARE = "measure the back ends with mxscale test-allreduce comm=NAME, and choose one"

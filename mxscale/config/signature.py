@@ -21,7 +21,6 @@ UNSIGNED = (
     "machine.prices",
     "model.input",
     "comm.timeline",
-    "comm.probe_s",
     "launch.setup_minutes",
     "launch.start_timeout_s",
     "launch.stop_grace_s",

@@ -29,4 +29,4 @@ def _without_removed(values: Dict[str, Any]) -> Dict[str, Any]:
     changed = [key for key, default in removed.DEFAULTS.items() if flat.get(key, default) != default]
     if changed:
         raise ConfigError(f"{changed[0]}={flat[changed[0]]}: {removed.refusal(changed[0])}")
-    return unflatten({key: value for key, value in flat.items() if key not in removed.DEFAULTS})
+    return unflatten({key: value for key, value in flat.items() if key not in {*removed.DEFAULTS, *removed.IGNORED}})

@@ -201,7 +201,8 @@ def test_a_removed_setting_names_what_replaces_it(typed, capsys):
 
 def test_a_record_with_a_removed_setting_is_read_if_it_had_its_default(tmp_path):
     run, values = RunDir(tmp_path), to_dict(Config())
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**values, "launch": {**values["launch"], "kind": "process"}}))
+    earlier = {"launch": {**values["launch"], "kind": "process"}, "comm": {**values["comm"], "probe_s": 5.0}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**values, **earlier}))
     assert run.config() == Config()
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({**values, "launch": {**values["launch"], "kind": "docker"}}))
     with pytest.raises(ConfigError, match=r"config.yaml: launch.kind=docker: launch.kind was removed: run the command"):
