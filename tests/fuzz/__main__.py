@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from .oracle import FAULTY, KINDS, SURFACE, judge
 
-SLOW = {"clock": 20, "kill": 4, "answer": 2}  # kinds of which one in so many is run
+SLOW = {"clock": 4, "kill": 4, "answer": 2}  # kinds of which one in so many is run
 SPACE = 1_000_000  # numbers of a seed
 SHARED = ("run", "settings", "address", *SURFACE)  # kinds that need a run
 

@@ -91,8 +91,8 @@ def answer(draw, folder: Path, command: bool, shared: Path) -> Case:
     """Answers of a tracking server, which stop no training, and of a mirror, which are refused."""
     status, body = choice(draw, STATUSES), _long(draw, TEXTS, 10**6)
     if draw.random() < 0.4:
-        body = json.dumps(choice(draw, ({"error_code": "BAD", "message": body}, {"experiment": {"experiment_id": body}},
-                                        {"run": {"info": {"run_id": body}}}, {"runs": [body]}, [body], body)))  # fmt: skip
+        fields = {"error_code": "BAD", "message": body}, {"experiment": {"experiment_id": body}}, {"runs": [body]}
+        body = json.dumps(choice(draw, (*fields, {"run": {"info": {"run_id": body}}}, [body], body)))
     headers = choice(draw, ({}, {"Content-Type": "text/html"}, {"Retry-After": "99999"}, {"Retry-After": body[:50]},
                             {"Content-Length": str(10**12)}, {"Content-Encoding": "gzip"}))  # fmt: skip
     slow = choice(draw, (0, 0, 0, 0.3, 30))
@@ -142,7 +142,11 @@ def packed(draw, folder: Path, command: bool, shared: Path) -> Case:
             os.utime(each, ns=(modified, modified))
     argv = ["train", *SMALL, *QUIET, f"runs={folder}/runs", f"data.cache={folder}/cache"]
     return Case(
-        f"{path.name}: {what}", argv, (str(folder / "cache"), "record", "data"), verify=partial(same, folder, shared)
+        f"{path.name}: {what}",
+        argv,
+        (str(folder / "cache"), "record", "data"),
+        verify=partial(same, folder, shared),
+        failure=f"rank 0: .*{folder}/cache/.*remove .*packed again",  # where the records are read
     )
 
 
@@ -169,25 +173,25 @@ def name(draw, folder: Path, command: bool, shared: Path) -> Case:
 
 
 def clock(draw, folder: Path, command: bool, shared: Path) -> Case:
-    """A clock that jumps once during a training, by libfaketime; it finishes with the same weights."""
-    jump, after = choice(draw, JUMPS), float(draw.uniform(0, 4))
-    argv = ["train", *_settings(folder, shared)]
+    """A resume whose clock jumps in between, or by libfaketime is another from its start: the same weights."""
+    (original,) = (shared / "runs" / "train").iterdir()
+    run = folder / "runs" / "train" / original.name
+    shutil.copytree(original, run)
+    runs.interrupted(run)
+    jump, after, steady = choice(draw, JUMPS), time.monotonic() + draw.uniform(0, 1.5), time.time
+    argv, program = ["train", f"resume={run}", "max_steps=4", *QUIET], [sys.executable, "-m", "mxscale"]
 
-    def run() -> int:
-        offset = folder / "home" / ".cache"
-        offset.write_text("+0\n")
-        environment = {**os.environ, "FAKETIME_TIMESTAMP_FILE": str(offset), "FAKETIME_NO_CACHE": "1",
-                       "FAKETIME_DONT_FAKE_MONOTONIC": "1"}  # fmt: skip
-        preload = subprocess.check_output(["faketime", "-f", "+0", "sh", "-c", "echo $LD_PRELOAD"], text=True).strip()
-        program = subprocess.Popen([sys.executable, "-m", "mxscale", *argv], env={**environment, "LD_PRELOAD": preload})
-        time.sleep(after)
-        offset.write_text(f"{jump}\n")
-        return program.wait()
+    def jumping() -> int:
+        time.time = lambda: steady() + (time.monotonic() > after) * float(jump)
+        return verb(argv)
 
-    if not shutil.which("faketime"):
-        print("skipped: no faketime", file=sys.stderr)
-        return Case("no faketime", argv, ("",), run=nothing)
-    return Case(f"{jump} s after {after:.1f} s", argv, ("",), run, DONE, partial(same, folder, shared))
+    def faked() -> int:
+        return subprocess.run(["faketime", "-f", f"{jump}s", *program, *argv], check=False).returncode
+
+    if command and not shutil.which("faketime"):
+        return Case("skipped: no faketime", argv, ("",), nothing)
+    call = faked if command else jumping
+    return Case(f"{jump} s", argv, (str(run),), call, DONE, partial(same, folder, shared, 4))
 
 
 def kill(draw, folder: Path, command: bool, shared: Path) -> Case:
