@@ -295,6 +295,7 @@ COPY requirements /mxscale/requirements
 # Without mxnet-src
 COPY docker/[^m]* docker/make-keys /mxscale/docker/
 COPY tests /mxscale/tests
+COPY tools /mxscale/tools
 CMD ["python", "-m", "pytest", "-n", "auto", "-m", "not slow and not docker"]
 
 # ---------------------------------------------------------------- the last stage is built by default

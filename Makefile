@@ -1,7 +1,7 @@
 # `make help` lists the targets. Each target installs what it requires first.
 PY := .venv/bin/python
 
-.PHONY: help setup setup-optuna train finetune doctor test test-quick test-docker test-reference sbom fuzz lint bench ui clean
+.PHONY: help setup setup-optuna train finetune doctor test test-slow test-docker test-all test-reference sbom fuzz lint bench ui clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -20,16 +20,16 @@ finetune: .venv/run.stamp  ## fine-tune that network on the digits 5-9 with a fe
 doctor: .venv/run.stamp  ## check this machine for what would prevent a run
 	@.venv/bin/mxscale doctor
 
-test: .venv/dev.stamp  ## run all tests except those of images, on all cores; quick tests first; COVERAGE=1 measures it
-	@$(PY) -m pytest -n auto -m "not slow and not docker" $(if $(COVERAGE),--cov --cov-report=)
-	@$(PY) -m pytest -n auto --dist loadfile -m "slow and not docker" --durations=25 \
-	  $(if $(COVERAGE),--cov --cov-append --cov-report=term:skip-covered)
+test: .venv/dev.stamp  ## run the quick tests on all cores (minutes); COVERAGE=1 measures coverage
+	@$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow and not docker" $(if $(COVERAGE),--cov)
 
-test-docker: .venv/dev.stamp  ## run the tests of images, Compose and a cluster; requires a Docker engine (half an hour)
+test-slow: .venv/dev.stamp  ## run the tests that train and kill real runs
+	@$(PY) -m pytest -n auto --dist loadfile -m "slow and not docker" --durations=25 $(if $(COVERAGE),--cov --cov-append)
+
+test-docker: .venv/dev.stamp  ## run the tests of images, Compose and a cluster; requires a Docker engine
 	@$(PY) -m pytest -n 2 --dist loadfile -m docker --durations=10 tests/images
 
-test-quick: .venv/dev.stamp  ## run the tests that take seconds
-	@$(PY) -m pytest -n auto -m "not slow and not docker"
+test-all: test test-slow test-docker  ## run all tests
 
 test-reference: .venv/dev.stamp .venv-reference/stamp  ## compare converted networks with PyTorch's (downloads its CPU build)
 	@PYTHONPATH=$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
@@ -43,13 +43,16 @@ sbom: .venv/sbom.stamp  ## write the packages of images to sbom/TARGET.spdx.json
 	  echo "sbom/$$target.spdx.json: $$(grep -o '"SPDXID":"SPDXRef-Package-' sbom/$$target.spdx.json | wc -l) packages of mxscale:$$target"; \
 	done
 
-fuzz: .venv/dev.stamp  ## give N generated inputs of each kind to the program: make fuzz N=300 SEED=1
+fuzz: .venv/dev.stamp  ## N generated inputs of each kind, and runs killed at random steps: make fuzz N=300 SEED=1
 	@$(PY) -m tests.fuzz --count $(or $(N),300) --seed $(or $(SEED),1)
+	@FAULT_SEED=$(or $(SEED),$$(shuf -i 1-999999 -n 1)) $(PY) -m pytest -q -k "killed or stopped_rank" \
+	  tests/train/test_resume.py tests/launcher/test_faults.py
 
-lint: .venv/dev.stamp  ## check code and spelling: ruff, codespell, and shellcheck if it is installed
+lint: .venv/dev.stamp  ## check code, architecture and spelling: ruff, tools/structure.py, codespell, and shellcheck if installed
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
-	@.venv/bin/codespell *.* Makefile Dockerfile .ci bench conf docker docs mxscale requirements tests
+	@$(PY) tools/structure.py
+	@.venv/bin/codespell *.* Makefile Dockerfile .ci bench conf docker docs mxscale requirements tests tools
 	@if command -v shellcheck >/dev/null; then shellcheck $$(grep -lE '^#!.*(ba)?sh$$' docker/* requirements/setup requirements/install-horovod .ci/run); fi
 
 bench: .venv/run.stamp  ## run every benchmark; with QUICK=1 each takes at most a minute

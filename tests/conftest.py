@@ -3,9 +3,11 @@
 import os
 import signal
 import subprocess
+import sys
 from functools import partial
 from importlib import metadata
 
+import cpu_limit
 import numpy as np
 import pytest
 from PIL import Image
@@ -36,6 +38,7 @@ NOT_WITH_1_5 = {
     **dict.fromkeys(
         (
             "test_names_of_classes_survive",
+            "test_finished_run_evaluates_predicts_and_exports",
             "test_export.py::",
             "test_predict.py::",
             "test_evaluate.py::",
@@ -44,6 +47,17 @@ NOT_WITH_1_5 = {
         "MXNet 1.5 cannot export to ONNX",
     ),
 }
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Fail unmarked tests that take far more CPU time than cpu_limit.LIMIT_S, unless they import a library first."""
+    before, loaded = cpu_limit.spent(), len(sys.modules)
+    result = yield
+    exempt = any(item.get_closest_marker(name) for name in ("slow", "docker", "user")) or len(sys.modules) > loaded + 20
+    if not exempt and (message := cpu_limit.excess(cpu_limit.spent() - before)):
+        pytest.fail(message, pytrace=False)
+    return result
 
 
 def pytest_collection_modifyitems(items):

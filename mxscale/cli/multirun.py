@@ -195,7 +195,7 @@ def facts_of(config, typed: List[str]) -> dict:
         if value is not None and value < 1:
             raise ConfigError(f"hydra.sweeper.{key}={value}: expected at least 1")
     if config.hydra.launcher.get("n_jobs") == 0:
-        raise ConfigError("hydra.launcher.n_jobs=0: expected the number of cells at a time, or -1 for one per core")
+        raise ConfigError("hydra.launcher.n_jobs=0: expected the number of trials at a time, or -1 for one per core")
     parameters = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
     loader = GlobalHydra.instance().config_loader() if GlobalHydra.instance().is_initialized() else None  # for glob(*)
     parsed = OverridesParser.create(loader).parse_overrides([*parameters, *typed])
@@ -206,7 +206,7 @@ def facts_of(config, typed: List[str]) -> dict:
         if each.is_discrete_sweep():
             values = sum(1 for _ in each.sweep_string_iterator())
             if not values:
-                raise ConfigError(f"{each.input_line}: the list of values is empty, so there is no cell to run")
+                raise ConfigError(f"{each.input_line}: the list of values is empty, so there is no trial to run")
             count *= values
     launcher = config.hydra.runtime.choices.get("hydra/launcher")
     kind = config.hydra.runtime.choices.get("hydra/sweeper")
@@ -253,9 +253,9 @@ def run_cell(composed, hydra, first: bool, once: Callable) -> tuple:
     if cell.sweep.stop_reason():
         return Status(KILLED, exit=INTERRUPTED), None  # it has not started
     if cell.finished_before():
-        echo(f"cell {cell.record.number} {cell.record.name} already finished: {cell.record.run}")
+        echo(f"trial {cell.record.number} {cell.record.name} already finished: {cell.record.run}")
         return Status(FINISHED, exit=DONE), cell.result()
-    echo(f"cell {cell.record.number} {cell.record.name}")
+    echo(f"trial {cell.record.number} {cell.record.name}")
     with cell.following_stop_requests():
         try:
             status = once(composed, cell.typed, cell)

@@ -3,7 +3,7 @@
 Pillow resizes with antialiasing, as torchvision's Resize and CenterCrop do it.
 """
 
-from typing import NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 from PIL import Image
@@ -25,22 +25,18 @@ class CentralCrop(NamedTuple):
     resize: Optional[int]  # shorter side before the crop; None: an image is only enlarged, if it is too small
     interpolation: str
 
-    def of_file(self, source: images.Source, place: Tuple[float, float] = (0.5, 0.5)) -> np.ndarray:
+    def of_file(self, source: images.Source) -> np.ndarray:
         """Return the network's input of an encoded image, see `__call__`. Raises BadImage."""
-        return self(images.decode(source, wanted=self.resize and max(self.resize, self.side)), place)
+        return self(images.decode(source, wanted=self.resize and max(self.resize, self.side)))
 
-    def __call__(self, pixels: np.ndarray, place: Tuple[float, float] = (0.5, 0.5)) -> np.ndarray:
-        """Return the network's input (side, side, 3) of an image (height, width, 3), uint8 RGB.
-
-        Args:
-            place: Of the crop, from 0 (top or left) to 1.
-        """
+    def __call__(self, pixels: np.ndarray) -> np.ndarray:
+        """Return the network's input (side, side, 3) of an image (height, width, 3), uint8 RGB."""
         height, width = shape = pixels.shape[:2]
         short = max(self.resize or min(shape), self.side)
         if short != min(shape):
             long = int(short * max(shape) / min(shape))
             height, width = (short, long) if height <= width else (long, short)
-        top, left = round((height - self.side) * place[0]), round((width - self.side) * place[1])
+        top, left = round((height - self.side) * 0.5), round((width - self.side) * 0.5)
         if (height, width) == shape:
             return pixels[top : top + self.side, left : left + self.side]
         # Only the part of the source that the crop needs

@@ -14,7 +14,7 @@ from mxscale.util.errors import ConfigError
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH",
              "NVIDIA_VISIBLE_DEVICES", "VIRTUAL_ENV")  # fmt: skip
 INHERITED_PREFIXES = ("CUDA_", "MXNET_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "OMP_", "KMP_")
-PRIVATE = ("MXNET_GLUON_REPO",)  # an address, possibly with a password; only the preparation downloads
+PRIVATE = ("MXNET_GLUON_REPO",)  # an address, possibly with a password, that no rank needs
 
 # What launchers set for each process that they start. MXNet and Horovod read them when they are imported or started,
 # so one that is left over would make a process of this program a member of another job.

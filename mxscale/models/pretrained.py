@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from mxscale.config.networks import network
 from mxscale.config.schema import origin_of
-from mxscale.models import gluon_store, model_card, symbol, torch_file, weights, zoo
+from mxscale.models import gluon_cache, model_card, symbol, torch_file, weights, zoo
 from mxscale.models.model_card import ModelCard
 from mxscale.rundir.plan import Origin
 from mxscale.util.atomic_files import digest_of, replacing
@@ -35,7 +35,7 @@ class Loaded(NamedTuple):
 
 
 def _zoo(rest: str, name: str, source: str) -> Loaded:
-    path = gluon_store.fetch(name)
+    path = gluon_cache.find(name)
     net = zoo.build(name, 1000)
     # The same for all its networks (mxnet.gluon.model_zoo.vision, there in 0-1).
     taken = {"image_size": network(name).side, "mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]}

@@ -70,7 +70,7 @@ def _from_directory(config: Config, given: str, source: str) -> RecordedRun:
     recorded = RecordedRun(source, str(files), None, files, _checked(files, source))
     if config.tracking.enabled:
         uri = uris.store_uri(config.tracking, config.runs)
-        recorded.parent = sync_state.load(files, uri, config.tracking.experiment)[1].run_id
+        recorded.parent = sync_state.load(files, uri, config.tracking.experiment).run_id
     recorded.id = recorded.parent or str(files)
     siblings, digest = runs_of(files.path.parents[1], recorded.config.entry), files.plan().data_digest
     recorded.seeds = _seeds(recorded, [_figures_of(other, digest) for other in siblings])
@@ -170,8 +170,8 @@ class Rerun(Hook):
         for name in FILES:
             shutil.copy(recorded.files.path / name, run.path / FOLDER / name)
         values = flatten(to_dict(recorded.config))
-        asked = {key: [value, values[key]] for key, value in recorded.resolved.items()}
-        run.write(RERUN, {"of": recorded.id, "parent": recorded.parent, "seeds": recorded.seeds, "asked": asked,
+        resolved = {key: [value, values[key]] for key, value in recorded.resolved.items()}
+        run.write(RERUN, {"of": recorded.id, "parent": recorded.parent, "seeds": recorded.seeds, "asked": resolved,
                           "differs": []})  # fmt: skip
 
     def before_ranks(self, context: RunContext, plan: Plan) -> None:
@@ -180,12 +180,12 @@ class Rerun(Hook):
         if known is None:
             return
         found = differences.between(RunDir(run.path / FOLDER), run)
-        new = [each for each in found if each not in known["differs"]]
+        new = [line for line in found if line not in known["differs"]]
         run.write(RERUN, {**known, "differs": known["differs"] + new})
         if found and config.rerun.strict:
             raise ConfigError(f"rerun.strict=true: differs from the record of {known['of']}: {'; '.join(found)}")
         lines = [f"rerun     of {known['of']}", f"expected  {_expected(config, plan, found)}"]
-        lines += [f"{'differs' if n == 0 else '':<9} {each}" for n, each in enumerate(found)]
+        lines += [f"{'differs' if n == 0 else '':<9} {line}" for n, line in enumerate(found)]
         echo("\n".join(lines))
 
     def on_finished(self, run: RunDir, status: Status) -> Status:

@@ -48,7 +48,7 @@ def judge(first: Outcome, again: Outcome, seeds: Sequence[Dict[str, float]], ima
     reasons = [known, figures, _describe(differs)]
     spreads = {}
     for name in compared:
-        values = [its[name] for its in seeds if name in its]
+        values = [known_seed[name] for known_seed in seeds if name in known_seed]
         if len(values) >= OTHER_SEEDS:
             spreads[name] = spread([first.figures[name], *values], 100 / images[name] if images.get(name) else 0.0)
     if not spreads:

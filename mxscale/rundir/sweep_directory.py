@@ -5,7 +5,7 @@
       cells/<attempt>-<n>-*.json  a cell: settings, run directory, state; the process of the cell writes it
       stop                        stop requests, one per line; cells in other processes and on other machines poll it
       table.csv                   all cells, at the end
-      config.yaml environment.json metrics.jsonl summary.json status.json alive lock tracking.json
+      config.yaml environment.json summary.json status.json alive lock tracking.json
                                   as in a run directory: the parent run in MLflow is made from them
 
 A cell's run directory holds `cell.json`, which names the sweep.

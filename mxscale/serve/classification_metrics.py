@@ -67,8 +67,8 @@ class Tally:
         found = {"top1": 100 * np.trace(self.confusion) / self.images, "loss": self.loss_sum / self.images}
         if len(self.confusion) > 5:
             found["top5"] = 100 * self.top5_count / self.images
-        each = np.array([one[:3] for one in self.by_class() if one.support])
-        macro = dict(zip(("precision", "recall", "f1"), np.nan_to_num(each).mean(axis=0).tolist()))
+        by_class = np.array([one[:3] for one in self.by_class() if one.support])
+        macro = dict(zip(("precision", "recall", "f1"), np.nan_to_num(by_class).mean(axis=0).tolist()))
         return {**{name: float(value) for name, value in found.items()}, "ece": self.calibration_error(), **macro}
 
     def by_class(self) -> List[ClassMetrics]:

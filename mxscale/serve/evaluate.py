@@ -3,7 +3,7 @@
 import dataclasses
 import heapq
 from pathlib import Path
-from typing import Collection, NamedTuple, Optional, Sequence, Tuple
+from typing import Collection, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -28,12 +28,7 @@ from mxscale.util.errors import ConfigError, nearest
 
 ALL = "all"  # the images of a set without splits
 SPLITS = ("test", "val", "train", ALL)  # the first that a set has is the default
-# value of views -> (place of the crop from 0, top or left, to 1; whether it is mirrored)
-VIEWS = {
-    "center": [((0.5, 0.5), False)],
-    "flip": [((0.5, 0.5), False), ((0.5, 0.5), True)],
-    "five_crop": [(place, False) for place in ((0.5, 0.5), (0, 0), (0, 1), (1, 0), (1, 1))],
-}
+VIEWS = {"center": [False], "flip": [False, True]}  # value of views -> whether each view is mirrored
 PLACES = ("root", "train", "val", "test", "cache")  # settings of data that do not change the images
 WORST = 60  # errors that a page shows
 
@@ -54,7 +49,6 @@ class View(NamedTuple):
     """One of the views of an image that are averaged."""
 
     record: int
-    place: Tuple[float, float]
     mirrored: bool
 
 
@@ -162,8 +156,8 @@ def _opened(name: str, data: Data, packed: dict, classes: np.ndarray) -> Images:
 
 def evaluate(predictor: Predictor, images: Images, views: str) -> Evaluated:
     """Evaluate every image of a split once; the probabilities of its views are averaged."""
-    card, count, each = predictor.card, len(images.records), VIEWS[views]
-    crop, labels = preprocessing(card), np.empty(count, int)
+    card, count, views_of_image = predictor.card, len(images.records), VIEWS[views]
+    crop, labels, group = preprocessing(card), np.empty(count, int), len(views_of_image)
 
     def pixels(view: View) -> np.ndarray:
         try:
@@ -171,27 +165,24 @@ def evaluate(predictor: Predictor, images: Images, views: str) -> Evaluated:
         except (OSError, BadRecords) as error:
             raise BadImage(str(error)) from None
         labels[view.record] = images.classes[int(label)]
-        if images.files:
-            cropped = crop.of_file(images.files[view.record], view.place)
-        else:
-            cropped = crop(decoder.decode(content), view.place)
+        cropped = crop.of_file(images.files[view.record]) if images.files else crop(decoder.decode(content))
         return cropped[:, ::-1] if view.mirrored else cropped
 
-    wanted = (View(record, place, mirrored) for record in range(count) for place, mirrored in each)
+    wanted = (View(record, mirrored) for record in range(count) for mirrored in views_of_image)
     tally, worst = Tally(len(card.class_names)), []
-    for some in predictor.predict(wanted, pixels, group=len(each)):
-        if some.bad:
-            _, view, reason = some.bad[0]
+    for batch in predictor.predict(wanted, pixels, group):
+        if batch.bad:
+            _, view, reason = batch.bad[0]
             raise ConfigError(f"{images.name_of(view.record)}: {reason}")
-        records = np.array([view.record for view in some.items[:: len(each)]])
-        if not np.isfinite(some.logits).all():
-            name = images.name_of(some.items[0].record)
+        records = np.array([view.record for view in batch.items[::group]])
+        if not np.isfinite(batch.logits).all():
+            name = images.name_of(batch.items[0].record)
             raise ConfigError(f"the network's scores are not finite, first in the batch from {name} on")
-        log_probabilities = averaged(some.logits, len(each))
+        log_probabilities = averaged(batch.logits, group)
         predicted = tally.add(log_probabilities, labels[records])
         for place in np.flatnonzero(predicted != labels[records]):
             confidence = float(np.exp(log_probabilities[place, predicted[place]]))
-            record, shown = int(records[place]), some.pixels[place * len(each)]
+            record, shown = int(records[place]), batch.pixels[place * group]
             entry = (confidence, -record, Mistake(confidence, record, labels[record], predicted[place], shown))
             (heapq.heappush if len(worst) < WORST else heapq.heappushpop)(worst, entry)
     mistakes = [mistake for *_, mistake in sorted(worst, reverse=True)]

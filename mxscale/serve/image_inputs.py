@@ -25,7 +25,7 @@ def pictures(given: Sequence[str]) -> List[Picture]:
         if len(given) > 1:
             raise ConfigError(f"{given[0]}, {given[1]}: expected one .npy file, or image files")
         return [Picture(f"image {number}", pixels) for number, pixels in enumerate(array(os.path.expanduser(given[0])))]
-    found = [path for each in given for path in _files(os.path.expanduser(each))]
+    found = [path for name in given for path in _files(os.path.expanduser(name))]
     return [Picture(path, path) for path in dict.fromkeys(found)]
 
 
@@ -36,7 +36,7 @@ def _files(path: str) -> List[str]:
         found = [path]
     elif glob.has_magic(path):
         matching = glob.glob(path, recursive=True)
-        found = sorted(image for each in matching for image in (_inside(each) if os.path.isdir(each) else [each]))
+        found = sorted(image for match in matching for image in (_inside(match) if os.path.isdir(match) else [match]))
     else:
         raise ConfigError(f"{path}: no such file or folder")
     if not found:

@@ -34,10 +34,10 @@ def main(config: Config, request: Predict) -> int:
         writers = [stack.enter_context(prediction_files.writer(path, card.class_names, request.top)) for path in files]
         if request.output is None:
             writers.append(prediction_files.Lines(sys.stdout, card.class_names, request.top))
-        for some in predictor.predict(pictures, pixels):
+        for batch in predictor.predict(pictures, pixels):
             for writer in writers:
-                writer.write(some)
-            bad += len(some.bad)
+                writer.write(batch)
+            bad += len(batch.bad)
     if bad:
         echo(f"{bad:,} of {len(pictures):,} images cannot be used", sys.stderr)
     return FAILURE if bad == len(pictures) else DONE

@@ -41,9 +41,9 @@ class Writer:
     def __init__(self, file, names: Sequence[str], top: int):
         self.file, self.names, self.top = file, names, min(top, len(names))
 
-    def write(self, some: Predicted) -> None:
-        good, bad = zip(some.items, some.probabilities), {place: rest for place, *rest in some.bad}
-        for place in range(len(some.items) + len(bad)):
+    def write(self, batch: Predicted) -> None:
+        good, bad = zip(batch.items, batch.probabilities), {place: rest for place, *rest in batch.bad}
+        for place in range(len(batch.items) + len(bad)):
             if place in bad:
                 picture, reason = bad[place]
                 self.bad(picture.name, reason)
@@ -62,7 +62,7 @@ class Lines(Writer):
     """Lines in the terminal; bad images on stderr."""
 
     def good(self, image, choices):
-        echo(f"{image}  {', '.join(f'{each.name} {each.probability:.1%}' for each in choices)}", self.file)
+        echo(f"{image}  {', '.join(f'{choice.name} {choice.probability:.1%}' for choice in choices)}", self.file)
 
     def bad(self, image, reason):
         echo(f"{image}: {reason}", sys.stderr)
@@ -79,7 +79,7 @@ class Csv(Writer):
 
     def good(self, image, choices):
         self.rows.writerow(
-            [image, "", *(value for each in choices for value in (each.name, f"{each.probability:.7g}"))]
+            [image, "", *(value for choice in choices for value in (choice.name, f"{choice.probability:.7g}"))]
         )
 
     def bad(self, image, reason):
@@ -90,7 +90,7 @@ class JsonLines(Writer):
     """An object for each image: {"image", "predictions": [{"class", "probability"}]} or {"image", "error"}."""
 
     def good(self, image, choices):
-        found = [{"class": each.name, "probability": each.probability} for each in choices]
+        found = [{"class": choice.name, "probability": choice.probability} for choice in choices]
         self._line({"image": image, "predictions": found})
 
     def bad(self, image, reason):
@@ -107,8 +107,8 @@ class Logits(Writer):
         super().__init__(*arguments)
         self.parts: List[np.ndarray] = []
 
-    def write(self, some):
-        self.parts.append(some.logits)
+    def write(self, batch):
+        self.parts.append(batch.logits)
 
     def close(self):
         np.save(self.file.buffer, np.concatenate(self.parts))
@@ -123,17 +123,17 @@ class Sheet(Writer):
         self.refused: List[Tuple[str, str]] = []
         self.count = 0
 
-    def write(self, some):
-        for picture, pixels, probabilities in zip(some.items, some.pixels, some.probabilities):
+    def write(self, batch):
+        for picture, pixels, probabilities in zip(batch.items, batch.pixels, batch.probabilities):
             self.count += 1
             if len(self.shown) < SHEET_IMAGES:
                 self.shown.append((picture.name, in_base64(pixels), most_likely(probabilities, self.names, self.top)))
-        self.refused += [(picture.name, reason) for _, picture, reason in some.bad]
+        self.refused += [(picture.name, reason) for _, picture, reason in batch.bad]
 
     def close(self):
         facts = {"title": "Predictions", "count": self.count, "refused": self.refused}
         pictures = [
-            {"name": name, "jpeg": jpeg, "lines": [f"{each.name} {each.probability:.1%}" for each in choices]}
+            {"name": name, "jpeg": jpeg, "lines": [f"{choice.name} {choice.probability:.1%}" for choice in choices]}
             for name, jpeg, choices in self.shown
         ]
         self.file.write(page.render(TEMPLATES / "contact_sheet.html", pictures=pictures, **facts))

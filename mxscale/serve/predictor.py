@@ -46,7 +46,7 @@ def _session(exported: Exported, options: onnxruntime.SessionOptions) -> onnxrun
         reason = f"{exported.path}: ONNX Runtime {onnxruntime.__version__} cannot load the network: {one_line(error)}"
         raise ConfigError(f"{reason}; export it again") from None
     side, classes = exported.card.image_size, len(exported.card.class_names)
-    found = [f"{each.name} {each.type}{each.shape[1:]}" for each in (*session.get_inputs(), *session.get_outputs())]
+    found = [f"{port.name} {port.type}{port.shape[1:]}" for port in (*session.get_inputs(), *session.get_outputs())]
     expected = [f"{INPUT} tensor(uint8){[side, side, 3]}"]
     expected += [f"{name} tensor(float){[classes]}" for name in (PROBABILITIES, LOGITS)]
     if found != expected:
@@ -78,8 +78,8 @@ class Predictor:
         with ThreadPoolExecutor(self.threads, "predict") as pool:
             try:
                 while True:
-                    while len(pending) <= 2 * self.threads and (some := list(islice(remaining, size))):
-                        pending.append(pool.submit(self._predicted, some, pixels))
+                    while len(pending) <= 2 * self.threads and (batch := list(islice(remaining, size))):
+                        pending.append(pool.submit(self._predicted, batch, pixels))
                     if not pending:
                         return
                     yield pending.popleft().result()
@@ -107,7 +107,7 @@ class Predictor:
         except Exception as error:  # as in _session
             reason = f"ONNX Runtime cannot evaluate the network: {one_line(error)}"
             raise ConfigError(f"{self.path}: {reason}; export it again") from None
-        if any(each.shape != (len(images), len(self.card.class_names)) for each in found):
+        if any(scores.shape != (len(images), len(self.card.class_names)) for scores in found):
             raise ConfigError(
                 f"{self.path}: the network returns {found[0].shape} for {len(images)} images; export it again"
             )

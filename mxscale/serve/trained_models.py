@@ -82,9 +82,9 @@ def _read(path: str) -> Exported:
         found = onnx.load_model_from_string(content)
     except Exception:  # of protobuf
         raise ConfigError(f"{path} is no ONNX file, or it is damaged") from None
-    if any(each.data_location == onnx.TensorProto.EXTERNAL for each in found.graph.initializer):
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in found.graph.initializer):
         raise ConfigError(f"{path} has weights in other files: expected a file of `mxscale export`, which has none")
-    card = model_card.from_metadata({each.key: each.value for each in found.metadata_props}, path)
+    card = model_card.from_metadata({entry.key: entry.value for entry in found.metadata_props}, path)
     if card is None:
         raise ConfigError(f"{path} has no metadata of mxscale: expected a file of `mxscale export`")
     return Exported(content, card, path)

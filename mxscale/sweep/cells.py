@@ -45,7 +45,7 @@ def key(values: dict, swept: Iterable[str] = ()) -> str:
         swept: Keys that the sweep varies; always included.
     """
     signed = copy.deepcopy(values)
-    counts = [name for name in UNSIGNED if any(within(each, [name]) or within(name, [each]) for each in swept)]
+    counts = [name for name in UNSIGNED if any(within(varied, [name]) or within(name, [varied]) for varied in swept)]
     remove(signed, [name for name in UNSIGNED if name not in counts])
     return hash_of(signed)
 

@@ -1,6 +1,5 @@
 """The conclusion of a sweep: best, cheapest, fastest and failed cells, for the terminal and MLflow."""
 
-import json
 import shlex
 import time
 from dataclasses import replace
@@ -60,10 +59,8 @@ def end(
     rows, facts = rows_of(sweep), sweep.facts()
     chosen = named(rows)
     status = outcome(rows, stopped)
-    now = int(time.time() * 1000)
-    known = sweep.status().with_attempt(ended_ms=now)
+    known = sweep.status().with_attempt(ended_ms=int(time.time() * 1000))
     sweep.write_status(replace(status, attempts=known.attempts, attempt=known.attempt))
-    append_lines(sweep, rows, now)
     metrics = figures(rows, facts["at_a_time"])
     sweep.write_summary(Summary(metrics, cells=chosen))
     sweep.write("environment.json", {"tags": tags(facts["command"], chosen)})
@@ -82,24 +79,11 @@ def outcome(rows: Sequence[Row], stopped: Optional[str]) -> Status:
     """Return one status merged from those of the cells."""
     exits = [DONE if row.cell.exit is None and row.finished else row.cell.exit for row in rows]
     if stopped or None in exits or INTERRUPTED in exits:
-        return Status(KILLED, exit=INTERRUPTED, reason=stopped or "a cell was interrupted")
+        return Status(KILLED, exit=INTERRUPTED, reason=stopped or "a trial was interrupted")
     bad = [row.cell for row in rows if not row.finished]
     if bad:
         return Status(FAILED, exit=max(exits), error=f"{bad[0].name}: {bad[0].error}")
     return Status(FINISHED, exit=DONE)
-
-
-def append_lines(sweep: SweepDirectory, rows: Sequence[Row], time_ms: int) -> None:
-    """Append a line for each cell of this attempt to metrics.jsonl; the step is the number of the cell."""
-    lines, attempt = [], sweep.attempt
-    names = {TOP1: "cell/val_top1", WALL: "cell/wall_s", RATE: "cell/images_per_s", COSTS[0]: "cell/cost_usd"}
-    for row in rows:
-        values = {label: row.metrics[name] for name, label in names.items() if name in row.metrics}
-        if values and row.cell.attempt == attempt and row.cell.how != "kept":
-            line = {"attempt": attempt, "step": row.cell.number, "time_ms": time_ms, "metrics": values}
-            lines.append(json.dumps(line) + "\n")
-    with open(sweep.metrics_file, "a") as file:
-        file.writelines(lines)
 
 
 def cost_of(row: Row) -> Optional[float]:
@@ -204,7 +188,7 @@ def table(rows: Sequence[Row], planned: int = 0, more=()) -> str:
         planned: The number of cells that the sweep defines.
         more: Further (label, text) lines.
     """
-    titles = ("", "cell", "state", "val top-1", "images/s", "wall", "cost")
+    titles = ("", "trial", "state", "val top-1", "images/s", "wall", "cost")
     lines = [titles]
     for row in rows:
         star = "*" if row.on_front and len(rows) > 1 else ""

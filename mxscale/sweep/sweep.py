@@ -24,12 +24,12 @@ from mxscale.util.errors import ConfigError
 POLL_S = 0.3
 
 
-def begin(values: dict, typed: Sequence[str], facts: dict, held: ExitStack) -> SweepDirectory:
+def begin(values: dict, typed: Sequence[str], facts: dict, stack: ExitStack) -> SweepDirectory:
     """Return a new sweep's directory, or with sweep.resume=true that of the newest sweep of this command line.
 
     Args:
         typed: The overrides of the command line.
-        held: Receives the lock of the directory, which is taken before anything is written.
+        stack: Receives the lock of the directory, which is taken before anything is written.
         facts: {"swept": {key: values}, "cells", "at_a_time", "sweeper"}.
 
     Raises:
@@ -43,7 +43,7 @@ def begin(values: dict, typed: Sequence[str], facts: dict, held: ExitStack) -> S
             f"sweep.resume=true: no sweep of this command line in {config.runs}/{FOLDER}; to start one, leave it out"
         )
     sweep = sweep or SweepDirectory(directory.new_folder(config, FOLDER))
-    held.enter_context(guards.locked(sweep))
+    stack.enter_context(guards.locked(sweep))
     sweep.write_config(config)
     earlier = sweep.facts()
     attempt = earlier.get("attempt", 0) + 1
@@ -129,7 +129,7 @@ class Cell(Hook):
         if unfinished:
             self.record.how, values["resume"] = "resumed", str(unfinished)
             values["rerun"] = to_dict(Rerun())  # the run's own record names what it repeats
-            overrides = [each for each in self.typed if cells.top_of(each) in resumable]
+            overrides = [override for override in self.typed if cells.top_of(override) in resumable]
         return values, overrides
 
     def unfinished(self) -> Optional[RunDir]:

@@ -29,12 +29,12 @@ class Store:
     """An MLflow store whose runs are read. Every failure is a ConfigError of one line.
 
     Args:
-        asked: The setting that needs the store, such as rerun=ID, which starts the messages.
+        source: The setting that needs the store, such as rerun=ID, which starts the messages.
         run: The store is the one that has this run, unless tracking.uri names another.
     """
 
-    def __init__(self, config: Config, asked: str = "", run: Optional[RunDir] = None):
-        tracking, self.asked = config.tracking, f"{asked}: " if asked else ""
+    def __init__(self, config: Config, source: str = "", run: Optional[RunDir] = None):
+        tracking, self.source = config.tracking, f"{source}: " if source else ""
         self.uri = payload.uri_of(run, tracking, tracking.uri) if run else uris.store_uri(tracking, config.runs)
         file = uris.sqlite_file(self.uri)
         if file:
@@ -65,24 +65,24 @@ class Store:
         return found
 
     def _experiments(self) -> List[str]:
-        return [each.experiment_id for each in self._request(self.client.search_experiments)]
+        return [experiment.experiment_id for experiment in self._request(self.client.search_experiments)]
 
     def run(self, run_id: str) -> Recorded:
         """Return a run by its MLflow id. Raises ConfigError if there is none."""
         found = self._request(lambda: store.find_run(self.client, run_id))
         if found is None:
             raise ConfigError(
-                f"{self.asked}{self} has no run {run_id}, and it is no run directory; an id is at the end of the "
+                f"{self.source}{self} has no run {run_id}, and it is no run directory; an id is at the end of the "
                 "address of the run's page"
             )
         return recorded(found)
 
     def id_of(self, run: RunDir) -> str:
         """Return the id of a run directory in this store. Raises ConfigError if the store does not have the run."""
-        run_id = sync_state.load(run, self.uri, "")[1].run_id
+        run_id = sync_state.load(run, self.uri, "").run_id
         if run_id is None or not self._request(lambda: store.exists(self.client, run_id)):
             sync = f"mxscale sync {shlex.quote(str(run))} tracking.uri={shlex.quote(str(self))}"
-            raise ConfigError(f"{self.asked}{self} does not have {run}; send it with: {sync}")
+            raise ConfigError(f"{self.source}{self} does not have {run}; send it with: {sync}")
         return run_id
 
     def finished_beside(self, run_id: str, data_digest: str) -> List[Recorded]:
@@ -152,20 +152,20 @@ class Store:
         try:
             return call()
         except Exception as error:
-            raise ConfigError(f"{self.asked}{self} can't be used ({store.why(error)}); set tracking.uri") from None
+            raise ConfigError(f"{self.source}{self} can't be used ({store.why(error)}); set tracking.uri") from None
 
     def _check_file(self, file: Path) -> None:
         """Raise ConfigError for a SQLite file that this version of MLflow would create or migrate."""
         if not file.is_file():
-            raise ConfigError(f"{self.asked}{self}: no such file; set tracking.uri to the store of the runs")
+            raise ConfigError(f"{self.source}{self}: no such file; set tracking.uri to the store of the runs")
         if find_spec("alembic") is None:
-            raise ConfigError(f"{self.asked}{self}: ranks' images have no SQLite client; set tracking.uri to a server")
+            raise ConfigError(f"{self.source}{self}: ranks' images have no SQLite client; set tracking.uri to a server")
         found, here = store.tables_of(file), store.schema()
         if not found:
-            raise ConfigError(f"{self.asked}{self}: not an MLflow store")
+            raise ConfigError(f"{self.source}{self}: not an MLflow store")
         if found != {here}:
             raise ConfigError(
-                f"{self.asked}{self}: written by another version of MLflow (schema {' '.join(sorted(found))}, "
+                f"{self.source}{self}: written by another version of MLflow (schema {' '.join(sorted(found))}, "
                 f"expected {here}); if it is older, copy it and run: mlflow db upgrade {self}"
             )
 
@@ -230,8 +230,8 @@ def curves_of(run: RunDir, metrics: Sequence[str]) -> Dict[str, Curve]:
     return {name: points for name, points in found.items() if points}
 
 
-def finished(run: Recorded, asked: str) -> Recorded:
+def finished(run: Recorded, source: str) -> Recorded:
     """Return the run. Raises ConfigError if it is not finished."""
     if run.status != FINISHED:
-        raise ConfigError(f"{asked}: run {run.id} is not finished ({run.status})")
+        raise ConfigError(f"{source}: run {run.id} is not finished ({run.status})")
     return run

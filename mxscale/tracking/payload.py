@@ -1,7 +1,6 @@
 """The params, tags, metrics and artifacts of a run for MLflow, read from its directory. Does not import mlflow."""
 
 import dataclasses
-import hashlib
 import json
 import shlex
 import time
@@ -26,7 +25,6 @@ from mxscale.rundir.directory import (
 from mxscale.rundir.status import Status, Summary
 from mxscale.tracking import sync_state
 from mxscale.tracking.uris import sqlite_file, store_uri
-from mxscale.util.atomic_files import digest_of
 from mxscale.util.redaction import redact
 
 # Limits in mlflow.utils.validation of MLflow 3.17; the server refuses or truncates longer values
@@ -268,12 +266,3 @@ def end_state(run: RunDir) -> str:
 def _final_state(run: RunDir) -> Optional[str]:
     state = run.state
     return state if state in (FINISHED, FAILED, KILLED) else None
-
-
-def fingerprint(run: RunDir) -> str:
-    """Return a digest of everything that closing a run sends; if it is unchanged, there is nothing to send."""
-    digest = hashlib.sha256()
-    for path, _ in artifacts(run):
-        grows = path.suffix in (".log", ".jsonl")  # it only grows, and may be long
-        digest.update(f"{path.name} {path.stat().st_size if grows else digest_of(path)}".encode())
-    return digest.hexdigest()

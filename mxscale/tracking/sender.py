@@ -1,4 +1,4 @@
-"""Send the records of one run that an MLflow store lacks, exactly once.
+"""Send the records of one run that its MLflow store lacks, exactly once.
 
 `tracking.json` records the MLflow run and how much of `metrics.jsonl` and `system.jsonl` it has. It is written after
 each answered request, under a lock in the run directory. Two cases need more than that:
@@ -16,6 +16,7 @@ MLflow is imported only to send something: the import takes over a second of CPU
 store another 1.5 s.
 """
 
+import logging
 import shlex
 from pathlib import Path
 from typing import List, Optional
@@ -29,6 +30,8 @@ from mxscale.tracking.store import exclusive, exists, import_mlflow, open_store
 from mxscale.tracking.sync_state import Sent
 from mxscale.util.file_lock import locked
 from mxscale.util.redaction import redact, redact_address
+
+log = logging.getLogger(__name__)
 
 # MLflow's page then shows runs and charts first, not traces of language models
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}
@@ -47,7 +50,7 @@ class Sender:
         self.cost_at, self.opened = cost_at, False
 
     def sent(self) -> Sent:
-        return sync_state.load(self.run, self.uri, self.tracking.experiment)[1]
+        return sync_state.load(self.run, self.uri, self.tracking.experiment)
 
     def unsent(self, reason: str) -> str:
         """Return one line on what the store lacks, why, and how to send it."""
@@ -72,27 +75,18 @@ class Sender:
             BlockingIOError: Another process sends, and `wait` is False.
             Exception: Any error of MLflow.
         """
-        if not (end and self.sent().closed == payload.fingerprint(self.run)):
-            import_mlflow(self.tracking.timeout_s)  # takes a second, so it happens outside of the locks
+        import_mlflow(self.tracking.timeout_s)  # takes a second, so it happens outside of the locks
         with exclusive(self.uri), locked(self.run.path / ".tracking.lock", wait):
-            identity, sent = sync_state.load(self.run, self.uri, self.tracking.experiment)
-            fingerprint = payload.fingerprint(self.run) if end else None
-            if end and sent.closed == fingerprint and not self._deleted():
-                return 0
+            sent = sync_state.load(self.run, self.uri, self.tracking.experiment)
             self._connect()
             if not self.opened:
-                self._open(identity, sent)
+                self._open(sent)
             if not end:
-                self._set_running(identity, sent)
-            lines = self._send_lines(identity, sent)
+                self._set_running(sent)
+            lines = self._send_lines(sent)
             if end:
-                self._close(identity, sent, end, fingerprint)
+                self._close(sent, end)
             return lines
-
-    def _deleted(self) -> bool:
-        """Return whether the SQLite file was deleted. For a server, delete tracking.json to send all again."""
-        file = uris.sqlite_file(self.uri)
-        return file is not None and not file.exists()
 
     def _connect(self) -> None:
         if self.client is not None:
@@ -102,15 +96,16 @@ class Sender:
             client.get_experiment_by_name(self.tracking.experiment)  # creates its tables
         self.client = client
 
-    def _open(self, identity: str, sent: Sent) -> None:
+    def _open(self, sent: Sent) -> None:
         if sent.run_id is None or not exists(self.client, sent.run_id):
-            sent.__dict__.update(Sent(sent.uri, self.tracking.experiment).__dict__)  # nothing sent yet
-            sync_state.save(self.run, identity, sent)  # the id is on disk before the run is created
+            other = sync_state.other_store(self.run, self.uri)
+            if other:
+                log.warning("tracking: %s was in %s, which is not updated any more", self.run, other)
+            sent.__dict__.update(Sent(sent.id, sent.uri, self.tracking.experiment).__dict__)  # nothing sent yet
+            sync_state.save(self.run, sent)  # its id is on disk before the run is created
             sent.experiment_id = self._experiment()
-            existing = self._search(identity, sent)
-            sent.run_id = existing[0] if existing else self._create(identity, sent)
-            sync_state.save(self.run, identity, sent)
-            self._adopt(sent.run_id)
+            sent.run_id = self._created(sent) or self._create(sent)
+            sync_state.save(self.run, sent)
         self._describe(sent)
         self.opened = True
 
@@ -131,16 +126,17 @@ class Sender:
             self.client.set_experiment_tag(found.experiment_id, *experiment_view.tag().popitem())
         return found.experiment_id
 
-    def _search(self, identity: str, sent: Sent) -> List[str]:
-        found = self.client.search_runs([sent.experiment_id], f"tags.`mxscale.run` = '{identity}'")
-        return [run.info.run_id for run in sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))]
+    def _created(self, sent: Sent) -> Optional[str]:
+        """Return the id of the run if it was created, but not recorded."""
+        existing = self.client.search_runs([sent.experiment_id], f"tags.`mxscale.run` = '{sent.id}'")
+        return existing[0].info.run_id if existing else None
 
-    def _create(self, identity: str, sent: Sent) -> str:
+    def _create(self, sent: Sent) -> str:
         created = self.client.create_run(
             sent.experiment_id,
             start_time=payload.started_ms(self.run),
-            tags={"mxscale.run": identity, "mxscale.dir": str(self.run)},
-            run_name=payload.run_name(self.run, identity),
+            tags={"mxscale.run": sent.id, "mxscale.dir": str(self.run)},
+            run_name=payload.run_name(self.run, sent.id),
         )
         return created.info.run_id
 
@@ -174,19 +170,12 @@ class Sender:
         parent = Sender(above, self.uri, self.tracking)
         parent.client = self.client
         with locked(above.path / ".tracking.lock"):
-            identity, sent = sync_state.load(above, self.uri, self.tracking.experiment)
+            sent = sync_state.load(above, self.uri, self.tracking.experiment)
             if sent.run_id is None or not exists(self.client, sent.run_id):
-                parent._open(identity, sent)
+                parent._open(sent)
             if payload.is_running(above):
-                parent._set_running(identity, sent)
+                parent._set_running(sent)
             return sent.run_id
-
-    def _adopt(self, run_id: str) -> None:
-        """Set the parent of cells that were sent under an earlier parent run, which no longer exists."""
-        for cell in SweepDirectory(self.run.path).cells():
-            child = sync_state.load(RunDir(cell.run), self.uri, self.tracking.experiment)[1] if cell.run else None
-            if child and child.run_id and exists(self.client, child.run_id):
-                self.client.set_tag(child.run_id, "mlflow.parentRunId", run_id)
 
     def _log_dataset(self, sent: Sent) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
@@ -197,23 +186,23 @@ class Sender:
             context = [InputTag("mlflow.data.context", "training")]
             self.client.log_inputs(sent.run_id, datasets=[DatasetInput(entity, context)])
 
-    def _set_running(self, identity: str, sent: Sent) -> None:
+    def _set_running(self, sent: Sent) -> None:
         if sent.status != RUNNING:  # new, or resumed
             self.client.update_run(sent.run_id, status=RUNNING)
             sent.status = RUNNING
-            sync_state.save(self.run, identity, sent)
+            sync_state.save(self.run, sent)
 
-    def _send_lines(self, identity: str, sent: Sent) -> int:
+    def _send_lines(self, sent: Sent) -> int:
         before = sent.lines_sent
         for points, lines, end in payload.batches(self.run, sent.bytes_sent, self.cost_at):
             self._log_points(sent.run_id, points)
             sent.lines_sent += lines
             sent.bytes_sent = end
-            sync_state.save(self.run, identity, sent)
+            sync_state.save(self.run, sent)
         for points, _, end in payload.batches(self.run, sent.system_bytes_sent, name=SYSTEM):
             self._log_points(sent.run_id, points)
             sent.system_bytes_sent = end
-            sync_state.save(self.run, identity, sent)
+            sync_state.save(self.run, sent)
         return sent.lines_sent - before
 
     def _log_points(self, run_id: str, points: List[payload.Point]) -> None:
@@ -222,18 +211,15 @@ class Sender:
         for part in _parts([Metric(*point) for point in points], payload.MAX_METRICS):
             self.client.log_batch(run_id, metrics=part, synchronous=True)
 
-    def _close(self, identity: str, sent: Sent, end: str, fingerprint: str) -> None:
+    def _close(self, sent: Sent, end: str) -> None:
         self._describe(sent)  # plan.json and environment.json may have changed
         known = self.client.get_run(sent.run_id).data.metrics
         self._log_points(sent.run_id, [point for point in payload.summary(self.run) if known.get(point[0]) != point[1]])
-        self._delete_duplicates(identity, sent)
         self.client.set_terminated(sent.run_id, status=end, end_time=payload.ended_ms(self.run))
         sent.status = end
-        sync_state.save(self.run, identity, sent)
+        sync_state.save(self.run, sent)
         for path, folder in payload.artifacts(self.run):  # last, because their storage may fail separately
             self._upload(sent.run_id, path, folder)
-        sent.closed = fingerprint
-        sync_state.save(self.run, identity, sent)
 
     def _upload(self, run_id: str, path: Path, folder: Optional[str]) -> None:
         # One file at a time: MLflow uploads a folder with a thread pool, whose threads would delay the
@@ -242,12 +228,6 @@ class Sender:
             self.client.log_text(run_id, redact(path.read_text()), path.name)
         else:
             self.client.log_artifact(run_id, str(path), folder)
-
-    def _delete_duplicates(self, identity: str, sent: Sent) -> None:
-        """Delete the empty run of a creation request that was repeated because its answer was late."""
-        for run_id in self._search(identity, sent):
-            if run_id != sent.run_id:
-                self.client.delete_run(run_id)
 
 
 def _parts(items: list, size: int):

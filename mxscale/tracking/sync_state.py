@@ -1,4 +1,7 @@
-"""How much of a run each MLflow store has, recorded in `tracking.json`. Does not import mlflow."""
+"""How much of a run its MLflow store has, recorded in `tracking.json`. Does not import mlflow.
+
+A run has one store. Sent to another one, the record names that one from then on, and the first keeps what it has.
+"""
 
 import dataclasses
 import os
@@ -6,7 +9,7 @@ import shlex
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional
 
 from mxscale.environment.description import ROOT
 from mxscale.rundir import json_record
@@ -22,8 +25,9 @@ STATE_FILE = "tracking.json"
 
 @dataclass
 class Sent:
-    """What one store has of a run."""
+    """What the store has of a run."""
 
+    id: str  # of the run, unique; a tag in MLflow
     uri: str  # without password
     experiment: str
     experiment_id: Optional[str] = None
@@ -32,26 +36,25 @@ class Sent:
     bytes_sent: int = 0  # of metrics.jsonl
     system_bytes_sent: int = 0  # of system.jsonl
     status: Optional[str] = None  # in MLflow
-    closed: Optional[str] = None  # fingerprint of the artifacts that were sent when the run was closed
 
 
-def load(run: RunDir, uri: str, experiment: str) -> Tuple[str, Sent]:
-    """Return the unique id of the run, and what the store at `uri` has of it."""
+def load(run: RunDir, uri: str, experiment: str) -> Sent:
+    """Return what the store at `uri` has of the run."""
     file = _state(run)
-    for known in [file, *(file.get("earlier") or [])]:
-        if known.get("uri") == redact_address(uri):
-            return file["id"], json_record.typed(known, Sent)
-    return file.get("id") or uuid.uuid4().hex, Sent(uri=redact_address(uri), experiment=experiment)
+    if file.get("uri") == redact_address(uri):
+        return json_record.typed(file, Sent)
+    return Sent(file.get("id") or uuid.uuid4().hex, redact_address(uri), experiment)
 
 
-def save(run: RunDir, identity: str, sent: Sent) -> None:
-    """Record `sent` as the newest; other stores stay under `earlier`. The caller holds the lock of the run."""
+def other_store(run: RunDir, uri: str) -> Optional[str]:
+    """Return the address of the store that has the run, if it is not the one at `uri`; None otherwise."""
     file = _state(run)
-    earlier = file.pop("earlier", None) or []
-    if file:
-        earlier.append({key: value for key, value in file.items() if key not in ("id", "dir")})
-    earlier = [known for known in earlier if known.get("uri") != sent.uri]
-    run.write(STATE_FILE, {"id": identity, "dir": str(run), **dataclasses.asdict(sent), "earlier": earlier})
+    return file["uri"] if file.get("run_id") and file["uri"] != redact_address(uri) else None
+
+
+def save(run: RunDir, sent: Sent) -> None:
+    """Record what the store has. The caller holds the lock of the run."""
+    run.write(STATE_FILE, {"dir": str(run), **dataclasses.asdict(sent)})
 
 
 def identity(run: RunDir) -> Optional[str]:
@@ -66,8 +69,8 @@ def _state(run: RunDir) -> Dict[str, Any]:
     """Return tracking.json; {} if it is missing or damaged, or in a copy of a run directory that still exists."""
     try:
         file = run.read(STATE_FILE) or {}
-        for known in [file, *(file.get("earlier") or [])] if file else []:
-            json_record.typed(known, Sent)
+        if file:
+            json_record.typed(file, Sent)
     except (ConfigError, TypeError):
         return {}
     original = file.get("dir")
@@ -77,7 +80,7 @@ def _state(run: RunDir) -> Dict[str, Any]:
 
 
 def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
-    """Return how to view the run in MLflow, by default in the store that it was sent to last."""
+    """Return how to view the run in MLflow, by default in the recorded store."""
     state = dataclasses.asdict(sent) if sent else _state(run)
     if not state.get("run_id"):
         return f"not in MLflow; send it with: mxscale sync {shlex.quote(str(run))}"

@@ -125,20 +125,10 @@ def sync(run: RunDir, uri: Optional[str] = None, cost_at: CostAt = no_cost) -> i
     if not running and not (run.path / learning_curves.FILE).is_file() and (problem := learning_curves.save(run)):
         print(f"tracking: {problem}")
     try:
-        lines = _send_twice(sender, end)
+        lines = sender.send(end, wait=True)
     except Exception as error:
         print(sender.unsent(why(error)))
         return FAILURE
     state = "the run is still running: " if running else ""
     print(f"tracking: {state}{lines} lines sent, {sender.sent().lines_sent} in all; {view_hint(run, sender.sent())}")
     return DONE
-
-
-def _send_twice(sender: Sender, end: Optional[str]) -> int:
-    before = sender.sent().lines_sent
-    try:
-        return sender.send(end, wait=True)
-    except Exception:
-        time.sleep(BACKOFF_S[0])
-        sender.send(end, wait=True)
-        return sender.sent().lines_sent - before

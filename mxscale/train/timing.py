@@ -47,13 +47,19 @@ class ThroughputTimer:
         """End the interval with the work dispatched so far and start the next one.
 
         Returns:
-            A function that waits for that work and returns [images, seconds, seconds waited] of this rank.
+            A function that waits for that work and returns [images, seconds, seconds waited] of this rank. The wait is
+            at most the interval: a batch may have been requested before the interval began.
         """
         began, ended = self.began, Future()
         images, excluded_s, waited_s = self.images, self.excluded_s, self.waited_s
         self._in_flight.put(ended)
         self._begin(ended)
-        return lambda: np.array([images, ended.result() - began.result() - excluded_s, waited_s])
+
+        def figures() -> np.ndarray:
+            seconds = ended.result() - began.result() - excluded_s
+            return np.array([images, seconds, min(waited_s, seconds)])
+
+        return figures
 
     def mark(self) -> tuple:
         """Return the current state of the interval, for `exclude_since`."""

@@ -147,6 +147,7 @@ def test_image_size_too_small_for_the_network_is_refused():
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_corrupt_weights_are_refused(refused, tmp_path):
     (tmp_path / "bad.params").write_bytes(b"\x12\x01" + bytes(100))
     contains(refused(f"model.pretrained={tmp_path}/bad.params"), "bad.params", "truncated or corrupt")
@@ -209,6 +210,7 @@ def test_resume_with_another_config_changes_nothing(refused_here, stopped, overr
     assert everything(run) == before
 
 
+@pytest.mark.slow
 def test_resume_with_changed_data_changes_nothing(refused, stopped):
     run, root = stopped
     (root / "cat" / "000.png").unlink()

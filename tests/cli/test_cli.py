@@ -40,6 +40,7 @@ def test_the_version_is_that_of_the_package(capsys):
     assert output_of(capsys, "--version") == f"mxscale {__version__}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", ["prices", "layers", "train --cfg job"])
 def test_a_reader_that_stops_early_causes_no_error(arguments):
     """As of `mxscale prices | head -1`."""

@@ -1,18 +1,10 @@
 """The typed configuration: conversion, validation and its messages, and derived sizes."""
 
-import ast
 import dataclasses
 
 import pytest
 from refusals import error_of
-from repository import ROOT
 
-from mxscale.config.backends import BACKENDS
-from mxscale.config.datasets import DATASETS
-from mxscale.config.networks import NETWORKS
-from mxscale.config.optimizers import OPTIMIZERS
-from mxscale.config.price_sources import PRICE_SOURCES
-from mxscale.config.schedules import SCHEDULES
 from mxscale.config.schema import Config, filled, flatten, from_dict, to_dict, unflatten
 from mxscale.config.setting import describe
 from mxscale.config.sizes import sizes
@@ -187,19 +179,6 @@ def test_contradicting_values_are_refused(values, message):
 @pytest.mark.parametrize("key", ["optimizer.lr", "schedule.warmup_epochs", "data.augment.hue", "label_smoothing"])
 def test_the_bounds_of_a_range_are_valid(key):
     validate(from_dict(unflatten({key: 0})))
-
-
-REGISTRIES = (BACKENDS, DATASETS, NETWORKS, OPTIMIZERS, PRICE_SOURCES, SCHEDULES)
-AMBIGUOUS = {"auto", "local", "device", "step", "symbol"}  # values of other settings, keys of records
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "mxscale").rglob("*.py")), ids=lambda path: path.name)
-def test_only_registries_compare_registered_names(path):
-    names = {name for registry in REGISTRIES for name in registry} - AMBIGUOUS
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Compare):
-            used = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)} & names
-            assert not used, f"line {node.lineno}: {ast.unparse(node)}"
 
 
 def test_sizes_multiply_device_batch_shards_and_accumulation():

@@ -210,6 +210,7 @@ def test_unusable_images_are_bad(content, reason):
         decode(content)
 
 
+@pytest.mark.slow
 def test_decompression_bombs_are_refused_before_decoding():
     tall = png([bytes(20_000)] * 20_000, 8, 0)  # 400 kB of zeros, 400 MB of pixels
     assert len(tall) < 10**6

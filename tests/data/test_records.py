@@ -205,6 +205,7 @@ def with_bad_images(given, tmp_path):
     return given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_bad_image_is_refused_with_its_number(with_bad_images, workers):
     with pytest.raises(ConfigError, match=r"train\.rec: cannot use the image of record 5 \(.*\): .*data\.on_bad=skip"):

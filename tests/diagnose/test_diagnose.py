@@ -58,7 +58,7 @@ def test_runs_are_timed_after_warm_up_and_stopped(scripted):
     for reading in scripted(STEPS)(count=2):
         assert reading.rates[0] > 5  # warm-up is not included
         assert reading.rates == list(range(int(reading.rates[0]), int(reading.rates[-1]) + 1))
-        assert 3 <= len(reading.rates) < 100
+        assert 1 <= len(reading.rates) < 100
         assert reading.others >= 0
 
 

@@ -52,6 +52,7 @@ def test_each_reader_work_and_thread_count_is_a_row(measured):
         assert input_rates.line(row) in printed.out and len(input_rates.line(row)) <= 80
 
 
+@pytest.mark.slow
 def test_mlflow_has_the_rates_by_threads(measured, tmp_path):
     from mlflow import MlflowClient
 

@@ -34,7 +34,7 @@ def test_ranks_continue_once_the_last_has_arrived(store):
     assert arrived == []
     ranks[1].start()
     for rank in ranks:
-        rank.join(10)
+        rank.join(60)
     assert sorted(arrived) == [0, 1, 2]
 
 

@@ -28,10 +28,10 @@ class Ranks:
 
     def total(self, rank, values):
         self.sent[rank] = np.asarray(values, float)
-        self.barrier.wait(10)
+        self.barrier.wait(60)
         total = sum(self.sent)
         self.sums += rank == 0
-        self.barrier.wait(10)
+        self.barrier.wait(60)
         return total
 
     def run(self, steps: int, seconds, request_at=None) -> list:
@@ -45,11 +45,11 @@ class Ranks:
                 if vote.stop():
                     stopped[comm.rank] = step
                     return
-                between.wait(10)
+                between.wait(60)
                 if comm.rank == 0:
                     self.now += seconds(step)
                     self.requested = self.requested or step == request_at
-                between.wait(10)
+                between.wait(60)
 
         threads = [threading.Thread(target=rank, args=(comm,)) for comm in self.comms]
         for thread in threads:

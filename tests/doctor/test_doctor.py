@@ -252,6 +252,7 @@ def command(tmp_path, *settings, env=None):
     return subprocess.run(argv, cwd=ROOT, env={**clean, **(env or {})}, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_command_prints_a_table(tmp_path):
     done = command(tmp_path, "tracking=none")
     lines = done.stdout.splitlines()
@@ -260,6 +261,7 @@ def test_command_prints_a_table(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_command_prints_json_and_fails(tmp_path):
     done = command(tmp_path, "json=true", "launch.device=gpu", "tracking=none", env={"CUDA_VISIBLE_DEVICES": ""})
     answer = json.loads(done.stdout)

@@ -18,6 +18,7 @@ from mxscale.rundir.plan import Plan
 from mxscale.train import build_facts
 
 
+@pytest.mark.slow
 def test_child_reports_this_mxnet():
     facts = child_facts.of_mxnet()
     assert (facts["version"], facts["numpy"]) == (metadata.version("mxnet"), "1.23.5")

@@ -119,6 +119,7 @@ def test_a_disk_that_cannot_be_written_ends_no_run(tmp_path):
         pass
 
 
+@pytest.mark.slow
 def test_samples_are_sent_once(tmp_path):
     run = make_run(tmp_path)
     add_lines(run, 0, 2)

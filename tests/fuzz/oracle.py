@@ -127,7 +127,7 @@ def _isolate(folder: Path, command: bool) -> None:
     os.chdir(folder / "work")
     for name in [name for name in os.environ if name.startswith(("MLFLOW_", "MXNET_", "HF_", "PYTEST_"))]:
         del os.environ[name]
-    offline = dict.fromkeys(("HF_ENDPOINT", "MXNET_GLUON_REPO"), "http://127.0.0.1:1/")
+    offline = {"HF_ENDPOINT": "http://127.0.0.1:1/"}
     places = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"), "PYTHONPATH": str(ROOT)}
     os.environ.update(dict.fromkeys(SECRETS, MARKER), **offline, **places, OMP_NUM_THREADS="1", MXNET_HOME="/nowhere")
     tempfile.tempdir = None

@@ -121,7 +121,7 @@ def answer(draw, folder: Path, command: bool, shared: Path) -> Case:
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
-    what = f"{status}, {len(body)} bytes of {body[:12]!a}, {headers and list(headers)[0]}, slow {slow}"
+    what = f"{status}, {len(body)} bytes of {body[:12]!a}, {headers and next(iter(headers))}, slow {slow}"
     if draw.random() < 0.6:
         argv = ["train", *_settings(folder, shared), "tracking=mlflow", f"tracking.uri={url}"]
         return Case(f"tracking: {what}", argv, ("",), expect=DONE, verify=partial(runs.finished, folder))

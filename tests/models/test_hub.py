@@ -123,6 +123,7 @@ def fetch_in_a_process(**variables):
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=100)
 
 
+@pytest.mark.slow
 def test_the_librarys_variables_apply(hub, tmp_path):
     done = fetch_in_a_process(HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "home"))
     assert done.stdout.startswith(str(tmp_path / "home" / "hub")), done.stderr

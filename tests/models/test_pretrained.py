@@ -102,6 +102,7 @@ def test_run_resumes_and_is_fine_tuned_without_its_source(prepared, prefix):
     assert trained(later)["state"] == "done"
 
 
+@pytest.mark.slow
 def test_second_attempt_uses_the_copied_weights(prepared, prefix):
     run = prepared("run", f"model.pretrained=symbol:{prefix}", "model.input=config")
     before = run.plan()
@@ -111,6 +112,7 @@ def test_second_attempt_uses_the_copied_weights(prepared, prefix):
     assert run.plan() == before
 
 
+@pytest.mark.slow
 def test_plan_records_the_origin_of_the_weights(prepared, prefix):
     run = prepared("run", f"model.pretrained=symbol:{prefix}", "model.input=config")
     known = run.plan().origin
@@ -188,6 +190,7 @@ def test_unsupported_interpolation_is_refused():
         pretrained_init.adopted_input(Data(), {"interpolation": "random"}, "x")
 
 
+@pytest.mark.slow
 def test_effective_config_keeps_resume_auto_working(prepared, prefix, tmp_path):
     words = ["name=run", f"model.pretrained=symbol:{prefix}", "data.image_size=40"]
     run = prepared("run", *words)
@@ -204,6 +207,7 @@ def test_effective_config_keeps_resume_auto_working(prepared, prefix, tmp_path):
         settings.merge_for_resume(run, {"data": {"image_size": 224}}, ["data.image_size=224"])
 
 
+@pytest.mark.slow
 def test_input_of_a_run_is_adopted(prepared, prefix):
     own = ["data.image_size=40", "data.mean=[9,9,9]", "model.input=config"]
     first = prepared("first", f"model.pretrained=symbol:{prefix}", "max_steps=1", *own)

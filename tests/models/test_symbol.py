@@ -287,6 +287,7 @@ def test_a_fifo_is_not_waited_for(saved, file):
     assert "a FIFO, not a regular file" in error_of(brought, folder, prefix)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed, reason",
     [
@@ -303,11 +304,13 @@ def test_a_graph_that_mxnet_cannot_run_is_refused(saved, changed, reason):
     assert reason in message
 
 
+@pytest.mark.slow
 def test_a_graph_that_mxnet_can_run_passes(resnet):
     folder = resnet[0]
     graph_trial.check(str(folder / pretrained.GRAPH), 32, "symbol:resnet")
 
 
+@pytest.mark.slow
 def test_a_lower_limit_of_ulimit_is_kept(resnet):
     code = f"from mxscale.models import graph_trial; graph_trial.check('{resnet[0] / pretrained.GRAPH}', 32, 'x')"
     subprocess.run(["bash", "-c", f'ulimit -v 8000000 -t 60; exec {sys.executable} -c "{code}"'], check=True)

@@ -1,6 +1,5 @@
 """The model of a training step, against values computed by hand."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -138,9 +137,7 @@ def test_100000_plans_are_one_call():
         buckets=PARTS,
         spread=0.01,
     )
-    began = time.perf_counter()
     step = predict(job)
-    assert time.perf_counter() - began < 5
     varied = {name: getattr(job, name)[7] for name in ("compute_s", "nodes", "comm", "servers")}
     one = predict(replace(job, nic=Link(1e-5, job.nic.bytes_per_s[7]), **varied))
     assert step.seconds[7] == pytest.approx(one.seconds)

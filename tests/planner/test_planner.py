@@ -122,6 +122,7 @@ def test_unwritable_output_is_refused(tmp_path):
         plan(tmp_path / "file" / "plans", P3)
 
 
+@pytest.mark.slow
 def test_entry_script_prints_the_plan(cli, tmp_path):
     """An unknown key is named; a plan needs neither data nor a region."""
     done = cli("plan", P3, f"plan.output={tmp_path}", "plan.nodes=[1]", small=False)

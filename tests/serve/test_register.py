@@ -202,6 +202,7 @@ def test_a_run_evaluates_and_registers_itself(shared_cli):
     assert "own version 1: " in done.out and client.get_run(run_id).info.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_a_failed_step_after_a_run_is_printed_with_its_command(tmp_path, capfd):
     config = from_dict({"runs": f"{tmp_path}/lr=0.1, 'new' (ä)", "tracking": {"register": "flowers"}})
     run = directory.create(config)

@@ -22,6 +22,7 @@ from mxscale.rundir import checkpoints
 from mxscale.rundir.directory import RunDir
 
 LIMIT_S = 30.0
+SEED = int(os.environ.get("FAULT_SEED", "1"))  # of the steps at which tests strike; `make fuzz` draws it
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def until(condition, timeout_s=10.0, interval_s=0.01):
+def until(condition, timeout_s=60.0, interval_s=0.01):
     """Return the first true value of `condition()`. Raises AssertionError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):

@@ -13,7 +13,7 @@ def last(run: RunDir, name: str) -> float:
     return [line["metrics"][name] for line in run.history() if name in line["metrics"]][-1]
 
 
-def wait_for_step(run: RunDir, step: int, timeout=60) -> None:
+def wait_for_step(run: RunDir, step: int, timeout=180) -> None:
     """Wait until metrics.jsonl has a line of `step` or later."""
     until(lambda: any(line["step"] >= step for line in run.lines()), timeout, 0.005)
 

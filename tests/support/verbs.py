@@ -42,7 +42,7 @@ class Cli:
         run = RunDir(found[1]) if found else None
         return Ended(run, out, err)
 
-    def run_of(self, process, timeout=60) -> RunDir:
+    def run_of(self, process, timeout=180) -> RunDir:
         """Return the run directory that a process prints at its start."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -63,3 +63,9 @@ class Ended:
     @property
     def sha(self):
         return self.status["params_sha256"]
+
+
+def with_script(argv: list, script) -> list:
+    """Return the command that starts ranks with a script in the place of `-m mxscale.train.rank`."""
+    at = argv.index("mxscale.train.rank")
+    return [*argv[: at - 1], str(script), *argv[at + 1 :]]

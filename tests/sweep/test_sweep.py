@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 import pytest
 from composed import composed
 from hydra import compose, initialize_config_dir
+from machine import until
 from omegaconf import OmegaConf
 from repository import ROOT
 
@@ -317,8 +318,6 @@ def test_repeated_cell_runs_once(tmp_path):
     assert asked_again.finished_before()
     (cell,) = found.cell_records()
     assert (cell.number, cell.how) == (0, "run")
-    conclusion.append_lines(found, conclusion.rows_of(found), 1)
-    assert [line["step"] for line in found.lines()] == [0]
 
 
 def test_interrupted_cell_is_resumed(tmp_path):
@@ -430,7 +429,8 @@ def test_each_stop_request_reaches_other_processes_once(tmp_path):
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # the sweep's own process handles Ctrl-C
             for count in (1, 2):
                 found.ask_to_stop("\n".join(["signal SIGINT"] * count))
-                time.sleep(3 * sweep.POLL_S)
+                until(lambda: len(received) >= count)  # noqa: B023
+                time.sleep(2 * sweep.POLL_S)
                 assert len(received) == count
             os.kill(os.getpid(), signal.SIGUSR2)  # submitit's, before a time limit
             assert len(received) == 3
@@ -460,8 +460,6 @@ def test_cells_are_children_of_sweep_run(tmp_path):
     assert {run.data.tags["sweep.name"] for run in children} == {"seed-1", "seed-2"}
     assert parent.data.params["seed"] == "1,2,3" and parent.data.tags["sweep.best"] == "seed-2"
     assert parent.data.metrics["sweep/best_val_top1"] == 20.0 and "best/val_top1" not in parent.data.metrics
-    history = client.get_metric_history(parent.info.run_id, "cell/val_top1")
-    assert {m.step: m.value for m in history} == {0: 10.0, 1: 20.0}
     assert {"table.csv", "sweep.json"} <= {file.path for file in client.list_artifacts(parent.info.run_id)}
 
     client.delete_run(parent.info.run_id)
@@ -470,7 +468,7 @@ def test_cells_are_children_of_sweep_run(tmp_path):
     assert tracker.sync(ran(cell_of(again, 3), top1=30.0)) == 0
     [new], children = runs_in()
     assert new.info.run_id != parent.info.run_id and len(children) == 3
-    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {new.info.run_id}
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id, new.info.run_id}
     assert tracker.sync(again) == 0  # as `mxscale sync`, of a sweep whose process was killed
     assert client.get_run(new.info.run_id).info.status == "KILLED"
 

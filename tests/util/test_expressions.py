@@ -4,9 +4,8 @@ import ast
 import importlib
 import random
 import re
-import sre_compile
-import sre_parse
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,11 @@ from mxscale.config.operation_settings import REGISTERED
 from mxscale.doctor.doctor import IMPORT_FIXES
 from mxscale.tracking.store import CAUSES
 from mxscale.util.redaction import USER, redact
+
+with warnings.catch_warnings():  # Python 3.11 calls them re._compiler and re._parser, 3.10 does not have these names
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import sre_compile
+    import sre_parse
 
 ROOT = Path(mxscale.__file__).parent
 FUNCTIONS = ("compile", "match", "fullmatch", "search", "sub", "split", "findall", "finditer")

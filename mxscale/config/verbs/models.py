@@ -39,8 +39,8 @@ class Evaluate:
     )
     views: str = setting(
         "center",
-        "what is averaged for an image: its center, also its mirror image (flip), or also the corners (five_crop)",
-        choices=("center", "flip", "five_crop"),
+        "what is averaged for an image: its center, or also its mirror image (flip)",
+        choices=("center", "flip"),
     )
     output: Optional[str] = setting(
         None, "folder for page, tables and figures; null: evaluation/SPLIT in the run directory"

@@ -1,155 +1,85 @@
-"""Download of one file over HTTP, with retries and resumption.
+"""Download of one file over HTTP, with retries, resumed where the partial file ends."""
 
-PART.of, beside the partial file, holds its address and its validator (ETag or Last-Modified). A download is resumed
-only if both are unchanged; otherwise it starts from the beginning.
-"""
-
-import contextlib
-import errno
-import http.client
 import os
 import re
-import socket
-import time
-import urllib.error
-import urllib.request
-from typing import BinaryIO, Optional
+from typing import BinaryIO
 
-from mxscale.data.images import one_line
 from mxscale.data.workers import Progress
-from mxscale.util.redaction import SHOWN
+from mxscale.util.redaction import READ, excerpt
 
-TIMEOUT = 30.0  # seconds without a byte
-PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before consecutive retries of an address that sends nothing new
-MAX_PAUSE = 30.0  # seconds, for a server's Retry-After
+TIMEOUT_S = 30  # without a byte
+RETRIES, BACKOFF_S = 4, 0.5  # of a request without an answer: after 0, 1, 2 and 4 s
 TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # HTTP statuses to retry
 CHUNK = 1 << 20
+CAUSES = (
+    (r"failed to resolve|name resolution", "unknown host"),
+    (r"connection refused", "connection refused"),
+    (r"timed out", "no answer in time"),
+    (r"connection broken|incompleteread|remote end closed", "connection lost"),
+)
 
 
 class Unreached(Exception):
     """An address that did not return the file; the message is one short line."""
 
 
-class _Transient(Exception):
-    """A transient failure."""
-
-    def __init__(self, reason: str, wait: float = 0.0):
-        super().__init__(reason)
-        self.wait = wait
-
-
-def download(url: str, part: str, size: Optional[int], bar: Progress) -> None:
-    """Download `url` to the file `part`, resuming at its end.
+def download(url: str, part: str, size: int, bar: Progress) -> None:
+    """Download `url` to the file `part`, resuming at its end. The caller verifies the content.
 
     Args:
-        size: The expected size in bytes; None: unknown.
+        size: The expected size in bytes; 0: unknown. Without it a partial file is not resumed.
         bar: Advanced by the received bytes.
 
     Raises:
         Unreached: The address did not return the file.
         OSError: `part` cannot be written.
     """
-    idle = 0
-    with open(part, "ab") as out:
+    import requests
+    from requests.adapters import HTTPAdapter
+    from urllib3 import Retry
+    from urllib3.exceptions import HTTPError
+
+    retry = Retry(RETRIES, backoff_factor=BACKOFF_S, status_forcelist=TRANSIENT, raise_on_status=False,
+                  respect_retry_after_header=False)  # fmt: skip
+    with requests.Session() as session, open(part, "ab") as out:
+        session.mount("http://", HTTPAdapter(max_retries=retry))
+        session.mount("https://", HTTPAdapter(max_retries=retry))
+        session.headers.update({"User-Agent": "mxscale", "Accept-Encoding": "identity"})
         bar.add(out.tell())
-        while True:
-            before = out.tell()
+        if out.tell() > size:
+            _empty(out, bar)
+        while not size or out.tell() < size:
+            before, failure = out.tell(), None
             try:
-                _attempt(url, out, size, bar)
+                _append(session, url, out, size, bar)
+            except (requests.RequestException, HTTPError) as error:
+                failure = _reason(error)
+            if not size and not failure:
                 break
-            except _Transient as error:
-                idle = 1 if out.tell() > before else idle + 1
-                if idle > len(PAUSES):
-                    raise Unreached(str(error)) from None
-                time.sleep(max(PAUSES[idle - 1], min(error.wait, MAX_PAUSE)))
+            if out.tell() <= before or not size:
+                raise Unreached(failure or f"truncated after {out.tell():,} of {size:,} bytes")
         out.flush()
         os.fsync(out.fileno())
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(part + ".of")
 
 
-def _attempt(url: str, out: BinaryIO, size: Optional[int], bar: Progress) -> None:
-    """Request the rest of the file and append it to `out`. Raises Unreached and _Transient."""
-    start, validator = out.tell(), _validator(out.name, url)
-    headers = {"User-Agent": "mxscale", "Accept-Encoding": "identity"}
-    if start and validator:
-        headers.update({"Range": f"bytes={start}-", "If-Range": validator})
-    with _open(urllib.request.Request(url, headers=headers)) as response:
-        if response.status == 416:
-            if response.headers.get("Content-Range") == f"bytes */{start}":
-                return  # it is complete already
+def _append(session, url: str, out: BinaryIO, size: int, bar: Progress) -> None:
+    """Append the rest of the file to `out`. Raises Unreached, and errors of requests and urllib3."""
+    headers = {"Range": f"bytes={out.tell()}-"} if out.tell() else {}
+    with session.get(url, headers=headers, stream=True, timeout=TIMEOUT_S) as response:
+        if response.status_code in (200, 416):  # without ranges, or shorter than the partial file
             _empty(out, bar)
-            raise _Transient("the file on the server has become shorter")
-        total = _begin(response, url, out, size, bar)
-        _copy(response, out, total, bar)
-
-
-def _open(request: urllib.request.Request):
-    """Return the response, of status 200, 206 or 416. Raises Unreached and _Transient."""
-    try:
-        return urllib.request.urlopen(request, timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        if error.code == 416:
-            return error
-        error.close()
-        reason = f"{error.code} {error.reason}".strip()[:SHOWN]
-        if error.code in TRANSIENT:
-            raise _Transient(reason, _seconds(error.headers.get("Retry-After"))) from None
-        raise Unreached(reason) from None
-    except (OSError, http.client.HTTPException) as error:
-        cause = getattr(error, "reason", error)
-        if isinstance(cause, socket.gaierror) or getattr(cause, "errno", None) == errno.ENETUNREACH:
-            raise Unreached(_reason(error)) from None  # no network: a retry is useless
-        raise _Transient(_reason(error)) from None
-
-
-def _begin(response, url: str, out: BinaryIO, size: Optional[int], bar: Progress) -> Optional[int]:
-    """Position `out` where the response continues; return the size of the complete file, if known."""
-    if response.status == 206:
-        part = response.headers.get("Content-Range", "")
-        if not re.match(rf"bytes {out.tell()}-\d+/", part):
-            raise Unreached(f"returns another range than requested ({part[:SHOWN]})")
-    else:  # the server has no ranges, or its file has changed: start from the beginning
-        _empty(out, bar)
-        _record(out.name, url, response.headers.get("ETag") or response.headers.get("Last-Modified"))
-    total = size if response.length is None else out.tell() + response.length
-    if size not in (None, total):
-        _empty(out, bar)
-        raise Unreached(f"has {total:,} bytes, not {size:,}")
-    return total
-
-
-def _copy(response, out: BinaryIO, total: Optional[int], bar: Progress) -> None:
-    while True:
-        try:
-            chunk = response.read1(CHUNK)
-        except (OSError, http.client.HTTPException) as error:
-            raise _Transient(_reason(error)) from None
-        if not chunk:
-            break
-        if total is not None and out.tell() + len(chunk) > total:
+        response.raise_for_status()
+        left = response.raw.length_remaining  # None: unknown
+        if size and left is not None and out.tell() + left != size:
+            total = out.tell() + left
             _empty(out, bar)
-            raise Unreached(f"sends more than {total:,} bytes")
-        out.write(chunk)
-        bar.add(len(chunk))
-    if total is not None and out.tell() < total:
-        raise _Transient(f"truncated after {out.tell():,} of {total:,} bytes")
-
-
-def _validator(part: str, url: str) -> Optional[str]:
-    """Return the recorded validator of the partial file, if it came from `url`."""
-    try:
-        with open(part + ".of") as file:
-            known, validator = file.read().splitlines()
-    except (OSError, ValueError):
-        return None
-    # A weak validator does not guarantee the same bytes (RFC 9110, sec. 13.1.5).
-    return validator if known == url and not validator.startswith("W/") else None
-
-
-def _record(part: str, url: str, validator: Optional[str]) -> None:
-    with open(part + ".of", "w") as file:
-        file.write(f"{url}\n{validator or 'W/'}\n")
+            raise Unreached(f"has {total:,} bytes, not {size:,}")
+        while chunk := response.raw.read1(CHUNK):
+            if size and out.tell() + len(chunk) > size:
+                _empty(out, bar)
+                raise Unreached(f"sends more than {size:,} bytes")
+            out.write(chunk)
+            bar.add(len(chunk))
 
 
 def _empty(out: BinaryIO, bar: Progress) -> None:
@@ -158,17 +88,13 @@ def _empty(out: BinaryIO, bar: Progress) -> None:
     out.seek(0)
 
 
-def _reason(error: BaseException) -> str:
+def _reason(error: Exception) -> str:
     """Return a short description of a network failure."""
-    cause = getattr(error, "reason", error)
-    if isinstance(cause, TimeoutError):
-        return "no answer in time"
-    if isinstance(cause, socket.gaierror):
-        return "unknown host"
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror.lower()
-    return one_line(cause)
-
-
-def _seconds(text: Optional[str]) -> float:
-    return float(text) if re.fullmatch("[0-9]{1,9}", text or "") else 0.0
+    if getattr(error, "response", None) is not None:
+        return excerpt(f"{error.response.status_code} {error.response.reason}")
+    cause = error.args[0] if error.args else error
+    text = str(getattr(cause, "reason", cause))[:READ]  # of urllib3 behind the address, which may be long
+    for pattern, cause in CAUSES:
+        if re.search(pattern, text, re.IGNORECASE):
+            return cause
+    return excerpt(text)

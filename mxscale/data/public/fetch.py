@@ -140,7 +140,7 @@ def _fetch(file: File, place: Place) -> Tuple[str, List[str]]:
 def _download(url: str, part: str, file: File, place: Place) -> Optional[str]:
     """Fetch `url` to `part` and return its SHA-256; None if that is wrong, with `part` removed. Raises Unreached."""
     with Progress(f"fetching {file.name}", file.bytes or 0, "B") as bar:
-        download(url, part, file.bytes, bar)
+        download(url, part, file.bytes or 0, bar)
     found = sha256_of(part)
     if file.sha256 in (None, found):
         return found
