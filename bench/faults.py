@@ -49,7 +49,7 @@ class Bench:
         settings = (*SETTINGS, "launch.ranks=2", *(transport if name != "a link cut" else ()))
         expected = self.expected((*settings, *fault.settings))
         step, by_itself = dice.randrange(fault.from_step, STEPS - 2), dice.random() < 0.5
-        how = "restarts" if by_itself and fault.outside else "resume"
+        how = "restarts" if by_itself and fault.retryable else "resume"
         label = " ".join([f"{number:3} {name} at step {step},", *transport, how])
         folder = self.folder / f"struck{number}"
         try:

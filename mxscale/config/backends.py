@@ -6,6 +6,8 @@ Standard library only: the schema, validation and the parent process read it. do
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
 
+from mxscale.config.compressions import COMPRESSIONS
+
 # How gradients travel, as perfmodel/step_time.py models it
 RING, ALL_TO_ALL, SERVERS = "ring", "all_to_all", "servers"
 
@@ -30,7 +32,7 @@ class Backend:
         repeatable_ranks: Largest number of ranks whose results are bit-identical between runs; None: any number.
         not_repeatable: Why runs with more ranks than that differ.
         update_on: Values of comm.update_on that it supports.
-        compression: Values of comm.compression that it supports.
+        decodes: Its servers decode compressed gradients.
         options: Boolean settings of comm that it supports.
         kvstore: Type of MXNet's kvstore that the implementation creates.
         mxnet_feature: Feature that MXNet must be built with, as mxnet.runtime.Features names it.
@@ -51,12 +53,21 @@ class Backend:
     repeatable_ranks: Optional[int] = None
     not_repeatable: str = ""
     update_on: Tuple[str, ...] = ("worker",)
-    compression: Tuple[str, ...] = ("none", "fp16")
+    decodes: bool = False
     options: Tuple[str, ...] = ()
     kvstore: str = ""
     mxnet_feature: str = ""
     gpus_only: bool = False
     aliases: Tuple[str, ...] = ()
+
+    @property
+    def compression(self) -> Tuple[str, ...]:
+        """Values of comm.compression that it supports."""
+        return tuple(
+            entry.name
+            for entry in COMPRESSIONS.values()
+            if (self.decodes or not entry.decoded_by_servers) and not (self.needs_servers and entry.error_feedback)
+        )
 
     def repeats(self, ranks: int) -> bool:
         """Return whether two runs of one configuration with this number of ranks give the same bits."""
@@ -116,7 +127,7 @@ BACKENDS: Dict[str, Backend] = {
             repeatable_ranks=2,
             not_repeatable="not repeatable to the last bit: servers add in the order of arrival",
             update_on=("worker", "server"),
-            compression=("none", "fp16", "2bit"),
+            decodes=True,
             kvstore="dist_sync",
             mxnet_feature="DIST_KVSTORE",
             aliases=("dist", "dist_sync", "p3"),
@@ -145,7 +156,7 @@ BACKENDS: Dict[str, Backend] = {
             repeatable_ranks=0,
             not_repeatable="not repeatable: updates are applied in a different order each time",
             update_on=("server",),
-            compression=("none", "fp16", "2bit"),
+            decodes=True,
             kvstore="dist_async",
             mxnet_feature="DIST_KVSTORE",
             aliases=("async", "dist_device_async", "dist_async_device"),

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Dict, List, Optional, Tuple
 
 from mxscale.config import removed
+from mxscale.config.compressions import PRECISIONS
 from mxscale.config.operation_settings import Budget, Launch, Machine, Rerun, Sweep, Tracking
 from mxscale.config.setting import MAX_SEED, Rule, describe, setting
 from mxscale.config.training_settings import Batch, Checkpoint, Comm, Data, Model, Optimizer, Schedule
@@ -26,7 +27,7 @@ class Config:
     seed: int = setting(1, "seed of initial weights, order, augmentation and dropout", low=0, high=MAX_SEED)
     epochs: int = setting(20, "length of the training", unit="epochs", low=1)
     max_steps: Optional[int] = setting(None, "end the training early, after this many steps", unit="steps", low=1)
-    precision: str = setting("float32", "number format of the training", choices=("float32", "float16", "amp"))
+    precision: str = setting("float32", "number format of the training", choices=PRECISIONS)
     label_smoothing: float = setting(0.0, "label smoothing (arXiv:1512.00567, sec. 7)", low=0, high=0.999)
     class_weights: Any = setting(
         None, "factor of an image's loss by its class: balanced, or a list in label order; null: 1", low=0

@@ -57,9 +57,8 @@ def unsaved(comm: Comm) -> Optional[str]:
     if comm.update_on == "server":
         cause = "comm.update_on=server" if "worker" in comm.entry.update_on else f"comm={comm.backend}"
         return f"with {cause} the optimizer's state is on the servers, and MXNet can't save it there"
-    if comm.compression == "2bit":
-        return "with comm.compression=2bit each rank has a residual of its gradients, and MXNet can't save it"
-    return None
+    unsaved_residual = comm.in_transit.unsaved
+    return f"with comm.compression={comm.compression} {unsaved_residual}" if unsaved_residual else None
 
 
 def sizes(config: Config, ranks: int, train_images: int, shards: Optional[int] = None) -> Sizes:

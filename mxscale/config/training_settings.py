@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Union
 
 from mxscale.config.backends import BACKENDS, DEFAULT, Backend
+from mxscale.config.compressions import COMPRESSIONS, Compression
 from mxscale.config.datasets import DATASETS
 from mxscale.config.readers import READERS
 from mxscale.config.schedules import SCHEDULES
@@ -252,8 +253,8 @@ class Comm:
     overlap: bool = setting(True, "exchange gradients during the backward pass; false: after it")
     compression: str = setting(
         "none",
-        "gradients in transit: fp16 sends float16; 2bit needs parameter servers",
-        choices=("none", "fp16", "2bit"),
+        "gradients in transit",
+        choices=COMPRESSIONS,
     )
     threshold: float = setting(0.5, "2bit: each element is sent as the threshold, its negative, or 0", low=1e-6)
     double_buffering: bool = setting(False, "apply gradients one step late and exchange them during that step")
@@ -268,6 +269,11 @@ class Comm:
     def entry(self) -> Backend:
         """The registry entry of the back end, which states its capabilities."""
         return BACKENDS[self.backend]
+
+    @property
+    def in_transit(self) -> Compression:
+        """The registry entry of the compression."""
+        return COMPRESSIONS[self.compression]
 
     def processes(self, devices: int, nodes: int = 1) -> int:
         """Return the number of rank processes that train on that many devices of that many machines."""

@@ -225,10 +225,11 @@ def _check_servers(c: Config) -> None:
             f"comm.servers={comm.servers}: expected a whole number of at least 1, or 1x, 2x, ... for that many per rank"
         )
     if comm.compression not in comm.entry.compression:
-        raise ConfigError(
-            f"comm.compression={comm.compression} with comm={comm.backend}: only parameter servers decode it; "
-            f"use {comm.entry.compression[-1]}, or comm=parameter_server"
-        )
+        if comm.in_transit.decoded_by_servers:
+            why = f"only parameter servers decode it; use {comm.entry.compression[-1]}, or comm=parameter_server"
+        else:
+            why = "a checkpoint cannot hold its residuals of a run with parameter servers; use comm=horovod"
+        raise ConfigError(f"comm.compression={comm.compression} with comm={comm.backend}: {why}")
     if comm.entry.needs_servers:
         return
     for key, given in (("servers", comm.servers != 1), ("update_on", comm.update_on == "server")):
@@ -237,6 +238,15 @@ def _check_servers(c: Config) -> None:
                 f"comm.{key}={getattr(comm, key)} with comm={comm.backend}: that back end has no servers; "
                 "use comm=parameter_server"
             )
+
+
+def _check_compression(c: Config) -> None:
+    accepted = c.comm.in_transit.accepted
+    if c.precision not in accepted:
+        raise ConfigError(
+            f"comm.compression={c.comm.compression} with precision={c.precision}: the compression does not accept it; "
+            f"use precision={' or '.join(accepted)}"
+        )
 
 
 def _check_served(c: Config) -> None:
@@ -248,11 +258,6 @@ def _check_served(c: Config) -> None:
             f"comm.update_on={comm.update_on} with comm={comm.backend}: its servers apply each rank's gradients on "
             f"arrival; use comm.update_on={comm.entry.update_on[0]}"
         )
-    if comm.compression == "2bit" and c.precision != "float32":
-        raise ConfigError(
-            f"comm.compression=2bit with precision={c.precision}: MXNet compresses float32 gradients, without a loss "
-            "scale; use precision=float32"
-        )
 
 
 def _check_server_update(c: Config) -> None:
@@ -262,8 +267,10 @@ def _check_server_update(c: Config) -> None:
     instead = "; use comm=parameter_server with comm.update_on=worker"
     if c.comm.double_buffering:
         raise ConfigError(f"comm.double_buffering=true: {where} has no sum to buffer for a step{instead}")
-    if c.comm.compression == "fp16":
-        raise ConfigError(f"comm.compression=fp16: {where} sends gradients uncompressed to float32 weights{instead}")
+    if c.comm.compression != "none" and not c.comm.in_transit.decoded_by_servers:
+        raise ConfigError(
+            f"comm.compression={c.comm.compression}: {where} sends gradients uncompressed to float32 weights{instead}"
+        )
     if c.precision != "float32":
         raise ConfigError(f"precision={c.precision}: {where} updates float32 weights only{instead}")
     optimizer = optimizer_entry(c.optimizer.name)
@@ -316,5 +323,6 @@ CHECKS = (
     _check_double_buffering,
     _check_servers,
     _check_served,
+    _check_compression,
     _check_server_update,
 )

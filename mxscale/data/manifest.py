@@ -54,7 +54,8 @@ def split_of(manifest: Dict[str, Any], name: str) -> Split:
     if name not in manifest["splits"]:
         raise ConfigError(f"{manifest['dir']} has no {name} split, only {', '.join(manifest['splits'])}")
     entry = manifest["splits"][name]
-    files = {key: os.path.join(manifest["dir"], entry[key]) for key in ("rec", "idx", "crc") if key in entry}
+    keys = ("rec", "idx", "crc") if "crc" in entry else ("rec", "idx")
+    files = {key: os.path.join(manifest["dir"], entry[key]) for key in keys}
     return Split(entry["count"], **files, classes=len(manifest["classes"]))
 
 
@@ -86,15 +87,16 @@ def _with_checksums(manifest: Dict[str, Any]) -> Dict[str, Any]:
         OSError: They cannot be read.
     """
     found = {name: _checksums(split_of(manifest, name), entry) for name, entry in manifest["splits"].items()}
-    if not any(found.values()):
+    added = {name: checksums for name, checksums in found.items() if checksums is not None}
+    if not any(added.values()):
         return manifest
     folder = Path(manifest["dir"])
     try:
-        for name, checksums in found.items():
+        for name, checksums in added.items():
             with replacing(folder / f"{name}.crc") as new:
                 recordio.write_checksums(new, checksums)
-        splits = {name: {**entry, "crc": f"{name}.crc"} for name, entry in manifest["splits"].items()}
-        _write(folder, {**manifest, "splits": splits})
+        splits = {name: {**manifest["splits"][name], "crc": f"{name}.crc"} for name in added}
+        _write(folder, {**manifest, "splits": {**manifest["splits"], **splits}})
     except OSError as error:
         how = f"cannot be written there ({error.strerror}), each image is decoded completely, which takes longer"
         print(f"{folder}: unverified: checksums of its records {how}", file=sys.stderr, flush=True)

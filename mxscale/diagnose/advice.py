@@ -168,7 +168,7 @@ def of_compute(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
             continue  # included in of_exchange
         yield Advice(setting, step.without(step.compute - seconds), True, WHY_COMPUTE[setting.split("=")[0]])
     comm = config.comm
-    allowed = comm.update_on == "worker" and not comm.double_buffering and comm.compression != "2bit"
+    allowed = comm.update_on == "worker" and not comm.double_buffering and "amp" in comm.in_transit.accepted
     allowed &= not network(config.model.name).from_weights
     if facts.device == "gpu" and config.precision == "float32" and allowed:
         why = "half the bytes, and faster float16 multiplication"

@@ -173,8 +173,9 @@ class ParameterServers(KVStoreSums, Horovod):
         set_own_address()
         super().__init__(options, devices)
         self.in_step = options.entry.in_step
-        if options.compression == "2bit":
-            self.kvstore.set_gradient_compression({"type": "2bit", "threshold": options.threshold})
+        if options.in_transit.decoded_by_servers:
+            compression = resolve_name(options.in_transit.implementation)
+            self.kvstore.set_gradient_compression(compression.server_options(options))
 
     def close(self):
         nd.waitall()

@@ -13,52 +13,53 @@ float32 and returned as means over their addends; the exchange's `divisor` is th
 
 import math
 from dataclasses import dataclass
-from typing import Dict, List, Optional
+from pkgutil import resolve_name
+from typing import Dict, List
 
 from mxnet import nd
 
 from mxscale.config.schema import Comm
 from mxscale.config.sizes import bucket_bytes
 from mxscale.distributed.communicators import flatten, views_of
+from mxscale.distributed.compression import Wire, is_half
 
-Lanes = List[List[nd.NDArray]]  # for each device of this rank (a lane) its gradients, in the same order
+Replicas = List[List[nd.NDArray]]  # the gradients of each replica (a device of this rank), in the same order
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one lane computes of each step, in `shards * turns` backward passes."""
+    """What one replica computes of each step, in `shards * micro_batches` backward passes."""
 
     images: int = 1
     shards: int = 1
-    turns: int = 1  # with accumulation; 1 if backward itself adds the gradients of a shard's passes
+    micro_batches: int = 1  # with accumulation; 1 if backward itself adds the gradients of a shard's passes
 
     @property
     def passes(self) -> int:
-        return self.shards * self.turns
+        return self.shards * self.micro_batches
 
 
-def make_exchange(comm, like: Lanes, options: Comm, share: Share, ordered: bool = False):
+def make_exchange(comm, like: Replicas, options: Comm, share: Share, ordered: bool = False):
     """Return the exchange that `options` describe. A call per step exchanges gradients and returns whether to update.
 
     Args:
         like: Arrays of the gradients' shapes, in the order of the forward pass. Gradients must be written to the
-            exchange's `lanes`.
+            exchange's `replicas`.
         ordered: See Exchange.
     """
     addends = comm.size * len(like) * share.passes
     if addends == 1 and not options.double_buffering:
         return Exchange(comm, like, [])
-    groups = fill(like[0], bucket_bytes(options, sum(map(nbytes, like[0]))))
-    buckets = [Bucket([[lane[place] for place in group] for lane in like]) for group in groups]
-    lanes = [_in_order(groups, [bucket.views[i] for bucket in buckets]) for i in range(len(like))]
-    half = share.images if options.compression == "fp16" else None
+    most, feedback = bucket_bytes(options, sum(map(nbytes, like[0]))), options.in_transit.error_feedback
+    buckets = [Bucket(like, places, feedback) for places in fill(like[0], most)]
+    replicas = [_in_order(buckets, replica) for replica in range(len(like))]
     # A power of two changes no bit but below 6e-5; the optimizer has one factor for float16 and float32 gradients
     divisor = 2 ** math.ceil(math.log2(addends)) if any(is_half(bucket.flats[0]) for bucket in buckets) else 1
+    wire_class, copies = resolve_name(options.in_transit.implementation), options.double_buffering
 
     def exchange(name: str) -> Exchange:
-        copies = options.double_buffering  # backward must not overwrite what is under way
-        wires = [Wire(bucket, f"{name}.{i}", copies, half, divisor) for i, bucket in enumerate(buckets)]
-        return Exchange(comm, lanes, wires, share.passes, ordered, options.overlap)
+        wires = [wire_class(bucket, f"{name}.{i}", share.images, divisor, copies) for i, bucket in enumerate(buckets)]
+        return Exchange(comm, replicas, wires, share.passes, ordered, options.overlap)
 
     return Delayed(exchange("even"), exchange("odd")) if options.double_buffering else exchange("grads")
 
@@ -69,9 +70,9 @@ class Exchange:
     The optimizer's update divides the sum once, by the global batch.
 
     Args:
-        lanes: Arrays that hold the gradients before and the sums, divided by `divisor`, after a call.
+        replicas: Arrays that hold the gradients before and the sums, divided by `divisor`, after a call.
         wires: One per bucket: what is sent.
-        passes: Backward passes of each lane. With several, `pass_done` must be called after each one.
+        passes: Backward passes of each replica. With several, `pass_done` must be called after each one.
         ordered: Add in an order that depends on the shards alone, so that 1, 2, 4 ... ranks get the same bits if ranks
             divide shards and both are powers of two. A ring adds in the order of ranks; gathering and adding here
             sends ranks / 2 times as many bytes.
@@ -79,22 +80,22 @@ class Exchange:
             earlier layers. Otherwise the first bucket is sent after backward.
     """
 
-    def __init__(self, comm, lanes: Lanes, wires: List["Wire"], passes=1, ordered=False, overlap=True):
-        self.comm, self.lanes, self.wires = comm, lanes, wires
+    def __init__(self, comm, replicas: Replicas, wires: List[Wire], passes=1, ordered=False, overlap=True):
+        self.comm, self.replicas, self.wires = comm, replicas, wires
         self.buckets = [wire.bucket for wire in wires]
         self.passes, self.overlap = passes, overlap
         self.divisor = wires[0].divisor if wires else 1
-        self.gathers = ordered and comm.gathers and comm.size * len(lanes) > 2  # the order of two does not matter
+        self.gathers = ordered and comm.gathers and comm.size * len(replicas) > 2  # the order of two does not matter
 
-    def pass_done(self, lane: int = 0, turn: int = 0) -> None:
-        """Save the gradients of one of this lane's passes, so that backward of the next can overwrite them.
+    def pass_done(self, replica: int = 0, micro_batch: int = 0) -> None:
+        """Save the gradients of one of this replica's passes, so that backward of the next can overwrite them.
 
         Args:
-            turn: 0 for the first pass of a shard; the gradients of its other ones are added.
+            micro_batch: 0 for the first pass of a shard; the gradients of its other ones are added.
         """
         if self.passes > 1:
             for bucket in self.buckets:
-                bucket.save(lane, turn)
+                bucket.save(replica, micro_batch)
 
     def __call__(self) -> bool:
         self.send()
@@ -116,11 +117,11 @@ class Exchange:
                 self.comm.all_reduce(arrays, wire.name)
 
     def receive(self) -> None:
-        """Write the sums to the lanes."""
+        """Write the sums to the replicas."""
         for wire in self.wires:
             wire.unpack()
 
-    def settle(self) -> None:
+    def synchronise_weights(self) -> None:
         """Make the weights equal on all ranks before they are read. Here they always are equal."""
 
     def state(self) -> Dict[str, nd.NDArray]:
@@ -130,8 +131,33 @@ class Exchange:
     def restore(self, state: Dict[str, nd.NDArray]) -> None:
         """Continue from `state()`."""
 
+    def residuals(self) -> Dict[str, nd.NDArray]:
+        """Return what error feedback has not sent yet: "replica.gradient" -> array, of all ranks. A collective.
 
-class Delayed:
+        By gradient, not by bucket, so that other buckets can continue; {} without error feedback.
+        """
+        saved = {}
+        for wire in self.wires:
+            bucket = wire.bucket
+            if bucket.residuals:
+                for replica, flat in enumerate(self.comm.all_gather(bucket.residuals, f"residual.{wire.name}")):
+                    views = views_of(flat.reshape((-1,)), bucket.views[0])
+                    saved.update({f"{replica}.{place}": view for place, view in zip(bucket.places, views)})
+        return saved
+
+    def restore_residuals(self, saved: Dict[str, nd.NDArray]) -> None:
+        """Continue from `residuals()`. Another number of replicas shares the sum, which keeps every gradient."""
+        count = len({name.partition(".")[0] for name in saved})
+        here = len(self.replicas)
+        for bucket in self.buckets if saved else ():
+            for replica, residual in enumerate(bucket.residuals):
+                number = self.comm.rank * here + replica
+                for place, view in zip(bucket.places, views_of(residual, bucket.views[0])):
+                    rows = [saved[f"{row}.{place}"] for row in range(count)]
+                    view[:] = rows[number] if count == self.comm.size * here else sum(rows) / (self.comm.size * here)
+
+
+class Delayed(Exchange):
     """Double buffering: the sums of a step are applied one step later, while the next step's are under way.
 
     The first step only sends, and what the last step sends is never applied. Two exchanges over the same gradients
@@ -139,11 +165,8 @@ class Delayed:
     """
 
     def __init__(self, now: Exchange, before: Exchange):
-        self.now, self.before, self.lanes, self.divisor = now, before, now.lanes, now.divisor
-        self.pending = False
-
-    def pass_done(self, lane: int = 0, turn: int = 0) -> None:
-        self.now.pass_done(lane, turn)
+        super().__init__(now.comm, now.replicas, now.wires, now.passes)  # both have the same buckets
+        self.now, self.before, self.pending = now, before, False
 
     def __call__(self) -> bool:
         ready, self.pending = self.pending, True
@@ -153,26 +176,23 @@ class Delayed:
         self.now, self.before = self.before, self.now
         return ready
 
-    def settle(self) -> None:
-        """See Exchange."""
-
     def state(self) -> Dict[str, nd.NDArray]:
         """Return the sums under way by gradient, not by bucket, so that other ranks and buckets can continue."""
         if not self.pending:
             return {}
         self.before.receive()
-        return {str(i): grad.astype("float32") * self.divisor for i, grad in enumerate(self.lanes[0])}
+        return {str(i): grad.astype("float32") * self.divisor for i, grad in enumerate(self.replicas[0])}
 
     def restore(self, state: Dict[str, nd.NDArray]) -> None:
         self.pending = bool(state)
         if not state:
             return
-        for lane in self.lanes:
-            for i, grad in enumerate(lane):
+        for replica in self.replicas:
+            for i, grad in enumerate(replica):
                 mean = state[str(i)].astype("float32") / self.divisor
                 mean.astype(grad.dtype).copyto(grad)
         for wire in self.before.wires:
-            wire.fill(wire.unscale)
+            wire.restore()
 
 
 def pairwise(arrays: List[nd.NDArray]) -> nd.NDArray:
@@ -203,84 +223,44 @@ def fill(grads, most: float) -> List[List[int]]:
     return sorted(groups, key=min, reverse=True)
 
 
-def _in_order(groups: List[List[int]], views: List[list]) -> list:
-    """Return the views of all buckets by the positions of their gradients."""
-    found = {place: view for group, own in zip(groups, views) for place, view in zip(group, own)}
-    return [found[place] for place in range(len(found))]
+def _in_order(buckets: List["Bucket"], replica: int) -> List[nd.NDArray]:
+    """Return the gradients of a replica in the order of the forward pass, as views of the buckets."""
+    views = {place: view for bucket in buckets for place, view in zip(bucket.places, bucket.views[replica])}
+    return [views[place] for place in range(len(views))]
 
 
 def nbytes(array: nd.NDArray) -> int:
     return array.size * array.dtype().itemsize
 
 
-def is_half(array: nd.NDArray) -> bool:
-    return array.dtype().itemsize == 2
-
-
 class Bucket:
-    """Neighbouring gradients: one flat array for each lane, and views of it as gradients.
+    """Neighbouring gradients: one flat array for each replica, and views of it as gradients.
 
     Args:
-        like: For each lane, arrays of the gradients' shapes, whose values initialise the views.
+        like: Arrays of all gradients' shapes, whose values initialise the views.
+        places: The positions of the bucket's gradients among them.
+        feedback: Keep what an exchange rounds off in `residuals`, float32, an array for each replica.
     """
 
-    def __init__(self, like: Lanes):
+    def __init__(self, like: Replicas, places: List[int], feedback: bool = False):
+        self.places = places
+        like = [[gradients[place] for place in places] for gradients in like]
         self.flats = [flatten(arrays) for arrays in like]
         self.views = [views_of(flat, arrays) for flat, arrays in zip(self.flats, like)]
-        self.saved = [[] for _ in like]  # for each lane a flat array per finished shard, float32
+        self.saved = [[] for _ in like]  # for each replica a flat array per finished shard, float32
+        self.residuals = [nd.zeros(flat.shape, ctx=flat.context) for flat in self.flats] if feedback else []
 
-    def save(self, lane: int, turn: int) -> None:
-        gradients = self.flats[lane].astype("float32")
-        if turn == 0:
-            self.saved[lane].append(gradients)
+    def save(self, replica: int, micro_batch: int) -> None:
+        gradients = self.flats[replica].astype("float32")
+        if micro_batch == 0:
+            self.saved[replica].append(gradients)
         else:
-            self.saved[lane][-1] += gradients
+            self.saved[replica][-1] += gradients
 
     def sums(self) -> List[nd.NDArray]:
-        """Return for each lane the sum of the saved shards, or else its gradients, as float32."""
+        """Return for each replica the sum of the saved shards, or else its gradients, as float32."""
         sums = []
         for flat, saved in zip(self.flats, self.saved):
             sums.append(pairwise(saved) if saved else flat.astype("float32", copy=False))
             saved.clear()
         return sums
-
-
-class Wire:
-    """What is sent of a bucket: its flat arrays, or copies of them. float16 gradients are sent as float32.
-
-    Args:
-        half: None, or the number of images that a gradient is summed over. Then float16 is sent. float32 values are
-            first divided by the nearest power of two, which loses no bit, because float16 ends at 65,504.
-        divisor: See Exchange. At least the number of addends, by which float16 gradients are divided before they are
-            sent, so that no sum overflows.
-    """
-
-    def __init__(self, bucket: Bucket, name: str, copies: bool = False, half: Optional[int] = None, divisor: int = 1):
-        self.bucket, self.name, self.divisor = bucket, name, divisor
-        dtype = "float32" if half is None else "float16"
-        narrow = is_half(bucket.flats[0])
-        self.scale = divisor if half is None or narrow else 2.0 ** round(math.log2(half))
-        self.unscale = self.scale / divisor
-        self.arrays = bucket.flats
-        if copies or narrow or half is not None:
-            self.arrays = [nd.zeros(flat.shape, ctx=flat.context, dtype=dtype) for flat in bucket.flats]
-
-    def pack(self) -> List[nd.NDArray]:
-        """Return the arrays to sum in place, one for each lane."""
-        self.fill(self.scale)
-        return self.arrays
-
-    def fill(self, scale: float) -> None:
-        """Write the gradients to the arrays, divided by `scale`."""
-        for total, array in zip(self.bucket.sums(), self.arrays):
-            if scale != 1:
-                total /= scale
-            if array is not total:
-                nd.cast(total, dtype=array.dtype, out=array)
-
-    def unpack(self) -> None:
-        for flat, array in zip(self.bucket.flats, self.arrays):
-            if array is not flat:
-                nd.cast(array, dtype=flat.dtype, out=flat)
-            if self.unscale != 1:
-                flat *= self.unscale

@@ -20,5 +20,5 @@ def follows_from_lost_peer(error: str, run: str) -> bool:
 
 def reason_of_communicator(error: str, log: str) -> Optional[str]:
     """Return why Horovod lost its peers, from the rank's log, if `error` is Horovod's own; else None."""
-    found = _REASON.search(log) if _HOROVOD in error else None
-    return found[1].strip() if found else None
+    match = _REASON.search(log) if _HOROVOD in error else None
+    return match[1].strip() if match else None

@@ -217,8 +217,8 @@ class Durations:
 def intervals(config: Config, sizes: Sizes) -> List[int]:
     """Return the steps between two validations, and those between two checkpoints."""
     epoch, every = sizes.steps_per_epoch, config.checkpoint
-    found = [config.validate_every * epoch, every.every_epochs * epoch]
-    return [*found, every.every_steps] if every.every_steps else found
+    steps = [config.validate_every * epoch, every.every_epochs * epoch]
+    return [*steps, every.every_steps] if every.every_steps else steps
 
 
 def _seconds_between(before: dict, line: dict) -> float:
@@ -227,5 +227,5 @@ def _seconds_between(before: dict, line: dict) -> float:
 
 def scheduled_steps(done: int, total: int, *every: int) -> Set[int]:
     """Return the steps after `done` that are a multiple of one of `every`, and the last step."""
-    found = {step for each in every for step in range(each * (done // each + 1), total + 1, each)}
-    return found | {total} if total > done else found
+    steps = {step for period in every for step in range(period * (done // period + 1), total + 1, period)}
+    return steps | {total} if total > done else steps

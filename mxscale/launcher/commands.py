@@ -73,15 +73,15 @@ def server_commands(config: Config, run_dir: str, attempt: int, placed: Placemen
         return []
     free = placed.hosts[len(placed.occupied) :] or placed.hosts
     places = [("scheduler", 0, placed.hosts)] + [("server", number, free) for number in range(count)]
-    found = []
+    built = []
     for role, number, among in places:
         name = role if role == "scheduler" else f"{role} {number}"
         module = ["-m", "mxscale.distributed.parameter_server"]
         argv = [sys.executable, *module, str(run_dir), str(attempt), name.replace(" ", ".")]
         command = Command(argv, {**env, **ps_lite_environment(config, placed), "DMLC_ROLE": role}, name)
         host = among[number % len(among)] if among else None
-        found.append(command if host is None or host.here else _over_ssh(host, command, environ))
-    return found
+        built.append(command if host is None or host.here else _over_ssh(host, command, environ))
+    return built
 
 
 def ps_lite_environment(config: Config, placed: Placement) -> Dict[str, str]:
@@ -102,8 +102,8 @@ def _over_ssh(host: Host, command: Command, environ: Mapping[str, str]) -> Comma
     with itself, and often choose the loopback.
     """
     remote = ["env", *(f"{name}={value}" for name, value in sorted(command.env.items())), *command.argv]
-    own = {name: environ[name] for name in ("HOME", "PATH", "SSH_AUTH_SOCK") if name in environ}
-    return replace(command, argv=[*SSH, host.address, shlex.join(remote)], env=own)
+    local = {name: environ[name] for name in ("HOME", "PATH", "SSH_AUTH_SOCK") if name in environ}
+    return replace(command, argv=[*SSH, host.address, shlex.join(remote)], env=local)
 
 
 def preparation(run_dir: str, attempt: int, cores: int, environ: Mapping[str, str]) -> Command:
@@ -171,8 +171,8 @@ def gone_ranks(log: str) -> List[Gone]:
 
     The one that failed is not always the first: a rank that loses its peer may be noticed before the peer.
     """
-    if found := OF_MPIRUN.search(log):
-        return [Gone(int(found[1]), int(found[2]))]
+    if match := OF_MPIRUN.search(log):
+        return [Gone(int(match[1]), int(match[2]))]
     ended = [(int(rank), int(status) - 128) for rank, status in OF_HOROVODRUN.findall(log)]  # a shell's exit status
-    own = [(rank, number) for rank, number in ended if number != signal.SIGTERM]
-    return [Gone(rank, number if number in set(signal.Signals) else None) for rank, number in own]
+    failed = [(rank, number) for rank, number in ended if number != signal.SIGTERM]
+    return [Gone(rank, number if number in set(signal.Signals) else None) for rank, number in failed]

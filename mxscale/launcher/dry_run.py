@@ -70,8 +70,8 @@ def _report_rest(run: RunDir, config: Config, price: Price) -> None:
     ranks = config.launch.ranks if isinstance(config.launch.ranks, int) else before.ranks
     plan = dataclasses.replace(plan, sizes=sizes(config, ranks, before.train_images, before.shards))
     done = max((int(path.name) for path in run.checkpoints.glob("[0-9]*")), default=0)
-    own = run.figures.get("throughput/median")
-    speed = Speed(own, f"median of {run}", *_durations(run)) if own else expected_speed(run, config, plan)
+    measured = run.figures.get("throughput/median")
+    speed = Speed(measured, f"median of {run}", *_durations(run)) if measured else expected_speed(run, config, plan)
     echo(report(config, plan, price, speed, done, run_cost.so_far(run)))
 
 
@@ -145,8 +145,8 @@ def _parts(config: Config, plan: Plan, speed: Speed, done: int):
         ("validation and test", speed.validation_s, validations + tests),
         ("checkpoints", speed.checkpoint_s, checkpoints),
     )
-    parts.update({name: each * times for name, each, times in counted if each is not None})
-    return parts, [name for name, each, _ in counted if each is None]
+    parts.update({name: seconds * times for name, seconds, times in counted if seconds is not None})
+    return parts, [name for name, seconds, _ in counted if seconds is None]
 
 
 def _money(amounts: Optional[dict]) -> str:

@@ -24,7 +24,7 @@ class Failure(NamedTuple):
 
     error: str  # one line
     of: Tuple[str, ...] = ()  # logs with details: "1" for rank 1, "server_0"
-    outside: bool = False  # an external cause: a retry may succeed
+    retryable: bool = False  # an external cause: a retry may succeed
 
 
 class Logs:
@@ -50,8 +50,8 @@ class Logs:
 
     def fatal_signal(self, name: str) -> Optional[int]:
         """Return the signal that ended the process by its own report; None without one."""
-        found = FATAL.search(self.text(name))
-        return SIGNALS[found[1]] if found else None
+        match = FATAL.search(self.text(name))
+        return SIGNALS[match[1]] if match else None
 
     def crashed_image(self, name: str) -> Optional[str]:
         """Return the image that the crashed thread of a rank was decoding (data/reader/crash_report.py), if any."""
@@ -59,5 +59,5 @@ class Logs:
         path = self.folder / f"{name}.images"
         if not thread or not path.is_file():
             return None
-        found = (line.partition(" ") for line in path.read_text(errors="replace").splitlines())
-        return next((image.strip() for ident, _, image in found if ident == thread[1]), None)
+        lines = (line.partition(" ") for line in path.read_text(errors="replace").splitlines())
+        return next((image.strip() for ident, _, image in lines if ident == thread[1]), None)

@@ -103,7 +103,7 @@ class HeartbeatMonitor:
             if cause is None:  # running, but too busy to write: checked again after another limit_s
                 self._beats[rank] = beat._replace(silent_since=now)
                 continue
-            return Failure(f"no heartbeat of rank {rank} for {silent_s:.0f} s{cause}", (str(rank),), outside=True)
+            return Failure(f"no heartbeat of rank {rank} for {silent_s:.0f} s{cause}", (str(rank),), retryable=True)
         return None
 
     def _cause_of_silence(self, rank: int, pid: int) -> Optional[str]:
@@ -142,7 +142,7 @@ class HeartbeatMonitor:
         positions = [f"rank {rank} is at {self._beats[rank].at}, phase {self._beats[rank].phase}"
                      for rank in sorted(late or self._beats)[:SHOWN]]  # fmt: skip
         waiting = "the others wait: " if blamed else ""
-        return Failure(f"{error}; {waiting}{'; '.join(positions)}", tuple(map(str, blamed)), outside=True)
+        return Failure(f"{error}; {waiting}{'; '.join(positions)}", tuple(map(str, blamed)), retryable=True)
 
     def end_elsewhere(self) -> List[Host]:
         """Kill the remaining ranks on other hosts and return the unreachable hosts.

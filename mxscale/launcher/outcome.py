@@ -30,10 +30,10 @@ def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[S
     merged, failure = merge(ended, watched.stopped, gone)
     if failure:
         failure = watched.failure or failure
-        if failure.outside and watched.lost_hosts:
+        if failure.retryable and watched.lost_hosts:
             nodes = Placement.of(attempt.plan).hosts_of_ranks(attempt.context.config.comm)
             failure = host_failure(watched.lost_hosts, nodes, ranks)
-        elif failure.outside:
+        elif failure.retryable:
             failure = failure if gone else with_launcher_reason(failure, attempt.logs)
             failure = with_image(with_communicator_reason(failure, attempt.logs), attempt.logs)
         merged = replace(merged, error=failure.error)
@@ -49,7 +49,7 @@ def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[S
 def with_signals(gone: Sequence[Gone], logs: Logs, ranks: int) -> List[Gone]:
     """Return the ranks that ended by themselves, with the signals of their logs, and those that only a log reports."""
     signals = {rank: logs.fatal_signal(str(rank)) for rank in range(ranks)}
-    reported = [each._replace(signal=each.signal or signals.get(each.rank)) for each in gone]
+    reported = [rank._replace(signal=rank.signal or signals.get(rank.rank)) for rank in gone]
     return [*reported, *(Gone(rank, number) for rank, number in signals.items() if number)]
 
 
@@ -74,7 +74,7 @@ def merge(
     failures = sorted((rank for rank in written if rank.exit not in (DONE, INTERRUPTED)), key=lambda rank: rank.time_ms)
     causes = [rank for rank in failures if not rank.consequence]
     if causes:
-        return _failed(causes[0].exit, f"rank {causes[0].rank}: {causes[0].error}", [causes[0].rank], outside=False)
+        return _failed(causes[0].exit, f"rank {causes[0].rank}: {causes[0].error}", [causes[0].rank], retryable=False)
     if stopped or any(rank.exit == INTERRUPTED for rank in written):
         return Status(KILLED, exit=INTERRUPTED, reason=stopped or "the parent was gone"), None
     silent = [number for number, rank in enumerate(ranks) if rank is None]
@@ -88,18 +88,19 @@ def merge(
     return _failed(FAILURE, f"rank {failures[0].rank}: {failures[0].error}", [failures[0].rank])
 
 
-def _failed(exit_status: int, error: str, of: List[int], outside: bool = True) -> Tuple[Status, Failure]:
-    return Status(FAILED, exit=exit_status), Failure(error, tuple(map(str, of)), outside)
+def _failed(exit_status: int, error: str, of: List[int], retryable: bool = True) -> Tuple[Status, Failure]:
+    return Status(FAILED, exit=exit_status), Failure(error, tuple(map(str, of)), retryable)
 
 
 def host_failure(lost: Sequence[Host], nodes: List[Host], ranks: int) -> Failure:
     """Return the failure of lost hosts: why their ranks wrote no status, and why the other ranks failed."""
     ranks_of = {host: [rank for rank in range(ranks) if hosts.of_rank(nodes, rank) == host] for host in lost}
     named = [
-        f"{host.name} ({'rank ' + ', '.join(map(str, its)) if its else 'servers'})" for host, its in ranks_of.items()
+        f"{host.name} ({'rank ' + ', '.join(map(str, ranks_there)) if ranks_there else 'servers'})"
+        for host, ranks_there in ranks_of.items()
     ]
-    logs = tuple(str(rank) for its in ranks_of.values() for rank in its)
-    return Failure(f"{' and '.join(named)} can't be reached any more", logs, outside=True)
+    logs = tuple(str(rank) for ranks_there in ranks_of.values() for rank in ranks_there)
+    return Failure(f"{' and '.join(named)} can't be reached any more", logs, retryable=True)
 
 
 def with_communicator_reason(failure: Failure, logs: Logs) -> Failure:

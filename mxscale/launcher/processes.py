@@ -66,7 +66,7 @@ class Processes:
             since = time.monotonic() - self._ended_at.setdefault(name, time.monotonic())
             if status or since > SERVER_END_S:
                 how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-                return Failure(f"{name} {how} while ranks needed it", (_log_name(name),), outside=True)
+                return Failure(f"{name} {how} while ranks needed it", (_log_name(name),), retryable=True)
         return None
 
     def stop(self, patience_s: float = 5.0) -> None:
@@ -97,8 +97,8 @@ class Processes:
         for process in self.running:
             try:
                 parent = psutil.Process(process.pid)
-                for found in [parent, *parent.children(recursive=True)]:
-                    self._known[found.pid] = found
+                for member in [parent, *parent.children(recursive=True)]:
+                    self._known[member.pid] = member
             except psutil.NoSuchProcess:
                 continue
 

@@ -47,7 +47,7 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] 
             mirror = tracker.open_mirror(run, config.tracking, run_cost.cost_of(run))
         status, failure = train(attempt, mirror)
         for number in range(1, config.launch.restarts + 1):
-            if failure is None or not failure.outside or signals.reason:
+            if failure is None or not failure.retryable or signals.reason:
                 break
             try:
                 attempt = restart(context, attempt.logs, failure, number)

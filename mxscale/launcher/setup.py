@@ -163,7 +163,7 @@ def begin_attempt(context: RunContext) -> RunContext:
     """Record a new attempt and remove the rank files of the previous one; return the context with its number."""
     run, resources = context.run, context.resources
     # An attempt whose parent was killed has no recorded end
-    earlier = [replace(each, ended_ms=each.ended_ms or run_cost.last_seen_ms(run, each)) for each in run.attempts]
+    earlier = [replace(past, ended_ms=past.ended_ms or run_cost.last_seen_ms(run, past)) for past in run.attempts]
     attempt = len(earlier) + 1
     run.begin_alive(attempt)
     wait_for_orphans(run, context.signals)  # before their status files are removed
@@ -262,8 +262,8 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
         speed_signature=signature.signature(earlier_runs.for_speed(signed), plan.data_digest, weights, ranks=False),
     )
     run.write_plan(plan)
-    own = signature.signature(signed, plan.data_digest, weights)
-    facts["tags"] = description.tags(facts, plan, own, config.claims)
+    signed_digest = signature.signature(signed, plan.data_digest, weights)
+    facts["tags"] = description.tags(facts, plan, signed_digest, config.claims)
     facts["data"] = description.data_set(config.data.kind, plan)
     run.write("environment.json", facts)
     return plan
@@ -271,8 +271,8 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
 
 def as_signed(run: RunDir, config: Config) -> Config:
     """Return the config from which the signature is computed: a rerun uses the first run's ranks and threads."""
-    asked, now = (run.read(directory.RERUN) or {}).get("asked", {}), flatten(to_dict(config))
-    launch = {key.partition(".")[2]: was for key, (settled, was) in asked.items() if now[key] == settled}
+    changed, now = (run.read(directory.RERUN) or {}).get("asked", {}), flatten(to_dict(config))
+    launch = {key.partition(".")[2]: was for key, (chosen, was) in changed.items() if now[key] == chosen}
     return replace(config, launch=replace(config.launch, **launch))
 
 

@@ -33,9 +33,9 @@ def measured(run: RunDir, name: str, commands: List[Command], limit_s: float, si
             status, lost = processes.ended(), processes.lost()
         finally:
             processes.stop()
-    found = run.read(f"probe/{name}.json")
-    if status == 0 and found:
-        return found
+    result = run.read(f"probe/{name}.json")
+    if status == 0 and result:
+        return result
     if lost:
         return {"no": lost.error}
     return {"no": signals.reason or f"ended with status {status}; see {log.name}"}

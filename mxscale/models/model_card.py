@@ -72,6 +72,7 @@ def from_values(values: Mapping[str, Any], source: str) -> ModelCard:
             rule.check(name, list(value) if isinstance(value, tuple) else value)
         if len(card.mean) != 3 or len(card.std) != 3:
             raise ConfigError(f"mean={list(card.mean)}, std={list(card.std)}: expected three numbers each")
-    except (TypeError, ConfigError) as error:
+        "".join((*card.class_names, card.network, card.run or "")).encode()  # \ud800 can't be written to a file
+    except (TypeError, ConfigError, UnicodeEncodeError) as error:
         raise ConfigError(f"{source}: its metadata is invalid ({str(error)[:150]}); export it again") from None
     return card

@@ -11,6 +11,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from mxscale.config.backends import BACKENDS, DEFAULT, MODELLED, RING, SERVERS
+from mxscale.config.compressions import COMPRESSIONS
 from mxscale.config.price_sources import MINIMUM_S, PRICE_SOURCES
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes
@@ -19,7 +20,7 @@ from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.step_time import Link
 from mxscale.util.errors import ConfigError
 
-BYTES = {"none": 4.0, "fp16": 2.0, "2bit": 0.25}  # of a gradient on the wire, by compression
+BYTES = {entry.name: float(entry.bytes_each) for entry in COMPRESSIONS.values()}  # of a gradient in transit
 
 # Each device's process pushes to the servers; with other back ends, a node sums first
 PUSH_EACH = tuple(entry.name for entry in BACKENDS.values() if entry.exchange == SERVERS and not entry.process_per_node)
@@ -158,17 +159,22 @@ def _server_counts(settings: Sequence[str], place: np.ndarray, nodes: np.ndarray
 
 def _invalid(grid: Grid, plans: Plans, served: np.ndarray) -> Dict[str, np.ndarray]:
     """Return which combinations are invalid by reason."""
-    compression, two_bit = plans["compression"], plans["compression"] == "2bit"
-    lacking = np.zeros(len(served), bool)
+    compression, lacking = plans["compression"], np.zeros(len(served), bool)
     for name in set(grid.comm):
         lacking |= (plans["comm"] == name) & ~np.isin(compression, BACKENDS[name].compression)
     one_node = f"{', '.join(f'comm={name}' for name in ONE_NODE)} drive the devices of one node"
+    by_compression = {}
+    for entry in COMPRESSIONS.values():
+        used = compression == entry.name
+        if entry.decoded_by_servers:
+            by_compression[f"compression={entry.name} needs parameter servers"] = used & ~served
+        not_accepted = used & ~np.isin(plans["precision"], entry.accepted)
+        by_compression[f"compression={entry.name} needs {' or '.join(entry.accepted)} gradients"] = not_accepted
     return {
         one_node: np.isin(plans["comm"], ONE_NODE) & (plans["nodes"] > 1),
-        "compression=2bit needs parameter servers": two_bit & ~served,
+        **by_compression,
         "the back end does not have this compression": lacking,
         "double buffering does not work with precision=amp": plans["double_buffering"] & (plans["precision"] == "amp"),
-        "compression=2bit needs float32 gradients": two_bit & (plans["precision"] != "float32"),
     }
 
 

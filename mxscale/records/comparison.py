@@ -65,6 +65,6 @@ RUN_METRICS = {
     *("best/val_top1", "val/top1", "val/loss", "test/top1", "test/loss", "train/loss", "train/top1"),
     *("throughput/median", "scaling/efficiency", "time/wall_s", "time/data_wait_median", "time/compute_median"),
     *("time/exchange_median", "time/to_target_s", "cost/total_usd", "cost/total_eur", "cost/usd_to_target"),
-    *("cost/usd_per_point"),
+    "cost/usd_per_point",
 }
 CURVES = ("train/loss", "train/top1", "val/loss", "val/top1", "lr", "throughput/images_per_s", "time/data_wait")

@@ -41,6 +41,8 @@ def listed_in(path: Path) -> Dict[str, str]:
         raise ConfigError(f"{path} is no complete checkpoint: {MANIFEST}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is damaged: {MANIFEST} is not text") from None
+    except ValueError as error:  # a NUL in the path that best.json names
+        raise ConfigError(f"{str(path)!r} is no path of a checkpoint: {error}") from None
     listed = {line[66:]: line[:64] for line in lines}
     missing = [name for name in FILES if name not in listed and not (name == OPTIMIZER and PICKLED in listed)]
     foreign = [name for name in listed if Path(name).name != name]

@@ -13,7 +13,8 @@ FIELDS: Dict[str, Dict[str, Any]] = {
         "loss_scale": Dict[str, Any],
         "params_sha256": str,
         "unsaved": Optional[str],
-        "owes_validation": Optional[bool],
+        "validation_pending": Optional[bool],
+        "owes_validation": Optional[bool],  # validation_pending in checkpoints written before 2026-11-26
         "under_way": Optional[bool],
     },
     "environment.json": {

@@ -22,15 +22,16 @@ def _bounded(send):
     @wraps(send)
     def bounded(self, request, stream=False, **options):
         response = send(self, request, stream=stream, **options)
-        if stream and response.ok:
+        whole = response.ok and not response.is_redirect  # `requests` reads the text of a redirect, streamed or not
+        if stream and whole:
             return response
-        content, limit = bytearray(), MAX_BYTES if response.ok else MAX_ERROR_BYTES
+        content, limit = bytearray(), MAX_BYTES if whole else MAX_ERROR_BYTES
         for chunk in response.iter_content(CHUNK):
             content += chunk
             if len(content) > limit:
                 response.close()
                 break
-        if response.ok and len(content) > limit:
+        if whole and len(content) > limit:
             raise ContentDecodingError(f"the answer is longer than {limit >> 20} MB", response=response)
         response._content, response._content_consumed = bytes(content[:limit]), True
         return response

@@ -38,12 +38,12 @@ def build() -> dict:
 def linked(library: str) -> dict:
     """Return the versions of CUDA, cuDNN and NCCL that `library` contains or is linked to."""
     handle = ctypes.CDLL(library)
-    found = {
+    versions = {
         "cuda": gpus.cuda_version(_number(handle, "cudaRuntimeGetVersion")),
         "cudnn": gpus.library_version(_returned(handle, "cudnnGetVersion")),
         "nccl": gpus.library_version(_number(handle, "ncclGetVersion")),
     }
-    return {name: version for name, version in found.items() if version}
+    return {name: version for name, version in versions.items() if version}
 
 
 def _number(handle, function: str) -> int:

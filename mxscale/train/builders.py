@@ -135,13 +135,13 @@ def gradient_exchange(comm, net, trained, config: Config, sizes: Sizes) -> tuple
     images = shards * config.batch.accumulation * sizes.per_device_batch
     ordered = config.data.shards is not None  # with fixed shards the weights do not depend on the number of ranks
     forward = weights.trained_in_forward_order(net)
-    turns = 1 if forward[0].grad_req == "add" else config.batch.accumulation
+    micro_batches = 1 if forward[0].grad_req == "add" else config.batch.accumulation
     exchange = make_exchange(
-        comm, gradients(forward, devices), config.comm, Share(images, shards, turns), ordered=ordered
+        comm, gradients(forward, devices), config.comm, Share(images, shards, micro_batches), ordered=ordered
     )
-    move_gradients(forward, exchange.lanes)
-    exchange.lanes = gradients(trained, devices)
-    return exchange, exchange.lanes
+    move_gradients(forward, exchange.replicas)
+    exchange.replicas = gradients(trained, devices)
+    return exchange, exchange.replicas
 
 
 def gradients(trained, devices) -> list:
@@ -149,28 +149,30 @@ def gradients(trained, devices) -> list:
     return [[parameter.grad(device) for parameter in trained] for device in devices]
 
 
-def move_gradients(trained, lanes) -> None:
-    """Make backward write the gradients of `trained` to `lanes`: for each device one array per parameter."""
+def move_gradients(trained, replicas) -> None:
+    """Make backward write the gradients of `trained` to `replicas`: for each device one array per parameter."""
     for place, parameter in enumerate(trained):
         # As Parameter._init_grad does it, which takes no arrays
-        parameter._grad = [lane[place] for lane in lanes]
+        parameter._grad = [replica[place] for replica in replicas]
         autograd.mark_variables(parameter.list_data(), parameter._grad, parameter.grad_req)
 
 
 def reseeder(net, seed: int):
-    """Return a function (step, shard, turn, device) that sets the device's random state, if the network has dropout.
+    """Return reseed(step, shard, micro_batch, device=...): set the device's random state if the network has dropout.
 
-    MXNet cannot save its random state. A resumed run repeats it, because it is a function of step, shard and turn. Only
-    the one device is seeded: others may be computing, and MXNet seeds each device differently.
+    MXNet cannot save its random state. A resumed run repeats it, because it is a function of step, shard and index of
+    the micro-batch. Only the one device is seeded: others may be computing, and MXNet seeds each device differently.
     """
     if not has_dropout(net):
-        return lambda step, shard, turn, device: None
-    return lambda step, shard, turn, device: mx.random.seed(seed_of(seed, step, shard, turn, 1), ctx=device)
+        return lambda step, shard, micro_batch, device: None
+    return lambda step, shard, micro_batch, device: mx.random.seed(
+        seed_of(seed, step, shard, micro_batch, 1), ctx=device
+    )
 
 
 def has_dropout(block) -> bool:
     """Return whether a block, or one within it, has dropout of a rate above 0."""
     if isinstance(block, symbol.Features):
         return block.has_dropout()
-    own = isinstance(block, gluon.nn.Dropout) and block._rate > 0
-    return own or any(has_dropout(child) for child in block._children.values())
+    active = isinstance(block, gluon.nn.Dropout) and block._rate > 0
+    return active or any(has_dropout(child) for child in block._children.values())

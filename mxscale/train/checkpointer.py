@@ -5,6 +5,7 @@ checkpoints/<9-digit step>/params          the network as it is evaluated and ex
                            optimizer       the arrays of these states, if any
                            statistics      running statistics of batch normalisation by shard, a .npy array
                            exchange        with double buffering: the summed gradients in flight
+                           residuals       with a compression that has error feedback: what is not sent yet
                            trained         with ema_decay: the weights to resume from; params is their average
                            state.json      step, shards, best validation so far, loss scale
                            MANIFEST        SHA-256 of each file, in the format of sha256sum -c
@@ -37,7 +38,7 @@ from mxscale.util.atomic_files import digest_of, sync, write_text
 from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import open_regular
 
-ARRAYS = ("optimizer", "exchange", "trained")  # files of arrays that some checkpoints have
+ARRAYS = ("optimizer", "exchange", "residuals", "trained")  # files of arrays that some checkpoints have
 
 
 class NotFinite(ArithmeticError):
@@ -81,6 +82,7 @@ class Checkpoint(NamedTuple):
     statistics: np.ndarray  # (shards, values), float32
     optimizer: states.OptimizerState
     exchange: Dict[str, nd.NDArray]  # index of a bucket -> sums of gradients in flight; {} without any
+    residuals: Dict[str, nd.NDArray]  # as Exchange.residuals returns them
     trained: Dict[str, nd.NDArray]  # as NoAverage.state returns it
 
 
@@ -95,32 +97,35 @@ class Checkpointer:
 
     def restore(self) -> int:
         """Restore the newest valid checkpoint; return its step, 0 if none exists."""
-        found = newest(self.run.checkpoints)
-        self._check_agreement(found.path if found else None)
-        if found is None:
+        checkpoint = newest(self.run.checkpoints)
+        self._check_agreement(checkpoint.path if checkpoint else None)
+        if checkpoint is None:
             return 0
-        damaged = [path for path in checkpoints.paths(self.run.checkpoints) if path.name > found.path.name]
+        damaged = [path for path in checkpoints.paths(self.run.checkpoints) if path.name > checkpoint.path.name]
         if damaged and self.comm.rank == 0:
-            print(f"warning: {damaged[-1]} is damaged: training resumes from {found.path}", flush=True)
+            print(f"warning: {damaged[-1]} is damaged: training resumes from {checkpoint.path}", flush=True)
         for name, parameter in self.state.parameters.items():
-            parameter.set_data(found.trained.get(name, found.params[name]))
-        self.state.average.restore(found.params, found.trained)
-        found.optimizer.restore(self.state.optimizer)
-        self.state.statistics.restore(found.statistics)
-        self.state.precision.restore(found.state["loss_scale"])
-        self.state.exchange.restore(found.exchange)
-        self.best = found.state["best"]
-        # Older checkpoints lack the key; a run that was shortened to this step may end without any validation
-        unvalidated_end = self.best is None and found.state["step"] == self.sizes.total_steps
-        self.validation_pending = found.state.get("owes_validation", False) or unvalidated_end
-        self.saved_step, self.params_sha256 = found.state["step"], found.state["params_sha256"]
+            parameter.set_data(checkpoint.trained.get(name, checkpoint.params[name]))
+        self.state.average.restore(checkpoint.params, checkpoint.trained)
+        checkpoint.optimizer.restore(self.state.optimizer)
+        self.state.statistics.restore(checkpoint.statistics)
+        self.state.precision.restore(checkpoint.state["loss_scale"])
+        self.state.exchange.restore(checkpoint.exchange)
+        self.state.exchange.restore_residuals(checkpoint.residuals)
+        self.best = checkpoint.state["best"]
+        # A run that was shortened to this step may end without any validation
+        unvalidated_end = self.best is None and checkpoint.state["step"] == self.sizes.total_steps
+        # Older checkpoints have the key owes_validation, or neither
+        pending = checkpoint.state.get("validation_pending", checkpoint.state.get("owes_validation", False))
+        self.validation_pending = pending or unvalidated_end
+        self.saved_step, self.params_sha256 = checkpoint.state["step"], checkpoint.state["params_sha256"]
         nd.waitall()
-        return found.state["step"]
+        return checkpoint.state["step"]
 
-    def _check_agreement(self, found: Optional[Path]) -> None:
+    def _check_agreement(self, path: Optional[Path]) -> None:
         """Raise RuntimeError unless all ranks read the same checkpoint, None for none. A collective."""
-        if not self.comm.agree((found / MANIFEST).read_bytes() if found else b""):
-            raise RuntimeError(f"ranks read different checkpoints, here {found or 'none'}: check the storage")
+        if not self.comm.agree((path / MANIFEST).read_bytes() if path else b""):
+            raise RuntimeError(f"ranks read different checkpoints, here {path or 'none'}: check the storage")
 
     def due(self, step: int) -> bool:
         """Return whether the configuration asks for a checkpoint after this step."""
@@ -140,7 +145,7 @@ class Checkpointer:
 
     def snapshot(self, step: int) -> Snapshot:
         """Return a copy of the network after `step`. A collective."""
-        self.state.exchange.settle()
+        self.state.exchange.synchronise_weights()
         table = self.state.statistics.gather(self.comm)
         params = {name: parameter.list_data()[0].copy() for name, parameter in self.state.parameters.items()}
         params.update(zip(self.state.running, self.state.statistics.average(table)))
@@ -164,12 +169,13 @@ class Checkpointer:
         if not_finite:
             raise NotFinite(f"{not_finite[0]} is not finite after step {snapshot.step}; {self.last_valid()}")
         self.params_sha256 = weights.params_sha256(arrays)
-        failure = self._write(snapshot, metrics_log) if self.comm.rank == 0 else None
+        residuals = self.state.exchange.residuals()
+        failure = self._write(snapshot, residuals, metrics_log) if self.comm.rank == 0 else None
         if self.comm.total(np.array([failure is not None]))[0]:  # all ranks end together
             raise failure or OSError("rank 0 could not write its checkpoint")
         self.saved_step = snapshot.step
 
-    def _write(self, snapshot: Snapshot, metrics_log) -> Optional[OSError]:
+    def _write(self, snapshot: Snapshot, residuals: Dict[str, nd.NDArray], metrics_log) -> Optional[OSError]:
         in_flight = self.state.exchange.state()
         state = {
             "step": snapshot.step,
@@ -179,13 +185,13 @@ class Checkpointer:
             "loss_scale": self.state.precision.state(),
             "params_sha256": self.params_sha256,
             "unsaved": unsaved(self.config.comm),
-            "owes_validation": self.validation_pending,
+            "validation_pending": self.validation_pending,
             "under_way": bool(in_flight),
         }
         try:
             metrics_log.sync()
             final = self.run.checkpoint(snapshot.step)
-            extra = {"exchange": in_flight, "trained": self.state.average.state()}
+            extra = {"exchange": in_flight, "residuals": residuals, "trained": self.state.average.state()}
             write(final, state, snapshot, states.of_trainer(self.state.optimizer), extra)
             self._write_best()
             prune(self.run.checkpoints, snapshot.step, self.config.checkpoint.keep, self.best_step)
@@ -201,13 +207,13 @@ class Checkpointer:
     def best_params(self) -> Dict[str, nd.NDArray]:
         """Return the parameters of the best checkpoint, of the newest one if the best is damaged. A collective."""
         path = self.run.checkpoint(self.best_step)
-        found = path if checkpoints.is_complete(path) else checkpoints.newest(self.run.checkpoints)
-        self._check_agreement(found)
-        if found is None:
+        evaluated = path if checkpoints.is_complete(path) else checkpoints.newest(self.run.checkpoints)
+        self._check_agreement(evaluated)
+        if evaluated is None:
             raise RuntimeError(f"{path} is damaged, and so are all other checkpoints: check the storage")
-        if found != path and self.comm.rank == 0:
-            print(f"warning: {path} is damaged: {found} is evaluated instead", flush=True)
-        return weights.load(found / "params", "checkpoint")
+        if evaluated != path and self.comm.rank == 0:
+            print(f"warning: {path} is damaged: {evaluated} is evaluated instead", flush=True)
+        return weights.load(evaluated / "params", "checkpoint")
 
     def last_valid(self) -> str:
         """Return the end of an error message: where the newest valid checkpoint is."""
@@ -220,10 +226,10 @@ class Checkpointer:
 
 def resumable(run: RunDir) -> Optional[Checkpoint]:
     """Return the newest valid checkpoint, None if the run has none. Raises ConfigError if every one is damaged."""
-    found = newest(run.checkpoints)
-    if found is None and checkpoints.paths(run.checkpoints):
+    checkpoint = newest(run.checkpoints)
+    if checkpoint is None and checkpoints.paths(run.checkpoints):
         raise ConfigError(f"resume={run.path}: every checkpoint there is damaged; start a new run")
-    return found
+    return checkpoint
 
 
 def newest(folder: Path) -> Optional[Checkpoint]:
@@ -252,12 +258,12 @@ def read(path: Path) -> Checkpoint:
 def _statistics(path: Path) -> np.ndarray:
     try:
         with open_regular(path) as file:
-            found = np.lib.format.read_array(file, allow_pickle=False)
+            table = np.lib.format.read_array(file, allow_pickle=False)
     except (OSError, ValueError, MemoryError) as error:
         raise ConfigError(f"{path} is no file of statistics: {' '.join(str(error).split())[:200]}") from None
-    if found.ndim != 2:
-        raise ConfigError(f"{path} is no file of statistics: its shape is {found.shape}")
-    return found
+    if table.ndim != 2:
+        raise ConfigError(f"{path} is no file of statistics: its shape is {table.shape}")
+    return table
 
 
 def write(final: Path, state: Dict[str, Any], snapshot: Snapshot, optimizer: states.OptimizerState, extra) -> None:

@@ -46,10 +46,10 @@ def main(run_path: str, attempt: int, name: str) -> None:
     request = yaml.safe_load(Path(run.path, "probe", f"{name}.yaml").read_text())
     config, plan = from_dict(request["config"]), run.plan()
     comm = open_communicator(config.comm, plan.sizes.ranks)
-    found = measure(comm, config, plan, request["seconds"], request["warmup"])
+    speeds = measure(comm, config, plan, request["seconds"], request["warmup"])
     comm.close()
     if comm.rank == 0:
-        run.write(f"probe/{name}.json", {"images_per_s": found})
+        run.write(f"probe/{name}.json", {"images_per_s": speeds})
 
 
 if __name__ == "__main__":

@@ -70,8 +70,8 @@ def prepare(run: RunDir, config: Config) -> None:
     shards = state.get("shards") or known_shards
     derived = sizes(config, ranks, plan.splits["train"].count, shards=shards)
     if state and derived.global_batch != state["global_batch"]:
-        its, requested = state["global_batch"], derived.global_batch
-        raise ConfigError(f"resume={run.path}: its global batch is {its}, not {requested}; start a new run")
+        saved, requested = state["global_batch"], derived.global_batch
+        raise ConfigError(f"resume={run.path}: its global batch is {saved}, not {requested}; start a new run")
     if state and state["step"] > derived.total_steps:
         raise ConfigError(
             f"resume={run.path}: it is at step {state['step']:,}, and these settings end at {derived.total_steps:,}; "

@@ -99,9 +99,10 @@ def adopted_input(data: Data, given: dict, source: str) -> InputChange:
 
 
 def check_first_loss(run: RunDir, config: Config, plan: Plan, comm, accumulator) -> None:
-    """Record a warning if the loss of the first batch is not that of a new classifier; called before the first update.
+    """Record a warning if the loss of the first step is not that of a new classifier. A collective.
 
-    A collective.
+    Args:
+        accumulator: It has the sums of the first step alone.
     """
     known = plan.pretrained and plan.head == "keep"  # the classifier is not new
     if known or plan.class_weights:  # or the loss depends on the classes in the batch
@@ -121,14 +122,14 @@ def first_loss_warning(loss: float, classes: int, config: Config) -> Optional[st
     expected = math.log(classes)
     if abs(loss - expected) <= FIRST_LOSS_TOLERANCE:
         return None
-    found = f"the first loss is {loss:.3g}, expected about ln({classes}) = {expected:.2f} of a new classifier: "
+    observed = f"the first loss is {loss:.3g}, expected about ln({classes}) = {expected:.2f} of a new classifier: "
     if math.isnan(loss):
-        return found + "the network returns NaN; check the weights and data.mean, data.std"
+        return observed + "the network returns NaN; check the weights and data.mean, data.std"
     if loss < expected:
-        return found + "the classifier already knows these labels; check that it was replaced"
+        return observed + "the classifier already knows these labels; check that it was replaced"
     if config.model.pretrained:
-        return found + (
+        return observed + (
             "the features are out of scale; most likely the input is not normalised as these weights expect "
             f"(data.mean={config.data.mean}, data.std={config.data.std}, model.input={config.model.input})"
         )
-    return found + f"the features are out of scale; check that data.std={config.data.std} is that of the images"
+    return observed + f"the features are out of scale; check that data.std={config.data.std} is that of the images"

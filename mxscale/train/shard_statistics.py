@@ -10,7 +10,7 @@ from typing import Dict, Optional
 import numpy as np
 from mxnet import nd
 
-from mxscale.data.reader.batches import lane_of
+from mxscale.data.reader.batches import replica_of
 from mxscale.distributed.communicators import views_of
 
 
@@ -72,7 +72,7 @@ class ShardStatistics:
         return self._arrays(table.astype(np.float64).mean(axis=0).astype(np.float32))
 
     def _device(self, shard: int) -> int:
-        return lane_of(shard, self.shards, self.devices)
+        return replica_of(shard, self.shards, self.devices)
 
     def _copies(self, device: int):
         # Backward writes the running statistics. Under static_alloc MXNet's engine does not track that write, so a

@@ -5,14 +5,13 @@ for all ranks. The process around the loop is in rank.py; builders.py creates th
 """
 
 import math
-import time
 from typing import List, Optional, Tuple
 
 from mxnet import autograd
 
 from mxscale.config.schema import Config
 from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat, Phase
-from mxscale.distributed.stop_vote import StopVote
+from mxscale.distributed.stop_consensus import StopConsensus
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
@@ -27,10 +26,8 @@ from mxscale.train.optim.optimizer import advance, make_trainer
 from mxscale.train.optim.schedule import learning_rate
 from mxscale.train.pretrained_init import check_first_loss
 from mxscale.train.shard_statistics import ShardStatistics
+from mxscale.train.step_monitor import StepMonitor
 from mxscale.train.stopping import reason_to_end
-from mxscale.train.timing import StepProfiler, ThroughputTimer, first_element
-
-PROFILE_EVERY = 50  # steps
 
 
 class Trainer:
@@ -49,10 +46,10 @@ class Trainer:
         self.sizes = sizes = plan.sizes
         self.devices = devices = comm.devices(plan.device)  # one; all of the run with kvstore device and nccl
         shards = list(range(comm.rank, sizes.shards, comm.size))
-        self.passes = len(shards) * config.batch.accumulation  # forward and backward passes of a step
+        passes = len(shards) * config.batch.accumulation  # forward and backward passes of a step
 
         # Data: each rank reads its own shards, each device computes its part of them
-        self.batches = builders.training_data(config, plan, shards, devices)
+        batches = builders.training_data(config, plan, shards, devices)
 
         # Network: the same values on every rank and device
         precision.prepare(config.precision)
@@ -90,11 +87,12 @@ class Trainer:
         self.checkpointer = Checkpointer(run, config, sizes, comm, state)
         self.step = self.checkpointer.restore()
 
-        # Metrics and the stop vote
-        self.metrics_log = MetricsLog(run, comm, attempt, heartbeat)
-        self.accumulator, self.timer = Accumulator(devices), ThroughputTimer(len(devices))
-        self.profiler = StepProfiler(PROFILE_EVERY, self.timer)
-        self.stop_vote = StopVote(comm, lambda: run.stop_reason() is not None)
+        # Metrics, times of the steps, and the stop consensus
+        self.metrics_log, self.accumulator = MetricsLog(run, comm, attempt, heartbeat), Accumulator(devices)
+        first_weights, delayed = self.trained[0].list_data(), config.comm.double_buffering
+        self.monitor = StepMonitor(heartbeat, passes, self.grads, first_weights, delayed)
+        self.micro_batches, self.sum_gradients = self.monitor.input(batches.step), self.monitor.exchange(self.exchange)
+        self.stop_consensus = StopConsensus(comm, lambda: run.stop_reason() is not None)
 
     def train(self) -> dict:
         """Train to the end, or until the ranks agree to stop; then evaluate the best network on the test set.
@@ -107,7 +105,9 @@ class Trainer:
         if self.checkpointer.validation_pending and not self.resume_validation():
             return self.interrupted()
         while not self.ended():
-            self.train_step()
+            self.stop_consensus.propose(self.step)
+            with self.monitor.step(self.step):
+                self.train_step()
             if not self.end_step():
                 return self.interrupted()
         if self.plan.splits.get("test") and not self.test():
@@ -119,21 +119,13 @@ class Trainer:
 
     def train_step(self) -> None:
         """Compute the gradients of one global batch, sum them over all ranks and update the weights. A collective."""
-        last_pass = self.config.batch.accumulation - 1
-        self.stop_vote.cast(self.step)
-        profile = self.profiler.begin(self.step)
-
         # Forward and backward of each of this rank's shards; calls return early, so that devices work in parallel
-        self.heartbeat.phase = Phase.INPUT
-        asked_at = time.perf_counter()
-        for micro in self.batches.step(self.step):
-            self.timer.fetched(asked_at, micro.labels.shape[0])
-            self.heartbeat.phase = Phase.COMPUTE
-            if self.adds and micro.turn == 0:
-                for grad in self.grads[micro.lane]:
+        for micro in self.micro_batches(self.step):
+            if self.adds and micro.micro_batch == 0:
+                for grad in self.grads[micro.replica]:
                     grad[:] = 0
             self.statistics.use(micro.shard)
-            self.reseed(self.step, micro.shard, micro.turn, self.devices[micro.lane])
+            self.reseed(self.step, micro.shard, micro.micro_batch, device=self.devices[micro.replica])
             mixed = self.mix(self.step, micro)
             with autograd.record():
                 logits = self.forward(mixed.images)
@@ -141,35 +133,17 @@ class Trainer:
             self.precision.backward(losses)
             self.accumulator.add(losses, logits, mixed.labels)
             if not self.adds:
-                self.exchange.pass_done(micro.lane, micro.turn)
-            elif micro.turn == last_pass:
-                self.exchange.pass_done(micro.lane)
-            if self.passes > len(self.devices):
-                self.heartbeat.phase = Phase.EXCHANGE  # a device may still be in the previous step's exchange
-                self.timer.dispatched(first_element(self.grads[micro.lane][0]))  # backward ends with the first layer
-            self.heartbeat.phase = Phase.INPUT
-            asked_at = time.perf_counter()
-        self.heartbeat.phase = Phase.EXCHANGE
-        if self.step == 0:
-            check_first_loss(self.run, self.config, self.plan, self.comm, self.accumulator)
+                self.exchange.pass_done(micro.replica, micro.micro_batch)
+            elif micro.micro_batch == self.config.batch.accumulation - 1:
+                self.exchange.pass_done(micro.replica)
 
         # Gradients: one sum over shards, devices and ranks; the update divides it by the global batch
-        profile.record("time/compute")
-        updates = self.exchange()
-        profile.record("time/exchange")
-        if updates:
+        if self.sum_gradients():
             self.clip_norm(self.trained)
             advance(self.optimizer, self.lr(self.step), self.step / self.sizes.steps_per_epoch)
             self.optimizer.update(self.divides_by)
         self.average.update(self.step)
-
-        # The first layer's weights are updated last; the first step of double buffering writes gradients alone
-        buffers_only = self.config.comm.double_buffering and not updates
-        for array in [lane[0] for lane in self.grads] if buffers_only else self.trained[0].list_data():
-            self.timer.dispatched(first_element(array))
-        profile.end()
         self.step += 1
-        self.heartbeat.progress(step=True)
 
     def end_step(self) -> bool:
         """Record metrics, validate and write a checkpoint where they are due. A collective.
@@ -181,15 +155,18 @@ class Trainer:
         step, last = self.step, self.step == self.sizes.total_steps
         validates = last or step % (self.config.validate_every * self.sizes.steps_per_epoch) == 0
         saves = last or self.checkpointer.due(step)
-        self.heartbeat.phase = Phase.EXCHANGE  # the stop vote and the metrics wait for all ranks
+        self.heartbeat.phase = Phase.EXCHANGE  # the stop consensus and the metrics wait for all ranks
+        if step == 1:
+            check_first_loss(self.run, self.config, self.plan, self.comm, self.accumulator)
         together = self.comm.in_step or validates or saves  # otherwise ranks may be at different steps
-        stop = together and self.stop_vote.stop()
+        stop = together and self.stop_consensus.agreed()
         saves = saves or stop
 
         self.require_finite(self.metrics_log.poll())
         if validates or saves or step % self.config.log_every == 0:
-            interval = self.timer.lap() if together else None
-            self.metrics_log.record(step, self.lr(step - 1), self.accumulator.take(), interval, self.profiler.take())
+            interval = self.monitor.timer.lap() if together else None
+            profile = self.monitor.profiler.take()
+            self.metrics_log.record(step, self.lr(step - 1), self.accumulator.take(), interval, profile)
         if not (validates or saves):
             return True
         self.require_finite(self.metrics_log.drain())
@@ -201,7 +178,7 @@ class Trainer:
         if saves or stop or ended or self.checkpointer.best_step == step:
             with self.heartbeat.checkpointing():
                 self.checkpointer.save(snapshot, self.metrics_log)
-        self.timer.restart()
+        self.monitor.timer.restart()
         return not (self.checkpointer.validation_pending or (stop and not ended))
 
     def ended(self) -> bool:
@@ -226,7 +203,7 @@ class Trainer:
         if not self.validate(snapshot):
             return False
         self.checkpointer.save(snapshot, self.metrics_log)
-        self.timer.restart()
+        self.monitor.timer.restart()
         return True
 
     def test(self) -> bool:

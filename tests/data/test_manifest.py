@@ -161,6 +161,16 @@ def test_a_damaged_set_of_an_earlier_version_is_packed_again(data):
     assert prepare(data) == made and rec.read_bytes() == complete
 
 
+def test_a_set_with_a_damaged_manifest_is_completed_or_packed_again(data):
+    made = prepare(data)
+    path, complete = Path(made["dir"]) / manifest.NAME, made["splits"]["train"]
+    for lost in ("rec", "idx", "crc"):  # as one wrong byte in the name of the key leaves it
+        entry = {key: value for key, value in complete.items() if key != lost}
+        values = {key: value for key, value in made.items() if key != "dir"}
+        path.write_text(json.dumps({**values, "splits": {**made["splits"], "train": entry}}))
+        assert prepare(data) == made
+
+
 def test_a_set_that_cannot_get_checksums_is_named_as_unverified(data, capfd, monkeypatch):
     made = without_checksums(prepare(data))
 

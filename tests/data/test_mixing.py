@@ -23,8 +23,8 @@ def pixels(count=6, side=9, seed=0):
     return np.random.RandomState(seed).randint(0, 256, (count, 3, side, side)).astype("uint8")
 
 
-def batch(images, labels=LABELS, shard=2, turn=1):
-    return Micro(shard, turn, 0, mx.nd.array(images, dtype=images.dtype), mx.nd.array(labels))
+def batch(images, labels=LABELS, shard=2, micro_batch=1):
+    return Micro(shard, micro_batch, 0, mx.nd.array(images, dtype=images.dtype), mx.nd.array(labels))
 
 
 def flat(count=2, side=16):
@@ -110,11 +110,11 @@ def test_with_both_half_of_the_batches_are_cut():
 def test_mixing_depends_on_seed_step_shard_and_turn_alone():
     images = pixels()
 
-    def mixed(seed=1, step=3, shard=0, turn=0):
-        found = mixer(seed, **BOTH)(step, batch(images, shard=shard, turn=turn))
+    def mixed(seed=1, step=3, shard=0, micro_batch=0):
+        found = mixer(seed, **BOTH)(step, batch(images, shard=shard, micro_batch=micro_batch))
         return found.images.asnumpy().tobytes(), found.share
 
-    others = [mixed(seed=2), mixed(step=4), mixed(shard=1), mixed(turn=1)]
+    others = [mixed(seed=2), mixed(step=4), mixed(shard=1), mixed(micro_batch=1)]
     assert mixed() == mixed()
     assert len({mixed(), *others}) == 5
 

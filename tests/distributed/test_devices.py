@@ -35,11 +35,11 @@ class OtherDevices(OneProcess):
         return [mx.cpu(number + 1) for number in range(self.count)]
 
 
-def random_lanes(devices, dtype="float32", shapes=((3, 4), (5,), (1000,))):
+def random_replicas(devices, dtype="float32", shapes=((3, 4), (5,), (1000,))):
     values = [[np.random.RandomState([i, n]).normal(size=shape).astype(dtype) for n, shape in enumerate(shapes)]
               for i in range(len(devices))]  # fmt: skip
-    lanes = [[mx.nd.array(v, ctx=device, dtype=dtype) for v in own] for device, own in zip(devices, values)]
-    return lanes, values
+    replicas = [[mx.nd.array(v, ctx=device, dtype=dtype) for v in own] for device, own in zip(devices, values)]
+    return replicas, values
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -47,42 +47,42 @@ def random_lanes(devices, dtype="float32", shapes=((3, 4), (5,), (1000,))):
 @pytest.mark.parametrize("backend", ["device", "kvstore_local"])
 def test_every_device_gets_the_sum(backend, count, dtype):
     comm = OtherDevices(Comm(backend=backend), count)
-    lanes, values = random_lanes(comm.devices("cpu"), dtype)
-    exchange = make_exchange(comm, lanes, Comm(bucket_mb=2**-10), Share())
+    replicas, values = random_replicas(comm.devices("cpu"), dtype)
+    exchange = make_exchange(comm, replicas, Comm(bucket_mb=2**-10), Share())
     assert len(exchange.buckets) > 1 and exchange()
     for place in range(3):
         wanted = sum(own[place].astype("float64") for own in values)
-        for lane in exchange.lanes:
-            found = lane[place].asnumpy().astype("float64") * exchange.divisor
+        for replica in exchange.replicas:
+            found = replica[place].asnumpy().astype("float64") * exchange.divisor
             assert found == pytest.approx(wanted, abs=1e-6 if dtype == "float32" else 1e-2)
 
 
 def test_ordered_sums_equal_those_of_one_device():
     comm = OtherDevices(Comm(backend="device"), 4)
-    lanes, values = random_lanes(comm.devices("cpu"))
-    together = make_exchange(comm, lanes, Comm(), Share(), ordered=True)
+    replicas, values = random_replicas(comm.devices("cpu"))
+    together = make_exchange(comm, replicas, Comm(), Share(), ordered=True)
     together()
     exchange = make_exchange(Local(), [[mx.nd.zeros(v.shape) for v in values[0]]], Comm(), Share(4, shards=4))
-    [alone] = exchange.lanes
+    [alone] = exchange.replicas
     for own in values:
         for grad, value in zip(alone, own):
             grad[:] = mx.nd.array(value)
         exchange.pass_done()
     exchange()
-    for lane in together.lanes:
-        assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(lane, alone))
+    for replica in together.replicas:
+        assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(replica, alone))
 
 
 def test_float16_and_double_buffering_between_devices():
     comm = OtherDevices(Comm(backend="device"), 2)
-    lanes, values = random_lanes(TWO)
-    exchange = make_exchange(comm, lanes, Comm(compression="fp16", double_buffering=True), Share())
+    replicas, values = random_replicas(TWO)
+    exchange = make_exchange(comm, replicas, Comm(compression="fp16", double_buffering=True), Share())
     assert not exchange()
-    for grad in itertools.chain(*exchange.lanes):
+    for grad in itertools.chain(*exchange.replicas):
         grad[:] = 7
     assert exchange()
-    for lane in exchange.lanes:
-        for place, grad in enumerate(lane):
+    for replica in exchange.replicas:
+        for place, grad in enumerate(replica):
             assert grad.asnumpy() == pytest.approx(values[0][place] + values[1][place], abs=5e-3)
 
 

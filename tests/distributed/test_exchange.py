@@ -37,12 +37,12 @@ class TwoEqualRanks(Local):
             array *= 2
 
 
-def exchange_and_gradients(comm, like, bucket_bytes=2**20, shards=1, images=1, turns=1, **options):
+def exchange_and_gradients(comm, like, bucket_bytes=2**20, shards=1, images=1, micro_batches=1, **options):
     """Return the exchange and the arrays of its gradients, initialised with the values of `like`."""
     exchange = make_exchange(
-        comm, [like], Comm(bucket_mb=bucket_bytes / 2**20, **options), Share(images, shards, turns)
+        comm, [like], Comm(bucket_mb=bucket_bytes / 2**20, **options), Share(images, shards, micro_batches)
     )
-    return exchange, exchange.lanes[0]
+    return exchange, exchange.replicas[0]
 
 
 def sizes_of(groups, grads):
@@ -114,13 +114,13 @@ def test_backward_writes_or_adds_into_the_buckets(options):
         for parameter in trained:
             parameter.grad_req = grad_req
         exchange = make_exchange(TwoEqualRanks(), builders.gradients(trained, [mx.cpu()]), Comm(**options), Share())
-        lanes = exchange.lanes
-        builders.move_gradients(trained, lanes)
+        replicas = exchange.replicas
+        builders.move_gradients(trained, replicas)
         for _ in range(2):
             with mx.autograd.record():
                 total = net(mx.nd.ones((2, 4))).sum()
             total.backward()
-        assert np.array_equal(lanes[0][0].asnumpy(), np.full((3, 4), 2.0 * times))
+        assert np.array_equal(replicas[0][0].asnumpy(), np.full((3, 4), 2.0 * times))
         exchange(), exchange()
         sums = 2 if options.get("double_buffering") else 4  # the first sum is applied late
         assert np.array_equal(trained[0].grad().asnumpy(), np.full((3, 4), 2.0 * times * sums))
@@ -171,7 +171,7 @@ class Emulated(Local):
 
 
 def sums(exchange):
-    return [(grad.asnumpy().astype("float64") * exchange.divisor).tolist() for grad in exchange.lanes[0]]
+    return [(grad.asnumpy().astype("float64") * exchange.divisor).tolist() for grad in exchange.replicas[0]]
 
 
 def half_means(values, compression):
@@ -183,7 +183,7 @@ def half_means(values, compression):
         exchanges[-1].send()
     comm.add()
     exchanges[0].receive()
-    half, single = exchanges[0].lanes[0]
+    half, single = exchanges[0].replicas[0]
     assert half.dtype == np.float16 and np.array_equal(single.asnumpy() * exchanges[0].divisor, [len(values)] * 2)
     return half.asnumpy().astype("float64"), exchanges[0]
 
@@ -215,13 +215,13 @@ def test_compressed_means_of_float16_gradients_are_rounded_by_each_rank():
     assert 2e-4 < np.linalg.norm(means - exact) / np.linalg.norm(exact) < 4e-3
 
 
-@pytest.mark.parametrize("passes", [{"shards": 4}, {"turns": 4}, {"shards": 2, "turns": 2}])
+@pytest.mark.parametrize("passes", [{"shards": 4}, {"micro_batches": 4}, {"shards": 2, "micro_batches": 2}])
 def test_passes_of_a_float16_network_add_up_in_float32(passes):
     like = [mx.nd.zeros(2, dtype="float16")]
     exchange, grads = exchange_and_gradients(Local(), like, **passes)
     for number in range(4):
         grads[0][:] = mx.nd.array([40_000, 2**-24 * number], dtype="float16")  # the smallest float16 is 2**-24
-        exchange.pass_done(turn=number % passes.get("turns", 1))
+        exchange.pass_done(micro_batch=number % passes.get("micro_batches", 1))
     exchange()
     assert sums(exchange) == [[160_000, 8 * 2**-24]]  # of 6, in steps of 4
 
@@ -321,7 +321,7 @@ import json, sys
 import mxnet as mx, numpy as np
 from mxscale.config.schema import Comm
 from mxscale.models import weights, zoo
-from mxscale.distributed.stop_vote import StopVote
+from mxscale.distributed.stop_consensus import StopConsensus
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.exchange import Share, make_exchange
 from mxscale.train.shard_statistics import ShardStatistics
@@ -337,7 +337,7 @@ def of_rank(rank, step):
 for compression in ("none", "fp16"):
     grads = [mx.nd.array(a, dtype=a.dtype) for a in of_rank(comm.rank, 0)]
     exchange = make_exchange(comm, [grads], Comm(bucket_mb=6000 / 2**20, compression=compression), Share(4))
-    [grads], worst = exchange.lanes, 0.0
+    [grads], worst = exchange.replicas, 0.0
     for step in range(20):
         for grad, value in zip(grads, of_rank(comm.rank, step)):
             grad[:] = mx.nd.array(value, dtype=value.dtype)
@@ -366,10 +366,11 @@ results["total"] = comm.total([[comm.rank + 1, 2**53 - 2 if comm.rank == 0 else 
 results["agree"] = [comm.agree(b"same"), comm.agree(bytes([comm.rank]))]
 first, second = (comm.total_later([comm.rank, 1], name) for name in ("one", "other"))
 results["later"] = [second().tolist(), first().tolist()]
-vote, results["vote"] = StopVote(comm, lambda: comm.rank > 0 or step == 2), []  # rank 0's request alone counts
+results["stop"] = []
+consensus = StopConsensus(comm, lambda: comm.rank > 0 or step == 2)  # rank 0's request alone counts
 for step in range(3):
-    vote.cast(step)
-    results["vote"].append(vote.stop())
+    consensus.propose(step)
+    results["stop"].append(consensus.agreed())
 open(f"{sys.argv[1]}/{comm.rank}.json", "w").write(json.dumps(results))
 comm.close()
 """
@@ -397,7 +398,7 @@ def on_ranks(ranks, folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_get_correct_sums_broadcasts_and_votes(tmp_path, ranks):
+def test_ranks_get_correct_sums_broadcasts_and_stops(tmp_path, ranks):
     results = on_ranks(ranks, tmp_path)
     assert [one["rank"] for one in results] == [one["local_rank"] for one in results] == list(range(ranks))
     for one in results:
@@ -405,7 +406,7 @@ def test_ranks_get_correct_sums_broadcasts_and_votes(tmp_path, ranks):
         assert one["none"][0] < 1e-5 and one["fp16"][0] < 1e-2
         assert one["total"] == [[ranks * (ranks + 1) / 2, 2**53 - 2 + ranks - 1]]
         assert one["agree"] == [True, False]
-        assert one["vote"] == [False, False, True]
+        assert one["stop"] == [False, False, True]
         assert one["later"] == [[ranks * (ranks - 1) / 2, ranks]] * 2
         assert one["table"][:2] == [[ranks, one["table"][0][1]], ranks]
     for same in ("none", "fp16", "total", "table"):

@@ -95,7 +95,7 @@ def test_a_stopped_rank_is_named_after_the_stall_limit(run, clock, process):
     beat(run, 0, os.getpid())  # continues
     failure = clock.passes(1, monitor)
     assert failure.error == "no heartbeat of rank 1 for 5 s: its process is stopped (SIGSTOP, or a debugger?)"
-    assert failure.of == ("1",) and failure.outside
+    assert failure.of == ("1",) and failure.retryable
 
 
 def test_a_rank_too_busy_to_write_is_no_stall(run, clock, process):
@@ -233,7 +233,7 @@ def test_rank_outside_the_exchange_caused_the_stall(run, clock):
     beat(run, 0, idle_s=STALL_S, at=COMM, phase="exchange")
     failure = clock.passes(1, monitor)
     assert failure.error == f"no rank has finished a step for 5 s; the others wait: rank 1 is at {LOADER}, phase input"
-    assert failure.of == ("1",) and failure.outside
+    assert failure.of == ("1",) and failure.retryable
 
 
 @pytest.mark.parametrize("at, phase", [(COMM, "exchange"), (LOADER, "input")])

@@ -29,7 +29,7 @@ def failed(rank, exit=1, consequence=True, time_ms=0):
 def test_first_rank_without_status_is_named():
     failure = merge([None, failed(1), None], None, [Gone(1), Gone(2)])[1]
     assert failure.error.startswith("rank 2 ended without a status")
-    assert failure.of == ("2",) and failure.outside
+    assert failure.of == ("2",) and failure.retryable
 
 
 @pytest.mark.parametrize("number, words", [(11, "by SIGSEGV (see"), (9, "by SIGKILL (killed, or out of memory? see")])
@@ -47,7 +47,7 @@ def test_all_ranks_without_status_are_named():
 
 def test_own_failure_is_the_cause_and_not_retried():
     _, failure = merge([failed(0, consequence=False, time_ms=2), failed(1, time_ms=1), None], None, [Gone(2)])
-    assert failure == Failure("rank 0: error of 0", ("0",), outside=False)
+    assert failure == Failure("rank 0: error of 0", ("0",), retryable=False)
 
 
 def test_earliest_own_failure_is_the_cause():
@@ -81,7 +81,7 @@ def test_lost_host_is_named_with_ranks():
     a, b = Host("10.0.0.1", 2, "a"), Host("10.0.0.2", 2, "b")
     failure = host_failure([b], [a, b], 4)
     assert failure.error == "b (rank 2, 3) can't be reached any more"
-    assert failure.of == ("2", "3") and failure.outside
+    assert failure.of == ("2", "3") and failure.retryable
 
 
 def test_lost_host_without_ranks_is_named_with_servers():

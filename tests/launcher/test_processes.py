@@ -64,7 +64,7 @@ def test_processes_end_with_the_first_commands_status(start, tmp_path):
 def test_a_server_that_ends_before_the_ranks_is_named(start, script, message):
     processes = start("sleep 60", "sleep 60", script)
     failure = until(processes.lost)
-    assert (failure.error, failure.of) == (f"{message} while ranks needed it", ("server_1",)) and failure.outside
+    assert (failure.error, failure.of) == (f"{message} while ranks needed it", ("server_1",)) and failure.retryable
     assert processes.ended() is None
 
 

@@ -16,7 +16,7 @@ A, B = Host("10.0.0.1", 4, "a"), Host("10.0.0.2", 2, "b")
 
 def message(nodes, left, number=1, error="server 0 ...", **launch):
     context = RunContext(RunDir("r"), from_dict({"launch": launch}), Resources(nodes, {}, 0.0), Signals())
-    return restart_message(Failure(error, outside=True), number, context, left)
+    return restart_message(Failure(error, retryable=True), number, context, left)
 
 
 def test_ranks_fit_the_remaining_hosts():

@@ -221,6 +221,11 @@ def test_a_flipped_byte_of_a_checkpoint_is_refused_by_its_readers(trained, reade
     assert error_of(reader, trained).startswith(f"{trained.checkpoint(1)} is damaged: ")
 
 
+def test_a_checkpoint_of_an_impossible_name_is_refused(tmp_path):
+    path = tmp_path / "checkpoints/\0"  # as best.json may name it
+    assert error_of(checkpoints.verify, path) == f"{str(path)!r} is no path of a checkpoint: embedded null byte"
+
+
 @pytest.mark.parametrize("reader", [used, fine_tuned])
 def test_a_checkpoint_without_manifest_is_refused_by_its_readers(trained, reader):
     (trained.checkpoint(1) / "MANIFEST").unlink()

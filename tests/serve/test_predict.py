@@ -192,6 +192,7 @@ def changed(network, **metadata):
         ("class_names", '["a", null, "c"]', "class_names[1] is None"),
         ("class_names", '"abc"', "class_names is 'abc'"),
         ("class_names", "[" * 100_000, "its metadata is damaged"),
+        ("class_names", '["a", "\\ud800", "c"]', "its metadata is invalid ('utf-8' codec can't encode"),
         ("resize", "36.5", "resize is 36.5"),
         ("resize", "-1", "resize=-1: expected from 8 to 65500"),
         ("image_size", "null", "no image_size"),

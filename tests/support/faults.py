@@ -31,13 +31,13 @@ class Fault:
 
     Attributes:
         strike: Causes it and returns a pattern that the error must match.
-        outside: `launch.restarts` restarts the run after it; otherwise only `resume=` resumes it.
+        retryable: `launch.restarts` restarts the run after it; otherwise only `resume=` resumes it.
         settings: Settings that it needs.
         from_step: First step at which it can strike.
     """
 
     strike: Callable[["Job"], str]
-    outside: bool = True
+    retryable: bool = True
     settings: tuple = ()
     from_step: int = 1
 
@@ -141,8 +141,8 @@ FAULTS = {
     "the scheduler killed": Fault(kill_a_server("scheduler"), settings=("comm=parameter_server",)),
     "a link cut": Fault(cut_a_link),
     "the newest checkpoint spoilt": Fault(spoil_the_newest_checkpoint, from_step=9),
-    "the disk full": Fault(fill_the_disk, outside=False),
-    "the parent killed": Fault(kill_the_parent, outside=False),
+    "the disk full": Fault(fill_the_disk, retryable=False),
+    "the parent killed": Fault(kill_the_parent, retryable=False),
 }
 
 
@@ -165,7 +165,7 @@ def survive(cli, strike: Strike, dice: random.Random, settings: tuple, network=N
         AssertionError: If a guarantee is broken.
     """
     fault = FAULTS[strike.name]
-    restarts = strike.restarts and fault.outside
+    restarts = strike.restarts and fault.retryable
     env = network and network.env()
     process = cli.start("train", *settings, *fault.settings, f"launch.restarts={int(restarts)}", env=env)
     try:

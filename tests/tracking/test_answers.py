@@ -55,6 +55,19 @@ def test_a_long_answer_is_refused_and_a_short_one_is_whole(bounded, monkeypatch)
         requests.get(address)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_text_of_a_redirect_is_cut(bounded, stream):
+    class Handler(answering(302, LONG.encode())):
+        def send_header(self, name, value):
+            super().send_header(name, value)
+            if name == "Content-Length":
+                super().send_header("Location", "/again")
+
+    with address_of(Handler) as address, pytest.raises(requests.TooManyRedirects) as refused:
+        requests.get(address, stream=stream)
+    assert len(refused.value.response.content) == bounded.MAX_ERROR_BYTES
+
+
 @pytest.mark.parametrize("status", [200, 302, 400, 404, 429, 500, 503])
 def test_the_reason_is_one_short_line(status):
     body = json.dumps({"error_code": "INVALID_PARAMETER_VALUE", "message": LONG}).encode()

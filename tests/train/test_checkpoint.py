@@ -24,6 +24,7 @@ from mxscale.rundir.checkpoints import FILES
 from mxscale.train import checkpointer, prepare
 from mxscale.train.checkpointer import Checkpointer, NotFinite, resumable
 from mxscale.train.optim import states
+from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
 
@@ -258,11 +259,14 @@ def test_parameters_not_finite_are_not_saved(saved):
 class InFlight:
     """An exchange with sums in flight."""
 
-    def settle(self):
+    def synchronise_weights(self):
         pass
 
     def state(self):
         return {"0": mx.nd.ones((10,))}
+
+    def residuals(self):
+        return {}
 
 
 def test_resume_without_double_buffering_is_refused(tmp_path):
@@ -272,6 +276,19 @@ def test_resume_without_double_buffering_is_refused(tmp_path):
     training.run.write_config(from_dict({"comm": {"double_buffering": False}}))
     with pytest.raises(ConfigError, match=r"comm\.double_buffering=false: its checkpoint holds gradients"):
         prepare.prepare(training.run, training.run.config())
+
+
+@pytest.mark.parametrize("key", ["validation_pending", "owes_validation"])  # as earlier versions called it
+def test_interrupted_validation_is_pending_after_restore(tmp_path, key):
+    training = Training(tmp_path / "run")
+    training.checkpointer.record_validation(1, None)
+    training.step(1).save(1)
+    state, manifest = (training.run.checkpoint(1) / name for name in ("state.json", "MANIFEST"))
+    digest = digest_of(state)
+    state.write_text(state.read_text().replace("validation_pending", key))
+    manifest.write_text(manifest.read_text().replace(digest, digest_of(state)))
+    resumed = Training(tmp_path / "run")
+    assert resumed.checkpointer.restore() == 1 and resumed.checkpointer.validation_pending
 
 
 # ---------------------------------------------------------------- retention

@@ -214,7 +214,7 @@ def with_dropout(hybrid):
 @pytest.mark.parametrize("hybrid", [False, True])
 def test_dropout_is_a_function_of_step_and_shard(hybrid):
     def mask(net, reseed, step, shard):
-        reseed(step, shard, 0, mx.cpu())
+        reseed(step, shard, 0, device=mx.cpu())
         with mx.autograd.record():
             return net(mx.nd.ones((4, 64))).asnumpy().tobytes()
 

@@ -44,10 +44,10 @@ def test_a_float16_network_is_updated_by_the_mean_of_all_passes(tmp_path):
     config = replace(run.config(), precision="float16")  # preparation refuses it on a CPU
     trainer = Trainer(run, config, run.plan(), Local(), attempt=1)
     before = [parameter.data().asnumpy().astype("float64") for parameter in trainer.trained]
-    for _, turn in itertools.product(range(shards), range(accumulation)):
+    for _, micro_batch in itertools.product(range(shards), range(accumulation)):
         for grad in trainer.grads[0]:
             grad[:] = 40_000  # the sum of two is beyond float16
-        trainer.exchange.pass_done(turn=turn)
+        trainer.exchange.pass_done(micro_batch=micro_batch)
     assert trainer.exchange()
     for parameter in trainer.trained:
         parameter.data()._fresh_grad = True

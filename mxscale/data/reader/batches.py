@@ -19,8 +19,8 @@ class Micro(NamedTuple):
     """
 
     shard: int
-    turn: int  # index within the accumulation
-    lane: int  # index of the rank's device
+    micro_batch: int  # index within the accumulation
+    replica: int  # index of the rank's device
     images: nd.NDArray
     labels: nd.NDArray
 
@@ -40,7 +40,7 @@ def rates(counts: Iterator[int], seconds: float) -> List[float]:
     return found
 
 
-def lane_of(shard: int, shards: Sequence[int], devices: int) -> int:
+def replica_of(shard: int, shards: Sequence[int], devices: int) -> int:
     """Return the device of a shard: a rank's shards take its devices in turn."""
     return list(shards).index(shard) % devices
 
@@ -52,7 +52,7 @@ class Reading:
     Attributes:
         data: Settings of the images.
         batch: Images of one per-device batch.
-        shards: The virtual shards of this rank, which take its devices in turn (`lane_of`).
+        shards: The virtual shards of this rank, which take its devices in turn (`replica_of`).
         total_shards: The number of shards of all ranks.
         accumulation: Batches of each shard in one step.
         steps_per_epoch: Steps after which the order changes.
@@ -73,9 +73,9 @@ class Reading:
     threads: int
     augmented_epochs: float = math.inf
 
-    def lane(self, shard: int) -> int:
+    def replica(self, shard: int) -> int:
         """Return the place of a shard's device in `devices`."""
-        return lane_of(shard, self.shards, len(self.devices))
+        return replica_of(shard, self.shards, len(self.devices))
 
 
 def seed_of(*numbers: int) -> int:
@@ -92,16 +92,16 @@ class SyntheticData:
         mx.random.seed(seed_of(reading.seed, 0))
         self.images = nd.random.normal(shape=(reading.batch, 3, side, side), ctx=devices[0])
         self.labels = nd.random.randint(0, classes, shape=(reading.batch,), ctx=devices[0]).astype("float32")
-        self.lanes = [(self.images.as_in_context(device), self.labels.as_in_context(device)) for device in devices]
+        self.replicas = [(self.images.as_in_context(device), self.labels.as_in_context(device)) for device in devices]
         self.reading = reading
         nd.waitall()
 
     def step(self, step: int) -> Iterator[Micro]:
         """Yield the batches of one step in the order of (shard, accumulation)."""
         for shard in self.reading.shards:
-            lane = self.reading.lane(shard)
-            for turn in range(self.reading.accumulation):
-                yield Micro(shard, turn, lane, *self.lanes[lane])
+            replica = self.reading.replica(shard)
+            for micro_batch in range(self.reading.accumulation):
+                yield Micro(shard, micro_batch, replica, *self.replicas[replica])
 
     @classmethod
     def evaluation(cls, data: Data, classes: int, count: int, rank: int, seed: int, device):

@@ -125,12 +125,12 @@ class TrainData:
             skip = within * reading.accumulation
             self._streams = {shard: self._stream(epoch, shard, skip) for shard in reading.shards}
         for shard in reading.shards:
-            lane = reading.lane(shard)
-            for turn in range(reading.accumulation):
+            replica = reading.replica(shard)
+            for micro_batch in range(reading.accumulation):
                 # Copied on a CPU too: a reader waits for every use of its last batch before it returns another.
                 # Without a copy, reading would wait for compute.
-                images, labels = (array.copyto(reading.devices[lane]) for array in next(self._streams[shard]))
-                yield Micro(shard, turn, lane, images, labels)
+                images, labels = (array.copyto(reading.devices[replica]) for array in next(self._streams[shard]))
+                yield Micro(shard, micro_batch, replica, images, labels)
 
     def _stream(self, epoch: int, shard: int, skip: int):
         """Yield batches of one shard in one epoch without end; a short shard is read several times."""

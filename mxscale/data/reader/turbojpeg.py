@@ -124,11 +124,11 @@ class TrainData:
             self._batches = self._reader.read(self._wanted(step))
         self._next = step + 1
         for shard in self.reading.shards:
-            lane = self.reading.lane(shard)
-            device = self.reading.devices[lane]
-            for turn in range(self.reading.accumulation):
+            replica = self.reading.replica(shard)
+            device = self.reading.devices[replica]
+            for micro_batch in range(self.reading.accumulation):
                 images, labels = (array.as_in_context(device) for array in next(self._batches))
-                yield Micro(shard, turn, lane, images, labels)
+                yield Micro(shard, micro_batch, replica, images, labels)
 
     def _wanted(self, step: int) -> Iterator[Wanted]:
         """Yield the batches of this rank from step `step` on, without end."""
@@ -140,8 +140,8 @@ class TrainData:
                 transform = self._augmenting if epoch < reading.augmented_epochs else self._plain
             batches = order[within * self._global_batch :][: self._global_batch].reshape(-1, reading.batch)
             for shard in reading.shards:
-                for turn in range(reading.accumulation):
-                    yield Wanted(batches[shard * reading.accumulation + turn], transform, epoch)
+                for micro_batch in range(reading.accumulation):
+                    yield Wanted(batches[shard * reading.accumulation + micro_batch], transform, epoch)
 
     @property
     def _global_batch(self) -> int:

@@ -1,8 +1,8 @@
 """Mixup and cutmix: each image of a batch is mixed with another one, on the device, and so is its loss.
 
 The partner of image i is image B - 1 - i of its batch, as in timm (timm/data/mixup.py: `x.flip(0)`); batches are in
-random order. One share, and for cutmix one box, holds for a batch of a shard and accumulation turn. They are a function
-of (seed, step, shard, turn), so that neither a resume nor the number of ranks changes them.
+random order. One share, and for cutmix one box, holds for a batch of a shard and micro-batch. They are a function
+of (seed, step, shard, micro-batch), so that neither a resume nor the number of ranks changes them.
 """
 
 import math
@@ -56,7 +56,7 @@ class Mixing:
             return Mixed(images, labels)
         others = nd.flip(labels, axis=0)
         # RandomState, because its stream is the same in every version of NumPy
-        random = np.random.RandomState(seed_of(self.seed, step, micro.shard, micro.turn, STREAM))
+        random = np.random.RandomState(seed_of(self.seed, step, micro.shard, micro.micro_batch, STREAM))
         cuts = self.cutmix > 0 and (not self.mixup or random.rand() < 0.5)
         alpha = self.cutmix if cuts else self.mixup
         share = random.beta(alpha, alpha)

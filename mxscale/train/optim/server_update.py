@@ -4,18 +4,19 @@ Each server holds the optimizer and its state for its keys. Arrays of a million 
 servers (MXNET_KVSTORE_BIGARRAY_BOUND). MXNet cannot save that state, so such a run cannot be resumed.
 """
 
-from typing import Dict, List
+from typing import List
 
 from mxnet import nd
 
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
+from mxscale.distributed.exchange import Exchange
 from mxscale.train.optim.optimizer import make_optimizer, name_parameters
 from mxscale.train.optim.schedule import UpdateSchedule
 
 
-class ServerUpdate:
-    """Has the interface of an exchange; a call per step returns False, because the rank has nothing to update.
+class ServerUpdate(Exchange):
+    """An exchange of gradients for weights; a call per step returns False, because the rank has nothing to update.
 
     With dist_sync a step's gradients are summed over ranks and divided by the global batch. With dist_async each rank's
     gradients are an update of their own: the mean over that rank's images, at lr / ranks. The updates of all ranks in a
@@ -23,9 +24,9 @@ class ServerUpdate:
     """
 
     def __init__(self, comm, trained, config: Config, sizes: Sizes, shards: int = 1):
-        self.comm, self.trained, self.shards, self.overlap = comm, trained, shards, config.comm.overlap
+        super().__init__(comm, [], [], overlap=config.comm.overlap)
+        self.trained, self.shards = trained, shards
         self.sums: List[nd.NDArray] = []  # over the shards that are done
-        self.divisor = 1  # see Exchange
         updates = 1 if comm.in_step else comm.size
         if comm.rank == 0:
             comm.kvstore.set_optimizer(optimizer_of(trained, config, sizes, updates))
@@ -33,7 +34,7 @@ class ServerUpdate:
         for key, parameter in enumerate(trained):
             comm.kvstore.init(key, parameter.data())
 
-    def pass_done(self, lane: int = 0, turn: int = 0) -> None:
+    def pass_done(self, replica: int = 0, micro_batch: int = 0) -> None:
         """Add the gradients of one of this rank's shards."""
         if self.shards == 1:
             return
@@ -54,7 +55,7 @@ class ServerUpdate:
         self.sums = []
         return False
 
-    def settle(self) -> None:
+    def synchronise_weights(self) -> None:
         """Wait until all ranks' gradients are applied and every rank has the same weights. A collective."""
         nd.waitall()
         self.comm.total([0])
@@ -62,12 +63,6 @@ class ServerUpdate:
             self.comm.kvstore.pull(key, out=parameter.data())
         nd.waitall()
         self.comm.total([0])
-
-    def state(self) -> Dict[str, nd.NDArray]:
-        return {}
-
-    def restore(self, state: Dict[str, nd.NDArray]) -> None:
-        pass
 
 
 def optimizer_of(trained, config: Config, sizes: Sizes, updates: int):

@@ -74,9 +74,9 @@ def encoded(state: OptimizerState) -> tuple:
             arrays[str(len(arrays))] = value
             return {"array": str(len(arrays) - 1)}
         if isinstance(value, dict):
-            return {"dict": [[key, json_of(each)] for key, each in value.items()]}
+            return {"dict": [[key, json_of(item)] for key, item in value.items()]}
         if isinstance(value, (list, tuple)):
-            return {type(value).__name__: [json_of(each) for each in value]}
+            return {type(value).__name__: [json_of(item) for item in value]}
         raise ConfigError(f"the optimizer's state has a {type(value).__name__}, which a checkpoint cannot hold")
 
     values = {"class": state.kind, "attributes": json_of(state.attributes), "states": json_of(state.states)}
@@ -94,7 +94,7 @@ def read(path: Path, arrays: Dict[str, nd.NDArray]) -> OptimizerState:
             return arrays[content]
         if kind == "dict":
             return {key: value_of(value) for key, value in content}
-        return {"list": list, "tuple": tuple}[kind](value_of(each) for each in content)
+        return {"list": list, "tuple": tuple}[kind](value_of(item) for item in content)
 
     try:
         values = json.loads(read_regular(path, MAX_BYTES))
@@ -108,7 +108,7 @@ def read(path: Path, arrays: Dict[str, nd.NDArray]) -> OptimizerState:
 def checked(kind, attributes, states) -> OptimizerState:
     """Return the state if it has the types that `restore` relies on. Raises ValueError."""
     counts = attributes.get("_all_index_update_counts") if isinstance(attributes, dict) else None
-    counted = isinstance(counts, dict) and counts and all(isinstance(each, dict) for each in counts.values())
+    counted = isinstance(counts, dict) and counts and all(isinstance(count, dict) for count in counts.values())
     numbered = isinstance(states, dict) and all(type(key) is int for key in states)
     if not (isinstance(kind, str) and counted and numbered):
         raise ValueError("it holds no optimizer")
@@ -128,9 +128,9 @@ def mapped(value: Any, change: Callable) -> Any:
         if left < 0:
             raise ValueError("it has too many values")
         if isinstance(value, dict):
-            return {key: copy(each) for key, each in value.items()}
+            return {key: copy(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return type(value)(copy(each) for each in value)
+            return type(value)(copy(item) for item in value)
         return change(value)
 
     return copy(value)

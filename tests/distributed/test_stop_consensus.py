@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mxscale.distributed import stop_vote
-from mxscale.distributed.stop_vote import EVERY_S, MOST_STEPS, StopVote
+from mxscale.distributed import stop_consensus
+from mxscale.distributed.stop_consensus import EVERY_S, MOST_STEPS, StopConsensus
 
 
 class Ranks:
@@ -24,7 +24,7 @@ class Ranks:
             )
             for rank in range(count)
         ]  # fmt: skip
-        monkeypatch.setattr(stop_vote, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(stop_consensus, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def total(self, rank, values):
         self.sent[rank] = np.asarray(values, float)
@@ -39,10 +39,10 @@ class Ranks:
         stopped, between = [None] * len(self.comms), threading.Barrier(len(self.comms))
 
         def rank(comm):
-            vote = StopVote(comm, lambda: self.requested)
+            consensus = StopConsensus(comm, lambda: self.requested)
             for step in range(steps):
-                vote.cast(step)
-                if vote.stop():
+                consensus.propose(step)
+                if consensus.agreed():
                     stopped[comm.rank] = step
                     return
                 between.wait(60)
@@ -60,21 +60,21 @@ class Ranks:
 
 
 @pytest.mark.parametrize("seconds", [EVERY_S, 1.0, 60.0])
-def test_long_steps_have_a_vote_each(monkeypatch, seconds):
+def test_long_steps_have_a_round_each(monkeypatch, seconds):
     ranks = Ranks(2, monkeypatch)
     assert ranks.run(30, lambda step: seconds, request_at=20) == [21, 21]
     assert ranks.sums == 22
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_short_steps_have_about_four_votes_a_second(monkeypatch, count):
+def test_short_steps_have_about_four_rounds_a_second(monkeypatch, count):
     ranks = Ranks(count, monkeypatch)
     [stopped] = set(ranks.run(1000, lambda step: 0.05, request_at=600))
     assert 600 < stopped <= 600 + EVERY_S / 0.05 + 1
     assert ranks.sums == pytest.approx(stopped * 0.05 / EVERY_S, rel=0.05)
 
 
-def test_twenty_steps_include_a_vote(monkeypatch):
+def test_twenty_steps_include_a_round(monkeypatch):
     ranks = Ranks(2, monkeypatch)
     [stopped] = set(ranks.run(500, lambda step: 1e-5, request_at=300))
     assert 300 < stopped <= 300 + MOST_STEPS
@@ -87,7 +87,7 @@ def test_dispatched_step_does_not_count_as_short(monkeypatch):
     assert ranks.sums == 30
 
 
-def test_votes_adapt_to_slower_steps_after_one_vote(monkeypatch):
+def test_rounds_adapt_to_slower_steps_after_one_round(monkeypatch):
     ranks = Ranks(2, monkeypatch)
     [stopped] = set(ranks.run(300, lambda step: 0.01 if step < 200 else 1.0, request_at=250))
     assert stopped == 251
@@ -95,12 +95,12 @@ def test_votes_adapt_to_slower_steps_after_one_vote(monkeypatch):
 
 def test_only_rank_0_requests_asynchronous_stops(monkeypatch):
     ranks = Ranks(2, monkeypatch, in_step=False)
-    zero, one = StopVote(ranks.comms[0], lambda: False), StopVote(ranks.comms[1], lambda: True)
+    zero, one = StopConsensus(ranks.comms[0], lambda: False), StopConsensus(ranks.comms[1], lambda: True)
     results = []
-    other = threading.Thread(target=lambda: results.append(one.stop()))
+    other = threading.Thread(target=lambda: results.append(one.agreed()))
     other.start()
-    for vote in (zero, one):
-        vote.cast(0)  # sends nothing: ranks are not at the same step
-    results.append(zero.stop())
+    for consensus in (zero, one):
+        consensus.propose(0)  # sends nothing: ranks are not at the same step
+    results.append(zero.agreed())
     other.join()
     assert results == [False, False] and ranks.sums == 1
