@@ -19,6 +19,8 @@ from mxscale.records import summary
 from mxscale.rundir.status import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RankStatus, Status
 from mxscale.util.errors import ConfigError
 
+RANKS_ENDED = "processes exited with non-zero status"  # Horovod's error after it started the ranks
+
 
 def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[Status, Optional[Failure]]:
     """Write status.json and summary.json; return the status and, if the attempt failed, why."""
@@ -109,7 +111,9 @@ def with_communicator_reason(failure: Failure, logs: Logs) -> Failure:
 
 def with_launcher_reason(failure: Failure, logs: Logs) -> Failure:
     """Return the failure; if its ranks wrote nothing, with the error of the launcher, which then did not start them."""
-    errors = [line for line in logs.last_lines("launch") if re.match(r"\w*(Error|Exception): ", line)]
+    errors = [
+        line for line in logs.last_lines("launch") if re.match(rf"\w*(Error|Exception): (?!.*{RANKS_ENDED})", line)
+    ]
     if not (errors and failure.of) or any(map(logs.last_lines, failure.of)):
         return failure
     return failure._replace(error=f"the ranks did not start: {errors[-1]} (ranks/launch.log)")

@@ -43,7 +43,7 @@ def _session(exported: Exported, options: onnxruntime.SessionOptions) -> onnxrun
     try:
         session = onnxruntime.InferenceSession(exported.content, options, onnxruntime.get_available_providers())
     except Exception as error:  # its own classes, which have no common base
-        reason = f"ONNX Runtime {onnxruntime.__version__} cannot load the network: {one_line(error)}"
+        reason = f"{exported.path}: ONNX Runtime {onnxruntime.__version__} cannot load the network: {one_line(error)}"
         raise ConfigError(f"{reason}; export it again") from None
     side, classes = exported.card.image_size, len(exported.card.class_names)
     found = [f"{port.name} {port.type}{port.shape[1:]}" for port in (*session.get_inputs(), *session.get_outputs())]
@@ -51,7 +51,8 @@ def _session(exported: Exported, options: onnxruntime.SessionOptions) -> onnxrun
     expected += [f"{name} tensor(float){[classes]}" for name in (PROBABILITIES, LOGITS)]
     if found != expected:
         raise ConfigError(
-            f"the network has {', '.join(found)[:300]}; its metadata states {', '.join(expected)}: export it again"
+            f"{exported.path}: the network has {', '.join(found)[:300]}; its metadata states {', '.join(expected)}: "
+            "export it again"
         )
     return session
 
@@ -64,7 +65,7 @@ class Predictor:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4  # its errors are raised as well
         self.session = _session(exported, options)
-        self.threads, self.card = threads, exported.card
+        self.threads, self.card, self.path = threads, exported.card, exported.path
 
     def predict(self, items: Iterable[Any], pixels: Callable[[Any], np.ndarray], group: int = 1) -> Iterator[Predicted]:
         """Yield the predictions of all items in their order.
@@ -104,7 +105,10 @@ class Predictor:
         try:
             found = self.session.run([PROBABILITIES, LOGITS], {INPUT: images})
         except Exception as error:  # as in _session
-            raise ConfigError(f"ONNX Runtime cannot evaluate the network: {one_line(error)}; export it again") from None
+            reason = f"ONNX Runtime cannot evaluate the network: {one_line(error)}"
+            raise ConfigError(f"{self.path}: {reason}; export it again") from None
         if any(scores.shape != (len(images), len(self.card.class_names)) for scores in found):
-            raise ConfigError(f"the network returns {found[0].shape} for {len(images)} images; export it again")
+            raise ConfigError(
+                f"{self.path}: the network returns {found[0].shape} for {len(images)} images; export it again"
+            )
         return found

@@ -32,6 +32,7 @@ class Exported(NamedTuple):
 
     content: bytes
     card: ModelCard
+    path: str = "the exported network"
 
 
 def is_file(model: str) -> bool:
@@ -86,7 +87,7 @@ def _read(path: str) -> Exported:
     card = model_card.from_metadata({entry.key: entry.value for entry in found.metadata_props}, path)
     if card is None:
         raise ConfigError(f"{path} has no metadata of mxscale: expected a file of `mxscale export`")
-    return Exported(content, card)
+    return Exported(content, card, path)
 
 
 def load(model: Union[str, RunDir], config: Config) -> Network:

@@ -308,6 +308,15 @@ def test_checksums_of_another_number_of_records_are_refused(tmp_path):
         RecordFile(records)
 
 
+def test_a_damaged_index_is_named_with_its_remedy(tmp_path):
+    records = packed(tmp_path, [jpeg(photograph())] * 2)
+    with open(records.idx, "w") as file:
+        file.write("0\t0\n1\tx\n")
+    remedy = f"remove {tmp_path}, and the set is packed again"
+    with pytest.raises(recordio.BadRecords, match=f"{records.idx} is damaged: line 2 is not .*; {remedy}"):
+        RecordFile(records)
+
+
 # ---------------------------------------------------------------- crops
 
 

@@ -24,6 +24,7 @@ class Case:
         expect: DONE for valid input, REFUSED for damaged input, None if both are right.
         verify: Raises AssertionError if the result of exit status 0 is wrong.
         failure: What an error of exit status 1 contains if the input allows a failure, such as a loss of NaN.
+        stdout: A standard output that takes nothing: a file, "closed" or "closed pipe".
     """
 
     what: str
@@ -33,6 +34,7 @@ class Case:
     expect: Optional[str] = None
     verify: Callable[[], None] = nothing
     failure: Optional[str] = None
+    stdout: str = ""
 
 
 def choice(draw, options):

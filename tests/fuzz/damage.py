@@ -2,13 +2,18 @@
 
 import copy
 import os
+import pickle
+import zipfile
 from pathlib import Path
+
+import numpy as np
 
 from .case import choice
 
 EXTREME = (0, 1, -1, 2**31 - 1, -(2**31), 2**62, 2**63 - 1, 10**30, 1e308, float("nan"), float("inf"))
 OTHER_TYPES = (None, True, 5, -1.5, "x", "", [], [1, 2], {}, {"a": 1})
 BYTES = ("cut", "flipped", "zeroed", "inserted", "appended", "large numbers")
+CANARY = "executed"  # a file in the working directory, which exists if a file's content was executed
 NODES = ("empty", "missing", "directory", "fifo", "broken link", "link to itself", "link to /dev/zero", "sparse")
 
 
@@ -71,3 +76,22 @@ def place(path: Path, how: str) -> None:
     elif how != "missing":
         target = {"broken link": "/nowhere", "link to itself": path.name, "link to /dev/zero": "/dev/zero"}[how]
         path.symlink_to(target)
+
+
+class _Canary:
+    def __reduce__(self):
+        return os.system, (f"touch {CANARY}",)
+
+
+def canary(draw, path: Path) -> str:
+    """Replace a file by one that creates CANARY when it is unpickled; return its form."""
+    form = choice(draw, ("pickle", "npy", "zip"))
+    with open(path, "wb") as file:
+        if form == "pickle":
+            pickle.dump(_Canary(), file)
+        elif form == "npy":
+            np.save(file, np.array([_Canary()], object), allow_pickle=True)
+        else:
+            with zipfile.ZipFile(file, "w") as archive:
+                archive.writestr("net/data.pkl", pickle.dumps(_Canary()))
+    return f"a canary as {form}"

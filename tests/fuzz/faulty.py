@@ -1,6 +1,7 @@
 """Cases of a product that does everything wrong, to test the judgement: each of them must be reported."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 from pathlib import Path
 
 from .case import DONE, MARKER, REFUSED, Case, choice, nothing
+from .damage import _Canary
 
 
 def make(draw, folder: Path, command: bool) -> Case:
@@ -38,6 +40,7 @@ FAULTS = {
     "input changed": lambda folder: (folder / "input" / "image.png").write_bytes(b"x") and 0,
     "file left": lambda folder: (folder / "tmp" / "left").write_bytes(b"x") and 0,
     "process left": lambda folder: subprocess.Popen(["sleep", "50"], start_new_session=True) and 0,
+    "executed": lambda folder: pickle.loads(pickle.dumps(_Canary())),
     "accepted": lambda folder: 0,
     "not accepted": lambda folder: refused(f"error: {folder}"),
     "wrong result": lambda folder: 0,

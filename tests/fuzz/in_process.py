@@ -8,6 +8,8 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from mxscale.cli import main
 from mxscale.cli.explain import refuse
 from mxscale.launcher import run as job
@@ -74,13 +76,17 @@ def forked(call, *arguments) -> int:
 def shared_files() -> Path:
     """Make a folder with a finished run and its packed set, which cases copy; return it."""
     made = Path(tempfile.mkdtemp(prefix="fuzz-shared-"))
-    places = [f"runs={made}/runs", f"data.cache={made}/cache", "tracking=none"]
+    places = [f"data.cache={made}/cache", "tracking=none"]
+    np.save(made / "images.npy", np.zeros((2, 32, 32, 3), "uint8"))
     log = os.open(made / "log", os.O_CREAT | os.O_WRONLY)
 
     def train() -> int:
         os.dup2(log, 1)
         os.dup2(log, 2)
-        return verb(["train", *SMALL, *places])
+        failed = verb(["train", *SMALL, *places, f"runs={made}/runs"])
+        failed = failed or verb(["train", *SMALL, *places, f"runs={made}/longer", "max_steps=4"])
+        (run,) = (made / "runs" / "train").iterdir()
+        return failed or verb(["export", str(run), f"output={made}/model.onnx"])
 
     if forked(train):
         raise RuntimeError(f"no run to damage: {(made / 'log').read_text()}")

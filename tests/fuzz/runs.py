@@ -1,5 +1,6 @@
 """Run directories with one damaged file, given to the verbs that read them."""
 
+import hashlib
 import json
 import shutil
 from functools import partial
@@ -7,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from .case import REFUSED, Case, choice
-from .damage import BYTES, NODES, damaged_bytes, damaged_value, place
+from .case import Case, choice
+from .damage import BYTES, NODES, canary, damaged_bytes, damaged_value, place
 
 TEXT = ("", "{", "null", "5", "[1, 2]", '"x"', "{}", '{"a": {"b": NaN}}', "\0\0\0", "\xff\xfe")
 TASKS = ("resume", "resume", "resume", "finetune", "rerun", "export", "sibling")
@@ -25,8 +26,13 @@ def make(draw, folder: Path, command: bool, shared: Path) -> Case:
         interrupted(run)
     files = sorted(path for path in run.rglob("*") if path.is_file() and path.suffix != ".log" and path.name != "lock")
     path = choice(draw, files)
-    how = choice(draw, ("value", "value", "value", "text", *BYTES, *NODES))
-    what = damage(draw, path, how)
+    how = choice(draw, ("value", "value", "value", "text", "canary", "canary", *BYTES, *NODES))
+    if how == "canary":  # of a checkpoint most often, and with its digest
+        path = choice(draw, [each for each in files if each.parent.parent.name == "checkpoints"])
+        what = canary(draw, path if draw.random() < 0.7 else path.with_name("trainer"))
+        seal(path.parent)
+    else:
+        what = damage(draw, path, how)
     base = ["comm=local", "launch.ranks=1", "launch.threads=1", "tracking=none", f"data.cache={shared}/cache"]
     argv = {
         "resume": ["train", f"resume={run}", "max_steps=4", "tracking=none"],
@@ -35,14 +41,12 @@ def make(draw, folder: Path, command: bool, shared: Path) -> Case:
         "finetune": ["finetune", *base, f"model.pretrained={run}", "max_steps=1", "data.classes=[0,1]",
                      "data.train_per_class=8", "batch.per_device=8", "data.val_share=0.2", f"runs={folder}/runs"],
         "rerun": ["train", f"rerun={run}", "tracking=none", f"runs={folder}/runs", f"data.cache={shared}/cache"],
-        "export": ["export", f"run={run}", f"output={folder}/runs/out.safetensors"],
+        "export": ["export", str(run), "format=safetensors", f"output={folder}/runs/out.safetensors"],
     }[task]  # fmt: skip
-    expect = REFUSED if task == "export" else None  # PyTorch has no such network
     return Case(
         f"{task}, {path.relative_to(run)}: {what}",
         argv,
         (str(run), str(path)),
-        expect=expect,
         verify=partial(finished, folder) if task != "export" else lambda: None,
         failure="not finite|nan" if path.name in ("config.yaml", "state.json") else None,
     )
@@ -53,6 +57,13 @@ def interrupted(run: Path) -> None:
     for name, changes in (("status.json", {"state": "KILLED", "exit": 75}), ("ranks/0.json", {"exit": 75})):
         values = json.loads((run / name).read_text())
         (run / name).write_text(json.dumps({**values, **changes}))
+
+
+def seal(checkpoint: Path) -> None:
+    """Write MANIFEST for the files that a checkpoint has."""
+    files = [each for each in sorted(checkpoint.iterdir()) if each.name != "MANIFEST"]
+    lines = [f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.name}\n" for each in files]
+    (checkpoint / "MANIFEST").write_text("".join(lines))
 
 
 def damage(draw, path: Path, how: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from .case import DONE, REFUSED, Case, choice
-from .damage import BYTES, EXTREME, NODES, damaged_bytes, damaged_value, place
+from .damage import BYTES, EXTREME, NODES, canary, damaged_bytes, damaged_value, place
 
 FORMS = ("params", "safetensors", "torch", "symbol")
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "int8")
@@ -20,7 +20,7 @@ def make(draw, folder: Path, command: bool) -> Case:
     import mxnet as mx
 
     form = choice(draw, FORMS)
-    damage = choice(draw, ("nothing", "nothing", "header", *BYTES, *NODES))
+    damage = choice(draw, ("nothing", "nothing", "header", "canary", *BYTES, *NODES))
     given = folder / "input" / "images.npy"
     np.save(given, draw.integers(0, 256, (2, 32, 32, 3), "uint8"))
     if form == "symbol":
@@ -36,6 +36,8 @@ def make(draw, folder: Path, command: bool) -> Case:
         path.write_bytes(damaged_bytes(draw, path.read_bytes(), damage))
     elif damage in NODES:
         place(path, damage)
+    elif damage == "canary":
+        canary(draw, choice(draw, (path, given)) if form != "torch" else path)
     argv = [
         "predict",
         f"model={name}",

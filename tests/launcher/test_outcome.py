@@ -136,6 +136,15 @@ def test_ranks_that_the_launcher_did_not_start_are_reported_with_its_error(tmp_p
     assert with_launcher_reason(failure, logs) == failure
 
 
+@pytest.mark.parametrize("of", ["0", "server_0", "scheduler"])
+def test_an_end_that_the_launcher_reports_of_started_ranks_keeps_its_cause(of, tmp_path):
+    logs = Logs(tmp_path)
+    ended = "Horovod detected that one or more processes exited with non-zero status, thus causing the job to be"
+    (tmp_path / "launch.log").write_text(f"RuntimeError: {ended} terminated. The first process to do so was:\n")
+    failure = Failure(f"{of} ended", (of,), outside=True)
+    assert with_launcher_reason(failure, logs) == failure
+
+
 @pytest.mark.parametrize("status, words", [(-9, "was ended by SIGKILL (out of memory?)"), (-11, "was ended by SIGSEGV"),
                                            (1, "ended with status 1; its messages are above")])  # fmt: skip
 def test_end_of_a_preparation_is_named(status, words):

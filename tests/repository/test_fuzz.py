@@ -37,11 +37,20 @@ def test_a_sample_of_commands_has_no_violation():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_sample_of_exported_networks_outputs_and_packed_sets_has_no_violation():
+    status, printed, counts = fuzz(
+        "--kind", "onnx", "output", "packed", "name", "--count", "2", "--commands", "0", "--seed", "0"
+    )
+    assert (status, counts["cases"], counts["violations"]) == (0, 8, 0), printed
+
+
 def test_every_fault_is_reported():
     status, printed, counts = fuzz("--kind", "faulty", "--count", "60", "--commands", "0", "--limit", "2")
     assert (status, counts["violations"]) == (1, 60), printed
     assert [fault for fault in FAULTS if f"\n  {fault}\n" not in f"\n{printed}"] == []
     for line in ("traceback: IndexError", "took longer than 2 s", "ended with -11", "left processes",
+                 "a file's content was executed",
                  "the password is in runs/config.yaml", "wrong result: a pixel differs"):  # fmt: skip
         assert line in printed
 

@@ -165,12 +165,16 @@ def test_a_file_that_another_program_changed_is_one_line(folder, capsys):
     network = onnx.load(f"{folder}/net.onnx")
     network.ir_version = 99
     onnx.save(network, f"{folder}/newer.onnx")
-    assert "cannot load the network: " in command_error(capsys, "predict", f"{folder}/newer.onnx", f"{folder}/in")
+    error = command_error(capsys, "predict", f"{folder}/newer.onnx", f"{folder}/in")
+    assert f"{folder}/newer.onnx: ONNX Runtime" in error and "cannot load the network: " in error
     network = onnx.load(f"{folder}/net.onnx")
     network.graph.output.pop()
     onnx.save(network, f"{folder}/cut.onnx")
     error = command_error(capsys, "predict", f"{folder}/cut.onnx", f"{folder}/in")
-    assert "the network has images tensor(uint8)[32, 32, 3], probabilities tensor(float)[3]; its metadata" in error
+    assert (
+        f"{folder}/cut.onnx: the network has images tensor(uint8)[32, 32, 3], probabilities tensor(float)[3]; its"
+        in error
+    )
 
 
 def changed(network, **metadata):

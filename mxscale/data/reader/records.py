@@ -1,7 +1,7 @@
 """Random access to the images of a record file."""
 
 import os
-from typing import Iterable, Tuple
+from typing import Iterable, List, Tuple
 
 import numpy as np
 
@@ -26,10 +26,17 @@ class RecordFile:
         """Raises OSError and BadRecords."""
         self.split, self.path = split, split.rec
         self._file = os.open(split.rec, os.O_RDONLY | os.O_CLOEXEC)
-        self._offsets = np.array([*recordio.read_index(split.idx), os.fstat(self._file).st_size], "int64")
+        self._offsets = np.array([*self._index(), os.fstat(self._file).st_size], "int64")
         self._checksums = recordio.read_checksums(split.crc) if split.crc else None
         if split.crc and len(self._checksums) != len(self):
-            raise recordio.BadRecords(f"{split.crc}: {len(self._checksums)} checksums of {len(self)} records")
+            found = f"{len(self._checksums)} checksums of {len(self)} records"
+            raise recordio.BadRecords(f"{split.crc}: {found}; {self._remedy()}")
+
+    def _index(self) -> List[int]:
+        try:
+            return recordio.read_index(self.split.idx)
+        except (recordio.BadRecords, OverflowError) as bad:
+            raise recordio.BadRecords(f"{self.split.idx} is damaged: {bad}; {self._remedy()}") from None
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -46,7 +53,7 @@ class RecordFile:
         return record.header.label, record.payload
 
     def _remedy(self) -> str:
-        folder = os.path.dirname(self.split.crc)
+        folder = os.path.dirname(self.split.crc or self.split.idx)
         if os.path.dirname(self.path) == folder:
             return f"remove {folder}, and the set is packed again"
         return "copy the file again, or create it again with im2rec"
