@@ -42,7 +42,8 @@ def draw(plans: Plans, bounds: Bounds, chosen: Sequence[int], title: str, path: 
     _money(plans, bounds, chosen, right)
     for axis in (left, right):
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
+        if axis.get_legend_handles_labels()[0]:  # none: no plan has the figure
+            axis.legend(fontsize=8)
     figure.suptitle(f"{title}: predicted, not measured")
     figure.savefig(path, dpi=110)
 
