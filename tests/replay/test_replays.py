@@ -265,6 +265,7 @@ def test_cells_of_a_replay_take_as_many_machines_as_they_need(monkeypatch, tmp_p
     assert "user:***@" in written and "pass-word" not in written
 
 
+@pytest.mark.slow
 def test_a_replay_whose_run_does_not_compose_is_refused(capsys, tmp_path):
     words = ["replay", "beeva-test-io", "scale=small", f"output={tmp_path}/pages", f"runs={tmp_path}/runs"]
     assert main.main([*words, "machine=custom", "machine.usd_per_hour=1"]) == 2
