@@ -1,6 +1,7 @@
 """One status out of those of the ranks."""
 
 import signal
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -141,7 +142,7 @@ def test_an_end_that_the_launcher_reports_of_started_ranks_keeps_its_cause(of, t
     logs = Logs(tmp_path)
     ended = "Horovod detected that one or more processes exited with non-zero status, thus causing the job to be"
     (tmp_path / "launch.log").write_text(f"RuntimeError: {ended} terminated. The first process to do so was:\n")
-    failure = Failure(f"{of} ended", (of,), outside=True)
+    failure = Failure(f"{of} ended", (of,), retryable=True)
     assert with_launcher_reason(failure, logs) == failure
 
 
@@ -151,12 +152,19 @@ def test_end_of_a_preparation_is_named(status, words):
     assert setup.ended(status) == words
 
 
+def preparation_of(process):
+    """Return the preparation among the children of a run's process, None before it starts."""
+    for child in psutil.Process(process.pid).children():
+        with suppress(psutil.Error):  # it has ended
+            if "mxscale.train.prepare" in child.cmdline():
+                return child
+    return None
+
+
 @pytest.mark.slow
 def test_killed_preparation_is_a_failure_that_leaves_no_run(cli):
     process = cli.start("train", "data=digits")
-    children = psutil.Process(process.pid).children
-    child = until(lambda: next((one for one in children() if "mxscale.train.prepare" in one.cmdline()), None), 60)
-    child.kill()
+    until(lambda: preparation_of(process), 60).kill()
     ended = cli.ended(process, expect=1)
     assert ended.err == "error: the preparation was ended by SIGKILL (out of memory?)\n"
     assert not list(cli.folder.glob("train/*"))
