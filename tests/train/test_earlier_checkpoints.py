@@ -148,7 +148,8 @@ def test_each_optimizer_continues_from_its_pickle_and_from_arrays(fixtures, tmp_
 
 
 def test_every_optimizer_of_this_mxnet_has_a_fixture(fixtures):
-    assert {f"{name}-{kind}" for name in OPTIMIZERS for kind in ("float32", "float16")} == {
+    """MXNet 1.5 has fewer."""
+    assert {f"{name}-{kind}" for name in OPTIMIZERS for kind in ("float32", "float16")} <= {
         path.name for path in (fixtures / "optimizers").iterdir()
     }
 
