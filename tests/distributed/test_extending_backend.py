@@ -1,15 +1,8 @@
 """A new back end takes two files: its registry entry and its implementation (docs/extending.md)."""
 
-import re
-import shutil
-import subprocess
-import sys
-
 import pytest
-from repository import ROOT
+from toy_checkout import ToyCheckout
 from verbs import SMALL
-
-from mxscale.rundir.directory import RunDir
 
 ENTRY = """        Backend(
             name="gather",
@@ -32,19 +25,8 @@ class Gather(Horovod):
 
 @pytest.mark.slow
 def test_a_toy_back_end_takes_two_files_and_trains(tmp_path, data_cache, shared_cli):
-    checkout = tmp_path / "checkout"
-    for name in ("mxscale", "conf"):
-        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "train.py", checkout)
-    registry = checkout / "mxscale/config/backends.py"
-    head, last, tail = registry.read_text().rpartition("        ),\n")
-    registry.write_text(head + last + ENTRY + tail)
-    (checkout / "mxscale/distributed/gather.py").write_text(IMPLEMENTATION)
-
+    registry = "config/backends.py"
+    checkout = ToyCheckout(tmp_path / "checkout", registry, ENTRY, "distributed/gather.py", IMPLEMENTATION)
     case = [*SMALL, "launch.ranks=2", "max_steps=3"]
-    where = [f"runs={tmp_path}/runs", f"data.cache={data_cache}"]
-    argv = [sys.executable, "train.py", *where, *case, "comm.backend=gather"]
-    done = subprocess.run(argv, cwd=checkout, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = RunDir(re.search(r"^run +(\S+)$", done.stdout, re.MULTILINE)[1])
+    run = checkout.train(f"runs={tmp_path}/runs", f"data.cache={data_cache}", *case, "comm.backend=gather")
     assert run.read("status.json")["params_sha256"] == shared_cli("train", *case).sha  # two addends: the same sum

@@ -1,16 +1,13 @@
 """A new gradient compression takes two places: its registry entry and its class (docs/extending.md)."""
 
-import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import mxnet as mx
 import numpy as np
 import pytest
 from refusals import contains, error_of
-from repository import ROOT
+from toy_checkout import ToyCheckout
 from verbs import SMALL
 
 from mxscale.config import compressions
@@ -20,7 +17,6 @@ from mxscale.config.validation import validate
 from mxscale.distributed.communicators import Local
 from mxscale.distributed.compression import Float16, Wire
 from mxscale.distributed.exchange import Share, make_exchange
-from mxscale.rundir.directory import RunDir
 
 ENTRY = """        Compression(
             "sign",
@@ -41,26 +37,13 @@ class Sign(Float16):
 """
 
 
-def checkout_with_sign(folder):
-    for name in ("mxscale", "conf"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "train.py", folder)
-    registry = folder / "mxscale/config/compressions.py"
-    head, last, tail = registry.read_text().rpartition("        ),\n")
-    registry.write_text(head + last + ENTRY + tail)
-    (folder / "mxscale/distributed/sign.py").write_text(IMPLEMENTATION)
-
-
 @pytest.mark.slow
 def test_a_toy_compression_takes_two_places_trains_and_resumes(tmp_path, data_cache):
-    checkout = tmp_path / "checkout"
-    checkout_with_sign(checkout)
+    registry = "config/compressions.py"
+    checkout = ToyCheckout(tmp_path / "checkout", registry, ENTRY, "distributed/sign.py", IMPLEMENTATION)
 
     def train(*overrides):
-        argv = [sys.executable, "train.py", f"runs={tmp_path}/runs", f"data.cache={data_cache}", *overrides]
-        done = subprocess.run(argv, cwd=checkout, capture_output=True, text=True, timeout=180)
-        assert done.returncode == 0, done.stdout + done.stderr
-        run = RunDir(re.search(r"^run +(\S+)$", done.stdout, re.MULTILINE)[1])
+        run = checkout.train(f"runs={tmp_path}/runs", f"data.cache={data_cache}", *overrides)
         return run, run.read("status.json")["params_sha256"]
 
     run, uninterrupted = train(
