@@ -27,9 +27,8 @@ from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
 from mxscale.util import yaml_aliases
-from mxscale.util.errors import ConfigError, RunFailed, nearest
+from mxscale.util.errors import ConfigError, RunFailed, nearest, short
 from mxscale.util.override_text import quoted
-from mxscale.util.redaction import SHOWN
 
 # Every key with its default; the YAML files of conf/ choose other values.
 DEFAULTS = OmegaConf.create(to_dict(Config()))
@@ -283,7 +282,7 @@ def _load_checked(file):
     try:
         yaml_aliases.check(file.read())
     except (ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{file.name}: {' '.join(str(error).split())[:SHOWN]}") from None
+        raise ConfigError(f"{file.name}: {short(error)}") from None
     file.seek(0)
     return LOAD(file)
 

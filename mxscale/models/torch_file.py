@@ -16,9 +16,9 @@ import numpy as np
 import safetensors
 
 from mxscale.models.weights import MAX_BYTES
-from mxscale.util.errors import ConfigError
+from mxscale.util.errors import ConfigError, short
 from mxscale.util.regular_files import read_regular
-from mxscale.util.restricted_pickle import Refused, RestrictedUnpickler, handlers, short
+from mxscale.util.restricted_pickle import Refused, RestrictedUnpickler, handlers
 
 # A bfloat16 is the upper half of a float32. NumPy has no such type: it is read as uint16 until `as_float32`.
 BFLOAT16 = "bfloat16"

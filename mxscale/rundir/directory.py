@@ -54,7 +54,7 @@ from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the 
 )  # fmt: skip
 from mxscale.util import yaml_aliases
 from mxscale.util.atomic_files import write_text
-from mxscale.util.errors import ConfigError
+from mxscale.util.errors import ConfigError, short
 from mxscale.util.redaction import redact_address
 
 METRICS, SYSTEM = "metrics.jsonl", "system.jsonl"
@@ -131,7 +131,7 @@ class RunDir:
         except FileNotFoundError:
             return None
         except (ValueError, yaml.YAMLError, RecursionError) as error:
-            raise ConfigError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from None
+            raise ConfigError(f"{path} is damaged: {short(error)}") from None
         if not isinstance(values, dict) or not text.endswith("\n"):
             raise ConfigError(f"{path} is damaged: {'it is cut' if isinstance(values, dict) else 'expected settings'}")
         return values

@@ -35,7 +35,7 @@ from mxscale.train.optim.averaging import NoAverage
 from mxscale.train.precision import Precision
 from mxscale.train.shard_statistics import ShardStatistics
 from mxscale.util.atomic_files import digest_of, sync, write_text
-from mxscale.util.errors import ConfigError
+from mxscale.util.errors import ConfigError, short
 from mxscale.util.regular_files import open_regular
 
 ARRAYS = ("optimizer", "exchange", "residuals", "trained")  # files of arrays that some checkpoints have
@@ -260,7 +260,7 @@ def _statistics(path: Path) -> np.ndarray:
         with open_regular(path) as file:
             table = np.lib.format.read_array(file, allow_pickle=False)
     except (OSError, ValueError, MemoryError) as error:
-        raise ConfigError(f"{path} is no file of statistics: {' '.join(str(error).split())[:200]}") from None
+        raise ConfigError(f"{path} is no file of statistics: {short(error)}") from None
     if table.ndim != 2:
         raise ConfigError(f"{path} is no file of statistics: its shape is {table.shape}")
     return table

@@ -11,6 +11,11 @@ class RunFailed(Exception):
     """A failure that is no invalid input. The message is one line. Ends a run with exit status 1."""
 
 
+def short(text) -> str:
+    """Return a text from a file or a library, such as its error, as one line of at most 200 characters."""
+    return " ".join(str(text).split())[:200]
+
+
 def nearest(key: str, names, where: str = "", listed=None) -> str:
     """Return a suggestion for an unknown name, to be appended to an error message.
 

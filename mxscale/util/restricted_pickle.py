@@ -3,6 +3,8 @@
 import pickle
 from typing import Any, Callable, Dict, Tuple
 
+from mxscale.util.errors import short
+
 # Opcodes of dictionaries, lists, tuples, numbers, texts and calls of the allowed names, protocols 2 to 4. Any other
 # (new objects, extensions, byte arrays of a stated size, sets) is an error.
 OPCODES = (
@@ -16,11 +18,6 @@ OPCODES = (
 
 class Refused(ValueError):
     """A file that is not accepted; the message is short."""
-
-
-def short(text) -> str:
-    """Return a text from a file as one line of at most 200 characters."""
-    return " ".join(str(text).split())[:200]
 
 
 def handlers(*names: str) -> Dict[int, Callable]:

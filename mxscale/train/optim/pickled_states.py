@@ -13,9 +13,9 @@ from mxnet import nd
 from mxscale.models import weights
 from mxscale.rundir.checkpoints import MAX_BYTES
 from mxscale.train.optim.states import OptimizerState, checked, mapped
-from mxscale.util.errors import ConfigError
+from mxscale.util.errors import ConfigError, short
 from mxscale.util.regular_files import read_regular
-from mxscale.util.restricted_pickle import Refused, RestrictedUnpickler, handlers, short
+from mxscale.util.restricted_pickle import Refused, RestrictedUnpickler, handlers
 
 
 class _Object:

@@ -14,9 +14,8 @@ from typing import Any, Callable, Dict, NamedTuple
 import mxnet as mx
 from mxnet import gluon, nd
 
-from mxscale.util.errors import ConfigError
+from mxscale.util.errors import ConfigError, short
 from mxscale.util.regular_files import read_regular
-from mxscale.util.restricted_pickle import short
 
 MAX_BYTES = 64 << 20  # of optimizer.json
 MAX_NODES = 1_000_000  # values in the states; a network has a few for each of its arrays
