@@ -16,8 +16,9 @@ MLflow is imported only to send something: the import takes over a second of CPU
 store another 1.5 s.
 """
 
-import logging
+import contextlib
 import shlex
+import sys
 from pathlib import Path
 from typing import List, Optional
 
@@ -29,9 +30,7 @@ from mxscale.tracking.payload import CostAt, no_cost
 from mxscale.tracking.store import exclusive, exists, import_mlflow, open_store
 from mxscale.tracking.sync_state import Sent
 from mxscale.util.file_lock import locked
-from mxscale.util.redaction import redact, redact_address
-
-log = logging.getLogger(__name__)
+from mxscale.util.redaction import redact, redact_address, shown
 
 # MLflow's page then shows runs and charts first, not traces of language models
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}
@@ -100,7 +99,7 @@ class Sender:
         if sent.run_id is None or not exists(self.client, sent.run_id):
             other = sync_state.other_store(self.run, self.uri)
             if other:
-                log.warning("tracking: %s was in %s, which is not updated any more", self.run, other)
+                _report(f"tracking: {self.run} was in {other}, which is not updated any more")
             sent.__dict__.update(Sent(sent.id, sent.uri, self.tracking.experiment).__dict__)  # nothing sent yet
             sync_state.save(self.run, sent)  # its id is on disk before the run is created
             sent.experiment_id = self._experiment()
@@ -232,3 +231,9 @@ class Sender:
 
 def _parts(items: list, size: int):
     return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _report(line: str) -> None:
+    """Print a line for the user. Not by logging: Hydra's settings of the verbs silence all loggers."""
+    with contextlib.suppress(OSError):  # a closed terminal
+        print(shown(line), file=sys.stderr, flush=True)

@@ -121,7 +121,7 @@ def attacks(pattern):
 
 def search(pattern, methods, text: str) -> None:
     """Call these methods of a compiled expression with a text."""
-    if pattern is USER:  # it searches lines that end with @
+    if pattern == USER:  # it searches lines that end with @; not `is`, since the cache of `re` forgets objects
         redact(text)
         return
     text = text.encode("latin-1", "replace") if isinstance(pattern.pattern, bytes) else text
