@@ -1,6 +1,6 @@
 """Verdicts of `mxscale diagnose` on runs with a known bottleneck.
 
-    python bench/diagnose.py [--quick] [--only input] [--seconds 5] [--repeats 3] [--figure FILE.png]
+    python bench/diagnose.py [--quick] [--only input] [--seconds 5] [--repeats 3]
 
 input      A reader in a copy of the package sleeps before each step for a known time, longer than a synthetic step.
            If compute is hidden behind the sleep, 1 - real/synthetic is 1 - step / sleep; if not, it is
@@ -49,8 +49,6 @@ def diagnose(options, *settings, where=measure.ROOT, env=os.environ) -> dict:
         argv = [sys.executable, "-m", "mxscale", "diagnose", f"runs={runs}", "tracking=none", *own, *settings]
         done = measure.run(argv, cwd=where, env=env)
         path = Path(re.search(r"^run +(\S+)$", done.stdout, re.MULTILINE)[1])
-        if options.figure:
-            shutil.copy(path / "diagnosis.png", options.figure)
         return json.loads((path / "diagnosis.json").read_text())
 
 
@@ -111,7 +109,6 @@ def main() -> None:
         only=("", f"one of {', '.join(CASES)}; empty: all"),
         seconds=(5.0, "duration of each probe"),
         repeats=(3, "repetitions of all probes"),
-        figure=("", "PNG file for the figure of the last diagnosis"),
     )
     if options.quick:
         options.seconds, options.repeats = 1.0, 2

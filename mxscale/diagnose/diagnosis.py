@@ -48,7 +48,7 @@ def main(config: Config, settings: Diagnose) -> int:
 class Diagnostics(Measurement):
     """Runs the probes one after the other and holds their times, also if it is interrupted."""
 
-    name, file, draw = "diagnose", "diagnosis.json", staticmethod(presentation.draw)
+    name, file = "diagnose", "diagnosis.json"
 
     def __init__(self, record: RunDir, signals: Signals, config: Config, settings: Diagnose):
         super().__init__(record, signals)

@@ -44,7 +44,6 @@ ARTIFACTS = (
     learning_curves.FILE,
     RERUN,
     "diagnosis.json",
-    "diagnosis.png",
     "find-lr.json",
     "find-lr.png",
     "find-lr.csv",

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from composed import composed_values
 from diagnosed import ALL, BASE, TWO, prepared, times
-from PIL import Image
 from refusals import error_of
 
 from mxscale.config.schema import from_dict
@@ -139,11 +138,6 @@ def test_other_processes_are_warned_of():
     assert "warning" not in presentation.table(FOUND)
 
 
-def test_figure_is_drawn(tmp_path):
-    presentation.draw(FOUND, str(tmp_path / "figure.png"))
-    assert min(Image.open(tmp_path / "figure.png").size) > 500
-
-
 # ---------------------------------------------------------------- the command, with given rates in place of runs
 
 ENVIRONMENT = {"mxnet": {}, "image": {}, "versions": {}, "git": {"commit": None, "dirty": None},
@@ -177,7 +171,6 @@ def given(tmp_path, monkeypatch):
 
         monkeypatch.setattr(diagnosis.Diagnostics, "_read", read)
         monkeypatch.setattr(timing, "together", together)
-        monkeypatch.setattr(diagnosis.Diagnostics, "draw", None)
         config, own = composed(
             f"runs={tmp_path}", "tracking=none", "diagnose.repeats=2", "launch.ranks=2", "data.threads=2"
         )
@@ -244,7 +237,7 @@ TINY = ["diagnose.seconds=0.3", "diagnose.repeats=2", "diagnose.warmup_steps=1",
 def test_diagnosis_end_to_end(cli, tmp_path):
     ended = cli("diagnose", *TINY, f"tracking.uri=sqlite:///{tmp_path}/mlflow.db", small=False, timeout=600)
     record, found = ended.run, ended.run.read("diagnosis.json")
-    assert record.path.parent.name == "diagnose" and (record.path / "diagnosis.png").is_file()
+    assert record.path.parent.name == "diagnose"
     assert set(found["times_s"]) == {"input", "compute", "all"}
     assert {len(one) for one in found["times_s"].values()} == {2}
     assert sum(share["value"] for share in found["shares"].values()) == pytest.approx(1)
@@ -255,4 +248,4 @@ def test_diagnosis_end_to_end(cli, tmp_path):
     (run,) = client.search_runs([client.get_experiment_by_name("mxscale").experiment_id])  # probes are not recorded
     assert run.data.tags["kind"] == "diagnose" and run.info.status == "FINISHED"
     assert run.data.metrics["diagnose/share/compute"] == pytest.approx(found["shares"]["compute"]["value"])
-    assert {"diagnosis.json", "diagnosis.png"} <= {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert "diagnosis.json" in {file.path for file in client.list_artifacts(run.info.run_id)}
