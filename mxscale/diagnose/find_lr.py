@@ -23,11 +23,9 @@ from mxscale.launcher import setup
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir
-from mxscale.util import csv_tables, text_table
-from mxscale.util.atomic_files import write_text
+from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 
-TABLE = "find-lr.csv"
 LINES = 10  # of progress
 
 
@@ -151,7 +149,6 @@ class RangeTest(Measurement):
 
     def save(self, found: dict) -> None:
         recording.describe_trial(self.record, self.name, self.config, self.seen, {"find_lr": asdict(self.settings)})
-        write_text(self.record.path / TABLE, table(found))
         steps = self.history[: len(found["losses"])]
         rates = [{key: line["metrics"][key] for key in ("train/loss", "lr")} for line in steps]
         lines = [(line["step"], line["time_ms"], metrics) for line, metrics in zip(steps, rates)]
@@ -173,13 +170,6 @@ def why_ended(losses: List[float], found: Curve, settings: FindLr) -> str:
     if lr_curve.end_of(losses, lr_curve.half_window(settings.steps)):
         return f"the smoothed loss exceeds {lr_curve.DIVERGED:g} times its minimum at step {taken}"
     return "reached find_lr.lr_max" if taken == settings.steps else f"interrupted after step {taken}"
-
-
-def table(found: dict) -> str:
-    """Return the curve as CSV."""
-    steps = enumerate(zip(found["rates"], found["losses"], found["smoothed"]), 1)
-    rows = ([step, rate, rate * found["scaling"], *losses] for step, (rate, *losses) in steps)
-    return csv_tables.text([["step", "optimizer.lr", "effective_lr", "loss", "smoothed_loss"], *rows])
 
 
 def report(found: dict) -> str:

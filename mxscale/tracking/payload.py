@@ -46,7 +46,6 @@ ARTIFACTS = (
     "diagnosis.json",
     "find-lr.json",
     "find-lr.png",
-    "find-lr.csv",
     "test-io.json",
     ALLREDUCE,
     WARNINGS,
