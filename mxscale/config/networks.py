@@ -24,7 +24,6 @@ class Network:
         classes: Number of classes in the table of layers.
         from_weights: Its graph comes with pretrained weights (model.pretrained=symbol:PREFIX).
         torch_layers: Number of layers if PyTorch has the same network under the names of models/convert.py.
-        smaller: The next smaller network of the same family, which `mxscale diagnose` suggests.
     """
 
     name: str
@@ -35,7 +34,6 @@ class Network:
     classes: int = 1000
     from_weights: bool = False
     torch_layers: Optional[int] = None
-    smaller: Optional[str] = None
 
 
 def _gluon(name: str, min_side: int, side: int = 224) -> Network:
@@ -48,10 +46,8 @@ def _gluon(name: str, min_side: int, side: int = 224) -> Network:
 
 def _resnet_v1b(layers: int) -> Network:
     """Return the entry of a ResNet with the stride in the 3x3 convolution (v1.5), as in torchvision and timm."""
-    index = RESNET_LAYERS.index(layers)
-    smaller = f"resnet{RESNET_LAYERS[index - 1]}_v1b" if index else None
     builder = "mxscale.models.residual:resnet_v1b"
-    return Network(f"resnet{layers}_v1b", 8, builder, {"layers": layers}, torch_layers=layers, smaller=smaller)
+    return Network(f"resnet{layers}_v1b", 8, builder, {"layers": layers}, torch_layers=layers)
 
 
 NETWORKS: Dict[str, Network] = {

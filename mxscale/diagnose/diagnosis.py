@@ -5,7 +5,7 @@ A diagnosis has its own run directory, runs/diagnose/DATE_NAME. The run director
 
 import statistics
 from dataclasses import asdict
-from typing import Callable, Dict, List, Optional
+from typing import Dict, List, Optional
 
 import yaml
 
@@ -56,7 +56,6 @@ class Diagnostics(Measurement):
         self.run: Optional[probes.Run] = None
         self.times: Dict[str, List[List[float]]] = {}  # of complete repetitions
         self.waited, self.exchange, self.others, self.parameters_mb = [], [], [], None
-        self.tried: Dict[str, Dict[str, float]] = {"input": {}, "compute": {}}
         self.interval = 1
 
     # ------------------------------------------------------------ preparation
@@ -99,7 +98,7 @@ class Diagnostics(Measurement):
     # ------------------------------------------------------------ measuring
 
     def measure(self) -> None:
-        """Run all probes, then those with other settings."""
+        """Run all probes."""
         self.prepare()
         for repetition in range(self.settings.repeats):
             taken = {}
@@ -109,7 +108,6 @@ class Diagnostics(Measurement):
                 echo(f"  {repetition + 1}/{self.settings.repeats}  {breakdown.TITLES[name]:28} {rate:10,.1f} images/s")
             for name in self.probes:
                 self.times.setdefault(name, []).append(taken[name])
-        self._try_others()
 
     def _once(self, name: str, folder: str) -> List[float]:
         """Run a probe and return the seconds of a step by interval."""
@@ -153,30 +151,6 @@ class Diagnostics(Measurement):
         if "no" in found:
             raise ProbeFailed(f"input alone: {found['no']}")
         return [self._images / rate for rate in found["images_per_s"]]
-
-    def _try_others(self) -> None:
-        """Repeat the input and compute probes with other settings, if these parts matter."""
-        found = breakdown.diagnose(self.times)
-        step_s = list(found.steps.values())[-1].value
-        if advice.measured(found, "input") and found.shares["input"].value >= advice.LEAST:
-            self._try("input", probes.other_inputs(self.run), self._read)
-        if found.steps["compute"].value >= step_s / 2:
-            self._try("compute", probes.other_computes(self.run, self.interval), self._compute)
-
-    def _compute(self, name: str, config: Config) -> List[float]:
-        (reading,) = timing.together([config], self._folder(name), *self._limits, self.signals)
-        return [self.run.images_of_a_rank / rate for rate in reading.rates]
-
-    def _try(self, part: str, others: Dict[str, Config], measure: Callable[[str, Config], List[float]]) -> None:
-        """Measure a part with other settings; one that fails is left out."""
-        for number, (setting, config) in enumerate(others.items()):
-            try:
-                seconds = statistics.median(measure(f"{part}-other-{number}", config))
-            except ProbeFailed as failed:
-                echo(f"  tried  {setting}: {failed}")
-                continue
-            self.tried[part][setting] = seconds
-            echo(f"  tried  {setting:28} {self._images / seconds:10,.1f} images/s")
 
     # ------------------------------------------------------------ result
 
@@ -233,8 +207,6 @@ class Diagnostics(Measurement):
             parameters_mb=self.parameters_mb,
             larger_fits=2 * plan.sizes.global_batch <= plan.sizes.train_images,
             exchange_s=statistics.median(self.exchange) if self.exchange else None,
-            input_tried=self.tried["input"],
-            compute_tried=self.tried["compute"],
         )
 
 

@@ -42,8 +42,5 @@ def advice(found: dict) -> str:
     """Return the recommended settings, the largest gain first."""
     if not found["advice"]:
         return "  no setting is predicted to gain 1 % or more"
-    rows = []
-    for one in found["advice"]:
-        gain = f"{100 * one['gain']:+.0f} % images/s{', tried' if one['tried'] else ' at most'}"
-        rows.append([one["setting"], gain, one["why"]])
+    rows = [[one["setting"], f"{100 * one['gain']:+.0f} % images/s at most", one["why"]] for one in found["advice"]]
     return "\n".join(["  settings with the largest predicted gain:", *text_table.columns(rows, indent="  ")])

@@ -10,7 +10,6 @@ from typing import Dict, List
 
 from mxscale.config.backends import SINGLE_RANK
 from mxscale.config.datasets import DATASETS
-from mxscale.config.networks import network
 from mxscale.config.schema import Checkpoint, Comm, Config, Data, Schedule, Tracking
 from mxscale.config.sizes import Sizes
 from mxscale.rundir.plan import Plan
@@ -118,31 +117,3 @@ def input_alone(run: Run) -> Config:
     if comm.entry.needs_servers:
         comm = Comm(transport=comm.transport)
     return replace(run.config, comm=replace(comm, timeline=False))
-
-
-def other_inputs(run: Run) -> Dict[str, Config]:
-    """Return, by setting, configs whose input can be faster."""
-    config, data = input_alone(run), run.config.data
-    found = {}
-    if data.reader != Data.reader:
-        found[f"data.reader={Data.reader}"] = replace(data, reader=Data.reader, threads="auto")
-    elif data.threads != "auto":
-        found[f"data.threads={2 * data.threads}"] = replace(data, threads=2 * data.threads)
-    jitter = [name for name in ("brightness", "contrast", "saturation", "hue") if getattr(data.augment, name)]
-    if jitter:
-        plain = replace(data.augment, **dict.fromkeys(jitter, 0.0))
-        found[" ".join(f"data.augment.{name}=0" for name in jitter)] = replace(data, augment=plain)
-    return {setting: replace(config, data=changed) for setting, changed in found.items()}
-
-
-def other_computes(run: Run, interval: int) -> Dict[str, Config]:
-    """Return, by setting, configs whose compute can be faster: twice the batch, the next smaller network."""
-    config = configs(run, interval)["compute"][0]
-    batch = 2 * config.batch.per_device
-    found = {}
-    if batch * run.sizes.shards * config.batch.accumulation <= run.sizes.train_images:
-        found[f"batch.per_device={batch}"] = replace(config, batch=replace(config.batch, per_device=batch))
-    name = network(config.model.name).smaller
-    if name and config.model.pretrained is None:
-        found[f"model={name}"] = replace(config, model=replace(config.model, name=name))
-    return found
