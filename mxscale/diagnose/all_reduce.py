@@ -10,14 +10,13 @@ from mxscale.config.schema import Config
 from mxscale.config.verbs.measurements import AllReduce
 from mxscale.data.test_io import spread
 from mxscale.diagnose import record as recording
-from mxscale.diagnose.record import Measurement, ProbeFailed, Stopped
+from mxscale.diagnose.record import Measurement
 from mxscale.distributed.allreduce_probe import NAME
 from mxscale.distributed.backend_checks import check_backend
 from mxscale.distributed.communicators import horovod_build
-from mxscale.environment import hosts, variables
+from mxscale.environment import hosts
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
-from mxscale.launcher import commands as launch
 from mxscale.launcher import setup, trial
 from mxscale.launcher.context import NO_HOOK, Hook, Signals
 from mxscale.launcher.progress import echo
@@ -43,7 +42,7 @@ def main(config: Config, request: AllReduce, hook: Hook = NO_HOOK) -> int:
     resources = setup.check(config, None, [hook])
     device, ranks = layout(config, resources.nodes)
     plan = Plan(hosts=tuple(resources.nodes), device=device)
-    return recording.execute(Times, config, resources.price, lambda *made: Times(*made, request, plan, ranks), hook)
+    return recording.execute(Times, config, resources.price, request, plan, ranks, hook=hook)
 
 
 def check(config: Config) -> None:
@@ -76,24 +75,18 @@ def carrier(config: Config, device: str) -> str:
 class Times(Measurement):
     """Runs ranks, which write their times after each size."""
 
-    name, file = "test-allreduce", ALLREDUCE
+    name, group, file = "test-allreduce", "allreduce", ALLREDUCE
 
-    def __init__(self, record: RunDir, signals: Signals, request: AllReduce, plan: Plan, ranks: int):
-        super().__init__(record, signals)
-        self.config, self.request, self.plan, self.ranks = record.config(), request, plan, ranks
+    def __init__(self, record: RunDir, signals: Signals, config: Config, settings: AllReduce, plan: Plan, ranks: int):
+        super().__init__(record, signals, config, settings)
+        self.plan, self.ranks = plan, ranks
 
     def measure(self) -> None:
         hosts.check(self.plan.hosts, self.record)
         placed = self._describe()
-        what = [MODULE, *map(str, (placed.ranks, self.request.seconds, *sorted(set(self.request.sizes))))]
-        commands = launch.commands(self.config, str(self.record), 1, placed, variables.of_run(self.record), what)
-        limit_s = self.config.launch.start_timeout_s + 10 * self.request.seconds * len(self.request.sizes)
-        limit = "launch.start_timeout_s"
-        ended = trial.measured(self.record, NAME, commands, limit_s, self.signals, limit)
-        if self.signals.reason:
-            raise Stopped(self.signals.reason)
-        if "no" in ended:
-            raise ProbeFailed(ended["no"])
+        seconds, sizes = self.settings.seconds, self.settings.sizes
+        command = [MODULE, *map(str, (placed.ranks, seconds, *sorted(set(sizes))))]
+        self.run_ranks(self.record, self.config, placed, NAME, command, seconds * len(sizes))
 
     def _describe(self) -> Placement:
         """Write and print what is measured; return where the ranks run."""
@@ -103,7 +96,7 @@ class Times(Measurement):
         over = carrier(self.config, plan.device)
         self.facts = {"over": over, "device": plan.device, "nodes": max(1, len(placed.occupied))}
         tags = {"ranks": str(self.ranks), "allreduce.over": over}
-        recording.describe(self.record, self.name, plan, {"allreduce": asdict(self.request)}, tags)
+        self.describe(plan, tags)
         where = f" on {', '.join(host.name for host in placed.occupied)}" if placed.hosts else ""
         echo(f"run       {self.record}\nranks     {self.ranks}{where}, {plan.device}, all-reduce over {over}")
         return placed
@@ -111,7 +104,7 @@ class Times(Measurement):
     def result(self) -> Optional[dict]:
         measured = self.record.read(f"probe/{NAME}.json")
         rows = [{**row, "seconds": spread(row["seconds"])} for row in measured["sizes"]] if measured else []
-        return {**self.facts, **result(self.config, self.request, rows, self.ranks)} if rows else None
+        return {**self.facts, **result(self.config, self.settings, rows, self.ranks)} if rows else None
 
     def save(self, found: dict) -> None:
         lines = [(row["bytes"], row["time_ms"], metrics("", row)) for row in found["sizes"]]

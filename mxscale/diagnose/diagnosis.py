@@ -14,12 +14,11 @@ from mxscale.config.schema import Config, to_dict
 from mxscale.config.verbs.measurements import Diagnose
 from mxscale.diagnose import advice, breakdown, presentation, probes, timing
 from mxscale.diagnose import record as recording
-from mxscale.diagnose.record import Measurement, ProbeFailed, Stopped
+from mxscale.diagnose.record import Measurement
 from mxscale.diagnose.timing import Refused
-from mxscale.environment import hosts, variables
+from mxscale.environment import hosts
 from mxscale.environment.placement import Placement
-from mxscale.launcher import commands as launch
-from mxscale.launcher import setup, trial
+from mxscale.launcher import setup
 from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
@@ -42,17 +41,16 @@ def main(config: Config, settings: Diagnose) -> int:
     """Run a diagnosis and return the exit status. Raises ConfigError before the first step."""
     check(config)
     price = setup.price_of(config, hosts.find(config))
-    return recording.execute(Diagnostics, config, price, lambda *made: Diagnostics(*made, config, settings))
+    return recording.execute(Diagnostics, config, price, settings)
 
 
 class Diagnostics(Measurement):
     """Runs the probes one after the other and holds their times, also if it is interrupted."""
 
-    name, file = "diagnose", "diagnosis.json"
+    name, group, file = "diagnose", "diagnose", "diagnosis.json"
 
     def __init__(self, record: RunDir, signals: Signals, config: Config, settings: Diagnose):
-        super().__init__(record, signals)
-        self.config, self.settings = config, settings
+        super().__init__(record, signals, config, settings)
         self.run: Optional[probes.Run] = None
         self.times: Dict[str, List[List[float]]] = {}  # of complete repetitions
         self.waited, self.exchange, self.others, self.parameters_mb = [], [], [], None
@@ -63,9 +61,8 @@ class Diagnostics(Measurement):
     def prepare(self) -> None:
         """Prepare the run and take its first steps, to find errors, the number of ranks and the time of a step."""
         echo(f"run       {self.record}")
-        config = self.config
         try:
-            (seen,) = timing.together([probes.untimed(config)], self._folder("look"), 0, LOOK_STEPS, self.signals)
+            (seen,) = timing.together([probes.untimed(self.config)], self._folder("look"), 0, LOOK_STEPS, self.signals)
         except Refused as refused:
             raise ConfigError(str(refused)) from None
         self.seen = seen.run
@@ -74,19 +71,19 @@ class Diagnostics(Measurement):
         step_s = self.run.sizes.global_batch / statistics.median(seen.rates)
         self.interval = max(1, round(self.settings.seconds / INTERVALS / step_s))
         self.configs = probes.configs(self.run, self.interval)
-        recording.describe_trial(self.record, self.name, config, seen.run, {"diagnose": asdict(self.settings)})
-        echo(self._describe(config))
+        self.describe_trial(seen.run)
+        echo(self._summary())
 
-    def _describe(self, config: Config) -> str:
-        plan, each = self.run.plan, self.settings
+    def _summary(self) -> str:
+        plan, config, settings = self.run.plan, self.run.config, self.settings
         ranks = f"{plan.sizes.ranks} ranks" if plan.sizes.ranks > 1 else "1 rank"
         names = [breakdown.TITLES[name] for name in self.probes]
         lines = [
-            f"data      {config.data.kind}: {self.run.config.data.image_size} px, {plan.classes} classes",
-            f"model     {self.run.config.model.name}, {config.batch.per_device} images per device",
+            f"data      {config.data.kind}: {config.data.image_size} px, {plan.classes} classes",
+            f"model     {config.model.name}, {config.batch.per_device} images per device",
             f"ranks     {ranks} on {plan.device}, {plan.threads} OMP threads each",
             f"probes    {', '.join(names)}",
-            f"each      {each.seconds:g} s after its start, {each.repeats} times, in turn",
+            f"each      {settings.seconds:g} s after its start, {settings.repeats} times, in turn",
         ]
         return "\n".join([*lines, *(f"left out  {why}" for why in left_out(self.run))])
 
@@ -140,17 +137,10 @@ class Diagnostics(Measurement):
         request = {"config": to_dict(config), "seconds": seconds, "warmup": warmup}
         (self.seen.path / "probe").mkdir(exist_ok=True)
         write_text(self.seen.path / "probe" / f"{name}.yaml", yaml.safe_dump(request, sort_keys=False))
-        placed = Placement.of(self.run.plan)
-        what = ["mxscale.train.input_probe", name]
-        commands = launch.commands(config, str(self.seen), 1, placed, variables.of_run(self.seen), what)
+        command = ["mxscale.train.input_probe", name]
         with kept_alive(self.seen):
-            limit = config.launch.start_timeout_s + 10 * seconds
-            found = trial.measured(self.seen, name, commands, limit, self.signals, "its time")
-        if self.signals.reason:
-            raise Stopped(self.signals.reason)
-        if "no" in found:
-            raise ProbeFailed(f"input alone: {found['no']}")
-        return [self._images / rate for rate in found["images_per_s"]]
+            measured = self.run_ranks(self.seen, config, Placement.of(self.run.plan), name, command, seconds)
+        return [self._images / rate for rate in measured["images_per_s"]]
 
     # ------------------------------------------------------------ result
 

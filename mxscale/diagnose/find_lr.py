@@ -8,14 +8,15 @@ import math
 import shutil
 import time
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from typing import Dict, List, Optional
 
-from mxscale.config.schema import Budget, Checkpoint, Config, Machine, Tracking
+from mxscale.config.schema import Config
 from mxscale.config.verbs.measurements import FindLr
 from mxscale.diagnose import lr_curve, timing
 from mxscale.diagnose import record as recording
 from mxscale.diagnose.lr_curve import Curve
-from mxscale.diagnose.probes import NEVER
+from mxscale.diagnose.probes import endless
 from mxscale.diagnose.record import Measurement, Stopped
 from mxscale.diagnose.timing import Refused
 from mxscale.environment import hosts
@@ -42,42 +43,25 @@ def main(config: Config, settings: FindLr) -> int:
     """Run a range test, print and record its result, and return the exit status. Raises ConfigError."""
     check(config)
     price = setup.price_of(config, hosts.find(config))
-    return recording.execute(RangeTest, config, price, lambda *made: RangeTest(*made, config, settings))
+    return recording.execute(RangeTest, config, price, settings)
 
 
 def trial(config: Config, settings: FindLr) -> Config:
-    """Return the run that rises from lr_min to lr_max, without an end, validation, checkpoints and records."""
+    """Return the endless run whose rate rises from lr_min to lr_max."""
     rising = replace(
         config.schedule, kind="exponential", warmup_epochs=0.0, final_lr=settings.lr_max, steps=settings.steps - 1
     )
-    return replace(
-        config,
-        epochs=NEVER,
-        max_steps=None,
-        log_every=1,
-        validate_every=NEVER,
-        target_top1=None,
-        stop_at_target=False,
-        patience=None,
-        claims=[],
-        optimizer=replace(config.optimizer, lr=settings.lr_min),
-        schedule=rising,
-        launch=replace(config.launch, restarts=0, setup_minutes=0.0),
-        machine=Machine(),
-        budget=Budget(),
-        tracking=Tracking(enabled=False),
-        checkpoint=Checkpoint(every_epochs=NEVER),
-    )
+    return replace(endless(config), optimizer=replace(config.optimizer, lr=settings.lr_min), schedule=rising)
 
 
 class RangeTest(Measurement):
     """Runs the trial in a child process and holds its losses, also if it is interrupted."""
 
-    name, file, draw = "find-lr", "find-lr.json", staticmethod(lr_curve.draw)
+    name, group, file = "find-lr", "find_lr", "find-lr.json"
 
     def __init__(self, record: RunDir, signals: Signals, config: Config, settings: FindLr):
-        super().__init__(record, signals)
-        self.config, self.settings = config, settings
+        super().__init__(record, signals, config, settings)
+        self.figure = record.path / "find-lr.png"
         self.half = lr_curve.half_window(settings.steps)
         self.seen: Optional[RunDir] = None
         self.history: List[dict] = []  # lines of metrics with a loss, one for each step
@@ -148,7 +132,9 @@ class RangeTest(Measurement):
         }
 
     def save(self, found: dict) -> None:
-        recording.describe_trial(self.record, self.name, self.config, self.seen, {"find_lr": asdict(self.settings)})
+        self.describe_trial(self.seen)
+        if find_spec("matplotlib"):  # not in the images of ranks
+            lr_curve.draw(found, str(self.figure))
         steps = self.history[: len(found["losses"])]
         rates = [{key: line["metrics"][key] for key in ("train/loss", "lr")} for line in steps]
         lines = [(line["step"], line["time_ms"], metrics) for line, metrics in zip(steps, rates)]
@@ -159,7 +145,7 @@ class RangeTest(Measurement):
         return {f"find_lr/{name}": rate for name, rate in rates.items() if rate is not None}
 
     def text(self, found: dict) -> str:
-        return report(found)
+        return report(found) + (f"\n\n  figure  {self.figure}" if self.figure.exists() else "")
 
 
 def why_ended(losses: List[float], found: Curve, settings: FindLr) -> str:

@@ -36,7 +36,7 @@ def main(config: Config, settings: InputRates, hook: Hook = NO_HOOK) -> int:
     check(config, request)
     price = setup.price_of(config, [])
     packed = pack.prepare(config.data)
-    return recording.execute(Rates, config, price, lambda *made: Rates(*made, config, request, packed), hook)
+    return recording.execute(Rates, config, price, request, packed, hook=hook)
 
 
 def check(config: Config, request: InputRates) -> None:
@@ -55,18 +55,18 @@ def check(config: Config, request: InputRates) -> None:
 class Rates(Measurement):
     """Measures each reader with each number of threads."""
 
-    name, file = "test-io", "test-io.json"
+    name, group, file = "test-io", "io", "test-io.json"
 
-    def __init__(self, record: RunDir, signals: Signals, config: Config, request: InputRates, packed: Dict):
-        super().__init__(record, signals)
-        self.config, self.request, self.packed = config, request, packed
+    def __init__(self, record: RunDir, signals: Signals, config: Config, settings: InputRates, packed: Dict):
+        super().__init__(record, signals, config, settings)
+        self.packed = packed
         self.rows: List[Dict] = []
 
     def measure(self) -> None:
         self._describe()
         echo(f"run       {self.record}\n\n{HEAD}")
         try:
-            for row in measure(self.config, self.packed, self.request, self._until_stopped):
+            for row in measure(self.config, self.packed, self.settings, self._until_stopped):
                 echo(line(row))
                 self.rows.append({**row, "time_ms": int(1000 * time.time())})
         except (RuntimeError, OSError) as error:  # such as an image that cannot be decoded
@@ -84,7 +84,7 @@ class Rates(Measurement):
         splits = {name: manifest.split_of(packed, name) for name, split in packed["splits"].items() if split["count"]}
         classes = len(packed["classes"])
         plan = Plan(splits=splits, classes=classes, data_digest=packed["digest"], data_dir=packed["dir"], device="cpu")
-        recording.describe(self.record, self.name, plan, {"io": asdict(self.request)}, {})
+        self.describe(plan, {})
 
     def result(self) -> Optional[dict]:
         if not self.rows:
@@ -92,7 +92,7 @@ class Rates(Measurement):
         data = self.config.data
         facts = {"data": data.kind, "digest": self.packed["digest"], "image_size": data.image_size}
         return {
-            **facts, "batch": self.config.batch.per_device, "settings": asdict(self.request), "rates": self.rows
+            **facts, "batch": self.config.batch.per_device, "settings": asdict(self.settings), "rates": self.rows
         }  # fmt: skip
 
     def save(self, found: dict) -> None:

@@ -39,23 +39,28 @@ class Run:
         return self.micro_batches * self.config.batch.per_device
 
 
-# Settings that determine a step. Probes have defaults for all others, such as price, budget and checkpoints.
-OF_A_STEP = ("entry", "seed", "precision", "label_smoothing", "batch", "data", "model", "comm")
+# Settings that determine a step. Short runs have defaults for all others, such as price, budget and checkpoints.
+OF_A_STEP = ("entry", "seed", "precision", "label_smoothing", "class_weights", "batch", "data", "model", "optimizer",
+             "comm")  # fmt: skip
 
 
-def untimed(config: Config) -> Config:
-    """Return the run without an end, validation, checkpoints and records."""
+def endless(config: Config) -> Config:
+    """Return the run without an end, a schedule, validation, checkpoints and records."""
     return Config(
         **{key: getattr(config, key) for key in OF_A_STEP},
         epochs=NEVER,
         validate_every=NEVER,
         log_every=1,
-        optimizer=replace(config.optimizer, lr=LR),
-        schedule=Schedule(kind="constant", reference_batch=None),
         launch=replace(config.launch, restarts=0, setup_minutes=0.0),
         tracking=Tracking(enabled=False),
         checkpoint=Checkpoint(every_epochs=NEVER),
     )
+
+
+def untimed(config: Config) -> Config:
+    """Return the run to diagnose: endless, with a constant learning rate."""
+    constant = Schedule(kind="constant", reference_batch=None)
+    return replace(endless(config), class_weights=None, optimizer=replace(config.optimizer, lr=LR), schedule=constant)
 
 
 def configs(run: Run, interval: int) -> Dict[str, List[Config]]:

@@ -7,19 +7,20 @@ of all-reduces (all_reduce.py) are a `Measurement` each, which `execute` runs an
 import json
 import sys
 import time
-from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Callable, Dict, List, Optional, Tuple, Type
+from dataclasses import asdict, replace
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
 
 import psutil
 
-from mxscale.config import signature as identity
+from mxscale.config import signature
 from mxscale.config.schema import Config
 from mxscale.cost import run_cost
-from mxscale.environment import description
+from mxscale.environment import description, variables
+from mxscale.environment.placement import Placement
+from mxscale.launcher import commands as launch
+from mxscale.launcher import trial
 from mxscale.launcher.alive import kept_alive
-from mxscale.launcher.context import NO_HOOK, Signals
+from mxscale.launcher.context import NO_HOOK, Hook, Signals
 from mxscale.launcher.progress import echo
 from mxscale.records import claims
 from mxscale.rundir import directory, guards
@@ -33,6 +34,8 @@ from mxscale.train import build_facts
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
+STATES = {DONE: FINISHED, INTERRUPTED: KILLED, FAILURE: FAILED}
+
 
 class Stopped(Exception):
     """A signal stopped the measurement."""
@@ -43,50 +46,86 @@ class ProbeFailed(Exception):
 
 
 class Measurement:
-    """A measurement in a run directory of its own. It holds what it has measured, also if it is interrupted."""
+    """A measurement in a run directory of its own. It holds what it has measured, also if it is interrupted.
+
+    Each has, besides the methods below:
+        measure(): Measure. Raises Stopped after a signal, ProbeFailed, or ConfigError if nothing can be measured.
+        result(): Return the content of the result's file; None if nothing was measured.
+        metrics(content): Return the metrics of the run.
+    """
 
     name: str  # of the verb, and of the folder below `runs`
+    group: str  # of the verb's own settings
     file: str  # of the result
-    draw: Optional[Callable[[dict, str], None]] = None  # (result, path of the figure); None: it has no figure
 
-    def __init__(self, record: RunDir, signals: Signals):
-        self.record, self.signals = record, signals
+    def __init__(self, record: RunDir, signals: Signals, config: Config, settings: Any):
+        self.record, self.signals, self.config, self.settings = record, signals, config, settings
 
-    def measure(self) -> None:
-        """Raises Stopped after a signal, ProbeFailed, or ConfigError if nothing can be measured."""
-        raise NotImplementedError
-
-    def result(self) -> Optional[dict]:
-        """Return the content of the result's file; None if nothing was measured."""
-        raise NotImplementedError
-
-    def save(self, found: dict) -> None:
+    def save(self, content: dict) -> None:
         """Write further files of a result."""
 
-    def metrics(self, found: dict) -> Dict[str, float]:
-        """Return the metrics of the run."""
-        raise NotImplementedError
-
-    def text(self, found: dict) -> str:
+    def text(self, content: dict) -> str:
         """Return what is printed of a result at the end; "" if all is printed while it is measured."""
         return ""
 
+    def describe(self, plan: Plan, tags: Dict[str, str]) -> None:
+        """Write plan, environment and MLflow's params; `tags` in addition to those of every run."""
+        facts = {**description.describe(self.record.path), "mxnet": build_facts.build()}
+        if plan.data_digest:
+            facts["data"] = description.data_set(self.config.data.kind, plan)
+        self._write(facts, plan, tags)
 
-def execute(
-    of: Type[Measurement], config: Config, price: Price, make: Callable[[RunDir, Signals], Measurement], hook=NO_HOOK
-) -> int:
+    def describe_trial(self, short_run: RunDir) -> None:
+        """Write plan, environment and MLflow's params from those of a short run of the config."""
+        plan, resolved = short_run.plan(), short_run.config()  # by the preparation
+        config = replace(self.config, data=resolved.data, comm=resolved.comm)
+        run = signature.signature(config, plan.data_digest, plan.pretrained_sha256)
+        self._write(short_run.read("environment.json"), plan, {f"{self.name}.of": run})
+
+    def _write(self, facts: dict, plan: Plan, tags: Dict[str, str]) -> None:
+        tags = {**description.tags(facts, plan, "", self.config.claims), "kind": self.name, **tags}
+        del tags["signature"]  # it identifies training runs
+        self.record.write("environment.json", {**facts, "tags": tags})
+        self.record.write_plan(plan)
+        texts = {
+            f"{self.group}.{key}": json.dumps(value, separators=(",", ":")).replace('"', "")
+            for key, value in asdict(self.settings).items()
+        }
+        self.record.write(PARAMS, {**payload.params(self.record), **texts})
+
+    def run_ranks(
+        self, run: RunDir, config: Config, placed: Placement, name: str, command: Sequence[str], seconds: float
+    ) -> dict:
+        """Run ranks that measure for about `seconds`; return probe/NAME.json of `run`, which they write.
+
+        Raises Stopped or ProbeFailed.
+
+        Args:
+            command: The module that a rank runs, and its arguments.
+        """
+        commands = launch.commands(config, str(run), 1, placed, variables.of_run(run), command)
+        limit_s = config.launch.start_timeout_s + 10 * seconds
+        measured = trial.measured(run, name, commands, limit_s, self.signals, "launch.start_timeout_s")
+        if self.signals.reason:
+            raise Stopped(self.signals.reason)
+        if "no" in measured:
+            raise ProbeFailed(measured["no"])
+        return measured
+
+
+def execute(kind: Type[Measurement], config: Config, price: Price, *arguments: Any, hook: Hook = NO_HOOK) -> int:
     """Run and record a measurement, print its result, and return the exit status.
 
     Args:
-        make: Returns the measurement of a new run directory.
+        arguments: Of the measurement: the verb's own settings, and what else it takes.
         hook: Has the time from which the run is billed; its `on_created` receives the run directory.
 
     Raises:
         ConfigError: Nothing can be measured; the run directory is removed.
     """
-    record = directory.create(replace(config, entry=of.name))
+    record = directory.create(replace(config, entry=kind.name))
     with Signals() as signals:
-        work, status, error = make(record, signals), DONE, None
+        work, status, error = kind(record, signals, config, *arguments), DONE, None
         with guards.undone_if_refused(record, config, new=True):
             begin(record, price, hook.started)
             hook.on_created(record, signals)
@@ -97,25 +136,24 @@ def execute(
                 status, error = INTERRUPTED, str(stopped)
             except ProbeFailed as failed:
                 status, error = FAILURE, str(failed)
-        found = work.result()
-        if found:
-            work.save(found)
-            record.write(work.file, found)
-            if work.draw and find_spec("matplotlib"):  # not in the images of ranks
-                work.draw(found, str(figure_of(work)))
-            if text := work.text(found):
+        content = work.result()
+        if content:
+            work.save(content)
+            record.write(work.file, content)
+            if text := work.text(content):
                 echo(text)
-        close(record, STATES[status], error, work.metrics(found) if found else {})
-        unsent = send(record, config, signals)
-    show_end(work, status, error, unsent)
+        close(record, STATES[status], error, work.metrics(content) if content else {})
+        mirror = tracker.open_mirror(record, config.tracking, run_cost.cost_of(record))
+        unsent = mirror.finish(unwanted=lambda: signals.urgent)
+    if status == INTERRUPTED:
+        kept = f"partial result in {record.path / work.file}" if content else "nothing was measured"
+        echo(f"interrupted ({error}); {kept}")
+    echo(f"\n  view    {view_hint(record)}")
+    if unsent:
+        echo(unsent)
+    if status == FAILURE:
+        echo(f"error: {error}", sys.stderr)
     return status
-
-
-STATES = {DONE: FINISHED, INTERRUPTED: KILLED, FAILURE: FAILED}
-
-
-def figure_of(work: Measurement) -> Path:
-    return work.record.path / f"{Path(work.file).stem}.png"
 
 
 def check(config: Config, what: str, limits: str) -> None:
@@ -142,51 +180,10 @@ def begin(record: RunDir, price: Price, started: Optional[float] = None) -> None
     record.write_price(price)
 
 
-def describe(record: RunDir, name: str, plan: Plan, own: Dict[str, dict], tags: Dict[str, str]) -> None:
-    """Write plan, environment and MLflow's params.
-
-    Args:
-        name: That of the verb.
-        own: The verb's own settings by their group.
-        tags: Tags in addition to those of every run.
-    """
-    config = record.config()
-    record.write_plan(plan)
-    facts = {**description.describe(record.path), "mxnet": build_facts.build()}
-    tags = {**description.tags(facts, plan, "", config.claims), "kind": name, **tags}
-    del tags["signature"]  # it identifies training runs
-    if plan.data_digest:
-        facts["data"] = description.data_set(config.data.kind, plan)
-    record.write("environment.json", {**facts, "tags": tags})
-    _write_params(record, own)
-
-
-def describe_trial(record: RunDir, name: str, config: Config, trial: RunDir, own: Dict[str, dict]) -> None:
-    """Write environment and plan of `trial`, a short run of `config`, and MLflow's params; `own` as in `describe`."""
-    facts, plan, settled = trial.read("environment.json"), trial.plan(), trial.config()
-    config = replace(config, data=settled.data, comm=settled.comm)  # as resolved by the preparation
-    signature = identity.signature(config, plan.data_digest, plan.pretrained_sha256)
-    tags = description.tags(facts, plan, signature, config.claims)
-    tags[f"{name}.of"] = tags.pop("signature")  # the tag `signature` identifies training runs
-    facts["tags"] = {**tags, "kind": name}
-    record.write("environment.json", facts)
-    record.write_plan(plan)
-    _write_params(record, own)
-
-
-def _write_params(record: RunDir, own: Dict[str, dict]) -> None:
-    texts = {
-        f"{group}.{key}": json.dumps(value, separators=(",", ":")).replace('"', "")
-        for group, settings in own.items()
-        for key, value in settings.items()
-    }
-    record.write(PARAMS, {**payload.params(record), **texts})
-
-
 def write_lines(record: RunDir, lines: List[Tuple[int, int, Dict[str, float]]]) -> None:
     """Write metrics.jsonl from (step, time_ms, metrics)."""
-    found = [{"attempt": 1, "step": step, "time_ms": time_ms, "metrics": metrics} for step, time_ms, metrics in lines]
-    write_text(record.metrics_file, "".join(f"{json.dumps(each)}\n" for each in found))
+    values = [{"attempt": 1, "step": step, "time_ms": time_ms, "metrics": metrics} for step, time_ms, metrics in lines]
+    write_text(record.metrics_file, "".join(f"{json.dumps(line)}\n" for line in values))
 
 
 def close(record: RunDir, state: str, error: Optional[str], metrics: Dict[str, float]) -> None:
@@ -195,24 +192,3 @@ def close(record: RunDir, state: str, error: Optional[str], metrics: Dict[str, f
     record.write_status(replace(record.status().with_attempt(ended_ms=ended), state=state, error=error))
     cost = {f"cost/total_{currency}": value for currency, value in run_cost.total(record, 1, ended).items()}
     record.write_summary(Summary({**cost, **metrics}, attempt=1))
-
-
-def send(record: RunDir, config: Config, signals: Signals) -> Optional[str]:
-    """Send the closed record to MLflow; return a line on what was not sent, or None."""
-    mirror = tracker.open_mirror(record, config.tracking, run_cost.cost_of(record))
-    return mirror.finish(unwanted=lambda: signals.urgent)
-
-
-def show_end(work: Measurement, status: int, error: Optional[str], unsent: Optional[str]) -> None:
-    """Print how the measurement ended, and where its result is."""
-    if status == INTERRUPTED:
-        file = work.record.path / work.file
-        result = f"partial result in {file}" if file.exists() else "nothing was measured"
-        echo(f"interrupted ({error}); {result}")
-    figure = figure_of(work)
-    echo(f"\n  figure  {figure}" if figure.exists() else "")
-    echo(f"  view    {view_hint(work.record)}")
-    if unsent:
-        echo(unsent)
-    if status == FAILURE:
-        echo(f"error: {error}", sys.stderr)
