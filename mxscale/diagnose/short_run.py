@@ -3,11 +3,9 @@
 SIGTERM stops it at a step, and so does the end of the process that started it.
 """
 
-import os
+import ctypes
 import signal
 import sys
-import threading
-import time
 
 import yaml
 
@@ -16,7 +14,7 @@ from mxscale.launcher import run
 from mxscale.rundir.directory import FAILURE, REFUSED
 from mxscale.util.errors import ConfigError, RunFailed
 
-POLL_S = 1.0
+PR_SET_PDEATHSIG = 1  # sys/prctl.h
 
 
 def main(path: str) -> int:
@@ -35,15 +33,8 @@ def main(path: str) -> int:
 
 
 def stop_with_parent() -> None:
-    """Send SIGTERM to this process when its parent ends."""
-    parent = os.getppid()
-
-    def watch():
-        while os.getppid() == parent:
-            time.sleep(POLL_S)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True, name="orphan").start()
+    """Have the kernel send SIGTERM to this process when its parent ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import List, NamedTuple, Optional
+from typing import Callable, List, NamedTuple, Optional
 
 import psutil
 import yaml
@@ -101,12 +101,21 @@ def together(configs: List[Config], folder: Path, seconds: float, warmup: int, s
         ProbeFailed: A run ended by itself.
         Stopped: A signal arrived.
     """
+
+    def warm(written) -> bool:
+        return all(lines and lines[-1]["step"] >= warmup for lines in written)
+
+    def measured(written) -> bool:
+        enough = all(len(lines) - begin >= LEAST for begin, lines in zip(first, written))
+        return enough and time.monotonic() >= deadline
+
     runs = []
     try:
         for number, config in enumerate(configs):
             runs.append(ShortRun(config, folder / str(number)))
-        first, before = _when_warm(runs, warmup, signals), load(runs)
-        last, after = _when_measured(runs, first, seconds, signals), load(runs)
+        first = [count + 1 for count in _wait(runs, signals, warm)]  # the first complete line after the warm-up
+        before, deadline = load(runs), time.monotonic() + seconds
+        last, after = _wait(runs, signals, measured), load(runs)
         others = max(0.0, (after[1] - before[1]) / (after[0] - before[0]))
         readings = [_reading(run, begin, end, others) for run, begin, end in zip(runs, first, last)]
     finally:
@@ -127,31 +136,20 @@ def _with_size(reading: Reading) -> Reading:
     return reading._replace(parameters_mb=sizes[-1] / 2**20 if sizes else None)
 
 
-def _when_warm(runs: List[ShortRun], warmup: int, signals: Signals) -> List[int]:
-    """Wait until all runs have done `warmup` steps; return the first complete line of each after that."""
+def _wait(runs: List[ShortRun], signals: Signals, enough: Callable[[List[List[dict]]], bool]) -> List[int]:
+    """Wait until the lines of the runs are enough; return the number of lines of each.
+
+    Raises Stopped or ProbeFailed.
+    """
     while True:
-        _poll(runs, signals)
+        time.sleep(POLL_S)
+        if signals.reason:
+            raise Stopped(signals.reason)
+        for run in runs:
+            run.check()
         written = [run.lines() for run in runs]
-        if all(lines and lines[-1]["step"] >= warmup for lines in written):
-            return [len(lines) + 1 for lines in written]
-
-
-def _when_measured(runs: List[ShortRun], first: List[int], seconds: float, signals: Signals) -> List[int]:
-    """Wait until the time is over and each run has enough lines; return the number of lines of each."""
-    deadline = time.monotonic() + seconds
-    while True:
-        _poll(runs, signals)
-        written = [len(run.lines()) for run in runs]
-        if time.monotonic() >= deadline and all(last - begin >= LEAST for begin, last in zip(first, written)):
-            return written
-
-
-def _poll(runs: List[ShortRun], signals: Signals) -> None:
-    time.sleep(POLL_S)
-    if signals.reason:
-        raise Stopped(signals.reason)
-    for run in runs:
-        run.check()
+        if enough(written):
+            return [len(lines) for lines in written]
 
 
 def load(runs: List[ShortRun]) -> tuple:
