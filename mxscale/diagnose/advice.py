@@ -39,9 +39,9 @@ class Advice(NamedTuple):
     why: str
 
 
-def advise(found: Diagnosis, facts: Facts, config: Config) -> List[Advice]:
+def advise(diagnosis: Diagnosis, facts: Facts, config: Config) -> List[Advice]:
     """Return the settings with the largest gains, of those that apply and are not set already."""
-    step = Step(found, facts)
+    step = Step(diagnosis, facts)
     rules = (of_input, of_exchange, of_cores, of_compute)
     worth = [advice for rule in rules for advice in rule(step, facts, config) if advice.gain >= LEAST]
     return sorted(worth, key=lambda advice: -advice.gain)[:SHOWN]
@@ -50,12 +50,12 @@ def advise(found: Diagnosis, facts: Facts, config: Config) -> List[Advice]:
 class Step:
     """Seconds of a step by part; a part that is not significant counts as 0."""
 
-    def __init__(self, found: Diagnosis, facts: Facts):
+    def __init__(self, diagnosis: Diagnosis, facts: Facts):
         def part(name: str) -> float:
-            share = found.shares.get(name)
+            share = diagnosis.shares.get(name)
             return share.value * self.seconds if share and share.is_significant else 0.0
 
-        self.seconds, self.compute = list(found.steps.values())[-1].value, found.steps["compute"].value
+        self.seconds, self.compute = list(diagnosis.steps.values())[-1].value, diagnosis.steps["compute"].value
         self.cores, self.exchange, self.input = part("cores"), part("exchange"), part("input")
         self.exchange_alone = max(self.exchange, facts.exchange_s or 0.0)
 
@@ -94,8 +94,8 @@ def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     if comm.compression == "none" and comm.update_on == "worker":
         saved = min(seen, step.exchange_alone / 2)
         yield Advice("comm.compression=fp16", step.without(saved), "half the bytes")
-    one = facts.parameters_mb and facts.parameters_mb * MIB <= bucket_bytes(comm, facts.parameters_mb * MIB)
-    if comm.overlap and not comm.double_buffering and one:
+    one_bucket = facts.parameters_mb and facts.parameters_mb * MIB <= bucket_bytes(comm, facts.parameters_mb * MIB)
+    if comm.overlap and not comm.double_buffering and one_bucket:
         # the last of four buckets is sent after backward
         hidden, size = min(seen * 3 / 4, backward), facts.parameters_mb / 4
         why = f"all {facts.parameters_mb:.3g} MB are one bucket, which is sent after backward"

@@ -106,60 +106,60 @@ class Times(Measurement):
         rows = [{**row, "seconds": spread(row["seconds"])} for row in measured["sizes"]] if measured else []
         return {**self.facts, **result(self.config, self.settings, rows, self.ranks)} if rows else None
 
-    def save(self, found: dict) -> None:
-        lines = [(row["bytes"], row["time_ms"], metrics("", row)) for row in found["sizes"]]
+    def save(self, content: dict) -> None:
+        lines = [(row["bytes"], row["time_ms"], metrics("", row)) for row in content["sizes"]]
         recording.write_lines(self.record, lines)
 
-    def metrics(self, found: dict) -> Dict[str, float]:
-        return headline(found)
+    def metrics(self, content: dict) -> Dict[str, float]:
+        return headline(content)
 
-    def text(self, found: dict) -> str:
-        return table(found)
+    def text(self, content: dict) -> str:
+        return table(content)
 
 
 def result(config: Config, request: AllReduce, rows: List[Dict], ranks: int) -> Dict:
     """Return the sizes and, for a ring, the link fitted to them: alpha_s, bytes_per_s, residual and its seconds."""
     points = [(row["bytes"], row["seconds"]["median"]) for row in rows]
-    found = {"ranks": ranks, "settings": asdict(request), "sizes": rows, "fit": None}
+    content = {"ranks": ranks, "settings": asdict(request), "sizes": rows, "fit": None}
     try:
         if config.comm.entry.exchange != RING:
-            return found
+            return content
         link = step_time.calibrate(points, ranks)
     except ValueError:  # one size, or times that do not grow with the size
-        return found
+        return content
     seconds = [2 * (ranks - 1) * (link.alpha_s + size / ranks / link.bytes_per_s) for size, _ in points]
     errors = [(fitted / measured - 1) ** 2 for fitted, (_, measured) in zip(seconds, points)]
     fit = {**asdict(link), "residual": math.sqrt(statistics.mean(errors)), "seconds": seconds}
-    return {**found, "fit": fit}
+    return {**content, "fit": fit}
 
 
 def metrics(suffix: str, row: Dict) -> Dict[str, float]:
     """Return the time of a size with its range, and the rate at which an array of that size is summed."""
     seconds, bits = row["seconds"], 8 * row["bytes"]
-    found = {"ms": 1e3 * seconds["median"], "ms_low": 1e3 * seconds["min"], "ms_high": 1e3 * seconds["max"]}
-    found["gbit_per_s"] = bits / seconds["median"] / 1e9
-    found["gbit_per_s_low"], found["gbit_per_s_high"] = (bits / seconds[key] / 1e9 for key in ("max", "min"))
-    return {f"allreduce/{name}{suffix}": value for name, value in found.items()}
+    values = {"ms": 1e3 * seconds["median"], "ms_low": 1e3 * seconds["min"], "ms_high": 1e3 * seconds["max"]}
+    values["gbit_per_s"] = bits / seconds["median"] / 1e9
+    values["gbit_per_s_low"], values["gbit_per_s_high"] = (bits / seconds[key] / 1e9 for key in ("max", "min"))
+    return {f"allreduce/{name}{suffix}": value for name, value in values.items()}
 
 
-def headline(found: Dict) -> Dict[str, float]:
+def headline(content: Dict) -> Dict[str, float]:
     """Return the metrics of the run: those of each size, such as allreduce/ms/65536, and those of the link."""
-    own = {name: value for row in found["sizes"] for name, value in metrics(f"/{row['bytes']}", row).items()}
-    if fit := found["fit"]:
-        own["allreduce/alpha_us"] = 1e6 * fit["alpha_s"]
-        own["allreduce/link_gbit_per_s"] = 8 * fit["bytes_per_s"] / 1e9
-        own["allreduce/fit_residual"] = fit["residual"]
-    return own
+    values = {name: value for row in content["sizes"] for name, value in metrics(f"/{row['bytes']}", row).items()}
+    if fit := content["fit"]:
+        values["allreduce/alpha_us"] = 1e6 * fit["alpha_s"]
+        values["allreduce/link_gbit_per_s"] = 8 * fit["bytes_per_s"] / 1e9
+        values["allreduce/fit_residual"] = fit["residual"]
+    return values
 
 
-def table(found: Dict) -> str:
+def table(content: Dict) -> str:
     """Return a line for each size, and one for the fitted link."""
-    lines, fit = [HEAD], found["fit"]
-    for number, row in enumerate(found["sizes"]):
-        one = metrics("", row)
-        ms = "{:.3f} ({:.3f} to {:.3f})".format(*(one[f"allreduce/{name}"] for name in ("ms", "ms_low", "ms_high")))
+    lines, fit = [HEAD], content["fit"]
+    for number, row in enumerate(content["sizes"]):
+        values = metrics("", row)
+        ms = "{:.3f} ({:.3f} to {:.3f})".format(*(values[f"allreduce/{name}"] for name in ("ms", "ms_low", "ms_high")))
         fitted = f"{1e3 * fit['seconds'][number]:9.3f}" if fit else ""
-        lines.append(f"{row['bytes']:12,}  {ms:34} {one['allreduce/gbit_per_s']:8.3f} {fitted}".rstrip())
+        lines.append(f"{row['bytes']:12,}  {ms:34} {values['allreduce/gbit_per_s']:8.3f} {fitted}".rstrip())
     return "\n".join(["", *lines, *([describe_fit(fit)] if fit else [])])
 
 

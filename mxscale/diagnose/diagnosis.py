@@ -148,15 +148,15 @@ class Diagnostics(Measurement):
         """Return the content of diagnosis.json; None if nothing was measured."""
         if not self.times:
             return None
-        found = breakdown.diagnose(self.times)
+        parts = breakdown.diagnose(self.times)
         facts = self._facts()
         return {
-            "kind": found.kind,
-            "verdict": found.verdict,
-            "steps_s": {name: one._asdict() for name, one in found.steps.items()},
-            "images_per_s": {name: rate(one, self._images)._asdict() for name, one in found.steps.items()},
-            "shares": {part: one._asdict() for part, one in found.shares.items()},
-            "advice": [one._asdict() for one in advice.advise(found, facts, self.run.config)],
+            "kind": parts.kind,
+            "verdict": parts.verdict,
+            "steps_s": {name: step._asdict() for name, step in parts.steps.items()},
+            "images_per_s": {name: rate(step, self._images)._asdict() for name, step in parts.steps.items()},
+            "shares": {part: share._asdict() for part, share in parts.shares.items()},
+            "advice": [suggestion._asdict() for suggestion in advice.advise(parts, facts, self.run.config)],
             "data_wait": statistics.median(self.waited) if self.waited else None,
             "others_cores": statistics.median(self.others),
             "facts": asdict(facts),
@@ -169,20 +169,20 @@ class Diagnostics(Measurement):
             "times_s": self.times,
         }
 
-    def metrics(self, found: dict) -> Dict[str, float]:
+    def metrics(self, content: dict) -> Dict[str, float]:
         """Return shares and rates with their bounds, and 1 - real/synthetic."""
         metrics = {}
-        for group, values in (("share", found["shares"]), ("images_per_s", found["images_per_s"])):
-            for name, one in values.items():
-                metrics[f"diagnose/{group}/{name}"] = one["value"]
-                metrics[f"diagnose/{group}/{name}_low"] = one["low"]
-                metrics[f"diagnose/{group}/{name}_high"] = one["high"]
-        if "input" in found["shares"]:
-            metrics["diagnose/gap"] = found["shares"]["input"]["value"]
+        for group, values in (("share", content["shares"]), ("images_per_s", content["images_per_s"])):
+            for name, estimate in values.items():
+                metrics[f"diagnose/{group}/{name}"] = estimate["value"]
+                metrics[f"diagnose/{group}/{name}_low"] = estimate["low"]
+                metrics[f"diagnose/{group}/{name}_high"] = estimate["high"]
+        if "input" in content["shares"]:
+            metrics["diagnose/gap"] = content["shares"]["input"]["value"]
         return metrics
 
-    def text(self, found: dict) -> str:
-        return f"{presentation.table(found)}\n\n{found['verdict']}\n\n{presentation.advice(found)}"
+    def text(self, content: dict) -> str:
+        return f"{presentation.table(content)}\n\n{content['verdict']}\n\n{presentation.advice(content)}"
 
     def _facts(self) -> advice.Facts:
         plan = self.run.plan

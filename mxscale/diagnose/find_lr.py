@@ -119,38 +119,38 @@ class RangeTest(Measurement):
         """Return the content of find-lr.json; None if no step was taken."""
         if not self.history:
             return None
-        found = lr_curve.curve(self._rates(), self.losses, self.half)
+        curve = lr_curve.curve(self._rates(), self.losses, self.half)
         sizes = self.seen.plan().sizes
         return {
             "settings": asdict(self.settings),
             "global_batch": sizes.global_batch,
             "scaling": sizes.effective_lr / self.settings.lr_min,  # effective rate / optimizer.lr
-            "ended": why_ended(self.losses, found, self.settings),
-            "steepest_lr": found.steepest_lr,
-            "tenth_lr": found.tenth_lr,
-            **found._asdict(),
+            "ended": why_ended(self.losses, curve, self.settings),
+            "steepest_lr": curve.steepest_lr,
+            "tenth_lr": curve.tenth_lr,
+            **curve._asdict(),
         }
 
-    def save(self, found: dict) -> None:
+    def save(self, content: dict) -> None:
         self.describe_trial(self.seen)
         if find_spec("matplotlib"):  # not in the images of ranks
-            lr_curve.draw(found, str(self.figure))
-        steps = self.history[: len(found["losses"])]
+            lr_curve.draw(content, str(self.figure))
+        steps = self.history[: len(content["losses"])]
         rates = [{key: line["metrics"][key] for key in ("train/loss", "lr")} for line in steps]
         lines = [(line["step"], line["time_ms"], metrics) for line, metrics in zip(steps, rates)]
         recording.write_lines(self.record, lines)
 
-    def metrics(self, found: dict) -> Dict[str, float]:
-        rates = {name: found[f"{name}_lr"] for name in ("steepest", "tenth")}
+    def metrics(self, content: dict) -> Dict[str, float]:
+        rates = {name: content[f"{name}_lr"] for name in ("steepest", "tenth")}
         return {f"find_lr/{name}": rate for name, rate in rates.items() if rate is not None}
 
-    def text(self, found: dict) -> str:
-        return report(found) + (f"\n\n  figure  {self.figure}" if self.figure.exists() else "")
+    def text(self, content: dict) -> str:
+        return report(content) + (f"\n\n  figure  {self.figure}" if self.figure.exists() else "")
 
 
-def why_ended(losses: List[float], found: Curve, settings: FindLr) -> str:
+def why_ended(losses: List[float], curve: Curve, settings: FindLr) -> str:
     """Return why the test took no further step."""
-    taken = len(found.losses)
+    taken = len(curve.losses)
     if taken < len(losses) and not math.isfinite(losses[taken]):
         return f"the loss is {losses[taken]} at step {taken + 1}"
     if lr_curve.end_of(losses, lr_curve.half_window(settings.steps)):
@@ -158,19 +158,19 @@ def why_ended(losses: List[float], found: Curve, settings: FindLr) -> str:
     return "reached find_lr.lr_max" if taken == settings.steps else f"interrupted after step {taken}"
 
 
-def report(found: dict) -> str:
+def report(content: dict) -> str:
     """Return the suggested rates, and the line to paste."""
-    lines = ["", f"  ended: {found['ended']}", ""]
-    if found["minimum"] is None:
+    lines = ["", f"  ended: {content['ended']}", ""]
+    if content["minimum"] is None:
         advice = "a lower find_lr.lr_min, or more find_lr.steps"
         return "\n".join([*lines, f"  no suggestion: the loss did not fall by more than its noise; try {advice}"])
     rows = [
-        ["loss falls fastest", f"optimizer.lr={lr_curve.shown(found['steepest_lr'])}"],
-        ["a tenth of the smallest loss's rate", f"optimizer.lr={lr_curve.shown(found['tenth_lr'])}"],
+        ["loss falls fastest", f"optimizer.lr={lr_curve.shown(content['steepest_lr'])}"],
+        ["a tenth of the smallest loss's rate", f"optimizer.lr={lr_curve.shown(content['tenth_lr'])}"],
     ]
     lines += text_table.columns(rows, indent="  ")
-    if found["minimum"] == len(found["rates"]) - 1:
-        lines.append(f"  the loss still falls at {lr_curve.shown(found['rates'][-1])}: set a higher find_lr.lr_max")
-    effective = found["scaling"] * found["tenth_lr"]
-    batch = f"effective lr {lr_curve.shown(effective)} at a global batch of {found['global_batch']}"
-    return "\n".join([*lines, "", f"  use     optimizer.lr={lr_curve.shown(found['tenth_lr'])}    ({batch})"])
+    if content["minimum"] == len(content["rates"]) - 1:
+        lines.append(f"  the loss still falls at {lr_curve.shown(content['rates'][-1])}: set a higher find_lr.lr_max")
+    effective = content["scaling"] * content["tenth_lr"]
+    batch = f"effective lr {lr_curve.shown(effective)} at a global batch of {content['global_batch']}"
+    return "\n".join([*lines, "", f"  use     optimizer.lr={lr_curve.shown(content['tenth_lr'])}    ({batch})"])

@@ -95,12 +95,12 @@ class Rates(Measurement):
             **facts, "batch": self.config.batch.per_device, "settings": asdict(self.settings), "rates": self.rows
         }  # fmt: skip
 
-    def save(self, found: dict) -> None:
+    def save(self, content: dict) -> None:
         """Write a line of metrics for each rate: its step is the number of threads."""
         lines = [(row["threads"], row["time_ms"], metrics(name_of(row), row)) for row in self.rows]
         recording.write_lines(self.record, lines)
 
-    def metrics(self, found: dict) -> Dict[str, float]:
+    def metrics(self, content: dict) -> Dict[str, float]:
         return headline(self.rows, self.config.data.reader)
 
 
@@ -116,8 +116,8 @@ def metrics(name: str, row: Dict) -> Dict[str, float]:
 
 def headline(rows: List[Dict], reader: str) -> Dict[str, float]:
     """Return the rate of a reader in training with the most threads as metrics of the run; {} if not measured."""
-    own = [row for row in rows if (row["reader"], row["what"]) == (reader, TRAINING)]
-    return metrics(RATE, max(own, key=lambda row: row["threads"])) if own else {}
+    measured = [row for row in rows if (row["reader"], row["what"]) == (reader, TRAINING)]
+    return metrics(RATE, max(measured, key=lambda row: row["threads"])) if measured else {}
 
 
 def line(row: Dict) -> str:

@@ -61,43 +61,43 @@ def curve(rates: Sequence[float], losses: Sequence[float], half: int) -> Curve:
     end = end_of(losses, half)
     rates, losses = list(rates[:end]), list(losses[:end])
     smoothed = smooth(losses, half)
-    found = Curve(rates, losses, smoothed)
+    measured = Curve(rates, losses, smoothed)
     low = min(range(len(smoothed)), key=smoothed.__getitem__, default=0)
     if low < 2:
-        return found
+        return measured
     noise = math.sqrt(sum((loss - mean) ** 2 for loss, mean in zip(losses[:low], smoothed)) / low)
     if smoothed[0] - smoothed[low] <= noise:
-        return found
+        return measured
 
     def slope(at: int) -> float:
         return (smoothed[at + 1] - smoothed[at - 1]) / math.log(rates[at + 1] / rates[at - 1])
 
-    return found._replace(minimum=low, steepest=min(range(1, low), key=slope))
+    return measured._replace(minimum=low, steepest=min(range(1, low), key=slope))
 
 
 def shown(rate: float) -> str:
     return f"{rate:.2g}"
 
 
-def draw(found: dict, path: str) -> None:
+def draw(result: dict, path: str) -> None:
     """Draw the losses and their smoothed curve over the rate on a logarithmic axis, with the suggested rates."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()
-    rates, smoothed = found["rates"], found["smoothed"]
-    axes.plot(rates, found["losses"], ".", color="grey", alpha=0.6, label="loss of a step")
+    rates, smoothed = result["rates"], result["smoothed"]
+    axes.plot(rates, result["losses"], ".", color="grey", alpha=0.6, label="loss of a step")
     axes.plot(rates, smoothed, color="C0", label="smoothed")
-    if found["minimum"] is not None:
-        at = found["steepest"]
+    if result["minimum"] is not None:
+        at = result["steepest"]
         fastest = f"loss falls fastest: {shown(rates[at])}"
         axes.plot(rates[at], smoothed[at], "o", color="C1", label=fastest)
-        tenth = f"a tenth of the smallest loss's rate: {shown(found['tenth_lr'])}"
-        axes.axvline(found["tenth_lr"], linestyle="--", color="C2", label=tenth)
+        tenth = f"a tenth of the smallest loss's rate: {shown(result['tenth_lr'])}"
+        axes.axvline(result["tenth_lr"], linestyle="--", color="C2", label=tenth)
         fall = smoothed[0] - min(smoothed)  # beside the losses of divergence it would not be seen
         axes.set_ylim(min(smoothed) - 0.1 * fall, smoothed[0] + 0.8 * fall)
     axes.set(xscale="log", xlabel="optimizer.lr", ylabel="training loss")
-    axes.set_title(f"range test, global batch {found['global_batch']}; ended: {found['ended']}", fontsize=11)
+    axes.set_title(f"range test, global batch {result['global_batch']}; ended: {result['ended']}", fontsize=11)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)

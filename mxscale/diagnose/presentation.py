@@ -6,41 +6,43 @@ from mxscale.util import text_table
 OTHER_WORK = 0.1  # share of the cores that other processes may use without a warning
 
 
-def title(found: dict, probe: str) -> str:
-    ranks = found["facts"]["ranks"]
+def title(result: dict, probe: str) -> str:
+    ranks = result["facts"]["ranks"]
     return f"compute alone, 1 rank x {ranks}" if probe == "compute" and ranks > 1 else TITLES[probe]
 
 
-def table(found: dict) -> str:
+def table(result: dict) -> str:
     """Return the rates of the probes and the parts of a step, each with its 95 % interval."""
     rates = [["", "images/s", "", "ms per step"]]
-    for name in [name for name in PROBES if name in found["steps_s"]]:
-        rate, step = found["images_per_s"][name], found["steps_s"][name]
+    for name in [name for name in PROBES if name in result["steps_s"]]:
+        rate, step = result["images_per_s"][name], result["steps_s"][name]
         bounds = f"({rate['low']:,.1f} to {rate['high']:,.1f})"
-        rates.append([title(found, name), f"{rate['value']:,.1f}", bounds, f"{1000 * step['value']:.2f}"])
+        rates.append([title(result, name), f"{rate['value']:,.1f}", bounds, f"{1000 * step['value']:.2f}"])
     parts = [["part of a step", "share", "", "ms"]]
-    for part, share in found["shares"].items():
+    for part, share in result["shares"].items():
         bounds = f"({100 * share['low']:.1f} to {100 * share['high']:.1f})"
-        ms = 1000 * share["value"] * step_s(found)
+        ms = 1000 * share["value"] * step_s(result)
         parts.append([PART_TITLES[part], f"{100 * share['value']:.1f} %", bounds, f"{ms:.2f}"])
-    if found["data_wait"] is not None:
-        parts.append(["data wait", f"{100 * found['data_wait']:.1f} %", "(devices idle)", ""])
+    if result["data_wait"] is not None:
+        parts.append(["data wait", f"{100 * result['data_wait']:.1f} %", "(devices idle)", ""])
     lines = ["", *text_table.columns(rates, (1, 3), "  "), "", *text_table.columns(parts, (1, 3), "  ")]
-    if found["others_cores"] > OTHER_WORK * found["facts"]["cores"]:
+    if result["others_cores"] > OTHER_WORK * result["facts"]["cores"]:
         lines.append(
-            f"\n  warning: other processes used {found['others_cores']:.1f} of {found['facts']['cores']} cores; "
+            f"\n  warning: other processes used {result['others_cores']:.1f} of {result['facts']['cores']} cores; "
             "these are times of a shared machine"
         )
     return "\n".join(lines)
 
 
-def step_s(found: dict) -> float:
-    return found["steps_s"][[name for name in LEVELS if name in found["steps_s"]][-1]]["value"]
+def step_s(result: dict) -> float:
+    return result["steps_s"][[name for name in LEVELS if name in result["steps_s"]][-1]]["value"]
 
 
-def advice(found: dict) -> str:
+def advice(result: dict) -> str:
     """Return the recommended settings, the largest gain first."""
-    if not found["advice"]:
+    if not result["advice"]:
         return "  no setting is predicted to gain 1 % or more"
-    rows = [[one["setting"], f"{100 * one['gain']:+.0f} % images/s at most", one["why"]] for one in found["advice"]]
+    rows = [
+        [entry["setting"], f"{100 * entry['gain']:+.0f} % images/s at most", entry["why"]] for entry in result["advice"]
+    ]
     return "\n".join(["  settings with the largest predicted gain:", *text_table.columns(rows, indent="  ")])

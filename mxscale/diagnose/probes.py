@@ -75,14 +75,14 @@ def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
     threads = replace(run.config.launch, ranks=ranks, threads=run.plan.threads)
     real = replace(run.config, log_every=interval, launch=threads)
     synthetic = replace(real, data=synthetic_data(run))
-    found = {"compute": [one_rank(run, synthetic)]}
+    runs = {"compute": [one_rank(run, synthetic)]}
     if ranks > 1 and run.plan.device == "cpu":
-        found["side_by_side"] = [one_rank(run, synthetic, rank) for rank in range(ranks)]
+        runs["side_by_side"] = [one_rank(run, synthetic, rank) for rank in range(ranks)]
     if ranks > 1:
-        found["exchange"] = [synthetic]
+        runs["exchange"] = [synthetic]
     if not DATASETS[real.data.kind].generated:
-        found["all"] = [real]
-    return found
+        runs["all"] = [real]
+    return runs
 
 
 def synthetic_data(run: Run) -> Data:

@@ -60,8 +60,8 @@ class ShortRun:
 
     def run(self) -> Optional[RunDir]:
         """Return the run directory; None before it exists."""
-        found = directory.runs_of(self.folder, self.entry)
-        return found[0] if found else None
+        runs = directory.runs_of(self.folder, self.entry)
+        return runs[0] if runs else None
 
     def lines(self) -> List[dict]:
         """Return the lines of its metrics that have a rate."""
@@ -154,17 +154,19 @@ def _wait(runs: List[ShortRun], signals: Signals, enough: Callable[[List[List[di
 
 def load(runs: List[ShortRun]) -> tuple:
     """Return the time, and the seconds that cores were busy with other processes or withheld by the host."""
-    times, own = psutil.cpu_times(), 0.0
+    times, measured_s = psutil.cpu_times(), 0.0
     for run in runs:
         with contextlib.suppress(psutil.NoSuchProcess):
             parent = psutil.Process(run.process.pid)
             for process in [parent, *parent.children(recursive=True)]:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    own += sum(process.cpu_times()[:2])
-    return time.monotonic(), sum(times[:8]) - times.idle - times.iowait - own
+                    measured_s += sum(process.cpu_times()[:2])
+    return time.monotonic(), sum(times[:8]) - times.idle - times.iowait - measured_s
 
 
 def _reading(run: ShortRun, first: int, last: int, others: float) -> Reading:
     metrics = [line["metrics"] for line in run.lines()[first:last]]
-    values = {name: [one[name] for one in metrics if name in one] for name in (RATE, "time/data_wait", "time/exchange")}
+    values = {
+        name: [line[name] for line in metrics if name in line] for name in (RATE, "time/data_wait", "time/exchange")
+    }
     return Reading(*values.values(), run.run(), others)

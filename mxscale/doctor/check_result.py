@@ -40,7 +40,7 @@ def count(results: List[CheckResult], state: str) -> int:
 
 def table(results: List[CheckResult]) -> str:
     """Return a line for each result, and the counts."""
-    rows = [[each.state, each.name, f"{each.cause}{'; ' + each.fix if each.fix else ''}"] for each in results]
+    rows = [[result.state, result.name, "; ".join(filter(None, (result.cause, result.fix)))] for result in results]
     warnings, failures = plural(count(results, WARN), "warning"), plural(count(results, FAIL), "failure")
     return "\n".join([*text_table.columns(rows), f"{count(results, OK)} ok, {warnings}, {failures}"])
 

@@ -20,11 +20,6 @@ from mxscale.util.redaction import redact_address
 LATER = "runs are recorded in runs/ and can be sent later"  # a run neither waits for MLflow nor fails with it
 
 
-def check(config: Config) -> List[CheckResult]:
-    """Return the results in a fixed order; takes as long as the slowest host."""
-    return [*check_hosts(config), check_mlflow(config)]
-
-
 def check_hosts(config: Config) -> List[CheckResult]:
     """Return a result for each host: ssh without a password, the runs folder, this Python."""
     try:
@@ -42,9 +37,9 @@ def check_hosts(config: Config) -> List[CheckResult]:
         os.chmod(folder, 0o755)  # like a run directory, it must be visible to other users' processes
         own_horovod = description.versions().get("horovod", "")
         over_gloo = len(nodes) > 1 and config.comm.transport == "gloo" and hosts.needs_own_name(own_horovod)
-        own = [Path(folder, str(number)) for number in range(len(nodes))]
+        folders = [Path(folder, str(number)) for number in range(len(nodes))]
         with ThreadPoolExecutor(min(32, len(nodes))) as threads:
-            return list(threads.map(lambda host, seen: _check_host(host, seen, over_gloo), nodes, own))
+            return list(threads.map(_check_host, nodes, folders, [over_gloo] * len(nodes)))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -93,7 +88,7 @@ def check_mlflow(config: Config) -> CheckResult:
 
 
 def _check_sqlite(file: Path) -> CheckResult:
-    found = existing(file)
-    if file.is_dir() or not os.access(found, os.W_OK) or (found != file and not found.is_dir()):
+    present = existing(file)
+    if file.is_dir() or not os.access(present, os.W_OK) or (present != file and not present.is_dir()):
         return CheckResult("mlflow", WARN, f"{file} is not writable", f"set tracking.uri or runs=DIR; {LATER}")
     return CheckResult("mlflow", OK, f"{file}{'' if file.exists() else ', created by the first run'}")

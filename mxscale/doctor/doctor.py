@@ -31,11 +31,11 @@ def examine(facts: dict, run: PlannedRun) -> List[CheckResult]:
     results = []
     for name, check in CHECKS.items():
         try:
-            found = check(facts, run)
+            outcome = check(facts, run)
         except Exception as error:  # a missing or unexpected fact must neither hide other results nor end a run
-            found = WARN, f"check failed ({type(error).__name__}: {error})"
-        if found is not None:
-            results.append(CheckResult(name, *found))
+            outcome = WARN, f"check failed ({type(error).__name__}: {error})"
+        if outcome is not None:
+            results.append(CheckResult(name, *outcome))
     return results
 
 
@@ -74,12 +74,12 @@ IMPORT_FIXES = (
 
 
 def mxnet(facts: dict, run: PlannedRun):
-    found = facts["mxnet"]
-    if "error" not in found:
-        return OK, f"{found['version']} with numpy {found['numpy']}"
-    fixes = [fix for pattern, fix in IMPORT_FIXES if re.search(pattern, found["error"])]
+    build = facts["mxnet"]
+    if "error" not in build:
+        return OK, f"{build['version']} with numpy {build['numpy']}"
+    fixes = [fix for pattern, fix in IMPORT_FIXES if re.search(pattern, build["error"])]
     numpy = facts["versions"].get("numpy", "none")
-    return FAIL, f"{found['error']} (numpy: {numpy})", fixes[0] if fixes else "make setup, or use one of the images"
+    return FAIL, f"{build['error']} (numpy: {numpy})", fixes[0] if fixes else "make setup, or use one of the images"
 
 
 SHOWN_FEATURES = ("CUDA", "CUDNN", "NCCL", "TENSORRT", "MKLDNN", "ONEDNN", "BLAS_OPEN", "BLAS_MKL", "OPENMP", "OPENCV",
@@ -87,28 +87,28 @@ SHOWN_FEATURES = ("CUDA", "CUDNN", "NCCL", "TENSORRT", "MKLDNN", "ONEDNN", "BLAS
 
 
 def features(facts: dict, run: PlannedRun):
-    found = facts["mxnet"].get("features")
-    if found is None:
+    enabled = facts["mxnet"].get("features")
+    if enabled is None:
         return None
-    if "OPENCV" not in found:
+    if "OPENCV" not in enabled:
         return FAIL, "MXNet was built without OpenCV, which decodes images", "use the wheel or one of the images"
-    if on_cpu(facts, run) and not {"MKLDNN", "ONEDNN"} & set(found):
+    if on_cpu(facts, run) and not {"MKLDNN", "ONEDNN"} & set(enabled):
         return WARN, "MXNet was built without oneDNN: slow on a CPU", "build it with USE_ONEDNN or USE_MKLDNN"
-    return OK, " ".join(name for name in SHOWN_FEATURES if name in found)
+    return OK, " ".join(name for name in SHOWN_FEATURES if name in enabled)
 
 
 def horovod(facts: dict, run: PlannedRun):
     if "error" in facts["mxnet"]:
         return None
-    found = facts["mxnet"]["horovod"]
-    if not found:
+    build = facts["mxnet"]["horovod"]
+    if not build:
         return FAIL if run.needs_horovod else WARN, "not installed: only one rank, with comm=local", "make setup"
-    if not found["gloo"] and not found["mpi"]:
+    if not build["gloo"] and not build["mpi"]:
         return FAIL, "built with neither Gloo nor MPI", "rebuild it with HOROVOD_WITH_GLOO=1 (make setup)"
-    transports = ", ".join(name for name in ("gloo", "mpi", "nccl") if found[name])
-    if found["mpi"] and not facts["machine"]["mpirun"]:
-        return WARN, f"{found['version']} ({transports}), but no mpirun", "install openmpi-bin, or use Gloo"
-    return OK, f"{found['version']} ({transports})"
+    transports = ", ".join(name for name in ("gloo", "mpi", "nccl") if build[name])
+    if build["mpi"] and not facts["machine"]["mpirun"]:
+        return WARN, f"{build['version']} ({transports}), but no mpirun", "install openmpi-bin, or use Gloo"
+    return OK, f"{build['version']} ({transports})"
 
 
 # ---------------------------------------------------------------- the machine
@@ -137,15 +137,15 @@ def home(facts: dict, run: PlannedRun):
 
 
 def shared_memory(facts: dict, run: PlannedRun):
-    found = facts["machine"]["shm"]
+    shm = facts["machine"]["shm"]
     needed = run.ranks_here > 1 and (run.transport == "mpi" or not on_cpu(facts, run))
-    if found is None or not found["writable"]:
+    if shm is None or not shm["writable"]:
         return FAIL if run.needs_horovod or needed else WARN, *SHM_NOT_WRITABLE
-    text = f"{_size(found['free_mb'])} free of {_size(found['total_mb'])}"
+    text = f"{_size(shm['free_mb'])} free of {_size(shm['total_mb'])}"
     fix = "docker run --shm-size=1g, or shm_size in docker-compose.yml"
-    if needed and found["free_mb"] < SHM_REST_MB + SHM_RANK_MB * run.ranks_here:
+    if needed and shm["free_mb"] < SHM_REST_MB + SHM_RANK_MB * run.ranks_here:
         return FAIL, f"{text}: {run.ranks_here} ranks over MPI or NCCL hang or fail", fix
-    if needed and found["free_mb"] < SHM_WARN_MB:
+    if needed and shm["free_mb"] < SHM_WARN_MB:
         return WARN, f"{text}: NCCL takes 10 MB per channel between two GPUs, Open MPI 4 MB per rank", fix
     return OK, text
 
@@ -181,34 +181,35 @@ def locked_memory(facts: dict, run: PlannedRun):
 
 
 def cores(facts: dict, run: PlannedRun):
-    found = facts["machine"]["cores"]
-    if run.ranks_here > found:
-        return WARN, f"{found} for {run.ranks_here} ranks: they share cores", f"use at most {found} ranks here"
-    return OK, f"{found}"
+    count = facts["machine"]["cores"]
+    if run.ranks_here > count:
+        return WARN, f"{count} for {run.ranks_here} ranks: they share cores", f"use at most {count} ranks here"
+    return OK, f"{count}"
 
 
 RANK_GB = 0.5  # at least: MXNet, the small network and the digits take 0.41 GB
 
 
 def memory(facts: dict, run: PlannedRun):
-    here = facts["machine"]
-    found = min(here["memory_gb"], here["memory_limit_gb"] or here["memory_gb"])
-    if found < RANK_GB * run.ranks_here:
-        return WARN, f"{found} GB for {run.ranks_here} ranks: each takes at least {RANK_GB} GB", "use fewer ranks"
-    return OK, f"{found} GB"
+    machine = facts["machine"]
+    available_gb = min(machine["memory_gb"], machine["memory_limit_gb"] or machine["memory_gb"])
+    if available_gb < RANK_GB * run.ranks_here:
+        cause = f"{available_gb} GB for {run.ranks_here} ranks: each takes at least {RANK_GB} GB"
+        return WARN, cause, "use fewer ranks"
+    return OK, f"{available_gb} GB"
 
 
 DISK_WARN_GB, DISK_FAIL_GB = 10, 1
 
 
 def disk(facts: dict, run: PlannedRun):
-    found = facts["machine"]["disk"]
-    text = f"{found['free_gb']} GB free at {found['path']}"
-    if not found["writable"]:
-        return FAIL, f"{found['path']} is not writable", "set runs=DIR, or change its owner"
-    if found["free_gb"] < DISK_FAIL_GB:
+    folder = facts["machine"]["disk"]
+    text = f"{folder['free_gb']} GB free at {folder['path']}"
+    if not folder["writable"]:
+        return FAIL, f"{folder['path']} is not writable", "set runs=DIR, or change its owner"
+    if folder["free_gb"] < DISK_FAIL_GB:
         return FAIL, f"{text}: a run writes checkpoints there", "free some space, or set runs=DIR"
-    if found["free_gb"] < DISK_WARN_GB:
+    if folder["free_gb"] < DISK_WARN_GB:
         return WARN, f"{text}: checkpoints of a large network can fill that", "free some space, or set runs=DIR"
     return OK, text
 
@@ -240,10 +241,11 @@ CHECKS = {
 def main(config: Config, as_json: bool) -> int:
     """Print the results and return the exit status: 1 if a check fails. Raises ConfigError."""
     facts = {**description.describe(config.runs), "mxnet": child_facts.of_mxnet()}
-    results = [*examine(facts, planned_run(config, facts)), *connectivity.check(config)]
+    results = examine(facts, planned_run(config, facts))
+    results += [*connectivity.check_hosts(config), connectivity.check_mlflow(config)]
     if as_json:
         counts = {state: count(results, state) for state in (OK, WARN, FAIL)}
-        echo(json.dumps({**counts, "findings": [asdict(each) for each in results], "environment": facts}, indent=1))
+        echo(json.dumps({**counts, "findings": [asdict(result) for result in results], "environment": facts}, indent=1))
     else:
         echo(table(results))
     return int(count(results, FAIL) > 0)

@@ -11,19 +11,19 @@ def on_cpu(facts: dict, run: PlannedRun) -> bool:
 
 
 def gpu(facts: dict, run: PlannedRun):
-    found = facts["mxnet"]
-    if "error" in found:
+    mxnet = facts["mxnet"]
+    if "error" in mxnet:
         return None
-    names = [f"{gpu['name']} ({gpu['capability']})" for gpu in found["driver"].get("gpus", [])]
+    names = [f"{gpu['name']} ({gpu['capability']})" for gpu in mxnet["driver"].get("gpus", [])]
     if run.device == "cpu":
         return OK, "launch.device=cpu"
-    if 0 < found["gpus"] < run.ranks_here:
-        few = f"{run.ranks_here} ranks on a machine, which has {found['gpus']}: one rank drives one GPU"
+    if 0 < mxnet["gpus"] < run.ranks_here:
+        few = f"{run.ranks_here} ranks on a machine, which has {mxnet['gpus']}: one rank drives one GPU"
         return FAIL, few, "set launch.ranks, or launch.device=cpu"
-    if found["gpus"]:
-        return OK, f"{found['gpus']} x {' + '.join(sorted(set(names))) or 'unknown'}"
+    if mxnet["gpus"]:
+        return OK, f"{mxnet['gpus']} x {' + '.join(sorted(set(names))) or 'unknown'}"
     missing = FAIL if run.device == "gpu" else WARN
-    if "CUDA" not in found["features"]:
+    if "CUDA" not in mxnet["features"]:
         fix = "use the image with BUILD=source or ngc, or set launch.device=cpu"
         if names:
             return missing, f"{names[0]} is present, but this MXNet was built for CPUs", fix
@@ -94,14 +94,11 @@ def cuda(facts: dict, run: PlannedRun):
 def nccl(facts: dict, run: PlannedRun):
     if on_cpu(facts, run) or run.ranks < 2:
         return None
-    own, built = facts["mxnet"]["linked"].get("nccl"), facts["mxnet"]["horovod"].get("nccl")
+    linked, built = facts["mxnet"]["linked"].get("nccl"), facts["mxnet"]["horovod"].get("nccl")
     if not built:
         fix = "build Horovod with HOROVOD_GPU_OPERATIONS=NCCL: the images with BUILD=source or ngc"
         return WARN, "Horovod was built without NCCL: gradients pass through the CPU", fix
-    if own and _numbers(own)[:2] != _numbers(built)[:2]:
-        return (
-            WARN,
-            f"MXNet has {own} and Horovod {built}: two versions in one process",
-            "build both with the same version",
-        )
+    if linked and _numbers(linked)[:2] != _numbers(built)[:2]:
+        cause = f"MXNet has {linked} and Horovod {built}: two versions in one process"
+        return WARN, cause, "build both with the same version"
     return OK, f"{built}"

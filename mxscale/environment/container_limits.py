@@ -35,13 +35,8 @@ def cpu_use(proc: Path = PROC, cgroups: Path = CGROUPS) -> Optional[Tuple[float,
 
 
 def memory_room(proc: Path = PROC, cgroups: Path = CGROUPS) -> Tuple[int, int]:
-    """Return the smallest memory limit of the cgroups and the bytes free within it; UNLIMITED without a limit."""
+    """Return the smallest memory limit in bytes and the bytes free within it; UNLIMITED or more without a limit."""
     return min(_memory(proc, cgroups), default=(UNLIMITED, UNLIMITED))
-
-
-def memory_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Return the memory limit in bytes; UNLIMITED or more without a limit."""
-    return memory_room(proc, cgroups)[0]
 
 
 def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
@@ -61,9 +56,9 @@ def _groups(controller: str, proc: Path, cgroups: Path) -> Iterator[Tuple[int, P
         if controllers and controller not in controllers.split(","):
             continue
         version, root = (1, cgroups / controller) if controllers else (2, cgroups)
-        own = root / path.lstrip("/")
+        group = root / path.lstrip("/")
         # In a container the path is the host's and does not exist: the root is the container's own group
-        for folder in [root, *(one for one in (own, *own.parents) if root in one.parents)]:
+        for folder in [root, *(folder for folder in (group, *group.parents) if root in folder.parents)]:
             yield version, folder
 
 

@@ -34,10 +34,10 @@ def describe(runs) -> dict:
 def identity() -> dict:
     """Return the image's build.json (build, commit, image.id), written at its build; {} outside an image."""
     try:
-        found = json.loads(Path(os.environ.get("MXSCALE_IDENTITY", ROOT / "build.json")).read_text())
+        facts = json.loads(Path(os.environ.get("MXSCALE_IDENTITY", ROOT / "build.json")).read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def tags(environment: dict, plan: Plan, signature: str, claims: Sequence[str] = ()) -> dict:
@@ -83,8 +83,8 @@ def data_set(kind: str, plan: Plan) -> dict:
 
 def gpu_names(mxnet: dict) -> Optional[str]:
     """Return the kinds of GPU that MXNet can use on the machine of the preparation; None if it has none."""
-    found = (mxnet.get("driver") or {}).get("gpus", []) if mxnet.get("gpus") else []
-    return " + ".join(sorted({gpu["name"] for gpu in found})) or None
+    gpus = (mxnet.get("driver") or {}).get("gpus", []) if mxnet.get("gpus") else []
+    return " + ".join(sorted({gpu["name"] for gpu in gpus})) or None
 
 
 def pretrained_tags(plan: Plan) -> dict:
@@ -126,10 +126,10 @@ def code() -> str:
 
 
 def versions() -> dict:
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -25,13 +25,13 @@ def driver() -> dict:
         return {}
     number = ctypes.c_int()
     cuda.cuDriverGetVersion(ctypes.byref(number))
-    found = {"cuda": cuda_version(number.value), "gpus": []}
+    facts = {"cuda": cuda_version(number.value), "gpus": []}
     status = cuda.cuInit(0)
     if status:
-        return found if status == NO_DEVICE else {**found, "error": f"cuInit answered {status}"}
+        return facts if status == NO_DEVICE else {**facts, "error": f"cuInit answered {status}"}
     cuda.cuDeviceGetCount(ctypes.byref(number))
-    found["gpus"] = [_gpu(cuda, device) for device in range(number.value)]
-    return found
+    facts["gpus"] = [_gpu(cuda, device) for device in range(number.value)]
+    return facts
 
 
 def _gpu(cuda, device: int) -> dict:
@@ -61,17 +61,17 @@ def architectures(library: str) -> Optional[dict]:
     For example {'cubin': ['7.0', '8.0'], 'ptx': ['8.0']}. Only the headers that nvcc writes before each piece of code
     are read, the ones that `cuobjdump --list-elf --list-ptx` prints.
     """
-    found = {kind: set() for kind in KINDS.values()}
+    numbers_of = {kind: set() for kind in KINDS.values()}
     with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             for start, end in _sections(data):
                 for kind, architecture in _pieces(data, start, end):
-                    found[kind].add(architecture)
+                    numbers_of[kind].add(architecture)
         except (struct.error, IndexError):  # a truncated file
             return None
-    if not any(found.values()):
+    if not any(numbers_of.values()):
         return None
-    return {kind: [f"{number // 10}.{number % 10}" for number in sorted(numbers)] for kind, numbers in found.items()}
+    return {kind: [f"{code // 10}.{code % 10}" for code in sorted(numbers)] for kind, numbers in numbers_of.items()}
 
 
 def _sections(data):

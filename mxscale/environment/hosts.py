@@ -33,10 +33,10 @@ def find(config: Config) -> List[Host]:
     requested = config.launch.hosts
     if not requested:
         return []
-    found = _workers() if requested == "compose" else listed(config)
-    found = [replace(host, here=is_here(host)) for host in found]
-    _check_distinct(found)
-    return found
+    nodes = _workers() if requested == "compose" else listed(config)
+    nodes = [replace(host, here=is_here(host)) for host in nodes]
+    _check_distinct(nodes)
+    return nodes
 
 
 def _check_distinct(hosts: List[Host]) -> None:
@@ -55,23 +55,23 @@ def _check_distinct(hosts: List[Host]) -> None:
 
 def listed(config: Config) -> List[Host]:
     """Return the hosts that `launch.hosts` lists, without resolving their names."""
-    found = []
+    nodes = []
     for text in config.launch.hosts if isinstance(config.launch.hosts, list) else []:
         name, _, slots = text.partition(":")
-        found.append(Host(name, int(slots or 1), name))
-    return found
+        nodes.append(Host(name, int(slots or 1), name))
+    return nodes
 
 
 def _workers() -> List[Host]:
     """Return the running workers of docker-compose.yml, in the order of their numbers."""
     try:
-        found = {info[4][0] for info in socket.getaddrinfo(WORKER, None, socket.AF_INET)}
+        addresses = {info[4][0] for info in socket.getaddrinfo(WORKER, None, socket.AF_INET)}
     except OSError:
         raise ConfigError(
             "launch.hosts=compose: no worker is running; start some with: "
             "docker compose --profile cluster up -d --scale worker=2"
         ) from None
-    return sorted((Host(address, 1, _name(address)) for address in found), key=lambda host: _natural(host.name))
+    return sorted((Host(address, 1, _name(address)) for address in addresses), key=lambda host: _natural(host.name))
 
 
 def _name(address: str) -> str:
@@ -233,8 +233,8 @@ def _free_port() -> int:
 
 def is_here(host: Host) -> bool:
     """Return whether it is this machine, as horovodrun and mpirun decide: they start ranks here without ssh."""
-    own = {one.address for interface in psutil.net_if_addrs().values() for one in interface}
-    return _address(host) in own
+    addresses = {address.address for interface in psutil.net_if_addrs().values() for address in interface}
+    return _address(host) in addresses
 
 
 def _address(host: Host) -> Optional[str]:

@@ -62,7 +62,7 @@ def memory_gb() -> float:
 
 def memory_limit_gb() -> Optional[float]:
     """Return a container's memory limit; None without a limit."""
-    limit = container_limits.memory_limit()
+    limit, _ = container_limits.memory_room()
     return round(limit / 2**30, 1) if limit < container_limits.UNLIMITED else None
 
 
@@ -72,17 +72,17 @@ def driver_version(path="/proc/driver/nvidia/version") -> Optional[str]:
         line = Path(path).read_text().partition("Kernel Module")[2].partition("\n")[0]
     except OSError:
         return None
-    found = re.search(r"\s(\d+\.[\d.]+)(?!\S)", line)
-    return found[1] if found else None
+    version = re.search(r"\s(\d+\.[\d.]+)(?!\S)", line)
+    return version[1] if version else None
 
 
 def shared_memory(path="/dev/shm") -> Optional[dict]:
     """Return {'total_mb', 'free_mb', 'writable'}; None if the directory does not exist."""
     try:
-        found = shutil.disk_usage(path)
+        usage = shutil.disk_usage(path)
     except OSError:
         return None
-    return {"total_mb": found.total // 2**20, "free_mb": found.free // 2**20, "writable": os.access(path, os.W_OK)}
+    return {"total_mb": usage.total // 2**20, "free_mb": usage.free // 2**20, "writable": os.access(path, os.W_OK)}
 
 
 def soft_limit(limit: int):

@@ -32,24 +32,24 @@ class Gpus:
 
     def sample(self) -> Dict[str, float]:
         """Return the figures by metric, such as gpu_0_power_usage_watts; what a GPU does not report is omitted."""
-        found = {}
+        figures = {}
         for number, handle in enumerate(self._handles):
-            found.update({f"gpu_{number}_{name}": value for name, value in self._figures(handle).items()})
-        return found
+            figures.update({f"gpu_{number}_{name}": value for name, value in self._figures(handle).items()})
+        return figures
 
     def _figures(self, handle: ctypes.c_void_p) -> Dict[str, float]:
         memory, use, power, limit = Memory(), Utilisation(), ctypes.c_uint(), ctypes.c_uint()
-        found = {}
+        figures = {}
         if self._ask("nvmlDeviceGetUtilizationRates", handle, use):
-            found["utilization_percentage"] = float(use.gpu)
+            figures["utilization_percentage"] = float(use.gpu)
         if self._ask("nvmlDeviceGetMemoryInfo", handle, memory) and memory.total:
-            found["memory_usage_megabytes"] = memory.used / 1e6
-            found["memory_usage_percentage"] = 100 * memory.used / memory.total
+            figures["memory_usage_megabytes"] = memory.used / 1e6
+            figures["memory_usage_percentage"] = 100 * memory.used / memory.total
         if self._ask("nvmlDeviceGetPowerUsage", handle, power):
-            found["power_usage_watts"] = power.value / 1000
+            figures["power_usage_watts"] = power.value / 1000
             if self._ask("nvmlDeviceGetEnforcedPowerLimit", handle, limit) and limit.value:
-                found["power_usage_percentage"] = 100 * power.value / limit.value
-        return found
+                figures["power_usage_percentage"] = 100 * power.value / limit.value
+        return figures
 
     def _ask(self, function: str, handle: ctypes.c_void_p, result) -> bool:
         """Call a function of the library; return whether it succeeded."""

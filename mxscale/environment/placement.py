@@ -33,12 +33,12 @@ class Placement:
     @property
     def occupied(self) -> List[Host]:
         """The hosts with ranks, each with the number of slots in use. The first hosts fill up first."""
-        found, left = [], self.ranks
+        occupied, left = [], self.ranks
         for host in self.hosts:
             if left > 0:
-                found.append(replace(host, slots=min(host.slots, left)))
+                occupied.append(replace(host, slots=min(host.slots, left)))
                 left -= host.slots
-        return found
+        return occupied
 
     def processes(self, comm: Comm) -> int:
         """Return the number of rank processes."""

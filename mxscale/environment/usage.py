@@ -23,11 +23,11 @@ class Usage:
 
     def sample(self) -> Dict[str, float]:
         """Return metric -> value; what is unknown is omitted."""
-        found = {}
+        metrics = {}
         for part in (self._processor, self._memory, self._disk, self._traffic, self._gpus.sample):
             with suppress(OSError, ValueError, IndexError, psutil.Error):
-                found.update(part())
-        return {f"system/{name}": round(value, 1) for name, value in found.items()}
+                metrics.update(part())
+        return {f"system/{name}": round(value, 1) for name, value in metrics.items()}
 
     def _processor(self) -> Dict[str, float]:
         by_core, before = psutil.cpu_percent(percpu=True), self._cpu
@@ -35,8 +35,8 @@ class Usage:
         if before and self._cpu:
             quota, used_s, at = self._cpu
             return {"cpu_utilization_percentage": 100 * (used_s - before[1]) / (at - before[2]) / quota}
-        own = [by_core[core] for core in os.sched_getaffinity(0)]
-        return {"cpu_utilization_percentage": sum(own) / len(own)}
+        shares = [by_core[core] for core in os.sched_getaffinity(0)]
+        return {"cpu_utilization_percentage": sum(shares) / len(shares)}
 
     @staticmethod
     def _cpu_use() -> Optional[Tuple[float, float, float]]:
